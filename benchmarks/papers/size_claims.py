@@ -11,8 +11,7 @@ from cachemark.cache.layout import Layout
 from cachemark.contract.method import Method
 from cachemark.core.spec import FULL
 from cachemark.methods.ams_kv import AMSKV
-from cachemark.methods.base.calibrations import Calibrated
-from cachemark.methods.profiles.even_attention import even
+from cachemark.methods.base.calibrations import Calibrated, even
 from cachemark.methods.registry import METHODS
 from cachemark.models.protocol import ModelEntry
 from cachemark.roofline.memory import kv_bytes

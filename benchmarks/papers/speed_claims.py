@@ -17,8 +17,7 @@ from cachemark.contract.method import Method
 from cachemark.core.limits import Rates, gpu
 from cachemark.core.result import Outcome
 from cachemark.core.spec import FULL, Budget
-from cachemark.methods.base.calibrations import Calibrated
-from cachemark.methods.profiles.even_attention import even
+from cachemark.methods.base.calibrations import Calibrated, even
 from cachemark.methods.registry import METHODS
 from cachemark.models.protocol import ModelEntry
 from cachemark.models.registry import MODELS

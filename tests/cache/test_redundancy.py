@@ -12,7 +12,7 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Tokens
 from cachemark.cache.masked_layout import masked_steps, placed
 from cachemark.core.spec import Sampling
-from cachemark.methods.profiles.redundancy import BRANCHES, CLASSES, Redundancy
+from cachemark.methods.base.profiles import BRANCHES, CLASSES, Redundancy
 from cachemark.models import mar
 from cachemark.models.mar import MAR, MARConfig
 

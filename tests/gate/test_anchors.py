@@ -84,19 +84,15 @@ def test_only_what_was_reached_is_saved(given: dict[str, Any], state: str, tmp_p
 
 
 @pytest.mark.parametrize(("change", "words"), [
-    ({"value": 1.9}, "1.9 is not within 1.78 ± 0.05"),
-    ({"value": "nan"}, "nan is not within"),
-    ({"format": 2}, "format 2, where this version reads 1"),
-    ({"weights": None}, "KeyError"),
-    ({"anchor": {"model": "mar-h", **TABLE, "sampling": {}}}, "it is of mar-h"),
-    ({"anchor": {"model": "mar-l", **TABLE, "tolerance": -1.0, "sampling": {}}}, "tolerance: .* greater than 0"),
-    ({"anchor": 3}, "TypeError"), ({"value": 10**400}, "OverflowError"),
+    ({"value": 1.9}, r"did not reach 1\.78 ± 0\.05"), ({"value": "nan"}, "has value = 'nan'"), ({"format": 2}, "has format = 2"),
+    ({"weights": None}, "has weights = None"), ({"anchor": {"model": "mar-h", **TABLE, "sampling": {}}}, "of mar-h"),
+    ({"anchor": {"model": "mar-l", **TABLE, "tolerance": -1.0, "sampling": {}}}, r"has anchor\.tolerance = -1\.0"),
+    ({"anchor": 3}, "has anchor = 3"), ({"value": 10**400}, "has value"),
 ])  # fmt: skip
 def test_a_damaged_file_is_refused(change: dict[str, Any], words: str, tmp_path: Path) -> None:
     path = save(tmp_path, ANCHOR, outcome())
-    data = {**json.loads(path.read_text()), **change}
-    path.write_text(json.dumps({key: value for key, value in data.items() if value is not None}))
-    with pytest.raises(BadBaseline, match=f"mar-l.json holds no anchor: .*{words}"):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(BadBaseline, match=f"mar-l.json {words}" if words.startswith("has") else words):
         load(tmp_path)
 
 
@@ -153,8 +149,3 @@ def test_a_table_that_is_no_anchor_is_refused(change: dict[str, Any], words: str
     assert Anchor.from_table("mar-l", {**TABLE, "expected": 2}).expected == 2.0
     with pytest.raises(BadPlan, match=words):
         Anchor.from_table("mar-l", {**TABLE, **change})
-
-
-def test_a_model_that_would_leave_the_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadBaseline, match="not a valid name of a model"):
-        anchors.file_in(tmp_path, "../mar-l", "model")

@@ -1,20 +1,30 @@
-"""Baseline files: written whole, found by name, refused when damaged."""
+"""Baseline files: written whole, found by name, refused when damaged, and replaced only for a reason."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from gate_examples import CODE, ENVIRONMENT, case, ok, plan
+from gate_examples import CODE, ENVIRONMENT, exchange, plan
 
 from cachemark.core.errors import BadBaseline, BadStore, NothingMeasured
-from cachemark.core.result import Outcome
+from cachemark.core.result import Environment, Outcome
 from cachemark.gate import baselines, incidents
 from cachemark.gate.baseline_check import compare
 from cachemark.store.db import Store
+
+NEWER = replace(ENVIRONMENT, fingerprint="torch 2.7 / 4 threads")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """One database for all tests of this file: each begins runs of its own, and making one takes a while."""
+    with Store.open(tmp_path_factory.mktemp("store") / "results.db") as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -22,20 +32,18 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "baselines" / "accepted"
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """One database for all tests of this file: each begins runs of its own, and making one takes a while."""
-    with Store.open(tmp_path_factory.mktemp("store") / "results.db") as opened:
-        yield opened
-
-
 @pytest.fixture
-def store(shared: Store) -> Store:
-    return shared
+def accepted(store: Store, root: Path) -> Path:
+    """The folder with a first baseline."""
+    baselines.save(store, measured(store), root, reason="first", days=30)
+    return root
 
 
-def measured(store: Store, outcomes: list[Outcome] | None = None, state: str = "finished") -> int:
-    run = store.begin_run("demo", {}, ENVIRONMENT, CODE)
+def measured(
+    store: Store, outcomes: list[Outcome] | None = None, state: str = "finished", environment: Environment = ENVIRONMENT,
+    name: str = "demo",
+) -> int:
+    run = store.begin_run(name, {}, environment, CODE)
     for outcome in plan() if outcomes is None else outcomes:
         store.save(run, outcome)
     if state != "running":
@@ -71,41 +79,6 @@ def test_none_is_the_newest_run_and_a_baseline_is_replaced(store: Store, root: P
     assert len(baselines.load(path).outcomes) == 2
 
 
-def test_machine_class_becomes_one_folder(store: Store, root: Path) -> None:
-    run = store.begin_run("demo", {}, dataclasses.replace(ENVIRONMENT, machine_class="../NVIDIA H200 (80 %)"), CODE)
-    store.save(run, ok(case("full")))
-    store.finish_run(run, "finished")
-    assert baselines.save(store, run, root) == root / "NVIDIA-H200-80" / "demo.json"
-
-
-@pytest.mark.parametrize("name", ["../up", "a/b", ".hidden", " ", "a b"])
-def test_names_cannot_leave_the_folder(store: Store, root: Path, name: str) -> None:
-    with pytest.raises(BadBaseline, match="is not a valid name of a baseline"):
-        baselines.save(store, measured(store), root, name)
-    assert not root.exists()
-
-
-@pytest.mark.parametrize("state", ["running", "interrupted", "failed"])
-def test_unfinished_run_is_no_baseline(store: Store, root: Path, state: str) -> None:
-    with pytest.raises(BadBaseline, match=f"is {state}, so cases are missing"):
-        baselines.save(store, measured(store, state=state), root)
-
-
-def test_run_without_figures_is_no_baseline(store: Store, root: Path) -> None:
-    with pytest.raises(NothingMeasured, match="holds no ok outcome"):
-        baselines.save(store, measured(store, plan()[3:]), root)
-    with pytest.raises(BadStore, match="There is no run 999"):
-        baselines.save(store, 999, root)
-
-
-def test_a_comparison_is_no_baseline(store: Store, root: Path) -> None:
-    run = store.begin_run("compare/demo", {}, ENVIRONMENT, CODE)
-    store.save(run, ok(case("full")))
-    store.finish_run(run, "finished")
-    with pytest.raises(BadBaseline, match=f"Run {run} is a comparison"):
-        baselines.save(store, run, root, "demo")
-
-
 def test_list_shows_every_file_and_what_is_wrong_with_it(store: Store, root: Path) -> None:
     assert baselines.list_(root) == []
     path = baselines.save(store, measured(store), root, reason="first")
@@ -119,31 +92,12 @@ def test_list_shows_every_file_and_what_is_wrong_with_it(store: Store, root: Pat
     assert "is cut off" in bad.problem
 
 
-@pytest.mark.parametrize("series", ["two", "2", 0, 1.5, None, True, [1]])
-def test_a_series_that_is_none_is_listed_as_a_problem(series: object, store: Store, root: Path) -> None:
-    path = baselines.save(store, measured(store), root)
-    data = json.loads(path.read_text())
-    path.write_text(json.dumps({**data, "meta": {**data["meta"], "series": series}}))
-    (found,) = baselines.list_(root)
-    assert f"has series {series!r}" in found.problem
-
-
 def test_missing_file_names_the_nearest(store: Store, root: Path) -> None:
     path = baselines.save(store, measured(store), root)
     with pytest.raises(BadBaseline, match=r"no baseline .*dmeo\.json.*Did you mean .*demo\.json\?"):
         baselines.load(path.with_name("dmeo.json"))
     with pytest.raises(BadBaseline, match="Known: none"):
         baselines.load(root / "nowhere" / "x" / "demo.json")
-
-
-def test_files_that_are_no_baseline(tmp_path: Path) -> None:
-    binary, folder = tmp_path / "binary.json", tmp_path / "folder.json"
-    binary.write_bytes(b"\xff\xfe\x00")
-    folder.mkdir()
-    with pytest.raises(BadBaseline, match="is not text"):
-        baselines.load(binary)
-    with pytest.raises(BadBaseline, match="cannot be read"):
-        baselines.load(folder)
 
 
 def test_a_baseline_of_another_machine_is_not_offered(store: Store, root: Path) -> None:
@@ -174,19 +128,107 @@ def test_an_accepted_baseline_passes_against_itself(path: Path) -> None:
     assert (comparison.exit_code, comparison.coverage) == (0, 1.0)
 
 
-def test_place_that_cannot_be_written(store: Store, root: Path) -> None:
+@pytest.mark.parametrize(("outcomes", "state", "name", "given", "words"), [
+    *((None, "finished", "demo", name, "is not a valid name of a baseline") for name in ("../up", "a/b", ".hidden", " ", "a b")),
+    *((None, state, "demo", "demo", f"is {state}, so cases are missing") for state in ("running", "interrupted", "failed")),
+    (plan()[3:], "finished", "demo", "demo", "holds no ok outcome"), (None, "finished", "compare/demo", "demo", r"Run \d+ is a comparison"),
+])  # fmt: skip
+def test_what_is_no_baseline_is_refused(
+    outcomes: list[Outcome] | None, state: str, name: str, given: str, words: str, store: Store, root: Path,
+) -> None:
+    run = measured(store, outcomes, state, name=name)
+    with pytest.raises((BadBaseline, NothingMeasured), match=words):
+        baselines.save(store, run, root, given)
+    assert not root.exists()
+    with pytest.raises(BadStore, match="There is no run 999"):
+        baselines.save(store, 999, root)
+
+
+def test_a_machine_class_becomes_one_folder(store: Store, root: Path) -> None:
+    run = measured(store, environment=replace(ENVIRONMENT, machine_class="../NVIDIA H200 (80 %)"))
+    assert baselines.save(store, run, root) == root / "NVIDIA-H200-80" / "demo.json"
+
+
+@pytest.mark.parametrize("series", ["two", "2", 0, 1.5, None, True, [1]])
+def test_an_invalid_series_is_listed_as_a_problem(series: object, store: Store, root: Path) -> None:
+    path = baselines.save(store, measured(store), root)
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps({**data, "meta": {**data["meta"], "series": series}}))
+    (listed,) = baselines.list_(root)
+    assert f"has series {series!r}" in listed.problem
+
+
+@pytest.mark.parametrize(("content", "words"), [(b"\xff\xfe\x00", "is not text"), (None, "cannot be read"), (99, "has format 99")])
+def test_files_that_are_no_baseline(content: bytes | int | None, words: str, store: Store, root: Path) -> None:
+    path = baselines.save(store, measured(store), root)
+    text = path.read_text()
+    path.unlink()
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content if isinstance(content, bytes) else json.dumps({**json.loads(text), "version": content}).encode())
+    with pytest.raises(BadBaseline, match=words):
+        baselines.load(path)
+
+
+def test_a_place_that_cannot_be_written(store: Store, root: Path) -> None:
     root.parent.mkdir()
     root.write_text("in the way")
-    with pytest.raises(BadBaseline, match="cannot be written") as caught:
-        baselines.save(store, measured(store), root)
-    assert caught.value.remedy == "Name another folder for baselines."
-    with pytest.raises(BadBaseline, match="cannot be written") as caught:
-        incidents.save(root / "register.json", [])
-    assert caught.value.remedy == "Name another file with --incidents."
+    for save, remedy in ((lambda: baselines.save(store, measured(store), root), "Name another folder for baselines."),
+                         (lambda: incidents.save(root / "register.json", []), "Name another file with --incidents.")):
+        with pytest.raises(BadBaseline, match="cannot be written") as caught:
+            save()
+        assert caught.value.remedy == remedy
 
 
-def test_newer_baseline(store: Store, root: Path) -> None:
-    path = baselines.save(store, measured(store), root)
-    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 99}))
-    with pytest.raises(BadBaseline, match="has format 99"):
-        baselines.load(path)
+# -- replacement ------------------------------------------------------------------------------------------------------
+def test_promotion_replaces_and_says_what_and_why(store: Store, accepted: Path) -> None:
+    before = baselines.load(accepted / "ci-cpu" / "demo.json")
+    run = measured(store)
+    held = baselines.load(baselines.promote(store, run, accepted, reason="faster attention"))
+    assert (held.meta["run"], held.meta["reason"], held.meta["series"]) == (run, "faster attention", 1)
+    assert held.meta["replaces"]["digest"] == before.digest
+    assert held.meta["replaces"]["reason"] == "first"
+    assert held.meta["replaces"]["fingerprint"] == ENVIRONMENT.fingerprint
+
+
+def test_an_upgrade_begins_a_new_series(store: Store, accepted: Path) -> None:
+    run = measured(store, environment=NEWER)
+    with pytest.raises(BadBaseline, match=r"other numerics.*baseline rebase"):
+        baselines.promote(store, run, accepted, reason="new torch")
+    held = baselines.load(baselines.promote(store, run, accepted, reason="new torch", upgraded=True))
+    assert (held.meta["series"], held.meta["replaces"].get("series", 1)) == (2, 1)
+    assert [item.series for item in baselines.list_(accepted)] == [2]
+    again = baselines.load(baselines.promote(store, measured(store, environment=NEWER), accepted, reason="and faster"))
+    assert again.meta["series"] == 2
+
+
+def test_a_rebase_without_an_upgrade_would_hide_a_regression(store: Store, accepted: Path) -> None:
+    with pytest.raises(BadBaseline, match="nothing was upgraded"):
+        baselines.promote(store, measured(store), accepted, reason="it is slower now", upgraded=True)
+
+
+@pytest.mark.parametrize("upgraded", [False, True])
+def test_neither_goes_without_a_reason_a_baseline_and_the_same_plan(upgraded: bool, store: Store, accepted: Path, tmp_path: Path) -> None:
+    run = measured(store, environment=NEWER if upgraded else ENVIRONMENT)
+    with pytest.raises(BadBaseline, match="for a reason"):
+        baselines.promote(store, run, accepted, reason="  ", upgraded=upgraded)
+    with pytest.raises(BadBaseline, match="There is no baseline"):
+        baselines.promote(store, run, tmp_path / "elsewhere", reason="r", upgraded=upgraded)
+    other = measured(store, environment=NEWER if upgraded else ENVIRONMENT, name="another")
+    with pytest.raises(BadBaseline, match="is of plan 'demo', run"):
+        baselines.promote(store, other, accepted, "demo", reason="r", upgraded=upgraded)
+    assert baselines.load(accepted / "ci-cpu" / "demo.json").meta["reason"] == "first"
+
+
+def test_an_expired_baseline_judges_nothing(store: Store, accepted: Path) -> None:
+    held = baselines.load(accepted / "ci-cpu" / "demo.json")
+    assert held.meta["expires"] == (datetime.now(UTC) + timedelta(days=30)).date().isoformat()
+    assert baselines.list_(accepted)[0].expires == held.meta["expires"]
+    baselines.refuse_expired(held)
+    baselines.refuse_expired(held, datetime.now(UTC) + timedelta(days=28))
+    with pytest.raises(NothingMeasured, match="expired on"):
+        baselines.refuse_expired(held, datetime.now(UTC) + timedelta(days=31))
+    baselines.refuse_expired(exchange(plan()))
+    with pytest.raises(BadBaseline, match=r"meta\.expires = 'soon'; a date"):
+        exchange(plan(), expires="soon")

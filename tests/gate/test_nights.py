@@ -110,18 +110,6 @@ def test_other_configs_are_compared_with_themselves_on_other_nights(configs: int
     assert all(len(set(ledger.equal_configs(names, turn))) == len(ledger.equal_configs(names)) for turn in range(2 * configs))
 
 
-def test_old_alarms_are_forgotten_after_thirty_nights() -> None:
-    assert ledger.standing([made(number, aa="regressed" if number < 3 else "equivalent") for number in range(33)]).alarms == 0
-    assert ledger.standing([]).nights == 0
-    assert "unknown" in str(ledger.standing([]))
-
-
-def test_the_interval_of_a_rate_is_exact() -> None:
-    found = ledger.standing([made(number) for number in range(30)])
-    assert (1 - found.high) ** 30 == pytest.approx(0.025)
-    assert found.low == 0
-
-
 def test_a_config_night_by_night_with_its_environments(store: Store) -> None:
     for change in (1.0, 1.1, None):
         night(store, change)
@@ -165,12 +153,6 @@ def test_a_step_beside_a_weekly_cycle_is_told() -> None:
     assert line.startswith("History of tiny linear: a step of +2")
     assert line.endswith("(2026-02-14).")
     assert ledger.history_lines(weekly(47, 0.0), "tiny linear", 0.02) == []
-
-
-def test_what_nights_cannot_show_is_told() -> None:
-    (line,) = ledger.history_lines(weekly(30, 0.0, noise=0.1), "tiny linear", 0.02)
-    assert line.startswith("History of tiny linear: its nights vary so much, or are so alike (correlation ")
-    assert line.endswith(" % may not show within 14 nights.")
 
 
 def test_a_change_on_nights_that_follow_no_level_is_told_and_said_to_be_reported_only() -> None:

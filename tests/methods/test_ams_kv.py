@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 
 from cachemark.cache.layout import Layout, Site, scale_steps
-from cachemark.core.errors import BadBudget, BadCalibration, BadParameter
+from cachemark.core.errors import BadCalibration
 from cachemark.core.spec import Sampling
 from cachemark.kit.driver import watched
 from cachemark.methods.ams_kv import AMSKV, ThresholdWarning
-from cachemark.methods.profiles.inter_scale import inter_scale
+from cachemark.methods.base.profiles import inter_scale
 from cachemark.models.var import SIZES, layout
 from cachemark.roofline.memory import entries
 from contracts.scales import LAYERS, SIDES, Feed, Record, drive, layout_of
@@ -146,11 +146,6 @@ def test_a_budget_is_met_and_used(share: Fraction, demanding: list[int]) -> None
     assert min(method.c_max, method.c_min) > 5
 
 
-def test_a_budget_without_room_is_refused() -> None:
-    with pytest.raises(BadBudget, match="do not exceed the condensed scales"):
-        AMSKV(demanding=[1], **AMSKV.parameters_for(Fraction(1, 12), LAYOUT)).resolve(LAYOUT)
-
-
 def test_uniform_spreads_as_many_layers_over_the_depth() -> None:
     deep, similarity = replace(LAYOUT, layers=30), (SIMILARITY[1],) * 5 + (SIMILARITY[0],) * 25
     alike, spread = informed(similarity, c_min=21, c_max=46), informed(similarity, c_min=21, c_max=46, allocation="uniform")
@@ -158,27 +153,6 @@ def test_uniform_spreads_as_many_layers_over_the_depth() -> None:
     spread.resolve(deep)
     assert alike.demanding == [0, 1, 2, 3, 4]
     assert spread.demanding == [3, 9, 15, 21, 27]
-
-
-@pytest.mark.parametrize(("parameters", "words"), [
-    ({"decide": "never"}, "Known: profile, online"), ({"allocation": "similar"}, "Known: similarity, uniform"),
-    ({"condensed": 6}, "of 6 scales"), ({"demanding": [3]}, "not a list of layers"), ({"demanding": "1"}, "not a list of layers"),
-    ({"demanding": [], "c_max": 20, "c_min": 30}, "less than c_min"), ({"c_min": -1, "demanding": []}, "numbers of tokens"),
-])  # fmt: skip
-def test_bad_parameters(parameters: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadParameter, match=words):
-        AMSKV.build(parameters).resolve(LAYOUT)
-
-
-def test_c_min_must_leave_room_beside_the_condensed_scales() -> None:
-    with pytest.raises(BadBudget, match="c_min = 5 does not exceed the 5 tokens"):
-        AMSKV(c_min=5, demanding=[]).resolve(LAYOUT)
-
-
-def test_unmeasured_weights_are_refused_with_the_remedy() -> None:
-    with pytest.raises(BadParameter, match="cachemark calibrate ams_kv") as caught:
-        AMSKV().resolve(layout_of())
-    assert "demanding" in str(caught.value)
 
 
 @pytest.mark.parametrize(("similarity", "words"), [

@@ -1,8 +1,7 @@
-"""GtR: stages, passes, what the head spends, budgets, wrong parameters."""
+"""Fewer passes: GtR with its stages and what the head spends, and the full model asked for fewer steps."""
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -11,13 +10,13 @@ import torch
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout
 from cachemark.cache.masked_layout import MaskedLayout, MaskedStep, masked_steps
-from cachemark.core.errors import BadBudget, BadParameter
 from cachemark.core.spec import Sampling
+from cachemark.methods.fewer_steps import FewerSteps
 from cachemark.methods.full import Full
 from cachemark.methods.gtr import GtR, divided, stage_of
 from cachemark.models import mar
 from cachemark.models.mar import MAR, SIZES, MARConfig
-from cachemark.roofline.masked_flops import share
+from cachemark.roofline.masked_flops import work
 
 CONFIG = MARConfig(16, (1, 1), 2, 1, 16, grid=8, channels=4, classes=3, buffer=2, steps=16, diffusion=(10, 0))
 GUIDED = Sampling(cfg_scale=2.0)
@@ -128,27 +127,14 @@ def test_images_of_one_seed_are_more_alike_than_those_of_two() -> None:
     assert (own - full).square().mean() < 0.5 * (other - full).square().mean()
 
 
-@pytest.mark.parametrize("budget", [Fraction(3, 4), Fraction(1, 2), Fraction(1, 3)])
-def test_a_budget_is_a_share_of_the_flops(budget: Fraction) -> None:
-    steps = GtR().fit(budget, layout())["steps"]
-    assert share(GtR(steps=steps), layout()) <= budget < share(GtR(steps=steps + 1), layout())
+def test_fewer_steps_is_the_full_model_asked_for_fewer_passes() -> None:
+    config = MARConfig(16, (1, 1), 2, 1, 16, grid=4, channels=4, classes=3, buffer=2, diffusion=(3, 0))
+    model = MAR(config).initialise(0).eval()
+    tokens = [model.generate(torch.tensor([0, 1]), [3, 4], method, Sampling(cfg_scale=2.0, steps=steps), Memory())
+              for method, steps in ((FewerSteps(5), 12), (Full(), 5), (Full(), 12))]  # fmt: skip
+    assert torch.equal(tokens[0], tokens[1])
+    assert not torch.equal(tokens[0], tokens[2])
 
 
-def test_a_budget_below_three_passes_is_refused() -> None:
-    with pytest.raises(BadBudget, match=r"gtr: it computes at least 0\.\d+ of the FLOPs of an image, more than 1/100\."):
-        GtR().fit(Fraction(1, 100), layout())
-
-
-@pytest.mark.parametrize(("parameters", "words"), [
-    ({"steps": 65}, r"gtr: steps = 65 in 3 stages, of 64 requested\. Use 3 … 64 steps\."),
-    ({"steps": 2}, r"gtr: steps = 2 in 3 stages"), ({"stages": 9}, r"gtr: stages = 9 where 16×16 positions divide into 6\. Use 1 … 6\."),
-    ({"split": [24, 6, 2], "steps": 16}, r"gtr: split = 24 6 2 is a schedule of 32 steps in 3 stages; there are 16 in 3\."),
-    ({"split": [24, 6]}, r"gtr: split = 24 6 is a schedule of 30 steps in 2 stages; there are 30 in 3\."),
-    ({"split": [0, 30, 2]}, r"gtr: split = 0 30 2 for stages of 64 64 128 tokens\."),
-    ({"split": "many"}, r"gtr: split = 'many' is not a list"),
-    ({"most": 1.5}, r"gtr: most = 1\.5 is out of range\."), ({"most": 0.1}, r"gtr: least = 0\.2 is more than most = 0\.1"),
-    ({"detail": 1.0}, r"gtr: detail = 1\.0 is out of range\."), ({"rate": "evn"}, r"gtr: .*evn.*even"),
-])  # fmt: skip
-def test_parameters_that_do_not_fit_are_refused(parameters: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadParameter, match=words):
-        resolved(layout(), **parameters)
+def test_fewer_steps_costs_what_fewer_passes_cost() -> None:
+    assert work(FewerSteps(32), layout(64)) == work(Full(), layout(32))

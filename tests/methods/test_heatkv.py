@@ -5,14 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import pytest
 
-from cachemark.cache.layout import Layout, Site, scale_steps
-from cachemark.core.errors import BadBudget, BadCalibration, BadParameter, UnknownName
+from cachemark.cache.layout import Site, scale_steps
 from cachemark.core.spec import Budget
 from cachemark.methods.base import calibrations
 from cachemark.methods.heatkv import Gone, HeatKV, HeatPlan, Shape, orders_of, removed
@@ -110,31 +108,6 @@ def test_a_case_names_its_calibration_by_the_digest() -> None:
     digest = calibrations.fingerprint(calibrations.packaged("heatkv")["infinity-2b"])
     assert (named["calibration"], named["limit"]) == (digest, 328960)
     assert published(calibration=digest, counts="live") == named
-
-
-@pytest.mark.parametrize(("parameters", "error", "words"), [
-    ({}, BadParameter, "heatkv: no calibration found for these weights. .*cachemark calibrate heatkv MODEL"),
-    ({"calibration": "infinity-2a"}, UnknownName, "Did you mean 'infinity-2b'"),
-    ({"calibration": "infinity-8b"}, BadCalibration, "infinity-8b is of another model or resolution: layers 40, not 32; heads 28, not 16"),
-    ({"calibration": "infinity-2b", "sink": 2}, BadParameter, "sink = 2; the orders of infinity-2b start after 3 scales"),
-    ({"calibration": "infinity-2b", "sink": 13}, BadParameter, "sink = 13 of 13 scales"),
-    ({"calibration": "infinity-2b", "counts": "dead"}, BadParameter, "counts = 'dead' is unknown. Known: allocated, live"),
-    ({"calibration": "infinity-2b", "limit": 10}, BadBudget, "limit = 10 is below the sinks, 10752 entries"),
-])  # fmt: skip
-def test_what_cannot_be_used_is_refused(parameters: dict[str, Any], error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words):
-        published(**parameters)
-
-
-def test_a_schedule_of_another_resolution_is_refused() -> None:
-    layout: Layout = replace(layout_of(), layers=32, heads=16, kv_heads=16, scales=SIDES[:-1])
-    with pytest.raises(BadCalibration, match="resolution: scales 1 2 4 6 8 12 16 20 24 32 40 48 64, not 1 2 4 6 8 12 16 20 24 32 40 48"):
-        HeatKV(calibration="infinity-2b").resolve(layout)
-
-
-def test_a_budget_below_the_sinks_is_refused() -> None:
-    with pytest.raises(BadBudget, match=r"a budget of 0.1 is below the sinks: every head keeps the 14 of 55 tokens .*at least 0.2545"):
-        made(HeatKV, budget=Fraction(1, 10))
 
 
 def test_of_equal_scores_the_lower_head_goes_first() -> None:

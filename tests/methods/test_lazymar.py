@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from fractions import Fraction
-from typing import Any
 
 import pytest
 import torch
@@ -12,14 +10,12 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.masked_layout import MaskedLayout, MaskedStep, masked_steps, placed
-from cachemark.core.errors import BadBudget, BadParameter
 from cachemark.core.spec import Sampling
 from cachemark.methods.base.lazy_schedule import PUBLISHED, Scheduled
 from cachemark.methods.lazymar import LazyMAR
 from cachemark.methods.random_tokens import RandomTokens
 from cachemark.models import mar
 from cachemark.models.mar import SIZES
-from cachemark.roofline.masked_flops import share
 
 GUIDED = Sampling(cfg_scale=3.0)
 BATCH = 3
@@ -166,52 +162,4 @@ def test_random_tokens_belong_to_the_sample(cls: type[Scheduled]) -> None:
 
 
 # -- budgets ----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("cls", METHODS)
-def test_a_budget_is_a_share_of_the_flops(cls: type[Scheduled]) -> None:
-    shape = layout(batch=1)
-    for budget in (Fraction(3, 4), Fraction(4, 5)) if cls is RandomTokens else (Fraction(2, 5), Fraction(1, 3)):
-        scale = cls.parameters_for(budget, shape)["scale"]
-        assert share(cls(scale=scale), shape) <= budget
-        assert scale == 20 or share(cls(scale=scale + 0.01), shape) > budget
-
-
-@pytest.mark.parametrize("cls", METHODS)
-def test_a_budget_below_what_it_must_compute_is_refused(cls: type[Scheduled]) -> None:
-    with pytest.raises(BadBudget, match=rf"{cls.name}: it computes at least 0\.\d+ of the FLOPs of an image, more than 1/10\. Raise"):
-        cls.parameters_for(Fraction(1, 10), layout())
-
-
 # -- wrong parameters ------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("parameters", "error", "words"), [
-    ({"select": "least"}, BadParameter, "select = 'least' is unknown.* similarity"),
-    ({"forced": "never"}, BadParameter, "forced = 'never' is unknown.* zero, always"),
-    ({"schedule": "absolute"}, BadParameter, "schedule = 'absolute' is unknown.* auto, published, scaled"),
-    ({"start": 0}, BadParameter, "start = 0 is too small.* at least 1"),
-    ({"period": 0}, BadParameter, "period = 0 is too small"),
-    ({"scale": -0.5}, BadParameter, "scale = -0.5 is too small"),
-    ({"extra": -1}, BadParameter, "extra = -1 is too small"),
-    ({"layer": 12}, BadParameter, "layer = 12 of 12 decoder blocks.*0 … 11"),
-    ({"layer": -1}, BadParameter, "layer = -1 of 12"),
-    ({"table": [0.5, 2]}, BadParameter, r"table = \[0.5, 2\] is not a list of shares"),
-    ({"table": "0.5"}, BadParameter, "table = '0.5' is not a list of shares"),
-    ({"table": ["a"]}, BadParameter, "is not a list of shares"),
-    ({"table": []}, BadParameter, "is not a list of shares"),
-    ({"table": [0.5] * 20}, BadParameter, "pass 20 of 64 reads entry 20 of a table of 20.*'scaled'"),
-    ({"count": 5}, BadBudget, r"count = 5 is less than the \d+ tokens that pass \d+ must compute"),
-])  # fmt: skip
-def test_a_wrong_parameter_is_refused(parameters: dict[str, Any], error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=f"lazymar: .*{words}"):
-        LazyMAR(**parameters).resolve(layout())
-
-
-@pytest.mark.parametrize("parameter", ["condition_cache", "head_cache"])
-def test_without_guidance_there_is_no_other_branch(parameter: str) -> None:
-    off = {"condition_cache": False, "head_cache": False}
-    with pytest.raises(BadParameter, match=f"lazymar: {parameter} needs unconditional rows.*{parameter} = false"):
-        LazyMAR(**{**off, parameter: True}).resolve(layout(sampling=Sampling()))
-    LazyMAR(**off).resolve(layout(sampling=Sampling()))
-
-
-def test_the_published_table_ends_at_64_passes() -> None:
-    with pytest.raises(BadParameter, match="reads entry 64 of a table of 64"):
-        LazyMAR(schedule="published").resolve(layout(100))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -16,12 +15,10 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, Tokens
 from cachemark.cache.masked_layout import MaskedLayout, MaskedStep, masked_steps, placed, take
 from cachemark.contract.method import Block
-from cachemark.core.errors import BadBudget, BadParameter
 from cachemark.core.spec import Sampling
 from cachemark.methods.marche import MARche, joined, relevance
 from cachemark.models import mar
 from cachemark.models.mar import SIZES
-from cachemark.roofline.masked_flops import share
 from contracts.masked import CONFIG, generate
 
 BATCH = 2
@@ -173,35 +170,9 @@ def test_the_papers_attention_is_another_kernel() -> None:
 
 
 # -- budgets ----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("budget", [Fraction(4, 5), Fraction(9, 10)])
-def test_a_budget_is_a_share_of_the_flops(budget: Fraction) -> None:
-    shape = layout(batch=1)
-    active = MARche.parameters_for(budget, shape)["active"]
-    assert share(MARche(active=active), shape) <= budget < share(MARche(active=active + 1), shape)
-
-
 def test_its_own_budget_gives_its_own_parameters() -> None:
     shape = layout(batch=1)
     assert MARche.parameters_for(MARche().own_budget(shape), shape) == {"active": MARche().active}
 
 
-def test_a_budget_that_the_decoder_alone_cannot_meet_is_refused() -> None:
-    with pytest.raises(BadBudget, match=r"marche: it computes at least 0\.\d+ of the FLOPs"):
-        MARche.parameters_for(Fraction(1, 2), layout())
-
-
 # -- wrong parameters ------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("parameters", "words"), [
-    ({"active": 0}, "active = 0 is too small"),
-    ({"period": 0}, "period = 0 is too small"),
-    ({"select_layer": 0}, "select_layer = 0 of 12 decoder blocks.*1 … 12"),
-    ({"select_layer": 13}, "select_layer = 13 of 12"),
-    ({"refresh": "most"}, "refresh = 'most' is unknown.*high, low, random, blind"),
-    ({"refresh_layers": [13]}, r"refresh_layers = \[13\] is not a list of blocks.*1 … 12"),
-    ({"refresh_layers": [0]}, "is not a list of blocks"),
-    ({"refresh_layers": [True]}, "is not a list of blocks"),
-    ({"refresh_layers": "3"}, "is not a list of blocks"),
-])  # fmt: skip
-def test_a_wrong_parameter_is_refused(parameters: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadParameter, match=f"marche: .*{words}"):
-        resolved(**parameters)

@@ -11,9 +11,7 @@ from torch import Tensor
 
 from cachemark.cache.layout import Layout, Site, scale_steps
 from cachemark.contract.method import Method
-from cachemark.core.errors import BadParameter
 from cachemark.kit.driver import watched
-from cachemark.methods.full import Full
 from cachemark.methods.registry import METHODS
 from cachemark.methods.scale_groups import ScaleGroups
 from cachemark.methods.streaming import Streaming
@@ -119,15 +117,3 @@ def test_random_differs_by_layer_head_and_sample_and_not_by_batch() -> None:
                                                      (4, 5, "local"), (5, 5, "own"), (1, 2, "condensed"), (2, 3, "local")])  # fmt: skip
 def test_groups_of_scales(scale: int, now: int, group: str) -> None:
     assert ScaleGroups().group(scale, now) == group
-
-
-@pytest.mark.parametrize(("parameters", "words"), [
-    ({"remove": "fine"}, "Known: condensed, intermediate, local"), ({"local": -1}, "0 or more")])
-def test_bad_groups(parameters: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadParameter, match=words):
-        ScaleGroups.build(parameters).resolve(layout_of())
-
-
-def test_the_last_token_of_a_raster_cannot_be_stored() -> None:
-    with pytest.raises(BadParameter, match="next-scale"):
-        Full(store_last=True).resolve(Layout("next-token", (1,), 6, 6, 4, 4, 16, 2))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import pytest
 import torch
 
-from cachemark.core.errors import BadBudget, BadCalibration, BadParameter
 from cachemark.core.spec import Budget
 from cachemark.methods.base import calibrations
 from cachemark.methods.scalekv import LayerBudgets, ScaleKV, drafters_of, spread
@@ -58,30 +56,6 @@ def test_a_budget_is_of_allocated_bytes_and_of_living_ones_where_it_is_asked() -
     method = ScaleKV.build(infinity("1/4", calibration="infinity-2b"))
     more = ScaleKV(calibration="infinity-2b", mean=method.mean + 1)
     assert method.own_budget(layout) <= Fraction(1, 4) < more.own_budget(layout)
-
-
-@pytest.mark.parametrize(("parameters", "error", "words"), [
-    ({}, BadParameter, "scalekv: no calibration found for these weights"),
-    ({"calibration": "infinity-8b"}, BadCalibration, "layers 40, not 32"),
-    ({"calibration": "infinity-2b", "score": "paper"}, BadParameter, "score = 'paper' is unknown"),
-    ({"calibration": "infinity-2b", "drafters": 32}, BadParameter, "drafters = 32 of 32 layers"),
-    ({"calibration": "infinity-2b", "mean": 15}, BadBudget, "mean = 15 is less than its window"),
-])  # fmt: skip
-def test_what_cannot_be_used_is_refused(parameters: dict[str, Any], error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words):
-        infinity(**parameters)
-
-
-def test_a_calibration_for_another_number_of_scales_is_refused() -> None:
-    entry = MODELS.get("infinity-2b")
-    layout = entry.shape(entry.presets["paper"], 1)
-    with pytest.raises(BadCalibration, match=r"scalekv: .* is of another model or resolution: scales 1 2 .* 64, not 1 2 .* 48\."):
-        ScaleKV(calibration="infinity-2b").resolve(replace(layout, scales=layout.scales[:-1]))
-
-
-def test_a_budget_below_the_window_is_refused() -> None:
-    with pytest.raises(BadBudget, match=r"a budget of 0.002 is 12 entries per layer; 16 always stay. Use at least 0.0025"):
-        infinity("0.002", calibration="infinity-2b")
 
 
 def test_drafters_are_the_layers_that_look_least_at_themselves_and_few() -> None:

@@ -11,10 +11,10 @@ from benchmarks.papers.entry_counts import entry_counts
 from cachemark.cache.layout import Layout
 from cachemark.contract.method import Method
 from cachemark.methods.base import calibrations
+from cachemark.methods.base.calibrations import even
 from cachemark.methods.hack import HACK
 from cachemark.methods.hackpp import HACKPlusPlus
 from cachemark.methods.heatkv import HeatKV
-from cachemark.methods.profiles.even_attention import even
 from cachemark.methods.scalekv import ScaleKV
 from cachemark.models.registry import MODELS
 

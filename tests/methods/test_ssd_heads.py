@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from cachemark.cache.layout import Site, Step, raster_steps
 from cachemark.contract.method import Method
-from cachemark.core.errors import BadBudget, BadCalibration, BadParameter, Unsupported
+from cachemark.core.errors import Unsupported
 from cachemark.core.spec import Budget
 from cachemark.kit.driver import Onlooker as Watch
 from cachemark.kit.driver import Outputs, RasterFeed, drive, layout_of, watched
 from cachemark.methods.base import calibrations
+from cachemark.methods.base.profiles import RecencyProfile
 from cachemark.methods.h2o import H2O
 from cachemark.methods.heatkv import HeatKV
-from cachemark.methods.profiles.recency_profile import RecencyProfile
 from cachemark.methods.ssd_heads import SSDHeads
 from cachemark.methods.window import Window
 from cachemark.models.protocol import Request
@@ -61,52 +58,6 @@ def driven(method: Method, seed: int = 3) -> tuple[Outputs, Held]:
     return drive(watched(method, watch), LAYOUT, RasterFeed(LAYOUT, seed)), watch
 
 
-def masked(spatial: Sequence[Sequence[bool]], kept: int, recent: int, *, by_line: bool, seed: int = 3) -> Outputs:
-    """Return the output of masked fp64 attention over all keys, with kept sets from the plain rule."""
-    feed, outputs, line = RasterFeed(LAYOUT, seed), Outputs(), LAYOUT.line
-    for layer, row, head in ((layer, row, head) for layer in range(2) for row in range(2) for head in range(4)):
-        keys, values, live, mass = [], [], set[int](), dict[int, float]()
-        for step in raster_steps(LAYOUT):
-            q, k, v = (part[row, head].double() for part in feed.at(step, Site("decoder", layer)))
-            keys.append(k)
-            values.append(v)
-            if step.count:
-                live.add(step.first)
-                mass[step.first] = 0.0
-            visible = [0, 1, *(2 + token for token in sorted(live))]
-            scores = q @ torch.cat(keys)[visible].T / q.size(-1) ** 0.5
-            if not step.count:
-                scores[0, 1] = -torch.inf
-            weights = scores.softmax(-1)
-            out = outputs.setdefault((step.index, Site("decoder", layer)), torch.zeros(2, 4, len(q), q.size(-1), dtype=torch.float64))
-            out[row, head] = weights @ torch.cat(values)[visible]
-            for token, weight in zip(sorted(live), weights[-1, 2:].tolist(), strict=True):
-                mass[token] += weight
-            ends = step.count and (step.first + 1) % line == 0 and step.first + 1 < LAYOUT.visual
-            over = (line if ends and len(live) >= kept else 0) if by_line else max(0, len(live) - kept)
-            if spatial[layer][head]:
-                live -= set(sorted(live)[:over])
-            else:
-                live -= set(sorted(sorted(live)[: len(live) - recent], key=lambda token: mass[token])[:over])
-    return outputs
-
-
-def apart(first: Mapping[tuple[int, Site], Tensor], other: Mapping[tuple[int, Site], Tensor]) -> float:
-    assert first.keys() == other.keys()
-    return max(float((first[where].double() - other[where].double()).abs().max()) for where in first)
-
-
-@pytest.mark.parametrize(("size", "recent", "buffer"), [(12, 1, "token"), (9, 4, "token"), (18, 1, "line"), (24, 6, "line")])
-def test_what_is_kept_answers_as_masked_attention_does(size: int, recent: int, buffer: str) -> None:
-    out, _ = driven(made(B=size, recent=recent, buffer=buffer))
-    by_line = buffer == "line"
-    assert apart(out, masked(SPATIAL, size, recent, by_line=by_line)) < 1e-5
-    swapped = [[not is_spatial for is_spatial in heads] for heads in SPATIAL]
-    wrong = [masked(swapped, size, recent, by_line=by_line), masked(SPATIAL, size, recent + 2, by_line=by_line),
-              masked([[True] * 4] * 2, size, recent, by_line=by_line), masked([[False] * 4] * 2, size, recent, by_line=by_line)]
-    assert min(apart(out, other) for other in wrong) > 1e-2, "another table, or other spared tokens, answers alike"
-
-
 def test_all_spatial_is_a_window_and_all_semantic_is_h2o() -> None:
     """The two methods of which it is made, token by token; a table of both kinds is neither."""
     _, window = driven(Window(B=12))
@@ -118,13 +69,6 @@ def test_all_spatial_is_a_window_and_all_semantic_is_h2o() -> None:
         assert watch.tokens != mixed.tokens
     for (_, layer), rows in mixed.tokens.items():
         assert all(len(head) <= 12 for heads in rows for head in heads), layer
-
-
-def test_a_buffer_lets_go_of_a_line_at_a_time() -> None:
-    _, watch = driven(made(B=18, buffer="line"))
-    sizes = [len(watch.tokens[step.index, 0][0][0]) for step in raster_steps(LAYOUT)]
-    assert sizes[:18] == list(range(18))
-    assert sizes[18:] == [*range(12, 18), *range(12, 18), *range(12, 18)]
 
 
 def recency_by_hand(feed: RasterFeed, rows: Sequence[int]) -> list[list[list[float]]]:
@@ -188,44 +132,6 @@ def test_a_sample_is_calibrated_like_the_packaged_ten() -> None:
 def test_a_model_of_another_family_is_not_calibrated(method: type[Method], model: str, words: str) -> None:
     with pytest.raises(Unsupported, match=words):
         calibrated(method, model, Request(), subset="tune64", samples=1)
-
-
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"layers": 3}, "the calibration by hand is of another model or resolution: layers 3, not 2"),
-    ({"lines": 24, "line": 24}, "lines 24, not 6; line 24, not 6"),
-    ({"recency": [[[0.5] * 6] * 4]}, "has no recency of 2 × 4 × 6 finite numbers"),
-    ({"recency": [[[0.5] * 5] * 4] * 2}, "has no recency of 2 × 4 × 6 finite numbers"),
-    ({"recency": [[["high"] * 6] * 4] * 2}, "has no recency of 2 × 4 × 6 finite numbers"),
-])  # fmt: skip
-def test_a_table_of_another_model_or_shape_is_refused(changes: dict[str, Any], words: str) -> None:
-    method = SSDHeads(B=12, calibration=calibrations.remember("ssd_heads", facts(SPATIAL, **changes)))
-    with pytest.raises(BadCalibration, match=f"ssd_heads: .*{words}.*cachemark calibrate ssd_heads MODEL"):
-        method.resolve(LAYOUT)
-
-
-@pytest.mark.parametrize(("parameters", "error", "words"), [
-    ({"B": 0}, BadParameter, "B = 0 is out of range"),
-    ({"B": 12, "near": 0}, BadParameter, "near = 0 of 6 lines"),
-    ({"B": 12, "near": 7}, BadParameter, "near = 7 of 6 lines"),
-    ({"B": 12, "tau": 1.5}, BadParameter, "tau = 1.5 is out of range"),
-    ({"B": 12, "tau": float("nan")}, BadParameter, "tau = nan is out of range"),
-    ({"B": 12, "buffer": "lines"}, BadParameter, "buffer = 'lines' is unknown. Known: token, line"),
-    ({"B": 14, "buffer": "line"}, BadBudget, "B = 14 does not fit lines of 6.*at least 12"),
-    ({"B": 6, "buffer": "line"}, BadBudget, "B = 6 does not fit lines of 6"),
-    ({"B": 12, "recent": -1}, BadBudget, "recent = -1 does not fit B = 12.*1 … 12"),
-    ({"B": 12, "recent": 13}, BadBudget, "recent = 13 does not fit"),
-    ({"B": 12, "recent": 7, "buffer": "line"}, BadBudget, "recent = 7 does not fit B = 12: 6 entries stay after an eviction"),
-])  # fmt: skip
-def test_what_does_not_fit_is_refused(parameters: dict[str, Any], error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=f"ssd_heads: .*{words}"):
-        made(**parameters).resolve(LAYOUT)
-
-
-def test_a_file_of_another_method_is_no_calibration(tmp_path: Path) -> None:
-    path = tmp_path / "other.json"
-    path.write_text(json.dumps({"method": "hack", "facts": {**facts(SPATIAL), "weights": "abc", "samples": 1}}))
-    with pytest.raises(BadCalibration, match="is a calibration for hack, not for ssd_heads"):
-        calibrations.read(path, "ssd_heads")
 
 
 def test_the_bill_of_a_buffer_has_fewer_keys_than_that_of_tokens() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from cachemark.analysis.papers import PaperCell, published
 from cachemark.core.limits import gpu
-from cachemark.methods.profiles.even_attention import even
+from cachemark.methods.base.calibrations import even
 from cachemark.methods.registry import METHODS
 from cachemark.models.registry import MODELS
 from cachemark.plans import schema as plans

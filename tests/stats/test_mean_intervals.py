@@ -97,10 +97,10 @@ def test_many_seeds_are_drawn_in_parts_that_are_not_kept() -> None:
     stream = np.random.default_rng(2)
     few, many = (means_over_seeds(dict(enumerate(stream.beta(3, 2, (2, n)))), dict.fromkeys(range(2), SHARE))
                  for n in (2000, 2100))
-    intervals._all_weights.cache_clear()
+    intervals._all.cache_clear()
     for k in range(2):
         assert many[k].high - many[k].low == pytest.approx(few[k].high - few[k].low, rel=0.15)
-    assert intervals._all_weights.cache_info().currsize == 0
+    assert intervals._all.cache_info().currsize == 0
 
 
 def test_figures_of_one_number_of_seeds_are_found_at_once_as_one_by_one() -> None:

@@ -14,8 +14,18 @@ from ..core.result import Outcome
 from ..core.spec import shown_share
 from ..core.units import metric, scores
 from ..core.wording import count
-from ..stats.non_inferiority import ALPHA, MOST, holm, least_seeds, loss_that_shows, p_non_inferior, seeds_to_show
-from ..stats.sequential import loss_that_shows_at_any_time, p_at_any_time, seeds_to_show_at_any_time
+from ..stats.non_inferiority import (
+    ALPHA,
+    MOST,
+    holm,
+    least_seeds,
+    loss_that_shows,
+    loss_that_shows_at_any_time,
+    p_at_any_time,
+    p_non_inferior,
+    seeds_to_show,
+    seeds_to_show_at_any_time,
+)
 from . import formatting as fmt
 from .case_group import CaseGroup, case_groups, ordered
 from .report_row import Mark, ReportRow, differences_to_full

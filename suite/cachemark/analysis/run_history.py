@@ -103,7 +103,5 @@ def _sentence(label: str, change: ChangePoint, names: Sequence[str]) -> str:
     first, last = (f"run {names[night]}" for night in (change.first, change.last))
     ends = "" if change.gates else " Reported only."
     label, p = fmt.name(label), f"p = {change.p:.2g}"
-    if change.kind == "spread":
-        return f"{label}: variance changed at {first}: distances from the level are {change.size:.2g} times what they were ({p}).{ends}"
     moved = f"{label}: latency relative to the full cache {'rose' if change.size > 0 else 'fell'} by {fmt.percent(abs(change.size))}"
     return f"{moved} {f'from {first} to {last}' if change.kind == 'ramp' else f'at {first}'} ({p}).{ends}"

@@ -25,6 +25,11 @@ class Parameters:
         if (value := getattr(self, parameter)) not in choices:
             raise BadParameter(f"{self.name}: {parameter} = {value!r} is unknown.", remedy=f"Known: {', '.join(choices)}.")
 
+    def check_range(self, parameter: str, holds: bool, remedy: str) -> None:
+        """Raise BadParameter unless the value of the parameter ``holds``."""
+        if not holds:
+            raise BadParameter(f"{self.name}: {parameter} = {getattr(self, parameter)!r} is out of range.", remedy=remedy)
+
     @classmethod
     def build(cls, parameters: Mapping[str, Any]) -> Self:
         """Return an instance with these parameters; raise UnknownName or BadParameter for unusable ones."""

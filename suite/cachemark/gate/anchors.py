@@ -16,19 +16,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass as validated
 
-from ..core.edited import EditedFile, text_of
 from ..core.errors import BadBaseline, BadPlan
 from ..core.result import Outcome
 from ..core.spec import FULL
-from .baselines import file_in, write
+from .baselines import file_in, read, write
 
 ROOT = Path("baselines/anchors")
-FORMAT = 1
 PASSED, FAILED, NOT_MEASURED = "passed", "failed", "not measured"
 
 
@@ -69,7 +67,7 @@ class AnchorJudgement:
         return self.state == PASSED
 
 
-@dataclass(frozen=True)
+@validated(frozen=True, config=ConfigDict(strict=True, allow_inf_nan=False, extra="forbid"))
 class ReachedAnchor:
     """An anchor reached with these ``weights`` and ``value``; ``facts`` are for people."""
 
@@ -78,6 +76,7 @@ class ReachedAnchor:
     value: float
     case: Mapping[str, Any]
     facts: Mapping[str, Any] = field(default_factory=dict)
+    format: Literal[1] = 1
 
 
 def judge(anchor: Anchor, outcome: Outcome) -> AnchorJudgement:
@@ -93,9 +92,8 @@ def judge(anchor: Anchor, outcome: Outcome) -> AnchorJudgement:
     text = f"{anchor.metric} = {value:.4g}, published {anchor.expected:g} ± {anchor.tolerance:g} ({anchor.source})"
     if abs(off) <= anchor.tolerance:
         return AnchorJudgement(PASSED, f"{text}.", value)
-    side = "above" if off > 0 else "below"
-    why = "Weights, sampling or evaluation are not those of the publication."
-    return AnchorJudgement(FAILED, f"{text}: {abs(off):.4g} {side} it. {why}", value)
+    return AnchorJudgement(FAILED, f"{text}: {abs(off):.4g} {'above' if off > 0 else 'below'} it. "
+                                   "Weights, sampling or evaluation are not those of the publication.", value)
 
 
 def _unfit(anchor: Anchor, outcome: Outcome) -> str:
@@ -126,8 +124,7 @@ def save(folder: Path | str, anchor: Anchor, outcome: Outcome, facts: Mapping[st
         raise BadBaseline(f"The anchor of {anchor.model} is {judgement.state}. {judgement.reason}", remedy="Record only one that passed.")
     stored = ReachedAnchor(anchor, outcome.case.weights, judgement.value, outcome.case.to_json(), dict(facts or {}))
     path = file_in(folder, anchor.model, "model")
-    data = {"format": FORMAT, **asdict(stored)}
-    write(path, json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n",
+    write(path, json.dumps(asdict(stored), indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n",
           remedy="Name another folder for anchors.")
     return path
 
@@ -136,25 +133,14 @@ def load(folder: Path | str = ROOT) -> list[ReachedAnchor]:
     """Read all recorded anchors, by model; none if the folder does not exist.
 
     Raises BadBaseline for a damaged file, or one with a value outside its own tolerance."""
-    return [_stored(path) for path in sorted(Path(folder).glob("*.json"))]
-
-
-def _stored(path: Path) -> ReachedAnchor:
-    try:
-        data = EditedFile(str(path), BadBaseline).json(text_of(path, BadBaseline))
-        if data["format"] != FORMAT:
-            raise ValueError(f"format {data['format']}, where this version reads {FORMAT}")
-        table = dict(data["anchor"])
-        anchor = Anchor.from_table(table.pop("model"), sampling=table.pop("sampling"), table=table)
-        stored = ReachedAnchor(anchor, str(data["weights"]), float(data["value"]), dict(data["case"]), dict(data["facts"]))
-        if path.stem != anchor.model:
-            raise ValueError(f"it is of {anchor.model}")
-        if not abs(stored.value - anchor.expected) <= anchor.tolerance:
-            raise ValueError(f"its value {stored.value:g} is not within {anchor.expected:g} ± {anchor.tolerance:g}")
-    except (OSError, ArithmeticError, ValueError, KeyError, TypeError, AttributeError, BadPlan) as error:
-        raise BadBaseline(f"{path} holds no anchor: {type(error).__name__}: {error}.",
-                          remedy="Take the file from version control.") from error
-    return stored
+    anchors = []
+    for path in sorted(Path(folder).glob("*.json")):
+        stored = read(path, ReachedAnchor)
+        if path.stem != stored.anchor.model or abs(stored.value - stored.anchor.expected) > stored.anchor.tolerance:
+            raise BadBaseline(f"{path} has value = {stored.value:g} of {stored.anchor.model}, which did not reach "
+                              f"{stored.anchor.expected:g} ± {stored.anchor.tolerance:g}.", remedy="Take the file from version control.")
+        anchors.append(stored)
+    return anchors
 
 
 # -- what reports say ---------------------------------------------------------------------------------------------------

@@ -12,15 +12,20 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from ..core.edited import text_of
 from ..core.errors import BadBaseline, NothingMeasured
 from ..core.files import NAME, replacing
+from ..core.wording import shown
 from ..store.db import Store
 from ..store.exchange import Exchange, dump
 from ..store.exchange import load as load_text
 from ..store.rows import RunRecord, utc_now
+
+Content = TypeVar("Content")
 
 ROOT = Path("baselines/accepted")
 DAYS = 180  # for which a baseline judges unless told otherwise
@@ -193,6 +198,16 @@ def _missing(path: Path) -> BadBaseline:
     elsewhere = f" ({other_machines} of other machines)" if other_machines else ""
     return BadBaseline(f"There is no baseline {path}.",
                        remedy=f"{hint}Known: {', '.join(here) or 'none'}{elsewhere}. Make one with: cachemark baseline save")
+
+
+def read(path: Path, kind: type[Content]) -> Content:
+    """Read a JSON file that people may have edited. Raises BadBaseline with the first invalid key."""
+    try:
+        return TypeAdapter(kind).validate_json(text_of(path, BadBaseline))
+    except ValidationError as error:
+        fault = error.errors()[0]
+        value = f"has {'.'.join(map(str, fault['loc']))} = {shown(fault['input'])}" if fault["loc"] else "cannot be read"
+        raise BadBaseline(f"{path} {value}: {fault['msg']}.", remedy="Mend that value, or take the file from version control.") from error
 
 
 def write(path: Path, text: str, *, remedy: str) -> None:

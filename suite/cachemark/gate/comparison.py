@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ..core.errors import UnfairComparison
 from ..core.result import DISTURBED, IMAGES, INFRASTRUCTURE, Environment, Outcome, Status, kernels_apart
@@ -42,6 +42,16 @@ class PairOfOutcomes:
     def ok(self) -> bool:
         return self.before.ok and self.after.ok
 
+    @property
+    def sides(self) -> tuple[Outcome, Outcome]:
+        return self.before, self.after
+
+    def row(
+        self, metric: str, verdict: str, reason: str = "", then: float | None = None, now: float | None = None, change: float | None = None,
+    ) -> Verdict:
+        """Return the verdict on a metric of the configuration."""
+        return Verdict(self.after.case.key, self.config, metric, verdict, reason, then, now, change)
+
 
 @dataclass
 class ConfigPairs(PairRatios):
@@ -60,13 +70,13 @@ class ConfigPairs(PairRatios):
     @property
     def further(self) -> list[PairOfOutcomes]:
         """The failures after the first one of the side that failed more often."""
-        sides = [[pair for pair in self.failures[1:] if not _outcome(pair, side).ok] for side in (0, 1)]
+        sides = [[pair for pair in self.failures[1:] if not pair.sides[side].ok] for side in (0, 1)]
         return max(sides, key=len)
 
     @property
     def failed(self) -> PairOfOutcomes | None:
         """A pair whose failure has a cause, or None while it may be a flake."""
-        final = next((pair for pair in self.failures if not flakes.alone((pair.before, pair.after))), None)
+        final = next((pair for pair in self.failures if not flakes.alone(pair.sides)), None)
         return final or (self.further[-1] if self.flakes.caused(len(self.further)) else None)
 
     @property
@@ -102,7 +112,7 @@ def peak_rule(rule: Rule) -> Rule:
 
 def peaks(measured: Sequence[PairOfOutcomes], rule: Rule) -> PairRatios | None:
     """Return log ratios of the allocator's peak per pair; None without peaks, or if they never vary."""
-    sides = [[_outcome(pair, side).samples.get(PEAK, [0.0])[0] for pair in measured] for side in (0, 1)]
+    sides = [[pair.sides[side].samples.get(PEAK, [0.0])[0] for pair in measured] for side in (0, 1)]
     if not measured or min(map(min, sides)) <= 0 or all(len(set(side)) == 1 for side in sides):
         return None
     ratios, first = log_ratios(*sides).tolist(), rule.interims[0]
@@ -110,9 +120,8 @@ def peaks(measured: Sequence[PairOfOutcomes], rule: Rule) -> PairRatios | None:
 
 
 def measure_until_decided(
-    configs: Iterable[str], measure: Callable[[list[str]], Iterable[PairOfOutcomes]], rule: Rule, go_on: Callable[[],
-                                                                                                                  bool] = lambda: True, *,
-    alike: str = SAME, flake_rate: float = flakes.RATE,
+    configs: Iterable[str], measure: Callable[[list[str]], Iterable[PairOfOutcomes]], rule: Rule,
+    go_on: Callable[[], bool] = lambda: True, *, alike: str = SAME, flake_rate: float = flakes.RATE,
 ) -> dict[str, ConfigPairs]:
     """Measure a pair of each open configuration per round, until all are decided or ``go_on`` is False.
 
@@ -153,7 +162,7 @@ def _refuse(before: Case, after: Case, sides: Mapping[str, tuple[object, object]
 def other_tokens(configs: Mapping[str, ConfigPairs]) -> list[str]:
     """Return the configurations whose sides gave different tokens or images, which need to be compared."""
     return [config for config, pairs in configs.items() if pairs.failed is None and pairs.measured and (
-            len({outcome.output_hash for pair in pairs.measured for outcome in (pair.before, pair.after)}) > 1 or _redrawn(pairs.measured))]
+            len({outcome.output_hash for pair in pairs.measured for outcome in pair.sides}) > 1 or _redrawn(pairs.measured))]
 
 
 # -- verdicts -----------------------------------------------------------------------------------------------------------
@@ -169,34 +178,27 @@ def verdicts(configs: Mapping[str, ConfigPairs], rule: Rule, alike: str = SAME) 
     rows: list[Verdict] = []
     for config, pairs in configs.items():
         if pairs.failed is not None:
-            rows.append(failure(config, pairs.failed))
+            rows.append(failure(pairs.failed))
             continue
         if pairs.failures:
-            rows.append(_flaked(config, pairs))
+            rows.append(_flaked(pairs))
         if pairs.measured:
-            rows += [_time(config, pairs, judgements[config]), *_exact(config, pairs.measured, alike, of_peaks.get(config))]
+            rows += [_time(pairs.measured, judgements[config]), *_exact(pairs.measured, alike, of_peaks.get(config)),
+                     *_tokens(pairs.measured, alike)]
         elif not pairs.failures:
             rows.append(Verdict("", config, "status", NOT_COMPARED, "time was up before its first pair"))
     return rows
 
 
-def _flaked(config: str, pairs: ConfigPairs) -> Verdict:
+def _flaked(pairs: ConfigPairs) -> Verdict:
     """Return the row of a configuration with a failure that has no proven cause."""
     pair, further = pairs.failures[0], len(pairs.further)
-    more = f"failed once, and in {further or 'none'} of {pairs.tries} more pairs"
-    reason = f"{pair.before.status} then, {pair.after.status} now: {more}: "
-    if not pairs.in_doubt:
-        return Verdict(pair.after.case.key, config, "status", EQUIVALENT, f"{reason}taken for a flake")
-    return Verdict(pair.after.case.key, config, "status", INCONCLUSIVE, f"{reason}neither a flake nor shown to have a cause")
+    reason = (f"{pair.before.status} then, {pair.after.status} now: failed once, and in {further or 'none'} of {pairs.tries} more pairs: "
+              f"{'neither a flake nor shown to have a cause' if pairs.in_doubt else 'taken for a flake'}")
+    return pair.row("status", INCONCLUSIVE if pairs.in_doubt else EQUIVALENT, reason)
 
 
-def _time(config: str, of: ConfigPairs, judgement: PairedVerdict) -> Verdict:
-    then, now = (statistics.median([_outcome(c, side).median(TIME) or 0.0 for c in of.measured]) for side in (0, 1))
-    change = 1 + judgement.effect.value if judgement.effect else None
-    return Verdict(of.measured[0].after.case.key, config, TIME, judgement.verdict, judgement.reason, then, now, change)
-
-
-def failure(config: str, pair: PairOfOutcomes) -> Verdict:
+def failure(pair: PairOfOutcomes) -> Verdict:
     """Return the verdict on a configuration by the status of both sides.
 
     An error of the first side says nothing about the second: this harness may be unable to run it."""
@@ -210,49 +212,70 @@ def failure(config: str, pair: PairOfOutcomes) -> Verdict:
         verdict = IMPROVED
     else:
         verdict, reason = NOT_COMPARED, f"{NEVER_RAN}, {reason}" if pair.after.ok else reason
-    last = (bad.log.strip().splitlines() or [""])[-1][:200]
-    return Verdict(pair.after.case.key, config, "status", verdict, f"{reason}: {last}")
+    return pair.row("status", verdict, f"{reason}: {(bad.log.strip().splitlines() or [''])[-1][:200]}")
 
 
-def _exact(config: str, measured: Sequence[PairOfOutcomes], alike: str, peak: PairedVerdict | None) -> Iterable[Verdict]:
-    key, same = measured[0].after.case.key, alike != OTHER_METHODS
+def _time(measured: Sequence[PairOfOutcomes], judgement: PairedVerdict) -> Verdict:
+    then, now = (statistics.median([pair.sides[side].median(TIME) or 0.0 for pair in measured]) for side in (0, 1))
+    return measured[0].row(TIME, judgement.verdict, judgement.reason, then, now, _change(judgement))
+
+
+def _change(judgement: PairedVerdict) -> float | None:
+    return 1 + judgement.effect.value if judgement.effect else None
+
+
+def _exact(measured: Sequence[PairOfOutcomes], alike: str, peak: PairedVerdict | None) -> Iterable[Verdict]:
+    """Compare bytes and counts; a ``peak`` that varies was tested."""
     for name in (name for name in in_order(measured[0].after.samples) if metric(name).kind in ("memory", "work")):
-        sides = [[_outcome(c, side).samples[name][0] for c in measured if name in _outcome(c, side).samples] for side in (0, 1)]
-        if not all(sides):
-            continue
-        if name == PEAK and peak is not None:
-            yield _peak(Verdict(key, config, name, EQUIVALENT), sides, peak)
-            continue
-        yield _counted(Verdict(key, config, name, EQUIVALENT), metric(name), sides, same)
-    yield from _tokens(Verdict(key, config, "output_hash", EQUIVALENT, SAME_TOKENS), measured, alike)
+        then, now = ([pair.sides[side].samples[name][0] for pair in measured if name in pair.sides[side].samples] for side in (0, 1))
+        if then and now and name == PEAK and peak is not None:
+            yield measured[0].row(name, peak.verdict, f"may differ by {PEAK_SHARE:.0%}; {peak.reason}", statistics.median(then),
+                                  statistics.median(now), _change(peak))
+        elif then and now:
+            yield _counted(measured[0], metric(name), metric(name).worst(then), metric(name).worst(now), alike != OTHER_METHODS)
 
 
-def _tokens(row: Verdict, measured: Sequence[PairOfOutcomes], alike: str) -> Iterable[Verdict]:
+def _counted(pair: PairOfOutcomes, metric: Metric, then: float, now: float, same: bool) -> Verdict:
+    """Return the verdict on a counted value of the worst pair: exact, or within ``PEAK_SHARE`` for peaks."""
+    limit, cost, reason = 0.0 if metric.deterministic else PEAK_SHARE, metric.cost_ratio(then, now), ""
+    if metric.timed:
+        verdict, reason = NOT_COMPARED, "a wall time of its own, which no pairs test"
+    elif not same:
+        verdict, reason = NOT_COMPARED, "two methods: stated, not judged"
+    elif 1 - limit <= cost <= 1 + limit:
+        verdict = EQUIVALENT
+    else:
+        verdict = REGRESSED if cost > 1 else IMPROVED
+        reason = "must be equal" if metric.deterministic else f"may differ by {PEAK_SHARE:.0%}"
+    return pair.row(metric.name, verdict, reason, then, now, now / then if then else None)
+
+
+def _tokens(measured: Sequence[PairOfOutcomes], alike: str) -> Iterable[Verdict]:
     """Compare the tokens of both sides in every pair; equal code must give equal tokens."""
-    then, now = ({_outcome(c, side).output_hash for c in measured} for side in (0, 1))
+    row = measured[0].row
+    then, now = ({pair.sides[side].output_hash for pair in measured} for side in (0, 1))
     if len(then) > 1 or len(now) > 1:
-        yield replace(row, verdict=CHANGED, reason="one side gave other tokens in another pair: it is not deterministic")
+        yield row("output_hash", CHANGED, "one side gave other tokens in another pair: it is not deterministic")
     elif then == now and _redrawn(measured):
-        yield replace(row, reason="")
-        yield images(row, measured, alike)
+        yield row("output_hash", EQUIVALENT)
+        yield images(measured, alike)
     elif then == now:
-        yield row
+        yield row("output_hash", EQUIVALENT, SAME_TOKENS)
     elif alike == SAME:
-        yield replace(row, verdict=CHANGED, reason=f"other tokens at the same seeds: {min(then)[:16]} then, {min(now)[:16]} now")
+        yield row("output_hash", CHANGED, f"other tokens at the same seeds: {min(then)[:16]} then, {min(now)[:16]} now")
 
 
-def images(row: Verdict, measured: Sequence[PairOfOutcomes], alike: str) -> Verdict:
+def images(measured: Sequence[PairOfOutcomes], alike: str) -> Verdict:
     """Compare the image hashes of sides with the same tokens.
 
     They must be equal, except with other numerics."""
     then, now = (_drawn(measured, side) for side in (0, 1))
-    row = replace(row, metric=IMAGES)
-    if then == now and len(then) == 1:
-        return replace(row, verdict=EQUIVALENT, reason="same images")
     if len(then) > 1 or len(now) > 1:
-        return replace(row, verdict=CHANGED, reason="one side decoded the same tokens otherwise in another pair: it is not deterministic")
+        return measured[0].row(IMAGES, CHANGED, "one side decoded the same tokens otherwise in another pair: it is not deterministic")
+    if then == now:
+        return measured[0].row(IMAGES, EQUIVALENT, "same images")
     reason = f"other images of the same tokens: {min(then)[:16]} then, {min(now)[:16]} now"
-    return replace(row, verdict=NOT_COMPARED if alike == OTHER_NUMERICS else CHANGED, reason=reason)
+    return measured[0].row(IMAGES, NOT_COMPARED if alike == OTHER_NUMERICS else CHANGED, reason)
 
 
 def _redrawn(measured: Sequence[PairOfOutcomes]) -> bool:
@@ -263,32 +286,7 @@ def _redrawn(measured: Sequence[PairOfOutcomes]) -> bool:
 
 def _drawn(measured: Sequence[PairOfOutcomes], side: int) -> set[str]:
     """Return the image hashes of one side; an empty one stands for a missing hash."""
-    return {str(_outcome(c, side).facts.get(IMAGES) or "") for c in measured}
-
-
-def _peak(row: Verdict, sides: Sequence[Sequence[float]], judgement: PairedVerdict) -> Verdict:
-    """Return the verdict on a varying peak by its test."""
-    change = 1 + judgement.effect.value if judgement.effect else None
-    return replace(row, verdict=judgement.verdict, reason=f"may differ by {PEAK_SHARE:.0%}; {judgement.reason}", change=change,
-                   then=statistics.median(sides[0]), now=statistics.median(sides[1]))
-
-
-def _counted(row: Verdict, metric: Metric, sides: Sequence[Sequence[float]], same: bool) -> Verdict:
-    """Return the verdict on a counted value, by the worst pair: exact, or within ``PEAK_SHARE`` for peaks."""
-    then, now = (metric.worst(side) for side in sides)
-    row = replace(row, then=then, now=now, change=now / then if then else None)
-    if metric.timed:
-        return replace(row, verdict=NOT_COMPARED, reason="a wall time of its own, which no pairs test")
-    limit = 0.0 if metric.deterministic else PEAK_SHARE
-    cost = metric.cost_ratio(then, now)
-    if not same or 1 - limit <= cost <= 1 + limit:
-        return row if same else replace(row, verdict=NOT_COMPARED, reason="two methods: stated, not judged")
-    return replace(row, verdict=REGRESSED if cost > 1 else IMPROVED,
-                   reason="must be equal" if metric.deterministic else f"may differ by {PEAK_SHARE:.0%}")
-
-
-def _outcome(pair: PairOfOutcomes, side: int) -> Outcome:
-    return pair.after if side else pair.before
+    return {str(pair.sides[side].facts.get(IMAGES) or "") for pair in measured}
 
 
 # -- the exit code ------------------------------------------------------------------------------------------------------
@@ -338,7 +336,8 @@ class Tally:
         4: nothing or too little was judged; 5: because of the machine, or because no first side runs; 1: something regressed; 3: too much
         is inconclusive."""
         if not self.configs or not self.covered or len(self.covered) / self.configs < self.min_coverage:
-            return 5 if self.disturbed and (any(_by_machine(r) for r in self.rows) or len(self.unready) == self.configs) else 4
+            by_machine = any(r.metric == "status" and str(status) in r.reason for r in self.rows for status in DISTURBED)
+            return 5 if self.disturbed and (by_machine or len(self.unready) == self.configs) else 4
         if self.regressed:
             return 1
         return self._left_open
@@ -351,7 +350,3 @@ class Tally:
     @property
     def _left_open(self) -> int:
         return 3 if len(self.unresolved) > self.most_open * self.configs else 0
-
-
-def _by_machine(row: Verdict) -> bool:
-    return row.metric == "status" and any(str(status) in row.reason for status in DISTURBED)

@@ -6,31 +6,32 @@ The register is a file of open incidents in version control: its diff shows who 
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
+from typing import Annotated, Literal
 
-from ..core.edited import DAY, LINE, TABLE, EditedFile, Expectation, many, maybe, number, one_of, text_of
-from ..core.errors import BadBaseline, unknown
+from pydantic import AfterValidator, ConfigDict, Field
+from pydantic.dataclasses import dataclass as validated
+
+from ..core.errors import unknown
 from ..core.result import IMAGES, JUDGING
 from ..core.spec import Case, digest
 from ..core.units import METRICS, OUTSIDE, in_order, is_metric, metric
 from ..core.verdicts import JUDGED
-from ..core.wording import percent
+from ..core.wording import on_one_line, percent
 from ..store.rows import Verdict
 from .baseline_check import TOKENS
-from .baselines import write
+from .baselines import read, write
 from .comparison import SAME_TOKENS
 
 NEW, ACKNOWLEDGED, ACCEPTED = "new", "acknowledged", "accepted"
 BASELINE, PAIRS = "baseline", "pairs"  # the judges of a night
 FACTORS = ("method", "model", "engine", "device_class")
 SHARE = 0.5  # of the judged configurations with one factor that must have become worse for it to be called the cause
-FORMAT = 2
 OF_IMAGES = frozenset({IMAGES, *(name for name, entry in METRICS.items() if entry.kind in JUDGING)})
 OUTPUT = "output"  # family of what follows from the tokens: other tokens have other hashes, another KL, another PSNR
 MOST = 1e6  # cost ratio that stands for any larger one: JSON has no infinity
@@ -44,7 +45,6 @@ class Finding:
     empty. ``found_by``: ``baseline`` or ``pairs``."""
 
     case: Case
-    label: str
     metric: str
     change: float | None
     reason: str = ""
@@ -52,33 +52,38 @@ class Finding:
     found_by: str = BASELINE
 
 
-@dataclass(frozen=True)
+Line = Annotated[str, Field(max_length=4_000, pattern=r"^[^\p{Cc}\p{Zl}\p{Zp}]*$")]
+Day = Annotated[str, AfterValidator(lambda text: text and date.fromisoformat(text).isoformat())]  # empty: none
+Cost = Annotated[float, Field(ge=0, le=1e9)]
+
+
+@validated(frozen=True, config=ConfigDict(strict=True, allow_inf_nan=False, extra="forbid"))
 class Incident:
-    """Configurations that became worse for one cause.
+    """Configurations that became worse for one cause. The register of incidents is edited by people, so each value is validated.
 
     ``factor`` and ``value``: the common factor, such as ``method`` and ``linear``, or ``configuration`` and its title. ``key`` never
     changes. ``change``: the median cost ratio; ``worst``: the largest that was reported. ``found_by``: the only judge that can close the
     incident. ``metrics``: all metrics of the family of ``metric`` that are worse; empty: ``metric`` alone."""
 
-    key: str
-    metric: str
-    factor: str
-    value: str
-    configurations: tuple[str, ...]
-    change: float | None
-    reason: str = ""
-    onset: str = ""
-    since: str = ""
-    state: str = NEW
-    who: str = ""
-    until: str = ""
-    link: str = ""
-    worst: float | None = None
-    found_by: str = BASELINE
-    metrics: tuple[str, ...] = ()
+    key: Annotated[str, Field(pattern="^[A-Za-z0-9]{0,40}$")]
+    metric: Line
+    factor: Literal["method", "model", "engine", "device_class", "configuration"]
+    value: Line
+    configurations: Annotated[tuple[Line, ...], Field(min_length=1)]
+    change: Cost | None
+    reason: Line = ""
+    onset: Line = ""
+    since: Day = ""
+    state: Literal["new", "acknowledged", "accepted"] = NEW
+    who: Line = ""
+    until: Day = ""
+    link: Line = ""
+    worst: Cost | None = None
+    found_by: Literal["baseline", "pairs"] = BASELINE
+    metrics: tuple[Line, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "metrics", tuple(self.metrics) or (self.metric,))  # a file has lists
+        object.__setattr__(self, "metrics", self.metrics or (self.metric,))
 
     @property
     def identity(self) -> tuple[str, str, str]:
@@ -109,8 +114,13 @@ def family(name: str) -> str:
 
 def findings(failing: Iterable[Verdict], cases: Mapping[str, Case], onset: str = "", judge: str = BASELINE) -> list[Finding]:
     """Return the failing rows of a judge as findings. ``cases``: all cases by key."""
-    return [Finding(cases[r.case_key], r.label, r.metric, _cost(r.metric, r.change), r.reason, onset, judge) for r in failing
-            if r.case_key in cases]
+    found = []
+    for row in failing:
+        if row.case_key in cases:
+            has_cost = row.change is not None and row.change >= 0 and is_metric(row.metric)
+            cost = min(metric(row.metric).cost_ratio(1.0, row.change or 0.0), MOST) if has_cost else None
+            found.append(Finding(cases[row.case_key], row.metric, cost, row.reason, onset, judge))
+    return found
 
 
 def rows_by_config(rows: Mapping[str, Iterable[Verdict]], cases: Mapping[str, Case]) -> dict[tuple[str, str], list[Verdict]]:
@@ -137,47 +147,40 @@ def is_decided(name: str, rows: Sequence[Verdict]) -> bool:
     return bool(relevant) and all(row.verdict in JUDGED for row in relevant)
 
 
-def _cost(name: str, change: float | None) -> float | None:
-    """Return cost now over cost then, at most ``MOST``, from the ratio of values; None without a ratio."""
-    if change is None or change < 0 or not is_metric(name):
-        return None
-    return min(metric(name).cost_ratio(1.0, change), MOST)
-
-
 def fold(failing: Sequence[Finding], covered: Iterable[Case]) -> list[Incident]:
     """Fold findings into one incident per cause. ``covered``: every case that was judged, worse or not.
 
     For each family of metrics and onset, take the factor value that explains most of the worse configurations, provided that there are at
     least two and that they are at least half of the judged configurations with that value; then the next one. Each remaining
     configuration is an incident of its own."""
-    everything = list(covered)
+    everything, incidents = list(covered), list[Incident]()
     groups: dict[tuple[str, str], list[Finding]] = {}
     for finding in failing:
         groups.setdefault((family(finding.metric), finding.onset), []).append(finding)
-    incidents = []
-    for group in groups.values():
-        remaining = list(group)
+    for remaining in groups.values():
         while remaining:
-            factor, value, members = _cause(remaining, everything)
+            factor, value = _cause(remaining, everything)
+            members = [f for f in remaining if _value(f.case, factor) == value]
             incidents.append(_incident(factor, value, members))
             remaining = [f for f in remaining if f not in members]
     return incidents
 
 
-def _cause(remaining: Sequence[Finding], covered: Sequence[Case]) -> tuple[str, str, list[Finding]]:
-    best: tuple[int, float, str, str] = (0, 0.0, "", "")
+def _value(case: Case, factor: str) -> str:
+    """Return the value of a factor. Configurations are compared by title: a case and its side in pairs are one."""
+    return case.full_title if factor == "configuration" else str(getattr(case, factor))
+
+
+def _cause(failing: Sequence[Finding], covered: Sequence[Case]) -> tuple[str, str]:
+    """Return the factor and value that explain most of the worse configurations."""
+    best = (1, 0.0, "configuration", failing[0].case.full_title)
     for factor in FACTORS:
-        for value in dict.fromkeys(str(getattr(f.case, factor)) for f in remaining):
-            with_value = [f for f in remaining if str(getattr(f.case, factor)) == value]
-            worse_configs = {f.case.full_title for f in with_value}  # by title: a case and its side in pairs are one configuration
-            configs = len(worse_configs)
-            share = configs / len({c.full_title for c in covered if str(getattr(c, factor)) == value} | worse_configs)
-            if configs > 1 and share >= SHARE and (configs, share) > best[:2]:
-                best = (configs, share, factor, value)
-    if not best[0]:
-        title = remaining[0].case.full_title
-        return "configuration", title, [f for f in remaining if f.case.full_title == title]
-    return best[2], best[3], [f for f in remaining if str(getattr(f.case, best[2])) == best[3]]
+        for value in dict.fromkeys(_value(f.case, factor) for f in failing):
+            worse = {f.case.full_title for f in failing if _value(f.case, factor) == value}
+            share = len(worse) / len({case.full_title for case in covered if _value(case, factor) == value} | worse)
+            if len(worse) > 1 and share >= SHARE and (len(worse), share) > best[:2]:
+                best = (len(worse), share, factor, value)
+    return best[2:]
 
 
 def _incident(factor: str, value: str, members: Sequence[Finding]) -> Incident:
@@ -187,21 +190,10 @@ def _incident(factor: str, value: str, members: Sequence[Finding]) -> Incident:
     ratios = {name: [f.change for f in members if f.metric == name and f.change is not None] for name in names}
     head = max(names, key=lambda name: len(ratios[name]))
     change = statistics.median(ratios[head]) if ratios[head] else None
-    configs = tuple(sorted({f.case.full_title for f in members}))
     first = next(f for f in members if f.metric == head)
-    judge = PAIRS if any(f.found_by == PAIRS for f in members) else BASELINE
-    return Incident("", head, factor, value, configs, change, first.reason, first.onset, worst=change, found_by=judge, metrics=tuple(names))
-
-
-INCIDENT = {  # rules for the register, which people edit
-    "key": Expectation("1 to 40 letters and digits",
-                       lambda value: isinstance(value, str) and bool(re.fullmatch("[A-Za-z0-9]{1,40}", value))),
-    "metric": LINE, "factor": one_of(*FACTORS, "configuration"), "value": LINE, "configurations": many(LINE, 1),
-    "change": maybe(number(0, 1e9), None),
-    "reason": LINE, "onset": LINE, "since": maybe(DAY, ""), "state": one_of(NEW, ACKNOWLEDGED, ACCEPTED), "who": LINE,
-    "until": maybe(DAY, ""), "link": LINE, "worst": maybe(number(0, 1e9), None), "found_by": one_of(BASELINE, PAIRS),
-    "metrics": many(LINE, 1),
-}
+    configs = tuple(sorted({f.case.full_title for f in members}))
+    return Incident("", head, factor, value, configs, change, on_one_line(first.reason), first.onset, worst=change,
+                    found_by=PAIRS if any(f.found_by == PAIRS for f in members) else BASELINE, metrics=tuple(names))
 
 
 # -- the register -------------------------------------------------------------------------------------------------------
@@ -231,8 +223,7 @@ def merge(
     An open incident is matched by metric and factor, or by half of its configurations. It is fixed only when the judge that found it
     decided all of its metrics in all of its configurations and none is worse: pairs detect regressions below the baseline's threshold."""
     unmatched, matched = list(tonight), list[Incident]()
-    notify, open_incidents, fixed = list[Incident](), list[Incident](), list[Incident]()
-    updated = list[Incident]()
+    updated, notify, known, fixed = list[Incident](), list[Incident](), list[Incident](), list[Incident]()
     for old in register:
         new = _same(old, unmatched) or _same(old, matched)  # two incidents may turn out to have one cause
         if new is None:
@@ -242,36 +233,30 @@ def merge(
         if new in unmatched:
             unmatched.remove(new)
             matched.append(new)
-        now, due = _carried(old, new, today, delta)
-        updated.append(now)
-        (notify if due else open_incidents).append(now)
+        worst = old.worst if new.metric == old.metric else new.worst
+        worse = bool(new.change and worst and new.change >= worst * (1 + delta))
+        now = replace(old, metric=new.metric, metrics=new.metrics, configurations=new.configurations, change=new.change, reason=new.reason,
+                      found_by=PAIRS if old.found_by == PAIRS else new.found_by, worst=new.change if worse else worst)
+        due = worse or old.is_expired(today)
+        updated.append(replace(now, state=NEW, who="", until="") if due else now)
+        (notify if due else known).append(updated[-1])
     for new in unmatched:
         key = digest([*new.identity, new.onset, today.isoformat(), sorted(new.configurations)], 10)
-        notify.append(replace(new, key=key, since=today.isoformat()))
-        updated.append(notify[-1])
-    return IncidentNight(tuple(updated), tuple(notify), tuple(open_incidents), tuple(fixed))
+        updated.append(replace(new, key=key, since=today.isoformat()))
+        notify.append(updated[-1])
+    return IncidentNight(tuple(updated), tuple(notify), tuple(known), tuple(fixed))
 
 
 def _same(old: Incident, tonight: Sequence[Incident]) -> Incident | None:
-    def shared(new: Incident) -> bool:
-        larger = max(len(new.configurations), len(old.configurations))
-        return family(new.metric) == family(old.metric) and 2 * len(set(new.configurations) & set(old.configurations)) >= larger
-
-    return next((new for new in tonight if new.identity == old.identity), None) or next(filter(shared, tonight), None)
-
-
-def _carried(old: Incident, new: Incident, today: date, delta: float) -> tuple[Incident, bool]:
-    """Return the incident as it is tonight, and whether to report it again."""
-    judge = PAIRS if old.found_by == PAIRS else new.found_by
-    now = replace(old, metric=new.metric, metrics=new.metrics, configurations=new.configurations, change=new.change,
-                  reason=new.reason, found_by=judge, worst=old.worst if new.metric == old.metric else new.worst)
-    expired = old.is_expired(today)
-    worse = bool(new.change and now.worst and new.change >= now.worst * (1 + delta))
-    if worse:
-        now = replace(now, worst=new.change)
-    if expired or worse:
-        now = replace(now, state=NEW, who="", until="")
-    return now, expired or worse
+    """Return the incident with the same identity, or else one with half of the configurations of the larger one."""
+    for new in tonight:
+        if new.identity == old.identity:
+            return new
+    for new in tonight:
+        shared = len({*new.configurations} & {*old.configurations})
+        if family(new.metric) == family(old.metric) and 2 * shared >= max(len(new.configurations), len(old.configurations)):
+            return new
+    return None
 
 
 def acknowledge(register: Sequence[Incident], key: str, who: str, until: date | None, link: str = "") -> list[Incident]:
@@ -284,26 +269,23 @@ def acknowledge(register: Sequence[Incident], key: str, who: str, until: date | 
     return [replace(i, state=state, who=who, until=day, link=link) if i.key == key else i for i in register]
 
 
+@validated(config=ConfigDict(strict=True, extra="forbid"))
+class IncidentRegister:
+    """The file of incidents."""
+
+    format: Literal[2]
+    incidents: list[Incident]
+
+
 def load(path: Path) -> list[Incident]:
     """Read a register; empty if there is no file. Raises BadBaseline for an invalid one."""
-    try:
-        text = text_of(path, BadBaseline)
-    except BadBaseline as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            return []
-        raise
-    file = EditedFile(str(path), BadBaseline)
-    data = file.json(text)
-    file.check(data, {"format": Expectation(str(FORMAT), lambda value: value == FORMAT), "incidents": many(TABLE)})
-    for place, item in enumerate(data["incidents"]):
-        file.check(item, INCIDENT, f"incidents.{place}.", closed=True)
-    return [Incident(**{**item, "configurations": tuple(item["configurations"])}) for item in data["incidents"]]
+    return read(path, IncidentRegister).incidents if path.exists() else []
 
 
 def save(path: Path, register: Sequence[Incident]) -> None:
     """Write the register in one step."""
     ordered = sorted(register, key=lambda i: (i.since, i.key))
-    data = {"format": FORMAT, "incidents": [asdict(i) for i in ordered]}
+    data = {"format": 2, "incidents": [asdict(i) for i in ordered]}
     write(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n", remedy="Name another file with --incidents.")
 
 

@@ -208,7 +208,7 @@ def history_lines(earlier: Sequence[Night], config: str, delta: float) -> list[s
     if not earlier:
         return []
     segment = history.changes(*series(earlier, config), delta, [night.run.day for night in earlier])[-1]
-    worse = [change for change in segment.changes if change.kind != history.SPREAD and change.size > 0]
+    worse = [change for change in segment.changes if change.size > 0]
     ends = "" if segment.stationary else ", on nights that follow no level: reported only"
     lines = [f"History of {config}: a {c.kind} of {percent(c.size, '+')} since {_when(earlier[c.first].run)}{ends}." for c in worse]
     return lines if lines or not segment.shows > delta else [f"History of {config}: {segment.blind}."]

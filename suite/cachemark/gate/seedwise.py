@@ -75,41 +75,38 @@ def seedwise(pairs: Mapping[str, PairOfOutcomes], q: float = 0.05, alike: str = 
     sides = sign_flips([line.worse for line in flat])
     p = iter(false_discovery_control(sides, axis=0).tolist() if sides else ())
     rows: list[Verdict] = []
-    for config, config_lines in lines.items():
-        rows += [_row(config, line, next(p), q, len(flat)) for line in config_lines]
-        rows += _lost(config, pairs[config])
-        rows += _whole_config(config, pairs[config], alike, bool(config_lines))
+    for config, pair in pairs.items():
+        rows += [_row(line, next(p), q, len(flat)) for line in lines[config]]
+        rows += _lost(pair)
+        rows += _whole_config(pair, alike, bool(lines[config]))
     return rows
 
 
-def _lost(config: str, pair: PairOfOutcomes) -> Iterator[Verdict]:
+def _lost(pair: PairOfOutcomes) -> Iterator[Verdict]:
     """Yield a row for each plug-in metric that failed on one side alone."""
     for which, failed, other in (("first", pair.before, pair.after), ("second", pair.after, pair.before)):
         for name, fault in failed.facts.get(FAULTS, {}).items():
             if name in other.samples:
-                yield Verdict(pair.after.case.key, config, name, NOT_COMPARED, f"the {which} side has no value of it: {fault['said']}")
+                yield pair.row(name, NOT_COMPARED, f"the {which} side has no value of it: {fault['said']}")
 
 
-def _whole_config(config: str, pair: PairOfOutcomes, alike: str, images_differ: bool) -> Iterator[Verdict]:
+def _whole_config(pair: PairOfOutcomes, alike: str, images_differ: bool) -> Iterator[Verdict]:
     """Yield the row of the whole configuration, if needed. ``images_differ``: it has rows of values."""
-    row = Verdict(pair.after.case.key, config, "status", NOT_COMPARED)
-    hashed = all(outcome.facts.get(IMAGES) for outcome in (pair.before, pair.after))
+    hashed = all(outcome.facts.get(IMAGES) for outcome in pair.sides)
     if pair.before.ok and not pair.after.ok and pair.after.status not in (Status.UNSUPPORTED, *INFRASTRUCTURE):
-        failed = failure(config, pair)
+        failed = failure(pair)
         yield replace(failed, reason=f"its images: {failed.reason}")
     elif _to_itself(pair) and hashed and pair.before.output_hash == pair.after.output_hash:
-        yield images(row, [pair], alike)
-    elif _to_itself(pair):
-        yield replace(row, reason=f"its images were not compared: {ITSELF}")
-    elif not images_differ:
-        yield replace(row, reason=f"its images were not compared: {_reason(pair)}")
+        yield images([pair], alike)
+    elif _to_itself(pair) or not images_differ:
+        yield pair.row("status", NOT_COMPARED, f"its images were not compared: {ITSELF if _to_itself(pair) else _reason(pair)}")
 
 
 def _to_itself(pair: PairOfOutcomes) -> bool:
     """Return whether both sides are full caches, whose fidelity is measured against themselves.
 
     A ``reference`` engine is another code path."""
-    return all(o.ok and o.case.role == "baseline" and o.case.engine != "reference" for o in (pair.before, pair.after))
+    return all(o.ok and o.case.role == "baseline" and o.case.engine != "reference" for o in pair.sides)
 
 
 def _lines(pair: PairOfOutcomes) -> Iterator[SeedwiseRow]:
@@ -117,31 +114,31 @@ def _lines(pair: PairOfOutcomes) -> Iterator[SeedwiseRow]:
         return
     judging = [kind for kind in JUDGING if kind != "fidelity" or not _to_itself(pair)]
     for name in in_order(pair.before.samples):
-        of, (before, after) = metric(name), (outcome.samples.get(name, ()) for outcome in (pair.before, pair.after))
+        of, (before, after) = metric(name), (outcome.samples.get(name, ()) for outcome in pair.sides)
         if of.kind in judging and len(before) == len(after) > 1:
             yield SeedwiseRow(pair, of, np.array([of.loss(*figures) for figures in zip(before, after, strict=True)], dtype=np.float64))
 
 
 def _reason(pair: PairOfOutcomes) -> str:
-    failed = next((outcome for outcome in (pair.before, pair.after) if not outcome.ok), None)
+    failed = next((outcome for outcome in pair.sides if not outcome.ok), None)
     if failed is None:
         return "no value is known seed by seed"
     return f"{failed.status}: {(failed.log.strip().splitlines() or [''])[-1][:200]}"
 
 
-def _row(config: str, line: SeedwiseRow, adjusted: tuple[float, float], q: float, family: int) -> Verdict:
+def _row(line: SeedwiseRow, adjusted: tuple[float, float], q: float, family: int) -> Verdict:
     """Return the verdict on a line. ``adjusted``: p-values of worse and better in the ``family``."""
-    side, p = (1, adjusted[0]) if line.effect > 0 else (-1, adjusted[1])
-    low, high = line.effect - line.margin, line.effect + line.margin
-    if p <= q and abs(line.effect) >= line.limit:
-        verdict = REGRESSED if side > 0 else IMPROVED
-    else:
-        verdict = EQUIVALENT if -line.limit <= low and high <= line.limit else INCONCLUSIVE
+    worse = line.effect > 0
+    p = adjusted[0] if worse else adjusted[1]
     name, unit = line.metric.name, f" {line.metric.unit}".rstrip()
-    then, now = (float(outcome.mean(name) or 0.0) for outcome in (line.pair.before, line.pair.after))
-    reason = (f"{abs(line.effect):.3g}{unit} {'worse' if line.effect > 0 else 'better'} on average (standard error {line.error:.2g}, "
-            f"{len(line.worse)} seeds, p = {p:.2g})")
-    least = math.ceil(math.log2(family / q))  # the smallest p-value is 2^-n, and the family multiplies it
-    if len(line.worse) < least and verdict not in (REGRESSED, IMPROVED):
-        reason += f"; alone among {family} values none can be detected with so few: {least} seeds are needed"
-    return Verdict(line.pair.after.case.key, config, name, verdict, reason, then, now, now / then if then else None)
+    reason = (f"{abs(line.effect):.3g}{unit} {'worse' if worse else 'better'} on average (standard error {line.error:.2g}, "
+              f"{len(line.worse)} seeds, p = {p:.2g})")
+    if p <= q and abs(line.effect) >= line.limit:
+        verdict = REGRESSED if worse else IMPROVED
+    else:
+        verdict = EQUIVALENT if abs(line.effect) + line.margin <= line.limit else INCONCLUSIVE
+        least = math.ceil(math.log2(family / q))  # the smallest p-value is 2^-n, and the family multiplies it
+        if len(line.worse) < least:
+            reason += f"; alone among {family} values none can be detected with so few: {least} seeds are needed"
+    then, now = (float(outcome.mean(name) or 0.0) for outcome in line.pair.sides)
+    return line.pair.row(name, verdict, reason, then, now, now / then if then else None)

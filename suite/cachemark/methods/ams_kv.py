@@ -16,7 +16,7 @@ from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
 from ..contract.method import Method
 from ..core.errors import BadBudget, BadCalibration, BadParameter
-from .profiles.inter_scale import ScaleProfile, inter_scale
+from .base.profiles import ScaleProfile, inter_scale
 from .registry import method
 
 MEASURE = "Use demanding = [layers], or measure it: cachemark calibrate ams_kv MODEL."
@@ -35,7 +35,7 @@ class AMSKV(Method):
     ``c_min`` tokens; in *demanding* layers, whose keys change much from scale to scale (S < ``theta``), it is ``c_max``. 0 selects the
     paper's defaults: ``c_max`` fits the condensed and the last two scales, ``c_min`` the condensed and the last but one. ``entries`` > 0
     instead fits ``c_min`` (``c_max`` only if needed) to that many entries over all layers. The mean square in S is ours, see
-    :func:`~cachemark.methods.profiles.inter_scale.inter_scale`.
+    :func:`~cachemark.methods.base.profiles.inter_scale`.
 
     Differs from the paper: with ``decide = "profile"`` the demanding layers come from S measured once for these weights, or from the list
     ``demanding``, and have ``c_max`` from their first overflow on; a sample does not depend on its batch. ``decide = "online"`` is the
@@ -74,7 +74,6 @@ class AMSKV(Method):
 
     @property
     def footnotes(self) -> tuple[str, ...]:  # type: ignore[override]
-        """A note about the dependence on the batch, with ``decide = "online"``."""
         online = "decide = online: the mean over the batch decides while the images are made, so a sample depends on its batch; eager only"
         return (online,) if self.decide == "online" else ()
 
@@ -94,7 +93,7 @@ class AMSKV(Method):
         self.similarity = measured.get("similarity", ())
 
     def resolve(self, layout: Layout) -> None:
-        self._check(layout)
+        self._check_parameters(layout)
         sizes = [side**2 for side in layout.scales]
         self.anchor = sum(sizes[: self.condensed])
         self.c_max = self.c_max or self.anchor + sizes[-2] + sizes[-1]
@@ -109,53 +108,48 @@ class AMSKV(Method):
         if self.c_max < self.c_min:
             raise BadParameter(f"ams_kv: c_max = {self.c_max} is less than c_min = {self.c_min}.", remedy="Raise c_max or lower c_min.")
 
-    def _check(self, layout: Layout) -> None:
+    def _check_parameters(self, layout: Layout) -> None:
         self.check_choice("decide", "profile", "online")
         self.check_choice("allocation", "similarity", "uniform")
-        if not 0 <= self.condensed < len(layout.scales):
-            raise BadParameter(f"ams_kv: condensed = {self.condensed} of {len(layout.scales)} scales.",
-                               remedy=f"Use 0 … {len(layout.scales) - 1}.")
-        listed = () if self.demanding is None else self.demanding
-        if isinstance(listed, str) or not all(type(layer) is int and 0 <= layer < layout.layers for layer in listed):
-            raise BadParameter(f"ams_kv: demanding = {listed!r} is not a list of layers.",
-                               remedy=f"Use layers in 0 … {layout.layers - 1}.")
-        if self.c_max < 0 or self.c_min < 0 or self.entries < 0:
-            raise BadParameter("ams_kv: c_max, c_min and entries are numbers of tokens.", remedy="Use 0 for the default.")
+        self.check_range("condensed", 0 <= self.condensed < len(layout.scales), f"Use 0 … {len(layout.scales) - 1} scales.")
+        layers = () if self.demanding is None else self.demanding
+        valid = not isinstance(layers, str) and all(type(layer) is int and 0 <= layer < layout.layers for layer in layers)
+        self.check_range("demanding", valid, f"Use a list of layers in 0 … {layout.layers - 1}.")
+        for parameter in ("c_max", "c_min", "entries"):
+            self.check_range(parameter, getattr(self, parameter) >= 0, "Use a number of tokens, 0 for the default.")
 
     def _profiled(self, layout: Layout, c_min: int) -> list[int]:
         """Return the demanding layers by the measured similarity, or spread as many evenly."""
-        if self.demanding is None:
-            if not self.similarity:
-                raise BadParameter("ams_kv: no inter-scale similarity found for these weights.", remedy=MEASURE)
-            measured = [len(s) for s in self.similarity]
-            if measured != [len(layout.scales) - 1] * layout.layers:
-                raise BadCalibration(f"ams_kv: the similarity is of another model or resolution: {len(measured)} layers at "
-                                     f"{max(measured) + 1} scales, not {layout.layers} at {len(layout.scales)}.", remedy=MEASURE)
-            demanding = [layer for layer, s in enumerate(self.similarity) if self._overflows(layout, s, c_min)]
-            self._warn(demanding, layout.layers)
-        else:
-            demanding = list(self.demanding)
+        demanding = self._measured(layout, c_min) if self.demanding is None else list(self.demanding)
         if self.allocation == "uniform":
             return [(2 * i + 1) * layout.layers // (2 * len(demanding)) for i in range(len(demanding))]
         return demanding
 
-    def _overflows(self, layout: Layout, similarity: Sequence[float], c_min: int) -> bool:
-        """Return whether Algorithm 1 raises this layer's budget before the last scale."""
-        live = 0
-        for scale, side in enumerate(layout.scales[:-1]):
-            own = side**2
-            if own <= self.c_max:
-                if scale and live + own > c_min and similarity[scale - 1] < self.theta:
-                    return True
-                live = kept(live, own, c_min)
-        return False
+    def _measured(self, layout: Layout, c_min: int) -> list[int]:
+        """Return the layers whose budget Algorithm 1 raises before the last scale."""
+        if not self.similarity:
+            raise BadParameter("ams_kv: no inter-scale similarity found for these weights.", remedy=MEASURE)
+        scales = [len(s) + 1 for s in self.similarity]
+        if scales != [len(layout.scales)] * layout.layers:
+            raise BadCalibration(f"ams_kv: the similarity is of another model or resolution: {len(scales)} layers at "
+                                 f"{max(scales)} scales, not {layout.layers} at {len(layout.scales)}.", remedy=MEASURE)
 
-    def _warn(self, demanding: list[int], layers: int) -> None:
-        if 0 < len(demanding) < layers:
-            return
-        values = [s for layer in self.similarity for s in layer[:-1]]
-        warnings.warn(f"ams_kv: theta = {self.theta} makes {'every' if demanding else 'no'} layer demanding; S was measured from "
-                      f"{min(values):.4f} to {max(values):.4f}.", ThresholdWarning, stacklevel=2)
+        def overflows(similarity: Sequence[float]) -> bool:
+            live = 0
+            for scale, side in enumerate(layout.scales[:-1]):
+                own = side**2
+                if own <= self.c_max:
+                    if scale and live + own > c_min and similarity[scale - 1] < self.theta:
+                        return True
+                    live = kept(live, own, c_min)
+            return False
+
+        demanding = [layer for layer, similarity in enumerate(self.similarity) if overflows(similarity)]
+        if len(demanding) in (0, layout.layers):
+            values = [s for layer in self.similarity for s in layer[:-1]]
+            warnings.warn(f"ams_kv: theta = {self.theta} makes {'every' if demanding else 'no'} layer demanding; S was measured from "
+                          f"{min(values):.4f} to {max(values):.4f}.", ThresholdWarning, stacklevel=2)
+        return demanding
 
     def _fitted(self, layout: Layout) -> int:
         """Return ``c_min`` for at most ``entries`` in all layers; lower ``c_max`` if that is not enough."""
@@ -194,25 +188,20 @@ class AMSKV(Method):
     def prepare(self, slots: SlotBank, memory: Memory) -> None:
         """Allocate, for ``online``, all keys of the previous scale, since the cache may have dropped some."""
         if self.decide == "online":
-            layout, most = slots.layout, max(side**2 for side in slots.layout.scales[:-1])
+            layout = slots.layout
+            shape = (layout.rows, layout.kv_heads, max(layout.scales[:-1]) ** 2, layout.head_dim)
             for site in slots.sites:
-                shape = (layout.rows, layout.kv_heads, most, layout.head_dim)
                 self.before[site] = memory.zeros(f"before.{site}", shape, layout.dtype)
 
     def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        if self.decide == "online" and not step.last:
-            self._decide(site, step, k)
+        if self.decide == "online" and not step.last:  # lines 5 to 12 of Algorithm 1, which depend on the scale's keys alone
+            overflows = step.count <= self.c_max and self.slots[site].live[0] + step.count > self.budget[site]
+            if overflows and self.budget[site] == self.c_min and step.index:
+                before = self.before[site][:, :, : self.layout.scales[step.index - 1] ** 2]
+                if float(inter_scale(k, before)) < self.theta:
+                    self.budget[site] = self.c_max
+            self.before[site][:, :, : step.count] = k
         return super().attend(site, step, q, k, v)
-
-    def _decide(self, site: Site, step: Step, k: Tensor) -> None:
-        """Apply lines 5 to 12 of Algorithm 1, which depend on the scale's keys alone."""
-        live = self.slots[site].live[0]
-        overflows = step.count <= self.c_max and live + step.count > self.budget[site]
-        if overflows and self.budget[site] == self.c_min and step.index:
-            before = self.before[site][:, :, : self.layout.scales[step.index - 1] ** 2]
-            if float(inter_scale(k, before)) < self.theta:
-                self.budget[site] = self.c_max
-        self.before[site][:, :, : step.count] = k
 
     def room(self, site: Site) -> int:
         return self.budget[site]

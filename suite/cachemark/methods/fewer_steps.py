@@ -9,7 +9,6 @@ from typing import Any, cast
 from ..cache.layout import Layout
 from ..cache.masked_layout import MaskedLayout
 from ..contract.method import Bidirectional
-from ..core.errors import BadParameter
 from ..roofline.masked_flops import budget_of, fitted
 from .registry import method
 
@@ -38,9 +37,7 @@ class FewerSteps(Bidirectional):
 
     def resolve(self, layout: Layout) -> None:
         requested = cast(MaskedLayout, layout).steps
-        if not 1 <= self.steps <= requested:
-            raise BadParameter(f"fewer_steps: steps = {self.steps} of {requested} requested.",
-                               remedy=f"Use 1 … {requested}, or a budget such as 1/2.")
+        self.check_range("steps", 1 <= self.steps <= requested, f"Use 1 … {requested}, the requested steps, or a budget such as 1/2.")
 
     def own_budget(self, layout: Layout) -> Fraction:
         return budget_of(self, cast(MaskedLayout, layout))

@@ -80,29 +80,20 @@ class GtR(Bidirectional):
         requested = cast(MaskedLayout, layout).steps
         self._check_parameters(layout)
         self.steps = self.steps or sum(self.split) or max(self.stages, min(AUTHORS, -(-requested // 2)))
-        if not self.stages <= self.steps <= requested:
-            raise BadParameter(f"gtr: steps = {self.steps} in {self.stages} stages, of {requested} requested.",
-                               remedy=f"Use {self.stages} … {requested} steps.")
+        self.check_range("steps", self.stages <= self.steps <= requested, f"Use {self.stages} … {requested} in {self.stages} stages.")
         self._sizes = [int((stage_of(layout, self.stages) == stage).sum()) for stage in range(self.stages)]
         self._passes = self._divided()
         self._counts = [self._rated(size, passes) for size, passes in zip(self._sizes, self._passes, strict=True)]
 
     def _check_parameters(self, layout: Layout) -> None:
         self.check_choice("rate", "even", "cosine")
-        deepest = _deepest(layout)
-        if not 1 <= self.stages <= deepest:
-            raise BadParameter(f"gtr: stages = {self.stages} where {layout.line}×{layout.lines} positions divide into {deepest}.",
-                               remedy=f"Use 1 … {deepest}.")
-        for parameter in ("most", "least"):
-            if not 0 < getattr(self, parameter) <= 1:
-                raise BadParameter(f"gtr: {parameter} = {getattr(self, parameter)} is out of range.",
-                                   remedy="Use a number in (0, 1].")
-        if self.least > self.most:
-            raise BadParameter(f"gtr: least = {self.least} is more than most = {self.most}.", remedy="Use a smaller one.")
-        if not 0 <= self.detail < 1:
-            raise BadParameter(f"gtr: detail = {self.detail} is out of range.", remedy="Use a number in [0, 1).")
-        if isinstance(self.split, str) or not all(type(passes) is int for passes in self.split):
-            raise BadParameter(f"gtr: split = {self.split!r} is not a list of passes.", remedy="Use a number of passes for each stage.")
+        deepest = (layout.lines + layout.line - 2).bit_length() + 1  # the most stages that each have a position
+        self.check_range("stages", 1 <= self.stages <= deepest, f"Use 1 … {deepest} for {layout.line}×{layout.lines} positions.")
+        self.check_range("most", 0 < self.most <= 1, "Use a number in (0, 1].")
+        self.check_range("least", 0 < self.least <= self.most, f"Use a number in (0, {self.most}], the value of most.")
+        self.check_range("detail", 0 <= self.detail < 1, "Use a number in [0, 1).")
+        valid = not isinstance(self.split, str) and all(type(passes) is int for passes in self.split)
+        self.check_range("split", valid, "Use a list with a number of passes for each stage.")
 
     def _divided(self) -> Sequence[int]:
         """Return the passes of each stage."""
@@ -184,11 +175,6 @@ def divided(steps: int, sizes: Sequence[int]) -> list[int]:
         stages[stage] -= over
         stages[stage + 1] += over
     return stages
-
-
-def _deepest(layout: Layout) -> int:
-    """Return the largest number of stages that each have a position."""
-    return (layout.lines + layout.line - 2).bit_length() + 1
 
 
 def _described(numbers: Sequence[int]) -> str:

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ..cache.layout import Layout, Site, Step
 from ..cache.ragged import Extent
-from ..core.errors import BadBudget, BadParameter
+from ..core.errors import BadBudget
 from .base.head_aware import Cut, HeadAware, HeadClasses
-from .profiles.attention_profile import AttentionProfile
+from .base.profiles import AttentionProfile
 from .registry import method
 
 FIRST = 2  # scales whose tokens a structural head always keeps
@@ -79,8 +79,7 @@ class HACK(HeadAware):
 
     def check_parameters(self, layout: Layout) -> None:
         super().check_parameters(layout)
-        if not 0 < self.contrast < 1:
-            raise BadParameter(f"hack: contrast = {self.contrast} is out of range.", remedy="Use a number between 0 and 1.")
+        self.check_range("contrast", 0 < self.contrast < 1, "Use a number between 0 and 1.")
 
     def _budgets(self, classes: HeadClasses, layout: Layout, mean: int) -> tuple[int, int]:
         return classes.budgets(mean, Fraction(str(self.contrast)), layout.visual)

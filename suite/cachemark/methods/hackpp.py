@@ -16,10 +16,10 @@ from torch import Tensor
 from ..cache.arena import Memory
 from ..cache.layout import Layout, Site, Step
 from ..cache.ragged import Extent
-from ..core.errors import BadBudget, BadParameter
+from ..core.errors import BadBudget
 from .base import calibrations
 from .base.head_aware import Cut, HeadAware, HeadClasses
-from .profiles.attention_profile import AttentionProfile
+from .base.profiles import AttentionProfile
 from .registry import method
 
 PUBLISHED = Fraction(1, 10)  # of all tokens: the paper's η_c
@@ -94,13 +94,9 @@ class HACKPlusPlus(HeadAware):
 
     def check_parameters(self, layout: Layout) -> None:
         super().check_parameters(layout)
-        if self.pool < 1 or self.pool % 2 == 0:
-            raise BadParameter(f"hackpp: pool = {self.pool} is even.", remedy="Use an odd number, 1 or more.")
-        if not self.exponent >= 0:
-            raise BadParameter(f"hackpp: exponent = {self.exponent} is negative.", remedy="Use 0 or more.")
-        if not 0 <= self.attention_budget <= layout.visual:
-            raise BadParameter(f"hackpp: attention_budget = {self.attention_budget} of {layout.visual} tokens.",
-                               remedy=f"Use 1 … {layout.visual}.")
+        self.check_range("pool", self.pool >= 1 and self.pool % 2 == 1, "Use an odd number, 1 or more.")
+        self.check_range("exponent", self.exponent >= 0, "Use 0 or more.")
+        self.check_range("attention_budget", 0 <= self.attention_budget <= layout.visual, f"Use 1 … {layout.visual} tokens.")
 
     def _planned(self, layout: Layout, mean: int) -> RelianceBudgets:
         return _planned(self.classed(layout), self.calibration, layout.scales, mean, self.exponent)

@@ -17,7 +17,7 @@ from ..contract.heads import PerHead
 from ..core.errors import BadBudget, BadParameter
 from .base import calibrations
 from .base.calibrations import Calibrated
-from .profiles.attention_profile import AttentionProfile
+from .base.profiles import AttentionProfile
 from .registry import method
 
 PUBLISHED = Fraction(1, 10)  # the default of the authors' code
@@ -96,8 +96,7 @@ class HeatKV(Calibrated, PerHead):
         self.plan = _planned(self._calibrated(layout), shape, self.limit, self.early)
 
     def _shape(self, layout: Layout) -> Shape:
-        if not 1 <= self.sink < len(layout.scales):
-            raise BadParameter(f"heatkv: sink = {self.sink} of {len(layout.scales)} scales.", remedy=f"Use 1 … {len(layout.scales) - 1}.")
+        self.check_range("sink", 1 <= self.sink < len(layout.scales), f"Use 1 … {len(layout.scales) - 1} scales.")
         return Shape(tuple(side**2 for side in layout.scales), layout.layers, layout.kv_heads, self.sink)
 
     def _calibrated(self, layout: Layout) -> str:

@@ -13,7 +13,6 @@ from torch import Tensor
 from ..cache.layout import Layout, Site, Step
 from ..cache.masked_layout import MaskedLayout, MaskedStep
 from ..contract.planning import MethodOverhead
-from ..core.errors import BadParameter
 from ..roofline.masked_flops import fitted
 from .base.partial import DECODER, Partial, wide
 from .registry import method
@@ -77,13 +76,11 @@ class MARche(Partial):
         blocks = self.shape.layers
         self.check_choice("refresh", "high", "low", "random", "blind")
         for parameter in ("active", "period"):
-            if (value := getattr(self, parameter)) < 1:
-                raise BadParameter(f"marche: {parameter} = {value} is too small.", remedy="Use at least 1.")
-        if not 1 <= self.select_layer <= blocks:
-            raise BadParameter(f"marche: select_layer = {self.select_layer} of {blocks} decoder blocks.", remedy=f"Use 1 … {blocks}.")
-        listed = self.refresh_layers
-        if isinstance(listed, str) or not all(type(layer) is int and 1 <= layer <= blocks for layer in listed):
-            raise BadParameter(f"marche: refresh_layers = {listed!r} is not a list of blocks.", remedy=f"Use blocks in 1 … {blocks}.")
+            self.check_range(parameter, getattr(self, parameter) >= 1, "Use at least 1.")
+        self.check_range("select_layer", 1 <= self.select_layer <= blocks, f"Use a decoder block in 1 … {blocks}.")
+        layers = self.refresh_layers
+        valid = not isinstance(layers, str) and all(type(layer) is int and 1 <= layer <= blocks for layer in layers)
+        self.check_range("refresh_layers", valid, f"Use a list of blocks in 1 … {blocks}.")
 
     # -- which passes, blocks and tokens ------------------------------------------------------------------------------
     def refreshes(self, step: MaskedStep) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..cache.layout import Layout, Step
 from ..cache.slot import Slot, Workspace
 from ..contract.method import Method
-from ..core.errors import BadBudget, BadParameter
+from ..core.errors import BadBudget
 from .registry import method
 
 
@@ -45,8 +45,8 @@ class ScaleGroups(Method):
 
     def resolve(self, layout: Layout) -> None:
         self.check_choice("remove", "condensed", "intermediate", "local")
-        if min(self.condensed, self.local) < 0:
-            raise BadParameter("scale_groups: condensed and local are numbers of scales.", remedy="Use 0 or more.")
+        for parameter in ("condensed", "local"):
+            self.check_range(parameter, getattr(self, parameter) >= 0, "Use 0 or more scales.")
 
     def attend_scale(self, step: Step, q: Tensor, slot: Slot, workspace: Workspace | None) -> tuple[Tensor, Tensor | None]:
         k, v = (slot if workspace is None else workspace).read(slot.bank.runs[0], slot.live[0])

@@ -20,10 +20,10 @@ from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
 from ..contract.method import Method
 from ..contract.planning import MethodOverhead
-from ..core.errors import BadBudget, BadParameter
+from ..core.errors import BadBudget
 from .base import calibrations
 from .base.calibrations import Calibrated
-from .profiles.attention_profile import AttentionProfile
+from .base.profiles import AttentionProfile
 from .registry import method
 
 GRID, WINDOW, KERNEL = 4, 16, 5  # the window of queries is a grid over the map; scores are pooled over neighbours in the cache
@@ -98,8 +98,7 @@ class ScaleKV(Calibrated, Method):
         self.check_choice("score", "code", "softmax")
         self.check_choice("counts", "allocated", "live")
         self.drafters = self.drafters or max(1, round(layout.layers / 16))
-        if not 0 < self.drafters < layout.layers:
-            raise BadParameter(f"scalekv: drafters = {self.drafters} of {layout.layers} layers.", remedy=f"Use 1 … {layout.layers - 1}.")
+        self.check_range("drafters", 0 < self.drafters < layout.layers, f"Use 1 … {layout.layers - 1} layers.")
 
     def _budgets(self, layout: Layout, mean: int) -> LayerBudgets:
         self.facts(layout)

@@ -14,10 +14,10 @@ from ..cache.bank import SlotBank
 from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
 from ..contract.planning import MethodOverhead
-from ..core.errors import BadBudget, BadParameter
+from ..core.errors import BadBudget
 from .base.calibrations import Calibrated
 from .base.evicting import Scored, table
-from .profiles.recency_profile import RecencyProfile
+from .base.profiles import RecencyProfile
 from .registry import method
 
 TOKEN, LINE = "token", "line"  # edges behind which entries go
@@ -64,10 +64,8 @@ class SSDHeads(Calibrated, Scored):
     def resolve(self, layout: Layout) -> None:
         super().resolve(layout)
         self.check_choice("buffer", TOKEN, LINE)
-        if not 1 <= self.near <= layout.lines:
-            raise BadParameter(f"ssd_heads: near = {self.near} of {layout.lines} lines.", remedy=f"Use 1 … {layout.lines}.")
-        if not 0 <= self.tau <= 1:
-            raise BadParameter(f"ssd_heads: tau = {self.tau} is out of range.", remedy="Use a number from 0 to 1.")
+        self.check_range("near", 1 <= self.near <= layout.lines, f"Use 1 … {layout.lines} lines.")
+        self.check_range("tau", 0 <= self.tau <= 1, "Use a number from 0 to 1.")
         n = layout.line if self.buffer == LINE else 0
         if n and (self.B % n or n == self.B):
             raise BadBudget(f"ssd_heads: B = {self.B} does not fit lines of {n}, one of which is evicted at a time.",

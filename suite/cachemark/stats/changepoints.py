@@ -12,8 +12,6 @@ hides shows in the canary's own times.
   searched again; remaining changes must shift the median by at least the minimum effect. A segment has at least ``LEAST`` nights, so a
   single outlier is no change.
 - A change that a linear rise fits better than steps, by the Bayesian information criterion, is a **ramp**.
-- **Changes of spread** are detected by ranks of the distances from the level, with permuted blocks of nights. They are reported and never
-  gate.
 - A series whose rank correlation of neighboring nights exceeds ``MOST_ALIKE`` without the changes is *non-stationary*; its changes are
   reported and do not gate.
 - A series **shows** steps from the smallest one that is detected within ``SOON`` nights with a probability of ``POWER``. If that is more
@@ -39,28 +37,24 @@ from ..core.errors import CachemarkError
 from ..core.wording import percent
 from .sign_flip import Floats
 
-STEP, RAMP, SPREAD = "step", "ramp", "spread"
+STEP, RAMP = "step", "ramp"
 LEAST = 5  # nights of a segment
-LEVEL = 0.01  # of the test for a change of spread
 LEVEL_OF_LEVELS = 0.001  # of the test for a change of level, which is asked again every night
 MOST_ALIKE = 0.7  # rank correlation of neighbouring nights
 WEEK, WEEKS = 7, 4  # nights after which a cycle returns, and how many of them can show one
 MOST_ODD = 3.0  # deviations from the level that a night counts with
 SOON = 14  # nights after a change within which it is asked to show
 POWER = 0.9  # probability with which a step is found that is said to show
-SPREAD_RATIO = 2.0  # by which the distances from the level must have grown or shrunk
-_BLOCK, _DRAWS, _CHUNK = 3, 999, 37
 _MOST = 37.0  # deviations whose probability is still a float
 _GRID = 80  # places at which a ramp may begin and end
 
 
 @dataclass(frozen=True)
 class ChangePoint:
-    """A change of kind ``step``, ``ramp`` or ``spread``.
+    """A change of kind ``step`` or ``ramp``.
 
     ``first``: the first changed night; ``last``: the last night of the ramp, else ``first``. ``size``: the relative change, positive if
-    worse; for spread the factor of the distances from the level. ``gates``: whether it may fail a gate. ``p``: the p-value of this change
-    alone."""
+    worse. ``gates``: whether it may fail a gate. ``p``: the p-value of this change alone."""
 
     kind: str
     first: int
@@ -119,10 +113,9 @@ def _series(values: Floats, days: NDArray[np.int64], start: int, stop: int, limi
     x = x - weekly(x, days[nights])
     changes, level = _levels(x, nights, limit)
     alike = _alike(x - level)
-    gating = [replace(c, gates=c.size > 0 and not alike > MOST_ALIKE) for c in changes]
-    ordered = sorted([*gating, *_spread(x - level)], key=lambda c: c.first)
-    return BaselineSeries(start, stop - 1, tuple(replace(c, first=int(nights[c.first]), last=int(nights[c.last])) for c in ordered), alike,
-                          _shows(x - level))
+    numbered = (replace(c, first=int(nights[c.first]), last=int(nights[c.last]), gates=c.size > 0 and not alike > MOST_ALIKE)
+                for c in sorted(changes, key=lambda c: c.first))
+    return BaselineSeries(start, stop - 1, tuple(numbered), alike, _shows(x - level))
 
 
 def weekly(x: Floats, days: NDArray[np.int64]) -> Floats:
@@ -220,33 +213,12 @@ def _shows(residuals: Floats) -> float:
     return math.expm1((_significant(n) + float(ndtri(POWER))) * spread * math.sqrt(n / (after * (n - after))))
 
 
-def block_p(values: ArrayLike, draws: int = _DRAWS) -> float:
-    """Return the p-value of :func:`rank_cusum` by permutation of blocks of neighboring nights.
-
-    Sampling stops when the p-value is clearly above ``LEVEL``. The stream is frozen."""
-    ranks, stream = rankdata(values), np.random.RandomState(0)
-    observed, reached, done = _heights(ranks[None]).max() * (1 - 1e-12), 0, 0
-    while done < draws and reached < LEVEL * (1 + draws):
-        count = min(_CHUNK, draws - done)
-        reached += int((_heights(ranks[_block_orders(len(ranks), count, stream)]).max(axis=1) >= observed).sum())
-        done += count
-    return (1 + reached) / (1 + done)
-
-
 def _heights(ranks: Floats) -> Floats:
     """Return the standardized CUSUM of rows of ranks. (m, n) -> (m, n − 2·LEAST + 1)."""
     n = ranks.shape[1]
     before = np.arange(LEAST, n - LEAST + 1)
     sums = np.cumsum(ranks - (n + 1) / 2, axis=1)[:, LEAST - 1 : n - LEAST]
     return np.abs(sums) / np.sqrt(before * (n - before) / n)
-
-
-def _block_orders(n: int, count: int, stream: np.random.RandomState) -> NDArray[np.int64]:
-    """Return ``count`` orders of n nights, (count, n): blocks from a random offset, shuffled."""
-    blocks = -(-n // _BLOCK)
-    shuffled = stream.random_sample((count, blocks)).argsort(axis=1)
-    order = (shuffled[:, :, None] * _BLOCK + np.arange(_BLOCK)).reshape(count, -1)
-    return (order[order < n].reshape(count, n) + stream.randint(0, _BLOCK, (count, 1))) % n
 
 
 # -- changes of level ---------------------------------------------------------------------------------------------------
@@ -359,19 +331,6 @@ def _ramp(x: Floats, nights: NDArray[np.intp], places: Sequence[int]) -> tuple[i
 
 def _criterion(error: float, n: int, numbers: int) -> float:
     return n * math.log(max(error, 1e-30)) + numbers * math.log(n)
-
-
-# -- spread and likeness ------------------------------------------------------------------------------------------------
-def _spread(residuals: Floats) -> list[ChangePoint]:
-    """Return at most one change of the distances from the level."""
-    away = np.abs(residuals)
-    if (p := block_p(away)) > LEVEL:
-        return []
-    place = rank_cusum(away)[0]
-    before, after = float(np.median(away[:place])), float(np.median(away[place:]))
-    if max(before, after) < SPREAD_RATIO * min(before, after) or before == after:
-        return []
-    return [ChangePoint(SPREAD, place, place, after / before if before else math.inf, p, False)]
 
 
 def _alike(residuals: Floats) -> float:

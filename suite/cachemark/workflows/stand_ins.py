@@ -9,8 +9,7 @@ from ..cache.layout import Layout
 from ..contract.method import Method
 from ..methods.ams_kv import AMSKV
 from ..methods.base import calibrations
-from ..methods.base.calibrations import Calibrated
-from ..methods.profiles.even_attention import even
+from ..methods.base.calibrations import Calibrated, even
 from ..methods.registry import METHODS
 from ..models.protocol import ModelEntry, Request
 from ..models.registry import MODELS

@@ -18,8 +18,8 @@ from cachemark.cache.layout import Layout, Site, Step, Tokens, scale_steps
 from cachemark.contract.method import Block, Method
 from cachemark.core.spec import Sampling
 from cachemark.methods.base import calibrations
+from cachemark.methods.base.profiles import AttentionProfile
 from cachemark.methods.heatkv import HeatKV, Shape, orders_of, removed
-from cachemark.methods.profiles.attention_profile import AttentionProfile
 from cachemark.methods.scalekv import LayerBudgets, ScaleKV, spread
 from cachemark.models.infinity import SIDES, Infinity
 from cachemark.models.vision.bsq import packed_bits

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -24,7 +24,7 @@ from ...core.files import is_readable, replacing
 from ...core.spec import canonical, digest
 
 VARIABLE, FOLDER = "CACHEMARK_CALIBRATIONS", "calibrations"
-COST = ("seconds", "commit", "machine")  # of a calibration: what it took, and no part of what it says
+COST = ("seconds", "commit", "machine")  # how a calibration was made, which is no part of its facts
 DIGITS = 16
 _remembered: dict[str, dict[str, dict[str, Any]]] = {}  # of this process, by method and digest
 
@@ -41,7 +41,7 @@ def folder() -> Path:
 
 def place(method: str, weights: str) -> Path:
     """Return the file of a user's calibration for a method and the identity of weights."""
-    return folder() / f"{method}-{digest(_transformer(weights), 12)}.json"
+    return folder() / f"{method}-{digest(weights.partition('/')[0], 12)}.json"
 
 
 def save(method: str, facts: Mapping[str, Any], to: Path | None = None) -> Path:
@@ -67,34 +67,25 @@ def measured(method: str, weights: str) -> dict[str, Any]:
     own = place(method, weights)
     if is_readable(own):
         return read(own, method)
-    return packaged(method).get(_transformer(weights), {})
+    return packaged(method).get(weights.partition("/")[0], {})
 
 
 def named(method: str, name: str) -> tuple[str, Mapping[str, Any]]:
     """Return digest and facts of a calibration, by digest or bundled name; raise UnknownName."""
-    entries = _known(method)
-    entry = entries.get(name) or next((own for own in _user(method) if own[0] == name), None)
-    if entry is None:
-        raise unknown(f"calibration of {method}", name, [key for key in entries if key != entries[key][0]])
-    return entry
-
-
-def _known(method: str) -> dict[str, tuple[str, Mapping[str, Any]]]:
-    """Return known and bundled calibrations by digest; bundled ones also by model name."""
-    return {**_packaged_names(method), **{key: (key, facts) for key, facts in _remembered.get(method, {}).items()}}
+    known = {**_packaged_names(method), **{key: (key, facts) for key, facts in _remembered.get(method, {}).items()}}
+    if name in known:
+        return known[name]
+    for path in sorted(folder().glob(f"{method}-*.json")):
+        if is_readable(path) and remember(method, facts := read(path, method)) == name:
+            return name, facts
+    raise unknown(f"calibration of {method}", name, [key for key in known if key != known[key][0]])
 
 
 @cache
 def _packaged_names(method: str) -> dict[str, tuple[str, Mapping[str, Any]]]:
+    """Return bundled calibrations by digest and by model name."""
     entries = [(fingerprint(facts), facts) for facts in packaged(method).values()]
     return {key: entry for entry in entries for key in (entry[0], str(entry[1]["model"]))}
-
-
-def _user(method: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for path in sorted(folder().glob(f"{method}-*.json")):
-        if is_readable(path):
-            facts = read(path, method)
-            yield remember(method, facts), facts
 
 
 @cache
@@ -117,11 +108,24 @@ def read(path: Path, method: str) -> dict[str, Any]:
     return dict(content["facts"])
 
 
-def _transformer(weights: str) -> str:
-    return weights.partition("/")[0]
+def even(layout: Layout, method: str) -> str:
+    """Register a uniform calibration of ``hack``, ``hackpp`` or ``ssd_heads`` for arithmetic, and return its digest.
+
+    All heads are alike, and attention to a scale or line is proportional to its tokens.
+    """
+    def all_heads(value: object) -> list[list[object]]:
+        return [[value] * layout.kv_heads] * layout.layers
+
+    facts: dict[str, Any] = {"model": "even", "layers": layout.layers, "heads": layout.kv_heads}
+    if not layout.scales:
+        recency = all_heads([(line + 1) / layout.lines for line in range(layout.lines)])
+        return remember(method, {**facts, "lines": layout.lines, "line": layout.line, "recency": recency})
+    tokens = [side**2 for side in layout.scales]
+    shares = [[own / sum(tokens[: made + 1]) * (source <= made) for source, own in enumerate(tokens)] for made in range(len(tokens))]
+    return remember(method, {**facts, "scales": list(layout.scales), "variance": all_heads(0.0), "mass": all_heads(shares)})
 
 
-_SOUND: set[tuple[object, ...]] = set()  # calibrations that have been looked at, and the shapes of the models they are for
+_SOUND: set[tuple[object, ...]] = set()  # checked calibrations, and the shapes of their models
 
 
 @dataclass
@@ -151,7 +155,7 @@ class Calibrated(Planning):
                                    f"{self.name} MODEL`, or set calibration = \"…\" to a bundled one.")
             self.calibration = remember(self.name, self._measured)
         self.calibration, facts = named(self.name, self.calibration)
-        cache_key = self.name, self.calibration, *_shape(layout).values()
+        cache_key = self.name, self.calibration, str(_shape(layout))
         if cache_key not in _SOUND:
             self._check(facts, layout)
             _SOUND.add(cache_key)
@@ -163,8 +167,8 @@ class Calibrated(Planning):
 
     def _check(self, facts: Mapping[str, Any], layout: Layout) -> None:
         what, remedy = f"{self.name}: the calibration {facts.get('model')}", f"Measure this model: cachemark calibrate {self.name} MODEL."
-        expected = {name: list(value) if isinstance(value, tuple) else value for name, value in _shape(layout).items()}
-        wrong = [f"{name} {_brief(facts.get(name))}, not {_brief(value)}" for name, value in expected.items() if facts.get(name) != value]
+        shape = _shape(layout).items()
+        wrong = [f"{name} {_brief(facts.get(name))}, not {_brief(value)}" for name, value in shape if facts.get(name) != value]
         if wrong:
             raise BadCalibration(f"{what} is of another model or resolution: {'; '.join(wrong)}.", remedy=remedy)
         for name, sizes in self.tables(facts, layout).items():
@@ -172,9 +176,9 @@ class Calibrated(Planning):
                 raise BadCalibration(f"{what} has no {name} of {' × '.join(map(str, sizes))} finite numbers.", remedy=remedy)
 
 
-def _shape(layout: Layout) -> dict[str, int | tuple[int, ...]]:
+def _shape(layout: Layout) -> dict[str, Any]:
     """Return the sizes that a calibration must share with the model."""
-    tokens: dict[str, int | tuple[int, ...]] = {"scales": layout.scales} if layout.scales else {"lines": layout.lines, "line": layout.line}
+    tokens = {"scales": list(layout.scales)} if layout.scales else {"lines": layout.lines, "line": layout.line}
     return {"layers": layout.layers, "heads": layout.kv_heads, **tokens}
 
 

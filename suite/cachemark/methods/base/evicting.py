@@ -14,7 +14,6 @@ from ...cache.bank import SlotBank
 from ...cache.layout import Layout, Site, Step
 from ...contract.method import Method
 from ...contract.planning import MethodOverhead
-from ...core.errors import BadParameter
 
 
 def visual_budget(budget: Fraction, layout: Layout) -> int:
@@ -40,8 +39,7 @@ class Evicting(Method):
         return {"B": visual_budget(budget, layout)}
 
     def resolve(self, layout: Layout) -> None:
-        if self.B < 1:
-            raise BadParameter(f"{self.name}: B = {self.B} is out of range.", remedy=f"Use 1 … {layout.visual} visual entries.")
+        self.check_range("B", self.B >= 1, f"Use 1 … {layout.visual} visual entries.")
 
     def capacity(self, layout: Layout, site: Site) -> int:
         return layout.longest_condition + min(self.with_slack(layout), layout.cacheable)

@@ -18,7 +18,6 @@ from ...cache.layout import Layout, Site, Step
 from ...cache.ragged import Extent, Kept, RaggedWorkspace
 from ...contract.heads import PerHead
 from ...contract.planning import MethodOverhead
-from ...core.errors import BadParameter
 from .calibrations import Calibrated, named
 
 
@@ -80,12 +79,9 @@ class HeadAware(Calibrated, PerHead):
 
     def check_parameters(self, layout: Layout) -> None:
         """Raise BadParameter for values that no model can use."""
-        if not 0 < self.contextual < 1:
-            raise BadParameter(f"{self.name}: contextual = {self.contextual} is out of range.", remedy="Use a number between 0 and 1.")
-        if self.queries < 1:
-            raise BadParameter(f"{self.name}: queries = {self.queries} is out of range.", remedy="Use 1 or more.")
-        if not 0 <= self.mean <= layout.visual:
-            raise BadParameter(f"{self.name}: mean = {self.mean} of {layout.visual} tokens.", remedy=f"Use 1 … {layout.visual}.")
+        self.check_range("contextual", 0 < self.contextual < 1, "Use a number between 0 and 1.")
+        self.check_range("queries", self.queries >= 1, "Use 1 or more.")
+        self.check_range("mean", 0 <= self.mean <= layout.visual, f"Use 1 … {layout.visual} tokens.")
 
     def classed(self, layout: Layout) -> HeadClasses:
         """Return the classes of all heads, by the variances of the calibration."""

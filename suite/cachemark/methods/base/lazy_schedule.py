@@ -65,18 +65,14 @@ class Scheduled(Partial):
 
     def check(self) -> None:
         for parameter, least in (("start", 1), ("period", 1), ("scale", 0), ("count", 0), ("extra", 0)):
-            if (value := getattr(self, parameter)) < least:
-                raise BadParameter(f"{self.name}: {parameter} = {value} is too small.", remedy=f"Use at least {least}.")
-        table = self.table
-        if table is not None and (isinstance(table, str) or not table or not all(_is_share(entry) for entry in table)):
-            raise BadParameter(f"{self.name}: table = {table!r} is not a list of shares.",
-                               remedy="Use one number in [0, 1] for each pass.")
+            self.check_range(parameter, getattr(self, parameter) >= least, f"Use at least {least}.")
+        table = (1.0,) if self.table is None else self.table
+        valid = bool(table) and all(isinstance(entry, int | float) and 0 <= entry <= 1 for entry in table)
+        self.check_range("table", valid, "Use a list with a number in [0, 1] for each pass.")
         self.check_choice("schedule", "auto", "published", "scaled")
         if self.schedule == "auto":
             self.schedule = "published" if len(self.steps) in AUTHORS else "scaled"
-        if not 0 <= self.layer < self.shape.layers:
-            raise BadParameter(f"{self.name}: layer = {self.layer} of {self.shape.layers} decoder blocks.",
-                               remedy=f"Use 0 … {self.shape.layers - 1}.")
+        self.check_range("layer", 0 <= self.layer < self.shape.layers, f"Use a decoder block in 0 … {self.shape.layers - 1}.")
 
     # -- which passes, and how many tokens ----------------------------------------------------------------------------
     def _read_at(self, index: int) -> int:
@@ -123,7 +119,3 @@ class Scheduled(Partial):
         forced = self.image(torch.cat((step.generating, step.previous), 1), len(v))
         scores = self.scores(step, v).scatter(1, forced, self.forced_score)
         return scores.argsort(dim=1, stable=True)
-
-
-def _is_share(entry: object) -> bool:
-    return isinstance(entry, int | float) and 0 <= entry <= 1

@@ -19,7 +19,7 @@ from .svg import Axis, Curve, Point, XYPlot, linear, ranged
 
 _QUARTERS = (0.25, 0.5, 0.75, 1.0)
 _TICKS = 12  # of the axis of runs, at most
-_SHAPES = {"step": "diamond", "ramp": "triangle", "spread": "square"}  # of the marks of changes
+_SHAPES = {"step": "diamond", "ramp": "triangle"}  # of the marks of changes
 _Cases = dict[tuple[str, str], list[ReportRow]]
 
 

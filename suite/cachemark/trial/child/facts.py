@@ -4,6 +4,7 @@ They are recorded with the measurement, because the report has neither models no
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import pairwise
@@ -25,7 +26,6 @@ from ...plans.expand import Planned
 from ...roofline.bill import idle_reason
 from ...roofline.masked_flops import share, work
 from ...roofline.memory import entries
-from ...stats.least_squares import fitted_line
 from ..measurement import bounded_notes, bounded_text
 from .bench import Bench, decoder_factory, method_factory
 
@@ -103,16 +103,18 @@ def slope(marks: Sequence[Mapping[int, float]], layout: Layout, method: Method) 
     method.resolve(layout)
     site = Site("decoder", layout.layers - 1)
     attended = [method.attended(layout, site, step) for step in raster_steps(layout)]
-    points = list[tuple[float, float]]()  # entries and seconds of a step, without the first line, whose first step is the condition's
+    means, seconds = list[float](), list[float]()  # entries and seconds of a step, without the first line, which has the condition's
     for before, end in pairwise(ends(layout)):
         steps = end - before
-        seconds = sorted((times[end] - times[before]) / steps for times in marks)[len(marks) // 2]
-        points.append((sum(attended[before + 1 : end + 1]) / steps, seconds))
-    line = fitted_line(points)
-    if line is None:
+        means.append(sum(attended[before + 1 : end + 1]) / steps)
+        seconds.append(sorted((times[end] - times[before]) / steps for times in marks)[len(marks) // 2])
+    if len(means) < 3 or len({*means}) == 1:
         return {}
+    slope, intercept = statistics.linear_regression(means, seconds)
+    r2 = statistics.correlation(means, seconds) ** 2 if len({*seconds}) > 1 else 1.0
     entry = 2 * layout.rows * layout.kv_heads * layout.head_dim * layout.dtype.itemsize * layout.layers
-    return {SLOPE: {**line._asdict(), "bytes_per_s": entry / line.slope if line.slope > 0 else None, "lines": len(points)}}
+    return {SLOPE: {"slope": slope, "intercept": intercept, "r2": r2, "bytes_per_s": entry / slope if slope > 0 else None,
+                    "lines": len(means)}}
 
 
 def stated(rates: Mapping[str, Rates]) -> dict[str, Any]:

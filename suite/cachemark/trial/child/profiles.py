@@ -10,8 +10,7 @@ from ...cache.arena import Memory
 from ...contract.method import Method
 from ...core import seeds
 from ...core.errors import Unsupported
-from ...methods.profiles.inter_scale import ScaleProfile
-from ...methods.profiles.redundancy import Redundancy
+from ...methods.base.profiles import Redundancy, ScaleProfile
 from ...models.protocol import ModelEntry, Request
 from ...models.registry import MODELS
 from .bench import Job

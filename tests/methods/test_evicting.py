@@ -1,19 +1,22 @@
-"""Random eviction: one entry at a time, uniform, from the sample's own stream."""
+"""Random eviction: one entry at a time, uniform, from the sample's own stream. The edges and scores of evicting methods."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from cachemark.cache.layout import Layout, Step
+from cachemark.cache.bank import SlotBank
+from cachemark.cache.layout import Layout, Site, Step, scale_steps
 from cachemark.contract.method import Method
 from cachemark.kit.driver import Onlooker as Watch
 from cachemark.kit.driver import RasterFeed as Feed
 from cachemark.kit.driver import drive, layout_of, watched
+from cachemark.kit.next_token import Cell
+from cachemark.methods.base.evicting import Evicting, Scored
 from cachemark.methods.random import Random
 
 B = 9
@@ -78,3 +81,41 @@ def test_a_draw_belongs_to_seed_and_branch(drawn: Tensor) -> None:
     assert torch.equal(ranks(turned).flip(2), drawn), "the place in the batch counts"
     other = replace(LAYOUT, branches=(1,) * LAYOUT.rows)
     assert float((ranks(other) == drawn).double().mean()) < 2 / B, "the two branches of a sample share their draws"
+
+
+# -- edges and scores -------------------------------------------------------------------------------------------------
+@dataclass
+class OfNoEdge(Evicting):
+    """Evicts after an edge of a next-token model."""
+
+    name = "of no edge"
+    paradigms = ("next-token", "next-scale")
+
+
+@pytest.mark.parametrize("edge", ["token", "line"])
+def test_a_next_scale_model_has_no_lines_to_evict_by(edge: str) -> None:
+    layout = Layout("next-scale", (1,), 0, 0, 2, 2, 4, 1, seeds=(0,), branches=(0,), dtype=torch.float32, scales=(1, 2, 4))
+    method = type("Edged", (OfNoEdge,), {"evict_after": edge})(B=3)
+    seen = [method.attended(layout, Site("decoder", 0), step) for step in scale_steps(layout)]
+    assert seen == [1 + 0 + 1, 1 + 1 + 4, 1 + 3 + 16]
+    assert [method.evicted(layout, step) for step in scale_steps(layout)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("when", ["token", "line"])
+def test_the_condition_stays_when_every_entry_is_protected(when: str) -> None:
+    conditions = set()
+
+    @dataclass
+    class Protects(Scored):
+        name = "protects"
+        evict_after = when
+        slack = int(when == "token")
+
+        def score(self, step: Step, slots: SlotBank) -> Tensor:
+            table = slots.table()
+            conditions.add(int((table < 0).sum(-1).min()))
+            return torch.full(table.shape, float("inf"))
+
+    cell = Cell(Protects, (), "native", "mha")
+    cell.run(cell.tight(), bare=True)
+    assert conditions == {1}

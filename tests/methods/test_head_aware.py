@@ -1,4 +1,4 @@
-"""HACK++ against its rules written once more, one head and one token at a time, and its budgets."""
+"""HACK and HACK++ against their rules written once more, one head and one token at a time, and their budgets."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, scale_steps
-from cachemark.core.errors import BadBudget, BadCalibration, BadParameter
 from cachemark.kit.driver import tokens_by_head
 from cachemark.methods.base import calibrations
-from cachemark.methods.base.head_aware import HeadClasses
+from cachemark.methods.base.head_aware import HeadAware, HeadClasses
+from cachemark.methods.hack import HACK
 from cachemark.methods.hackpp import HACKPlusPlus, RelianceBudgets, reliance_of
 from contracts.per_head import lengths, made, run
 from contracts.scales import SIDES, Feed, layout_of
@@ -27,21 +27,12 @@ def scale_of(token: int) -> int:
     return max(scale for scale, first in enumerate(BEFORE) if first <= token)
 
 
-def gamma(facts: Any, layer: int, head: int, scale: int) -> float:
-    """Reliance, token by token: every later scale's mean of what the tokens before it receive."""
-    total = 0.0
-    for made_scale in range(scale + 1, len(TOKENS)):
-        received = [facts["mass"][layer][head][made_scale][scale_of(t)] / TOKENS[scale_of(t)] for t in range(BEFORE[made_scale])]
-        total += sum(received) / len(received)
-    return total
-
-
 class ByHand:
     """The rules, from all tokens that were ever fed to one head of one row."""
 
-    def __init__(self, method: HACKPlusPlus, feed: Feed, site: Site, row: int, head: int) -> None:
+    def __init__(self, method: HeadAware, feed: Feed, site: Site, row: int, head: int) -> None:
         self.method, self.feed, self.site, self.row, self.head = method, feed, site, row, head
-        self.facts = calibrations.named("hackpp", method.calibration)[1]
+        self.contextual = method.classes.contextual[site.layer][head]
         self.held: list[int] = []
 
     def fed(self, step: Step, part: int) -> Tensor:
@@ -49,52 +40,87 @@ class ByHand:
         return torch.cat([self.feed.at(s, self.site)[part] for s in steps], 2)[self.row, self.head].double()
 
     def score(self, step: Step, tokens: list[int]) -> list[float]:
-        if not self.method.classes.contextual[self.site.layer][self.head]:
-            factor = self.facts["mass"][self.site.layer][self.head][step.index]
-            return [factor[scale_of(t)] / TOKENS[scale_of(t)] * float(self.fed(step, 2)[t].norm()) for t in tokens]
         q = self.feed.at(step, self.site)[0][self.row, self.head].double()
         queries = [int((i + 0.5) * step.count / min(32, step.count)) for i in range(min(32, step.count))]
-        mean = (q[queries] @ self.fed(step, 1)[tokens].T / 4).softmax(-1).mean(0).tolist()
-        return [max(mean[max(0, at - 2) : at + 3]) for at in range(len(tokens))]
+        weights = (q[queries] @ self.fed(step, 1)[tokens].T / 4).softmax(-1)
+        if isinstance(self.method, HACK):
+            always = [t for t in tokens if t < 5 or (t >= step.first and 5 + step.count <= self.method.large)]
+            return [torch.inf if t in always and not self.contextual else score
+                    for t, score in zip(tokens, weights.sum(0).tolist(), strict=True)]
+        if self.contextual:
+            mean = weights.mean(0).tolist()
+            return [max(mean[max(0, at - 2) : at + 3]) for at in range(len(tokens))]
+        factor = calibrations.named("hackpp", self.method.calibration)[1]["mass"][self.site.layer][self.head][step.index]
+        return [factor[scale_of(t)] / TOKENS[scale_of(t)] * float(self.fed(step, 2)[t].norm()) for t in tokens]
 
-    def step(self, step: Step, size: int) -> Tensor:
-        """What this head answers; ``kept`` of all entries stay."""
-        tokens = [*self.held, *range(step.first, step.first + step.count)]
+    def budgets(self, step: Step) -> tuple[int, int]:
+        """Most entries that are visible, and that are kept."""
+        if isinstance(self.method, HACK):
+            return (self.method.small if self.contextual else self.method.large,) * 2
+        assert isinstance(self.method, HACKPlusPlus)
+        kept = 91 if step.last else self.method.plan.kept[step.index + 1][self.site.layer, self.contextual]
+        return self.method.attention_budget, kept
+
+    def step(self, step: Step) -> tuple[Tensor, bool, bool]:
+        """Return the head's answer, and whether entries were hidden and dropped."""
+        tokens, (attention, cache) = [*self.held, *range(step.first, step.first + step.count)], self.budgets(step)
         score = dict(zip(tokens, self.score(step, tokens), strict=True))
         ranked = sorted(tokens, key=lambda t: (-score[t], t))
-        visible = sorted(ranked[: self.method.attention_budget])
-        self.held = sorted(ranked[:size])
+        visible, self.held = sorted(ranked[:attention]), sorted(ranked[:cache])
         q = self.feed.at(step, self.site)[0][self.row, self.head].double()
-        return (q @ self.fed(step, 1)[visible].T / 4).softmax(-1) @ self.fed(step, 2)[visible]
+        answer = (q @ self.fed(step, 1)[visible].T / 4).softmax(-1) @ self.fed(step, 2)[visible]
+        return answer, len(tokens) > attention, not step.last and len(tokens) > cache
 
 
-@pytest.mark.parametrize(("parameters", "fewer"), [({}, "kept"), ({"attention_budget": 30}, "both"), ({"attention_budget": 16}, "seen")])
-def test_every_head_keeps_and_sees_what_the_rules_say(parameters: dict[str, Any], fewer: str) -> None:
+@pytest.mark.parametrize(("cls", "eleventh", "parameters", "fewer"), [
+    (HACK, 5, {}, "both"), (HACK, 8, {}, "both"), (HACKPlusPlus, 5, {}, "kept"), (HACKPlusPlus, 5, {"attention_budget": 30}, "both"),
+    (HACKPlusPlus, 8, {"attention_budget": 16}, "both"),
+])  # fmt: skip
+def test_every_head_keeps_and_sees_what_the_rules_say(
+    cls: type[HeadAware], eleventh: int, parameters: dict[str, Any], fewer: str,
+) -> None:
     layout = layout_of()
-    given = made(HACKPlusPlus, budget=Fraction(8 if fewer == "seen" else 5, 11)).parameters()
-    method = HACKPlusPlus.build({**given, **parameters})
+    method = cls.build({**made(cls, budget=Fraction(eleventh, 11)).parameters(), **parameters})
     feed, sites = Feed(layout), [Site("decoder", layer) for layer in range(layout.layers)]
     method.begin(layout, sites, Memory())
     heads = {(site, row, head): ByHand(method, feed, site, row, head)
              for site in sites for row in range(layout.rows) for head in range(layout.kv_heads)}  # fmt: skip
-    cut = {"seen": 0, "kept": 0}
+    hidden = dropped = 0
     for step in scale_steps(layout):
         for site in sites:
             out = method.attend(site, step, *feed.at(step, site))
-            for (where, row, head), rule in heads.items():
-                if where != site:
-                    continue
-                there = len(rule.held) + step.count
-                few = method.classes.contextual[site.layer][head]
-                size = 91 if step.last else method.plan.kept[step.index + 1][site.layer, few]
-                assert (out[row, head].double() - rule.step(step, size)).abs().max() < 1e-5
-                cut["seen"] += there > method.attention_budget
+            for (_, row, head), rule in ((where, rule) for where, rule in heads.items() if where[0] == site):
+                answer, hides, drops = rule.step(step)
+                assert (out[row, head].double() - answer).abs().max() < 1e-5
+                hidden, dropped = hidden + hides, dropped + drops
                 if not step.last:
-                    cut["kept"] += len(rule.held) < there
                     assert tokens_by_head(method.ragged[site])[head][row].tolist() == rule.held
         method.end_step(step)
-    assert cut["kept"] > 20
-    assert cut["seen"] > 20 or fewer == "kept"
+    assert dropped > 20
+    assert hidden > 20 or fewer == "kept"
+
+
+def test_the_lowest_variance_is_contextual() -> None:
+    classes = HeadClasses.by_variance([[0.5, 0.1], [0.1, 0.9]], 0.5)
+    assert classes.contextual == ((False, True), (True, False))
+    assert HeadClasses.by_variance([[0.1, 0.1], [0.1, 0.1]], 0.5).contextual == ((True, True), (False, False)), "the lower layer first"
+
+
+@pytest.mark.parametrize(("mean", "expected"), [(10, (5, 15)), (60, (30, 90)), (80, (69, 91)), (91, (91, 91))])
+def test_budgets_of_hack_meet_their_mean(mean: int, expected: tuple[int, int]) -> None:
+    """No head has more than all 91 tokens; the others get what it leaves."""
+    classes = HeadClasses.by_variance([[0.5, 0.1], [0.1, 0.9]], 0.5)
+    assert classes.budgets(mean, Fraction(1, 2), sum(TOKENS)) == expected
+
+
+# -- budgets of HACK++ ------------------------------------------------------------------------------------------------
+def gamma(facts: Any, layer: int, head: int, scale: int) -> float:
+    """Reliance, token by token: every later scale's mean of what the tokens before it receive."""
+    total = 0.0
+    for made_scale in range(scale + 1, len(TOKENS)):
+        received = [facts["mass"][layer][head][made_scale][scale_of(t)] / TOKENS[scale_of(t)] for t in range(BEFORE[made_scale])]
+        total += sum(received) / len(received)
+    return total
 
 
 def plan_of(mean: int, exponent: float = 1.0) -> tuple[RelianceBudgets, Any]:
@@ -163,27 +189,3 @@ def test_a_larger_budget_never_allocates_less() -> None:
         assert rooms[-1] <= Fraction(eleventh, 11) * 55 * 12
     assert rooms == sorted(rooms)
     assert rooms[-1] == 55 * 12
-
-
-@pytest.mark.parametrize(("parameters", "error", "words"), [
-    ({"contextual": 0.0}, BadParameter, "hackpp: contextual = 0.0 is out of range"),
-    ({"queries": 0}, BadParameter, "queries = 0 is out of range"),
-    ({"pool": 4}, BadParameter, "pool = 4 is even"), ({"exponent": -1.0}, BadParameter, "exponent = -1.0 is negative"),
-    ({"exponent": float("nan")}, BadParameter, "exponent = nan"),
-    ({"attention_budget": 92}, BadParameter, "attention_budget = 92 of 91 tokens"),
-    ({"mean": 92}, BadParameter, "mean = 92 of 91 tokens"),
-    ({"calibration": "", "mean": 30}, BadParameter, "no calibration found for these weights"),
-])  # fmt: skip
-def test_what_cannot_be_used_is_refused(parameters: dict[str, Any], error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words):
-        HACKPlusPlus.build({**made(HACKPlusPlus).parameters(), **parameters}).resolve(layout_of())
-
-
-def test_a_budget_of_no_entry_is_refused() -> None:
-    with pytest.raises(BadBudget, match=r"a budget of 0.01 is less than one entry of 55 for each head"):
-        made(HACKPlusPlus, budget=Fraction(1, 100))
-
-
-def test_a_calibration_for_another_number_of_scales_is_refused() -> None:
-    with pytest.raises(BadCalibration, match=r"of another model or resolution: scales 1 2 3 4 5 6, not 1 2 3 4 5"):
-        HACKPlusPlus.build(made(HACKPlusPlus).parameters()).resolve(layout_of(sides=SIDES[:-1]))

@@ -1,0 +1,309 @@
+"""Profiles: the full cache or model, measuring facts that methods and reports need. No methods to benchmark.
+
+One instance serves many generations and averages over their rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...cache.arena import Memory
+from ...cache.attention import fold
+from ...cache.layout import Layout, RowRun, Site, Step, Tokens
+from ...cache.masked_layout import MaskedLayout, MaskedStep
+from ...cache.slot import Slot
+from ...contract.method import Block, Method
+
+STRONGEST = 16  # weights on earlier tokens that count in ASI; ScaleKV's K' is not stated
+CLASSES = ("buffer", "known", "caching", "generating", "masked")
+WHAT = ("k", "v", "feature")
+BRANCHES = ("conditional", "unconditional", "residual")
+
+
+def rounded(values: Any, decimals: int) -> Any:
+    """Round nested lists of numbers."""
+    return [rounded(value, decimals) for value in values] if isinstance(values, list) else round(values, decimals)
+
+
+# -- heads of a next-scale model: HeatKV, ScaleKV, HACK and HACK++ -----------------------------------------------------
+class AttentionProfile(Method):
+    """Measures attention weights of every layer, head and scale over conditional rows, in fp64.
+
+    ``parts`` names the requested facts. It computes all weights of a head in fp32: 172 MB for one row of the last scale at 1024 pixels.
+    """
+
+    def __init__(self, *parts: str) -> None:
+        assert parts
+        assert set(parts) <= {"scas", "mass", "variance", "asi"}, parts
+        self.parts, self.rows = parts, 0
+
+    def begin(self, layout: Layout, sites: Any, memory: Any) -> None:
+        super().begin(layout, sites, memory)
+        if not self.rows:
+            scales, heads = len(layout.scales), (layout.layers, layout.kv_heads)
+            self._mass, self._asi, self._variance = (torch.zeros(shape, dtype=torch.float64)
+                                                     for shape in ((*heads, scales, scales), (layout.layers, scales), heads))
+        self._asked = [row for row, branch in enumerate(layout.branches) if not branch]
+        self.rows += len(self._asked)
+
+    def observe(self, site: Site, step: Step, slot: Slot, q: Tensor, mass: Tensor | None) -> None:
+        staged = slot.live[0] == step.first  # the last scale stays where it was put beside the others
+        k, _ = (self.workspace if staged and self.workspace is not None else slot).read(slot.bank.runs[0], slot.live[0])
+        sizes = [side**2 for side in self.layout.scales[: step.scale]]
+        queries = fold(q, k.size(1))
+        for row in self._asked:
+            for head in range(k.size(1)):
+                weights = (queries[row, head].float() @ k[row, head].float().mT * q.size(-1) ** -0.5).softmax(-1)
+                self._note(site.layer, head, step, weights, sizes)
+
+    def _note(self, layer: int, head: int, step: Step, weights: Tensor, sizes: list[int]) -> None:
+        """Add the weights (queries, keys) of one row."""
+        shares = torch.stack([part.sum(-1).mean() for part in weights.split(sizes, -1)]).double().cpu()
+        self._mass[layer, head, step.index, : step.scale] += shares
+        if "asi" in self.parts and step.index:
+            earlier = weights[:, : step.first]
+            strongest = earlier.topk(min(STRONGEST, step.first), -1).values.sum(-1).mean()
+            self._asi[layer, step.index] += float(shares[-1]) * float(strongest) / self.layout.kv_heads
+        if "variance" in self.parts and step.last:
+            self._variance[layer, head] += float(weights.double().var(0, correction=0).sum())
+
+    @property
+    def mass(self) -> Tensor:
+        """Mean attention, (layers, heads, query scale, source scale) fp64; 0 for later sources."""
+        return self._mass / self.rows
+
+    @property
+    def scas(self) -> Tensor:
+        """S-CAS of HeatKV: the attention to a scale, averaged over all later ones, (layers, heads, source scale) fp64.
+
+        NaN for the last scale.
+        """
+        mass, last = self.mass, len(self.layout.scales) - 1
+        later = torch.stack([mass[:, :, source + 1 :, source].sum(-1) for source in range(last + 1)], -1)
+        return later / torch.tensor([*range(last, 0, -1), torch.nan], dtype=torch.float64)
+
+    @property
+    def asi(self) -> Tensor:
+        """ASI of ScaleKV, (layers, query scale from the second on) fp64.
+
+        The attention to the scale's own tokens times that to the ``STRONGEST`` earlier ones, averaged over rows and heads. Every query
+        counts; the paper samples some.
+        """
+        return self._asi[:, 1:] / self.rows
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance of each key's weight over the queries of the last scale, summed over keys, (layers, heads) fp64."""
+        return self._variance / self.rows
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The requested parts as lists, with their shape; S-CAS without the last scale."""
+        layout = self.layout
+        parts = {part: getattr(self, part)[..., : -1 if part == "scas" else None].tolist() for part in self.parts}
+        return {"layers": layout.layers, "heads": layout.kv_heads, "scales": list(layout.scales),
+                **{part: rounded(values, 9) for part, values in parts.items()}}
+
+
+# -- layers of a next-scale model: AMS-KV -----------------------------------------------------------------------------
+def inter_scale(k: Tensor, before: Tensor) -> Tensor:
+    """Return S of AMS-KV (Eq. 3) as minus the mean of (k − k̂)², a scalar fp32 tensor.
+
+    The mean is over rows, heads, tokens and channels. ``k`` (rows, heads, side², head_dim): keys of a scale as cached, after normalization
+    if any. ``before``: **all** keys of the previous scale, here resized bilinearly to the side of ``k`` (corners not aligned). 0 is equal,
+    lower is less similar. Eq. 3 prints a norm without its normalization; the mean square is our reading, which fits the paper's thresholds
+    near −0.01.
+    """
+    def maps(x: Tensor) -> Tensor:
+        """Reshape (rows, heads, side², head_dim) to (rows·heads, head_dim, side, side) fp32."""
+        return x.flatten(0, 1).transpose(1, 2).unflatten(2, (math.isqrt(x.size(2)), -1)).float()
+
+    with torch.autocast(k.device.type, enabled=False):
+        resized = F.interpolate(maps(before), size=(math.isqrt(k.size(2)),) * 2, mode="bilinear", align_corners=False)
+        return -(maps(k) - resized).square().mean()
+
+
+class ScaleProfile(Method):
+    """Measures inter-scale similarity and attention to scales in each layer, over all rows."""
+
+    needs_mass = True
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._similarity: dict[tuple[int, int], float] = defaultdict(float)
+        self._mass: dict[tuple[int, int], Tensor] = {}
+        self._before: dict[Site, Tensor] = {}
+
+    def begin(self, layout: Layout, sites: Sequence[Site], memory: Memory) -> None:
+        super().begin(layout, sites, memory)
+        self.rows += layout.rows
+
+    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if step.index:
+            self._similarity[site.layer, step.index] += float(inter_scale(k, self._before[site])) * k.size(0)
+        self._before[site] = k
+        return super().attend(site, step, q, k, v)
+
+    def observe(self, site: Site, step: Step, slot: object, q: Tensor, mass: Tensor | None) -> None:
+        assert mass is not None
+        sizes = [side**2 for side in self.layout.scales[: step.scale]]
+        shares = torch.stack([part.sum() for part in mass.double().split(sizes, -1)]).cpu() / (q.size(1) * q.size(2))
+        key = site.layer, step.index
+        self._mass[key] = self._mass.get(key, 0) + shares
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The facts that :meth:`AMSKV.calibrate` takes."""
+        return {"scales": list(self.layout.scales), "similarity": self.similarity}
+
+    @property
+    def similarity(self) -> list[list[float]]:
+        """S of every layer at scale 2, 3, …: (layers, scales − 1)."""
+        scales = range(1, len(self.layout.scales))
+        return [[self._similarity[layer, scale] / self.rows for scale in scales] for layer in range(self.layout.layers)]
+
+    @property
+    def mass(self) -> list[list[list[float]]]:
+        """Attention of scale i's queries to scale j ≤ i, (layers, scales, i + 1); rows sum to 1."""
+        scales = range(len(self.layout.scales))
+        return [[(self._mass[layer, scale] / self.rows).tolist() for scale in scales] for layer in range(self.layout.layers)]
+
+
+# -- heads of a next-token model: SSD heads ---------------------------------------------------------------------------
+class RecencyProfile(Method):
+    """Measures each head's attention to the latest visual tokens over conditional rows, in fp64."""
+
+    needs_mass = True
+
+    def __init__(self) -> None:
+        self.rows = 0
+
+    def begin(self, layout: Layout, sites: Any, memory: Any) -> None:
+        super().begin(layout, sites, memory)
+        if not self.rows:
+            self._shares = torch.zeros(layout.layers, layout.kv_heads, layout.lines, dtype=torch.float64)
+        self._asked = [[row for row in range(run.start, run.stop) if not layout.branches[row]] for run in layout.runs]
+        self.rows += sum(map(len, self._asked))
+
+    def observe(self, site: Site, step: Step, slot: Slot, q: Tensor, mass: Tensor | None) -> None:
+        assert mass is not None
+        if step.count:
+            for run, rows in zip(slot.bank.runs, self._asked, strict=True):
+                self._note(site.layer, step, run, mass[rows])
+
+    def _note(self, layer: int, step: Step, run: RowRun, mass: Tensor) -> None:
+        """Add the masses (rows, kv_heads, live) of a token's queries, if more lines are visible than counted."""
+        tokens, line = step.first + step.count, self.layout.line
+        latest = mass[..., run.condition : run.condition + tokens].double().flip(-1).cumsum(-1)
+        lines = (tokens - 1) // line
+        shares = latest[..., line - 1 : lines * line : line] / latest[..., -1:]
+        self._shares[layer, :, :lines] += shares.sum(0).cpu()
+
+    @property
+    def recency(self) -> Tensor:
+        """Fraction of attention to the latest 1, 2, … lines: (layers, kv_heads, lines) fp64.
+
+        The mean over passes with more visual tokens than that, 1 if there are none. Only attention to visual tokens counts.
+        """
+        layout = self.layout
+        passes = torch.arange(1, layout.lines + 1).mul(-layout.line).add(layout.visual - 1)
+        return torch.where(passes > 0, self._shares / (self.rows * passes.clamp_min(1)), 1.0)
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The table as lists, with its shape."""
+        layout = self.layout
+        return {"layers": layout.layers, "heads": layout.kv_heads, "lines": layout.lines, "line": layout.line,
+                "recency": rounded(self.recency.tolist(), 6)}
+
+
+# -- passes of a masked model -----------------------------------------------------------------------------------------
+class Redundancy(Method):
+    """Measures how similar successive passes of a masked model are, which is what a cache can save.
+
+    Cosine similarity of keys, values and features (block outputs) of the decoder, and of its output on either branch of the guidance and of
+    their difference, as in MARché's Figure 1 and LazyMAR's Figures 1 and 2. A token's class is that in the later pass: ``caching`` was
+    predicted by the previous pass, ``generating`` is predicted now, ``known`` was predicted earlier, ``masked`` will be later. All
+    generations have one layout.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[tuple[str, int, int], Tensor] = {}
+        self._counts: dict[int, Tensor] = {}
+        self._before: dict[tuple[str, int], Tensor] = {}
+        self._classes = torch.empty(0)
+
+    def stack(self, name: str, step: Step, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
+        if name != "decoder":
+            return run(tokens)
+        self._classes = self._one_hot(cast(MaskedStep, step))
+        if step.index:
+            self._counts[step.index] = self._counts.get(step.index, 0) + self._classes.sum((0, 1))
+        out = run(tokens)
+        rows = self.shape.batch
+        branches = (out[:rows], out[rows:], out[rows:] - out[:rows]) if len(out) > rows else (out,)
+        for branch, x in zip(BRANCHES, branches, strict=False):
+            self._note(branch, 0, step, x[:, :, None])
+        return out
+
+    def block(self, site: Site, step: Step, tokens: Tokens, block: Block) -> Tokens:
+        tokens = super().block(site, step, tokens, block)
+        if site.stack == "decoder":
+            self._note("feature", site.layer, step, tokens.x[:, :, None])
+        return tokens
+
+    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if site.stack == "decoder":
+            for name, x in (("k", k), ("v", v)):
+                self._note(name, site.layer, step, x.transpose(1, 2))
+        return super().attend(site, step, q, k, v)
+
+    @property
+    def shape(self) -> MaskedLayout:
+        return cast(MaskedLayout, self.layout)
+
+    def _one_hot(self, step: MaskedStep) -> Tensor:
+        """Return the class of every token, (rows, places, classes) fp64."""
+        names, at = torch.full((len(step.known), self.shape.places), CLASSES.index("masked")), self.shape.buffer
+        names[:, :at] = CLASSES.index("buffer")
+        for name, places in (("known", step.known), ("caching", step.previous), ("generating", step.generating)):
+            names.scatter_(1, places.cpu() + at, CLASSES.index(name))
+        return F.one_hot(names, len(CLASSES)).double()
+
+    def _note(self, name: str, layer: int, step: Step, x: Tensor) -> None:
+        """Compare ``x`` (rows, places, heads, width) with the previous pass."""
+        if step.index:
+            alike = F.cosine_similarity(x.double(), self._before[name, layer].double(), dim=-1)
+            by_class = torch.einsum("rp,rpc->c", alike.flatten(2).mean(2).cpu(), self._classes[: len(x)])
+            key = name, layer, step.index
+            self._sums[key] = self._sums.get(key, 0) + by_class
+        self._before[name, layer] = x
+
+    def profile(self) -> dict[str, Any]:
+        """Return means by pass from the second on: by class, by layer, and by guidance branch.
+
+        A class without tokens in a pass has None there.
+        """
+        passes, layers = sorted(self._counts), range(self.shape.layers)
+
+        def by_class(what: str, index: int) -> list[float | None]:
+            counted = [(sum(self._sums[what, layer, p][index] for layer in layers), self._counts[p][index] * len(layers)) for p in passes]
+            return [float(total / n) if n else None for total, n in counted]
+
+        def whole(name: str, layer: int, share: float = 1) -> list[float]:
+            return [float(self._sums[name, layer, p].sum() / (self._counts[p].sum() * share)) for p in passes]
+
+        half = 1 / (self.shape.rows // self.shape.batch)
+        return {
+            "passes": [p + 1 for p in passes],
+            "classes": {c: {what: by_class(what, i) for what in WHAT} for i, c in enumerate(CLASSES)},
+            "layers": {what: [whole(what, layer) for layer in layers] for what in WHAT},
+            "branches": {branch: whole(branch, 0, half) for branch in BRANCHES if (branch, 0, passes[0]) in self._sums},
+        }

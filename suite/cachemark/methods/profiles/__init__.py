@@ -1,1 +1,0 @@
-"""Methods that keep everything and measure a model: calibrations and profiles."""
