@@ -67,19 +67,19 @@ class Incident:
 
     key: Annotated[str, Field(pattern="^[A-Za-z0-9]{0,40}$")]
     metric: Line
-    factor: Literal["method", "model", "engine", "device_class", "configuration"]
+    factor: Annotated[str, Field(pattern=f"^({'|'.join(FACTORS)}|configuration)$")]
     value: Line
     configurations: Annotated[tuple[Line, ...], Field(min_length=1)]
     change: Cost | None
     reason: Line = ""
     onset: Line = ""
     since: Day = ""
-    state: Literal["new", "acknowledged", "accepted"] = NEW
+    state: Annotated[str, Field(pattern="^(new|acknowledged|accepted)$")] = NEW
     who: Line = ""
     until: Day = ""
     link: Line = ""
     worst: Cost | None = None
-    found_by: Literal["baseline", "pairs"] = BASELINE
+    found_by: Annotated[str, Field(pattern="^(baseline|pairs)$")] = BASELINE
     metrics: tuple[Line, ...] = ()
 
     def __post_init__(self) -> None:

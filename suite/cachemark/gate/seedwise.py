@@ -41,28 +41,6 @@ class SeedwiseRow:
     metric: Metric
     worse: Floats
 
-    @property
-    def limit(self) -> float:
-        """The minimum effect in the metric's unit.
-
-        It uses absolute values, because the mean of signed values may be nearly 0."""
-        return LEAST * float(np.abs(self.pair.before.samples[self.metric.name]).mean())
-
-    @property
-    def effect(self) -> float:
-        """The mean loss of the second side."""
-        return float(self.worse.mean())
-
-    @property
-    def error(self) -> float:
-        """The standard error of the effect."""
-        return float(self.worse.std(ddof=1) / np.sqrt(len(self.worse)))
-
-    @property
-    def margin(self) -> float:
-        """The margin of error of the effect: Student's, at ``CONFIDENCE``."""
-        return float(t.ppf((1 + CONFIDENCE) / 2, len(self.worse) - 1)) * self.error
-
 
 def seedwise(pairs: Mapping[str, PairOfOutcomes], q: float = 0.05, alike: str = SAME) -> list[Verdict]:
     """Return one row per configuration and value that is known seed by seed on both sides.
@@ -128,17 +106,19 @@ def _reason(pair: PairOfOutcomes) -> str:
 
 def _row(line: SeedwiseRow, adjusted: tuple[float, float], q: float, family: int) -> Verdict:
     """Return the verdict on a line. ``adjusted``: p-values of worse and better in the ``family``."""
-    worse = line.effect > 0
-    p = adjusted[0] if worse else adjusted[1]
-    name, unit = line.metric.name, f" {line.metric.unit}".rstrip()
-    reason = (f"{abs(line.effect):.3g}{unit} {'worse' if worse else 'better'} on average (standard error {line.error:.2g}, "
-              f"{len(line.worse)} seeds, p = {p:.2g})")
-    if p <= q and abs(line.effect) >= line.limit:
-        verdict = REGRESSED if worse else IMPROVED
+    name, unit, seeds, effect = line.metric.name, f" {line.metric.unit}".rstrip(), len(line.worse), float(line.worse.mean())
+    limit = LEAST * float(np.abs(line.pair.before.samples[name]).mean())  # by sizes: the mean of signed values may be nearly 0
+    error = float(line.worse.std(ddof=1) / np.sqrt(seeds))
+    margin = float(t.ppf((1 + CONFIDENCE) / 2, seeds - 1)) * error
+    p = adjusted[0] if effect > 0 else adjusted[1]
+    reason = (f"{abs(effect):.3g}{unit} {'worse' if effect > 0 else 'better'} on average (standard error {error:.2g}, {seeds} seeds, "
+              f"p = {p:.2g})")
+    if p <= q and abs(effect) >= limit:
+        verdict = REGRESSED if effect > 0 else IMPROVED
     else:
-        verdict = EQUIVALENT if abs(line.effect) + line.margin <= line.limit else INCONCLUSIVE
+        verdict = EQUIVALENT if abs(effect) + margin <= limit else INCONCLUSIVE
         least = math.ceil(math.log2(family / q))  # the smallest p-value is 2^-n, and the family multiplies it
-        if len(line.worse) < least:
+        if seeds < least:
             reason += f"; alone among {family} values none can be detected with so few: {least} seeds are needed"
     then, now = (float(outcome.mean(name) or 0.0) for outcome in line.pair.sides)
     return line.pair.row(name, verdict, reason, then, now, now / then if then else None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -14,7 +13,6 @@ from ..cache.layout import Layout, Site, Step
 from ..cache.ragged import Extent
 from ..core.errors import BadBudget
 from .base.head_aware import Cut, HeadAware, HeadClasses
-from .base.profiles import AttentionProfile
 from .registry import method
 
 FIRST = 2  # scales whose tokens a structural head always keeps
@@ -37,6 +35,7 @@ class HACK(HeadAware):
 
     source = "HACK (arXiv 2504.09261); no code found; read from its abstract and from summaries"
     sizes = ("mean",)
+    parts = ("variance",)
     unstated = {
         "contextual": "ours: the share of contextual heads is not stated for any model",
         "contrast": "ours: how much smaller the budget of contextual heads is, is not stated",
@@ -47,13 +46,6 @@ class HACK(HeadAware):
     contrast: float = 0.5
 
     # -- what a plan asks ---------------------------------------------------------------------------------------------
-    @classmethod
-    def profiler(cls) -> AttentionProfile:
-        return AttentionProfile("variance")
-
-    def tables(self, facts: Mapping[str, Any], layout: Layout) -> Mapping[str, tuple[int, ...]]:
-        return {"variance": (layout.layers, layout.kv_heads)}
-
     def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
         self.check_parameters(layout)
         classes = self.classed(layout)

@@ -19,7 +19,6 @@ from ..cache.ragged import Extent
 from ..core.errors import BadBudget
 from .base import calibrations
 from .base.head_aware import Cut, HeadAware, HeadClasses
-from .base.profiles import AttentionProfile
 from .registry import method
 
 PUBLISHED = Fraction(1, 10)  # of all tokens: the paper's η_c
@@ -43,6 +42,7 @@ class HACKPlusPlus(HeadAware):
 
     source = "HACK++ (arXiv 2606.08302); no code found; read from its abstract and from summaries"
     sizes = ("mean",)
+    parts = ("variance", "mass")
     structural_asks = False
     unstated = {
         "contextual": "ours: the share of contextual heads is not stated for any model",
@@ -59,14 +59,6 @@ class HACKPlusPlus(HeadAware):
     attention_budget: int = 0
 
     # -- what a plan asks ---------------------------------------------------------------------------------------------
-    @classmethod
-    def profiler(cls) -> AttentionProfile:
-        return AttentionProfile("variance", "mass")
-
-    def tables(self, facts: Mapping[str, Any], layout: Layout) -> Mapping[str, tuple[int, ...]]:
-        heads, scales = (layout.layers, layout.kv_heads), len(layout.scales)
-        return {"variance": heads, "mass": (*heads, scales, scales)}
-
     def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
         """Return the largest mean within the budget, by bisection."""
         self.check_parameters(layout)

@@ -17,7 +17,6 @@ from ..contract.heads import PerHead
 from ..core.errors import BadBudget, BadParameter
 from .base import calibrations
 from .base.calibrations import Calibrated
-from .base.profiles import AttentionProfile
 from .registry import method
 
 PUBLISHED = Fraction(1, 10)  # the default of the authors' code
@@ -40,6 +39,7 @@ class HeatKV(Calibrated, PerHead):
 
     source = "HeatKV (arXiv 2605.14877), and its code, arm-research/heatkv at 96dc288"
     sizes = ("limit",)
+    parts = ("scas",)
     unstated = {
         "counts": "ours: a budget counts allocated bytes; theirs bounds live bytes, as `live` does",
         "calibration": "the ten prompts of the published orders are not stated; ours come from the tuning seeds",
@@ -51,16 +51,11 @@ class HeatKV(Calibrated, PerHead):
     limit: int = 0
 
     # -- what a plan asks ---------------------------------------------------------------------------------------------
-    @classmethod
-    def profiler(cls) -> AttentionProfile:
-        return AttentionProfile("scas")
-
     def tables(self, facts: Mapping[str, Any], layout: Layout) -> Mapping[str, tuple[int, ...]]:
         """Return the tables' shapes; the published files have orders alone."""
-        scales, pairs = len(layout.scales), layout.layers * layout.kv_heads
         if "orders" in facts:
-            return {"orders": (scales - 1 - facts["first_source"], pairs)}
-        return {"scas": (layout.layers, layout.kv_heads, scales - 1)}
+            return {"orders": (len(layout.scales) - 1 - facts["first_source"], layout.layers * layout.kv_heads)}
+        return super().tables(facts, layout)
 
     def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
         self.check_choice("counts", "allocated", "live")

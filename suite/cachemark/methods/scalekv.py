@@ -23,7 +23,6 @@ from ..contract.planning import MethodOverhead
 from ..core.errors import BadBudget
 from .base import calibrations
 from .base.calibrations import Calibrated
-from .base.profiles import AttentionProfile
 from .registry import method
 
 GRID, WINDOW, KERNEL = 4, 16, 5  # the window of queries is a grid over the map; scores are pooled over neighbours in the cache
@@ -50,6 +49,7 @@ class ScaleKV(Calibrated, Method):
     evicts = True
     source = "ScaleKV (arXiv 2505.19602), Sec. 3, and its code, StargazerX0/ScaleKV at eb0615a"
     sizes = ("mean",)
+    parts = ("asi",)
     unstated = {
         "score": "the published code; the paper's formula is `softmax`, and keeps half of other entries",
         "drafters": "ours: the number of drafters is not stated; published are 2 of 32 and 3 of 40",
@@ -63,13 +63,9 @@ class ScaleKV(Calibrated, Method):
     mean: int = 0
 
     # -- what a plan asks ---------------------------------------------------------------------------------------------
-    @classmethod
-    def profiler(cls) -> AttentionProfile:
-        return AttentionProfile("asi")
-
     def tables(self, facts: Mapping[str, Any], layout: Layout) -> Mapping[str, tuple[int, ...]]:
         """Return the table's shape; the published files have budgets alone, which imply the drafters."""
-        return {} if "drafters" in facts else {"asi": (layout.layers, len(layout.scales) - 1)}
+        return {} if "drafters" in facts else super().tables(facts, layout)
 
     def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
         self._check_parameters(layout)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +15,6 @@ from ..contract.planning import MethodOverhead
 from ..core.errors import BadBudget
 from .base.calibrations import Calibrated
 from .base.evicting import Scored, table
-from .base.profiles import RecencyProfile
 from .registry import method
 
 TOKEN, LINE = "token", "line"  # edges behind which entries go
@@ -45,6 +42,7 @@ class SSDHeads(Calibrated, Scored):
         "recent": "H2O's half (docs/adr/0025-ssd-heads-defaults.md): whether semantic heads spare the latest tokens too is not stated",
         "buffer": "both variants are the paper's; that the line that is written counts in the budget is ours",
     }
+    parts = ("recency",)
     evict_after = TOKEN
     needs_mass = True
 
@@ -54,13 +52,6 @@ class SSDHeads(Calibrated, Scored):
     buffer: str = TOKEN
 
     # -- what a plan asks ---------------------------------------------------------------------------------------------
-    @classmethod
-    def profiler(cls) -> RecencyProfile:
-        return RecencyProfile()
-
-    def tables(self, facts: Mapping[str, Any], layout: Layout) -> Mapping[str, tuple[int, ...]]:
-        return {"recency": (layout.layers, layout.kv_heads, layout.lines)}
-
     def resolve(self, layout: Layout) -> None:
         super().resolve(layout)
         self.check_choice("buffer", TOKEN, LINE)

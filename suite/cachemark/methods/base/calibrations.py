@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ...cache.layout import Layout
-from ...contract.planning import Planning
+from ...contract.planning import Planning, Profiler
 from ...core.edited import LINE, PROSE, TABLE, EditedFile, number, text_of
 from ...core.errors import BadCalibration, BadParameter, unknown
 from ...core.files import is_readable, replacing
 from ...core.spec import canonical, digest
+from .profiles import AttentionProfile, RecencyProfile
 
 VARIABLE, FOLDER = "CACHEMARK_CALIBRATIONS", "calibrations"
 COST = ("seconds", "commit", "machine")  # how a calibration was made, which is no part of its facts
@@ -133,13 +134,19 @@ class Calibrated(Planning):
     """A method that needs facts measured of the weights.
 
     The parameter ``calibration`` resolves to the digest of the facts, which becomes part of the case. Empty: the calibration of the case's
-    weights. A plan may name a bundled one, or give a digest.
+    weights. A plan may name a bundled one, or give a digest. ``parts`` names the measured tables that the method reads.
     """
+
+    parts: ClassVar[tuple[str, ...]] = ()
 
     calibration: str = ""
 
     def __post_init__(self) -> None:
         self._measured: Mapping[str, Any] = {}
+
+    @classmethod
+    def profiler(cls) -> Profiler:
+        return RecencyProfile() if "recency" in cls.parts else AttentionProfile(*cls.parts)
 
     def calibrate(self, measured: Mapping[str, Any]) -> None:
         self._measured = measured
@@ -162,8 +169,11 @@ class Calibrated(Planning):
         return facts
 
     def tables(self, facts: Mapping[str, Any], layout: Layout) -> Mapping[str, tuple[int, ...]]:
-        """Return the facts that the method reads, with the shape of each table."""
-        return {}
+        """Return the tables that the method reads, with their shapes."""
+        heads, scales = (layout.layers, layout.kv_heads), len(layout.scales)
+        shapes = {"variance": heads, "mass": (*heads, scales, scales), "scas": (*heads, scales - 1), "asi": (layout.layers, scales - 1),
+                  "recency": (*heads, layout.lines)}
+        return {part: shapes[part] for part in self.parts}
 
     def _check(self, facts: Mapping[str, Any], layout: Layout) -> None:
         what, remedy = f"{self.name}: the calibration {facts.get('model')}", f"Measure this model: cachemark calibrate {self.name} MODEL."
