@@ -211,7 +211,7 @@ def test_a_rebase_without_an_upgrade_would_hide_a_regression(store: Store, accep
 @pytest.mark.parametrize("upgraded", [False, True])
 def test_neither_goes_without_a_reason_a_baseline_and_the_same_plan(upgraded: bool, store: Store, accepted: Path, tmp_path: Path) -> None:
     run = measured(store, environment=NEWER if upgraded else ENVIRONMENT)
-    with pytest.raises(BadBaseline, match="for a reason"):
+    with pytest.raises(BadBaseline, match="--reason is required"):
         baselines.promote(store, run, accepted, reason="  ", upgraded=upgraded)
     with pytest.raises(BadBaseline, match="There is no baseline"):
         baselines.promote(store, run, tmp_path / "elsewhere", reason="r", upgraded=upgraded)
