@@ -37,21 +37,6 @@ def folder(images: torch.Tensor, path: Path) -> str:
     return str(path)
 
 
-def test_the_figures_of_two_thousand_scenes_are_those_of_torch_fidelity_on_files(tmp_path: Path) -> None:
-    """With the preset's options. The packaged reference keeps features in half precision: the real images are compared as files too."""
-    scene = preset("scene")
-    fake, real = real_scenes(COUNT, 1, "slow"), real_scenes(3000)  # the first scenes of the reference, whose features it keeps
-    bare = torch_fidelity.calculate_metrics(
-        input1=folder(fake, tmp_path / "fake"), input2=folder(real, tmp_path / "real"), feature_extractor=scene.extractor,
-        kid=True, isc=True, prc=True, cuda=False, verbose=False, cache=False, save_cpu_ram=True, **scene.options,
-    )
-    ours = distribution(scene.extract(fake), scene.reference, fid=False, **scene.options)
-    assert ours["isc"] == pytest.approx(bare["inception_score_mean"], rel=1e-3)
-    for name in ("precision", "recall"):
-        assert ours[name] == pytest.approx(bare[name], abs=2e-3)
-    assert ours["kid"] == pytest.approx(bare["kernel_inception_distance_mean"], abs=1e-5)
-
-
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The 10 000 real scenes behind the reference, as files."""
