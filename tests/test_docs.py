@@ -133,7 +133,7 @@ def run(page: Path, text: str) -> None:
             exec(compile("\n" * (block.line - 1) + block.text, str(page), "exec"), namespace)
 
 
-@pytest.mark.parametrize("page", [page for page in WITH_CODE if page != README], ids=name_of)  # README's: workflows/test_readme.py
+@pytest.mark.parametrize("page", [page for page in WITH_CODE if page != README], ids=name_of)  # README's: workflows/test_python_api.py
 def test_code_of_a_page_runs(page: Path, folder: Path) -> None:
     run(page, page.read_text(encoding="utf-8"))
 

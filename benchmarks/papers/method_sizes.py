@@ -18,7 +18,7 @@ from cachemark.methods.registry import METHODS
 from cachemark.models.protocol import ModelEntry
 from cachemark.models.registry import MODELS
 from cachemark.roofline.memory import entries, kv_bytes
-from cachemark.workflows.stand_ins import calibration_parameter, sixth
+from cachemark.workflows.roofline import calibration_parameter, sixth
 
 from .published_sizes import MIXED, PAPER_UNIT
 from .size_claims import size_claims

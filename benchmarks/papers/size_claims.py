@@ -15,7 +15,7 @@ from cachemark.methods.base.calibrations import Calibrated, even
 from cachemark.methods.registry import METHODS
 from cachemark.models.protocol import ModelEntry
 from cachemark.roofline.memory import kv_bytes
-from cachemark.workflows.stand_ins import calibration_parameter, sixth
+from cachemark.workflows.roofline import calibration_parameter, sixth
 
 from .entry_counts import EntryCounts, entry_counts
 from .published_sizes import HALF, MIXED, PublishedSize, published

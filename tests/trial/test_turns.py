@@ -17,9 +17,9 @@ from cachemark.cache.arena import Memory
 from cachemark.core.result import FULL_BESIDE, Outcome
 from cachemark.gate import baseline_check
 from cachemark.plans.expand import Planned
+from cachemark.plans.price import batches
 from cachemark.trial.child import measure
 from cachemark.trial.child.bench import Bench, case_job
-from cachemark.workflows.time_left import generated
 from support import measuring
 from support.examples import REPEATS
 from support.measuring import run_case
@@ -40,7 +40,7 @@ def test_a_case_says_of_every_batch_that_it_was_made_and_no_more_than_were_count
         made = sum(told) if planned.case.role == "baseline" else 0  # by it, and by the first case of a process else
         told.clear()
         assert run_case(planned, bench)[0].ok
-        assert made + sum(told) == sum(size * times for size, times in generated(planned)), planned.case.label
+        assert made + sum(told) == sum(size * times for size, times in batches(planned, forced=1.0)), planned.case.label
 
 
 class SlowDecoder:

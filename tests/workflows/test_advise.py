@@ -36,14 +36,15 @@ class Planted:
 
     path: Path
 
-    def add(self, batches: Sequence[int], truth: Truth, *, where: Environment = H100, weights: str = "9c2e/5b71") -> None:
+    def add(self, batches: Sequence[int], truth: Truth, *, where: Environment = H100, weights: str = "9c2e/5b71", **facts: Any) -> None:
         cell = {"model": "llamagen-xl", "methods": ["linear"], "budgets": list(truth), "dtype": "bfloat16"}
         plan = Plan.model_validate({"name": "planted", "cells": [{**cell, "batch": batch} for batch in batches],
                                     "fidelity": {"seeds": "s2k", "samples": SEEDS}})
         cases = [p.case for p in expand(plan, "cuda" if where is H100 else "cpu") if p.case.role in ("candidate", "baseline")]
         with Store.open(self.path) as store, store.new_run("planted", plan.model_dump(mode="json"), where, {}) as run:
             for case in cases:
-                store.save(run, outcome(replace(case, weights=weights), truth))
+                made = outcome(replace(case, weights=weights), truth)
+                store.save(run, replace(made, facts={**made.facts, **facts}) if case.role == "candidate" else made)
 
     def ask(self, *more: str, batch: int = 64) -> dict[str, Any]:
         return asked("llamagen-xl", "--batch", str(batch), "--store", str(self.path), *more)
@@ -111,6 +112,12 @@ def test_the_full_cache_at_batch_1_and_the_planted_best_at_a_large_one(planted: 
     assert first["low"] < first["gain"] <= first["allowed"]
     assert (first["basis"], first["metric"], first["quality"]["value"]) == ("measured", "color_consistency", 1.0)
     assert (many["measure"], many["commands"]) == (False, [])
+    text = call("advise", "--model", "llamagen-xl", "--gpu", "h100", "--batch", 64, "--store", planted.path).stdout
+    lines = text.splitlines()
+    assert lines[0].startswith("Use LineAR at 1/4")
+    assert lines[1].startswith("  1. LineAR at 1/4: 1.70×")
+    assert "Color consistency 100.0 %" in lines[1]
+    assert "512 seeds can rule out losses" in text
 
 
 def test_a_prediction_is_marked_and_says_how_to_measure_it(store: Planted, tmp_path: Path) -> None:
@@ -190,18 +197,8 @@ def test_without_results_the_answer_is_the_full_cache_and_a_plan() -> None:
 
 
 # -- measured, and yet ----------------------------------------------------------------------------------------------------
-def changed(store: Planted, batch: int, **facts: Any) -> None:
-    """Add 1/4 and its full cache, the former with other facts."""
-    cell = {"model": "llamagen-xl", "methods": ["linear"], "budgets": ["1/4"], "dtype": "bfloat16", "batch": batch}
-    plan = Plan.model_validate({"name": "changed", "cells": [cell], "fidelity": {"seeds": "s2k", "samples": SEEDS}})
-    with Store.open(store.path) as held, held.new_run("changed", plan.model_dump(mode="json"), H100, {}) as run:
-        for case in (p.case for p in expand(plan, "cuda") if p.case.role in ("candidate", "baseline")):
-            made = outcome(replace(case, weights="9c2e/5b71"), TRUTH)
-            held.save(run, replace(made, facts={**made.facts, **facts}) if case.role == "candidate" else made)
-
-
 def test_a_case_without_a_speedup_was_measured_all_the_same(store: Planted) -> None:
-    changed(store, 64, kernel="flash")
+    store.add([64], {"1/4": TRUTH["1/4"]}, kernel="flash")
     found = store.ask()
     (line,) = found["ranked"]
     assert (line["basis"], line["low"]) == ("bound", None)
@@ -224,15 +221,6 @@ def test_an_artefact_is_not_believed(store: Planted) -> None:
     found = store.ask()
     assert found["recommended"] == "LineAR at 1/2"
     assert "exceeds the" in found["not_recommended"][0]["why_not"]
-
-
-def test_it_prints_what_a_person_reads(planted: Planted) -> None:
-    text = call("advise", "--model", "llamagen-xl", "--gpu", "h100", "--batch", 64, "--store", planted.path).stdout
-    lines = text.splitlines()
-    assert lines[0].startswith("Use LineAR at 1/4")
-    assert lines[1].startswith("  1. LineAR at 1/4: 1.70×")
-    assert "Color consistency 100.0 %" in lines[1]
-    assert "512 seeds can rule out losses" in text
 
 
 @pytest.mark.parametrize(("arguments", "says"), [

@@ -108,13 +108,8 @@ def at(tmp_path: Path) -> Stage:
 
 @pytest.fixture
 def python(tmp_path: Path) -> str:
-    """An interpreter whose trials answer at once, and well."""
-    return python_of(tmp_path, Status.OK, {"latency": [1.0] * 3}, "a side", output_hash="cafe", facts={"kernel": "sdpa"})
-
-
-def python_of(tmp_path: Path, *ended: Any, **more: Any) -> str:
-    """An interpreter whose trials all end so."""
-    measured = Measurement(*ended, **more).to_json()
+    """An interpreter whose trials succeed at once."""
+    measured = Measurement(Status.OK, {"latency": [1.0] * 3}, "a side", output_hash="cafe", facts={"kernel": "sdpa"}).to_json()
     introduction = {"protocol": PROTOCOL, "environment": environment("cpu", 1).to_json(), "code": {"hash": "abc"}}
     file = tmp_path / "python"
     file.write_text(CHILD.format(python=sys.executable, introduction=introduction, measured=measured))
@@ -184,14 +179,6 @@ def test_a_lost_device_ends_the_comparison(at: Stage, python: str, nvml: FakeNvm
     assert [number for number, _, _ in pairs(at)] == [1], "what was measured before is kept"
 
 
-def test_a_device_that_somebody_else_holds_is_left_alone(at: Stage, python: str, nvml: FakeNvml, script: Script) -> None:
-    with lease("GPU-aaaa"):
-        with pytest.raises(Infrastructure, match="Held by another run: GPU-aaaa"):
-            compare(at, python, nvml, gpus=("GPU-aaaa",))
-        assert compare(at, python, nvml).exit_code == 0
-    assert set(script.ran) == {"GPU-bbbb"}
-
-
 def test_clocks_are_held_while_pairs_are_measured(at: Stage, python: str, nvml: FakeNvml, cards: list[Card], script: Script) -> None:
     held: list[int] = []
     script.always = lambda card: held.append(card.locked)
@@ -199,11 +186,17 @@ def test_clocks_are_held_while_pairs_are_measured(at: Stage, python: str, nvml: 
     assert (set(held), cards[0].locked) == ({1410}, 0)
 
 
-def test_bisecting_and_the_self_test_hold_their_device_too(at: Stage, nvml: FakeNvml, tmp_path: Path) -> None:
+def test_a_device_that_somebody_else_holds_is_left_alone(
+    at: Stage, python: str, nvml: FakeNvml, script: Script, tmp_path: Path,
+) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path / "repository")], check=True)
     machine = Watched("cpu", 1, ("GPU-aaaa",), driver=nvml)
     with lease("GPU-aaaa"):
-        with pytest.raises(Infrastructure, match="Held by another run: GPU-aaaa"):
-            bisect.bisect(at.plan, "calm 1/2", "a", "b", repository=tmp_path / "repository", machine=machine, plugins=[at.plugin])
-        with pytest.raises(Infrastructure, match="Held by another run: GPU-aaaa"):
-            prove.self_test(machine)
+        for command in (
+            lambda: compare(at, python, nvml, gpus=("GPU-aaaa",)), lambda: prove.self_test(machine),
+            lambda: bisect.bisect(at.plan, "calm 1/2", "a", "b", repository=tmp_path / "repository", machine=machine, plugins=[at.plugin]),
+        ):
+            with pytest.raises(Infrastructure, match="Held by another run: GPU-aaaa"):
+                command()
+        assert compare(at, python, nvml).exit_code == 0
+    assert set(script.ran) == {"GPU-bbbb"}

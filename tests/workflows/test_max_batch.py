@@ -13,7 +13,6 @@ import pytest
 from cachemark.core import limits
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import MAX_BATCH, Case, Sampling
-from cachemark.machine.environment import environment
 from cachemark.models.protocol import Request
 from cachemark.plans import price
 from cachemark.plans import schema as plans
@@ -27,7 +26,7 @@ from cachemark.trial.measurement import failed
 from cachemark.trial.request import Task, TrialRequest
 from cachemark.trial.supervisor import Finished
 from cachemark.workflows import max_batch as largest
-from cachemark.workflows.explain import decide, reason
+from cachemark.workflows.price import explain
 from cachemark.workflows.run import PlanRunner
 from cachemark.workflows.session import Machine
 from support import stages, stub
@@ -62,39 +61,30 @@ def test_the_search_ends_where_everything_fits() -> None:
     assert max(found.tried) == found.batch == 100
 
 
-def test_only_want_of_memory_makes_it_look_for_less() -> None:
-    found = largest.bisect(8, fits(20, Status.ERROR))
-    assert (found.batch, sorted(found.tried)) == (16, [8, 16, 32])
-    assert "the search ended early: error" in largest.outcome(Planned(CASE, Request("cpu")), found).judgement
+@pytest.mark.parametrize(("most", "end", "status", "samples", "text"), [
+    (20, Status.OOM, Status.OK, {"max_batch": [20.0], "throughput": [4.0, 2.0], "throughput_max": [10.0, 5.0]}, "throughput only"),
+    (20, Status.ERROR, Status.OK, {"max_batch": [16.0], "throughput": [4.0, 2.0]}, "the search ended early: error"),
+    (3, Status.OOM, Status.OK, {"max_batch": [3.0], "throughput": None}, "throughput only"),  # the plan's own batch does not fit
+    (0, Status.OOM, Status.OOM, {"max_batch": None}, "Not even 1 images fit."),
+    *[(0, end, end, {"max_batch": None}, "too many")
+      for end in (Status.ERROR, Status.TIMEOUT, Status.CONTENDED, Status.NAN_OUTPUT, Status.NOT_REACHED)],
+])  # fmt: skip
+def test_a_search_is_one_outcome(
+    most: int, end: Status, status: Status, samples: dict[str, list[float] | None], text: str,
+) -> None:
+    """Only an OOM makes it try smaller batches; any other end of the first batch is the end of the search."""
+    found = largest.bisect(8, fits(most, end))
+    outcome = largest.outcome(Planned(CASE, Request("cpu")), found)
+    assert outcome.status is status
+    assert (outcome.judgement or outcome.log).startswith((text, largest.NO_IMAGES))
+    assert text in (outcome.judgement or outcome.log)
+    assert {name: outcome.samples.get(name) for name in samples} == samples
+    assert dict(outcome.facts["tried"]) == {batch: str(each.status) for batch, each in found.tried.items()}
+    if most == 20:
+        assert sorted(found.tried) == ([8, 16, 20, 21, 22, 24, 32] if end is Status.OOM else [8, 16, 32])
 
 
-@pytest.mark.parametrize("status", [Status.ERROR, Status.TIMEOUT, Status.CONTENDED, Status.NAN_OUTPUT, Status.NOT_REACHED])
-def test_any_other_end_of_the_first_batch_speaks_for_itself(status: Status) -> None:
-    none = largest.bisect(8, fits(0, status))
-    assert (none.batch, sorted(none.tried)) == (0, [8])
-    outcome = largest.outcome(Planned(CASE, Request("cpu")), none)
-    assert (outcome.status, outcome.log) == (status, "too many")
-
-
-def test_the_outcome_has_throughput_at_equal_batch_and_at_equal_memory() -> None:
-    outcome = largest.outcome(Planned(CASE, Request("cpu")), largest.bisect(8, fits(20)))
-    assert outcome.samples["max_batch"] == [20.0]
-    assert outcome.samples["throughput"] == [4.0, 2.0]
-    assert outcome.samples["throughput_max"] == [10.0, 5.0]
-    assert dict(outcome.facts["tried"]) == {8: "ok", 16: "ok", 32: "oom", 24: "oom", 20: "ok", 22: "oom", 21: "oom"}
-    small = largest.outcome(Planned(CASE, Request("cpu")), largest.bisect(8, fits(3)))
-    assert small.samples["max_batch"] == [3.0]
-    assert "throughput" not in small.samples, "the plan's own batch does not fit"
-
-
-def test_not_even_one_image_is_an_outcome_without_figures() -> None:
-    outcome = largest.outcome(Planned(CASE, Request("cpu")), largest.bisect(8, fits(0)))
-    assert (outcome.status, outcome.samples) == (Status.OOM, {})
-    assert outcome.log.startswith("Not even 1 images fit.")
-
-
-# ------------------------------------------------------------------------------------------------ of a plan
-
+# -- of a plan ----------------------------------------------------------------------------------------------------------
 PLAN = {"name": "p", "cells": [{"model": "llamagen-b", "methods": ["window"], "batch": batch} for batch in (16, "max")]}
 
 
@@ -164,8 +154,7 @@ def test_a_search_ends_with_what_fitted_before_the_deadline(tmp_path: Path) -> N
         assert "the search ended early: not_reached" in full.judgement
         assert (window.status, window.facts["tried"]) == (Status.NOT_REACHED, [[16, "not_reached"]])
         assert "images fit" not in window.log
-        cases = largest.limited(expand(plan), CAP)
-        reasons = [reason(d, store) for d in decide(cases, store, environment("cpu", 1), memory_cap=CAP)]
+        reasons = [decision.reason for decision in explain(plan, tmp_path / "s.sqlite", machine=SMALL)]
         assert reasons == ["last time a deadline ended its search", "last time it ended as not_reached"]
         again = PlanRunner(plan, store, Slow(), SMALL).measure()
         assert [o.samples["max_batch"] for o in again.ran] == [[40.0]] * 2, "neither search was done"
@@ -188,17 +177,13 @@ def test_a_search_is_priced_without_judging() -> None:
         "weights are random, so nothing is judged anyway; each attempt is a process, in which no full cache runs in turns")
 
 
-# ------------------------------------------------------------------------------------------------ the command line
-
-def test_a_search_on_a_cpu_needs_a_limit() -> None:
-    result = stages.call("max-batch", "demo")
-    assert (result.exit_code, "add --memory-cap" in result.output) == (2, True)
-
-
+# -- the command line ---------------------------------------------------------------------------------------------------
 def test_a_search_writes_its_report(measured: stages.Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run_trials(planned: list[Planned], *_: object, **__: object) -> Iterator[Finished]:
         yield from (Finished(replace(fits(4)(p.case.batch), case=p.case), {}) for p in planned)
 
+    refused = stages.call("max-batch", "demo")
+    assert (refused.exit_code, "add --memory-cap" in refused.output) == (2, True), "on a CPU"
     monkeypatch.setattr(local, "run_trials", run_trials)
     page = tmp_path / "page.html"
     result = measured.copy(tmp_path / "copy").call("max-batch", "--memory-cap", "2GiB", "--report", page)
@@ -207,8 +192,7 @@ def test_a_search_writes_its_report(measured: stages.Stage, tmp_path: Path, monk
     assert "largest batch" in page.read_text(encoding="utf-8")
 
 
-# ------------------------------------------------------------------------------------------------ what is left behind
-
+# -- after running out of memory ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("status", "device", "cap", "expected"), [
     (Status.OOM, "cuda", 0, True), (Status.ERROR, "cuda", 0, True), (Status.OOM, "cpu", 0, False), (Status.OOM, "cpu", 1, True),
     (Status.UNSUPPORTED, "cuda", 0, False), (Status.NAN_OUTPUT, "cuda", 0, False),
@@ -248,4 +232,3 @@ def test_a_trial_that_leaves_is_no_fault_of_the_next_case(monkeypatch: pytest.Mo
     assert asked == [False, True, False], "the second might have begun in the process of the first"
     assert [f.outcome.status for f in found] == [Status.OOM, Status.OOM]
     assert Child.made == 2
-    assert isinstance(found[0], Finished)

@@ -1,28 +1,43 @@
-"""The names of ``import cachemark as cm``, and generation and measurement as the guide shows them."""
+"""The Python API as README and the guide show it: generation, measurement, and runs and cases in a notebook."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
+import pandas as pd
 import pytest
 import torch
+from PIL import Image
 
 import cachemark as cm
-from cachemark.core.errors import BadBudget, BadParameter, BadPlan, CachemarkError, UnknownName, Unsupported
+from cachemark.core.errors import BadBudget, BadParameter, BadPlan, CachemarkError, NothingMeasured, UnknownName, Unsupported
+from cachemark.core.result import Status
 from cachemark.core.spec import Budget
 from cachemark.methods.registry import METHODS
 from cachemark.models.registry import MODELS
+from cachemark.store.db import Store
+from cachemark.trial.executors import local as executor
 from cachemark.workflows import generate
+from cachemark.workflows.compare import Terms
 from cachemark.workflows.generate import ImageModel
+from cachemark.workflows.results import Run
+from cachemark.workflows.session import Machine
 from support import stages
+from support.examples import MODEL
 from test_docs import ROOT, blocks
 
 GUIDE = ROOT / "docs" / "how-to" / "use-from-python.md"
+HOSTILE = '<b>&"\'\u202e'
 
 
+# -- generation -----------------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def model() -> ImageModel:
     return cm.load("tiny-var")
@@ -37,13 +52,6 @@ def test_a_generation_is_that_of_its_method_and_seeds(model: ImageModel) -> None
     assert not torch.equal(full.tokens, tight.tokens)
     assert torch.equal(model.generate(labels=[7], seeds=[1]).tokens, full.tokens[1:])
     assert torch.equal(model.generate(labels=[3, 7], method="window", budget=1).tokens, full.tokens)
-
-
-def test_images_are_shown_as_a_grid(model: ImageModel) -> None:
-    from io import BytesIO
-
-    from PIL import Image
-
     five = model.generate(seeds=5)
     assert len(set(five.labels)) == 5, "classes are balanced"
     with Image.open(BytesIO(five._repr_png_())) as grid:
@@ -51,16 +59,12 @@ def test_images_are_shown_as_a_grid(model: ImageModel) -> None:
     assert five._repr_html_().startswith('<figure><img alt="generated images" src="data:image/png;base64,iVBORw0KGgo')
 
 
-def test_a_model_draws_prompts() -> None:
-    captioned = cm.load("tiny-t2i")
-    drawn = captioned.generate(prompts=["two red stars above blue stripes", "two red\nstars"], method="window")
+def test_prompts_and_masked_models_have_their_defaults() -> None:
+    drawn = cm.load("tiny-t2i").generate(prompts=["two red stars above blue stripes", "two red\nstars"], method="window")
     assert (len(drawn.images), drawn.labels, drawn.case.budget) == (2, (0, 1), "1/2")
-
-
-def test_a_masked_model_has_the_own_sizes_of_its_method() -> None:
-    drawn = cm.load("tiny-mar").generate(method="lazymar")
-    shape = MODELS.get("tiny-mar").shape(drawn.case.sampling, 1)
-    assert drawn.case.budget == str(Budget(METHODS.get("lazymar")().own_budget(shape)))
+    masked = cm.load("tiny-mar").generate(method="lazymar")
+    shape = MODELS.get("tiny-mar").shape(masked.case.sampling, 1)
+    assert masked.case.budget == str(Budget(METHODS.get("lazymar")().own_budget(shape))), "the sizes of its method"
 
 
 @pytest.mark.parametrize(("given", "error", "words"), [
@@ -88,6 +92,7 @@ def test_a_hub_repository_is_that_of_the_model(monkeypatch: pytest.MonkeyPatch, 
         cm.load("llamagen-b", "hf:somebody/LlamaGen")
 
 
+# -- measurement ----------------------------------------------------------------------------------------------------------
 def test_the_guide_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_pairs: None) -> None:
     """As written there, on a model of a few parameters."""
     (block,) = (b for b in blocks(GUIDE.read_text(encoding="utf-8")) if b.file == "measure.py")
@@ -115,13 +120,106 @@ def test_a_method_of_a_notebook_is_not_measured() -> None:
         METHODS.drop("__main__")
 
 
+@pytest.fixture
+def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small stand-in for the plan ``demo``, in an empty working folder."""
+    stage = stages.stage(tmp_path / "stage", '{ name = "rkv", alpha = 4 }, "streaming", "window"', top='plugins = ["dot.py"]')
+    monkeypatch.chdir(tmp_path)
+    return stage.plan
+
+
+def test_the_example_of_the_readme(demo: Path, quick_pairs: None) -> None:
+    (block,) = (b for b in blocks((ROOT / "README.md").read_text(encoding="utf-8")) if b.language == "python")
+    space: dict[str, Any] = {}
+    with stages.forgetting():
+        exec(block.text.replace('cm.plan("demo")', f"cm.plan({str(demo)!r})"), space)
+    run = space["run"]
+    assert isinstance(run, Run)
+    assert {o.case.label for o in run.outcomes} == {"full", "full (other seeds)", "full (other batch)", "rkv 1/2", "streaming 1/2"}
+    assert Path("report.html").stat().st_size > 1000
+    assert {o.case.label for o in cm.open("results.sqlite").outcomes} == {o.case.label for o in run.outcomes}, "a comparison is not a run"
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_cases_of_a_plan_with_plug_ins_are_compared_once_more(given: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the plan names its plug-in, whose method it gives a parameter, or the user does."""
+    from cli import quick_machine
+
+    monkeypatch.setattr(executor, "run_trials", quick_machine.Machine().run_trials)
+    monkeypatch.setattr(executor, "identify", quick_machine.Machine().identify)
+    method, top = ('"calm"', "") if given else ('{ name = "calm", sinks = 2 }', 'plugins = ["dot.py"]')
+    plugin = MODEL.replace("methods.window import Window", "methods.streaming import Streaming as Window")
+    stage = stages.stage(tmp_path, f'"window", {method}', plugin, top=top)
+    with stages.forgetting():
+        run = cm.run(stage.plan, stage.store, plugins=[stage.plugin] if given else [])
+        found = run.compare("window 1/2", "calm 1/2", terms=Terms(delta=0.5, aa=False))
+        assert [row.verdict for row in found.tally.rows if row.metric == "latency"] == ["equivalent"]
+
+
+# -- stored runs ----------------------------------------------------------------------------------------------------------
+def test_a_frame_has_a_row_for_each_case(measured: stages.Stage) -> None:
+    run = cm.open(measured.store)
+    frame = run.frame()
+    assert list(frame["label"]) == [o.case.label for o in run.outcomes]
+    assert frame["case"].is_unique
+    assert frame.attrs["units"]["latency"] == "s"
+    assert frame.attrs["better"] == {**frame.attrs["better"], "latency": "lower", "psnr": "higher"}
+    latencies = dict(zip(frame["label"], frame["latency"], strict=True))
+    assert latencies["full"] == run["full"].outcome.median("latency")
+    assert pd.isna(latencies["full (other seeds)"]), "a reference row is not timed"
+    assert set(frame.attrs["units"]) <= set(frame.columns)
+
+
+def test_a_notebook_shows_the_leaderboard_and_the_images(measured: stages.Stage) -> None:
+    run = cm.open(measured.store)
+    drawn = ET.fromstring(f"<div>{run._repr_html_()}</div>")
+    assert {"full", "StreamingLLM", "calm"} <= {"".join(cell.itertext()) for cell in drawn.iterfind(".//tbody/tr/th")}
+    assert len({sum(int(cell.get("colspan", 1)) for cell in row) for row in drawn.iterfind(".//tr")}) == 1, "rows are equally wide"
+    case = run["streaming 1/2"]
+    image, png = ET.fromstring(f"<div>{case._repr_html_()}</div>").find(".//img"), case.images()
+    assert image is not None
+    assert png is not None
+    assert image.get("src", "").startswith("data:image/png;base64,iVBORw0KGgo")
+    assert png.startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("show", [lambda run: run._repr_html_(), lambda run: run.cases[0]._repr_html_()], ids=["run", "case"])
+def test_what_a_user_wrote_is_escaped(measured: stages.Stage, show: Callable[[Run], str]) -> None:
+    run = cm.open(measured.store)
+    odd = [replace(o, case=replace(o.case, model=HOSTILE, variant=HOSTILE)) for o in run.outcomes]
+    odd[0] = replace(odd[0], status=Status.ERROR, samples={}, artifacts={}, log=HOSTILE)
+    run.outcomes = tuple(odd)
+    shown = show(run)
+    text = "".join(ET.fromstring(f"<div>{shown}</div>").itertext())
+    assert "<b>&\"'" in text
+    assert "\u202e" not in shown
+
+
+def test_a_run_without_an_outcome_asks_for_the_machine(measured: stages.Stage, tmp_path: Path) -> None:
+    stage = measured.copy(tmp_path / "copy")
+    with Store.open(stage.store) as store:
+        first = store.run(1)
+        run = store.begin_run(first.plan, dict(first.plan_json), first.environment, {})
+    with pytest.raises(NothingMeasured, match=f"Run {run} has no outcome, so its device is not known.*machine="):
+        cm.open(stage.store, run).compare("full", "streaming 1/2")
+
+
+@pytest.mark.parametrize(("given", "error", "words"), [
+    ({"device": "cuda:1"}, UnknownName, "Unknown device 'cuda:1'. Known: cpu, cuda.*gpus="),
+    ({"device": "cuda", "executor": "ray", "gpus": ("1",)}, Unsupported, "--gpu and --lock-clocks have no effect"),
+    ({"device": "cuda", "executor": "ray", "clock": 1410}, Unsupported, "--gpu and --lock-clocks have no effect"),
+])  # fmt: skip
+def test_a_machine_that_would_not_be_had_as_it_was_named(given: dict[str, Any], error: type[CachemarkError], words: str) -> None:
+    with pytest.raises(error, match=words):
+        Machine(**given)
+
+
 def test_the_library_is_imported_quickly() -> None:
     code = "import sys, cachemark; print(*{m.partition('.')[0] for m in sys.modules} & {'torch', 'pandas', 'sqlalchemy', 'numpy'})"
     assert not subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
 
 def test_every_name_is_handed_on() -> None:
-
     assert cm.report is sys.modules["cachemark.workflows.report"].report
     assert cm.plan("demo").name == "demo"
     assert cm.method == METHODS.add

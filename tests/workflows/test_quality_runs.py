@@ -19,6 +19,7 @@ from support import examples
 from support.stages import call
 
 IMAGES = 24
+NAME = f"fid_eyes_{IMAGES}"
 SEES = '''
 from cachemark.metrics.compute import presets; from cachemark.trial.child import quality
 
@@ -41,37 +42,29 @@ def prepare(folder: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def patches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the plug-in changes is put back."""
-    for module, name in ((quality, "PART"), (presets, "preset"), (presets, "identity_of")):
-        monkeypatch.setattr(module, name, getattr(module, name))
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patches: None) -> Path:
-    """A plan without any run."""
-    monkeypatch.chdir(tmp_path)
-    return prepare(tmp_path)
-
-
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The plan and its first run. Not to be changed."""
     folder = prepare(tmp_path_factory.mktemp("measured"))
     with pytest.MonkeyPatch.context() as patch:
-        for module, name in ((quality, "PART"), (presets, "preset"), (presets, "identity_of")):
-            patch.setattr(module, name, getattr(module, name))
+        put_back(patch)
         run(folder)
     return folder
 
 
+def put_back(patch: pytest.MonkeyPatch) -> None:
+    """Restore at the end what the plug-in changes."""
+    for module, name in ((quality, "PART"), (presets, "preset"), (presets, "identity_of")):
+        patch.setattr(module, name, getattr(module, name))
+
+
 @pytest.fixture
-def measured(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patches: None) -> Path:
+def measured(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the plan and its first run."""
     folder = shutil.copytree(original, tmp_path / "copy")
     (folder / "plan.toml").write_text((folder / "plan.toml").read_text().replace(str(original), str(folder)))
     monkeypatch.chdir(folder)
+    put_back(monkeypatch)
     return folder
 
 
@@ -90,35 +83,37 @@ def parts(folder: Path) -> list[Path]:
     return sorted((folder / "s.sqlite.artifacts" / "parts").glob("*/*"))
 
 
+def times(folder: Path) -> dict[Path, int]:
+    """When each stored part of a quality pass was written."""
+    return {path: path.stat().st_mtime_ns for path in parts(folder)}
+
+
 @pytest.mark.slow
-def test_shares_are_made_apart_and_a_run_uses_them(folder: Path) -> None:
-    said = run(folder, "1/2", command="share")
+def test_shares_are_made_apart_and_a_run_uses_them(measured: Path) -> None:
+    for file in measured.glob("s.sqlite*"):
+        shutil.rmtree(file) if file.is_dir() else file.unlink()
+    said = run(measured, "1/2", command="share")
     assert "Share 1 of 2" in said
-    assert sorted({path.name for path in parts(folder)}) == ["00000.safetensors", "00002.safetensors"]
-    run(folder, "2/2", command="share")
-    made = parts(folder)
-    assert len(made) == 9, "three parts of three cases, one of them of the plug-in's own method"
-    before = {path: path.stat().st_mtime_ns for path in made}
-    run(folder)
-    found = outcomes(folder)
-    name = f"fid_eyes_{IMAGES}"
-    assert all(found[label].samples[name] for label in ("full", "streaming 1/2"))
-    assert list(found["streaming 1/2"].facts["to_full"]) == [name]
-    assert {path: path.stat().st_mtime_ns for path in parts(folder)} == before
-    with Store.open(folder / "s.sqlite", create=False, read_only=True) as store:
+    assert sorted({path.name for path in parts(measured)}) == ["00000.safetensors", "00002.safetensors"]
+    run(measured, "2/2", command="share")
+    before = times(measured)
+    assert len(before) == 9, "three parts of three cases, one of them of the plug-in's own method"
+    run(measured)
+    found = outcomes(measured)
+    assert all(found[label].samples[NAME] for label in ("full", "streaming 1/2"))
+    assert list(found["streaming 1/2"].facts["to_full"]) == [NAME]
+    assert times(measured) == before
+    with Store.open(measured / "s.sqlite", create=False, read_only=True) as store:
         assert len(store.runs()) == 1, "a share is not a run"
 
 
 @pytest.mark.slow
-def test_a_fresh_run_takes_nothing_from_the_shelves(measured: Path) -> None:
-    made = {path: path.stat().st_mtime_ns for path in parts(measured)}
+def test_a_fresh_run_uses_no_stored_parts(measured: Path) -> None:
+    made = times(measured)
     run(measured, "--fresh")
-    again = {path: path.stat().st_mtime_ns for path in parts(measured)}
+    again = times(measured)
     assert again.keys() == made.keys()
     assert all(again[path] > made[path] for path in made)
-
-
-NAME = f"fid_eyes_{IMAGES}"
 
 
 def touched(folder: Path, change: str) -> None:
@@ -130,7 +125,7 @@ def touched(folder: Path, change: str) -> None:
 
 def test_quality_is_reused_where_tokens_did_not_change(measured: Path) -> None:
     first = outcomes(measured)
-    made = {path: path.stat().st_mtime_ns for path in parts(measured)}
+    made = times(measured)
     touched(measured, "    # a comment is other code")
     assert "5 measured, 0 failed, 0 skipped" in run(measured), "the model is code of the plug-in too"
     again = outcomes(measured)["calm 1/2"]
@@ -141,7 +136,7 @@ def test_quality_is_reused_where_tokens_did_not_change(measured: Path) -> None:
     for name in again.facts["reused"]["metrics"]:
         assert again.samples[name] == first["calm 1/2"].samples[name]
     assert again.facts["to_full"] == first["calm 1/2"].facts["to_full"]
-    now = {path: path.stat().st_mtime_ns for path in parts(measured)}
+    now = times(measured)
     assert made.items() <= now.items()
     assert set(now.values()) == set(made.values()), "no image was made"
     touched(measured, "    # and another")
@@ -174,11 +169,11 @@ def test_other_tokens_have_their_own_quality(measured: Path) -> None:
 
 
 def test_a_night_measures_times_anew_and_carries_quality(measured: Path) -> None:
-    made = {path: path.stat().st_mtime_ns for path in parts(measured)}
+    made = times(measured)
     assert "5 measured" in run(measured, "--fresh", "--reuse-quality")
     found = outcomes(measured)
     assert {label for label, o in found.items() if "reused" in o.facts} == {"full", "streaming 1/2", "calm 1/2"}
-    assert {path: path.stat().st_mtime_ns for path in parts(measured)} == made
+    assert times(measured) == made
     for path in made:
         path.unlink()
     run(measured, "--fresh", "--reuse-quality")
@@ -210,27 +205,18 @@ def test_an_outcome_that_does_not_know_its_images_is_not_reused(measured: Path) 
 
 
 @pytest.mark.parametrize("share", ["0/2", "3/2", "1", "1/x"])
-def test_a_share_that_is_none_is_refused(folder: Path, share: str) -> None:
-    result = call("share", folder / "plan.toml", share, "--plugin", folder / "dot.py", "--store", folder / "s.sqlite")
-    assert result.exit_code == 2
-    assert not (folder / "s.sqlite").exists()
+def test_a_share_that_is_none_is_refused(share: str, tmp_path: Path) -> None:
+    assert call("share", "demo", share, "--store", tmp_path / "s.sqlite").exit_code == 2
+    assert not (tmp_path / "s.sqlite").exists()
 
 
-def test_an_anchor_that_is_reached_is_written_down_and_one_that_is_missed_is_not(measured: Path) -> None:
-    value = outcomes(measured)["full"].samples[f"fid_eyes_{IMAGES}"][0]
+def test_an_anchor_that_is_reached_is_written_down_and_the_report_warns_until_then(measured: Path) -> None:
+    value = outcomes(measured)["full"].samples[NAME][0]
     plan = (measured / "plan.toml").read_text()
     for expected, state in ((value + 1, "failed"), (value, "passed")):
         (measured / "plan.toml").write_text(plan.replace("[[cells]]", ANCHOR.replace("EXPECTED", repr(expected)) + "[[cells]]"))
-        assert f"Anchor of dot: {state}." in run(measured)
+        page = measured / f"{state}.html"
+        assert f"Anchor of dot: {state}." in run(measured, "--report", page)
         assert bool(anchors.load(measured / "baselines" / "anchors")) == (state == "passed")
+        assert ("dot is not anchored" in page.read_text()) == (state == "failed")
     assert json.loads((measured / "baselines" / "anchors" / "dot.json").read_text())["value"] == value
-
-
-def test_a_report_warns_until_the_anchor_is_reached(measured: Path) -> None:
-    run(measured, "--report", measured / "before.html")
-    value = outcomes(measured)["full"].samples[f"fid_eyes_{IMAGES}"][0]
-    plan = (measured / "plan.toml").read_text()
-    (measured / "plan.toml").write_text(plan.replace("[[cells]]", ANCHOR.replace("EXPECTED", repr(value)) + "[[cells]]"))
-    run(measured, "--report", measured / "after.html")
-    assert "dot is not anchored" in (measured / "before.html").read_text()
-    assert "dot is not anchored" not in (measured / "after.html").read_text()

@@ -13,22 +13,19 @@ from typing import Any
 import pytest
 
 from cachemark.core.result import Outcome, Status
-from cachemark.machine.environment import environment
 from cachemark.plans import schema as plans
-from cachemark.plans.expand import expand
-from cachemark.plugins import loading as plugins
 from cachemark.store.db import Store
 from cachemark.trial.executors import local
 from cachemark.trial.executors.local import Executor, Local
 from cachemark.trial.measurement import Measurement, outcome_of
 from cachemark.trial.request import TrialRequest
 from cachemark.trial.supervisor import Finished
-from cachemark.workflows.explain import decide, explain
+from cachemark.workflows.price import explain
 from cachemark.workflows.run import PlanRunner, share
 from cachemark.workflows.run import run as measure
 from cachemark.workflows.session import Machine
 from support import examples, stages, stub
-from support.stages import Stage, forgetting
+from support.stages import Stage
 
 LABELS = ["full", "full (other seeds)", "full (other batch)", "streaming 1/2", "calm 1/2"]
 DONE = "done: same case, code, metric definitions and numerics"
@@ -75,16 +72,16 @@ def edit(file: Path, old: str, new: str) -> None:
     file.write_text(file.read_text().replace(old, new))
 
 
-# ------------------------------------------------------------------------------------------------ what runs and why
-
-def test_a_trial_of_a_run_is_a_process(stage: Stage) -> None:
-    """Each of these cases has one to itself, since the model is a plug-in's."""
+# -- what runs and why ---------------------------------------------------------------------------------------------------
+def test_nothing_is_measured_twice_and_no_process_started(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each case of the first run had a process to itself, since the model is a plug-in's."""
     with Store.open(stage.store, create=False, read_only=True) as store:
         assert list(store.trials(1).values()) == [f"{number + 1} of run 1" for number in range(len(LABELS))]
-
-
-def test_nothing_is_measured_twice_and_no_process_started(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stages.no_child(monkeypatch)
+    before = stage.store.read_bytes()
+    assert explained(stage) == dict.fromkeys(LABELS, ("skip", DONE))
+    assert explained(stage, "--fresh") == dict.fromkeys(LABELS, ("run", "--fresh"))
+    assert (stage.store.read_bytes(), stage.states()) == (before, ["finished"]), "explain changes nothing"
     result = stage.run()
     assert result.exit_code == 0
     assert result.stdout.startswith("Run 2: 0 measured, 0 failed, 5 skipped.\n")
@@ -96,42 +93,24 @@ def test_nothing_is_measured_twice_and_no_process_started(stage: Stage, monkeypa
 def test_explain_says_that_nothing_is_stored_and_makes_no_store(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stages.no_child(monkeypatch)
     stage.store.unlink()
-    assert explained(stage) == dict.fromkeys(LABELS, ("run", "nothing is stored yet"))
-    assert not stage.store.exists()
-    assert {a for a, _ in explained(stage, "--store", f"sqlite:///{stage.store}").values()} == {"run"}
-    assert not stage.store.exists()
+    for where in ((), ("--store", f"sqlite:///{stage.store}")):
+        assert explained(stage, *where) == dict.fromkeys(LABELS, ("run", "nothing is stored yet"))
+        assert not stage.store.exists()
 
 
-def test_explain_says_what_is_done_and_changes_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    stages.no_child(monkeypatch)
-    before = stage.store.read_bytes()
-    assert explained(stage) == dict.fromkeys(LABELS, ("skip", DONE))
-    assert explained(stage, "--fresh") == dict.fromkeys(LABELS, ("run", "--fresh"))
-    assert stage.store.read_bytes() == before
-    assert stage.states() == ["finished"]
-
-
-def test_explain_names_changed_code_and_a_changed_parameter(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    more = with_more(stage)
-    assert stage.run(*more).stdout.startswith("Run 2: 1 measured, 0 failed, 5 skipped.\n")
-    stages.no_child(monkeypatch)
-    more = with_more(stage, MORE + "# edited\n")
-    edit(stage.plan, '"streaming"', '{ name = "streaming", sinks = 2 }')
-    found = explained(stage, *more)
-    assert found["tranquil 1/2"] == ("run", "changed since: method")
-    assert found["calm 1/2"] == ("skip", DONE)
-    action, reason = found["streaming 1/2"]
-    assert action == "run"
-    assert reason.startswith("no such case; the nearest stored one differs in ")
-    assert "parameters" in reason
-    assert {found[label] for label in LABELS[:3]} == {("skip", DONE)}
-
-
-def test_explain_names_other_threads_and_another_model(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_names_what_changed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stages.no_child(monkeypatch)
     assert set(explained(stage, "--threads", "3").values()) == {("run", "changed since: numerics")}
-    edit(stage.plan, 'name = "dots"', 'name = "others"')  # a plan's name changes no number
-    assert set(explained(stage).values()) == {("skip", DONE)}
+    edit(stage.plan, 'name = "dots"', 'name = "others"')
+    assert set(explained(stage).values()) == {("skip", DONE)}, "a plan's name changes no number"
+    edit(stage.plan, '"streaming"', '{ name = "streaming", sinks = 2 }')
+    found = explained(stage)
+    assert found["streaming 1/2"][0] == "run"
+    assert found["streaming 1/2"][1].startswith("no such case; the nearest stored one differs in parameters")
+    assert {found[label] for label in LABELS if label != "streaming 1/2"} == {("skip", DONE)}
+    edit(stage.plugin, "7.5 - 1", "7.5 - 1.0")
+    assert {found for label, found in explained(stage).items() if label != "streaming 1/2"} == {
+        ("run", "changed since: models"), ("run", "changed since: method, models")}
 
 
 def test_explain_names_a_memory_cap_that_is_gone(tmp_path: Path) -> None:
@@ -143,36 +122,18 @@ def test_explain_names_a_memory_cap_that_is_gone(tmp_path: Path) -> None:
         assert {explanation.reason for explanation in found} == {reason}
 
 
-def test_what_failed_runs_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    stages.no_child(monkeypatch)
-    with forgetting():
-        plugins.load(stage.plugin)
-        here = environment("cpu", 1)
-        *_, last = decide(expand(plans.load(str(stage.plan)).joined(["calm"])), None, here)
-    with Store.open(stage.store) as store:
-        run = store.begin_run("dots", {}, here, {})
-        case = replace(last.planned.case, samples=3)
-        store.save(run, Outcome(case, Status.TIMEOUT, log="too slow", result_key="another"))
-    edit(stage.plan, "samples = 4", "samples = 3")
-    found = explained(stage)
-    assert found["calm 1/2"] == ("run", "last time it ended as timeout")
-    assert found["streaming 1/2"][1].startswith("no such case; the nearest stored one differs in samples (4 → 3)")
-
-
 def test_changed_code_is_measured_again_and_nothing_else(stage: Stage) -> None:
     for number, text in ((2, MORE), (3, MORE + "# edited\n")):
-        result = stage.run(*with_more(stage, text))
+        more = with_more(stage, text)
+        reasons = explained(stage, *more)
+        assert reasons["tranquil 1/2"][1].startswith("no such case" if number == 2 else "changed since: method")
+        assert {reasons[label] for label in LABELS} == {("skip", DONE)}
+        result = stage.run(*more)
         assert result.exit_code == 0, result.output
         assert result.stdout.startswith(f"Run {number}: 1 measured, 0 failed, 5 skipped.\n")
         assert list(stage.outcomes(number)) == [*LABELS, "tranquil 1/2"]
         with Store.open(stage.store, read_only=True, create=False) as store:
             assert store.reused(number) == {stage.outcomes(number)[label].case.key for label in LABELS}
-
-
-def test_an_edited_model_is_measured_again_with_all_of_its_methods(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    stages.no_child(monkeypatch)
-    edit(stage.plugin, "7.5 - 1", "7.5 - 1.0")
-    assert set(explained(stage).values()) == {("run", "changed since: models"), ("run", "changed since: method, models")}
 
 
 def test_fresh_measures_everything_again(stage: Stage) -> None:
@@ -186,10 +147,9 @@ def test_fresh_measures_everything_again(stage: Stage) -> None:
     assert new["full"].samples["latency"] != old["full"].samples["latency"]
 
 
-# ------------------------------------------------------------------------------------------------ interruptions
-
-@pytest.mark.parametrize(("sent", "code", "state"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGKILL, -9, "interrupted")])
-def test_an_ended_run_goes_on_where_it_was(sent: signal.Signals, code: int, state: str, stage: Stage) -> None:
+# -- interruptions --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_an_ended_run_goes_on_where_it_was(sent: signal.Signals, code: int, stage: Stage) -> None:
     """Killed during its last case; after SIGKILL, readers see that its process has ended."""
     more = with_more(stage, MORE + "import os\n" + examples.WAITS)
     edit(stage.plan, '"streaming"', '"streaming", "calm", "tranquil", "waits"')
@@ -209,7 +169,7 @@ def test_an_ended_run_goes_on_where_it_was(sent: signal.Signals, code: int, stat
     child = int(reached.read_text())
     stages.until(lambda: stages.ended(child), "the end of the child")
     assert stage.whole()
-    assert stage.states() == ["finished", state]
+    assert stage.states() == ["finished", "interrupted"]
     assert list(stage.outcomes(2)) == [*LABELS, "tranquil 1/2"]
     assert explained(stage, *more)["waits 1/2"][0] == "run"
 
@@ -217,12 +177,11 @@ def test_an_ended_run_goes_on_where_it_was(sent: signal.Signals, code: int, stat
     result = stage.run(*more)
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("Run 3: 1 measured, 0 failed, 6 skipped.\n")
-    assert stage.states() == ["finished", state, "finished"]
+    assert stage.states() == ["finished", "interrupted", "finished"]
     assert list(stage.outcomes(3)) == [*LABELS, "tranquil 1/2", "waits 1/2"]
 
 
-# ------------------------------------------------------------------------------------------------ the store
-
+# -- the store ------------------------------------------------------------------------------------------------------------
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Stub worker processes; returns the cases of each."""

@@ -14,7 +14,8 @@ from cachemark.gate.incidents import Incident, IncidentNight
 from cachemark.plans.schema import Plan, load
 from cachemark.store.db import Store
 from cachemark.store.rows import RunRecord
-from cachemark.workflows.check import MOST_COMMITS, CheckResult, RunJudgement, _nights, suspects
+from cachemark.workflows.check import CheckResult, RunJudgement, nights_before
+from cachemark.workflows.git import MOST_COMMITS, suspects
 
 ENVIRONMENT = Environment("cpu", "cpu-1", "f" * 16)
 INCIDENT = Incident("key", "latency", "method", "linear", ("tiny-var linear 1/4, batch 4",), 1.2, onset="", since="2026-01-03")
@@ -60,6 +61,9 @@ def test_of_many_commits_the_newest_are_shown_and_the_others_counted(repository:
     assert len(found.commits) == 11
     assert len(found.newest) == MOST_COMMITS + 1
     assert found.newest[-1] == "and 3 more"
+    unknown = suspects(INCIDENT, nights(["--output=x", "0" * 40, "b" * 40]), root)
+    assert unknown is not None
+    assert unknown.commits == (), "commits of another repository have a range and no subjects"
 
 
 @pytest.mark.parametrize("commits", [["aaa"], ["aaa", "aaa"], ["", "aaa"], []])
@@ -67,29 +71,17 @@ def test_without_an_earlier_night_of_another_commit_nothing_is_said(commits: lis
     assert suspects(INCIDENT, nights(commits), tmp_path) is None
 
 
-def test_a_commit_that_nobody_knows_has_a_range_and_no_subjects(repository: tuple[Path, list[str]]) -> None:
-    found = suspects(INCIDENT, nights(["--output=x", "0" * 40, "b" * 40]), repository[0])
-    assert found is not None
-    assert found.commits == ()
-
-
-def told(run: RunRecord, held: tuple[RunRecord, ...]) -> list[str]:
+def test_a_notification_names_range_bisection_and_the_plans_file() -> None:
     tonight = IncidentNight((INCIDENT,), (INCIDENT,), (), ())
-    return CheckResult(run, RunJudgement(None, None, "", False, None), tonight, nights=held).notifications()
-
-
-def test_a_page_names_range_bisection_and_the_plans_file() -> None:
-    held = nights(["a" * 40, "b" * 40, "c" * 40], plan="mine", plan_json={"file": "/plans/my own.toml"})
-    lines = told(held[0], held)
+    own = nights(["a" * 40, "b" * 40, "c" * 40], plan="mine", plan_json={"file": "/plans/my own.toml"})
+    lines = CheckResult(own[0], RunJudgement(None, None, "", False, None), tonight, nights=own).notifications()
     assert any(f"its cause came after {'b' * 12}, up to {'c' * 12}" in line for line in lines)
     assert lines[-2:] == [
         f"  find: cachemark bisect 'tiny-var linear 1/4, batch 4' --plan '/plans/my own.toml' --good {'b' * 12} --bad {'c' * 12}",
         f"  again: cachemark compare '/plans/my own.toml' --commits {'b' * 12} {'c' * 12} --only 'tiny-var linear 1/4, batch 4'"]
-
-
-def test_a_first_night_is_run_again() -> None:
-    held = nights(["a" * 40])
-    assert told(held[0], held)[-1] == "  again: cachemark run demo --fresh"
+    first = nights(["a" * 40])
+    lines = CheckResult(first[0], RunJudgement(None, None, "", False, None), tonight, nights=first).notifications()
+    assert lines[-1] == "  again: cachemark run demo --fresh"
 
 
 def test_a_store_knows_the_file_of_a_plan_and_the_nights_before_a_run(tmp_path: Path) -> None:
@@ -102,5 +94,5 @@ def test_a_store_knows_the_file_of_a_plan_and_the_nights_before_a_run(tmp_path: 
     with Store.open(tmp_path / "store.sqlite") as store:
         for state, name in (("finished", "own"), ("failed", "own"), ("finished", "other"), ("finished", "own"), ("finished", "own")):
             store.finish_run(store.begin_run(name, plan.stored(), ENVIRONMENT, {"commit": "a" * 40}), state)
-        assert [night.id for night in _nights(store, store.run(4))] == [4, 1]
+        assert [night.id for night in nights_before(store, store.run(4))] == [4, 1]
         assert store.run(4).stored_plan["file"] == str(own)

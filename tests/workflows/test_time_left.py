@@ -9,7 +9,8 @@ import pytest
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import MAX_BATCH
 from cachemark.plans.expand import Planned, expand
-from cachemark.workflows.time_left import TimeLeft, generated
+from cachemark.plans.price import batches
+from cachemark.workflows.price import TimeLeft
 from support import stub
 
 
@@ -29,36 +30,34 @@ def cases() -> list[Planned]:
 
 
 def images(planned: Planned) -> float:
-    return sum(size * times for size, times in generated(planned))
+    return sum(size * times for size, times in batches(planned, forced=1.0))
 
 
-def test_images_cost_what_they_cost_so_far_of_the_same_model_where_it_has_run(cases: list[Planned]) -> None:
-    """Seconds per image: 2 of the first model, 3 of the second."""
+def test_the_pace_is_of_the_same_model_where_it_has_run(cases: list[Planned]) -> None:
     clock = Clock()
-    left = TimeLeft(cases, clock=clock)
-    models = list(dict.fromkeys(each.case.model for each in cases))
-    pace, remaining = {models[0]: 2.0, models[1]: 3.0}, list(cases)
-    assert left.seconds() is None
-    while remaining:
-        case = remaining.pop(0)
+    first, other = cases[0], next(each for each in cases if each.case.model != cases[0].case.model)
+    left = TimeLeft([first, other, cases[1], cases[-1]], clock=clock)
+    for case, pace, expected in ((first, 2.0, 2.0 * sum(map(images, (other, cases[1], cases[-1])))),
+                                 (other, 3.0, 2.0 * images(cases[1]) + 3.0 * images(cases[-1]))):
+        assert (left.seconds() is None) == (case is first)
         left.started(case)
-        clock.now += images(case) * pace[case.case.model]
+        clock.now += images(case) * pace
         left.ended(Outcome(case.case, Status.OK, {"latency": [1.0]}, "random weights"))
-        seen = models[1] if case.case.model == models[1] else models[0]
-        expected = sum(images(each) * pace[each.case.model if seen == models[1] else models[0]] for each in remaining)
-        assert left.seconds() == (pytest.approx(expected) if remaining else None)
+        assert left.seconds() == pytest.approx(expected)
 
 
-def test_stored_seconds_are_used_and_devices_share_them(cases: list[Planned]) -> None:
-    clock = Clock()
-    left = TimeLeft(cases, lambda key: 10.0, clock)
+def test_stored_seconds_come_first_and_devices_share_the_work(cases: list[Planned]) -> None:
+    left = TimeLeft(cases, lambda key: 10.0, Clock())
     assert left.seconds() == 10.0 * len(cases)
     left.started(cases[0])
     left.started(cases[1])
     assert left.seconds() == 10.0 * len(cases) / 2
+    searched = replace(cases[0], case=replace(cases[0].case, evaluation={MAX_BATCH: {"limit": 0}}))
+    assert TimeLeft([searched], lambda key: 10.0).seconds() is None
+    assert TimeLeft().seconds() is None
 
 
-def test_a_running_case_counts_once_a_twentieth_of_it_is_done(cases: list[Planned]) -> None:
+def test_the_batches_of_a_running_case_count(cases: list[Planned]) -> None:
     clock, first = Clock(), cases[0]
     left = TimeLeft([first], clock=clock)
     left.started(first)
@@ -72,9 +71,3 @@ def test_a_running_case_counts_once_a_twentieth_of_it_is_done(cases: list[Planne
     assert 0 < left.fraction(first.case.key) < 1
     left.started(first)
     assert left.fraction(first.case.key) == 0.0, "measured again"
-
-
-def test_a_search_for_the_largest_batch_has_no_estimate(cases: list[Planned]) -> None:
-    searched = replace(cases[0], case=replace(cases[0].case, evaluation={MAX_BATCH: {"limit": 0}}))
-    assert TimeLeft([searched], lambda key: 10.0).seconds() is None
-    assert TimeLeft().seconds() is None

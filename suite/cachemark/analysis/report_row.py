@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..core.limits import Limit
 from ..core.result import Outcome, full_latencies, kernels_apart
@@ -302,3 +302,20 @@ def _marks(row: ReportRow) -> tuple[Mark, ...]:
 
 def _saved_bytes(remaining: float | None, share: float | None) -> float | None:
     return None if remaining is None or share is None or share >= 1 else remaining * share / (1 - share)
+
+
+def names_of(cases: Sequence[Case]) -> list[str]:
+    """Name each case by model and label, and where several share these, by the conditions that differ, such as ``, batch 8``."""
+    conditions = [_conditions(case) for case in cases]
+    namesakes: dict[str, list[dict[str, Any]]] = {}
+    for case, own in zip(cases, conditions, strict=True):
+        namesakes.setdefault(case.title, []).append(own)
+    return [", ".join([case.title, *(f"{name} {value}" for name, value in own.items()
+                                     if any(other.get(name) != value for other in namesakes[case.title]))])
+            for case, own in zip(cases, conditions, strict=True)]
+
+
+def _conditions(case: Case) -> dict[str, Any]:
+    settings = case.to_json()
+    return {name: value for name, value in {**settings, **settings["sampling"], **settings["parameters"]}.items()
+            if name not in ("sampling", "parameters", "evaluation", "role", "decoder")}

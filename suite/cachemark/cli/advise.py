@@ -76,14 +76,12 @@ def _print_advice(advice: Advice, commands: list[str]) -> None:
 
 
 def _described(line: AdvisedMethod) -> str:
-    from ..workflows.advise import quality_text
-
     ends = f" ({line.low:.2f}–{line.high:.2f})" if line.low is not None and line.high is not None else ""
     why = f"no measured speedup: {line.no_speedup}" if line.no_speedup else "nothing measured here"
     gain = f"at most {line.allowed:.2f}×, {why}" if line.basis == "bound" else (
         f"{line.gain:.2f}×{ends}, {line.basis}; allowed {line.allowed:.2f}×")
     saving = "" if line.saving is None else f", saves {line.saving:.0%}"
-    return f"{line.name}: {gain}{saving}; {quality_text(line)}"
+    return f"{line.name}: {gain}{saving}; {line.quality_text}"
 
 
 # -- roofline ---------------------------------------------------------------------------------------------------------

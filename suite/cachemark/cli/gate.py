@@ -144,7 +144,7 @@ def rebase(**options: Any) -> None:
 
 
 def _accept(how: Literal["save", "promote", "rebase"], **options: Any) -> None:
-    from ..workflows.accept import accept
+    from ..workflows.check import accept
 
     say(f"Baseline: {accept(how, **options)}")
 
@@ -154,7 +154,7 @@ def _accept(how: Literal["save", "promote", "rebase"], **options: Any) -> None:
 @json_option
 def list_baselines(root: Path, as_json: bool) -> None:
     """List every baseline under ROOT."""
-    from ..workflows.accept import accepted
+    from ..workflows.check import accepted
 
     echo_rows(accepted(root), as_json, _baseline_line, f"No baseline under {root}. Save one with: cachemark baseline save")
 
@@ -170,7 +170,7 @@ def _baseline_line(item: ListedBaseline) -> str:
 @baseline_option
 def commit(**chosen: Any) -> None:
     """Print the commit of a run's baseline."""
-    from ..workflows.accept import baseline_commit
+    from ..workflows.check import baseline_commit
 
     say(baseline_commit(**chosen))
 
@@ -193,7 +193,7 @@ def incident() -> None:
 @json_option
 def list_incidents(register: Path, as_json: bool) -> None:
     """List the incidents of the register."""
-    from ..workflows.accept import known_incidents
+    from ..workflows.check import known_incidents
 
     echo_rows(known_incidents(register), as_json, _incident_line, f"No incident in {register}.")
 
@@ -212,7 +212,7 @@ def _incident_line(item: Incident) -> str:
               help="The day after which it notifies again.")
 def acknowledge(key: str, register: Path, who: str, link: str, until: datetime) -> None:
     """Record who looks after the incident KEY, and until when."""
-    from ..workflows.accept import acknowledge_incident
+    from ..workflows.check import acknowledge_incident
 
     acknowledge_incident(register, key, who, until.date(), link)
     say(f"{key}: acknowledged by {who} until {until.date()}.")
@@ -222,7 +222,7 @@ def acknowledge(key: str, register: Path, who: str, link: str, until: datetime) 
 @decision_options
 def accept(key: str, register: Path, who: str, link: str) -> None:
     """Accept the incident KEY as it is; it notifies again only if it gets worse."""
-    from ..workflows.accept import acknowledge_incident
+    from ..workflows.check import acknowledge_incident
 
     acknowledge_incident(register, key, who, None, link)
     say(f"{key}: accepted by {who}.")

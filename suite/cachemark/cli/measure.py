@@ -226,7 +226,7 @@ def explain(as_json: bool, **where: Any) -> None:
 
     Nothing is run and the store is not changed.
     """
-    from ..workflows.explain import explain as explain_cases
+    from ..workflows.price import explain as explain_cases
 
     rows = [(row.case, "skip" if row.stored else "run", row.reason) for row in explain_cases(**where)]
     if as_json:

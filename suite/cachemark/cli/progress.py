@@ -11,8 +11,7 @@ from ..core.wording import count
 from .options import say
 
 if TYPE_CHECKING:
-    from ..workflows.explain import Decision
-    from ..workflows.time_left import TimeLeft
+    from ..workflows.price import Decision, TimeLeft
 
 QUIET = 60.0  # seconds without a line, after which the next one reports how far a case is
 

@@ -10,8 +10,8 @@ import click
 from .options import echo_json, echo_rows, json_option, say, weights_options
 
 if TYPE_CHECKING:
-    from ..workflows.publications import Publication
     from ..workflows.verify import Verified
+    from ..workflows.weights import Publication
 
 
 @click.command()
@@ -87,10 +87,10 @@ def list_weights(models: tuple[str, ...], as_json: bool) -> None:
 
 def _publication_line(row: Publication, width: int) -> str:
     gated = {True: "gated", False: "not gated", None: "gated?"}[row.origin.gated]
-    nbytes = f"{row.nbytes} bytes" if row.nbytes else f"about {row.about_mib} MiB" if row.about_mib else "size ?"
+    size = f"about {row.about_mib} MiB" if row.about_mib else "size ?"
     hand = "by hand" if row.steps else "fetch"
-    return (f"{row.model:<{width}}  {row.key:<15}  {', '.join(row.files)}  {row.origin.address}  {nbytes}  "
-            f"SHA-256 {'known' if row.sha256 else '?'}  licence {row.origin.licence or '?'}  {gated}  {hand}")
+    return (f"{row.model:<{width}}  {row.key:<15}  {', '.join(row.files)}  {row.origin.address}  {size}  "
+            f"licence {row.origin.licence or '?'}  {gated}  {hand}")
 
 
 @weights.command("fetch")

@@ -15,7 +15,6 @@ from .options import (
     FILE,
     FOLDER,
     MOST_DAYS,
-    MOST_RUNS,
     echo_json,
     echo_rows,
     json_option,
@@ -113,7 +112,6 @@ def list_(kind: Kind, store: str, plugins: tuple[str, ...], as_json: bool) -> No
 @click.argument("path", type=FILE, default=Path("report.html"))
 @stored_run_options
 @click.option("--baseline", type=click.Path(path_type=Path), help="Baseline file to compare with.  [default: the accepted one, if any]")
-@click.option("--against", type=click.IntRange(1, MOST_RUNS), metavar="RUN", help="Compare with this run of the store instead.")
 @click.option("--site", type=FOLDER, help="Write the reports of all runs to this folder instead, with a page that lists them.")
 @click.option("--days", type=click.IntRange(1, MOST_DAYS), default=90, show_default=True,
               help="With --site: leave out runs that are older, and remove their pages.")
@@ -121,8 +119,8 @@ def list_(kind: Kind, store: str, plugins: tuple[str, ...], as_json: bool) -> No
 @click.option("--public", is_flag=True, help="Leave out host, user, paths, device numbers and texts of errors.")
 @click.pass_context
 def report(
-    context: click.Context, path: Path, store: str, run: int | None, baseline: Path | None, against: int | None, site: Path | None,
-    days: int, register: Path | None, public: bool,
+    context: click.Context, path: Path, store: str, run: int | None, baseline: Path | None, site: Path | None, days: int,
+    register: Path | None, public: bool,
 ) -> None:
     """Write the HTML report of a run.
 
@@ -134,16 +132,14 @@ def report(
     from ..workflows.report import site as write_site
 
     given = {name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
-    if against is not None and baseline is not None:
-        raise click.UsageError("--against and --baseline cannot be combined. Leave one out.")
     if site is None:
         if "days" in given:
             raise click.UsageError("--days needs --site.")
-        page = write_report(store, path, run=run, baseline=baseline, against=against, public=public, register=register)
+        page = write_report(store, path, run=run, baseline=baseline, public=public, register=register)
         say(f"Report: {page.path}")
         return
-    if given & {"path", "run", "against"}:
-        raise click.UsageError("--site writes one page per run of the store. Leave out PATH, --run and --against.")
+    if given & {"path", "run"}:
+        raise click.UsageError("--site writes one page per run of the store. Leave out PATH and --run.")
     made = write_site(store, site, baseline=baseline, days=days, public=public, register=register)
     say(f"Site: {made.index}; {len(made.made)} new pages, {made.removed} removed")
 

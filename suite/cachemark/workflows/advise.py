@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,14 @@ class AdvisedMethod:
     why_not: str
     no_speedup: str = ""
 
+    @property
+    def quality_text(self) -> str:
+        """Return the quality with its interval, or a dash."""
+        if self.quality is None:
+            return fmt.DASH
+        value, low, high = (fmt.metric_value(end, self.metric) for end in (self.quality.value, self.quality.low, self.quality.high))
+        return f"{metric(self.metric).title} {value}{f' ({low}–{high})' if self.quality.stated else ''}"
+
 
 @dataclass(frozen=True)
 class Advice:
@@ -107,29 +115,15 @@ class Advice:
 
 
 @dataclass(frozen=True)
-class Claimed:
-    """A quality claim with the row and the group that it is about."""
-
-    claim: QualityClaim
-    row: ReportRow
-    group: CaseGroup
-
-    @property
-    def qualified(self) -> bool:
-        """Return whether the images are non-inferior and no rule excludes the row."""
-        return self.claim.non_inferior and not self.row.unranked
-
-
-@dataclass(frozen=True)
 class Evidence:
-    """Stored results of a model.
+    """Stored results of a model: ``groups``, those measured on the device (``here``, alike but for the batch), and the newest ``plan``.
 
-    ``here``: groups measured on the device, alike but for the batch; ``plan``: the newest plan of the model.
+    ``claims`` are those about each method that rest on most seeds, with the row and the group that they are about.
     """
 
     groups: tuple[CaseGroup, ...]
     here: tuple[CaseGroup, ...]
-    claims: Mapping[str, QualityClaim]
+    claims: Mapping[str, tuple[QualityClaim, ReportRow, CaseGroup]]
     plan: Mapping[str, Any]
 
     @classmethod
@@ -139,22 +133,32 @@ class Evidence:
         references: dict[str, Outcome] = {}
         plan: Mapping[str, Any] = {}
         sequential = False
-        for record in [] if store is None else [run for run in store.runs() if not run.is_comparison][:RECENT]:
+        records = [] if store is None else [run for run in store.runs() if not run.is_comparison][:RECENT]
+        for record in records:
             assert store is not None
-            outcomes = [outcome for outcome in store.outcomes(record.id) if outcome.case.model == wishes.model]
-            plan = plan or (record.plan_json if outcomes else {})
-            sequential = sequential or (bool(outcomes) and record.sequential)
-            for cell, members in _by_cell(outcomes).items():
+            if not (outcomes := [outcome for outcome in store.outcomes(record.id) if outcome.case.model == wishes.model]):
+                continue
+            plan, sequential = plan or record.plan_json, sequential or record.sequential
+            for cell, members in _by_cell(outcomes):
                 on_device = _is_on(wishes.gpu, record.environment.device, members[0].case.device_class)
                 if cell not in cells or (on_device and not cells[cell][0]):
                     cells[cell] = on_device, members
             references = {o.case.key: o for o in outcomes if o.case.role in ("other_seeds", "other_batch")} | references
         read = [outcome for _, members in cells.values() for outcome in members]
         margins = MARGINS if wishes.max_loss is None else Margins(wishes.max_loss, wishes.max_loss)
-        groups, claims = standing([*read, *references.values()] if read else [], margins, sequential=sequential)
+        groups, all_claims = standing([*read, *references.values()] if read else [], margins, sequential=sequential)
         groups = tuple(group for group in groups if group.full is not None and not group.searched)
         here = [group for cell, (on_device, _) in cells.items() if on_device for group in groups if group.case.cell == cell]
-        return cls(groups, _alike(here, wishes.batch), claims, plan)
+        first = next((group.case for group in here if group.case.batch == wishes.batch), here[0].case if here else None)
+        alike = [group for group in here if first and (group.case.dtype, group.case.engine, group.case.sampling)
+                 == (first.dtype, first.engine, first.sampling)]
+        claims: dict[str, tuple[QualityClaim, ReportRow, CaseGroup]] = {}
+        for group in groups:
+            for row in group.candidates:
+                claim, name = all_claims.get(row.case.key), identity(row.case)
+                if claim is not None and (name not in claims or claim.n > claims[name][0].n):
+                    claims[name] = claim, row, group
+        return cls(groups, tuple(alike), claims, plan)
 
     @property
     def cases(self) -> dict[str, Case]:
@@ -163,17 +167,6 @@ class Evidence:
         return {identity(row.case): row.case for group in self.groups for row in group.candidates
                 if row.ok and row.case.sampling == sampling and row.case.method in METHODS and not row.case.decoder}
 
-    @property
-    def claimed(self) -> dict[str, Claimed]:
-        """The claim of each method that rests on most seeds."""
-        claims: dict[str, Claimed] = {}
-        for group in self.groups:
-            for row in group.candidates:
-                claim, name = self.claims.get(row.case.key), identity(row.case)
-                if claim is not None and (name not in claims or claim.n > claims[name].claim.n):
-                    claims[name] = Claimed(claim, row, group)
-        return claims
-
     def row_values(self, value: str) -> dict[str, Any]:
         """Return a value of the rows of each method, such as its ``saving``, wherever it was measured."""
         return {identity(row.case): getattr(row, value) for group in reversed(self.groups) for row in group.candidates
@@ -181,9 +174,9 @@ class Evidence:
 
     def rates(self, gpu: str, dtype: str) -> Rates:
         """Return the rates stored with the results, else the data sheet's; a CPU is measured now."""
-        for group in self.here:
-            if (limit := group.full.limit if group.full else None) is not None:
-                return Rates(limit.bandwidth, limit.peak_flops)
+        stored = next((limit for group in self.here if group.full and (limit := group.full.limit) is not None), None)
+        if stored is not None:
+            return Rates(stored.bandwidth, stored.peak_flops)
         return device_rates(None, dtype) if gpu == CPU else limits.gpu(gpu, dtype)
 
 
@@ -202,127 +195,103 @@ def advise(wishes: Wishes, store: str | Path | None = DEFAULT_STORE, *, plugins:
         evidence = Evidence.read(source, wishes)
     plan = _plan(evidence.plan, entry, wishes)
     if not evidence.groups:
-        text = f"{FULL_CACHE}. No result of {wishes.model} is stored."
-        return Advice(text, "full", (), (), "", True, plan)
+        return Advice(f"{FULL_CACHE}. No result of {wishes.model} is stored.", "full", (), (), "", True, plan)
     full = (evidence.here or evidence.groups)[0].case
     if not evidence.here and wishes.gpu != CPU:
         full = replace(full, dtype="bfloat16")
-    forecaster = Forecaster(entry, full, evidence.rates(wishes.gpu, full.dtype), evidence.here)
-    return _Advisor(wishes, entry, evidence, forecaster).advice(plan)
+    forecaster = Forecaster(entry, full, evidence.rates(wishes.gpu, full.dtype), evidence.here, wishes.batch)
+    savings, unranked = evidence.row_values("saving"), evidence.row_values("unranked")
+    candidates, lines = [], {}
+    for key, case in evidence.cases.items():
+        forecast, (claim, row, group) = forecaster.candidate(case), evidence.claims.get(key, (None, None, None))
+        bound = forecast.basis == BOUND
+        qualified = claim is not None and claim.non_inferior and row is not None and not row.unranked
+        candidate = Candidate(key, replace(forecast.gain, confidence=0.0) if bound else forecast.gain, savings.get(key), qualified,
+                              wishes.met_by(forecast), forecast.basis == MEASURED, forecast.doubt)
+        why_not = candidate.doubt
+        if not qualified:
+            why_not = unranked.get(key, UNJUDGED) if claim is None or row is None else row.unranked or claim.why_not
+        elif not candidate.fits:
+            why_not = f"It does not fit: a batch takes {fmt.size(forecast.memory)}."
+        name = criterion(group) if group else ""
+        gain, has_interval = forecast.gain, forecast.gain.stated and not bound
+        candidates.append(candidate)
+        lines[key] = AdvisedMethod(
+            named(case), case.named, case.budget, gain.value, gain.low if has_interval else None, gain.high if has_interval else None,
+            forecast.allowed, candidate.saving, forecast.seconds, forecast.memory, forecast.basis, name,
+            row.quality.get(name) if row else None, why_not, forecast.no_speedup)
+    chosen = select(candidates, full_fits=wishes.met_by(forecaster.full))
+    order = sorted(candidates, key=lambda each: (chosen.best is None or each.key != chosen.best.key, -each.least_gain))
+    ranked = [lines[each.key] for each in order]
+    text = _Answer(wishes, entry.paradigm, evidence, chosen, lines, [lines[each.key] for each in candidates if each.qualified])
+    return Advice(
+        text.recommendation(forecaster.full), lines[chosen.best.key].name if chosen.best else "full",
+        tuple(line for line in ranked if not line.why_not), tuple(line for line in ranked if line.why_not),
+        seeds_that_decide([claim for claim, _, _ in evidence.claims.values()]), any(line.basis != MEASURED for line in ranked), plan)
 
 
 @dataclass
-class _Advisor:
-    """Compares the methods of a store."""
+class _Answer:
+    """The sentences of an answer. ``lines`` are all methods by identity, ``qualified`` those of equal quality."""
 
     wishes: Wishes
-    entry: ModelEntry
+    paradigm: str
     evidence: Evidence
-    forecaster: Forecaster
+    chosen: Selection
+    lines: Mapping[str, AdvisedMethod]
+    qualified: Sequence[AdvisedMethod]
 
-    def advice(self, plan: str) -> Advice:
-        cases, claimed, savings = self.evidence.cases, self.evidence.claimed, self.evidence.row_values("saving")
-        full = self.forecaster.full(self.wishes.batch)
-        forecasts = {key: self.forecaster.candidate(case, self.wishes.batch) for key, case in cases.items()}
-        candidates = [
-            Candidate(key, replace(forecast.gain, confidence=0.0) if forecast.basis == BOUND else forecast.gain, savings.get(key),
-                      key in claimed and claimed[key].qualified, self.wishes.met_by(forecast), forecast.basis == MEASURED, forecast.doubt)
-            for key, forecast in forecasts.items()]
-        chosen = select(candidates, full_fits=self.wishes.met_by(full))
-        lines = {each.key: self._advised(each, cases[each.key], forecasts[each.key], claimed.get(each.key)) for each in candidates}
-        order = sorted(candidates, key=lambda each: (chosen.best is None or each.key != chosen.best.key, -each.least_gain))
-        ranked = [lines[each.key] for each in order]
-        return Advice(
-            self._recommendation(chosen, candidates, lines, full, claimed), lines[chosen.best.key].name if chosen.best else "full",
-            tuple(line for line in ranked if not line.why_not), tuple(line for line in ranked if line.why_not),
-            seeds_that_decide([each.claim for each in claimed.values()]), any(line.basis != MEASURED for line in ranked), plan)
-
-    def _advised(self, candidate: Candidate, case: Case, forecast: Forecast, claimed: Claimed | None) -> AdvisedMethod:
-        name = criterion(claimed.group) if claimed else ""
-        has_interval = forecast.gain.stated and forecast.basis != BOUND
-        return AdvisedMethod(
-            named(case), case.named, case.budget, forecast.gain.value, forecast.gain.low if has_interval else None,
-            forecast.gain.high if has_interval else None, forecast.allowed, candidate.saving, forecast.seconds, forecast.memory,
-            forecast.basis,
-            name, claimed.row.quality.get(name) if claimed else None, self._why_not(candidate, forecast, claimed), forecast.no_speedup)
-
-    def _why_not(self, candidate: Candidate, forecast: Forecast, claimed: Claimed | None) -> str:
-        if not candidate.qualified:
-            unranked: str = self.evidence.row_values("unranked").get(candidate.key, UNJUDGED)
-            return unranked if claimed is None else claimed.row.unranked or claimed.claim.why_not
-        if not candidate.fits:
-            return f"It does not fit: a batch takes {fmt.size(forecast.memory)}."
-        return candidate.doubt
-
-    def _recommendation(
-        self, chosen: Selection, candidates: Sequence[Candidate], lines: Mapping[str, AdvisedMethod], full: Forecast,
-        claimed: Mapping[str, Claimed],
-    ) -> str:
-        """Return the recommendation and its reason."""
-        fits = self.wishes.met_by(full)
-        short = "" if fits else f"The full cache takes {fmt.size(full.memory)} for a batch of {full.batch}, which does not fit. "
-        if chosen.best is not None:
-            line = lines[chosen.best.key]
-            assert chosen.best.gain is not None
-            return (f"{short}Use {line.name}. {gain_in_words(chosen.best.gain)}{saving_in_words(line.saving, self.entry.paradigm)}, "
-                    f"quality loss below {claimed[chosen.best.key].claim.allowed}. {self._basis(line)}")
-        if short:
-            return f"{short}No non-inferior method is known to fit either: use a smaller batch.{_seeds_needed(claimed)}"
-        return f"{FULL_CACHE}. {self._reason(chosen, candidates, lines, claimed)}"
-
-    def _basis(self, line: AdvisedMethod) -> str:
-        where = f"on {self.wishes.gpu} at batch {self.wishes.batch}"
-        return (f"Measured {where}." if line.basis == MEASURED else
+    def recommendation(self, full: Forecast) -> str:
+        """Return the recommendation and its reason. ``full``: forecast of the full cache."""
+        batch, best = self.wishes.batch, self.chosen.best
+        too_large = f"The full cache takes {fmt.size(full.memory)} for a batch of {batch}, which does not fit. "
+        start = "" if self.wishes.met_by(full) else too_large
+        if best is not None and best.gain is not None:
+            line, where = self.lines[best.key], f"on {self.wishes.gpu} at batch {batch}"
+            basis = f"Measured {where}." if line.basis == MEASURED else (
                 f"Predicted, not measured {where}: bytes and FLOPs saved allow at most {fmt.times(line.allowed)}.")
+            return (f"{start}Use {line.name}. {gain_in_words(best.gain)}{saving_in_words(line.saving, self.paradigm)}, "
+                    f"quality loss below {self.evidence.claims[best.key][0].allowed}. {basis}")
+        if start:
+            return f"{start}No non-inferior method is known to fit either: use a smaller batch.{self._seeds_needed()}"
+        return f"{FULL_CACHE}. {self._reason()}"
 
-    def _reason(
-        self, chosen: Selection, candidates: Sequence[Candidate], lines: Mapping[str, AdvisedMethod], claimed: Mapping[str, Claimed],
-    ) -> str:
+    def _reason(self) -> str:
         """Return the reason for the full cache, and what would change it."""
-        if (most := max((line.allowed for line in lines.values()), default=0.0)) <= TOLERANCE:
-            limit = f"the largest roofline speedup on {self.wishes.gpu} is {fmt.times(most)}"
-            return f"No method gains at batch {self.wishes.batch}: {limit}."
-        if not claimed:
+        batch, gpu = self.wishes.batch, self.wishes.gpu
+        if (most := max((line.allowed for line in self.lines.values()), default=0.0)) <= TOLERANCE:
+            return f"No method gains at batch {batch}: the largest roofline speedup on {gpu} is {fmt.times(most)}."
+        claims = [claim for claim, _, _ in self.evidence.claims.values()]
+        if not claims:
             random = all(group.random for group in self.evidence.groups)
             return f"{why_unjudged(random=random)} Fidelity alone is never used for recommendations."
-        allowed = next(iter(claimed.values())).claim.allowed
-        qualified = [lines[each.key] for each in candidates if each.qualified]
-        if not qualified:
-            seeds = max(each.claim.n for each in claimed.values())
-            return f"No method is non-inferior at {seeds} seeds (margin {allowed}).{_seeds_needed(claimed)}"
-        reason = f"No method of equal quality is measured or predicted to be faster at batch {self.wishes.batch}."
-        bound = max((line for line in qualified if line.basis == BOUND), key=lambda line: line.gain, default=None)
+        if not self.qualified:
+            seeds = max(claim.n for claim in claims)
+            return f"No method is non-inferior at {seeds} seeds (margin {claims[0].allowed}).{self._seeds_needed()}"
+        reason = f"No method of equal quality is measured or predicted to be faster at batch {batch}."
+        bound = max((line for line in self.qualified if line.basis == BOUND), key=lambda line: line.gain, default=None)
         if bound is not None and bound.allowed > TOLERANCE:
-            unknown_speed = (f"its speedup on {self.wishes.gpu} is not known: {bound.no_speedup}" if bound.no_speedup else
-                             f"nothing of it was measured on {self.wishes.gpu}.")
-            return f"{reason} {bound.name} might gain up to {fmt.times(bound.allowed)}; {unknown_speed}"
-        if chosen.lean is None or self.entry.paradigm == MASKED:
+            why = f"its speedup on {gpu} is not known: {bound.no_speedup}" if bound.no_speedup else f"nothing of it was measured on {gpu}."
+            return f"{reason} {bound.name} might gain up to {fmt.times(bound.allowed)}; {why}"
+        lean = self.chosen.lean
+        if lean is None or self.paradigm == MASKED:
             return reason
-        saving = saving_in_words(chosen.lean.saving, self.entry.paradigm)
-        return f"{reason} If memory is the bottleneck, use {lines[chosen.lean.key].name}{saving}."
+        saving = saving_in_words(lean.saving, self.paradigm)
+        return f"{reason} If memory is the bottleneck, use {self.lines[lean.key].name}{saving}."
+
+    def _seeds_needed(self) -> str:
+        """Return a sentence on the number of seeds that would qualify a method, or nothing."""
+        needed = [claim.needed for claim, _, _ in self.evidence.claims.values() if not claim.non_inferior and claim.needed]
+        return f" About {min(needed)} seeds would show it of one, if its images went on like these." if needed else ""
 
 
-def quality_text(line: AdvisedMethod) -> str:
-    """Return the quality of a line with its interval, or a dash."""
-    if line.quality is None:
-        return fmt.DASH
-    value, low, high = (fmt.metric_value(end, line.metric) for end in (line.quality.value, line.quality.low, line.quality.high))
-    return f"{metric(line.metric).title} {value}{f' ({low}–{high})' if line.quality.stated else ''}"
-
-
-def _seeds_needed(claimed: Mapping[str, Claimed]) -> str:
-    """Return a sentence on the number of seeds that would qualify a method, or nothing."""
-    needed = min((each.claim.needed for each in claimed.values() if not each.claim.non_inferior and each.claim.needed), default=None)
-    return f" About {needed} seeds would show it of one, if its images went on like these." if needed else ""
-
-
-def _by_cell(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
-    """Return full caches and candidates by comparable group, without groups whose full cache failed."""
+def _by_cell(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, list[Outcome]]]:
+    """Yield full caches and candidates by comparable group, without groups whose full cache failed."""
     cells: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         if outcome.case.role in ("candidate", "baseline"):
             cells.setdefault(outcome.case.cell, []).append(outcome)
-    return {cell: members for cell, members in cells.items() if any(o.ok and o.case.role == "baseline" for o in members)}
+    yield from ((cell, members) for cell, members in cells.items() if any(o.ok and o.case.role == "baseline" for o in members))
 
 
 def _is_on(gpu: str, device: str, device_class: str) -> bool:
@@ -330,15 +299,6 @@ def _is_on(gpu: str, device: str, device_class: str) -> bool:
     if gpu == CPU or device_class == CPU:
         return gpu == device_class
     return gpu in device.lower().replace("-", " ").split()
-
-
-def _alike(groups: Sequence[CaseGroup], batch: int) -> tuple[CaseGroup, ...]:
-    """Return the groups with the dtype, engine and sampling of the group at the batch, else of the newest."""
-    if not groups:
-        return ()
-    first = next((group.case for group in groups if group.case.batch == batch), groups[0].case)
-    return tuple(group for group in groups
-                 if (group.case.dtype, group.case.engine, group.case.sampling) == (first.dtype, first.engine, first.sampling))
 
 
 def _plan(stored: Mapping[str, Any], entry: ModelEntry, wishes: Wishes) -> str:

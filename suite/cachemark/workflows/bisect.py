@@ -83,12 +83,14 @@ class _Hunt:
         if (culprit := _culprit(rows)) is None:
             failed = [r.reason for r in _failed(rows)]
             reason = "The ends cannot be compared" if failed else "The ends do not differ"
-            return self._found("", (), f"{reason}: {'; '.join(failed or [r.reason for r in rows if r.metric == TIME])}")
+            effect = f"{reason}: {'; '.join(failed or [r.reason for r in rows if r.metric == TIME])}"
+            return BisectResult(self.name, "", (), effect, len(self.pairs))
         half = abs((culprit.change or 1) - 1) / 2
         rule = Rule(min(max(self.delta, half), 0.9) if culprit.metric == TIME else 0.9, 1)
-        ended = search(repository, good, bad, lambda folder, commit: self._answer(culprit, folder, commit, rule))
-        last_row = next((row for commit, row in reversed(self.rows) if commit == ended.commit and row.metric == culprit.metric), culprit)
-        return self._found(ended.commit, ended.candidates, f"{last_row.metric}: {last_row.reason or last_row.verdict}")
+        commit, candidates = search(repository, good, bad, lambda folder, commit: self._answer(culprit, folder, commit, rule))
+        last_row = next((row for tried, row in reversed(self.rows) if tried == commit and row.metric == culprit.metric), culprit)
+        effect = f"{last_row.metric}: {last_row.reason or last_row.verdict}"
+        return BisectResult(self.name, commit, candidates, effect, len(self.pairs))
 
     def compared(self, code: str, commit: str, rule: Rule, once: bool = False) -> Sequence[Verdict]:
         """Compare the case at a commit with the good end; with ``once`` until a first pair has succeeded."""
@@ -110,21 +112,15 @@ class _Hunt:
             return SKIP
         return _answer(culprit, self.compared(code, commit, rule, once=culprit.metric not in (TIME, PEAK)))
 
-    def _found(self, commit: str, candidates: tuple[str, ...], effect: str) -> BisectResult:
-        return BisectResult(self.name, commit, candidates, effect, len(self.pairs))
-
 
 def _culprit(rows: Sequence[Verdict]) -> Verdict | None:
     """Return the row in which the bad end is worse: an exact metric if there is one, else the latency.
 
     Other wall times, such as the time of graph capture, are ignored: one pair of them is not enough.
     """
-    worse = [r for r in rows if (r.verdict == REGRESSED and not _wall_time(r.metric)) or (r.verdict == CHANGED and r.metric in HASHES)]
+    worse = [r for r in rows if (r.verdict == CHANGED and r.metric in HASHES) or (
+        r.verdict == REGRESSED and (r.metric == TIME or not is_metric(r.metric) or metric(r.metric).unit != "s"))]
     return min(worse, key=lambda r: (r.metric == TIME, r.metric != "status"), default=None)
-
-
-def _wall_time(name: str) -> bool:
-    return name != TIME and is_metric(name) and metric(name).unit == "s"
 
 
 def _failed(rows: Sequence[Verdict]) -> list[Verdict]:

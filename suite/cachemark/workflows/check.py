@@ -1,34 +1,32 @@
-"""Check of a run: against its baseline, by pairs, and by known incidents."""
+"""Check of a run against its baseline, by pairs and by known incidents, and the decisions of reviewers."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Literal
 
-from ..core.errors import CachemarkError, NothingMeasured, Unsupported
+from ..core.errors import NothingMeasured
 from ..core.spec import Case
 from ..core.units import TIME
 from ..core.verdicts import ENDED, JUDGED, REGRESSED
-from ..core.wording import count, on_one_line
+from ..core.wording import count
 from ..gate import baseline_check as gate
 from ..gate import baselines, incidents
 from ..gate import nights as ledger
+from ..gate.baselines import ListedBaseline
 from ..gate.comparison import COVERAGE, OTHER_METHODS
 from ..gate.incidents import BASELINE, PAIRS, Finding, Incident, IncidentNight
 from ..gate.nights import Night
 from ..plans import schema as plans
-from ..store import exchange
 from ..store.db import Store
 from ..store.exchange import Exchange
 from ..store.rows import RunRecord, Verdict
-from .git import commit_of, git, repository_of
+from .git import suspects
 from .session import DEFAULT_STORE, reading
-
-MOST_COMMITS = 8  # subjects of commits in a report of an incident
-TWO_MOMENTS = "two runs saw the machine at two moments; `cachemark compare` tests times in pairs"
 
 
 @dataclass(frozen=True)
@@ -136,30 +134,27 @@ def judge(
     return replace(paired, comparison=comparison, baseline=path)
 
 
-def judge_against(store: Store, run: RunRecord, other: RunRecord) -> tuple[RunJudgement, Exchange]:
-    """Compare a run with another run by their common cases; return the other run as an exchange file, too.
+def judge_in_pairs(store: Store, run: RunRecord, min_coverage: float | None = None, *, own: bool = False) -> RunJudgement:
+    """Judge a run by the newest comparison of its code, if there is one, or a comparison by its ``own`` verdicts.
 
-    Bytes, tokens and metrics of images are compared as with a baseline; times are not, since the runs measured at different moments. Raises
-    NothingMeasured without common cases, and Unsupported for a comparison, or for a run and itself.
+    ``min_coverage`` None is the comparison's own setting. Raises NothingMeasured for an incomplete comparison.
     """
-    if other.id == run.id:
-        raise Unsupported(f"Run {run.id} does not differ from itself.", remedy="Name another run.")
-    if run.is_comparison or other.is_comparison:
-        raise Unsupported("A comparison in pairs has two sides of its own.", remedy="Name runs of plans.")
-    facts = {"name": f"run {other.id}", "run": other.id, "plan": other.plan, "saved": other.started}
-    baseline = exchange.load(exchange.dump(store.outcomes(other.id), other.environment, other.code, **facts), f"Run {other.id}")
-    outcomes = store.outcomes(run.id)
-    comparison = gate.compare(baseline, outcomes, run.environment, in_pairs=lambda case: _better(case, baseline, run, None) or TWO_MOMENTS)
-    return RunJudgement(comparison, None, "", False, None), baseline
-
-
-def judge_in_pairs(store: Store, run: RunRecord, min_coverage: float | None = None) -> RunJudgement:
-    """Judge a run by the newest comparison of its code, if there is one, and by no baseline."""
-    nights = ledger.nights(store, run.plan, run.environment.machine_class)
-    mine = [night for night in nights if night.run.code.get("hash") == run.code.get("hash") and night.stated.get("alike") != OTHER_METHODS]
-    standing = ledger.standing(nights)
-    newest, record = replace(mine[-1], min_coverage=min_coverage) if mine else None, str(standing) if nights else ""
-    return RunJudgement(None, newest, record, standing.advisory, None, _history(nights, newest))
+    nights = ledger.nights(store, run.plan.removeprefix(ledger.COMPARISON) if own else run.plan, run.environment.machine_class)
+    if own:
+        nights = [night for night in nights if night.run.started <= run.started]
+        mine = [night for night in nights if night.run.id == run.id]
+        if not mine:
+            raise NothingMeasured(f"Comparison {run.id} is {run.state} and has no verdicts.", remedy="Rerun it: cachemark compare PLAN …")
+    else:
+        code = run.code.get("hash")
+        mine = [night for night in nights if night.run.code.get("hash") == code and night.stated.get("alike") != OTHER_METHODS]
+    standing, night = ledger.standing(nights), replace(mine[-1], min_coverage=min_coverage) if mine else None
+    history: list[str] = []
+    if night is not None:
+        delta = float(night.stated.get("delta", 0.1))
+        for config in [row.label for row in night.tally.rows if row.metric == TIME]:
+            history += ledger.history_lines(nights, config, delta)
+    return RunJudgement(None, night, str(standing) if nights else "", standing.advisory, None, tuple(history))
 
 
 def accepted_path(run: RunRecord) -> Path:
@@ -190,79 +185,6 @@ def _as_commands_name(run: RunRecord) -> tuple[str, str]:
     if file or name in plans.names():
         return file or name, ""
     return "PLAN", f"  (PLAN: the file of plan {name})"
-
-
-def judge_comparison(store: Store, run: RunRecord, min_coverage: float | None = None) -> RunJudgement:
-    """Evaluate a comparison on its own; ``min_coverage`` None is its own setting.
-
-    Raises NothingMeasured for an incomplete comparison.
-    """
-    nights = ledger.nights(store, run.plan.removeprefix(ledger.COMPARISON), run.environment.machine_class)
-    mine = [night for night in nights if night.run.id == run.id]
-    if not mine:
-        raise NothingMeasured(f"Comparison {run.id} is {run.state} and has no verdicts.", remedy="Rerun it: cachemark compare PLAN …")
-    earlier = [night for night in nights if night.run.started <= run.started]
-    standing = ledger.standing(earlier)
-    night = replace(mine[0], min_coverage=min_coverage)
-    return RunJudgement(None, night, str(standing), standing.advisory, None, _history(earlier, night))
-
-
-def _history(nights: list[Night], night: Night | None) -> tuple[str, ...]:
-    """Return lines about changes over the nights up to a comparison."""
-    if night is None:
-        return ()
-    configs, delta = [row.label for row in night.tally.rows if row.metric == TIME], float(night.stated.get("delta", 0.1))
-    return tuple(line for config in configs for line in ledger.history_lines(nights, config, delta))
-
-
-@dataclass(frozen=True)
-class Suspects:
-    """Commits after ``good``, the last good night, up to ``bad``: short name and subject, newest first.
-
-    Empty if the repository does not have them.
-    """
-
-    good: str
-    bad: str
-    commits: tuple[str, ...] = ()
-
-    @property
-    def range(self) -> str:
-        """The range in words."""
-        many = f" ({count(len(self.commits), 'commit')})" if self.commits else ""
-        return f"after {self.good}, up to {self.bad}{many}"
-
-    @property
-    def newest(self) -> list[str]:
-        """One line for each of the newest commits, and the number of others."""
-        more = [f"and {len(self.commits) - MOST_COMMITS} more"] if len(self.commits) > MOST_COMMITS else []
-        return [*self.commits[:MOST_COMMITS], *more]
-
-    def bisect(self, plan: str, case: str) -> str:
-        """Return the command that finds the commit."""
-        return shlex.join(["cachemark", "bisect", case, "--plan", plan, "--good", self.good, "--bad", self.bad])
-
-
-def suspects(incident: Incident, nights: Sequence[RunRecord], repository: Path | None = None) -> Suspects | None:
-    """Return the suspect commits of an incident among ``nights`` (newest first), or None.
-
-    Subjects come from ``repository`` (None: the one around this package).
-    """
-    since = next((k for k, night in enumerate(nights) if incident.since and night.started[:10] < incident.since), 1)
-    commits = [str(night.code.get("commit") or "")[:12] for night in nights]
-    bad = incident.onset or next(iter(commits), "")
-    good = next((commit for commit in commits[since:] if commit and commit != bad), "")
-    return Suspects(good, bad, _subjects(repository, good, bad)) if good and bad else None
-
-
-def _subjects(repository: Path | None, good: str, bad: str) -> tuple[str, ...]:
-    try:
-        folder = repository_of(repository)
-        first, last = (commit_of(folder, name) for name in (good, bad))
-        lines = git(folder, "log", "--format=%h %s", f"{first}..{last}").splitlines()
-    except CachemarkError:  # an installed copy, or commits of another repository
-        return ()
-    return tuple(on_one_line(text, 100) for text in lines)
 
 
 @dataclass(frozen=True)
@@ -328,16 +250,13 @@ def check(
     """
     with reading(store) as source:
         record, proposed = chosen(source, run), None
-        if record.is_comparison:
-            judgement = judge_comparison(source, record, min_coverage)
-        elif propose is not None and baseline is None and not accepted_path(record).exists():
+        if propose is not None and baseline is None and not record.is_comparison and not accepted_path(record).exists():
             proposed = baselines.propose(source, record.id, Path(propose))
-            judgement = judge_in_pairs(source, record, min_coverage)
+        if record.is_comparison or proposed is not None:
+            judgement = judge_in_pairs(source, record, min_coverage, own=record.is_comparison)
         else:
             judgement = judge(source, record, None if baseline is None else Path(baseline), threshold, min_coverage)
-        outcomes = [o for run_record in _records(source, record, judgement) for o in source.outcomes(run_record.id)]
-        nights = _nights(source, record)
-    cases = {o.case.key: o.case for o in outcomes}
+        cases, nights = _cases(source, record, judgement), nights_before(source, record)
     tonight = None if register is None else _updated(judgement, cases, Path(register), record)
     return CheckResult(record, judgement, tonight, proposed, nights)
 
@@ -346,19 +265,17 @@ def with_decisions(judgement: RunJudgement, store: Store, run: RunRecord, regist
     """Add the register's decisions about failing rows to the verdicts; the register is not changed."""
     if register is None:
         return judgement
-    cases = {o.case.key: o.case for record in _records(store, run, judgement) for o in store.outcomes(record.id)}
-    decisions = incidents.decisions(judgement.findings(cases), incidents.load(register), datetime.now(UTC).date())
-    return replace(judgement, decided=decisions)
+    findings = judgement.findings(_cases(store, run, judgement))
+    return replace(judgement, decided=incidents.decisions(findings, incidents.load(register), datetime.now(UTC).date()))
 
 
-def _records(store: Store, run: RunRecord, judgement: RunJudgement) -> list[RunRecord]:
-    """Return a run and the comparison of its code, the older first."""
-    night = judgement.night
-    records = {run.id: run} | ({night.run.id: store.run(night.run.id)} if night else {})
-    return [records[number] for number in sorted(records)]
+def _cases(store: Store, run: RunRecord, judgement: RunJudgement) -> dict[str, Case]:
+    """Return the cases of a run and of the comparison of its code by key, of the newer run where both have one."""
+    runs = {run.id, *([judgement.night.run.id] if judgement.night else [])}
+    return {o.case.key: o.case for number in sorted(runs) for o in store.outcomes(number)}
 
 
-def _nights(store: Store, run: RunRecord) -> tuple[RunRecord, ...]:
+def nights_before(store: Store, run: RunRecord) -> tuple[RunRecord, ...]:
     """Return the finished runs of a run's plan and class of machine, up to it, newest first."""
     series = run.plan, run.environment.machine_class
     return tuple(night for night in store.runs()
@@ -374,3 +291,49 @@ def _updated(judgement: RunJudgement, cases: Mapping[str, Case], register: Path,
     merged = incidents.merge(incidents.load(register), tonight, datetime.now(UTC).date(), delta, rows)
     incidents.save(register, merged.register)
     return merged
+
+
+# -- decisions of reviewers ---------------------------------------------------------------------------------------------
+def accept(
+    how: Literal["save", "promote", "rebase"], store: str | Path = DEFAULT_STORE, *, run: int | None = None,
+    root: Path = baselines.ROOT, name: str | None = None, reason: str = "", days: int = baselines.DAYS,
+) -> Path:
+    """Make a finished run (None: the newest) an accepted baseline below ``root`` and return its file.
+
+    ``save`` writes the first of its name and machine, ``promote`` replaces one of the same environment, ``rebase`` one of another and
+    starts a new series. It expires after ``days``, 0: never. Raises BadBaseline.
+    """
+    with Store.open(store, create=False) as target:
+        record = chosen(target, run)
+        if how == "save":
+            baselines.refuse_present(record, root, name)
+            return baselines.save(target, record.id, root, name, reason=reason, days=days)
+        return baselines.promote(target, record.id, root, name, reason=reason, days=days, upgraded=how == "rebase")
+
+
+def accepted(root: Path = baselines.ROOT) -> list[ListedBaseline]:
+    """List every baseline below ``root``."""
+    return baselines.list_(root)
+
+
+def known_incidents(register: Path) -> list[Incident]:
+    """List the incidents of a register."""
+    return incidents.load(register)
+
+
+def acknowledge_incident(register: Path, key: str, who: str, until: date | None, link: str = "") -> None:
+    """Record who decided on an incident, and until when; without ``until`` it is accepted as it is."""
+    incidents.save(register, incidents.acknowledge(incidents.load(register), key, who, until, link))
+
+
+def baseline_commit(store: Store | str | Path = DEFAULT_STORE, *, run: int | None = None, baseline: str | Path | None = None) -> str:
+    """Return the commit of the baseline of a run (None: the newest).
+
+    Raises BadBaseline without a baseline, and NothingMeasured if it was not measured at a clean commit.
+    """
+    with reading(store) as source:
+        accepted_baseline = baselines.load(baseline or accepted_path(chosen(source, run)))
+    if accepted_baseline.code.get("dirty") or not (commit := str(accepted_baseline.code.get("commit") or "")):
+        raise NothingMeasured(f"{accepted_baseline.source} was measured in no commit, or in a changed working tree: there is nothing to "
+                              "compare with.", remedy="Promote a run of a commit: cachemark baseline promote --reason …")
+    return commit

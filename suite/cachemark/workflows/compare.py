@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..core.errors import BadPlan, NothingMeasured
 from ..core.files import PACKAGE
@@ -122,17 +122,12 @@ def compare(
         return planned, planned
 
     timed, imaged = configs(images, timed_side), None if samples == 0 else configs(samples or 0, image_side)
-    with Store.open(store) as target, machine.places() as places, _sides(trial, cases, commits, environments, repository) as sides:
-        compared = _identified(sides, timed, imaged, places, machine.device)
+    alike = SAME if commits else OTHER_NUMERICS if environments else OTHER_METHODS
+    names = commits or environments or cases
+    assert names is not None
+    with Store.open(store) as target, machine.places() as places, _requests(trial, commits, environments, repository) as requests:
+        compared = _identified(names, requests, alike, timed, imaged, places, machine.device)
         return _PairedRun(loaded, compared, target, terms, places, on_pair).run(machine.device)
-
-
-class _Sides(NamedTuple):
-    """Names and requests of both sides, and how alike they must be (:mod:`cachemark.gate.comparison`)."""
-
-    names: tuple[str, str]
-    trials: tuple[TrialRequest, TrialRequest]
-    alike: str
 
 
 @dataclass(frozen=True)
@@ -169,42 +164,41 @@ def _equal(side: Side, names: Sequence[str]) -> Iterator[tuple[Side, Side]]:
 
 
 @contextmanager
-def _sides(
-    trial: TrialRequest, cases: tuple[str, str] | None, commits: tuple[str, str] | None, environments: tuple[str, str] | None,
-    repository: Path | None,
-) -> Iterator[_Sides]:
-    """Yield both sides; commits are checked out until the end of the block."""
+def _requests(
+    trial: TrialRequest, commits: tuple[str, str] | None, environments: tuple[str, str] | None, repository: Path | None,
+) -> Iterator[tuple[TrialRequest, TrialRequest]]:
+    """Yield the requests of both sides; commits are checked out until the end of the block."""
     if commits:
         with checkouts(repository_of(repository), commits) as (old, new):
-            yield _Sides(commits, (replace(trial, code=code_of(old, commits[0])), replace(trial, code=code_of(new, commits[1]))), SAME)
+            yield replace(trial, code=code_of(old, commits[0])), replace(trial, code=code_of(new, commits[1]))
     elif environments:
         old_python, new_python = (replace(trial, python=python, code=str(PACKAGE.parent)) for python in environments)
-        yield _Sides(environments, (old_python, new_python), OTHER_NUMERICS)
-    elif cases:
-        yield _Sides(cases, (trial, trial), OTHER_METHODS)
+        yield old_python, new_python
+    else:
+        yield trial, trial
 
 
 def _identified(
-    sides: _Sides, timed: tuple[Configs, Configs], imaged: tuple[Configs, Configs] | None, executor: Executor, device: str,
+    names: tuple[str, str], requests: tuple[TrialRequest, TrialRequest], alike: str, timed: tuple[Configs, Configs],
+    imaged: tuple[Configs, Configs] | None, executor: Executor, device: str,
 ) -> ComparedSides:
     """Return both sides with their environments; refuse an unfair comparison before the first pair.
 
     Two environments with equal fingerprints count as one.
     """
-    names, trials, alike = sides
-    identities = [executor.identify(trials[0], device)]
-    identities.append(identities[0] if trials[1] == trials[0] else executor.identify(trials[1], device))
-    where, code = (identities[0][0], identities[1][0]), (identities[0][1], identities[1][1])
+    first = executor.identify(requests[0], device)
+    second = first if requests[1] == requests[0] else executor.identify(requests[1], device)
+    where = first[0], second[0]
     for name, planned in timed[0].items():
         refuse_unequal(planned.case, timed[1][name].case, where)
     if alike == OTHER_NUMERICS and where[0].fingerprint == where[1].fingerprint:
         alike = SAME
-    before, after = (Side(names[n], timed[n], trials[n]) for n in (0, 1))
+    before, after = (Side(names[n], timed[n], requests[n]) for n in (0, 1))
     images = None
     if imaged:
-        first, second = (Side(names[n], imaged[n], replace(trials[n], task=Task.IMAGES)) for n in (0, 1))
-        images = first, second
-    return ComparedSides(before, after, alike, where, code, images)
+        images = (Side(names[0], imaged[0], replace(requests[0], task=Task.IMAGES)),
+                  Side(names[1], imaged[1], replace(requests[1], task=Task.IMAGES)))
+    return ComparedSides(before, after, alike, where, (first[1], second[1]), images)
 
 
 @dataclass
@@ -294,8 +288,7 @@ class _PairedRun:
     def _keep(self, pair: Pair, names: tuple[str, str], what: str) -> None:
         """Store both sides of a pair and report it."""
         pair_facts = {"run": self.run_id, "configuration": pair.config, "number": pair.number, "swapped": pair.swapped,
-                      "redone": pair.redone,
-                      "what": what}
+                      "redone": pair.redone, "what": what}
         trial = f"{pair.config}, {'pair' if what == 'times' else what} {pair.number}"
         for side, outcome, name in (("before", pair.before, names[0]), ("after", pair.after, names[1])):
             facts = {**outcome.facts, "pair": {**pair_facts, "side": side, "name": name}}

@@ -98,19 +98,15 @@ def _advice(facts: dict[str, Any], torch_cuda: str | None) -> Iterator[str]:
     for device, noise in facts.get("noise", {}).items():
         if noise["score"] > NOISY:
             yield f"Repeats scatter by {noise['score']:.1%} on {device}: a change below {noise['sees']:.0%} cannot be seen with 8 pairs."
-    yield from _about_gpus(facts["gpus"])
-    if facts["gpus"] and torch_cuda is None:
-        newest = facts["gpus"][0]["cuda up to"]
-        yield f"torch is built for the CPU, but there is a GPU. Install a torch built for CUDA {newest} or older."
-    elif "cuda" not in facts:
-        yield "torch sees no CUDA device; measurements run on the CPU, under a machine class of their own."
-
-
-def _about_gpus(gpus: list[dict[str, Any]]) -> Iterator[str]:
-    for gpu in gpus:
+    for gpu in facts["gpus"]:
         name = f"{gpu['name']} ({gpu['uuid'][:12]})"
         if gpu["processes"]:
             processes = ", ".join(map(str, gpu["processes"]))
             yield f"{name}: process {processes} computes on it, and cases there would end as 'contended'. End it, or name another --gpu."
         if (gpu["celsius"] or 0) >= HOT:
             yield f"{name}: {gpu['celsius']} °C. It will slow itself down; look at its cooling, or measure later."
+    if facts["gpus"] and torch_cuda is None:
+        newest = facts["gpus"][0]["cuda up to"]
+        yield f"torch is built for the CPU, but there is a GPU. Install a torch built for CUDA {newest} or older."
+    elif "cuda" not in facts:
+        yield "torch sees no CUDA device; measurements run on the CPU, under a machine class of their own."

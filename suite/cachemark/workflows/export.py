@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ..core.errors import Infrastructure, NothingMeasured, Unsupported
+from ..core.errors import NothingMeasured, Unsupported
 from ..core.files import replacing
-from ..gate import baselines
-from .check import RunJudgement, chosen, judge, judge_in_pairs, with_decisions
+from .check import RunJudgement, accepted_path, chosen, judge, judge_in_pairs, with_decisions
 from .report import baseline_of, table_view
 from .results import Run
-from .session import DEFAULT_STORE, reading
+from .session import DEFAULT_STORE, reading, writing
 
 if TYPE_CHECKING:
     from ..export.asv import Written
-    from ..store.rows import RunRecord
 
 Format = Literal["markdown", "latex", "csv", "junit", "figures"]
 
@@ -54,8 +52,23 @@ def export(
     if form == "figures":
         from ..export import figures
 
-        return Exported(files=tuple(figures.write(table_view(stored.record, stored.outcomes), _needed(path), width)))
-    text = _junit(stored, baseline, register) if form == "junit" else _as_document(form, stored, samples, columns, methods)
+        if path is None:
+            raise Unsupported("This format is written to files, and no path was given.", remedy="Name a file or a folder.")
+        return Exported(files=tuple(figures.write(table_view(stored.record, stored.outcomes), Path(path), width)))
+    if form == "junit":
+        text = _junit(stored, baseline, register)
+    elif form == "csv":
+        from ..export import frames
+
+        with reading(stored.store) as source:
+            text = frames.csv((frames.samples_frame if samples else frames.frame)(source, stored.id))
+    else:
+        from ..export import documents, tables
+
+        view = table_view(stored.record, stored.outcomes)
+        columns = tables.headline(view) if not columns and form == "latex" else columns
+        chosen_tables = tables.tables(view, () if "all" in columns else columns, methods)
+        text = {"markdown": documents.markdown, "latex": documents.latex}[form](chosen_tables)
     return Exported(text, (put(text, path),) if path is not None else ())
 
 
@@ -79,6 +92,17 @@ def step_texts(
     view = table_view(stored.record, stored.outcomes)
     return StepTexts(github.summary(view, compared), github.comment(view, compared),
                      tuple(github.workflow_commands(compared)) if compared else ())
+
+
+def _junit(run: Run, baseline: str | Path | None, register: str | Path | None) -> str:
+    from ..export import junit
+
+    if run.record.is_comparison:
+        raise Unsupported(f"Run {run.id} is a comparison, which has no JUnit form.",
+                          remedy=f"Name another run with --run, or judge it with: cachemark check --run {run.id}")
+    judgement = _judgement(run, baseline_of(run.record, baseline) or accepted_path(run.record), register)
+    assert judgement is not None, "there is a baseline"
+    return junit.junit(judgement, run.record.plan)
 
 
 def _judgement(run: Run, path: Path | None, register: str | Path | None) -> RunJudgement | None:
@@ -112,53 +136,13 @@ def image_grid(
     stored = Run(store, run)
     with reading(stored.store) as source:
         png = grid(stored.outcomes, source.artifacts.read, cases, model)
-    try:
-        with replacing(Path(path)) as part:
-            part.write_bytes(png)
-    except OSError as error:
-        raise Infrastructure(f"{path} cannot be written: {error.strerror}.", remedy="Name another file.") from error
+    with writing(path), replacing(Path(path)) as part:
+        part.write_bytes(png)
     return Path(path)
 
 
 def put(text: str, path: str | Path, *, append: bool = False) -> Path:
     """Write or append a text to a file. Raises Infrastructure."""
-    try:
-        with Path(path).open("a" if append else "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-    except OSError as error:
-        raise Infrastructure(f"{path} cannot be written: {error.strerror}.", remedy="Name another file.") from error
-    return Path(path)
-
-
-def _junit(run: Run, baseline: str | Path | None, register: str | Path | None) -> str:
-    from ..export import junit
-
-    judgement = _judgement(run, _judged_by(run.record, baseline), register)
-    assert judgement is not None, "there is a baseline, or it was said that there is none"
-    return junit.junit(judgement, run.record.plan)
-
-
-def _as_document(form: Format, run: Run, samples: bool, columns: Sequence[str], methods: Sequence[str]) -> str:
-    from ..export import documents, frames, tables
-
-    if form == "csv":
-        with reading(run.store) as source:
-            return frames.csv((frames.samples_frame if samples else frames.frame)(source, run.id))
-    view = table_view(run.record, run.outcomes)
-    if not columns and form == "latex":
-        columns = tables.headline(view)
-    chosen_tables = tables.tables(view, () if "all" in columns else columns, methods)
-    return {"markdown": documents.markdown, "latex": documents.latex}[form](chosen_tables)
-
-
-def _judged_by(record: RunRecord, baseline: str | Path | None) -> Path:
-    if record.is_comparison:
-        raise Unsupported(f"Run {record.id} is a comparison, which has no JUnit form.",
-                          remedy=f"Name another run with --run, or judge it with: cachemark check --run {record.id}")
-    return baseline_of(record, baseline) or baselines.path_of(baselines.ROOT, record.environment.machine_class, record.plan)
-
-
-def _needed(path: str | Path | None) -> Path:
-    if path is None:
-        raise Unsupported("This format is written to files, and no path was given.", remedy="Name a file or a folder.")
+    with writing(path), Path(path).open("a" if append else "w", encoding="utf-8", newline="\n") as file:
+        file.write(text)
     return Path(path)

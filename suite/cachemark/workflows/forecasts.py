@@ -4,39 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 
 from ..analysis.case_group import CaseGroup
 from ..analysis.report_row import ReportRow
 from ..cache.codec import codec
-from ..cache.layout import Layout
-from ..core.errors import Unsupported
 from ..core.limits import Rates
 from ..core.spec import Case, canonical
 from ..core.units import PEAK, TIME
-from ..models.costs import case_bill
 from ..models.protocol import ModelEntry
-from ..roofline.bill import ParameterCounts
+from ..roofline.bill import bill
 from ..roofline.memory import allocated, weight_bytes
-from ..roofline.operations import Bill
 from ..stats.intervals import Interval
 from ..trial.child.bench import method_factory
+from .roofline import operation_counts
 
-MEASURED, PREDICTED, BOUND = "measured", "predicted", "bound"  # what a forecast stands on
+MEASURED, PREDICTED, BOUND = "measured", "predicted", "bound"  # what a forecast is based on
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Speed and memory of a case at a ``batch``.
+    """Speed and memory of a case at a batch.
 
-    ``gain`` is the speedup over the full cache at this batch, ``allowed`` its roofline bound; ``seconds`` and ``memory`` (bytes, weights
-    included) are per batch. ``basis``: measured, predicted, or only bounded. ``doubt``: why the gain is implausible; ``no_speedup``: why a
-    measured case has none.
+    ``gain`` is the speedup over the full cache, ``allowed`` its roofline bound; ``seconds`` and ``memory`` (bytes, weights included) are
+    per batch. ``basis``: measured, predicted, or only bounded. ``doubt``: why the gain is implausible; ``no_speedup``: why a measured case
+    has none.
     """
 
-    batch: int
     gain: Interval
     allowed: float
     seconds: float
@@ -52,95 +47,62 @@ def identity(case: Case) -> str:
 
 
 class Forecaster:
-    """Forecasts for the cases of one model, sampling and dtype, from ``groups`` measured on one device."""
+    """Forecasts at one batch for the cases of one model, sampling and dtype, from ``groups`` measured on one device.
 
-    def __init__(self, entry: ModelEntry, full: Case, rates: Rates, groups: Sequence[CaseGroup]) -> None:
-        self._entry, self._full, self._rates, self._groups = entry, full, rates, groups
-        self._bills: dict[tuple[str, int], Bill] = {}
+    ``full``: forecast of the full cache. Raises Unsupported for a model without a FLOP model.
+    """
 
-    def full(self, batch: int) -> Forecast:
-        """Return the forecast of the full cache."""
-        least = self.roofline_time(self._full, batch)
-        near = min((row for row in (group.full for group in self._groups) if row and row.median(TIME)),
-                   key=lambda row: _apart(row.case.batch, batch), default=None)
-        unchanged = Interval(1.0, 1.0, 1.0, 0.0, 0)
-        memory = self._memory(self._full, batch, near)
+    def __init__(self, entry: ModelEntry, case: Case, rates: Rates, groups: Sequence[CaseGroup], batch: int) -> None:
+        self._entry, self._case, self._rates, self._groups, self._batch = entry, case, rates, groups, batch
+        self._counts = operation_counts(entry)
+        self._seconds: dict[tuple[str, int], float] = {}
+        near = min((row for row in (group.full for group in groups) if row and row.median(TIME)), key=self._distance, default=None)
+        seconds, basis = self._roofline_time(case, batch), BOUND
+        if near is not None:
+            latency, basis = near.median(TIME) or 0.0, MEASURED if near.case.batch == batch else PREDICTED
+            slower = max(latency / self._roofline_time(case, near.case.batch), 1.0)
+            seconds = latency if basis == MEASURED else seconds * slower
+        self.full = Forecast(Interval(1.0, 1.0, 1.0, 0.0, 0), 1.0, seconds, self._memory(case, near), basis)
+
+    def candidate(self, case: Case) -> Forecast:
+        """Return the forecast of a method with its parameters, from its row at the nearest batch."""
+        mine, allowed = identity(case), self._allowed(case, self._batch)
+        measured = sorted((row for group in self._groups for row in group.candidates if row.ok and identity(row.case) == mine),
+                          key=self._distance)
+        near = next((row for row in measured if row.speedup is not None), None)
         if near is None:
-            return Forecast(batch, unchanged, 1.0, least, memory, BOUND)
-        latency = near.median(TIME) or 0.0
-        if near.case.batch == batch:
-            return Forecast(batch, unchanged, 1.0, latency, memory, MEASURED)
-        slower = max(latency / self.roofline_time(self._full, near.case.batch), 1.0)
-        return Forecast(batch, unchanged, 1.0, least * slower, memory, PREDICTED)
+            row = measured[0] if measured else None
+            seconds = row.median(TIME) if row and row.case.batch == self._batch else None
+            return Forecast(Interval(allowed, allowed, allowed, 0.0, 0), allowed, seconds or self.full.seconds / allowed,
+                            self._memory(case, row), BOUND, no_speedup=row.no_speedup if row else "")
+        assert near.speedup is not None
+        memory = self._memory(case, near)
+        if near.case.batch == self._batch:
+            return Forecast(near.speedup, allowed, near.median(TIME) or 0.0, memory, MEASURED, near.implausible)
+        there = self._allowed(case, near.case.batch)
+        value, low = (allowed * min(end / there, 1.0) for end in (near.speedup.value, near.speedup.low))
+        gain = Interval(value, low, allowed, near.speedup.confidence, near.speedup.n)
+        return Forecast(gain, allowed, self.full.seconds / value, memory, PREDICTED, near.implausible)
 
-    def candidate(self, case: Case, batch: int) -> Forecast:
-        """Return the forecast of a method with its parameters."""
-        full, allowed = self.full(batch), self.allowed(case, batch)
-        measured = sorted(self._measured(case), key=lambda pair: _apart(pair[1].case.batch, batch))
-        near = next(((group, row) for group, row in measured if row.speedup is not None), None)
-        if near is None:
-            return self._bound(case, full, allowed, measured[0][1] if measured else None)
-        _, row = near
-        assert row.speedup is not None
-        memory = self._memory(case, batch, row)
-        if row.case.batch == batch:
-            return Forecast(batch, row.speedup, allowed, row.median(TIME) or 0.0, memory, MEASURED, row.implausible)
-        there = self.allowed(case, row.case.batch)
-        value, low = (allowed * min(end / there, 1.0) for end in (row.speedup.value, row.speedup.low))
-        gain = Interval(value, low, allowed, row.speedup.confidence, row.speedup.n)
-        return Forecast(batch, gain, allowed, full.seconds / value, memory, PREDICTED, row.implausible)
+    def _distance(self, row: ReportRow) -> float:
+        """Return the larger of two batches over the smaller."""
+        return max(row.case.batch / self._batch, self._batch / row.case.batch)
 
-    def _bound(self, case: Case, full: Forecast, allowed: float, row: ReportRow | None) -> Forecast:
-        """Return the forecast of a case without a known speedup; ``row``: its measurement, if any."""
-        batch, latency = full.batch, row.median(TIME) if row and row.case.batch == full.batch else None
-        why = "" if row is None else row.no_speedup
-        return Forecast(batch, Interval(allowed, allowed, allowed, 0.0, 0), allowed, latency or full.seconds / allowed,
-                        self._memory(case, batch, row), BOUND, no_speedup=why)
+    def _allowed(self, case: Case, batch: int) -> float:
+        return self._roofline_time(self._case, batch) / self._roofline_time(case, batch)
 
-    def allowed(self, case: Case, batch: int) -> float:
-        """Return the roofline bound on the speedup over the full cache."""
-        return self.roofline_time(self._full, batch) / self.roofline_time(case, batch)
-
-    def roofline_time(self, case: Case, batch: int) -> float:
-        """Return the roofline time of a batch in seconds."""
-        return self._bill(case, batch).roofline_time(self._rates)
-
-    def _measured(self, case: Case) -> list[tuple[CaseGroup, ReportRow]]:
-        mine = identity(case)
-        return [(group, row) for group in self._groups for row in group.candidates if row.ok and identity(row.case) == mine]
-
-    def _memory(self, case: Case, batch: int, near: ReportRow | None) -> int:
-        """Return bytes: weights plus the scaled peak of the nearest batch, else plus the method's allocation."""
-        layout = self._layout(batch)
-        weights = weight_bytes(layout, self._counts)
-        peak = near.median(PEAK) if near is not None else None
-        if near is not None and peak is not None:
-            return weights + round(peak * batch / near.case.batch)
-        return weights + allocated(method_factory(case)(), layout, codec(case.codec))
-
-    @cached_property
-    def _counts(self) -> ParameterCounts:
-        if (parts := self._entry.parameter_counts()) is None:
-            raise _uncounted(self._entry.name)
-        return parts
-
-    def _layout(self, batch: int) -> Layout:
-        return replace(self._entry.shape(self._full.sampling, batch), dtype=getattr(torch, self._full.dtype))
-
-    def _bill(self, case: Case, batch: int) -> Bill:
+    def _roofline_time(self, case: Case, batch: int) -> float:
         key = identity(case), batch
-        if key not in self._bills:
-            total = case_bill(replace(case, batch=batch, dtype=self._full.dtype), self._entry, method_factory(case)())
-            if total is None:
-                raise _uncounted(case.model)
-            self._bills[key] = total
-        return self._bills[key]
+        if key not in self._seconds:
+            layout = replace(self._entry.shape(case.sampling, batch), dtype=getattr(torch, self._case.dtype))
+            costs = bill(method_factory(case)(), layout, self._counts, codec=codec(case.codec))
+            self._seconds[key] = costs.roofline_time(self._rates)
+        return self._seconds[key]
 
-
-def _uncounted(model: str) -> Unsupported:
-    return Unsupported(f"No FLOP model for {model}.", remedy="Set parameter_counts in its ModelEntry.")
-
-
-def _apart(first: int, second: int) -> float:
-    """Return the larger of two batches over the smaller."""
-    return max(first / second, second / first)
+    def _memory(self, case: Case, near: ReportRow | None) -> int:
+        """Return bytes: weights plus the scaled peak of the nearest batch, else plus the method's allocation."""
+        layout = replace(self._entry.shape(self._case.sampling, self._batch), dtype=getattr(torch, self._case.dtype))
+        weights, peak = weight_bytes(layout, self._counts), near.median(PEAK) if near is not None else None
+        if near is not None and peak is not None:
+            return weights + round(peak * self._batch / near.case.batch)
+        return weights + allocated(method_factory(case)(), layout, codec(case.codec))

@@ -28,9 +28,8 @@ from ..metrics.compute.image_bytes import nearest_bytes
 from ..plans.expand import Planned, expand
 from ..plans.schema import Plan
 from ..trial.child.bench import Bench, case_job
-from ..workflows import publications
 from .session import Machine
-from .weights import fetch
+from .weights import fetch, of_model
 
 HUB = "hf:"  # before the name of a repository on Hugging Face
 SHOWN = 64  # images of a grid, at most
@@ -108,16 +107,16 @@ class ImageModel:
         axes = {"budgets": [_own_budget(method, self.paradigm) if budget is None else budget], "codecs": [codec], "decoders": [decoder],
                 "sampling": sampling}
         with tempfile.TemporaryDirectory() as folder:
-            planned = self._plan(len(drawn), {"name": method, **parameters}, axes, _prompt_file(texts, folder))
+            file = Path(folder, "prompts.txt")
+            file.write_text("\n".join(" ".join(text.split()) for text in texts) + "\n", encoding="utf-8")
+            planned = self._plan(len(drawn), {"name": method, **parameters}, axes, str(file) if texts else "")
             bench = self._bench(planned)
-        return _generate(planned, bench, self._labels(labels, len(drawn), bench), drawn)
-
-    def _labels(self, labels: Sequence[int] | None, count: int, bench: Bench) -> list[int]:
+        classes = bench.entry.classes
         if labels is None:
-            return subset(smallest_subset(count), bench.entry.classes).labels[:count]
-        if wrong := [label for label in labels if not 0 <= label < bench.entry.classes]:
-            raise UnknownName(f"{self.name} has no class {wrong[0]}.", remedy=f"Use labels 0 … {bench.entry.classes - 1}.")
-        return list(labels)
+            labels = subset(smallest_subset(len(drawn)), classes).labels[:len(drawn)]
+        if wrong := [label for label in labels if not 0 <= label < classes]:
+            raise UnknownName(f"{self.name} has no class {wrong[0]}.", remedy=f"Use labels 0 … {classes - 1}.")
+        return _generate(planned, bench, list(labels), drawn)
 
     def _plan(self, samples: int, method: Any, axes: dict[str, Any], prompts: str) -> Planned:
         """The case of a method with every parameter resolved."""
@@ -155,7 +154,7 @@ def load(
 
 def _published(name: str, repository: str, decoder_weights: str | Path) -> tuple[str | Path, str | Path]:
     """Download the files that a model was published with; the paths of its weights."""
-    repositories = [each.origin.name for each in publications.of_model(name) if each.origin.on_hub]
+    repositories = [each.origin.name for each in of_model(name) if each.origin.on_hub]
     if repository not in repositories:
         raise unknown(f"repository of {name}", repository, repositories)
     paths = fetch(name)
@@ -180,15 +179,6 @@ def _seeds(seeds: Sequence[int] | int | None, images: int | None) -> list[int]:
     if any(not 0 <= seed < 2**31 for seed in drawn):
         raise BadPlan(f"A seed of {drawn} is out of range.", remedy="Use seeds 0 … 2147483647.")
     return drawn
-
-
-def _prompt_file(prompts: Sequence[str], folder: str) -> str:
-    """Write the prompts to a file, one per line, and return its name for a plan; empty without prompts."""
-    if not prompts:
-        return ""
-    file = Path(folder) / "prompts.txt"
-    file.write_text("\n".join(" ".join(text.split()) for text in prompts) + "\n", encoding="utf-8")
-    return str(file)
 
 
 def _generate(planned: Planned, bench: Bench, labels: list[int], drawn: list[int]) -> Generated:

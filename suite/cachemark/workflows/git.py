@@ -1,9 +1,10 @@
-"""Commits of a repository: checkouts in separate folders, and ``git bisect``."""
+"""Commits of a repository: checkouts in separate folders, ``git bisect``, and the suspects of an incident."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -13,8 +14,12 @@ from pathlib import Path
 
 from ..core.errors import CachemarkError
 from ..core.files import PACKAGE
+from ..core.wording import count, on_one_line
+from ..gate.incidents import Incident
+from ..store.rows import RunRecord
 
 GOOD, BAD, SKIP = "good", "bad", "skip"
+MOST_COMMITS = 8  # subjects of commits in a report of an incident
 _ONLY_SKIPPED = "only 'skip'ped commits left"
 _REMEDY = "Leave the worktree of the bisection alone while it runs, and try again."
 _FOUND = re.compile(r"^([0-9a-f]{40}) is the first bad commit", re.M)
@@ -84,36 +89,23 @@ def code_of(folder: Path, name: str = "") -> str:
     return str(folders[0])
 
 
-@dataclass(frozen=True)
-class Searched:
-    """Result of a bisection: the first bad commit, or the candidates that skipped commits leave.
-
-    ``commit`` is empty if there are several candidates (``candidates``); ``steps`` holds every tried commit with its answer.
-    """
-
-    commit: str
-    candidates: tuple[str, ...]
-    steps: tuple[tuple[str, str], ...]
-
-
-def search(repository: Path, good: str, bad: str, judge: Callable[[Path, str], str]) -> Searched:
-    """Find the first bad commit between two.
+def search(repository: Path, good: str, bad: str, judge: Callable[[Path, str], str]) -> tuple[str, tuple[str, ...]]:
+    """Return the first bad commit between two; if skipped commits leave several candidates, an empty text and the candidates.
 
     ``judge(folder, commit)`` returns ``good``, ``bad`` or ``skip``. Raises CachemarkError if ``good`` is not an ancestor of ``bad``.
     """
     good, bad = commit_of(repository, good), commit_of(repository, bad)
     if good == bad or git(repository, "merge-base", good, bad) != good:
         raise CachemarkError(f"{good[:12]} is not an ancestor of {bad[:12]}.", remedy="Set --good to an older commit of the same branch.")
+    tried = set[str]()
     with checkouts(repository, [bad]) as (folder,), _bisecting(folder, good, bad) as output:
-        steps: list[tuple[str, str]] = []
         while not (match := _FOUND.search(output)) and _ONLY_SKIPPED not in output.lower():
             commit = git(folder, "rev-parse", "HEAD")
-            if commit in (tried for tried, _ in steps):
+            if commit in tried:
                 raise CachemarkError(f"git bisect came back to {commit[:12]}, which was tested already.", remedy=_REMEDY)
-            steps.append((commit, judge(folder, commit)))
-            output = _answered(folder, steps[-1][1])
-        candidates = () if match else tuple(re.findall(r"^([0-9a-f]{40})$", output, re.M))
-        return Searched(match[1] if match else "", candidates, tuple(steps))
+            tried.add(commit)
+            output = _answered(folder, judge(folder, commit))
+    return (match[1], ()) if match else ("", tuple(re.findall(r"^([0-9a-f]{40})$", output, re.M)))
 
 
 @contextmanager
@@ -138,3 +130,51 @@ def _answered(folder: Path, answer: str) -> str:
     if done.returncode and not (done.returncode == 2 and _ONLY_SKIPPED in output.lower()):
         raise CachemarkError(f"git bisect {answer} failed: {' '.join(output.split())}", remedy=_REMEDY)
     return output
+
+
+# -- the commits behind an incident -------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Suspects:
+    """Commits after ``good``, the last good night, up to ``bad``: short name and subject, newest first.
+
+    Empty if the repository does not have them.
+    """
+
+    good: str
+    bad: str
+    commits: tuple[str, ...] = ()
+
+    @property
+    def range(self) -> str:
+        """The range in words."""
+        many = f" ({count(len(self.commits), 'commit')})" if self.commits else ""
+        return f"after {self.good}, up to {self.bad}{many}"
+
+    @property
+    def newest(self) -> list[str]:
+        """One line for each of the newest commits, and the number of others."""
+        more = [f"and {len(self.commits) - MOST_COMMITS} more"] if len(self.commits) > MOST_COMMITS else []
+        return [*self.commits[:MOST_COMMITS], *more]
+
+    def bisect(self, plan: str, case: str) -> str:
+        """Return the command that finds the commit."""
+        return shlex.join(["cachemark", "bisect", case, "--plan", plan, "--good", self.good, "--bad", self.bad])
+
+
+def suspects(incident: Incident, nights: Sequence[RunRecord], repository: Path | None = None) -> Suspects | None:
+    """Return the suspect commits of an incident among ``nights`` (newest first), or None.
+
+    Subjects come from ``repository`` (None: the one around this package).
+    """
+    since = next((k for k, night in enumerate(nights) if incident.since and night.started[:10] < incident.since), 1)
+    commits = [str(night.code.get("commit") or "")[:12] for night in nights]
+    bad = incident.onset or next(iter(commits), "")
+    good = next((commit for commit in commits[since:] if commit and commit != bad), "")
+    if not (good and bad):
+        return None
+    try:
+        folder = repository_of(repository)
+        lines = git(folder, "log", "--format=%h %s", f"{commit_of(folder, good)}..{commit_of(folder, bad)}").splitlines()
+    except CachemarkError:  # an installed copy, or commits of another repository
+        lines = []
+    return Suspects(good, bad, tuple(on_one_line(text, 100) for text in lines))

@@ -57,14 +57,10 @@ def bisect(first: int, attempt: Callable[[int], Outcome], most: int = MOST) -> L
     while high <= most and fits(high):
         low, high = high, high * 2
     high = min(high, most + 1)
-    while _out_of_memory(tried) and high - low > 1:
+    while high - low > 1 and all(outcome.ok or outcome.status is Status.OOM for outcome in tried.values()):
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return Largest(low, tried)
-
-
-def _out_of_memory(tried: dict[int, Outcome]) -> bool:
-    return all(outcome.ok or outcome.status is Status.OOM for outcome in tried.values())
 
 
 def outcome(planned: Planned, largest: Largest) -> Outcome:

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..analysis.report_row import names_of
 from ..core import seeds
 from ..core.errors import BadPlan, CachemarkError, Infrastructure, NothingMeasured, unknown
 from ..core.result import DISTURBED, Outcome
-from ..core.spec import MAX_BATCH, QUALITY_PASS, Case, shown_label
+from ..core.spec import MAX_BATCH, QUALITY_PASS, shown_label
 from ..gate.comparison import PairOfOutcomes
 from ..plans.expand import Planned, expand
 from ..plans.schema import Plan
@@ -40,22 +41,19 @@ def image_side(planned: Planned, samples: int = 0) -> Planned:
     More images than the plan has come from a larger subset that starts with the same seeds. The evaluation is marked, so that the result is
     not reused for the plan's own case. Raises BadPlan if the series has fewer seeds.
     """
-    case = planned.case
+    case, series = planned.case, series_of(planned.case.seeds)
+    sizes = {size: name for name, size in seeds.SIZES.items() if series_of(name) == series and size >= seeds.SIZES[case.seeds]}
+    if samples > max(sizes):
+        raise BadPlan(f"{samples} images at the seeds of {case.seeds!r} were requested; its series has {max(sizes)}.",
+                      remedy=f"Use {max(sizes)} or fewer, or name seeds of the measuring series under [fidelity], such as \"s256\".")
     evaluation = {key: value for key, value in case.evaluation.items() if key != QUALITY_PASS} | {ONLY: "images"}
-    case = replace(case, evaluation=evaluation, seeds=_reaching(case.seeds, samples), samples=samples or case.samples)
+    subset = next(name for size, name in sizes.items() if size >= samples)
+    case = replace(case, evaluation=evaluation, seeds=subset, samples=samples or case.samples)
     return replace(planned, case=case, feature_cache=None, full_features=None)
 
 
-def _reaching(subset: str, samples: int) -> str:
-    series = {name: size for name, size in seeds.SIZES.items() if _series(name) == _series(subset) and size >= seeds.SIZES[subset]}
-    if large_enough := next((name for name, size in series.items() if size >= samples), None):
-        return large_enough
-    most = max(series.values())
-    raise BadPlan(f"{samples} images at the seeds of {subset!r} were requested; its series has {most}.",
-                  remedy=f"Use {most} or fewer, or name seeds of the measuring series under [fidelity], such as \"s256\".")
-
-
-def _series(subset: str) -> str:
+def series_of(subset: str) -> str:
+    """Return the series of seeds that a subset belongs to: ``s`` for ``s256``."""
     return subset.rstrip(f"{string.digits}k")
 
 
@@ -74,34 +72,13 @@ def configs_of(
         raise NothingMeasured(f"Plan {plan.name} asks for nothing but the largest batch, which is searched for and not compared.",
                               remedy='Set a batch in one of its blocks, such as: batch = 8')
     cases = dict(zip(names_of([p.case for p in fixed]), fixed, strict=True))
-    labels_of = {name: _labels(name, planned.case) for name, planned in cases.items()}
+    labels_of = {name: {title.removeprefix(start) for start in ("", f"{p.case.model} ")
+                        for title in (name, p.case.title, p.case.full_title)}
+                 for name, p in cases.items()}
     for label in labels:
         if not any(label in own for own in labels_of.values()):
             raise unknown("case", label, [label for own in labels_of.values() for label in own])
     return {name: side(planned, images) for name, planned in cases.items() if not labels or labels_of[name] & set(labels)}
-
-
-def _labels(name: str, case: Case) -> set[str]:
-    return {title.removeprefix(start) for title in (name, case.title, case.full_title) for start in ("", f"{case.model} ")}
-
-
-def names_of(cases: Sequence[Case]) -> list[str]:
-    """Name each case by model and label, and where several share these, by the conditions that differ, such as ``, batch 8``."""
-    conditions = [_conditions(case) for case in cases]
-    namesakes: dict[str, list[dict[str, Any]]] = {}
-    for case, own in zip(cases, conditions, strict=True):
-        namesakes.setdefault(case.title, []).append(own)
-    return [", ".join([case.title, *_apart(own, namesakes[case.title])]) for case, own in zip(cases, conditions, strict=True)]
-
-
-def _apart(conditions: Mapping[str, Any], alternatives: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [f"{name} {value}" for name, value in conditions.items() if any(other.get(name) != value for other in alternatives)]
-
-
-def _conditions(case: Case) -> dict[str, Any]:
-    settings = case.to_json()
-    return {name: value for name, value in {**settings, **settings["sampling"], **settings["parameters"]}.items()
-            if name not in ("sampling", "parameters", "evaluation", "role", "decoder")}
 
 
 def sides_of(
@@ -113,24 +90,18 @@ def sides_of(
     if no model has both labels.
     """
     labels = shown_label(labels[0]), shown_label(labels[1])
-    sides = [configs_of(plan, device, [label], images, side) for label in labels]
-    pairs = {_pair_name(name, p.case, labels): (p, other) for name, p in sides[0].items() if (other := _counterpart(p, sides))}
-    if not pairs:
+    first, second = (configs_of(plan, device, [label], images, side) for label in labels)
+    before, after = dict[str, Planned](), dict[str, Planned]()
+    for config, planned in first.items():
+        ours, theirs = ([p for p in each.values() if p.case.model == planned.case.model] for each in (first, second))
+        same = [p for p in theirs if p.case.cell == planned.case.cell] or (theirs if len(ours) == len(theirs) == 1 else [])
+        if same:
+            name = f"{planned.case.model} {labels[0]} → {labels[1]}{config.removeprefix(planned.case.title)}"
+            before[name], after[name] = planned, same[0]
+    if not before:
         raise CachemarkError(f"No model of plan {plan.name} has both {labels[0]!r} and {labels[1]!r}.",
                              remedy="Name two cases of one model; see them with: cachemark explain PLAN")
-    before, after = ({name: pair[side] for name, pair in pairs.items()} for side in (0, 1))
     return before, after
-
-
-def _counterpart(planned: Planned, sides: Sequence[Configs]) -> Planned | None:
-    ours, theirs = ([p for p in side.values() if p.case.model == planned.case.model] for side in sides)
-    same = [p for p in theirs if p.case.cell == planned.case.cell]
-    return same[0] if same else theirs[0] if len(ours) == len(theirs) == 1 else None
-
-
-def _pair_name(name: str, case: Case, labels: tuple[str, str]) -> str:
-    conditions = name.removeprefix(case.title)
-    return f"{case.model} {labels[0]} → {labels[1]}{conditions}"
 
 
 @dataclass(frozen=True)

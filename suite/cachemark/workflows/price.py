@@ -1,30 +1,110 @@
-"""The cost of a plan before it runs, and the deadline of a run."""
+"""Which cases of a plan must run and why, what they cost, the deadline of a run, and its remaining time."""
 
 from __future__ import annotations
 
 import shutil
+import threading
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from ..core import limits
 from ..core.errors import Infrastructure
 from ..core.limits import Rates
+from ..core.result import Environment, Outcome
+from ..core.spec import MAX_BATCH, Case
 from ..machine.environment import environment
 from ..machine.rates import rate
+from ..methods.base import calibrations
+from ..methods.base.calibrations import Calibrated, even
+from ..methods.registry import METHODS
+from ..models.protocol import ModelEntry
+from ..models.registry import MODELS
 from ..plans.deadline import Deadline
 from ..plans.expand import Planned, expand
-from ..plans.price import STARTUP, bill, price, without_missing
-from ..plans.schema import Plan, prepare
+from ..plans.price import STARTUP, batches, bill, price, without_missing
+from ..plans.reuse import result_key, result_parts
+from ..plans.schema import Cells, MethodTable, Plan, prepare
 from ..store.db import Store
 from ..trial.executors.local import Executor
-from .explain import decide
-from .max_batch import limited
-from .session import Machine, opened
-from .stand_ins import with_stand_ins
+from . import max_batch
+from .roofline import known_parameters
+from .session import DEFAULT_STORE, Machine, checked, opened
+
+DONE = "done: same case, code, metric definitions and numerics"
 
 
+# -- what must run ------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Decision:
+    """A case with its result key, whether it is ``stored`` already, and the ``reason`` if :func:`explain` was asked for it."""
+
+    planned: Planned
+    stored: bool
+    reason: str = ""
+
+    @property
+    def case(self) -> Case:
+        """The identity of the case."""
+        return self.planned.case
+
+
+def explain(
+    plan: Plan | str | Path, store: str | Path = DEFAULT_STORE, *, machine: Machine | str = "cpu", plugins: Sequence[str | Path] = (),
+    methods: Sequence[str] = (), fresh: bool = False,
+) -> list[Decision]:
+    """Return for each case of a plan the reason why it would run, or why not; nothing is run."""
+    machine, _, _, cases = checked(plan, machine, plugins, methods)
+    here = environment(machine.device, machine.threads)
+    with opened(store) as source:
+        decisions = decide(max_batch.limited(cases, machine.memory_cap), source, here, fresh=fresh, memory_cap=machine.memory_cap)
+        return [replace(decision, reason=DONE if decision.stored else _why_run(decision.planned, source)) for decision in decisions]
+
+
+def decide(
+    cases: Sequence[Planned], store: Store | None, here: Environment, *, fresh: bool = False, memory_cap: int = 0,
+) -> list[Decision]:
+    """Return every case with its result key, and whether the store has an outcome with that key.
+
+    With ``fresh`` none counts as stored, and never a search that a deadline ended. ``memory_cap`` is a part of the key, since what fitted
+    without it need not fit under it.
+    """
+    decisions = []
+    for planned in cases:
+        parts = result_parts(planned.case, here) | ({"memory_cap": str(memory_cap)} if memory_cap else {})
+        key = result_key(parts)
+        outcome = None if fresh or store is None else store.find(key)
+        planned = replace(planned, result_key=key, result_parts=parts)
+        decisions.append(Decision(planned, outcome is not None and not max_batch.unfinished(outcome)))
+    return decisions
+
+
+def _why_run(planned: Planned, store: Store | None) -> str:
+    refused = planned.unsupported_reason
+    return _why_missing(planned, store) + (f"; it will be unsupported: {refused}" if refused else "")
+
+
+def _why_missing(planned: Planned, store: Store | None) -> str:
+    if store is None:
+        return "nothing is stored yet"
+    latest = store.latest_for_case(planned.case.key)
+    if latest is None:
+        near = [differences for _, differences in store.nearest(planned.case, 1)]
+        fields = ", ".join(f"{name} ({then!r} → {now!r})" for each in near for name, (then, now) in list(each.items())[:3])
+        return f"no such case; the nearest stored one differs in {fields}" if near else "no such case"
+    if not latest.ok:
+        return f"last time it ended as {latest.status}"
+    then: dict[str, Any] = dict(latest.facts.get("result_parts", {}))
+    now = planned.result_parts
+    if changed := [name for name in {**now, **then} if then.get(name) != now.get(name)]:
+        return f"changed since: {', '.join(changed)}"
+    return "last time a deadline ended its search" if max_batch.unfinished(latest) else "--fresh"
+
+
+# -- the cost -----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class ModelPrice:
     """The cost of a model's cases: device hours, bytes of disk, and peak device memory in bytes.
@@ -70,54 +150,145 @@ def price_list(
     """Estimate the cost of the cases that ``store`` does not have, on this machine or on the GPU ``on``."""
     machine, (loaded, _) = Machine.of(machine), prepare(plan, plugins, methods)
     bare, missing = without_missing(loaded)
-    todo = limited(expand(with_stand_ins(loaded, bare), "cuda" if on else machine.device), machine.memory_cap)
+    cells = [_calibrated(own) if own.weights != planned.weights else own for planned, own in zip(loaded.cells, bare.cells, strict=True)]
+    cases = expand(bare.model_copy(update={"cells": cells}), "cuda" if on else machine.device)
+    to_run = cases = max_batch.limited(cases, machine.memory_cap)
     with opened(None if on else store) as source:
-        to_run, before = _left(todo, source, machine)
-        cost = bill(loaded, to_run, partial(_rates, machine.device, machine.threads, on), before, missing)
+        before: Callable[[str], float | None] = lambda key: None  # noqa: E731
+        if source is not None:
+            here = environment(machine.device, machine.threads)
+            to_run = [d.planned for d in decide(cases, source, here, memory_cap=machine.memory_cap) if not d.stored]
+            before = partial(source.seconds, machine_class=here.machine_class)
+        rates = cache(partial(limits.gpu, on) if on else partial(rate, machine.device, machine.threads))
+        cost = bill(loaded, to_run, rates, before, missing)
     models = []
     for model in dict.fromkeys(p.case.model for p in to_run):
-        own = [p for p in to_run if p.case.model == model]
-        prices = [cost.prices[p.case.key] for p in own]
-        models.append(ModelPrice(model, len(own), cost.hours(to_run, model), sum(p.stored for p in prices), sum(p.disk for p in prices),
+        prices = [cost.prices[p.case.key] for p in to_run if p.case.model == model]
+        models.append(ModelPrice(model, len(prices), cost.hours(to_run, model), sum(p.stored for p in prices), sum(p.disk for p in prices),
                                  max(p.memory for p in prices)))
-    return PriceList(loaded.name, on or machine.device, len(todo), len(to_run), tuple(models), tuple(missing),
-                     shutil.disk_usage(Path.cwd()).free, tuple((p.case.title, p.idle_reason) for p in todo if p.idle_reason))
+    return PriceList(loaded.name, on or machine.device, len(cases), len(to_run), tuple(models), tuple(missing),
+                     shutil.disk_usage(Path.cwd()).free, tuple((p.case.title, p.idle_reason) for p in cases if p.idle_reason))
 
 
-def deadline(seconds: float | None, store: Store, machine: Machine, places: Executor) -> Deadline | None:
-    """Return a deadline in so many seconds, or None.
+def _calibrated(block: Cells) -> Cells:
+    """Return a block whose weights are missing with assumed calibrations, for methods that need one."""
+    if block.model not in MODELS:
+        return block
+    entry: ModelEntry = MODELS.get(block.model)
+    layout = entry.shape(entry.presets["paper"], 1)
+
+    def assumed(method: str | MethodTable) -> str | MethodTable:
+        named = MethodTable(name=method) if isinstance(method, str) else method
+        cls = METHODS.get(named.name) if named.name in METHODS else None
+        if cls is None or layout.paradigm not in cls.paradigms:
+            return method
+        parameters = known_parameters(cls, entry)
+        if not parameters and issubclass(cls, Calibrated):
+            name, facts = calibrations.named(cls.name, even(layout, cls.name))
+            lacking = {table: _zeros(shape) for table, shape in cls().tables(facts, layout).items() if table not in facts}
+            parameters = {"calibration": calibrations.remember(cls.name, {**facts, **lacking}) if lacking else name}
+        return MethodTable.model_validate({**parameters, **named.model_dump()}) if parameters else method
+
+    budgets = [assumed(budget) if isinstance(budget, str | MethodTable) else budget for budget in block.budgets]
+    return block.model_copy(update={"methods": [assumed(method) for method in block.methods], "budgets": budgets})
+
+
+def _zeros(shape: Sequence[int]) -> Any:
+    return [_zeros(shape[1:]) for _ in range(shape[0])] if shape else 0.0
+
+
+# -- the time of a run --------------------------------------------------------------------------------------------------
+def deadline(seconds: float, store: Store, machine: Machine, executor: Executor) -> Deadline:
+    """Return a deadline in so many seconds.
 
     It estimates a case by its stored duration, else by its roofline time at the rates of this run.
     """
-    if seconds is None:
-        return None
-    here = places.environment(machine.device, machine.threads)
+    here = executor.environment(machine.device, machine.threads)
 
     def priced(planned: Planned) -> tuple[float, bool]:
-        cost = price(planned, lambda dtype: _known(planned.rates, machine.device), store.seconds(planned.case.key, here.machine_class))
+        def known(dtype: str) -> Rates:
+            if planned.rates is None:
+                raise Infrastructure(f"The rates of {machine.device} cannot be measured, so costs cannot be estimated.",
+                                     remedy="See `cachemark doctor`.")
+            return planned.rates
+
+        cost = price(planned, known, store.seconds(planned.case.key, here.machine_class))
         return cost.seconds, cost.stored
 
     return Deadline(seconds, priced, startup=STARTUP)
 
 
-@cache
-def _rates(device: str, threads: int, card: str, dtype: str) -> Rates:
-    """Return the data-sheet rates of a card, else the measured rates of the device."""
-    if card:
-        return limits.gpu(card, dtype)
-    return rate(device, threads, dtype)
+@dataclass
+class _Progress:
+    """Two times of a running case, and the images that it has generated."""
+
+    began: float
+    last: float
+    done: float = 0.0
 
 
-def _known(rates: Rates | None, device: str) -> Rates:
-    if rates is None:
-        raise Infrastructure(f"The rates of {device} cannot be measured, so costs cannot be estimated.", remedy="See `cachemark doctor`.")
-    return rates
+class TimeLeft:
+    """The remaining time of a run: stored seconds of each case, else its images at the pace so far.
 
+    ``planned``: the cases to run; ``stored(key)``: the seconds that a case took before, or None. Methods may be called from several
+    threads, one per device.
+    """
 
-def _left(todo: list[Planned], store: Store | None, machine: Machine) -> tuple[list[Planned], Callable[[str], float | None]]:
-    """Return the cases that are not stored, and the stored seconds of a case by its key."""
-    if store is None:
-        return todo, lambda key: None
-    here = environment(machine.device, machine.threads)
-    decisions = decide(todo, store, here, memory_cap=machine.memory_cap)
-    return [decision.planned for decision in decisions if not decision.stored], lambda key: store.seconds(key, here.machine_class)
+    def __init__(
+        self, planned: Sequence[Planned] = (), stored: Callable[[str], float | None] = lambda key: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock, self._lock, self._at_once = clock, threading.RLock(), 1
+        self._left = {each.case.key: each for each in planned if not each.unsupported_reason}
+        self._stored = {key: stored(key) for key in self._left}
+        self._images = {key: sum(size * times for size, times in batches(each, forced=1.0)) for key, each in self._left.items()}
+        self._running: dict[str, _Progress] = {}
+        self._pace: dict[str, tuple[float, float]] = {}  # images and seconds of each model, and of all under the empty name
+
+    def started(self, planned: Planned) -> None:
+        """Note that a case starts, for the first time or again."""
+        with self._lock:
+            self._running[planned.case.key] = _Progress(self._clock(), self._clock())
+            self._at_once = max(self._at_once, len(self._running))
+
+    def advanced(self, planned: Planned, images: float) -> None:
+        """Note that a case has generated another batch of ``images``."""
+        with self._lock:
+            now, case = self._clock(), self._running.get(planned.case.key)
+            if case is None:
+                return
+            for name in (planned.case.model, ""):
+                all_images, seconds = self._pace.get(name, (0.0, 0.0))
+                self._pace[name] = all_images + images, seconds + now - case.last
+            case.done, case.last = case.done + images, now
+
+    def ended(self, outcome: Outcome) -> None:
+        """Note that a case has ended."""
+        with self._lock:
+            key = outcome.case.key
+            if outcome.ok and key in self._running and key in self._left:
+                self.advanced(self._left[key], max(self._images[key] - self._running[key].done, 0.0))
+            self._left.pop(key, None)
+            self._running.pop(key, None)
+
+    def fraction(self, key: str) -> float:
+        """Return the fraction of a case that is done: 0 before it starts, below 1 while it runs."""
+        with self._lock:
+            case, images = self._running.get(key), self._images.get(key)
+            return min(0.99, case.done / images) if case and images else 0.0
+
+    def seconds(self) -> float | None:
+        """Return the seconds until all cases have ended; None if unknown, or for a batch search."""
+        with self._lock:
+            estimates = [self._remaining(key, each.case) for key, each in self._left.items()]
+            known = [seconds for seconds in estimates if seconds is not None]
+            return sum(known) / self._at_once if known and len(known) == len(estimates) else None
+
+    def _remaining(self, key: str, case: Case) -> float | None:
+        images, seconds = self._pace.get(case.model) or self._pace.get("") or (0.0, 0.0)
+        total = self._stored[key]
+        if MAX_BATCH in case.evaluation or (total is None and not images):
+            return None
+        total = self._images[key] * seconds / images if total is None else total
+        began = self._running[key].began if key in self._running else self._clock()
+        return max(total - (self._clock() - began), 0.0)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from .pairs import Pair, PairRunner, Side, configs_of, measure
 from .session import Machine
 
 OnCheck = Callable[[str, KitResult], None]
+UNHEARD: OnCheck = lambda name, result: None  # noqa: E731
 OnStep = Callable[[str], None]
 REGISTRATION = {  # how a plug-in registers a thing of each kind
     "methods": "@cachemark.method('name')", "models": "cachemark.models.registry.MODELS.add('name')",
@@ -43,12 +43,8 @@ DELTA, SLOWER = 0.20, 0.60  # minimum effect, and the slowdown of the slowed sid
 EQUAL, SLOWED = "A/A test", "slowed side"
 
 
-def _ignore(name: str, result: KitResult) -> None:
-    pass
-
-
 # -- the kit --------------------------------------------------------------------------------------------------------------
-def prove_method(named: str | Path, *, parameters: Mapping[str, Any] | None = None, on_check: OnCheck = _ignore) -> list[KitReport]:
+def prove_method(named: str | Path, *, parameters: Mapping[str, Any] | None = None, on_check: OnCheck = UNHEARD) -> list[KitReport]:
     """Run every check of the kit on a method, or on all methods of a Python file, on one thread.
 
     ``parameters`` are set in addition to those of a budget. ``on_check`` is called with the name and each result. Raises UnknownName,
@@ -57,7 +53,7 @@ def prove_method(named: str | Path, *, parameters: Mapping[str, Any] | None = No
     return _prove("methods", named, dict(parameters or {}), on_check)
 
 
-def prove_model(named: str | Path, *, weights: str = "", decoder_weights: str = "", on_check: OnCheck = _ignore) -> list[KitReport]:
+def prove_model(named: str | Path, *, weights: str = "", decoder_weights: str = "", on_check: OnCheck = UNHEARD) -> list[KitReport]:
     """Run every check of the kit on a model, or on all models of a Python file.
 
     See :func:`prove_method`.
@@ -65,7 +61,7 @@ def prove_model(named: str | Path, *, weights: str = "", decoder_weights: str = 
     return _prove("models", named, {"weights": weights, "decoder_weights": decoder_weights}, on_check)
 
 
-def prove_metric(named: str | Path, *, on_check: OnCheck = _ignore) -> list[KitReport]:
+def prove_metric(named: str | Path, *, on_check: OnCheck = UNHEARD) -> list[KitReport]:
     """Run every check of the kit on a metric of a plug-in, or on all metrics of a Python file.
 
     See :func:`prove_method`. Raises Unsupported for a built-in metric.
@@ -102,25 +98,18 @@ def planned_checks(kind: installed.Kind, named: str | Path, options: Mapping[str
 
 
 def _prove(kind: installed.Kind, named: str | Path, options: Mapping[str, Any], on_check: OnCheck) -> list[KitReport]:
-    reports = []
+    reports, threads = [], torch.get_num_threads()
     for name, checks in planned_checks(kind, named, options).items():
         results = []
-        with _single_thread():
+        torch.set_num_threads(1)
+        try:
             for check in checks:
                 results.append(check.run())
                 on_check(name, results[-1])
+        finally:
+            torch.set_num_threads(threads)
         reports.append(KitReport(plugins.TABLES[kind].kind, name, tuple(results)))
     return reports
-
-
-@contextmanager
-def _single_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 # -- the gate -------------------------------------------------------------------------------------------------------------
@@ -158,7 +147,11 @@ def _pairs(planned: Planned, request: TrialRequest, executor: Executor, on_step:
     """Measure an A/A test and a slowed side in the same processes, and judge them by the same rule."""
     before = {EQUAL: _delayed(planned, 0.0, 3), SLOWED: _delayed(planned, 0.0, 4)}
     on_step("How long does a generation take?")
-    seconds = SLOWER * _latency(before, request, executor)
+    outcome = measure([Side("before", before, request)], [EQUAL], executor)[0][EQUAL]  # in a process of its own
+    if (latency := outcome.median(TIME)) is None:
+        last = (outcome.log.strip().splitlines() or [str(outcome.status)])[-1]
+        raise Infrastructure(f"The self-test's model does not run here: {last}", remedy="See: cachemark doctor")
+    seconds = SLOWER * latency
     after = {EQUAL: before[EQUAL], SLOWED: _delayed(planned, seconds, 4)}
     rule = Rule(DELTA, 2)
     most = max(rule.interims[-1], rule.interims[0] + rule.fresh)
@@ -176,16 +169,6 @@ def _delayed(planned: Planned, wait: float, images: int) -> Planned:
     """Return the case with this delay; cases of one process differ in their number of generations."""
     case = replace(planned.case, parameters={**planned.case.parameters, "wait": wait}, repeats=images)
     return replace(planned, case=case)
-
-
-def _latency(configs: Mapping[str, Planned], request: TrialRequest, executor: Executor) -> float:
-    """Return the seconds of a generation without delay, from its own process."""
-    outcome = measure([Side("before", configs, request)], [EQUAL], executor)[0][EQUAL]
-    seconds = outcome.median(TIME)
-    if seconds is None:
-        last = (outcome.log.strip().splitlines() or [str(outcome.status)])[-1]
-        raise Infrastructure(f"The self-test's model does not run here: {last}", remedy="See: cachemark doctor")
-    return seconds
 
 
 def _proof(row: Verdict, must_regress: bool) -> Proof:

@@ -20,7 +20,7 @@ from ..analysis import report_view
 from ..analysis.public import public_outcomes, public_run, public_verdicts, scrubbed
 from ..analysis.report_view import ReportView
 from ..analysis.run_history import MOST, HistoryNight
-from ..core.errors import Infrastructure, NothingMeasured
+from ..core.errors import NothingMeasured
 from ..core.files import NAME
 from ..core.result import Outcome
 from ..core.spec import digest
@@ -34,8 +34,8 @@ from ..stats.changepoints import ChangePoint
 from ..store.db import Store
 from ..store.exchange import Exchange
 from ..store.rows import RunRecord, Verdict
-from .check import ENDED, RunJudgement, chosen, judge, judge_against, judge_comparison, with_decisions
-from .session import DEFAULT_STORE, reading
+from .check import ENDED, RunJudgement, chosen, judge, judge_in_pairs, with_decisions
+from .session import DEFAULT_STORE, reading, writing
 
 ROOMS = ("core", "stats", "gate", "analysis", "report")  # whose code decides what a page shows
 _SIDES = ("after", "before")
@@ -79,26 +79,19 @@ class PairedVerdicts:
 
 def report(
     store: Store | str | Path = DEFAULT_STORE, path: str | Path = "report.html", *, run: int | None = None,
-    baseline: str | Path | None = None, against: int | None = None, public: bool = False, register: str | Path | None = None,
+    baseline: str | Path | None = None, public: bool = False, register: str | Path | None = None,
 ) -> Report:
     """Write the report of a run (default: the newest) to ``path``.
 
-    The run is compared with the run ``against``, else with ``baseline`` (default: the accepted one, for shared cases). Earlier runs of its
-    plan are its history; ``register`` holds decisions on regressions. ``public`` omits hosts, users and paths. Raises Infrastructure if the
-    file cannot be written, NothingMeasured if no case is shared with a given baseline or run, and Unsupported for a run against itself or a
-    comparison.
+    The run is compared with ``baseline`` (default: the accepted one, for shared cases). Earlier runs of its plan are its history;
+    ``register`` holds decisions on regressions. ``public`` omits hosts, users and paths. Raises Infrastructure if the file cannot be
+    written, and NothingMeasured if no case is shared with a given baseline.
     """
     with reading(store) as source, _without_collector():
         record, incidents = chosen(source, run), None if register is None else Path(register)
-        if against is not None:
-            view = _view(source, record, None, public, incidents, source.run(against))
-        else:
-            view = (_view if baseline else _view_or_bare)(source, record, baseline_of(record, baseline), public, incidents)
-        try:
+        view = _view(source, record, baseline_of(record, baseline), public, incidents, required=bool(baseline))
+        with writing(path, "Name another file: cachemark report PATH"):
             return Report(render.write(view, path), record.id)
-        except OSError as error:
-            raise Infrastructure(f"{path} cannot be written: {error.strerror}.",
-                                 remedy="Name another file: cachemark report PATH") from error
 
 
 def site(
@@ -110,27 +103,24 @@ def site(
     A page is rebuilt if its run, a comparison of its plan, its baseline, its incidents, an anchor or the report's code changed.
     """
     folder, now, made, incidents = Path(folder), datetime.now(UTC), [], None if register is None else Path(register)
-    try:
+    listed: dict[str, tuple[str, pages.ListedRun]] = {}
+    with writing(folder, "Name another folder."), reading(store) as source:
         present = pages.stored_pages(folder)
-        listed: dict[str, tuple[str, pages.ListedRun]] = {}
-        with reading(store) as source:
-            records, reached = source.runs(), [[each.anchor.model, each.weights] for each in anchors.load()]
-            recent = [record for record in records if not pages.too_old(record.started, now, days)]
-            for record in recent:
-                path, number = baseline_of(record, baseline), str(record.id)
-                stamp = _stamp(record, records, [file for file in (path, incidents) if file], reached, public)
-                if record.state != "running" and present.get(number, ("",))[0] == stamp and pages.page_of(folder, record.id).is_file():
-                    listed[number] = present[number]
-                    continue
-                with _without_collector():
-                    view = _view_or_bare(source, record, path, public, incidents)
-                render.write(view, pages.page_of(folder, record.id))
-                made.append(record.id)
-                listed[number] = stamp, pages.listed(record.id, view)
+        records, reached = source.runs(), [[each.anchor.model, each.weights] for each in anchors.load()]
+        recent = [record for record in records if not pages.too_old(record.started, now, days)]
+        for record in recent:
+            path, number = baseline_of(record, baseline), str(record.id)
+            stamp = _stamp(record, records, [file for file in (path, incidents) if file], reached, public)
+            if record.state != "running" and present.get(number, ("",))[0] == stamp and pages.page_of(folder, record.id).is_file():
+                listed[number] = present[number]
+                continue
+            with _without_collector():
+                view = _view(source, record, path, public, incidents)
+            render.write(view, pages.page_of(folder, record.id))
+            made.append(record.id)
+            listed[number] = stamp, pages.listed(record.id, view)
         removed = pages.prune(folder, [record.id for record in recent])
         return WrittenSite(pages.publish(folder, listed), tuple(made), removed)
-    except OSError as error:
-        raise Infrastructure(f"{folder} cannot be written: {error.strerror}.", remedy="Name another folder.") from error
 
 
 def table_view(record: RunRecord, outcomes: Sequence[Outcome]) -> ReportView:
@@ -170,21 +160,21 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _view_or_bare(
-    store: Store, record: RunRecord, path: Path | None, public: bool, register: Path | None,
-) -> ReportView:
-    try:
-        return _view(store, record, path, public, register)
-    except NothingMeasured:
-        return _view(store, record, None, public, register)
-
-
 def _view(
-    store: Store, record: RunRecord, path: Path | None, public: bool, register: Path | None, against: RunRecord | None = None,
+    store: Store, record: RunRecord, path: Path | None, public: bool, register: Path | None, *, required: bool = False,
 ) -> ReportView:
+    """Return what a page shows; without a ``required`` baseline, a baseline that shares no case with the run is left out."""
     reached, outcomes, plan = anchors.load(), _outcomes(store, record), record.plan.removeprefix(ledger.COMPARISON)
-    judgement, baseline = _compared(store, record, path, register, against)
-    pairs = None
+    judgement: RunJudgement | None = None
+    baseline: Exchange | None = None
+    pairs: PairedVerdicts | None = None
+    if path is not None:
+        try:
+            judgement = with_decisions(judge(store, record, path, expired=True), store, record, register)
+            baseline = baselines.load(path)
+        except NothingMeasured:
+            if required:
+                raise
     if record.is_comparison:
         with suppress(NothingMeasured):  # it broke off
             pairs = paired_verdicts(store, record, register)
@@ -195,22 +185,16 @@ def _view(
     if public:
         record, outcomes, trials = public_run(record), public_outcomes(outcomes), {}
         nights = [HistoryNight(public_run(night.run), public_outcomes(night.outcomes)) for night in nights]
-        baseline, judgement, pairs = _public_baseline(baseline), _public_judgement(judgement), _public_pairs(pairs)
+        judgement = judgement and _public_judgement(judgement)
+        pairs = pairs and replace(pairs, sides=tuple(map(scrubbed, pairs.sides)), rows=public_verdicts(pairs.rows),
+                                  lines=tuple(map(scrubbed, pairs.lines)), command=scrubbed(pairs.command))
+        baseline = baseline and replace(baseline, environment=replace(baseline.environment, facts=scrubbed(baseline.environment.facts)),
+                                        meta=scrubbed(baseline.meta))
     return report_view.build(record, outcomes, judgement or pairs, store.artifacts.read,
                              lambda case: anchors.not_reproduced(case.model, case.weights, reached),
                              baseline=baseline, nights=nights, trials=trials,
                              standing=ledger.standing(ledger.nights(store, plan, record.environment.machine_class)),
                              trend=changes_over_nights)
-
-
-def _compared(
-    store: Store, record: RunRecord, path: Path | None, register: Path | None, against: RunRecord | None,
-) -> tuple[RunJudgement | None, Exchange | None]:
-    if against is not None:
-        return judge_against(store, record, against)
-    if path is None:
-        return None, None
-    return with_decisions(judge(store, record, path, expired=True), store, record, register), baselines.load(path)
 
 
 def _outcomes(store: Store, record: RunRecord) -> list[Outcome]:
@@ -230,7 +214,7 @@ def _measured_anew(store: Store, run_id: int, outcomes: list[Outcome]) -> list[O
 # -- comparisons in pairs ---------------------------------------------------------------------------------------------
 def paired_verdicts(store: Store, run: RunRecord, register: Path | None = None) -> PairedVerdicts:
     """Return the verdicts of a comparison. Raises NothingMeasured if it did not finish."""
-    judgement = with_decisions(judge_comparison(store, run), store, run, register)
+    judgement = with_decisions(judge_in_pairs(store, run, own=True), store, run, register)
     assert judgement.night is not None
     night, tally, remarks = judgement.night, judgement.night.tally, judgement.remarks()
     lines = (f"{ENDED[judgement.exit_code]}: {remarks[0][0].lower()}{remarks[0][1:]}", *judgement.summary()[: -len(remarks)], *remarks[1:])
@@ -267,19 +251,7 @@ def _joined(processes: Sequence[Outcome]) -> Outcome:
 
 
 # -- what anybody may see ---------------------------------------------------------------------------------------------
-def _public_pairs(pairs: PairedVerdicts | None) -> PairedVerdicts | None:
-    return pairs and replace(pairs, sides=tuple(map(scrubbed, pairs.sides)), rows=public_verdicts(pairs.rows),
-                             lines=tuple(map(scrubbed, pairs.lines)), command=scrubbed(pairs.command))
-
-
-def _public_baseline(baseline: Exchange | None) -> Exchange | None:
-    return baseline and replace(baseline, environment=replace(baseline.environment, facts=scrubbed(baseline.environment.facts)),
-                                meta=scrubbed(baseline.meta))
-
-
-def _public_judgement(judgement: RunJudgement | None) -> RunJudgement | None:
-    if judgement is None:
-        return None
+def _public_judgement(judgement: RunJudgement) -> RunJudgement:
     comparison = judgement.comparison and replace(judgement.comparison, rows=public_verdicts(judgement.comparison.rows))
     decided = {row: replace(incident, who="", link="", reason=scrubbed(incident.reason)) for row, incident in judgement.decided.items()}
     return replace(judgement, comparison=comparison, decided=decided, history=tuple(map(scrubbed, judgement.history)))

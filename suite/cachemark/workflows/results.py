@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..analysis import formatting as fmt
-from ..analysis.report_row import MASKED, derive
+from ..analysis.report_row import MASKED, derive, names_of
 from ..core.errors import BadPlan, NothingMeasured, UnknownName, unknown
 from ..core.result import Outcome
-from ..core.spec import Case, canonical, shown_label
+from ..core.spec import Case, shown_label
 from ..core.units import TIME, metric, scores
 from .check import chosen
 from .report import Report, report, table_view
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from ..plans.schema import Plan
     from .compare import PairedComparison, Terms
     from .session import Machine
-
-
-SAID = ("model", "method", "budget", "codec", "variant", "role", "sampling")  # fields of a case that its title says, or that hold others
 
 
 @dataclass
@@ -128,16 +125,13 @@ class Run:
         """
         from . import compare as comparing
 
-        machine = machine or (self.measured.machine if self.measured else self._device())
+        if machine is None and self.measured is None and not self.outcomes:
+            raise NothingMeasured(f"Run {self.id} has no outcome, so its device is not known.", remedy="Name one, such as machine=\"cpu\".")
+        machine = machine or (self.measured.machine if self.measured else self.outcomes[0].case.device_class)
         plan, files = self.plan, self.measured.plugins if self.measured else ()
         own = {str(file.resolve()) for file in plan.files()}  # they load with the plan, and their methods join nothing
         return comparing.compare(plan, self.store, cases=(first, second), machine=machine, terms=terms or comparing.Terms(),
                                  plugins=[file for file in files if file not in own])
-
-    def _device(self) -> str:
-        if not self.outcomes:
-            raise NothingMeasured(f"Run {self.id} has no outcome, so its device is not known.", remedy="Name one, such as machine=\"cpu\".")
-        return self.outcomes[0].case.device_class
 
     def report(self, path: str | Path = "report.html", *, baseline: str | Path | None = None, public: bool = False) -> Report:
         """Write the HTML report of this run."""
@@ -189,19 +183,11 @@ def outcomes_of(case: str, outcomes: Iterable[Outcome]) -> list[Outcome]:
     if not matches:
         raise unknown("case", case, {o.case.label for o in among})
     if len(cases := list({o.case.key: o.case for o in matches}.values())) > 1:
-        choices = ", ".join(f"{match.key} ({difference})" for match, difference in zip(cases, _apart(cases), strict=True))
+        models = [each.model for each in cases]
+        names = models if len(set(models)) == len(cases) else names_of(cases)
+        choices = ", ".join(f"{match.key} ({name})" for match, name in zip(cases, names, strict=True))
         raise UnknownName(f"{case!r} names {len(cases)} cases of this run.", remedy=f"Use a key: {choices}.")
     return matches
-
-
-def _apart(cases: Sequence[Case]) -> list[str]:
-    """Return words that distinguish each case: its model, else its label and the settings that differ."""
-    if len({each.model for each in cases}) == len(cases):
-        return [each.model for each in cases]
-    rows = [{**each.to_json(), **asdict(each.sampling)} for each in cases]
-    differ = [name for name in rows[0] if name not in SAID and len({canonical(row.get(name)) for row in rows}) > 1]
-    return [", ".join((each.title, *(f"{name} {row[name]}" for name in differ if isinstance(row.get(name), str | int | float))))
-            for each, row in zip(cases, rows, strict=True)]
 
 
 def case_values(outcome: Outcome, full: Outcome | None) -> tuple[str, str, str, str]:

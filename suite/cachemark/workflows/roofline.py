@@ -22,17 +22,18 @@ from ..core.wording import shown
 from ..decoders.registry import DECODERS
 from ..machine import rates as measured
 from ..machine.environment import environment
+from ..methods.ams_kv import AMSKV
+from ..methods.base import calibrations
+from ..methods.base.calibrations import Calibrated
 from ..methods.base.evicting import Evicting
 from ..methods.registry import METHODS
-from ..models.protocol import ModelEntry
+from ..models.protocol import ModelEntry, Request
 from ..models.registry import MODELS
 from ..plans.expand import resolve
 from ..roofline.bill import ParameterCounts, attended, bill
 from ..roofline.operations import BYTES
-from .stand_ins import calibration_parameter, sixth
 
 OWN = "own"  # the budget of a method's own default sizes
-DEMANDING, MASKED = "ams_kv", "masked"  # the method that has demanding layers, and the paradigm that has steps
 DEFAULTS = {
     "next-token": (("linear",), ("1/4", "1/6", "1/8")), "next-scale": (("ams_kv",), (OWN,)), "masked": (("lazymar", "marche"), (OWN,)),
 }  # fmt: skip
@@ -63,8 +64,8 @@ class RooflineTime:
 class PassCost:
     """A method with a decoder at a batch size, or the ``unsupported_reason``.
 
-    ``cost``: roofline time of a pass with the decoder's window over that of a pass of one token, mean over an image. A decoder that keeps
-    fewer tokens per pass than that loses. ``speedup``: over the sequential full cache at ``tokens`` per pass, None without ``tokens``.
+    ``cost``: roofline time of a pass with the decoder's window over the time of a pass of one token, mean over an image. A decoder that
+    keeps fewer tokens per pass loses. ``speedup``: over the sequential full cache at ``tokens`` per pass, None without ``tokens``.
     """
 
     method: str
@@ -92,86 +93,96 @@ def device_rates(gpu: str | None, dtype: str) -> Rates:
 
 def roofline_times(
     model: str, rates: Rates, *, methods: Sequence[str] = (), budgets: Sequence[str] = (), batches: Sequence[int] = (1,),
-    dtype: str = "bfloat16", preset: str = "paper", steps: int = 0,
+    dtype: str = "bfloat16", steps: int = 0,
 ) -> list[RooflineTime]:
     """Return roofline times of the full cache and each method, by budget and batch size.
 
     Empty ``methods`` and ``budgets`` are the defaults of the model's family; the budget ``own`` means a method's default sizes. ``steps``:
-    passes of a masked model. A sixth of the layers of ams_kv has the larger budget. Raises BadBudget, and Unsupported for ``steps`` of
-    another model.
+    passes of a masked model. A sixth of the layers of ams_kv is demanding. Raises BadBudget, and Unsupported for ``steps`` that the model
+    does not have.
     """
-    entry: ModelEntry = MODELS.get(model)
-    counts = _counts(entry)
-    own_methods, own_budgets = DEFAULTS[entry.paradigm]
-    check_budgets(budgets)
-    if steps and entry.paradigm != MASKED:
-        raise Unsupported(f"{steps} steps: {entry.name} is a {entry.paradigm} model, whose passes follow from its tokens.",
-                          remedy="Leave the steps out, or name a masked model, such as mar-l.")
-    sampling = replace(entry.presets[preset], steps=steps) if steps else entry.presets[preset]
-    rows: list[RooflineTime] = []
-    for batch in batches:
-        layout = replace(entry.shape(sampling, batch), dtype=getattr(torch, dtype))
-        full = _roofline_time(FULL, "1", batch, METHODS.get(FULL)(), layout, counts, rates)
-        rows.append(full)
-        for name, budget, method in priced_methods(methods or own_methods, budgets or own_budgets, layout, entry):
-            if isinstance(method, str):
-                rows.append(RooflineTime(name, budget, batch, method))
-            else:
-                row = _roofline_time(name, budget, batch, method, layout, counts, rates)
-                rows.append(replace(row, speedup=full.seconds / row.seconds))
-    return rows
-
-
-def _roofline_time(
-    name: str, budget: str, batch: int, method: Method, layout: Layout, counts: ParameterCounts, rates: Rates,
-) -> RooflineTime:
-    total = bill(method, layout, counts)
-    entries = None
-    if not isinstance(layout, MaskedLayout):
-        method.resolve(layout)
-        entries = attended(method, layout)
-    return RooflineTime(
-        name, budget, batch, "", total.passes, total.roofline_time(rates), 1.0,
-        {part: total.only(part).roofline_time(rates) for part in total.parts},
-        {kind: total.moved(kind) for kind in BYTES}, total.flops, entries)
-
-
-def _counts(entry: ModelEntry) -> ParameterCounts:
-    if (counts := entry.parameter_counts()) is None:
-        raise Unsupported(f"No FLOP model for {entry.name}.", remedy="Set parameter_counts in its ModelEntry.")
-    return counts
-
-
-def check_budgets(budgets: Sequence[str]) -> None:
-    """Raise BadBudget for a budget that is neither a fraction of the full cache nor ``own``."""
     for budget in budgets:
         try:
             Budget.parse("1" if budget == OWN else budget)
         except BadBudget as error:
             near = f"Did you mean {OWN!r}? " if difflib.get_close_matches(budget, [OWN]) else ""
-            raise BadBudget(error.message, remedy=f"{near}Use a fraction of the full cache such as 1/4, or {OWN} for a method's own sizes."
-                            ) from None
+            remedy = f"{near}Use a fraction of the full cache such as 1/4, or {OWN} for a method's own sizes."
+            raise BadBudget(error.message, remedy=remedy) from None
+    entry: ModelEntry = MODELS.get(model)
+    if steps and entry.paradigm != "masked":
+        raise Unsupported(f"{steps} steps: {entry.name} is a {entry.paradigm} model, whose passes follow from its tokens.",
+                          remedy="Leave the steps out, or name a masked model, such as mar-l.")
+    counts, rows = operation_counts(entry), list[RooflineTime]()
+    full = 0.0
+    for layout, name, budget, method in _candidates(entry, methods, budgets, batches, dtype, steps):
+        if isinstance(method, str):
+            rows.append(RooflineTime(name, budget, layout.batch, method))
+            continue
+        total = bill(method, layout, counts)
+        seconds = total.roofline_time(rates)
+        full = seconds if name == FULL else full
+        method.resolve(layout)
+        rows.append(RooflineTime(
+            name, budget, layout.batch, "", total.passes, seconds, full / seconds,
+            {part: total.only(part).roofline_time(rates) for part in total.parts}, {kind: total.moved(kind) for kind in BYTES}, total.flops,
+            None if isinstance(layout, MaskedLayout) else attended(method, layout)))
+    return rows
 
 
-def priced_methods(
-    names: Sequence[str], budgets: Sequence[str], layout: Layout, entry: ModelEntry,
-) -> Iterator[tuple[str, str, Method | str]]:
-    """Yield name, budget, and the method or the reason why it cannot be built; the full cache is left out."""
-    for name in dict.fromkeys(names):
-        cls: type[Method] = METHODS.get(name)
-        demanding = {"demanding": tuple(range(sixth(layout)))}
-        parameters: dict[str, Any] = demanding if name == DEMANDING else calibration_parameter(cls, entry)
-        for budget in budgets if name != FULL else ():
-            try:
-                if layout.paradigm not in cls.paradigms:
-                    raise BadBudget(f"{name} does not run on {layout.paradigm} models.", remedy=f"It runs on: {', '.join(cls.paradigms)}.")
-                if budget == OWN and issubclass(cls, Evicting) and cls.own_budget is Method.own_budget:
-                    raise BadBudget(f"{name} has no sizes of its own.", remedy="Use a fraction of the full cache, such as 1/4.")
-                method = cls.build(parameters if budget == OWN else resolve(cls, Budget.parse(budget), layout, parameters))
-                method.resolve(layout)
-                yield name, budget, method
-            except (BadBudget, BadParameter) as error:
-                yield name, budget, str(error)
+def operation_counts(entry: ModelEntry) -> ParameterCounts:
+    """Return the operations of a model. Raises Unsupported if they are not counted."""
+    if (counts := entry.parameter_counts()) is None:
+        raise Unsupported(f"No FLOP model for {entry.name}.", remedy="Set parameter_counts in its ModelEntry.")
+    return counts
+
+
+def sixth(layout: Layout) -> int:
+    """Return the number of demanding layers in AMS-KV's Table 2, a sixth."""
+    return layout.layers // 6
+
+
+def calibration_parameter(cls: type[Method], entry: ModelEntry) -> dict[str, str]:
+    """Return the parameter that names the calibration of a model or of its packaged weights, if any."""
+    if not issubclass(cls, Calibrated):
+        return {}
+    facts = calibrations.packaged(cls.name).get(entry.name) or calibrations.measured(cls.name, entry.identity(Request()))
+    return {"calibration": calibrations.remember(cls.name, facts)} if facts else {}
+
+
+def known_parameters(cls: type[Method], entry: ModelEntry) -> dict[str, Any]:
+    """Return parameters that stand for measured ones: a calibration, if any, and a sixth of the layers demanding for AMS-KV."""
+    if issubclass(cls, AMSKV):
+        return {"demanding": tuple(range(sixth(entry.shape(entry.presets["paper"], 1))))}
+    return calibration_parameter(cls, entry)
+
+
+def _candidates(
+    entry: ModelEntry, methods: Sequence[str], budgets: Sequence[str], batches: Sequence[int], dtype: str, steps: int = 0,
+) -> Iterator[tuple[Layout, str, str, Method | str]]:
+    """Yield for each batch the full cache and each method at each budget: layout, name, budget, and the method or why it is impossible."""
+    own_methods, own_budgets = DEFAULTS[entry.paradigm]
+    paper = entry.presets["paper"]
+    for batch in batches:
+        layout = replace(entry.shape(replace(paper, steps=steps) if steps else paper, batch), dtype=getattr(torch, dtype))
+        yield layout, FULL, "1", METHODS.get(FULL)()
+        for name in dict.fromkeys(methods or own_methods):
+            for budget in (budgets or own_budgets) if name != FULL else ():
+                try:
+                    yield layout, name, budget, _built(METHODS.get(name), budget, layout, entry)
+                except (BadBudget, BadParameter) as error:
+                    yield layout, name, budget, str(error)
+
+
+def _built(cls: type[Method], budget: str, layout: Layout, entry: ModelEntry) -> Method:
+    """Return a method at a budget. Raises BadBudget and BadParameter if it cannot run."""
+    if layout.paradigm not in cls.paradigms:
+        raise BadBudget(f"{cls.name} does not run on {layout.paradigm} models.", remedy=f"It runs on: {', '.join(cls.paradigms)}.")
+    if budget == OWN and issubclass(cls, Evicting) and cls.own_budget is Method.own_budget:
+        raise BadBudget(f"{cls.name} has no sizes of its own.", remedy="Use a fraction of the full cache, such as 1/4.")
+    known = known_parameters(cls, entry)
+    method = cls.build(known if budget == OWN else resolve(cls, Budget.parse(budget), layout, known))
+    method.resolve(layout)
+    return method
 
 
 # -- decoders -----------------------------------------------------------------------------------------------------------
@@ -199,28 +210,25 @@ def pass_costs(
     entry: ModelEntry = MODELS.get(model)
     if entry.paradigm != "next-token":
         raise Unsupported(f"{model}: a decoder is for next-token models.", remedy="Leave --decoder out.")
-    counts, (own_methods, own_budgets) = _counts(entry), DEFAULTS[entry.paradigm]
+    counts, rows, full = operation_counts(entry), list[PassCost](), 0.0
     title = f"{decoder.name} {decoder.reach}{' ahead' if decoder.ahead else ''}"
-    rows = []
-    for batch in batches:
-        layout = replace(entry.shape(entry.presets["paper"], batch), dtype=getattr(torch, dtype))
-        full = bill(METHODS.get(FULL)(), layout, counts, images=False).roofline_time(rates)
-        candidates = priced_methods(methods or own_methods, budgets or own_budgets, layout, entry)
-        for name, budget, method in ((FULL, "1", METHODS.get(FULL)()), *candidates):
-            row = PassCost(name, budget, batch, title, tokens=tokens)
-            steps = [] if isinstance(method, str) else windows(method, layout, decoder)
-            if isinstance(method, str):
-                rows.append(replace(row, unsupported_reason=method))
-            elif max(step.count for step in steps) <= 1 < decoder.reach:
-                rows.append(replace(row, unsupported_reason=f"{name} states no horizon, so it runs one token per pass"))
-            else:
-                sequential = bill(method, layout, counts, images=False).roofline_time(rates)
-                cost = bill(method, layout, counts, images=False, steps=steps).roofline_time(rates) / sequential
-                rows.append(replace(row, cost=cost, speedup=None if tokens is None else full / sequential * tokens / cost))
+    for layout, name, budget, method in _candidates(entry, methods, budgets, batches, dtype):
+        row = PassCost(name, budget, layout.batch, title, tokens=tokens)
+        if isinstance(method, str):
+            rows.append(replace(row, unsupported_reason=method))
+            continue
+        sequential = bill(method, layout, counts, images=False).roofline_time(rates)
+        full = sequential if name == FULL else full
+        steps = _windows(method, layout, decoder)
+        if max(step.count for step in steps) <= 1 < decoder.reach:
+            rows.append(replace(row, unsupported_reason=f"{name} states no horizon, so it runs one token per pass"))
+        else:
+            cost = bill(method, layout, counts, images=False, steps=steps).roofline_time(rates) / sequential
+            rows.append(replace(row, cost=cost, speedup=None if tokens is None else full / sequential * tokens / cost))
     return rows
 
 
-def windows(method: Method, layout: Layout, decoder: Decoder) -> list[Step]:
+def _windows(method: Method, layout: Layout, decoder: Decoder) -> list[Step]:
     """Return every pass that a decoder may run, one for each number of known tokens."""
     method.resolve(layout)
     method.layout, method.banks = layout, []

@@ -28,11 +28,9 @@ from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
 from ..trial.supervisor import Finished, always, unmeasured
 from . import max_batch as search
-from .explain import Decision, decide
-from .price import deadline
+from .price import Decision, TimeLeft, deadline, decide
 from .results import Measured, Run
 from .session import DEFAULT_STORE, Machine, checked
-from .time_left import TimeLeft
 
 
 class RunWatcher(Protocol):
@@ -77,7 +75,8 @@ def run(
     machine, loaded, files, cases = checked(plan, machine, plugins, methods)
     with Store.open(store) as target:
         with machine.places() as places:
-            runner = PlanRunner(loaded, target, places, machine, files, watcher, deadline(seconds, target, machine, places), cases)
+            until = None if seconds is None else deadline(seconds, target, machine, places)
+            runner = PlanRunner(loaded, target, places, machine, files, watcher, until, cases)
             measured = runner.measure(fresh=fresh, reuse=not fresh if reuse_quality is None else reuse_quality)
         return Run(store, measured.run_id, measured, tuple(_anchored(loaded, target, measured.run_id)))
 
@@ -128,19 +127,15 @@ def share(
     A later run uses them. Returns the outcomes of cases that failed. Raises Unsupported for a plan without a quality pass.
     """
     machine, loaded, files, cases = checked(plan, machine, plugins, methods)
-    _require_quality(loaded, cases)
-    with Store.open(store) as target, machine.places() as places:
-        return PlanRunner(loaded, target, places, machine, files, watcher, cases=cases).make_share(part)
-
-
-def _require_quality(plan: Plan, cases: Sequence[Planned]) -> None:
-    """Raise Unsupported if no quality image of a plan can be generated here."""
     passes = [planned.case.evaluation[QUALITY_PASS] for planned in cases if QUALITY_PASS in planned.case.evaluation]
     if not passes:
-        raise Unsupported(f"No case of plan {plan.name} has a quality pass, so there are no quality images to share.",
+        raise Unsupported(f"No case of plan {loaded.name} has a quality pass, so there are no quality images to share.",
                           remedy="Measure it with `cachemark run`. A table [quality] gives a plan such a pass, on models with weights.")
     if all("missing" in settings for settings in passes):
-        raise Unsupported(f"The quality pass of plan {plan.name} cannot be made here, so there is nothing to share: {passes[0]['missing']}")
+        missing = passes[0]["missing"]
+        raise Unsupported(f"The quality pass of plan {loaded.name} cannot be made here, so there is nothing to share: {missing}")
+    with Store.open(store) as target, machine.places() as places:
+        return PlanRunner(loaded, target, places, machine, files, watcher, cases=cases).make_share(part)
 
 
 def _anchored(plan: Plan, store: Store, run_id: int) -> list[str]:
@@ -191,13 +186,14 @@ class PlanRunner:
         measured_rates = partial(self.executor.rates, self.machine.device, self.machine.threads)
         here, decisions = _rated(*self._decided(cases, fresh), measured_rates)
         with self._new_run(here, decisions) as measured:
-            todo = self._with_caches([_with_earlier(d, self.store) if reuse and not d.stored else d for d in decisions])
-            if fresh:
-                _clear(todo)
-            wide = [d for d in todo if MAX_BATCH in d.planned.case.evaluation]
-            plain = [d for d in todo if MAX_BATCH not in d.planned.case.evaluation]
-            self._keep(self._ended(plain, self._request()), measured)
-            self._keep(self._searched(wide), measured)
+            todo = self._with_caches(decisions)
+            if reuse:
+                todo = [_with_earlier(planned, self.store) for planned in todo]
+            for planned in todo:
+                if fresh and planned.feature_cache is not None and planned.reusable is None:
+                    shutil.rmtree(planned.feature_cache, ignore_errors=True)
+            self._keep(self._ended([p for p in todo if MAX_BATCH not in p.case.evaluation], self._request()), measured)
+            self._keep(self._searched([p for p in todo if MAX_BATCH in p.case.evaluation]), measured)
         return measured
 
     def measure_largest(self, *, fresh: bool = False) -> Measured:
@@ -208,22 +204,20 @@ class PlanRunner:
         cases = [p for p in self.cases if p.case.role in ("baseline", "candidate")]
         here, decisions = self._decided([search.searched(planned, self.machine.memory_cap) for planned in cases], fresh)
         with self._new_run(here, decisions) as measured:
-            todo = [d for d in decisions if not d.stored]
-            self._keep(self._searched(todo), measured)
+            self._keep(self._searched([d.planned for d in decisions if not d.stored]), measured)
         return measured
 
     def make_share(self, part: tuple[int, int]) -> list[Outcome]:
         """Generate one share of the quality images of every case that is not stored; return failed outcomes."""
         _, decisions = self._decided(self.cases)
-        to_share = [d for d in self._with_caches(decisions) if not d.planned.unsupported_reason and d.planned.case.measures(QUALITY_PASS)]
+        to_share = [p for p in self._with_caches(decisions) if not p.unsupported_reason and p.case.measures(QUALITY_PASS)]
         self._left = TimeLeft()  # nobody knows what a part of a pass takes
-        self.watcher.planned(to_share, self._left)
+        self.watcher.planned([Decision(planned, stored=False) for planned in to_share], self._left)
         failed = []
         for finished in self._ended(to_share, replace(self._request(Task.FEATURES), share=part)):
-            outcome = finished.outcome
-            self.watcher.ended(outcome)
-            if SHARE not in outcome.facts:
-                failed.append(outcome)
+            self.watcher.ended(finished.outcome)
+            if SHARE not in finished.outcome.facts:
+                failed.append(finished.outcome)
         return failed
 
     def _decided(self, cases: Sequence[Planned], fresh: bool = False) -> tuple[Environment, list[Decision]]:
@@ -240,24 +234,24 @@ class PlanRunner:
             seconds = partial(self.store.seconds, machine_class=here.machine_class)
             self._left = TimeLeft([d.planned for d in decisions if not d.stored], seconds)
             self.watcher.planned(decisions, self._left)
-            stored = [decision for decision in decisions if decision.stored]
-            for decision in stored:
-                self.store.reuse(run_id, decision.key)
+            stored = [d.planned.result_key for d in decisions if d.stored]
+            for key in stored:
+                self.store.reuse(run_id, key)
             yield Measured(run_id, self.plan, self.plugins, self.machine, reused=len(stored))
 
-    def _with_caches(self, decisions: list[Decision]) -> list[Decision]:
-        """Return the decisions that are not stored, each with folders for finished parts of its quality pass.
+    def _with_caches(self, decisions: list[Decision]) -> list[Planned]:
+        """Return the cases that are not stored, each with folders for finished parts of its quality pass.
 
         A folder is named by the result key, so that other processes find the same parts.
         """
         folder = self.store.artifacts.parts
-        full = {d.planned.case.cell: folder / d.key for d in decisions if d.planned.case.role == "baseline"}
-        return [replace(d, planned=replace(d.planned, feature_cache=folder / d.key, full_features=full.get(d.planned.case.cell)))
+        full = {d.case.cell: folder / d.planned.result_key for d in decisions if d.case.role == "baseline"}
+        return [replace(d.planned, feature_cache=folder / d.planned.result_key, full_features=full.get(d.case.cell))
                 for d in decisions if not d.stored]
 
-    def _ended(self, todo: list[Decision], request: TrialRequest) -> Iterator[Finished]:
+    def _ended(self, todo: list[Planned], request: TrialRequest) -> Iterator[Finished]:
         """Yield every case as it ends."""
-        planned = {d.planned.case.key: d.planned for d in todo}
+        planned = {each.case.key: each for each in todo}
         order = breadth_first if self.deadline else groups
         admit = self.deadline.admit if self.deadline else always
         for finished in self.executor.run(order([*planned.values()], self.plan.trial), request, self._started, admit, self._advanced):
@@ -273,9 +267,9 @@ class PlanRunner:
         self._left.advanced(planned, images)
         self.watcher.advanced(planned.case)
 
-    def _searched(self, todo: list[Decision]) -> Iterator[Finished]:
+    def _searched(self, todo: list[Planned]) -> Iterator[Finished]:
         """Yield the outcome of each search for the largest batch."""
-        for planned in (decision.planned for decision in todo):
+        for planned in todo:
             self.watcher.started(planned.case)
             if planned.unsupported_reason:
                 yield unmeasured(planned, Status.UNSUPPORTED, planned.unsupported_reason)
@@ -308,25 +302,16 @@ def _rated(
     here: Environment, decisions: list[Decision], rates: Callable[[Iterable[str]], Mapping[str, Rates]]
 ) -> tuple[Environment, list[Decision]]:
     """Add the device's rates by dtype to the environment and to the cases to run."""
-    dtypes = {d.planned.case.dtype for d in decisions if not d.stored}
+    dtypes = {d.case.dtype for d in decisions if not d.stored}
     if not dtypes:
         return here, decisions
     rates_by_dtype = rates(dtypes)
-    rated = [d if d.stored else replace(d, planned=replace(d.planned, rates=rates_by_dtype.get(d.planned.case.dtype))) for d in decisions]
+    rated = [d if d.stored else replace(d, planned=replace(d.planned, rates=rates_by_dtype.get(d.case.dtype))) for d in decisions]
     return replace(here, facts={**here.facts, **stated(rates_by_dtype)}), rated
 
 
-def _with_earlier(decision: Decision, store: Store) -> Decision:
+def _with_earlier(planned: Planned, store: Store) -> Planned:
     """Add the quality values of the newest successful outcome of the case, if it has a quality pass."""
-    planned = decision.planned
     if planned.unsupported_reason or not planned.case.measures(QUALITY_PASS):
-        return decision
-    earlier = Earlier.of(store.latest_for_case(planned.case.key, ok=True), decision.parts)
-    return replace(decision, planned=replace(planned, reusable=earlier))
-
-
-def _clear(todo: list[Decision]) -> None:
-    """Empty the feature caches of earlier runs, except where an earlier outcome may be reused."""
-    for decision in todo:
-        if decision.planned.feature_cache is not None and decision.planned.reusable is None:
-            shutil.rmtree(decision.planned.feature_cache, ignore_errors=True)
+        return planned
+    return replace(planned, reusable=Earlier.of(store.latest_for_case(planned.case.key, ok=True), planned.result_parts))

@@ -41,6 +41,15 @@ def opened(store: str | Path | None) -> Iterator[Store | None]:
             yield opened_store
 
 
+@contextmanager
+def writing(path: str | Path, remedy: str = "Name another file.") -> Iterator[None]:
+    """Raise Infrastructure if the file at ``path`` cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise Infrastructure(f"{path} cannot be written: {error.strerror}.", remedy=remedy) from error
+
+
 @dataclass(frozen=True)
 class Machine:
     """A device, ``cpu`` or ``cuda``, with its threads and limits.

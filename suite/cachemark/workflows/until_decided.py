@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..analysis.quality_claims import Claims, standing
+from ..analysis.quality_claims import standing
 from ..core.errors import BadPlan, NothingMeasured
 from ..core.seeds import SIZES
-from ..plans.schema import Fidelity, Plan, prepare
+from ..plans.schema import Plan, prepare
+from .pairs import series_of
 from .results import Run
 from .run import UNWATCHED, RunWatcher, run
 from .session import DEFAULT_STORE, Machine
@@ -74,21 +75,15 @@ def until_decided(
 def _larger(plan: Plan) -> list[Plan]:
     """Return the plan at its own number of samples, at twice as many, and so on to the end of its seeds."""
     fidelity = plan.fidelity
-    series = fidelity.seeds.rstrip("0123456789k")
-    sizes = sorted((size, name) for name, size in SIZES.items() if name.rstrip("0123456789k") == series)
-    most = max([fidelity.samples, *(size for size, _ in sizes)])
+    sizes = sorted((size, name) for name, size in SIZES.items() if series_of(name) == series_of(fidelity.seeds))
     plans, times = [], 1
-    while (samples := fidelity.samples * times) <= most:
+    while (samples := fidelity.samples * times) <= max([fidelity.samples, *(size for size, _ in sizes)]):
         seeds = next((name for size, name in sizes if size >= samples), fidelity.seeds)
-        plans.append(_at(plan, fidelity.model_copy(update={"sequential": True, "samples": samples, "seeds": seeds}), times))
+        grown = fidelity.model_copy(update={"sequential": True, "samples": samples, "seeds": seeds})
+        cells = [block.model_copy(update={"samples": block.samples * times}) for block in plan.cells]
+        plans.append(plan.model_copy(update={"fidelity": grown, "cells": cells}))
         times *= GROWTH
     return plans
-
-
-def _at(plan: Plan, fidelity: Fidelity, times: int) -> Plan:
-    """Return the plan with this fidelity, and ``times`` as many samples in its blocks."""
-    cells = [block.model_copy(update={"samples": block.samples * times}) for block in plan.cells]
-    return plan.model_copy(update={"fidelity": fidelity, "cells": cells})
 
 
 def _interim(result: Run, samples: int) -> Interim:
@@ -97,10 +92,7 @@ def _interim(result: Run, samples: int) -> Interim:
     if not rows:
         raise NothingMeasured("No case has a quality value per image, so nothing can be decided.",
                               remedy="Bundled models have one; `cachemark show` prints the status of each case.")
-    return Interim(samples, *(tuple(title for key, title in rows.items() if _state(claims, key) == state) for state in (1, -1, 0)))
-
-
-def _state(claims: Claims, key: str) -> int:
-    """Return 1 for non-inferior, −1 for a loss of the margin or more, and 0 for inconclusive."""
-    claim = claims[key]
-    return 1 if claim.non_inferior else -1 if claim.inferior else 0
+    states: dict[int, list[str]] = {1: [], -1: [], 0: []}  # non-inferior, a loss of the margin or more, inconclusive
+    for key, title in rows.items():
+        states[1 if claims[key].non_inferior else -1 if claims[key].inferior else 0].append(title)
+    return Interim(samples, *map(tuple, states.values()))

@@ -10,8 +10,7 @@ from ..models import checkpoints, prompts, text_features
 from ..models.protocol import ModelEntry, PublishedFile
 from ..models.registry import MODELS
 from ..models.weights import packaged
-from .publications import Noted, Publication, noted_of, publications
-from .weights import FOLDER
+from .weights import FOLDER, Publication, noted_of, publications
 
 PUBLISHED, UNKNOWN = "as published", "not published"
 
@@ -50,7 +49,7 @@ def verify(model: str, *, weights: str = "", decoder_weights: str = "", folder: 
         dtypes = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors})
         verified.append(Verified(file.key, str(path), len(present), sum(tensor.numel() for tensor in tensors),
                                  sum(tensor.nbytes for tensor in tensors), tuple(dtypes), tuple(ignored), checkpoints.sha256(path),
-                                 _known(path, publication)))
+                                 _known(path)))
     return verified
 
 
@@ -98,23 +97,16 @@ def _reads_texts(model: str, weights: Path) -> None:
 def _whole(path: Path, publication: Publication | None) -> None:
     """Raise BadCheckpoint for a file with fewer bytes than published."""
     for file in checkpoints.parts(path):
-        noted, has = _noted(file, publication), file.stat().st_size
+        noted, has = noted_of(file), file.stat().st_size
         if noted and has != noted.nbytes:
             again = f"`cachemark weights fetch {publication.model}`" if publication else "the download"
             raise BadCheckpoint(f"{str(file)!r} has {has} of {noted.nbytes} bytes: its download is not whole.",
                                 remedy=f"Delete it and run {again} again.")
 
 
-def _noted(file: Path, publication: Publication | None) -> Noted | None:
-    """Return the published size and SHA-256 of a file, noted at download time, else known here."""
-    if (noted := noted_of(file)) is not None or publication is None or not publication.nbytes:
-        return noted
-    return Noted(publication.nbytes, (publication.sha256 or {}).get(file.name, ""))
-
-
-def _known(path: Path, publication: Publication | None) -> str:
+def _known(path: Path) -> str:
     """Return whether the SHA-256 of the weights is published. Raises BadCheckpoint for a wrong one."""
-    noted = {file.name: _noted(file, publication) for file in checkpoints.parts(path)}
+    noted = {file.name: noted_of(file) for file in checkpoints.parts(path)}
     for name, digest in checkpoints.digests(path).items():
         published = getattr(noted[name], "sha256", "")
         if published and published != digest:

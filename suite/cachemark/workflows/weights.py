@@ -1,23 +1,126 @@
-"""Sources and download of published weights. Only :func:`fetch` uses the network."""
+"""Sources and download of published weights, without torch. Only :func:`fetch` uses the network.
+
+The facts are in ``data/publications.json``; unknown facts are null. Sizes and SHA-256 stated by a source are stored next to fetched files
+(:data:`NOTES`).
+"""
 
 from __future__ import annotations
 
 import fcntl
+import functools
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from importlib import resources
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
-from ..core.errors import CachemarkError, Infrastructure, NoAccess, Unsupported
-from ..core.files import replacing
-from .publications import NOTES, Publication, of_model, publications
+from ..core.errors import BadCheckpoint, CachemarkError, Infrastructure, NoAccess, Unsupported, unknown
+from ..core.files import read_json, replacing
 
 FOLDER = "weights"  # below the working directory, unless another is named
 MAY_LACK = ("special_tokens_map.json", "tokenizer_config.json", "tokenizer.json", "spiece.model")  # a tokenizer is some of these
 INSTALL = "pip install 'cachemark[hub]'"
+KEYS = ("weights", "decoder_weights", "tokenizer", "text_encoder")  # the last two lie beside the weights
+NOTES = ".published.json"  # in the folder of a source: published facts about its files
+HUB = "https://huggingface.co/"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Source of files: a Hugging Face repository ``name``, or an ``address`` for manual download.
+
+    ``licence`` and ``gated`` (terms to accept) are null if unknown.
+    """
+
+    name: str
+    address: str
+    licence: str | None = None
+    gated: bool | None = None
+
+    @property
+    def on_hub(self) -> bool:
+        """True if the files can be fetched by a program."""
+        return self.address.startswith(HUB)
+
+
+@dataclass(frozen=True)
+class Publication:
+    """Files that a ``model`` needs under one ``key`` of a plan.
+
+    ``files`` are patterns, ``path`` is relative to ``folder``. ``about_mib``: published size in MiB; ``steps`` describe a manual download.
+    """
+
+    model: str
+    key: str
+    origin: Origin
+    folder: str
+    path: str
+    files: tuple[str, ...]
+    about_mib: int | None = None
+    steps: tuple[str, ...] = ()
+
+    def located(self, root: str | Path) -> Path:
+        """Return the path below the folder of all downloads."""
+        return Path(root) / self.folder / self.path
+
+    def to_json(self) -> dict[str, Any]:
+        return {"model": self.model, "key": self.key, "source": self.origin.address, "files": list(self.files), "about_mib": self.about_mib,
+                "licence": self.origin.licence, "gated": self.origin.gated, "by_hand": list(self.steps)}
+
+
+@functools.cache
+def publications() -> tuple[Publication, ...]:
+    """Return all publications, ordered by model."""
+    data = json.loads((resources.files("cachemark") / "data" / "publications.json").read_text(encoding="utf-8"))
+    origins = {name: Origin(name, **facts) for name, facts in data["origins"].items()}
+    files = []
+    for entry in data["files"]:
+        origin, path = origins[entry["origin"]], entry["path"]
+        folder = entry.get("folder", origin.name.rpartition("/")[2])
+        files += [Publication(model, entry["key"], origin, folder, path, tuple(entry.get("files", (path,))), entry.get("about_mib"),
+                              tuple(entry.get("steps", ()))) for model in entry["models"]]
+    return tuple(sorted(files, key=lambda file: (file.model, KEYS.index(file.key))))
+
+
+def of_model(model: str) -> tuple[Publication, ...]:
+    """Return the publications of a model. Raises UnknownName."""
+    result = tuple(item for item in publications() if item.model == model)
+    if not result:
+        raise unknown("published model", model, {item.model for item in publications()})
+    return result
+
+
+@dataclass(frozen=True)
+class Noted:
+    """Facts that a source stated about a file when it was fetched."""
+
+    nbytes: int
+    sha256: str = ""
+
+
+def notes(folder: Path) -> dict[str, Noted]:
+    """Return the stated facts about the files of a folder; nothing if it was not fetched by this package."""
+    if not os.path.lexists(folder / NOTES):
+        return {}
+    try:
+        text = read_json(folder / NOTES)["files"]
+        return {str(name): Noted(int(of["bytes"]), str(of.get("sha256") or "")) for name, of in text.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise BadCheckpoint(f"{str(folder / NOTES)!r} cannot be read: it holds no sizes by file.",
+                            remedy="Delete it; `cachemark weights fetch` writes it again.") from error
+
+
+def noted_of(file: Path) -> Noted | None:
+    """Return the stated facts about a file, from its folder or one above it."""
+    for folder in list(file.parents)[:3]:
+        if result := notes(folder).get(file.relative_to(folder).as_posix()):
+            return result
+    return None
 
 
 def weights_list(models: Sequence[str] = ()) -> list[Publication]:
@@ -86,10 +189,13 @@ def _download(url: str, to: Path, listed: Any, say: Callable[[str], None]) -> No
         say(f"{to}  {listed.size / 1e6:,.1f} MB{f', {has / 1e6:,.1f} MB of them here' if has else ''}")
         if has < listed.size:
             _rest(url, file, has, listed.size)
-    if listed.lfs is not None and (digest := _sha256(part)) != listed.lfs.sha256:
-        part.unlink()
-        raise Infrastructure(f"{to.name} came with the SHA-256 {digest}, not {listed.lfs.sha256}.",
-                             remedy="Rerun the command to download the file again.")
+    if listed.lfs is not None:
+        with part.open("rb") as whole:
+            digest = hashlib.file_digest(whole, "sha256").hexdigest()
+        if digest != listed.lfs.sha256:
+            part.unlink()
+            raise Infrastructure(f"{to.name} came with the SHA-256 {digest}, not {listed.lfs.sha256}.",
+                                 remedy="Rerun the command to download the file again.")
     part.replace(to)
 
 
@@ -102,11 +208,6 @@ def _rest(url: str, file: BinaryIO, has: int, size: int) -> None:
     metadata = get_hf_file_metadata(url)
     own = urlsplit(metadata.location).netloc == urlsplit(url).netloc
     http_get(metadata.location, file, resume_size=has, headers=build_hf_headers(token=None if own else False), expected_size=size)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _note(folder: Path, revision: str | None, files: dict[str, Any]) -> None:
