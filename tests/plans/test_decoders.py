@@ -64,27 +64,18 @@ def test_sequential_cases_keep_their_keys() -> None:
 
 
 def test_any_parameter_of_a_decoder_makes_another_case() -> None:
-    tables = [JACOBI, {**JACOBI, "window": 9}, {**JACOBI, "proposals": "left", "variant": "left"}]
-    found = [p.case for p in planned(tables, methods=("full",)) if p.case.role == "candidate"]
-    assert len({case.key for case in found}) == len(found) == 3
-    assert [case.label for case in found] == ["full + jacobi 8", "full + jacobi 9", "full + jacobi: left"]
-    decoder = decoder_factory(found[2])
-    assert decoder is not None
-    assert decoder().parameters() == {"window": 8, "proposals": "left", "look_ahead": False}
-    assert decoder() is not decoder()
-
-
-def test_looking_ahead_is_another_case_and_not_doing_so_is_the_one_before() -> None:
-    tables = [JACOBI, {**JACOBI, "look_ahead": True}]
-    near, far = (p for p in planned(tables, methods=("linear",)) if p.case.method == "linear")
-    assert near.case.key == candidates(planned([{**JACOBI, "look_ahead": False}], methods=("linear",)))["linear 1/2 + jacobi 8"].case.key
-    assert near.case.decoder == {"name": "jacobi", "window": 8, "proposals": "newest", "look_ahead": False}
-    assert far.case.decoder == {**near.case.decoder, "look_ahead": True}
-    assert far.case.label == "linear 1/2 + jacobi 8 ahead"
-    assert near.case.key != far.case.key
-    decoder = decoder_factory(far.case)
-    assert decoder is not None
-    assert decoder().ahead == 7
+    tables = [JACOBI, {**JACOBI, "window": 9}, {**JACOBI, "proposals": "left", "variant": "left"}, {**JACOBI, "look_ahead": True}]
+    cases = [p.case for p in planned(tables, methods=("full",)) if p.case.role == "candidate"]
+    assert len({case.key for case in cases}) == len(cases) == 4
+    assert [case.label for case in cases] == ["full + jacobi 8", "full + jacobi 9", "full + jacobi: left", "full + jacobi 8 ahead"]
+    for case, parameters in ((cases[2], {"window": 8, "proposals": "left", "look_ahead": False}),
+                             (cases[3], {"window": 8, "proposals": "newest", "look_ahead": True})):
+        decoder = decoder_factory(case)
+        assert decoder is not None
+        assert decoder().parameters() == parameters
+        assert decoder() is not decoder()
+    (same,) = (p.case for p in planned([{**JACOBI, "look_ahead": False}], methods=("full",)) if p.case.role == "candidate")
+    assert same.key == cases[0].key
 
 
 def test_a_method_beyond_whose_horizon_nothing_may_be_fed_is_refused() -> None:

@@ -206,23 +206,6 @@ def test_every_field_of_sampling_makes_another_case(field: str) -> None:
     assert replace(BASE, sampling=replace(BASE.sampling, **{field: OTHER_SAMPLING[field]})).key != BASE.key
 
 
-EDITS: dict[str, tuple[str, str]] = {
-    "warmup": ("warmup = 1", "warmup = 2"), "repeats": ("repeats = 3", "repeats = 4"), "samples": ("samples = 4", "samples = 6"),
-    "seeds": ('"s64"', '"s256"'), "batch": ("batch = 2", "batch = 1"), "parameter": ('"streaming"', '{ name = "streaming", sinks = 3 }'),
-    "budget": ('"1/2"', '"3/4"'), "sampling": ('"paper"', "{ top_k = 3 }"), "dtype": ("batch = 2", 'batch = 2\ndtype = "float16"'),
-    "random seed": ("batch = 2", "batch = 2\nrandom_seed = 1"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("edit", EDITS)
-def test_every_setting_that_changes_numbers_makes_other_cases(edit: str, write: Write) -> None:
-    text = examples.plan_text('"streaming"', cells='sampling = "paper"')
-    before = {p.case.key for p in expand(write(text))}
-    after = {p.case.key for p in expand(write(text.replace(*EDITS[edit])))}
-    shared = {"parameter": 1, "budget": 1}.get(edit, 0)  # the full cache has neither
-    assert len(before & after) == shared
-
-
 @pytest.mark.parametrize("edit", [("timeout = 60.0", "timeout = 61.0"), ("timeout", 'description = "x"\ntrial = "case"\ntimeout')])
 def test_what_changes_no_number_makes_no_other_case(edit: tuple[str, str], write: Write) -> None:
     text = examples.plan_text('"streaming"')

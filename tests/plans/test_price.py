@@ -51,7 +51,7 @@ def hours(name: str) -> float:
     return sum(cost.hours(todo, model) for model in {p.case.model for p in todo})
 
 
-# Anchors are in test_anchor_plans.py, tables of papers in test_paper_plans.py.
+# Anchors and tables of papers are in test_paper_plans.py.
 @pytest.mark.parametrize("name", [name for name in plans.names() if not name.startswith("anchor-") and name not in TABLES])
 def test_shipped_plans_are_named_as_their_files_and_mean_something(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # the files of published models are not here
@@ -235,13 +235,6 @@ def test_paper_prices_with_the_rates_of_those_who_measure(tmp_path: Path, monkey
         within(store, 3600.0, {})
     assert within(store, 3600.0, FAST) == {Status.OK: 12}
     assert within(store, 3600.0, {}) == {Status.OK: 12}, "stored durations need no rates"
-
-
-@pytest.mark.parametrize(("seconds", "begun"), [(price.STARTUP + 1, 0), (price.STARTUP + 60, 12)])
-def test_a_case_begins_only_if_its_process_can_start_too(seconds: float, begun: int, tmp_path: Path) -> None:
-    """Each took 2 s before."""
-    within(tmp_path / "s.sqlite", 3600.0, FAST)
-    assert within(tmp_path / "s.sqlite", seconds, {})[Status.OK] == begun
 
 
 def test_a_process_that_runs_starts_no_more() -> None:

@@ -47,16 +47,6 @@ def write_ten(path: Path, first: int) -> None:
             store.save(1, ok(number), {"tokens.bin": bytes([number])}, trial=f"writer {first}")
 
 
-def write_for_ever(path: Path, tally: Any) -> None:
-    """Save outcomes until killed; ``tally`` counts those whose ``save`` has returned."""
-    with Store.open(path) as store:
-        run = begin(store)
-        for number in itertools.count():
-            store.save(run, ok(number), {"tokens.bin": f"{run} {number}".encode() * 1000, "grid.png": str(number).encode()})
-            with tally.get_lock():
-                tally.value += 1
-
-
 def die_at_step(path: Path, step: int) -> None:
     """Save one outcome, then die by SIGKILL at statement ``step`` of the next save, or end well where it has fewer."""
     left = itertools.count(step, -1)

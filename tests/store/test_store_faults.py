@@ -83,13 +83,6 @@ def test_rights_of_file_and_directory(path: Path) -> None:
         path.parent.chmod(0o755)
 
 
-def test_file_that_opens_but_cannot_be_written_is_refused_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make(path)
-    real = engine_module._sqlite
-    monkeypatch.setattr(engine_module, "_sqlite", lambda file, _query: real(file, "mode=ro"))  # as SQLite opens a file of mode 444
-    refused(path, "cannot be written")
-
-
 def test_read_only_store_reads_and_does_not_write(path: Path) -> None:
     make(path)
     before = path.read_bytes()

@@ -7,12 +7,11 @@ import multiprocessing
 import os
 import signal
 import sqlite3
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from store_examples import begin, die_at_step, ok, open_and_count, write_for_ever, write_ten
+from store_examples import begin, die_at_step, ok, open_and_count, write_ten
 
 from cachemark.store.db import Store
 
@@ -78,40 +77,3 @@ def test_death_at_every_statement_of_a_save(path: Path, processes: Any) -> None:
     assert [o.case.parameters["number"] for o in saved] == [0, 1]
     assert step > 5, "the steps were really counted"
     check_integrity(path)
-
-
-@pytest.mark.parametrize("kills", [10, pytest.param(200, marks=pytest.mark.slow)])
-def test_killed_writers_leave_whole_outcomes(path: Path, processes: Any, kills: int) -> None:
-    """Each writer is killed at another moment of its work; what its ``save`` had confirmed is there, nothing is there by half."""
-    Store.open(path).close()
-    confirmed = 0
-    for kill in range(kills):
-        tally = processes.Value("i", 0)
-        writer = processes.Process(target=write_for_ever, args=(path, tally))
-        writer.start()
-        while tally.value <= kill % 3 and writer.is_alive():
-            time.sleep(0.001)
-        time.sleep(0.0013 * (kill % 20))  # spreads the kills over the steps of a save
-        os.kill(writer.pid, signal.SIGKILL)
-        writer.join()
-        assert writer.exitcode == -signal.SIGKILL
-        confirmed += tally.value
-        check_integrity(path)
-    with Store.open(path) as store:
-        runs = store.runs()
-        by_run = [store.outcomes(run.id) for run in runs]
-        saved = [outcome for outcomes in by_run for outcome in outcomes]
-        for outcome in saved:
-            number = outcome.case.parameters["number"]
-            assert outcome.samples == ok(number).samples
-            assert {*outcome.artifacts} == {"tokens.bin", "grid.png"}
-            assert store.artifacts.read(outcome.artifacts["grid.png"]) == str(number).encode()
-            store.artifacts.read(outcome.artifacts["tokens.bin"])
-        counts = store.counts()
-    assert {r.state for r in runs} == {"interrupted"}, "their processes have ended"
-    assert len(runs) == kills
-    numbers = [[o.case.parameters["number"] for o in outcomes] for outcomes in by_run]
-    assert numbers == [list(range(len(run))) for run in numbers], "nothing is lost in between, nothing is there twice"
-    assert confirmed <= len(saved) <= confirmed + kills, "each kill may fall between the commit and its confirmation"
-    assert counts["outcome"] == counts["membership"] == len(saved)
-    assert counts["sample"] == 5 * len(saved)

@@ -11,8 +11,8 @@ from itertools import groupby
 from ..core.result import Outcome
 from .expand import Planned
 
-LAST = 10**6  # the turn of what comes behind every candidate
-TRUSTED = 1.0  # least share of its price that a case is expected to take; what paper overstates, it has overstated before
+LAST = 10**6  # the turn of reference rows, which follow all candidates
+TRUSTED = 1.0  # a case is never expected to take less than its price
 
 
 class Deadline:
@@ -28,7 +28,7 @@ class Deadline:
         self._clock, self._price, self._startup = clock, price, startup
         self._end = clock() + seconds
         self._ratios: list[float] = []
-        self._hand = threading.Lock()
+        self._lock = threading.Lock()
 
     def admit(self, planned: Planned, running: bool = False) -> str:
         """Return the reason why the case may not start, in a new or ``running`` process, or an empty text."""
@@ -40,7 +40,7 @@ class Deadline:
     def expected(self, planned: Planned) -> float:
         """Return the seconds of a case: measured, else estimated and corrected by the median ratio so far."""
         seconds, measured = self._price(planned)
-        with self._hand:
+        with self._lock:
             ratio = statistics.median(self._ratios) if self._ratios and not measured else 1.0
         return seconds * max(ratio, TRUSTED)
 
@@ -48,7 +48,7 @@ class Deadline:
         """Update the ratio by a case that was estimated."""
         seconds, measured = self._price(planned)
         if outcome.ok and not measured and seconds > 0:
-            with self._hand:
+            with self._lock:
                 self._ratios.append(outcome.seconds / seconds)
 
 
@@ -57,35 +57,27 @@ def breadth_first(planned: Sequence[Planned], trial: str) -> list[list[Planned]]
 
     By priority; then the full cache and first candidate of every cell before any second candidate; reference rows of fidelity last.
     Successive cases of one model share a process."""
-    turns: dict[tuple[str, str], int] = {}
-    ordered = sorted(planned, key=lambda each: (each.priority, _turn(each, turns)))  # of equal ones the order stays
-    return _groups(ordered, trial)
+    rounds: dict[tuple[str, str], int] = {}
+
+    def turn(each: Planned) -> int:
+        if each.case.role != "candidate":
+            return 0 if each.case.role == "baseline" else LAST
+        cell = each.case.model, each.case.cell
+        rounds[cell] = rounds.get(cell, -1) + 1
+        return rounds[cell]
+
+    return _groups(sorted(planned, key=lambda each: (each.priority, turn(each))), trial)
 
 
 def groups(planned: Sequence[Planned], trial: str) -> list[list[Planned]]:
     """Return groups of successive cases of one model, weights and dtype, or single cases.
 
     Cases without plug-ins come first, then cases with equal plug-ins: a process with a plug-in runs no case that does not need it."""
-    return [_by_needs(group) for group in _groups(planned, trial)]
-
-
-def _by_needs(group: Sequence[Planned]) -> list[Planned]:
-    first_places = list(dict.fromkeys(each.needs for each in group))
-    return sorted(group, key=lambda each: (len(each.needs), first_places.index(each.needs)))
+    needs = list(dict.fromkeys(each.needs for each in planned))
+    return [sorted(group, key=lambda each: (len(each.needs), needs.index(each.needs))) for group in _groups(planned, trial)]
 
 
 def _groups(planned: Sequence[Planned], trial: str) -> list[list[Planned]]:
     if trial == "case":
         return [[each] for each in planned]
     return [list(group) for _, group in groupby(planned, key=lambda p: (p.case.model, p.request))]
-
-
-def _turn(planned: Planned, turns: dict[tuple[str, str], int]) -> int:
-    """Return the round of a case in its cell: 0 for the full cache and the first candidate, then 1, …"""
-    role, cell = planned.case.role, (planned.case.model, planned.case.cell)
-    if role == "baseline":
-        return 0
-    if role != "candidate":
-        return LAST
-    turns[cell] = turns.get(cell, -1) + 1
-    return turns[cell]

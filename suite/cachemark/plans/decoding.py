@@ -15,19 +15,18 @@ from ..core.units import is_finite
 from ..core.wording import shown
 from ..decoders.registry import DECODERS
 from ..plugins import loading as plugins
-from .schema import DecoderTable
+from .schema import MethodTable
 
-NAMING = ("name", "variant")  # of a case's decoder: what is no parameter
+NAMING = ("name", "variant")  # keys of a case's decoder that are no parameters
+LARGEST_PARAMETER = 1e15  # floats and tensors represent every integer up to this one
+BATCHES = 16  # at most this many batches are timed under a decoder, whose time depends on the images
 
-LARGEST_PARAMETER = 1e15  # a float holds every integer up to there, and so does a tensor
-BATCHES = 16  # at most, that are timed under a decoder, whose time depends on the images
 
-
-def resolved_decoder(decoder_table: str | DecoderTable) -> dict[str, Any]:
+def resolved_decoder(decoder_table: str | MethodTable) -> dict[str, Any]:
     """Return a decoder as a case stores it: name, parameters and variant; empty for the sequential one.
 
     Raises UnknownName and BadParameter."""
-    table = DecoderTable(name=decoder_table) if isinstance(decoder_table, str) else decoder_table
+    table = MethodTable(name=decoder_table) if isinstance(decoder_table, str) else decoder_table
     cls: type[Decoder] = DECODERS.get(table.name)
     check_numbers(cls.name, parameters := table.model_extra or {})
     decoder = cls.build(parameters)
@@ -42,11 +41,11 @@ def resolved_decoder(decoder_table: str | DecoderTable) -> dict[str, Any]:
 def check_numbers(name: str, parameters: Mapping[str, Any]) -> None:
     """Raise BadParameter for an infinite or too large number among the parameters of a plan."""
     for parameter, value in parameters.items():
-        if isinstance(value, int | float) and not is_finite(value):
-            raise BadParameter(f"{name}: {parameter} = {shown(value, 20)} is not finite.", remedy="Use a number that fits into a float.")
-        if isinstance(value, int | float) and abs(value) > LARGEST_PARAMETER:
-            raise BadParameter(f"{name}: {parameter} = {shown(value, 20)} is beyond ±{LARGEST_PARAMETER:g}.",
-                               remedy="Use a smaller number.")
+        problem = ""
+        if isinstance(value, int | float):
+            problem = "not finite" if not is_finite(value) else f"beyond ±{LARGEST_PARAMETER:g}" if abs(value) > LARGEST_PARAMETER else ""
+        if problem:
+            raise BadParameter(f"{name}: {parameter} = {shown(value, 20)} is {problem}.", remedy="Use a smaller number.")
 
 
 def decoder_class(case: Case) -> type[Decoder]:

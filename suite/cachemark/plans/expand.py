@@ -295,7 +295,7 @@ def _candidates(plan: Plan, base: Case, table: str | MethodTable, budgets: list[
     cls: type[Method] = METHODS.get(name)
     if name == FULL:
         return
-    if layout.paradigm in cls.paradigms:  # else no size of it is one here, which is said of each budget below
+    if layout.paradigm in cls.paradigms:  # else each budget gives the reason below
         budgets = _own_size(cls, parameters, layout, base.weights) or budgets
     for budget in budgets:
         try:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .schema import MetricTable
 
 __all__ = ["KEY", "defined", "is_built_in", "metrics_of", "options_of", "setting", "stated"]
+OF_SETS = ("is a metric of whole sets of images.", "Add a table [quality] to the plan.")
 
 
 def metrics_of(files: Iterable[str | Path], *, of_sets: bool = True) -> list[str]:
@@ -60,7 +61,7 @@ def stated(
             definition = defined(table.name, image_set or "")
             if any(about["per"] == "set" for about in definition.values()):
                 if image_set is None:
-                    raise _without_set(table.name)
+                    raise UnknownName(f"{table.name!r} {OF_SETS[0]}", remedy=OF_SETS[1])
                 definition = definition if image_set else {}
             by_name |= definition
             continue
@@ -73,15 +74,11 @@ def stated(
     return by_name
 
 
-def _identity(cls: type[ImageMetric], surroundings: MetricContext) -> dict[str, str]:
+def _identity(cls: type[ImageMetric], context: MetricContext) -> dict[str, str]:
     try:
-        return cls.identity(surroundings)
+        return cls.identity(context)
     except Unsupported as error:
         return {"missing": str(error)}
-
-
-def _without_set(name: str) -> UnknownName:
-    return UnknownName(f"{name!r} is a metric of whole sets of images.", remedy="Add a table [quality] to the plan.")
 
 
 def defined(name: str, image_set: str = "") -> dict[str, dict[str, Any]]:
@@ -99,7 +96,7 @@ def _asked_for(table: MetricTable) -> type[ImageMetric]:
     """Return the class of a built-in metric that a plan may request by this name."""
     cls = built_in().get(table.name)
     if cls is None or cls.per == "set":
-        raise _without_set(table.name)
+        raise UnknownName(f"{table.name!r} {OF_SETS[0]}", remedy=OF_SETS[1])
     if not issubclass(cls, ImageMetric) or cls.of_model or not cls.plan_name:
         raise UnknownName(f"{table.name!r} is always measured.", remedy="Leave it out of metrics.")
     if cls.plan_name != table.name:

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ValidationError
 from ..core.errors import BadPlan
 
 Kinds = Mapping[str, type[BaseModel]]  # of tables, by name; the empty name is the plan itself
-WORD = "literal_error"  # the name of a fault that says that a certain word may stand there
-OTHER_TYPE = ("_type", WORD)  # ends of the names of faults that say that another kind of value was meant
+WORD = "literal_error"  # pydantic's error type for a value that is none of the allowed words
+OTHER_TYPE = ("_type", WORD)  # suffixes of pydantic's error types for a value of another type
 
 
 def plan_error(path: Path, text: str, data: Mapping[str, Any], error: ValidationError, kinds: Kinds) -> BadPlan:

@@ -32,16 +32,16 @@ from .decoding import BATCHES
 from .expand import Planned
 from .schema import Plan
 
-MARGIN = 1.5  # a case is expected to take so many times what the arithmetic allows
+MARGIN = 1.5  # expected seconds of a case as a multiple of its roofline time
 STARTUP = 30.0  # seconds for a process to import torch and load a model
 LAUNCHES, LAUNCH = 16, 4e-6  # kernels of one block in one pass, and seconds for the host to launch one on a GPU
-# Of a CPU, where they are called and not queued. One thread of an AMD EPYC took 1.20 s for 4 images of tiny-llamagen and 7.3 s for 48, so
-# 39 µs for each call beside 3.2 times what paper allows for the products.
-CALL, HEAD = 12e-6, 0.25  # a block of a diffusion head, which has no attention, calls a quarter of what another does
+# On a CPU (measured with tiny-llamagen on one thread of an AMD EPYC): seconds per call, and the calls of a block of a diffusion head,
+# which has no attention, as a share of those of another block.
+CALL, HEAD = 12e-6, 0.25
 BLOCK = 12  # weights of a plain transformer block, in squares of its width: 4 around attention, 8 in the MLP
-FORCED = 1 + max(cls.price for cls in image_metrics().values())  # generations that fidelity takes for one
-PICTURE_BYTES = 60_000  # of the pictures of a case
-OVERHEAD = 20_000  # bytes of a case in the database: its JSON, its facts, its rows
+FORCED = 1 + max(cls.price for cls in image_metrics().values())  # generations per image of fidelity
+PICTURE_BYTES = 60_000  # pictures of a case
+OVERHEAD = 20_000  # bytes of a case in the database
 
 
 class Price(NamedTuple):
@@ -88,15 +88,14 @@ def without_missing(plan: Plan) -> tuple[Plan, list[str]]:
         more["quality"] = plan.quality.model_copy(update=files)
     absent = [table for table in plan.metric_tables for path in table.options.values() if not existing(path, here=os.path.isdir)]
     more["metrics"] = [table for table in plan.metric_tables if table not in absent]
-    prompts = existing(plan.fidelity.prompts, here=lambda path: not _looks_missing(path))
+
+    def prompts_exist(prompts: str) -> bool:  # names of lists are checked by the expansion
+        path = Path(prompts)
+        return not (path.suffix or len(path.parts) > 1) or path.exists()
+
+    prompts = existing(plan.fidelity.prompts, here=prompts_exist)
     more["fidelity"] = plan.fidelity.model_copy(update={"prompts": prompts})
     return plan.model_copy(update=more), list(missing)
-
-
-def _looks_missing(prompts: str) -> bool:
-    """Return whether prompts are a missing file; names of lists are checked by the expansion."""
-    path = Path(prompts)
-    return bool(path.suffix or len(path.parts) > 1) and not os.path.exists(path)
 
 
 def bill(
@@ -134,18 +133,14 @@ def price(
     ``rates(dtype)`` are needed only without ``stored`` seconds. ``on_paper``: its :func:`paper`, if known."""
     case = planned.case
     layout = planned.entry.shape(case.sampling, case.batch)
-    seconds = _on_paper(planned, rates, more, on_paper) if stored is None else stored
+    seconds = stored
+    if seconds is None and planned.unsupported_reason:
+        seconds = 0.0
+    elif seconds is None:
+        startup = STARTUP if MAX_BATCH in case.evaluation else 0.0  # each attempt of a search is a process
+        seconds = startup + MARGIN * (generations(planned) + more) * roofline_time(planned, rates(case.dtype), on_paper)
     tokens = case.samples * layout.visual * 8
     return Price(seconds, stored is not None, OVERHEAD + PICTURE_BYTES + tokens, memory(planned, layout))
-
-
-def _on_paper(planned: Planned, rates: Callable[[str], Rates], more: float, on_paper: Bill | None) -> float:
-    """Return the seconds of a case that was never measured."""
-    if planned.unsupported_reason:
-        return 0.0
-    own = STARTUP if MAX_BATCH in planned.case.evaluation else 0.0  # of a search each attempt is a process
-    on_paper = on_paper or paper(planned)
-    return own + MARGIN * (generations(planned) + more) * roofline_time(planned, rates(planned.case.dtype), on_paper)
 
 
 def generations(planned: Planned) -> float:
@@ -175,8 +170,10 @@ def batches(planned: Planned, forced: float = FORCED - 1) -> list[tuple[int, flo
 def roofline_time(planned: Planned, rates: Rates, on_paper: Bill | None = None) -> float:
     """Return the minimum seconds of one batch: the roofline time, plus a launch per kernel or call."""
     on_paper = on_paper or paper(planned)
-    called = planned.case.device_class == "cpu"
-    blocks = _launched(_layout(planned), HEAD if called else 1.0)
+    called, layout = planned.case.device_class == "cpu", _layout(planned)
+    blocks: float = layout.layers
+    if isinstance(layout, MaskedLayout):
+        blocks += layout.encoder + layout.diffusion * layout.head * (HEAD if called else 1.0)
     return on_paper.roofline_time(rates) + on_paper.passes * blocks * LAUNCHES * (CALL if called else LAUNCH)
 
 
@@ -198,13 +195,6 @@ def _layout(planned: Planned) -> Layout:
     """Return the shape of a batch in the case's dtype."""
     case = planned.case
     return replace(planned.entry.shape(case.sampling, case.batch), dtype=getattr(torch, case.dtype))
-
-
-def _launched(layout: Layout, head: float) -> float:
-    """Return the blocks of one pass; a block of a diffusion head counts as ``head``."""
-    if isinstance(layout, MaskedLayout):
-        return layout.encoder + layout.layers + layout.diffusion * layout.head * head
-    return layout.layers
 
 
 def memory(planned: Planned, layout: Layout) -> int:

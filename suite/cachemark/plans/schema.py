@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
@@ -12,16 +12,16 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from ..core import seeds
 from ..core.errors import BadBudget, BadPlan, unknown
-from ..core.files import NAME, is_readable
+from ..core.files import NAME, PACKAGE, is_readable
 from ..core.spec import FULL, SEQUENTIAL, Budget
 from ..plugins import installed
 from .plan_errors import Kinds, line, plan_error
-from .toml_text import toml_file
 
 LONGEST_NAME, LONGEST_PATH, LONGEST_TEXT = 100, 4096, 10_000  # characters
 LARGEST_BATCH = MOST_SAMPLES = max(seeds.SIZES.values())  # images: there are seeds for no more
 LONGEST_WAIT = 20 * 24 * 3600.0  # seconds: an operating system counts a wait in milliseconds, and not much further
 MOST_CASES = 10_000
+SHIPPED = PACKAGE / "data" / "plans"
 
 Name = Annotated[str, Field(max_length=LONGEST_NAME)]
 FilePath = Annotated[str, Field(max_length=LONGEST_PATH, pattern=r"^[^\x00]*$")]
@@ -49,16 +49,7 @@ class SamplingTable(PlanTable):
 
 
 class MethodTable(PlanTable):
-    """A method with parameters of its own. ``variant`` names them if a block repeats the method."""
-
-    model_config = ConfigDict(extra="allow")
-
-    name: Name
-    variant: Annotated[str, Field(max_length=40, pattern=r"^[\w .+-]*$")] = ""
-
-
-class DecoderTable(PlanTable):
-    """A decoder with parameters of its own. ``variant`` names them if a block repeats the decoder."""
+    """A method or decoder with parameters of its own. ``variant`` names them if a block repeats it."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -139,7 +130,7 @@ class Cells(PlanTable):
     methods: Annotated[list[Name | MethodTable], Axis]
     budgets: Annotated[list[Name | float | int | MethodTable], Axis] = ["1/2"]
     codecs: Annotated[list[Name], Axis] = ["native"]
-    decoders: Annotated[list[Name | DecoderTable], Axis] = [SEQUENTIAL]
+    decoders: Annotated[list[Name | MethodTable], Axis] = [SEQUENTIAL]
     sampling: Name | SamplingTable = "paper"
     batch: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] | Literal["max"] = 16
     samples: Annotated[int, Field(ge=0, le=MOST_SAMPLES)] = 0
@@ -151,14 +142,7 @@ class Cells(PlanTable):
     random_seed: Integer = 0
     priority: Integer = 0
 
-    _added: Mapping[str, str] = PrivateAttr(default={})  # methods that stand on no line of the plan, and the options that added them
-
-    def with_added(self, extra: Mapping[str, str]) -> Cells:
-        """Return the block with more methods, each with the option that adds it."""
-        new = {method: option for method, option in extra.items() if method not in self.methods}
-        made = self.model_copy(update={"methods": [*self.methods, *new]})
-        made._added = {**self._added, **new}
-        return made
+    _added: Mapping[str, str] = PrivateAttr(default={})  # methods that are not in the file, and the options that added them
 
     def only(self, models: set[str] | None, methods: set[str] | None, budgets: set[str] | None) -> Cells | None:
         """Return the block with some of its methods and budgets (None: all), or None if nothing remains."""
@@ -216,7 +200,7 @@ class Plan(PlanTable):
     def stored(self) -> dict[str, Any]:
         """Return the plan as the store keeps it, with the path of its file unless it is shipped."""
         path = self._source[0]
-        own = path and Path(path).parent != Path(str(_shipped()))
+        own = path and Path(path).parent != SHIPPED
         return self.model_dump(mode="json") | ({FILE: str(Path(path).resolve())} if own else {})
 
     @classmethod
@@ -232,10 +216,15 @@ class Plan(PlanTable):
         """Return the plan with more methods, each in all blocks whose model supports it.
 
         A method that no model supports is added to all blocks, where it causes an error. ``files``: the plug-in files of methods."""
-        options = {m: f"--plugin {files[m]}" if m in files else f"--method {m}" for m in extra}
-        places = {m: {c.model for c in self.cells if _runs_on(m, c.model)} or {c.model for c in self.cells} for m in extra}
-        return self.model_copy(update={"cells": [c.with_added({m: option for m, option in options.items() if c.model in places[m]})
-                                                 for c in self.cells]})
+        models = {cells.model for cells in self.cells}
+        places = {method: {model for model in models if _runs_on(method, model)} or models for method in extra}
+        options = {method: f"--plugin {files[method]}" if method in files else f"--method {method}" for method in extra}
+        cells = []
+        for block in self.cells:
+            added = {m: option for m, option in options.items() if block.model in places[m] and m not in block.methods}
+            cells.append(block.model_copy(update={"methods": [*block.methods, *added]}))
+            cells[-1]._added = {**block._added, **added}
+        return self.model_copy(update={"cells": cells})
 
     def judged_by(self, metrics: Sequence[str]) -> Plan:
         """Return the plan with more plug-in metrics."""
@@ -254,9 +243,11 @@ class Plan(PlanTable):
 
         The full cache of each block remains. A method is selected by name, variant, or both (``lazymar: head cache 1``); methods with
         sizes of their own keep them. Raises UnknownName for unknown names, and BadPlan if nothing remains."""
-        selected = [_wanted(f"model of plan {self.name}", models, (c.model for c in self.cells), str),
-                  _wanted(f"method of plan {self.name}", methods, (n for c in self.cells for m in c.methods for n in _names(m)), str),
-                  _wanted(f"budget of plan {self.name}", budgets, (_budget_name(b) for c in self.cells for b in c.budgets), _budget_name)]
+        selected = [
+            _selected(f"model of plan {self.name}", models, (c.model for c in self.cells), str),
+            _selected(f"method of plan {self.name}", methods, (n for c in self.cells for m in c.methods for n in _names(m)), str),
+            _selected(f"budget of plan {self.name}", budgets, (_budget_name(b) for c in self.cells for b in c.budgets), _budget_name),
+        ]
         remaining = {number: block for number, cells in enumerate(self.cells) if (block := cells.only(*selected))}
         if not remaining:
             raise BadPlan(f"No block of plan {self.name} has these models, methods and budgets together.",
@@ -292,11 +283,11 @@ def _budget_name(budget: object) -> str:
         return str(budget)
 
 
-def _wanted(kind: str, requested: Sequence[Any] | None, valid: Iterable[str], spelt: Callable[[Any], str]) -> set[str] | None:
+def _selected(kind: str, requested: Sequence[Any] | None, valid: Iterable[str], spell: Callable[[Any], str]) -> set[str] | None:
     """Return names in canonical spelling, or None for all. Raises UnknownName."""
     if requested is None:
         return None
-    names, chosen = [*dict.fromkeys(valid)], {spelt(name) for name in requested}
+    names, chosen = [*dict.fromkeys(valid)], {spell(name) for name in requested}
     for name in sorted(chosen - {*names, FULL}):
         raise unknown(kind, name, names)
     return chosen
@@ -309,7 +300,7 @@ KINDS: Kinds = {"": Plan, "timing": Timing, "fidelity": Fidelity, "quality": Qua
 
 def names() -> list[str]:
     """Return the shipped plans."""
-    return sorted(p.name.removesuffix(".toml") for p in _shipped().iterdir() if p.name.endswith(".toml"))
+    return sorted(path.stem for path in SHIPPED.glob("*.toml"))
 
 
 def find(name_or_path: str) -> Path:
@@ -323,13 +314,21 @@ def find(name_or_path: str) -> Path:
         if offer := installed.offer("plans", name_or_path):
             return offer.file
         raise unknown("plan", name_or_path, [*names(), *(each.name for each in installed.offers("plans"))])
-    return Path(str(_shipped() / f"{name_or_path}.toml"))
+    return SHIPPED / f"{name_or_path}.toml"
 
 
 def load(name_or_path: str) -> Plan:
     """Read and validate a plan. Raises BadPlan with file and line."""
     path = find(name_or_path)
-    text, data = toml_file(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+        data = tomllib.loads(text)
+    except OSError as error:
+        raise BadPlan(f"{path} cannot be read: {error.strerror}.", remedy="Use the path of a TOML file.") from None
+    except RecursionError:
+        raise BadPlan(f"{path}: lists and tables are nested too deep.", remedy="See docs/reference/plan-file.md.") from None
+    except ValueError as error:  # not TOML, not UTF-8, or an integer with more digits than Python reads
+        raise BadPlan(f"{path}: not TOML: {error}.", remedy="Fix the syntax.") from None
     try:
         plan = Plan.model_validate(data)
     except ValidationError as error:
@@ -357,7 +356,3 @@ def prepare(plan: Plan | str | Path, plugins: Sequence[str | Path] = (), methods
     brought += loading.require("metrics", [table.name for table in loaded.metric_tables if not is_built_in(table.name)])
     joined = loaded.joined([*brought_methods, *methods], brought_methods).judged_by(metrics_of(plugins, of_sets=loaded.quality is not None))
     return joined, tuple(str(Path(file).resolve()) for file in (*plugins, *joined.files(), *dict.fromkeys(brought)))
-
-
-def _shipped() -> Any:
-    return resources.files("cachemark") / "data" / "plans"

@@ -1,4 +1,4 @@
-"""Import of methods, models, decoders and metrics from files and installed packages; they register themselves.
+"""Import of methods, models, decoders and metrics from files and installed packages.
 
 Installed packages change nothing unless something names them. Built-in things, and those loaded with ``--plugin``, have precedence.
 """
@@ -129,7 +129,7 @@ def packed(path: str | Path) -> tuple[str, dict[str, bytes]]:
 
 
 def strays() -> list[str]:
-    """Return modules that plug-ins imported from their own folders without an import statement or ``__init__.py``.
+    """Return modules of plug-ins' folders that no import statement names or that have no ``__init__.py``.
 
     Their content is not in the digest, so an edit would go unnoticed.
     """
@@ -218,7 +218,7 @@ def _place(error: BaseException, sources: Sources) -> str:
 
 
 def _check(table: registry.Registry[Any], name: str, where: str) -> None:
-    """Refuse a thing that is abstract, needs arguments, or has attributes or parameters that cannot be part of a case."""
+    """Refuse an abstract class, required arguments, and attributes or parameters that fit no case."""
     cls = table.get(name)
     if missing := sorted(getattr(cls, "__abstractmethods__", ())):
         raise BadPlugin(f"{where} does not define {', '.join(missing)}.",

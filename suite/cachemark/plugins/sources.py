@@ -1,4 +1,4 @@
-"""Files of a plug-in: the named one, and those beside it or in its package that ``import`` statements name.
+"""Files of a plug-in: the named one, and files next to it or in its package that it imports.
 
 All are read before any of them runs, and exactly this content is executed and hashed. They are imported under names of the plug-in: two
 plug-ins may each have a ``helper.py``, and an edited one is imported again.
@@ -90,7 +90,7 @@ class Sources:
         return str(self.file.relative_to(self.root)), files
 
     def is_stray(self, module: ModuleType) -> bool:
-        """Return whether a module is a file in the plug-in's folder that was not read and is not an installed package."""
+        """Return whether a module is a file of the plug-in's folder that was not read and not installed."""
         folder, path = self.root / self.main.partition(".")[0], Path(str(getattr(module, "__file__", None)))
         if not path.is_relative_to(folder) or path.is_relative_to(PACKAGE) or {*INSTALLED} & {folder.name, *path.relative_to(folder).parts}:
             return False
@@ -129,7 +129,7 @@ def _module(root: Path, name: str) -> Source | None:
 
 
 def _imports(name: str, source: Source, names: Callable[[], set[str]]) -> set[str]:
-    """Return the modules below ``names`` that the import statements of a file may mean, also inside functions."""
+    """Return the modules below ``names`` that a file may import, also inside functions."""
     if b"import" not in source.content or not (own := names()):
         return set()
     try:

@@ -41,7 +41,7 @@ class Artifacts:
         return self.root / "parts"
 
     def put(self, name: str, data: bytes) -> str:
-        """Write ``data`` with the extension of ``name``, safely against power failures, and return its path relative to the root."""
+        """Write ``data`` durably with the extension of ``name``; return its path below the root."""
         suffix = PurePosixPath(name).suffix
         if not re.fullmatch(_SUFFIX, suffix):
             raise ValueError(f"artifact {name!r} has an unusual extension")

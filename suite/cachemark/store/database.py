@@ -1,4 +1,4 @@
-"""Opening of a store's database, a SQLite file or a PostgreSQL server, with the schema of this version."""
+"""Opening of a store's database: a SQLite file or a PostgreSQL server, with this schema."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _on_connect(connection: Any, _record: object) -> None:
 
 
 def _on_begin(connection: Connection) -> None:
-    """Take the lock at once for a transaction that will write: two that began by reading would block each other."""
+    """Lock at the start of a transaction that writes: two that began by reading would block each other."""
     write = connection.get_execution_options().get("cachemark_write", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
@@ -157,7 +157,7 @@ def _require_tables(engine: Engine, where: str) -> None:
 
 
 def create_tables(engine: Engine, where: str) -> None:
-    """Create the tables of an empty database, in one transaction. Of several processes at once, one does the work."""
+    """Create the tables of an empty database in one transaction, also with several processes at once."""
     with engine.connect() as connection:
         if _has_tables(connection, where):
             return
@@ -173,7 +173,7 @@ def create_tables(engine: Engine, where: str) -> None:
 
 
 def _has_tables(connection: Connection, where: str) -> bool:
-    """Return whether the database is a store of this schema, or False if it is empty. BadStore for any other."""
+    """Return whether the database has our tables, or False if it is empty. Raises BadStore for others."""
     tables = inspect(connection).get_table_names()
     if not tables:
         return False

@@ -65,7 +65,7 @@ class Store:
 
     @classmethod
     def open(cls, url_or_path: str | Path, *, create: bool = True, read_only: bool = False, artifacts: str | Path | None = None) -> Self:
-        """Open a SQLite file (a path) or a server (``postgresql+psycopg://…``), and create its tables if it is empty.
+        """Open a SQLite file or a server (``postgresql+psycopg://…``); create its tables if it is empty.
 
         ``artifacts`` is the artifact folder: by default ``<database>.artifacts`` next to the file, and for a server the stored one.
         ``create=False`` refuses to create a file. Runs whose process has ended are marked as interrupted.

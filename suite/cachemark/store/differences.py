@@ -7,7 +7,7 @@ from typing import Any
 
 
 def flat(values: Mapping[str, Any], prefix: str = "", dash: str = " ") -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested mappings with joined names: ``{"gpu": {"clock": 1}}`` yields ``gpu clock``."""
+    """Yield the values of nested mappings: ``{"gpu": {"clock": 1}}`` yields ``("gpu clock", 1)``."""
     for name, value in values.items():
         path = f"{prefix}{dash}{name}" if prefix else str(name)
         if isinstance(value, Mapping):

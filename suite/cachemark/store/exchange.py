@@ -57,7 +57,7 @@ class Exchange:
 
 
 def dump(outcomes: Iterable[Outcome], environment: Environment, code: Mapping[str, Any], **meta: Any) -> str:
-    """Return the text of an exchange file. ``meta`` holds plan, name and reason. NaN in facts becomes null."""
+    """Return the text of an exchange file. ``meta``: plan, name and reason. NaN in facts becomes null."""
     ordered = sorted(outcomes, key=lambda o: (o.case.label, o.case.key))
     data = {
         "format": FORMAT, "version": FORMAT_VERSION,
@@ -69,7 +69,7 @@ def dump(outcomes: Iterable[Outcome], environment: Environment, code: Mapping[st
 
 
 def load(text: str, source: str) -> Exchange:
-    """Read the text of :func:`dump`. Raises BadBaseline, with ``source``, for anything but a complete file of a known format."""
+    """Read the text of :func:`dump`. Raises BadBaseline, with ``source``, for any other or cut text."""
     file = EditedFile(source, BadBaseline)
     data = _parse(text, file)
     try:

@@ -43,7 +43,7 @@ def bad_store(error: BaseException, where: str) -> BadStore:
 
 @contextmanager
 def guard(where: str) -> Iterator[None]:
-    """Turn errors of the database inside the block into BadStore, except broken constraints, which are bugs."""
+    """Raise BadStore for errors of the database inside the block; broken constraints are bugs and pass."""
     try:
         yield
     except IntegrityError:

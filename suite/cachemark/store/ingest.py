@@ -27,7 +27,7 @@ PYTEST_BENCHMARK = "pytest-benchmark"
 
 @dataclass(frozen=True)
 class Ingested:
-    """Run number and cases of an imported file, skipped benchmarks with reasons, and whether it was imported before."""
+    """Imported file: its run, number of cases, skipped benchmarks; ``repeated``: imported before."""
 
     run: int
     cases: int

@@ -38,7 +38,7 @@ class Merged:
 
 
 def merge(target: Store, source: Store) -> Merged:
-    """Add every run of ``source`` that ``target`` lacks, with its outcomes and artifacts, in one transaction.
+    """Add every run of ``source`` that ``target`` lacks, with outcomes and artifacts, in one transaction.
 
     Runs get new numbers. Two runs are the same if plan, start, numerics and code are equal; a repeated merge adds only what is missing and
     updates a run that continued meanwhile. A run that still runs in ``source`` is interrupted in ``target``. Verdicts of comparisons are

@@ -26,9 +26,10 @@ _INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.ins
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One ``cachemark run``. Times are UTC in ISO 8601; ``finished`` is None while it runs and after a kill.
+    """One ``cachemark run``.
 
-    ``code`` holds ``commit``, ``dirty``, ``hash`` and ``version`` of the measuring code.
+    Times are UTC in ISO 8601; ``finished`` is None while it runs and after a kill. ``code`` holds ``commit``, ``dirty``, ``hash`` and
+    ``version`` of the measuring code.
     """
 
     id: int

@@ -171,7 +171,7 @@ class OutcomeRow(Base):
 
 
 class SampleRow(Base):
-    """Raw values of a metric of an outcome: ``count`` little-endian float64 numbers, in order of measurement."""
+    """Values of a metric of an outcome: ``count`` little-endian float64 numbers in measured order."""
 
     __tablename__ = "sample"
     __table_args__ = (
@@ -216,7 +216,7 @@ class LeaseRow(Base):
 
 
 class BaselineRow(Base):
-    """Baseline file saved from this store, or first side of a comparison; ``digest`` is the SHA-256 of its text."""
+    """Baseline file saved from this store, or first side of a comparison; ``digest``: SHA-256."""
 
     __tablename__ = "baseline"
     id: Mapped[int] = mapped_column(primary_key=True)

@@ -24,7 +24,7 @@ NIGHTS = 365
 
 
 def check(store: Store) -> list[str]:
-    """Return all problems: damaged pages, broken constraints and references, unreadable rows, missing artifacts."""
+    """Return all problems: damaged pages, broken references, unreadable rows, missing artifacts."""
     problems = []
     if (path := file_of(store.where)) is not None:
         with guard(store.where), closing(sqlite3.connect(path)) as connection:  # SQLite checks no constraints on a read-only connection
@@ -43,7 +43,7 @@ def check(store: Store) -> list[str]:
 
 
 def backup(source: Path, target: Path) -> None:
-    """Copy a SQLite store to a new file in one transaction, also while others write to it, without its artifacts."""
+    """Copy a SQLite database to a new file in one transaction, also while others write to it."""
     if target.exists():
         raise BadStore(f"{target} exists already.", remedy="Name a new file.")
     with guard(str(source)), closing(sqlite3.connect(source)) as connection:
