@@ -16,7 +16,7 @@ from cachemark.methods.registry import METHODS
 
 __all__ = [
     "ALONE", "ATTENTION", "BATCH", "GRID", "MODES", "SAMPLING", "WHOLE", "Cell", "KitRun", "cells", "crossed", "generate", "halved",
-    "label", "model", "one_a_method", "recorded", "sampled",
+    "model", "one_a_method", "recorded", "sampled",
 ]
 
 ALONE = [name for name, codec in CODECS.items() if not codec.grouped]  # those that every family takes
@@ -41,10 +41,6 @@ def cells(*, evicting: bool = False, grid: int = GRID) -> list[Cell]:
     modes = [(cls, tuple(mode.items()), number) for cls in chosen for number, mode in enumerate(MODES.get(cls.name, ({},)))]
     return [Cell(cls, mode, codec, attention, grid) for cls, mode, number in modes for codec in CODECS for attention in ATTENTION
             if codec in WHOLE or (number == 0 and attention == "gqa")]  # fmt: skip
-
-
-def label(cell: Cell) -> str:
-    return cell.label
 
 
 def sampled(chosen: Sequence[Any], always: Container[Any]) -> list[Any]:

@@ -59,9 +59,6 @@ class MaskedCell(kit.MaskedCell):
         shown_parameters = [f"{parameter}={value}" for parameter, value in self.mode if SCHEDULE.get(parameter) != value]
         return "-".join([self.cls.name, *shown_parameters, self.codec]).replace(" ", "")
 
-    def build(self) -> Method:
-        return self.tight()
-
 
 def cells(modes: dict[str, tuple[dict[str, Any], ...]], *, lossy: bool = True) -> list[MaskedCell]:
     """Return a method's first mode with every codec, the others with the native one."""
@@ -69,10 +66,6 @@ def cells(modes: dict[str, tuple[dict[str, Any], ...]], *, lossy: bool = True) -
     return [MaskedCell(cls, tuple(mode.items()), codec) for cls in classes if "masked" in cls.paradigms
             for number, mode in enumerate(modes.get(cls.name, ({},)))
             for codec in ALONE if codec == "native" or (lossy and number == 0)]  # fmt: skip
-
-
-def label(cell: MaskedCell) -> str:
-    return cell.label
 
 
 class Opening(Watch):
@@ -173,7 +166,7 @@ def generate(method: Method, memory: Memory, seeds: Sequence[int] = SEEDS, force
 
 def run(cell: MaskedCell, *watches: Watch, memory: Memory | None = None, seeds: Sequence[int] = SEEDS, forced: Tensor | None = None) -> Ran:
     memory, record, shadow = memory or cell.memory(), Record(), Shadow(CODECS[cell.codec])
-    watched_method = seen_by(cell.build(), shadow, record, *watches)
+    watched_method = seen_by(cell.tight(), shadow, record, *watches)
     return Ran(generate(watched_method, memory, seeds, forced), watched_method, memory, record, shadow)
 
 

@@ -19,7 +19,7 @@ from cachemark.methods.registry import METHODS
 
 from .cells import ALONE, WHOLE
 
-__all__ = ["HEADS", "LAYERS", "SIDES", "Feed", "Record", "ScaleCell", "cells", "drive", "label", "layout_of", "run"]
+__all__ = ["HEADS", "LAYERS", "SIDES", "Feed", "Record", "ScaleCell", "cells", "drive", "layout_of", "run"]
 
 
 @dataclass
@@ -56,7 +56,3 @@ def cells(*, evicting: bool = False) -> list[ScaleCell]:
     return [ScaleCell(cls, tuple((k, v) for k, v in mode.items()), codec, attention)
             for cls in chosen for number, mode in enumerate(MODES.get(cls.name, ({},))) for codec in ALONE for attention in KV_HEADS
             if codec in WHOLE or (number == 0 and attention == "gqa")]  # fmt: skip
-
-
-def label(cell: ScaleCell) -> str:
-    return cell.label

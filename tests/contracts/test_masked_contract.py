@@ -16,17 +16,18 @@ from cachemark.methods.base.partial import Incremental, Partial, Places, wide
 from cachemark.methods.full import Full
 from cachemark.methods.marche import MARche
 
-from .masked import CONFIG, LAYOUT, MODES, NEUTRAL, MaskedCell, Opening, cells, label, recorded, run
+from .masked import CONFIG, LAYOUT, MODES, NEUTRAL, MaskedCell, Opening, cells, recorded, run
 
 CELLS, NEUTRAL_CELLS = cells(MODES), cells(NEUTRAL, lossy=False)
 PARTIAL = [cell for cell in CELLS if issubclass(cell.cls, Partial)]
 NATIVE = [cell for cell in CELLS if cell.codec == "native"]
 FULL = MaskedCell(Full, (), "native")
 TOLERANCE = 1e-5
+LABEL = MaskedCell.label.fget
 
 
 # -- neutral parameters ----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("cell", NEUTRAL_CELLS, ids=label)
+@pytest.mark.parametrize("cell", NEUTRAL_CELLS, ids=LABEL)
 def test_neutral_parameters_are_the_full_model_bit_for_bit(cell: MaskedCell) -> None:
     assert torch.equal(run(cell).tokens, recorded(FULL).tokens)
 
@@ -35,18 +36,18 @@ def test_every_method_has_neutral_parameters() -> None:
     assert {cell.cls.name for cell in CELLS} == set(NEUTRAL)
 
 
-@pytest.mark.parametrize("cell", [c for c in NATIVE if c.cls is not Full and not dict(c.mode).get("partitioned")], ids=label)
+@pytest.mark.parametrize("cell", [c for c in NATIVE if c.cls is not Full and not dict(c.mode).get("partitioned")], ids=LABEL)
 def test_other_parameters_are_not_neutral(cell: MaskedCell) -> None:
     assert not torch.allclose(recorded(cell).tokens, recorded(FULL).tokens, atol=1e-4)
 
 
 # -- skipping equals keeping ------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("cell", CELLS, ids=label)
+@pytest.mark.parametrize("cell", CELLS, ids=LABEL)
 def test_every_token_sees_all_last_keys_and_values(cell: MaskedCell) -> None:
     assert recorded(cell).shadow.worst <= TOLERANCE
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=label)
+@pytest.mark.parametrize("cell", CELLS, ids=LABEL)
 def test_tokens_are_skipped_where_a_method_says_so(cell: MaskedCell) -> None:
     parameters = dict(cell.mode)
     skips = cell.cls.skips and (parameters.get("token_cache", True) or parameters.get("encoder_cache", False))
@@ -81,7 +82,7 @@ UPDATE = Places.update
 
 @pytest.mark.parametrize("broken", [values_stay, one_place_off, one_too_few, nothing_is_written])
 @pytest.mark.parametrize("cell", [c for c in PARTIAL if c.codec == "native" and dict(c.mode) in (
-    {"active": 14}, dict(MODES["random_tokens"][0]), {**MODES["lazymar"][3]})], ids=label)
+    {"active": 14}, dict(MODES["random_tokens"][0]), {**MODES["lazymar"][3]})], ids=LABEL)
 def test_a_wrong_place_is_caught(monkeypatch: pytest.MonkeyPatch, cell: MaskedCell, broken: Any) -> None:
     monkeypatch.setattr(Places, "update", broken)
     assert run(cell).shadow.worst > TOLERANCE
@@ -101,7 +102,7 @@ class Poison(Opening):
         self.memory = memory
 
 
-@pytest.mark.parametrize("cell", PARTIAL, ids=label)
+@pytest.mark.parametrize("cell", PARTIAL, ids=LABEL)
 def test_nothing_is_read_before_it_is_written(cell: MaskedCell) -> None:
     memory = cell.memory()
     assert torch.equal(run(cell, Poison(memory), memory=memory).tokens, recorded(cell).tokens)
@@ -126,7 +127,7 @@ def forces(cell: MaskedCell) -> bool:
     return parameters.get("refresh") != "blind" and parameters.get("generating", True) and parameters.get("caching", True)
 
 
-@pytest.mark.parametrize("cell", [c for c in PARTIAL if forces(c)], ids=label)
+@pytest.mark.parametrize("cell", [c for c in PARTIAL if forces(c)], ids=LABEL)
 def test_forced_tokens_go_on(cell: MaskedCell) -> None:
     record = recorded(cell).record
     assert record.chosen
@@ -136,7 +137,7 @@ def test_forced_tokens_go_on(cell: MaskedCell) -> None:
 
 
 # -- bytes and storage ------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("cell", CELLS, ids=label)
+@pytest.mark.parametrize("cell", CELLS, ids=LABEL)
 def test_allocated_is_what_a_later_pass_reads(cell: MaskedCell) -> None:
     ran, layout, parameters = recorded(cell), LAYOUT, dict(cell.mode)
     entry = 2 * CODECS[cell.codec].entry_bytes(layout.head_dim, layout.dtype) * layout.heads * layout.places

@@ -17,7 +17,7 @@ from cachemark.models.var import VAR, VARConfig
 from cachemark.models.vision.msvq import MultiScaleQuantizer
 
 from .cells import ALONE, one_a_method, sampled
-from .scales import LAYERS, SIDES, ScaleCell, cells, label
+from .scales import LAYERS, SIDES, ScaleCell, cells
 
 CELLS, EVICTING = cells(), cells(evicting=True)
 DETERMINISTIC = [cell for cell in CELLS if not cell.online and not cell.per_head]
@@ -25,7 +25,7 @@ MHA = [cell for cell in DETERMINISTIC if cell.attention == "mha"]
 TOLERANCE = 1e-5
 
 
-@pytest.mark.parametrize("cell", [cell for cell in CELLS if "c_min" in dict(cell.mode)], ids=label)
+@pytest.mark.parametrize("cell", [cell for cell in CELLS if "c_min" in dict(cell.mode)], ids=ScaleCell.label.fget)
 def test_ams_kv_with_budgets_for_everything_is_the_full_cache(cell: ScaleCell) -> None:
     """The kit skips these modes, whose own budgets no other budget replaces."""
     everything = cell.layout.cacheable
@@ -47,7 +47,7 @@ def test_the_full_cache_needs_no_more_than_it_reads(codec: str, keep: bool) -> N
 
 
 # -- capture and storage ----------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("cell", [c for c in CELLS if c.online], ids=label)
+@pytest.mark.parametrize("cell", [c for c in CELLS if c.online], ids=ScaleCell.label.fget)
 def test_deciding_online_cannot_be_captured_and_says_so(cell: ScaleCell) -> None:
     method = cell.record.method
     assert not method.capturable

@@ -70,7 +70,7 @@ SAMPLING = {"token": token.SAMPLING, "scale": test_scales.SAMPLING, "masked": ma
 
 
 def build(family: str, cell: Any) -> Method:
-    made: Method = cell.build() if family == "masked" else cell.tight()
+    made: Method = cell.tight()
     return made
 
 

@@ -203,36 +203,23 @@ def test_an_error_says_how_to_get_a_missing_file(published: Published, tmp_path:
         register_inception(tmp_path / "nowhere.pth")
 
 
-def cut(path: Path, to: Path, keep: int) -> Path:
-    to.write_bytes(path.read_bytes()[:keep])
-    return to
-
-
 def test_damaged_and_other_weights_are_refused(published: Published, tmp_path: Path) -> None:
-    size = published.weights.stat().st_size
-    for keep in (0, size // 2, size - 5):
-        with pytest.raises(BadCheckpoint, match="is not a weights file, or a damaged one"):
-            register_inception(cut(published.weights, tmp_path / "cut.pth", keep))
-    path = tmp_path / "other.pth"
-    torch.save({"Conv2d_1a_3x3.conv.weight": torch.zeros(3)}, path)
-    with pytest.raises(BadCheckpoint, match=r"does not fit torch-fidelity's inception-v3-compat: .*Missing key"):
-        register_inception(path)
-    torch.save([torch.zeros(3)], path)
-    with pytest.raises(BadCheckpoint, match="contains no tensors by name"):
-        register_inception(path)
-
-
-def test_a_weights_file_runs_no_code(tmp_path: Path) -> None:
+    """And a file runs no code."""
     class Trap:
         def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
             return (Path.touch, (tmp_path / "sprung",))
 
-    torch.save({"x": Trap()}, tmp_path / "trap.pth")
-    with pytest.raises(BadCheckpoint, match="damaged one: UnpicklingError"):
-        register_inception(tmp_path / "trap.pth")
+    path, content = tmp_path / "other.pth", published.weights.read_bytes()
+    for keep in (0, len(content) // 2, len(content) - 5):
+        path.write_bytes(content[:keep])
+        with pytest.raises(BadCheckpoint, match="is not a weights file, or a damaged one"):
+            register_inception(path)
+    for state, words in (({"Conv2d_1a_3x3.conv.weight": torch.zeros(3)}, r"does not fit torch-fidelity's inception-v3-compat: .*Missing"),
+                         ([torch.zeros(3)], "contains no tensors by name"), ({"x": Trap()}, "damaged one: UnpicklingError")):
+        torch.save(state, path)
+        with pytest.raises(BadCheckpoint, match=words):
+            register_inception(path)
     assert not (tmp_path / "sprung").exists()
-    torch.load(tmp_path / "trap.pth", weights_only=False)
-    assert (tmp_path / "sprung").exists(), "the trap works"
 
 
 def archive(path: Path, **arrays: Any) -> Path:
@@ -269,20 +256,18 @@ def test_a_batch_of_another_kind_is_refused(changes: dict[str, Any], words: str,
 
 
 def test_a_damaged_batch_is_refused(published: Published, tmp_path: Path) -> None:
-    size = published.batch.stat().st_size
-    for keep in (0, size // 2, size - 1):
+    content, path = published.batch.read_bytes(), tmp_path / "damaged.npz"
+    for damaged in (b"", content[: len(content) // 2], content[:-1]):
+        path.write_bytes(damaged)
         with pytest.raises(BadCheckpoint, match="is not a reference batch, or a damaged one"):
-            ReferenceBatch(cut(published.batch, tmp_path / "cut.npz", keep)).statistics()
-    content = bytearray(published.batch.read_bytes())
-    content[5000] ^= 1  # inside the images; the zip's checksum detects it
-    (tmp_path / "bit.npz").write_bytes(content)
+            ReferenceBatch(path).statistics()
+    path.write_bytes(content[:5000] + bytes([content[5000] ^ 1]) + content[5001:])  # a bit of the images; the zip's checksum detects it
     with pytest.raises(BadCheckpoint, match="Bad CRC-32"):
-        list(ReferenceBatch(tmp_path / "bit.npz").images())
-    short = tmp_path / "short.npz"
-    with zipfile.ZipFile(published.batch) as full, zipfile.ZipFile(short, "w") as truncated:
+        list(ReferenceBatch(path).images())
+    with zipfile.ZipFile(published.batch) as full, zipfile.ZipFile(path, "w") as truncated:
         truncated.writestr("arr_0.npy", full.read("arr_0.npy")[:-1000])
     with pytest.raises(BadCheckpoint, match="a damaged one"):
-        list(ReferenceBatch(short).images())
+        list(ReferenceBatch(path).images())
 
 
 def test_statistics_of_another_network_are_refused(published: Published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
