@@ -113,8 +113,7 @@ def github(summary: Path | None, comment: Path | None, **judged: Any) -> None:
 @store_option
 @click.option("--repository", type=click.Path(exists=True, file_okay=False, path_type=Path), default=Path("."), show_default=True,
               help="Git repository that contains the commits.")
-@click.option("--changed", is_flag=True, help="Count runs of a modified working tree as runs of its commit.")
-def asv(folder: Path, store: str, repository: Path, changed: bool) -> None:
+def asv(folder: Path, store: str, repository: Path) -> None:
     """Write all runs of a store in the format of asv.
 
     FOLDER is asv's results_dir.  [default: .asv/results]
@@ -124,12 +123,12 @@ def asv(folder: Path, store: str, repository: Path, changed: bool) -> None:
     from ..core.errors import NothingMeasured
     from ..workflows.export import asv_results
 
-    written = asv_results(folder, store, repository=repository, changed=changed)
+    written = asv_results(folder, store, repository=repository)
     for reason in written.left_out:
         say(f"Left out: {reason}.", err=True)
     if not written.files:
         raise NothingMeasured(f"No run of the store belongs to a commit of {repository}.",
-                              remedy="Name the --repository, or take runs of a changed working tree too: --changed")
+                              remedy="Name the --repository, or commit before a run.")
     say(f"{written.points} values in {len(written.files)} files below {folder}. Draw them: asv publish")
 
 

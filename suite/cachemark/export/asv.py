@@ -50,17 +50,17 @@ class _Point:
     outcomes: dict[str, Outcome] = field(default_factory=dict)
 
 
-def write(store: Store, folder: str | Path, repository: str | Path = ".", *, changed: bool = False) -> Written:
+def write(store: Store, folder: str | Path, repository: str | Path = ".") -> Written:
     """Write every run whose commit is in ``repository`` to ``folder``, asv's ``results_dir``.
 
-    Existing benchmarks stay; new cases are appended. Reused results, comparisons and, unless ``changed``, runs of a changed working tree
-    are left out. The newest result of a case at a commit counts; a case without values is a gap. Raises Unsupported for a
-    ``benchmarks.json`` of another format, and Infrastructure if the folder cannot be written.
+    Existing benchmarks stay; new cases are appended. Reused results, comparisons and runs of a changed working tree are left out. The
+    newest result of a case at a commit counts; a case without values is a gap. Raises Unsupported for a ``benchmarks.json`` of another
+    format, and Infrastructure if the folder cannot be written.
     """
     folder, left_out = Path(folder), []
     points: dict[str, _Point] = {}
     for run in reversed([run for run in store.runs() if not run.is_comparison]):
-        if why := _collect(store, run, repository, changed, points):
+        if why := _collect(store, run, repository, points):
             left_out.append(f"run {run.id}: {why}")
     path = folder / "benchmarks.json"
     benchmarks, measured = _benchmarks_in(path), [point for point in points.values() if point.outcomes]
@@ -76,11 +76,11 @@ def write(store: Store, folder: str | Path, repository: str | Path = ".", *, cha
 
 
 # -- what belongs where -----------------------------------------------------------------------------------------------
-def _collect(store: Store, run: RunRecord, repository: str | Path, changed: bool, points: dict[str, _Point]) -> str:
+def _collect(store: Store, run: RunRecord, repository: str | Path, points: dict[str, _Point]) -> str:
     commit = str(run.code.get("commit") or "")
     if not commit:
         return "its commit is not known"
-    if run.code.get("dirty") and not changed:
+    if run.code.get("dirty"):
         return "its working tree had changes that are in no commit"
     resolved = _commit(commit, repository)
     if resolved is None:

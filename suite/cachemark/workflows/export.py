@@ -113,18 +113,13 @@ def _judgement(run: Run, path: Path | None, register: str | Path | None) -> RunJ
         return with_decisions(judgement, source, run.record, None if register is None else Path(register))
 
 
-def asv_results(
-    folder: Path = Path(".asv/results"), store: str | Path = DEFAULT_STORE, *, repository: Path = Path("."), changed: bool = False,
-) -> Written:
-    """Write all runs of a store as asv results; ``changed`` includes runs of a changed working tree.
-
-    Raises NothingMeasured if the store has no run of a plan.
-    """
+def asv_results(folder: Path = Path(".asv/results"), store: str | Path = DEFAULT_STORE, *, repository: Path = Path(".")) -> Written:
+    """Write all runs of a store as asv results. Raises NothingMeasured if the store has no run of a plan."""
     from ..export import asv
 
     with reading(store) as source:
         chosen(source, None)
-        return asv.write(source, folder, repository, changed=changed)
+        return asv.write(source, folder, repository)
 
 
 def image_grid(
