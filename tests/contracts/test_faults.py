@@ -223,6 +223,21 @@ class HeadReadsBeyond(Staggered):
         return super().attend(site, step, q, k, v)
 
 
+class HeadsDeclare(Staggered):
+    """Allocates one entry more than its heads need."""
+
+    def entries(self, layout: Layout, site: Site) -> int:
+        return super().entries(layout, site) + 1
+
+
+class HeadsRead(Staggered):
+    """Reads on the host which entries its heads keep."""
+
+    def kept(self, site: Site, step: Step, slot: RaggedSlot, workspace: Any, q: Tensor) -> Sequence[Any]:
+        float(q.sum())
+        return super().kept(site, step, slot, workspace, q)
+
+
 @dataclass
 class FromTheFirstRow(Streaming):
     """Takes the first row's condition for that of all rows."""
@@ -272,6 +287,7 @@ FAULTS: list[tuple[type[Method], Check, str]] = [  # words of the finding
     *((cls, checks.neutral_is_no_special_case, "") for cls in (Replaced, Switches, Skips)),
     (KeepsLess, checks.budget_is_used, ""), (Declares, checks.declared_is_used, ""), (Padded, checks.dead_is_never_read, "nan"),
     (ReadsBeyond, checks.dead_is_never_read, "nan"), (HeadReadsBeyond, checks.dead_is_never_read, "nan"),
+    (HeadsDeclare, checks.declared_is_used, ""), (HeadsRead, checks.nothing_is_read_on_the_host, "reads a tensor"),
     (FromTheFirstRow, ragged.rows_equal_single_rows, ""), (ByRow, batches.samples_are_the_same_in_any_batch, "other entries kept"),
     (Shared, batches.samples_are_the_same_in_any_batch, "other entries kept"),
     (observing(lambda self, step, q: q.amax().item()), HOST, "reads a tensor"),

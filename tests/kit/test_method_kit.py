@@ -154,58 +154,6 @@ def test_methods_that_need_a_measurement_are_checked_without_one(name: str, para
     assert report.checks[0].passed is not bool(parameters), "c_min = 20 is no full budget"
 
 
-PER_HEAD = """
-from dataclasses import dataclass
-from fractions import Fraction
-
-from cachemark.contract.heads import PerHead
-import cachemark as cm
-
-
-@cm.method("few_and_many")
-@dataclass
-class FewAndMany(PerHead):
-    \"\"\"Head 0 keeps ``most`` of the newest entries, the others half of them.\"\"\"
-
-    name = "few_and_many"
-    most: int = 0
-
-    def fit(self, budget, layout):
-        return {{"most": layout.cacheable if budget == 1 else int(budget * layout.cacheable), "all": budget == 1}}
-
-    all: bool = False
-
-    def length(self, head, total):
-        return min(total, self.most if head == 0 or self.all else self.most // 2)
-
-    def entries(self, layout, site):
-        return sum(self.length(head, layout.cacheable) for head in range(layout.kv_heads)){more}
-
-    def attended_by_heads(self, layout, site, step):
-        return sum(self.length(head, step.first) + step.count for head in range(layout.kv_heads))
-
-    def kept(self, site, step, slot, workspace, q):
-        {body}
-        return [[range(n + step.count - self.length(head, n + step.count), n + step.count)] for head, n in enumerate(slot.lengths)]
-"""
-
-
-@pytest.mark.parametrize(("more", "body", "check"), [
-    (" + 1", "pass", "declared is used"), ("", "float(q.sum())", "nothing is read on the host"),
-    ("", "workspace.v.mul_(2)", "evicting is masking"),
-])  # fmt: skip
-def test_a_fault_of_a_method_with_ragged_heads_is_found(more: str, body: str, check: str, tmp_path: Path) -> None:
-    (tmp_path / "few_and_many.py").write_text(PER_HEAD.format(more=more, body=body))
-    names_of("methods", tmp_path / "few_and_many.py")
-    assert run_check("few_and_many", check, "next-scale").findings
-
-
-def test_a_method_with_ragged_heads_passes(tmp_path: Path) -> None:
-    (tmp_path / "few_and_many.py").write_text(PER_HEAD.format(more="", body="pass"))
-    (report,) = prove_method(tmp_path / "few_and_many.py")
-    assert [check.passed for check in report.checks] == [True] * 14
-
-
 def test_wrong_names_and_parameters_are_refused(write: Write, tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="no_such_parameter"):
         prove_method(write("    pass"), parameters={"no_such_parameter": 1})
