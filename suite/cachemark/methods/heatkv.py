@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, cached_property
@@ -234,16 +234,12 @@ def _remove_early(
         for source, pair in ((s, p) for s, pairs in goal.items() if s < scale for p in pairs.intersection(own) - gone.get(s, set())):
             if (source, pair) not in taken:
                 live -= shape.tokens[source]
-        while live > entries and (source_pair := next(_beyond(later, layer, shape.heads, taken), None)):
+        beyond = (pair for pair in later if pair[1] // shape.heads > layer and pair not in taken)
+        while live > entries and (source_pair := next(beyond, None)):
             taken.add(source_pair)
             live -= shape.tokens[source_pair[0]]
     for source, pair in taken:
         gone.setdefault(source, set()).add(pair)
-
-
-def _beyond(later: Sequence[tuple[int, Pair]], layer: int, heads: int, taken: set[tuple[int, Pair]]) -> Iterator[tuple[int, Pair]]:
-    """Yield source scales of pairs in later layers that may still be dropped early, in order."""
-    return ((source, pair) for source, pair in later if pair // heads > layer and (source, pair) not in taken)
 
 
 @dataclass(frozen=True)
