@@ -53,7 +53,7 @@ def test_every_method_is_listed_in_both_accountings(model: str, batch: int, prin
 
 
 def test_savings_are_stated_against_both_full_caches() -> None:
-    data = json.loads(call("sizes", "var-d30", "--json", "--demanding", "5").stdout)
+    data = json.loads(call("sizes", "var-d30", "--json").stdout)
     rows = {row["method"]: row for row in data["methods"]}
     assert rows["full, last scale kept"]["share"] == 1
     assert rows["full"]["share"] == pytest.approx(424 / 680)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import click
 
 from .options import FILE, FOLDER, Line, all_of, baseline_option, register_option, say, store_option, stored_run_options
 
-if TYPE_CHECKING:
-    from ..workflows.export import Format
-
+Format = Literal["markdown", "latex", "csv", "junit", "figures"]
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+samples_option = click.option("--samples", is_flag=True, help="Write one row per raw value instead of one per metric.")
 document_options = all_of(click.argument("path", type=click.Path(dir_okay=False, allow_dash=True), default="-"), stored_run_options)
 table_options = all_of(
     document_options,
@@ -19,6 +21,19 @@ table_options = all_of(
                  help="Only this column, by the name of its metric, such as kl; repeatable.  [default: latex: those that fit a page, "
                       "`all` for all; markdown: all]"),
     click.option("--method", "methods", multiple=True, type=Line(), help="Only this method and the full cache; repeatable."))
+FORMATS: dict[Format, tuple[Decorator, str]] = {
+    "markdown": (table_options, "Write or print the headline tables of a run as Markdown."),
+    "latex": (table_options, "Write or print the headline tables of a run as LaTeX (booktabs).\n\n"
+                             "Each table has the label `tab:` followed by its title."),
+    "csv": (all_of(document_options, samples_option), "Write or print the values of a run as CSV.\n\nOne row per case and metric, or per raw value."),
+    "junit": (all_of(document_options, baseline_option, register_option),
+              "Write or print the verdicts on a run as JUnit XML.\n\nAcknowledged and accepted incidents are skipped, with the decision. "
+              "The exit code is not a verdict; use `check` for that."),
+    "figures": (all_of(click.argument("path", metavar="[FOLDER]", type=FOLDER, default=Path("figures")), stored_run_options,
+                       click.option("--width", default="3.25in", show_default=True, help="Width of a chart: in, cm, mm or pt.")),
+                "Write the charts of a run as SVG figures for a paper.\n\nEach method has its own marker, so that figures are readable "
+                "in gray."),
+}
 
 
 @click.group()
@@ -37,53 +52,8 @@ def _export(form: Format, path: str | Path, **options: Any) -> None:
         say(f"Written: {file}", err=True)
 
 
-@export.command()
-@table_options
-def markdown(**options: Any) -> None:
-    """Write or print the headline tables of a run as Markdown."""
-    _export("markdown", **options)
-
-
-@export.command()
-@table_options
-def latex(**options: Any) -> None:
-    """Write or print the headline tables of a run as LaTeX (booktabs).
-
-    Each table has the label `tab:` followed by its title.
-    """
-    _export("latex", **options)
-
-
-@export.command()
-@click.argument("path", metavar="[FOLDER]", type=FOLDER, default=Path("figures"))
-@stored_run_options
-@click.option("--width", default="3.25in", show_default=True, help="Width of a chart: in, cm, mm or pt.")
-def figures(**options: Any) -> None:
-    """Write the charts of a run as SVG figures for a paper.
-
-    Each method has its own marker, so that figures are readable in gray.
-    """
-    _export("figures", **options)
-
-
-@export.command()
-@document_options
-@click.option("--samples", is_flag=True, help="Write one row per raw value instead of one per metric.")
-def csv(**options: Any) -> None:
-    """Write or print the values of a run as CSV, one row per case and metric."""
-    _export("csv", **options)
-
-
-@export.command()
-@document_options
-@baseline_option
-@register_option
-def junit(**options: Any) -> None:
-    """Write or print the verdicts on a run as JUnit XML.
-
-    Acknowledged and accepted incidents are skipped, with the decision. The exit code is not a verdict; use `check` for that.
-    """
-    _export("junit", **options)
+for form, (form_options, summary) in FORMATS.items():
+    export.command(form, help=summary)(form_options(functools.partial(_export, form)))
 
 
 @export.command()
@@ -93,9 +63,9 @@ def junit(**options: Any) -> None:
 @click.option("--comment", type=FILE, help="Write the text of a comment on a pull request to this file.")
 @register_option
 def github(summary: Path | None, comment: Path | None, **judged: Any) -> None:
-    """Print annotations for GitHub Actions, and write a summary and a comment.
+    """Print annotations for GitHub Actions.
 
-    A run without a baseline has no annotations. The exit code is not a verdict; use `check` for that.
+    Also writes a summary and a comment. A run without a baseline has no annotations. The exit code is not a verdict; use `check` for that.
     """
     from ..workflows.export import put, step_texts
 

@@ -128,7 +128,7 @@ def save(**options: Any) -> None:
 @accept_options
 @click.option("--reason", type=Line(), required=True, help="Why its values are accepted; kept in the file.")
 def promote(**options: Any) -> None:
-    """Replace the accepted baseline by a finished run of the same environment."""
+    """Replace the baseline by a run in the same environment."""
     _accept("promote", **options)
 
 
@@ -221,7 +221,10 @@ def acknowledge(key: str, register: Path, who: str, link: str, until: datetime) 
 @incident.command()
 @decision_options
 def accept(key: str, register: Path, who: str, link: str) -> None:
-    """Accept the incident KEY as it is; it notifies again only if it gets worse."""
+    """Accept the incident KEY as it is.
+
+    It notifies again only if it gets worse.
+    """
     from ..workflows.check import acknowledge_incident
 
     acknowledge_incident(register, key, who, None, link)

@@ -74,7 +74,7 @@ def weights() -> None:
 @click.argument("models", nargs=-1)
 @json_option
 def list_weights(models: tuple[str, ...], as_json: bool) -> None:
-    """List the source, files, size and license of the weights of each model.
+    """List source, files, size and license of weights.
 
     Unknown values are question marks. Nothing is fetched.
     """

@@ -185,9 +185,9 @@ def check_store(store: str, as_json: bool) -> None:
 @click.argument("target", type=FILE)
 @store_option
 def backup(target: Path, store: str) -> None:
-    """Copy the database to the new file TARGET, also while others write to it.
+    """Copy the database to the new file TARGET.
 
-    The folder of artifacts is not copied.
+    Others may write to it meanwhile. The folder of artifacts is not copied.
     """
     from ..workflows.db import backup_store
 
