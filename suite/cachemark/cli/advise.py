@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..core.files import replacing
+from .endings import runnable
 from .options import FILE, Finite, echo_json, json_option, plugin_option, say, size, store_option, writable
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def advise(
     device = "--here" if gpu == "cpu" else f"--gpu {gpu}"
     commands = [
         f"cachemark roofline {shlex.quote(model)} {device} --batch {batch}",
-        f"cachemark run {shlex.quote(str(write_plan or 'PLAN'))} --device {'cpu' if gpu == 'cpu' else 'cuda'}",
+        runnable(f"cachemark run {shlex.quote(str(write_plan or 'PLAN'))} --device {'cpu' if gpu == 'cpu' else 'cuda'}"),
     ] if advice.measure else []
     if as_json:
         echo_json({**vars(advice), "commands": commands})

@@ -25,7 +25,8 @@ FORMATS: dict[Format, tuple[Decorator, str]] = {
     "markdown": (table_options, "Write or print the headline tables of a run as Markdown."),
     "latex": (table_options, "Write or print the headline tables of a run as LaTeX (booktabs).\n\n"
                              "Each table has the label `tab:` followed by its title."),
-    "csv": (all_of(document_options, samples_option), "Write or print the values of a run as CSV.\n\nOne row per case and metric, or per raw value."),
+    "csv": (all_of(document_options, samples_option),
+            "Write or print the values of a run as CSV.\n\nOne row per case and metric, or per raw value."),
     "junit": (all_of(document_options, baseline_option, register_option),
               "Write or print the verdicts on a run as JUnit XML.\n\nAcknowledged and accepted incidents are skipped, with the decision. "
               "The exit code is not a verdict; use `check` for that."),

@@ -12,7 +12,7 @@ import click
 
 from ..core.verdicts import ENDED, MISSING, REGRESSED
 from ..core.wording import count, percent
-from .endings import note
+from .endings import note, runnable
 from .options import (
     FILE,
     FOLDER,
@@ -61,7 +61,7 @@ def check(store: str, as_json: bool, **terms: Any) -> None:
         echo_json(_data(result))
     else:
         for line in _lines(result):
-            say(line)
+            say(runnable(line))
     sys.exit(result.exit_code)
 
 
@@ -156,7 +156,8 @@ def list_baselines(root: Path, as_json: bool) -> None:
     """List every baseline under ROOT."""
     from ..workflows.check import accepted
 
-    echo_rows(accepted(root), as_json, _baseline_line, f"No baseline under {root}. Save one with: cachemark baseline save")
+    none = runnable(f"No baseline under {root}. Save one with: cachemark baseline save")
+    echo_rows(accepted(root), as_json, _baseline_line, none)
 
 
 def _baseline_line(item: ListedBaseline) -> str:

@@ -12,6 +12,7 @@ import click
 
 from ..core.units import LARGEST, LARGEST_RATE, RATE
 from ..core.wording import count
+from .endings import runnable
 from .options import MOST_SECONDS, echo_json, fresh_option, json_option, plan_options, report_option, say
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def _print_answers(answers: Mapping[str, Answer]) -> None:
         say(f"{model}: {answer.text}")
     if answers:
         more = f"{len(answers) - MOST_ANSWERS} more models are in the report. " if len(answers) > MOST_ANSWERS else ""
-        say(f"{more}Speeds (×) are ratios to this run's full cache, with their intervals; `cachemark report` shows the images.")
+        say(runnable(f"{more}Speeds (×) are ratios to this run's full cache, with their intervals; `cachemark report` shows the images."))
 
 
 # -- max-batch --------------------------------------------------------------------------------------------------------

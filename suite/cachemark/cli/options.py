@@ -16,7 +16,7 @@ import click
 from click.core import ParameterSource
 
 from ..core.wording import printed
-from .endings import note, runnable
+from .endings import note
 
 F = TypeVar("F", bound=Callable[..., Any])
 MOST_RUNS, MOST_DAYS, MOST_SECONDS, MOST_MEMORY = 2**53, 36_500, 365 * 24 * 3600.0, 2**50
@@ -32,8 +32,8 @@ def all_of(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 # -- output -----------------------------------------------------------------------------------------------------------
 def say(line: str, err: bool = False) -> None:
-    """Print one line that may contain foreign text, with complete commands."""
-    click.echo(printed(runnable(line)), err=err)
+    """Print one line that may contain foreign text."""
+    click.echo(printed(line), err=err)
 
 
 def echo_json(value: Any) -> None:

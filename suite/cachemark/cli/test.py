@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .endings import ARGUMENTS
 from .options import FOLDER, echo_json, echo_rows, json_option, machine_options_with, say, weights_options
 
 if TYPE_CHECKING:
@@ -144,7 +145,8 @@ def _report(workflow: str, named: str, as_json: bool, **options: Any) -> None:
 
     with tempfile.TemporaryDirectory(prefix="cachemark-") as folder:
         done = os.path.join(folder, "done")
-        code = subprocess.run([sys.executable, *sys.orig_argv[1:]], env={**os.environ, DONE: done}, check=False).returncode
+        command = [sys.executable, "-P", "-m", "cachemark", *click.get_current_context().meta[ARGUMENTS]]
+        code = subprocess.run(command, env={**os.environ, DONE: done}, check=False).returncode
         if not os.path.exists(done):
             raise BadPlugin(f"{named!r} ended the process of the test with exit code {code}.", remedy="Remove the call that ends it.")
     sys.exit(code)
