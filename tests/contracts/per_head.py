@@ -39,7 +39,7 @@ class Staggered(PerHead):
     def held(self, layer: int, head: int, total: int) -> int:
         return min(total, 5 + 9 * ((head + layer) % 3))
 
-    def kept(self, site: Site, step: Step, slot: RaggedSlot, workspace: RaggedWorkspace, q: Tensor) -> Sequence[Kept]:
+    def select(self, site: Site, step: Step, slot: RaggedSlot, workspace: RaggedWorkspace, q: Tensor) -> Sequence[Kept]:
         return [self.places(self.held(site.layer, head, n + step.count), n + step.count) for head, n in enumerate(slot.lengths)]
 
     def places(self, held: int, total: int) -> Kept:
@@ -58,7 +58,7 @@ class Scored(Staggered):
 
     name = "scored"
 
-    def kept(self, site: Site, step: Step, slot: RaggedSlot, workspace: RaggedWorkspace, q: Tensor) -> Sequence[Kept]:
+    def select(self, site: Site, step: Step, slot: RaggedSlot, workspace: RaggedWorkspace, q: Tensor) -> Sequence[Kept]:
         found: dict[int, Kept] = {}
         for extent in workspace.extents:
             size = extent.of(workspace.v).norm(dim=-1)

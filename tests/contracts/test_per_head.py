@@ -64,7 +64,7 @@ class Shrinks(Staggered):
         late = total >= sum(side**2 for side in SIDES[:4])
         return 10 if (layer == 0) is late else min(total, 5)
 
-    def kept(self, site: Site, step: Step, slot: RaggedSlot, workspace: RaggedWorkspace, q: Tensor) -> Sequence[Kept]:
+    def select(self, site: Site, step: Step, slot: RaggedSlot, workspace: RaggedWorkspace, q: Tensor) -> Sequence[Kept]:
         return [[range(min(n + step.count, self.held(site.layer, head, step.first + step.count)))] for head, n in enumerate(slot.lengths)]
 
     def entries(self, layout: Layout, site: Site) -> int:

@@ -58,7 +58,7 @@ class ByHand:
         if isinstance(self.method, HACK):
             return (self.method.small if self.contextual else self.method.large,) * 2
         assert isinstance(self.method, HACKPlusPlus)
-        kept = 91 if step.last else self.method.plan.kept[step.index + 1][self.site.layer, self.contextual]
+        kept = 91 if step.last else self.method.plan.retained[step.index + 1][self.site.layer, self.contextual]
         return self.method.attention_budget, kept
 
     def step(self, step: Step) -> tuple[Tensor, bool, bool]:
@@ -145,14 +145,14 @@ def test_reliance_is_what_later_scales_look_at() -> None:
 def test_budgets_meet_their_mean_at_every_scale(mean: int, exponent: float) -> None:
     plan, _ = plan_of(mean, exponent)
     pairs, groups = plan.classes.pairs, plan.groups
-    for scale, by_group in enumerate(plan.kept):
+    for scale, by_group in enumerate(plan.retained):
         seen, total = BEFORE[scale], sum(heads * by_group[group] for group, heads in groups.items())
         if seen <= mean:
             assert set(by_group.values()) <= {seen}
             continue
         slack = sum(heads for heads in groups.values())  # less than one entry of each head goes by rounding
         assert total <= max(mean, 1) * pairs + pairs * (mean < 5)
-        before = plan.kept[scale - 1]
+        before = plan.retained[scale - 1]
         full = all(by_group[group] == before[group] + TOKENS[scale - 1] for group in groups)
         assert full or total > mean * pairs - slack
         assert all(1 <= by_group[group] <= before[group] + TOKENS[scale - 1] for group in groups)
@@ -162,9 +162,9 @@ def test_shares_are_in_proportion_to_reliance() -> None:
     """Two layers of two heads of one class each, by hand: 3 to 1 of 40 entries, unless there are only 13."""
     classes = HeadClasses(((True, True), (False, False)))
     reliance = (((3.0,) * 3,) * 2, ((1.0,) * 3,) * 2)
-    rows = RelianceBudgets((4, 9, 16), classes, reliance, 5, 1.0).kept
+    rows = RelianceBudgets((4, 9, 16), classes, reliance, 5, 1.0).retained
     assert [sorted(by_group.items()) for by_group in rows[1:]] == [[((0, True), 4), ((1, False), 4)], [((0, True), 7), ((1, False), 2)]]
-    capped = RelianceBudgets((4, 9, 16), classes, reliance, 10, 1.0).kept[-1]
+    capped = RelianceBudgets((4, 9, 16), classes, reliance, 10, 1.0).retained[-1]
     assert capped == {(0, True): 13, (1, False): 7}, "what the first cannot hold goes to the second"
 
 
@@ -174,7 +174,7 @@ def test_the_plan_is_what_lives_and_what_is_allocated() -> None:
     plan, classes = ran.method.plan, ran.method.classes
     for step, sites in enumerate(lengths(ran)[:-1]):
         for site, of_heads in sites.items():
-            assert of_heads == [plan.kept[step + 1][site.layer, few] for few in classes.contextual[site.layer]]
+            assert of_heads == [plan.retained[step + 1][site.layer, few] for few in classes.contextual[site.layer]]
     assert [slot.capacity for slot in ran.method.ragged.values()] == plan.rooms
 
 

@@ -36,11 +36,11 @@ def computed(name: str, model: str, percent: int) -> tuple[int, int, Layout, Met
     if name == "scalekv":
         scaled = ScaleKV(calibration=model, mean=MEANS[percent])
         scaled.resolve(layout)
-        return max(map(sum, scaled.plan.kept)) * layout.kv_heads, sum(scaled.plan.rooms) * layout.kv_heads, layout, scaled
+        return max(map(sum, scaled.plan.retained)) * layout.kv_heads, sum(scaled.plan.rooms) * layout.kv_heads, layout, scaled
     if name == "hackpp":
         plus = HACKPlusPlus(calibration=model if model == "tiny-var" else even(layout, name), mean=percent * layout.visual // 100)
         plus.resolve(layout)
-        sums = [sum(plus.plan.of_layer(sizes, layer) for layer in range(layout.layers)) for sizes in plus.plan.kept]
+        sums = [sum(plus.plan.of_layer(sizes, layer) for layer in range(layout.layers)) for sizes in plus.plan.retained]
         return max(sums), sum(plus.plan.rooms), layout, plus
     variance = [[layer + head / layout.kv_heads for head in range(layout.kv_heads)] for layer in range(layout.layers)]
     facts = {"model": model, "layers": layout.layers, "heads": layout.kv_heads, "scales": list(layout.scales), "variance": variance}

@@ -152,7 +152,7 @@ def test_what_makes_no_pairs_is_refused(before: Any, after: Any, words: str) -> 
 
 @pytest.mark.parametrize("bad", [[], 0.1, [math.nan], [math.inf, 0.0]])
 def test_what_is_no_row_of_log_ratios_is_refused(bad: Any) -> None:
-    for function in (sign_flip, hodges_lehmann, interval, Effect.of):
+    for function in (sign_flip, hodges_lehmann, interval, Effect.from_ratios):
         with pytest.raises(CachemarkError, match="finite numbers"):
             function(bad)
 
@@ -239,7 +239,7 @@ def test_only_fresh_pairs_convict() -> None:
     biased = PairRatios(config(0.06).screening, config(0.0).fresh)
     found = judge({"a": biased}, RULE)["a"]
     assert (found.verdict, found.pairs) == ("equivalent", 6 + RULE.fresh)
-    assert found.effect == Effect.of(biased.fresh)
+    assert found.effect == Effect.from_ratios(biased.fresh)
 
 
 def test_a_change_below_the_minimum_effect_is_none_however_sure() -> None:

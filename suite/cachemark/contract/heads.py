@@ -173,8 +173,8 @@ def select_heads(x: Tensor, heads: Sequence[int]) -> Tensor:
 class PerHead(Method):
     """A next-scale method that chooses per head which entries survive a scale, in ragged storage.
 
-    A subclass overrides :meth:`entries` and :meth:`kept`. Both may depend on sizes and calibrations; :meth:`kept` also on tensors, as long
-    as the number of survivors does not.
+    A subclass overrides :meth:`entries` and :meth:`select`. Both may depend on sizes and calibrations; :meth:`select` also on tensors, as
+    long as the number of survivors does not.
     """
 
     paradigms = ("next-scale",)
@@ -184,7 +184,7 @@ class PerHead(Method):
         """Return the most entries of all K/V heads of a site after any pass, per row: what is allocated."""
         return layout.stored * layout.kv_heads
 
-    def kept(self, site: Site, step: Step, slot: RaggedSlot, workspace: RaggedWorkspace, q: Tensor) -> Sequence[Kept]:
+    def select(self, site: Site, step: Step, slot: RaggedSlot, workspace: RaggedWorkspace, q: Tensor) -> Sequence[Kept]:
         """Return the positions of [live | own] to keep, for each head. Not called after the last scale."""
         return [[range(n + step.count)] for n in slot.lengths]
 
@@ -210,7 +210,7 @@ class PerHead(Method):
         workspace.put(slot, step.first, k, v)
         out = by_length(q, workspace)
         if not step.last:
-            slot.absorb(workspace, self.kept(site, step, slot, workspace, q))
+            slot.absorb(workspace, self.select(site, step, slot, workspace, q))
         return out
 
     def end_step(self, step: Step) -> None:

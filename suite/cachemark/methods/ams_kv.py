@@ -141,7 +141,7 @@ class AMSKV(Method):
                 if own <= self.c_max:
                     if scale and live + own > c_min and similarity[scale - 1] < self.theta:
                         return True
-                    live = kept(live, own, c_min)
+                    live = retained(live, own, c_min)
             return False
 
         demanding = [layer for layer, similarity in enumerate(self.similarity) if overflows(similarity)]
@@ -173,7 +173,7 @@ class AMSKV(Method):
         """Apply Algorithms 1 and 2 to sizes; ``online`` assumes the larger budget."""
         budget, live = self._room(layout, site.layer), 0
         for side in layout.scales[: step.index]:
-            live = kept(live, side**2, budget)
+            live = retained(live, side**2, budget)
         return live + step.count
 
     # -- one generation -----------------------------------------------------------------------------------------------
@@ -214,6 +214,6 @@ class AMSKV(Method):
         return [range(self.anchor), range(total - (budget - self.anchor), total)]
 
 
-def kept(before: int, own: int, budget: int) -> int:
+def retained(before: int, own: int, budget: int) -> int:
     """Return how many tokens a layer has after a scale of ``own`` tokens."""
     return before if own > budget else min(before + own, budget)

@@ -98,7 +98,7 @@ class HACKPlusPlus(HeadAware):
         return self.plan.rooms[site.layer]
 
     def kept_before(self, site: Site, step: Step, *, contextual: bool) -> int:
-        return self.plan.kept[step.index][site.layer, contextual]
+        return self.plan.retained[step.index][site.layer, contextual]
 
     # -- one generation -----------------------------------------------------------------------------------------------
     def begin(self, layout: Layout, sites: Sequence[Site], memory: Memory) -> None:
@@ -115,7 +115,7 @@ class HACKPlusPlus(HeadAware):
         """Return the plan's budgets for each class, layer and scale; nothing is evicted after the last scale."""
         if step.last:
             return Cut(self.attention_budget, self.kept_before(site, step, contextual=contextual) + step.count)
-        return Cut(self.attention_budget, self.plan.kept[step.index + 1][site.layer, contextual])
+        return Cut(self.attention_budget, self.plan.retained[step.index + 1][site.layer, contextual])
 
     def scores(self, site: Site, step: Step, part: Extent, q: Tensor) -> Tensor:
         """Return pooled mean attention of a few queries, or calibrated attention times the value's norm."""
@@ -175,7 +175,7 @@ class RelianceBudgets:
         return {group: heads for group, heads in sizes.items() if heads}
 
     @cached_property
-    def kept(self) -> list[Mapping[Group, int]]:
+    def retained(self) -> list[Mapping[Group, int]]:
         """Entries that a head of each group has while a scale is generated, by scale."""
         by_scale: list[Mapping[Group, int]] = [dict.fromkeys(self.groups, 0)]
         for scale, earlier in enumerate(accumulate(self.tokens[:-1])):
@@ -209,4 +209,4 @@ class RelianceBudgets:
     @cached_property
     def rooms(self) -> list[int]:
         """Most entries of the heads of each layer together after any scale."""
-        return [max(self.of_layer(budgets, layer) for budgets in self.kept) for layer in range(len(self.classes.contextual))]
+        return [max(self.of_layer(budgets, layer) for budgets in self.retained) for layer in range(len(self.classes.contextual))]

@@ -114,7 +114,7 @@ class HeatKV(Calibrated, PerHead):
         return self.plan.rooms[site.layer]
 
     # -- one generation -----------------------------------------------------------------------------------------------
-    def kept(self, site: Site, step: Step, slot: RaggedSlot, workspace: RaggedWorkspace, q: Tensor) -> Sequence[Kept]:
+    def select(self, site: Site, step: Step, slot: RaggedSlot, workspace: RaggedWorkspace, q: Tensor) -> Sequence[Kept]:
         """Return the scales that the plan leaves each head for the next scale."""
         plan = self.plan
         now, then = plan.kept[step.index][site.layer], plan.kept[step.index + 1][site.layer]

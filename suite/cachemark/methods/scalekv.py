@@ -105,13 +105,13 @@ class ScaleKV(Calibrated, Method):
         return self.plan.rooms[site.layer]
 
     def attended(self, layout: Layout, site: Site, step: Step) -> int:
-        return self.plan.kept[step.index][site.layer] + step.count
+        return self.plan.retained[step.index][site.layer] + step.count
 
     def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
         """Count scoring of every key and moving of survivors, after scales that evict."""
         if not self._cuts(site, step):
             return MethodOverhead()
-        attended, stays = self.attended(layout, site, step), self.plan.kept[step.index + 1][site.layer]
+        attended, stays = self.attended(layout, site, step), self.plan.retained[step.index + 1][site.layer]
         width = layout.kv_heads * layout.head_dim
         return MethodOverhead(WINDOW * layout.heads * layout.head_dim * attended, width * attended + 4 * width * stays)
 
@@ -121,7 +121,7 @@ class ScaleKV(Calibrated, Method):
         return self.score == "code"
 
     def _cuts(self, site: Site, step: Step) -> bool:
-        budgets = self.plan.kept
+        budgets = self.plan.retained
         return not step.last and budgets[step.index][site.layer] + step.count > budgets[step.index + 1][site.layer]
 
     def begin(self, layout: Layout, sites: Sequence[Site], memory: Memory) -> None:
@@ -159,7 +159,8 @@ class ScaleKV(Calibrated, Method):
         assert self.workspace is not None
         window = _window(step, total, self.asked.device)
         scores = self.pooled(self.asked[:, :, : min(WINDOW, step.count)], self.workspace.k[:, :, :total], window)
-        best = scores.sort(dim=-1, descending=True, stable=True).indices[..., : self.plan.kept[step.index + 1][site.layer] - len(window)]
+        count = self.plan.retained[step.index + 1][site.layer] - len(window)
+        best = scores.sort(dim=-1, descending=True, stable=True).indices[..., :count]
         return torch.cat((window.expand(*best.shape[:2], -1), best), -1).sort(-1).values
 
     def pooled(self, q: Tensor, k: Tensor, window: Tensor) -> Tensor:
@@ -250,7 +251,7 @@ class LayerBudgets:
         return self.budgets[scale - self.first][layer] if scale >= self.first else sum(self.tokens[: scale + 1])
 
     @cached_property
-    def kept(self) -> list[list[int]]:
+    def retained(self) -> list[list[int]]:
         """Entries that each layer has while a scale is generated, by scale."""
         by_scale = [[0] * self.layers]
         for scale, own in enumerate(self.tokens[:-1]):
@@ -260,7 +261,7 @@ class LayerBudgets:
     @cached_property
     def rooms(self) -> list[int]:
         """Most entries that each layer has after any scale."""
-        return [max(entries) for entries in zip(*self.kept, strict=True)]
+        return [max(entries) for entries in zip(*self.retained, strict=True)]
 
 
 def drafters_of(facts: Mapping[str, object], count: int) -> tuple[tuple[int, ...], ...]:

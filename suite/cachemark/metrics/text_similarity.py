@@ -48,11 +48,11 @@ class TextSimilarity(ImageMetric):
         missing = [label for label in dict.fromkeys(batch.labels) if label not in vectors]
         for at in range(0, len(missing), CHUNK):  # only the texts that are used
             labels = missing[at : at + CHUNK]
-            vectors |= zip(labels, clip.of_texts([self._text(label) for label in labels]), strict=True)
+            vectors |= zip(labels, clip.of_texts([self._caption(label) for label in labels]), strict=True)
         text_vectors = torch.stack([vectors[label] for label in batch.labels])
         return 100 * (image_vectors * text_vectors).sum(-1).clamp_min(0).cpu()
 
-    def _text(self, label: int) -> str:
+    def _caption(self, label: int) -> str:
         return self.setting.prompts[label] if self.setting.prompts else PROMPT.format(class_names(self.setting.dataset)[label])
 
 

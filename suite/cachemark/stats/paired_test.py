@@ -205,7 +205,7 @@ class Effect(Interval):
     """A relative change of cost (0.05: 5 % worse) with its interval and number of pairs."""
 
     @classmethod
-    def of(cls, ratios: ArrayLike) -> Effect:
+    def from_ratios(cls, ratios: ArrayLike) -> Effect:
         """Estimate the effect from log ratios, (n,)."""
         d = rows(ratios)
         least, most, sure = interval(d)
@@ -273,15 +273,15 @@ def _judgement(config: PairRatios, screened: Screened, p: float, rule: Rule) -> 
     if not used:
         return PairedVerdict(INCONCLUSIVE, None, 1.0, 0, f"{len(config.screening)} of the {rule.interims[0]} pairs that are needed")
     if not side:
-        effect = Effect.of(config.screening[:used])
+        effect = Effect.from_ratios(config.screening[:used])
         verdict = EQUIVALENT if screened.equal[0] else INCONCLUSIVE
         return PairedVerdict(verdict, effect, 1.0, used, _reason(verdict, effect, rule))
     if len(config.fresh) < rule.fresh:
-        effect = Effect.of(config.screening[:used])
+        effect = Effect.from_ratios(config.screening[:used])
         reason = f"looks changed, but {len(config.fresh)} of {rule.fresh} pairs confirm it: {effect}"
         return PairedVerdict(INCONCLUSIVE, effect, 1.0, used, reason)
     fresh = config.fresh[: rule.fresh]
-    effect, verdict = Effect.of(fresh), verdict_of(fresh, side, p, rule)
+    effect, verdict = Effect.from_ratios(fresh), verdict_of(fresh, side, p, rule)
     return PairedVerdict(verdict, effect, p, used + rule.fresh, _reason(verdict, effect, rule))
 
 

@@ -65,7 +65,7 @@ def dump(outcomes: Iterable[Outcome], environment: Environment, code: Mapping[st
         "outcomes": [o.to_json() | {"samples": {name: rounded(name, v) for name, v in o.samples.items()}} for o in ordered],
         "meta": meta, "environment": environment.to_json(), "code": dict(code),
     }
-    return _text(finite(data)) + "\n"
+    return _json(finite(data)) + "\n"
 
 
 def load(text: str, source: str) -> Exchange:
@@ -105,14 +105,14 @@ def rounded(name: str, values: Sequence[float]) -> list[float]:
     return [float(f"{v:.9g}") for v in values] if metric(name).kind == "speed" else list(values)
 
 
-def _text(value: Any, indent: str = "") -> str:
+def _json(value: Any, indent: str = "") -> str:
     """Return JSON, indented by one space per level, with lists of plain values on one line."""
     deeper = indent + " "
     if isinstance(value, Mapping) and value:
-        lines = [f"{deeper}{json.dumps(str(k))}: {_text(value[k], deeper)}" for k in sorted(value, key=str)]
+        lines = [f"{deeper}{json.dumps(str(k))}: {_json(value[k], deeper)}" for k in sorted(value, key=str)]
         return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
     if isinstance(value, list) and any(isinstance(v, (Mapping, list)) for v in value):
-        return "[\n" + ",\n".join(deeper + _text(v, deeper) for v in value) + f"\n{indent}]"
+        return "[\n" + ",\n".join(deeper + _json(v, deeper) for v in value) + f"\n{indent}]"
     return json.dumps(value, allow_nan=False)
 
 

@@ -50,7 +50,7 @@ def bisect(
     BadPlan for an ambiguous label, Unsupported if an end has another trial protocol, and Infrastructure if the device is unavailable or
     lost.
     """
-    machine, (loaded, files) = Machine.of(machine), prepare(plan, plugins)
+    machine, (loaded, files) = Machine.parse(machine), prepare(plan, plugins)
     machine.require()
     (name, planned), *namesakes = configs_of(loaded, machine.device, [case], images).items()
     if namesakes:

@@ -110,7 +110,7 @@ def compare(
         raise BadPlan("A comparison needs two sides.", remedy="Use exactly one of --cases A B, --commits A B, --env OLD NEW.")
     if cases and only:
         raise BadPlan("--cases names the two cases that are compared, so --only has no effect.", remedy="Leave out one of the two.")
-    machine, (loaded, files) = Machine.of(machine), prepare(plan, plugins)
+    machine, (loaded, files) = Machine.parse(machine), prepare(plan, plugins)
     machine.require()
     trial = TrialRequest(loaded.timeout, machine.threads, files, Task.TIMES, memory_cap=machine.memory_cap)
 

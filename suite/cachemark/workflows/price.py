@@ -148,7 +148,7 @@ def price_list(
     plugins: Sequence[str | Path] = (), methods: Sequence[str] = (),
 ) -> PriceList:
     """Estimate the cost of the cases that ``store`` does not have, on this machine or on the GPU ``on``."""
-    machine, (loaded, _) = Machine.of(machine), prepare(plan, plugins, methods)
+    machine, (loaded, _) = Machine.parse(machine), prepare(plan, plugins, methods)
     bare, missing = without_missing(loaded)
     cells = [_calibrated(own) if own.weights != planned.weights else own for planned, own in zip(loaded.cells, bare.cells, strict=True)]
     cases = expand(bare.model_copy(update={"cells": cells}), "cuda" if on else machine.device)

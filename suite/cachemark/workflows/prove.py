@@ -128,7 +128,7 @@ def self_test(machine: Machine | str = "cpu", on_step: OnStep = lambda message: 
     ``on_step`` is called with a message before it measures and after each pair. Raises Infrastructure if the device is not available or
     the model does not run on it.
     """
-    machine = Machine.of(machine)
+    machine = Machine.parse(machine)
     machine.require()
     with tempfile.TemporaryDirectory(prefix="cachemark-") as folder, machine.places() as places:
         plugin = Path(folder, "delayed.py")

@@ -75,7 +75,7 @@ class Machine:
                               remedy="Leave them out.")
 
     @classmethod
-    def of(cls, machine: Machine | str) -> Machine:
+    def parse(cls, machine: Machine | str) -> Machine:
         """Return the machine, or the device of that name with defaults."""
         return cls(machine) if isinstance(machine, str) else machine
 
@@ -112,7 +112,7 @@ def checked(
     from ..plans.expand import expand
     from ..plans.schema import prepare
 
-    machine, (loaded, files) = Machine.of(machine), prepare(plan, plugins, methods)
+    machine, (loaded, files) = Machine.parse(machine), prepare(plan, plugins, methods)
     machine.require()
     if (searches or loaded.searches) and machine.device == "cpu" and not machine.memory_cap:
         raise Unsupported("The largest batch on a CPU needs a limit.", remedy="Set one: add --memory-cap, such as 2GiB.")
