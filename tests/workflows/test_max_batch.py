@@ -218,7 +218,7 @@ def test_a_trial_that_leaves_is_no_fault_of_the_next_case(monkeypatch: pytest.Mo
         def messages(self) -> object:
             yield {"start": 0}
             yield {"done": 0, "measurement": failed(Status.OOM, "gone").to_json(), "clock": 0.0, "ours": 0.0}
-            yield {"needs_new_process": 0}
+            yield {"leaves": 0}
 
     monkeypatch.setattr(isolate, "_Child", Child)
     two = [Planned(replace(CASE, batch=n), None) for n in (1, 2)]  # type: ignore[arg-type]
