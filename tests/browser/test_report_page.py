@@ -3,6 +3,7 @@ enlarges, changes its theme, fits a phone, and axe-core finds nothing serious in
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,10 +34,39 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Debian's Chromium, or the reason why there is none."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright here; `pip install playwright` gives one")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        pytest.skip("no chromium here; `apt-get install chromium` gives one")
+    with sync_api.sync_playwright() as play:
+        chromium_browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        yield chromium_browser
+        chromium_browser.close()
+
+
 @pytest.fixture
-def opened(opened: Open, file: Path) -> Open:
-    """Opens that page, or another one."""
-    return lambda where=file, **how: opened(where, **how)
+def opened(browser: Any, file: Path) -> Iterator[Open]:
+    """Opens that page, or another one, from disk; ``said`` collects what it says on the console and ``asked`` what it asks of a network."""
+    contexts = []
+
+    def opens(where: Path = file, tab: str = "", theme: str = "light", width: int = 1280) -> Any:
+        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=theme)
+        context.set_default_timeout(8000)
+        contexts.append(context)
+        page = context.new_page()
+        page.said, page.asked = [], []
+        page.on("console", lambda message: page.said.append(message.text))
+        page.on("pageerror", lambda error: page.said.append(str(error)))
+        page.on("request", lambda request: page.asked.append(request.url))
+        page.goto(f"{where.as_uri()}{'#' + tab if tab else ''}")
+        return page
+
+    yield opens
+    for context in contexts:
+        context.close()
 
 
 def everywhere(page: Any) -> Iterator[str]:
