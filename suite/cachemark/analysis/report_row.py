@@ -305,7 +305,7 @@ def _saved_bytes(remaining: float | None, share: float | None) -> float | None:
 
 
 def names_of(cases: Sequence[Case]) -> list[str]:
-    """Name each case by model and label, and where several share these, by the conditions that differ, such as ``, batch 8``."""
+    """Name each case by model and label, and namesakes by the conditions that differ (``, batch 8``)."""
     conditions = [_conditions(case) for case in cases]
     namesakes: dict[str, list[dict[str, Any]]] = {}
     for case, own in zip(cases, conditions, strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -116,9 +116,10 @@ class Advice:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Stored results of a model: ``groups``, those measured on the device (``here``, alike but for the batch), and the newest ``plan``.
+    """Stored results of a model.
 
-    ``claims`` are those about each method that rest on most seeds, with the row and the group that they are about.
+    ``here``: groups measured on the device, alike but for the batch. ``claims``: the claim with most seeds about each method, with its row
+    and group. ``plan``: the newest plan of the model.
     """
 
     groups: tuple[CaseGroup, ...]
@@ -128,7 +129,7 @@ class Evidence:
 
     @classmethod
     def read(cls, store: Store | None, wishes: Wishes) -> Evidence:
-        """Read the newest results of each block, preferably those measured on the device."""
+        """Read the newest results of each block with a full cache, preferably those of the device."""
         cells: dict[str, tuple[bool, list[Outcome]]] = {}
         references: dict[str, Outcome] = {}
         plan: Mapping[str, Any] = {}
@@ -139,7 +140,13 @@ class Evidence:
             if not (outcomes := [outcome for outcome in store.outcomes(record.id) if outcome.case.model == wishes.model]):
                 continue
             plan, sequential = plan or record.plan_json, sequential or record.sequential
-            for cell, members in _by_cell(outcomes):
+            by_cell: dict[str, list[Outcome]] = {}
+            for outcome in outcomes:
+                if outcome.case.role in ("candidate", "baseline"):
+                    by_cell.setdefault(outcome.case.cell, []).append(outcome)
+            for cell, members in by_cell.items():
+                if not any(o.ok and o.case.role == "baseline" for o in members):
+                    continue
                 on_device = _is_on(wishes.gpu, record.environment.device, members[0].case.device_class)
                 if cell not in cells or (on_device and not cells[cell][0]):
                     cells[cell] = on_device, members
@@ -232,7 +239,7 @@ def advise(wishes: Wishes, store: str | Path | None = DEFAULT_STORE, *, plugins:
 
 @dataclass
 class _Answer:
-    """The sentences of an answer. ``lines`` are all methods by identity, ``qualified`` those of equal quality."""
+    """The sentences of an answer. ``lines``: all methods by identity; ``qualified``: those of equal quality."""
 
     wishes: Wishes
     paradigm: str
@@ -283,15 +290,6 @@ class _Answer:
         """Return a sentence on the number of seeds that would qualify a method, or nothing."""
         needed = [claim.needed for claim, _, _ in self.evidence.claims.values() if not claim.non_inferior and claim.needed]
         return f" About {min(needed)} seeds would show it of one, if its images went on like these." if needed else ""
-
-
-def _by_cell(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, list[Outcome]]]:
-    """Yield full caches and candidates by comparable group, without groups whose full cache failed."""
-    cells: dict[str, list[Outcome]] = {}
-    for outcome in outcomes:
-        if outcome.case.role in ("candidate", "baseline"):
-            cells.setdefault(outcome.case.cell, []).append(outcome)
-    yield from ((cell, members) for cell, members in cells.items() if any(o.ok and o.case.role == "baseline" for o in members))
 
 
 def _is_on(gpu: str, device: str, device_class: str) -> bool:

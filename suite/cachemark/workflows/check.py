@@ -135,7 +135,7 @@ def judge(
 
 
 def judge_in_pairs(store: Store, run: RunRecord, min_coverage: float | None = None, *, own: bool = False) -> RunJudgement:
-    """Judge a run by the newest comparison of its code, if there is one, or a comparison by its ``own`` verdicts.
+    """Judge a run by the newest comparison of its code, or a comparison by its ``own`` verdicts.
 
     ``min_coverage`` None is the comparison's own setting. Raises NothingMeasured for an incomplete comparison.
     """
@@ -270,7 +270,7 @@ def with_decisions(judgement: RunJudgement, store: Store, run: RunRecord, regist
 
 
 def _cases(store: Store, run: RunRecord, judgement: RunJudgement) -> dict[str, Case]:
-    """Return the cases of a run and of the comparison of its code by key, of the newer run where both have one."""
+    """Return the cases of a run and of the comparison of its code by key."""
     runs = {run.id, *([judgement.night.run.id] if judgement.night else [])}
     return {o.case.key: o.case for number in sorted(runs) for o in store.outcomes(number)}
 

@@ -47,9 +47,9 @@ def identity(case: Case) -> str:
 
 
 class Forecaster:
-    """Forecasts at one batch for the cases of one model, sampling and dtype, from ``groups`` measured on one device.
+    """Forecasts at one batch for the cases of one model, sampling and dtype.
 
-    ``full``: forecast of the full cache. Raises Unsupported for a model without a FLOP model.
+    ``groups``: results of one device. ``full``: forecast of the full cache. Raises Unsupported for a model without a FLOP model.
     """
 
     def __init__(self, entry: ModelEntry, case: Case, rates: Rates, groups: Sequence[CaseGroup], batch: int) -> None:

@@ -104,8 +104,11 @@ class ImageModel:
             raise BadPlan("labels and prompts cannot be combined.", remedy="Pass one of them.")
         labels = range(len(texts)) if texts else labels
         drawn = _seeds(seeds, None if labels is None else len(labels))
-        axes = {"budgets": [_own_budget(method, self.paradigm) if budget is None else budget], "codecs": [codec], "decoders": [decoder],
-                "sampling": sampling}
+        if budget is None:  # the method's own sizes, which a plan names by the method, else 1/2
+            cls: type[Method] = METHODS.get(method)
+            sized = self.paradigm in cls.paradigms and cls.own_budget is not Method.own_budget
+            budget = 1 if method == FULL else method if sized else "1/2"
+        axes = {"budgets": [budget], "codecs": [codec], "decoders": [decoder], "sampling": sampling}
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "prompts.txt")
             file.write_text("\n".join(" ".join(text.split()) for text in texts) + "\n", encoding="utf-8")
@@ -159,14 +162,6 @@ def _published(name: str, repository: str, decoder_weights: str | Path) -> tuple
         raise unknown(f"repository of {name}", repository, repositories)
     paths = fetch(name)
     return paths["weights"], decoder_weights or paths.get("decoder_weights", "")
-
-
-def _own_budget(method: str, paradigm: str) -> str | int:
-    """Return the default budget of a method: its own sizes, which a plan names by the method, else 1/2."""
-    if method == FULL:
-        return 1
-    cls: type[Method] = METHODS.get(method)
-    return method if paradigm in cls.paradigms and cls.own_budget is not Method.own_budget else "1/2"
 
 
 def _seeds(seeds: Sequence[int] | int | None, images: int | None) -> list[int]:

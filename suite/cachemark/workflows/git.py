@@ -90,7 +90,7 @@ def code_of(folder: Path, name: str = "") -> str:
 
 
 def search(repository: Path, good: str, bad: str, judge: Callable[[Path, str], str]) -> tuple[str, tuple[str, ...]]:
-    """Return the first bad commit between two; if skipped commits leave several candidates, an empty text and the candidates.
+    """Return the first bad commit between two; empty if skipped commits leave several candidates.
 
     ``judge(folder, commit)`` returns ``good``, ``bad`` or ``skip``. Raises CachemarkError if ``good`` is not an ancestor of ``bad``.
     """

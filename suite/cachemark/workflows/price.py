@@ -40,7 +40,7 @@ DONE = "done: same case, code, metric definitions and numerics"
 # -- what must run ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Decision:
-    """A case with its result key, whether it is ``stored`` already, and the ``reason`` if :func:`explain` was asked for it."""
+    """A case with its result key, and whether it is ``stored`` already; :func:`explain` adds the ``reason``."""
 
     planned: Planned
     stored: bool

@@ -163,7 +163,7 @@ def _without_collector() -> Iterator[None]:
 def _view(
     store: Store, record: RunRecord, path: Path | None, public: bool, register: Path | None, *, required: bool = False,
 ) -> ReportView:
-    """Return what a page shows; without a ``required`` baseline, a baseline that shares no case with the run is left out."""
+    """Return what a page shows, without a baseline that shares no case unless it is ``required``."""
     reached, outcomes, plan = anchors.load(), _outcomes(store, record), record.plan.removeprefix(ledger.COMPARISON)
     judgement: RunJudgement | None = None
     baseline: Exchange | None = None

@@ -150,7 +150,7 @@ def calibration_parameter(cls: type[Method], entry: ModelEntry) -> dict[str, str
 
 
 def known_parameters(cls: type[Method], entry: ModelEntry) -> dict[str, Any]:
-    """Return parameters that stand for measured ones: a calibration, if any, and a sixth of the layers demanding for AMS-KV."""
+    """Return parameters in place of measured ones: a calibration, or a sixth of AMS-KV's layers."""
     if issubclass(cls, AMSKV):
         return {"demanding": tuple(range(sixth(entry.shape(entry.presets["paper"], 1))))}
     return calibration_parameter(cls, entry)
@@ -159,7 +159,7 @@ def known_parameters(cls: type[Method], entry: ModelEntry) -> dict[str, Any]:
 def _candidates(
     entry: ModelEntry, methods: Sequence[str], budgets: Sequence[str], batches: Sequence[int], dtype: str, steps: int = 0,
 ) -> Iterator[tuple[Layout, str, str, Method | str]]:
-    """Yield for each batch the full cache and each method at each budget: layout, name, budget, and the method or why it is impossible."""
+    """Yield layout, name, budget, and a method or why it is impossible; the full cache first."""
     own_methods, own_budgets = DEFAULTS[entry.paradigm]
     paper = entry.presets["paper"]
     for batch in batches:
