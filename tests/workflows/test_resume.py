@@ -164,7 +164,7 @@ def test_an_ended_run_goes_on_where_it_was(sent: signal.Signals, code: int, stag
     process.send_signal(sent)
     out, err = process.communicate(timeout=stages.PATIENCE)
     assert process.returncode == code
-    assert (out, err) == ("", "\nInterrupted. Completed cases are stored; run the same command to resume.\n" if code == 130 else "")
+    assert (out, err) == ("", "\nInterrupted. Completed work is stored; run the same command to resume.\n" if code == 130 else "")
 
     child = int(reached.read_text())
     stages.until(lambda: stages.ended(child), "the end of the child")
