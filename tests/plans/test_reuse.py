@@ -56,7 +56,7 @@ EDITED = {
     "method": ("methods/streaming.py", "methods/full.py", "methods/base/evicting.py", "methods/base/partial.py"),
     "models": ("cache/slot.py", "cache/attention.py", "cache/engines.py", "contract/method.py", "models/tiny/tiny_vq.py",
                "models/costs.py", "roofline/bill.py"),
-    "measuring": ("metrics/compute/fidelity.py", "metrics/compute/speed.py", "trial/child/main.py", "trial/child/measure.py",
+    "measuring": ("metrics/similarity.py", "metrics/compute/speed.py", "trial/child/main.py", "trial/child/measure.py",
                   "trial/child/timing.py",
                   "core/seeds.py", "core/limits.py", "machine/timer.py", "machine/memory.py",
                   "machine/affinity.py"),

@@ -23,7 +23,8 @@ def plan_error(path: Path, text: str, data: Mapping[str, Any], error: Validation
     missing = fault["type"] == "missing"
     where = f"{path}:{line(text, keys[:-1] if missing else keys)}"
     if fault["type"] == "extra_forbidden":
-        known_keys = _known([k for k in keys[:-1] if isinstance(k, str)], kinds)
+        tables = [key for key in keys[:-1] if isinstance(key, str) and key in kinds]
+        known_keys = sorted(kinds[tables[-1] if tables else ""].model_fields)
         near = difflib.get_close_matches(str(keys[-1]), known_keys, n=1)
         hint = f"Did you mean {near[0]!r}? " if near else ""
         return BadPlan(f"{where}: unknown key {keys[-1]!r}.", remedy=f"{hint}Known here: {', '.join(known_keys)}.")
@@ -61,10 +62,6 @@ def _keys(data: Any, fault: Any) -> list[str | int]:
             keys.append(part)
             data = data[part]
     return [*keys, fault["loc"][-1]] if fault["type"] == "missing" else keys
-
-
-def _known(tables: list[str], kinds: Kinds) -> list[str]:
-    return sorted(kinds[tables[-1] if tables and tables[-1] in kinds else ""].model_fields)
 
 
 def line(text: str, keys: Sequence[str | int]) -> int:

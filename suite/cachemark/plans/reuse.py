@@ -18,10 +18,9 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from ..core.files import PACKAGE
@@ -140,16 +139,10 @@ def _with_plugins(places: tuple[str, ...], thing: Any) -> str:
 
 @cache
 def _code(places: tuple[str, ...]) -> str:
-    return _hashed(path for place in places for path in _files(PACKAGE / place))
-
-
-def _files(path: Path) -> list[Path]:
-    """Return a file itself, or the Python files below a folder."""
-    return [path] if path.suffix else sorted(path.rglob("*.py"))
-
-
-def _hashed(paths: Iterable[Path]) -> str:
+    """Return a hash of files, and of the Python files below folders."""
     total = hashlib.sha256()
-    for path in paths:
-        total.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    for place in places:
+        path = PACKAGE / place
+        for file in [path] if path.suffix else sorted(path.rglob("*.py")):
+            total.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
     return total.hexdigest()[:16]

@@ -210,7 +210,7 @@ def _execute(name: str, sources: Sources) -> None:
 def _place(error: BaseException, sources: Sources) -> str:
     """Return file:line of an error in the plug-in."""
     if isinstance(error, SyntaxError):
-        return f"{error.filename}:{error.lineno}"
+        return f"{error.filename or sources.file}:{error.lineno or 1}"
     files = {str(source.path) for source in sources.modules.values()}
     places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     file, line = next((place for place in reversed(places) if place[0] in files), (str(sources.file), 1))
