@@ -184,13 +184,10 @@ def test_a_step_is_marked_at_its_night_and_told() -> None:
     assert followed(*WOBBLE) == []
 
 
-def test_a_ramp_and_a_change_of_variance_have_their_names() -> None:
+def test_a_ramp_has_its_name() -> None:
     (ramp,) = followed(*(w * (1 + 0.4 * min(max(k - 10, 0), 20) / 20) for k, w in enumerate(WOBBLE)))
     assert "rose by" in ramp
     assert " from run 1" in ramp
-    (spread,) = followed(*(1 + (w - 1) * (6 if k >= 20 else 1) for k, w in enumerate(WOBBLE)))
-    assert "variance changed at run 2" in spread
-    assert spread.endswith("Reported only.")
 
 
 def test_a_change_of_the_environment_is_no_change_of_the_method() -> None:

@@ -136,7 +136,7 @@ def _run_chart(
     figures = ([fmt.DASH if value is None else text(value) for value in case.values] for case in cases)
     text_below = caption + first(cases)
     text_below += " Dotted: the numerics fingerprint changes." if changes else ""
-    text_below += " Hollow: ◇ step, △ start of a ramp, □ change of variance." if notes else ""
+    text_below += " Hollow: ◇ step, △ start of a ramp." if notes else ""
     return Chart.of_cases("history", title, text_below, plot, runs.names, [case.row for case in cases], figures, (*notes, *blind))
 
 
