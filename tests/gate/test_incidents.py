@@ -269,3 +269,15 @@ def test_five_lines_name_the_cause_cost_onset_owner_and_command() -> None:
              "--commits good bad --only 'a linear 1/4, batch 1'")
     for line, word in zip(lines, words, strict=True):
         assert word in line
+
+
+def test_an_accepted_incident_notifies_where_the_loss_grows_and_not_where_it_shrinks() -> None:
+    configs = of(method="linear")
+
+    def night(now: float) -> list[Finding]:
+        return incidents.findings([row(c, "psnr", 30.0, now) for c in configs], {c.key: c for c in configs})
+
+    (first,) = nights([night(25.0)])
+    accepted = incidents.acknowledge(first.register, first.notify[0].key, "ada", None)
+    assert not nights([night(28.0)], tuple(accepted))[0].notify
+    assert nights([night(20.0)], tuple(accepted))[0].notify

@@ -215,3 +215,9 @@ def test_the_same_process_bias_every_night_is_no_more_than_one_sample_of_it() ->
     assert of_one > 1.4 * of_many
     few = {key: same[key] for key in same if key[0] == 0}
     assert of_one == pytest.approx(ledger.least_effect(few, 200, "cuda")[0], rel=0.1), "the first night said as much"
+
+
+def test_the_interval_of_a_rate_is_exact() -> None:
+    found = ledger.standing([made(number) for number in range(30)])
+    assert (1 - found.high) ** 30 == pytest.approx(0.025)
+    assert found.low == 0

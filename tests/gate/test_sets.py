@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 from gate_examples import CODE, ENVIRONMENT, case, changed, exchange, ok
 
 from cachemark.analysis.baseline_comparison import changes
 from cachemark.cli import main
-from cachemark.core.result import Outcome
+from cachemark.core.errors import UnknownName
+from cachemark.core.result import Outcome, Status
 from cachemark.gate.baseline_check import compare
 from cachemark.store.db import Store
 from cachemark.store.exchange import dump, load
@@ -53,3 +55,11 @@ def test_the_gate_names_them_and_leaves_them_to_a_paired_test() -> None:
     titles = {change.entry.metric: change.title for change in changes(found)}
     assert titles["fid_scene_2k"] == "FID, scene, 2k images"
     assert titles["recall_adm_50k"] == "Recall, adm, 50k images"
+
+
+def test_a_figure_of_a_set_is_a_judgement() -> None:
+    Outcome(case("linear"), Status.OK, {"latency": [1.0], "fid_scene_2k": [12.0]})
+    with pytest.raises(ValueError, match="needs samples and a judgement"):
+        Outcome(case("linear"), Status.OK, {"latency": [1.0]})
+    with pytest.raises(UnknownName, match="Did you mean 'fid_scene_2k'"):
+        Outcome(case("linear"), Status.OK, {"latency": [1.0], "fid_scene_2000": [12.0]})

@@ -359,3 +359,11 @@ def test_a_noisier_machine_sees_less() -> None:
     assert 0.005 <= quiet < 0.01 < 0.05 < loud < 0.5
     assert sees(-noise(1, 60, 0.05), family=200) == pytest.approx(loud, rel=0.2)
     assert sees(noise(1, 60, 5.0), family=200) == math.inf
+
+
+def test_ties_survive_a_change_of_units() -> None:
+    """Pairs with the same ratio in other digits: each choice of signs that ties with the one found must go on to count."""
+    before = np.array([1.0, 3.0, 7.0, 11.0, 13.0, 17.0, 0.1, 0.3, 0.7])
+    after = before * np.where(np.arange(9) % 3, 1.1, 1 / 1.1)
+    assert {float(sign_flip(log_ratios(before * unit, after * unit))) for unit in (1, 1e3, 1e-9, 1 / 3, 0.7)} == {float(sign_flip(
+        [-1.0, 1, 1, -1, 1, 1, -1, 1, 1]))}
