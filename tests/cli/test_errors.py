@@ -127,7 +127,7 @@ def test_messages_are_short(stage: Stage) -> None:
     (["compare", "demo", "--cases", "a", "b", "--gpu", "0", "--lock-clocks", "1410"], "Add --device cuda"),
     (["run", "demo", "--store", "postgresql+psycopg://me:secret@host/runs"], "Set CACHEMARK_STORE"),
     (["baseline", "promote"], "Missing option '--reason'"), (["baseline", "rebase"], "Missing option '--reason'"),
-    (["report", "--days", "3"], "--days needs --site."), (["report", "--against", "1", "--baseline", "x"], "cannot be combined"),
+    (["report", "--days", "3"], "--days needs --site."),
     (["report", "page.html", "--site", "pages"], "Leave out PATH"), (["report", "--run", "1", "--site", "pages"], "Leave out PATH"),
     (["run", "demo", "--report", "no/page.html"], "folder no does not exist"),
     *((["run", "demo", option, wrong], f"Invalid value for '{option}'") for option, wrong in (

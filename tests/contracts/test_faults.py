@@ -233,9 +233,9 @@ class HeadsDeclare(Staggered):
 class HeadsRead(Staggered):
     """Reads on the host which entries its heads keep."""
 
-    def kept(self, site: Site, step: Step, slot: RaggedSlot, workspace: Any, q: Tensor) -> Sequence[Any]:
+    def select(self, site: Site, step: Step, slot: RaggedSlot, workspace: Any, q: Tensor) -> Sequence[Any]:
         float(q.sum())
-        return super().kept(site, step, slot, workspace, q)
+        return super().select(site, step, slot, workspace, q)
 
 
 @dataclass

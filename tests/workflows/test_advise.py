@@ -130,7 +130,7 @@ def test_a_prediction_is_marked_and_says_how_to_measure_it(store: Planted, tmp_p
     assert first["basis"] == "predicted"
     assert 0.9 < first["gain"] / first["allowed"] < 1, "the efficiency measured at batch 16"
     assert found["commands"] == ["cachemark roofline llamagen-xl --gpu h100 --batch 64",
-                                 f"cachemark run {plan} --device cuda"]
+                                 f"cachemark run --store {store.path} {plan} --device cuda"]
     written = Plan.model_validate(tomllib.loads(plan.read_text()))
     assert [(cells.model, cells.batch, cells.budgets) for cells in written.cells] == [("llamagen-xl", 64, ["1/2", "1/4", "1/8"])]
 
