@@ -39,8 +39,8 @@ CAPTURE = worse("capture_seconds", 1.0, 3.0, 16)  # a wall time measured once pe
 
 
 @pytest.mark.parametrize(("slow", "changed", "commit", "effect"), [
-    (11, failing(), 11, "latency"), (99, worse("kv_allocated", 4096.0, 4505.0, 3), 3, "kv_allocated: must be equal"),
-    (11, failing(8, 12), 11, "latency"), (11, CAPTURE, 11, "latency"), (99, failing(*range(5, 17)), 5, ""),
+    (11, failing(), 11, "latency: +25 %"), (99, worse("kv_allocated", 4096.0, 4505.0, 3), 3, "kv_allocated: must be equal"),
+    (11, failing(8, 12), 11, "latency: +24 %"), (11, CAPTURE, 11, "latency: +25 %"), (99, failing(*range(5, 17)), 5, ""),
 ])  # fmt: skip
 def test_the_commit_that_made_a_case_worse_is_found(
     slow: int, changed: Callable[[Outcome, Any], Outcome], commit: int, effect: str, machine: Machine, stage: Stage, repository: Path,
@@ -52,7 +52,6 @@ def test_the_commit_that_made_a_case_worse_is_found(
     data = json.loads(result.stdout)
     assert subject(repository, data["commit"]) == f"commit {commit}"
     assert data["effect"].startswith(effect)
-    assert effect != "latency" or 22 <= int(data["effect"].partition("+")[2].split()[0]) <= 28
     assert machine.trials == 2 * data["pairs"]
     assert "kv_allocated" not in effect or data["pairs"] <= 1 + 5, "bytes need one pair per commit"
 

@@ -47,7 +47,7 @@ CAPTIONS = ("two red rings above dots", "a red star left of blue checks", "three
 CONDITIONS = {  # of the runs of rows
     "janus": [3, 4, 7] * 2, "lumina": [5, 6, 9, 3], "llamagen": [3, 4, 7] * 2, text_to_image.TINY_NAME: [7, 8, 9] * 2,
 }
-GUIDED = Sampling(cfg_scale=3.0)  # of Infinity
+GUIDED = Sampling(cfg_scale=2.0)  # of Infinity
 CLOSE = 1e-4  # logits
 MASKED = 1e-5  # outputs of attention
 
