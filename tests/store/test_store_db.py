@@ -216,3 +216,14 @@ def test_facts_of_any_kind_become_json(store: Store) -> None:
     assert store.counts()["environment"] == 2
     store.save(number, ok(facts={"ratio": float("nan"), "list": [1.0, float("inf")], "kept": 0.1}))
     assert store.outcomes(number)[0].facts == {"ratio": None, "list": [1.0, None], "kept": 0.1}
+
+
+def test_outcome_may_name_artifacts_that_the_store_has_and_no_others(store: Store) -> None:
+    run = begin(store)
+    store.save(run, ok(1), {"grid.png": b"png"})
+    stored = store.outcomes(run)[0]
+    store.save(run, stored)
+    assert store.outcomes(run)[1] == stored
+    with pytest.raises(BadStore, match="is not in"):
+        store.save(run, dataclasses.replace(stored, artifacts={"grid.png": "ab/" + "ab" * 32 + ".png"}))
+    assert len(store.outcomes(run)) == 2

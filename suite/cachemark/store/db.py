@@ -208,6 +208,9 @@ class Store:
         ``artifacts`` maps names such as ``tokens.safetensors`` to bytes, which are written before the rows. Outcomes with the same
         ``trial`` shared a process. A killed or failed save leaves nothing of the outcome in the database.
         """
+        for name in outcome.artifacts.keys() - (artifacts or {}).keys():
+            if not self.artifacts.path(file := outcome.artifacts[name]).is_file():
+                raise BadStore(f"Artifact {file} is not in {self.artifacts.root}.", remedy="Pass its bytes to save(), or leave it out.")
         files = {**outcome.artifacts, **{name: self.artifacts.put(name, data) for name, data in (artifacts or {}).items()}}
         with self._writing() as session:
             self._run_row(session, run_id)
