@@ -89,7 +89,7 @@ def test_list_shows_every_file_and_what_is_wrong_with_it(store: Store, root: Pat
     assert (good.reason, good.problem) == ("first", "")
     assert good.saved
     assert (bad.machine_class, bad.name, bad.outcomes) == ("h200", "cut", 0)
-    assert "is cut off" in bad.problem
+    assert "cannot be read" in bad.problem
 
 
 def test_missing_file_names_the_nearest(store: Store, root: Path) -> None:

@@ -51,7 +51,7 @@ ROWS = [
     baseline("meta", "expires", value="9999999-01-01"), baseline("metrics", "kl", value="one"),
     baseline("outcomes", 0, "status", value="fine"), baseline("outcomes", 0, "samples", "latency", value=[-1.0, 0.1]),
     baseline("outcomes", 0, "samples", "latencyy", value=[1.0], says="Did you mean"), baseline(*CASE, "batch", value=10**30),
-    Attack("a baseline with NaN", CHECKED, "bad-baseline", ("NaN",), prepare=lambda folder: (folder / BASELINE).write_text(
+    Attack("a baseline with NaN", CHECKED, "bad-baseline", (BASELINE, "line"), prepare=lambda folder: (folder / BASELINE).write_text(
         (folder / BASELINE).read_text().replace('"seconds": ', '"seconds": NaN, "was": ', 1))),
     Attack("an accepted baseline named as a command", ("baseline", "list"), code=0, says=(": :error::pwned/x",),
            prepare=written(f"baselines/accepted/{PWNED}/x.json", "{")),

@@ -59,7 +59,7 @@ def test_text_can_be_read_line_by_line() -> None:
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, len(text_of()) - 2))
 def test_truncated_anywhere(end: int) -> None:
-    refused(text_of()[:end], "is cut off|is not JSON")
+    refused(text_of()[:end], "cannot be read")
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", "3", '{"format": "asv"}', "null"])
@@ -84,22 +84,22 @@ def edited_outcome(**fields: Any) -> str:
 
 
 @pytest.mark.parametrize(("text", "match"), [
-    (edited(outcomes=3), "has outcomes = 3; a list"),
-    (edited(environment={}), r"lacks environment\.device: a text"),
-    (edited(metrics={"latency": "one"}), r"has metrics\.latency = 'one'; a whole number"),
+    (edited(outcomes=3), "has outcomes = 3: Input should be a valid array"),
+    (edited(environment={}), r"lacks environment\.device\."),
+    (edited(metrics={"latency": "one"}), r"has metrics\.latency = 'one': Input should be a valid integer"),
     (edited_outcome(samples={"latencyy": [1.0]}), r"outcomes\.2: .*'latencyy'.*Did you mean 'latency'"),
-    (edited_outcome(samples={"latency": ["fast"]}), r"outcomes\.2\.samples\.latency = \['fast'\]"),
+    (edited_outcome(samples={"latency": ["fast"]}), r"outcomes\.2\.samples\.latency\.0 = 'fast'"),
     (edited_outcome(samples={"latency": []}), r"outcomes\.2\.samples\.latency"),
-    (edited_outcome(samples={"latency": [-1.0]}), r"outcomes\.2\.samples\.latency = \[-1.0\]; .* at least 0"),
+    (edited_outcome(samples={"latency": [-1.0]}), r"outcomes\.2\.samples\.latency = \[-1.0\]: a value is negative"),
     (edited(meta={"expires": "9999-12-31T00:00"}), r"has meta\.expires"),
     (edited_outcome(samples={"latency": [1.0]}, judgement=""), "needs samples and a judgement"),
     (edited_outcome(status="fine"), "'fine'"),
     (edited_outcome(status="oom"), "has a log and no values"),
     (edited_outcome(case={"model": "m"}), r"lacks outcomes\.2\.case\.weights"),
-    (edited_outcome(samples=None), r"has outcomes\.2\.samples = None; a table"),
-    (text_of().replace("0.25", "NaN"), "NaN is none of its words"),
+    (edited_outcome(samples=None), r"has outcomes\.2\.samples = None: "),
+    (text_of().replace("0.25", "NaN"), r"cannot be read: .* line \d+ column"),
     (text_of().replace("0.25", "1e999"), "finite"),
-    ('{"a":' * 200_000, "nested too deep"),
+    ('{"a":' * 200_000, "recursion limit"),
 ])
 def test_edited_file(text: str, match: str) -> None:
     refused(text, match)

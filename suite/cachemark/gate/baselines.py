@@ -14,12 +14,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
-from ..core.edited import text_of
+from ..core.edited import text_of, validating
 from ..core.errors import BadBaseline, NothingMeasured
 from ..core.files import NAME, replacing
-from ..core.wording import shown
 from ..store.db import Store
 from ..store.exchange import Exchange, dump
 from ..store.exchange import load as load_text
@@ -202,12 +201,8 @@ def _missing(path: Path) -> BadBaseline:
 
 def read(path: Path, kind: type[Content]) -> Content:
     """Read a JSON file that people may have edited. Raises BadBaseline with the first invalid key."""
-    try:
+    with validating(str(path), BadBaseline):
         return TypeAdapter(kind).validate_json(text_of(path, BadBaseline))
-    except ValidationError as error:
-        fault = error.errors()[0]
-        value = f"has {'.'.join(map(str, fault['loc']))} = {shown(fault['input'])}" if fault["loc"] else "cannot be read"
-        raise BadBaseline(f"{path} {value}: {fault['msg']}.", remedy="Mend that value, or take the file from version control.") from error
 
 
 def write(path: Path, text: str, *, remedy: str) -> None:

@@ -22,9 +22,12 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from ..core.edited import LONGEST, PROSE, TABLE, EditedFile, Expectation, many, number, one_of, text_of
+from pydantic import ConfigDict, Field, NonNegativeInt, create_model
+from pydantic_core import from_json
+
+from ..core.edited import LONGEST, text_of, validating
 from ..core.errors import BadPlan, unknown
 from ..core.files import PACKAGE
 from ..core.wording import count, shown
@@ -116,13 +119,18 @@ def _plain(path: Path, text: str) -> PromptList:
 
 
 # -- GenEval -----------------------------------------------------------------------------------------------------------------
-def _is_position(value: object) -> bool:
-    return (isinstance(value, list) and len(value) == 2 and value[0] in RELATIONS and type(value[1]) is int and value[1] >= 0)
+def _one_of(words: Iterable[str]) -> Any:
+    return Annotated[str, Field(pattern=f"^({'|'.join(words)})$")]
 
 
-_CLAUSE = {"class": PROSE, "count": number(1, 100, whole=True), "color": one_of(*COLOURS),
-           "position": Expectation(f"a list of one of {', '.join(RELATIONS)} and the number of a clause before it", _is_position)}
-_TASK = {"tag": one_of(*TAGS), "prompt": PROSE, "include": many(TABLE, 1), "exclude": many(TABLE)}
+_STRICT = ConfigDict(strict=True)
+_FIELDS: dict[str, Any] = {  # one of them is a keyword of Python
+    "class": (str, ...), "count": (Annotated[int, Field(ge=1, le=100)], ...), "color": (_one_of(COLOURS), None),
+    "position": (tuple[_one_of(RELATIONS), NonNegativeInt], None),
+}
+_CLAUSE = create_model("_CLAUSE", __config__=_STRICT, **_FIELDS)
+_TASK = create_model("_TASK", __config__=_STRICT, tag=(_one_of(TAGS), ...), prompt=(str, ...), exclude=(list[_CLAUSE], ()),  # type: ignore
+                     include=(Annotated[list[_CLAUSE], Field(min_length=1)], ...))  # type: ignore[valid-type]
 
 
 def _geneval(path: Path, text: str) -> PromptList:
@@ -133,33 +141,27 @@ def _geneval(path: Path, text: str) -> PromptList:
 
 def _task(place: str, entry: str) -> dict[str, Any]:
     """Check a line of GenEval's file. A clause may refer only to an earlier one."""
-    file = EditedFile(place, BadPlan, REMEDY)
-    task: dict[str, Any] = file.json(entry)
-    file.check(task, _TASK, optional=("exclude",))
-    for part in ("include", "exclude"):
-        for i, clause in enumerate(task.get(part, ())):
-            file.check(clause, _CLAUSE, f"{part}.{i}.", optional=("color", "position"))
-            if part == "include" and clause.get("position", ["", -1])[1] >= i:
-                raise file.wrong(f"has include.{i}.position = {shown(clause['position'])}, which refers to a clause that is not before it.")
+    with validating(place, BadPlan, REMEDY):
+        task: dict[str, Any] = from_json(entry, allow_inf_nan=False)
+        _TASK.model_validate_json(entry)
+    for i, clause in enumerate(task["include"]):
+        if clause.get("position", ["", -1])[1] >= i:
+            problem = f"include.{i}.position = {shown(clause['position'])}, which refers to a clause that is not before it"
+            raise BadPlan(f"{place} has {problem}.", remedy=REMEDY)
     return task
 
 
 # -- COCO --------------------------------------------------------------------------------------------------------------------
-_CAPTION = {"image_id": number(whole=True), "id": number(whole=True), "caption": PROSE}
+_CAPTION = create_model("_CAPTION", __config__=_STRICT, image_id=(int, ...), id=(int, ...), caption=(str, ...))
+_CAPTIONS: Any = create_model("_CAPTIONS", annotations=(Annotated[list[_CAPTION], Field(min_length=1)], ...))  # type: ignore[valid-type]
 
 
 def _coco(path: Path, text: str) -> PromptList:
-    file = EditedFile(str(path), BadPlan, "Use the file captions_val2014.json of COCO's annotations.")
-    data = file.json(text)
-    file.check(data, {"annotations": many(TABLE, 1)})
-    first: dict[int, dict[str, Any]] = {}
-    for i, caption in enumerate(data["annotations"]):
-        file.check(caption, _CAPTION, f"annotations.{i}.")
-        earlier = first.setdefault(caption["image_id"], caption)
-        if caption["id"] < earlier["id"]:
-            first[caption["image_id"]] = caption
-    captions = [(f"{path}: the caption of image {image}", " ".join(first[image]["caption"].split())) for image in sorted(first)]
-    return PromptList("coco", str(path), _checked(path, captions))
+    with validating(str(path), BadPlan, "Use the file captions_val2014.json of COCO's annotations."):
+        captions = _CAPTIONS.model_validate_json(text).annotations
+    first = {caption.image_id: caption.caption for caption in sorted(captions, key=lambda caption: -caption.id)}
+    located = [(f"{path}: the caption of image {image}", " ".join(first[image].split())) for image in sorted(first)]
+    return PromptList("coco", str(path), _checked(path, located))
 
 
 # -- DPG-Bench ---------------------------------------------------------------------------------------------------------------

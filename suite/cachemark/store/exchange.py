@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Annotated, Any
 
-from ..core.edited import MOMENT, PROSE, TABLE, EditedFile, many, maybe, number, one_of
+from pydantic import AfterValidator, ConfigDict, Field, NonNegativeInt, PositiveInt, create_model
+from pydantic_core import from_json
+
+from ..core.edited import REMEDY, validating
 from ..core.errors import BadBaseline, CachemarkError
 from ..core.result import Environment, Outcome, Status
-from ..core.spec import Case, Sampling
+from ..core.spec import Case
 from ..core.units import is_metric, metric
 from ..core.version import __version__
 from ..core.wording import shown
@@ -26,18 +29,30 @@ from .schema import finite
 FORMAT = "cachemark-exchange"
 FORMAT_VERSION = 1
 COUNTED = ("speed", "memory", "work")  # kinds of metrics that are never negative
+COUNTS, MOST = ("batch", "samples", "warmup", "repeats"), 10**12  # fields of a case, and their largest value
 
-# Expected values, because people edit these files.
-_COUNT = number(0, 1e12, whole=True)
-_BY_TYPE = {"str": PROSE, "int": _COUNT, "Mapping[str, Any]": TABLE, "tuple[int, int]": many(_COUNT, 2), "Sampling": TABLE}
-META = {"plan": PROSE, "name": PROSE, "reason": PROSE, "saved": MOMENT, "expires": MOMENT, "run": _COUNT, "replaces": TABLE}
-ENVIRONMENT = {"device": PROSE, "machine_class": PROSE, "fingerprint": PROSE, "facts": TABLE}
-OUTCOME = {"case": TABLE, "status": one_of(*map(str, Status)), "samples": TABLE, "judgement": PROSE, "log": PROSE,
-           "seconds": number(0, 1e9), "result_key": PROSE, "output_hash": PROSE, "facts": TABLE, "artifacts": TABLE}
-CASE = {column.name: _BY_TYPE[str(column.type)] for column in fields(Case)}
-OPTIONAL = [column.name for column in fields(Case) if column.default is not MISSING or column.default_factory is not MISSING]
-SAMPLING = {column.name: {"str": PROSE, "int": number(-1, 1e12, whole=True)}.get(str(column.type), number()) for column in fields(Sampling)}
-FACTS = {"kernel": maybe(PROSE, None), "images_hash": maybe(PROSE, None), "result_parts": TABLE, "limit": maybe(TABLE, None)}
+
+# -- expected values, because people edit these files ----------------------------------------------------------------------
+def _moment(text: str) -> str:
+    if not 1970 <= datetime.fromisoformat(text).year < 9999:
+        raise ValueError("a date from 1970 on is expected")
+    return text
+
+
+Table = dict[str, Any]
+Moment = Annotated[str, AfterValidator(_moment)]
+_CONFIG = ConfigDict(strict=True, allow_inf_nan=False)
+_FACTS = create_model("_FACTS", __config__=_CONFIG, kernel=(str | None, None), images_hash=(str | None, None), result_parts=(Table, None),
+                      limit=(Table | None, None))
+_META = create_model("_META", __config__=_CONFIG, plan=(str, ""), name=(str, ""), reason=(str, ""), saved=(Moment, ""),
+                     expires=(Moment, ""), run=(NonNegativeInt, 0), replaces=(Table, None))
+_OUTCOME = create_model(
+    "_OUTCOME", __config__=_CONFIG, case=(Case, ...), status=(Status, ...), judgement=(str, ...), log=(str, ...), result_key=(str, ...),
+    samples=(dict[str, Annotated[list[float], Field(min_length=1)]], ...), seconds=(Annotated[float, Field(ge=0, le=1e9)], ...),
+    output_hash=(str, ...), facts=(_FACTS, ...), artifacts=(dict[str, str], ...),
+)
+_FILE = create_model("_FILE", __config__=_CONFIG, outcomes=(list[_OUTCOME], ...), environment=(Environment, ...),  # type: ignore[valid-type]
+                     code=(Table, ...), meta=(_META, ...), metrics=(dict[str, PositiveInt], ...))
 
 
 @dataclass(frozen=True)
@@ -70,34 +85,39 @@ def dump(outcomes: Iterable[Outcome], environment: Environment, code: Mapping[st
 
 def load(text: str, source: str) -> Exchange:
     """Read the text of :func:`dump`. Raises BadBaseline, with ``source``, for any other or cut text."""
-    file = EditedFile(source, BadBaseline)
-    data = _parse(text, file)
-    try:
-        file.check(data, {"outcomes": many(TABLE), "environment": TABLE, "code": TABLE, "metrics": TABLE, "meta": TABLE})
-        file.check(data["meta"], META, "meta.", optional=META)
-        file.check(data["environment"], ENVIRONMENT, "environment.", optional=("facts",))
-        outcomes = tuple(_outcome(item, f"outcomes.{place}.", file) for place, item in enumerate(data["outcomes"]))
-        file.check(data["metrics"], dict.fromkeys(data["metrics"], number(1, whole=True)), "metrics.")
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise file.wrong(f"was written by another version than {__version__}, or edited: {type(error).__name__}, {error}.") from error
+    with validating(source, BadBaseline):
+        data = from_json(text, allow_inf_nan=False)
+    _check_format(data, source)
+    with validating(source, BadBaseline):
+        _FILE.model_validate_json(text)
+    outcomes = tuple(_outcome(item, f"outcomes.{place}", source) for place, item in enumerate(data["outcomes"]))
     environment, code, meta = Environment.from_json(data["environment"]), data["code"], data["meta"]
     return Exchange(outcomes, environment, code, meta, dict(data["metrics"]), source, hashlib.sha256(text.encode()).hexdigest())
 
 
-def _outcome(item: Mapping[str, Any], where: str, file: EditedFile) -> Outcome:
-    file.check(item, OUTCOME, where)
-    file.check(item["case"], CASE, f"{where}case.", optional=OPTIONAL)
-    file.check(item["case"]["sampling"], SAMPLING, f"{where}case.sampling.", optional=SAMPLING)
-    for name in item["samples"]:
-        counted = is_metric(name) and metric(name).kind in COUNTED
-        file.check(item["samples"], {name: many(number(0 if counted else -math.inf), 1)}, f"{where}samples.")
-    file.check(item["artifacts"], dict.fromkeys(item["artifacts"], PROSE), f"{where}artifacts.")
-    file.check(item["facts"], FACTS, f"{where}facts.", optional=FACTS)
+def _check_format(data: Any, source: str) -> None:
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise BadBaseline(f"{source} is not an exchange file of cachemark.", remedy="Make one with: cachemark baseline save")
+    version = data.get("version")
+    if type(version) is not int or version < 1:
+        raise BadBaseline(f"{source} has format {shown(version)}, which is not a version.", remedy=REMEDY)
+    if version > FORMAT_VERSION:
+        raise BadBaseline(f"{source} has format {shown(version)}; cachemark {__version__} reads formats up to {FORMAT_VERSION}.",
+                          remedy="Upgrade cachemark, or save the baseline again with this version.")
+
+
+def _outcome(item: Mapping[str, Any], where: str, source: str) -> Outcome:
+    for name in COUNTS:
+        if not 0 <= (number := item["case"].get(name, 0)) <= MOST:
+            raise BadBaseline(f"{source} has {where}.case.{name} = {shown(number)}; 0 to {MOST} are possible.", remedy=REMEDY)
+    for name, values in item["samples"].items():
+        if is_metric(name) and metric(name).kind in COUNTED and min(values) < 0:
+            raise BadBaseline(f"{source} has {where}.samples.{name} = {shown(values)}: a value is negative.", remedy=REMEDY)
     try:
         samples = {name: [float(v) for v in values] for name, values in item["samples"].items()}
         return Outcome.from_json({**item, "samples": samples})
-    except (ValueError, CachemarkError) as error:
-        raise file.wrong(f"cannot be used at {where.rstrip('.')}: {error}.") from error
+    except (ValueError, TypeError, OverflowError, CachemarkError) as error:
+        raise BadBaseline(f"{source} cannot be used at {where}: {error}.", remedy=REMEDY) from error
 
 
 def rounded(name: str, values: Sequence[float]) -> list[float]:
@@ -114,16 +134,3 @@ def _json(value: Any, indent: str = "") -> str:
     if isinstance(value, list) and any(isinstance(v, (Mapping, list)) for v in value):
         return "[\n" + ",\n".join(deeper + _json(v, deeper) for v in value) + f"\n{indent}]"
     return json.dumps(value, allow_nan=False)
-
-
-def _parse(text: str, file: EditedFile) -> dict[str, Any]:
-    data = file.json(text)
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise BadBaseline(f"{file.source} is not an exchange file of cachemark.", remedy="Make one with: cachemark baseline save")
-    version = data.get("version")
-    if type(version) is not int or version < 1:
-        raise file.wrong(f"has format {shown(version)}, which is not a version.")
-    if version > FORMAT_VERSION:
-        raise BadBaseline(f"{file.source} has format {shown(version)}; cachemark {__version__} reads formats up to {FORMAT_VERSION}.",
-                          remedy="Upgrade cachemark, or save the baseline again with this version.")
-    return data

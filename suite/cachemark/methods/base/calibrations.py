@@ -14,11 +14,14 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+from pydantic import ConfigDict, Field, PositiveInt, create_model
+from pydantic_core import from_json
 
 from ...cache.layout import Layout
 from ...contract.planning import Planning, Profiler
-from ...core.edited import LINE, PROSE, TABLE, EditedFile, number, text_of
+from ...core.edited import LONGEST, text_of, validating
 from ...core.errors import BadCalibration, BadParameter, unknown
 from ...core.files import is_readable, replacing
 from ...core.spec import canonical, digest
@@ -27,6 +30,9 @@ from .profiles import AttentionProfile, RecencyProfile
 VARIABLE, FOLDER = "CACHEMARK_CALIBRATIONS", "calibrations"
 COST = ("seconds", "commit", "machine")  # how a calibration was made, which is no part of its facts
 DIGITS = 16
+Line = Annotated[str, Field(max_length=LONGEST, pattern=r"^[^\p{Cc}\p{Zl}\p{Zp}]*$")]
+_FACTS = create_model("_FACTS", __config__=ConfigDict(strict=True), weights=(str, ...), model=(Line, ...), samples=(PositiveInt, ...))
+_FILE = create_model("_FILE", method=(Line, ...), facts=(_FACTS, ...))
 _remembered: dict[str, dict[str, dict[str, Any]]] = {}  # of this process, by method and digest
 
 
@@ -98,14 +104,15 @@ def packaged(method: str) -> dict[str, dict[str, Any]]:
 
 def read(path: Path, method: str) -> dict[str, Any]:
     """Return the facts of a file written by :func:`save` for this method. Raises BadCalibration."""
-    edited = EditedFile(str(path), BadCalibration, "Measure it again: cachemark calibrate METHOD MODEL.")
-    content = edited.json(text_of(path, BadCalibration))
-    edited.check(content, {"method": LINE, "facts": TABLE})
+    remedy = "Measure it again: cachemark calibrate METHOD MODEL."
+    text = text_of(path, BadCalibration)
+    with validating(str(path), BadCalibration, remedy):
+        content = from_json(text, allow_inf_nan=False)
+        _FILE.model_validate_json(text)
     if content["method"] != method:
-        raise edited.wrong(f"is a calibration for {content['method']}, not for {method}.")
-    edited.check(content["facts"], {"weights": PROSE, "model": LINE, "samples": number(1, whole=True)}, "facts.")
+        raise BadCalibration(f"{path} is a calibration for {content['method']}, not for {method}.", remedy=remedy)
     if "orders" in content["facts"]:
-        raise edited.wrong("has facts.orders, which only what comes with the package has.")
+        raise BadCalibration(f"{path} has facts.orders, which only what comes with the package has.", remedy=remedy)
     return dict(content["facts"])
 
 
