@@ -230,5 +230,5 @@ def test_an_expired_baseline_judges_nothing(store: Store, accepted: Path) -> Non
     with pytest.raises(NothingMeasured, match="expired on"):
         baselines.refuse_expired(held, datetime.now(UTC) + timedelta(days=31))
     baselines.refuse_expired(exchange(plan()))
-    with pytest.raises(BadBaseline, match=r"meta\.expires = 'soon'; a date"):
+    with pytest.raises(BadBaseline, match=r"meta\.expires = 'soon'"):
         exchange(plan(), expires="soon")

@@ -238,7 +238,7 @@ def test_a_register_is_a_file_that_stays_what_it_was(tmp_path: Path) -> None:
     assert tuple(incidents.load(path)) == register
     stored = asdict(register[0])
     for text, words in (("{", "cannot be read: .*EOF"), ("[]", "cannot be read"), ('{"format": 3, "incidents": []}', "has format = 3"),
-                        ('{"format": 2, "incidents": [{}]}', r"has incidents\.0\.key = "), ("\udcff", "is not text"),
+                        ('{"format": 2, "incidents": [{}]}', r"lacks incidents\.0\.key"), ("\udcff", "is not text"),
                         *((json.dumps({"format": 2, "incidents": [{**stored, **change}]}), rf"has incidents\.0\.{next(iter(change))}")
                           for change in ({"until": "soon"}, {"state": "old"}, {"change": -1}, {"metric": "a\nb"}, {"owner": "ada"}))):
         path.write_bytes(text.encode("utf-8", "surrogateescape"))

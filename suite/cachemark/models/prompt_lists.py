@@ -119,8 +119,8 @@ def _plain(path: Path, text: str) -> PromptList:
 
 
 # -- GenEval -----------------------------------------------------------------------------------------------------------------
-def _one_of(words: Iterable[str]) -> Any:
-    return Annotated[str, Field(pattern=f"^({'|'.join(words)})$")]
+def _one_of(options: Iterable[str]) -> Any:
+    return Annotated[str, Field(pattern=f"^({'|'.join(options)})$")]
 
 
 _STRICT = ConfigDict(strict=True)
