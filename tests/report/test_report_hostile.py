@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ET
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import report_sample as sample
@@ -89,7 +90,7 @@ def test_a_history_with_changes_is_text_and_well_formed(evil: str) -> None:
         ET.fromstring("<svg" + part.split("</svg>")[0] + "</svg>")
 
 
-def line(number: int, **changes: object) -> site.ListedRun:
+def line(number: int, **changes: object) -> dict[str, Any]:
     run = replace(sample.RUN, id=number, **changes)
     return site.listed(number, build(run, sample.mixed(), sample.comparison()))
 

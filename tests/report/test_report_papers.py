@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import report_sample as sample
+from page import Page
 
-from cachemark.analysis.papers import PAPER_COLUMNS, PaperRow, PaperTable, papers, published
+from cachemark.analysis.papers import PaperRow, PaperTable, papers, published
 from cachemark.analysis.report_view import build
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Sampling
@@ -40,29 +41,20 @@ def table(*outcomes: Outcome) -> PaperTable:
 
 
 def line(paper_row: PaperTable, name: str) -> PaperRow:
-    return next(line for line in paper_row.lines if line.name == name)
-
-
-def texts(row: PaperRow) -> dict[str, tuple[str, str]]:
-    """Large and small text by the headings of group and column."""
-    cells = ((f"{group.title}: {column.title}", column.cell(row)) for group in PAPER_COLUMNS for column in group.columns)
-    return {name: (cell.text, cell.under) for name, cell in cells}
-
-
-def ours(row: PaperRow) -> tuple[str, str]:
-    return texts(row)["Here: Per image"][0], texts(row)["Here: Speedup"][0]
+    return next(line for line in paper_row.lines if line.cell.row == name)
 
 
 def test_published_least_and_ours_stand_side_by_side() -> None:
     exported = table(FULL, QUARTER)
     assert (exported.title, exported.hardware, exported.machine) == ("LineAR, Table 4", "NVIDIA A800 80 GB", "cpu-example-8")
     quarter = line(exported, "LlamaGen-XL, LineAR 1/4")
-    assert (quarter.setting, quarter.how) == ("batch 256", "bfloat16, eager; random weights: quality not measured")
-    assert {name: text for name, (text, _) in texts(quarter).items()} == {
-        "Published: Per image": "250 ms", "Published: Speedup": "5.18", "Roofline there: Roofline time": "20.3 ms",
-        "Roofline there: Roofline speedup": "1.85×", "Roofline there: × roofline": "12.3×", "Here: Per image": "25.0 ms",
-        "Here: Speedup": "2.00×"}
-    assert texts(quarter)["Published: Per image"][1] == "latency 63.99 s a batch; throughput 4.00 it/s; memory 25.51 GB"
+    rows = [row for printed in Page(render(build(sample.RUN, [FULL, QUARTER]))).tables() for row in printed]
+    assert ["", "Published NVIDIA A800 80 GB", "Roofline there 16 bit, with image decoding", "Here cpu-example-8"] in rows
+    assert ["Row", "Per image", "Speedup", "Roofline time", "Roofline speedup", "× roofline", "Per image", "Speedup"] in rows
+    assert next(row for row in rows if row[0].startswith(quarter.cell.row)) == [
+        "LlamaGen-XL, LineAR 1/4 implausible speedup batch 256",
+        "250 ms latency 63.99 s a batch; throughput 4.00 it/s; memory 25.51 GB", "5.18", "20.3 ms", "1.85×", "12.3×",
+        "25.0 ms bfloat16, eager; random weights: quality not measured", "2.00×"]
     assert quarter.remark.startswith("5.18× exceeds the 1.85×")
     assert line(exported, "LlamaGen-XL, full").reached is None
 
@@ -81,10 +73,10 @@ def test_what_can_be_compared_is_chosen_among_cases_that_are_the_same_row(order:
     dead = [Outcome(outcome.case, Status.OOM, log="out of memory") for outcome in (full, candidate)]
     for alternatives in (dead, [full, dead[1]], [dead[0], candidate], [full]):
         quarter = line(table(*[*alternatives, FULL, QUARTER][::order]), "LlamaGen-XL, LineAR 1/4")
-        assert ours(quarter) == ("25.0 ms", "2.00×")
+        assert (quarter.measured, quarter.reached) == (6.4 / 256, 2.0)
         assert quarter.case_key == QUARTER.case.key
     alone = line(table(dead[0], dead[1], QUARTER), "LlamaGen-XL, LineAR 1/4")
-    assert ours(alone) == ("25.0 ms", "–")
+    assert (alone.measured, alone.reached) == (6.4 / 256, None)
 
 
 def test_a_paper_s_own_baseline_is_what_its_rows_are_compared_with() -> None:
@@ -94,7 +86,7 @@ def test_a_paper_s_own_baseline_is_what_its_rows_are_compared_with() -> None:
     fewer = ran(2.0, method="lazymar", **{**mar, "sampling": Sampling(steps=32)})
     exported = line(table(full, fewer), "LazyMAR-B, 32")
     assert exported.reached == 4.0
-    assert exported.setting == "batch 128, not stated"
+    assert not exported.cell.batch_stated
 
 
 def test_tables_of_a_method_on_other_models_follow_without_figures_of_ours() -> None:
@@ -116,8 +108,7 @@ def test_a_throughput_without_that_of_the_full_cache_is_held_against_the_rooflin
     assert [row.cell.gap for row in (by_token, by_line)] == ["11.1×", "7.0×"]
     assert [row.possible for row in (by_token, by_line)] == pytest.approx([1.74, 1.78], abs=0.005)
     assert [row.claimed for row in (by_token, by_line)] == [None, None]
-    assert published().row(paper_row.title, by_token.name).seconds == pytest.approx(576 / 1912, rel=1e-5)
-    assert published().row(paper_row.title, by_line.name).seconds == pytest.approx(576 / 3099, rel=1e-5)
+    assert [row.cell.seconds for row in (by_token, by_line)] == pytest.approx([576 / 1912, 576 / 3099], rel=1e-5)
 
 
 def test_the_file_holds_what_it_says() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Generic, TypeVar
 
 from ..core.limits import Limit
 from ..core.result import FULL_BESIDE
@@ -16,7 +15,6 @@ from . import formatting as fmt
 from .case_group import CaseGroup
 from .report_row import FIDELITY, MASKED, OUTSIDE, QUALITY, ReportRow, by_definition, exactly, share_of_full
 
-Row = TypeVar("Row")
 NO_INTERVAL, BY_DEFINITION = "no interval", "by definition"
 FITS = 0.9  # fraction of the variance that a line must explain before its slope is shown
 VISIBLE = 0.02  # of a speed-up: twice the error of latencies of three digits
@@ -115,19 +113,6 @@ class ColumnGroup:
     title: str
     tip: str
     columns: tuple[Column, ...]
-
-
-@dataclass(frozen=True)
-class TextColumn(Generic[Row]):
-    """Column of text, for tables whose rows are not cases of the run."""
-
-    title: str
-    text: Callable[[Row], str]
-    under: Callable[[Row], str] = lambda row: ""
-    tip: str = ""
-
-    def cell(self, row: Row) -> TableCell:
-        return TableCell(self.title, self.text(row), self.under(row))
 
 
 # -- speed ------------------------------------------------------------------------------------------------------------

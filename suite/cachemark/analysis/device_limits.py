@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from ..core.limits import roofline_speedup
 from ..core.spec import FULL, Case
@@ -20,43 +19,31 @@ OPERATIONS = {"linear": "matmul"}  # names of parts; "linear" is also a method
 CACHED = 0.95  # measured over roofline time, below which data came from a cache of the device
 
 
-class _Bound(NamedTuple):
-    """Roofline speedup at one token per step, and a decoder's tokens per step.
-
-    A decoder's windows compute more, which costs nothing on a device that waits for memory.
-    """
-
-    alone: float
-    tokens: float | None = None
-
-    @property
-    def allowed(self) -> float:
-        return self.alone if self.tokens is None else self.tokens * self.alone
-
-
 def with_limits(rows: Sequence[ReportRow]) -> list[ReportRow]:
     """Add roofline speedups and flags to rows; flags of speedups come first among the marks."""
     full = next((row for row in rows if row.case.role == "baseline"), None)
     checked = []
     for row in rows:
-        bound = _bound(row, full, rows)
-        flags = _flags(row, bound)
+        alone, tokens = _bound(row, full, rows)
+        allowed = None if alone is None else alone * (tokens or 1.0)
+        flags = _flags(row, alone, tokens)
         marks = (*(mark for mark in flags if mark.text in OF_SPEED), *row.marks)
-        checked.append(replace(row, roofline_speedup=bound.allowed if bound else None, limit_marks=flags, marks=marks))
+        checked.append(replace(row, roofline_speedup=allowed, limit_marks=flags, marks=marks))
     return checked
 
 
-def _flags(row: ReportRow, bound: _Bound | None) -> tuple[Mark, ...]:
+def _flags(row: ReportRow, alone: float | None, tokens: float | None) -> tuple[Mark, ...]:
     limit, latency, marks = row.limit, row.median(TIME) or 0.0, []
     if limit and row.case.role == "baseline" and max(mbu := limit.mbu(latency), mfu := limit.mfu(latency)) < UTILIZATION:
         marks.append(Mark(LOW_UTILIZATION, "warn", f"Baseline underutilizes the device ({100 * mbu:.0f} % of memory bandwidth, "
                           f"{100 * mfu:.0f} % of peak FLOP/s; threshold {100 * UTILIZATION:.0f} %). Speedups may not carry over to a "
                           "busy device."))
-    if bound and row.speedup is not None and (why := implausible(row.speedup.value, bound.alone, bound.tokens)):
-        marks.append(Mark(IMPLAUSIBLE, "warn", why))
-    if bound and row.speedup is not None and row.speedup.high <= 1:
-        marks.append(Mark("use the full cache", "calm", f"Not faster than the full cache; roofline speedup at this batch: "
-                          f"{bound.allowed:.2f}×."))
+    if alone is not None and row.speedup is not None:
+        if why := implausible(row.speedup.value, alone, tokens):
+            marks.append(Mark(IMPLAUSIBLE, "warn", why))
+        if row.speedup.high <= 1:
+            marks.append(Mark("use the full cache", "calm", f"Not faster than the full cache; roofline speedup at this batch: "
+                              f"{alone * (tokens or 1.0):.2f}×."))
     if limit and limit.over(latency) < CACHED:
         marks.append(Mark("in a cache", "calm", "Faster than its roofline time: keys, values or weights fit into a cache of the device "
                           "that is faster than its memory."))
@@ -75,26 +62,23 @@ def implausible(measured: float, alone: float, tokens: float | None = None) -> s
     return f"{measured:.2f}× exceeds the {allowed:.2f}× that {basis}. The baseline is probably slow for another reason."
 
 
-def _bound(row: ReportRow, full: ReportRow | None, rows: Sequence[ReportRow]) -> _Bound | None:
-    case = row.case
-    if case.role == "baseline":
-        return None
-    if not case.decoder:
-        alone = _speedup_bound(row, full)
-        return None if alone is None else _Bound(alone)
-    stored = row.outcome.facts.get("tokens_per_pass")
-    tokens = stored.get("mean") if isinstance(stored, dict) else None
-    if not isinstance(tokens, float):
-        return None
-    if (case.method, case.codec, case.budget) == (FULL, "native", "1"):
-        return _Bound(1.0, tokens)
-    sequential = (row for row in rows if not row.case.decoder and _settings(row.case) == _settings(case))
-    alone = next((_speedup_bound(row, full) for row in sequential), None)
-    return None if alone is None else _Bound(alone, tokens)
+def _bound(row: ReportRow, full: ReportRow | None, rows: Sequence[ReportRow]) -> tuple[float | None, float | None]:
+    """Return the roofline speedup at one token per step, None if unknown, and a decoder's tokens per step.
 
-
-def _speedup_bound(row: ReportRow, full: ReportRow | None) -> float | None:
-    return roofline_speedup(full.limit, row.limit) if full and full.limit and row.limit else None
+    A decoder's windows compute more, which costs nothing on a device that waits for memory.
+    """
+    case, sequential, tokens = row.case, row, None
+    if case.decoder:
+        stored = row.outcome.facts.get("tokens_per_pass")
+        tokens = stored.get("mean") if isinstance(stored, dict) else None
+        if case.role == "baseline" or not isinstance(tokens, float):
+            return None, None
+        if (case.method, case.codec, case.budget) == (FULL, "native", "1"):
+            return 1.0, tokens
+        sequential = next((other for other in rows if not other.case.decoder and _settings(other.case) == _settings(case)), row)
+    if case.role == "baseline" or sequential.case.decoder or full is None or full.limit is None or sequential.limit is None:
+        return None, tokens
+    return roofline_speedup(full.limit, sequential.limit), tokens
 
 
 def _settings(case: Case) -> tuple[object, ...]:

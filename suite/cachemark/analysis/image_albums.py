@@ -21,8 +21,8 @@ class Tile:
 
     seed: str
     label: str
+    prompt: str
     worst: bool
-    prompt: str = ""
 
     @property
     def condition(self) -> str:
@@ -35,9 +35,9 @@ class Sprite:
     """PNG with two rows of square tiles, ``tile`` pixels wide, or the reason why it is ``missing``."""
 
     row: ReportRow
-    png: bytes
-    tile: int
-    tiles: tuple[Tile, ...]
+    png: bytes = b""
+    tile: int = 0
+    tiles: tuple[Tile, ...] = ()
     missing: str = ""
 
     @property
@@ -91,28 +91,21 @@ def strip(pages: Albums, rows: Sequence[ReportRow]) -> Strip | None:
 
 
 def _sprite(row: ReportRow, file: str, artifact: Callable[[str], bytes]) -> Sprite:
-    def missing(problem: str) -> Sprite:
-        return Sprite(row, b"", 0, (), f"The image file is {problem}")
-
     try:
         png = artifact(file)
     except (CachemarkError, OSError, KeyError) as error:
-        return missing(f"missing: {error}")
+        return Sprite(row, missing=f"The image file is missing: {error}")
     try:
         with Image.open(io.BytesIO(png), formats=["PNG"]) as image:
             image.load()
             width, height = image.size
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        return missing("not a PNG, or a damaged one.")
+        return Sprite(row, missing="The image file is not a PNG, or a damaged one.")
     tile = height // 2
     if not tile or width % tile or height % 2:
-        return missing(f"not a sprite of two rows of square tiles ({width} × {height}).")
-    columns = width // tile
-    texts = []
-    for kind in ("seeds", "classes", "prompts"):
-        stored = row.outcome.facts.get(f"grid_{kind}")
-        listed = [str(item) for item in stored] if isinstance(stored, (list, tuple)) else []
-        texts.append((listed + [""] * columns)[:columns])
-    worst = max(columns - _FIXED, 0)
-    tiles = (Tile(seed, label, k < worst, prompt) for k, (seed, label, prompt) in enumerate(zip(*texts, strict=True)))
+        return Sprite(row, missing=f"The image file is not a sprite of two rows of square tiles ({width} × {height}).")
+    stored = (row.outcome.facts.get(f"grid_{kind}") for kind in ("seeds", "classes", "prompts"))
+    texts = [[str(item) for item in listed] if isinstance(listed, (list, tuple)) else [] for listed in stored]
+    columns = range(width // tile)
+    tiles = (Tile(*(listed[k] if k < len(listed) else "" for listed in texts), worst=k < len(columns) - _FIXED) for k in columns)
     return Sprite(row, png, tile, tuple(tiles))

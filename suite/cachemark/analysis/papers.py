@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -17,7 +17,6 @@ from ..core.result import Environment, Outcome, full_latencies, kernels_apart
 from ..core.spec import Case
 from ..core.units import TIME
 from . import formatting as fmt
-from .columns import TextColumn
 from .device_limits import implausible
 from .report_row import is_random
 
@@ -119,44 +118,9 @@ class PaperRow:
     mark: str
 
     @property
-    def name(self) -> str:
-        return self.cell.row
-
-    @property
-    def setting(self) -> str:
-        return f"batch {self.cell.batch}" + ("" if self.cell.batch_stated else ", not stated")
-
-    @property
     def printed(self) -> str:
         """Other printed values of the row."""
         return "; ".join(f"{name} {text}" for name, text in self.cell.printed.items() if name != "speedup") or fmt.DASH
-
-
-@dataclass(frozen=True)
-class PaperColumns:
-    """Columns under one heading; ``subtitle`` is the table's."""
-
-    title: str
-    subtitle: Callable[[PaperTable], str]
-    columns: tuple[TextColumn[PaperRow], ...]
-
-
-def _or_dash(write: Callable[[float], str], value: float | None) -> str:
-    return write(value) if value else fmt.DASH
-
-
-PAPER_COLUMNS = (
-    PaperColumns("Published", lambda table: table.hardware, (
-        TextColumn("Per image", lambda row: _or_dash(fmt.seconds, row.cell.seconds), lambda row: row.printed),
-        TextColumn("Speedup", lambda row: row.cell.printed.get("speedup", fmt.DASH)))),
-    PaperColumns("Roofline there", lambda table: "16 bit, with image decoding", (
-        TextColumn("Roofline time", lambda row: _or_dash(fmt.seconds, row.cell.roofline_time)),
-        TextColumn("Roofline speedup", lambda row: _or_dash(fmt.times, row.possible)),
-        TextColumn("× roofline", lambda row: row.cell.gap or fmt.DASH))),
-    PaperColumns("Here", lambda table: table.machine, (
-        TextColumn("Per image", lambda row: _or_dash(fmt.seconds, row.measured), lambda row: row.how),
-        TextColumn("Speedup", lambda row: row.no_speedup or _or_dash(fmt.times, row.reached)))),
-)
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ def site(
     A page is rebuilt if its run, a comparison of its plan, its baseline, its incidents, an anchor or the report's code changed.
     """
     folder, now, made, incidents = Path(folder), datetime.now(UTC), [], None if register is None else Path(register)
-    listed: dict[str, tuple[str, pages.ListedRun]] = {}
+    listed: dict[str, tuple[str, dict[str, Any]]] = {}
     with writing(folder, "Name another folder."), reading(store) as source:
         present = pages.stored_pages(folder)
         records, reached = source.runs(), [[each.anchor.model, each.weights] for each in anchors.load()]

@@ -16,7 +16,6 @@ from PIL import Image
 from ...analysis import columns, explanations
 from ...analysis import formatting as fmt
 from ...analysis.case_group import CaseGroup
-from ...analysis.papers import PAPER_COLUMNS
 from ...analysis.report_view import ReportView
 from ...analysis.run_history import RunHistory
 from ...core.spec import shown_share
@@ -43,7 +42,7 @@ def render(view: ReportView) -> str:
     return engine().get_template("report.html").render(
         view=view, tabs=TABS, explanations=explanations, glossary=explanations.glossary(), chart_sets=chart_sets(view),
         column_groups=columns.column_groups, columns_of=columns.columns_of, limit_columns=columns.LIMITS.columns,
-        recommended_columns=columns.RECOMMENDED.columns, paper_groups=PAPER_COLUMNS, in_turns=columns.paired_speed_note,
+        recommended_columns=columns.RECOMMENDED.columns, in_turns=columns.paired_speed_note,
         exact=sum(len(sprite.png) for sprite in sprites) <= _PICTURES, jpeg=_JPEG,
         raw=_raw, metrics=_metrics(view), process_bias=PROCESS_BIAS,
         style=Markup(static("report.css")), script=Markup(script), policy=policy(script), version=__version__,

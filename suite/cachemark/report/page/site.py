@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 
@@ -16,23 +16,7 @@ from .render import engine, policy, static
 
 STAMPS = "site.json"  # beside the list: which page was made from what
 FOLDER = "runs"  # of the pages, below that of the site; nothing else in it is touched
-
-
-@dataclass(frozen=True)
-class ListedRun:
-    """Line of the index; ``tone`` and ``verdict`` are empty without a baseline."""
-
-    run: str
-    plan: str
-    when: str
-    machine: str
-    commit: str
-    dirty: bool
-    state: str
-    counts: Sequence[Sequence[str | int]]
-    tone: str
-    verdict: str
-    href: str
+LINE = ("run", "plan", "when", "machine", "commit", "dirty", "state", "counts")  # what the index shows of a view, beside its verdict
 
 
 def page_of(folder: Path, run_id: int) -> Path:
@@ -40,36 +24,34 @@ def page_of(folder: Path, run_id: int) -> Path:
     return folder / FOLDER / f"run-{run_id}.html"
 
 
-def listed(run_id: int, view: ReportView) -> ListedRun:
-    """Return the line of a run."""
+def listed(run_id: int, view: ReportView) -> dict[str, Any]:
+    """Return the line of a run in the index; ``tone`` and ``verdict`` are empty without a baseline."""
     conclusion = view.conclusion
-    return ListedRun(
-        view.run, view.plan, view.when, view.machine, view.commit, view.dirty, view.state, view.counts,
-        conclusion.tone if conclusion else "",
-        conclusion.lines[0] if conclusion and conclusion.lines else "", f"{FOLDER}/run-{run_id}.html")
+    verdict = {"tone": conclusion.tone, "verdict": "".join(conclusion.lines[:1])} if conclusion else {"tone": "", "verdict": ""}
+    return {**{name: getattr(view, name) for name in LINE}, **verdict, "href": f"{FOLDER}/run-{run_id}.html"}
 
 
-def index(lines: Sequence[ListedRun]) -> str:
+def index(lines: Sequence[Mapping[str, Any]]) -> str:
     """Return the index page."""
     style = Markup(static("report.css"))
     return engine().get_template("site.html").render(lines=lines, style=style, policy=policy(""), version=__version__)
 
 
-def publish(folder: Path, runs: Mapping[str, tuple[str, ListedRun]]) -> Path:
+def publish(folder: Path, runs: Mapping[str, tuple[str, dict[str, Any]]]) -> Path:
     """Write ``index.html``, and the stamp of each page for later updates."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "index.html"
     file.write_bytes(index([line for _, line in runs.values()]).encode("utf-8", errors="replace"))
-    stamps = {number: {"stamp": stamp, "line": asdict(line)} for number, (stamp, line) in runs.items()}
+    stamps = {number: {"stamp": stamp, "line": line} for number, (stamp, line) in runs.items()}
     (folder / STAMPS).write_text(json.dumps(stamps, indent=1), encoding="utf-8")
     return file
 
 
-def stored_pages(folder: Path) -> dict[str, tuple[str, ListedRun]]:
+def stored_pages(folder: Path) -> dict[str, tuple[str, dict[str, Any]]]:
     """Return stamp and line of each page by run number; nothing without a site of this version."""
     try:
         stamps = json.loads((folder / STAMPS).read_text(encoding="utf-8"))
-        return {number: (item["stamp"], ListedRun(**item["line"])) for number, item in stamps.items()}
+        return {number: (item["stamp"], dict(item["line"])) for number, item in stamps.items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return {}
 
