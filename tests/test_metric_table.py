@@ -158,7 +158,7 @@ def test_an_incident(row: Row) -> None:
         (result,) = incidents.fold(incidents.findings([failing], {case("linear").key: case("linear")}), [case("linear")])
         assert result.change is not None
         assert (result.change > 1) == (kind == "worse")
-        assert ("how much: +" in described(result, "again")[1]) == (kind == "worse")
+        assert ("how much: +" in described(result, "plan")[1]) == (kind == "worse")
 
 
 @by_metric

@@ -24,7 +24,7 @@ from cachemark.export.frames import csv, frame, samples_frame
 from cachemark.export.github import comment, summary, workflow_commands
 from cachemark.export.junit import junit
 from cachemark.export.tables import tables
-from cachemark.gate.baseline_check import Comparison
+from cachemark.gate.judgement import RunJudgement
 from cachemark.store.db import Store
 
 CONTROLS = "nul\x00 esc\x1b sep\u2028 para\u2029 half\ud800 cdata]]> line\nbreak\r\ttab"
@@ -43,7 +43,7 @@ ids = pytest.mark.parametrize("evil", EVIL, ids=lambda e: ascii(e[:12]))
 
 
 @cache
-def poisoned(evil: str) -> tuple[ReportView, Comparison]:
+def poisoned(evil: str) -> tuple[ReportView, RunJudgement]:
     """A page and a comparison with a row of each verdict."""
     run, results, comparison = sample.poison(evil)
     (row,) = comparison.rows

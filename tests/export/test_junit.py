@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,13 @@ from cachemark.export.documents import markdown
 from cachemark.export.github import ANNOTATIONS, COMMENT_CHARACTERS, SHOWN, SUMMARY_BYTES, comment, summary, workflow_commands
 from cachemark.export.junit import junit
 from cachemark.export.tables import tables
-from cachemark.gate.baseline_check import Comparison
+from cachemark.gate.judgement import RunJudgement
 from cachemark.store.rows import Verdict
 
+LITTLE = (Verdict("a", "one", "kl", "equivalent"), Verdict("b", "two", "kl", "not_compared", "why"))
 
-def suite(comparison: Comparison) -> ET.Element:
+
+def suite(comparison: RunJudgement) -> ET.Element:
     complete = ET.fromstring(junit(comparison, "demo").encode())
     assert complete.tag == "testsuites"
     (result,) = complete
@@ -53,24 +54,22 @@ def test_a_failure_says_the_figures_and_a_skip_its_reason() -> None:
 
 def test_what_is_missing_new_or_not_yet_known_is_skipped_and_not_passed() -> None:
     rows = [Verdict("a", "one", metric, verdict, "why") for metric, verdict in (("m", "missing"), ("n", "new"), ("i", "inconclusive"))]
-    element = ends(suite(Comparison((*rows, Verdict("a", "one", "kl", "equivalent")), 0.15, 0.95)))
+    element = ends(suite(sample.compared(*rows, Verdict("a", "one", "kl", "equivalent"))))
     assert [element["one", name] for name in "mni"] == [["skipped"]] * 3
     assert element["one", "kl"] == []
 
 
 def test_too_little_judged_is_an_error() -> None:
-    little = Comparison((Verdict("a", "one", "kl", "equivalent"), Verdict("b", "two", "kl", "not_compared", "why")), 0.15, 0.95)
-    element = suite(little)
+    element = suite(sample.compared(*LITTLE))
     assert ends(element)["cachemark gate", "coverage"] == ["error"]
     assert element.get("errors") == "1"
     assert "Only 1 of 2 cases" in ET.tostring(element, encoding="unicode")
-    assert ends(suite(replace(little, min_coverage=0.5)))["cachemark gate", "coverage"] == []
+    assert ends(suite(sample.compared(*LITTLE, min_coverage=0.5)))["cachemark gate", "coverage"] == []
 
 
 def test_cases_with_one_label_are_told_apart() -> None:
     rows = (Verdict("a1", "full", "latency", "equivalent"), Verdict("b2", "full", "latency", "regressed"))
-    comparison = Comparison(rows, 0.15, 0.95)
-    assert [name for name, _ in ends(suite(comparison))][:2] == ["full a1", "full b2"]
+    assert [name for name, _ in ends(suite(sample.compared(*rows)))][:2] == ["full a1", "full b2"]
 
 
 SCHEMA = Path(__file__).parent / "data" / "junit.xsd"
@@ -79,8 +78,8 @@ SCHEMA = Path(__file__).parent / "data" / "junit.xsd"
 def test_the_file_is_of_the_usual_schema() -> None:
     xmlschema = pytest.importorskip("xmlschema", reason="no xmlschema here; `pip install xmlschema` gives one")
     schema = xmlschema.XMLSchema(SCHEMA)
-    little = Comparison((Verdict("a", "one", "kl", "equivalent"), Verdict("b", "two", "kl", "not_compared", "why")), 0.15, 0.95)
-    for comparison in (sample.comparison(), little, *(sample.poison(evil)[2] for evil in (sample.SCRIPTS, sample.BREAKERS))):
+    evil = (sample.poison(evil)[2] for evil in (sample.SCRIPTS, sample.BREAKERS))
+    for comparison in (sample.comparison(), sample.compared(*LITTLE), *evil):
         schema.validate(junit(comparison, "demo"))
     for wrong in ('<testsuites skipped="1"/>', '<testsuites><testcase name="x"/></testsuites>',
                   '<testsuites><testsuite name="x" tests="1" failures="0"/></testsuites>'):
@@ -91,7 +90,7 @@ def test_the_file_is_of_the_usual_schema() -> None:
 VIEW = build(sample.RUN, sample.mixed(), sample.comparison())
 
 
-def many(count: int, verdict: str = "regressed", label: str = "linear 1/4") -> Comparison:
+def many(count: int, verdict: str = "regressed", label: str = "linear 1/4") -> RunJudgement:
     return sample.compared(*(Verdict(f"k{number}", f"{label} {number}", "latency", verdict, "", 1.0, 2.0, 2.0) for number in range(count)))
 
 

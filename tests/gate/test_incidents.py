@@ -18,17 +18,18 @@ from cachemark.gate import incidents
 from cachemark.gate.baseline_check import Comparison
 from cachemark.gate.comparison import SAME_TOKENS
 from cachemark.gate.incidents import Finding, Incident, fold, merge
+from cachemark.gate.judgement import RunJudgement
 from cachemark.gate.nights import Night
 from cachemark.store.rows import RunRecord, Verdict
-from cachemark.workflows.check import CheckResult, RunJudgement
+from cachemark.workflows.check import CheckResult
 
 DAY = date(2026, 1, 1)
 METHODS, MODELS = ("full", "linear", "h2o", "window", "rkv"), ("a", "b", "c", "d")
 ALL = [case(m, model=model, batch=b) for m in METHODS for model in MODELS for b in range(1, 11)]
 
 
-def worse(configs: list[Case], change: float = 1.2, metric: str = "latency", onset: str = "abc") -> list[Finding]:
-    return [Finding(c, metric, change, "why", onset) for c in configs]
+def worse(configs: list[Case], change: float = 1.2, metric: str = "latency") -> list[Finding]:
+    return [Finding(c, metric, change, "why") for c in configs]
 
 
 def of(**fields: str) -> list[Case]:
@@ -47,7 +48,7 @@ def figures(configs: list[Case]) -> dict[tuple[str, str], list[Verdict]]:
 
 @pytest.mark.parametrize(("factor", "value", "count"), [("method", "linear", 40), ("model", "b", 50), ("engine", "eager", 200)])
 def test_a_cause_is_what_its_configs_share(factor: str, value: str, count: int) -> None:
-    (found,) = fold(worse(of(**{factor: value})), ALL)
+    (found,) = fold(worse(of(**{factor: value})), ALL, "abc")
     assert (found.factor, found.value, found.metric, found.onset) == (factor, value, "latency", "abc")
     assert len(of(**{factor: value})) == count
     assert set(found.configurations) == set(names(of(**{factor: value})))
@@ -67,10 +68,9 @@ def test_what_few_of_its_configs_share_is_no_cause() -> None:
     assert [i.factor for i in fold(worse(few), few)] == ["method"], "all that were judged are worse"
 
 
-def test_other_metrics_and_onsets_are_other_incidents() -> None:
+def test_other_metrics_are_other_incidents() -> None:
     configs = of(method="linear")
-    found = fold(worse(configs) + worse(configs, metric="kv_allocated") + worse(configs, onset="def"), ALL)
-    assert len(found) == 3
+    assert len(fold(worse(configs) + worse(configs, metric="kv_allocated"), ALL)) == 2
 
 
 @pytest.mark.parametrize(("alike", "hashes"), [("same", ["output_hash", "images_hash"]), ("numerics", [])])
@@ -80,8 +80,8 @@ def test_findings_are_the_rows_that_fail_the_gate(alike: str, hashes: list[str])
             ("not_compared", "kl"), ("changed", "output_hash"), ("changed", "images_hash")]
     rows = tuple(Verdict(ALL[0].key, "l", metric, verdict) for verdict, metric in said)
     run = RunRecord(1, "compare/p", {"configurations": 1, "alike": alike}, "", "", "finished", ENVIRONMENT, {})
-    pairs = RunJudgement(None, Night(run, rows), "", False, None)
-    plain = RunJudgement(Comparison(rows, 0.15, 0.0), None, "", False, None)
+    pairs = RunJudgement(night=Night(run, rows))
+    plain = RunJudgement(Comparison(rows, 0.15, 0.0))
     for judged, judge, failing in ((pairs, "pairs", ["latency", *hashes]), (plain, "baseline", ["latency"])):
         found = judged.findings({c.key: c for c in ALL})
         assert [(f.metric, f.found_by) for f in found] == [(metric, judge) for metric in failing]
@@ -104,7 +104,7 @@ def test_what_pairs_have_found_is_measured_again_in_pairs(stated: dict[str, Any]
                        for plan in ("compare/demo", "demo"))
     equal = Comparison((Verdict(config.key, "l", "latency", "equivalent"),), 0.15, 0.0)
     for judged_run, baseline in ((comparison, None), (run, equal)):
-        judged = RunJudgement(baseline, Night(comparison, rows), "", False, None)
+        judged = RunJudgement(baseline, Night(comparison, rows))
         told = merge([], fold(judged.findings({config.key: config}), [config]), DAY, 0.1, {})
         assert CheckResult(judged_run, judged, told).notifications()[-1] == f"  again: cachemark {wanted}"
 
@@ -116,7 +116,7 @@ def test_what_the_baseline_has_found_is_run_again_from_a_plan_that_can_be_found(
     rows = (Verdict(ALL[0].key, "l", "latency", "regressed", change=1.3),)
     run = RunRecord(1, plan, {}, "", "", "finished", ENVIRONMENT, {})
     night = Night(replace(run, plan_json={"sides": ["A", "B"], "configurations": 1}), ())
-    judged = RunJudgement(Comparison(rows, 0.15, 0.0), night, "", False, None)
+    judged = RunJudgement(Comparison(rows, 0.15, 0.0), night)
     told = merge([], fold(judged.findings({ALL[0].key: ALL[0]}), ALL[:1]), DAY, 0.1, {})
     assert CheckResult(run, judged, told).notifications()[-1] == f"  again: cachemark {wanted}"
 
@@ -126,7 +126,7 @@ def test_what_the_baseline_has_found_is_run_again_from_a_plan_that_can_be_found(
 def nights(changes: list[list[Finding]], register: tuple[Incident, ...] = (), first: date = DAY) -> list[incidents.IncidentNight]:
     found = []
     for number, night in enumerate(changes):
-        told = merge(register, fold(night, ALL), first + timedelta(days=number), 0.1, figures(ALL))
+        told = merge(register, fold(night, ALL, "abc"), first + timedelta(days=number), 0.1, figures(ALL))
         found.append(told)
         register = told.register
     return found
@@ -257,14 +257,14 @@ def test_a_loss_is_a_cost_whatever_the_direction_of_the_metric(metric: str, then
     configs = of(method="linear")
     found = fold(incidents.findings([row(c, metric, then, now) for c in configs], {c.key: c for c in configs}), ALL)
     assert [i.change for i in found] == [pytest.approx(cost)]
-    assert f"{percent(cost - 1, '+')} cost" in incidents.described(found[0], "again")[1]
+    assert f"{percent(cost - 1, '+')} cost" in incidents.described(found[0], "demo")[1]
 
 
 
 def test_five_lines_name_the_cause_cost_onset_owner_and_command() -> None:
     (incident,) = nights([worse(of(method="linear"))])[0].notify
     incident = replace(incident, who="bob", until="2026-02-01")
-    lines = incidents.described(incident, incidents.command("demo", incident, ("--commits", "good", "bad")))
+    lines = incidents.described(incident, "demo", ("--commits", "good", "bad"))
     words = ("method linear, 40 configurations", "+20 %", "seen at commit abc", "owner: bob until 2026-02-01",
              "--commits good bad --only 'a linear 1/4, batch 1'")
     for line, word in zip(lines, words, strict=True):

@@ -19,6 +19,7 @@ from cachemark.analysis import report_view
 from cachemark.core.result import Environment, Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.gate.baseline_check import Comparison
+from cachemark.gate.judgement import RunJudgement
 from cachemark.report.page import render
 from cachemark.store.rows import RunRecord, Verdict
 
@@ -165,12 +166,12 @@ def random_weights() -> list[Outcome]:
     return [replace(o, case=replace(o.case, weights="random:0"), judgement="Weights are random: images are noise.") for o in outcomes()]
 
 
-def compared(*rows: Verdict) -> Comparison:
+def compared(*rows: Verdict, min_coverage: float = 0.95) -> RunJudgement:
     """What the gate gives for these rows."""
-    return Comparison(rows, threshold=0.15, min_coverage=0.95)
+    return RunJudgement(Comparison(rows, 0.15, min_coverage))
 
 
-def comparison() -> Comparison:
+def comparison() -> RunJudgement:
     """One value of each verdict, regressions not first."""
     return compared(
         Verdict("a", "window 1/4", "latency", "equivalent", "", 0.914, 0.917, 1.003),
@@ -192,7 +193,7 @@ def sprite(name: str, columns: int = 12, tile: int = 64) -> bytes:
     return drawn.getvalue()
 
 
-def poison(evil: str) -> tuple[RunRecord, list[Outcome], Comparison]:
+def poison(evil: str) -> tuple[RunRecord, list[Outcome], RunJudgement]:
     """A run, its outcomes and its comparison, in which everything that a user can write is ``evil``."""
     shared = {"model": evil, "conditions": evil, "seeds": evil}
     hostile = case(method=evil, budget="1/4", parameters={evil or "k": evil, "n": [evil]}, codec=evil, **shared)

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from cachemark.core.result import Environment
-from cachemark.gate.incidents import Incident, IncidentNight
+from cachemark.gate.incidents import MOST_COMMITS, Incident, IncidentNight
+from cachemark.gate.judgement import RunJudgement
 from cachemark.plans.schema import Plan, load
 from cachemark.store.db import Store
 from cachemark.store.rows import RunRecord
-from cachemark.workflows.check import CheckResult, RunJudgement, nights_before
-from cachemark.workflows.git import MOST_COMMITS, suspects
+from cachemark.workflows.check import CheckResult, nights_before
+from cachemark.workflows.git import suspects
 
 ENVIRONMENT = Environment("cpu", "cpu-1", "f" * 16)
 INCIDENT = Incident("key", "latency", "method", "linear", ("tiny-var linear 1/4, batch 4",), 1.2, onset="", since="2026-01-03")
@@ -51,7 +52,6 @@ def test_the_range_begins_at_the_last_night_without_it(repository: tuple[Path, l
     assert (found.good, found.bad) == (made[3][:12], made[5][:12])
     assert [line.partition(" ")[2] for line in found.commits] == ["Change number 5", "Change number 4"]
     assert found.range == f"after {made[3][:12]}, up to {made[5][:12]} (2 commits)"
-    assert found.bisect("demo", "full") == f"cachemark bisect full --plan demo --good {made[3][:12]} --bad {made[5][:12]}"
 
 
 def test_of_many_commits_the_newest_are_shown_and_the_others_counted(repository: tuple[Path, list[str]]) -> None:
@@ -74,13 +74,13 @@ def test_without_an_earlier_night_of_another_commit_nothing_is_said(commits: lis
 def test_a_notification_names_range_bisection_and_the_plans_file() -> None:
     tonight = IncidentNight((INCIDENT,), (INCIDENT,), (), ())
     own = nights(["a" * 40, "b" * 40, "c" * 40], plan="mine", plan_json={"file": "/plans/my own.toml"})
-    lines = CheckResult(own[0], RunJudgement(None, None, "", False, None), tonight, nights=own).notifications()
+    lines = CheckResult(own[0], RunJudgement(), tonight, nights=own).notifications()
     assert any(f"its cause came after {'b' * 12}, up to {'c' * 12}" in line for line in lines)
     assert lines[-2:] == [
         f"  find: cachemark bisect 'tiny-var linear 1/4, batch 4' --plan '/plans/my own.toml' --good {'b' * 12} --bad {'c' * 12}",
         f"  again: cachemark compare '/plans/my own.toml' --commits {'b' * 12} {'c' * 12} --only 'tiny-var linear 1/4, batch 4'"]
     first = nights(["a" * 40])
-    lines = CheckResult(first[0], RunJudgement(None, None, "", False, None), tonight, nights=first).notifications()
+    lines = CheckResult(first[0], RunJudgement(), tonight, nights=first).notifications()
     assert lines[-1] == "  again: cachemark run demo --fresh"
 
 

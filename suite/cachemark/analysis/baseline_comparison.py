@@ -93,7 +93,7 @@ class BaselineComparison:
 
 
 def conclusion(comparison: Any, saved: Mapping[str, Any] | None = None) -> Conclusion | None:
-    """Return the conclusion of a ``gate.baseline_check.Comparison``, None without one.
+    """Return the conclusion of a ``gate.judgement.RunJudgement``, None without one.
 
     ``saved`` is the baseline's metadata (name, saved, reason).
     """

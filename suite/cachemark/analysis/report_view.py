@@ -104,15 +104,14 @@ def build(
 ) -> ReportView:
     """Return the view of one run.
 
-    ``comparison`` is a ``gate.baseline_check.Comparison``, or a ``workflows.report.PairedVerdicts`` for a comparison in pairs; ``baseline``
-    is its other side. ``artifact`` reads a stored file by name (without it no images are shown); ``not_reproduced`` returns why a model's
-    values are not comparable with published ones. ``nights`` are the runs of this plan, oldest first, this one last; ``trials`` maps case
-    keys to processes; ``trend`` finds changes over the nights.
+    ``comparison`` is a ``gate.judgement.RunJudgement``; ``baseline`` is its other side. ``artifact`` reads a stored file by name (without
+    it no images are shown); ``not_reproduced`` returns why a model's values are not comparable with published ones. ``nights`` are the runs
+    of this plan, oldest first, this one last; ``trials`` maps case keys to processes; ``trend`` finds changes over the nights.
     """
     results, environment, code = list(outcomes), run.environment, dict(run.code)
     ended = Counter(outcome.status for outcome in results)
     groups, claims = standing_of(results, sequential=run.sequential)
-    sides = getattr(comparison, "sides", None if comparison else ()) if run.is_comparison else None
+    sides = (comparison.sides if comparison else ()) if run.is_comparison else None
     return ReportView(
         plan=run.plan, run=str(run.id), when=_when(run.started, run.finished),
         machine=f"{environment.machine_class} · {environment.device}", commit=str(code.get("commit") or "unknown"),
@@ -185,7 +184,7 @@ def _notes(group: CaseGroup) -> tuple[Note, ...]:
 
 def _commands(run: RunRecord, code: Mapping[str, Any], comparison: Any) -> tuple[str, ...]:
     if run.is_comparison:
-        return (command,) if (command := getattr(comparison, "command", "")) else ()
+        return (comparison.command,) if comparison and comparison.command else ()
     plan = str(run.stored_plan.get("file") or run.plan)
     checkout = (f"git checkout {shlex.quote(str(code['commit']))}",) if code.get("commit") else ()
     return (*checkout, f"cachemark run {shlex.quote(plan)}", "cachemark report")

@@ -68,7 +68,7 @@ def check(store: str, as_json: bool, **terms: Any) -> None:
 def _data(result: CheckResult) -> dict[str, Any]:
     judgement, night = result.judgement, result.incidents
     data: dict[str, Any] = {"exit_code": result.exit_code, "coverage": judgement.comparison.coverage if judgement.comparison else None,
-                            "rows": judgement.all_rows, "standing": judgement.standing}
+                            "rows": judgement.all_rows, "standing": str(judgement.standing or "")}
     if result.proposed is not None:
         data["proposed"] = result.proposed
     if night is not None:

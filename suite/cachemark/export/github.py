@@ -10,7 +10,7 @@ from ..analysis.formatting import DASH
 from ..analysis.report_view import ReportView
 from ..core.verdicts import CHANGED, MISSING, REGRESSED
 from ..core.wording import on_one_line
-from ..gate.baseline_check import GateResult
+from ..gate.judgement import RunJudgement
 from ..store.rows import Verdict
 from .documents import REASON, markdown
 from .escape import JOINER, for_markdown, slug
@@ -25,12 +25,12 @@ _HEAD = "| case | metric | verdict | then | now | × then | reason |\n| :-- | :-
 _LEVELS = {REGRESSED: "error", MISSING: "warning", CHANGED: "notice"}
 
 
-def summary(view: ReportView, result: GateResult | None = None) -> str:
+def summary(view: ReportView, result: RunJudgement | None = None) -> str:
     """Return Markdown for ``$GITHUB_STEP_SUMMARY``, at most 1 MiB."""
     return _fitting([*_head(view, result), *(markdown([table]) for table in tables(view))], SUMMARY_BYTES)
 
 
-def comment(view: ReportView, result: GateResult | None = None) -> str:
+def comment(view: ReportView, result: RunJudgement | None = None) -> str:
     """Return Markdown for a pull-request comment, at most 65,536 characters and bytes.
 
     It starts with an invisible mark that depends only on the plan, by which the comment of the last push can be replaced.
@@ -44,14 +44,14 @@ def comment(view: ReportView, result: GateResult | None = None) -> str:
     return _fitting([mark, *others, *folded], COMMENT_CHARACTERS)
 
 
-def _head(view: ReportView, result: GateResult | None) -> list[str]:
+def _head(view: ReportView, result: RunJudgement | None) -> list[str]:
     """Return the title, the answers and the verdicts."""
     lines = [f"- **{for_markdown(chapter.heading, NAME)}**: {for_markdown(chapter.answer.text, REASON)}" for chapter in view.chapters]
     answers = ["\n".join(lines[:ANSWERS]) + "\n"] if lines else []
     return [f"## cachemark {for_markdown(view.plan, NAME)}\n", *answers, *_verdicts(result)]
 
 
-def workflow_commands(result: GateResult) -> list[str]:
+def workflow_commands(result: RunJudgement) -> list[str]:
     """Return workflow commands: errors for regressions, warnings for missing cases, notices for changes.
 
     GitHub shows ten of a kind; the tenth counts the others.
@@ -78,7 +78,7 @@ def _annotation(level: str, row: Verdict) -> str:
     return f"::{level} title={title.replace(':', '%3A').replace(',', '%2C')}::{text}"
 
 
-def _verdicts(result: GateResult | None) -> list[str]:
+def _verdicts(result: RunJudgement | None) -> list[str]:
     if result is None:
         return ["Not compared with a baseline.\n"]
     lines = "\n".join(f"- {for_markdown(line, REASON)}" for line in result.summary()) + "\n"

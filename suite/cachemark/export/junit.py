@@ -8,13 +8,13 @@ from collections import Counter
 from ..analysis.baseline_comparison import BaselineComparison
 from ..core.verdicts import CHANGED, JUDGED, REGRESSED
 from ..core.wording import on_one_line
-from ..gate.baseline_check import GateResult
+from ..gate.judgement import RunJudgement
 from ..store.rows import Verdict
 
 NAME, TEXT = 120, 1000  # characters of a name and of a message
 
 
-def junit(result: GateResult, plan: str) -> str:
+def junit(result: RunJudgement, plan: str) -> str:
     """Return JUnit XML with one test case per case and compared metric.
 
     Regressions fail unless acknowledged; values that were not compared are skipped with the reason. Too little coverage is an error of the

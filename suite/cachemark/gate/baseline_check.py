@@ -16,7 +16,6 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from ..core.errors import CachemarkError, NothingMeasured
 from ..core.result import IMAGES, INFRASTRUCTURE, Environment, Outcome, full_latencies
@@ -32,28 +31,6 @@ HASHES = (TOKENS, IMAGES)  # of the tokens, and of what was decoded from them
 STATED = "stated, not judged"  # begins the reason of a time that pairs test or can test
 
 
-class GateResult(Protocol):
-    """A judgement for pages and exports: by the baseline alone, or with pairs and decisions of people."""
-
-    @property
-    def comparison(self) -> Comparison | None:
-        """The judgement by the baseline."""
-
-    @property
-    def all_rows(self) -> tuple[Verdict, ...]:
-        """The rows of all judges."""
-
-    @property
-    def failing(self) -> tuple[Verdict, ...]:
-        """The failing rows of all judges, whatever people decided about them."""
-
-    def summary(self) -> list[str]:
-        """Return plain lines, the verdict first."""
-
-    def decision_on(self, row: Verdict) -> str:
-        """Return what people decided about a failing row, or an empty text."""
-
-
 @dataclass(frozen=True)
 class Comparison:
     """The verdicts on a run.
@@ -64,22 +41,6 @@ class Comparison:
     rows: tuple[Verdict, ...]
     threshold: float
     min_coverage: float
-
-    @property
-    def comparison(self) -> Comparison:
-        return self
-
-    @property
-    def all_rows(self) -> tuple[Verdict, ...]:
-        return self.rows
-
-    @property
-    def failing(self) -> tuple[Verdict, ...]:
-        return self.of(REGRESSED)
-
-    def decision_on(self, row: Verdict) -> str:
-        """Return an empty text: a baseline has no incidents."""
-        return ""
 
     @property
     def cases(self) -> tuple[int, int]:

@@ -22,7 +22,7 @@ from ..core.result import IMAGES, JUDGING
 from ..core.spec import Case, digest
 from ..core.units import METRICS, OUTSIDE, in_order, is_metric, metric
 from ..core.verdicts import JUDGED
-from ..core.wording import on_one_line, percent
+from ..core.wording import count, on_one_line, percent
 from ..store.rows import Verdict
 from .baseline_check import TOKENS
 from .baselines import read, write
@@ -34,6 +34,7 @@ FACTORS = ("method", "model", "engine", "device_class")
 SHARE = 0.5  # of the judged configurations with one factor that must have become worse for it to be called the cause
 OF_IMAGES = frozenset({IMAGES, *(name for name, entry in METRICS.items() if entry.kind in JUDGING)})
 OUTPUT = "output"  # family of what follows from the tokens: other tokens have other hashes, another KL, another PSNR
+MOST_COMMITS = 8  # subjects of commits in a notification
 MOST = 1e6  # cost ratio that stands for any larger one: JSON has no infinity
 
 
@@ -41,14 +42,12 @@ MOST = 1e6  # cost ratio that stands for any larger one: JSON has no infinity
 class Finding:
     """One configuration that became worse.
 
-    ``change``: cost now over cost then (1.05: 5 % worse), or None without a ratio. ``onset``: the first commit with the regression, or
-    empty. ``found_by``: ``baseline`` or ``pairs``."""
+    ``change``: cost now over cost then (1.05: 5 % worse), or None without a ratio. ``found_by``: ``baseline`` or ``pairs``."""
 
     case: Case
     metric: str
     change: float | None
     reason: str = ""
-    onset: str = ""
     found_by: str = BASELINE
 
 
@@ -74,12 +73,12 @@ class Incident:
     reason: Line = ""
     onset: Line = ""
     since: Day = ""
-    state: Annotated[str, Field(pattern="^(new|acknowledged|accepted)$")] = NEW
+    state: Literal["new", "acknowledged", "accepted"] = NEW
     who: Line = ""
     until: Day = ""
     link: Line = ""
     worst: Cost | None = None
-    found_by: Annotated[str, Field(pattern="^(baseline|pairs)$")] = BASELINE
+    found_by: Literal["baseline", "pairs"] = BASELINE
     metrics: tuple[Line, ...] = ()
 
     def __post_init__(self) -> None:
@@ -112,15 +111,13 @@ def family(name: str) -> str:
     return METRICS[name].kind if name in METRICS else name
 
 
-def findings(failing: Iterable[Verdict], cases: Mapping[str, Case], onset: str = "", judge: str = BASELINE) -> list[Finding]:
+def findings(failing: Iterable[Verdict], cases: Mapping[str, Case], judge: str = BASELINE) -> list[Finding]:
     """Return the failing rows of a judge as findings. ``cases``: all cases by key."""
-    found = []
-    for row in failing:
-        if row.case_key in cases:
-            has_cost = row.change is not None and row.change >= 0 and is_metric(row.metric)
-            cost = min(metric(row.metric).cost_ratio(1.0, row.change or 0.0), MOST) if has_cost else None
-            found.append(Finding(cases[row.case_key], row.metric, cost, row.reason, onset, judge))
-    return found
+    def cost(row: Verdict) -> float | None:
+        has_cost = row.change is not None and row.change >= 0 and is_metric(row.metric)
+        return min(metric(row.metric).cost_ratio(1.0, row.change or 0.0), MOST) if has_cost else None
+
+    return [Finding(cases[row.case_key], row.metric, cost(row), row.reason, judge) for row in failing if row.case_key in cases]
 
 
 def rows_by_config(rows: Mapping[str, Iterable[Verdict]], cases: Mapping[str, Case]) -> dict[tuple[str, str], list[Verdict]]:
@@ -147,21 +144,21 @@ def is_decided(name: str, rows: Sequence[Verdict]) -> bool:
     return bool(relevant) and all(row.verdict in JUDGED for row in relevant)
 
 
-def fold(failing: Sequence[Finding], covered: Iterable[Case]) -> list[Incident]:
-    """Fold findings into one incident per cause. ``covered``: every case that was judged, worse or not.
+def fold(failing: Sequence[Finding], covered: Sequence[Case], onset: str = "") -> list[Incident]:
+    """Fold findings into one incident per cause.
 
-    For each family of metrics and onset, take the factor value that explains most of the worse configurations, provided that there are at
+    ``covered``: every case that was judged, worse or not. ``onset``: the first commit with the regressions, or empty.
+    For each family of metrics, take the factor value that explains most of the worse configurations, provided that there are at
     least two and that they are at least half of the judged configurations with that value; then the next one. Each remaining
     configuration is an incident of its own."""
-    everything, incidents = list(covered), list[Incident]()
-    groups: dict[tuple[str, str], list[Finding]] = {}
+    incidents, groups = list[Incident](), dict[str, list[Finding]]()
     for finding in failing:
-        groups.setdefault((family(finding.metric), finding.onset), []).append(finding)
+        groups.setdefault(family(finding.metric), []).append(finding)
     for remaining in groups.values():
         while remaining:
-            factor, value = _cause(remaining, everything)
+            factor, value = _cause(remaining, covered)
             members = [f for f in remaining if _value(f.case, factor) == value]
-            incidents.append(_incident(factor, value, members))
+            incidents.append(_incident(factor, value, members, onset))
             remaining = [f for f in remaining if f not in members]
     return incidents
 
@@ -183,7 +180,7 @@ def _cause(failing: Sequence[Finding], covered: Sequence[Case]) -> tuple[str, st
     return best[2:]
 
 
-def _incident(factor: str, value: str, members: Sequence[Finding]) -> Incident:
+def _incident(factor: str, value: str, members: Sequence[Finding], onset: str) -> Incident:
     """Build an incident, named after the metric with the most known ratios, then by the order of metrics."""
     failing = {f.metric for f in members}
     names = [*in_order({name for name in failing if is_metric(name)}), *sorted(name for name in failing if not is_metric(name))]
@@ -192,7 +189,7 @@ def _incident(factor: str, value: str, members: Sequence[Finding]) -> Incident:
     change = statistics.median(ratios[head]) if ratios[head] else None
     first = next(f for f in members if f.metric == head)
     configs = tuple(sorted({f.case.full_title for f in members}))
-    return Incident("", head, factor, value, configs, change, on_one_line(first.reason), first.onset, worst=change,
+    return Incident("", head, factor, value, configs, change, on_one_line(first.reason), onset, worst=change,
                     found_by=PAIRS if any(f.found_by == PAIRS for f in members) else BASELINE, metrics=tuple(names))
 
 
@@ -299,33 +296,56 @@ def decisions(failing: Iterable[Finding], register: Sequence[Incident], today: d
 
 
 # -- lines of text ------------------------------------------------------------------------------------------------------
-def described(incident: Incident, command: str, among: str = "", commits: Sequence[str] = (), find: str = "") -> list[str]:
-    """Return lines with the cause, cost, onset and owner of an incident, and the command to reproduce it.
+@dataclass(frozen=True)
+class Suspects:
+    """Commits after ``good``, the last good night, up to ``bad``: short name and subject, newest first.
 
-    ``among``: the range of commits with the cause, if known; ``commits``: its commits; ``find``: the command that bisects it."""
-    count = f"{len(incident.configurations)} configurations" if len(incident.configurations) > 1 else incident.configurations[0]
+    Empty if the repository does not have them."""
+
+    good: str
+    bad: str
+    commits: tuple[str, ...] = ()
+
+    @property
+    def range(self) -> str:
+        """The range in words."""
+        many = f" ({count(len(self.commits), 'commit')})" if self.commits else ""
+        return f"after {self.good}, up to {self.bad}{many}"
+
+    @property
+    def newest(self) -> list[str]:
+        """One line for each of the newest commits, and the number of others."""
+        more = [f"and {len(self.commits) - MOST_COMMITS} more"] if len(self.commits) > MOST_COMMITS else []
+        return [*self.commits[:MOST_COMMITS], *more]
+
+
+def described(incident: Incident, plan: str, sides: Sequence[str] = (), suspects: Suspects | None = None, note: str = "") -> list[str]:
+    """Return lines with the cause, cost, onset and owner of an incident, and the commands to investigate it.
+
+    The incident is measured again as a comparison of ``sides``, else of the ends of the suspect commits, else in a run of ``plan``.
+    ``note``: a text after commands with the plan."""
+    config = incident.configurations[0]
+    configs = f"{len(incident.configurations)} configurations" if len(incident.configurations) > 1 else config
     cause = "one configuration" if incident.factor == "configuration" else f"{incident.factor.removesuffix('_class')} {incident.value}"
-    change = f"{percent(incident.change - 1, '+')} cost (median of {count}). " if incident.change is not None else ""
-    first_seen = f"first seen at commit {incident.onset}" if incident.onset else f"first seen {incident.since or 'now'}"
-    since = f"{first_seen}; its cause came {among}" if among else first_seen
+    change = f"{percent(incident.change - 1, '+')} cost (median of {configs}). " if incident.change is not None else ""
+    since = f"first seen at commit {incident.onset}" if incident.onset else f"first seen {incident.since or 'now'}"
     owner = f"{incident.who} until {incident.until}" if incident.who and incident.until else incident.who or "nobody"
     other_metrics = [name for name in incident.metrics if name != incident.metric]
     also = f" (and {', '.join(other_metrics)})" if other_metrics else ""
     verb = "is worse" if is_metric(incident.metric) else "has changed"
+    again, find = ["cachemark", "run", plan, "--fresh"], list[str]()
+    if suspects:
+        since += f"; its cause came {suspects.range}"
+        sides = sides or ("--commits", suspects.good, suspects.bad)
+        find = ["cachemark", "bisect", config, "--plan", plan, "--good", suspects.good, "--bad", suspects.bad]
+    if sides:
+        again = ["cachemark", "compare", plan, *sides, *(() if sides[0] == "--cases" else ("--only", config))]
     return [
-        f"{incident.key or 'incident'}: {incident.metric}{also} {verb}: {cause}, {count}.",
+        f"{incident.key or 'incident'}: {incident.metric}{also} {verb}: {cause}, {configs}.",
         f"  how much: {change}{incident.reason}".rstrip(),
         f"  since: {since}; {incident.state}",
-        *(f"    {commit}" for commit in commits),
+        *(f"    {commit}" for commit in (suspects.newest if suspects else ())),
         f"  owner: {owner}{f' ({incident.link})' if incident.link else ''}",
-        *([f"  find: {find}"] if find else []),
-        f"  again: {command}",
+        *([f"  find: {shlex.join(find)}{note}"] if find else []),
+        f"  again: {shlex.join(again)}{note}",
     ]
-
-
-def command(plan: str, incident: Incident, sides: Sequence[str] = ()) -> str:
-    """Return the command to measure an incident again: a comparison of ``sides``, else a run."""
-    if not sides:
-        return shlex.join(["cachemark", "run", plan, "--fresh"])
-    case = [] if sides[0] == "--cases" else ["--only", incident.configurations[0]]
-    return shlex.join(["cachemark", "compare", plan, *sides, *case])

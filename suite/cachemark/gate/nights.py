@@ -111,7 +111,7 @@ def least_effect(equal: Mapping[tuple[int, str], Sequence[float]], family: int, 
 
     ``equal``: see :func:`unchanged`."""
     floor, ratios = FLOOR.get(device_class, max(FLOOR.values())), [ratio for pairs in equal.values() for ratio in pairs]
-    process_effect = _largest_process_bias(equal, family)
+    process_effect = largest_process_bias(equal, family)
     visible = sees(ratios, family) if len(ratios) >= ENOUGH else 0.0
     if process_effect > max(floor, visible):
         return process_effect, (f"This machine can see ≥ {100 * process_effect:.2g} %: {len(equal)} A/A samples differ by between-process "
@@ -124,14 +124,10 @@ def least_effect(equal: Mapping[tuple[int, str], Sequence[float]], family: int, 
     return max(floor, visible), f"This machine can see ≥ {100 * max(floor, visible):g} % ({len(ratios)} A/A pairs)."
 
 
-def lasting_process_bias(outcomes: Iterable[Outcome], family: int) -> float:
+def largest_process_bias(equal: Mapping[tuple[int, str], Sequence[float]], family: int) -> float:
     """Return the minimum effect that the process bias of A/A tests requires, else 0.
 
-    See :func:`cachemark.stats.paired_test.process_bias`."""
-    return _largest_process_bias(unchanged(outcomes), family)
-
-
-def _largest_process_bias(equal: Mapping[tuple[int, str], Sequence[float]], family: int) -> float:
+    See :func:`unchanged` and :func:`cachemark.stats.paired_test.process_bias`."""
     return min(process_bias(list(equal.values()), family, [config for _, config in equal]), MOST_EFFECT)
 
 

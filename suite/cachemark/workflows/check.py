@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Literal
@@ -12,134 +12,54 @@ from typing import Literal
 from ..core.errors import NothingMeasured
 from ..core.spec import Case
 from ..core.units import TIME
-from ..core.verdicts import ENDED, JUDGED, REGRESSED
+from ..core.verdicts import JUDGED
 from ..core.wording import count
 from ..gate import baseline_check as gate
 from ..gate import baselines, incidents
 from ..gate import nights as ledger
 from ..gate.baselines import ListedBaseline
 from ..gate.comparison import COVERAGE, OTHER_METHODS
-from ..gate.incidents import BASELINE, PAIRS, Finding, Incident, IncidentNight
+from ..gate.incidents import PAIRS, Incident, IncidentNight
+from ..gate.judgement import RunJudgement
 from ..gate.nights import Night
 from ..plans import schema as plans
 from ..store.db import Store
 from ..store.exchange import Exchange
-from ..store.rows import RunRecord, Verdict
+from ..store.rows import COMPARISON, RunRecord
 from .git import suspects
 from .session import DEFAULT_STORE, reading
 
 
-@dataclass(frozen=True)
-class RunJudgement:
-    """Verdicts by the baseline and by pairs; each may be missing.
-
-    ``standing``: false-alarm record of the paired test; ``advisory``: whether it is too bad to fail a run. ``history``: changes over the
-    nights. ``decided``: acknowledged or accepted incidents by case and metric; if they cover all failing rows, the run passes.
-    """
-
-    comparison: gate.Comparison | None
-    night: Night | None
-    standing: str
-    advisory: bool
-    baseline: Path | None
-    history: tuple[str, ...] = ()
-    decided: Mapping[tuple[str, str], Incident] = field(default_factory=dict)
-
-    @property
-    def rows(self) -> tuple[Verdict, ...]:
-        """Return the rows of the baseline."""
-        return self.comparison.rows if self.comparison else ()
-
-    @property
-    def by_judge(self) -> dict[str, tuple[Sequence[Verdict], Sequence[Verdict]]]:
-        """Return all rows and the failing ones, of the baseline and of the pairs."""
-        rows: dict[str, tuple[Sequence[Verdict], Sequence[Verdict]]] = {}
-        if self.comparison:
-            rows[BASELINE] = self.rows, self.comparison.of(REGRESSED)
-        if self.night:
-            rows[PAIRS] = self.night.tally.rows, self.night.tally.regressed
-        return rows
-
-    @property
-    def all_rows(self) -> tuple[Verdict, ...]:
-        """Return the rows of the baseline and of the pairs."""
-        return tuple(row for rows, _ in self.by_judge.values() for row in rows)
-
-    @property
-    def failing(self) -> tuple[Verdict, ...]:
-        """Return the failing rows of the baseline and of the pairs."""
-        return tuple(row for _, rows in self.by_judge.values() for row in rows)
-
-    def decision_on(self, row: Verdict) -> str:
-        """Return the decision about a failing row in words, or nothing."""
-        incident = self.decided.get((row.case_key, row.metric))
-        return f"incident {incident.key}, {incident.decided}" if incident else ""
-
-    def findings(self, cases: Mapping[str, Case], onset: str = "") -> list[Finding]:
-        """Return the failing rows as findings since the commit ``onset``. ``cases``: all cases by key."""
-        return [finding for judge, (_, failing) in self.by_judge.items() for finding in incidents.findings(failing, cases, onset, judge)]
-
-    @property
-    def cases(self) -> tuple[int, int]:
-        """Return the number of compared cases of the baseline, and of all its cases."""
-        return self.comparison.cases if self.comparison else (0, 0)
-
-    @property
-    def exit_code(self) -> int:
-        """Return the gravest code: too little measured, regressed, not resolved (times unless advisory)."""
-        codes = [self.comparison.exit_code] if self.comparison else []
-        if self.night:
-            codes.append(self.night.tally.ended(self.advisory))
-        code = next((code for code in (5, 4, 1, 3) if code in codes), 0)
-        return 0 if code == 1 and all((row.case_key, row.metric) in self.decided for row in self.failing) else code
-
-    def summary(self) -> list[str]:
-        """Return lines about known incidents, then about the baseline and the remarks."""
-        rows_of: dict[str, list[tuple[str, str]]] = {}
-        for (case, name), incident in self.decided.items():
-            rows_of.setdefault(f"{incident.key}, {incident.factor} {incident.value}: {incident.decided}", []).append((case, name))
-        lines = [f"Known incident {title} ({count(len(rows), 'row')})." for title, rows in rows_of.items()]
-        if lines and not self.exit_code:
-            lines.insert(0, f"{ENDED[0]}: every regression is acknowledged or accepted.")
-        return [*lines, *(self.comparison.summary() if self.comparison else ()), *self.remarks()]
-
-    def remarks(self) -> list[str]:
-        """Return lines about pairs and the false-alarm record of their test."""
-        lines = []
-        if self.night is not None:
-            sides, tally = " → ".join(map(str, self.night.stated.get("sides", ()))), self.night.tally
-            lines.append(f"Comparison {self.night.run.id}, {sides}: {len(tally.regressed)} regressed, "
-                         f"{len(tally.unresolved)} not resolved.")
-        lines += self.history
-        return [*lines, self.standing] if self.standing else lines
-
-
 def judge(
-    store: Store, run: RunRecord, path: Path | None, threshold: float | None = None, min_coverage: float | None = None,
-    expired: bool = False,
+    store: Store, run: RunRecord, path: Path | None = None, threshold: float | None = None, min_coverage: float | None = None, *,
+    expired: bool = False, register: Path | None = None,
 ) -> RunJudgement:
-    """Compare a run with a baseline (None: the accepted one) and with the newest comparison of its code.
+    """Compare a run with the baseline at ``path``, if any, and with the newest comparison of its code.
 
-    A comparison of two methods does not count. ``min_coverage`` applies to both. Times are tested against a ``threshold`` if one is given
-    or pairs cannot test them. Raises NothingMeasured for an expired baseline unless ``expired`` ones are allowed.
+    A comparison without a baseline is judged by its own verdicts; a comparison of two methods does not count for a run. ``min_coverage``
+    applies to both (None: 0.95, and the comparison's own setting). Times are tested against a ``threshold`` if one is given or pairs cannot
+    test them. ``register``: file of incidents, whose decisions about failing rows are added. Raises NothingMeasured for an incomplete
+    comparison, and for an expired baseline unless ``expired`` ones are allowed.
     """
-    path = path or accepted_path(run)
-    baseline, outcomes = baselines.load(path), store.outcomes(run.id)
-    if not expired:
-        baselines.refuse_expired(baseline)
-    paired = judge_in_pairs(store, run, min_coverage)
-    limit, coverage = gate.THRESHOLD if threshold is None else threshold, COVERAGE if min_coverage is None else min_coverage
-    comparison = gate.compare(baseline, outcomes, run.environment, threshold=limit, min_coverage=coverage, plan=run.plan,
-                              in_pairs=lambda case: "" if threshold is not None else _better(case, baseline, run, paired.night))
-    return replace(paired, comparison=comparison, baseline=path)
+    judgement = _in_pairs(store, run, min_coverage, own=run.is_comparison and path is None)
+    if path is not None:
+        baseline = baselines.load(path)
+        if not expired:
+            baselines.refuse_expired(baseline)
+        comparison = gate.compare(
+            baseline, store.outcomes(run.id), run.environment, threshold=gate.THRESHOLD if threshold is None else threshold,
+            min_coverage=COVERAGE if min_coverage is None else min_coverage, plan=run.plan,
+            in_pairs=lambda case: "" if threshold is not None else _better(case, baseline, run, judgement.night))
+        judgement = replace(judgement, comparison=comparison, baseline=path)
+    if register is None:
+        return judgement
+    findings = judgement.findings(_cases(store, run, judgement))
+    return replace(judgement, decided=incidents.decisions(findings, incidents.load(register), datetime.now(UTC).date()))
 
 
-def judge_in_pairs(store: Store, run: RunRecord, min_coverage: float | None = None, *, own: bool = False) -> RunJudgement:
-    """Judge a run by the newest comparison of its code, or a comparison by its ``own`` verdicts.
-
-    ``min_coverage`` None is the comparison's own setting. Raises NothingMeasured for an incomplete comparison.
-    """
-    nights = ledger.nights(store, run.plan.removeprefix(ledger.COMPARISON) if own else run.plan, run.environment.machine_class)
+def _in_pairs(store: Store, run: RunRecord, min_coverage: float | None, own: bool) -> RunJudgement:
+    """Judge a run by the newest comparison of its code, or a comparison by its ``own`` verdicts."""
+    nights = ledger.nights(store, run.plan.removeprefix(COMPARISON) if own else run.plan, run.environment.machine_class)
     if own:
         nights = [night for night in nights if night.run.started <= run.started]
         mine = [night for night in nights if night.run.id == run.id]
@@ -148,13 +68,13 @@ def judge_in_pairs(store: Store, run: RunRecord, min_coverage: float | None = No
     else:
         code = run.code.get("hash")
         mine = [night for night in nights if night.run.code.get("hash") == code and night.stated.get("alike") != OTHER_METHODS]
-    standing, night = ledger.standing(nights), replace(mine[-1], min_coverage=min_coverage) if mine else None
+    night = replace(mine[-1], min_coverage=min_coverage) if mine else None
     history: list[str] = []
     if night is not None:
         delta = float(night.stated.get("delta", 0.1))
         for config in [row.label for row in night.tally.rows if row.metric == TIME]:
             history += ledger.history_lines(nights, config, delta)
-    return RunJudgement(None, night, str(standing) if nights else "", standing.advisory, None, tuple(history))
+    return RunJudgement(None, night, ledger.standing(nights) if nights else None, history=tuple(history))
 
 
 def accepted_path(run: RunRecord) -> Path:
@@ -181,7 +101,7 @@ def _better(case: Case, baseline: Exchange, run: RunRecord, night: Night | None)
 
 def _as_commands_name(run: RunRecord) -> tuple[str, str]:
     """Return a run's plan as a command takes it, file or name; else a placeholder and a note."""
-    name, file = run.plan.removeprefix(ledger.COMPARISON), str(run.stored_plan.get(plans.FILE) or "")
+    name, file = run.plan.removeprefix(COMPARISON), str(run.stored_plan.get(plans.FILE) or "")
     if file or name in plans.names():
         return file or name, ""
     return "PLAN", f"  (PLAN: the file of plan {name})"
@@ -215,13 +135,7 @@ class CheckResult:
         lines = []
         for incident in self.incidents.notify if self.incidents else ():
             sides = self.judgement.night.sides if self.judgement.night and incident.found_by == PAIRS else ()
-            among = suspects(incident, self.nights)
-            if among is None:
-                lines += incidents.described(incident, incidents.command(plan, incident, sides) + note)
-                continue
-            again = incidents.command(plan, incident, sides or ("--commits", among.good, among.bad))
-            find = among.bisect(plan, incident.configurations[0])
-            lines += incidents.described(incident, again + note, among.range, among.newest, find + note)
+            lines += incidents.described(incident, plan, sides, suspects(incident, self.nights), note)
         return lines
 
 
@@ -250,23 +164,13 @@ def check(
     """
     with reading(store) as source:
         record, proposed = chosen(source, run), None
-        if propose is not None and baseline is None and not record.is_comparison and not accepted_path(record).exists():
-            proposed = baselines.propose(source, record.id, Path(propose))
-        if record.is_comparison or proposed is not None:
-            judgement = judge_in_pairs(source, record, min_coverage, own=record.is_comparison)
-        else:
-            judgement = judge(source, record, None if baseline is None else Path(baseline), threshold, min_coverage)
+        path = None if record.is_comparison else accepted_path(record) if baseline is None else Path(baseline)
+        if propose is not None and baseline is None and path is not None and not path.exists():
+            proposed, path = baselines.propose(source, record.id, Path(propose)), None
+        judgement = judge(source, record, path, threshold, min_coverage)
         cases, nights = _cases(source, record, judgement), nights_before(source, record)
     tonight = None if register is None else _updated(judgement, cases, Path(register), record)
     return CheckResult(record, judgement, tonight, proposed, nights)
-
-
-def with_decisions(judgement: RunJudgement, store: Store, run: RunRecord, register: Path | None) -> RunJudgement:
-    """Add the register's decisions about failing rows to the verdicts; the register is not changed."""
-    if register is None:
-        return judgement
-    findings = judgement.findings(_cases(store, run, judgement))
-    return replace(judgement, decided=incidents.decisions(findings, incidents.load(register), datetime.now(UTC).date()))
 
 
 def _cases(store: Store, run: RunRecord, judgement: RunJudgement) -> dict[str, Case]:
@@ -285,7 +189,7 @@ def nights_before(store: Store, run: RunRecord) -> tuple[RunRecord, ...]:
 def _updated(judgement: RunJudgement, cases: Mapping[str, Case], register: Path, run: RunRecord) -> IncidentNight:
     """Merge tonight's incidents into the register and write it."""
     covered = [cases[key] for key in {r.case_key for r in judgement.all_rows if r.verdict in JUDGED} if key in cases]
-    tonight = incidents.fold(judgement.findings(cases, str(run.code.get("commit") or "")[:12]), covered)
+    tonight = incidents.fold(judgement.findings(cases), covered, str(run.code.get("commit") or "")[:12])
     rows = incidents.rows_by_config({judge: rows for judge, (rows, _) in judgement.by_judge.items()}, cases)
     delta = float(judgement.night.stated.get("delta", 0.1)) if judgement.night else 0.1
     merged = incidents.merge(incidents.load(register), tonight, datetime.now(UTC).date(), delta, rows)

@@ -40,7 +40,7 @@ from ..gate.seedwise import seedwise
 from ..plans.schema import Plan, prepare
 from ..stats.paired_test import Rule
 from ..store.db import Store
-from ..store.rows import Verdict
+from ..store.rows import COMPARISON, Verdict
 from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
 from .git import checkouts, code_of, repository_of
@@ -126,27 +126,16 @@ def compare(
     names = commits or environments or cases
     assert names is not None
     with Store.open(store) as target, machine.places() as places, _requests(trial, commits, environments, repository) as requests:
-        compared = _identified(names, requests, alike, timed, imaged, places, machine.device)
-        return _PairedRun(loaded, compared, target, terms, places, on_pair).run(machine.device)
-
-
-@dataclass(frozen=True)
-class ComparedSides:
-    """Both sides, how alike they must be, and the environment and code of each.
-
-    ``images``: both sides once more for comparing images, or None.
-    """
-
-    before: Side
-    after: Side
-    alike: str
-    where: tuple[Environment, Environment]
-    code: tuple[dict[str, Any], dict[str, Any]]
-    images: tuple[Side, Side] | None = None
-
-    @property
-    def names(self) -> tuple[str, str]:
-        return self.before.name, self.after.name
+        first = places.identify(requests[0], machine.device)
+        second = first if requests[1] == requests[0] else places.identify(requests[1], machine.device)
+        where, code = (first[0], second[0]), (first[1], second[1])
+        for name, planned in timed[0].items():
+            refuse_unequal(planned.case, timed[1][name].case, where)
+        if alike == OTHER_NUMERICS and where[0].fingerprint == where[1].fingerprint:  # two names of one environment
+            alike = SAME
+        sides = [Side(names[n], timed[n], requests[n]) for n in (0, 1)]
+        image_sides = imaged and [Side(names[n], imaged[n], replace(requests[n], task=Task.IMAGES)) for n in (0, 1)]
+        return _PairedRun(loaded, sides, image_sides, alike, where, code, target, terms, places, on_pair).run(machine.device)
 
 
 @contextmanager
@@ -178,86 +167,69 @@ def _requests(
         yield trial, trial
 
 
-def _identified(
-    names: tuple[str, str], requests: tuple[TrialRequest, TrialRequest], alike: str, timed: tuple[Configs, Configs],
-    imaged: tuple[Configs, Configs] | None, executor: Executor, device: str,
-) -> ComparedSides:
-    """Return both sides with their environments; refuse an unfair comparison before the first pair.
-
-    Two environments with equal fingerprints count as one.
-    """
-    first = executor.identify(requests[0], device)
-    second = first if requests[1] == requests[0] else executor.identify(requests[1], device)
-    where = first[0], second[0]
-    for name, planned in timed[0].items():
-        refuse_unequal(planned.case, timed[1][name].case, where)
-    if alike == OTHER_NUMERICS and where[0].fingerprint == where[1].fingerprint:
-        alike = SAME
-    before, after = (Side(names[n], timed[n], requests[n]) for n in (0, 1))
-    images = None
-    if imaged:
-        images = (Side(names[0], imaged[0], replace(requests[0], task=Task.IMAGES)),
-                  Side(names[1], imaged[1], replace(requests[1], task=Task.IMAGES)))
-    return ComparedSides(before, after, alike, where, (first[1], second[1]), images)
-
-
 @dataclass
 class _PairedRun:
-    """A comparison in progress: measures pairs, tests them, and stores both."""
+    """A comparison in progress: measures pairs, tests them, and stores both.
+
+    ``images``: both sides once more for comparing images, or None. ``alike``: what the sides share; ``where`` and ``code``: the environment
+    and the code of each.
+    """
 
     plan: Plan
-    sides: ComparedSides
+    sides: Sequence[Side]
+    images: Sequence[Side] | None
+    alike: str
+    where: tuple[Environment, Environment]
+    code: tuple[dict[str, Any], dict[str, Any]]
     store: Store
     terms: Terms
     executor: Executor
     on_pair: OnPair | None
     run_id: int = 0
-    turn: int = 0
     equal: list[Outcome] = field(default_factory=list)
 
     def run(self, device: str) -> PairedComparison:
         """Run the comparison as a run of the store."""
-        sides, plan, machine = self.sides, self.plan, self.sides.where[1].machine_class
-        if not sides.after.configs:
+        plan, machine, family = self.plan, self.where[1].machine_class, len(self.sides[1].configs)
+        if not family:
             raise NothingMeasured(f"Plan {plan.name} has no case to compare.", remedy="See: cachemark explain PLAN")
         earlier = ledger.nights(self.store, plan.name, machine)
-        self.turn = len(earlier)
         self.equal = [o for night in earlier[-ledger.WATCHED:] for o in ledger.aa_outcomes(self.store.outcomes(night.run.id))]
-        least, _ = ledger.least_effect(ledger.unchanged(self.equal), len(sides.after.configs), device)
-        rule = Rule(self.terms.delta or least, len(sides.after.configs))
-        record = {"sides": list(sides.names), "alike": sides.alike, "delta": rule.delta, "configurations": rule.family,
-                  "seed": self.terms.seed,
+        names = self.sides[0].name, self.sides[1].name
+        least, _ = ledger.least_effect(ledger.unchanged(self.equal), family, device)
+        rule = Rule(self.terms.delta or least, family)
+        record = {"sides": list(names), "alike": self.alike, "delta": rule.delta, "configurations": family, "seed": self.terms.seed,
                   "min_coverage": COVERAGE if self.terms.min_coverage is None else self.terms.min_coverage,
-                  "code": [dict(code) for code in sides.code], "plan": plan.stored()}
-        with self.store.new_run(ledger.COMPARISON + plan.name, record, sides.where[1], sides.code[1]) as self.run_id:
-            rule = self._measure_and_judge(rule)
-        _, sees = ledger.least_effect(ledger.unchanged(self.equal), len(sides.after.configs), device)
+                  "code": [dict(code) for code in self.code], "plan": plan.stored()}
+        with self.store.new_run(COMPARISON + plan.name, record, self.where[1], self.code[1]) as self.run_id:
+            rule = self._measure_and_judge(rule, len(earlier))
+        _, sees = ledger.least_effect(ledger.unchanged(self.equal), family, device)
         nights = ledger.nights(self.store, plan.name, machine)
         (ours,) = (night for night in nights if night.run.id == self.run_id)
-        return PairedComparison(self.run_id, sides.names, ours.tally, rule, sees, ledger.standing(nights))
+        return PairedComparison(self.run_id, names, ours.tally, rule, sees, ledger.standing(nights))
 
-    def _measure_and_judge(self, rule: Rule) -> Rule:
+    def _measure_and_judge(self, rule: Rule, turn: int) -> Rule:
         """Measure as many pairs as the test needs and store the verdicts; return the rule for times.
 
         Tonight's A/A pairs may raise the minimum effect of the rule.
         """
-        sides, minutes = self.sides, self.terms.minutes
-        end = time.monotonic() + 60 * minutes if minutes is not None else math.inf
-        configs, going = list(sides.after.configs), lambda: time.monotonic() < end
-        with _equal(sides.before, ledger.equal_configs(configs, self.turn) if self.terms.aa else []) as (original, other):
-            runner, equal = self._runner(sides.before, sides.after, self.terms.seed), self._runner(original, other, self.terms.seed + 1)
+        before, after = self.sides
+        end = time.monotonic() + 60 * self.terms.minutes if self.terms.minutes is not None else math.inf
+        configs, going = list(after.configs), lambda: time.monotonic() < end
+        with _equal(before, ledger.equal_configs(configs, turn) if self.terms.aa else []) as (original, other):
+            runner, equal = self._runner(before, after, self.terms.seed), self._runner(original, other, self.terms.seed + 1)
 
             def measure(names: list[str]) -> list[Pair]:
                 new_pairs = runner.round([name for name in names if name not in original.configs])
                 for pair in new_pairs:
-                    refuse_unfair(pair.before, pair.after, sides.where)
+                    refuse_unfair(pair.before, pair.after, self.where)
                 return new_pairs + equal.round([name for name in names if name in original.configs])
 
-            pairs = measure_until_decided([*configs, *original.configs], measure, rule, going, alike=sides.alike,
+            pairs = measure_until_decided([*configs, *original.configs], measure, rule, going, alike=self.alike,
                                           flake_rate=flakes.observed_rate(self.equal))
         self.equal += ledger.aa_outcomes(self.store.outcomes(self.run_id))
-        rule = replace(rule, delta=max(rule.delta, ledger.lasting_process_bias(self.equal, rule.family)))
-        rows = [*verdicts({c: pairs[c] for c in configs}, rule, sides.alike), *verdicts({c: pairs[c] for c in original.configs}, rule)]
+        rule = replace(rule, delta=max(rule.delta, ledger.largest_process_bias(ledger.unchanged(self.equal), rule.family)))
+        rows = [*verdicts({c: pairs[c] for c in configs}, rule, self.alike), *verdicts({c: pairs[c] for c in original.configs}, rule)]
         self._file(rows)  # the images may take long, and may fail
         if images := self._images({c: pairs[c] for c in configs}, end):
             self._file([*rows, *images])
@@ -268,19 +240,19 @@ class _PairedRun:
 
         Failed pairs are repeated often enough to distinguish a flake from a cause.
         """
-        if self.sides.images is None or not (configs := other_tokens(pairs)):
+        if self.images is None or not (configs := other_tokens(pairs)):
             return []
         if time.monotonic() >= end:
             reason = "time was up before its images were compared"
             return [Verdict(pairs[config].measured[0].after.case.key, config, "status", NOT_COMPARED, reason) for config in configs]
-        runner = self._runner(*self.sides.images, what="images")
+        runner = self._runner(*self.images, what="images")
         image_pairs = {pair.config: pair for pair in runner.round(configs)}
         for _ in range(FlakeRule(len(pairs)).enough):
             again = [config for config, pair in image_pairs.items() if flakes.alone((pair.before, pair.after))]
             if not again or time.monotonic() >= end:
                 break
             image_pairs |= {pair.config: pair for pair in runner.round(again)}
-        return seedwise(image_pairs, alike=self.sides.alike)
+        return seedwise(image_pairs, alike=self.alike)
 
     def _runner(self, before: Side, after: Side, seed: int = 0, what: str = "times") -> PairRunner:
         return PairRunner(before, after, self.executor, seed, lambda pair: self._keep(pair, (before.name, after.name), what))
@@ -298,8 +270,8 @@ class _PairedRun:
 
     def _file(self, rows: list[Verdict]) -> None:
         """Store the verdicts, with the first side as the baseline."""
-        name, plan = self.sides.names[0], self.plan.name
-        about = {"run": self.run_id, "side": name, "plan": plan, "code": dict(self.sides.code[0])}
-        number = self.store.note_baseline(digest(about, 64), name=name, plan=plan, machine_class=self.sides.where[0].machine_class,
+        name, plan = self.sides[0].name, self.plan.name
+        about = {"run": self.run_id, "side": name, "plan": plan, "code": dict(self.code[0])}
+        number = self.store.note_baseline(digest(about, 64), name=name, plan=plan, machine_class=self.where[0].machine_class,
                                           reason="first side of a comparison", run_id=self.run_id)
         self.store.save_verdicts(self.run_id, number, rows)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Literal
 
 from ..core.errors import NothingMeasured, Unsupported
 from ..core.files import replacing
-from .check import RunJudgement, accepted_path, chosen, judge, judge_in_pairs, with_decisions
+from ..gate.judgement import RunJudgement
+from .check import accepted_path, chosen, judge
 from .report import baseline_of, table_view
 from .results import Run
 from .session import DEFAULT_STORE, reading, writing
@@ -106,11 +107,11 @@ def _junit(run: Run, baseline: str | Path | None, register: str | Path | None) -
 
 
 def _judgement(run: Run, path: Path | None, register: str | Path | None) -> RunJudgement | None:
+    if run.record.is_comparison and path is None:
+        return None
     with reading(run.store) as source:
-        judgement = judge(source, run.record, path, expired=True) if path else judge_in_pairs(source, run.record)
-        if judgement.comparison is None and judgement.night is None:
-            return None
-        return with_decisions(judgement, source, run.record, None if register is None else Path(register))
+        judgement = judge(source, run.record, path, expired=True, register=None if register is None else Path(register))
+    return judgement if judgement.by_judge else None
 
 
 def asv_results(folder: Path = Path(".asv/results"), store: str | Path = DEFAULT_STORE, *, repository: Path = Path(".")) -> Written:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import CachemarkError
 from ..core.files import PACKAGE
-from ..core.wording import count, on_one_line
-from ..gate.incidents import Incident
+from ..core.wording import on_one_line
+from ..gate.incidents import Incident, Suspects
 from ..store.rows import RunRecord
 
 GOOD, BAD, SKIP = "good", "bad", "skip"
-MOST_COMMITS = 8  # subjects of commits in a report of an incident
 _ONLY_SKIPPED = "only 'skip'ped commits left"
 _REMEDY = "Leave the worktree of the bisection alone while it runs, and try again."
 _FOUND = re.compile(r"^([0-9a-f]{40}) is the first bad commit", re.M)
@@ -130,35 +127,6 @@ def _answered(folder: Path, answer: str) -> str:
     if done.returncode and not (done.returncode == 2 and _ONLY_SKIPPED in output.lower()):
         raise CachemarkError(f"git bisect {answer} failed: {' '.join(output.split())}", remedy=_REMEDY)
     return output
-
-
-# -- the commits behind an incident -------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Suspects:
-    """Commits after ``good``, the last good night, up to ``bad``: short name and subject, newest first.
-
-    Empty if the repository does not have them.
-    """
-
-    good: str
-    bad: str
-    commits: tuple[str, ...] = ()
-
-    @property
-    def range(self) -> str:
-        """The range in words."""
-        many = f" ({count(len(self.commits), 'commit')})" if self.commits else ""
-        return f"after {self.good}, up to {self.bad}{many}"
-
-    @property
-    def newest(self) -> list[str]:
-        """One line for each of the newest commits, and the number of others."""
-        more = [f"and {len(self.commits) - MOST_COMMITS} more"] if len(self.commits) > MOST_COMMITS else []
-        return [*self.commits[:MOST_COMMITS], *more]
-
-    def bisect(self, plan: str, case: str) -> str:
-        """Return the command that finds the commit."""
-        return shlex.join(["cachemark", "bisect", case, "--plan", plan, "--good", self.good, "--bad", self.bad])
 
 
 def suspects(incident: Incident, nights: Sequence[RunRecord], repository: Path | None = None) -> Suspects | None:

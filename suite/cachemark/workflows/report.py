@@ -6,7 +6,6 @@ import gc
 import hashlib
 import json
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -27,14 +26,15 @@ from ..core.spec import digest
 from ..core.units import is_metric, metric
 from ..gate import anchors, baselines
 from ..gate import nights as ledger
+from ..gate.judgement import RunJudgement
 from ..report.page import render
 from ..report.page import site as pages
 from ..stats import changepoints as history
 from ..stats.changepoints import ChangePoint
 from ..store.db import Store
 from ..store.exchange import Exchange
-from ..store.rows import RunRecord, Verdict
-from .check import ENDED, RunJudgement, chosen, judge, judge_in_pairs, with_decisions
+from ..store.rows import RunRecord
+from .check import chosen, judge
 from .session import DEFAULT_STORE, reading, writing
 
 ROOMS = ("core", "stats", "gate", "analysis", "report")  # whose code decides what a page shows
@@ -56,25 +56,6 @@ class WrittenSite:
     index: Path
     made: tuple[int, ...]
     removed: int
-
-
-@dataclass(frozen=True)
-class PairedVerdicts:
-    """Verdicts of a comparison in pairs, without A/A tests.
-
-    ``sides`` name both sides; ``cases`` counts compared and all configurations; ``command`` measures again.
-    """
-
-    sides: tuple[str, ...]
-    rows: tuple[Verdict, ...]
-    cases: tuple[int, int]
-    exit_code: int
-    lines: tuple[str, ...]
-    command: str
-
-    def summary(self) -> Sequence[str]:
-        """Return lines on the whole comparison, the verdict first."""
-        return self.lines
 
 
 def report(
@@ -167,17 +148,15 @@ def _view(
     reached, outcomes, plan = anchors.load(), _outcomes(store, record), record.plan.removeprefix(ledger.COMPARISON)
     judgement: RunJudgement | None = None
     baseline: Exchange | None = None
-    pairs: PairedVerdicts | None = None
     if path is not None:
         try:
-            judgement = with_decisions(judge(store, record, path, expired=True), store, record, register)
-            baseline = baselines.load(path)
+            judgement, baseline = judge(store, record, path, expired=True, register=register), baselines.load(path)
         except NothingMeasured:
             if required:
                 raise
-    if record.is_comparison:
+    if record.is_comparison and judgement is None:
         with suppress(NothingMeasured):  # it broke off
-            pairs = paired_verdicts(store, record, register)
+            judgement = judge(store, record, register=register)
     nights = [*(HistoryNight(other, _measured_anew(store, other.id, _outcomes(store, other)))
                 for other in reversed(_earlier(store.runs(), record)[: MOST - 1])),
               HistoryNight(record, _measured_anew(store, record.id, outcomes))]
@@ -186,11 +165,9 @@ def _view(
         record, outcomes, trials = public_run(record), public_outcomes(outcomes), {}
         nights = [HistoryNight(public_run(night.run), public_outcomes(night.outcomes)) for night in nights]
         judgement = judgement and _public_judgement(judgement)
-        pairs = pairs and replace(pairs, sides=tuple(map(scrubbed, pairs.sides)), rows=public_verdicts(pairs.rows),
-                                  lines=tuple(map(scrubbed, pairs.lines)), command=scrubbed(pairs.command))
         baseline = baseline and replace(baseline, environment=replace(baseline.environment, facts=scrubbed(baseline.environment.facts)),
                                         meta=scrubbed(baseline.meta))
-    return report_view.build(record, outcomes, judgement or pairs, store.artifacts.read,
+    return report_view.build(record, outcomes, judgement, store.artifacts.read,
                              lambda case: anchors.not_reproduced(case.model, case.weights, reached),
                              baseline=baseline, nights=nights, trials=trials,
                              standing=ledger.standing(ledger.nights(store, plan, record.environment.machine_class)),
@@ -212,17 +189,6 @@ def _measured_anew(store: Store, run_id: int, outcomes: list[Outcome]) -> list[O
 
 
 # -- comparisons in pairs ---------------------------------------------------------------------------------------------
-def paired_verdicts(store: Store, run: RunRecord, register: Path | None = None) -> PairedVerdicts:
-    """Return the verdicts of a comparison. Raises NothingMeasured if it did not finish."""
-    judgement = with_decisions(judge_in_pairs(store, run, own=True), store, run, register)
-    assert judgement.night is not None
-    night, tally, remarks = judgement.night, judgement.night.tally, judgement.remarks()
-    lines = (f"{ENDED[judgement.exit_code]}: {remarks[0][0].lower()}{remarks[0][1:]}", *judgement.summary()[: -len(remarks)], *remarks[1:])
-    plan = str(run.stored_plan.get("file") or run.plan.removeprefix(ledger.COMPARISON))
-    return PairedVerdicts(tuple(map(str, night.stated.get("sides", ()))), tally.rows, (len(tally.covered), tally.configs),
-                          judgement.exit_code, lines, shlex.join(["cachemark", "compare", plan, *night.sides]))
-
-
 def by_case(outcomes: Iterable[Outcome]) -> list[Outcome]:
     """Return one result per case of a comparison, the second side's where both sides have the case.
 
@@ -253,8 +219,9 @@ def _joined(processes: Sequence[Outcome]) -> Outcome:
 # -- what anybody may see ---------------------------------------------------------------------------------------------
 def _public_judgement(judgement: RunJudgement) -> RunJudgement:
     comparison = judgement.comparison and replace(judgement.comparison, rows=public_verdicts(judgement.comparison.rows))
+    night = judgement.night and replace(judgement.night, run=public_run(judgement.night.run), rows=public_verdicts(judgement.night.rows))
     decided = {row: replace(incident, who="", link="", reason=scrubbed(incident.reason)) for row, incident in judgement.decided.items()}
-    return replace(judgement, comparison=comparison, decided=decided, history=tuple(map(scrubbed, judgement.history)))
+    return replace(judgement, comparison=comparison, night=night, decided=decided, history=tuple(map(scrubbed, judgement.history)))
 
 
 # -- which pages are up to date ---------------------------------------------------------------------------------------

@@ -1,0 +1,120 @@
+"""The verdicts on a run: by its baseline, by pairs, and the decisions of reviewers about them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..core.spec import Case
+from ..core.verdicts import ENDED, REGRESSED
+from ..core.wording import count
+from ..store.rows import COMPARISON, Verdict
+from . import incidents
+from .baseline_check import Comparison
+from .incidents import BASELINE, PAIRS, Finding, Incident
+from .nights import GateStanding, Night
+
+
+@dataclass(frozen=True)
+class RunJudgement:
+    """Verdicts by the baseline and by pairs; each may be missing.
+
+    ``standing``: false-alarm record of the paired test; if it is too bad, times do not fail a run. ``baseline``: file of the baseline.
+    ``history``: changes over the nights. ``decided``: acknowledged or accepted incidents by case and metric; if they cover all failing
+    rows, the run passes.
+    """
+
+    comparison: Comparison | None = None
+    night: Night | None = None
+    standing: GateStanding | None = None
+    baseline: Path | None = None
+    history: tuple[str, ...] = ()
+    decided: Mapping[tuple[str, str], Incident] = field(default_factory=dict)
+
+    @property
+    def by_judge(self) -> dict[str, tuple[Sequence[Verdict], Sequence[Verdict]]]:
+        """All rows and the failing ones, of the baseline and of the pairs."""
+        rows: dict[str, tuple[Sequence[Verdict], Sequence[Verdict]]] = {}
+        if self.comparison:
+            rows[BASELINE] = self.comparison.rows, self.comparison.of(REGRESSED)
+        if self.night:
+            rows[PAIRS] = self.night.tally.rows, self.night.tally.regressed
+        return rows
+
+    @property
+    def all_rows(self) -> tuple[Verdict, ...]:
+        """The rows of the baseline and of the pairs."""
+        return tuple(row for rows, _ in self.by_judge.values() for row in rows)
+
+    @property
+    def rows(self) -> tuple[Verdict, ...]:
+        """The rows of the baseline, or without one those of the pairs."""
+        return self.comparison.rows if self.comparison else self.all_rows
+
+    @property
+    def failing(self) -> tuple[Verdict, ...]:
+        """The failing rows of the baseline and of the pairs, whatever people decided about them."""
+        return tuple(row for _, rows in self.by_judge.values() for row in rows)
+
+    @property
+    def cases(self) -> tuple[int, int]:
+        """The number of judged cases of the baseline and of all its cases, or without one of the pairs' configurations."""
+        if self.comparison or not self.night:
+            return self.comparison.cases if self.comparison else (0, 0)
+        return len(self.night.tally.covered), self.night.tally.configs
+
+    @property
+    def sides(self) -> tuple[str, ...] | None:
+        """The names of the sides of the pairs; None if the rows are those of a baseline."""
+        return None if self.comparison or not self.night else tuple(map(str, self.night.stated.get("sides", ())))
+
+    @property
+    def command(self) -> str:
+        """The command that measures the pairs again, or an empty text."""
+        if self.night is None:
+            return ""
+        run = self.night.run
+        plan = str(run.stored_plan.get("file") or run.plan.removeprefix(COMPARISON))
+        return shlex.join(["cachemark", "compare", plan, *self.night.sides])
+
+    @property
+    def exit_code(self) -> int:
+        """The gravest code: too little measured, regressed, not resolved (times unless the gate is advisory)."""
+        codes = [self.comparison.exit_code] if self.comparison else []
+        if self.night:
+            codes.append(self.night.tally.ended(self.standing is not None and self.standing.advisory))
+        code = next((code for code in (5, 4, 1, 3) if code in codes), 0)
+        return 0 if code == 1 and all((row.case_key, row.metric) in self.decided for row in self.failing) else code
+
+    def decision_on(self, row: Verdict) -> str:
+        """Return the decision about a failing row in words, or nothing."""
+        incident = self.decided.get((row.case_key, row.metric))
+        return f"incident {incident.key}, {incident.decided}" if incident else ""
+
+    def findings(self, cases: Mapping[str, Case]) -> list[Finding]:
+        """Return the failing rows as findings. ``cases``: all cases by key."""
+        return [finding for judge, (_, failing) in self.by_judge.items() for finding in incidents.findings(failing, cases, judge)]
+
+    def summary(self) -> list[str]:
+        """Return lines: the verdict, known incidents, the baseline and the remarks."""
+        rows_of: dict[str, list[tuple[str, str]]] = {}
+        for (case, name), incident in self.decided.items():
+            rows_of.setdefault(f"{incident.key}, {incident.factor} {incident.value}: {incident.decided}", []).append((case, name))
+        known = [f"Known incident {title} ({count(len(rows), 'row')})." for title, rows in rows_of.items()]
+        if known and not self.exit_code:
+            known.insert(0, f"{ENDED[0]}: every regression is acknowledged or accepted.")
+        if self.comparison or not self.night:
+            return [*known, *(self.comparison.summary() if self.comparison else ()), *self.remarks()]
+        first, *others = self.remarks()
+        return [f"{ENDED[self.exit_code]}: {first[0].lower()}{first[1:]}", *known, *others]
+
+    def remarks(self) -> list[str]:
+        """Return lines about pairs and the false-alarm record of their test."""
+        lines = []
+        if self.night is not None:
+            sides, tally = " → ".join(map(str, self.night.stated.get("sides", ()))), self.night.tally
+            lines.append(f"Comparison {self.night.run.id}, {sides}: {len(tally.regressed)} regressed, "
+                         f"{len(tally.unresolved)} not resolved.")
+        return [*lines, *self.history, *([str(self.standing)] if self.standing else [])]
