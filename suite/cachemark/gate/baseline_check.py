@@ -16,6 +16,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..core.errors import CachemarkError, NothingMeasured
 from ..core.result import IMAGES, INFRASTRUCTURE, Environment, Outcome, full_latencies
@@ -76,14 +77,11 @@ class Comparison:
             lines.append(worst)
         if reasons := Counter(r.reason for r in self.of(NOT_COMPARED)).most_common(1):
             lines.append(f"Not compared, most often ({reasons[0][1]} rows): {reasons[0][0]}.")
-        stated_reasons = Counter(r.reason for r in self.rows if r.reason.startswith(STATED))
-        if stated_reasons and not self._times_judged:
-            return [*lines, f"Times: {stated_reasons.most_common(1)[0][0]}."]
+        stated_reasons = Counter(r.reason for r in self.rows if r.reason.startswith(STATED)).most_common(1)
+        times_judged = any(r.verdict in JUDGED and is_metric(r.metric) and metric(r.metric).kind == "speed" for r in self.rows)
+        if stated_reasons and not times_judged:
+            return [*lines, f"Times: {stated_reasons[0][0]}."]
         return [*lines, f"Times: fixed threshold of {100 * self.threshold:g}% on one run; the false-alarm rate of this gate is unknown."]
-
-    @property
-    def _times_judged(self) -> bool:
-        return any(r.verdict in JUDGED and is_metric(r.metric) and metric(r.metric).kind == "speed" for r in self.rows)
 
 
 def compare(
@@ -112,6 +110,15 @@ def compare(
     return Comparison(tuple(rows), threshold, min_coverage)
 
 
+class Judged(NamedTuple):
+    """A verdict with its reason and both values."""
+
+    verdict: str
+    reason: str = ""
+    then: float | None = None
+    now: float | None = None
+
+
 @dataclass(frozen=True)
 class _Pair:
     """Both sides of a comparison, with the full caches by cell."""
@@ -125,109 +132,93 @@ class _Pair:
 
     def rows(self, old: Outcome, new: Outcome | None) -> Iterator[Verdict]:
         """Yield all rows of one case of the baseline."""
+        judged: dict[str, Judged] = {}
         if new is None:
-            yield self._row(old, "status", MISSING, "in the baseline, not in this run")
+            judged["status"] = Judged(MISSING, "in the baseline, not in this run")
         elif not (old.ok and new.ok):
-            yield self._row(old, "status", *_status(old, new))
+            judged["status"] = _status(old, new)
         else:
-            for name in in_order([*old.samples, *new.samples]):
-                yield self._metric(metric(name), old, new)
+            judged |= {name: self._metric(metric(name), old, new) for name in in_order([*old.samples, *new.samples])}
             if old.output_hash or new.output_hash:
-                yield self._hash(TOKENS, old, old.output_hash, new.output_hash)
+                judged[TOKENS] = self._hash(old.output_hash, new.output_hash)
             if IMAGES in old.facts and IMAGES in new.facts:  # older baselines have none
-                yield self._hash(IMAGES, old, old.facts[IMAGES], new.facts[IMAGES])
+                judged[IMAGES] = self._hash(old.facts[IMAGES], new.facts[IMAGES])
+        for name, (verdict, reason, then, now) in judged.items():
+            change = now / then if then and now is not None else None
+            yield Verdict(old.case.key, old.case.title, name, verdict, reason, then, now, change)
 
-    def _metric(self, metric: Metric, old: Outcome, new: Outcome) -> Verdict:
+    def _metric(self, metric: Metric, old: Outcome, new: Outcome) -> Judged:
         name = metric.name
         if name not in new.samples:
-            return self._row(old, name, MISSING, "measured in the baseline, not in this run")
+            return Judged(MISSING, "measured in the baseline, not in this run")
         if name not in old.samples:
-            return self._row(old, name, NEW, "measured in this run, not in the baseline")
+            return Judged(NEW, "measured in this run, not in the baseline")
         if (version := self.baseline.metrics.get(name)) != metric.version:
-            return self._row(old, name, NOT_COMPARED, f"the metric's definition is version {version} then, {metric.version} now")
+            return Judged(NOT_COMPARED, f"the metric's definition is version {version} then, {metric.version} now")
         if metric.kind == "speed":
             return self._time(metric, old, new)
         if metric.deterministic:
-            return self._exact(metric, old, new)
-        if metric.kind == "memory":
-            return self._bytes(metric, old, new)
+            return self._exact(metric, list(old.samples[name]), list(new.samples[name]))
+        if metric.kind == "memory":  # it may vary: the worst value of each run counts
+            reason = self._other("machine class", "machine_class")
+            sides = metric.worst(old.samples[name]), metric.worst(new.samples[name])
+            return Judged(NOT_COMPARED, reason) if reason else self._by_threshold(metric, *sides)
         if metric.kind == "work":
-            return self._row(old, name, NOT_COMPARED, "a single wall time: stated, not judged")
-        return self._row(old, name, NOT_COMPARED, f"{metric.kind} varies from sample to sample and needs a paired test")
+            return Judged(NOT_COMPARED, "a single wall time: stated, not judged")
+        return Judged(NOT_COMPARED, f"{metric.kind} varies from sample to sample and needs a paired test")
 
-    def _time(self, metric: Metric, old: Outcome, new: Outcome) -> Verdict:
+    def _time(self, metric: Metric, old: Outcome, new: Outcome) -> Judged:
         """Judge the median over repeats, as a ratio to the full cache's median in the same run."""
-        if reason := self._other_machine():
-            return self._row(old, metric.name, NOT_COMPARED, reason)
+        if reason := self._other("machine class", "machine_class"):
+            return Judged(NOT_COMPARED, reason)
         if _is_reference(old):
-            return self._row(old, metric.name, NOT_COMPARED, "the full cache is the yardstick of its own run")
+            return Judged(NOT_COMPARED, "the full cache is the yardstick of its own run")
         then, now = _ratio(metric.name, old, self.full_then), _ratio(metric.name, new, self.full_now)
         if then is None or now is None:
             side = "baseline" if then is None else "run"
-            return self._row(old, metric.name, NOT_COMPARED, f"the {side} has no full cache to compare times with")
+            return Judged(NOT_COMPARED, f"the {side} has no full cache to compare times with")
         if better := self.in_pairs(old.case):
-            return self._row(old, metric.name, NOT_COMPARED, f"{STATED}: {better}", then, now)
-        return self._by_threshold(metric, old, then, now)
+            return Judged(NOT_COMPARED, f"{STATED}: {better}", then, now)
+        return self._by_threshold(metric, then, now)
 
-    def _bytes(self, metric: Metric, old: Outcome, new: Outcome) -> Verdict:
-        """Judge a memory metric that may vary by the worst value of each run."""
-        if reason := self._other_machine():
-            return self._row(old, metric.name, NOT_COMPARED, reason)
-        return self._by_threshold(metric, old, metric.worst(old.samples[metric.name]), metric.worst(new.samples[metric.name]))
-
-    def _by_threshold(self, metric: Metric, old: Outcome, then: float, now: float) -> Verdict:
+    def _by_threshold(self, metric: Metric, then: float, now: float) -> Judged:
         if then <= 0:
-            verdict = EQUIVALENT if now == then else NOT_COMPARED
-            return self._row(old, metric.name, verdict, "" if now == then else "no ratio to a value of zero", then, now)
+            return Judged(EQUIVALENT, "", then, now) if now == then else Judged(NOT_COMPARED, "no ratio to a value of zero", then, now)
         cost, limit = metric.cost_ratio(then, now), 1 + self.threshold
-        verdict = REGRESSED if cost > limit else IMPROVED if cost * limit < 1 else EQUIVALENT
-        return self._row(old, metric.name, verdict, "", then, now)
+        return Judged(REGRESSED if cost > limit else IMPROVED if cost * limit < 1 else EQUIVALENT, "", then, now)
 
-    def _exact(self, metric: Metric, old: Outcome, new: Outcome) -> Verdict:
+    def _exact(self, metric: Metric, then: list[float], now: list[float]) -> Judged:
         """Judge value by value: fidelity within one numerics fingerprint only, bytes always."""
-        then, now = list(old.samples[metric.name]), list(new.samples[metric.name])
-        if metric.kind != "memory" and (reason := self._other_numerics()):
-            return self._row(old, metric.name, NOT_COMPARED, reason)
+        if metric.kind != "memory" and (reason := self._other("numerics fingerprint", "fingerprint")):
+            return Judged(NOT_COMPARED, reason)
         if len(then) != len(now):
-            return self._row(old, metric.name, NOT_COMPARED, f"{len(then)} values then, {len(now)} now")
+            return Judged(NOT_COMPARED, f"{len(then)} values then, {len(now)} now")
         means = math.fsum(then) / len(then), math.fsum(now) / len(now)
         if then == now:
-            return self._row(old, metric.name, EQUIVALENT, "", *means)
+            return Judged(EQUIVALENT, "", *means)
         if means[0] == means[1]:
             differ = sum(a != b for a, b in zip(then, now, strict=True))
-            return self._row(old, metric.name, CHANGED, f"{differ} of {len(now)} values differ, their mean does not", *means)
-        return self._row(old, metric.name, REGRESSED if metric.loss(*means) > 0 else IMPROVED, "must be equal", *means)
+            return Judged(CHANGED, f"{differ} of {len(now)} values differ, their mean does not", *means)
+        return Judged(REGRESSED if metric.loss(*means) > 0 else IMPROVED, "must be equal", *means)
 
-    def _hash(self, name: str, old: Outcome, then: str, now: str) -> Verdict:
-        if reason := self._other_numerics():
-            return self._row(old, name, NOT_COMPARED, reason)
-        if then == now:
-            return self._row(old, name, EQUIVALENT)
-        return self._row(old, name, CHANGED, f"{then or 'none'} then, {now or 'none'} now")
+    def _hash(self, then: str, now: str) -> Judged:
+        if reason := self._other("numerics fingerprint", "fingerprint"):
+            return Judged(NOT_COMPARED, reason)
+        return Judged(EQUIVALENT) if then == now else Judged(CHANGED, f"{then or 'none'} then, {now or 'none'} now")
 
-    def _other_numerics(self) -> str:
-        then, now = self.baseline.environment.fingerprint, self.environment.fingerprint
-        return "" if then == now else f"other numerics fingerprint: {then} then, {now} now"
-
-    def _other_machine(self) -> str:
-        then, now = self.baseline.environment.machine_class, self.environment.machine_class
-        return "" if then == now else f"other machine class: {then} then, {now} now"
-
-    @staticmethod
-    def _row(old: Outcome, metric: str, verdict: str, reason: str = "", then: float | None = None, now: float | None = None) -> Verdict:
-        change = now / then if then and now is not None else None
-        return Verdict(old.case.key, old.case.title, metric, verdict, reason, then, now, change)
+    def _other(self, what: str, attribute: str) -> str:
+        """Return in words that both environments differ in this attribute, or an empty text."""
+        then, now = getattr(self.baseline.environment, attribute), getattr(self.environment, attribute)
+        return "" if then == now else f"other {what}: {then} then, {now} now"
 
 
-def _status(old: Outcome, new: Outcome) -> tuple[str, str]:
+def _status(old: Outcome, new: Outcome) -> Judged:
     reason = f"{old.status} then, {new.status} now"
     if old.status in INFRASTRUCTURE or new.status in INFRASTRUCTURE:
-        return NOT_COMPARED, f"{reason}: the machine is the reason"
-    if old.ok:
-        return REGRESSED, reason
-    if new.ok:
-        return IMPROVED, reason
-    return (EQUIVALENT if old.status is new.status else CHANGED), reason
+        return Judged(NOT_COMPARED, f"{reason}: the machine is the reason")
+    if old.ok or new.ok:
+        return Judged(REGRESSED if old.ok else IMPROVED, reason)
+    return Judged(EQUIVALENT if old.status is new.status else CHANGED, reason)
 
 
 def _is_reference(outcome: Outcome) -> bool:

@@ -23,6 +23,7 @@ from .flakes import FlakeRule
 
 AA = "A/A "  # begins the name of a configuration whose sides are equal
 COVERAGE = 0.95  # share of the configurations of which something must be said
+MOST_OPEN = 0.10  # share of the configurations that may be inconclusive
 PEAK_SHARE = 0.01  # by which the allocator's peak may differ
 CURABLE = (Status.OOM, Status.TIMEOUT, Status.NAN_OUTPUT)  # ends of a first side that ran: if the second is well, it is better
 NEVER_RAN = "the first side does not run"  # begins the reason of a configuration whose first side is no measure of the second
@@ -107,7 +108,7 @@ class ConfigPairs(PairRatios):
 
 def peak_rule(rule: Rule) -> Rule:
     """Return the rule for peaks: they are screened once, by the first pairs that times need too."""
-    return Rule(PEAK_SHARE, rule.family, rule.q, rule.interims[:1], rule.control)
+    return Rule(PEAK_SHARE, rule.family, rule.q, rule.interims[:1])
 
 
 def peaks(measured: Sequence[PairOfOutcomes], rule: Rule) -> PairRatios | None:
@@ -297,23 +298,12 @@ class Tally:
     rows: tuple[Verdict, ...]
     configs: int
     min_coverage: float = COVERAGE
-    most_open: float = 0.10
     fail_on_change: bool = True
 
     @property
     def covered(self) -> set[str]:
         """Configurations with a judged row."""
         return {r.label for r in self.rows if r.verdict != NOT_COMPARED}
-
-    @property
-    def disturbed(self) -> set[str]:
-        """Configurations that the machine prevented from being judged."""
-        return {r.label for r in self.rows if r.metric == "status" and r.verdict == NOT_COMPARED} - self.covered
-
-    @property
-    def unready(self) -> set[str]:
-        """Configurations whose first side does not run at all."""
-        return {r.label for r in self.rows if r.metric == "status" and r.reason.startswith(NEVER_RAN)}
 
     @property
     def regressed(self) -> list[Verdict]:
@@ -336,8 +326,11 @@ class Tally:
         4: nothing or too little was judged; 5: because of the machine, or because no first side runs; 1: something regressed; 3: too much
         is inconclusive."""
         if not self.configs or not self.covered or len(self.covered) / self.configs < self.min_coverage:
-            by_machine = any(r.metric == "status" and str(status) in r.reason for r in self.rows for status in DISTURBED)
-            return 5 if self.disturbed and (by_machine or len(self.unready) == self.configs) else 4
+            ended = [r for r in self.rows if r.metric == "status"]
+            lost = {r.label for r in ended if r.verdict == NOT_COMPARED} - self.covered
+            by_machine = any(str(status) in r.reason for r in ended for status in DISTURBED)
+            unready = {r.label for r in ended if r.reason.startswith(NEVER_RAN)}
+            return 5 if lost and (by_machine or len(unready) == self.configs) else 4
         if self.regressed:
             return 1
         return self._left_open
@@ -349,4 +342,4 @@ class Tally:
 
     @property
     def _left_open(self) -> int:
-        return 3 if len(self.unresolved) > self.most_open * self.configs else 0
+        return 3 if len(self.unresolved) > MOST_OPEN * self.configs else 0

@@ -188,12 +188,12 @@ def of_a_night(rate: float, family: int) -> float:
 
 
 # -- history ------------------------------------------------------------------------------------------------------------
-def series(earlier: Sequence[Night], config: str, name: str = TIME) -> tuple[list[float], list[str]]:
+def series(earlier: Sequence[Night], config: str) -> tuple[list[float], list[str]]:
     """Return the nightly log cost ratios to the canary, and the environment fingerprints.
 
     The ratio is NaN if the configuration was not measured."""
-    change_of = {id(night): row.change for night in earlier for row in night.rows if row.label == config and row.metric == name}
-    ratios = (metric(name).cost_ratio(1.0, change) if (change := change_of.get(id(night))) else math.nan for night in earlier)
+    changes = [next((row.change for row in night.rows if row.label == config and row.metric == TIME), None) for night in earlier]
+    ratios = [metric(TIME).cost_ratio(1.0, change) if change else 0.0 for change in changes]
     return [math.log(ratio) if ratio > 0 else math.nan for ratio in ratios], [night.run.environment.fingerprint for night in earlier]
 
 

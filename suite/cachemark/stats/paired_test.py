@@ -8,8 +8,8 @@ one process share its bias. The pairs of a configuration are log ratios of costs
 - **Test**: exact one-sided sign flip, valid because the order of the sides is random. The smallest p-value is 2⁻ⁿ for n pairs, which
   determines the number of confirming pairs.
 - **Two stages**: a few pairs of every configuration *screen*; a configuration that looks changed is *confirmed* on new pairs alone, so
-  that the selection is free. The false discovery rate is controlled over the whole family (Benjamini and Hochberg 1995; ``by``: Benjamini
-  and Yekutieli 2001), in which configurations without confirmation have p = 1. A change must also be at least the minimum effect.
+  that the selection is free. The false discovery rate is controlled over the whole family (Benjamini and Hochberg 1995), in
+  which configurations without confirmation have p = 1. A change must also be at least the minimum effect.
 - Configurations that are neither changed nor equivalent are *inconclusive* and get more screening pairs, at fixed interim analyses, up to
   a cap.
 
@@ -39,6 +39,7 @@ from .sign_flip import MOST_PAIRS, Floats, rows, sign_flip
 CONFIDENCE = 0.90  # of the interval that must lie within the minimum effect for "equivalent"
 SCREEN_P = 1 / 16
 SCREEN_SHARE = 0.75  # of the minimum effect
+PAIRS = 8.0  # pairs per configuration that a machine should need on average
 LEAST_PAIRS, SIGN_DRAWS = 5, 999  # pairs of a sample that can show process_bias, and draws of their signs
 
 
@@ -104,14 +105,13 @@ class Rule:
     """The decision rule of a family of configurations.
 
     ``delta``: the minimum effect, a fraction (0.02 is 2 %). ``family``: the number of configurations decided together, each with one timed
-    metric. ``q``: the false discovery rate. ``interims``: the numbers of pairs of each interim analysis; the last one is the cap.
-    ``control``: ``bh``, or ``by`` for arbitrary dependence between configurations. Raises CachemarkError for other values."""
+    metric. ``q``: the false discovery rate. ``interims``: the numbers of pairs of each interim analysis; the last one is the cap. Raises
+    CachemarkError for other values."""
 
     delta: float
     family: int
     q: float = 0.05
     interims: tuple[int, ...] = (6, 8, 12, 16, 24)
-    control: str = "bh"
 
     def __post_init__(self) -> None:
         if not (0 < self.delta < 1 and 0 < self.q < 1 and self.family >= 1):
@@ -121,8 +121,6 @@ class Rule:
         if not interims or list(interims) != sorted(set(interims)) or not 5 <= interims[0] <= interims[-1] <= MOST_PAIRS:
             raise CachemarkError(f"Interim analyses after {interims} pairs cannot be used.",
                                  remedy=f"Use growing numbers from 5 to {MOST_PAIRS}.")
-        if self.control not in ("bh", "by"):
-            raise CachemarkError(f"{self.control!r} is not a control of the false discovery rate.", remedy="Use 'bh' or 'by'.")
 
     @property
     def limit(self) -> float:
@@ -189,7 +187,7 @@ def adjusted(p: ArrayLike, rule: Rule) -> Floats:
         raise CachemarkError(f"{p_values.shape[-1]} configurations exceed the family of {rule.family} that the pairs were planned for.",
                              remedy="Pass the rule the number of all configurations.")
     padded = np.concatenate((p_values, np.ones((*p_values.shape[:-1], missing))), axis=-1)
-    return np.asarray(false_discovery_control(padded, axis=-1, method=rule.control))[..., : p_values.shape[-1]]
+    return np.asarray(false_discovery_control(padded, axis=-1))[..., : p_values.shape[-1]]
 
 
 # -- verdicts -----------------------------------------------------------------------------------------------------------
@@ -300,34 +298,32 @@ def _reason(verdict: str, effect: Effect, rule: Rule) -> str:
 
 
 # -- what a machine can see ---------------------------------------------------------------------------------------------
-def sees(unchanged: ArrayLike, family: int, pairs: float = 8.0, configs: int = 400) -> float:
-    """Return the smallest minimum effect, in steps of 0.5 %, that ``pairs`` pairs can decide on average.
+def sees(unchanged: ArrayLike, family: int) -> float:
+    """Return the smallest minimum effect, in steps of 0.5 %, that ``PAIRS`` pairs can decide on average.
 
     Infinite if it is above 50 %. ``unchanged``: log ratios of A/A pairs of any configurations of the machine class. Configurations are
     drawn from them with random signs by a frozen stream; the order of equal sides is random, so the signs carry no information."""
     pool = rows(ratios=np.ravel(np.asarray(unchanged, dtype=np.float64)))
     stream = np.random.RandomState(0)  # a legacy stream never changes
-    shape = (configs, Rule(0.01, family).interims[-1])
+    shape = (400, Rule(0.01, family).interims[-1])
     drawn = stream.choice(pool, size=shape) * stream.choice([-1.0, 1.0], size=shape)
     steps = range(1, 101)  # the larger the minimum effect, the sooner a configuration is decided
-    first = bisect.bisect_left(steps, True, key=lambda step: _mean_pairs(drawn, Rule(step / 200, family)) <= pairs)
+    first = bisect.bisect_left(steps, True, key=lambda step: _mean_pairs(drawn, Rule(step / 200, family)) <= PAIRS)
     return steps[first] / 200 if first < len(steps) else math.inf
 
 
-def process_bias(equal: Sequence[ArrayLike], family: int, configs: Sequence[Hashable] | None = None, q: float = 0.05) -> float:
+def process_bias(equal: Sequence[ArrayLike], family: int, configs: Sequence[Hashable]) -> float:
     """Return the minimum effect that constant bias between processes requires, a fraction.
 
     A bias of one side that lasts for a whole comparison, such as its memory layout, is in all pairs of a configuration and invisible to
     their test. 0 if A/A tests show none.
 
-    ``equal``: log ratios of A/A pairs, one sample per configuration and night. ``configs``: the configuration of each sample (None: all
-    differ), because a configuration may have the same bias every night. With bias the centers vary more than random signs of their pairs
-    explain (tested at 1 %, with a frozen stream). The upper end of the one-sided 95 % interval of its standard deviation and the noise of
-    the confirming pairs give the effect that no side of ``family`` unchanged configurations reaches in a fraction 1 − ``q`` of the nights,
-    for normal bias."""
-    names = range(len(equal)) if configs is None else configs
-    pairs_by_config = [(np.asarray(pairs, dtype=np.float64), config) for pairs, config in zip(equal, names, strict=True)
-                     if np.size(pairs) >= LEAST_PAIRS]
+    ``equal``: log ratios of A/A pairs, one sample per configuration and night. ``configs``: the configuration of each sample, because a
+    configuration may have the same bias every night. With bias the centers vary more than random signs of their pairs explain (tested at
+    1 %, with a frozen stream). The upper end of the one-sided 95 % interval of its standard deviation and the noise of the confirming pairs
+    give the effect that no side of ``family`` unchanged configurations reaches in 95 % of the nights, for normal bias."""
+    pairs_by_config = [(np.asarray(pairs, dtype=np.float64), config) for pairs, config in zip(equal, configs, strict=True)
+                       if np.size(pairs) >= LEAST_PAIRS]
     if len(pairs_by_config) < 3:
         return 0.0
     stream = np.random.RandomState(0)  # a legacy stream never changes
@@ -339,7 +335,7 @@ def process_bias(equal: Sequence[ArrayLike], family: int, configs: Sequence[Hash
     variance = max(0.0, float(np.mean((centres**2 - noise) * sizes / (sizes - 1))))  # signs turn a share 1/n of the bias into noise
     of_verdicts = max(0.0, float(np.mean(noise * sizes - variance))) / Rule(0.5, family).fresh  # the bias comes with it
     free = _independent(centres, [config for _, config in pairs_by_config], variance)
-    return math.expm1(float(norm.isf(q / 2 / family)) * math.sqrt(variance * free / chi2.ppf(0.05, free) + of_verdicts))
+    return math.expm1(float(norm.isf(0.05 / 2 / family)) * math.sqrt(variance * free / chi2.ppf(0.05, free) + of_verdicts))
 
 
 def _independent(centres: Floats, configs: Sequence[Hashable], variance: float) -> float:
