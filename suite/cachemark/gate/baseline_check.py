@@ -110,7 +110,7 @@ def compare(
     return Comparison(tuple(rows), threshold, min_coverage)
 
 
-class Judged(NamedTuple):
+class RowVerdict(NamedTuple):
     """A verdict with its reason and both values."""
 
     verdict: str
@@ -132,29 +132,29 @@ class _Pair:
 
     def rows(self, old: Outcome, new: Outcome | None) -> Iterator[Verdict]:
         """Yield all rows of one case of the baseline."""
-        judged: dict[str, Judged] = {}
+        verdicts: dict[str, RowVerdict] = {}
         if new is None:
-            judged["status"] = Judged(MISSING, "in the baseline, not in this run")
+            verdicts["status"] = RowVerdict(MISSING, "in the baseline, not in this run")
         elif not (old.ok and new.ok):
-            judged["status"] = _status(old, new)
+            verdicts["status"] = _status(old, new)
         else:
-            judged |= {name: self._metric(metric(name), old, new) for name in in_order([*old.samples, *new.samples])}
+            verdicts |= {name: self._metric(metric(name), old, new) for name in in_order([*old.samples, *new.samples])}
             if old.output_hash or new.output_hash:
-                judged[TOKENS] = self._hash(old.output_hash, new.output_hash)
+                verdicts[TOKENS] = self._hash(old.output_hash, new.output_hash)
             if IMAGES in old.facts and IMAGES in new.facts:  # older baselines have none
-                judged[IMAGES] = self._hash(old.facts[IMAGES], new.facts[IMAGES])
-        for name, (verdict, reason, then, now) in judged.items():
+                verdicts[IMAGES] = self._hash(old.facts[IMAGES], new.facts[IMAGES])
+        for name, (verdict, reason, then, now) in verdicts.items():
             change = now / then if then and now is not None else None
             yield Verdict(old.case.key, old.case.title, name, verdict, reason, then, now, change)
 
-    def _metric(self, metric: Metric, old: Outcome, new: Outcome) -> Judged:
+    def _metric(self, metric: Metric, old: Outcome, new: Outcome) -> RowVerdict:
         name = metric.name
         if name not in new.samples:
-            return Judged(MISSING, "measured in the baseline, not in this run")
+            return RowVerdict(MISSING, "measured in the baseline, not in this run")
         if name not in old.samples:
-            return Judged(NEW, "measured in this run, not in the baseline")
+            return RowVerdict(NEW, "measured in this run, not in the baseline")
         if (version := self.baseline.metrics.get(name)) != metric.version:
-            return Judged(NOT_COMPARED, f"the metric's definition is version {version} then, {metric.version} now")
+            return RowVerdict(NOT_COMPARED, f"the metric's definition is version {version} then, {metric.version} now")
         if metric.kind == "speed":
             return self._time(metric, old, new)
         if metric.deterministic:
@@ -162,49 +162,50 @@ class _Pair:
         if metric.kind == "memory":  # it may vary: the worst value of each run counts
             reason = self._other("machine class", "machine_class")
             sides = metric.worst(old.samples[name]), metric.worst(new.samples[name])
-            return Judged(NOT_COMPARED, reason) if reason else self._by_threshold(metric, *sides)
+            return RowVerdict(NOT_COMPARED, reason) if reason else self._by_threshold(metric, *sides)
         if metric.kind == "work":
-            return Judged(NOT_COMPARED, "a single wall time: stated, not judged")
-        return Judged(NOT_COMPARED, f"{metric.kind} varies from sample to sample and needs a paired test")
+            return RowVerdict(NOT_COMPARED, "a single wall time: stated, not judged")
+        return RowVerdict(NOT_COMPARED, f"{metric.kind} varies from sample to sample and needs a paired test")
 
-    def _time(self, metric: Metric, old: Outcome, new: Outcome) -> Judged:
+    def _time(self, metric: Metric, old: Outcome, new: Outcome) -> RowVerdict:
         """Judge the median over repeats, as a ratio to the full cache's median in the same run."""
         if reason := self._other("machine class", "machine_class"):
-            return Judged(NOT_COMPARED, reason)
+            return RowVerdict(NOT_COMPARED, reason)
         if _is_reference(old):
-            return Judged(NOT_COMPARED, "the full cache is the yardstick of its own run")
+            return RowVerdict(NOT_COMPARED, "the full cache is the yardstick of its own run")
         then, now = _ratio(metric.name, old, self.full_then), _ratio(metric.name, new, self.full_now)
         if then is None or now is None:
             side = "baseline" if then is None else "run"
-            return Judged(NOT_COMPARED, f"the {side} has no full cache to compare times with")
+            return RowVerdict(NOT_COMPARED, f"the {side} has no full cache to compare times with")
         if better := self.in_pairs(old.case):
-            return Judged(NOT_COMPARED, f"{STATED}: {better}", then, now)
+            return RowVerdict(NOT_COMPARED, f"{STATED}: {better}", then, now)
         return self._by_threshold(metric, then, now)
 
-    def _by_threshold(self, metric: Metric, then: float, now: float) -> Judged:
+    def _by_threshold(self, metric: Metric, then: float, now: float) -> RowVerdict:
         if then <= 0:
-            return Judged(EQUIVALENT, "", then, now) if now == then else Judged(NOT_COMPARED, "no ratio to a value of zero", then, now)
+            verdict, reason = (EQUIVALENT, "") if now == then else (NOT_COMPARED, "no ratio to a value of zero")
+            return RowVerdict(verdict, reason, then, now)
         cost, limit = metric.cost_ratio(then, now), 1 + self.threshold
-        return Judged(REGRESSED if cost > limit else IMPROVED if cost * limit < 1 else EQUIVALENT, "", then, now)
+        return RowVerdict(REGRESSED if cost > limit else IMPROVED if cost * limit < 1 else EQUIVALENT, "", then, now)
 
-    def _exact(self, metric: Metric, then: list[float], now: list[float]) -> Judged:
+    def _exact(self, metric: Metric, then: list[float], now: list[float]) -> RowVerdict:
         """Judge value by value: fidelity within one numerics fingerprint only, bytes always."""
         if metric.kind != "memory" and (reason := self._other("numerics fingerprint", "fingerprint")):
-            return Judged(NOT_COMPARED, reason)
+            return RowVerdict(NOT_COMPARED, reason)
         if len(then) != len(now):
-            return Judged(NOT_COMPARED, f"{len(then)} values then, {len(now)} now")
+            return RowVerdict(NOT_COMPARED, f"{len(then)} values then, {len(now)} now")
         means = math.fsum(then) / len(then), math.fsum(now) / len(now)
         if then == now:
-            return Judged(EQUIVALENT, "", *means)
+            return RowVerdict(EQUIVALENT, "", *means)
         if means[0] == means[1]:
             differ = sum(a != b for a, b in zip(then, now, strict=True))
-            return Judged(CHANGED, f"{differ} of {len(now)} values differ, their mean does not", *means)
-        return Judged(REGRESSED if metric.loss(*means) > 0 else IMPROVED, "must be equal", *means)
+            return RowVerdict(CHANGED, f"{differ} of {len(now)} values differ, their mean does not", *means)
+        return RowVerdict(REGRESSED if metric.loss(*means) > 0 else IMPROVED, "must be equal", *means)
 
-    def _hash(self, then: str, now: str) -> Judged:
+    def _hash(self, then: str, now: str) -> RowVerdict:
         if reason := self._other("numerics fingerprint", "fingerprint"):
-            return Judged(NOT_COMPARED, reason)
-        return Judged(EQUIVALENT) if then == now else Judged(CHANGED, f"{then or 'none'} then, {now or 'none'} now")
+            return RowVerdict(NOT_COMPARED, reason)
+        return RowVerdict(EQUIVALENT) if then == now else RowVerdict(CHANGED, f"{then or 'none'} then, {now or 'none'} now")
 
     def _other(self, what: str, attribute: str) -> str:
         """Return in words that both environments differ in this attribute, or an empty text."""
@@ -212,13 +213,13 @@ class _Pair:
         return "" if then == now else f"other {what}: {then} then, {now} now"
 
 
-def _status(old: Outcome, new: Outcome) -> Judged:
+def _status(old: Outcome, new: Outcome) -> RowVerdict:
     reason = f"{old.status} then, {new.status} now"
     if old.status in INFRASTRUCTURE or new.status in INFRASTRUCTURE:
-        return Judged(NOT_COMPARED, f"{reason}: the machine is the reason")
+        return RowVerdict(NOT_COMPARED, f"{reason}: the machine is the reason")
     if old.ok or new.ok:
-        return Judged(REGRESSED if old.ok else IMPROVED, reason)
-    return Judged(EQUIVALENT if old.status is new.status else CHANGED, reason)
+        return RowVerdict(REGRESSED if old.ok else IMPROVED, reason)
+    return RowVerdict(EQUIVALENT if old.status is new.status else CHANGED, reason)
 
 
 def _is_reference(outcome: Outcome) -> bool:
