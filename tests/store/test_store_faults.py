@@ -19,8 +19,8 @@ import cachemark.store.artifacts as artifacts_module
 import cachemark.store.database as engine_module
 from cachemark import __version__
 from cachemark.core.errors import BadStore
+from cachemark.store.database import bad_store
 from cachemark.store.db import Store
-from cachemark.store.faults import bad_store
 from cachemark.store.schema import SCHEMA_VERSION
 from cachemark.store.upkeep import backup, check
 

@@ -23,8 +23,6 @@ from cachemark.trial.identity import identify
 from cachemark.trial.request import PARENT_ONLY, PROTOCOL, Task, TrialRequest
 from cachemark.workflows.pairs import configs_of
 
-PACKAGE = Path(cachemark.__file__).parent
-
 
 @pytest.fixture
 def planned() -> Planned:
@@ -69,25 +67,15 @@ def test_a_child_refuses_another_protocol_in_a_sentence(protocol: int | None) ->
     assert "Traceback" not in child.stderr
 
 
-def copy_of_the_package(folder: Path, number: str) -> Path:
-    """Another copy of the code, whose introduction is of that protocol; without any, where it is empty."""
-    for entry in PACKAGE.iterdir():
-        if entry.name not in ("trial", "__pycache__"):
-            (folder / "cachemark").mkdir(parents=True, exist_ok=True)
-            (folder / "cachemark" / entry.name).symlink_to(entry)
-    if number:
-        trial = folder / "cachemark" / "trial"
-        trial.mkdir()
-        (trial / "__init__.py").touch()
-        (trial / "identity.py").write_text(f"def introduction(*_):\n    return {{'protocol': {number}}}\n")
-    return folder
-
-
-@pytest.mark.parametrize(("number", "theirs"), [("", "a protocol without a number"), ("99", "protocol 99")])
-def test_code_of_another_protocol_is_refused_before_anything_is_measured(number: str, theirs: str, tmp_path: Path) -> None:
-    other = copy_of_the_package(tmp_path, number)
-    with pytest.raises(Unsupported, match=f"{other} speaks {theirs} .*protocol {PROTOCOL}.*Compare commits that share a protocol"):
-        identify(TrialRequest(60.0, 1, code=str(other)), "cpu")
+def test_code_of_another_protocol_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    """Another copy of the code, whose introduction is of protocol 99."""
+    trial = tmp_path / "cachemark" / "trial"
+    trial.mkdir(parents=True)
+    for package in (trial.parent, trial):
+        (package / "__init__.py").touch()
+    (trial / "identity.py").write_text("def introduction(*_):\n    return {'protocol': 99}\n")
+    with pytest.raises(Unsupported, match=f"{tmp_path} speaks protocol 99 .*protocol {PROTOCOL}.*Compare commits that share a protocol"):
+        identify(TrialRequest(60.0, 1, code=str(tmp_path)), "cpu")
 
 
 def test_this_copy_introduces_itself() -> None:

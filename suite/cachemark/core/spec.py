@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -32,6 +33,15 @@ SIMPLE = 16  # the largest denominator of a share that is printed as a fraction
 def canonical(value: Any) -> str:
     """Return JSON with sorted keys and no spaces, so that equal values give equal text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def finite(value: Any) -> Any:
+    """Replace every NaN and infinity by None, because JSON has neither."""
+    if isinstance(value, Mapping):
+        return {name: finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def digest(value: Any, length: int = 16) -> str:

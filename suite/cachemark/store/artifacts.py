@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from ..core.errors import BadStore
 from ..core.files import replacing
-from .faults import guard
+from .database import guard
 from .rows import insert_once
 from .schema import SettingRow
 

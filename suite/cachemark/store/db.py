@@ -17,9 +17,8 @@ from ..core.result import Environment, Outcome, Status
 from ..core.spec import Case
 from . import leases
 from .artifacts import Artifacts, artifacts_of_server, move_artifacts
-from .database import file_of, open_file, open_server, writer
+from .database import file_of, guard, open_file, open_server, writer
 from .differences import differences
-from .faults import guard
 from .rows import (
     COMPARISON,
     RunRecord,

@@ -20,11 +20,10 @@ from pydantic_core import from_json
 from ..core.edited import REMEDY, validating
 from ..core.errors import BadBaseline, CachemarkError
 from ..core.result import Environment, Outcome, Status
-from ..core.spec import Case
+from ..core.spec import Case, finite
 from ..core.units import is_metric, metric
 from ..core.version import __version__
 from ..core.wording import shown
-from .schema import finite
 
 FORMAT = "cachemark-exchange"
 FORMAT_VERSION = 1

@@ -17,10 +17,9 @@ from typing import Any
 
 from ..core.errors import BadResults, NothingMeasured
 from ..core.result import Environment, Outcome, Status
-from ..core.spec import Case, Sampling, digest
+from ..core.spec import Case, Sampling, digest, finite
 from ..core.units import TIME
 from .db import Store
-from .schema import finite
 
 PYTEST_BENCHMARK = "pytest-benchmark"
 

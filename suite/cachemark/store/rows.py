@@ -15,10 +15,10 @@ from sqlalchemy.orm import Session
 from ..core.errors import CachemarkError
 from ..core.outside_metrics import know
 from ..core.result import JUDGING, Environment, Outcome, Status
-from ..core.spec import Case, canonical, shown_label
+from ..core.spec import Case, canonical, finite, shown_label
 from ..core.units import TIME, metric
 from ..core.verdicts import EQUIVALENT, NOT_COMPARED
-from .schema import ArtifactRow, Base, CaseRow, MalformedRow, OutcomeRow, RunRow, SampleRow, VerdictRow, finite
+from .schema import ArtifactRow, Base, CaseRow, MalformedRow, OutcomeRow, RunRow, SampleRow, VerdictRow
 
 COMPARISON = "compare/"  # prefix of the plan's name in a comparison
 _INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}

@@ -9,7 +9,6 @@ SQL constraints make sure that no program can store a speed without a judgement 
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 from sqlalchemy import (
@@ -28,22 +27,11 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 from sqlalchemy.types import TypeDecorator
 
 from ..core.result import Status
-from ..core.spec import canonical
+from ..core.spec import canonical, finite
 
 SCHEMA_VERSION = "2"
 
 RUN_STATES = ("running", "finished", "interrupted", "failed")
-
-
-def finite(value: Any) -> Any:
-    """Replace every NaN and infinity by None, because JSON has neither."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {k: finite(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(v) for v in value]
-    return value
 
 
 class MalformedRow(ValueError):

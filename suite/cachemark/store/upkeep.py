@@ -14,9 +14,8 @@ from sqlalchemy.orm import Session
 
 from ..core.errors import BadStore
 from ..core.verdicts import REGRESSED
-from .database import file_of
+from .database import file_of, guard
 from .db import Store
-from .faults import guard
 from .rows import COMPARISON
 from .schema import ArtifactRow, BaselineRow, LeaseRow, MembershipRow, OutcomeRow, RunRow, SampleRow, TrialRow, VerdictRow
 

@@ -17,17 +17,10 @@ from .request import PROTOCOL, TrialRequest, other_protocol
 PATIENCE = 300.0  # seconds for an interpreter to import torch and answer
 ASK = """
 import json, sys
-import cachemark
-try:
-    from cachemark.trial.identity import introduction
-except ImportError as error:
-    if not str(error.name).startswith("cachemark."):
-        raise
-    print(json.dumps({"protocol": 0}))
-else:
-    print(json.dumps(introduction(sys.argv[1], int(sys.argv[2]))))
+from cachemark.trial.identity import introduction
+print(json.dumps(introduction(sys.argv[1], int(sys.argv[2]))))
 """
-"""Run by the other interpreter. ``introduction`` keeps its place: where it is missing, the copy is from before protocols had numbers."""
+"""Run by the other interpreter, so ``introduction`` keeps its place."""
 
 
 def introduction(device: str, threads: int) -> dict[str, Any]:

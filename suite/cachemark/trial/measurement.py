@@ -13,6 +13,7 @@ from typing import IO, Any, NoReturn
 
 from ..core.files import NAME
 from ..core.result import Outcome, Status, check_values
+from ..core.spec import finite
 from ..machine.monitor import Disturbance
 from ..plans.expand import Planned
 
@@ -47,7 +48,7 @@ class Measurement:
         return {
             "status": str(self.status), "samples": {name: list(values) for name, values in self.samples.items()},
             "judgement": self.judgement, "log": self.log, "seconds": self.seconds, "output_hash": self.output_hash,
-            "facts": _finite(self.facts),
+            "facts": finite(self.facts),
             "artifacts": {name: base64.b64encode(content).decode() for name, content in self.artifacts.items()},
         }
 
@@ -78,14 +79,6 @@ def outcome_of(
         return Outcome(planned.case, disturbance.status, log=log, seconds=measured.seconds, result_key=planned.result_key, facts=facts)
     return Outcome(planned.case, measured.status, measured.samples, measured.judgement, bounded_log(measured.log), measured.seconds,
                    planned.result_key, measured.output_hash, facts)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and value - value != 0 else value
 
 
 # -- messages of a worker ------------------------------------------------------------------------------------------------
