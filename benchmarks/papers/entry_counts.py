@@ -11,6 +11,11 @@ from cachemark.contract.method import Method
 from cachemark.methods.base.head_aware import HeadAware
 
 
+def kv_bytes(layout: Layout, count: int, widths: tuple[int, int]) -> int:
+    """Return the bytes of ``count`` entries in every row and head; ``widths``: bytes of one number of K and of V."""
+    return layout.rows * layout.kv_heads * layout.head_dim * count * sum(widths)
+
+
 @dataclass(frozen=True)
 class EntryCounts:
     """Entries of one row, all layers and heads together.

@@ -17,9 +17,10 @@ from cachemark.methods.full import Full
 from cachemark.methods.registry import METHODS
 from cachemark.models.protocol import ModelEntry
 from cachemark.models.registry import MODELS
-from cachemark.roofline.memory import entries, kv_bytes
-from cachemark.workflows.roofline import calibration_parameter, sixth
+from cachemark.roofline.memory import entries
+from cachemark.workflows.roofline import calibration_parameter
 
+from .entry_counts import kv_bytes
 from .published_sizes import MIXED, PAPER_UNIT
 from .size_claims import size_claims
 
@@ -32,7 +33,7 @@ def sizes(model: str, batch: int, dtype: str) -> dict[str, Any]:
     if entry.paradigm != "next-scale":
         raise Unsupported(f"{model} is a {entry.paradigm} model.", remedy="Name a next-scale model, such as var-d30.")
     layout = entry.shape(entry.presets["paper"], batch)
-    demanding_layers = sixth(layout)
+    demanding_layers = layout.layers // 6
     width: torch.dtype = getattr(torch, dtype)
     return {"model": model, "batch": batch, "dtype": dtype, "demanding": demanding_layers, "rows": layout.rows, "layers": layout.layers,
             "scales": list(layout.scales), "methods": _method_rows(layout, demanding_layers, width, entry),

@@ -14,10 +14,9 @@ from cachemark.methods.ams_kv import AMSKV
 from cachemark.methods.base.calibrations import Calibrated, even
 from cachemark.methods.registry import METHODS
 from cachemark.models.protocol import ModelEntry
-from cachemark.roofline.memory import kv_bytes
-from cachemark.workflows.roofline import calibration_parameter, sixth
+from cachemark.workflows.roofline import calibration_parameter
 
-from .entry_counts import EntryCounts, entry_counts
+from .entry_counts import EntryCounts, entry_counts, kv_bytes
 from .published_sizes import HALF, MIXED, PublishedSize, published
 
 WIDTHS = {MIXED: "K in fp32, V in 16 bit", HALF: "K and V in 16 bit"}
@@ -101,7 +100,8 @@ def _own_method(figure: PublishedSize, image: Layout, entry: ModelEntry) -> tupl
     """Return a label and this package's method at the published budget; with even attention where the model has no calibration."""
     cls: type[Method] = METHODS.get(figure.method)
     if cls is AMSKV:
-        return f"ams_kv, {sixth(image)} demanding layers", AMSKV(demanding=range(sixth(image)))
+        sixth = image.layers // 6
+        return f"ams_kv, {sixth} demanding layers", AMSKV(demanding=range(sixth))
     label = [cls.name, *(f"{parameter} = {value}" for parameter, value in figure.parameters.items() if parameter in cls.sizes)]
     calibration = calibration_parameter(cls, entry)
     if issubclass(cls, Calibrated) and not calibration:

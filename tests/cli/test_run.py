@@ -29,7 +29,7 @@ from cachemark.store import database, faults
 from cachemark.trial.executors import local
 from cachemark.trial.measurement import Measurement, outcome_of
 from cachemark.trial.supervisor import Finished
-from cachemark.workflows.price import Decision, TimeLeft
+from cachemark.workflows.price import TimeLeft
 from support import stages
 from support.stages import Stage, call
 
@@ -64,7 +64,7 @@ def test_each_case_is_a_line_and_a_long_one_reports_how_far_it_is(
         full, replace(full, method="rkv", budget="1/2", role="candidate"), replace(full, method="[/x]", batch=2, role="candidate"))]
     left = TimeLeft(cases, {planned.case.key: 60.0 * number for number, planned in enumerate(cases, 1)}.get)
     follower = Follower()
-    follower.planned([Decision(planned, stored=False) for planned in cases], left)
+    follower.planned(cases, left)
     for planned, latency, kept in zip(cases, (2.0, 1.0, 0.0), (4096.0, 1024.0, 0.0), strict=True):
         left.started(planned)
         follower.started(planned.case)

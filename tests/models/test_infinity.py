@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.papers.entry_counts import kv_bytes
 from benchmarks.papers.published_sizes import MIXED, PAPER_UNIT
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout, Step, Tokens
@@ -24,7 +25,7 @@ from cachemark.models.infinity import SIDES, SIZES, Infinity, InfinityConfig
 from cachemark.models.protocol import ModelEntry, Request
 from cachemark.models.registry import MODELS
 from cachemark.models.vision.bsq import BSQ, BitQuantizer, BSQConfig, bits_of, packed_bits
-from cachemark.roofline.memory import entries, kv_bytes
+from cachemark.roofline.memory import entries
 
 CONFIG = InfinityConfig(4, 2, 32, chunks=2, sides=(1, 2, 4), width=5, text=128, longest=6)
 TINY_BSQ = BSQConfig(32, (1, 1), 1, CONFIG.sides, CONFIG.width)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from benchmarks.papers.entry_counts import kv_bytes
 from benchmarks.papers.published_sizes import MIXED, PAPER_UNIT, PublishedSize, published
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout
@@ -17,7 +18,7 @@ from cachemark.models.catalogue import next_scale
 from cachemark.models.registry import MODELS
 from cachemark.models.var import SIZES, VAR, layout
 from cachemark.models.vision.msvq import MultiScaleQuantizer
-from cachemark.roofline.memory import entries, kv_bytes
+from cachemark.roofline.memory import entries
 
 assert next_scale
 SAMPLING = Sampling(cfg_scale=1.5, cfg_schedule="linear")

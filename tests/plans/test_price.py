@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -35,7 +35,6 @@ from support import stages, stub
 from .test_paper_plans import TABLES
 
 SHIPPED = ("nightly", "weekend", "release")
-by_name = partial(limits.gpu, "h100")
 
 
 @cache
@@ -44,11 +43,15 @@ def todo_of(name: str) -> tuple[Planned, ...]:
     return tuple(expand(price.without_missing(plans.load(name))[0], "cuda"))
 
 
+def rated(planned: Iterable[Planned]) -> list[Planned]:
+    """The cases with the rates of an H100."""
+    return [replace(each, rates=limits.gpu("h100", each.case.dtype)) for each in planned]
+
+
 @cache
 def hours(name: str) -> float:
-    plan, todo = plans.load(name), todo_of(name)
-    cost = price.bill(plan, todo, by_name, missing=price.without_missing(plan)[1])
-    return sum(cost.hours(todo, model) for model in {p.case.model for p in todo})
+    plan = plans.load(name)
+    return sum(row.hours for row in price.by_model(plan, rated(todo_of(name)), missing=price.without_missing(plan)[1]))
 
 
 # Anchors and tables of papers are in test_paper_plans.py.
@@ -86,9 +89,9 @@ def test_missing_files_are_named_and_priced_as_if_they_were_here(tmp_path: Path,
     bare, missing = price.without_missing(plan)
     assert missing == ["weights/mar_large/checkpoint-last.pth", "weights/kl16.ckpt", "weights/weights-inception-2015-12-05-6726825d.pth",
                        "weights/VIRTUAL_imagenet256_labeled.npz"]
-    todo = expand(bare, "cuda")
-    absent, present = (price.bill(plan, todo, by_name, missing=m).prices[todo[0].case.key].seconds for m in (missing, []))
-    assert absent > 20 * present, "50 000 images are most of the price"
+    todo = rated(expand(bare, "cuda"))
+    (absent,), (present,) = (price.by_model(plan, todo, missing=files) for files in (missing, []))
+    assert absent.hours - price.STARTUP / 3600 > 20 * (present.hours - price.STARTUP / 3600), "50 000 images are most of the price"
 
 
 def test_everything_that_a_plan_names_and_is_not_here_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,20 +121,20 @@ def test_methods_that_need_a_measurement_of_missing_weights_are_priced_and_the_f
 
 
 def test_what_was_measured_comes_before_paper() -> None:
-    todo = expand(stub.tiny_plan())
-    cost = price.bill(stub.tiny_plan(), todo, by_name, stored={todo[3].case.key: 77.0}.get)
-    assert [(p.seconds == 77.0, p.stored) for p in cost.prices.values()].count((True, True)) == 1
-    assert cost.prices[todo[3].case.key].seconds == 77.0
-    assert cost.startup == {"llamagen-b": price.STARTUP, "llamagen-l": price.STARTUP}
-    alone = price.bill(stub.tiny_plan(trial="case"), todo, by_name)
-    assert sum(alone.startup.values()) == price.STARTUP * len(todo)
+    todo = rated(expand(stub.tiny_plan()))
+    rows = price.by_model(stub.tiny_plan(), todo, stored={todo[3].case.key: 77.0}.get)
+    assert [(row.model, row.from_stored) for row in rows] == [("llamagen-b", 1), ("llamagen-l", 0)]
+    expected = price.STARTUP + 77.0 + sum(price.price(p, None).seconds for p in todo if p.case.model == "llamagen-b" and p is not todo[3])
+    assert rows[0].hours * 3600 == pytest.approx(expected)
+    alone, shared = (sum(row.hours for row in price.by_model(stub.tiny_plan(trial=trial), todo)) for trial in ("case", "model"))
+    assert (alone - shared) * 3600 == pytest.approx(price.STARTUP * (len(todo) - 2)), "a process for each case, or for each model"
 
 
 @pytest.mark.parametrize("model", ["llamagen-b", "tiny-var", "tiny-mar"])
 def test_the_price_stands_on_the_roofline_time_that_reports_hold_times_against(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     table = {"name": "p", "cells": [{"model": model, "methods": ["full"], "batch": 4, "dtype": "bfloat16"}]}
     planned = expand(plans.Plan.model_validate(table))[0]
-    case, entry, rates = planned.case, MODELS.get(model), by_name("bfloat16")
+    case, entry, rates = planned.case, MODELS.get(model), limits.gpu("h100")
     counted = costs.case_bill(case, entry, Full()).roofline_time(rates)  # type: ignore[union-attr]
     assert price.roofline_time(planned, rates) > counted, "launches come on top"
     monkeypatch.setattr(price, "CALL", 0.0)

@@ -1,5 +1,5 @@
-"""A server on this machine that answers as Hugging Face does, as far as files are fetched: what it holds, its sizes and SHA-256, parts of
-files, and repositories that ask for a token."""
+"""A server on this machine that answers as Hugging Face does, as far as files are fetched: what it holds, its sizes and SHA-256, and
+repositories that ask for a token."""
 
 from __future__ import annotations
 
@@ -17,15 +17,13 @@ REVISION = "5" * 40
 
 @dataclass
 class Hub:
-    """Files by repository and name; ``gated`` repositories answer those with ``token`` alone. ``asked`` are the lines of all requests.
-    After ``budget`` bytes of a file nothing more comes, once, until ``go_on``."""
+    """Files by repository and name; ``gated`` repositories answer those with ``token`` alone. ``asked`` are the lines of all
+    requests."""
 
     files: dict[str, dict[str, bytes]]
     gated: set[str] = field(default_factory=set)
     token: str = "hf_let_me_in_please"
     asked: list[str] = field(default_factory=list)
-    budget: int | None = None
-    go_on: threading.Event = field(default_factory=threading.Event)
     url: str = ""
 
 
@@ -39,7 +37,6 @@ def serving(hub: Hub) -> Iterator[Hub]:
     try:
         yield hub
     finally:
-        hub.go_on.set()
         server.shutdown()
         server.server_close()
         thread.join()
@@ -59,7 +56,7 @@ class _Answers(BaseHTTPRequestHandler):
         self._answer(body=True)
 
     def _answer(self, body: bool) -> None:
-        self.hub.asked.append(f"{self.command} {self.path} {self.headers.get('Range', '')}".strip())
+        self.hub.asked.append(f"{self.command} {self.path}")
         path = self.path.partition("?")[0]
         if found := re.fullmatch(r"/api/models/(.+?/.+?)(?:/revision/.+)?", path):
             return self._told(found[1])
@@ -81,23 +78,12 @@ class _Answers(BaseHTTPRequestHandler):
 
     def _file(self, data: bytes, body: bool) -> None:
         digest = hashlib.sha256(data).hexdigest()
-        headers = {"ETag": f'"{digest}"', "X-Repo-Commit": REVISION, "X-Linked-Size": str(len(data)), "X-Linked-ETag": f'"{digest}"',
-                   "Accept-Ranges": "bytes"}
-        if not body:
-            return self._send(200, b"", {**headers, "Content-Length": str(len(data))})
-        start = int(found[1]) if (found := re.match(r"bytes=(\d+)-", self.headers.get("Range", ""))) else 0
-        if start:
-            headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
-        return self._send(206 if start else 200, data[start:], headers)
+        headers = {"ETag": f'"{digest}"', "X-Repo-Commit": REVISION, "X-Linked-Size": str(len(data)), "X-Linked-ETag": f'"{digest}"'}
+        return self._send(200, data if body else b"", {**headers, "Content-Length": str(len(data))})
 
     def _send(self, status: int, data: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
         for name, value in {"Content-Length": str(len(data)), **headers}.items():
             self.send_header(name, value)
         self.end_headers()
-        if self.hub.budget is not None and len(data) > self.hub.budget:
-            self.wfile.write(data[: self.hub.budget])
-            self.hub.budget, self.close_connection = None, True
-            self.hub.go_on.wait(60)
-            return
         self.wfile.write(data)

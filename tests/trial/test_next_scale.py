@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.papers.entry_counts import kv_bytes
 from cachemark.core.errors import BadParameter
 from cachemark.core.result import Outcome
 from cachemark.methods.ams_kv import AMSKV, ThresholdWarning
@@ -17,7 +18,7 @@ from cachemark.methods.registry import METHODS
 from cachemark.models.registry import MODELS
 from cachemark.plans.expand import Planned, calibrated, expand
 from cachemark.plans.schema import Plan, load
-from cachemark.roofline.memory import entries, kv_bytes
+from cachemark.roofline.memory import entries
 from cachemark.trial.child.bench import Bench
 from support.measuring import run_case
 

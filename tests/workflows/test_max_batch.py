@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +153,7 @@ def test_a_search_ends_with_what_fitted_before_the_deadline(tmp_path: Path) -> N
         assert "the search ended early: not_reached" in full.judgement
         assert (window.status, window.facts["tried"]) == (Status.NOT_REACHED, [[16, "not_reached"]])
         assert "images fit" not in window.log
-        reasons = [decision.reason for decision in explain(plan, tmp_path / "s.sqlite", machine=SMALL)]
+        reasons = [reason for _, reason in explain(plan, tmp_path / "s.sqlite", machine=SMALL)]
         assert reasons == ["last time a deadline ended its search", "last time it ended as not_reached"]
         again = PlanRunner(plan, store, Slow(), SMALL).measure()
         assert [o.samples["max_batch"] for o in again.ran] == [[40.0]] * 2, "neither search was done"
@@ -172,7 +171,7 @@ def test_a_search_is_priced_without_judging() -> None:
     assert (price.judging(plan, searched), price.judging(plan, plain) > 0) == (0.0, True)
     window = expand(plan)[-1]
     beside = replace(window, case=replace(window.case, evaluation={}))
-    found, other = (price.price(planned, partial(limits.gpu, "h100"), None).seconds for planned in (window, beside))
+    found, other = (price.price(replace(planned, rates=limits.gpu("h100")), None).seconds for planned in (window, beside))
     assert found == pytest.approx(other / 2 + price.STARTUP), (
         "weights are random, so nothing is judged anyway; each attempt is a process, in which no full cache runs in turns")
 

@@ -119,7 +119,7 @@ def test_explain_names_a_memory_cap_that_is_gone(tmp_path: Path) -> None:
     measure(**given, machine=machine)
     for cap, reason in ((1 << 30, DONE), (0, "changed since: memory_cap"), (2 << 30, "changed since: memory_cap")):
         found = explain(**given, machine=replace(machine, memory_cap=cap))
-        assert {explanation.reason for explanation in found} == {reason}
+        assert {why for _, why in found} == {reason}
 
 
 def test_changed_code_is_measured_again_and_nothing_else(stage: Stage) -> None:

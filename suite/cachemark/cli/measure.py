@@ -229,7 +229,7 @@ def explain(as_json: bool, **where: Any) -> None:
     """
     from ..workflows.price import explain as explain_cases
 
-    rows = [(row.case, "skip" if row.stored else "run", row.reason) for row in explain_cases(**where)]
+    rows = [(planned.case, "skip" if planned.stored else "run", reason) for planned, reason in explain_cases(**where)]
     if as_json:
         echo_json([{"case": case.to_json(), "label": case.label, "action": action, "reason": reason} for case, action, reason in rows])
         return

@@ -11,7 +11,8 @@ from ..core.wording import count
 from .options import say
 
 if TYPE_CHECKING:
-    from ..workflows.price import Decision, TimeLeft
+    from ..plans.expand import Planned
+    from ..workflows.price import TimeLeft
 
 QUIET = 60.0  # seconds without a line, after which the next one reports how far a case is
 
@@ -32,13 +33,13 @@ class Follower:
         self._full: dict[str, Outcome] = {}
         self._last_line = time.monotonic()
 
-    def planned(self, decisions: list[Decision], time_left: TimeLeft) -> None:
+    def planned(self, cases: list[Planned], time_left: TimeLeft) -> None:
         """Print the number of cases, and those that have no effect."""
-        self._total, self._done, self._left = sum(not decision.stored for decision in decisions), 0, time_left
-        say(f"{count(len(decisions), 'case')}: {len(decisions) - self._total} already measured, {self._total} to run.", err=True)
-        for decision in decisions:
-            if decision.planned.idle_reason:
-                say(f"{decision.planned.case.title} has no effect. {decision.planned.idle_reason}", err=True)
+        self._total, self._done, self._left = sum(not planned.stored for planned in cases), 0, time_left
+        say(f"{count(len(cases), 'case')}: {len(cases) - self._total} already measured, {self._total} to run.", err=True)
+        for planned in cases:
+            if planned.idle_reason:
+                say(f"{planned.case.title} has no effect. {planned.idle_reason}", err=True)
 
     def started(self, case: Case) -> None:
         self._last_line = time.monotonic()

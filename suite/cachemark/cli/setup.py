@@ -101,7 +101,7 @@ def fetch_weights(model: str, to: str) -> None:
 
     Files that must be downloaded by hand are listed with the steps.
 
-    An interrupted download continues. No other command uses the network.
+    Complete files are not downloaded again. No other command uses the network.
     """
     from ..workflows.weights import fetch
 

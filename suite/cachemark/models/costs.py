@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
 
 import torch
 from torch import Tensor
@@ -32,13 +31,11 @@ Decode = Callable[[Tensor], object]
 RASTER, SCALES = (12, 4), 22
 
 
-@cache
 def llamagen(config: LlamaGenConfig, decoder: Callable[[], Decode]) -> ParameterCounts:
     """Count a LlamaGen. ``decoder()`` builds the function from tokens (1, N) to an image."""
     return ParameterCounts(*_llama(config), _image(decoder, config.grid**2), config.dim * config.vocab, config.vocab)
 
 
-@cache
 def captioned_llamagen(config: CaptionConfig, decoder: Callable[[], Decode], text: int) -> ParameterCounts:
     """Count a LlamaGen that projects ``text`` tokens once per row."""
     counts, dim = llamagen(config.transformer, decoder), config.transformer.dim
@@ -46,7 +43,6 @@ def captioned_llamagen(config: CaptionConfig, decoder: Callable[[], Decode], tex
     return replace(counts, row=text * projected, row_weights=projected)
 
 
-@cache
 def janus(config: JanusConfig, decoder: Callable[[], Decode]) -> ParameterCounts:
     """Count a Janus; its head and its embedding of sampled codes are MLPs."""
     dim, codes = config.decoder.dim, config.codes
@@ -54,7 +50,6 @@ def janus(config: JanusConfig, decoder: Callable[[], Decode]) -> ParameterCounts
                            config.code_dim * dim + dim**2)
 
 
-@cache
 def lumina(config: LuminaConfig, decoder: Callable[[], Decode]) -> ParameterCounts:
     """Count a Lumina, whose head covers the whole vocabulary, text included."""
     c = config.decoder
@@ -67,7 +62,6 @@ def _llama(c: LlamaGenConfig | LlamaConfig) -> tuple[int, int]:
     return attention + 3 * c.dim * c.hidden, RASTER[0] * c.dim + RASTER[1] * c.hidden
 
 
-@cache
 def var(config: VARConfig, decoder: Callable[[], Decode]) -> ParameterCounts:
     """Count a VAR; blocks' modulations are projected once per row, the head norm's in every pass."""
     c = config
@@ -76,7 +70,6 @@ def var(config: VARConfig, decoder: Callable[[], Decode]) -> ParameterCounts:
                            row_pass=2 * c.dim**2, scale=9 * c.width**2 * c.sides[-1] ** 2)
 
 
-@cache
 def infinity(config: InfinityConfig, decoder: Callable[[], Decode], text: int) -> ParameterCounts:
     """Count an Infinity. ``text``: entries of a text, padding included.
 
@@ -89,7 +82,6 @@ def infinity(config: InfinityConfig, decoder: Callable[[], Decode], text: int) -
                            entry + once, row_pass=2 * c.dim**2, text=text, text_block=2 * c.dim**2)
 
 
-@cache
 def mar(config: MARConfig, decoder: Callable[[], Decode]) -> ParameterCounts:
     """Count a MAR; everything but the blocks is in the layout of a masked model."""
     c = config

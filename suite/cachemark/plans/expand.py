@@ -45,7 +45,7 @@ class Planned:
     ``full_features``: the folder of its full cache. ``rates``: measured rates of the device. ``reusable``: an earlier outcome with
     reusable quality. ``engine_reason``: why ``auto`` is not the graph engine, or empty. ``needs``: digests of required plug-ins.
     ``idle_reason``: why the method changes nothing on this model, or empty. ``result_key`` and its ``result_parts`` identify the result in
-    the store."""
+    the store, which has it if ``stored``."""
 
     case: Case
     request: Request
@@ -60,6 +60,7 @@ class Planned:
     idle_reason: str = ""
     result_key: str = ""
     result_parts: Mapping[str, str] = field(default_factory=dict)
+    stored: bool = False
 
     @property
     def runs_plugin(self) -> bool:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 
@@ -17,7 +16,7 @@ from ..cache.layout import Layout
 from ..cache.masked_layout import MaskedLayout
 from ..contract.method import Method
 from ..core import seeds
-from ..core.errors import CachemarkError
+from ..core.errors import CachemarkError, Infrastructure
 from ..core.files import is_readable
 from ..core.limits import Rates
 from ..core.spec import MAX_BATCH, QUALITY_PASS
@@ -25,12 +24,11 @@ from ..methods.registry import METHODS
 from ..metrics.registry import image_metrics
 from ..models.costs import case_bill
 from ..plugins import loading as plugins
-from ..roofline.bill import ParameterCounts
-from ..roofline.bill import bill as bill_of
+from ..roofline.bill import ParameterCounts, bill
 from ..roofline.operations import Bill
 from .decoding import BATCHES
 from .expand import Planned
-from .schema import Plan
+from .schema import Plan, PlanTable
 
 MARGIN = 1.5  # expected seconds of a case as a multiple of its roofline time
 STARTUP = 30.0  # seconds for a process to import torch and load a model
@@ -42,6 +40,7 @@ BLOCK = 12  # weights of a plain transformer block, in squares of its width: 4 a
 FORCED = 1 + max(cls.price for cls in image_metrics().values())  # generations per image of fidelity
 PICTURE_BYTES = 60_000  # pictures of a case
 OVERHEAD = 20_000  # bytes of a case in the database
+Table = TypeVar("Table", bound=PlanTable)
 
 
 class Price(NamedTuple):
@@ -54,15 +53,18 @@ class Price(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PlanPrice:
-    """Prices by case key, and startup seconds of the processes by model."""
+class ModelPrice:
+    """The cost of a model's cases: device hours, bytes of disk, and peak device memory in bytes.
 
-    prices: dict[str, Price]
-    startup: dict[str, float]
+    ``from_stored``: number of cases whose cost is their stored duration.
+    """
 
-    def hours(self, planned: Sequence[Planned], model: str) -> float:
-        """Return the device hours of a model's cases."""
-        return (sum(self.prices[p.case.key].seconds for p in planned if p.case.model == model) + self.startup.get(model, 0.0)) / 3600
+    model: str
+    cases: int
+    hours: float
+    from_stored: int
+    disk: int
+    memory: int
 
 
 def without_missing(plan: Plan) -> tuple[Plan, list[str]]:
@@ -71,49 +73,41 @@ def without_missing(plan: Plan) -> tuple[Plan, list[str]]:
     Missing weights become random; missing prompts and metric files are removed."""
     missing: dict[str, None] = {}
 
-    def existing(path: str, *, here: Callable[[str], bool] = is_readable) -> str:
-        if path and not here(path):
+    def present(path: str) -> str:
+        if path and not (is_readable(path) or os.path.isdir(path)):
             missing[path] = None
             return ""
         return path
 
-    def weights(path: str) -> bool:
-        return is_readable(path) or os.path.isdir(path)
+    def with_present(table: Table, *keys: str) -> Table:
+        return table.model_copy(update={key: present(getattr(table, key)) for key in keys})
 
-    cells = [c.model_copy(update={key: existing(getattr(c, key), here=weights) for key in ("weights", "decoder_weights")})
-             for c in plan.cells]
-    more: dict[str, object] = {"cells": cells}
-    if plan.quality is not None:
-        files = {key: existing(getattr(plan.quality, key)) for key in ("extractor_weights", "reference")}
-        more["quality"] = plan.quality.model_copy(update=files)
-    absent = [table for table in plan.metric_tables for path in table.options.values() if not existing(path, here=os.path.isdir)]
-    more["metrics"] = [table for table in plan.metric_tables if table not in absent]
-
-    def prompts_exist(prompts: str) -> bool:  # names of lists are checked by the expansion
-        path = Path(prompts)
-        return not (path.suffix or len(path.parts) > 1) or path.exists()
-
-    prompts = existing(plan.fidelity.prompts, here=prompts_exist)
-    more["fidelity"] = plan.fidelity.model_copy(update={"prompts": prompts})
-    return plan.model_copy(update=more), list(missing)
+    cells = [with_present(block, "weights", "decoder_weights") for block in plan.cells]
+    quality = plan.quality and with_present(plan.quality, "extractor_weights", "reference")
+    absent = {table.name for table in plan.metric_tables for path in table.options.values() if not present(path)}
+    metrics = [table for table in plan.metric_tables if table.name not in absent]
+    prompts = Path(plan.fidelity.prompts)
+    is_file = prompts.suffix or len(prompts.parts) > 1  # names of lists are checked by the expansion
+    fidelity = with_present(plan.fidelity, "prompts") if is_file else plan.fidelity
+    return plan.model_copy(update={"cells": cells, "quality": quality, "metrics": metrics, "fidelity": fidelity}), list(missing)
 
 
-def bill(
-    plan: Plan, todo: Sequence[Planned], rates: Callable[[str], Rates], stored: Callable[[str], float | None] = lambda key: None,
-    missing: Sequence[str] = (),
-) -> PlanPrice:
-    """Price the cases of a plan.
+def by_model(
+    plan: Plan, todo: Sequence[Planned], stored: Callable[[str], float | None] = lambda key: None, missing: Sequence[str] = (),
+) -> list[ModelPrice]:
+    """Price the cases of a plan, which have the rates of the device.
 
-    ``rates(dtype)`` are those of the device. ``stored(key)`` returns the seconds of a case on this class of machine, or None. Cases with
-    ``missing`` files have random weights; they are priced like real ones, including image metrics."""
-    absent = {c.model for c in plan.cells if {c.weights, c.decoder_weights} & set(missing)}
-    more = {p.case.key: judging(plan, p) if p.case.model in absent else 0.0 for p in todo}
-    stored_seconds = {p.case.key: stored(p.case.key) for p in todo}
-    bills = {p.case.key: paper(p) for p in todo if stored_seconds[p.case.key] is None and not p.unsupported_reason}
-    prices = {p.case.key: price(p, rates, stored_seconds[p.case.key], more[p.case.key], bills.get(p.case.key)) for p in todo}
-    processes = dict.fromkeys((p.case.model, p.case.key if plan.trial == "case" or p.runs_plugin else p.request) for p in todo)
-    startup = {model: STARTUP * count for model, count in Counter(model for model, _ in processes).items()}
-    return PlanPrice(prices, startup)
+    ``stored(key)`` returns the seconds of a case on this class of machine, or None. Cases with ``missing`` files have random weights; they
+    are priced like real ones, including image metrics."""
+    absent, rows = {c.model for c in plan.cells if {c.weights, c.decoder_weights} & set(missing)}, []
+    for model in dict.fromkeys(p.case.model for p in todo):
+        cases = [p for p in todo if p.case.model == model]
+        prices = [price(p, stored(p.case.key), judging(plan, p) if model in absent else 0.0) for p in cases]
+        processes = {p.case.key if plan.trial == "case" or p.runs_plugin else p.request for p in cases}
+        seconds = sum(each.seconds for each in prices) + STARTUP * len(processes)
+        rows.append(ModelPrice(model, len(cases), seconds / 3600, sum(each.stored for each in prices), sum(each.disk for each in prices),
+                               max(each.memory for each in prices)))
+    return rows
 
 
 def judging(plan: Plan, planned: Planned) -> float:
@@ -125,22 +119,20 @@ def judging(plan: Plan, planned: Planned) -> float:
     return once + ((plan.quality.samples or seeds.SIZES[plan.quality.seeds]) / case.batch if plan.quality else 0)
 
 
-def price(
-    planned: Planned, rates: Callable[[str], Rates], stored: float | None, more: float = 0.0, on_paper: Bill | None = None,
-) -> Price:
+def price(planned: Planned, stored: float | None, more: float = 0.0) -> Price:
     """Return the price of a case with ``more`` additional batches.
 
-    ``rates(dtype)`` are needed only without ``stored`` seconds. ``on_paper``: its :func:`paper`, if known."""
-    case = planned.case
-    layout = planned.entry.shape(case.sampling, case.batch)
-    seconds = stored
+    Raises Infrastructure without ``stored`` seconds and rates."""
+    case, layout, seconds = planned.case, _layout(planned), stored
     if seconds is None and planned.unsupported_reason:
         seconds = 0.0
     elif seconds is None:
+        if planned.rates is None:
+            raise Infrastructure(f"The rates of {case.device_class} cannot be measured, so costs cannot be estimated.",
+                                 remedy="See `cachemark doctor`.")
         startup = STARTUP if MAX_BATCH in case.evaluation else 0.0  # each attempt of a search is a process
-        seconds = startup + MARGIN * (generations(planned) + more) * roofline_time(planned, rates(case.dtype), on_paper)
-    tokens = case.samples * layout.visual * 8
-    return Price(seconds, stored is not None, OVERHEAD + PICTURE_BYTES + tokens, memory(planned, layout))
+        seconds = startup + MARGIN * (generations(planned) + more) * roofline_time(planned, planned.rates)
+    return Price(seconds, stored is not None, OVERHEAD + PICTURE_BYTES + 8 * case.samples * layout.visual, memory(layout))
 
 
 def generations(planned: Planned) -> float:
@@ -167,10 +159,9 @@ def batches(planned: Planned, forced: float = FORCED - 1) -> list[tuple[int, flo
     return counts
 
 
-def roofline_time(planned: Planned, rates: Rates, on_paper: Bill | None = None) -> float:
+def roofline_time(planned: Planned, rates: Rates) -> float:
     """Return the minimum seconds of one batch: the roofline time, plus a launch per kernel or call."""
-    on_paper = on_paper or paper(planned)
-    called, layout = planned.case.device_class == "cpu", _layout(planned)
+    called, layout, on_paper = planned.case.device_class == "cpu", _layout(planned), paper(planned)
     blocks: float = layout.layers
     if isinstance(layout, MaskedLayout):
         blocks += layout.encoder + layout.diffusion * layout.head * (HEAD if called else 1.0)
@@ -188,7 +179,7 @@ def paper(planned: Planned) -> Bill:
         method = Method()
     plain = ParameterCounts(block=BLOCK * (layout.heads * layout.head_dim) ** 2, between=0, image=lambda: None)
     with plugins.answering(type(method)):
-        return case_bill(case, planned.entry, method) or bill_of(method, layout, plain, codec=codec(case.codec))
+        return case_bill(case, planned.entry, method) or bill(method, layout, plain, codec=codec(case.codec))
 
 
 def _layout(planned: Planned) -> Layout:
@@ -197,9 +188,9 @@ def _layout(planned: Planned) -> Layout:
     return replace(planned.entry.shape(case.sampling, case.batch), dtype=getattr(torch, case.dtype))
 
 
-def memory(planned: Planned, layout: Layout) -> int:
+def memory(layout: Layout) -> int:
     """Return bytes of device memory: weights, and the full cache, which masked models lack."""
-    block, itemsize = BLOCK * (layout.heads * layout.head_dim) ** 2, getattr(torch, planned.case.dtype).itemsize
+    block, itemsize = BLOCK * (layout.heads * layout.head_dim) ** 2, layout.dtype.itemsize
     if isinstance(layout, MaskedLayout):
         return itemsize * block * (layout.layers + layout.encoder)
     return itemsize * (block + 2 * layout.rows * layout.kv_heads * layout.head_dim * layout.stored) * layout.layers

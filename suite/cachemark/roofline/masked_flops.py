@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 
@@ -21,32 +21,24 @@ MLP = 4  # width of a block's MLP, in widths of the block
 HEAD_BETWEEN = (4, 6)  # numbers per token and channel around the modulation and the MLP of a block of the diffusion head
 
 
-@dataclass(frozen=True)
-class Work:
-    """FLOPs of one image by part.
+def work(method: Method, layout: MaskedLayout) -> dict[str, int]:
+    """Return the FLOPs of one image by part (encoder, decoder, head) under a method.
 
     A multiplication and an addition are two; matrix products and attention alone are counted, without a method's scores. The head includes
-    what is computed once for all passes.
+    what is computed once for all passes. Raises what :meth:`Method.resolve` raises.
     """
-
-    encoder: int
-    decoder: int
-    head: int
-
-    @property
-    def total(self) -> int:
-        return self.encoder + self.decoder + self.head
-
-
-def work(method: Method, layout: MaskedLayout) -> Work:
-    """Return the FLOPs of an image under a method; raise what :meth:`Method.resolve` raises."""
     method.resolve(layout)
     flops: Counter[str] = Counter()
     for op in masked_ops(method, layout):
         flops[op.part.partition(" ")[0]] += op.flops * op.times
     read = 2 * layout.batch * layout.channels * layout.dim * sum(step.first for step in _steps(method, layout))  # by the encoder
-    encoder, decoder = flops["encoder"] + read, flops["decoder"] + flops["input"] - read
-    return Work(encoder // layout.batch, decoder // layout.batch, flops["head"] // layout.batch)
+    parts = {"encoder": flops["encoder"] + read, "decoder": flops["decoder"] + flops["input"] - read, "head": flops["head"]}
+    return {part: count // layout.batch for part, count in parts.items()}
+
+
+def image_flops(method: Method, layout: MaskedLayout) -> int:
+    """Return the FLOPs of one image; see :func:`work`."""
+    return sum(work(method, layout).values())
 
 
 def _steps(method: Method, layout: MaskedLayout) -> list[MaskedStep]:
@@ -56,12 +48,12 @@ def _steps(method: Method, layout: MaskedLayout) -> list[MaskedStep]:
 
 def share(method: Method, layout: MaskedLayout) -> Fraction:
     """Return the FLOPs of an image as a fraction of its cost without a cache."""
-    return Fraction(work(method, layout).total, _uncached(layout))
+    return Fraction(image_flops(method, layout), _uncached(layout))
 
 
 @cache
 def _uncached(layout: MaskedLayout) -> int:
-    return work(Bidirectional(), layout).total
+    return image_flops(Bidirectional(), layout)
 
 
 def budget_of(method: Method, layout: MaskedLayout) -> Fraction:
@@ -76,13 +68,13 @@ def fitted(name: str, build: Callable[[int], Method], most: int, budget: Fractio
     """
     everything = _uncached(layout)
     allowed = budget * everything
-    if (least := work(build(0), layout).total) > allowed:
+    if (least := image_flops(build(0), layout)) > allowed:
         raise BadBudget(f"{name}: it computes at least {least / everything:.3f} of the FLOPs of an image, more than {budget}.",
                         remedy="Raise the budget, or give its parameters.")
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if work(build(middle), layout).total <= allowed else (low, middle - 1)
+        low, high = (middle, high) if image_flops(build(middle), layout) <= allowed else (low, middle - 1)
     return low
 
 

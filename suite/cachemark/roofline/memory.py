@@ -33,11 +33,6 @@ def entries(method: Method, layout: Layout) -> int:
     return sum(method.capacity(layout, Site("decoder", layer)) for layer in range(layout.layers))
 
 
-def kv_bytes(layout: Layout, count: int, widths: tuple[int, int]) -> int:
-    """Return the bytes of ``count`` entries in every row and head; ``widths``: bytes of one number of K and of V."""
-    return layout.rows * layout.kv_heads * layout.head_dim * count * sum(widths)
-
-
 def weight_bytes(layout: Layout, counts: ParameterCounts) -> int:
     """Return the bytes of the weights of blocks and heads, without tables and the image decoder."""
     if isinstance(layout, MaskedLayout):

@@ -11,9 +11,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..core import limits
-from ..core.errors import Infrastructure
-from ..core.limits import Rates
 from ..core.result import Environment, Outcome
 from ..core.spec import MAX_BATCH, Case
 from ..machine.environment import environment
@@ -25,7 +25,7 @@ from ..models.protocol import ModelEntry
 from ..models.registry import MODELS
 from ..plans.deadline import Deadline
 from ..plans.expand import Planned, expand
-from ..plans.price import STARTUP, batches, bill, price, without_missing
+from ..plans.price import STARTUP, ModelPrice, batches, by_model, price, without_missing
 from ..plans.reuse import result_key, result_parts
 from ..plans.schema import Cells, MethodTable, Plan, prepare
 from ..store.db import Store
@@ -38,48 +38,34 @@ DONE = "done: same case, code, metric definitions and numerics"
 
 
 # -- what must run ------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Decision:
-    """A case with its result key, and whether it is ``stored`` already; :func:`explain` adds the ``reason``."""
-
-    planned: Planned
-    stored: bool
-    reason: str = ""
-
-    @property
-    def case(self) -> Case:
-        """The identity of the case."""
-        return self.planned.case
-
-
 def explain(
     plan: Plan | str | Path, store: str | Path = DEFAULT_STORE, *, machine: Machine | str = "cpu", plugins: Sequence[str | Path] = (),
     methods: Sequence[str] = (), fresh: bool = False,
-) -> list[Decision]:
-    """Return for each case of a plan the reason why it would run, or why not; nothing is run."""
+) -> list[tuple[Planned, str]]:
+    """Return each case of a plan, with the reason why it would run, or why not; nothing is run."""
     machine, _, _, cases = checked(plan, machine, plugins, methods)
     here = environment(machine.device, machine.threads)
     with opened(store) as source:
-        decisions = decide(max_batch.limited(cases, machine.memory_cap), source, here, fresh=fresh, memory_cap=machine.memory_cap)
-        return [replace(decision, reason=DONE if decision.stored else _why_run(decision.planned, source)) for decision in decisions]
+        cases = decide(max_batch.limited(cases, machine.memory_cap), source, here, fresh=fresh, memory_cap=machine.memory_cap)
+        return [(planned, DONE if planned.stored else _why_run(planned, source)) for planned in cases]
 
 
 def decide(
     cases: Sequence[Planned], store: Store | None, here: Environment, *, fresh: bool = False, memory_cap: int = 0,
-) -> list[Decision]:
+) -> list[Planned]:
     """Return every case with its result key, and whether the store has an outcome with that key.
 
     With ``fresh`` none counts as stored, and never a search that a deadline ended. ``memory_cap`` is a part of the key, since what fitted
     without it need not fit under it.
     """
-    decisions = []
+    decided = []
     for planned in cases:
         parts = result_parts(planned.case, here) | ({"memory_cap": str(memory_cap)} if memory_cap else {})
         key = result_key(parts)
         outcome = None if fresh or store is None else store.find(key)
-        planned = replace(planned, result_key=key, result_parts=parts)
-        decisions.append(Decision(planned, outcome is not None and not max_batch.unfinished(outcome)))
-    return decisions
+        stored = outcome is not None and not max_batch.unfinished(outcome)
+        decided.append(replace(planned, result_key=key, result_parts=parts, stored=stored))
+    return decided
 
 
 def _why_run(planned: Planned, store: Store | None) -> str:
@@ -105,21 +91,6 @@ def _why_missing(planned: Planned, store: Store | None) -> str:
 
 
 # -- the cost -----------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class ModelPrice:
-    """The cost of a model's cases: device hours, bytes of disk, and peak device memory in bytes.
-
-    ``from_stored``: number of cases whose cost is their stored duration.
-    """
-
-    model: str
-    cases: int
-    hours: float
-    from_stored: int
-    disk: int
-    memory: int
-
-
 @dataclass(frozen=True)
 class PriceList:
     """The cost of a plan on a device or a GPU: number of ``cases``, those ``to_run``, and cost by model.
@@ -153,21 +124,17 @@ def price_list(
     cells = [_calibrated(own) if own.weights != planned.weights else own for planned, own in zip(loaded.cells, bare.cells, strict=True)]
     cases = expand(bare.model_copy(update={"cells": cells}), "cuda" if on else machine.device)
     to_run = cases = max_batch.limited(cases, machine.memory_cap)
+    stored: dict[str, float | None] = {}
     with opened(None if on else store) as source:
-        before: Callable[[str], float | None] = lambda key: None  # noqa: E731
         if source is not None:
             here = environment(machine.device, machine.threads)
-            to_run = [d.planned for d in decide(cases, source, here, memory_cap=machine.memory_cap) if not d.stored]
-            before = partial(source.seconds, machine_class=here.machine_class)
-        rates = cache(partial(limits.gpu, on) if on else partial(rate, machine.device, machine.threads))
-        cost = bill(loaded, to_run, rates, before, missing)
-    models = []
-    for model in dict.fromkeys(p.case.model for p in to_run):
-        prices = [cost.prices[p.case.key] for p in to_run if p.case.model == model]
-        models.append(ModelPrice(model, len(prices), cost.hours(to_run, model), sum(p.stored for p in prices), sum(p.disk for p in prices),
-                                 max(p.memory for p in prices)))
+            to_run = [planned for planned in decide(cases, source, here, memory_cap=machine.memory_cap) if not planned.stored]
+            stored = {planned.case.key: source.seconds(planned.case.key, here.machine_class) for planned in to_run}
+    rates = cache(partial(limits.gpu, on) if on else partial(rate, machine.device, machine.threads))
+    to_run = [replace(p, rates=None if stored.get(p.case.key) else rates(p.case.dtype)) for p in to_run]
+    models, idle = by_model(loaded, to_run, stored.get, missing), tuple((p.case.title, p.idle_reason) for p in cases if p.idle_reason)
     return PriceList(loaded.name, on or machine.device, len(cases), len(to_run), tuple(models), tuple(missing),
-                     shutil.disk_usage(Path.cwd()).free, tuple((p.case.title, p.idle_reason) for p in cases if p.idle_reason))
+                     shutil.disk_usage(Path.cwd()).free, idle)
 
 
 def _calibrated(block: Cells) -> Cells:
@@ -184,17 +151,13 @@ def _calibrated(block: Cells) -> Cells:
             return method
         parameters = known_parameters(cls, entry)
         if not parameters and issubclass(cls, Calibrated):
-            name, facts = calibrations.named(cls.name, even(layout, cls.name))
-            lacking = {table: _zeros(shape) for table, shape in cls().tables(facts, layout).items() if table not in facts}
-            parameters = {"calibration": calibrations.remember(cls.name, {**facts, **lacking}) if lacking else name}
+            _, facts = calibrations.named(cls.name, even(layout, cls.name))
+            zeros = {table: torch.zeros(shape).tolist() for table, shape in cls().tables(facts, layout).items()}
+            parameters = {"calibration": calibrations.remember(cls.name, {**zeros, **facts})}
         return MethodTable.model_validate({**parameters, **named.model_dump()}) if parameters else method
 
     budgets = [assumed(budget) if isinstance(budget, str | MethodTable) else budget for budget in block.budgets]
     return block.model_copy(update={"methods": [assumed(method) for method in block.methods], "budgets": budgets})
-
-
-def _zeros(shape: Sequence[int]) -> Any:
-    return [_zeros(shape[1:]) for _ in range(shape[0])] if shape else 0.0
 
 
 # -- the time of a run --------------------------------------------------------------------------------------------------
@@ -206,13 +169,7 @@ def deadline(seconds: float, store: Store, machine: Machine, executor: Executor)
     here = executor.environment(machine.device, machine.threads)
 
     def priced(planned: Planned) -> tuple[float, bool]:
-        def known(dtype: str) -> Rates:
-            if planned.rates is None:
-                raise Infrastructure(f"The rates of {machine.device} cannot be measured, so costs cannot be estimated.",
-                                     remedy="See `cachemark doctor`.")
-            return planned.rates
-
-        cost = price(planned, known, store.seconds(planned.case.key, here.machine_class))
+        cost = price(planned, store.seconds(planned.case.key, here.machine_class))
         return cost.seconds, cost.stored
 
     return Deadline(seconds, priced, startup=STARTUP)

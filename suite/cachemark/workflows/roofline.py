@@ -136,11 +136,6 @@ def operation_counts(entry: ModelEntry) -> ParameterCounts:
     return counts
 
 
-def sixth(layout: Layout) -> int:
-    """Return the number of demanding layers in AMS-KV's Table 2, a sixth."""
-    return layout.layers // 6
-
-
 def calibration_parameter(cls: type[Method], entry: ModelEntry) -> dict[str, str]:
     """Return the parameter that names the calibration of a model or of its packaged weights, if any."""
     if not issubclass(cls, Calibrated):
@@ -150,9 +145,9 @@ def calibration_parameter(cls: type[Method], entry: ModelEntry) -> dict[str, str
 
 
 def known_parameters(cls: type[Method], entry: ModelEntry) -> dict[str, Any]:
-    """Return parameters in place of measured ones: a calibration, or a sixth of AMS-KV's layers."""
+    """Return parameters in place of measured ones: a calibration, or a sixth of AMS-KV's layers, as in its Table 2."""
     if issubclass(cls, AMSKV):
-        return {"demanding": tuple(range(sixth(entry.shape(entry.presets["paper"], 1))))}
+        return {"demanding": tuple(range(entry.shape(entry.presets["paper"], 1).layers // 6))}
     return calibration_parameter(cls, entry)
 
 

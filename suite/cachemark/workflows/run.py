@@ -28,7 +28,7 @@ from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
 from ..trial.supervisor import Finished, always, unmeasured
 from . import max_batch as search
-from .price import Decision, TimeLeft, deadline, decide
+from .price import TimeLeft, deadline, decide
 from .results import Measured, Run
 from .session import DEFAULT_STORE, Machine, checked
 
@@ -36,7 +36,7 @@ from .session import DEFAULT_STORE, Machine, checked
 class RunWatcher(Protocol):
     """Callbacks for run progress, for example to drive a progress bar."""
 
-    def planned(self, decisions: list[Decision], time_left: TimeLeft) -> None:
+    def planned(self, cases: list[Planned], time_left: TimeLeft) -> None:
         """Called once before the first case, with all cases and a live estimate of the remaining time."""
         return
 
@@ -108,13 +108,14 @@ def max_batch(
     plan: Plan | str | Path, store: str | Path = DEFAULT_STORE, *, machine: Machine | str = "cpu", plugins: Sequence[str | Path] = (),
     methods: Sequence[str] = (), fresh: bool = False, watcher: RunWatcher = UNWATCHED,
 ) -> Run:
-    """Find the largest batch that fits, for the full cache and every candidate, and its throughput.
+    """Find the largest batch that fits, for the full cache and every candidate, and its throughput there and at the plan's batch.
 
-    On a CPU the machine needs a ``memory_cap``.
+    On a CPU the machine needs a ``memory_cap``. Each batch is tried in a process of its own.
     """
     machine, loaded, files, cases = checked(plan, machine, plugins, methods, searches=True)
+    cases = [search.searched(planned, machine.memory_cap) for planned in cases if planned.case.role in ("baseline", "candidate")]
     with Store.open(store) as target, machine.places() as places:
-        measured = PlanRunner(loaded, target, places, machine, files, watcher, cases=cases).measure_largest(fresh=fresh)
+        measured = PlanRunner(loaded, target, places, machine, files, watcher, cases=cases).measure(fresh=fresh)
     return Run(store, measured.run_id, measured)
 
 
@@ -184,9 +185,9 @@ class PlanRunner:
         """
         cases = search.limited(self.cases, self.machine.memory_cap)
         measured_rates = partial(self.executor.rates, self.machine.device, self.machine.threads)
-        here, decisions = _rated(*self._decided(cases, fresh), measured_rates)
-        with self._new_run(here, decisions) as measured:
-            todo = self._with_caches(decisions)
+        here, cases = _rated(*self._decided(cases, fresh), measured_rates)
+        with self._new_run(here, cases) as measured:
+            todo = self._with_caches(cases)
             if reuse:
                 todo = [_with_earlier(planned, self.store) for planned in todo]
             for planned in todo:
@@ -196,23 +197,12 @@ class PlanRunner:
             self._keep(self._searched([p for p in todo if MAX_BATCH in p.case.evaluation]), measured)
         return measured
 
-    def measure_largest(self, *, fresh: bool = False) -> Measured:
-        """Find the largest batch within the memory cap (0: all of the GPU's), for every full cache and candidate.
-
-        Throughput is measured there and at the plan's batch. Each batch is tried in a process of its own.
-        """
-        cases = [p for p in self.cases if p.case.role in ("baseline", "candidate")]
-        here, decisions = self._decided([search.searched(planned, self.machine.memory_cap) for planned in cases], fresh)
-        with self._new_run(here, decisions) as measured:
-            self._keep(self._searched([d.planned for d in decisions if not d.stored]), measured)
-        return measured
-
     def make_share(self, part: tuple[int, int]) -> list[Outcome]:
         """Generate one share of the quality images of every case that is not stored; return failed outcomes."""
-        _, decisions = self._decided(self.cases)
-        to_share = [p for p in self._with_caches(decisions) if not p.unsupported_reason and p.case.measures(QUALITY_PASS)]
+        _, cases = self._decided(self.cases)
+        to_share = [p for p in self._with_caches(cases) if not p.unsupported_reason and p.case.measures(QUALITY_PASS)]
         self._left = TimeLeft()  # nobody knows what a part of a pass takes
-        self.watcher.planned([Decision(planned, stored=False) for planned in to_share], self._left)
+        self.watcher.planned(to_share, self._left)
         failed = []
         for finished in self._ended(to_share, replace(self._request(Task.FEATURES), share=part)):
             self.watcher.ended(finished.outcome)
@@ -220,7 +210,7 @@ class PlanRunner:
                 failed.append(finished.outcome)
         return failed
 
-    def _decided(self, cases: Sequence[Planned], fresh: bool = False) -> tuple[Environment, list[Decision]]:
+    def _decided(self, cases: Sequence[Planned], fresh: bool = False) -> tuple[Environment, list[Planned]]:
         here = self.executor.environment(self.machine.device, self.machine.threads)
         return here, decide(cases, self.store, here, fresh=fresh, memory_cap=self.machine.memory_cap)
 
@@ -228,26 +218,25 @@ class PlanRunner:
         return TrialRequest(self.plan.timeout, self.machine.threads, self.plugins, task, memory_cap=self.machine.memory_cap)
 
     @contextmanager
-    def _new_run(self, here: Environment, decisions: list[Decision]) -> Iterator[Measured]:
+    def _new_run(self, here: Environment, cases: list[Planned]) -> Iterator[Measured]:
         """Start a run in the store, with stored outcomes linked to it, and finish it at the end of the block."""
         with self.store.new_run(self.plan.name, self.plan.stored(), here, code_identity()) as run_id:
             seconds = partial(self.store.seconds, machine_class=here.machine_class)
-            self._left = TimeLeft([d.planned for d in decisions if not d.stored], seconds)
-            self.watcher.planned(decisions, self._left)
-            stored = [d.planned.result_key for d in decisions if d.stored]
+            self._left = TimeLeft([planned for planned in cases if not planned.stored], seconds)
+            self.watcher.planned(cases, self._left)
+            stored = [planned.result_key for planned in cases if planned.stored]
             for key in stored:
                 self.store.reuse(run_id, key)
             yield Measured(run_id, self.plan, self.plugins, self.machine, reused=len(stored))
 
-    def _with_caches(self, decisions: list[Decision]) -> list[Planned]:
+    def _with_caches(self, cases: list[Planned]) -> list[Planned]:
         """Return the cases that are not stored, each with folders for finished parts of its quality pass.
 
         A folder is named by the result key, so that other processes find the same parts.
         """
         folder = self.store.artifacts.parts
-        full = {d.case.cell: folder / d.planned.result_key for d in decisions if d.case.role == "baseline"}
-        return [replace(d.planned, feature_cache=folder / d.planned.result_key, full_features=full.get(d.case.cell))
-                for d in decisions if not d.stored]
+        full = {p.case.cell: folder / p.result_key for p in cases if p.case.role == "baseline"}
+        return [replace(p, feature_cache=folder / p.result_key, full_features=full.get(p.case.cell)) for p in cases if not p.stored]
 
     def _ended(self, todo: list[Planned], request: TrialRequest) -> Iterator[Finished]:
         """Yield every case as it ends."""
@@ -299,15 +288,15 @@ class PlanRunner:
 
 
 def _rated(
-    here: Environment, decisions: list[Decision], rates: Callable[[Iterable[str]], Mapping[str, Rates]]
-) -> tuple[Environment, list[Decision]]:
+    here: Environment, cases: list[Planned], rates: Callable[[Iterable[str]], Mapping[str, Rates]]
+) -> tuple[Environment, list[Planned]]:
     """Add the device's rates by dtype to the environment and to the cases to run."""
-    dtypes = {d.case.dtype for d in decisions if not d.stored}
+    dtypes = {planned.case.dtype for planned in cases if not planned.stored}
     if not dtypes:
-        return here, decisions
-    rates_by_dtype = rates(dtypes)
-    rated = [d if d.stored else replace(d, planned=replace(d.planned, rates=rates_by_dtype.get(d.case.dtype))) for d in decisions]
-    return replace(here, facts={**here.facts, **stated(rates_by_dtype)}), rated
+        return here, cases
+    by_dtype = rates(dtypes)
+    rated = [planned if planned.stored else replace(planned, rates=by_dtype.get(planned.case.dtype)) for planned in cases]
+    return replace(here, facts={**here.facts, **stated(by_dtype)}), rated
 
 
 def _with_earlier(planned: Planned, store: Store) -> Planned:

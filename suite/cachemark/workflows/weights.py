@@ -6,9 +6,7 @@ The facts are in ``data/publications.json``; unknown facts are null. Sizes and S
 
 from __future__ import annotations
 
-import fcntl
 import functools
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -16,8 +14,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib import resources
 from pathlib import Path
-from typing import Any, BinaryIO
-from urllib.parse import urlsplit
+from typing import Any
 
 from ..core.errors import BadCheckpoint, CachemarkError, Infrastructure, NoAccess, Unsupported, unknown
 from ..core.files import read_json, replacing
@@ -131,8 +128,8 @@ def weights_list(models: Sequence[str] = ()) -> list[Publication]:
 def fetch(model: str, to: str | Path = FOLDER, say: Callable[[str], None] = lambda line: None) -> dict[str, Path]:
     """Download the weights of a model below the folder ``to``; return paths by key.
 
-    An interrupted download continues, and present files are not requested again. Published sizes and SHA-256 are stored with the files.
-    Files that must be downloaded by hand are listed with the steps. Raises NoAccess for files that are gated or missing, Unsupported
+    Present files are not requested again. Published sizes and SHA-256 are stored with the files. Files that must be downloaded by hand are
+    listed with the steps. Raises NoAccess for files that are gated or missing, Unsupported
     without huggingface_hub, and Infrastructure for network failures.
     """
     needed = of_model(model)
@@ -150,7 +147,7 @@ def fetch(model: str, to: str | Path = FOLDER, say: Callable[[str], None] = lamb
 
 
 def _from_hub(repository: str, folder: Path, patterns: Iterable[str], say: Callable[[str], None]) -> None:
-    """Download the files of a repository that match."""
+    """Download the files of a repository that match, unless they are present."""
     try:
         import huggingface_hub
     except ImportError as error:
@@ -160,54 +157,14 @@ def _from_hub(repository: str, folder: Path, patterns: Iterable[str], say: Calla
         answer = huggingface_hub.HfApi().model_info(repository, files_metadata=True)
         files = {file.rfilename: file for file in answer.siblings or () if any(fnmatchcase(file.rfilename, p) for p in patterns)}
         for name, file in sorted(files.items()):
-            _download(huggingface_hub.hf_hub_url(repository, name, revision=answer.sha), folder / name, file, say)
-    except CachemarkError:
-        raise
+            if not ((path := folder / name).is_file() and path.stat().st_size == file.size):
+                say(f"{path}  {file.size / 1e6:,.1f} MB")
+                huggingface_hub.hf_hub_download(repository, name, revision=answer.sha, local_dir=folder)
     except Exception as error:  # what a network or a server may answer has no end, and differs between versions of the library
         raise _refused(error, repository) from error
     if absent := sorted(pattern for pattern in patterns if "*" not in pattern and pattern not in files and pattern not in MAY_LACK):
         raise Infrastructure(f"{repository} no longer has {', '.join(absent)}.", remedy="Request the files from its authors.")
     _note(folder, answer.sha, files)
-
-
-def _download(url: str, to: Path, listed: Any, say: Callable[[str], None]) -> None:
-    """Download one file unless it is present, and check its size and SHA-256.
-
-    A partial download is kept and continued, since the library itself restarts each file in each process.
-    """
-    if to.is_file() and to.stat().st_size == listed.size:
-        return
-    to.parent.mkdir(parents=True, exist_ok=True)
-    part = to.with_name(f"{to.name}.part")
-    with part.open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise CachemarkError(f"Another process is fetching {str(to)!r}.", remedy="Wait for it.") from None
-        if (has := file.tell()) > listed.size:
-            file.truncate(has := 0)
-        say(f"{to}  {listed.size / 1e6:,.1f} MB{f', {has / 1e6:,.1f} MB of them here' if has else ''}")
-        if has < listed.size:
-            _rest(url, file, has, listed.size)
-    if listed.lfs is not None:
-        with part.open("rb") as whole:
-            digest = hashlib.file_digest(whole, "sha256").hexdigest()
-        if digest != listed.lfs.sha256:
-            part.unlink()
-            raise Infrastructure(f"{to.name} came with the SHA-256 {digest}, not {listed.lfs.sha256}.",
-                                 remedy="Rerun the command to download the file again.")
-    part.replace(to)
-
-
-def _rest(url: str, file: BinaryIO, has: int, size: int) -> None:
-    """Append the missing bytes. A server other than the hub's is not sent the token."""
-    from huggingface_hub import get_hf_file_metadata
-    from huggingface_hub.file_download import http_get
-    from huggingface_hub.utils import build_hf_headers
-
-    metadata = get_hf_file_metadata(url)
-    own = urlsplit(metadata.location).netloc == urlsplit(url).netloc
-    http_get(metadata.location, file, resume_size=has, headers=build_hf_headers(token=None if own else False), expected_size=size)
 
 
 def _note(folder: Path, revision: str | None, files: dict[str, Any]) -> None:

@@ -162,11 +162,13 @@ class CatalogueModel:
         return ModelEntry(
             self.name, self.family.name, self.family.paradigm, self.family.grid(self.config), len(self.texts) or self.config.classes,
             self.shape, self.load, self.identity, self.presets, self.quality, self.preset, self.summary,
-            () if isinstance(self.tokenizer, BundledWeights) else (self.weights, self.tokenizer), self._counts, self.texts,
+            () if isinstance(self.tokenizer, BundledWeights) else (self.weights, self.tokenizer), lambda: self.counts, self.texts,
             self.asking if self.texts else None,
         )
 
-    def _counts(self) -> ParameterCounts:
+    @cached_property
+    def counts(self) -> ParameterCounts:
+        """Its products, whose image decoder is counted once for all bills."""
         def decode() -> Callable[[Tensor], Tensor]:
             return self.family.decoding(self.config, self.tokenizer.build(), Request())
 

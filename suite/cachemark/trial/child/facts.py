@@ -59,7 +59,7 @@ def case_facts(planned: Planned, bench: Bench) -> dict[str, Any]:
         facts[ENGINE_REASON] = planned.engine_reason
     if isinstance(layout, MaskedLayout):
         facts["true_ratio"] = float(share(method, layout))
-        facts["flops"] = asdict(work(method, layout))
+        facts["flops"] = work(method, layout)
     elif layout.scales and method.evicts:
         facts["true_ratio"] = entries(method, layout) / (layout.layers * layout.cacheable)
     elif "B" in case.parameters:

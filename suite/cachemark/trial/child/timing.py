@@ -21,7 +21,7 @@ from ...machine.memory import allocated, exhausted, peak_bytes
 from ...machine.timer import clock
 from ...metrics.base import Costs
 from ...metrics.compute.speed import first_half, watched
-from ...roofline.masked_flops import work
+from ...roofline.masked_flops import image_flops
 from .bench import Job
 
 LIVE = "live_bytes"  # of an outcome's facts: bytes of keys and values over an image
@@ -117,7 +117,7 @@ def counted(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
     if isinstance(memory.engine, Graph):
         counts |= {"graph_bytes": memory.engine.nbytes, "capture_seconds": memory.engine.seconds}
     if isinstance(job.layout, MaskedLayout):
-        counts["flops"] = [float(work(job.method(), job.layout).total)]
+        counts["flops"] = [float(image_flops(job.method(), job.layout))]
     return counts, {LIVE: {"tokens": list(live), "live": list(live.values())}} if any(live.values()) else {}
 
 
