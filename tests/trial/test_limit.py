@@ -84,11 +84,11 @@ def test_a_device_that_cannot_be_measured_has_no_rates(monkeypatch: pytest.Monke
     """The other process fails, for want of memory perhaps."""
     monkeypatch.setattr(rates.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=1, stdout=""))
     here = environment("cpu", 1)
-    decisions = decide(expand(PLAN), None, here)
+    cases = decide(expand(PLAN), None, here)
 
-    rated, todo = session._rated(here, decisions, lambda dtypes: rates.rates("meta", 1, dtypes))
+    rated, todo = session._rated(here, cases, lambda dtypes: rates.rates("meta", 1, dtypes))
     assert rated.facts[limit.RATES] == {}
-    assert {d.planned.rates for d in todo} == {None}
+    assert {planned.rates for planned in todo} == {None}
 
 
 # -- the limit as a fact ----------------------------------------------------------------------------------------------
@@ -116,12 +116,12 @@ def test_rates_are_measured_where_something_is_run_and_stand_in_the_environment(
         return dict.fromkeys(dtypes, RATES)
 
     here = environment("cpu", 1)
-    decisions = decide(expand(PLAN), None, here)
-    rated, todo = session._rated(here, decisions, measured)
+    cases = decide(expand(PLAN), None, here)
+    rated, todo = session._rated(here, cases, measured)
     assert rated.facts[limit.RATES] == {"bfloat16": {"bandwidth": 1e10, "peak_flops": 1e11}}
     assert rated.fingerprint == here.fingerprint
-    assert all(d.planned.rates == RATES for d in todo)
-    done = [replace(d, stored=True) for d in decisions]
+    assert all(planned.rates == RATES for planned in todo)
+    done = [replace(planned, stored=True) for planned in cases]
     assert session._rated(here, done, measured) == (here, done)
     assert asked == [["bfloat16"]]
 
