@@ -28,7 +28,7 @@ def recommended(stream: np.random.Generator, losses: np.ndarray, gains: np.ndarr
         for k, speed in enumerate(speeds):
             times = 2.0 / speed * np.exp(PROCESS_BIAS * stream.normal()) * (1 + 0.002 * stream.normal(size=10))
             candidates.append(Candidate(str(k), ratio_of_medians(full.tolist(), times.tolist()), 0.5, adjusted[k] <= ALPHA))
-        best = select(candidates).best
+        best, _ = select(candidates)
         found.append(int(best.key) if best else None)
     return found
 

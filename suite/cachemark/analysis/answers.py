@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..core.spec import Case, shown_share
@@ -12,7 +12,7 @@ from ..stats.intervals import Interval
 from . import formatting as fmt
 from .case_group import CaseGroup
 from .device_limits import OF_SPEED, TOLERANCE
-from .quality_claims import Claims, criterion, inconclusive_reason
+from .quality_claims import Claims, QualityClaim, criterion, inconclusive_reason
 from .report_row import MASKED, Mark, ReportRow, method_of, share_of_full
 
 FULL_CACHE = "Keep the full cache"
@@ -48,23 +48,15 @@ class Candidate:
         return self.gain.low if self.gain else -math.inf
 
 
-@dataclass(frozen=True)
-class Selection:
-    """Recommended candidate (None for the full cache), and the ``lean`` one with the largest saving."""
+def select(candidates: Iterable[Candidate], *, full_fits: bool = True) -> tuple[Candidate | None, Candidate | None]:
+    """Return the fastest qualified candidate that fits and is faster than the full cache, and another with the largest saving.
 
-    best: Candidate | None
-    lean: Candidate | None
-
-
-def select(candidates: Iterable[Candidate], *, full_fits: bool = True) -> Selection:
-    """Return the fastest qualified candidate that fits and is faster than the full cache.
-
-    Where the full cache does not fit, a candidate need not be faster than it.
+    Where the full cache does not fit, a candidate need not be faster than it. None stands for the full cache, and for no saving.
     """
     fitting = [each for each in candidates if each.qualified and each.fits]
     lean = max((each for each in fitting if each.saving is not None and each.saving > 0), key=lambda each: each.saving or 0.0, default=None)
     best = max((each for each in fitting if each.faster or not full_fits), key=lambda each: each.least_gain, default=None)
-    return Selection(best, None if lean is best else lean)
+    return best, None if lean is best else lean
 
 
 @dataclass(frozen=True)
@@ -95,14 +87,15 @@ def answer(group: CaseGroup, claims: Claims) -> Answer:
     if group.full is None or not group.full.ok:
         return Answer("No recommendation.", "This run has no full cache to compare with.")
     rows = {row.case.key: row for row in group.candidates if row.ok}
-    candidates = [candidate(row, claims) for row in rows.values()]
-    selection, ruined, name = select(candidates), None, criterion(group)
+    candidates = [Candidate(row.case.key, row.speedup, row.saving, qualified=row.place is not None and row.case.key in claims,
+                            doubt=row.implausible) for row in rows.values()]
+    (best, leanest), ruined, name = select(candidates), None, criterion(group)
     if unranked := [row for row in group.candidates if row.ok and row.place is None and name in row.quality]:
         worst = metric(name).worst(row.quality[name].value for row in unranked)
         ruined = next(row for row in unranked if row.quality[name].value == worst)
-    lean = rows[selection.lean.key] if selection.lean else None
-    if selection.best is not None:
-        row = rows[selection.best.key]
+    lean = rows[leanest.key] if leanest else None
+    if best is not None:
+        row = rows[best.key]
         assert row.speedup is not None
         gain, saving = gain_in_words(row.speedup), saving_in_words(row.saving, row.paradigm)
         details = f"{gain}{saving}, quality loss below {claims[row.case.key].allowed}."
@@ -111,15 +104,9 @@ def answer(group: CaseGroup, claims: Claims) -> Answer:
     needed = min((claim.needed for claim in own_claims if not claim.non_inferior and claim.needed), default=None)
     qualified = [each for each in candidates if each.qualified]
     doubt = next((f" {named(rows[each.key].case)}: {each.doubt}" for each in qualified if each.doubt), "")
-    details = f"{_reason(group, lean, claims, needed, qualified=bool(qualified))}{doubt}"
+    details = f"{_reason(group, lean, own_claims, needed, qualified=bool(qualified))}{doubt}"
     row = lean or group.full
     return Answer(f"{FULL_CACHE}.", details, None, lean, ruined, needed, tuple(_numbers(row, group)), _flags(row, group))
-
-
-def candidate(row: ReportRow, claims: Claims) -> Candidate:
-    """Return a measured row as a candidate."""
-    return Candidate(row.case.key, row.speedup, row.saving, qualified=row.place is not None and row.case.key in claims,
-                     doubt=row.implausible)
 
 
 def _flags(row: ReportRow, group: CaseGroup) -> tuple[Mark, ...]:
@@ -165,13 +152,12 @@ def saving_in_words(saving: float | None, paradigm: str) -> str:
     return f", {fmt.percent(saving)} {'fewer FLOPs' if paradigm == MASKED else 'less KV memory'}"
 
 
-def _reason(group: CaseGroup, lean: ReportRow | None, claims: Claims, needed: int | None, *, qualified: bool) -> str:
-    own_claims = [claim for row in group.candidates if (claim := claims.get(row.case.key))]
-    if not own_claims:
+def _reason(group: CaseGroup, lean: ReportRow | None, claims: Sequence[QualityClaim], needed: int | None, *, qualified: bool) -> str:
+    if not claims:
         return why_unjudged(random=group.random)
     if not qualified:
         more = f" About {needed} seeds would decide one method." if needed else ""
-        return f"No method is non-inferior at {max(claim.n for claim in own_claims)} seeds (margin {own_claims[0].allowed}).{more}"
+        return f"No method is non-inferior at {max(claim.n for claim in claims)} seeds (margin {claims[0].allowed}).{more}"
     slower = "No method of equal quality is measurably faster."
     if lean is None or lean.paradigm == MASKED:
         return slower

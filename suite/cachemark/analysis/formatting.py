@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ..core.units import metric
 from ..core.wording import plain
+from ..stats.intervals import Interval
 
 DASH = "–"
 NAMES = {
@@ -75,6 +76,12 @@ def with_unit(value: float, name: str) -> str:
     """Return :func:`metric_value`, with the unit where the value alone does not show it."""
     unit = metric(name).unit
     return f"{metric_value(value, name)} {unit}" if unit in ("token/s", "image/s", "dB", "nat/token") else metric_value(value, name)
+
+
+def with_interval(interval: Interval, name: str) -> str:
+    """Return a value of the metric ``name`` with the ends of its interval: ``5.400 (4.900–5.900)``."""
+    value, low, high = (metric_value(end, name) for end in (interval.value, interval.low, interval.high))
+    return f"{value} ({low}–{high})" if interval.stated else value
 
 
 def _three(value: float) -> str:

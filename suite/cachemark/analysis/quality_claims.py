@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import NormalDist
 
 from ..core.result import Outcome
@@ -51,26 +52,47 @@ MARGINS = Margins()
 class QualityClaim:
     """Non-inferiority test of one method against the full cache in one ``metric``.
 
-    ``p`` is the p-value of a loss of ``margin`` or more at ``n`` seeds, ``adjusted`` over all ``claims`` of the report. ``share`` is the
-    margin as a fraction of the full cache's value, None for a margin in points. Below ``least`` seeds no claim is possible; about
-    ``needed`` seeds would decide this one (None: the margin is lost, or too many are needed). ``without_interval`` names whose FID has no
-    interval (``the method`` or ``the full cache``). ``p_worse`` and ``adjusted_worse`` belong to the opposite test of sequential claims.
+    ``p`` is the p-value of a ``loss`` of ``margin`` or more at ``n`` seeds, ``adjusted`` over all ``claims`` of the report. ``share``:
+    margin as a fraction of the full cache's value, None for a margin in points. ``gains``: differences from the full cache by seed.
+    ``error``: standard error of the loss of a FID. ``without_interval`` names whose FID has no interval (``the method`` or ``the full
+    cache``). ``p_worse`` and ``adjusted_worse`` belong to the opposite test of sequential claims.
     """
 
     metric: str
     margin: float
     n: int
     p: float
+    loss: float
     share: float | None = None
+    gains: Sequence[float] = ()
+    error: float = 0.0
     adjusted: float = 1.0
     claims: int = 1
-    least: int = 0
-    needed: int | None = None
     p_worse: float = 1.0
     adjusted_worse: float = 1.0
     sequential: bool = False
-    loss: float = 0.0
     without_interval: str = ""
+
+    @cached_property
+    def least(self) -> int:
+        """Number of seeds below which no claim is possible."""
+        if self.share is not None:
+            return 0
+        width = metric(self.metric).apart[0]
+        if self.sequential:
+            return seeds_to_show_at_any_time([0.0], self.margin, width, self.claims) or 0
+        return least_seeds(self.margin, width, self.claims)
+
+    @cached_property
+    def needed(self) -> int | None:
+        """About the number of seeds that would decide the claim, None if the margin is lost or too many are needed."""
+        if self.share is None:
+            seeds = seeds_to_show_at_any_time if self.sequential else seeds_to_show
+            return seeds(self.gains, self.margin, metric(self.metric).apart[0], self.claims)
+        if self.loses or self.without_interval:
+            return None
+        reach = _NORMAL.inv_cdf(1 - ALPHA / self.claims) / (self.margin - self.loss)
+        return math.ceil(self.n * (self.error * reach) ** 2)
 
     @property
     def loses(self) -> bool:
@@ -125,10 +147,10 @@ def quality_claims(groups: Sequence[CaseGroup], margins: Margins = MARGINS, *, s
     All claims of a report are one family, including methods that another rule excludes from the ranking. ``sequential``: seeds were added
     with interim analyses.
     """
-    claims = [(group, row, claim) for group in groups for row in group.candidates if (claim := _alone(row, group, margins, sequential))]
-    adjusted, worse = holm([claim.p for _, _, claim in claims]), holm([claim.p_worse for _, _, claim in claims])
-    return {row.case.key: replace(_among(claim, p, len(claims), row, group, sequential), adjusted_worse=p_worse)
-            for (group, row, claim), p, p_worse in zip(claims, adjusted, worse, strict=True)}
+    claims = [(row, claim) for group in groups for row in group.candidates if (claim := _claim(row, group, margins, sequential))]
+    adjusted, worse = holm([claim.p for _, claim in claims]), holm([claim.p_worse for _, claim in claims])
+    return {row.case.key: replace(claim, adjusted=p, adjusted_worse=p_worse, claims=len(claims))
+            for (row, claim), p, p_worse in zip(claims, adjusted, worse, strict=True)}
 
 
 def standing(outcomes: Iterable[Outcome], margins: Margins = MARGINS, *, sequential: bool = False) -> tuple[tuple[CaseGroup, ...], Claims]:
@@ -201,45 +223,26 @@ def inconclusive_reason(rows: Sequence[ReportRow], claims: Claims) -> str:
     return f"Inconclusive at every budget: at {fmt.plain(shown_share(row.case.budget), 20)} {claim.undecided}."
 
 
-def _alone(row: ReportRow, group: CaseGroup, margins: Margins, sequential: bool) -> QualityClaim | None:
-    name = criterion(group)
-    if not row.ok or name not in row.to_full or group.full is None or not group.full.ok:
+def _claim(row: ReportRow, group: CaseGroup, margins: Margins, sequential: bool) -> QualityClaim | None:
+    """Return the claim about a row as if it were the only one of the report."""
+    name, full = criterion(group), group.full
+    if not row.ok or name not in row.to_full or full is None or not full.ok:
         return None
+    apart = row.to_full[name]
     if name in scores():
-        gains = differences_to_full(row.outcome, group.full.outcome)[name]
-        least, most = metric(name).apart
-        loss = -row.to_full[name].value
-        if not sequential:
-            return QualityClaim(name, margins.score, len(gains), p_non_inferior(gains, margins.score, least), loss=loss)
-        better, worse = p_at_any_time(gains, margins.score, least), p_at_any_time([-gain for gain in gains], -margins.score, -most)
-        return QualityClaim(name, margins.score, len(gains), float(better[-1]), p_worse=float(worse[-1]), sequential=True, loss=loss)
-    full = group.full.quality.get(name)
-    if full is None:
+        gains, (least, most) = differences_to_full(row.outcome, full.outcome)[name], metric(name).apart
+        p_worse = 1.0
+        if sequential:
+            p = float(p_at_any_time(gains, margins.score, least)[-1])
+            p_worse = float(p_at_any_time([-gain for gain in gains], -margins.score, -most)[-1])
+        else:
+            p = p_non_inferior(gains, margins.score, least)
+        return QualityClaim(name, margins.score, len(gains), p, -apart.value, gains=gains, p_worse=p_worse, sequential=sequential)
+    if (own := full.quality.get(name)) is None:
         return None
-    margin, (loss, error) = margins.share * full.value, _loss(row, group, name, margins.share)
-    without = "" if error < math.inf else "the method" if full.stated else "the full cache"
-    p = _NORMAL.cdf((loss - margin) / error) if error else float(margin <= loss)
-    return QualityClaim(name, margin, row.to_full[name].n, p, margins.share, loss=loss, without_interval=without)
-
-
-def _loss(row: ReportRow, group: CaseGroup, name: str, share: float) -> tuple[float, float]:
-    assert group.full is not None
-    apart, full = row.to_full[name], group.full.quality[name]
-    if not (apart.stated and full.stated):
-        return apart.value, math.inf
-    return apart.value, ((apart.high - apart.low) + share * (full.high - full.low)) / (2 * _Z)
-
-
-def _among(claim: QualityClaim, adjusted: float, claims: int, row: ReportRow, group: CaseGroup, sequential: bool) -> QualityClaim:
-    if claim.share is not None:
-        able, (_, error) = not (claim.loses or claim.without_interval), _loss(row, group, claim.metric, claim.share)
-        reach = _NORMAL.inv_cdf(1 - ALPHA / claims) / (claim.margin - claim.loss) if able else 0.0
-        return replace(claim, adjusted=adjusted, claims=claims, needed=math.ceil(claim.n * (error * reach) ** 2) if able else None)
-    assert group.full is not None
-    gains, width = differences_to_full(row.outcome, group.full.outcome)[claim.metric], metric(claim.metric).apart[0]
-    if sequential:
-        needed = seeds_to_show_at_any_time(gains, claim.margin, width, claims)
-        return replace(claim, adjusted=adjusted, claims=claims, needed=needed,
-                       least=seeds_to_show_at_any_time([0.0], claim.margin, width, claims) or 0)
-    return replace(claim, adjusted=adjusted, claims=claims, least=least_seeds(claim.margin, width, claims),
-                   needed=seeds_to_show(gains, claim.margin, width, claims))
+    margin, error = margins.share * own.value, math.inf
+    if apart.stated and own.stated:
+        error = ((apart.high - apart.low) + margins.share * (own.high - own.low)) / (2 * _Z)
+    without = "" if error < math.inf else "the method" if own.stated else "the full cache"
+    p = _NORMAL.cdf((apart.value - margin) / error) if error else float(margin <= apart.value)
+    return QualityClaim(name, margin, apart.n, p, apart.value, margins.share, error=error, without_interval=without)

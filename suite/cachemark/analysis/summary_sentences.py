@@ -41,18 +41,13 @@ def _fid(full: ReportRow) -> str:
     if (value := full.of_set(FID)) is None:
         return ""
     name, fid = value
-    text = f" {metric(name).title}: {_with_interval(fid, name)}"
+    text = f" {metric(name).title}: {fmt.with_interval(fid, name)}"
     bias, real = (full.outcome.facts.get(fact, {}).get(name) for fact in ("bias", "real"))
     if bias and bias > 0:
         text += f", of which about {fmt.metric_value(bias, name)} is small-sample bias"
     if real:
-        text += f"; {_with_interval(Interval(real[0], real[1], real[2], fid.confidence, fid.n), name)} for as many other real images"
+        text += f"; {fmt.with_interval(Interval(real[0], real[1], real[2], fid.confidence, fid.n), name)} for as many other real images"
     return f"{text}."
-
-
-def _with_interval(interval: Interval, name: str) -> str:
-    value, low, high = (fmt.metric_value(end, name) for end in (interval.value, interval.low, interval.high))
-    return f"{value} ({low}–{high})" if interval.stated else value
 
 
 def _about_budget(group: CaseGroup, rows: Sequence[ReportRow]) -> str:
@@ -74,7 +69,7 @@ def _closest(ranked: Sequence[ReportRow]) -> str:
     fid, best, name = min(by_fid, key=lambda entry: entry[1].place or 0)
     ties = [fmt.name(row.name) for other, row, _ in by_fid if row is not best and other.low <= fid.high]
     tied = f" (tied with {', '.join(ties)})" if ties else ""
-    return f"Best {metric(name).title}: {fmt.name(best.name)}, {_with_interval(fid, name)}{tied}."
+    return f"Best {metric(name).title}: {fmt.name(best.name)}, {fmt.with_interval(fid, name)}{tied}."
 
 
 def _fastest(ranked: Sequence[ReportRow]) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis.report_row import is_random
-from ..core.errors import Infrastructure, Unsupported
+from ..core.errors import Unsupported
 from ..core.result import JUDGING, Outcome
 from ..core.spec import Case, digest
 from ..core.units import Metric, metric
@@ -55,7 +55,7 @@ def write(store: Store, folder: str | Path, repository: str | Path = ".") -> Wri
 
     Existing benchmarks stay; new cases are appended. Reused results, comparisons and runs of a changed working tree are left out. The
     newest result of a case at a commit counts; a case without values is a gap. Raises Unsupported for a ``benchmarks.json`` of another
-    format, and Infrastructure if the folder cannot be written.
+    format.
     """
     folder, left_out = Path(folder), []
     points: dict[str, _Point] = {}
@@ -66,12 +66,9 @@ def write(store: Store, folder: str | Path, repository: str | Path = ".") -> Wri
     benchmarks, measured = _benchmarks_in(path), [point for point in points.values() if point.outcomes]
     for outcome in (outcome for point in measured for outcome in point.outcomes.values()):
         _announce(benchmarks, outcome)
-    try:
-        if measured:
-            _put(path, {**benchmarks, "version": LIST_VERSION})
-        written = [_write_point(folder, point, benchmarks) for point in measured]
-    except OSError as error:
-        raise Infrastructure(f"{folder} cannot be written: {error.strerror}.", remedy="Name another folder.") from error
+    if measured:
+        _put(path, {**benchmarks, "version": LIST_VERSION})
+    written = [_write_point(folder, point, benchmarks) for point in measured]
     return Written(tuple(file for file, _ in written), sum(count for _, count in written), tuple(left_out))
 
 

@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from ..analysis import formatting as fmt
 from ..analysis.report_view import ReportView
-from ..core.errors import CachemarkError, Infrastructure
+from ..core.errors import CachemarkError
 from ..report.charts.chart import Chart, ChartSet, Key, Plot
 from ..report.charts.svg import SHAPES, Curve, RowPlot, Style, XYPlot
 from ..report.page.render import chart_sets
@@ -40,6 +40,7 @@ def points(width: str) -> float:
 def write(view: ReportView, folder: Path, width: str = "3.25in") -> list[Path]:
     """Write every chart of a page to ``folder`` and return the paths."""
     wide, written, taken = points(width), [], Counter[str]()
+    folder.mkdir(parents=True, exist_ok=True)
     for chapter, charts in zip(view.chapters, chart_sets(view), strict=True):
         for chart in charts.charts:
             if chart.plot is None:
@@ -47,7 +48,8 @@ def write(view: ReportView, folder: Path, width: str = "3.25in") -> list[Path]:
             stem = f"{_slug(chapter.heading)}-{_slug(chart.title)}"
             taken[stem] += 1
             name = stem if taken[stem] == 1 else f"{stem}-{taken[stem]}"
-            written.append(_put(folder / f"{name}.svg", figure(chart, charts, wide)))
+            written.append(folder / f"{name}.svg")
+            written[-1].write_text(figure(chart, charts, wide), encoding="utf-8", errors="replace")
     return written
 
 
@@ -96,12 +98,3 @@ def _legend(keys: Sequence[Key], width: float, top: float) -> tuple[str, float]:
 
 def _slug(text: str) -> str:
     return slug(text.replace("_", "-")).lower() or "figure"
-
-
-def _put(path: Path, svg: str) -> Path:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(svg, encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise Infrastructure(f"{path} cannot be written: {error.strerror}.", remedy="Name another folder.") from error
-    return path

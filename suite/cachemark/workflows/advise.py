@@ -11,7 +11,6 @@ from ..analysis import formatting as fmt
 from ..analysis.answers import (
     FULL_CACHE,
     Candidate,
-    Selection,
     gain_in_words,
     named,
     saving_in_words,
@@ -93,8 +92,7 @@ class AdvisedMethod:
         """Return the quality with its interval, or a dash."""
         if self.quality is None:
             return fmt.DASH
-        value, low, high = (fmt.metric_value(end, self.metric) for end in (self.quality.value, self.quality.low, self.quality.high))
-        return f"{metric(self.metric).title} {value}{f' ({low}–{high})' if self.quality.stated else ''}"
+        return f"{metric(self.metric).title} {fmt.with_interval(self.quality, self.metric)}"
 
 
 @dataclass(frozen=True)
@@ -227,30 +225,34 @@ def advise(wishes: Wishes, store: str | Path | None = DEFAULT_STORE, *, plugins:
             named(case), case.named, case.budget, gain.value, gain.low if has_interval else None, gain.high if has_interval else None,
             forecast.allowed, candidate.saving, forecast.seconds, forecast.memory, forecast.basis, name,
             row.quality.get(name) if row else None, why_not, forecast.no_speedup)
-    chosen = select(candidates, full_fits=wishes.met_by(forecaster.full))
-    order = sorted(candidates, key=lambda each: (chosen.best is None or each.key != chosen.best.key, -each.least_gain))
+    best, lean = select(candidates, full_fits=wishes.met_by(forecaster.full))
+    order = sorted(candidates, key=lambda each: (best is None or each.key != best.key, -each.least_gain))
     ranked = [lines[each.key] for each in order]
-    text = _Answer(wishes, entry.paradigm, evidence, chosen, lines, [lines[each.key] for each in candidates if each.qualified])
+    text = _Answer(wishes, entry.paradigm, evidence, best, lean, lines, [lines[each.key] for each in candidates if each.qualified])
     return Advice(
-        text.recommendation(forecaster.full), lines[chosen.best.key].name if chosen.best else "full",
+        text.recommendation(forecaster.full), lines[best.key].name if best else "full",
         tuple(line for line in ranked if not line.why_not), tuple(line for line in ranked if line.why_not),
         seeds_that_decide([claim for claim, _, _ in evidence.claims.values()]), any(line.basis != MEASURED for line in ranked), plan)
 
 
 @dataclass
 class _Answer:
-    """The sentences of an answer. ``lines``: all methods by identity; ``qualified``: those of equal quality."""
+    """The sentences of an answer.
+
+    ``best`` and ``lean``: as :func:`select` returns them; ``lines``: all methods by identity; ``qualified``: those of equal quality.
+    """
 
     wishes: Wishes
     paradigm: str
     evidence: Evidence
-    chosen: Selection
+    best: Candidate | None
+    lean: Candidate | None
     lines: Mapping[str, AdvisedMethod]
     qualified: Sequence[AdvisedMethod]
 
     def recommendation(self, full: Forecast) -> str:
         """Return the recommendation and its reason. ``full``: forecast of the full cache."""
-        batch, best = self.wishes.batch, self.chosen.best
+        batch, best = self.wishes.batch, self.best
         too_large = f"The full cache takes {fmt.size(full.memory)} for a batch of {batch}, which does not fit. "
         start = "" if self.wishes.met_by(full) else too_large
         if best is not None and best.gain is not None:
@@ -280,7 +282,7 @@ class _Answer:
         if bound is not None and bound.allowed > TOLERANCE:
             why = f"its speedup on {gpu} is not known: {bound.no_speedup}" if bound.no_speedup else f"nothing of it was measured on {gpu}."
             return f"{reason} {bound.name} might gain up to {fmt.times(bound.allowed)}; {why}"
-        lean = self.chosen.lean
+        lean = self.lean
         if lean is None or self.paradigm == MASKED:
             return reason
         saving = saving_in_words(lean.saving, self.paradigm)

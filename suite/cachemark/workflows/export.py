@@ -55,7 +55,8 @@ def export(
 
         if path is None:
             raise Unsupported("This format is written to files, and no path was given.", remedy="Name a file or a folder.")
-        return Exported(files=tuple(figures.write(table_view(stored.record, stored.outcomes), Path(path), width)))
+        with writing(path, "Name another folder."):
+            return Exported(files=tuple(figures.write(table_view(stored.record, stored.outcomes), Path(path), width)))
     if form == "junit":
         text = _junit(stored, baseline, register)
     elif form == "csv":
@@ -118,7 +119,7 @@ def asv_results(folder: Path = Path(".asv/results"), store: str | Path = DEFAULT
     """Write all runs of a store as asv results. Raises NothingMeasured if the store has no run of a plan."""
     from ..export import asv
 
-    with reading(store) as source:
+    with reading(store) as source, writing(folder, "Name another folder."):
         chosen(source, None)
         return asv.write(source, folder, repository)
 
