@@ -14,7 +14,7 @@ from safetensors.torch import load
 
 from cachemark.core.errors import unknown
 
-from .checks import Check, Family, Kind, Vector, content
+from .checks import Check, Kind, Vector, content
 from .readers import FAMILIES
 
 DEFAULT = Path(__file__).parent / "vectors"
@@ -76,16 +76,12 @@ def _items(path: Path, folder: Path) -> list[Item]:
 def _kind(path: Path, inside: Path) -> Kind:
     if len(inside.parts) != 2:
         raise ValueError("vectors lie in a folder named as their family, <family>/<anything>_<kind>.safetensors")
-    family = _family(inside.parts[0])
-    if kind_of(path) not in family:
-        raise ValueError(f"{unknown(f'kind of {inside.parts[0]} vector', kind_of(path), family)} It follows the first underscore.")
-    return family[kind_of(path)]
-
-
-def _family(name: str) -> Family:
-    if name not in FAMILIES:
-        raise ValueError(str(unknown("family", name, FAMILIES)))
-    return FAMILIES[name]
+    family = inside.parts[0]
+    if family not in FAMILIES:
+        raise ValueError(str(unknown("family", family, FAMILIES)))
+    if kind_of(path) not in FAMILIES[family]:
+        raise ValueError(f"{unknown(f'kind of {family} vector', kind_of(path), FAMILIES[family])} It follows the first underscore.")
+    return FAMILIES[family][kind_of(path)]
 
 
 def _names(path: Path) -> set[str]:

@@ -31,14 +31,19 @@ def copied(folder: Path, *names: str) -> Path:
     return target
 
 
-def problems(folder: Path) -> list[str]:
-    return [item.problem for item in find(folder) if item.problem]
+def problem(folder: Path) -> str:
+    [found] = [item.problem for item in find(folder)]
+    return found
 
 
 def test_every_check_of_every_file_is_found(tmp_path: Path) -> None:
-    copied(tmp_path, "llamagen/golden_small_vq", "llamagen/heldout_small_vq")
+    """A linked family counts too, and a compressed file once."""
+    path = copied(tmp_path / "elsewhere", "llamagen/golden_small_vq", "llamagen/heldout_small_vq")
+    compressed(path).write_bytes(lzma.compress(path.read_bytes()))
+    (tmp_path / "vectors").mkdir()
+    (tmp_path / "vectors" / "llamagen").symlink_to(path.parent)
     checks = [check.name for check in FAMILIES["llamagen"]["small_vq"].checks]
-    assert [item.label for item in find(tmp_path)] == [
+    assert [item.label for item in find(tmp_path / "vectors")] == [
         f"llamagen-{stem}_small_vq-{check}" for stem in ("golden", "heldout") for check in checks]
     items = find(DEFAULT)
     assert {item.path.stem for item in items} == {path.stem for path in DEFAULT.rglob("*.json")}
@@ -48,40 +53,21 @@ def test_every_check_of_every_file_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "message"), [
     ("llamagan/golden_small_vq", "Unknown family 'llamagan'. Did you mean 'llamagen'?"),
     ("llamagen/golden_smal_vq", "Unknown kind of llamagen vector 'smal_vq'. Did you mean 'small_vq'?"),
-    ("llamagen/golden", "Unknown kind of llamagen vector ''."),
     ("llamagen/deeper/golden_small_vq", "folder named as their family"),
 ])
 def test_what_cannot_be_placed_is_a_problem(tmp_path: Path, name: str, message: str) -> None:
     copied(tmp_path, name)
-    [problem] = problems(tmp_path)
-    assert message in problem
+    assert message in problem(tmp_path)
 
 
 def test_what_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
     path = copied(tmp_path, "llamagen/golden_small_vq")
-    facts = path.with_suffix(".json").read_text()
-    for content in ("{", "\x00"):
-        path.with_suffix(".json").write_text(content)
-        assert "golden_small_vq.json cannot be read" in problems(tmp_path)[0]
-    path.with_suffix(".json").write_text(facts)
     path.write_bytes(path.read_bytes()[:-9])
-    assert "cannot be read" in problems(tmp_path)[0]
+    assert "cannot be read" in problem(tmp_path)
     save_file({"input/codes": torch.zeros(1)}, path)
-    assert "no check can be run" in problems(tmp_path)[0]
-    assert "No vectors under" in problems(tmp_path / "absent")[0]
-
-
-def test_a_compressed_file_counts_once_and_as_the_plain_one(tmp_path: Path) -> None:
-    """A linked family counts too."""
-    path = copied(tmp_path / "elsewhere", "llamagen/golden_small_vq")
-    plain = find(tmp_path / "elsewhere")
-    compressed(path).write_bytes(lzma.compress(path.read_bytes()))
-    assert find(tmp_path / "elsewhere") == plain
-    path.unlink()
-    assert find(tmp_path / "elsewhere") == plain
-    (tmp_path / "vectors").mkdir()
-    (tmp_path / "vectors" / "llamagen").symlink_to(path.parent)
-    assert [item.label for item in find(tmp_path / "vectors")] == [item.label for item in plain]
+    assert "no check can be run" in problem(tmp_path)
+    path.with_suffix(".json").write_text("{")
+    assert "golden_small_vq.json cannot be read" in problem(tmp_path)
 
 
 def test_what_cannot_be_compared_is_infinitely_far() -> None:
@@ -90,11 +76,10 @@ def test_what_cannot_be_compared_is_infinitely_far() -> None:
     expected = torch.tensor([0, 1, 255, 7], dtype=torch.uint8)
     assert differing_bytes(expected.float(), expected) == float("inf")
     assert differing_bytes(torch.tensor([0, 2, 254, 7], dtype=torch.uint8), expected) == 0.5
-    assert differing_bytes(torch.tensor([0, 3, 255, 7], dtype=torch.uint8), expected) == float("inf")
     assert differing_bytes(torch.tensor([255, 1, 255, 7], dtype=torch.uint8), expected) == float("inf")
 
 
-@pytest.mark.parametrize(("deviation", "wrong"), [(0.1, False), (0.2, True), (float("nan"), True), (float("inf"), True)])
+@pytest.mark.parametrize(("deviation", "wrong"), [(0.1, False), (0.2, True), (float("nan"), True)])
 def test_not_a_number_is_a_fault(deviation: float, wrong: bool) -> None:
     assert bool(Check("x", 0.1, lambda *_: deviation, ()).fault(None, Vector(GOLDEN, {}, {}))) is wrong
 
