@@ -13,8 +13,7 @@ from torch import Tensor
 from benchmarks.papers.entry_counts import kv_bytes
 from benchmarks.papers.published_sizes import MIXED, PAPER_UNIT
 from cachemark.cache.arena import Memory
-from cachemark.cache.layout import Layout, Step, Tokens
-from cachemark.contract.method import Blockwise
+from cachemark.cache.layout import Layout
 from cachemark.core.errors import BadCheckpoint
 from cachemark.core.spec import Sampling
 from cachemark.methods.full import Full
@@ -83,22 +82,6 @@ def test_quantising_takes_the_signs_of_what_is_left() -> None:
     residual = f - quantizer.restore(torch.cat((tokens[:, :5], torch.zeros_like(tokens[:, 5:])), 1)) + quantizer.codes(
         torch.zeros_like(tokens[:, 5:]), 2)
     assert torch.equal(bits_of(tokens[:, 5:], 5), (residual.flatten(2).transpose(1, 2) > 0).long())
-
-
-# -- the model -----------------------------------------------------------------------------------------------------------
-def test_scale_by_scale_gives_the_logits_of_one_pass() -> None:
-    """Without a cache, all maps in one pass, each attending to itself and the coarser ones."""
-    model, labels, drawn_from = tiny(), [0, 1, 2], []
-    tokens = generate(model, labels, replace(GUIDED, cfg_scale=1.0), see=lambda _, logits: drawn_from.append(logits.clone()))
-    features, attended = model.read(labels, 1)
-    cond, quantizer = model.text_proj_for_sos(features, attended), model.quantizer
-    x, f_hat = [(cond + model.pos_start[0, 0] + model.lvl_embed.weight[0])[:, None]], quantizer.empty(3)
-    for scale, part in enumerate(quantizer.split(tokens)[:-1]):
-        f_hat = quantizer.add(f_hat, part, scale)
-        x.append(model.word_embed(quantizer.next_map(f_hat, scale + 1)) + model.lvl_embed.weight[scale + 1])
-    fed = Tokens(torch.cat(x, 1), model.rope, model.modulations(cond), model.text_proj_for_ca(features), attended)
-    hidden = model(fed, Step(0, 1), Blockwise([side**2 for side in CONFIG.sides], fed.x.device))
-    torch.testing.assert_close(torch.cat(drawn_from, 1), model.logits(hidden, cond), atol=1e-5, rtol=0)
 
 
 # -- bytes ---------------------------------------------------------------------------------------------------------------

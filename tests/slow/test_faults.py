@@ -31,7 +31,6 @@ from support.stages import Stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(5400)]
 KILLS = 200  # of real runs, and of their trials
-STUBS = 180  # of runs whose trials are made up
 
 
 def kept(stage: Stage) -> set[str]:
@@ -166,46 +165,6 @@ def sound(path: Path) -> None:
             assert store.artifacts.read(outcome.artifacts["tokens.bin"]) == stub.artifact(outcome.case)
 
 
-def test_runs_killed_at_random_moments_lose_nothing_and_repeat_nothing(empty: Path, tmp_path: Path, processes: Any) -> None:
-    """Each of them is killed somewhere between its beginning and a moment after its end, then resumed. How far they came is printed."""
-    def started(path: Path, seed: int) -> Any:
-        child = processes.Process(target=stub.drive, args=(path, seed))
-        child.start()
-        stages.until(path.with_suffix(".begun").exists, "the beginning of a run")
-        return child
-
-    moments, came = random.Random(0), collections.Counter[int]()
-    for name in ("warm", "whole"):  # the first child also waits until the server of the processes has imported everything
-        path = Path(shutil.copy(empty, tmp_path / f"{name}.sqlite"))
-        child = started(path, 0)
-        began = time.monotonic()
-        child.join()
-        outcome_of_call = time.monotonic() - began
-    cases = len(stub.keys(path))
-    assert cases > 10
-    for number in range(STUBS):
-        path = Path(shutil.copy(empty, tmp_path / f"{number}.sqlite"))
-        child = started(path, number)
-        child.join(timeout=moments.uniform(0, 1.1) * outcome_of_call)
-        child.kill()  # which may have ended this very moment
-        child.join()
-        done = len(stub.keys(path))
-        came[done] += 1
-        sound(path)
-        resumed = started(path, number)
-        resumed.join()
-        assert resumed.exitcode == 0
-        sound(path)
-        with Store.open(path, create=False, read_only=True) as store:
-            assert len(store.outcomes(store.run().id)) == cases
-            assert done <= len(store.reused(store.run().id)) <= done + 1, "a kill may fall between a save and its confirmation"
-        for file in (path, path.with_suffix(".confirmed"), path.with_suffix(".begun")):
-            file.unlink(missing_ok=True)
-        shutil.rmtree(path.with_name(path.name + ".artifacts"), ignore_errors=True)
-    print(f"cases that were complete when killed, and how often: {sorted(came.items())}")
-    assert sum(0 < done < cases for done in came.elements()) > STUBS / 4, "most kills fall inside the work"
-
-
 def test_a_full_disk_ends_the_run_and_keeps_what_was_saved(empty: Path) -> None:
     """SQLite is told that the disk holds a few pages more, in the middle of the run; then there is room again."""
     def full(case: Case) -> None:
@@ -259,29 +218,3 @@ def complete(url: str, runs: int) -> None:
         for run in store.runs():
             assert len({o.case.key for o in store.outcomes(run.id)}) == 12
             assert all(o.ok and store.artifacts.read(o.artifacts["tokens.bin"]) == stub.artifact(o.case) for o in store.outcomes(run.id))
-
-
-def test_sixteen_writers_on_postgresql(tmp_path: Path, processes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from store import store_server as server
-
-    if why := server.missing():
-        pytest.skip(why)
-    monkeypatch.chdir(tmp_path)
-    with server.server() as url:
-        Store.open(url, artifacts=tmp_path / "artifacts").close()  # which remembers them
-        writers = [processes.Process(target=write, args=(url, tmp_path, seed)) for seed in range(16)]
-        for writer in writers:
-            writer.start()
-        for writer in writers:
-            writer.join()
-        assert [w.exitcode for w in writers] == [0] * 16
-        complete(url, 16)
-        with Store.open(url) as store:
-            assert store.counts()["case"] == 12
-            assert store.counts()["membership"] == 16 * 12
-
-
-def write(url: str, folder: Path, seed: int) -> None:
-    os.chdir(folder)
-    with Store.open(url) as store:
-        PlanRunner(stub.tiny_plan(), store, stub.Stub(0.004, seed)).measure()

@@ -103,13 +103,6 @@ def test_merging_from_a_file_and_pruning(server_store: Store, tmp_path: Path) ->
     assert server_store.counts()["sample"] == 0
 
 
-def test_a_server_that_is_not_there_is_named_without_its_password(url: str, tmp_path: Path) -> None:
-    gone = url.replace("tester@", "tester:hunter2hunter2@").replace("host=/", "host=/nowhere/")
-    with pytest.raises(BadStore) as caught:
-        Store.open(gone, artifacts=tmp_path)
-    assert "hunter2" not in str(caught.value)
-
-
 def test_a_read_only_store_refuses_to_write(server_store: Store, url: str, tmp_path: Path) -> None:
     begin(server_store)
     with Store.open(url, read_only=True, artifacts=tmp_path) as reader:

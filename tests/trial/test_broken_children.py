@@ -79,17 +79,11 @@ def ended(measurement: Any, clock: Any = 0.0) -> bytes:
 
 FAILED = failed(Status.ERROR, "of itself").to_json()
 NONSENSE = {
-    "a line": b"{'start': 1}\n", "half a line": b'{"done": 0, "outc', "no UTF-8": b"\xff\xfe\xfd" * 9,
-    "a mark alone, then garbage": frames.MARK * 8, "a wrong length": tampered(DONE, 7), "a wrong checksum": tampered(DONE, 9),
-    "a wrong byte": tampered(DONE, 40), "an endless length": frames.HEAD.pack(frames.MARK, 2**32 - 1, 0),
-    "framed garbage": raw(b"\xff\xfe"), "a framed list": raw(b"[]"), "NaN": raw(b'{"done": NaN}'), "deep": raw(b"[" * 100_000),
-    "no measurement": DONE, "a measurement that is a list": ended([]), "no log": ended({**FAILED, "log": ""}),
-    "an unknown status": ended({**FAILED, "status": "fine"}), "values of a failure": ended({**FAILED, "samples": {"latency": [1.0]}}),
-    "an unknown metric": ended({**FAILED, "status": "ok", "samples": {"speed": [1.0]}}),
-    "an artifact that is no base64": ended({**FAILED, "artifacts": {"a": "\u00ff"}}),
+    "a line": b"{'start': 1}\n", "a wrong byte": tampered(DONE, 40), "an endless length": frames.HEAD.pack(frames.MARK, 2**32 - 1, 0),
+    "a framed list": raw(b"[]"), "NaN": raw(b'{"done": NaN}'), "deep": raw(b"[" * 100_000), "no measurement": DONE,
+    "no log": ended({**FAILED, "log": ""}), "an unknown metric": ended({**FAILED, "status": "ok", "samples": {"speed": [1.0]}}),
     "an artifact elsewhere": ended({**FAILED, "artifacts": {"../a": ""}}), "no clock": ended(FAILED, clock=None),
-    "samples that are not finite": ended({**FAILED, "status": "ok", "samples": {"latency": [None]}, "judgement": "none"}),
-    "a case that was not asked for": frames.framed({"start": 5}), "the next case first": frames.framed({"done": 1}),
+    "the next case first": frames.framed({"done": 1}),
 }  # fmt: skip
 
 
