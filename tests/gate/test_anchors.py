@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 from gate_examples import case, ok
+from pydantic import ValidationError
 
-from cachemark.core.errors import BadBaseline, BadPlan
+from cachemark.core.errors import BadBaseline
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Sampling
 from cachemark.gate import anchors
 from cachemark.gate.anchors import FAILED, NOT_MEASURED, PASSED, Anchor, ReachedAnchor, judge, load, not_reproduced, save
+from cachemark.plans.schema import AnchorTable
 
 WEIGHTS = "a" * 64 + "/" + "b" * 64
 METRIC = "fid_adm_50k"
@@ -139,13 +141,11 @@ def test_shipped_anchors_are_of_the_full_cache_on_fifty_thousand_images() -> Non
 
 
 @pytest.mark.parametrize(("change", "words"), [
-    ({"tolerance": 0}, "tolerance: .* greater than 0"), ({"expected": float("inf")}, "expected: .* finite"),
-    ({"expected": "1.78"}, "expected: .* valid number, in .*'1.78'"), ({"expected": True}, "expected: .* valid number"),
-    ({"source": ""}, "source: .* at least 1 character"), ({"metric": 3}, "metric: .* valid string"),
-    ({"expcted": 1.0}, "expcted: unexpected keyword.*It needs metric"), ({"expected": 10**400}, "expected: .* valid number"),
+    ({"tolerance": 0}, "tolerance"), ({"expected": float("inf")}, "expected"), ({"expected": "1.78"}, "expected"),
+    ({"expected": True}, "expected"), ({"source": ""}, "source"), ({"metric": 3}, "metric"), ({"expcted": 1.0}, "expcted"),
+    ({"expected": 10**400}, "expected"),
 ])  # fmt: skip
 def test_a_table_that_is_no_anchor_is_refused(change: dict[str, Any], words: str) -> None:
-    assert Anchor.from_table("mar-l", TABLE) == dataclasses.replace(ANCHOR, sampling={})
-    assert Anchor.from_table("mar-l", {**TABLE, "expected": 2}).expected == 2.0
-    with pytest.raises(BadPlan, match=words):
-        Anchor.from_table("mar-l", {**TABLE, **change})
+    assert AnchorTable.model_validate({**TABLE, "expected": 2}).expected == 2.0
+    with pytest.raises(ValidationError, match=words):
+        AnchorTable.model_validate({**TABLE, **change})

@@ -124,7 +124,7 @@ def verify_weights(model: str, as_json: bool, **files: Any) -> None:
     from ..workflows.verify import verify
 
     def line(row: Verified) -> str:
-        return (f"{row.key}  {row.path}  {row.covered}, {', '.join(row.dtypes)}, {row.nbytes} bytes; {len(row.passed)} other names "
+        return (f"{row.key}  {row.path}  {row.tensors} tensors, {', '.join(row.dtypes)}, {row.nbytes} bytes; {len(row.passed)} other names "
                 f"ignored; SHA-256 {row.sha256} ({row.published})")
 
     echo_rows(verify(model, **files), as_json, line, "No weights.")

@@ -18,10 +18,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as validated
 
-from ..core.errors import BadBaseline, BadPlan
+from ..core.errors import BadBaseline
 from ..core.result import Outcome
 from ..core.spec import FULL
 from .baselines import file_in, read, write
@@ -42,16 +42,6 @@ class Anchor:
     tolerance: Annotated[float, Field(gt=0)]
     source: Annotated[str, Field(min_length=1)]
     sampling: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def from_table(cls, model: str, table: Mapping[str, Any], sampling: Mapping[str, Any] | None = None) -> Anchor:
-        """Read the table ``[anchor]`` of a plan. Raises BadPlan for an unknown key or a bad value."""
-        try:
-            return cls(model, sampling=sampling or {}, **table)
-        except ValidationError as error:
-            fault = error.errors()[0]
-            raise BadPlan(f"[anchor] of {model}: {fault['loc'][0]}: {fault['msg'].lower()}, in {dict(table)!r:.200}.",
-                          remedy="It needs metric and source, both texts, and expected and tolerance, both finite numbers.") from None
 
 
 @dataclass(frozen=True)
@@ -164,7 +154,7 @@ def shipped() -> Mapping[str, Anchor]:
     """Return the anchors of the shipped plans, by model."""
     folder = resources.files("cachemark") / "data" / "plans"
     tables = (tomllib.loads(file.read_text(encoding="utf-8")) for file in folder.iterdir() if file.name.endswith(".toml"))
-    anchors = (Anchor.from_table(plan["cells"][0]["model"], plan["anchor"]) for plan in tables if "anchor" in plan)
+    anchors = (Anchor(plan["cells"][0]["model"], **plan["anchor"]) for plan in tables if "anchor" in plan)
     return {anchor.model: anchor for anchor in sorted(anchors, key=lambda a: a.model)}
 
 

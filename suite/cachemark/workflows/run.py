@@ -145,7 +145,7 @@ def _anchored(plan: Plan, store: Store, run_id: int) -> list[str]:
         return []
     lines, table = [], plan.anchor.model_dump()
     for full in (outcome for outcome in store.outcomes(run_id) if outcome.case.role == "baseline"):
-        anchor = anchors.Anchor.from_table(full.case.model, table, asdict(MODELS.get(full.case.model).presets["paper"]))
+        anchor = anchors.Anchor(full.case.model, **table, sampling=asdict(MODELS.get(full.case.model).presets["paper"]))
         verdict = anchors.judge(anchor, full)
         lines.append(f"Anchor of {anchor.model}: {verdict.state}. {verdict.reason}")
         if verdict.passed:

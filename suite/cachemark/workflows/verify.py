@@ -29,10 +29,6 @@ class Verified:
     sha256: str
     published: str
 
-    @property
-    def covered(self) -> str:
-        return f"{self.tensors} of {self.tensors} tensors"
-
 
 def verify(model: str, *, weights: str = "", decoder_weights: str = "", folder: str | Path = FOLDER) -> list[Verified]:
     """Check the weights of a model: name, shape and dtype of every tensor, image size, and known SHA-256.
