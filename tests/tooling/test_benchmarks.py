@@ -1,0 +1,46 @@
+"""The benchmarks of this repository run as CONTRIBUTING.md describes: one by asv, and one by pytest-benchmark into a store."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from cachemark.cli import main
+
+ROOT = Path(__file__).parents[2]
+PIECE = "lazymar selection"
+
+
+def test_asv_measures_a_piece_and_publishes_it(tmp_path: Path) -> None:
+    config = json.loads((ROOT / "asv.conf.json").read_text())
+    folders = {"repo": str(ROOT), "benchmark_dir": str(ROOT / config["benchmark_dir"]), "branches": ["HEAD"],
+               "results_dir": str(tmp_path / "results"), "html_dir": str(tmp_path / "html")}
+    (tmp_path / "asv.conf.json").write_text(json.dumps(config | folders))
+    commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    environment = os.environ | {"HOME": str(tmp_path)}
+    for arguments in (["machine", "--yes"], ["run", "--quick", "--bench", PIECE, "--set-commit-hash", commit], ["publish"]):
+        command = [sys.executable, "-m", "asv", *arguments]
+        subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=240)
+    [results] = (tmp_path / "results").glob(f"*/{commit[:8]}-*.json")
+    stored = json.loads(results.read_text())
+    [row] = stored["results"].values()
+    values = dict(zip(row[1][0], row[0], strict=True))
+    assert 0 < values[repr(PIECE)] < 10, "one call of a piece takes less than ten seconds"
+    assert (tmp_path / "html" / "index.html").exists()
+
+
+def test_a_micro_benchmark_is_stored_and_exported(tmp_path: Path) -> None:
+    micro, store = tmp_path / "micro.json", f"sqlite:///{tmp_path / 'results.sqlite'}"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", ROOT / "benchmarks" / "test_pieces.py", "-k", "selection",
+               "--benchmark-json", micro, "--benchmark-max-time", "0.1"]
+    subprocess.run(command, check=True, capture_output=True, timeout=240)
+    for arguments in (["ingest", "pytest-benchmark", str(micro)], ["export", "csv", str(tmp_path / "metrics.csv")]):
+        result = CliRunner().invoke(main, [*arguments, "--store", store])
+        assert result.exit_code == 0, result.output
+    rows = (tmp_path / "metrics.csv").read_text().splitlines()
+    assert any("test_selection" in row and "latency" in row for row in rows)
