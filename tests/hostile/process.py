@@ -1,7 +1,7 @@
 """A process that has imported the command line once, and is copied for each attack.
 
 A copy has its own memory, folder, variables and exit code, at a hundredth of the cost of a new interpreter. An attack that exceeds its CPU
-or wall time is killed, which is a fault.
+or wall time is killed, which is a fault. The process itself is a copy of the one of :mod:`support.fork_server`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ MEMORY = 8 * 2**30  # bytes of data: an attack that needs more fails alone
 IMPORTED = [f"cachemark.{name}" for name in (
     "cli", *(f"workflows.{task}" for task in ("run", "check", "report", "export", "db", "roofline", "compare", "bisect")))]
 TESTS = Path(__file__).parents[1]
+HOST = f"import sys; sys.path.insert(0, {str(TESTS)!r}); from hostile.process import serve; serve()"
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 CHANGES = {"os.mkdir": 1, "os.remove": 1, "os.rename": 2, "os.rmdir": 1, "os.link": 2, "os.symlink": 2, "os.truncate": 1, "os.chmod": 1}
 ANYWHERE = ("/dev/", "/proc/self/")  # where no file stays
@@ -38,13 +39,9 @@ ANYWHERE = ("/dev/", "/proc/self/")  # where no file stays
 class CopiedCommandLine:
     """The command line, imported once. Use as a context manager."""
 
-    def __init__(self) -> None:
-        paths = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH", ""))))
-        self.environment = {**os.environ, **fork_server.ONE_THREAD, "PYTHONPATH": paths}
-
     def __enter__(self) -> CopiedCommandLine:
-        self._host = subprocess.Popen([sys.executable, "-P", "-m", "hostile.process"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                      text=True, env=self.environment)
+        fork_server.CODE.add(HOST)
+        self._host = subprocess.Popen([sys.executable, "-P", "-c", HOST], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -54,7 +51,7 @@ class CopiedCommandLine:
         """Run ``cachemark`` with these arguments in the folder ``here`` of a ground, in a copy or in a new ``process``."""
         assert self._host.stdin is not None
         assert self._host.stdout is not None
-        own = {"PATH": self.environment["PATH"], "PYTHONPATH": self.environment["PYTHONPATH"], "LANG": "C.UTF-8",
+        own = {"PATH": os.environ["PATH"], "PYTHONPATH": os.environ.get("PYTHONPATH", ""), "LANG": "C.UTF-8",
                "HOME": str(ground / "home"), "TMPDIR": str(ground / "tmp"), "CACHEMARK_LEASES": str(ground / "leases"),
                "PYTHONDONTWRITEBYTECODE": "1", **fork_server.ONE_THREAD, **({} if process else {DONE: os.devnull})}
         files = {name: str(ground.with_name(f"{ground.name}.{name}")) for name in ("stdout", "stderr", "outside")}
@@ -69,13 +66,14 @@ class CopiedCommandLine:
 # -- the host ---------------------------------------------------------------------------------------------------------
 def serve() -> None:
     """Run each order of standard input in a copy, and answer with its exit code; null if it was killed."""
-    for name in (*fork_server.PRELOADED, *IMPORTED):
+    for name in IMPORTED:
         importlib.import_module(name)
     while order := sys.stdin.readline():
         if not (copy := os.fork()):
             _run(json.loads(order))
         sys.stdout.write(json.dumps(_wait(copy)) + "\n")
         sys.stdout.flush()
+    os._exit(0)
 
 
 def _wait(copy: int) -> int | None:
@@ -146,6 +144,3 @@ def _watch(ground: Path, report: int) -> Any:
 
     return hook
 
-
-if __name__ == "__main__":
-    serve()
