@@ -136,7 +136,7 @@ def test_a_metric_has_the_images_of_its_kind_and_each_is_detected_once(monkeypat
 # -- questions -----------------------------------------------------------------------------------------------------------
 def questions(*needs: tuple[int, ...]) -> tuple[Question, ...]:
     """Return questions 1, 2, … that depend on these."""
-    return tuple(Question(number, f"{number}?", "entity", each) for number, each in enumerate(needs, 1))
+    return tuple(Question(number, f"{number}?", each) for number, each in enumerate(needs, 1))
 
 
 @pytest.mark.parametrize(("needs", "answers", "share"), [

@@ -133,9 +133,7 @@ UNFIT: dict[str, tuple[Any, tuple[str, ...]]] = {  # what is saved, and what the
     "prefix": ({f"module.{name}": t for name, t in weights().items()}, ("start with 'module.': save it without that prefix",)),
     "another model": ({"conv.weight": torch.zeros(2)}, ("8 of 8 tensors missing", "Use the weights file of this model")),
     "a list": ([torch.zeros(2)], ("no tensors by name",)),
-    "numbers": ({"steps": 3}, ("no tensors by name",)),
     "no weights": ({"model": "GPT-B", "ema": {"a": torch.zeros(2)}}, ("no tensors by name",)),
-    "no tensors": ({"model": {}}, ("no tensors by name",)),
     "an object": ({"model": weights(), "out": pathlib.PurePosixPath("x")}, ("pathlib.",)),
 }
 

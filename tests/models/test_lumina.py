@@ -38,14 +38,6 @@ def generate(model: Lumina, method: Method | None = None) -> Tensor:
     return model.generate(torch.tensor([0, 1]), [3, 4], method or Full(), GUIDED, Memory())
 
 
-def test_each_line_ends_in_its_token_and_holds_codes_before_it() -> None:
-    lines = generate(tiny()).unflatten(1, (4, 7))
-    assert (lines[:, :, -1] == IDS.line_end).all()
-    codes = lines[:, :, :-1]
-    assert ((codes >= IDS.first) & (codes < IDS.first + IDS.codes)).all()
-    assert len(codes.unique()) > 10
-
-
 def test_evicting_by_line_counts_the_end_of_a_line() -> None:
     """LineAR's budgets of Table 4 are multiples of 49."""
     entry: ModelEntry = MODELS.get("lumina-mgpt-7b-768")

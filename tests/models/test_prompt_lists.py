@@ -73,9 +73,9 @@ def test_dpg_has_a_prompt_in_each_file_and_its_questions_beside_them(tmp_path: P
     (tmp_path / "dpg_bench.csv").write_text("\n".join([HEAD, *rows]))
     listed = prompt_list(str(tmp_path / "" if inner else folder))
     assert (listed.kind, listed.texts) == ("dpg", ("prompt 2", "prompt 10", "prompt partiprompts3"))
-    assert listed.questions == ((Question(2, "Is it red?", "attribute", (1,)),),
-                               (Question(1, "Is it a photo?", "global", ()), Question(2, "Is there text?", "other", (1,))),
-                               (Question(1, "Is there a cat?", "entity", ()),))
+    assert listed.questions == ((Question(2, "Is it red?", (1,)),),
+                               (Question(1, "Is it a photo?", ()), Question(2, "Is there text?", (1,))),
+                               (Question(1, "Is there a cat?", ()),))
     (tmp_path / "dpg_bench.csv").unlink()
     assert prompt_list(str(folder)).questions == () or inner == ""
 

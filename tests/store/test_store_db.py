@@ -189,11 +189,6 @@ def test_damaged_and_missing_artifacts_are_told_apart_and_mended(store: Store) -
         store.artifacts.read(name)
 
 
-def test_unusual_extension_is_our_own_mistake(store: Store) -> None:
-    with pytest.raises(ValueError, match="unusual extension"):
-        store.save(begin(store), ok(1), {"grid.p?g": b"png"})
-
-
 # baselines and verdicts
 
 def test_verdicts_replace_those_of_the_same_baseline(store: Store) -> None:

@@ -250,11 +250,6 @@ def test_samples_need_not_fill_batches(batch: int, samples: int, folder: Path) -
     assert found["full"][0].samples["kl"] == [0.0] * samples
 
 
-def test_a_sample_is_the_same_in_any_batch(folder: Path) -> None:
-    hashes = {run_all(planned(folder, '"streaming"', batch=batch)[3:])["streaming 1/2"][0].output_hash for batch in (1, 2, 4)}
-    assert len(hashes) == 1
-
-
 def test_log_probabilities_that_are_not_kept_are_computed_again(folder: Path, results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benches, "KEPT_BYTES", 0)
     again = run_all(planned(folder, '"streaming"'))

@@ -197,13 +197,6 @@ def test_shares_together_make_every_part_once(folder: Path, tmp_path: Path) -> N
     assert set(counter.seeds) == set(range(examples.SAMPLES))
 
 
-def test_each_batch_is_a_sign_of_life(folder: Path) -> None:
-    case, signs = of_role(planned(folder), "baseline"), list[int]()
-    run_case(case, Bench.load(case, signs.append))
-    judged = 3 * examples.SAMPLES // examples.BATCH  # the reference's tokens and images, then its own forced
-    assert len(signs) == judged + 3 + 3 + 1 + examples.REPEATS + 1, "parts of 10, 10 and 4 images in batches of 4, the timed ones, bytes"
-
-
 def test_whatever_is_judged_has_the_hash_of_its_images(folder: Path) -> None:
     cases = [p for p in planned(folder, "") if p.case.role in ("baseline", "other_seeds", "candidate")]
     bench = Bench.load(cases[0])

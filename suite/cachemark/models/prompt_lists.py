@@ -38,7 +38,7 @@ TAGS = ("single_object", "two_object", "counting", "colors", "position", "color_
 COLOURS = ("red", "orange", "yellow", "green", "blue", "purple", "pink", "brown", "black", "white")  # GenEval's
 RELATIONS = ("left of", "right of", "above", "below")  # GenEval's
 QUESTIONS = "dpg_bench.csv"
-COLUMNS = ("item_id", "proposition_id", "dependency", "tuple", "question_natural_language")  # of it, those that are read
+COLUMNS = ("item_id", "proposition_id", "dependency", "question_natural_language")  # of it, those that are read
 REMEDY = "Fix it, or fetch it again."
 
 
@@ -51,7 +51,6 @@ class Question:
 
     number: int
     text: str
-    category: str
     needs: tuple[int, ...]
 
 
@@ -187,8 +186,7 @@ def _asked(table: Path) -> dict[str, tuple[Question, ...]]:
             raise BadPlan(f"{place} has the proposition {shown(numbers[0])} that depends on {shown(row['dependency'])}; whole numbers are "
                           "expected.", remedy=REMEDY)
         own, *needs = map(int, numbers)
-        category = row["tuple"].partition("(")[0].partition("-")[0].strip()
-        question = Question(own, row["question_natural_language"].strip(), category, tuple(need for need in needs if need))
+        question = Question(own, row["question_natural_language"].strip(), tuple(need for need in needs if need))
         by_item.setdefault(row["item_id"].strip(), {})[own] = question
     return {item: tuple(questions.values()) for item, questions in by_item.items()}
 

@@ -52,7 +52,7 @@ class Ray:
         self, groups: Groups, request: TrialRequest, started: Started, admit: Admit = always, advanced: Advanced = unheard
     ) -> Iterator[Finished]:
         """Yield every case once, without progress. A task whose worker dies ends its cases as errors."""
-        task, code = self._task(trial, request.threads), {file: packed(file) for file in request.plugins}
+        task, code = self._task(trials, request.threads), {file: packed(file) for file in request.plugins}
         waiting: dict[Any, list[Planned]] = {}
         remaining = [list(group) for group in groups]
         while remaining or waiting:
@@ -66,7 +66,7 @@ class Ray:
                     else:
                         group.append(planned)
                 if group:
-                    waiting[task.remote(group, request, code)] = group
+                    waiting[task.remote([(group, request)], code)] = group
                     started(group[0])
             if waiting:
                 (done, *_), _ = self.ray.wait(list(waiting), num_returns=1)
@@ -81,7 +81,7 @@ class Ray:
         """Run every group once, all in one task and so on one device."""
         threads = max(request.threads for _, request in parts)
         code = {file: packed(file) for _, request in parts for file in request.plugins}
-        done = self._task(trials_in_turn, threads).remote([(list(group), request) for group, request in parts], code)
+        done = self._task(trials, threads).remote([(list(group), request) for group, request in parts], code, in_turn=True)
         results = iter(list(self._received(done, [planned for group, _ in parts for planned in group])))
         return [[next(results) for _ in group] for group, _ in parts]
 
@@ -103,21 +103,17 @@ class Ray:
         yield from (unmeasured(planned_of[each.outcome.case.key], Status.ERROR, log) for each in finished)
 
 
-def trial(group: list[Planned], request: TrialRequest, code: Packed) -> tuple[str, str, list[Finished]]:
-    """Run a group of cases on a worker. Return its numerics' fingerprint, its name and the results."""
-    with _workplace(group[0].case.device_class, request.threads, code) as (places, files):
-        finished = list(places.run([group], replace(request, plugins=files, node=platform.node()), lambda planned: None))
-        return places.environment(group[0].case.device_class, request.threads).fingerprint, platform.node(), finished
+def trials(parts: list[Part], code: Packed, *, in_turn: bool = False) -> tuple[str, str, list[Finished]]:
+    """Run groups of cases on a worker's device. Return its numerics' fingerprint, its name and the results.
 
-
-def trials_in_turn(parts: list[Part], code: Packed) -> tuple[str, str, list[Finished]]:
-    """Run groups of cases on a worker's device one after the other. Return the same as :func:`trial`."""
+    ``in_turn``: as :meth:`Executor.in_turn` does, each group once."""
     device, threads = parts[0][0][0].case.device_class, max(request.threads for _, request in parts)
     for folder in {request.code for _, request in parts if request.code}:
         if not Path(folder, "cachemark").is_dir():
             raise Infrastructure(f"{platform.node()} does not see {folder}.", remedy="Compare commits on a file system that workers share.")
     with _workplace(device, threads, code) as (places, files):
-        results = places.in_turn([(group, replace(request, plugins=files, node=platform.node())) for group, request in parts])
+        here = [(group, replace(request, plugins=files, node=platform.node())) for group, request in parts]
+        results = places.in_turn(here) if in_turn else [places.run([group], request, lambda planned: None) for group, request in here]
         return places.environment(device, threads).fingerprint, platform.node(), [finished for group in results for finished in group]
 
 
