@@ -14,6 +14,7 @@ import pytest
 from cachemark.core import seeds
 from cachemark.core.errors import BadPlan, CachemarkError, NothingMeasured, UnknownName, Unsupported
 from cachemark.core.result import Outcome, Status
+from cachemark.gate.comparison import PairOfOutcomes
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import FIRST, Planned, expand
 from cachemark.plans.schema import Plan
@@ -23,7 +24,7 @@ from cachemark.trial.executors.local import Local
 from cachemark.trial.request import Task, TrialRequest
 from cachemark.trial.supervisor import Finished
 from cachemark.workflows import pairs
-from cachemark.workflows.pairs import Pair, PairRunner, Side, configs_of, image_side, orders, sides_of
+from cachemark.workflows.pairs import PairRunner, Side, configs_of, image_side, orders, sides_of
 from support.measuring import run_side, see_side
 from support.stages import Stage
 
@@ -103,7 +104,7 @@ def test_what_the_machine_spoilt_is_measured_again_and_nothing_else(
         return Outcome(planned.case, status, log="too hot") if bad else Outcome(planned.case, Status.OK, {"latency": [1.0]}, "a side")
 
     monkeypatch.setattr(sys.modules[__name__], "answer", spoilt)
-    measured: list[Pair] = []
+    measured: list[PairOfOutcomes] = []
     found = {c.config: c for c in PairRunner(*sides(configs), on_pair=measured.append).round(list(configs))}
     assert [found[name].redone for name in configs] == [0, redone]
     assert found["tiny-llamagen window 1/4"].ok is (times <= pairs.REDOS)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cachemark.core.result import Environment
-from cachemark.gate.incidents import MOST_COMMITS, Incident, IncidentNight
+from cachemark.gate.incidents import Incident, IncidentNight, described
 from cachemark.gate.judgement import RunJudgement
 from cachemark.plans.schema import Plan, load
 from cachemark.store.db import Store
@@ -51,7 +51,7 @@ def test_the_range_begins_at_the_last_night_without_it(repository: tuple[Path, l
     assert found is not None
     assert (found.good, found.bad) == (made[3][:12], made[5][:12])
     assert [line.partition(" ")[2] for line in found.commits] == ["Change number 5", "Change number 4"]
-    assert found.range == f"after {made[3][:12]}, up to {made[5][:12]} (2 commits)"
+    assert f"its cause came after {made[3][:12]}, up to {made[5][:12]} (2 commits); new" in described(INCIDENT, "demo", (), found)[2]
 
 
 def test_of_many_commits_the_newest_are_shown_and_the_others_counted(repository: tuple[Path, list[str]]) -> None:
@@ -59,8 +59,8 @@ def test_of_many_commits_the_newest_are_shown_and_the_others_counted(repository:
     found = suspects(replace(INCIDENT, since=""), nights([made[0], made[11]]), root)
     assert found is not None
     assert len(found.commits) == 11
-    assert len(found.newest) == MOST_COMMITS + 1
-    assert found.newest[-1] == "and 3 more"
+    assert [line for line in described(INCIDENT, "demo", (), found) if "Change number" in line][-1] == f"    {found.commits[7]}"
+    assert "    and 3 more" in described(INCIDENT, "demo", (), found)
     unknown = suspects(INCIDENT, nights(["--output=x", "0" * 40, "b" * 40]), root)
     assert unknown is not None
     assert unknown.commits == (), "commits of another repository have a range and no subjects"

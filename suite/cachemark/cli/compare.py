@@ -14,8 +14,8 @@ from ..core.wording import count
 from .options import MOST_SECONDS, Finite, coverage_option, echo_json, json_option, machine_options, pair_options, say, store_option
 
 if TYPE_CHECKING:
+    from ..gate.comparison import PairOfOutcomes
     from ..store.rows import Verdict
-    from ..workflows.pairs import Pair
 
 LEAST, MOST = 5, 2_000  # seeds at which images are compared: fewer cannot be tested, and all their images are in memory at once
 
@@ -68,7 +68,7 @@ def compare(delta: float | None, minutes: float | None, aa: bool, min_coverage: 
     sys.exit(result.exit_code)
 
 
-def _print_pair(pair: Pair, what: str) -> None:
+def _print_pair(pair: PairOfOutcomes, what: str) -> None:
     """Print a measured pair on standard error."""
     statuses = "" if pair.ok else f": {pair.before.status}, {pair.after.status}"
     say(f"[{pair.number}] {pair.config}{', images' if what == 'images' else ''}{statuses}", err=True)

@@ -33,11 +33,16 @@ SAME, OTHER_METHODS, OTHER_NUMERICS = "same", "methods", "numerics"
 
 @dataclass(frozen=True)
 class PairOfOutcomes:
-    """The results of both sides of a configuration in one pair."""
+    """The results of both sides of a configuration in one pair.
+
+    ``swapped``: the second side ran first; ``redone``: number of repetitions."""
 
     config: str
     before: Outcome
     after: Outcome
+    number: int = 1
+    swapped: bool = False
+    redone: int = 0
 
     @property
     def ok(self) -> bool:

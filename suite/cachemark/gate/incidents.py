@@ -306,18 +306,6 @@ class Suspects:
     bad: str
     commits: tuple[str, ...] = ()
 
-    @property
-    def range(self) -> str:
-        """The range in words."""
-        many = f" ({count(len(self.commits), 'commit')})" if self.commits else ""
-        return f"after {self.good}, up to {self.bad}{many}"
-
-    @property
-    def newest(self) -> list[str]:
-        """One line for each of the newest commits, and the number of others."""
-        more = [f"and {len(self.commits) - MOST_COMMITS} more"] if len(self.commits) > MOST_COMMITS else []
-        return [*self.commits[:MOST_COMMITS], *more]
-
 
 def described(incident: Incident, plan: str, sides: Sequence[str] = (), suspects: Suspects | None = None, note: str = "") -> list[str]:
     """Return lines with the cause, cost, onset and owner of an incident, and the commands to investigate it.
@@ -333,9 +321,11 @@ def described(incident: Incident, plan: str, sides: Sequence[str] = (), suspects
     other_metrics = [name for name in incident.metrics if name != incident.metric]
     also = f" (and {', '.join(other_metrics)})" if other_metrics else ""
     verb = "is worse" if is_metric(incident.metric) else "has changed"
-    again, find = ["cachemark", "run", plan, "--fresh"], list[str]()
+    again, find, commits = ["cachemark", "run", plan, "--fresh"], list[str](), list[str]()
     if suspects:
-        since += f"; its cause came {suspects.range}"
+        many = len(suspects.commits)
+        commits = [*suspects.commits[:MOST_COMMITS], *([f"and {many - MOST_COMMITS} more"] if many > MOST_COMMITS else [])]
+        since += f"; its cause came after {suspects.good}, up to {suspects.bad}" + (f" ({count(many, 'commit')})" if many else "")
         sides = sides or ("--commits", suspects.good, suspects.bad)
         find = ["cachemark", "bisect", config, "--plan", plan, "--good", suspects.good, "--bad", suspects.bad]
     if sides:
@@ -344,7 +334,7 @@ def described(incident: Incident, plan: str, sides: Sequence[str] = (), suspects
         f"{incident.key or 'incident'}: {incident.metric}{also} {verb}: {cause}, {configs}.",
         f"  how much: {change}{incident.reason}".rstrip(),
         f"  since: {since}; {incident.state}",
-        *(f"    {commit}" for commit in (suspects.newest if suspects else ())),
+        *(f"    {commit}" for commit in commits),
         f"  owner: {owner}{f' ({incident.link})' if incident.link else ''}",
         *([f"  find: {shlex.join(find)}{note}"] if find else []),
         f"  again: {shlex.join(again)}{note}",

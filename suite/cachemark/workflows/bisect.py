@@ -10,7 +10,7 @@ from ..core.errors import BadPlan, Unsupported
 from ..core.units import PEAK, TIME, is_metric, metric
 from ..core.verdicts import CHANGED, EQUIVALENT, INCONCLUSIVE, REGRESSED
 from ..gate.baseline_check import HASHES
-from ..gate.comparison import measure_until_decided, verdicts
+from ..gate.comparison import PairOfOutcomes, measure_until_decided, verdicts
 from ..gate.nights import FLOOR
 from ..plans.expand import Planned
 from ..plans.schema import Plan, prepare
@@ -19,7 +19,7 @@ from ..store.rows import Verdict
 from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
 from .git import BAD, GOOD, SKIP, checkouts, code_of, repository_of, search
-from .pairs import IMAGES, Pair, PairRunner, Side, configs_of
+from .pairs import IMAGES, PairRunner, Side, configs_of
 from .session import Machine
 
 OnRow = Callable[[str, Verdict], None]  # called with a commit and each row about it
@@ -29,7 +29,7 @@ OnRow = Callable[[str, Verdict], None]  # called with a commit and each row abou
 class BisectResult:
     """The first bad commit of a case, its effect in words, and the number of pairs measured.
 
-    ``commit`` is empty where the ends do not differ, or where skipped commits leave several, which ``left`` names.
+    ``commit`` is empty where the ends do not differ, or where skipped commits leave several, which ``candidates`` names.
     """
 
     case: str
@@ -73,8 +73,8 @@ class _Hunt:
     delta: float
     executor: Executor
     on_row: OnRow | None
-    pairs: list[Pair] = field(default_factory=list)
-    rows: list[tuple[str, Verdict]] = field(default_factory=list)
+    pairs: list[PairOfOutcomes] = field(default_factory=list)
+    rows: dict[str, Sequence[Verdict]] = field(default_factory=dict)
 
     def run(self, repository: Path, good: str, bad: str, new: Path) -> BisectResult:
         rule, code = Rule(self.delta, 1), code_of(new, bad)
@@ -88,7 +88,7 @@ class _Hunt:
         half = abs((culprit.change or 1) - 1) / 2
         rule = Rule(min(max(self.delta, half), 0.9) if culprit.metric == TIME else 0.9, 1)
         commit, candidates = search(repository, good, bad, lambda folder, commit: self._answer(culprit, folder, commit, rule))
-        last_row = next((row for tried, row in reversed(self.rows) if tried == commit and row.metric == culprit.metric), culprit)
+        last_row = next((row for row in self.rows.get(commit, ()) if row.metric == culprit.metric), culprit)
         effect = f"{last_row.metric}: {last_row.reason or last_row.verdict}"
         return BisectResult(self.name, commit, candidates, effect, len(self.pairs))
 
@@ -99,7 +99,7 @@ class _Hunt:
         runner = PairRunner(before, after, self.executor, on_pair=self.pairs.append)
         go_on = (lambda: not any(pair.ok for pair in self.pairs[so_far:])) if once else (lambda: True)
         rows = verdicts(measure_until_decided(configs, runner.round, rule, go_on), rule)
-        self.rows += [(commit, row) for row in rows]
+        self.rows[commit] = rows
         for row in rows:
             if self.on_row is not None:
                 self.on_row(commit, row)

@@ -27,6 +27,7 @@ from ..gate.comparison import (
     SAME,
     SAME_TOKENS,
     ConfigPairs,
+    PairOfOutcomes,
     Tally,
     measure_until_decided,
     other_tokens,
@@ -44,10 +45,10 @@ from ..store.rows import COMPARISON, Verdict
 from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
 from .git import checkouts, code_of, repository_of
-from .pairs import IMAGES, Configs, MakeSide, Pair, PairRunner, Side, configs_of, image_side, sides_of, timed_side
+from .pairs import IMAGES, Configs, MakeSide, PairRunner, Side, configs_of, image_side, sides_of, timed_side
 from .session import DEFAULT_STORE, Machine
 
-OnPair = Callable[[Pair, str], None]  # called with each pair and with what was measured of it: ``times`` or ``images``
+OnPair = Callable[[PairOfOutcomes, str], None]  # called with each pair and with what was measured of it: ``times`` or ``images``
 
 
 @dataclass(frozen=True)
@@ -219,7 +220,7 @@ class _PairedRun:
         with _equal(before, ledger.equal_configs(configs, turn) if self.terms.aa else []) as (original, other):
             runner, equal = self._runner(before, after, self.terms.seed), self._runner(original, other, self.terms.seed + 1)
 
-            def measure(names: list[str]) -> list[Pair]:
+            def measure(names: list[str]) -> list[PairOfOutcomes]:
                 new_pairs = runner.round([name for name in names if name not in original.configs])
                 for pair in new_pairs:
                     refuse_unfair(pair.before, pair.after, self.where)
@@ -257,7 +258,7 @@ class _PairedRun:
     def _runner(self, before: Side, after: Side, seed: int = 0, what: str = "times") -> PairRunner:
         return PairRunner(before, after, self.executor, seed, lambda pair: self._keep(pair, (before.name, after.name), what))
 
-    def _keep(self, pair: Pair, names: tuple[str, str], what: str) -> None:
+    def _keep(self, pair: PairOfOutcomes, names: tuple[str, str], what: str) -> None:
         """Store both sides of a pair and report it."""
         pair_facts = {"run": self.run_id, "configuration": pair.config, "number": pair.number, "swapped": pair.swapped,
                       "redone": pair.redone, "what": what}

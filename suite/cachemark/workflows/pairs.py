@@ -134,20 +134,6 @@ def measure(sides: Sequence[Side], names: Sequence[str], executor: Executor) -> 
     return outcomes
 
 
-@dataclass(frozen=True)
-class Pair(PairOfOutcomes):
-    """One pair of one configuration. ``swapped``: the second side ran first; ``redone``: number of repetitions."""
-
-    number: int
-    swapped: bool
-    redone: int
-
-    @property
-    def disturbed(self) -> bool:
-        """Return whether the machine, and not one side, invalidated the pair."""
-        return self.before.status in DISTURBED or self.after.status in DISTURBED
-
-
 @dataclass
 class PairRunner:
     """Measures pairs of two sides. Half of the pairs, chosen by ``seed``, run the second side first; ``on_pair`` receives each pair."""
@@ -156,18 +142,19 @@ class PairRunner:
     after: Side
     executor: Executor
     seed: int = 0
-    on_pair: Callable[[Pair], None] | None = None
+    on_pair: Callable[[PairOfOutcomes], None] | None = None
     _counts: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._orders = orders(self.seed)
 
-    def round(self, names: Sequence[str]) -> list[Pair]:
+    def round(self, names: Sequence[str]) -> list[PairOfOutcomes]:
         """Measure one more pair of each of these configurations, again where the machine disturbed it."""
-        pending, done, redone = list(names), list[Pair](), 0
+        pending, done, redone = list(names), list[PairOfOutcomes](), 0
         while pending:
             pairs = self._round(pending, redone)
-            pending = [pair.config for pair in pairs if pair.disturbed and redone < REDOS]
+            disturbed = [pair.config for pair in pairs if any(side.status in DISTURBED for side in pair.sides)]
+            pending = disturbed if redone < REDOS else []
             done += [pair for pair in pairs if pair.config not in pending]
             redone += 1
         for pair in done:
@@ -176,12 +163,12 @@ class PairRunner:
                 self.on_pair(pair)
         return done
 
-    def _round(self, names: list[str], redone: int) -> list[Pair]:
+    def _round(self, names: list[str], redone: int) -> list[PairOfOutcomes]:
         swapped = next(self._orders)
         first, second = (self.after, self.before) if swapped else (self.before, self.after)
         outcomes = measure([first, second], names, self.executor)
         before, after = reversed(outcomes) if swapped else outcomes
-        return [Pair(n, before[n], after[n], self._counts.get(n, 0) + 1, swapped, redone) for n in names]
+        return [PairOfOutcomes(n, before[n], after[n], self._counts.get(n, 0) + 1, swapped, redone) for n in names]
 
 
 def orders(seed: int) -> Iterator[bool]:

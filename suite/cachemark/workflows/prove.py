@@ -13,7 +13,7 @@ import torch
 from ..core.errors import BadPlugin, Infrastructure, Unsupported
 from ..core.units import METRICS, TIME
 from ..core.verdicts import REGRESSED
-from ..gate.comparison import OTHER_METHODS, Tally, measure_until_decided, verdicts
+from ..gate.comparison import OTHER_METHODS, PairOfOutcomes, Tally, measure_until_decided, verdicts
 from ..kit.findings import KitReport, KitResult
 from ..kit.metric_checks import metric_example
 from ..kit.runner import PlannedCheck, method_checks, metric_checks, model_checks
@@ -28,7 +28,7 @@ from ..stats.paired_test import Rule
 from ..store.rows import Verdict
 from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
-from .pairs import Pair, PairRunner, Side, configs_of, measure
+from .pairs import PairRunner, Side, configs_of, measure
 from .session import Machine
 
 OnCheck = Callable[[str, KitResult], None]
@@ -156,7 +156,7 @@ def _pairs(planned: Planned, request: TrialRequest, executor: Executor, on_step:
     rule = Rule(DELTA, 2)
     most = max(rule.interims[-1], rule.interims[0] + rule.fresh)
 
-    def report(pair: Pair) -> None:
+    def report(pair: PairOfOutcomes) -> None:
         on_step(f"{pair.config}: pair {pair.number} of {rule.interims[0]} to {most}")
 
     runner = PairRunner(Side("before", before, request), Side("after", after, request), executor, on_pair=report)
