@@ -40,6 +40,7 @@ def with_status(status: Status) -> list[Outcome]:
 LESS = [dataclasses.replace(o, samples={k: v for k, v in o.samples.items() if k != "kl"}) if o.ok else o for o in plan()]
 CAPTURED = changed(plan(), "linear", samples={**SAMPLES, "capture_seconds": [2.0]})
 SLOWER = changed(plan(), "linear", samples={"latency": [1.1, 1.21, 1.32]})
+ZERO = changed(plan(), "linear", samples={"peak_memory": [0.0]})
 H200 = dataclasses.replace(ENVIRONMENT, machine_class="h200")
 
 
@@ -61,6 +62,10 @@ H200 = dataclasses.replace(ENVIRONMENT, machine_class="h200")
     (plan(), [*plan()[:3], ok(case("window"))], {"min_coverage": 0.75}, "rkv", "status", "missing", "in the baseline, not in this run", 0),
     (plan(), [*plan()[:3], ok(case("window"))], {"min_coverage": 0.75}, "window", "status", "new", "not in the baseline", 0),
     (plan(), LESS, {}, "h2o", "kl", "missing", "measured in the baseline, not in this run", 0),
+    (plan(), changed(plan(), "h2o", output_hash="beef"), {}, "h2o", "output_hash", "changed", "cafe then, beef now", 0),
+    (ZERO, ZERO, {}, "linear", "peak_memory", "equivalent", "", 0),
+    (ZERO, plan(), {}, "linear", "peak_memory", "not_compared", "no ratio to a value of zero", 0),
+    (plan(), changed(plan(), "linear", samples={"tokens_per_s_last": [0.0]}), {}, "linear", "tokens_per_s_last", "regressed", "", 1),
     (LESS, plan(), {}, "h2o", "kl", "new", "measured in this run, not in the baseline", 0),
 ])  # fmt: skip
 def test_verdicts(
@@ -129,23 +134,6 @@ def test_side_with_another_codec_is_measured_against_the_native_full_cache() -> 
     assert [r.then for r in found.rows if r.label == "tiny full int8" and r.metric == "latency"] == [pytest.approx(0.75)]
 
 
-def test_full_cache_that_failed_leaves_times_uncompared() -> None:
-    found = judge(changed(plan(), "full", status=Status.ERROR, samples={}, log="boom"))
-    assert row(found, "linear", "latency").reason == "the run has no full cache to compare times with"
-    assert row(found, "full", "status").verdict == "regressed"
-    assert found.exit_code == 1
-
-
-def test_figure_of_zero() -> None:
-    zero = changed(plan(), "linear", samples={"peak_memory": [0.0]})
-    assert row(judge(zero, zero), "linear", "peak_memory").verdict == "equivalent"
-    assert row(judge(plan(), zero), "linear", "peak_memory").reason == "no ratio to a value of zero"
-    stopped = judge(changed(plan(), "linear", samples={"tokens_per_s_last": [0.0]}))
-    assert row(stopped, "linear", "tokens_per_s_last").verdict == "regressed"
-    assert stopped.exit_code == 1
-    assert stopped.summary()
-
-
 # what must be equal
 
 @pytest.mark.parametrize(("metric", "values", "verdict", "code"), [
@@ -157,14 +145,6 @@ def test_figure_of_zero() -> None:
 ])
 def test_exact_metrics(metric: str, values: list[float], verdict: str, code: int) -> None:
     assert judged("h2o", metric, values) == (verdict, code)
-
-
-def test_other_output_is_changed_not_regressed() -> None:
-    found = judge(changed(plan(), "h2o", output_hash="beef"))
-    assert row(found, "h2o", "output_hash").verdict == "changed"
-    assert row(found, "h2o", "output_hash").reason == "cafe then, beef now"
-    assert found.exit_code == 0
-    assert "1 changed" in found.summary()[0]
 
 
 @pytest.mark.parametrize(("then", "now", "verdict"), [
@@ -188,14 +168,6 @@ def test_other_fingerprint_keeps_bytes_exact_and_leaves_fidelity_and_hashes() ->
         assert row(found, "h2o", metric).reason == "other numerics fingerprint: torch 2.6 / 4 threads then, torch 2.7 / 4 threads now"
     assert row(found, "h2o", "latency").verdict == "equivalent"
     assert "other numerics fingerprint" in "".join(found.summary())
-
-
-def test_metric_of_another_definition_is_not_compared() -> None:
-    baseline = exchange(plan())
-    older = dataclasses.replace(baseline, metrics={**baseline.metrics, "kl": 0})
-    found = compare(older, changed(plan(), "h2o", samples={"kl": [9.0, 9.0, 9.0]}), ENVIRONMENT)
-    assert row(found, "h2o", "kl").reason == "the metric's definition is version 0 then, 1 now"
-    assert found.exit_code == 0
 
 
 # cases that come, go and fail
@@ -236,14 +208,6 @@ def test_no_case_in_common() -> None:
     for then, now in ((plan(), []), ([], plan()), ([], [])):
         with pytest.raises(NothingMeasured):
             judge(now, then)
-
-
-def test_baseline_of_another_plan() -> None:
-    baseline = exchange(plan(), plan="nightly")
-    with pytest.raises(NothingMeasured, match="is of plan 'nightly', this run of plan 'demo'"):
-        compare(baseline, plan(), ENVIRONMENT, plan="demo")
-    assert compare(baseline, plan(), ENVIRONMENT, plan="nightly").exit_code == 0
-    assert compare(baseline, plan(), ENVIRONMENT).exit_code == 0
 
 
 @pytest.mark.parametrize("options", [

@@ -121,15 +121,6 @@ def test_a_config_night_by_night_with_its_environments(store: Store) -> None:
     assert environments == [ENVIRONMENT.fingerprint] * 3 + ["new torch"]
 
 
-def test_a_step_of_a_config_is_found_and_never_across_an_upgrade() -> None:
-    stream = np.random.default_rng(1)
-    stepped = [made(n, float(np.exp(stream.normal(0, 0.004) + 0.05 * (n >= 15)))) for n in range(30)]
-    (segment,) = changepoints.changes(*ledger.series(stepped, "tiny linear"), 0.02)
-    assert [(c.kind, c.first, c.gates) for c in segment.changes] == [("step", 15, True)]
-    with_upgrade = [replace(n, run=replace(n.run, environment=NEWER)) if i >= 15 else n for i, n in enumerate(stepped)]
-    assert [e.changes for e in changepoints.changes(*ledger.series(with_upgrade, "tiny linear"), 0.02)] == [(), ()]
-
-
 def test_the_beginning_of_a_change_is_told_with_its_commit() -> None:
     stream = np.random.default_rng(1)
     stepped = [made(n, float(np.exp(stream.normal(0, 0.004) + 0.05 * (n >= 15)))) for n in range(30)]
