@@ -241,10 +241,11 @@ class LayerBudgets:
         """Return the budget of ``larger`` drafters with ``available`` entries, and that of the other layers."""
         refiners, total = self.layers - larger, self.mean * self.layers
         least = max(self.window, round(LEAST * self.mean))
-        shares = [(size, (total - larger * size) // refiners) for size in range(available, self.mean - 1, -1)
-                  if (total - larger * size) // refiners >= least]
-        exact = [share for share in shares if larger * share[0] + refiners * share[1] == total]
-        return (exact or shares or [(self.mean, self.mean)])[0]
+        sizes = range(min(available, (total - refiners * least) // max(larger, 1)), self.mean - 1, -1)
+        if not sizes:
+            return self.mean, self.mean
+        size = next((size for size in sizes[:refiners] if (total - larger * size) % refiners == 0), sizes[0])  # an exact share, if any
+        return size, (total - larger * size) // refiners
 
     def behind(self, layer: int, scale: int) -> int:
         """Return the most entries that a layer may keep after a scale."""
