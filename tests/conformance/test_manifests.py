@@ -30,7 +30,7 @@ from cachemark.models.vision import bsq, msvq
 from cachemark.models.vision.bsq import BSQ
 from cachemark.models.vision.kl import KL
 from cachemark.models.vision.msvq import MSVQ, MSVQConfig
-from cachemark.models.vision.vq import VQ, VQ8, VQ16
+from cachemark.models.vision.vq import VQ, VQ16, VQConfig
 from cachemark.models.vision.vqgan import VQGAN
 
 from .checks import Vector
@@ -47,7 +47,7 @@ Build = Callable[[], nn.Module]
 MODELS: dict[str, Build] = {  # by family and name of the manifest
     **{f"llamagen/{size}": lambda size=size: LlamaGen(llamagen.SIZES[size]) for size in llamagen.SIZES},
     "llamagen/t2i_XL": lambda: CaptionedLlamaGen(llamagen_text.SIZES[256]),
-    "llamagen/vq16": lambda: VQ(VQ16), "llamagen/vq8": lambda: VQ(VQ8),
+    "llamagen/vq16": lambda: VQ(VQ16), "llamagen/vq8": lambda: VQ(VQConfig(ch_mult=(1, 2, 2, 4))),
     **{f"infinity/{size.lower()}": lambda size=size: Infinity(infinity.SIZES[size]) for size in infinity.SIZES},
     "infinity/vae_d32": BSQ,
     "lumina/7B": lambda: Lumina(lumina.SIZES["7B-768"], Prompts()),  # the larger one has the same shapes

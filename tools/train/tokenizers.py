@@ -184,7 +184,7 @@ class ScaleCodesTask(CodebookTask):
         quantizer, table = self.model.quantizer, self.model.quantizer.embedding.weight
         f_hat, residuals, chosen = quantizer.empty(len(z)), [], []
         for scale in range(len(quantizer.sides)):
-            residual = quantizer.shrunk((z - f_hat).detach(), scale)
+            residual = quantizer.next_map((z - f_hat).detach(), scale)
             self.codebook.start(table, z.movedim(1, -1).flatten(0, -2), generator)
             codes = quantizer.nearest(residual)
             residuals.append(residual.flatten(0, 1))

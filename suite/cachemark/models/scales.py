@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -19,19 +19,7 @@ from ..cache.layout import Layout, Site, Step, Tokens, guided_rows, scale_steps
 from ..contract.method import Method, graph_key, run_blocks
 from ..core.spec import Sampling
 from .layers import modulation
-
-
-class MapQuantizer(Protocol):
-    """Interface that turns token maps (B, side²) int64 into feature maps (B, width, P, P) fp32."""
-
-    def empty(self, batch: int) -> Tensor:
-        """Return the feature map before the first scale."""
-
-    def add(self, f_hat: Tensor, codes: Tensor, scale: int) -> Tensor:
-        """Return the feature map with the tokens of scale ``scale`` (from 0) added."""
-
-    def next_map(self, f_hat: Tensor, scale: int) -> Tensor:
-        """Return the model's input at scale ``scale`` ≥ 1, (B, side², width)."""
+from .vision.maps import MapQuantizer
 
 
 class ScaleSizes:

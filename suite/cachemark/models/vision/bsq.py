@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...core.errors import Unsupported
 from .autoencoder import KLDecoder, KLEncoder
+from .maps import MapQuantizer
 from .vq import Pyramid
 
 UNUSED = ("quantizer.lfq.mask", "quantize.lfq.mask")  # of published files: powers of two
@@ -43,7 +43,7 @@ def bits_of(tokens: Tensor, count: int) -> Tensor:
     return tokens[..., None] >> torch.arange(count, device=tokens.device) & 1
 
 
-class BitQuantizer:
+class BitQuantizer(MapQuantizer):
     """Signs to feature maps and back, without learned parameters.
 
     ``sides``: of the token maps, coarse to fine. Feature maps are (B, width, P·patch, P·patch) fp32 with P the last side. With ``patch``
@@ -58,7 +58,6 @@ class BitQuantizer:
         return self.width * self.patch**2
 
     def empty(self, batch: int) -> Tensor:
-        """Return the feature map before the first scale."""
         side = self.sides[-1] * self.patch
         return torch.zeros(batch, self.width, side, side)
 
@@ -72,20 +71,11 @@ class BitQuantizer:
         return F.pixel_shuffle(signs.transpose(1, 2).unflatten(2, (side, side)), self.patch)
 
     def add(self, f_hat: Tensor, codes: Tensor, scale: int) -> Tensor:
-        """Return the feature map with the tokens (B, side²) of scale ``scale`` (from 0) added."""
         return f_hat + resized(self.codes(codes, scale), f_hat.shape[-1])
 
     def next_map(self, f_hat: Tensor, scale: int) -> Tensor:
-        """Return the model's input at scale ``scale`` ≥ 1: the resized feature map, (B, side², bits)."""
         small = F.pixel_unshuffle(resized(f_hat, self.sides[scale] * self.patch), self.patch)
         return small.flatten(2).transpose(1, 2)
-
-    def restore(self, tokens: Tensor) -> Tensor:
-        """Return the feature map of all tokens (B, N)."""
-        f_hat, parts = self.empty(len(tokens)).to(tokens.device), self.split(tokens)
-        for scale, part in enumerate(parts):
-            f_hat = self.add(f_hat, part, scale)
-        return f_hat
 
     def quantise(self, f: Tensor) -> Tensor:
         """Quantize latents (B, width, P·patch, P·patch) to tokens (B, N) int64 by signs of residuals."""
@@ -95,14 +85,6 @@ class BitQuantizer:
             tokens.append(packed_bits(F.pixel_unshuffle(small, self.patch).flatten(2).transpose(1, 2) > 0))
             residual = residual - resized(self.codes(tokens[-1], scale), residual.shape[-1])
         return torch.cat(tokens, 1)
-
-    def split(self, tokens: Tensor) -> Sequence[Tensor]:
-        """Split tokens (B, N) by scale."""
-        sizes = [side**2 for side in self.sides]
-        if tokens.ndim != 2 or tokens.shape[1] != sum(sizes):
-            raise Unsupported(f"Tokens of shape {tuple(tokens.shape)} do not fill the scales {' '.join(map(str, self.sides))}.",
-                              remedy=f"Use (batch, {sum(sizes)}).")
-        return tokens.split(sizes, 1)
 
 
 def resized(x: Tensor, side: int) -> Tensor:

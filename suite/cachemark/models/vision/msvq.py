@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...core.errors import Unsupported
 from .autoencoder import JointAttnBlock, KLDecoder, KLEncoder
+from .maps import MapQuantizer
 from .vq import Pyramid
 
 USED = ("quantize.ema_vocab_hit_SV",)  # how often each code was used in training: in published files, and nobody's business here
@@ -28,7 +27,7 @@ class Phis(nn.Module):
         self.qresi_ls = nn.ModuleList(nn.Conv2d(width, width, 3, padding=1) for _ in range(count))
 
 
-class MultiScaleQuantizer(nn.Module):
+class MultiScaleQuantizer(MapQuantizer, nn.Module):
     """Codebook, and the convolutions φ that smooth the contribution of a token map.
 
     ``sides``: of the token maps, coarse to fine; N is the sum of their squares and P the last side. Tokens run scale by scale, row by
@@ -42,42 +41,23 @@ class MultiScaleQuantizer(nn.Module):
         self.quant_resi = Phis(width, phis)
         self._phi = [nearest_phi(i, len(self.sides), phis) for i in range(len(self.sides))]
 
-    @property
-    def bounds(self) -> list[tuple[int, int]]:
-        """First token and end of every scale."""
-        ends = list(accumulate(side**2 for side in self.sides))
-        return list(zip([0, *ends[:-1]], ends, strict=True))
-
     def empty(self, batch: int) -> Tensor:
-        """Return the feature map before the first scale."""
         return self.embedding.weight.new_zeros(batch, self.width, self.sides[-1], self.sides[-1], dtype=torch.float32)
 
     def add(self, f_hat: Tensor, codes: Tensor, scale: int) -> Tensor:
-        """Return the feature map with the tokens (B, side²) of scale ``scale`` (from 0) added."""
         return f_hat + self.contribution(codes, scale)
 
     def next_map(self, f_hat: Tensor, scale: int) -> Tensor:
-        """Return the model's input at scale ``scale`` ≥ 1: the resized feature map, (B, side², width)."""
-        return self.shrunk(f_hat, scale)
-
-    def shrunk(self, f: Tensor, scale: int) -> Tensor:
         """Resize a feature map to a scale, by area: (B, width, P, P) to (B, side², width)."""
         side = self.sides[scale]
-        small = f if f.shape[-1] == side else F.interpolate(f, size=(side, side), mode="area")
+        small = f_hat if f_hat.shape[-1] == side else F.interpolate(f_hat, size=(side, side), mode="area")
         return small.flatten(2).transpose(1, 2)
-
-    def restore(self, tokens: Tensor) -> Tensor:
-        """Return the feature map of all tokens (B, N)."""
-        f_hat = self.empty(self._checked(tokens))
-        for scale, (start, end) in enumerate(self.bounds):
-            f_hat = self.add(f_hat, tokens[:, start:end], scale)
-        return f_hat
 
     def teacher(self, tokens: Tensor) -> Tensor:
         """Return the inputs of scales 2, 3, … for tokens (B, N): (B, N − 1, width)."""
-        f_hat, maps = self.empty(self._checked(tokens)), []
-        for scale, (start, end) in enumerate(self.bounds[:-1]):
-            f_hat = self.add(f_hat, tokens[:, start:end], scale)
+        parts, f_hat, maps = self.split(tokens), self.empty(len(tokens)), []
+        for scale, part in enumerate(parts[:-1]):
+            f_hat = self.add(f_hat, part, scale)
             maps.append(self.next_map(f_hat, scale + 1))
         return torch.cat(maps, 1)
 
@@ -86,7 +66,7 @@ class MultiScaleQuantizer(nn.Module):
         """Quantize latents (B, width, P, P) to tokens (B, N) int64, each scale the residual of the coarser."""
         residual, tokens = f.float(), []
         for scale in range(len(self.sides)):
-            codes = self.nearest(self.shrunk(residual, scale))
+            codes = self.nearest(self.next_map(residual, scale))
             residual = residual - self.contribution(codes, scale)
             tokens.append(codes)
         return torch.cat(tokens, 1)
@@ -109,13 +89,6 @@ class MultiScaleQuantizer(nn.Module):
         """Return φ of the upsampled code vectors of a scale, (B, width, P, P)."""
         h = self.spread(codes, scale)
         return h * (1 - self.ratio) + self.quant_resi.qresi_ls[self._phi[scale]](h) * self.ratio
-
-    def _checked(self, tokens: Tensor) -> int:
-        expected = self.bounds[-1][1]
-        if tokens.ndim != 2 or tokens.shape[1] != expected:
-            raise Unsupported(f"Tokens of shape {tuple(tokens.shape)} do not fill the scales {' '.join(map(str, self.sides))}.",
-                              remedy=f"Use (batch, {expected}).")
-        return tokens.shape[0]
 
 
 def nearest_phi(scale: int, scales: int, phis: int) -> int:

@@ -66,7 +66,6 @@ class VQConfig(Pyramid):
 
 
 VQ16 = VQConfig()
-VQ8 = VQConfig(ch_mult=(1, 2, 2, 4))
 
 
 def norm(channels: int) -> nn.GroupNorm:
@@ -193,23 +192,29 @@ class VQDecoder(nn.Module):
 
 
 class Codebook(nn.Module):
-    """The table of code vectors, normalized to unit length when used."""
+    """The table of code vectors. ``unit``: they are normalized to unit length when used.
 
-    def __init__(self, config: VQConfig) -> None:
+    ``usage_window``: length of the file's training-time buffer, or 0.
+    """
+
+    def __init__(self, codes: int, width: int, *, unit: bool = True, usage_window: int = 0) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(config.codebook_size, config.codebook_dim)
-        if config.usage_window:
-            self.register_buffer("codebook_used", torch.zeros(config.usage_window))  # loaded because files hold it, never read
+        self.unit, self.embedding = unit, nn.Embedding(codes, width)
+        if usage_window:
+            self.register_buffer("codebook_used", torch.zeros(usage_window))  # loaded because files hold it, never read
 
     def forward(self, codes: Tensor) -> Tensor:
-        """Map codes (...) to unit vectors (..., d)."""
-        return F.normalize(self.embedding(codes), dim=-1)
+        """Map codes (...) to vectors (..., width)."""
+        return self.scaled(self.embedding(codes))
 
     def nearest(self, vectors: Tensor) -> Tensor:
-        """Map vectors (n, d) to the nearest codes (n,) on the unit sphere; ties go to the first code."""
-        rows, table = F.normalize(vectors, dim=-1), F.normalize(self.embedding.weight, dim=-1)
-        distance = rows.square().sum(1, keepdim=True) + table.square().sum(1) - 2 * rows @ table.T
-        return distance.argmin(1)
+        """Map vectors (n, width) to the nearest codes (n,); ties go to the first code."""
+        rows, table = self.scaled(vectors), self.scaled(self.embedding.weight)
+        return (rows.square().sum(1, keepdim=True) + table.square().sum(1) - 2 * rows @ table.T).argmin(1)
+
+    def scaled(self, vectors: Tensor) -> Tensor:
+        """Return vectors (..., width) in the length in which they are compared."""
+        return F.normalize(vectors, dim=-1) if self.unit else vectors
 
 
 class CodeTokenizer(nn.Module):
@@ -251,6 +256,6 @@ class VQ(CodeTokenizer):
         super().__init__()
         self.config = config
         self.encoder, self.decoder = VQEncoder(config), VQDecoder(config)
-        self.quantize = Codebook(config)
+        self.quantize = Codebook(config.codebook_size, config.codebook_dim, usage_window=config.usage_window)
         self.quant_conv = conv(config.z_channels, config.codebook_dim, 1)
         self.post_quant_conv = conv(config.codebook_dim, config.z_channels, 1)

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor, nn
-
 from .autoencoder import KLDecoder, KLEncoder
-from .vq import AttnBlock, CodeTokenizer, Pyramid, conv
+from .vq import AttnBlock, Codebook, CodeTokenizer, Pyramid, conv
 
 UNUSED = ("loss.*",)  # the discriminator of its training, where a file still holds it
 
@@ -24,23 +22,6 @@ class VQGANConfig(Pyramid):
     width: int = 256
 
 
-class PlainCodebook(nn.Module):
-    """The table of code vectors, used as they are."""
-
-    def __init__(self, config: VQGANConfig) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(config.codes, config.width)
-
-    def forward(self, codes: Tensor) -> Tensor:
-        """Map codes (...) to vectors (..., width)."""
-        return self.embedding(codes)
-
-    def nearest(self, vectors: Tensor) -> Tensor:
-        """Map vectors (n, width) to the nearest codes (n,); ties go to the first code."""
-        table = self.embedding.weight
-        return (vectors.square().sum(1, keepdim=True) + table.square().sum(1) - 2 * vectors @ table.T).argmin(1)
-
-
 class VQGAN(CodeTokenizer):
     """A tokenizer: images (B, 3, f·h, f·w) to raster-ordered codes (B, h·w) and back; runs in fp32."""
 
@@ -49,5 +30,5 @@ class VQGAN(CodeTokenizer):
         self.config = c = config or VQGANConfig()
         self.encoder = KLEncoder(c, c.z, AttnBlock, in_levels=False)
         self.decoder = KLDecoder(c, c.z, AttnBlock, in_levels=False)
-        self.quantize = PlainCodebook(c)
+        self.quantize = Codebook(c.codes, c.width, unit=False)
         self.quant_conv, self.post_quant_conv = conv(c.z, c.width, 1), conv(c.width, c.z, 1)

@@ -1,0 +1,46 @@
+"""Token maps, coarse to fine: what the tokenizers of next-scale models have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from ...core.errors import Unsupported
+
+
+class MapQuantizer:
+    """Token maps (B, side²) int64 to one feature map (B, width, P, P) fp32, to which each map adds its part.
+
+    ``sides``: of the maps; the last is P.
+    """
+
+    sides: tuple[int, ...]
+
+    @abstractmethod
+    def empty(self, batch: int) -> Tensor:
+        """Return the feature map before the first scale."""
+
+    @abstractmethod
+    def add(self, f_hat: Tensor, codes: Tensor, scale: int) -> Tensor:
+        """Return the feature map with the tokens (B, side²) of scale ``scale`` (from 0) added."""
+
+    @abstractmethod
+    def next_map(self, f_hat: Tensor, scale: int) -> Tensor:
+        """Return the model's input at scale ``scale`` ≥ 1, the resized feature map."""
+
+    def split(self, tokens: Tensor) -> Sequence[Tensor]:
+        """Split tokens (B, N) by scale. Raises Unsupported for another number of tokens."""
+        sizes = [side**2 for side in self.sides]
+        if tokens.ndim != 2 or tokens.shape[1] != sum(sizes):
+            raise Unsupported(f"Tokens of shape {tuple(tokens.shape)} do not fill the scales {' '.join(map(str, self.sides))}.",
+                              remedy=f"Use (batch, {sum(sizes)}).")
+        return tokens.split(sizes, 1)
+
+    def restore(self, tokens: Tensor) -> Tensor:
+        """Return the feature map of all tokens (B, N)."""
+        parts, f_hat = self.split(tokens), self.empty(len(tokens)).to(tokens.device)
+        for scale, part in enumerate(parts):
+            f_hat = self.add(f_hat, part, scale)
+        return f_hat
