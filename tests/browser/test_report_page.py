@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import report_sample as sample
 
 from cachemark.analysis.report_view import build
 from cachemark.analysis.run_history import HistoryNight
 from cachemark.report.page.render import TABS, render
+from report import report_sample as sample
 from support.later import later
 
 axe = later("axe_playwright_python.sync_playwright")

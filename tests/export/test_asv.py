@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import report_sample as sample
 
 from cachemark.core.errors import Unsupported
 from cachemark.core.result import Environment, Outcome
 from cachemark.core.units import FAMILIES, METRICS, metric, quality_name
 from cachemark.export.asv import Written, write
 from cachemark.store.db import Store
+from report import report_sample as sample
 
 SECOND = 1_700_000_000
 
@@ -50,14 +50,22 @@ def save(store: Store, commit: str, outcomes: Sequence[Outcome], environment: En
     return run
 
 
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A repository and its two commits, which no test changes."""
+    folder = tmp_path_factory.mktemp("origin") / "repo"
+    return folder, repository(folder, 2)
+
+
 @pytest.fixture
-def here(tmp_path: Path) -> Path:
+def commits(origin: tuple[Path, list[str]]) -> list[str]:
+    return origin[1]
+
+
+@pytest.fixture
+def here(tmp_path: Path, origin: tuple[Path, list[str]]) -> Path:
+    (tmp_path / "repo").symlink_to(origin[0])
     return tmp_path
-
-
-@pytest.fixture
-def commits(here: Path) -> list[str]:
-    return repository(here / "repo", 2)
 
 
 @pytest.fixture
@@ -103,7 +111,7 @@ def test_a_comparison_is_no_point_of_a_history(store: Store, here: Path, commits
     save(store, commits[1], [sample.full()])
     alone = [file.read_text() for file in exported(store, here).files]
     pairs = store.begin_run("compare/demo", {}, sample.ENVIRONMENT, {"commit": commits[1], "dirty": False, "hash": "h", "version": "0.1.0"})
-    store.save(pairs, replace(sample.full(), samples={**sample.full().samples, "latency": [9.0]}, artifacts={}))
+    store.save(pairs, sample.measured(sample.full(), latency=[9.0]))
     written = exported(store, here)
     assert [file.read_text() for file in written.files] == alone
     assert written.left_out == ()
@@ -175,7 +183,7 @@ def test_what_was_reused_is_not_drawn_again(store: Store, here: Path, commits: l
 
 def test_the_newest_outcome_at_a_commit_counts(store: Store, here: Path, commits: list[str]) -> None:
     for latency in ([5.0], [3.0]):
-        save(store, commits[0], [replace(sample.full(), samples={**sample.full().samples, "latency": latency})])
+        save(store, commits[0], [sample.measured(sample.full(), latency=latency)])
     (file,) = exported(store, here).files
     assert results(file)["latency"]["'full'"] == 3.0
 
@@ -218,12 +226,12 @@ def history(store: Store, commits: list[str]) -> None:
         for outcome, change in ((sample.full(), 1.0), (sample.candidate("linear", "1/4"), factor),
                                 (sample.candidate("window", "1/4"), 1 / factor)):
             shake = [change * (1 + 0.01 * stream.gauss(0, 1)) for _ in range(5)]
-            speed = {"latency": [2 * s for s in shake], "tokens_per_s_last": [1800 / s for s in shake]}
-            values.append(replace(outcome, samples={**outcome.samples, **speed}))
+            values.append(sample.measured(outcome, latency=[2 * s for s in shake], tokens_per_s_last=[1800 / s for s in shake]))
         save(store, commit, values)
 
 
 def test_asv_draws_the_export_and_finds_the_step(store: Store, here: Path) -> None:
+    (here / "repo").unlink()
     commits = repository(here / "repo", COUNT)
     history(store, commits)
     exported(store, here)

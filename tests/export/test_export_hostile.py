@@ -12,7 +12,6 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import report_sample as sample
 from markdown_it import MarkdownIt
 from test_asv import repository, save
 
@@ -26,6 +25,7 @@ from cachemark.export.junit import junit
 from cachemark.export.tables import tables
 from cachemark.gate.judgement import RunJudgement
 from cachemark.store.db import Store
+from report import report_sample as sample
 
 CONTROLS = "nul\x00 esc\x1b sep\u2028 para\u2029 half\ud800 cdata]]> line\nbreak\r\ttab"
 TURNED = "\u202eright to left\u2066 שלום مرحبا"

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import report_sample as sample
 from PIL import Image
 
 from cachemark.analysis.formatting import display_name
@@ -18,6 +17,7 @@ from cachemark.core.errors import CachemarkError, NothingMeasured, UnknownName
 from cachemark.export import figures
 from cachemark.export.grids import grid
 from cachemark.report.page.render import chart_sets
+from report import report_sample as sample
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import report_sample as sample
 
 from cachemark.core.result import Outcome
 from cachemark.core.spec import Case, Sampling
 from cachemark.core.units import METRICS
 from cachemark.export.frames import COLUMNS, SAMPLE_COLUMNS, csv, frame, samples_frame, settings
 from cachemark.store.db import Store
+from report import report_sample as sample
 
 
 def figure(table: pd.DataFrame, label: str, metric: str) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def test_a_value_is_the_one_of_the_report(metric: str, value: Any) -> None:
 
 
 def test_few_repeats_cover_what_they_cover_and_a_single_value_has_no_interval() -> None:
-    few = replace(sample.full(), samples={**sample.full().samples, "latency": [2.0, 3.0, 1.0]})
+    few = sample.measured(sample.full(), latency=[2.0, 3.0, 1.0])
     row = figure(frame([few]), "full", "latency")
     assert (row["value"], row["low"], row["high"], row["confidence"]) == (2.0, 1.0, 3.0, 1 - 2 * 0.5**3)
     single = figure(frame([few]), "full", "kv_logical")

@@ -7,7 +7,6 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-import report_sample as sample
 
 from cachemark.analysis.report_view import build
 from cachemark.export.documents import markdown
@@ -16,6 +15,7 @@ from cachemark.export.junit import junit
 from cachemark.export.tables import tables
 from cachemark.gate.judgement import RunJudgement
 from cachemark.store.rows import Verdict
+from report import report_sample as sample
 
 LITTLE = (Verdict("a", "one", "kl", "equivalent"), Verdict("b", "two", "kl", "not_compared", "why"))
 

@@ -6,32 +6,27 @@ import os
 import random
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import report_sample as sample
 
 from cachemark.analysis import formatting as fmt
 from cachemark.analysis.case_group import case_groups
 from cachemark.analysis.columns import cells, column_groups
 from cachemark.analysis.quality_claims import standing
-from cachemark.analysis.report_view import ReportView, build
+from cachemark.analysis.report_view import build
 from cachemark.core.errors import UnknownName
 from cachemark.core.result import Outcome
 from cachemark.export.documents import latex, markdown
 from cachemark.export.tables import Table, TableEntry, TableLine, tables
+from report import report_sample as sample
 
 GOLD = Path(__file__).parent / "gold"
 REGOLD = "CACHEMARK_REGOLD"
 
 
-def view(outcomes: Sequence[Outcome]) -> ReportView:
-    return build(sample.RUN, outcomes)
-
-
 def table(outcomes: Sequence[Outcome]) -> Table:
-    (exported,) = tables(view(outcomes))
+    (exported,) = tables(build(sample.RUN, outcomes))
     return exported
 
 
@@ -52,7 +47,7 @@ def bold(of: Table, key: str) -> set[str]:
 @pytest.mark.parametrize(("write", "name"), [(markdown, "table.md"), (latex, "table.tex")])
 def test_a_table_is_as_in_the_gold_file(write: object, name: str) -> None:
     assert callable(write)
-    text = write(tables(view(sample.mixed())))
+    text = write([table(sample.mixed())])
     if os.environ.get(REGOLD):
         (GOLD / name).write_text(text, encoding="utf-8")
     hint = f"if the change is meant: {REGOLD}=1 pytest tests/export/{Path(__file__).name}, then read the diff of {name}"
@@ -86,28 +81,18 @@ def test_a_margin_reaches_to_the_farther_end() -> None:
     assert column(exported, "speedup")["full 1"].margin == ""
 
 
-# ------------------------------------------------------------------------------------------------ what is missing
-
-def reason(of: Table, line: str, key: str) -> str:
-    return of.reasons[column(of, key)[line].missing - 1]
-
-
 def test_a_margin_of_a_short_time_has_its_unit() -> None:
-    arm = judged(sample.candidate("linear", "1/4"), latency=[0.9, 0.9876, 1.2])
+    arm = sample.measured(sample.candidate("linear", "1/4"), latency=[0.9, 0.9876, 1.2])
     assert column(table([sample.full(), arm]), "latency")["LineAR 1/4"] == TableEntry("988 ms", ends="900–1200")
-    arm = judged(arm, latency=[0.9, 0.95, 0.9876, 0.9876, 1.1, 1.2])
+    arm = sample.measured(arm, latency=[0.9, 0.95, 0.9876, 0.9876, 1.1, 1.2])
     assert column(table([sample.full(), arm]), "latency")["LineAR 1/4"].with_margin == "988 ms ± 212 ms", "six repeats cover 95 %"
 
 
 # ------------------------------------------------------------------------------------------------ what is bold
 
-def judged(outcome: Outcome, **samples: list[float]) -> Outcome:
-    return replace(outcome, samples={**outcome.samples, **samples})
-
-
 def as_good(outcome: Outcome) -> Outcome:
     """The outcome with the full cache's color consistency, so that it may be ranked."""
-    return judged(outcome, color_consistency=list(sample.full().samples["color_consistency"]))
+    return sample.measured(outcome, color_consistency=list(sample.full().samples["color_consistency"]))
 
 
 def noise(name: str, size: float = 1.0) -> list[float]:
@@ -121,7 +106,7 @@ SPREAD = [20 + value for value in noise("seeds", 3)]  # what seeds do to every m
 def psnr_of(*alternatives: list[float]) -> set[str]:
     """Which methods at a half are bold where ``linear`` has the values ``SPREAD`` and the others these."""
     named = zip(("linear", "random", "window"), (SPREAD, *alternatives), strict=False)
-    candidates = [judged(sample.candidate(method, "1/2"), psnr=values) for method, values in named]
+    candidates = [sample.measured(sample.candidate(method, "1/2"), psnr=values) for method, values in named]
     return bold(table([sample.full(), *candidates, sample.other_seeds()]), "psnr")
 
 
@@ -139,9 +124,9 @@ def test_what_differs_by_chance_alone_is_bold_together() -> None:
 
 def test_speedups_are_alike_while_their_intervals_meet() -> None:
     def of(*latency: float) -> set[str]:
-        candidates = [judged(sample.candidate("linear", "1/2"), latency=[1.0, 1.02, 1.04]),
-                      judged(sample.candidate("random", "1/2"), latency=list(latency))]
-        return bold(table([judged(sample.full(), latency=[2.0, 2.0, 2.0]), *candidates]), "speedup")
+        candidates = [sample.measured(sample.candidate("linear", "1/2"), latency=[1.0, 1.02, 1.04]),
+                      sample.measured(sample.candidate("random", "1/2"), latency=list(latency))]
+        return bold(table([sample.measured(sample.full(), latency=[2.0, 2.0, 2.0]), *candidates]), "speedup")
 
     assert of(1.03, 1.06, 1.08) == {"LineAR 1/2", "random 1/2"}
     assert of(1.11, 1.12, 1.13) == {"LineAR 1/2", "random 1/2"}, "which two processes may differ by"
@@ -149,7 +134,7 @@ def test_speedups_are_alike_while_their_intervals_meet() -> None:
 
 
 def test_what_is_not_ranked_is_never_bold_and_the_full_cache_takes_no_part() -> None:
-    worse = judged(sample.candidate("linear", "1/4"), latency=[0.1] * 5,
+    worse = sample.measured(sample.candidate("linear", "1/4"), latency=[0.1] * 5,
                   token_agreement=list(sample.other_seeds().samples["token_agreement"]))
     results = [sample.full(), *map(as_good, (worse, sample.candidate("random", "1/4"), sample.candidate("window", "1/4")))]
     exported = table([*results, sample.other_seeds()])
@@ -166,13 +151,13 @@ def test_what_is_not_shown_to_be_as_good_is_never_bold() -> None:
 
 def test_nothing_is_bold_alone_or_with_one_seed() -> None:
     assert bold(table([sample.full(), sample.candidate("linear", "1/2")]), "psnr") == set()
-    few = [judged(sample.candidate(method, "1/2"), psnr=[value]) for method, value in (("linear", 30.0), ("random", 20.0))]
+    few = [sample.measured(sample.candidate(method, "1/2"), psnr=[value]) for method, value in (("linear", 30.0), ("random", 20.0))]
     assert bold(table([sample.full(), *few]), "psnr") == set()
 
 
 def test_a_speed_that_is_no_gain_is_never_bold() -> None:
-    slow = [judged(sample.candidate(method, "1/2"), latency=[2.3, 2.4, 4.4]) for method in ("linear", "random")]
-    exported = table([judged(sample.full(), latency=[2.0, 2.0, 2.0]), *map(as_good, slow)])
+    slow = [sample.measured(sample.candidate(method, "1/2"), latency=[2.3, 2.4, 4.4]) for method in ("linear", "random")]
+    exported = table([sample.measured(sample.full(), latency=[2.0, 2.0, 2.0]), *map(as_good, slow)])
     assert bold(exported, "speedup") == bold(exported, "latency") == set()
     assert bold(exported, "kl")
 
@@ -180,7 +165,7 @@ def test_a_speed_that_is_no_gain_is_never_bold() -> None:
 # ------------------------------------------------------------------------------------------------ what is chosen
 
 def test_columns_and_methods_can_be_chosen() -> None:
-    (exported,) = tables(view(sample.mixed()), ["kl", "speedup"], ["linear", "rkv"])
+    (exported,) = tables(build(sample.RUN, sample.mixed()), ["kl", "speedup"], ["linear", "rkv"])
     assert [c.key for c in exported.columns] == ["speedup", "kl"]
     assert {line.name for line in lines(exported)} == {"full", "LineAR", "R-KV", "full (other seeds)", "full (other batch)"}
     complete = table(sample.mixed())
@@ -193,6 +178,4 @@ def test_columns_and_methods_can_be_chosen() -> None:
                                                           ([], ["linaer"], "Unknown method 'linaer'. Did you mean 'linear'")])
 def test_a_name_that_is_none_is_refused(columns: list[str], methods: list[str], said: str) -> None:
     with pytest.raises(UnknownName, match=re.escape(said)):
-        tables(view(sample.mixed()), columns, methods)
-
-
+        tables(build(sample.RUN, sample.mixed()), columns, methods)

@@ -108,6 +108,7 @@ def test_an_extractor_without_network_sees_nothing() -> None:
 def test_a_network_is_loaded_once_per_call_and_the_first_registration_stays() -> None:
     loaded: list[int] = []
     name = register("9" * 64, lambda: loaded.append(1) or Toy())
+    assert name == f"cachemark-{'9' * 12}"
     assert register("9" * 64, lambda: pytest.fail("the first registration stays")) == name
     assert register("9" * 64, Toy, "family") == f"family-{'9' * 12}"
     ImageFeatures.of([noise(10), noise(20)], name)

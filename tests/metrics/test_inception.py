@@ -193,12 +193,11 @@ def test_images_that_cannot_be_resized_are_refused(images: Tensor, words: str, p
 # ------------------------------------------------------------------------------------------------ missing and damaged files
 
 def test_an_error_says_how_to_get_a_missing_file(published: Published, tmp_path: Path) -> None:
-    for weights in ("", tmp_path / "nowhere.pth"):
+    for missing in ("", tmp_path / "nowhere"):
         with pytest.raises(Unsupported, match=f"^not measured: needs the weights of Inception v3.*, get it with: .*{source()}$"):
-            inception.load("adm", weights, published.batch)
-    for batch in ("", tmp_path / "nowhere.npz"):
+            inception.load("adm", missing, published.batch)
         with pytest.raises(Unsupported, match=r"^not measured: needs ADM's reference batch.*, get it with: .*imagenet256_labeled\.npz$"):
-            inception.load("adm", published.weights, batch)
+            inception.load("adm", published.weights, missing)
     with pytest.raises(BadCheckpoint, match="is not a file"):
         register_inception(tmp_path / "nowhere.pth")
 
@@ -222,25 +221,25 @@ def test_damaged_and_other_weights_are_refused(published: Published, tmp_path: P
     assert not (tmp_path / "sprung").exists()
 
 
-def archive(path: Path, **arrays: Any) -> Path:
-    np.savez(path, **arrays)
-    return path
+def archive(folder: Path, **arrays: Any) -> Path:
+    """A small reference batch, some of whose arrays are others, or None to leave them out."""
+    np.savez(folder / "b.npz", **{name: array for name, array in {**GOOD, **arrays}.items() if array is not None})
+    return folder / "b.npz"
 
 
-GOOD = {"arr_0": np.zeros((5, 4, 4, 3), np.uint8), "mu": np.zeros(2), "sigma": np.eye(2)}
+GOOD: dict[str, Any] = {"arr_0": np.zeros((5, 4, 4, 3), np.uint8), "mu": np.zeros(2), "sigma": np.eye(2)}
 
 
 def test_a_batch_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inception, "CHUNK", 2)
     images = np.arange(5 * 4 * 4 * 3, dtype=np.uint8).reshape(5, 4, 4, 3)
-    batch = ReferenceBatch(archive(tmp_path / "b.npz", **{**GOOD, "arr_0": images, "mu": np.array([1.0, 2.0])}))
+    batch = ReferenceBatch(archive(tmp_path, arr_0=images, mu=np.array([1.0, 2.0])))
     parts = list(batch.images())
     assert [len(part) for part in parts] == [2, 2, 1]
     assert np.array_equal(torch.cat(parts).permute(0, 2, 3, 1).numpy(), images)
     mean, covariance = batch.statistics()
     assert (mean.dtype, covariance.dtype, mean.tolist()) == (torch.float32, torch.float64, [1.0, 2.0])
-    other = ReferenceBatch(archive(tmp_path / "o.npz", **{**GOOD, "arr_0": images + 1}))
-    assert other.fingerprint != batch.fingerprint
+    assert ReferenceBatch(archive(tmp_path, arr_0=images + 1)).fingerprint != batch.fingerprint
 
 
 @pytest.mark.parametrize(("changes", "words"), [
@@ -250,9 +249,8 @@ def test_a_batch_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ({"mu": np.array([{}, {}])}, "allow_pickle"),
 ])  # fmt: skip
 def test_a_batch_of_another_kind_is_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
-    path = archive(tmp_path / "b.npz", **{k: v for k, v in {**GOOD, **changes}.items() if v is not None})
     with pytest.raises(BadCheckpoint, match=f"is not a reference batch, or a damaged one: .*{words}"):
-        ReferenceBatch(path).statistics()
+        ReferenceBatch(archive(tmp_path, **changes)).statistics()
 
 
 def test_a_damaged_batch_is_refused(published: Published, tmp_path: Path) -> None:
@@ -274,7 +272,7 @@ def test_statistics_of_another_network_are_refused(published: Published, tmp_pat
     monkeypatch.setattr(ImageFeatures, "of", lambda _, name, **__: ImageFeatures(name, torch.zeros(3, 2048), torch.zeros(3, 1008)))
     monkeypatch.setattr(inception, "register_inception", lambda _: "inception-v3-compat-0")
     with pytest.raises(BadCheckpoint, match="statistics of 2 features, not of 2048"):
-        inception.load("adm", published.weights, archive(tmp_path / "b.npz", **GOOD))
+        inception.load("adm", published.weights, archive(tmp_path))
 
 
 # ------------------------------------------------------------------------------------------------ presets by name

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import random
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -28,6 +29,7 @@ BUDGETS = ("1/2", "1/4")
 CLASSES = ("disc", "square", "triangle", "diamond", "ring", "plus", "flower", "hourglass", "gear", "tower")
 FULL_BYTES = 3_948_544
 SEEDS = 256
+FID = "fid_scene_2k"
 SCRIPTS = "<script>alert(1)</script>"
 BREAKERS = "\"'><img src=x onerror=alert(2)></style></svg></details><!-- ]]> {{ 7 * 7 }} {% raw %} &lt;b&gt; \\ `"
 # speed, tokens kept, KL, PSNR, SSIM, legend: of 1/2 and of 1/4
@@ -132,6 +134,19 @@ def other_batch() -> Outcome:
     return Outcome(case(role="other_batch", batch=5), Status.OK, samples)
 
 
+def measured(outcome: Outcome, **samples: list[float]) -> Outcome:
+    """The same outcome with other values of some metrics."""
+    return replace(outcome, samples={**outcome.samples, **samples})
+
+
+def with_fid(outcome: Outcome, fid: float, reach: float | None = 0.1, to_full: Sequence[float | None] = ()) -> Outcome:
+    """The same outcome with a quality pass: its FID with an interval, and its difference from the full cache's FID."""
+    evaluation = {"quality": {"preset": "scene", "seeds": "s2k", "samples": 2000, "batch": 50}}
+    facts = {**outcome.facts, "intervals": {FID: [None, None] if reach is None else [fid - reach, fid + reach]},
+             **({"to_full": {FID: to_full}} if to_full else {})}
+    return measured(replace(outcome, case=replace(outcome.case, evaluation=evaluation), facts=facts), **{FID: [fid]})
+
+
 def failed(outcome: Outcome, status: Status, log: str) -> Outcome:
     """The same case without values."""
     return Outcome(outcome.case, status, log=log, seconds=4.0)
@@ -153,11 +168,9 @@ def mixed() -> list[Outcome]:
     trace = "Traceback (most recent call last):\n  File \"trial.py\", line 88, in run\nMemoryError: 4.1 GiB wanted"
     values["rkv", "1/4"] = failed(values["rkv", "1/4"], Status.OOM, trace)
     values["h2o", "1/4"] = failed(values["h2o", "1/4"], Status.UNSUPPORTED, "Budget 1/4 leaves 4 lines, h2o needs 5 at recent = 5.")
-    worse = values["window", "1/4"]
-    values["window", "1/4"] = replace(worse, samples={**worse.samples, **_fidelity(stream, 0.031, 2.6, 9.8, 0.41)})
-    same = values["linear", "1/2"]
+    values["window", "1/4"] = measured(values["window", "1/4"], **_fidelity(stream, 0.031, 2.6, 9.8, 0.41))
     exact = {"token_agreement": [1.0] * SEEDS, "kl": [1.2e-8] * SEEDS, "psnr": [60.0] * SEEDS, "ssim": [1.0] * SEEDS}
-    values["linear", "1/2"] = replace(same, samples={**same.samples, **exact})
+    values["linear", "1/2"] = measured(values["linear", "1/2"], **exact)
     return [full(), *values.values(), other_seeds(), other_batch()]
 
 

@@ -12,8 +12,8 @@ import report_sample as sample
 from cachemark.analysis.answers import Answer, Recommendation, recommendations
 from cachemark.analysis.case_group import case_groups
 from cachemark.analysis.image_albums import strip
-from cachemark.analysis.quality_claims import QualityClaim, margin_sentence, quality_claims, standing
-from cachemark.analysis.report_view import ReportView, build
+from cachemark.analysis.quality_claims import margin_sentence, quality_claims, standing
+from cachemark.analysis.report_view import build
 from cachemark.core.limits import Limit
 from cachemark.core.result import Outcome
 from cachemark.export.frames import frame
@@ -31,15 +31,11 @@ def scored(outcome: Outcome, score: float, seconds: float | None = None, seeds: 
     times = {} if seconds is None else {"latency": [seconds * (1 + 0.001 * k) for k in range(9)]}
     legend = [sum(stream.random() < score for _ in range(4)) / 4 for _ in range(seeds)]
     samples = {name: values[:seeds] if len(values) == sample.SEEDS else values for name, values in outcome.samples.items()}
-    return replace(outcome, samples={**samples, "color_consistency": legend, **times})
-
-
-def view(*outcomes: Outcome) -> ReportView:
-    return build(sample.RUN, outcomes)
+    return sample.measured(outcome, **{**samples, "color_consistency": legend, **times})
 
 
 def told(*outcomes: Outcome) -> Answer:
-    (chapter,) = view(*outcomes).chapters
+    (chapter,) = build(sample.RUN, outcomes).chapters
     return chapter.answer
 
 
@@ -54,7 +50,7 @@ def test_the_fastest_qualified_method_is_recommended_and_not_the_fastest() -> No
     assert recommendation.row is not None
     assert (recommendation.row.case.label, recommendation.lean.case.label if recommendation.lean else "") == ("linear 1/2", "linear 1/4")
     assert recommendation.text == f"Use LineAR at 1/2. 1.33× speedup (1.25–1.42), 48.2 % less KV memory, quality loss below {MARGIN}."
-    assert recommendation.ruined is not None
+    assert recommendation.ruined
     assert recommendation.ruined.case.label == "streaming 1/4"
     assert [name for name, *_ in recommendation.numbers] == ["Speedup, LineAR at 1/2", "KV memory saved", "Color consistency"]
 
@@ -79,7 +75,7 @@ def test_a_speed_that_says_little_is_flagged_on_the_first_screen() -> None:
     """A full cache that uses a twentieth of what its device can copy and multiply, and the candidate that is recommended beside it."""
     limits = [replace(o, facts={**o.facts, "limit": Limit(0.1, 0.1, 1, 1, 20.0, 20.0, {}).to_json()}) for o in (FULL, GOOD)]
     assert [mark.text for mark in told(*limits).flags] == ["implausible speedup", "low utilization"]
-    first = render(view(*limits)).split('id="leaderboard"')[0]
+    first = render(build(sample.RUN, limits)).split('id="leaderboard"')[0]
     assert all(f">{flag}</span>" in first for flag in ("implausible speedup", "low utilization"))
     assert told(FULL, GOOD).flags == ()
 
@@ -142,31 +138,17 @@ def test_a_run_that_was_looked_at_is_judged_by_the_test_that_allows_it() -> None
     assert "70; at least 88 " in build(looked, outcomes).chapters[0].group.candidates[0].unranked
 
 
-PASS = {"quality": {"preset": "scene", "seeds": "s2k", "samples": 2000, "batch": 50}}
-FID = "fid_scene_2k"
 COUNT = 200
 
 
 def repeated(outcome: Outcome, *scores: float, seeds: int = COUNT) -> Outcome:
     """The same outcome with these values of color consistency, over and over."""
-    return replace(outcome, samples={**outcome.samples, "color_consistency": [scores[k % len(scores)] for k in range(seeds)]})
+    return sample.measured(outcome, color_consistency=[scores[k % len(scores)] for k in range(seeds)])
 
 
 def choices(*outcomes: Outcome) -> dict[str, Recommendation]:
     parts = case_groups(outcomes)
     return {choice.method: choice for choice in recommendations(parts[0], quality_claims(parts))}
-
-
-def claims(*outcomes: Outcome) -> dict[str, QualityClaim]:
-    """By the label of the case."""
-    parts = case_groups(outcomes)
-    values = quality_claims(parts)
-    return {row.case.label: values[row.case.key] for part in parts for row in part.candidates if row.case.key in values}
-
-
-def sentence(*outcomes: Outcome) -> str:
-    parts = case_groups(outcomes)
-    return margin_sentence(parts[0], quality_claims(parts))
 
 
 def test_the_smallest_budget_that_is_non_inferior_is_chosen() -> None:
@@ -204,29 +186,25 @@ def test_every_comparison_of_the_report_counts() -> None:
     """The same images are enough alone, and not among twelve: the corrected p-value is Holm's."""
     full, good = repeated(sample.full(), 1.0, seeds=70), repeated(sample.candidate("linear", "1/2"), 1.0, seeds=70)
     alternatives = [repeated(o, 0.5, seeds=70) for key, o in sample.candidates().items() if key != ("linear", "1/2")]
-    alone, among = claims(full, good)["linear 1/2"], claims(full, good, *alternatives)["linear 1/2"]
+    alone, among = (quality_claims(case_groups(outcomes))[good.case.key] for outcomes in ([full, good], [full, good, *alternatives]))
     assert (alone.non_inferior, among.non_inferior) == (True, False)
     assert among.adjusted == pytest.approx(12 * alone.p)
-    assert "over 12 comparisons" in sentence(full, good, *alternatives)
+    assert (alone.claims, among.claims) == (1, 12)
 
 
 def test_a_method_that_may_not_be_ranked_is_not_chosen() -> None:
-    noise = repeated(sample.candidate("window", "1/2"), 1.0)
-    noise = replace(noise, samples={**noise.samples, "token_agreement": [0.01] * COUNT})
+    noise = sample.measured(repeated(sample.candidate("window", "1/2"), 1.0), token_agreement=[0.01] * COUNT)
     assert choices(repeated(sample.full(), 1.0), noise, sample.other_seeds())["window"].row is None
 
 
 def test_by_fid_where_it_was_measured() -> None:
-    def seen(outcome: Outcome, fid: float, to_full: tuple[float, float, float] | None = None) -> Outcome:
-        facts = {**outcome.facts, "intervals": {FID: [fid - 0.1, fid + 0.1]}, **({"to_full": {FID: to_full}} if to_full else {})}
-        return replace(outcome, case=replace(outcome.case, evaluation=PASS), samples={**outcome.samples, FID: [fid]}, facts=facts)
-
-    results = [seen(sample.full(), 5.0), seen(sample.candidate("linear", "1/2"), 5.3, (0.3, 0.2, 0.49)),
-            seen(sample.candidate("streaming", "1/2"), 5.4, (0.4, 0.2, 0.51))]
+    results = [sample.with_fid(sample.full(), 5.0), sample.with_fid(sample.candidate("linear", "1/2"), 5.3, to_full=(0.3, 0.2, 0.49)),
+               sample.with_fid(sample.candidate("streaming", "1/2"), 5.4, to_full=(0.4, 0.2, 0.51))]
     rows = {name: choice.row is not None for name, choice in choices(*results).items()}
     assert rows == {"full": True, "linear": True, "streaming": False}
-    assert "FID, scene, 2k images" in sentence(*results)
-    bare = [replace(o, facts={**o.facts, "intervals": {FID: [None, None]}}) for o in results]
+    parts = case_groups(results)
+    assert "FID, scene, 2k images" in margin_sentence(parts[0], quality_claims(parts))
+    bare = [replace(o, facts={**o.facts, "intervals": {sample.FID: [None, None]}}) for o in results]
     assert choices(*bare)["linear"].row is None, "without an interval nothing is shown"
 
 
@@ -234,11 +212,7 @@ def test_by_fid_where_it_was_measured() -> None:
 def test_a_fid_without_an_interval_is_not_said_to_lose_the_margin(bare: tuple[str, ...], whose: str) -> None:
     """A value that few images decide shows nothing: 2 % above the full cache's is no tenth, and 40 % above it is one."""
     def seen(outcome: Outcome, fid: float) -> Outcome:
-        open_ = outcome.case.method in bare
-        facts = {"intervals": {FID: [None, None] if open_ else [fid - 0.1, fid + 0.1]},
-                 "to_full": {FID: [fid - 5.0, None, None]}}
-        return replace(outcome, case=replace(outcome.case, evaluation=PASS), samples={**outcome.samples, FID: [fid]},
-                       facts={**outcome.facts, **facts})
+        return sample.with_fid(outcome, fid, None if outcome.case.method in bare else 0.1, [fid - 5.0, None, None])
 
     near, far = (seen(sample.candidate("linear", budget), fid) for budget, fid in (("1/2", 5.1), ("1/4", 7.0)))
     (group,), _ = standing([seen(sample.full(), 5.0), near, far])
@@ -253,7 +227,7 @@ def test_a_fid_without_an_interval_is_not_said_to_lose_the_margin(bare: tuple[st
 def test_equal_memory_is_the_largest_measured_batch_that_fits() -> None:
     def at(outcome: Outcome, batch: int, times: float) -> Outcome:
         bytes_ = {name: [values[0] * batch / 16] for name, values in outcome.samples.items() if name.startswith("kv_")}
-        return replace(outcome, case=replace(outcome.case, batch=batch), samples={**outcome.samples, **bytes_, "latency": [times]})
+        return sample.measured(replace(outcome, case=replace(outcome.case, batch=batch)), **bytes_, latency=[times])
 
     full, candidate = repeated(sample.full(), 1.0), repeated(sample.candidate("linear", "1/4"), 1.0)
     contents = choices(at(full, 16, 2.0), at(candidate, 16, 2.0), at(full, 32, 3.0), at(candidate, 32, 2.5), at(full, 128, 9.0),

@@ -81,8 +81,7 @@ def test_bytes_after_a_part_of_an_image_lie_between_the_recorded_places() -> Non
 
 
 def at(outcome: Outcome, batch: int, seconds: float, peak: float) -> Outcome:
-    samples = {**outcome.samples, "latency": [seconds], "peak_memory": [peak]}
-    return replace(outcome, case=replace(outcome.case, batch=batch), samples=samples)
+    return sample.measured(replace(outcome, case=replace(outcome.case, batch=batch)), latency=[seconds], peak_memory=[peak])
 
 
 def charts(*outcomes: Outcome) -> list[dict[str, Chart]]:
@@ -121,7 +120,7 @@ def test_a_search_for_the_largest_batch_is_no_batch() -> None:
 
 
 def slower(outcome: Outcome, factor: float) -> Outcome:
-    return replace(outcome, samples={**outcome.samples, "latency": [factor * value for value in outcome.samples["latency"]]})
+    return sample.measured(outcome, latency=[factor * value for value in outcome.samples["latency"]])
 
 
 def night(number: int, day: float = 1.0, method: float = 1.0, fingerprint: str = "a") -> HistoryNight:
@@ -149,16 +148,11 @@ def test_a_slower_day_cancels_and_a_slower_method_does_not() -> None:
 
 
 def test_a_new_environment_is_marked() -> None:
-    def marked(*nights: HistoryNight) -> int:
-        return rendered(*nights)[0][2].count('stroke-dasharray="2 3"')
-
-    assert marked(night(1), night(2)) == 0
-    assert marked(night(1), night(2, fingerprint="b"), night(3, fingerprint="b"), night(4)) == 2
+    runs = [night(1), night(2)], [night(1), night(2, fingerprint="b"), night(3, fingerprint="b"), night(4)]
+    assert [rendered(*nights)[0][2].count('stroke-dasharray="2 3"') for nights in runs] == [0, 2]
 
 
 def test_a_failed_run_is_a_gap() -> None:
-    from cachemark.core.result import Status
-
     broken = HistoryNight(sample.RUN, [sample.full(), sample.failed(sample.candidate("linear", "1/4"), Status.OOM, "too large")])
     (_, relative, svg), _ = rendered(night(1), broken, night(3))
     assert relative[0][2] == "–"

@@ -9,12 +9,7 @@ import pytest
 import report_sample as sample
 
 from cachemark.analysis.case_group import CaseGroup, case_groups
-from cachemark.analysis.columns import (
-    budget_cell,
-    cells,
-    column_groups,
-    columns_of,
-)
+from cachemark.analysis.columns import budget_cell, cells, column_groups, columns_of
 from cachemark.analysis.layer_tables import PASSES, layers
 from cachemark.analysis.missing import TOO_FEW
 from cachemark.analysis.report_view import build
@@ -22,19 +17,15 @@ from cachemark.analysis.summary_sentences import sentences
 from cachemark.core.result import Outcome
 from cachemark.report.page.render import chart_set, render
 
-PASS = {"quality": {"preset": "scene", "seeds": "s2k", "samples": 2000, "batch": 50}}
-FID, PRECISION = "fid_scene_2k", "precision_scene_2k"
+FID, PRECISION = sample.FID, "precision_scene_2k"
 
 
 def seen(outcome: Outcome, fid: float, precision: float = 0.8, reach: float = 0.5, to_full: float | None = None) -> Outcome:
     """The same outcome with a quality pass."""
-    ends = {FID: [fid - reach, fid + reach], PRECISION: [precision - 0.02, precision + 0.02]}
-    facts = {**outcome.facts, "intervals": ends}
-    if to_full is not None:
-        facts["to_full"] = {FID: [to_full, to_full - 0.1, to_full + 0.1]}
-    accuracy = [1.0, 1.0, 1.0, 0.0] * 500
-    samples = {**outcome.samples, FID: [fid], PRECISION: [precision], "class_accuracy": accuracy}
-    return replace(outcome, case=replace(outcome.case, evaluation=PASS), samples=samples, facts=facts)
+    outcome = sample.with_fid(outcome, fid, reach, () if to_full is None else (to_full, to_full - 0.1, to_full + 0.1))
+    ends = {**outcome.facts["intervals"], PRECISION: [precision - 0.02, precision + 0.02]}
+    outcome = replace(outcome, facts={**outcome.facts, "intervals": ends})
+    return sample.measured(outcome, **{PRECISION: [precision], "class_accuracy": [1.0, 1.0, 1.0, 0.0] * 500})
 
 
 def outcomes() -> list[Outcome]:
@@ -48,8 +39,8 @@ def outcomes() -> list[Outcome]:
 
 
 def group(results: list[Outcome] | None = None) -> CaseGroup:
-    (groups_found,) = case_groups(results or outcomes())
-    return groups_found
+    (only,) = case_groups(results or outcomes())
+    return only
 
 
 def test_places_are_by_fid_and_a_method_without_a_speedup_has_one() -> None:
@@ -101,7 +92,7 @@ def test_a_fid_of_too_few_images_is_not_shown_though_an_older_version_stored_it(
         named = {name: name.replace("2k", str(count)) for name in (FID, PRECISION)}
         facts = {fact: {named[n]: ends for n, ends in outcome.facts[fact].items()} for fact in outcome.facts
                  if fact in ("intervals", "to_full")}
-        evaluation = {"quality": {**PASS["quality"], "samples": count}}
+        evaluation = {"quality": {**outcome.case.evaluation["quality"], "samples": count}}
         return replace(outcome, case=replace(outcome.case, evaluation=evaluation), facts={**outcome.facts, **facts},
                        samples={named.get(name, name): values for name, values in outcome.samples.items()})
 
@@ -149,7 +140,7 @@ def test_a_metric_on_demand_has_a_column_where_measured_and_a_reason_where_not(
         return replace(outcome, case=replace(outcome.case, evaluation={"metrics": {name: identity}}))
 
     pair = [sample.full(), sample.candidate("linear", "1/2")]
-    measured = [replace(on_demand(o, {"weights": "a/b"}), samples={**o.samples, name: values}) for o in pair]
+    measured = [sample.measured(on_demand(o, {"weights": "a/b"}), **{name: values}) for o in pair]
     assert name in [column.key for part in column_groups(group(measured)) if part.title == kind for column in part.columns]
     missing = build(sample.RUN, [on_demand(o, {"missing": "not measured: needs vgg16"}) for o in pair]).missing
     assert (f"tiny-llamagen: {title}", "not measured: needs vgg16") in [(gap.what, gap.reason) for gap in missing]
@@ -164,7 +155,7 @@ def test_a_benchmark_has_columns_where_it_was_measured_and_one_reason_where_it_c
     pair = (sample.full(), sample.candidate("linear", "1/2"))
     known_names = {"geneval": {"detector": "a"}, "dpg": {"weights": "b"}, "hpsv2": {"missing": "not measured: needs hpsv2"}}
     scores = {"geneval": [1.0, 0.0], "geneval_counting": [1.0], "dpg": [0.5, 0.75]}
-    measured = [replace(asked(o, known_names), samples={**o.samples, **scores}) for o in pair]
+    measured = [sample.measured(asked(o, known_names), **scores) for o in pair]
     columns = [column.key for part in column_groups(group(measured)) if part.title == "Quality" for column in part.columns]
     assert [key for key in columns if key in ("color_consistency", "hpsv2") or key.startswith(("geneval", "dpg"))] == [*scores]
     gaps = {gap.what.partition(": ")[2]: gap.reason for gap in build(sample.RUN, measured).missing}
@@ -178,8 +169,8 @@ def test_the_overall_score_of_geneval_is_the_mean_of_its_tasks_or_is_not_there()
     right = {"single_object": [1.0] * 8, "two_object": [1.0, 0.0], "counting": [0.0] * 6, "colors": [1.0] * 3 + [0.0],
              "position": [1.0, 1.0], "color_attr": [0.0, 1.0, 1.0]}  # fmt: skip
     scores = {f"geneval_{tag}": values for tag, values in right.items()}
-    pair = [replace(o, samples={**o.samples, **scores}) for o in (sample.full(), sample.candidate("linear", "1/2"))]
-    pair[1] = replace(pair[1], samples={**pair[1].samples, "geneval_counting": [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]})
+    pair = [sample.measured(o, **scores) for o in (sample.full(), sample.candidate("linear", "1/2"))]
+    pair[1] = sample.measured(pair[1], geneval_counting=[1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
     full, candidate = group(pair).full, group(pair).candidates[0]
     assert full is not None
     assert full.quality["geneval_overall"].value == pytest.approx((1 + 1 / 2 + 0 + 3 / 4 + 1 + 2 / 3) / 6)
@@ -221,9 +212,8 @@ def masked_outcomes() -> list[Outcome]:
             masked(sample.other_seeds(), 0, 1.0), masked(sample.other_batch(), 0, 1e-6)]
 
 
-def masked_group(results: list[Outcome] | None = None) -> CaseGroup:
-    (groups_found,) = case_groups(results or masked_outcomes())
-    return groups_found
+def masked_group() -> CaseGroup:
+    return group(masked_outcomes())
 
 
 def test_saving_is_of_computation_and_bytes_are_added() -> None:
@@ -256,7 +246,7 @@ def test_what_repeats_is_shown_with_as_many_passes_as_fit() -> None:
 def test_a_broken_profile_is_left_out() -> None:
     for broken in ({**FOUND, "passes": []}, {**FOUND, "branches": None}, {**FOUND, "classes": {"a": {}}}, [], "no"):
         full = replace(masked_outcomes()[0], facts={"paradigm": "masked", "redundancy": broken})
-        assert layers(masked_group([full]).full) is None
+        assert layers(group([full]).full) is None
 
 
 def test_a_method_as_far_as_other_seeds_is_not_ranked() -> None:
