@@ -94,7 +94,7 @@ def _claim(cell: PaperCell, rates: Rates, dtype: str, runs: Iterable[tuple[str, 
     (machine, row), counts = _measured(cell, runs), _entry_counts(cell)
     assert cell.roofline_time is not None
     assert full.roofline_time is not None
-    least, full_least = (_roofline_time(paper_cell, rates, dtype) for paper_cell in (cell, full))
+    least, full_least = (_roofline_time(cell.table, name, rates, dtype) for name in (cell.row, full.row))
     return SpeedClaim(
         cell.table, cell.row, full.row, published().baselines[cell.table], cell.ours["method"],
         counts.allocated / counts.full if counts else None, counts.live / counts.full if counts else None, cell.batch,
@@ -137,8 +137,10 @@ def _planned(plan: str, model: str) -> list[Planned]:
     return expand(load(plan).only(models=[model]))
 
 
-def _roofline_time(cell: PaperCell, rates: Rates, dtype: str) -> float:
+@cache
+def _roofline_time(table: str, row: str, rates: Rates, dtype: str) -> float:
     """Return the roofline time of an image in seconds, image decoding included."""
+    cell = published().row(table, row)
     layout, method = built(cell)
     counts = MODELS.get(cell.model).parameter_counts()
     assert counts is not None, "papers' models are counted"

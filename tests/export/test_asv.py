@@ -16,7 +16,6 @@ import pytest
 
 from cachemark.core.errors import Unsupported
 from cachemark.core.result import Environment, Outcome
-from cachemark.core.units import FAMILIES, METRICS, metric, quality_name
 from cachemark.export.asv import Written, write
 from cachemark.store.db import Store
 from report import report_sample as sample
@@ -115,23 +114,6 @@ def test_a_comparison_is_no_point_of_a_history(store: Store, here: Path, commits
     written = exported(store, here)
     assert [file.read_text() for file in written.files] == alone
     assert written.left_out == ()
-
-
-PAIRS = {"token/s": (1800.0, 2000.0), "image/s": (3.5, 4.0), "image": (16.0, 24.0), "dB": (20.0, 30.0), "share": (0.5, 0.75)}
-"""By unit, a worse and a better value of what should be high; a value without a unit is one of those below or lies below 1."""
-UNITLESS = {"clip_score": (25.0, 30.0), "isc": (4.0, 5.0)}
-
-
-def test_a_better_figure_of_any_metric_is_a_lower_one_above_zero(store: Store, here: Path, commits: list[str]) -> None:
-    """A value below zero or at it has no ratio to the one before, by which asv finds steps."""
-    names = [*METRICS, *(quality_name(base, "scene", 2000) for base in FAMILIES)]
-    pairs = {name: (2.0, 1.0) if metric(name).better == "lower" else
-             UNITLESS.get(name.split("_scene")[0]) or PAIRS.get(metric(name).unit, (0.5, 0.75)) for name in names}
-    for which, commit in enumerate(commits):
-        save(store, commit, [replace(sample.candidate("linear", "1/4"), samples={name: [pair[which]] for name, pair in pairs.items()})])
-    before, after = ({name: costs["'linear 1/4'"] or 0.0 for name, costs in results(file).items()} for file in exported(store, here).files)
-    assert len(before) == len(names)
-    assert not [name for name in before if not 0 < after[name] < before[name]]
 
 
 def test_versions_and_units_are_those_of_the_definitions(store: Store, here: Path, commits: list[str]) -> None:

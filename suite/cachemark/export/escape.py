@@ -26,9 +26,9 @@ _LINKED = re.compile(r"(?i)(www(?=\.)|:(?=/)|\bgh(?=-))")  # what begins an addr
 _FORMULA = tuple("=+-@＝＋－＠")
 
 
-def for_latex(text: object, limit: int = 0) -> str:
+def for_latex(text: object) -> str:
     """Return text for pdfLaTeX; unsupported characters become ``U+1F600``."""
-    return "".join(map(_in_latex, on_one_line(text, limit)))
+    return "".join(map(_in_latex, on_one_line(text)))
 
 
 def _in_latex(char: str) -> str:

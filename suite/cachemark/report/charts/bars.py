@@ -20,8 +20,8 @@ def _labels(rows: Sequence[ReportRow]) -> tuple[str, ...]:
     return tuple(row.label for row in rows[:MOST])
 
 
-def _bars(labels: tuple[str, ...], title: str, spans: Sequence[Span], pitch: float = 22.0, lines: tuple[float, ...] = ()) -> RowPlot:
-    return RowPlot(labels, linear(title, 0.0, 1.04 * max(span.high for span in spans)), tuple(spans), pitch, lines)
+def _bars(rows: Sequence[ReportRow], title: str, spans: Sequence[Span]) -> RowPlot:
+    return RowPlot(_labels(rows), linear(title, 0.0, 1.04 * max(span.high for span in spans)), tuple(spans))
 
 
 def phases(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
@@ -35,7 +35,7 @@ def phases(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
     spans = _stacked(rows, parts, {"Tokens": 1.0, "Decode + other": 0.4}, signs, fmt.seconds)
     figures = ((fmt.seconds(made), fmt.seconds(other), fmt.percent(1 - made / (made + other))) for made, other in parts)
     caption = "Dark: token generation. Light: image decoding and other work. Medians." + first(rows)
-    yield Chart.of_cases("speed", "Time per batch, by part", caption, _bars(_labels(rows), "Seconds per batch", spans),
+    yield Chart.of_cases("speed", "Time per batch, by part", caption, _bars(rows, "Seconds per batch", spans),
                          ("Tokens", "Decode + other", "Decode + other, %"), rows, figures)
 
 
@@ -58,7 +58,7 @@ def memory(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
     figures = ([fmt.size(size) for size in (*sizes, sum(sizes), row.median(PEAK) or 0.0)]
                for row, sizes in zip(rows, parts, strict=True))
     caption = "Dark: keys and values. Medium: workspace shared by layers. Light: method state." + first(rows)
-    yield Chart.of_cases("memory", title, caption, _bars(_labels(rows), f"Peak memory of cache and state ({name})", spans),
+    yield Chart.of_cases("memory", title, caption, _bars(rows, f"Peak memory of cache and state ({name})", spans),
                          (*titles, "Total", "Peak memory"), rows, figures)
 
 

@@ -13,7 +13,6 @@ from ...analysis.report_row import ReportRow
 from ...analysis.run_history import CaseHistory, RunHistory
 from ...core.result import Status
 from ...core.units import PEAK
-from ...stats.changepoints import ChangePoint
 from .chart import INK, MOST, Chart, Signs, first, over, tip
 from .svg import Axis, Curve, Point, XYPlot, linear, ranged
 
@@ -125,7 +124,8 @@ def _run_chart(
         lines.append(Curve(tuple(places), signs.color(row), series=signs.series(row)))
         points += [Point(x, y, signs.color(row), tip(row, f"run {runs.names[int(x)]}", text(y)), signs.series(row), signs.shape(row))
                    for x, y in places]
-    points += [_mark(case, change, sentence, signs) for case in drawn for change, sentence in case.changes]
+    points += [Point(float(change.first), case.values[change.first] or 0.0, INK, fmt.plain(sentence, 300), signs.series(case.row),
+                     _SHAPES[change.kind], hollow=True, scale=1.9) for case in drawn for change, sentence in case.changes]
     y = linear(y_title, *ranged([point.y for point in points], 0.1))
     changes = [k for k, (before, now) in enumerate(pairwise(runs.fingerprints), 1) if before != now]
     lines += [Curve(((k - 0.5, y.low), (k - 0.5, y.high)), dash="2 3") for k in changes]
@@ -138,8 +138,3 @@ def _run_chart(
     text_below += " Dotted: the numerics fingerprint changes." if changes else ""
     text_below += " Hollow: ◇ step, △ start of a ramp." if notes else ""
     return Chart.of_cases("history", title, text_below, plot, runs.names, [case.row for case in cases], figures, (*notes, *blind))
-
-
-def _mark(case: CaseHistory, change: ChangePoint, sentence: str, signs: Signs) -> Point:
-    return Point(float(change.first), case.values[change.first] or 0.0, INK, fmt.plain(sentence, 300), signs.series(case.row),
-                 _SHAPES[change.kind], hollow=True, scale=1.9)

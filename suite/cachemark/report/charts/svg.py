@@ -134,7 +134,7 @@ class XYPlot:
 
 @dataclass(frozen=True)
 class Span:
-    """Bar in a row from ``low`` to ``high``; ``level`` and ``thick`` place it within the row."""
+    """Bar in the middle of a row from ``low`` to ``high``; ``thick`` is its share of the row's height."""
 
     row: int
     low: float
@@ -143,7 +143,6 @@ class Span:
     tip: str
     series: int = -1
     opacity: float = 1.0
-    level: float = 0.5
     thick: float = 0.7
 
 
@@ -250,7 +249,7 @@ def _mark(point: Point, plot: XYPlot, box: _Box, style: Style) -> str:
 
 def _span(span: Span, plot: RowPlot, box: _Box, style: Style) -> str:
     x, end, high = box.x(plot.x.at(span.low)), box.x(plot.x.at(span.high)), span.thick * plot.pitch
-    y = box.top + (span.row + span.level) * plot.pitch - high / 2
+    y = box.top + (span.row + 0.5) * plot.pitch - high / 2
     faint = f' opacity="{span.opacity:g}"' if span.opacity < 1 else ""
     return (f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(end - x, 0.6):.1f}" height="{high:.1f}" fill="{span.color}"{faint}'
             f'{_mark_end(span.tip, span.series, style, "rect")}')

@@ -48,8 +48,6 @@ def _distance(group: CaseGroup) -> _Quantity:
     return _Quantity("Tokens that differ from the full cache's (share)", differing, fmt.percent)
 
 
-
-
 def against_cost(group: CaseGroup, signs: Signs) -> Chart:
     """Return fidelity against FLOPs (masked models) or memory."""
     if group.paradigm == MASKED:
@@ -74,9 +72,13 @@ def _scatter(title: str, group: CaseGroup, across: _Quantity, less: bool, signs:
         why = "Weights are random." if group.random else "No method has both values."
         return Chart("leaderboard", title, empty=why)
     points = tuple(_point(row, across, up, signs) for row in rows)
-    caption = (f"Lower {'left' if less else 'right'} is better. Dashed: Pareto front of ranked cases. Hollow: not ranked.")
+    caption = f"Lower {'left' if less else 'right'} is better. Dashed: Pareto front of ranked cases. Hollow: not ranked."
     able = [(point.x, point.y) for row, point in zip(rows, points, strict=True) if not row.unranked]
-    plot = _plane(points, able, across.title, up.title, less)
+    ends = [end for point in points for end in (point.x, *(point.across or ()))]
+    low, high = ranged(ends)
+    x = linear(across.title, 0.0 if less else low, 1.08 * max(ends) if less else high, count=6)
+    line = Curve(tuple(front(able, less)), dash="4 3", stepped="after" if less else "before")
+    plot = XYPlot(x, rooted(up.title, _top(points)), points, (line,))
     figures = ([of.text(of.value(row) or 0) for of in (across, up)] for row in rows)
     return Chart.of_cases("leaderboard", title, caption, plot, (across.title, up.title), rows, figures)
 
@@ -129,11 +131,3 @@ def front(points: Sequence[tuple[float, float]], less: bool) -> list[tuple[float
 
 def _top(points: Sequence[Point]) -> float:
     return max(max(point.y, point.up[1] if point.up else 0.0) for point in points)
-
-
-def _plane(points: tuple[Point, ...], able: Sequence[tuple[float, float]], x_title: str, y_title: str, less: bool) -> XYPlot:
-    ends = [end for point in points for end in (point.x, *(point.across or ()))]
-    low, high = ranged(ends)
-    x = linear(x_title, 0.0 if less else low, 1.08 * max(ends) if less else high, count=6)
-    line = Curve(tuple(front(able, less)), dash="4 3", stepped="after" if less else "before")
-    return XYPlot(x, rooted(y_title, _top(points)), points, (line,))
