@@ -63,19 +63,14 @@ def test_an_image_is_like_itself() -> None:
     assert psnr(x, x.clone()).tolist() == [PSNR_CAP] * 3 == [60.0] * 3
 
 
-def test_psnr_counts_the_range_from_black_to_white_as_one() -> None:
-    x = torch.zeros(2, 3, 8, 8)
-    y = x.clone()
-    y[0] += 0.2  # a tenth of the range: 20 dB
-    y[1] += 0.02  # a hundredth: 40 dB
-    assert psnr(y, x).tolist() == pytest.approx([20, 40], abs=1e-3)
-
-
-def test_psnr_is_capped_and_clamped() -> None:
+@pytest.mark.parametrize(("image", "reference", "expected"), [
+    (0.2, 0.0, 20), (0.02, 0.0, 40),  # a tenth and a hundredth of the range from black to white
+    (1e-6, 0.0, 60), (7.0, 1.0, 60),  # capped, and both are white
+    (-1.0, 1.0, 0),
+])  # fmt: skip
+def test_psnr_counts_the_range_from_black_to_white_as_one(image: float, reference: float, expected: float) -> None:
     x = torch.zeros(1, 3, 8, 8)
-    assert psnr(x + 1e-6, x).item() == 60
-    assert psnr(x + 7.0, x + 1.0).item() == 60  # both are white
-    assert psnr(x - 1, x + 1).item() == pytest.approx(0, abs=1e-6)
+    assert psnr(x + image, x + reference).item() == pytest.approx(expected, abs=1e-3)
 
 
 def test_nan_is_not_hidden() -> None:

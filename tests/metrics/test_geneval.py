@@ -17,8 +17,10 @@ from cachemark.metrics.question_score import share_of_yes
 from cachemark.metrics.registry import image_metrics
 from cachemark.models.prompt_lists import PromptList, Question
 
+Box = tuple[float, float, float, float]
 
-def seen(name: str, score: float = 0.95, box: tuple[float, float, float, float] = (0, 0, 10, 10)) -> Detection:
+
+def seen(name: str, score: float = 0.95, box: Box = (0, 0, 10, 10)) -> Detection:
     return Detection(name, score, box)
 
 
@@ -89,20 +91,17 @@ def test_relations_need_a_tenth_of_the_extents_between_centers(box: Any, anchor:
     assert relations(box, anchor) == expected
 
 
-def test_a_place_is_beside_what_is_right_itself() -> None:
-    beside = task(CAT, {"class": "dog", "count": 1, "position": ["left of", 0]}, tag="position")
-    objects_by_class = counted([seen("dog", box=LEFT[0]), seen("cat", box=LEFT[1])], "position")
-    assert is_right(beside, objects_by_class, nobody)
-    assert not is_right(beside, counted([seen("dog", box=LEFT[1]), seen("cat", box=LEFT[0])], "position"), nobody)
-    assert not is_right(beside, {"dog": objects_by_class["dog"]}, nobody), "there is no cat to stand beside"
+CATS = [(40.0, 0.0, 50.0, 10.0), (60.0, 0.0, 70.0, 10.0)]
 
 
-def test_every_pair_of_objects_must_be_at_its_place() -> None:
-    beside = task({"class": "cat", "count": 2}, {"class": "dog", "count": 1, "position": ["left of", 0]}, tag="position")
-    cats = [seen("cat", box=(40, 0, 50, 10)), seen("cat", 0.5, box=(60, 0, 70, 10))]
-    assert is_right(beside, counted([seen("dog", box=LEFT[1]), *cats], "position"), nobody)
-    assert not is_right(beside, counted([seen("dog", box=(80, 0, 90, 10)), *cats], "position"), nobody)
-    assert not is_right(beside, counted([seen("dog", box=(51, 0, 59, 10)), *cats], "position"), nobody)
+@pytest.mark.parametrize(("dog", "cats", "count", "right"), [
+    (LEFT[0], LEFT[1:], 1, True), (LEFT[1], LEFT[:1], 1, False), (LEFT[0], [], 1, False),  # there is no cat to stand beside
+    (LEFT[1], CATS, 2, True), ((80.0, 0.0, 90.0, 10.0), CATS, 2, False), ((51.0, 0.0, 59.0, 10.0), CATS, 2, False),
+])  # fmt: skip
+def test_every_pair_of_objects_must_be_at_its_place(dog: Box, cats: list[Box], count: int, right: bool) -> None:
+    beside = task({"class": "cat", "count": count}, {"class": "dog", "count": 1, "position": ["left of", 0]}, tag="position")
+    detections = [seen("dog", box=dog), *(seen("cat", 0.9 - k / 10, box) for k, box in enumerate(cats))]
+    assert is_right(beside, counted(detections, "position"), nobody) is right
 
 
 # -- scores of images ----------------------------------------------------------------------------------------------------

@@ -57,14 +57,10 @@ def test_the_network_of_the_procedural_scenes_rounds_alike_in_parts() -> None:
 
 # ------------------------------------------------------------------------------------------------ files
 
-def test_bytes_hold_everything_exactly(extractor: str) -> None:
+def test_bytes_hold_everything_exactly_and_their_extractor(extractor: str) -> None:
     features = ImageFeatures.of(noise(9), extractor)
-    again = ImageFeatures.from_bytes(features.to_bytes(), extractor)
-    assert same(again, features)
-
-
-def test_bytes_of_another_extractor_are_refused(extractor: str) -> None:
-    data = ImageFeatures.of(noise(4), extractor).to_bytes()
+    data = features.to_bytes()
+    assert same(ImageFeatures.from_bytes(data, extractor), features)
     with pytest.raises(BadCheckpoint, match=f"{extractor}.*not of 'cachemark-other'"):
         ImageFeatures.from_bytes(data, "cachemark-other")
     with pytest.raises(BadCheckpoint, match="not of"):
@@ -98,9 +94,6 @@ def test_no_image_and_images_of_two_sizes_are_refused(extractor: str) -> None:
         ImageFeatures.of([noise(3), noise(3)[..., :8, :8]], extractor)
     with pytest.raises(Unsupported, match=r"tensor of shape \(0, 3, 16, 16\)"):
         ImageFeatures.of(torch.zeros(0, 3, SIZE, SIZE), extractor)
-
-
-def test_an_extractor_without_network_sees_nothing() -> None:
     with pytest.raises(Unsupported, match="No network is registered for the extractor 'cachemark-000000000001'"):
         ImageFeatures.of(noise(2), "cachemark-000000000001")
 

@@ -115,7 +115,6 @@ def test_a_missing_library_is_named(library: str, folders: Mapping[str, Path], m
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(Unsupported, match=rf"not measured: needs {library}, get it with: pip install 'cachemark\[clip\]'"):
         TextSimilarity.identity(MetricContext(options={"weights": str(folders["clip"])}))
-    assert class_names("scene") == CLASSES
 
 
 # -- CLIP score --------------------------------------------------------------------------------------------------------
@@ -138,7 +137,6 @@ def test_the_score_is_the_cosine_that_the_model_itself_gives(folders: Mapping[st
 
 
 def test_classes_have_their_names() -> None:
-    assert class_names("scene") == CLASSES
     assert (len(class_names("adm")), class_names("adm")[0]) == (1000, "tench")
 
 
@@ -310,9 +308,7 @@ def test_distances_are_those_of_torch_fidelity_on_bytes_and_grow_with_the_differ
     other = torch.randn(images.shape, generator=torch.Generator().manual_seed(2))
     same, near, far = (metric.measure(batch(images, [0] * 3, images + share * other)) for share in (0, 0.05, 0.5))
     assert same.tolist() == [0, 0, 0]
-    assert near.shape == (3,)
-    assert (near > 0).all()
-    assert (far > near).all()
+    assert (far > near).logical_and(near > 0).tolist() == [True] * 3
 
 
 @pytest.mark.parametrize("file", LPIPS)

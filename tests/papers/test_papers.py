@@ -96,8 +96,7 @@ def test_claims_are_of_the_methods_budgets_and_batches_that_are_named() -> None:
 
 
 def test_a_row_with_parameters_of_its_own_is_that_of_its_plan() -> None:
-    claims = claimed("mar-h", "--method", "gtr", "--method", "lazymar")
-    assert claims["GtR, MAR-H", "GtR-H, 32"]["speedup"] == pytest.approx(0.81 / 0.22)
+    claims = claimed("mar-h", "--method", "lazymar")
     published, described = (claims["LazyMAR, Table 1", row] for row in ("LazyMAR-H, 64", "LazyMAR-H, 64, as described"))
     assert published["speedup_bound_here"] > described["speedup_bound_here"]
     assert published["allocated"] is None

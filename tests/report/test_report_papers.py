@@ -11,7 +11,7 @@ import pytest
 import report_sample as sample
 from page import Page
 
-from cachemark.analysis.papers import PaperRow, PaperTable, papers, published
+from cachemark.analysis.papers import PaperRow, PaperTable, paper_row, papers, published
 from cachemark.analysis.report_view import build
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Sampling
@@ -32,16 +32,16 @@ QUARTER = ran(6.4, method="linear", parameters={"B": 144}, budget="1/4")
 
 def measured(*outcomes: Outcome) -> list[PaperTable]:
     """The tables of which a row was measured."""
-    return [paper_row for paper_row in papers(outcomes, sample.ENVIRONMENT) if paper_row.here]
+    return [paper for paper in papers(outcomes, sample.ENVIRONMENT) if paper.here]
 
 
 def table(*outcomes: Outcome) -> PaperTable:
-    (paper_row,) = measured(*outcomes)
-    return paper_row
+    (paper,) = measured(*outcomes)
+    return paper
 
 
-def line(paper_row: PaperTable, name: str) -> PaperRow:
-    return next(line for line in paper_row.lines if line.cell.row == name)
+def line(paper: PaperTable, name: str) -> PaperRow:
+    return next(line for line in paper.lines if line.cell.row == name)
 
 
 def test_published_least_and_ours_stand_side_by_side() -> None:
@@ -80,7 +80,8 @@ def test_what_can_be_compared_is_chosen_among_cases_that_are_the_same_row(order:
 
 
 def test_a_paper_s_own_baseline_is_what_its_rows_are_compared_with() -> None:
-    """LazyMAR compares 32 passes with 64."""
+    """LazyMAR compares 32 passes with 64; GtR prints seconds alone."""
+    assert paper_row(published().row("GtR, MAR-H", "GtR-H, 32"), []).claimed == pytest.approx(0.81 / 0.22)
     mar = {"model": "mar-b", "batch": 128, "dtype": "float16", "grid": (16, 16)}
     full = ran(8.0, role="baseline", **{**mar, "sampling": Sampling(steps=64)})
     fewer = ran(2.0, method="lazymar", **{**mar, "sampling": Sampling(steps=32)})
@@ -92,7 +93,7 @@ def test_a_paper_s_own_baseline_is_what_its_rows_are_compared_with() -> None:
 def test_tables_of_a_method_on_other_models_follow_without_figures_of_ours() -> None:
     """What is measured comes first; a method on other models shows what its paper prints, and the plan that measures it."""
     small = replace(QUARTER, case=replace(QUARTER.case, model="tiny-llamagen"))
-    assert [(paper_row.title, paper_row.here, paper_row.plans) for paper_row in papers([FULL, small], sample.ENVIRONMENT)] == [
+    assert [(paper.title, paper.here, paper.plans) for paper in papers([FULL, small], sample.ENVIRONMENT)] == [
         ("LineAR, Table 1", False, ("linear-table1",)), ("LineAR, Table 4", False, ("linear-table4",))]
     lazy = ran(1.0, method="lazymar", model="tiny-mar")
     assert [(item.title, item.here) for item in papers([FULL, lazy, QUARTER], sample.ENVIRONMENT)][:3] == [
@@ -102,9 +103,9 @@ def test_tables_of_a_method_on_other_models_follow_without_figures_of_ours() -> 
 
 def test_a_throughput_without_that_of_the_full_cache_is_held_against_the_roofline_time_alone() -> None:
     """576 tokens at 1912 and 3099 a second, 128 images at once; nothing says how fast the full cache was."""
-    (paper_row,) = papers([FULL, ran(1.0, method="ssd_heads", model="tiny-llamagen")], sample.ENVIRONMENT)
-    assert (paper_row.title, paper_row.plans) == ("SSD heads, main text", ())
-    by_token, by_line = (line(paper_row, f"Janus-Pro-1B, SSD 20 %{name}") for name in ("", ", buffered"))
+    (paper,) = papers([FULL, ran(1.0, method="ssd_heads", model="tiny-llamagen")], sample.ENVIRONMENT)
+    assert (paper.title, paper.plans) == ("SSD heads, main text", ())
+    by_token, by_line = (line(paper, f"Janus-Pro-1B, SSD 20 %{name}") for name in ("", ", buffered"))
     assert [row.cell.gap for row in (by_token, by_line)] == ["11.1×", "7.0×"]
     assert [row.possible for row in (by_token, by_line)] == pytest.approx([1.74, 1.78], abs=0.005)
     assert [row.claimed for row in (by_token, by_line)] == [None, None]

@@ -10,7 +10,7 @@ the prompt).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..core.errors import Unsupported
 from ..core.spec import digest
@@ -80,13 +80,12 @@ def answerer(folder: str, device: str = "cpu") -> Callable[[Tensor, str], str]:
     """
     import torch
 
-    from .compute.pretrained import built, folder_identity, toolkit
+    from .compute.pretrained import folder_identity, part
 
     folder_identity(folder, FILES, MORE, PUBLISHED)
-    transformers, kind, own = toolkit(), "network for visual questions", {"local_files_only": True}
-    network = transformers.AutoModelForVisualQuestionAnswering
-    model: Any = built(folder, kind, lambda: network.from_pretrained(folder, use_safetensors=True, **own).to(device).eval())
-    ready: Any = built(folder, kind, lambda: transformers.AutoProcessor.from_pretrained(folder, **own))
+    kind = "network for visual questions"
+    model = part(folder, kind, "AutoModelForVisualQuestionAnswering", use_safetensors=True).to(device).eval()
+    ready = part(folder, kind, "AutoProcessor")
 
     @torch.inference_mode()
     def answer(image: Tensor, question: str) -> str:

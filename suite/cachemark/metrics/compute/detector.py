@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...models.prompt_lists import COLOURS
-from .pretrained import Clip, built, folder_identity, toolkit
+from .pretrained import Clip, folder_identity, part, toolkit
 
 FILES = ("config.json", "model.safetensors", "preprocessor_config.json")
 PUBLISHED = "facebook/mask2former-swin-small-coco-instance"
@@ -59,12 +59,11 @@ class PretrainedDetector:
 
     def __init__(self, folder: str, *, device: str = "cpu") -> None:
         identity(folder)
-        transformers, own = toolkit(), {"local_files_only": True}
-        config = built(folder, "detector", lambda: transformers.AutoConfig.from_pretrained(folder, **own))
-        self._masks = type(config) in transformers.AutoModelForUniversalSegmentation._model_mapping
-        kind = transformers.AutoModelForUniversalSegmentation if self._masks else transformers.AutoModelForObjectDetection
-        self._model: Any = built(folder, "detector", lambda: kind.from_pretrained(folder, use_safetensors=True, **own).to(device).eval())
-        self._ready: Any = built(folder, "detector", lambda: transformers.AutoImageProcessor.from_pretrained(folder, **own))
+        config = part(folder, "detector", "AutoConfig")
+        self._masks = type(config) in toolkit().AutoModelForUniversalSegmentation._model_mapping
+        kind = "AutoModelForUniversalSegmentation" if self._masks else "AutoModelForObjectDetection"
+        self._model = part(folder, "detector", kind, use_safetensors=True).to(device).eval()
+        self._ready = part(folder, "detector", "AutoImageProcessor")
         self._device, self._names = device, config.id2label
 
     @torch.inference_mode()

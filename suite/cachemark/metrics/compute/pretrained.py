@@ -77,6 +77,11 @@ def built(folder: str, what: str, build: Callable[[], T]) -> T:
                             remedy="Fetch the folder again.") from error
 
 
+def part(folder: str, what: str, name: str, **options: Any) -> Any:
+    """Return the part of a pretrained network that transformers' class ``name`` reads. Raises BadCheckpoint for an unreadable folder."""
+    return built(folder, what, lambda: getattr(toolkit(), name).from_pretrained(folder, local_files_only=True, **options))
+
+
 def clip_identity(folder: str) -> str:
     """Return the hash of CLIP's weights, image preprocessing and tokenizer. Raises Unsupported if something is missing."""
     return folder_identity(folder, CLIP_FILES, CLIP_MORE, "openai/clip-vit-base-patch16")
@@ -87,11 +92,9 @@ class Clip:
 
     def __init__(self, folder: str, *, device: str = "cpu") -> None:
         clip_identity(folder)
-        transformers, own = toolkit(), {"local_files_only": True}
-        self._model: Any = built(folder, "CLIP model", lambda: transformers.CLIPModel.from_pretrained(folder, use_safetensors=True, **own))
-        self._ready: Any = built(folder, "CLIP model", lambda: transformers.CLIPImageProcessor.from_pretrained(folder, **own))
-        self._tokenizer: Any = built(folder, "CLIP model", lambda: transformers.CLIPTokenizerFast.from_pretrained(folder, **own))
-        self._model, self.device = self._model.to(device).eval(), device
+        self._model, self.device = part(folder, "CLIP model", "CLIPModel", use_safetensors=True).to(device).eval(), device
+        self._ready = part(folder, "CLIP model", "CLIPImageProcessor")
+        self._tokenizer = part(folder, "CLIP model", "CLIPTokenizerFast")
 
     @classmethod
     def shared(cls, setting: MetricContext, folder: str) -> Clip:
