@@ -32,14 +32,14 @@ TURNED = "\u202eright to left\u2066 שלום مرحبا"
 TEX = r"\input{/etc/passwd} \\[2em] $x$ 100% a&b #1 _^~{}"
 MENTION = "@user #12 GH-3 https://evil.example www.evil.example mail@evil.example [x](javascript:alert(1)) ![i](http://evil.example)"
 FORMULA = "=cmd|' /C calc'!A0"
-EVIL = (
-    sample.SCRIPTS, sample.BREAKERS, CONTROLS, TURNED, TEX, MENTION, FORMULA, "@SUM(A1)", "+1", "-1", "\t=1", " =1", "＝1", "A" * 10_000,
-    "<" * 10_000, "", "*", "[1]",
-    "| a | b |\n|---|---|\n| c |", "\N{PILE OF POO}\u200d\N{SNOWMAN}", "::error::x\n::error::y", "%0A::error::z",
-    "```\ncode", "# heading\n- item\n1. one\n> quote\n---", "<!-- --> x", "1<sup>2", "{{ 7 * 7 }}", "__proto__", "\\", "$", "`", "'\"",
-)
+EVIL = (sample.SCRIPTS, sample.BREAKERS, CONTROLS, TURNED, TEX, MENTION, FORMULA, "A" * 10_000, "<" * 10_000, "",
+        "\N{PILE OF POO}\u200d\N{SNOWMAN}", "{{ 7 * 7 }}", "__proto__", "\\")
 TURNS = set("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067")
-ids = pytest.mark.parametrize("evil", EVIL, ids=lambda e: ascii(e[:12]))
+
+
+def hostile(*of_format: str) -> pytest.MarkDecorator:
+    """Run a test with texts that may harm any format, and with those that mean something to its format."""
+    return pytest.mark.parametrize("evil", [*EVIL, *of_format], ids=lambda e: ascii(e[:12]))
 
 
 @cache
@@ -66,7 +66,7 @@ def texts(evil: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-@ids
+@hostile()
 def test_no_text_holds_controls_half_characters_or_marks_of_direction(evil: str) -> None:
     for name, text in texts(evil).items():
         text.encode("utf-8")
@@ -85,7 +85,7 @@ def shape(text: str) -> list[str]:
     return [f"{kind}" for kind in collected if kind != "softbreak"]
 
 
-@ids
+@hostile("| a | b |\n|---|---|\n| c |", "```\ncode", "# heading\n- item\n1. one\n> quote\n---", "<!-- --> x", "1<sup>2", "$", "`", "*")
 @pytest.mark.parametrize("name", ["markdown", "summary", "comment"])
 def test_markdown_keeps_its_shape(name: str, evil: str) -> None:
     calm, result = shape(texts("calm")[name]), shape(texts(evil)[name])
@@ -121,7 +121,7 @@ def undressed(text: str) -> str:
     return re.sub(r"\\[{}$&#%_]", "", text)
 
 
-@ids
+@hostile("*", "[1]", "$", "`", "'\"")
 def test_latex_has_our_commands_alone_and_its_rows(evil: str) -> None:
     calm, result = undressed(texts("calm")["latex"]), undressed(texts(evil)["latex"])
     assert set(re.findall(r"\\([a-zA-Z]+)", result)) <= COMMANDS
@@ -146,7 +146,7 @@ def test_latex_escapes_are_the_texts_they_stand_for() -> None:
     assert for_latex("é × – \N{PILE OF POO} ð") == r"é $\times$ -- \texttt{U+1F4A9} \texttt{U+00F0}"
 
 
-@ids
+@hostile("@SUM(A1)", "+1", "-1", "\t=1", " =1", "＝1", "'\"")
 @pytest.mark.parametrize("name", ["csv", "samples"])
 def test_csv_has_its_rows_and_no_formula(name: str, evil: str) -> None:
     calm, result = (list(csv_module.reader(io.StringIO(texts(e)[name], newline=""))) for e in ("calm", evil))
@@ -157,14 +157,14 @@ def test_csv_has_its_rows_and_no_formula(name: str, evil: str) -> None:
         assert not cell.startswith(("\t", "\r"))
 
 
-@ids
+@hostile("'\"")
 def test_junit_stays_well_formed(evil: str) -> None:
     calm, element = (ET.fromstring(texts(e)["junit"].encode()) for e in ("calm", evil))
     assert [e.tag for e in element.iter()] == [e.tag for e in calm.iter()]
     assert [sorted(e.attrib) for e in element.iter()] == [sorted(e.attrib) for e in calm.iter()]
 
 
-@ids
+@hostile("::error::x\n::error::y", "%0A::error::z")
 def test_annotations_are_one_command_a_line(evil: str) -> None:
     lines = texts(evil)["annotations"].split("\n")
     assert [line.split(" ")[0] for line in lines] == ["::error", "::warning", "::notice"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -57,25 +58,28 @@ def test_the_network_of_the_procedural_scenes_rounds_alike_in_parts() -> None:
 
 # ------------------------------------------------------------------------------------------------ files
 
-def test_bytes_hold_everything_exactly_and_their_extractor(extractor: str) -> None:
-    features = ImageFeatures.of(noise(9), extractor)
-    data = features.to_bytes()
-    assert same(ImageFeatures.from_bytes(data, extractor), features)
-    with pytest.raises(BadCheckpoint, match=f"{extractor}.*not of 'cachemark-other'"):
-        ImageFeatures.from_bytes(data, "cachemark-other")
-    with pytest.raises(BadCheckpoint, match="not of"):
-        ImageFeatures.joined([ImageFeatures.from_bytes(data, extractor), ImageFeatures.of(noise(4), toy("8"))])
+def test_a_file_holds_everything_exactly_and_their_extractor(extractor: str, tmp_path: Path) -> None:
+    features, path = ImageFeatures.of(noise(9), extractor), tmp_path / "f.safetensors"
+    features.save(path)
+    again = ImageFeatures.load(path, extractor)
+    assert again
+    assert same(again, features)
+    assert ImageFeatures.load(path, "cachemark-other") is ImageFeatures.load(tmp_path / "none", extractor) is None
+    with pytest.raises(BadCheckpoint, match=f"cachemark-8.*not of '{extractor}'"):
+        ImageFeatures.joined([features, ImageFeatures.of(noise(4), toy("8"))])
 
 
-def test_damaged_bytes_are_refused(extractor: str) -> None:
-    data = ImageFeatures.of(noise(4), extractor).to_bytes()
+def test_a_damaged_file_is_none(extractor: str, tmp_path: Path) -> None:
+    path = tmp_path / "f.safetensors"
+    ImageFeatures.of(noise(4), extractor).save(path)
+    data = path.read_bytes()
     metadata = {"cachemark": json.dumps({"model": "seen", "extractor": extractor})}
     uneven = save({"features": torch.zeros(3, 2), "logits": torch.zeros(4, 2)}, metadata)
     unnamed = save({"features": torch.zeros(3, 2), "logits": torch.zeros(3, 2)})
     short = save({"features": torch.zeros(3, 2)}, metadata)
     for bad in (b"", data[:4], data[:60], data[:-1], b"x" * 200, uneven, unnamed, short):
-        with pytest.raises(BadCheckpoint, match=f"These {len(bad)} bytes are no features of images"):
-            ImageFeatures.from_bytes(bad, extractor)
+        path.write_bytes(bad)
+        assert ImageFeatures.load(path, extractor) is None
 
 
 # ------------------------------------------------------------------------------------------------ wrong input

@@ -146,14 +146,14 @@ def test_features_of_the_reference_are_computed_once(published: Published, prese
     place.parent.mkdir(parents=True)
     place.symlink_to(published.weights)
     features = next(published.batch.parent.glob("batch.*.safetensors"))
-    content = features.read_bytes()
+    content, saved = features.read_bytes(), ImageFeatures.load(features, preset.extractor)
     with monkeypatch.context() as patched:
         patched.setattr(ImageFeatures, "of", lambda *_, **__: pytest.fail("they were computed again"))
         assert presets.preset("adm", reference=published.batch).reference.digest == preset.reference.digest
     features.write_bytes(content[:-7])
     real = ReferenceBatch(published.batch)
     with monkeypatch.context() as patched:
-        patched.setattr(ImageFeatures, "of", lambda *_, **__: ImageFeatures.from_bytes(content, preset.extractor))
+        patched.setattr(ImageFeatures, "of", lambda *_, **__: saved)
         inception._features_once(real, preset.extractor, "cpu", 2)
     assert features.read_bytes() == content
     assert not list(published.batch.parent.glob("*.part"))

@@ -6,7 +6,7 @@ Small networks of the published layouts with random weights stand for the publis
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -231,18 +231,18 @@ def get_tokenizer(name):
 
 
 @pytest.fixture
-def preferences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MetricContext:
+def preferences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MetricContext]:
     """The stubs are importable, and their weights are in a folder."""
     for name, text in PACKAGES.items():
         (tmp_path / "packages" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "packages" / name).write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path / "packages"))
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("ImageReward", "hpsv2")]:
-        monkeypatch.delitem(sys.modules, name)
     (tmp_path / "ImageReward.pt").write_text("weights")
     (tmp_path / "med_config.json").write_text("{}")
     torch.save({"state_dict": {"weight": torch.full((1,), 2.0)}}, tmp_path / "HPS_v2.1_compressed.pt")
-    return MetricContext(options={"weights": str(tmp_path)}, prompts=("a dog", "a ca"))
+    yield MetricContext(options={"weights": str(tmp_path)}, prompts=("a dog", "a ca"))
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("ImageReward", "hpsv2")]:
+        del sys.modules[name]
 
 
 @pytest.mark.parametrize(("cls", "expected"), [(ImageReward, [4.0, 6.0]), (HumanPreference, [2 * 0 + 2, 2 * 5 + 2])])

@@ -80,7 +80,7 @@ def test_a_history_with_changes_is_text_and_well_formed(evil: str) -> None:
     assert len(notes.text) < 320
     assert len(page.all("script")) == 1
     assert not [name for e in page.elements for name in e.attrs if name.startswith("on")]
-    assert drawings(html) == 9
+    assert drawings(html) == 10
 
 
 def line(number: int, **changes: object) -> dict[str, Any]:

@@ -89,7 +89,6 @@ def test_a_method_no_better_than_other_seeds_is_not_ranked_however_fast() -> Non
 def test_lossless_means_within_the_noise_floor_in_tokens_and_kl(agreement: list[float], kl: list[float], lossless: bool) -> None:
     arm = timed(sample.candidate("linear", "1/2"), [2.0], token_agreement=agreement, kl=kl)
     row_held = row(group(sample.full(), arm, sample.other_batch()), "linear", "1/2")
-    assert row_held.lossless is lossless
     assert ("lossless on this device" in [mark.text for mark in row_held.marks]) is lossless
 
 
@@ -221,7 +220,7 @@ def test_what_so_few_seeds_do_not_show_to_agree_is_not_called_lossless() -> None
     for seeds, lossless in ((3, False), (64, True)):
         row_held = row(group(*(few(o, seeds) if o.case.role != "baseline" else o
                            for o in (sample.full(), candidate, sample.other_seeds(), sample.other_batch()))), "linear", "1/2")
-        assert (row_held.lossless, OTHER_SEEDS not in row_held.unranked) == (lossless, lossless)
+        assert (OTHER_SEEDS not in row_held.unranked) is lossless
         assert ("lossless on this device" in [mark.text for mark in row_held.marks]) is lossless
 
 

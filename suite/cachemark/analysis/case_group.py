@@ -156,7 +156,7 @@ def _against_references(row: ReportRow, references: Sequence[ReportRow]) -> Repo
     if lossless:
         marks = (Mark("lossless on this device", "good", "No further from the full cache than the batch-size reference (noise "
                       "floor)."), *marks)
-    return replace(row, unranked=why, lossless=lossless, marks=marks)
+    return replace(row, unranked=why, marks=marks)
 
 
 def nearness(row: ReportRow) -> Interval | None:

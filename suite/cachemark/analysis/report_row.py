@@ -58,7 +58,6 @@ class ReportRow:
     place: int | None = None
     unranked: str = ""
     unproven: bool = False
-    lossless: bool = False
     marks: tuple[Mark, ...] = ()
     roofline_speedup: float | None = None
     limit_marks: tuple[Mark, ...] = ()

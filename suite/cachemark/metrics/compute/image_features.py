@@ -77,35 +77,20 @@ class ImageFeatures:
         _expect("The features are", self.extractor, extractor)
 
     def save(self, path: Path) -> None:
-        """Write :meth:`to_bytes` to a file, atomically."""
+        """Write the exact contents to a safetensors file, atomically."""
         with replacing(path) as part:
-            part.write_bytes(self.to_bytes())
+            part.write_bytes(_packed({"model": SEEN, "extractor": self.extractor}, {"features": self.features, "logits": self.logits}))
 
     @classmethod
-    def load(cls, path: Path, extractor_name: str) -> ImageFeatures | None:
+    def load(cls, path: Path, extractor: str) -> ImageFeatures | None:
         """Read a file of :meth:`save`; None for a missing or damaged file, or one of another extractor."""
         try:
-            return cls.from_bytes(path.read_bytes(), extractor_name) if path.is_file() else None
-        except BadCheckpoint:
+            header, tensors = _unpacked(path.read_bytes(), SEEN)
+            saved = cls(header["extractor"], tensors["features"], tensors["logits"])
+        except Exception:  # bytes of any origin: the reader may fail in any way
             return None
-
-    def to_bytes(self) -> bytes:
-        """Return the exact contents as a safetensors file."""
-        return _packed({"model": SEEN, "extractor": self.extractor}, {"features": self.features, "logits": self.logits})
-
-    @classmethod
-    def from_bytes(cls, data: bytes, extractor: str) -> ImageFeatures:
-        """Invert :meth:`to_bytes`. Raises BadCheckpoint for other bytes, or for features of another extractor."""
-        try:
-            header, tensors = _unpacked(data, SEEN)
-            features, logits = tensors["features"], tensors["logits"]
-            if features.dim() != 2 or logits.dim() != 2 or len(features) != len(logits):
-                raise ValueError(f"its shapes are {tuple(features.shape)} and {tuple(logits.shape)}")
-        except Exception as error:  # bytes of any origin: the reader may fail in any way
-            raise BadCheckpoint(f"These {len(data)} bytes are no features of images: {error}.",
-                                remedy="They are damaged or of another kind; extract the features again.") from error
-        _expect("The features are", header["extractor"], extractor)
-        return cls(extractor, features, logits)
+        whole = saved.features.dim() == saved.logits.dim() == 2 and len(saved.features) == len(saved.logits)
+        return saved if whole and saved.extractor == extractor else None
 
 
 @dataclass(frozen=True)
