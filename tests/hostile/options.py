@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from .attack import PWNED, Attack
 from .ground import KEY, PLAN, REGISTER, STORE
 
@@ -12,18 +10,14 @@ RUN = ("run", PLAN, "--plugin", "dot.py")
 STORED = ("--store", STORE)
 DECIDED = ("incident", "acknowledge", KEY, "--register", REGISTER)
 COMPARE = ("compare", PLAN, "--plugin", "dot.py", *STORED)
-BISECT = ("bisect", "streaming 1/2", "--plan", PLAN, "--plugin", "dot.py")
 ROWS = [
     *(Attack(f"{arguments[-2]} {name}", arguments, says=(says,)) for name, arguments, says in (
         ("with an escape", (*RUN, "--memory-cap", "1\nGiB\x1b[1m"), "not a size"),
         ("that is NaN", ("check", *STORED, "--threshold", "nan"), "not a number"),
         ("that is a command", (*RUN, "--budget", "1h\n::error::x"), "not a time"),
         ("that is a command", (*DECIDED, "--until", "2030-01-01", "--who", f"x\n{PWNED}"), "not one line"),
-        ("that is a command at once", ("baseline", "save", *STORED, "--reason", PWNED), "CI commands"),
         ("that is written from right to left", (*DECIDED, "--until", "2030-01-01", "--who", "\u202eada"), "not one line"))),
-    Attack("a budget of millions of digits", ("roofline", "tiny-llamagen", "--budget", "1e-9999999"), "bad-budget", ("outside (0, 1]",)),
     Attack("--commits that are options", (*COMPARE, "--commits", "--output=x", "--help"), "error", ("has no commit",)),
-    Attack("--good that is an option", (*BISECT, "--good", "--output=x", "--bad", "HEAD"), "error", ("has no commit",)),
     Attack("--env of 5000 letters", (*COMPARE, "--env", LONG, LONG), "infrastructure", ("does not start",), 5),
     Attack("--name that leaves its folder", ("baseline", "save", *STORED, "--name", "../../thesis"), "bad-baseline", ("not a valid name",),
            changes=(STORE,)),
@@ -31,7 +25,5 @@ ROWS = [
     Attack("--report of 5000 letters", ("report", LONG, *STORED), "infrastructure", code=5),
     Attack("a result on a full disk", ("export", "csv", "/dev/full", *STORED), "infrastructure", ("No space left",), 5),
     Attack("--baseline that never ends", ("check", *STORED, "--baseline", "/dev/zero"), "bad-baseline", ("not an ordinary file",)),
-    Attack("--incidents that is a pipe", ("check", *STORED, "--incidents", "pipe"), "bad-baseline", ("not an ordinary file",),
-           prepare=lambda folder: os.mkfifo(folder / "pipe")),
     Attack("a command in a process of its own", ("list", "plans"), code=0, says=("demo",), process=True),
 ]

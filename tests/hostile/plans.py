@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 from .attack import PWNED, Attack
 from .ground import PLAN, Preparation, both, replaced, written
 
 EXPLAIN = ("explain", PLAN, "--plugin", "dot.py")
-BLOCK, WEIGHTS_LINE, NAME = 'methods = ["streaming"]', 'weights = "dot.safetensors"', 'name = "dots"'
+WEIGHTS_LINE, NAME = 'weights = "dot.safetensors"', 'name = "dots"'
 LONG, MANY = "x" * 10_000, "1" + "0" * 40
 NOISE = bytes(range(256)) * 8
 
@@ -47,12 +45,8 @@ ROWS = [
             "2000003 cases", "at most 10000", "max_cases = 2000003"),
     changed("ten thousand blocks", "[[cells]]", "[[cells]]\nmodel = 'dot'\nmethods = ['full']\n" * 10_000 + "[[cells]]",
             "at most 1000 items"),
-    changed("a model that is a command", '"dot"', f'"\\n{PWNED}"', "Unknown model", slug="unknown-name"),
     changed("a parameter of 5000 hex digits", '"streaming"', f'{{ name = "streaming", sinks = 0x{"f" * 5000} }}', "not finite",
             slug="bad-parameter"),
-    changed("a decoder with a window that is not finite", BLOCK, f"{BLOCK}\ndecoders = [{{ name = 'jacobi', window = inf }}]",
-            "not finite", slug="bad-parameter"),
-    with_weights("a pipe", lambda folder: os.mkfifo(folder / "dot.safetensors")),
     with_weights("a device", lambda folder: (folder / "dot.safetensors").symlink_to("/dev/zero")),
     with_weights("a huge header", written("dot.safetensors", b"\xff" * 8 + b"{" + b"x" * 100)),
     prompts("noise", NOISE, "is not text"), prompts("a line of 100 000 letters", LONG * 10, "has 100000 characters"),

@@ -63,18 +63,16 @@ ROWS = [
     damaged("a plan that is nested without end, a check", CHECK, edited(f"UPDATE run SET plan_json = '{DEEP}'")),
     damaged("facts that are a list, a check of the store", CHECK_STORE, edited(f"UPDATE outcome SET facts = '[1]' WHERE id = {ONE}")),
     damaged("a case without its fields, a report", REPORT, edited(f"UPDATE \"case\" SET body = '{{}}' WHERE key = {CALM}")),
-    *(damaged(f"a latency of NaN, {arguments[0]}", arguments, edited(
-        f"UPDATE sample SET count = 3, packed = {NAN} WHERE metric = 'latency' AND outcome_id = {ONE}"))
-      for arguments in (REPORT, CHECK_STORE)),
+    damaged("a latency of NaN, a report", REPORT, edited(
+        f"UPDATE sample SET count = 3, packed = {NAN} WHERE metric = 'latency' AND outcome_id = {ONE}")),
     damaged("samples that are gone, a check", CHECK, edited(f"DELETE FROM sample WHERE metric = 'latency' AND outcome_id = {ONE}")),
     damaged("a metric with a workflow command, a report", REPORT, edited(
         f"UPDATE sample SET metric = '\n{PWNED}' WHERE metric = 'latency' AND outcome_id = {ONE}")),
     damaged("cut to a half, a check of the store", CHECK_STORE, cut(0.5)),
-    *(damaged(f"a flipped page of outcome, {arguments[0]}", arguments, flipped("outcome")) for arguments in (REPORT, CHECK_STORE)),
+    damaged("a flipped page of outcome, a check of the store", CHECK_STORE, flipped("outcome")),
     damaged("a flipped page of run, a report", REPORT, flipped("run")),
-    *(Attack(f"another schema, {arguments[0]}", arguments, "bad-store", ("reads and writes schema",), 2,
-             edited("UPDATE cachemark_version SET version_num = '9999'"), changes=LOGS)
-      for arguments in (REPORT, ("db", "init", *STORED))),
+    Attack("another schema", ("db", "init", *STORED), "bad-store", ("reads and writes schema",), 2,
+           edited("UPDATE cachemark_version SET version_num = '9999'"), changes=LOGS),
     Attack("run 2^31", (*REPORT, "--run", str(2**31)), "bad-store", ("There is no run",), changes=LOGS),
     Attack("a store of 5 000 letters", (*RUN, "--store", LONG), "bad-store", ("is too long for a file",)),
     Attack("a store merged from a file that is none", ("db", "merge", PLAN, *STORED), "bad-store", changes=LOGS),

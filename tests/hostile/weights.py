@@ -37,8 +37,8 @@ ROWS = [
            prepare=saved({"trans.weight": torch.zeros(2), "args": Intruder()})),
     index("nested without end", '{"weight_map":' + "[" * 100_000),
     index("of somebody else's file", '{"weight_map": {"a": "../../others/thesis.txt"}}'),
-    index("of the system's file", '{"weight_map": {"a": "/etc/passwd"}}'), index("of NUL", '{"weight_map": {"a": "a\\u0000b"}}'),
-    index("of half a letter", '{"weight_map": {"a": "\\ud800"}}'), index("of a command", f'{{"weight_map": {{"a": "\\n{PWNED}"}}}}'),
+    index("of NUL", '{"weight_map": {"a": "a\\u0000b"}}'),
+    index("of a command", f'{{"weight_map": {{"a": "\\n{PWNED}"}}}}'),
     Attack("an index that is a pipe", (*VERIFY, "w"), "bad-checkpoint",
            prepare=both(written("w/x", ""), lambda folder: os.mkfifo(folder / INDEX))),
     Attack("notes of endless bytes", (*VERIFY, "w.pth"), "bad-checkpoint", (".published.json",), prepare=both(

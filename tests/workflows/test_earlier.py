@@ -30,7 +30,7 @@ def planned() -> Planned:
 @pytest.mark.parametrize(("stored", "reused"), [
     ([Status.OOM], False), ([{}, Status.OOM], True), ([{}, Status.TIMEOUT], True),
     ([{}, {"result_parts": {**PARTS, "numerics": "other"}}], False), ([{}, {"result_parts": {**PARTS, "metrics": "other"}}], False),
-    ([{}, {"quality_metrics": []}], False),
+    ([{}, {"quality_metrics": []}], False), ([{"images_hash": None}], False),
 ])  # fmt: skip
 def test_the_newest_success_alone_counts(stored: list[Status | dict[str, Any]], reused: bool, planned: Planned, tmp_path: Path) -> None:
     """``stored``: failures, and successes with other facts."""
@@ -41,6 +41,7 @@ def test_the_newest_success_alone_counts(stored: list[Status | dict[str, Any]], 
                 store.save(run, Outcome(planned.case, each, log="not this time", result_key="since"))
                 continue
             facts = {"result_parts": PARTS, "quality_metrics": [NAME], "images_hash": "i", **each}
+            facts = {name: fact for name, fact in facts.items() if fact is not None}
             store.save(run, Outcome(planned.case, Status.OK, {"psnr": [30.0], NAME: [9.0]}, result_key=f"before {number}",
                                     output_hash="o", facts=facts))
         earlier = _with_earlier(planned, store).reusable

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from cachemark.core.result import Outcome
 from cachemark.gate import anchors
 from cachemark.metrics.compute import presets
-from cachemark.plans.reuse import Earlier
 from cachemark.store.db import Store
 from cachemark.trial.child import quality
 from support import examples
@@ -195,13 +193,6 @@ def test_another_image_decoder_has_its_own_quality(measured: Path) -> None:
     assert again.facts["images_hash"] != first.facts["images_hash"]
     assert "reused" not in again.facts
     assert again.samples[NAME] != first.samples[NAME]
-
-
-def test_an_outcome_that_does_not_know_its_images_is_not_reused(measured: Path) -> None:
-    full = outcomes(measured)["full"]
-    parts = full.facts["result_parts"]
-    assert Earlier.of(full, parts) is not None
-    assert Earlier.of(replace(full, facts={name: fact for name, fact in full.facts.items() if name != "images_hash"}), parts) is None
 
 
 @pytest.mark.parametrize("share", ["0/2", "3/2", "1", "1/x"])
