@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from .codec import NATIVE, Codec
+from .codec import NATIVE, Codec, Parts
 from .engines import EAGER, Engine
 
 
@@ -54,6 +54,13 @@ class Memory:
         if tensor.shape != shape or tensor.dtype != dtype:
             raise ValueError(f"{name} was {tuple(tensor.shape)} {tensor.dtype}, now {shape} {dtype}: one Memory serves one case")
         return tensor.zero_()
+
+    def pairs(self, name: str, shape: Iterable[int], head_dim: int, dtype: torch.dtype) -> tuple[Parts, Parts]:
+        """Return the zeroed parts of keys and of values as the codec stores them, each ``shape`` × the part's width."""
+        shape = tuple(shape)
+        k, v = (tuple(self.zeros(f"{kind}.{name}.{i}", (*shape, width), part, "slots") for i, (width, part) in enumerate(widths))
+                for kind, widths in (("k", self.codec.key_widths(head_dim, dtype)), ("v", self.codec.widths(head_dim, dtype))))
+        return k, v
 
     def adopt(self, name: str, tensor: Tensor, kind: str) -> Tensor:
         """Count a tensor allocated elsewhere under this name; for the reference engine only."""

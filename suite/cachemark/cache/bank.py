@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from .arena import Memory
-from .codec import Parts, Widths
 from .layout import Layout, Site, Step
 from .slot import Slot, workspace_entries
 
@@ -53,8 +52,7 @@ class SlotBank:
         self.reach = max(capacity, workspace_entries(layout, capacity))
         shape = (len(sites), layout.rows, layout.kv_heads, capacity)
         name = f"{sites[0].stack}.{sites[0].layer}"
-        self.k = self._parts(f"k.{name}", shape, self.codec.key_widths, memory)
-        self.v = self._parts(f"v.{name}", shape, self.codec.widths, memory)
+        self.k, self.v = memory.pairs(name, shape, layout.head_dim, layout.dtype)
         self.visual = memory.zeros(f"visual.{name}", (*shape[:3], self.reach), torch.int16)
         self._base = memory.zeros(f"base.{name}", shape[:3], torch.int64)
         self._base += torch.arange(self._base.numel(), device=memory.device).view(shape[:3]) * capacity
@@ -62,10 +60,6 @@ class SlotBank:
         self.followers: list[Tensor] = []
         self.slots = [self.slot(index) for index in range(len(sites))]
         self.peak = 0
-
-    def _parts(self, name: str, shape: tuple[int, ...], widths: Widths, memory: Memory) -> Parts:
-        parts = enumerate(widths(self.layout.head_dim, self.layout.dtype))
-        return tuple(memory.zeros(f"{name}.{i}", (*shape, width), dtype, "slots") for i, (width, dtype) in parts)
 
     def slot(self, index: int) -> Slot:
         """Return the layer cache of a site by its number."""

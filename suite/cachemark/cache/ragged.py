@@ -15,7 +15,6 @@ from torch import Tensor
 
 from ..core.errors import Unsupported
 from .arena import Memory
-from .codec import Widths
 from .layout import Layout, Site
 
 Kept = Sequence[range] | Tensor
@@ -58,15 +57,9 @@ class RaggedSlot:
                               "keeps different ones.", remedy="Use another codec, such as int4.")
         self.layout, self.capacity, self.codec = layout, capacity, memory.codec
         name = f"{site.stack}.{site.layer}"
-        self.k = self._parts(f"k.{name}", self.codec.key_widths, memory)
-        self.v = self._parts(f"v.{name}", self.codec.widths, memory)
+        self.k, self.v = memory.pairs(name, (layout.rows, capacity), layout.head_dim, layout.dtype)
         self.visual = memory.zeros(f"visual.{name}", (layout.rows, capacity), torch.int16)
         self.lengths = [0] * layout.kv_heads
-
-    def _parts(self, name: str, widths: Widths, memory: Memory) -> tuple[Tensor, ...]:
-        shape = self.layout.rows, self.capacity
-        parts = enumerate(widths(self.layout.head_dim, self.layout.dtype))
-        return tuple(memory.zeros(f"{name}.{i}", (*shape, width), dtype, "slots") for i, (width, dtype) in parts)
 
     @property
     def live(self) -> int:

@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from .arena import Memory
-from .codec import Codec, Parts
 from .layout import Layout, RowRun
 
-
-class Bank(Protocol):
-    """A layer cache's view of its :class:`~.bank.SlotBank`."""
-
-    layout: Layout
-    runs: tuple[RowRun, ...]
-    capacity: int
-    codec: Codec
-    k: Parts
-    v: Parts
-    visual: Tensor
-    followers: list[Tensor]
+if TYPE_CHECKING:
+    from .bank import SlotBank
 
 
 class Slot:
     """Keys and values of one site: a view of its bank, with the live length of each run of rows."""
 
-    def __init__(self, bank: Bank, index: int) -> None:
+    def __init__(self, bank: SlotBank, index: int) -> None:
         self.bank, self.index = bank, index
         self.k, self.v = tuple(p[index] for p in bank.k), tuple(p[index] for p in bank.v)
         self.live = [0] * len(bank.runs)

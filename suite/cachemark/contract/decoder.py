@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,7 +10,7 @@ from torch import Tensor
 from ..cache.arena import Memory
 from ..cache.layout import Layout
 from ..core.spec import SEQUENTIAL, TOKENS
-from .method import SCOPES, Method
+from .method import SCOPES, Method, still_true
 from .planning import Parameters
 
 DECIDING = (*SCOPES, "capacity", "evict", "evict_after", "end_step", "roll_back")  # overriding one of them invalidates an inherited horizon
@@ -139,12 +138,12 @@ def window(method: Method, decoder: Decoder, accepted: int) -> tuple[int, int]:
 
 def horizon(method: Method, first: int) -> int:
     """Return :meth:`Method.horizon`, or 1 if a derived class invalidates it or keys share ranges."""
-    return max(1, method.horizon(first)) if _states("horizon", method, DECIDING) else 1
+    return max(1, method.horizon(first)) if not _shares_ranges(method) and still_true("horizon", method, DECIDING) else 1
 
 
 def beyond(method: Method, first: int) -> int:
-    """Return :meth:`Method.beyond`, or 0 if a derived class invalidates it."""
-    return max(0, method.beyond(first)) if _states("beyond", method, (*DECIDING, "horizon")) else 0
+    """Return :meth:`Method.beyond`, or 0 if a derived class invalidates it or keys share ranges."""
+    return max(0, method.beyond(first)) if not _shares_ranges(method) and still_true("beyond", method, (*DECIDING, "horizon")) else 0
 
 
 def _resolve(method: Method, layout: Layout) -> None:
@@ -153,13 +152,5 @@ def _resolve(method: Method, layout: Layout) -> None:
     method.layout, method.banks = layout, []
 
 
-def _states(name: str, method: Method, deciding: Sequence[str]) -> bool:
-    """Return whether no class derived from the definition of ``name`` overrides a method of ``deciding``."""
-    if any(bank.codec.grouped for bank in method.banks):
-        return False
-    for cls in type(method).__mro__:
-        if name in vars(cls):
-            return True
-        if any(other in vars(cls) for other in deciding):
-            return False
-    return False
+def _shares_ranges(method: Method) -> bool:
+    return any(bank.codec.grouped for bank in method.banks)

@@ -238,14 +238,19 @@ def run_blocks(sites: Sequence[Site], blocks: Iterable[Any], step: Step, method:
 SCOPES = ("stack", "block", "attend", "observe")
 
 
+def still_true(name: str, method: Method, deciding: Sequence[str]) -> bool:
+    """Return whether no class derived from the definition of ``name`` overrides a method of ``deciding``."""
+    for cls in type(method).__mro__:
+        if name in vars(cls):
+            return True
+        if any(other in vars(cls) for other in deciding):
+            return False
+    return False
+
+
 def graph_key(method: Method, step: Step) -> Hashable:
     """Return :meth:`Method.graph_key`, or the pass if a derived class overrides only a scope."""
-    for cls in type(method).__mro__:
-        if "graph_key" in vars(cls):
-            return method.graph_key(step)
-        if any(scope in vars(cls) for scope in SCOPES):
-            break
-    return "pass", step.index
+    return method.graph_key(step) if still_true("graph_key", method, SCOPES) else ("pass", step.index)
 
 
 def _pass_scale(method: Method, site: Site, step: Step, slot: Slot, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
@@ -48,6 +48,14 @@ class Parameters:
     def parameters(self) -> dict[str, Any]:
         """Return all parameters with their values."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+def largest(least: int, most: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest number of ``least`` … ``most`` that fits, by bisection; the least is not asked."""
+    while least < most:
+        middle = (least + most + 1) // 2
+        least, most = (middle, most) if fits(middle) else (least, middle - 1)
+    return least
 
 
 class MethodOverhead(NamedTuple):

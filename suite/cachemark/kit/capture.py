@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..cache.layout import Site, Step
 from ..contract.method import Method
+from ..roofline.flops import UncompiledMode
 from .driver import Onlooker
 
 READS = {"_local_scalar_dense", "item", "is_nonzero", "equal", "allclose"}
@@ -44,17 +44,12 @@ class NotCapturable(AssertionError):
     """An operation that a captured step cannot hold."""
 
 
-class Capture(TorchDispatchMode, Onlooker):
+class Capture(UncompiledMode, Onlooker):
     """Logs every operation of ``passes``, as (name, shapes of inputs); with ``refuses``, raises NotCapturable.
 
     As an onlooker it is on from the first site of a step to ``end_step``. Views are not logged: they launch nothing, and a full-length
     slice is another operation than a shorter one.
     """
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Return False, or the first operation would import the compiler, which takes seconds."""
-        return False
 
     def __init__(self, passes: Container[int] = (), *, refuses: bool = True) -> None:
         super().__init__()

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..cache.arena import Memory
 from ..cache.engines import Graph
+from ..roofline.flops import UncompiledMode
 from .capture import HostReads, refusal, tensors
 
 FROM_THE_HOST = {"lift_fresh", "lift", "scalar_tensor"}
@@ -70,13 +70,8 @@ def _sliced(index: Any) -> bool:
     return all(type(part) in (int, slice, EllipsisType, NoneType) for part in (index if isinstance(index, tuple) else (index,)))
 
 
-class _Captured(TorchDispatchMode):
+class _Captured(UncompiledMode):
     """Runs operations on the tensors themselves; :meth:`undo` restores overwritten tensors."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Return False, or the first operation would import the compiler, which takes seconds."""
-        return False
 
     def __init__(self, lasting: set[int] | None) -> None:
         super().__init__()

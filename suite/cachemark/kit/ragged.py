@@ -15,6 +15,7 @@ from .common import Findings
 from .driver import Onlooker, Outputs, Place, RasterFeed, drive, layout_of, single_row, slots_of, watched
 from .findings import KitFinding
 from .next_token import ATTENTION, GRID, Cell
+from .oracle import first_difference
 
 CONDITION = (3, 1, 1, 2)
 LINES = GRID - 1  # enough for every method to have evicted
@@ -68,11 +69,10 @@ def rows_equal_single_rows(cell: Cell) -> Findings:
     for row, condition in enumerate(CONDITION):
         own_outputs, own_contents = run(cell.tight(rows), single_row(rows, row), feed(cell.attention).of_row(row, condition), cell.codec)
         for (index, site), out in own_outputs.items():
-            wrong = ~((outputs[index, site][row, :, : out.size(2)] - out[0]).abs() <= CLOSE)
-            if bool(wrong.any()):
-                at = tuple(wrong.nonzero()[0].tolist())
-                yield KitFinding(f"row {row} as alone, {float(out[0][at]):.6g}", f"{float(outputs[index, site][row][at]):.6g}", size,
-                              (100 + row,), index, site.layer, at[0])
+            batch = outputs[index, site][row : row + 1, :, : out.size(2)]
+            if wrong := first_difference(out, batch, index, site, CLOSE):
+                yield KitFinding(f"row {row} as alone, {wrong.expected:.6g}", f"{wrong.actual:.6g}", size, (100 + row,), index, site.layer,
+                                 wrong.head)
                 break
         for index, (mine, theirs) in enumerate(zip(contents.steps, own_contents.steps, strict=True)):
             different = [site.layer for site in theirs if not torch.equal(mine[site][row], theirs[site][0])]

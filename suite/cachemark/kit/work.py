@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -33,47 +31,33 @@ RANDOM = {"bernoulli", "bernoulli_", "cauchy_", "exponential_", "geometric_", "l
 UNCOUNTED = ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_fused_attention_overrideable")
 
 
-@dataclass
-class DispatchedWork:
-    """FLOPs of products with weights, of products within ``attend`` and of all; random operations."""
-
-    weights: int = 0
-    attend: int = 0
-    flops: int = 0
-    random_calls: Counter[str] = field(default_factory=Counter)
-
-
 class WorkCounter(FlopCounter, Onlooker):
-    """Counts the operations of a generation under the timed kernels, in this thread."""
+    """Counts the operations of a generation under the timed kernels, in this thread.
+
+    ``flops`` of all products, ``weights`` of those with weights, ``attend`` of those within ``attend``; ``random_calls`` of torch.
+    """
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
         super().__init__({**formulas(), **_fused_formulas()})
-        self.work = DispatchedWork()
-        self._weights = {storage_address(tensor) for tensor in parameters} - {0}
-        self._before = 0
+        self.weights = self.attend = self._before = 0
+        self.random_calls = set[str]()
+        self._addresses = {storage_address(tensor) for tensor in parameters} - {0}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, before = func.overloadpacket.__name__, self.flops
         if name in RANDOM:
-            self.work.random_calls[name] += 1
+            self.random_calls.add(name)
         out = super().__torch_dispatch__(func, types, args, kwargs)
         counted = func.overloadpacket in self.formulas
-        if counted and ("pointwise" in name or any(storage_address(t) in self._weights for t in tensors((args, kwargs or {})))):
-            self.work.weights += self.flops - before
+        if counted and ("pointwise" in name or any(storage_address(t) in self._addresses for t in tensors((args, kwargs or {})))):
+            self.weights += self.flops - before
         return out
 
     def before(self, method: Method, site: Site, step: Step) -> None:
         self._before = self.flops
 
     def after(self, method: Method, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
-        self.work.attend += self.flops - self._before
-
-    @contextmanager
-    def counting(self) -> Iterator[DispatchedWork]:
-        """Count all operations inside; the work is complete on exit."""
-        with self:
-            yield self.work
-        self.work.flops = self.flops
+        self.attend += self.flops - self._before
 
 
 def _fused_formulas() -> dict[Any, Callable[..., int]]:
@@ -119,15 +103,15 @@ def work_is_declared(cell: MethodCell) -> Findings:
 
 
 @functools.cache
-def _full_cache_work(cell: MethodCell) -> DispatchedWork:
+def _full_cache_work(cell: MethodCell) -> WorkCounter:
     return _count(cell, Method())
 
 
-def _count(cell: MethodCell, method: Method) -> DispatchedWork:
+def _count(cell: MethodCell, method: Method) -> WorkCounter:
     counter = WorkCounter(cell.parameters)
-    with fused("cpu"), counter.counting() as work:
+    with fused("cpu"), counter:
         cell.run(method, counter, bare=True)
-    return work
+    return counter
 
 
 def _attention_flops(method: Method, layout: Layout) -> tuple[int, int]:

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ..roofline.flops import UncompiledMode
 
-class TensorPeak(TorchDispatchMode):
+
+class TensorPeak(UncompiledMode):
     """Peak bytes of simultaneously alive tensor storages, without those in ``excluded`` (the weights).
 
     Exact and repeatable for tensors returned by operations; scratch memory inside operations is not counted. For CPUs, whose resident set
@@ -24,11 +25,6 @@ class TensorPeak(TorchDispatchMode):
         self._known = {t.untyped_storage()._cdata for t in excluded}
         self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
         self._total = self.peak = 0
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Return False: nothing is compiled here, and the guard would import torch's compiler (2 s per trial)."""
-        return False
 
     def __torch_dispatch__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))

@@ -16,6 +16,7 @@ from torch import Tensor
 from ..cache.arena import Memory
 from ..cache.layout import Layout, Site, Step
 from ..cache.ragged import Extent
+from ..contract.planning import largest
 from ..core.errors import BadBudget
 from .base import calibrations
 from .base.head_aware import Cut, HeadAware, HeadClasses
@@ -60,17 +61,14 @@ class HACKPlusPlus(HeadAware):
 
     # -- what a plan asks ---------------------------------------------------------------------------------------------
     def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
-        """Return the largest mean within the budget, by bisection."""
+        """Return the largest mean within the budget."""
         self.check_parameters(layout)
         most = budget * layout.layers * layout.kv_heads * layout.cacheable
-        low, high = 0, layout.cacheable
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if sum(self._planned(layout, middle).rooms) <= most else (low, middle - 1)
-        if not low:
+        mean = largest(0, layout.cacheable, lambda mean: sum(self._planned(layout, mean).rooms) <= most)
+        if not mean:
             raise BadBudget(f"hackpp: a budget of {float(budget):.3g} is less than one entry of {layout.cacheable} for each head.",
                             remedy="Use a larger budget.")
-        return {"mean": low}
+        return {"mean": mean}
 
     def own_budget(self, layout: Layout) -> Fraction:
         """Return the allocated fraction of the full cache, at this mean or the paper's η_c of 10 %."""

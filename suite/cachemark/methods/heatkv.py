@@ -14,6 +14,7 @@ from torch import Tensor
 from ..cache.layout import Layout, Site, Step
 from ..cache.ragged import Kept, RaggedSlot, RaggedWorkspace
 from ..contract.heads import PerHead
+from ..contract.planning import largest
 from ..core.errors import BadBudget, BadParameter
 from .base import calibrations
 from .base.calibrations import Calibrated
@@ -65,16 +66,11 @@ class HeatKV(Calibrated, PerHead):
             raise BadBudget(f"heatkv: a budget of {float(budget):.3g} is below the sinks: every head keeps the "
                             f"{shape.before[self.sink]} of {layout.cacheable} tokens in the first {self.sink} scales.",
                             remedy=f"Use at least {shape.least / shape.pairs / layout.cacheable:.4f}, or a smaller sink.")
-        return {"limit": most if self.counts == "live" else self._fitted(layout, shape, most)}
-
-    def _fitted(self, layout: Layout, shape: Shape, most: int) -> int:
-        """Return the largest limit that allocates at most ``most`` entries, by bisection."""
-        calibration, low, high = self._calibrated(layout), shape.least, shape.pairs * layout.cacheable
-        while low < high:
-            middle = (low + high + 1) // 2
-            fits = sum(_planned(calibration, shape, middle, self.early).rooms) <= most
-            low, high = (middle, high) if fits else (low, middle - 1)
-        return low
+        if self.counts == "live":
+            return {"limit": most}
+        calibration = self._calibrated(layout)
+        return {"limit": largest(shape.least, shape.pairs * layout.cacheable,
+                                 lambda limit: sum(_planned(calibration, shape, limit, self.early).rooms) <= most)}
 
     def own_budget(self, layout: Layout) -> Fraction:
         """Return the allocated fraction of the full cache, at this limit or the authors' 10 %."""

@@ -23,15 +23,19 @@ def counted(run: Callable[[], object]) -> int:
     return counter.flops
 
 
-class FlopCounter(TorchDispatchMode):
-    """Add up torch's FLOP formulas; decompose operations without one where that is possible.
-
-    Torch's own counter would import the compiler first, for seconds, and keep account of every module."""
+class UncompiledMode(TorchDispatchMode):
+    """A dispatch mode that starts without torch's compiler, whose import takes seconds."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """Return False: torch would import the compiler to exempt the handler of a mode."""
         return False
+
+
+class FlopCounter(UncompiledMode):
+    """Add up torch's FLOP formulas; decompose operations without one where that is possible.
+
+    Torch's own counter would import the compiler first, and keep account of every module."""
 
     def __init__(self, formulas: dict[Any, Callable[..., int]]) -> None:
         super().__init__()

@@ -13,6 +13,7 @@ from ..cache.codec import NATIVE, Codec
 from ..cache.layout import Site
 from ..cache.masked_layout import Load, MaskedLayout, MaskedStep, masked_steps
 from ..contract.method import Bidirectional, Method
+from ..contract.planning import largest
 from ..core.errors import BadBudget
 from .operations import Op
 
@@ -71,11 +72,7 @@ def fitted(name: str, build: Callable[[int], Method], most: int, budget: Fractio
     if (least := image_flops(build(0), layout)) > allowed:
         raise BadBudget(f"{name}: it computes at least {least / everything:.3f} of the FLOPs of an image, more than {budget}.",
                         remedy="Raise the budget, or give its parameters.")
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if image_flops(build(middle), layout) <= allowed else (low, middle - 1)
-    return low
+    return largest(0, most, lambda i: image_flops(build(i), layout) <= allowed)
 
 
 # -- operations -------------------------------------------------------------------------------------------------------

@@ -37,12 +37,7 @@ class Places:
     def __init__(self, stack: str, blocks: Sequence[int], layout: MaskedLayout, rows: int, memory: Memory) -> None:
         self.codec, self.dtype, self.rows = memory.codec, layout.dtype, rows
         self.at = {block: i for i, block in enumerate(blocks)}
-        widths = self.codec.widths(layout.head_dim, layout.dtype)
-        shape = (len(blocks), rows, layout.kv_heads, layout.places)
-        self.k, self.v = (
-            tuple(memory.zeros(f"{name}.{stack}.{i}", (*shape, width), dtype, "slots") for i, (width, dtype) in enumerate(widths))
-            for name in "kv"
-        )
+        self.k, self.v = memory.pairs(stack, (len(blocks), rows, layout.kv_heads, layout.places), layout.head_dim, layout.dtype)
 
     @property
     def logical_bytes(self) -> int:
