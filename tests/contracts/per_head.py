@@ -9,21 +9,14 @@ from typing import Any
 
 from torch import Tensor
 
-from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Layout, Site, Step, scale_steps
 from cachemark.cache.ragged import Kept, RaggedSlot, RaggedWorkspace
 from cachemark.contract.heads import PerHead
 from cachemark.contract.method import Method
-from cachemark.kit.common import KitRun, calibration
+from cachemark.kit.common import KitRun
 from cachemark.kit.driver import Onlooker as Watch
-from cachemark.kit.next_scale import ScaleCell
+from cachemark.kit.next_scale import PER_HEAD_BUDGET, ScaleCell
 from cachemark.methods.registry import METHODS
-
-from . import scales
-from .scales import layout_of
-
-PER_VECTOR = [name for name, codec in CODECS.items() if not codec.grouped]
-KV_HEADS = (4, 2)
 
 
 @dataclass
@@ -68,13 +61,9 @@ class Scored(Staggered):
         return [found[head] for head in sorted(found)]
 
 
-def made(cls: type[PerHead], kv_heads: int = 4, budget: Fraction = Fraction(5, 11)) -> PerHead:
-    """A method of a test, or one of the registry at a budget at which something has to go."""
-    if cls.name not in METHODS:
-        return cls()
-    layout = layout_of(kv_heads)
-    given = calibration(cls, layout)
-    return cls.build({**given, **cls.build(given).fit(budget, layout)})
+def made(cls: type[PerHead], budget: Fraction = PER_HEAD_BUDGET) -> Any:
+    """A method at a budget at which something has to go."""
+    return ScaleCell(cls, (), "native", "mha").at(budget)
 
 
 BUILT_IN = [cls for name in METHODS if issubclass(cls := METHODS.get(name), PerHead)]
@@ -91,13 +80,9 @@ class LiveBytes(Watch):
         self.behind.append(method.live_bytes)
 
 
-def cell_of(method: PerHead, codec: str = "native", kv_heads: int = 4) -> ScaleCell:
-    return ScaleCell(type(method), (), codec, "mha" if kv_heads == 4 else "gqa")
-
-
-def run(method: PerHead, codec: str = "native", kv_heads: int = 4, *watches: Watch) -> KitRun:
-    """A recorded run in the shadow of the oracle."""
-    return scales.run(cell_of(method, codec, kv_heads), method, *watches)
+def run(method: PerHead, *watches: Watch, codec: str = "native", attention: str = "mha") -> KitRun:
+    """A recorded run."""
+    return ScaleCell(type(method), (), codec, attention).run(method, *watches)
 
 
 def lengths(ran: KitRun) -> list[dict[Site, list[int]]]:

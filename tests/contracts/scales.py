@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from cachemark.cache.layout import Site, Step
-from cachemark.contract.heads import PerHead
+from cachemark.cache.layout import Layout
 from cachemark.contract.method import Method
-from cachemark.kit.common import KitRun
-from cachemark.kit.driver import Onlooker, drive
-from cachemark.kit.next_scale import HEADS, KV_HEADS, LAYERS, SIDES, ScaleCell, layout_of
-from cachemark.kit.next_scale import ScaleFeed as Feed
-from cachemark.kit.oracle import Shadow
+from cachemark.kit.driver import Place, Record, drive, watched
+from cachemark.kit.next_scale import KV_HEADS, ScaleCell, ScaleFeed
 from cachemark.methods.registry import METHODS
 
 from .cells import ALONE, WHOLE
 
-__all__ = ["HEADS", "LAYERS", "SIDES", "Feed", "Record", "ScaleCell", "cells", "drive", "layout_of", "run"]
 
-
-@dataclass
-class Record(Onlooker):
-    """The visual tokens of each site after each pass, (rows, kv_heads, live)."""
-
-    contents: list[dict[Site, Tensor]] = field(default_factory=list)
-
-    def after_end(self, method: Method, step: Step) -> None:
-        self.contents.append({site: slot.visual[..., : slot.live[0]].clone() for site, slot in method.slots.items()})
-
-
-def run(cell: ScaleCell, method: Method, *watches: Onlooker, **options: Any) -> KitRun:
-    """A recorded run in the shadow of the oracle."""
-    shadow = Shadow()
-    return replace(cell.run(method, shadow, *watches, **options), shadow=shadow)
+def contents_of(method: Method, layout: Layout) -> tuple[list[dict[Place, Tensor]], Any]:
+    """Return the visual tokens of each site after each pass, (rows, kv_heads, live), and the method that was driven."""
+    record = Record()
+    driven = watched(method, record)
+    drive(driven, layout, ScaleFeed(layout))
+    return [{site: torch.stack(heads, 1) for site, heads in moment.contents.items()} for moment in record.moments], driven
 
 
 # Modes of a method. One layer of three is demanding; online, the threshold lies inside the range of S of the feed.
@@ -49,10 +35,10 @@ MODES: dict[str, tuple[dict[str, Any], ...]] = {
 }
 
 
-def cells(*, evicting: bool = False) -> list[ScaleCell]:
-    """Return all cells, or those of methods that evict in uniform storage, from the registry."""
+def cells() -> list[ScaleCell]:
+    """Return all cells of the registry."""
     classes: list[type[Method]] = [METHODS.get(name) for name in METHODS]
-    chosen = [cls for cls in classes if "next-scale" in cls.paradigms and not (evicting and (issubclass(cls, PerHead) or not cls.evicts))]
-    return [ScaleCell(cls, tuple((k, v) for k, v in mode.items()), codec, attention)
-            for cls in chosen for number, mode in enumerate(MODES.get(cls.name, ({},))) for codec in ALONE for attention in KV_HEADS
+    return [ScaleCell(cls, tuple(mode.items()), codec, attention)
+            for cls in classes if "next-scale" in cls.paradigms for number, mode in enumerate(MODES.get(cls.name, ({},)))
+            for codec in ALONE for attention in KV_HEADS
             if codec in WHOLE or (number == 0 and attention == "gqa")]  # fmt: skip

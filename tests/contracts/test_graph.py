@@ -22,13 +22,13 @@ from cachemark.cache.masked_layout import masked_steps
 from cachemark.contract.method import Method
 from cachemark.core.spec import Sampling
 from cachemark.kit.cpu_graphs import CpuGraphs, capture_on_cpu
+from cachemark.kit.next_scale import SIDES, ScaleCell
 from cachemark.methods.streaming import Streaming
 from cachemark.models.llamagen import LlamaGen
 
 from . import cells as token
 from . import masked, test_scales
 from .per_head import BUILT_IN, Scored, Staggered
-from .scales import ScaleCell
 
 
 def captured(memory: Memory) -> int:
@@ -104,7 +104,7 @@ def captures_of(family: str, cell: Any) -> int | None:
     if family == "token":
         return None
     if family == "scale":
-        return len(test_scales.SIDES)
+        return len(SIDES)
     method = cell.tight()
     method.resolve(masked.LAYOUT)
     paced = method.paced(masked.LAYOUT)

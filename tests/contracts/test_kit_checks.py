@@ -18,18 +18,18 @@ from cachemark.kit.batches import GAP, Agreement, Pass, compare, judge
 from cachemark.kit.capture import Capture
 from cachemark.kit.common import Poison
 from cachemark.kit.driver import drive, layout_of, watched
+from cachemark.kit.next_scale import ScaleCell
 from cachemark.kit.runner import MASKED, SCALE, TOKEN, Check
 from cachemark.kit.work import work_is_declared
-from cachemark.methods.registry import METHODS
 
 from . import masked, scales
-from .cells import ATTENTION, MODES, WHOLE, Cell, cells, crossed, halved, recorded, sampled
-from .per_head import PER_VECTOR, Scored, Staggered
+from .cells import ALONE, WHOLE, Cell, cells, crossed, halved, recorded, sampled
+from .per_head import Scored, Staggered
 
 # more samples are run below and in test_graph.py; parameters, bf16 and settings do not depend on codec and attention (tests/kit)
 ELSEWHERE = {batches.samples_are_the_same_in_any_batch, checks.graph_is_eager, checks.wrong_parameters_are_refused, checks.bf16_runs,
              checks.settings_are_unchanged}
-SCALES = [*scales.cells(), *(scales.ScaleCell(cls, (), codec, attention) for cls in (Staggered, Scored) for codec in PER_VECTOR
+SCALES = [*scales.cells(), *(ScaleCell(cls, (), codec, attention) for cls in (Staggered, Scored) for codec in ALONE
                              for attention in scales.KV_HEADS)]
 MASKS = masked.cells(masked.MODES)
 FAMILIES: tuple[tuple[str, Sequence[Any], Sequence[Any], Sequence[Check]], ...] = (  # cells, those of every run, checks
@@ -57,15 +57,6 @@ def test_a_method_passes(cell: Any, check: Check) -> None:
         assert not list(check(cell))
     except Unsupported as reason:
         pytest.skip(reason.message)
-
-
-def test_every_next_token_method_is_under_contract() -> None:
-    assert {cell.cls.name for cell in cells()} == {name for name in METHODS if "next-token" in METHODS.get(name).paradigms}
-    kinds = {(cell.codec, cell.attention) for cell in cells()}
-    assert kinds == {(codec, kind) for codec in CODECS for kind in ATTENTION if codec in WHOLE or kind == "gqa"}
-    assert [cell.cls.evicts for cell in crossed(cells()) if cell.codec not in WHOLE] == [True] * len(set(CODECS) - set(WHOLE))
-    assert set(MODES) <= set(METHODS)
-    assert len({cell.label for cell in cells()}) == len(cells())
 
 
 # -- what the checks leave out -----------------------------------------------------------------------------------------

@@ -13,37 +13,34 @@ from cachemark.cache.layout import Layout, Site, Step
 from cachemark.cache.ragged import Kept, RaggedSlot, RaggedWorkspace, extents
 from cachemark.contract.heads import PerHead
 from cachemark.core.errors import Unsupported
+from cachemark.kit.driver import drive
+from cachemark.kit.next_scale import SIDES, ScaleFeed, layout_of
 from cachemark.methods.full import Full
 
-from .per_head import BUILT_IN, KV_HEADS, PER_VECTOR, LiveBytes, Scored, Staggered, lengths, made, planned, run
-from .scales import SIDES, Feed, drive, layout_of
+from .cells import ALONE
+from .per_head import BUILT_IN, LiveBytes, Scored, Staggered, lengths, made, planned, run
 
-TOLERANCE = 1e-5
-OWN = pytest.mark.parametrize("cls", [Staggered, Scored])
-METHODS = pytest.mark.parametrize("cls", [Staggered, Scored, *BUILT_IN])
-CODEC = pytest.mark.parametrize("codec", PER_VECTOR)
-HEADS = pytest.mark.parametrize("kv_heads", KV_HEADS)
+HEADS = pytest.mark.parametrize(("attention", "kv_heads"), [("mha", 4), ("gqa", 2)])
 
 
-@METHODS
+@pytest.mark.parametrize("cls", [Staggered, Scored, *BUILT_IN])
 def test_heads_differ(cls: type[PerHead]) -> None:
     """Else the checks of the kit say nothing about it."""
     assert max(len(set(each)) for each in lengths(run(made(cls)))[-1].values()) > 1
 
 
 @HEADS
-def test_a_method_that_keeps_everything_is_the_full_cache_bit_for_bit(kv_heads: int) -> None:
+def test_a_method_that_keeps_everything_is_the_full_cache_bit_for_bit(attention: str, kv_heads: int) -> None:
     layout = layout_of(kv_heads)
-    expected = drive(Full(), layout, Feed(layout))
-    assert all(torch.equal(expected[where], out) for where, out in run(PerHead(), kv_heads=kv_heads).answers.items())
+    expected = drive(Full(), layout, ScaleFeed(layout))
+    assert all(torch.equal(expected[where], out) for where, out in run(PerHead(), attention=attention).answers.items())
 
 
-@OWN
-@CODEC
-@HEADS
-def test_bytes_are_the_sum_of_the_plan_at_every_scale(cls: type[Staggered], codec: str, kv_heads: int) -> None:
+@pytest.mark.parametrize("cls", [Staggered, Scored])
+@pytest.mark.parametrize(("codec", "attention"), [("native", "mha"), *((codec, "gqa") for codec in ALONE)])
+def test_bytes_are_the_sum_of_the_plan_at_every_scale(cls: type[Staggered], codec: str, attention: str) -> None:
     live = LiveBytes()
-    ran = run(made(cls, kv_heads), codec, kv_heads, live)
+    ran = run(cls(), live, codec=codec, attention=attention)
     layout, method = ran.method.layout, ran.method
     assert isinstance(method, Staggered)
     plan = planned(layout, method)
@@ -91,7 +88,7 @@ def test_too_small_a_declaration_is_refused() -> None:
 
 def test_keys_that_share_ranges_are_refused() -> None:
     with pytest.raises(Unsupported, match="kivi4 shares the ranges of keys"):
-        run(Staggered(), "kivi4")
+        run(Staggered(), codec="kivi4")
 
 
 def test_neighbours_of_one_length_lie_together() -> None:

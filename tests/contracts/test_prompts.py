@@ -20,6 +20,7 @@ from cachemark.core.spec import Sampling
 from cachemark.kit.common import MethodCell
 from cachemark.kit.driver import Onlooker as Watch
 from cachemark.kit.driver import watched
+from cachemark.kit.next_scale import HEADS, LAYERS, SIDES
 from cachemark.kit.oracle import Shadow
 from cachemark.methods.base.evicting import Evicting
 from cachemark.methods.base.paper_baseline import PaddedFull
@@ -143,7 +144,7 @@ def infinity() -> Infinity:
     """Return random weights of a next-scale model with bitwise tokens, scaled so that what attention reads shows in the logits."""
     draw = torch.Generator().manual_seed(1)
     texts = [torch.randn(length, 128, generator=draw) for length in (3, 7, 4)]
-    config = InfinityConfig(scales.LAYERS, scales.HEADS, 64, chunks=1, sides=scales.SIDES, width=6, text=128, longest=8)
+    config = InfinityConfig(LAYERS, HEADS, 64, chunks=1, sides=SIDES, width=6, text=128, longest=8)
     tiny = Infinity(config, texts).initialise(0).eval().requires_grad_(False)
     for parameter in tiny.parameters():
         if parameter.dim() > 1:

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from cachemark.cache.arena import Memory
 from cachemark.cache.codec import CODECS
 from cachemark.core.spec import Sampling
 from cachemark.kit.capture import NotCapturable, capturing
+from cachemark.kit.next_scale import LAYERS, SIDES, ScaleCell
 from cachemark.methods.ams_kv import AMSKV
 from cachemark.methods.full import Full
 from cachemark.methods.h2o import H2O
@@ -17,12 +17,11 @@ from cachemark.models.var import VAR, VARConfig
 from cachemark.models.vision.msvq import MultiScaleQuantizer
 
 from .cells import ALONE, one_a_method, sampled
-from .scales import LAYERS, SIDES, ScaleCell, cells
+from .scales import cells
 
-CELLS, EVICTING = cells(), cells(evicting=True)
+CELLS = cells()
 DETERMINISTIC = [cell for cell in CELLS if not cell.online and not cell.per_head]
 MHA = [cell for cell in DETERMINISTIC if cell.attention == "mha"]
-TOLERANCE = 1e-5
 
 
 @pytest.mark.parametrize("cell", [cell for cell in CELLS if "c_min" in dict(cell.mode)], ids=ScaleCell.label.fget)
@@ -74,12 +73,11 @@ def tiny() -> VAR:
 MODEL, SAMPLING = tiny(), Sampling(cfg_scale=1.5, cfg_schedule="linear")
 
 
-def generate(cell: ScaleCell, seeds: list[int], forced: Tensor | None = None, memory: Memory | None = None) -> tuple[Tensor, Tensor]:
+def generate(cell: ScaleCell, seeds: list[int], forced: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Tokens (batch, N) and guided logits (batch, N, vocab)."""
     logits: list[Tensor] = []
     labels = torch.tensor([seed % 10 for seed in seeds])
-    memory = memory or cell.memory()
-    tokens = MODEL.generate(labels, seeds, cell.tight(), SAMPLING, memory, forced=forced,
+    tokens = MODEL.generate(labels, seeds, cell.tight(), SAMPLING, cell.memory(), forced=forced,
                             see=lambda _, guided: logits.append(guided.clone()))
     return tokens, torch.cat(logits, 1)
 

@@ -16,12 +16,13 @@ import torch.nn.functional as F
 from cachemark.cache.layout import Layout, Site, scale_steps
 from cachemark.core.errors import BadCalibration
 from cachemark.core.spec import Sampling
-from cachemark.kit.driver import watched
+from cachemark.kit.next_scale import LAYERS, SIDES, layout_of
+from cachemark.kit.next_scale import ScaleFeed as Feed
 from cachemark.methods.ams_kv import AMSKV, ThresholdWarning
 from cachemark.methods.base.profiles import inter_scale
 from cachemark.models.var import SIZES, layout
 from cachemark.roofline.memory import entries
-from contracts.scales import LAYERS, SIDES, Feed, Record, drive, layout_of
+from contracts.scales import contents_of
 
 SIZES_OF = [side**2 for side in SIDES]
 # Layer 0 is alike everywhere; layer 1 changes at the scales that overflow; layer 2 only where nothing overflows yet.
@@ -60,16 +61,11 @@ def algorithm(c_min: int, c_max: int, condensed: int, alike: list[bool]) -> tupl
     return history, budget == c_max
 
 
-def held_by(method: AMSKV, shape: Layout, feed: Feed) -> tuple[list[dict[Site, list[int]]], AMSKV]:
+def held_by(method: AMSKV, shape: Layout) -> tuple[list[dict[Any, list[int]]], AMSKV]:
     """The token numbers that each site holds after each scale but the last; all rows and heads agree."""
-    record = Record()
-    watched_method: Any = watched(method, record)
-    drive(watched_method, shape, feed)
-    history = []
-    for held in record.contents[:-1]:
-        assert all((numbers == numbers[:1, :1]).all() for numbers in held.values())
-        history.append({site: numbers[0, 0].tolist() for site, numbers in held.items()})
-    return history, watched_method
+    contents, driven = contents_of(method, shape)
+    assert all((numbers == numbers[:1, :1]).all() for held in contents for numbers in held.values())
+    return [{site: numbers[0, 0].tolist() for site, numbers in held.items()} for held in contents[:-1]], driven
 
 
 @pytest.mark.parametrize(("c_min", "c_max", "condensed"), [(21, 46, 2), (30, 46, 0), (10, 12, 1), (21, 21, 2), (12, 40, 2), (55, 91, 2)])
@@ -77,7 +73,7 @@ def held_by(method: AMSKV, shape: Layout, feed: Feed) -> tuple[list[dict[Site, l
 def test_online_is_algorithm_1(c_min: int, c_max: int, condensed: int, theta: float) -> None:
     shape = layout_of()
     feed = Feed(shape)
-    kept_after, method = held_by(AMSKV(condensed, c_max, c_min, theta, decide="online"), shape, feed)
+    kept_after, method = held_by(AMSKV(condensed, c_max, c_min, theta, decide="online"), shape)
     raised = 0
     for site in [Site("decoder", layer) for layer in range(LAYERS)]:
         keys = [feed.at(step, site)[1] for step in scale_steps(shape)]
@@ -91,8 +87,7 @@ def test_online_is_algorithm_1(c_min: int, c_max: int, condensed: int, theta: fl
 
 def test_the_threshold_tells_layers_apart_online() -> None:
     """Else the test above would say nothing: at one threshold some layers are raised and others not."""
-    shape = layout_of()
-    _, method = held_by(AMSKV(2, 46, 21, THETA_BETWEEN, decide="online"), shape, Feed(shape))
+    _, method = held_by(AMSKV(2, 46, 21, THETA_BETWEEN, decide="online"), LAYOUT)
     assert set(method.budget.values()) == {21, 46}
 
 
@@ -109,8 +104,7 @@ THETA_BETWEEN = sum(_values()[:2]) / 2
 
 @pytest.mark.parametrize(("c_min", "c_max", "condensed"), [(21, 46, 2), (30, 46, 0), (10, 12, 1), (55, 91, 2)])
 def test_with_a_list_a_layer_has_its_budget_throughout(c_min: int, c_max: int, condensed: int) -> None:
-    shape = layout_of()
-    kept_after, _ = held_by(AMSKV(condensed, c_max, c_min, demanding=[1]), shape, Feed(shape))
+    kept_after, _ = held_by(AMSKV(condensed, c_max, c_min, demanding=[1]), LAYOUT)
     for layer, budget in ((0, c_min), (1, c_max), (2, c_min)):
         history, _ = algorithm(budget, max(budget, c_max), condensed, [True] * len(SIDES))
         assert [contents[Site("decoder", layer)] for contents in kept_after] == history

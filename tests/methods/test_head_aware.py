@@ -12,12 +12,13 @@ from torch import Tensor
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, scale_steps
 from cachemark.kit.driver import tokens_by_head
+from cachemark.kit.next_scale import SIDES, layout_of
+from cachemark.kit.next_scale import ScaleFeed as Feed
 from cachemark.methods.base import calibrations
 from cachemark.methods.base.head_aware import HeadAware, HeadClasses
 from cachemark.methods.hack import HACK
 from cachemark.methods.hackpp import HACKPlusPlus, RelianceBudgets, reliance_of
 from contracts.per_head import lengths, made, run
-from contracts.scales import SIDES, Feed, layout_of
 
 TOKENS = [side**2 for side in SIDES]
 BEFORE = [sum(TOKENS[:scale]) for scale in range(len(TOKENS))]

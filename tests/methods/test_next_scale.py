@@ -10,22 +10,14 @@ import torch
 from torch import Tensor
 
 from cachemark.cache.layout import Layout, Site, scale_steps
-from cachemark.contract.method import Method
-from cachemark.kit.driver import watched
+from cachemark.kit.next_scale import LAYERS, SIDES, ScaleFeed, layout_of
 from cachemark.methods.registry import METHODS
 from cachemark.methods.scale_groups import ScaleGroups
 from cachemark.methods.streaming import Streaming
-from contracts.scales import LAYERS, SIDES, Feed, Record, drive, layout_of
+from contracts.scales import contents_of
 
 SITES = [Site("decoder", layer) for layer in range(LAYERS)]
 SIZES = [side**2 for side in SIDES]
-
-
-def held_by(method: Method, layout: Layout) -> list[dict[Site, Tensor]]:
-    """Token numbers (rows, kv_heads, live) of each site after each scale."""
-    record = Record()
-    drive(watched(method, record), layout, Feed(layout))
-    return record.contents
 
 
 def rolling(B: int, sinks: int) -> list[list[int]]:
@@ -47,7 +39,7 @@ def rolling(B: int, sinks: int) -> list[list[int]]:
 ])  # fmt: skip
 def test_the_first_and_the_latest_stay(name: str, parameters: dict[str, Any], sinks: int) -> None:
     layout = layout_of()
-    kept_after = held_by(METHODS.get(name).build(parameters), layout)
+    kept_after = contents_of(METHODS.get(name).build(parameters), layout)[0]
     for contents, expected in zip(kept_after, rolling(parameters["B"], sinks), strict=False):
         assert all((numbers.long() == torch.tensor(expected)).all() for numbers in contents.values())
 
@@ -60,7 +52,7 @@ def test_the_default_of_sinks_is_that_of_the_family() -> None:
 
 def heavy(layout: Layout, B: int) -> list[dict[Site, Tensor]]:
     """H2O's rule by hand: full matrices, one row and head at a time."""
-    feed, steps = Feed(layout), scale_steps(layout)
+    feed, steps = ScaleFeed(layout), scale_steps(layout)
     history: list[dict[Site, Tensor]] = [{} for _ in steps[:-1]]
     for site in SITES:
         keys = torch.cat([feed.at(step, site)[1] for step in steps], 2).double()
@@ -85,7 +77,7 @@ def heavy(layout: Layout, B: int) -> list[dict[Site, Tensor]]:
 @pytest.mark.parametrize("kv_heads", [4, 1])
 def test_heavy_hitters_are_those_with_most_mass_per_query(kv_heads: int) -> None:
     layout = layout_of(kv_heads)
-    kept_after = held_by(METHODS.get("h2o")(B=20), layout)
+    kept_after = contents_of(METHODS.get("h2o")(B=20), layout)[0]
     for contents, expected in zip(kept_after, heavy(layout, 20), strict=False):
         assert all(torch.equal(numbers.long().sort(-1).values, expected[site]) for site, numbers in contents.items())
 
@@ -96,7 +88,7 @@ def test_random_is_uniform_over_what_was_seen() -> None:
     A token of the last scale takes part in one draw, B of live + own; earlier ones were thinned by earlier draws.
     """
     layout = layout_of(rows=200)
-    contents = held_by(METHODS.get("random")(B=20), layout)[4]
+    contents = contents_of(METHODS.get("random")(B=20), layout)[0][4]
     shares = torch.stack([torch.nn.functional.one_hot(n.long(), 55).sum(-2).double().mean((0, 1)) for n in contents.values()]).mean(0)
     third, fourth = 20 / 30, 20 / 45  # 14 + 16 seen after the fourth scale, 20 + 25 after the fifth
     expected = torch.tensor([third * fourth] * 30 + [fourth] * 25, dtype=torch.float64)
@@ -106,7 +98,7 @@ def test_random_is_uniform_over_what_was_seen() -> None:
 
 def test_random_differs_by_layer_head_and_sample_and_not_by_batch() -> None:
     layout = layout_of()
-    contents = held_by(METHODS.get("random")(B=20), layout)[4]
+    contents = contents_of(METHODS.get("random")(B=20), layout)[0][4]
     first, second = contents[SITES[0]].sort(-1).values, contents[SITES[1]].sort(-1).values
     assert not torch.equal(first, second)
     assert not torch.equal(first[:, 0], first[:, 1])

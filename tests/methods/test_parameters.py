@@ -14,6 +14,7 @@ from cachemark.cache.masked_layout import MaskedLayout
 from cachemark.contract.method import Method
 from cachemark.core.errors import BadBudget, BadCalibration, BadParameter, CachemarkError, UnknownName
 from cachemark.core.spec import Sampling
+from cachemark.kit import next_scale
 from cachemark.kit.common import calibration
 from cachemark.kit.driver import layout_of
 from cachemark.methods.base import calibrations
@@ -22,10 +23,9 @@ from cachemark.methods.registry import METHODS
 from cachemark.models import mar
 from cachemark.models.registry import MODELS
 from cachemark.roofline.masked_flops import share
-from contracts import scales
 
 LAYOUT = layout_of((2, 2), lines=8, line=8)
-SCALES = scales.layout_of()
+SCALES = next_scale.layout_of()
 INFINITY = MODELS.get("infinity-2b").shape(MODELS.get("infinity-2b").presets["paper"], 1)
 CLASSES: list[type[Method]] = [METHODS.get(name) for name in METHODS]
 PUBLISHED = {"calibration": "infinity-2b"}
