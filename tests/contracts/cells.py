@@ -34,12 +34,12 @@ def generate(cell: Cell, method: Method, *watches: Onlooker, **options: Any) -> 
     return cell.run(method, *watches, bare=True, **options)
 
 
-def cells(*, evicting: bool = False, grid: int = GRID) -> list[Cell]:
+def cells(*, evicting: bool = False) -> list[Cell]:
     """Return all cells, or those of methods that evict, from the registry."""
     classes: list[type[Method]] = [METHODS.get(name) for name in METHODS]
     chosen = [cls for cls in classes if "next-token" in cls.paradigms and (cls.evicts or not evicting)]
     modes = [(cls, tuple(mode.items()), number) for cls in chosen for number, mode in enumerate(MODES.get(cls.name, ({},)))]
-    return [Cell(cls, mode, codec, attention, grid) for cls, mode, number in modes for codec in CODECS for attention in ATTENTION
+    return [Cell(cls, mode, codec, attention) for cls, mode, number in modes for codec in CODECS for attention in ATTENTION
             if codec in WHOLE or (number == 0 and attention == "gqa")]  # fmt: skip
 
 

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cachemark.cache.arena import Memory
 from cachemark.cache.codec import CODECS, Codec
-from cachemark.cache.layout import Site, Step, Tokens
+from cachemark.cache.layout import Site, Step
 from cachemark.cache.masked_layout import MaskedLayout, MaskedStep
 from cachemark.contract.method import Method
 from cachemark.kit import masked as kit
-from cachemark.kit.driver import Onlooker as Watch
-from cachemark.kit.driver import watched
-from cachemark.kit.masked import CONFIG, SAMPLING, SEEDS, model
+from cachemark.kit.common import KitRun
+from cachemark.kit.driver import Onlooker
+from cachemark.kit.masked import CONFIG
 from cachemark.kit.oracle import masked
 from cachemark.methods.registry import METHODS
 
@@ -37,17 +35,6 @@ MODES: dict[str, tuple[dict[str, Any], ...]] = {
                {"active": 14, "caching": False}, {"active": 14, "partitioned": True}, {"active": 1, "select_layer": 1}),
     "random_tokens": (SCHEDULE,),
 }
-NEUTRAL: dict[str, tuple[dict[str, Any], ...]] = {
-    "fewer_steps": ({"steps": CONFIG.steps},),
-    "gtr": ({"steps": CONFIG.steps, "stages": 1, "rate": "cosine", "most": 1.0, "least": 1.0},),
-    "full": ({},),
-    "lazymar": ({**SCHEDULE, **OFF}, {**SCHEDULE, "head_cache": False, "period": 1}),
-    "marche": ({"period": 1}, {"active": 40}, {"period": 1, "encoder_cache": True}),
-    "random_tokens": ({**SCHEDULE, "period": 1}, {**SCHEDULE, "table": [1.0] * 8}),
-}
-
-
-MODEL = model()
 
 
 @dataclass(frozen=True)
@@ -60,43 +47,24 @@ class MaskedCell(kit.MaskedCell):
         return "-".join([self.cls.name, *shown_parameters, self.codec]).replace(" ", "")
 
 
-def cells(modes: dict[str, tuple[dict[str, Any], ...]], *, lossy: bool = True) -> list[MaskedCell]:
+def cells(*, lossy: bool = True) -> list[MaskedCell]:
     """Return a method's first mode with every codec, the others with the native one."""
     classes: list[type[Method]] = [METHODS.get(name) for name in METHODS]
     return [MaskedCell(cls, tuple(mode.items()), codec) for cls in classes if "masked" in cls.paradigms
-            for number, mode in enumerate(modes.get(cls.name, ({},)))
+            for number, mode in enumerate(MODES.get(cls.name, ({},)))
             for codec in ALONE if codec == "native" or (lossy and number == 0)]  # fmt: skip
 
 
-class Opening(Watch):
-    """What a watch of this family may also see: a pass begins, before anything of it is computed."""
-
-    def opened(self, method: Method, step: Step) -> None:
-        """The encoder is about to start."""
-
-
-def seen_by(method: Method, *watches: Watch) -> Method:
-    """The method seen by watches, those of this family included."""
-    inner = watched(method, *watches)
-
-    def stack(self: Any, name: str, step: Step, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
-        for watch in watches:
-            if isinstance(watch, Opening) and name == "encoder":
-                watch.opened(self, step)
-        return super(cls, self).stack(name, step, tokens, run)  # type: ignore[misc]
-
-    cls: Any = type(type(inner).__name__, (type(inner),), {"stack": stack, "__module__": type(inner).__module__})
-    return cls(**method.parameters())
-
-
-class Shadow(Opening):
+class SkipShadow(Onlooker):
     """Oracle for skipped tokens: fp64 attention over the last keys and values of every token.
 
-    ``worst``: the greatest deviation. ``skipped``: tokens that were not computed, all sites together.
+    ``worst``: the greatest deviation. ``skipped``: tokens that were not computed, all sites together. ``chosen``: positions computed in
+    each partial pass, ``forced``: those predicted in it or the previous one.
     """
 
     def __init__(self, codec: Codec) -> None:
         self.codec, self.worst, self.skipped = codec, 0.0, 0
+        self.chosen, self.forced = dict[int, Tensor](), dict[int, Tensor]()
         self._kept: dict[Site, tuple[Tensor, Tensor]] = {}
         self._places: Tensor | None = None
 
@@ -113,10 +81,13 @@ class Shadow(Opening):
         fresh = getattr(method, "encoder", None) is not None and not method.full[step.index]
         return torch.cat((buffer, CONFIG.buffer + (step.previous if fresh else step.known)), 1)
 
-    def after(self, method: Method, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
+    def after(self, method: Any, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
         assert isinstance(step, MaskedStep)
         layout = method.layout
         assert isinstance(layout, MaskedLayout)
+        if site.stack == "decoder" and getattr(method, "rest", None) is not None:
+            self.chosen[step.index] = method.chosen
+            self.forced[step.index] = CONFIG.buffer + torch.cat((step.generating, step.previous), 1)[: len(q)]
         shape = (layout.rows, k.size(1), layout.places, k.size(3))
         keys, values = self._kept.setdefault(site, (torch.full(shape, float("nan")), torch.full(shape, float("nan"))))
         rows, places = len(q), torch.arange(layout.places).expand(len(q), -1) if self._places is None else self._places[: len(q)]
@@ -134,46 +105,13 @@ class Shadow(Opening):
             kept[:rows].scatter_(2, at, self.codec.decode(self.codec.encode(part), layout.dtype))
 
 
-@dataclass
-class Record(Opening):
-    """Positions computed in each partial pass, and those predicted in it or the previous one."""
-
-    chosen: dict[int, Tensor] = field(default_factory=dict)
-    forced: dict[int, Tensor] = field(default_factory=dict)
-
-    def after(self, method: Any, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
-        if site.stack == "decoder" and getattr(method, "rest", None) is not None:
-            assert isinstance(step, MaskedStep)
-            self.chosen[step.index] = method.chosen
-            self.forced[step.index] = CONFIG.buffer + torch.cat((step.generating, step.previous), 1)[: len(q)]
-
-
-@dataclass
-class Ran:
-    """A driven generation."""
-
-    tokens: Tensor
-    method: Method
-    memory: Memory
-    record: Record
-    shadow: Shadow
-
-
-def generate(method: Method, memory: Memory, seeds: Sequence[int] = SEEDS, forced: Tensor | None = None) -> Tensor:
-    labels = torch.tensor([seed % CONFIG.classes for seed in seeds])
-    return MODEL.generate(labels, list(seeds), method, SAMPLING, memory, forced=forced)
-
-
-def run(cell: MaskedCell, *watches: Watch, memory: Memory | None = None, seeds: Sequence[int] = SEEDS, forced: Tensor | None = None) -> Ran:
-    memory, record, shadow = memory or cell.memory(), Record(), Shadow(CODECS[cell.codec])
-    watched_method = seen_by(cell.tight(), shadow, record, *watches)
-    return Ran(generate(watched_method, memory, seeds, forced), watched_method, memory, record, shadow)
-
-
-LAYOUT = MODEL.layout(SEEDS, SAMPLING)
+def run(cell: MaskedCell) -> tuple[KitRun, SkipShadow]:
+    """A generation beside the oracle."""
+    shadow = SkipShadow(CODECS[cell.codec])
+    return cell.run(cell.tight(), shadow, bare=True), shadow
 
 
 @functools.cache
-def recorded(cell: MaskedCell) -> Ran:
+def recorded(cell: MaskedCell) -> tuple[KitRun, SkipShadow]:
     """The reference run of a cell."""
     return run(cell)

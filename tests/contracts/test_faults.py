@@ -153,18 +153,6 @@ class Replaced(H2O):
         return Method() if parameters["B"] >= 36 else super().build(parameters)
 
 
-class Switches(H2O):
-    """Takes the fast kernel where it evicts nothing."""
-
-    @property
-    def needs_mass(self) -> bool:
-        return self.B < 36
-
-    def observe(self, site: Site, step: Step, slot: Slot, q: Tensor, mass: Tensor | None) -> None:
-        if mass is not None:
-            super().observe(site, step, slot, q, mass)
-
-
 class Skips(H2O):
     """Does not observe where it evicts nothing."""
 
@@ -230,14 +218,6 @@ class HeadsDeclare(Staggered):
         return super().entries(layout, site) + 1
 
 
-class HeadsRead(Staggered):
-    """Reads on the host which entries its heads keep."""
-
-    def select(self, site: Site, step: Step, slot: RaggedSlot, workspace: Any, q: Tensor) -> Sequence[Any]:
-        float(q.sum())
-        return super().select(site, step, slot, workspace, q)
-
-
 @dataclass
 class FromTheFirstRow(Streaming):
     """Takes the first row's condition for that of all rows."""
@@ -284,10 +264,10 @@ def begin(self: Method, layout: Layout, sites: Sequence[Site], memory: Any) -> N
 
 HOST = checks.nothing_is_read_on_the_host
 FAULTS: list[tuple[type[Method], Check, str]] = [  # words of the finding
-    *((cls, checks.neutral_is_no_special_case, "") for cls in (Replaced, Switches, Skips)),
+    *((cls, checks.neutral_is_no_special_case, "") for cls in (Replaced, Skips)),
     (KeepsLess, checks.budget_is_used, ""), (Declares, checks.declared_is_used, ""), (Padded, checks.dead_is_never_read, "nan"),
     (ReadsBeyond, checks.dead_is_never_read, "nan"), (HeadReadsBeyond, checks.dead_is_never_read, "nan"),
-    (HeadsDeclare, checks.declared_is_used, ""), (HeadsRead, checks.nothing_is_read_on_the_host, "reads a tensor"),
+    (HeadsDeclare, checks.declared_is_used, ""),
     (FromTheFirstRow, ragged.rows_equal_single_rows, ""), (ByRow, batches.samples_are_the_same_in_any_batch, "other entries kept"),
     (Shared, batches.samples_are_the_same_in_any_batch, "other entries kept"),
     (observing(lambda self, step, q: q.amax().item()), HOST, "reads a tensor"),

@@ -21,6 +21,7 @@ from cachemark.cache.layout import Site, Step
 from cachemark.cache.masked_layout import masked_steps
 from cachemark.contract.method import Method
 from cachemark.core.spec import Sampling
+from cachemark.kit import masked as kit
 from cachemark.kit.cpu_graphs import CpuGraphs, capture_on_cpu
 from cachemark.kit.next_scale import SIDES, ScaleCell
 from cachemark.methods.streaming import Streaming
@@ -39,7 +40,7 @@ def captured(memory: Memory) -> int:
 # -- next-token -------------------------------------------------------------------------------------------------------
 OTHER = (7, 3)
 TOKEN = token.crossed(token.cells())
-MASKED = masked.cells(masked.MODES)
+MASKED = masked.cells()
 
 
 def fresh(cell: token.Cell) -> Memory:
@@ -93,7 +94,7 @@ def params() -> Iterator[Any]:
 def model_of(family: str, attention: str, dtype: torch.dtype) -> tuple[Any, Sampling, list[Tensor]]:
     """Return a family's tiny model, its sampling, and its tensors."""
     model, sampling = {"token": (token.model(attention), token.SAMPLING), "scale": (test_scales.MODEL, test_scales.SAMPLING),
-                       "masked": (masked.MODEL, masked.SAMPLING)}[family]  # fmt: skip
+                       "masked": (kit.model(), kit.SAMPLING)}[family]  # fmt: skip
     model = copy.deepcopy(model).to(dtype)
     own = [model.rope] if family == "token" else [*model.quantizer.parameters()] if family == "scale" else []
     return model, sampling, [*model.parameters(), *model.buffers(), *own]
@@ -106,8 +107,8 @@ def captures_of(family: str, cell: Any) -> int | None:
     if family == "scale":
         return len(SIDES)
     method = cell.tight()
-    method.resolve(masked.LAYOUT)
-    paced = method.paced(masked.LAYOUT)
+    method.resolve(cell.layout)
+    paced = method.paced(cell.layout)
     parts = [tuple(method.denoising(step, paced.diffusion)) for step in masked_steps(paced, paced.steps)]
     return len(parts) + len(set(parts))
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.codec import CODECS
-from cachemark.cache.layout import Step, window_step
-from cachemark.contract.decoder import Decoder, Rehearsal, Sequential, beyond, horizon, spare, widest
+from cachemark.cache.layout import Step
+from cachemark.contract.decoder import Decoder, Sequential, beyond, horizon, spare, widest
 from cachemark.contract.method import Method
 from cachemark.decoders.jacobi import Jacobi
 from cachemark.kit.common import calibration
@@ -24,8 +24,7 @@ from cachemark.methods.linear import Linear
 from cachemark.methods.rkv import RKV
 
 from .cells import GRID, model
-from .test_graph import captured
-from .test_windows import GUIDED, SAMPLINGS, SEEDS, N, generate, graph_memory
+from .test_windows import GUIDED, SAMPLINGS, SEEDS, N, generate, poisoned
 
 WINDOWS = (2, GRID + 1, N)
 METHODS: dict[str, Callable[[], Method]] = {
@@ -86,25 +85,9 @@ def test_keys_that_share_ranges_leave_nothing_to_look_at() -> None:
     assert memory.nbytes("slots") == plain.nbytes("slots")
 
 
-class PoisonedLine(Linear):
-    """Writes NaN over everything behind the live entries whenever drafts are cut off."""
-
-    def horizon(self, first: int) -> int:
-        return super().horizon(first)
-
-    def beyond(self, first: int) -> int:
-        return super().beyond(first)
-
-    def roll_back(self, count: int) -> None:
-        super().roll_back(count)
-        for slot in self.slots.values():
-            for part in (*slot.k, *slot.v):
-                part[:, :, slot.live[0] :] = float("nan")
-
-
 @pytest.mark.parametrize("window", [5, 16])
 def test_what_does_not_stay_is_never_read(window: int) -> None:
-    tokens = generate(ahead(window), method=lambda: PoisonedLine(B=3 * GRID, anchor=1))
+    tokens = generate(ahead(window), method=lambda: poisoned(Linear)(B=3 * GRID, anchor=1))
     assert torch.equal(tokens, generate(None, method=METHODS["linear"]))
 
 
@@ -118,21 +101,7 @@ def test_forced_tokens_are_fed_line_by_line() -> None:
     assert torch.allclose(torch.cat(seen, 1), torch.cat(alone, 1), atol=1e-4)
 
 
-# -- recordings -------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("name", ["linear", "long"])
-def test_a_tape_gives_the_same_tokens_and_records_nothing_behind_a_rehearsal(name: str) -> None:
-    memory, window = graph_memory(), GRID + 1
-    generate(Rehearsal(window=window, look_ahead=True), SAMPLINGS["interval"], SEEDS[:2], METHODS[name], memory=memory)
-    count = captured(memory)
-    for seeds in (SEEDS[2:4], SEEDS[4:6]):
-        tokens = generate(ahead(window), SAMPLINGS["interval"], seeds, METHODS[name], memory=memory)
-        assert torch.equal(tokens, generate(None, SAMPLINGS["interval"], seeds, METHODS[name]))
-        assert captured(memory) == count
-
-
 # -- who is looked past, and who is not -------------------------------------------------------------------------------
-
-
 def test_linear_by_mass_is_served_one_token_a_pass() -> None:
     layout = model("mha").layout(SEEDS, GUIDED)
     by_mass = Linear(B=3 * GRID, anchor=1, score="accumulated")
@@ -141,28 +110,15 @@ def test_linear_by_mass_is_served_one_token_a_pass() -> None:
     assert spare(Linear(B=3 * GRID, anchor=1), layout, Jacobi(window=8)) == 0
 
 
-def test_a_sight_beyond_is_not_inherited_by_what_observes() -> None:
-    class CalmLine(Linear):
-        footnotes = ("a word more",)
-
-    class ObservingLine(Linear):
-        def observe(self, *arguments: Any) -> None: ...
-
-    class NearLine(Linear):
-        def horizon(self, first: int) -> int:
-            return super().horizon(first)
-
-    for cls, expected in ((Linear, N - 3), (CalmLine, N - 3), (ObservingLine, 0), (NearLine, 0), (Full, 0), (Method, 0)):
-        method = cls(**({"B": 3 * GRID} if issubclass(cls, Linear) else {}))
-        method.layout, method.banks = model("mha").layout(SEEDS, GUIDED), []
-        assert beyond(method, 3) == expected
-
-
-def test_a_step_knows_what_does_not_stay() -> None:
-    layout = model("mha").layout(SEEDS, GUIDED)
-    assert window_step(layout, 4, 7, 5) == Step(11, N, 4, 7, 1, ("token", "line"), beyond=5)
-    assert window_step(layout, 3, 5, 3) == Step(8, N, 3, 5, 1, ("token",), beyond=3)
-    assert window_step(layout, 4, 7, 5).staying == 2
+@pytest.mark.parametrize(("cls", "override", "expected"), [
+    (Linear, "", (GRID - 3, N - 3)), (Linear, "footnotes", (GRID - 3, N - 3)), (Linear, "observe", (1, 0)),
+    (Linear, "horizon", (GRID - 3, 0)), (Full, "", (N - 3, 0)), (Full, "footnotes", (N - 3, 0)), (Full, "evict", (1, 0)),
+    (Full, "observe", (1, 0)), (Method, "", (1, 0)),
+])  # fmt: skip
+def test_what_observes_or_evicts_inherits_no_horizon(cls: type[Method], override: str, expected: tuple[int, int]) -> None:
+    method = type("Derived", (cls,), {override: getattr(cls, override)} if override else {})(**({"B": 3 * GRID} if cls is Linear else {}))
+    method.layout, method.banks = model("mha").layout(SEEDS, GUIDED), []
+    assert (horizon(method, 3), beyond(method, 3)) == expected
 
 
 # -- horizons ------------------------------------------------------------------------------------------------------------
@@ -224,12 +180,13 @@ class Redundant(Noting, RKV):
 def as_sequential(noting: Callable[[], LineEnds | Redundant], own: Callable[[], Method], **model: Any) -> Notes:
     """Assert that tokens, kept entries and queries at line ends equal the sequential run's; return these."""
     notes_of: dict[int, Notes] = {}
+    expected = generate(None, method=own, **model)
     for window, look_ahead in ((0, False), (3, False), (GRID, True), (16, True)):
         method = noting()
         notes = method.notes = []
         notes_of.setdefault(window, notes)
         decoder = Jacobi(window=window, look_ahead=look_ahead) if window else None
-        assert torch.equal(generate(decoder, method=lambda method=method: method, **model), generate(None, method=own, **model))
+        assert torch.equal(generate(decoder, method=lambda method=method: method, **model), expected)
         assert decoder is None or max(decoder.kept) > 1
         for (visual, queries), (own_visual, own_queries) in zip(notes_of[0], notes, strict=True):
             assert torch.equal(visual, own_visual)
@@ -249,19 +206,3 @@ def test_rkv_keeps_its_own_tokens_and_evicts_by_final_ones(alpha: int) -> None:
     """Whether there are fewer or more of its latest queries than a line or a window has."""
     notes_of = as_sequential(lambda: Redundant(B=3 * GRID, alpha=alpha), lambda: RKV(B=3 * GRID, alpha=alpha))
     assert len(notes_of) == GRID - 3
-
-
-def test_a_horizon_is_not_inherited_by_what_evicts() -> None:
-    class Calm(Full):
-        footnotes = ("a word more",)
-
-    class Evicts(Full):
-        def evict(self, step: Step, slots: Any) -> None: ...
-
-    class Observes(Full):
-        def observe(self, *arguments: Any) -> None: ...
-
-    for cls, expected in ((Full, N - 3), (Calm, N - 3), (Evicts, 1), (Observes, 1), (Method, 1)):
-        method = cls()
-        method.layout, method.banks = model("mha").layout(SEEDS, GUIDED), []
-        assert horizon(method, 3) == expected

@@ -28,6 +28,7 @@ from cachemark.contract.decoder import Rehearsal
 from cachemark.contract.method import Method
 from cachemark.core.errors import Unsupported
 from cachemark.decoders.jacobi import Jacobi
+from cachemark.kit import masked as kit
 from cachemark.kit.cpu_graphs import CpuGraphs
 from cachemark.methods.full import Full
 from cachemark.plans.expand import expand
@@ -50,7 +51,7 @@ BF16 = 2.0**-6  # of the largest magnitude: four roundings of a bf16 mantissa
 @cache
 def moved(family: str, dtype: torch.dtype) -> Any:
     """The tiny model of a family's contract tests, on the device."""
-    given = {"token": lambda: token.model("mha"), "scale": lambda: test_scales.MODEL, "masked": lambda: masked.MODEL}[family]()
+    given = {"token": lambda: token.model("mha"), "scale": lambda: test_scales.MODEL, "masked": kit.model}[family]()
     model = copy.deepcopy(given).to(DEVICE, dtype)
     if family == "scale":
         model.quantizer.to(DEVICE)
@@ -62,11 +63,11 @@ def cases() -> list[tuple[str, str, Any]]:
     tokens = [c for c in token.cells() if (c.codec, c.attention) == ("native", "mha")]
     scales = [c for c in test_scales.DETERMINISTIC if (c.codec, c.attention) == ("native", "mha")]
     return [*(("token", c.label, c) for c in tokens), *(("scale", c.label, c) for c in scales),
-            *(("masked", c.label, c) for c in masked.cells(masked.MODES, lossy=False))]
+            *(("masked", c.label, c) for c in masked.cells(lossy=False))]
 
 
 CASES = [pytest.param(family, cell, id=f"{family}-{label}") for family, label, cell in cases()]
-SAMPLING = {"token": token.SAMPLING, "scale": test_scales.SAMPLING, "masked": masked.SAMPLING}
+SAMPLING = {"token": token.SAMPLING, "scale": test_scales.SAMPLING, "masked": kit.SAMPLING}
 
 
 def build(family: str, cell: Any) -> Method:

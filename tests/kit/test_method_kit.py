@@ -51,18 +51,10 @@ FAULTS: dict[str, tuple[str, str, str]] = {  # the body of the class, the check 
         ATTEND + "out = super().attend(site, step, q, k, v)\n"
         "        return FAR.setdefault((self.layout.seeds, site, step.index, out.shape), out.clone())",
         "all memory is counted", "its file.FAR"),
-    "becomes the full cache at full budget": (
-        ATTEND + "if self.B >= self.layout.visual:\n            slot = self.slots[site]\n"
-        "            slot.append(k, v, condition=step.count == 0)\n            n = slot.live[0]\n"
-        "            return F.scaled_dot_product_attention(q, *slot.read(slot.bank.runs[0], n), enable_gqa=True)\n"
-        "        return super().attend(site, step, q, k * 1.0, v)", "neutral is no special case", "at full budget"),
     "reads on the host": (OBSERVE + "float(q.sum())", "nothing is read on the host", "reads a tensor on the host"),
-    "branches on the host": (OBSERVE + "if q.abs().max() > 1e9:\n            return", "nothing is read on the host", "on the host"),
     "counts in Python": ("    calls: int = 0\n" + OBSERVE + "self.calls += 1", "graph is eager", "changes calls"),
     "mixes samples": (OBSERVE + "if step.count:\n            v = slot.v[0][:, :, :slot.live[0]]\n            v += 0.01 * v.mean(0, True)",
                       "samples are the same in any batch", "logits differ"),
-    "reads dead storage": (ATTEND + "out = super().attend(site, step, q, k, v)\n"
-                           "        return out + 0 * self.slots[site].v[0][:, :, -1:].mean()", "dead is never read", "nan"),
     "sets TF32": (BEGIN + "torch.backends.cuda.matmul.allow_tf32 = True", "settings are unchanged", "matmul precision (TF32)"),
     "sets the default dtype": (BEGIN + "torch.set_default_dtype(torch.float64)", "settings are unchanged", "default dtype"),
     "computes more than it declares": (

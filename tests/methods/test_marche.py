@@ -16,10 +16,10 @@ from cachemark.cache.layout import Site, Step, Tokens
 from cachemark.cache.masked_layout import MaskedLayout, MaskedStep, masked_steps, placed, take
 from cachemark.contract.method import Block
 from cachemark.core.spec import Sampling
+from cachemark.kit.masked import CONFIG, SEEDS, MaskedCell
 from cachemark.methods.marche import MARche, joined, relevance
 from cachemark.models import mar
 from cachemark.models.mar import SIZES
-from contracts.masked import CONFIG, generate
 
 BATCH = 2
 PASS = 40  # it and the pass before predict several tokens
@@ -130,7 +130,7 @@ class Watched(MARche):
 @pytest.mark.parametrize("generating", [True, False])
 def test_a_token_that_is_left_out_keeps_its_last_hidden_state(generating: bool) -> None:
     method = Watched(active=14, generating=generating)
-    generate(method, Memory())
+    MaskedCell(MARche, (), "native").generate(method, Memory(), SEEDS, None, with_logits=False)
     assert len(method.behind) == len(method.out) == 5
     for behind, (step, out) in zip(method.behind, method.out, strict=True):
         places = CONFIG.buffer + step.generating
