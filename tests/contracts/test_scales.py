@@ -18,7 +18,7 @@ from .cells import ALONE
 from .scales import cells
 
 CELLS = cells()
-DETERMINISTIC = [cell for cell in CELLS if not cell.online and not cell.per_head]
+DETERMINISTIC = [cell for cell in CELLS if dict(cell.mode).get("decide") != "online" and not cell.per_head]
 MHA = [cell for cell in DETERMINISTIC if cell.attention == "mha"]
 
 
@@ -44,7 +44,7 @@ def test_the_full_cache_needs_no_more_than_it_reads(codec: str, keep: bool) -> N
 
 
 # -- capture and storage ----------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("cell", [c for c in CELLS if c.online], ids=ScaleCell.label.fget)
+@pytest.mark.parametrize("cell", [cell for cell in CELLS if dict(cell.mode).get("decide") == "online"], ids=ScaleCell.label.fget)
 def test_deciding_online_cannot_be_captured_and_says_so(cell: ScaleCell) -> None:
     method = cell.record.method
     assert not method.capturable

@@ -159,7 +159,3 @@ def test_random_tokens_belong_to_the_sample(cls: type[Scheduled]) -> None:
     assert torch.equal(goes_on(alone, same, SIMILARITY[:1]), on[:1])
     assert (on & ~forced_of(step)).sum(1).tolist() == (48 - forced_of(step).sum(1)).tolist()
     assert not torch.equal(on[0], on[1])
-
-
-# -- budgets ----------------------------------------------------------------------------------------------------------
-# -- wrong parameters ------------------------------------------------------------------------------------------------------

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from cachemark.cache.layout import Site, Step, raster_steps
+from cachemark.cache.codec import NATIVE
+from cachemark.cache.layout import Site, raster_steps
 from cachemark.contract.method import Method
 from cachemark.core.errors import Unsupported
 from cachemark.core.spec import Budget
-from cachemark.kit.driver import Onlooker as Watch
-from cachemark.kit.driver import Outputs, RasterFeed, drive, layout_of, watched
+from cachemark.kit.driver import RasterFeed, drive, layout_of
 from cachemark.methods.base import calibrations
 from cachemark.methods.base.profiles import RecencyProfile
 from cachemark.methods.h2o import H2O
@@ -26,6 +26,8 @@ from cachemark.models.protocol import Request
 from cachemark.models.registry import MODELS
 from cachemark.plans.expand import resolve
 from cachemark.trial.child.profiles import calibrated
+
+from .test_rules import kept_by
 
 LAYOUT = layout_of((2, 2), lines=6, line=6, kv_heads=4, layers=2)
 SPATIAL = ((True, False, False, True), (False, False, True, True))
@@ -41,34 +43,14 @@ def made(spatial: Sequence[Sequence[bool]] = SPATIAL, **parameters: Any) -> SSDH
     return SSDHeads(calibration=calibrations.remember("ssd_heads", facts(spatial)), **parameters)
 
 
-class Held(Watch):
-    """Visual tokens of every row and head behind each pass, by pass and layer."""
-
-    def __init__(self) -> None:
-        self.tokens: dict[tuple[int, int], list[list[list[int]]]] = {}
-
-    def after_end(self, method: Method, step: Step) -> None:
-        for site, slot in method.slots.items():
-            rows = slot.visual[..., : slot.live[0]].tolist()
-            self.tokens[step.index, site.layer] = [[sorted(n for n in head if n >= 0) for head in heads] for heads in rows]
-
-
-def driven(method: Method, seed: int = 3) -> tuple[Outputs, Held]:
-    watch = Held()
-    return drive(watched(method, watch), LAYOUT, RasterFeed(LAYOUT, seed)), watch
-
-
 def test_all_spatial_is_a_window_and_all_semantic_is_h2o() -> None:
     """The two methods of which it is made, token by token; a table of both kinds is neither."""
-    _, window = driven(Window(B=12))
-    _, h2o = driven(H2O(B=12))
-    _, mixed = driven(made(B=12))
-    for tau, expected in ((0.0, window), (1.0, h2o)):
-        _, watch = driven(made(B=12, tau=tau))
-        assert watch.tokens == expected.tokens
-        assert watch.tokens != mixed.tokens
-    for (_, layer), rows in mixed.tokens.items():
-        assert all(len(head) <= 12 for heads in rows for head in heads), layer
+    feed = RasterFeed(LAYOUT, 3)
+    mixed = kept_by(made(B=12), LAYOUT, feed, NATIVE)
+    for tau, method in ((0.0, Window(B=12)), (1.0, H2O(B=12))):
+        own = kept_by(made(B=12, tau=tau), LAYOUT, feed, NATIVE)
+        assert own == kept_by(method, LAYOUT, feed, NATIVE) != mixed
+    assert all(len(tokens) <= 12 for _, tokens in mixed.values())
 
 
 def recency_by_hand(feed: RasterFeed, rows: Sequence[int]) -> list[list[list[float]]]:

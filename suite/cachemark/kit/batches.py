@@ -91,16 +91,10 @@ def gap(score: Tensor, count: int) -> Tensor:
     return ordered[..., count] - ordered[..., count - 1]
 
 
-@dataclass
-class Agreement:
-    """Unexcused differences (sample, step, words), and the step of each excused sample."""
-
-    faults: list[tuple[int, int, str]] = field(default_factory=list)
-    excused: dict[int, int] = field(default_factory=dict)
-
-
-def compare(seeds: Sequence[int], first: Sequence[Pass], second: Sequence[Pass], logits: tuple[Tensor, Tensor], verdict: Agreement) -> None:
-    """Add to ``verdict`` how two runs of the samples ``seeds`` differ.
+def compare(
+    seeds: Sequence[int], first: Sequence[Pass], second: Sequence[Pass], logits: tuple[Tensor, Tensor], excused: set[int],
+) -> Iterator[tuple[int, int, str]]:
+    """Yield how two runs of the samples ``seeds`` differ, as (sample, step, words), and add to the ``excused`` samples.
 
     Rows are the samples' conditional rows, then their unconditional ones; logits are (steps, samples, vocab).
     """
@@ -108,17 +102,17 @@ def compare(seeds: Sequence[int], first: Sequence[Pass], second: Sequence[Pass],
         distance = (logits[0][index] - logits[1][index]).abs().amax(-1).tolist()
         widest, rounded = _widest(a, b).view(-1, len(seeds)).amax(0).tolist(), _rounded(a, b).view(-1, len(seeds)).any(0).tolist()
         for number, seed in enumerate(seeds):
-            if seed in verdict.excused:
+            if seed in excused:
                 continue
             if rounded[number]:
-                verdict.excused[seed] = index
+                excused.add(seed)
                 continue
             if not distance[number] <= CLOSE:
-                verdict.faults.append((seed, index, f"logits differ by {distance[number]:.3g}"))
+                yield seed, index, f"logits differ by {distance[number]:.3g}"
             if widest[number] >= GAP:
-                verdict.faults.append((seed, index, f"other entries kept at a score gap of {widest[number]:.3g}"))
+                yield seed, index, f"other entries kept at a score gap of {widest[number]:.3g}"
             elif widest[number] >= 0:
-                verdict.excused[seed] = index
+                excused.add(seed)
 
 
 def _rounded(a: Pass, b: Pass) -> Tensor:
@@ -136,12 +130,6 @@ def _widest(a: Pass, b: Pass) -> Tensor:
     return torch.stack(rows).amax(0)
 
 
-def shuffled(sizes: Sequence[int]) -> list[list[int]]:
-    """Return seeds from 0 in another order, in batches of these sizes."""
-    order = random.Random(1).sample(range(sum(sizes)), sum(sizes))
-    return [[order.pop() for _ in range(size)] for size in sizes]
-
-
 def watched_choices(cell: Cell, seeds: Sequence[int], forced: Tensor | None = None) -> tuple[KitRun, Choices]:
     """Generate these samples and return the run with its decisions."""
     method = cell.tight()
@@ -149,30 +137,23 @@ def watched_choices(cell: Cell, seeds: Sequence[int], forced: Tensor | None = No
         return cell.run(method, choices, seeds=seeds, forced=forced, bare=True), choices
 
 
-def judge(cell: Cell, sizes: Sequence[int]) -> tuple[Agreement, int]:
-    """Return the verdict over all samples, and how many have the same tokens in other batches.
+def samples_are_the_same_in_any_batch(cell: Cell) -> Findings:
+    """A sample has the same logits, entries and tokens in any batch, unless scores tie to 1e-6.
 
     The second run is teacher-forced with the first run's tokens; without forcing, it would differ exactly where it samples another token
     than the forced one.
     """
-    count = sum(sizes)
-    full, first = watched_choices(cell, range(count))
-    verdict, equal = Agreement(), 0
-    for seeds in shuffled(sizes):
+    full, first = watched_choices(cell, range(SEEDS))
+    excused, equal, order = set[int](), 0, random.Random(1).sample(range(SEEDS), SEEDS)
+    for size in BATCHES:
+        seeds = [order.pop() for _ in range(size)]
         part, second = watched_choices(cell, seeds, forced=full.tokens[seeds])
-        rows = [*seeds, *(seed + count for seed in seeds)]
-        own = [decisions.of_rows(rows) for decisions in first.passes]
-        compare(seeds, own, second.passes, (full.logits[:, seeds], part.logits), verdict)
+        own = [decisions.of_rows([*seeds, *(seed + SEEDS for seed in seeds)]) for decisions in first.passes]
+        for sample, step, difference in compare(seeds, own, second.passes, (full.logits[:, seeds], part.logits), excused):
+            yield cell.finding("the decisions of a batch of 16", difference, step, seeds=(sample,))
+            return
         key = streams.seeds_tensor(seeds, "cpu")
         drawn = torch.stack([draw(logits, SAMPLING, key, index) for index, logits in enumerate(part.logits)], 1)
         equal += int((drawn == full.tokens[seeds]).all(1).sum())
-    return verdict, equal
-
-
-def samples_are_the_same_in_any_batch(cell: Cell) -> Findings:
-    """A sample has the same logits, entries and tokens in any batch, unless scores tie to 1e-6."""
-    verdict, equal = judge(cell, BATCHES)
-    for sample, step, difference in verdict.faults[:1]:
-        yield cell.finding("the decisions of a batch of 16", difference, step, seeds=(sample,))
-    if not verdict.faults and equal < SEEDS - 1:  # the last bits may turn one sample
+    if equal < SEEDS - 1:  # the last bits may turn one sample
         yield cell.finding(f"the same tokens of at least {SEEDS - 1} samples", f"of {equal}", seeds=range(SEEDS))

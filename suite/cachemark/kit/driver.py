@@ -130,12 +130,9 @@ def layout_of(condition: Sequence[int] = (1, 1), *, lines: int = 6, line: int = 
 
 
 class RasterFeed:
-    """Random queries, keys and values of every step and site, with families of similar keys.
+    """Random queries, keys and values of every step and site, with families of similar keys."""
 
-    ``flat`` sets queries and keys to zero, so that every score ties.
-    """
-
-    def __init__(self, layout: Layout, seed: int = 0, *, flat: bool = False) -> None:
+    def __init__(self, layout: Layout, seed: int = 0) -> None:
         draw = torch.Generator().manual_seed(seed)
         steps, tokens = len(raster_steps(layout)), layout.longest_condition
         shape = (steps, layout.layers, layout.rows)
@@ -146,8 +143,8 @@ class RasterFeed:
         families = torch.randn(layout.layers, layout.kv_heads, 5, layout.head_dim, generator=draw)
         family = torch.randint(0, 5, (*shape, layout.kv_heads, tokens), generator=draw)
         shared = families[torch.arange(layout.layers)[:, None, None, None], torch.arange(layout.kv_heads)[:, None], family]
-        self.q = normal(layout.heads, tokens) * (0 if flat else 1.5)
-        self.k = (shared + 0.7 * normal(layout.kv_heads, tokens)) * (0 if flat else 1)
+        self.q = normal(layout.heads, tokens) * 1.5
+        self.k = shared + 0.7 * normal(layout.kv_heads, tokens)
         self.v = normal(layout.kv_heads, tokens)
         self.rows = slice(None)
         self.condition = tokens

@@ -40,6 +40,11 @@ class Example(ABC):
     def seeds(self) -> Sequence[int]:
         """The seeds of the samples."""
 
+    @property
+    def smaller(self) -> Sequence[Example]:
+        """Smaller versions of the example, the smallest first."""
+        return ()
+
     def finding(self, expected: object, actual: object, step: int | None = None, layer: int | None = None, head: int | None = None,
                 seeds: Sequence[int] | None = None, note: str = "") -> KitFinding:  # fmt: skip
         """Return a finding for this example."""

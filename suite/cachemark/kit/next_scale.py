@@ -34,8 +34,8 @@ def layout_of(kv_heads: int = 4, rows: int = 3, sides: Sequence[int] = SIDES, la
 class ScaleFeed:
     """Random queries, keys and values of every step and site; ``rows`` selects and orders the rows."""
 
-    def __init__(self, layout: Layout, seed: int = 0) -> None:
-        draw = torch.Generator().manual_seed(seed)
+    def __init__(self, layout: Layout) -> None:
+        draw = torch.Generator().manual_seed(0)
         self.rows: list[int] = list(range(layout.rows))
         self.tokens: dict[tuple[int, int], tuple[Tensor, Tensor, Tensor]] = {}
         for step in scale_steps(layout):
@@ -67,6 +67,11 @@ class ScaleCell(MethodCell):
         return self.layout.seeds
 
     @property
+    def smaller(self) -> Sequence[ScaleCell]:
+        sizes = ((1, 1, SIDES[:4]), (1, 2, SIDES[:5]), (2, 2, SIDES))
+        return [replace(self, layers=layers, heads=heads, sides=sides) for layers, heads, sides in sizes]
+
+    @property
     def per_head(self) -> bool:
         """True if heads keep different numbers of entries."""
         return issubclass(self.cls, PerHead)
@@ -80,11 +85,6 @@ class ScaleCell(MethodCell):
     @property
     def passes(self) -> set[int]:
         return set(range(len(self.sides)))
-
-    @property
-    def online(self) -> bool:
-        """True if the mode decides during generation."""
-        return dict(self.mode).get("decide") == "online"
 
     def at(self, budget: Fraction, neutral: Mapping[str, Any] | None = None) -> Method:
         """Return the method at a budget, with invented facts if it needs a measurement: every second layer is demanding."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import torch
@@ -40,10 +40,6 @@ def _model(attention: str, grid: int, layers: int, heads: int) -> LlamaGen:
     return tiny
 
 
-class NoBudget(AssertionError):
-    """A method supports none of the budgets that are tried on a model of this size."""
-
-
 @dataclass(frozen=True)
 class Cell(MethodCell):
     """One method in one mode, with one codec, on one kind of attention and size of model."""
@@ -59,6 +55,10 @@ class Cell(MethodCell):
     @property
     def seeds(self) -> Sequence[int]:
         return SEEDS
+
+    @property
+    def smaller(self) -> Sequence[Cell]:
+        return [replace(self, layers=layers, heads=heads, grid=grid) for layers, heads, grid in ((1, 1, 4), (1, 2, 4), (2, 2, 5))]
 
     @property
     def model(self) -> LlamaGen:
@@ -93,7 +93,7 @@ class Cell(MethodCell):
     def tight(self, driven: Layout | None = None) -> Method:
         """Return the method at about half the image, or the nearest budget that it supports.
 
-        A method that does not evict may use the whole image. Raises NoBudget if it supports none of these.
+        A method that does not evict may use the whole image. Raises BadBudget if it supports none of these.
         """
         for budget in (*RATIOS, *(() if self.cls.evicts else (Fraction(1),))):
             try:
@@ -102,7 +102,7 @@ class Cell(MethodCell):
             except BadBudget:
                 continue
             return method if driven is None else self.at(budget, driven)
-        raise NoBudget(f"{self.label} supports none of the budgets {', '.join(map(str, RATIOS))}, so it cannot be checked")
+        raise BadBudget(f"{self.label} supports none of the budgets {', '.join(map(str, RATIOS))}, so it cannot be checked")
 
     def neutral(self) -> Method:
         full_budget = calibration(self.cls, self.layout) | self.cls.parameters_for(Fraction(1), self.layout)

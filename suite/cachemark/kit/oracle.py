@@ -49,11 +49,11 @@ class Shadow(Onlooker):
     """The oracle.
 
     ``worst`` is the largest deviation of the method's outputs, ``largest`` the oracle's largest output, ``hidden`` the number of masked
-    entries, and ``first`` the first deviation above ``tolerance``.
+    entries, and ``first`` the first deviation above ``TOLERANCE``.
     """
 
-    def __init__(self, tolerance: float = TOLERANCE) -> None:
-        self.tolerance, self.worst, self.largest, self.hidden = tolerance, 0.0, 0.0, 0
+    def __init__(self) -> None:
+        self.worst, self.largest, self.hidden = 0.0, 0.0, 0
         self.first: Difference | None = None
         self._full: Method | None = None
         self._rounded: dict[Site, tuple[Tensor, Tensor]] = {}
@@ -77,7 +77,7 @@ class Shadow(Onlooker):
             expected, answer = masked(q[rows, :, :tokens], keys, values, mask), out[rows, :, :tokens].double()
             self.largest = max(self.largest, float(expected.abs().max()))
             self.worst = max(self.worst, float((expected - answer).abs().max()))
-            self.first = self.first or first_difference(expected, answer, step.index, site, self.tolerance)
+            self.first = self.first or first_difference(expected, answer, step.index, site, TOLERANCE)
 
     def after_end(self, method: Method, step: Step) -> None:
         if self._full is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from .masked import masked_cells
 from .metric_checks import METRIC, MetricExample
 from .model_checks import MODEL, ModelExample
 from .next_scale import ScaleCell
-from .next_token import Cell, NoBudget
+from .next_token import Cell
 from .work import work_is_declared
 
 Check = Callable[[Any], Iterator[KitFinding]]
@@ -42,42 +42,27 @@ MASKED: tuple[Check, ...] = (
     checks.neutral_is_full, checks.second_generation_repeats, checks.samples_are_the_same_in_another_order, checks.all_memory_is_counted,
     checks.nothing_is_read_on_the_host, checks.timed_equals_fidelity, checks.settings_are_unchanged, work_is_declared,
 )
-TOKEN_SIZES = ((1, 1, 4), (1, 2, 4), (2, 2, 5))  # layers, heads and lines, the smallest first
-SCALE_SIZES = ((1, 1, (1, 2, 3, 4)), (1, 2, (1, 2, 3, 4, 5)), (2, 2, (1, 2, 3, 4, 5, 6)))
 LONGEST_ERROR = 400  # characters
-REFUSALS = (BadBudget, BadParameter, Unsupported, NoBudget)  # the method does not support this example
+REFUSALS = (BadBudget, BadParameter, Unsupported)  # the method does not support this example
 Mode = tuple[tuple[str, Any], ...]
-
-
-@dataclass(frozen=True)
-class CheckFamily:
-    """The checks of a paradigm, the cells they run on, and smaller versions of a cell, the smallest first."""
-
-    checks: Sequence[Check]
-    cells: Callable[[type[Method], Mode], Sequence[Any]]
-    smaller: Callable[[Any], Sequence[Any]]
 
 
 def _both_codecs(kind: type[Cell | ScaleCell], cls: type[Method], mode: Mode) -> list[Cell | ScaleCell]:
     return [kind(cls, mode, "native", "mha"), kind(cls, mode, "int8", "gqa")]
 
 
-FAMILIES = {
-    "next-token": CheckFamily(TOKEN, partial(_both_codecs, Cell), lambda cell: [
-        replace(cell, layers=layers, heads=heads, grid=grid) for layers, heads, grid in TOKEN_SIZES]),
-    "next-scale": CheckFamily(SCALE, partial(_both_codecs, ScaleCell), lambda cell: [
-        replace(cell, layers=layers, heads=heads, sides=sides) for layers, heads, sides in SCALE_SIZES]),
-    "masked": CheckFamily(MASKED, masked_cells, lambda cell: []),
+FAMILIES: dict[str, tuple[Sequence[Check], Callable[[type[Method], Mode], Sequence[Any]]]] = {  # the checks of a paradigm, and their cells
+    "next-token": (TOKEN, partial(_both_codecs, Cell)), "next-scale": (SCALE, partial(_both_codecs, ScaleCell)),
+    "masked": (MASKED, masked_cells),
 }
 
 
 @dataclass(frozen=True)
 class PlannedCheck:
-    """A check, the examples it runs on, and smaller versions of an example, the smallest first."""
+    """A check and the examples it runs on."""
 
     check: Check
     examples: Callable[[], Sequence[Example]]
-    smaller: Callable[[Any], Sequence[Example]] = lambda example: ()
     prefix: str = ""
 
     @property
@@ -97,17 +82,17 @@ class PlannedCheck:
                 try:
                     findings = findings_of(self.check, example)
                 except REFUSALS as error:
-                    skipped = _message(error)
+                    skipped = error.message
                     continue
                 count += 1
                 if findings:
                     return KitResult(self.name, requirement, tuple(self._on_a_smaller_one(example) or findings), examples=count)
         except REFUSALS as error:
-            skipped = _message(error)
+            skipped = error.message
         return KitResult(self.name, requirement, skipped="" if count else skipped, examples=count)
 
     def _on_a_smaller_one(self, example: Example) -> list[KitFinding]:
-        for smaller in self.smaller(example):
+        for smaller in example.smaller:
             try:
                 if findings := findings_of(self.check, smaller):
                     return findings
@@ -120,10 +105,10 @@ def method_checks(cls: type[Method], parameters: Mapping[str, Any] | None = None
     """Yield every check of each paradigm of a method, with these ``parameters`` at every budget."""
     mode = tuple((parameters or {}).items())
     for paradigm in cls.paradigms:
-        if family := FAMILIES.get(paradigm):
-            grouped = issubclass(cls, HeadGroups) and paradigm == "next-token"
-            for check in GROUPS if grouped else family.checks:
-                yield PlannedCheck(check, partial(family.cells, cls, mode), family.smaller, f"{paradigm}: ")
+        if paradigm in FAMILIES:
+            family_checks, cells = FAMILIES[paradigm]
+            for check in GROUPS if issubclass(cls, HeadGroups) and paradigm == "next-token" else family_checks:
+                yield PlannedCheck(check, partial(cells, cls, mode), f"{paradigm}: ")
 
 
 def model_checks(entry: ModelEntry, request: Request | None = None) -> Iterator[PlannedCheck]:
@@ -154,7 +139,3 @@ def findings_of(check: Check, example: Example) -> list[KitFinding]:
         return [KitFinding(expected, actual, example.size)]
     except Exception:  # a model that cannot be loaded has no size
         return [KitFinding(expected, actual)]
-
-
-def _message(error: Exception) -> str:
-    return getattr(error, "message", str(error))
