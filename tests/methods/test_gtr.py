@@ -16,7 +16,7 @@ from cachemark.methods.full import Full
 from cachemark.methods.gtr import GtR, divided, stage_of
 from cachemark.models import mar
 from cachemark.models.mar import MAR, SIZES, MARConfig
-from cachemark.roofline.masked_flops import work
+from cachemark.roofline.masked_flops import image_flops
 
 CONFIG = MARConfig(16, (1, 1), 2, 1, 16, grid=8, channels=4, classes=3, buffer=2, steps=16, diffusion=(10, 0))
 GUIDED = Sampling(cfg_scale=2.0)
@@ -137,4 +137,4 @@ def test_fewer_steps_is_the_full_model_asked_for_fewer_passes() -> None:
 
 
 def test_fewer_steps_costs_what_fewer_passes_cost() -> None:
-    assert work(FewerSteps(32), layout(64)) == work(Full(), layout(32))
+    assert image_flops(FewerSteps(32), layout(64)) == image_flops(Full(), layout(32))
