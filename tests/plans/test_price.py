@@ -139,7 +139,7 @@ def test_the_price_stands_on_the_roofline_time_that_reports_hold_times_against(m
     assert price.roofline_time(planned, rates) > counted, "launches come on top"
     monkeypatch.setattr(price, "CALL", 0.0)
     assert price.roofline_time(planned, rates) == counted
-    monkeypatch.setattr(price, "case_bill", lambda *_: None)
+    monkeypatch.setattr(Planned, "entry", replace(entry, parameter_counts=lambda: None))
     assert counted / 4 < price.roofline_time(planned, rates) < 2 * counted, "of a model that nobody has counted"
 
 

@@ -19,12 +19,12 @@ from ..core import seeds
 from ..core.errors import CachemarkError, Infrastructure
 from ..core.files import is_readable
 from ..core.limits import Rates
-from ..core.spec import MAX_BATCH, QUALITY_PASS
+from ..core.spec import FULL, MAX_BATCH, QUALITY_PASS
 from ..methods.registry import METHODS
 from ..metrics.registry import image_metrics
-from ..models.costs import case_bill
 from ..plugins import loading as plugins
 from ..roofline.bill import ParameterCounts, bill
+from ..roofline.memory import allocated, weight_bytes
 from ..roofline.operations import Bill
 from .decoding import BATCHES
 from .expand import Planned
@@ -44,7 +44,9 @@ Table = TypeVar("Table", bound=PlanTable)
 
 
 class Price(NamedTuple):
-    """The expected cost of one case. ``stored``: its seconds were measured before, else estimated."""
+    """The expected cost of one case. ``stored``: its seconds were measured before, else estimated.
+
+    ``memory``: bytes of weights and full cache."""
 
     seconds: float
     stored: bool
@@ -132,7 +134,8 @@ def price(planned: Planned, stored: float | None, more: float = 0.0) -> Price:
                                  remedy="See `cachemark doctor`.")
         startup = STARTUP if MAX_BATCH in case.evaluation else 0.0  # each attempt of a search is a process
         seconds = startup + MARGIN * (generations(planned) + more) * roofline_time(planned, planned.rates)
-    return Price(seconds, stored is not None, OVERHEAD + PICTURE_BYTES + 8 * case.samples * layout.visual, memory(layout))
+    memory = weight_bytes(layout, _counts(planned, layout)) + allocated(METHODS.get(FULL)(), layout)
+    return Price(seconds, stored is not None, OVERHEAD + PICTURE_BYTES + 8 * case.samples * layout.visual, memory)
 
 
 def generations(planned: Planned) -> float:
@@ -169,17 +172,14 @@ def roofline_time(planned: Planned, rates: Rates) -> float:
 
 
 def paper(planned: Planned) -> Bill:
-    """Return the bill of a case: its FLOPs and bytes.
-
-    A model without operation counts is approximated by plain transformer blocks without an image decoder."""
+    """Return the bill of a case: its FLOPs and bytes."""
     case, layout = planned.case, _layout(planned)
     try:
         method: Method = METHODS.get(case.method).build(case.parameters)
     except CachemarkError:  # it does not run here at all; what it would cost is that of no method
         method = Method()
-    plain = ParameterCounts(block=BLOCK * (layout.heads * layout.head_dim) ** 2, between=0, image=lambda: None)
     with plugins.answering(type(method)):
-        return case_bill(case, planned.entry, method) or bill(method, layout, plain, codec=codec(case.codec))
+        return bill(method, layout, _counts(planned, layout), codec=codec(case.codec))
 
 
 def _layout(planned: Planned) -> Layout:
@@ -188,9 +188,7 @@ def _layout(planned: Planned) -> Layout:
     return replace(planned.entry.shape(case.sampling, case.batch), dtype=getattr(torch, case.dtype))
 
 
-def memory(layout: Layout) -> int:
-    """Return bytes of device memory: weights, and the full cache, which masked models lack."""
-    block, itemsize = BLOCK * (layout.heads * layout.head_dim) ** 2, layout.dtype.itemsize
-    if isinstance(layout, MaskedLayout):
-        return itemsize * block * (layout.layers + layout.encoder)
-    return itemsize * (block + 2 * layout.rows * layout.kv_heads * layout.head_dim * layout.stored) * layout.layers
+def _counts(planned: Planned, layout: Layout) -> ParameterCounts:
+    """Return the operations of the case's model; plain transformer blocks without an image decoder if they are not counted."""
+    plain = ParameterCounts(block=BLOCK * (layout.heads * layout.head_dim) ** 2, between=0, image=lambda: None)
+    return planned.entry.parameter_counts() or plain

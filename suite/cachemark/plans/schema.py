@@ -144,15 +144,11 @@ class Cells(PlanTable):
 
     _added: Mapping[str, str] = PrivateAttr(default={})  # methods that are not in the file, and the options that added them
 
-    def only(self, models: set[str] | None, methods: set[str] | None, budgets: set[str] | None) -> Cells | None:
-        """Return the block with some of its methods and budgets (None: all), or None if nothing remains."""
-        if models is not None and self.model not in models:
-            return None
-        remaining = [m for m in self.methods if methods is None or _names(m) & methods]
-        axis = [b for b in self.budgets if budgets is None or _budget_name(b) in budgets]
-        if not remaining and methods is not None and FULL in methods:
-            remaining = [FULL]
-        return self.model_copy(update={"methods": remaining, "budgets": axis}) if remaining and axis else None
+    def only(self, models: set[str], methods: set[str], budgets: set[str]) -> Cells | None:
+        """Return the block with some of its methods and budgets, or None if nothing remains."""
+        remaining = [m for m in self.methods if _names(m) & methods] or ([FULL] if FULL in methods else [])
+        axis = [b for b in self.budgets if _budget_name(b) in budgets]
+        return self.model_copy(update={"methods": remaining, "budgets": axis}) if self.model in models and remaining and axis else None
 
 
 class Plan(PlanTable):
@@ -283,11 +279,10 @@ def _budget_name(budget: object) -> str:
         return str(budget)
 
 
-def _selected(kind: str, requested: Sequence[Any] | None, valid: Iterable[str], spell: Callable[[Any], str]) -> set[str] | None:
-    """Return names in canonical spelling, or None for all. Raises UnknownName."""
-    if requested is None:
-        return None
-    names, chosen = [*dict.fromkeys(valid)], {spell(name) for name in requested}
+def _selected(kind: str, requested: Sequence[Any] | None, valid: Iterable[str], spell: Callable[[Any], str]) -> set[str]:
+    """Return names in canonical spelling, all that are ``valid`` by default. Raises UnknownName."""
+    names = [*dict.fromkeys(valid)]
+    chosen = set(names) if requested is None else {spell(name) for name in requested}
     for name in sorted(chosen - {*names, FULL}):
         raise unknown(kind, name, names)
     return chosen
