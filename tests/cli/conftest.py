@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,6 +7,7 @@ import pytest
 from cachemark.trial.executors import local as executor
 from cachemark.trial.request import PROTOCOL
 from support import stages
+from support.repositories import git
 
 from .quick_machine import Machine
 
@@ -49,12 +48,10 @@ def _repository(folder: Path, protocols: dict[int, int]) -> Path:
     package = folder / "suite" / "cachemark"
     (package / "trial").mkdir(parents=True)
     (package / "__init__.py").touch()
-    git = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
-    dated = {**os.environ, "GIT_AUTHOR_DATE": "2026-01-01T00:00Z", "GIT_COMMITTER_DATE": "2026-01-01T00:00Z"}  # bisection skips by hash
-    subprocess.run([*git, "init", "-q"], check=True)
+    git(folder, "init", "-q")
     for number in range(17):
         (folder / "suite" / "n").write_text(str(number))
         (package / "trial" / "request.py").write_text(f"PROTOCOL = {protocols.get(number, PROTOCOL)}\n")
-        subprocess.run([*git, "add", "."], check=True)
-        subprocess.run([*git, "commit", "-q", "-m", f"commit {number}"], check=True, env=dated)
+        git(folder, "add", ".")
+        git(folder, "commit", "-q", "-m", f"commit {number}")
     return folder

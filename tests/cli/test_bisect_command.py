@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from cachemark.core.result import Outcome, Status
+from support.repositories import git
 from support.stages import Stage, call
 
 from .quick_machine import Machine, number
@@ -20,11 +20,6 @@ from .quick_machine import Machine, number
 def bisect(stage: Stage, repository: Path, *more: object, good: str = "HEAD~16") -> Any:
     return call("bisect", "calm 1/2", "--plan", stage.plan, "--plugin", stage.plugin, "--repository", repository, "--threads", 1,
                 "--good", good, "--bad", "HEAD", *more)
-
-
-def subject(repository: Path, commit: str) -> str:
-    return subprocess.run(["git", "-C", str(repository), "log", "-1", "--format=%s", commit], capture_output=True, text=True,
-                          check=True).stdout.strip()
 
 
 def failing(*numbers: int) -> Callable[[Outcome, Any], Outcome]:
@@ -50,7 +45,7 @@ def test_the_commit_that_made_a_case_worse_is_found(
     result = bisect(stage, repository, "--json")
     assert result.exit_code == 0
     data = json.loads(result.stdout)
-    assert subject(repository, data["commit"]) == f"commit {commit}"
+    assert git(repository, "log", "-1", "--format=%s", data["commit"]) == f"commit {commit}"
     assert data["effect"].startswith(effect)
     assert machine.trials == 2 * data["pairs"]
     assert "kv_allocated" not in effect or data["pairs"] <= 1 + 5, "bytes need one pair per commit"
@@ -75,7 +70,7 @@ def test_no_commit_is_named(
 def test_a_commit_of_another_trial_protocol_is_skipped_and_an_end_refused(machine: Machine, stage: Stage, old_commits: Path) -> None:
     machine.speed = lambda planned, options: 1.25 if number(options) >= 11 else 1.0
     result = bisect(stage, old_commits, "--json")
-    assert subject(old_commits, json.loads(result.stdout)["commit"]) == "commit 11"
+    assert git(old_commits, "log", "-1", "--format=%s", json.loads(result.stdout)["commit"]) == "commit 11"
     refused = bisect(stage, old_commits, good="HEAD~8")
     assert refused.exit_code == 2
     assert "protocol 1" in refused.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from cachemark.store.db import Store
 from cachemark.trial.request import Task, TrialRequest
 from cachemark.workflows.compare import Terms
 from cachemark.workflows.results import open_run
+from support.repositories import git
 from support.stages import Stage, call, forgetting
 
 from .quick_machine import CONFIG, HERE, SIDES, Machine, compare, number, rows
@@ -243,8 +243,7 @@ def test_two_commits_owe_the_same_bytes_and_tokens(machine: Machine, stage: Stag
     assert (code, set(said.values())) == (0, {"equivalent"})
     code, said = rows(stage, "--commits", "HEAD~16", "HEAD", *where)
     assert (code, said["dot calm 1/2", "kv_allocated"]) == (1, "regressed")
-    listed = subprocess.run(["git", "-C", str(repository), "worktree", "list"], capture_output=True, text=True, check=True)
-    assert len(listed.stdout.splitlines()) == 1
+    assert len(git(repository, "worktree", "list").splitlines()) == 1
 
 
 @pytest.mark.parametrize(("more", "words"), [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -27,6 +28,13 @@ LlamaGen.generate = _slower
 """
 
 
+def git(folder: Path, *words: str) -> str:
+    """Output of git in a folder. All commits have one date, so that their hashes, by which a bisection skips, are always the same."""
+    command = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false", *words]
+    dated = {**os.environ, "GIT_AUTHOR_DATE": "2026-01-01T00:00Z", "GIT_COMMITTER_DATE": "2026-01-01T00:00Z"}
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=dated).stdout.strip()
+
+
 class Repository:
     """A copy of the package under git, to be changed commit by commit."""
 
@@ -39,8 +47,7 @@ class Repository:
         self.first = self.commit("as it is")
 
     def git(self, *words: str) -> str:
-        command = ["git", "-C", str(self.folder), "-c", "user.name=t", "-c", "user.email=t@example.org", *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        return git(self.folder, *words)
 
     def commit(self, message: str, file: str = "", text: str = "") -> str:
         """Append a text to a file of the package, or change nothing that runs, and commit."""

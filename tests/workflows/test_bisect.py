@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,23 +9,20 @@ import pytest
 
 from cachemark.core.errors import CachemarkError, Unsupported
 from cachemark.trial.request import PROTOCOL
-from cachemark.workflows.git import BAD, GOOD, SKIP, checkouts, code_of, commit_of, git, repository_of, search
+from cachemark.workflows.git import BAD, GOOD, SKIP, checkouts, code_of, commit_of, repository_of, search
+from support.repositories import git
 
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Seventeen commits; the file n counts them."""
     folder = tmp_path_factory.mktemp("repository")
-    run(folder, "init", "-q", "-b", "main")
+    git(folder, "init", "-q", "-b", "main")
     for number in range(17):
         (folder / "n").write_text(str(number))
-        run(folder, "add", "n")
-        run(folder, "commit", "-q", "-m", f"commit {number}")
+        git(folder, "add", "n")
+        git(folder, "commit", "-q", "-m", f"commit {number}")
     return folder
-
-
-def run(folder: Path, *arguments: str) -> None:
-    subprocess.run(["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@example.org", *arguments], check=True)
 
 
 def number(folder: Path) -> int:

@@ -6,7 +6,6 @@ Driver and interpreter are stubs; everything between them is real.
 from __future__ import annotations
 
 import stat
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ from cachemark.workflows.compare import PairedComparison, Terms
 from cachemark.workflows.compare import compare as measure_pairs
 from cachemark.workflows.session import Machine
 from support.fake_nvml import Card, FakeNvml, lose
+from support.repositories import git
 from support.stages import Stage, stage
 
 pytestmark = pytest.mark.usefixtures("own_leases")
@@ -189,12 +189,13 @@ def test_clocks_are_held_while_pairs_are_measured(at: Stage, python: str, nvml: 
 def test_a_device_that_somebody_else_holds_is_left_alone(
     at: Stage, python: str, nvml: FakeNvml, script: Script, tmp_path: Path,
 ) -> None:
-    subprocess.run(["git", "init", "-q", str(tmp_path / "repository")], check=True)
+    (repository := tmp_path / "repository").mkdir()
+    git(repository, "init", "-q")
     machine = Watched("cpu", 1, ("GPU-aaaa",), driver=nvml)
     with lease("GPU-aaaa"):
         for command in (
             lambda: compare(at, python, nvml, gpus=("GPU-aaaa",)), lambda: prove.self_test(machine),
-            lambda: bisect.bisect(at.plan, "calm 1/2", "a", "b", repository=tmp_path / "repository", machine=machine, plugins=[at.plugin]),
+            lambda: bisect.bisect(at.plan, "calm 1/2", "a", "b", repository=repository, machine=machine, plugins=[at.plugin]),
         ):
             with pytest.raises(Infrastructure, match="Held by another run: GPU-aaaa"):
                 command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from cachemark.store.db import Store
 from cachemark.store.rows import RunRecord
 from cachemark.workflows.check import CheckResult, nights_before
 from cachemark.workflows.git import suspects
+from support.repositories import git
 
 ENVIRONMENT = Environment("cpu", "cpu-1", "f" * 16)
 INCIDENT = Incident("key", "latency", "method", "linear", ("tiny-var linear 1/4, batch 4",), 1.2, onset="", since="2026-01-03")
@@ -26,15 +26,10 @@ INCIDENT = Incident("key", "latency", "method", "linear", ("tiny-var linear 1/4,
 def repository(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     """A repository of twelve commits, the oldest first."""
     root, made = tmp_path_factory.mktemp("repository"), []
-
-    def git(*arguments: str) -> str:
-        named = ["-c", "user.name=ada", "-c", "user.email=ada@example.org", "-c", "commit.gpgsign=false"]
-        return subprocess.run(["git", "-C", str(root), *named, *arguments], check=True, capture_output=True, text=True).stdout.strip()
-
-    git("init", "-q")
+    git(root, "init", "-q")
     for number in range(12):
-        git("commit", "-q", "--allow-empty", "-m", f"Change number {number}")
-        made.append(git("rev-parse", "HEAD"))
+        git(root, "commit", "-q", "--allow-empty", "-m", f"Change number {number}")
+        made.append(git(root, "rev-parse", "HEAD"))
     return root, made
 
 

@@ -11,6 +11,7 @@ from ..core.verdicts import CHANGED, EQUIVALENT, IMPROVED, INCONCLUSIVE, MISSING
 from . import formatting as fmt
 
 if TYPE_CHECKING:  # a page is made without a store
+    from ..gate.judgement import RunJudgement
     from ..gate.nights import GateStanding
     from ..store.rows import Verdict
 
@@ -92,8 +93,8 @@ class BaselineComparison:
         return f"{value:.3f} × full" if metric(name).kind == "speed" and not self.in_pairs else fmt.with_unit(value, name)
 
 
-def conclusion(comparison: Any, saved: Mapping[str, Any] | None = None) -> Conclusion | None:
-    """Return the conclusion of a ``gate.judgement.RunJudgement``, None without one.
+def conclusion(comparison: RunJudgement | None, saved: Mapping[str, Any] | None = None) -> Conclusion | None:
+    """Return the conclusion of a comparison, None without one.
 
     ``saved`` is the baseline's metadata (name, saved, reason).
     """
@@ -109,7 +110,7 @@ def conclusion(comparison: Any, saved: Mapping[str, Any] | None = None) -> Concl
     return Conclusion(tone, tuple(comparison.summary()), compared, total, against)
 
 
-def changes(comparison: Any, in_pairs: bool = False) -> tuple[BaselineComparison, ...]:
+def changes(comparison: RunJudgement | None, in_pairs: bool = False) -> tuple[BaselineComparison, ...]:
     """Return the rows of a comparison, regressions first."""
     if comparison is None:
         return ()

@@ -30,6 +30,7 @@ from .run_history import HistoryNight, RunHistory, Trend, run_history
 from .summary_sentences import sentences
 
 if TYPE_CHECKING:  # a page is made without a store
+    from ..gate.judgement import RunJudgement
     from ..gate.nights import GateStanding
     from ..store.exchange import Exchange
     from ..store.rows import RunRecord
@@ -98,13 +99,13 @@ class ReportView:
 
 
 def build(
-    run: RunRecord, outcomes: Iterable[Outcome], comparison: Any = None, artifact: Callable[[str], bytes] | None = None,
+    run: RunRecord, outcomes: Iterable[Outcome], comparison: RunJudgement | None = None, artifact: Callable[[str], bytes] | None = None,
     not_reproduced: Callable[[Case], str] = lambda case: "", *, baseline: Exchange | None = None, nights: Sequence[HistoryNight] = (),
     trials: Mapping[str, str] | None = None, standing: GateStanding | None = None, trend: Trend | None = None,
 ) -> ReportView:
     """Return the view of one run.
 
-    ``comparison`` is a ``gate.judgement.RunJudgement``; ``baseline`` is its other side. ``artifact`` reads a stored file by name (without
+    ``comparison`` holds the verdicts on the run; ``baseline`` is its other side. ``artifact`` reads a stored file by name (without
     it no images are shown); ``not_reproduced`` returns why a model's values are not comparable with published ones. ``nights`` are the runs
     of this plan, oldest first, this one last; ``trials`` maps case keys to processes; ``trend`` finds changes over the nights.
     """
@@ -182,7 +183,7 @@ def _notes(group: CaseGroup) -> tuple[Note, ...]:
     return tuple(Note(tuple(dict.fromkeys(labels)), text, rules.get(text, "")) for text, labels in noted.items())
 
 
-def _commands(run: RunRecord, code: Mapping[str, Any], comparison: Any) -> tuple[str, ...]:
+def _commands(run: RunRecord, code: Mapping[str, Any], comparison: RunJudgement | None) -> tuple[str, ...]:
     if run.is_comparison:
         return (comparison.command,) if comparison and comparison.command else ()
     plan = str(run.stored_plan.get("file") or run.plan)
