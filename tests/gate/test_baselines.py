@@ -155,7 +155,7 @@ def test_an_invalid_series_is_listed_as_a_problem(series: object, store: Store, 
     data = json.loads(path.read_text())
     path.write_text(json.dumps({**data, "meta": {**data["meta"], "series": series}}))
     (listed,) = baselines.list_(root)
-    assert f"has series {series!r}" in listed.problem
+    assert f"has meta.series = {series!r}" in listed.problem
 
 
 @pytest.mark.parametrize(("content", "words"), [(b"\xff\xfe\x00", "is not text"), (None, "cannot be read"), (99, "has format 99")])

@@ -132,16 +132,7 @@ def promote(
                           remedy="Accept changed values with: cachemark baseline promote --reason …")
     replaced = {key: old.meta[key] for key in ("run", "saved", "reason", "series") if key in old.meta}
     replaces = {"digest": old.digest, "fingerprint": then, "commit": old.code.get("commit"), **replaced}
-    return save(store, run.id, root, name, reason=reason, days=days, series=_series(old) + upgraded, replaces=replaces)
-
-
-def _series(baseline: Exchange) -> int:
-    """Return the number of a baseline series, from 1. Raises BadBaseline for an invalid one."""
-    series = baseline.meta.get("series", 1)
-    if type(series) is not int or series < 1:
-        raise BadBaseline(f"{baseline.source} has series {series!r}; a whole number from 1 is expected.",
-                          remedy="Take the file from version control.")
-    return series
+    return save(store, run.id, root, name, reason=reason, days=days, series=old.meta.get("series", 1) + upgraded, replaces=replaces)
 
 
 def refuse_expired(baseline: Exchange, now: datetime | None = None) -> None:
@@ -175,15 +166,12 @@ def list_(root: Path | str = ROOT) -> list[ListedBaseline]:
 
 
 def _listed(path: Path) -> ListedBaseline:
-    names = (path, path.parent.name, path.stem)
     try:
         baseline = load(path)
-        series = _series(baseline)
     except BadBaseline as error:
-        return ListedBaseline(*names, problem=str(error))
-    plan, saved, reason = (str(baseline.meta.get(key, "")) for key in ("plan", "saved", "reason"))
-    return ListedBaseline(*names, plan, len(baseline.outcomes), saved, reason, expires=str(baseline.meta.get("expires", "")),
-                          series=series)
+        return ListedBaseline(path, path.parent.name, path.stem, problem=str(error))
+    meta = {key: baseline.meta[key] for key in ("plan", "saved", "reason", "expires", "series") if key in baseline.meta}
+    return ListedBaseline(path, path.parent.name, path.stem, outcomes=len(baseline.outcomes), **meta)
 
 
 def _missing(path: Path) -> BadBaseline:
