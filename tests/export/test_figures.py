@@ -15,7 +15,6 @@ from cachemark.analysis.formatting import display_name
 from cachemark.analysis.report_view import ReportView, build
 from cachemark.core.errors import CachemarkError, NothingMeasured, UnknownName
 from cachemark.export import figures
-from cachemark.export.grids import grid
 from cachemark.report.page.render import chart_sets
 from report import report_sample as sample
 
@@ -83,28 +82,28 @@ def rows(png: bytes) -> list[bytes]:
 
 
 def test_the_full_cache_stands_above_each_case_at_the_fixed_seeds() -> None:
-    result = rows(grid(sample.outcomes(), sample.sprite, ["linear 1/4", "window 1/4"]))
+    result = rows(figures.grid(sample.outcomes(), sample.sprite, ["linear 1/4", "window 1/4"]))
     assert len(result) == 3
     with Image.open(io.BytesIO(sample.sprite("linear-1/4"))) as image:
         full, linear = (image.crop((8 * TILE, top, 12 * TILE, top + TILE)).tobytes() for top in (0, TILE))
-    assert result[0] in (full, *[rows(grid(sample.outcomes(), sample.sprite, ["window 1/4"]))[0]])
+    assert result[0] in (full, *[rows(figures.grid(sample.outcomes(), sample.sprite, ["window 1/4"]))[0]])
     assert linear in result[1:]
 
 
 @pytest.mark.parametrize(("cases", "model", "said"), [(["linear 1/8"], None, "Unknown case"), ([], "tiny-vra", "Unknown model")])
 def test_a_wrong_name_is_refused(cases: list[str], model: str | None, said: str) -> None:
     with pytest.raises(UnknownName, match=said):
-        grid(sample.outcomes(), sample.sprite, cases, model)
+        figures.grid(sample.outcomes(), sample.sprite, cases, model)
 
 
 def test_two_models_need_a_name() -> None:
     other = [replace(o, case=replace(o.case, model="another")) for o in sample.outcomes()]
     pair = [*sample.outcomes(), *other]
     with pytest.raises(UnknownName, match="several models: tiny-llamagen, another"):
-        grid(pair, sample.sprite, ["linear 1/4"])
-    assert len(rows(grid(pair, sample.sprite, ["linear 1/4"], "another"))) == 2
+        figures.grid(pair, sample.sprite, ["linear 1/4"])
+    assert len(rows(figures.grid(pair, sample.sprite, ["linear 1/4"], "another"))) == 2
 
 
 def test_without_pictures_there_is_no_grid() -> None:
     with pytest.raises(NothingMeasured, match="No pictures"):
-        grid(sample.random_weights(), sample.sprite)
+        figures.grid(sample.random_weights(), sample.sprite)

@@ -1,8 +1,9 @@
-"""A metric of each kind in one file of a plug-in appears wherever a built-in metric would."""
+"""The metrics of each kind in the guide, each one file of a plug-in, appear wherever a built-in metric would."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -32,58 +33,9 @@ from support import examples
 from support.stages import call
 
 IMAGES = 24
-FILES = {
-    "grey": '''
-from cachemark.core import registry
-from cachemark.metrics.base import ImageMetric
-
-
-@registry.metrics.add("grey")
-class Grey(ImageMetric):
-    """Mean grey value of an image."""
-
-    name = "grey"
-    better = "higher"
-    within = (-1, 1)
-    deterministic = True
-
-    def measure(self, batch):
-        return batch.images.clamp(-1, 1).mean((1, 2, 3))
-''',
-    "gap": '''
-from cachemark.core import registry
-from cachemark.metrics.base import SetMetric
-
-
-@registry.metrics.add("gap")
-class Gap(SetMetric):
-    """Distance between the mean features of the images and of real ones."""
-
-    name = "gap"
-    better = "lower"
-    within = (0, float("inf"))
-
-    def measure(self, images):
-        return [float((images.features.features.double().mean(0) - images.preset.reference.mean.double()).norm())]
-''',
-    "token_bytes": '''
-from cachemark.core import registry
-from cachemark.metrics.base import CostMetric
-
-
-@registry.metrics.add("token_bytes")
-class TokenBytes(CostMetric):
-    """Bytes of all slots for each token of an image."""
-
-    name = "token_bytes"
-    unit = "B"
-    kind = "memory"
-    deterministic = True
-
-    def measure(self, costs):
-        return [costs.slot_bytes / costs.tokens]
-''',
-}
+GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "add-a-metric.md"
+FILES = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL))
+FILES["contrast"] = FILES["contrast"].replace("within =", "deterministic = True\n    within =")  # so that a gate compares it exactly
 SEES = '''
 from cachemark.metrics.compute import presets
 
@@ -144,7 +96,7 @@ def changed(outcome: Outcome, name: str, factor: float) -> Outcome:
 @pytest.mark.parametrize("base", BASES)
 def test_the_case_states_it_and_the_trial_measures_it(base: str, candidate: Outcome) -> None:
     name = full_name(candidate, base)
-    assert len(candidate.samples[name]) == (examples.SAMPLES if base == "grey" else 1)
+    assert len(candidate.samples[name]) == (examples.SAMPLES if base == "contrast" else 1)
     assert "metric_faults" not in candidate.facts
     if base == "token_bytes":
         slots = candidate.samples["kv_allocated"][0] - candidate.samples["kv_workspace"][0]
@@ -157,7 +109,7 @@ def test_the_name_of_a_metric_of_sets_depends_on_the_set(candidate: Outcome) -> 
     assert metric(name).title == f"Gap, eyes, {IMAGES} images"
 
 
-@pytest.mark.parametrize(("base", "verdict"), [("grey", REGRESSED), ("gap", NOT_COMPARED), ("token_bytes", REGRESSED)])
+@pytest.mark.parametrize(("base", "verdict"), [("contrast", REGRESSED), ("gap", NOT_COMPARED), ("token_bytes", REGRESSED)])
 def test_the_gate_judges_what_is_exact(base: str, verdict: str, outcomes: list[Outcome], candidate: Outcome) -> None:
     name, worse = full_name(candidate, base), {"lower": 1.5, "higher": 0.5}
     then = [outcome for outcome in outcomes if outcome.case.role in ("candidate", "baseline")]
@@ -168,7 +120,7 @@ def test_the_gate_judges_what_is_exact(base: str, verdict: str, outcomes: list[O
     assert row.verdict == verdict
 
 
-@pytest.mark.parametrize(("base", "verdict"), [("grey", INCONCLUSIVE), ("token_bytes", REGRESSED)])
+@pytest.mark.parametrize(("base", "verdict"), [("contrast", INCONCLUSIVE), ("token_bytes", REGRESSED)])
 def test_pairs_compare_images_and_bytes(base: str, verdict: str, candidate: Outcome) -> None:
     """Four seeds are too few for a verdict on images."""
     name, rule = full_name(candidate, base), Rule(0.1, 1)

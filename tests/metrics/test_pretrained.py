@@ -17,16 +17,16 @@ import torchvision
 from torch import Tensor
 
 from cachemark.core.errors import BadCheckpoint, Unsupported
-from cachemark.metrics import perceptual, question_score
+from cachemark.metrics import question_score
 from cachemark.metrics.base import ImageBatch, ImageMetric, MetricContext
 from cachemark.metrics.color_consistency import CLASSES
 from cachemark.metrics.compute import detector as detectors
 from cachemark.metrics.compute import pretrained
 from cachemark.metrics.compute.detector import GREY, NAMES, TEMPLATES, ClipColors, Detection, PretrainedDetector
 from cachemark.metrics.compute.pretrained import Clip, clip_identity
-from cachemark.metrics.perceptual import PerceptualDistance
 from cachemark.metrics.preference_scores import HumanPreference, ImageReward, PreferenceMetric
 from cachemark.metrics.question_score import answerer
+from cachemark.metrics.similarity import PerceptualDistance, files
 from cachemark.metrics.text_similarity import PROMPT, TextSimilarity, class_names
 from cachemark.models.prompt_lists import COLOURS
 from support.judges import answerer_folder, clip_folder, detector_folder
@@ -318,7 +318,7 @@ def test_missing_and_damaged_files_of_lpips_are_named(hub: Path, file: str) -> N
         PerceptualDistance()._network()
     (hub / file).unlink()
     with pytest.raises(Unsupported, match=rf"not measured: needs {file}, get it with: curl .*{file}"):
-        perceptual.files()
+        files()
 
 
 def test_two_homes_that_lack_a_file_have_one_identity(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:

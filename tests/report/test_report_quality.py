@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -60,11 +61,8 @@ def test_what_has_collapsed_is_not_ranked() -> None:
 
 
 def test_columns_stand_where_figures_are_and_nowhere_else() -> None:
-    columns = column_groups(group())
-    quality = next(group for group in columns if group.title == "Quality")
-    assert [column.key for column in quality.columns] == ["color_consistency", "class_accuracy", FID, PRECISION]
-    bare = column_groups(group([sample.full(), sample.candidate("linear", "1/2")]))
-    assert [column.key for group in bare if group.title == "Quality" for column in group.columns] == ["color_consistency"]
+    assert keys(outcomes(), "Quality") == ["color_consistency", "class_accuracy", FID, PRECISION]
+    assert keys([*PAIR], "Quality") == ["color_consistency"]
 
 
 def test_a_figure_stands_over_its_interval_and_its_difference_to_the_full_cache() -> None:
@@ -102,10 +100,9 @@ def test_a_fid_of_too_few_images_is_not_shown_though_an_older_version_stored_it(
         name = f"fid_scene_{count}"
         assert (contents.ranked_by == name, f"precision_scene_{count}" in contents.candidates[0].quality) == (printed, True)
         assert (name in contents.candidates[0].to_full) == printed
-        view = build(sample.RUN, [few(outcome, count) for outcome in evaluated])
-        gaps = [gap.reason for gap in view.missing if gap.what == f"tiny-llamagen: {name}"]
-        assert gaps == ([] if printed else [TOO_FEW.format(least=384)])
-        assert (f"FID, scene, {count} images" in render(view).split('id="cases"')[0]) == printed
+        results = [few(outcome, count) for outcome in evaluated]
+        assert missing(results).get(name) == (None if printed else TOO_FEW.format(least=384))
+        assert (f"FID, scene, {count} images" in render(build(sample.RUN, results)).split('id="cases"')[0]) == printed
 
 
 BUDGETS = ("1/2", "5/16", "1/4")
@@ -131,34 +128,39 @@ def test_curves_are_drawn_from_three_budgets_on() -> None:
     assert not [chart for chart in chart_set(group()).charts if "budget" in chart.title]
 
 
+PAIR = (sample.full(), sample.candidate("linear", "1/2"))
+
+
+def asked(metrics: dict[str, dict[str, str]], **samples: list[float]) -> list[Outcome]:
+    """The full cache and a method, of a plan that asks for these metrics, with these values."""
+    return [sample.measured(replace(o, case=replace(o.case, evaluation={"metrics": metrics})), **samples) for o in PAIR]
+
+
+def keys(results: list[Outcome], kind: str) -> list[str]:
+    return [column.key for part in column_groups(group(results)) if part.title == kind for column in part.columns]
+
+
+def missing(results: Sequence[Outcome]) -> dict[str, str]:
+    return {gap.what.partition(": ")[2]: gap.reason for gap in build(sample.RUN, results).missing}
+
+
 @pytest.mark.parametrize(("name", "title", "kind", "values"), [
     ("clip_score", "CLIP score", "Quality", [20.0, 30.0]), ("lpips", "LPIPS", "Fidelity", [0.1, 0.2])])
 def test_a_metric_on_demand_has_a_column_where_measured_and_a_reason_where_not(
     name: str, title: str, kind: str, values: list[float],
 ) -> None:
-    def on_demand(outcome: Outcome, identity: dict[str, str]) -> Outcome:
-        return replace(outcome, case=replace(outcome.case, evaluation={"metrics": {name: identity}}))
-
-    pair = [sample.full(), sample.candidate("linear", "1/2")]
-    measured = [sample.measured(on_demand(o, {"weights": "a/b"}), **{name: values}) for o in pair]
-    assert name in [column.key for part in column_groups(group(measured)) if part.title == kind for column in part.columns]
-    missing = build(sample.RUN, [on_demand(o, {"missing": "not measured: needs vgg16"}) for o in pair]).missing
-    assert (f"tiny-llamagen: {title}", "not measured: needs vgg16") in [(gap.what, gap.reason) for gap in missing]
-    assert not [gap for gap in build(sample.RUN, pair).missing if title in gap.what]
+    assert name in keys(asked({name: {"weights": "a/b"}}, **{name: values}), kind)
+    assert missing(asked({name: {"missing": "not measured: needs vgg16"}}))[title] == "not measured: needs vgg16"
+    assert title not in missing(PAIR)
 
 
 def test_a_benchmark_has_columns_where_it_was_measured_and_one_reason_where_it_could_not_be() -> None:
     """Of GenEval those of the kinds of prompts that there were; the others are missed by nobody."""
-    def asked(outcome: Outcome, evaluation: dict[str, dict[str, str]]) -> Outcome:
-        return replace(outcome, case=replace(outcome.case, evaluation={"metrics": evaluation}))
-
-    pair = (sample.full(), sample.candidate("linear", "1/2"))
-    known_names = {"geneval": {"detector": "a"}, "dpg": {"weights": "b"}, "hpsv2": {"missing": "not measured: needs hpsv2"}}
+    metrics = {"geneval": {"detector": "a"}, "dpg": {"weights": "b"}, "hpsv2": {"missing": "not measured: needs hpsv2"}}
     scores = {"geneval": [1.0, 0.0], "geneval_counting": [1.0], "dpg": [0.5, 0.75]}
-    measured = [sample.measured(asked(o, known_names), **scores) for o in pair]
-    columns = [column.key for part in column_groups(group(measured)) if part.title == "Quality" for column in part.columns]
-    assert [key for key in columns if key in ("color_consistency", "hpsv2") or key.startswith(("geneval", "dpg"))] == [*scores]
-    gaps = {gap.what.partition(": ")[2]: gap.reason for gap in build(sample.RUN, measured).missing}
+    measured = asked(metrics, **scores)
+    assert set(keys(measured, "Quality")) == {*scores}
+    gaps = missing(measured)
     assert gaps["HPSv2"] == "not measured: needs hpsv2"
     assert [what for what in gaps if what.startswith(("GenEval", "DPG"))] == ["GenEval, overall"]
     assert "GenEval, object; GenEval, two objects; GenEval, color" in gaps["GenEval, overall"]
@@ -169,7 +171,7 @@ def test_the_overall_score_of_geneval_is_the_mean_of_its_tasks_or_is_not_there()
     right = {"single_object": [1.0] * 8, "two_object": [1.0, 0.0], "counting": [0.0] * 6, "colors": [1.0] * 3 + [0.0],
              "position": [1.0, 1.0], "color_attr": [0.0, 1.0, 1.0]}  # fmt: skip
     scores = {f"geneval_{tag}": values for tag, values in right.items()}
-    pair = [sample.measured(o, **scores) for o in (sample.full(), sample.candidate("linear", "1/2"))]
+    pair = [sample.measured(o, **scores) for o in PAIR]
     pair[1] = sample.measured(pair[1], geneval_counting=[1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
     full, candidate = group(pair).full, group(pair).candidates[0]
     assert full is not None
@@ -177,7 +179,7 @@ def test_the_overall_score_of_geneval_is_the_mean_of_its_tasks_or_is_not_there()
     assert candidate.to_full["geneval_overall"].value == pytest.approx(0.5 / 6)
     ends = full.quality["geneval_overall"]
     assert (0 < ends.low < ends.value < ends.high < 1, ends.n) == (True, 25)
-    assert not [gap for gap in build(sample.RUN, pair).missing if "GenEval" in gap.what]
+    assert not [what for what in missing(pair) if "GenEval" in what]
     five = [replace(o, samples={name: o.samples[name] for name in o.samples if name != "geneval_position"}) for o in pair]
     assert not [row for row in group(five).rows if "geneval_overall" in {**row.quality, **row.to_full}]
 

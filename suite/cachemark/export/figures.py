@@ -1,20 +1,27 @@
-"""Charts of the report as SVG figures for papers.
+"""Figures for papers: charts of the report as SVG, and images as one PNG, the full cache above methods at the same seeds.
 
-Methods differ in color, shape and dash, so that figures are readable in gray. Unranked cases are hollow.
+In charts, methods differ in color, shape and dash, so that figures are readable in gray. Unranked cases are hollow.
 """
 
 from __future__ import annotations
 
+import io
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 
+from PIL import Image, ImageDraw, ImageFont
+
 from ..analysis import formatting as fmt
+from ..analysis.case_group import case_groups
+from ..analysis.image_albums import Strip, albums, strip
 from ..analysis.report_view import ReportView
-from ..core.errors import CachemarkError
+from ..core.errors import CachemarkError, NothingMeasured, UnknownName, unknown
+from ..core.result import Outcome
+from ..core.wording import on_one_line
 from ..report.charts.chart import Chart, ChartSet, Key, Plot
 from ..report.charts.svg import SHAPES, Curve, RowPlot, Style, XYPlot
 from ..report.page.render import chart_sets
@@ -25,6 +32,7 @@ _POINTS = {"in": 72.0, "cm": 72 / 2.54, "mm": 72 / 25.4, "pt": 1.0}
 _SIZE = 8.0  # of letters, in points
 _DASHES = ("", "5 2", "2 2", "6 2 2 2")
 _INK = "#111111"
+NAME = 28  # characters of a name beside images
 
 
 def points(width: str) -> float:
@@ -98,3 +106,42 @@ def _legend(keys: Sequence[Key], width: float, top: float) -> tuple[str, float]:
 
 def _slug(text: str) -> str:
     return slug(text.replace("_", "-")).lower() or "figure"
+
+
+# -- images -----------------------------------------------------------------------------------------------------------
+def grid(outcomes: Sequence[Outcome], artifact: Callable[[str], bytes], cases: Sequence[str] = (), model: str | None = None) -> bytes:
+    """Return a PNG of the full cache and ``cases`` by label (default: all), at the fixed seeds.
+
+    ``artifact`` reads a stored file. Raises UnknownName, and NothingMeasured without images.
+    """
+    groups = case_groups(outcomes)
+    if model is not None and model not in (models := [group.model for group in groups]):
+        raise unknown("model", model, models)
+    mine = [group for group in groups if model in (None, group.model)]
+    labels = dict.fromkeys(row.case.label for group in mine for row in group.candidates)
+    if wrong := next((label for label in cases if label not in labels), ""):
+        raise unknown("case", wrong, labels)
+    chosen = [(group, [row for row in group.candidates if not cases or row.case.label in cases]) for group in mine]
+    drawn = {group.model: strip_ for group, rows in chosen if rows and (strip_ := strip(albums(group, artifact), rows))}
+    if not drawn:
+        raise NothingMeasured("No pictures of these cases were kept, or they differ in size.",
+                              remedy="Name others; random weights have none.")
+    if len(drawn) > 1:
+        raise UnknownName(f"These cases are of several models: {', '.join(drawn)}.", remedy="Name one with --model.")
+    return _named(next(iter(drawn.values())))
+
+
+def _named(strip_: Strip) -> bytes:
+    names = [on_one_line(name, NAME) for name in strip_.names]
+    size = max(9, strip_.tile // 5)
+    font = ImageFont.load_default(size)
+    margin = int(max(font.getlength(name) for name in names)) + size
+    with Image.open(io.BytesIO(strip_.png), formats=["PNG"]) as image:
+        sheet = Image.new("RGB", (margin + image.width, image.height), "white")
+        sheet.paste(image, (margin, 0))
+    pen = ImageDraw.Draw(sheet)
+    for row, name in enumerate(names):
+        pen.text((size // 2, (row + 0.5) * strip_.tile), name, fill="black", font=font, anchor="lm")
+    written = io.BytesIO()
+    sheet.save(written, format="PNG", optimize=True)
+    return written.getvalue()

@@ -8,7 +8,7 @@ from importlib import import_module
 from ..core.units import Metric
 from .base import CostMetric, Costs, ImageMetric, MetricBase, SetMetric
 
-MODULES = ("costs", "tokens", "similarity", "perceptual", "color_consistency", "caption_scores", "object_scores", "question_score",
+MODULES = ("costs", "tokens", "similarity", "color_consistency", "caption_scores", "object_scores", "question_score",
            "preference_scores", "text_similarity", "image_sets")
 
 

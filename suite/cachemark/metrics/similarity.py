@@ -1,15 +1,23 @@
-"""Pixel similarity to the full cache's image at the same seed."""
+"""Similarity to the full cache's image at the same seed: PSNR and SSIM of pixels, and LPIPS (Zhang et al., CVPR 2018) by torch-fidelity.
+
+The network of LPIPS is VGG16 with the authors' linear layers. Its two files are read from PyTorch's download cache; nothing is downloaded.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from .base import ImageBatch, ImageMetric
+from ..core.errors import BadCheckpoint, Unsupported
+from .base import ImageBatch, ImageMetric, MetricContext
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 PSNR_CAP = 60.0  # dB; identical images would give infinity
+VGG16 = "https://download.pytorch.org/models/vgg16-397923af.pth"
+CHUNK = 16  # pairs per forward pass of LPIPS
 
 
 class Psnr(ImageMetric):
@@ -44,6 +52,50 @@ class Ssim(ImageMetric):
         return ssim(batch.images, batch.reference)
 
 
+class PerceptualDistance(ImageMetric):
+    """LPIPS with VGG16 and the authors' linear layers."""
+
+    meaning = "Perceptual distance to the full cache's image at the same seed, by VGG16; if its weights are available."
+    name = "lpips"
+    title = "LPIPS"
+    better = "lower"
+    kind = "fidelity"
+    within = (0.0, math.inf)
+    deterministic = True
+    paired = True
+    plan_name = "lpips"
+
+    @classmethod
+    def identity(cls, setting: MetricContext) -> dict[str, str]:
+        from ..models.checkpoints import sha256
+        from .compute.extractor import DIGITS
+
+        return {"weights": "/".join(sha256(path)[:DIGITS] for path in files())}
+
+    def measure(self, batch: ImageBatch) -> Tensor:
+        """Return distances of images of at least 32 pixels a side."""
+        import torch
+
+        network = self.setting.once("lpips", self._network)
+        images, reference = ((part.float().clamp(-1, 1) + 1) * 127.5 for part in (batch.images, batch.reference))
+        with torch.inference_mode():
+            return torch.cat([network(*pair).flatten() for pair in zip(images.split(CHUNK), reference.split(CHUNK), strict=True)])
+
+    def _network(self) -> Any:
+        """Load the network. Raises Unsupported for missing files, BadCheckpoint for wrong ones."""
+        from .compute.extractor import tensors
+
+        for path, address in files().items():
+            tensors(path, address)  # checks them; torch-fidelity reads them differently
+        from torch_fidelity.sample_similarity_lpips import SampleSimilarityLPIPS
+
+        try:
+            return SampleSimilarityLPIPS("lpips-vgg16").to(self.setting.device)
+        except RuntimeError as error:  # of load_state_dict: names or shapes
+            raise BadCheckpoint(f"A weights file of LPIPS does not fit: {' '.join(str(error).split())[:300]}.",
+                                remedy="Delete both and fetch them again.") from error
+
+
 def psnr(images: Tensor, reference: Tensor) -> Tensor:
     """Return the PSNR in dB of images in [−1, 1] (clamped), capped at 60, (batch,)."""
     error = (_unit(images) - _unit(reference)).square().flatten(1).mean(1)
@@ -74,3 +126,19 @@ def ssim(images: Tensor, reference: Tensor) -> Tensor:
 
 def _unit(images: Tensor) -> Tensor:
     return (images.float().clamp(-1, 1) + 1) / 2
+
+
+def files() -> dict[Path, str]:
+    """Return the two files with their addresses. Raises Unsupported, with the command to get it, if one is missing."""
+    from .compute.extractor import cached, toolkit
+
+    toolkit()
+    from torch_fidelity.sample_similarity_lpips import URL_VGG16_LPIPS  # the linear layers
+
+    paths = {cached(address): address for address in (VGG16, str(URL_VGG16_LPIPS))}
+    for path, address in paths.items():
+        if not path.is_file():
+            home = Path.home()  # "~" for it, so that a case has the same identity for every user
+            where = f"~/{path.relative_to(home)}" if path.is_relative_to(home) else path
+            raise Unsupported(f"not measured: needs {path.name}, get it with: curl -L --create-dirs -o {where} {address}")
+    return paths

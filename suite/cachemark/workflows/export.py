@@ -128,7 +128,7 @@ def image_grid(
     path: str | Path, cases: Sequence[str] = (), store: str | Path = DEFAULT_STORE, *, run: int | None = None, model: str | None = None,
 ) -> Path:
     """Write the images of a run (default: the newest) at the fixed seeds as one PNG."""
-    from ..export.grids import grid
+    from ..export.figures import grid
 
     stored = Run(store, run)
     with reading(stored.store) as source:
