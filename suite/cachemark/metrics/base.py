@@ -213,6 +213,13 @@ class ImageMetric(MetricBase):
         """Return the values of B images, (B,), each from its own row only. Raise ValueError for unsupported shapes."""
 
 
+class FidelityMetric(ImageMetric):
+    """A comparison with the full cache's image or tokens at the same seed; equal images give equal bits."""
+
+    kind = "fidelity"
+    deterministic = True
+
+
 class SetMetric(MetricBase):
     """A value of a whole set of images, in the quality pass of a plan.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import BadCheckpoint, Unsupported
-from .base import ImageBatch, ImageMetric, MetricContext
+from .base import FidelityMetric, ImageBatch, MetricContext
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,48 +20,42 @@ VGG16 = "https://download.pytorch.org/models/vgg16-397923af.pth"
 CHUNK = 16  # pairs per forward pass of LPIPS
 
 
-class Psnr(ImageMetric):
+class Psnr(FidelityMetric):
     """Against the full cache's image at the same seed, capped at 60 dB."""
 
     name = "psnr"
     title = "PSNR"
     tip = "In dB against the full cache's image, capped at 60."
     unit = "dB"
-    kind = "fidelity"
     within = (0, 60)
-    deterministic = True
     paired = True
 
     def measure(self, batch: ImageBatch) -> Tensor:
         return psnr(batch.images, batch.reference)
 
 
-class Ssim(ImageMetric):
+class Ssim(FidelityMetric):
     """Against the full cache's image at the same seed."""
 
     name = "ssim"
     title = "SSIM"
     tip = "Against the full cache's image."
-    kind = "fidelity"
     within = (-1, 1)
     ceiling = 1.0
-    deterministic = True
     paired = True
 
     def measure(self, batch: ImageBatch) -> Tensor:
         return ssim(batch.images, batch.reference)
 
 
-class PerceptualDistance(ImageMetric):
+class PerceptualDistance(FidelityMetric):
     """LPIPS with VGG16 and the authors' linear layers."""
 
     meaning = "Perceptual distance to the full cache's image at the same seed, by VGG16; if its weights are available."
     name = "lpips"
     title = "LPIPS"
     better = "lower"
-    kind = "fidelity"
     within = (0.0, math.inf)
-    deterministic = True
     paired = True
     plan_name = "lpips"
 

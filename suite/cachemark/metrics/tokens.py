@@ -5,22 +5,20 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from .base import ImageBatch, ImageMetric
+from .base import FidelityMetric, ImageBatch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class TokenAgreement(ImageMetric):
+class TokenAgreement(FidelityMetric):
     """Fraction of positions with the full cache's token."""
 
     name = "token_agreement"
     title = "Token agreement"
     heading = "Agreement"
     unit = "share"
-    kind = "fidelity"
     within = (0.0, 1.0)
-    deterministic = True
     tokens = "indices"
     paired = True
 
@@ -28,7 +26,20 @@ class TokenAgreement(ImageMetric):
         return (batch.tokens == batch.reference_tokens).float().mean(1)
 
 
-class TokenDivergence(ImageMetric):
+class ForcedMetric(FidelityMetric):
+    """A divergence along the full cache's own tokens, which go through the method once more."""
+
+    better = "lower"
+    within = (0.0, math.inf)
+    forced = True
+    price = 0.3
+
+    def measure(self, batch: ImageBatch) -> Tensor:
+        assert batch.forced is not None
+        return batch.forced()
+
+
+class TokenDivergence(ForcedMetric):
     """KL(full || method) under the full cache's tokens, mean over positions."""
 
     name = "kl"
@@ -36,17 +47,7 @@ class TokenDivergence(ImageMetric):
     heading = "KL"
     tip = "KL(full || method) in nat per token."
     unit = "nat/token"
-    better = "lower"
-    kind = "fidelity"
-    within = (0.0, math.inf)
-    deterministic = True
     tokens = "indices"
-    forced = True
-    price = 0.3  # the full cache's tokens through the method
-
-    def measure(self, batch: ImageBatch) -> Tensor:
-        assert batch.forced is not None
-        return batch.forced()
 
 
 def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
@@ -54,7 +55,7 @@ def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
     return (log_p.exp() * (log_p - log_q)).sum(-1)
 
 
-class TokenDistance(ImageMetric):
+class TokenDistance(FidelityMetric):
     """Root mean square difference to the full cache's continuous tokens at the same seed."""
 
     name = "token_distance"
@@ -62,16 +63,14 @@ class TokenDistance(ImageMetric):
     heading = "Distance"
     tip = "Root mean square difference of the tokens, which have unit variance."
     better = "lower"
-    kind = "fidelity"
     within = (0.0, math.inf)
-    deterministic = True
     tokens = "vectors"
 
     def measure(self, batch: ImageBatch) -> Tensor:
         return (batch.tokens.double() - batch.reference_tokens.double()).square().flatten(1).mean(1).sqrt()
 
 
-class ForcedDistance(ImageMetric):
+class ForcedDistance(ForcedMetric):
     """The distance of tokens that are sampled along the full cache's own."""
 
     name = "forced_distance"
@@ -80,14 +79,4 @@ class ForcedDistance(ImageMetric):
                "2-Wasserstein distance of the distributions.")
     heading = "Forced"
     tip = "The same, each token sampled after the full model's own tokens."
-    better = "lower"
-    kind = "fidelity"
-    within = (0.0, math.inf)
-    deterministic = True
     tokens = "vectors"
-    forced = True
-    price = 0.3
-
-    def measure(self, batch: ImageBatch) -> Tensor:
-        assert batch.forced is not None
-        return batch.forced()
