@@ -9,15 +9,8 @@ import pytest
 
 from cachemark.cache.codec import CODECS
 from cachemark.contract.method import Method
-from cachemark.kit.common import KitRun, recorded
-from cachemark.kit.driver import Onlooker
-from cachemark.kit.next_token import ATTENTION, BATCH, GRID, SAMPLING, Cell, model
+from cachemark.kit.next_token import ATTENTION, Cell
 from cachemark.methods.registry import METHODS
-
-__all__ = [
-    "ALONE", "ATTENTION", "BATCH", "GRID", "MODES", "SAMPLING", "WHOLE", "Cell", "KitRun", "cells", "crossed", "generate", "halved",
-    "model", "one_a_method", "recorded", "sampled",
-]
 
 ALONE = [name for name, codec in CODECS.items() if not codec.grouped]  # those that every family takes
 WHOLE = ("native", "int8")  # codecs under which everything runs; the others differ from int8 in how a vector is written alone
@@ -27,11 +20,6 @@ MODES: dict[str, tuple[dict[str, Any], ...]] = {
     "ssd_heads": ({}, {"buffer": "line", "recent": 6}),
     "window": ({}, {"keep_condition": False}),
 }
-
-
-def generate(cell: Cell, method: Method, *watches: Onlooker, **options: Any) -> KitRun:
-    """A generation that these watches see and nothing else."""
-    return cell.run(method, *watches, bare=True, **options)
 
 
 def cells(*, evicting: bool = False) -> list[Cell]:

@@ -115,7 +115,7 @@ def shifted_workspace(original: Original) -> Original:
     return broken
 
 
-FILLING = ("h2o", "linear", "random", "rkv")  # these evict by `SlotBank.evict`, the others by `evict_place`
+FILLING = ("h2o", "linear")  # an entry and a line by `SlotBank.evict`; others evict by `evict_place`
 MOVES: list[tuple[type, str, Callable[[Original], Original], str]] = [
     *((SlotBank, "_fill", broken, name) for broken in (values_stay, values_beside, numbers_stay) for name in FILLING),
     *((SlotBank, "evict_place", tail_beside, name) for name in ("streaming", "window")),

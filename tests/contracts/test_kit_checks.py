@@ -13,26 +13,27 @@ from cachemark.cache.bank import SlotBank
 from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Site
 from cachemark.core.errors import Unsupported
-from cachemark.kit import checks, ragged
+from cachemark.kit import batches, checks, ragged
 from cachemark.kit.batches import GAP, Pass, compare
 from cachemark.kit.capture import Capture
-from cachemark.kit.common import Poison
+from cachemark.kit.common import Poison, recorded
 from cachemark.kit.driver import drive, layout_of, watched
 from cachemark.kit.next_scale import ScaleCell
+from cachemark.kit.next_token import Cell
 from cachemark.kit.runner import MASKED, SCALE, TOKEN, Check
 from cachemark.kit.work import work_is_declared
 from cachemark.methods.h2o import H2O
 from cachemark.methods.lazymar import LazyMAR
 
 from . import masked, scales
-from .cells import ALONE, WHOLE, Cell, cells, crossed, halved, recorded, sampled
+from .cells import ALONE, WHOLE, cells, crossed, halved, sampled
 from .per_head import Scored, Staggered
 
 # test_graph.py has more cells; parameters, bf16 and settings do not depend on codec and attention (tests/kit)
 ELSEWHERE = {checks.graph_is_eager, checks.wrong_parameters_are_refused, checks.bf16_runs, checks.settings_are_unchanged}
 # What these find in a method does not depend on how a vector is stored: of the cells with int8, every run has two.
 WITHOUT_CODEC = {work_is_declared, checks.nothing_is_read_on_the_host, checks.timed_equals_fidelity, checks.second_generation_repeats,
-                 checks.tight_is_not_neutral}
+                 checks.tight_is_not_neutral, checks.neutral_is_no_special_case, batches.samples_are_the_same_in_any_batch}
 SCALES = [*scales.cells(), *(ScaleCell(cls, (), codec, attention) for cls in (Staggered, Scored) for codec in ALONE
                              for attention in scales.KV_HEADS)]
 MASKS = masked.cells()

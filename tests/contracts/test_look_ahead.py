@@ -18,12 +18,12 @@ from cachemark.contract.decoder import Decoder, Sequential, beyond, horizon, spa
 from cachemark.contract.method import Method
 from cachemark.decoders.jacobi import Jacobi
 from cachemark.kit.common import calibration
+from cachemark.kit.next_token import GRID, model
 from cachemark.methods import registry
 from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
 from cachemark.methods.rkv import RKV
 
-from .cells import GRID, model
 from .test_windows import GUIDED, SAMPLINGS, SEEDS, N, generate, poisoned
 
 WINDOWS = (2, GRID + 1, N)

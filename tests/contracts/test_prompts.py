@@ -15,10 +15,11 @@ from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Layout, Site, Step
 from cachemark.contract.method import Method
 from cachemark.core.spec import Sampling
-from cachemark.kit.common import MethodCell
+from cachemark.kit.common import KitRun, MethodCell
 from cachemark.kit.driver import Onlooker as Watch
 from cachemark.kit.driver import watched
 from cachemark.kit.next_scale import HEADS, LAYERS, SIDES
+from cachemark.kit.next_token import ATTENTION, GRID, SAMPLING, Cell
 from cachemark.kit.oracle import Shadow
 from cachemark.methods.base.paper_baseline import PaddedFull
 from cachemark.methods.full import Full
@@ -37,7 +38,7 @@ from cachemark.models.tiny.captions import CAPTION, WordTokenizer
 from cachemark.models.weights import packaged
 
 from . import test_scales
-from .cells import ATTENTION, GRID, SAMPLING, Cell, KitRun, cells, crossed, one_a_method, sampled
+from .cells import cells, crossed, one_a_method, sampled
 
 LABELS = [1, 0, 2, 1]
 PROMPTS = Prompts(((1, 40, 3), (1, 17, 90, 41, 66, 7, 3), (1, 5, 33, 3)), ((1, 2, 3), (1, 2, 2, 2, 2, 2, 3), (1, 2, 2, 3)))

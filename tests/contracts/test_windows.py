@@ -24,13 +24,13 @@ from cachemark.core.spec import Sampling
 from cachemark.decoders.jacobi import Jacobi
 from cachemark.decoders.scd import SCD
 from cachemark.decoders.sjd import SJD
+from cachemark.kit.next_token import GRID, model
 from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
 from cachemark.methods.rkv import RKV
 from cachemark.methods.streaming import Streaming
 from cachemark.models.sampling import draw
 
-from .cells import GRID, model
 from .test_graph import capture_on_cpu, captured
 
 N = GRID**2
@@ -209,18 +209,16 @@ def test_rejected_entries_are_never_read_and_kept_ones_live_in_order(make: Calla
     assert sum(decoder.fed) > sum(decoder.kept) == N
 
 
-def test_bytes_count_drafts_and_what_the_decoder_keeps() -> None:
-    fullest: dict[int, tuple[int, int]] = {}
-    for window in (1, N):
+@pytest.mark.parametrize(("make", "rings"), [(Jacobi, 1), (SJD, 1), (DECODERS["maximal"], 1), (DECODERS["gumbel"], 2)])
+def test_bytes_count_noise_or_distributions_of_the_window(make: Callable[..., Decoder], rings: int) -> None:
+    """Those of keys and values are the same, drafts or not: the last places are full in the end."""
+    sizes = {}
+    for window in (0, 1, N):
         method, memory = Full(), Memory()
-        generate(Jacobi(window=window), memory=memory, method=lambda method=method: method)
-        fullest[window] = method.logical_bytes, memory.nbytes("state")
-    plain = Full()
-    generate(None, method=lambda: plain)
-    assert fullest[1][0] == plain.logical_bytes
-    assert fullest[N][0] == plain.logical_bytes, "the last places are the same, drafts or not"
-    bookkeeping = fullest[1][1] - len(SEEDS) * 64 * 4
-    assert fullest[N][1] == bookkeeping + len(SEEDS) * N * 64 * 4, "noise of every place of the window"
+        generate(make(window=window) if window else None, memory=memory, method=lambda method=method: method)
+        sizes[window] = method.logical_bytes, memory.nbytes("state")
+    assert sizes[0][0] == sizes[1][0] == sizes[N][0]
+    assert sizes[N][1] - sizes[1][1] == rings * (N - 1) * len(SEEDS) * 64 * 4
 
 
 def test_a_window_of_one_is_the_pass_of_sequential_decoding() -> None:
@@ -289,14 +287,3 @@ def test_it_composes_with_a_method_up_to_its_horizon(make: Callable[..., Decoder
     single = make(window=16)
     generate(single, method=lambda: Streaming(B=3 * GRID))
     assert single.kept == [1] * N
-
-
-@with_every_decoder
-def test_distributions_of_drafts_are_counted(make: Callable[..., Decoder]) -> None:
-    sizes = {}
-    for window in (1, 8):
-        memory = Memory()
-        generate(make(window=window), memory=memory)
-        sizes[window] = memory.nbytes("state")
-    rings = 2 if make is DECODERS["gumbel"] else 1  # noise of the places too
-    assert sizes[8] - sizes[1] == rings * 7 * len(SEEDS) * 64 * 4

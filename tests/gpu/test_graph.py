@@ -29,6 +29,7 @@ from cachemark.contract.method import Method
 from cachemark.core.errors import Unsupported
 from cachemark.decoders.jacobi import Jacobi
 from cachemark.kit import masked as kit
+from cachemark.kit import next_token
 from cachemark.kit.cpu_graphs import CpuGraphs
 from cachemark.methods.full import Full
 from cachemark.plans.expand import expand
@@ -51,7 +52,7 @@ BF16 = 2.0**-6  # of the largest magnitude: four roundings of a bf16 mantissa
 @cache
 def moved(family: str, dtype: torch.dtype) -> Any:
     """The tiny model of a family's contract tests, on the device."""
-    given = {"token": lambda: token.model("mha"), "scale": lambda: test_scales.MODEL, "masked": kit.model}[family]()
+    given = {"token": lambda: next_token.model("mha"), "scale": lambda: test_scales.MODEL, "masked": kit.model}[family]()
     model = copy.deepcopy(given).to(DEVICE, dtype)
     if family == "scale":
         model.quantizer.to(DEVICE)
@@ -67,12 +68,7 @@ def cases() -> list[tuple[str, str, Any]]:
 
 
 CASES = [pytest.param(family, cell, id=f"{family}-{label}") for family, label, cell in cases()]
-SAMPLING = {"token": token.SAMPLING, "scale": test_scales.SAMPLING, "masked": kit.SAMPLING}
-
-
-def build(family: str, cell: Any) -> Method:
-    made: Method = cell.tight()
-    return made
+SAMPLING = {"token": next_token.SAMPLING, "scale": test_scales.SAMPLING, "masked": kit.SAMPLING}
 
 
 def generated(
@@ -83,7 +79,7 @@ def generated(
     observed: list[Tensor] = []
     labels = torch.tensor([seed % 10 for seed in seeds], device=DEVICE)
     tokens = moved(family, dtype).generate(
-        labels, list(seeds), method or build(family, cell), SAMPLING[family], memory, forced=forced,
+        labels, list(seeds), method or cell.tight(), SAMPLING[family], memory, forced=forced,
         see=lambda _, x: observed.append(x.clone()), **options)
     return tokens, observed
 

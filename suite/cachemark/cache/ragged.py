@@ -6,7 +6,7 @@ of one length side by side, attends there with one call per length, and writes t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -32,6 +32,12 @@ class Extent(NamedTuple):
     def of(self, flat: Tensor) -> Tensor:
         """Return a view of these heads' entries, (rows, heads, length, …), of a buffer (rows, entries, …)."""
         return flat[:, self.start : self.start + self.heads * self.length].unflatten(1, (self.heads, self.length))
+
+    def alike(self, key: Callable[[int], object]) -> Iterator[Extent]:
+        """Yield the extents of neighboring heads with equal keys."""
+        for _, group in groupby(range(self.first, self.first + self.heads), key):
+            heads = list(group)
+            yield Extent(heads[0], len(heads), self.start + (heads[0] - self.first) * self.length, self.length)
 
 
 def extents(lengths: Sequence[int]) -> list[Extent]:
@@ -75,22 +81,11 @@ class RaggedSlot:
         """Replace the live entries with these positions of the workspace, for each head."""
         counts = [_count(places) for places in survivors]
         assert sum(counts) <= self.capacity, "a method declared too small a capacity"
-        for staged, first, heads in self._alike(workspace, survivors):
-            start = sum(counts[:first])
-            self._write(workspace, staged, survivors[first], Extent(first, heads, start, counts[first]))
+        for extent in workspace.extents:
+            for staged in extent.alike(lambda head: _identity(survivors[head])):
+                to = Extent(staged.first, staged.heads, sum(counts[: staged.first]), counts[staged.first])
+                self._write(workspace, staged, survivors[staged.first], to)
         self.lengths[:] = counts
-
-    @staticmethod
-    def _alike(workspace: RaggedWorkspace, survivors: Sequence[Kept]) -> Iterator[tuple[Extent, int, int]]:
-        """Yield runs of heads that keep the same positions: their extent, first head and number."""
-        for staged in workspace.extents:
-            first, end = staged.first, staged.first + staged.heads
-            while first < end:
-                heads = 1
-                while first + heads < end and _same(survivors[first], survivors[first + heads]):
-                    heads += 1
-                yield staged._replace(first=first, heads=heads, start=staged.start + (first - staged.first) * staged.length), first, heads
-                first += heads
 
     def _write(self, workspace: RaggedWorkspace, staged: Extent, survivors: Kept, to: Extent) -> None:
         encode = self.codec.encode
@@ -115,8 +110,9 @@ def _count(places: Kept) -> int:
     return places.size(-1) if isinstance(places, Tensor) else sum(map(len, places))
 
 
-def _same(first: Kept, second: Kept) -> bool:
-    return first is second or (not (isinstance(first, Tensor) or isinstance(second, Tensor)) and list(first) == list(second))
+def _identity(places: Kept) -> object:
+    """Return what is equal for heads that keep the same positions."""
+    return id(places) if isinstance(places, Tensor) else tuple(places)
 
 
 class RaggedWorkspace:

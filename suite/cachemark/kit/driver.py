@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -149,12 +149,6 @@ class RasterFeed:
         self.rows = slice(None)
         self.condition = tokens
 
-    def of_row(self, row: int, condition: int) -> RasterFeed:
-        """Return the feed of one row, whose condition has ``condition`` tokens."""
-        feed = object.__new__(RasterFeed)
-        feed.__dict__ = {**self.__dict__, "rows": slice(row, row + 1), "condition": condition}
-        return feed
-
     def at(self, step: Step, site: Site) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values of a step at a site."""
         tokens = step.count or self.condition
@@ -183,9 +177,3 @@ def drive(method: Method, layout: Layout, feed: Feed, codec: Codec = NATIVE, mem
                 out[step.index, site] = method.attend(site, step, q, k, v)
             method.end_step(step)
     return out
-
-
-def single_row(layout: Layout, row: int) -> Layout:
-    """Return the layout of one row."""
-    rows = slice(row, row + 1)
-    return replace(layout, condition=layout.condition[rows], seeds=layout.seeds[rows], branches=layout.branches[rows])

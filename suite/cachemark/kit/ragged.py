@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from copy import copy
 from dataclasses import replace
 
 import torch
@@ -12,7 +13,7 @@ from ..cache.codec import CODECS
 from ..cache.layout import Layout, Site, Step
 from ..contract.method import Method
 from .common import Findings
-from .driver import Onlooker, Outputs, Place, RasterFeed, drive, layout_of, single_row, slots_of, watched
+from .driver import Onlooker, Outputs, Place, RasterFeed, drive, layout_of, slots_of, watched
 from .findings import KitFinding
 from .next_token import ATTENTION, GRID, Cell
 from .oracle import first_difference
@@ -67,7 +68,10 @@ def rows_equal_single_rows(cell: Cell) -> Findings:
     rows = layout(cell.attention)
     size = f"rows with conditions of {', '.join(map(str, CONDITION))}, {LINES}×{GRID} tokens, codec {cell.codec}"
     for row, condition in enumerate(CONDITION):
-        own_outputs, own_contents = run(cell.tight(rows), single_row(rows, row), feed(cell.attention).of_row(row, condition), cell.codec)
+        alone = replace(rows, condition=(condition,), seeds=rows.seeds[row : row + 1], branches=rows.branches[row : row + 1])
+        fed = copy(feed(cell.attention))
+        fed.rows, fed.condition = slice(row, row + 1), condition
+        own_outputs, own_contents = run(cell.tight(rows), alone, fed, cell.codec)
         for (index, site), out in own_outputs.items():
             batch = outputs[index, site][row : row + 1, :, : out.size(2)]
             if wrong := first_difference(out, batch, index, site, CLOSE):

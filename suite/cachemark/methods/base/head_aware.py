@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from itertools import groupby
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -168,14 +167,10 @@ class HeadAware(Calibrated, PerHead):
     def _alike(self, site: Site, step: Step, workspace: RaggedWorkspace) -> Iterator[Extent]:
         """Yield extents of neighboring heads with equal lengths that are cut alike."""
         limits = {few: min(self.cut(site, step, contextual=few)) for few in {*self.classes.contextual[site.layer]}}
+        contextual = self.classes.contextual[site.layer]
         for extent in workspace.extents:
-            heads = range(extent.first, extent.first + extent.heads)
-            few = {head: self.is_contextual(site, head) for head in heads}
-            kinds: dict[int, Any] = {head: extent.length > limits[few[head]] and (few[head],) for head in heads}
-            for _, group in groupby(heads, key=kinds.__getitem__):
-                alike = list(group)
-                start = extent.start + (alike[0] - extent.first) * extent.length
-                yield Extent(alike[0], len(alike), start, extent.length)
+            cut = {few: extent.length > limit and (few,) for few, limit in limits.items()}  # heads that are not cut are alike
+            yield from extent.alike(lambda head, cut=cut: cut[contextual[head]])  # type: ignore[misc]
 
     def is_contextual(self, site: Site, head: int) -> bool:
         return self.classes.contextual[site.layer][head]
