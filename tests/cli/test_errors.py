@@ -147,8 +147,8 @@ def test_times_and_sizes_have_units(text: str, value: float) -> None:
 
 
 # -- exit codes do not depend on the readers of the output --------------------------------------------------------------
-@pytest.mark.parametrize("redirected", ["2>&-", ">&- 2>&-", "2>/dev/full"])
-@pytest.mark.parametrize("arguments", [("show", "--store", "nowhere.sqlite"), ("--wrong", "show")], ids=" ".join)
+@pytest.mark.parametrize(("arguments", "redirected"), [
+    (("show", "--store", "nowhere.sqlite"), "2>/dev/full"), *((("--wrong", "show"), way) for way in ("2>&-", ">&- 2>&-", "2>/dev/full"))])
 def test_an_error_that_nobody_reads_keeps_its_code(arguments: tuple[str, ...], redirected: str) -> None:
     command = f'exec "$0" -c "{COMMAND_LINE}" "$@" {redirected}'
     done = subprocess.run(["sh", "-c", command, sys.executable, *arguments], check=False, stdin=subprocess.DEVNULL,

@@ -20,7 +20,7 @@ from cachemark.cache.codec import INT8, KIVI4, NATIVE, Codec
 from cachemark.cache.layout import Layout, Site
 from cachemark.cache.masked_layout import Load, MaskedLayout, masked_steps
 from cachemark.contract.method import Method
-from cachemark.core.limits import GPUS
+from cachemark.core.limits import GPUS, Rates
 from cachemark.core.spec import Sampling
 from cachemark.kit.common import calibration
 from cachemark.methods.ams_kv import AMSKV
@@ -314,6 +314,12 @@ def test_flops_of_a_masked_image(name: str, tera: float) -> None:
     assert bill(Full(), layout, parts).flops / 8e12 == pytest.approx(tera, rel=0.02)
 
 
+def with_activations_apart(costs: Bill, rates: Rates) -> float:
+    """Roofline time with activations moved by kernels of their own, a stricter sum that fused kernels may beat."""
+    hidden = [op._replace(activations=0).seconds(rates) * op.times for op in costs.ops]
+    return sum(hidden) + costs.moved("activations") / rates.bandwidth
+
+
 STEPS = [("1", 16.5, 2.5, 13.4, 1), ("1/4", 9.2, 2.5, 5.5, 1.73), ("1/6", 7.2, 2.5, 3.7, 2.17), ("1/8", 6.1, 2.5, 2.8, 2.51)]
 
 
@@ -322,10 +328,10 @@ def test_roofline_time_of_a_decode_step_on_an_a800(budget: str, step: float, lin
     """Within 6 %: the reference rewrites the whole cache once per line, here only holes are filled."""
     costs, _ = raster("llamagen-xl", 256, budget)
     a800, passes = GPUS["a800"], costs.passes / 1e3
-    assert costs.without("decode").roofline_time(a800, apart=True) / passes == pytest.approx(step, rel=0.06)
+    assert with_activations_apart(costs.without("decode"), a800) / passes == pytest.approx(step, rel=0.06)
     assert costs.only("matmul", "logits").roofline_time(a800) / passes == pytest.approx(linear, rel=0.02)
     assert costs.only("attention").roofline_time(a800) / passes == pytest.approx(attention, rel=0.02)
-    speedup = raster("llamagen-xl", 256, "1")[0].roofline_time(a800, apart=True) / costs.roofline_time(a800, apart=True)
+    speedup = with_activations_apart(raster("llamagen-xl", 256, "1")[0], a800) / with_activations_apart(costs, a800)
     assert speedup == pytest.approx(bound, rel=0.05), "the paper prints 5.18 and 7.57"
 
 
@@ -333,7 +339,7 @@ def test_roofline_time_of_a_decode_step_on_an_a800(budget: str, step: float, lin
 def test_roofline_time_of_an_image_by_scales_on_an_a100(name: str, batch: int, milliseconds: float) -> None:
     """Within 2 %, activations apart."""
     parts, layout = shape(MODELS.get(name), batch)
-    assert bill(Full(), layout, parts).roofline_time(GPUS["a100"], apart=True) / batch * 1e3 == pytest.approx(milliseconds, rel=0.02)
+    assert with_activations_apart(bill(Full(), layout, parts), GPUS["a100"]) / batch * 1e3 == pytest.approx(milliseconds, rel=0.02)
 
 
 MILLISECONDS = [

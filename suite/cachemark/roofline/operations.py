@@ -37,13 +37,9 @@ class Op(NamedTuple):
         """Bytes of one execution."""
         return self.weights + self.read + self.written + self.activations + self.own
 
-    def seconds(self, rates: Rates, *, apart: bool = False) -> float:
-        """Return the roofline time of one execution.
-
-        ``apart``: activations are moved by separate kernels.
-        """
-        hidden = self.nbytes - self.activations if apart else self.nbytes
-        return max(hidden / rates.bandwidth, self.flops / rates.peak_flops) + (self.activations / rates.bandwidth if apart else 0.0)
+    def seconds(self, rates: Rates) -> float:
+        """Return the roofline time of one execution."""
+        return max(self.nbytes / rates.bandwidth, self.flops / rates.peak_flops)
 
 
 @dataclass(frozen=True)
@@ -86,12 +82,9 @@ class Bill:
         """Return the bytes of these kinds, by default of all."""
         return sum(getattr(op, kind) * op.times for op in self.ops for kind in kinds or BYTES)
 
-    def roofline_time(self, rates: Rates, *, apart: bool = False) -> float:
-        """Return the roofline time of the batch in seconds.
-
-        ``apart`` as in :meth:`Op.seconds`: a stricter sum, which fused kernels may beat.
-        """
-        return sum(op.seconds(rates, apart=apart) * op.times for op in self.ops)
+    def roofline_time(self, rates: Rates) -> float:
+        """Return the roofline time of the batch in seconds."""
+        return sum(op.seconds(rates) * op.times for op in self.ops)
 
     def limit(self, rates: Rates) -> Limit:
         """Return the roofline of the generation on a device with these rates."""
