@@ -46,17 +46,6 @@ def run(model: LlamaGen, sampling: Sampling, forced: Tensor | None = None, metho
     return tokens, torch.cat(logits, 1)
 
 
-@pytest.mark.parametrize("kv_heads", [None, 2, 1])
-def test_the_cache_gives_the_logits_of_one_uncached_pass(kv_heads: int | None) -> None:
-    model, forced = tiny(kv_heads), some_tokens()
-    with torch.no_grad():
-        expected = model.teacher(LABELS, forced)
-        null = model.teacher(torch.full_like(LABELS, CONFIG.classes), forced)
-    assert (run(model, GREEDY, forced)[1] - expected).abs().max() < 1e-4
-    assert (run(model, GUIDED, forced)[1] - (null + (expected - null) * 1.5)).abs().max() < 2e-4
-    assert (expected - null).abs().max() > 0.1, "the class does not show in the logits"
-
-
 def test_grouped_heads_are_copies(model: LlamaGen) -> None:
     """A model with one K/V head equals one with four equal heads."""
     grouped, wide, forced = tiny(1), tiny(), some_tokens()

@@ -77,20 +77,6 @@ def test_top_p_keeps_the_token_that_crosses(halves: list[int], p: float) -> None
     assert kept_tokens(filter_logits(torch.tensor([halves]) / 2, Sampling(top_p=p))) == sorted(expected)
 
 
-def test_top_p_acts_on_what_top_k_has_left() -> None:
-    logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()
-    assert kept_tokens(filter_logits(logits, Sampling(top_p=0.65))) == [0, 1]
-    assert kept_tokens(filter_logits(logits, Sampling(top_k=2, top_p=0.55))) == [0], "of two tokens the first has 4/7"
-    assert kept_tokens(filter_logits(logits, Sampling(top_p=1e-9))) == [0], "one token is always left"
-
-
-def test_temperature_comes_first() -> None:
-    logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()
-    assert torch.allclose(filter_logits(logits, Sampling(temperature=0.5)), logits * 2)
-    assert kept_tokens(filter_logits(logits, Sampling(temperature=0.25, top_p=0.65))) == [0]
-    assert kept_tokens(filter_logits(logits, Sampling(temperature=4.0, top_p=0.65))) == [0, 1, 2]
-
-
 # ------------------------------------------------------------------------------------------------ the draw
 
 MANY = streams.seeds_tensor(range(20000), "cpu")

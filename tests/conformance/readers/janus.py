@@ -11,17 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cachemark.cache.arena import Memory
-from cachemark.contract.method import Method
-from cachemark.core.spec import Sampling
-from cachemark.methods.full import Full
 from cachemark.models import janus
 from cachemark.models.janus import Janus, JanusConfig
 from cachemark.models.llama import LlamaConfig
 from cachemark.models.prompts import Prompts
 from cachemark.models.vision.vq import VQ, VQConfig
 
-from ..checks import LOGITS, RARE, Check, Kind, Vector, apart, compare, differing, differing_bytes, filled
+from ..checks import LOGITS, RARE, Check, Kind, Vector, compare, differing, differing_bytes, filled
+from .prompted import Noting, Ran
 
 UNUSED = "language_model.lm_head.weight"  # the head for text
 
@@ -50,32 +47,8 @@ def prompts_of(vector: Vector) -> Prompts:
     return Prompts(conditional_ids, tuple(janus.unconditional(ids, vector.facts["config"]["pad"]) for ids in conditional_ids))
 
 
-class NotingJanus(Janus):
-    """Janus that records normed hidden states and logits of every pass, rows first."""
-
-    def __init__(self, config: JanusConfig, prompts: Prompts) -> None:
-        super().__init__(config, prompts)
-        self.hidden: list[Tensor] = []
-        self.plain: list[Tensor] = []
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        self.hidden.append(self.decoder.norm(hidden))
-        self.plain.append(super().logits(hidden))
-        return self.plain[-1]
-
-
-@dataclass
-class Ran:
-    """A generation of all prompts at once, unconditional rows last.
-
-    Tokens (runs, N), guided logits (runs, N, codes), hidden states and logits (rows, N, …), and the method.
-    """
-
-    tokens: Tensor
-    guided: Tensor
-    hidden: Tensor
-    plain: Tensor
-    method: Method
+class NotingJanus(Noting, Janus):
+    """Janus that records its passes."""
 
 
 @dataclass
@@ -86,17 +59,10 @@ class Generator:
     ran: dict[bool, Ran] = field(default_factory=dict)
 
     def run(self, vector: Vector, forced: bool) -> Ran:
-        if forced in self.ran:
-            return self.ran[forced]
-        runs, method, model = runs_of(vector), Full(), self.model
-        guided: list[Tensor] = []
-        sampling = Sampling(cfg_scale=vector.facts["config"]["cfg_weight"], temperature=0.0)
-        tokens = torch.stack([vector[f"run_{which}/codes"] for which in runs]) if forced else None
-        model.hidden.clear()
-        model.plain.clear()
-        drawn = model.generate(torch.arange(len(runs)), range(len(runs)), method, sampling, Memory(), forced=tokens,
-                               see=lambda _, logits: guided.append(logits.clone()))
-        self.ran[forced] = Ran(drawn, torch.cat(guided, 1), torch.stack(model.hidden, 1), torch.stack(model.plain, 1), method)
+        if forced not in self.ran:
+            runs = runs_of(vector)
+            tokens = torch.stack([vector[f"run_{which}/codes"] for which in runs]) if forced else None
+            self.ran[forced] = Ran.of(self.model, len(runs), vector.facts["config"]["cfg_weight"], tokens)
         return self.ran[forced]
 
 
@@ -116,16 +82,11 @@ def slots(layer: int) -> Check:
     """Check keys and values of a layer in both rows: the prompt and all fed codes."""
 
     def measure(subject: Generator, vector: Vector, which: str) -> float:
-        slot = subject.run(vector, True).method.slots[subject.model.sites[layer]]
-        here, apart_by = row_of(vector, which), []
-        for branch, row in enumerate((here, here + len(runs_of(vector)))):
-            run, live = next((run, n) for run, n in zip(slot.bank.runs, slot.live, strict=True) if run.start <= row < run.stop)
-            parts = zip("kv", slot.read(run, live), strict=True)
-            apart_by += [apart(part[row - run.start], vector[f"run_{which}/final_{name}_layer{layer}"][branch]) for name, part in parts]
-        return max(apart_by)
+        stored = [vector[f"run_{which}/final_{part}_layer{layer}"] for part in "kv"]
+        rows = (row_of(vector, which), len(runs_of(vector)) + row_of(vector, which))
+        return max(subject.run(vector, True).slot_apart(layer, row, [part[branch] for part in stored]) for branch, row in enumerate(rows))
 
-    needs = tuple(f"run_*/final_{part}_layer{layer}" for part in "kv")
-    return Check(f"slots{layer}_*", LOGITS, measure, needs)
+    return Check(f"slots{layer}_*", LOGITS, measure, tuple(f"run_*/final_{part}_layer{layer}" for part in "kv"))
 
 
 # -- the image tokenizer's decoder --------------------------------------------------------------------------------------

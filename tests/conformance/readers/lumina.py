@@ -12,11 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Step
-from cachemark.contract.method import Method, Uncached
+from cachemark.contract.method import Uncached
 from cachemark.core.spec import Sampling
-from cachemark.methods.full import Full
 from cachemark.models.llama import LlamaConfig
 from cachemark.models.lumina import Lumina, LuminaConfig, Vocabulary
 from cachemark.models.prompts import Prompts
@@ -24,6 +22,7 @@ from cachemark.models.sampling import filter_logits
 from cachemark.models.vision.vqgan import VQGAN, VQGANConfig
 
 from ..checks import LOGITS, RARE, Check, Kind, Vector, apart, compare, differing, differing_bytes, filled
+from .prompted import Noting, Ran
 
 
 # -- the generator ----------------------------------------------------------------------------------------------------
@@ -39,26 +38,8 @@ def config_of(facts: dict[str, Any], which: str) -> LuminaConfig:
     return config
 
 
-class NotingLumina(Lumina):
-    """Lumina that records the logits of every pass, rows first."""
-
-    def __init__(self, config: LuminaConfig, prompts: Prompts) -> None:
-        super().__init__(config, prompts)
-        self.plain: list[Tensor] = []
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        self.plain.append(super().logits(hidden))
-        return self.plain[-1]
-
-
-@dataclass(frozen=True)
-class Ran:
-    """A generation of one prompt: tokens (N,), guided logits (N, vocab), both rows' (2, N, vocab)."""
-
-    tokens: Tensor
-    guided: Tensor
-    plain: Tensor
-    method: Method
+class NotingLumina(Noting, Lumina):
+    """Lumina that records its passes."""
 
 
 @dataclass
@@ -76,20 +57,15 @@ class Generator:
         return model.eval()
 
     def run(self, which: str, forced: bool) -> Ran:
-        if (which, forced) in self.ran:
-            return self.ran[which, forced]
-        model, method, guided = self.model(which), Full(), []
-        tokens = self.vector[f"run_{which}/new_tokens"][None, :-1] if forced else None
-        sampling = Sampling(cfg_scale=self.vector.facts["cfg_scale"], temperature=0.0)
-        drawn = model.generate(torch.tensor([0]), [0], method, sampling, Memory(), forced=tokens,
-                               see=lambda _, logits: guided.append(logits[0].clone()))
-        self.ran[which, forced] = Ran(drawn[0], torch.cat(guided), torch.stack(model.plain, 1), method)
+        if (which, forced) not in self.ran:
+            tokens = self.vector[f"run_{which}/new_tokens"][None, :-1] if forced else None
+            self.ran[which, forced] = Ran.of(self.model(which), 1, self.vector.facts["cfg_scale"], tokens)
         return self.ran[which, forced]
 
 
 def guided(subject: Generator, vector: Vector, which: str) -> float:
     """Compare allowed logits."""
-    actual, scores = subject.run(which, True).guided, vector[f"run_{which}/logits_cfg"][:-1]
+    actual, scores = subject.run(which, True).guided[0], vector[f"run_{which}/logits_cfg"][:-1]
     ids = config_of(vector.facts, which).ids
     allowed = torch.zeros_like(actual, dtype=torch.bool)
     ends = vector[f"run_{which}/new_tokens"][:-1] == ids.line_end
@@ -101,7 +77,7 @@ def guided(subject: Generator, vector: Vector, which: str) -> float:
 def kept(subject: Generator, vector: Vector, which: str) -> float:
     """Compare the tokens allowed by position and top-k."""
     setting = Sampling(top_k=vector.facts[f"run_{which}"]["image_top_k"])
-    filtered = filter_logits(subject.run(which, True).guided, setting)
+    filtered = filter_logits(subject.run(which, True).guided[0], setting)
     return differing(filtered > -1e8, vector[f"run_{which}/scores_processed"][:-1].isfinite())
 
 
@@ -121,16 +97,8 @@ def slots(layer: int) -> Check:
     """Check keys and values of a layer in both rows: the prompt and all fed tokens."""
 
     def measure(subject: Generator, vector: Vector, which: str) -> float:
-        ran, deviations = subject.run(which, True), []
-        slot = next(slot for site, slot in ran.method.slots.items() if site.layer == layer)
-        runs = list(zip(slot.bank.runs, slot.live, strict=True))
-        if len(runs) != len(("conditional", "unconditional")):
-            return float("inf")
-        for (run, live), name in zip(runs, ("cond", "uncond"), strict=True):
-            for part, letter in zip(slot.read(run, live), "kv", strict=True):
-                expected = vector[f"run_{which}/{name}_{letter}_layer{layer}"]
-                deviations.append(apart(part, expected[:, :, :live]) if live == expected.shape[2] - 1 else float("inf"))
-        return max(deviations)
+        stored = [[vector[f"run_{which}/{name}_{part}_layer{layer}"][0, :, :-1] for part in "kv"] for name in ("cond", "uncond")]
+        return max(subject.run(which, True).slot_apart(layer, row, parts) for row, parts in enumerate(stored))
 
     needs = tuple(f"run_*/{name}_{part}_layer{layer}" for name in ("cond", "uncond") for part in "kv")
     return Check(f"slots{layer}_*", LOGITS, measure, needs)
@@ -156,7 +124,7 @@ def image_of(model: VQGAN, vector: Vector, which: str) -> Tensor:
 
 KINDS = {
     "small": Kind(Generator, (
-        compare("codes_*", "run_*/new_tokens", lambda subject, vector, which: subject.run(which, False).tokens, 0.0,
+        compare("codes_*", "run_*/new_tokens", lambda subject, vector, which: subject.run(which, False).tokens[0], 0.0,
                 needs=("run_*/prompt_ids",), by=before_the_end(differing)),
         Check("guided_*", LOGITS, guided, ("run_*/logits_cfg",)),
         compare("conditional_*", "run_*/logits_cond", lambda subject, vector, which: subject.run(which, True).plain[0],
