@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -84,26 +83,6 @@ def test_what_time_does_not_allow_stays_open(machine: Machine, stage: Stage) -> 
     machine.noise = 0.3
     code, said = rows(stage, *SIDES, "--no-aa")
     assert (code, said[CONFIG, "latency"]) == (3, "inconclusive")
-
-
-BROKEN = "TypeError: Request.__init__() got an unexpected keyword argument"
-
-
-@pytest.mark.parametrize(("status", "log", "failing", "sides", "code", "row"), [
-    (Status.CONTENDED, "another process computes here", "both", ("old", "new"), 5, "not_compared"),
-    (Status.OOM, "out of memory", "new", ("old", "new"), 1, "regressed"),
-    (Status.ERROR, BROKEN, "old", ("old", "new"), 5, "not_compared"),
-    (Status.ERROR, BROKEN, "old", ("new", "old"), 1, "regressed"),
-])  # fmt: skip
-def test_a_side_that_fails_regresses_and_a_first_side_or_a_machine_that_fails_does_not(
-    status: Status, log: str, failing: str, sides: tuple[str, str], code: int, row: str, machine: Machine, stage: Stage,
-) -> None:
-    machine.changed = lambda o, options: Outcome(o.case, status, log=log) if failing in (options.python, "both") else o
-    result = compare(stage, "--env", *sides, "--no-aa", "--only", "calm 1/2", "--json")
-    assert result.exit_code == code
-    (told,) = (r for r in json.loads(result.stdout)["rows"] if r["metric"] == "status")
-    assert told["verdict"] == row
-    assert log in told["reason"]
 
 
 def test_sides_of_two_kernels_are_refused_with_the_difference(machine: Machine, stage: Stage) -> None:

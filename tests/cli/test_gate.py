@@ -183,11 +183,13 @@ def test_the_commit_of_the_baseline_is_what_pairs_begin_with(accepted: Path, sta
     assert call("baseline", "commit", "--store", stage.store).exit_code == 2
 
 
-def test_an_acknowledged_incident_is_in_report_junit_comment_and_annotations(accepted: Path, stage: Stage, tmp_path: Path) -> None:
+def test_an_incident_fails_until_it_is_acknowledged_and_is_in_every_output(accepted: Path, stage: Stage, tmp_path: Path) -> None:
     edited(accepted, lambda content: more_bytes(content, -1, "streaming"))
     register = tmp_path / "incidents.json"
     known = ("--store", stage.store, "--incidents", register)
-    assert [call("check", *known).exit_code for _ in range(3)] == [1, 1, 1], "a second try changes nothing"
+    first, second = call("check", *known), call("check", *known)
+    assert (first.exit_code, second.exit_code) == (1, 1), "a second try changes nothing"
+    assert ("owner: nobody" in first.stdout, "Known: " in second.stdout) == (True, True)
 
     def outputs() -> tuple[list[str | None], str, str, str]:
         junit = ET.fromstring(call("export", "junit", *known).stdout)
@@ -199,9 +201,12 @@ def test_an_acknowledged_incident_is_in_report_junit_comment_and_annotations(acc
     failures, annotations, comment, page = outputs()
     assert (len(failures), "::error" in annotations) == (1, True)
     (incident,) = json.loads(register.read_text())["incidents"]
-    key, decision = incident["key"], "acknowledged by ada until 2999-01-01"
-    assert call("incident", "acknowledge", key, "--register", register, "--who", "ada", "--until", "2999-01-01").exit_code == 0
-    assert call("check", *known).exit_code == 0
+    key, decision, decide = incident["key"], "acknowledged by ada until 2999-01-01", ("--register", register, "--who", "ada")
+    listed = call("incident", "list", "--register", register).stdout
+    assert f"{key}  new  kv_allocated, configuration dot streaming 1/2, batch 2" in listed
+    assert call("incident", "acknowledge", key, *decide, "--until", "2999-01-01").exit_code == 0
+    decided = call("check", *known)
+    assert (decided.exit_code, f"{key} (acknowledged)" in decided.stdout) == (0, True)
     failures, annotations, comment, page = outputs()
     assert (failures, "::error" in annotations) == ([], False)
     assert f"Known incident {key}, configuration dot streaming 1/2, batch 2: {decision} (1 row)." in page
@@ -210,6 +215,10 @@ def test_an_acknowledged_incident_is_in_report_junit_comment_and_annotations(acc
     assert len([message for message in skipped if f"incident {key}, {decision}" in message]) == 1
     assert call("report", tmp_path / "page.html", "--public", *known).exit_code == 0
     assert "ada" not in (tmp_path / "page.html").read_text().split("every regression")[1][:400], "names of people stay here"
+    assert call("incident", "accept", key, *decide, "--link", "l").exit_code == 0
+    assert call("check", *known, "--json").exit_code == 0
+    wrong = call("incident", "accept", "nothing", *decide)
+    assert (wrong.exit_code, f"Known: {key}" in wrong.stderr) == (2, True)
 
 
 def test_one_cause_that_changes_tokens_notifies_once(accepted: Path, stage: Stage, tmp_path: Path) -> None:
@@ -287,29 +296,6 @@ def test_a_gate_that_alarms_on_equal_sides_fails_nothing(machine: Machine, stage
     assert compare(stage, *SIDES).exit_code == 0
     machine.changed = lambda o, options: replace(o, samples={**o.samples, "kv_allocated": [1.0 + (options.python == "new")]})
     assert compare(stage, "--env", "old", "new").exit_code == 1, "bytes are not noisy"
-
-
-def test_an_incident_fails_until_it_is_acknowledged_and_stays_in_the_report(machine: Machine, stage: Stage, tmp_path: Path) -> None:
-    machine.speed = lambda planned, options: 1.3 if planned.case.method == "calm" else 1.0
-    compare(stage, *SIDES, "--no-aa")
-    register = tmp_path / "incidents.json"
-    judge = ("check", "--store", stage.store, "--run", 2, "--incidents", register)
-    first, second = call(*judge), call(*judge)
-    assert (first.exit_code, second.exit_code) == (1, 1)
-    assert "owner: nobody" in first.stdout
-    assert "Known: " in second.stdout
-    (incident,) = json.loads(call("incident", "list", "--register", register, "--json").stdout)
-    key = incident["key"]
-    assert f"{key}  new  latency, configuration dot calm 1/2, batch 2" in call("incident", "list", "--register", register).stdout
-    assert call("incident", "acknowledge", key, "--register", register, "--who", "ada", "--until", "2999-01-01").exit_code == 0
-    acknowledged = call(*judge)
-    assert acknowledged.exit_code == 0
-    assert f"{key} (acknowledged)" in acknowledged.stdout
-    assert call("incident", "accept", key, "--register", register, "--who", "ada", "--link", "l").exit_code == 0
-    assert call(*judge, "--json").exit_code == 0
-    wrong = call("incident", "accept", "nothing", "--register", register, "--who", "ada")
-    assert wrong.exit_code == 2
-    assert f"Known: {key}" in wrong.stderr
 
 
 def test_what_pairs_have_found_only_pairs_find_fixed(
