@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from pathlib import Path
+from types import GenericAlias
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, NonNegativeInt, create_model
@@ -125,11 +126,12 @@ def _one_of(options: Iterable[str]) -> Any:
 _STRICT = ConfigDict(strict=True)
 _FIELDS: dict[str, Any] = {  # one of them is a keyword of Python
     "class": (str, ...), "count": (Annotated[int, Field(ge=1, le=100)], ...), "color": (_one_of(COLOURS), None),
-    "position": (tuple[_one_of(RELATIONS), NonNegativeInt], None),
+    "position": (GenericAlias(tuple, (_one_of(RELATIONS), NonNegativeInt)), None),
 }
 _CLAUSE = create_model("_CLAUSE", __config__=_STRICT, **_FIELDS)
-_TASK = create_model("_TASK", __config__=_STRICT, tag=(_one_of(TAGS), ...), prompt=(str, ...), exclude=(list[_CLAUSE], ()),  # type: ignore
-                     include=(Annotated[list[_CLAUSE], Field(min_length=1)], ...))  # type: ignore[valid-type]
+_CLAUSES = GenericAlias(list, (_CLAUSE,))
+_TASK = create_model("_TASK", __config__=_STRICT, tag=(_one_of(TAGS), ...), prompt=(str, ...), include=(_CLAUSES, Field(min_length=1)),
+                     exclude=(_CLAUSES, ()))
 
 
 def _geneval(path: Path, text: str) -> PromptList:
@@ -152,7 +154,7 @@ def _task(place: str, entry: str) -> dict[str, Any]:
 
 # -- COCO --------------------------------------------------------------------------------------------------------------------
 _CAPTION = create_model("_CAPTION", __config__=_STRICT, image_id=(int, ...), id=(int, ...), caption=(str, ...))
-_CAPTIONS: Any = create_model("_CAPTIONS", annotations=(Annotated[list[_CAPTION], Field(min_length=1)], ...))  # type: ignore[valid-type]
+_CAPTIONS: Any = create_model("_CAPTIONS", annotations=(GenericAlias(list, (_CAPTION,)), Field(min_length=1)))
 
 
 def _coco(path: Path, text: str) -> PromptList:

@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import GenericAlias
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict, Field, NonNegativeInt, PositiveInt, create_model
@@ -50,7 +51,7 @@ _OUTCOME = create_model(
     samples=(dict[str, Annotated[list[float], Field(min_length=1)]], ...), seconds=(Annotated[float, Field(ge=0, le=1e9)], ...),
     output_hash=(str, ...), facts=(_FACTS, ...), artifacts=(dict[str, str], ...),
 )
-_FILE = create_model("_FILE", __config__=_CONFIG, outcomes=(list[_OUTCOME], ...), environment=(Environment, ...),  # type: ignore[valid-type]
+_FILE = create_model("_FILE", __config__=_CONFIG, outcomes=(GenericAlias(list, (_OUTCOME,)), ...), environment=(Environment, ...),
                      code=(Table, ...), meta=(_META, ...), metrics=(dict[str, PositiveInt], ...))
 
 
