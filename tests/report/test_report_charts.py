@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,12 +11,11 @@ import report_sample as sample
 from cachemark.analysis import formatting as fmt
 from cachemark.analysis.case_group import case_groups
 from cachemark.analysis.report_view import build
-from cachemark.analysis.run_history import HistoryNight, Trend, run_history
+from cachemark.analysis.run_history import HistoryNight, run_history
 from cachemark.core.result import Outcome, Status
 from cachemark.report.charts.chart import Chart, ChartSet, signs_of
 from cachemark.report.charts.lines import history
 from cachemark.report.page.render import chart_set, render
-from cachemark.workflows.report import changes_over_nights
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -129,40 +127,34 @@ def night(number: int, day: float = 1.0, method: float = 1.0, fingerprint: str =
     return HistoryNight(run, [slower(sample.full(), day), slower(sample.candidate("linear", "1/4"), day * method)])
 
 
-def drawn(nights: Sequence[HistoryNight], trend: Trend | None = None) -> list[Chart]:
+def drawn(*nights: HistoryNight) -> list[Chart]:
     group = case_groups(nights[-1].outcomes)[0]
-    return list(history(run_history(group, nights, trend), signs_of(group)))
-
-
-def rendered(*nights: HistoryNight) -> list[tuple[str, tuple[tuple[str, ...], ...], str]]:
-    return [(chart.title, chart.rows, chart.svg) for chart in drawn(nights)]
+    return list(history(run_history(group, nights), signs_of(group)))
 
 
 def test_a_slower_day_cancels_and_a_slower_method_does_not() -> None:
-    (_, relative, _), (_, own, _) = rendered(night(1), night(2, day=1.4), night(3, method=1.5))
-    ((label, first, second, third),) = relative
-    assert label == "LineAR 1/4"
-    assert first == second
+    relative, own = drawn(night(1), night(2, day=1.4), night(3, method=1.5))
+    ((label, first, second, third),) = relative.rows
+    assert (label, first) == ("LineAR 1/4", second)
     assert float(third[:-1]) > 1.4 * float(first[:-1])
-    assert own[0][1] != own[0][2]
+    assert own.rows[0][1] != own.rows[0][2]
 
 
 def test_a_new_environment_is_marked() -> None:
     runs = [night(1), night(2)], [night(1), night(2, fingerprint="b"), night(3, fingerprint="b"), night(4)]
-    assert [rendered(*nights)[0][2].count('stroke-dasharray="2 3"') for nights in runs] == [0, 2]
+    assert [drawn(*nights)[0].svg.count('stroke-dasharray="2 3"') for nights in runs] == [0, 2]
 
 
 def test_a_failed_run_is_a_gap() -> None:
     broken = HistoryNight(sample.RUN, [sample.full(), sample.failed(sample.candidate("linear", "1/4"), Status.OOM, "too large")])
-    (_, relative, svg), _ = rendered(night(1), broken, night(3))
-    assert relative[0][2] == "–"
-    assert len([e for e in ET.fromstring(svg).iter() if e.get("data-series")]) == 2
+    relative, _ = drawn(night(1), broken, night(3))
+    assert (relative.rows[0][2], len(tips(relative))) == ("–", 2)
 
 
 def followed(*costs: float, fingerprints: str = "a" * 100) -> list[str]:
     """What is told to have changed of a method that was so many times as slow, night by night."""
     nights = [night(k + 1, method=cost, fingerprint=mark) for k, (cost, mark) in enumerate(zip(costs, fingerprints, strict=False))]
-    chart = drawn(nights, changes_over_nights)[0]
+    chart = drawn(*nights)[0]
     marks = [e for e in ET.fromstring(chart.svg).iter() if e.get("stroke-width") == "1.7"]
     notes = [note for note in chart.notes if "may not show" not in note]
     assert len(marks) == len(notes)
@@ -184,7 +176,7 @@ def test_a_step_is_marked_at_its_night_and_told_and_a_ramp_has_its_name() -> Non
 
 def test_runs_that_cannot_show_a_change_say_which_they_can() -> None:
     wild = [night(k + 1, method=1 + 10 * (w - 1)) for k, w in enumerate(WOBBLE)]
-    (text,) = drawn(wild, changes_over_nights)[0].notes
+    (text,) = drawn(*wild)[0].notes
     assert text.startswith("LineAR 1/4: its nights vary so much, or are so alike (correlation ")
     assert text.endswith(" % may not show within 14 nights.")
-    assert "may not show within 14 nights" in render(build(sample.RUN, wild[-1].outcomes, nights=wild, trend=changes_over_nights))
+    assert "may not show within 14 nights" in render(build(sample.RUN, wild[-1].outcomes, nights=wild))

@@ -16,7 +16,6 @@ from report_sample import BREAKERS, SCRIPTS
 from cachemark.analysis.report_view import build
 from cachemark.analysis.run_history import HistoryNight
 from cachemark.report.page import render, site
-from cachemark.workflows.report import changes_over_nights
 
 CONTROLS = "nul\x00 esc\x1b sep\u2028 para\u2029 half\ud800 cdata]]>"
 TURNED = "\u202eright to left\u2066"
@@ -74,7 +73,7 @@ def test_a_history_with_changes_is_text_and_well_formed(evil: str) -> None:
     nights = [HistoryNight(replace(sample.RUN, id=k, started=evil, environment=environment),
                     [full, replace(candidate, samples={**candidate.samples, "latency": [(1 + k % 3 / 100) * (1 + (k > 15))]})])
                     for k in range(30)]
-    html = render.render(build(sample.RUN, nights[-1].outcomes, nights=nights, trend=changes_over_nights))
+    html = render.render(build(sample.RUN, nights[-1].outcomes, nights=nights))
     page = Page(html)
     notes = next(e for e in page.all("ul") if e.attrs.get("class") == "findings warn" and " at run 16" in e.text)
     assert len(notes.text) < 320

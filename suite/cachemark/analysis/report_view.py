@@ -26,7 +26,7 @@ from .missing import Missing, missing
 from .papers import PaperTable, papers
 from .quality_claims import Claims, criterion, margin_sentence
 from .quality_claims import standing as standing_of
-from .run_history import HistoryNight, RunHistory, Trend, run_history
+from .run_history import HistoryNight, RunHistory, run_history
 from .summary_sentences import sentences
 
 if TYPE_CHECKING:  # a page is made without a store
@@ -101,13 +101,13 @@ class ReportView:
 def build(
     run: RunRecord, outcomes: Iterable[Outcome], comparison: RunJudgement | None = None, artifact: Callable[[str], bytes] | None = None,
     not_reproduced: Callable[[Case], str] = lambda case: "", *, baseline: Exchange | None = None, nights: Sequence[HistoryNight] = (),
-    trials: Mapping[str, str] | None = None, standing: GateStanding | None = None, trend: Trend | None = None,
+    trials: Mapping[str, str] | None = None, standing: GateStanding | None = None,
 ) -> ReportView:
     """Return the view of one run.
 
     ``comparison`` holds the verdicts on the run; ``baseline`` is its other side. ``artifact`` reads a stored file by name (without
     it no images are shown); ``not_reproduced`` returns why a model's values are not comparable with published ones. ``nights`` are the runs
-    of this plan, oldest first, this one last; ``trials`` maps case keys to processes; ``trend`` finds changes over the nights.
+    of this plan, oldest first, this one last; ``trials`` maps case keys to processes.
     """
     results, environment, code = list(outcomes), run.environment, dict(run.code)
     ended = Counter(outcome.status for outcome in results)
@@ -118,7 +118,7 @@ def build(
         machine=f"{environment.machine_class} · {environment.device}", commit=str(code.get("commit") or "unknown"),
         dirty=bool(code.get("dirty")), state=run.state, counts=tuple((str(status), ended[status]) for status in Status if status in ended),
         conclusion=conclusion(comparison, baseline.meta if baseline else None),
-        chapters=tuple(_chapter(group, groups, claims, artifact, not_reproduced(group.case), run_history(group, nights, trend))
+        chapters=tuple(_chapter(group, groups, claims, artifact, not_reproduced(group.case), run_history(group, nights))
                        for group in groups),
         changes=changes(comparison, in_pairs=bool(sides)), environment=environment_facts(environment, code),
         plan_text=json.dumps(run.plan_json, indent=2, ensure_ascii=False), commands=_commands(run, code, comparison),

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from ..core.result import Outcome
 from ..core.units import TIME
-from ..stats.changepoints import ChangePoint
+from ..stats.changepoints import ChangePoint, changes
+from ..stats.paired_test import FLOOR
 from . import formatting as fmt
 from .case_group import CaseGroup, case_groups
 from .report_row import ReportRow
@@ -18,10 +19,6 @@ if TYPE_CHECKING:  # a page is made without a store
     from ..store.rows import RunRecord
 
 MOST = 60  # runs that a history goes back
-
-Trend = Callable[[Sequence[float], Sequence[str], str, Sequence[int]], tuple[Sequence[ChangePoint], str]]
-"""Finds the changes of log costs, one per run and NaN where none was measured, given the environment of each run, the device class and the
-number of each run's day; and says what the newest runs cannot show, or nothing."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +56,8 @@ class RunHistory:
     full: CaseHistory | None
 
 
-def run_history(group: CaseGroup, nights: Sequence[HistoryNight], trend: Trend | None = None) -> RunHistory | None:
-    """Return relative latencies by run, None for a single run or without latencies.
-
-    ``trend`` finds changes of the relative latencies.
-    """
+def run_history(group: CaseGroup, nights: Sequence[HistoryNight]) -> RunHistory | None:
+    """Return relative latencies by run with their changes, None for a single run or without latencies."""
     recent = [night for night in nights if any(o.case.cell == group.case.cell for o in night.outcomes)][-MOST:]
     if len(recent) < 2:
         return None
@@ -75,7 +69,7 @@ def run_history(group: CaseGroup, nights: Sequence[HistoryNight], trend: Trend |
     candidates = (_followed(row, rows, lambda history: 1 / history.speedup.value if history.speedup else None)
                   for row in group.candidates)
     days = [night.run.day for night in recent]
-    cases = (_changed(case, names, fingerprints, days, trend) for case in candidates if case)
+    cases = (_changed(case, names, fingerprints, days) for case in candidates if case)
     full = _followed(group.full, rows, lambda history: history.median(TIME) if history.ok else None) if group.full else None
     history = RunHistory(names, fingerprints, tuple(cases), full)
     return history if history.candidates or history.full else None
@@ -88,15 +82,13 @@ def _followed(
     return CaseHistory(row, values) if any(number is not None for number in values) else None
 
 
-def _changed(
-    case: CaseHistory, names: Sequence[str], fingerprints: Sequence[str], days: Sequence[int], trend: Trend | None,
-) -> CaseHistory:
-    if trend is None:
-        return case
-    logs = [math.nan if value is None else math.log(value) for value in case.values]
-    points, blind = trend(logs, fingerprints, case.row.case.device_class, days)
-    return replace(case, changes=tuple((change, _sentence(case.row.label, change, names)) for change in points),
-                   blind=f"{fmt.name(case.row.label)}: {blind}." if blind else "")
+def _changed(case: CaseHistory, names: Sequence[str], fingerprints: Sequence[str], days: Sequence[int]) -> CaseHistory:
+    """Return the case with the changes of its log costs, and with what the newest runs cannot show."""
+    label, least = case.row.label, FLOOR.get(case.row.case.device_class, max(FLOOR.values()))
+    segments = changes([math.nan if value is None else math.log(value) for value in case.values], fingerprints, least, days)
+    newest = segments[-1]
+    return replace(case, changes=tuple((change, _sentence(label, change, names)) for segment in segments for change in segment.changes),
+                   blind=f"{fmt.name(label)}: {newest.blind}." if newest.blind and newest.shows > least else "")
 
 
 def _sentence(label: str, change: ChangePoint, names: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from ..core.units import TIME, metric
 from ..core.verdicts import IMPROVED, NOT_COMPARED, REGRESSED
 from ..core.wording import count, percent
 from ..stats import changepoints as history
-from ..stats.paired_test import log_ratios, process_bias, sees
+from ..stats.paired_test import FLOOR, log_ratios, process_bias, sees
 from ..store.db import Store
 from ..store.rows import COMPARISON, RunRecord, Verdict
 from .comparison import AA, COVERAGE, OTHER_METHODS, Tally
@@ -24,7 +24,6 @@ ENOUGH = 30  # A/A pairs from which a machine's least effect is taken
 WATCHED, MOST_ALARMS = 30, 3  # nights that are looked back at, and those among them with an alarm that demote the gate
 MOST_EFFECT = 0.5  # beyond which the minimum effect is not raised
 MOST_EQUAL = 8  # configurations that are also compared with themselves
-FLOOR = {"cpu": 0.10, "cuda": 0.02}  # least minimum effect of a device class
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from ..core.wording import percent
 from .intervals import Interval
 from .sign_flip import MOST_PAIRS, Floats, rows, sign_flip
 
+FLOOR = {"cpu": 0.10, "cuda": 0.02}  # least minimum effect of a device class
 CONFIDENCE = 0.90  # of the interval that must lie within the minimum effect for "equivalent"
 SCREEN_P = 1 / 16
 SCREEN_SHARE = 0.75  # of the minimum effect

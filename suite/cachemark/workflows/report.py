@@ -29,8 +29,6 @@ from ..gate import nights as ledger
 from ..gate.judgement import RunJudgement
 from ..report.page import render
 from ..report.page import site as pages
-from ..stats import changepoints as history
-from ..stats.changepoints import ChangePoint
 from ..store.db import Store
 from ..store.exchange import Exchange
 from ..store.rows import RunRecord
@@ -120,15 +118,6 @@ def baseline_of(record: RunRecord, path: str | Path | None) -> Path | None:
     return accepted if accepted.is_file() else None
 
 
-def changes_over_nights(
-    costs: Sequence[float], environments: Sequence[str], device_class: str, days: Sequence[int],
-) -> tuple[list[ChangePoint], str]:
-    """Return changes of log costs (one per run), and which changes the newest runs cannot show."""
-    least = ledger.FLOOR.get(device_class, max(ledger.FLOOR.values()))
-    segments = history.changes(costs, environments, least, days)
-    return [change for segment in segments for change in segment.changes], segments[-1].blind if segments[-1].shows > least else ""
-
-
 # -- the view of a run ------------------------------------------------------------------------------------------------
 @contextmanager
 def _without_collector() -> Iterator[None]:
@@ -170,8 +159,7 @@ def _view(
     return report_view.build(record, outcomes, judgement, store.artifacts.read,
                              lambda case: anchors.not_reproduced(case.model, case.weights, reached),
                              baseline=baseline, nights=nights, trials=trials,
-                             standing=ledger.standing(ledger.nights(store, plan, record.environment.machine_class)),
-                             trend=changes_over_nights)
+                             standing=ledger.standing(ledger.nights(store, plan, record.environment.machine_class)))
 
 
 def _outcomes(store: Store, record: RunRecord) -> list[Outcome]:
