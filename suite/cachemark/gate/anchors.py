@@ -13,7 +13,7 @@ import functools
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -44,19 +44,6 @@ class Anchor:
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class AnchorJudgement:
-    """The ``state`` (``passed``, ``failed`` or ``not measured``) and its reason in a sentence."""
-
-    state: str
-    reason: str
-    value: float | None = None
-
-    @property
-    def passed(self) -> bool:
-        return self.state == PASSED
-
-
 @validated(frozen=True, config=ConfigDict(strict=True, allow_inf_nan=False, extra="forbid"))
 class ReachedAnchor:
     """An anchor reached with these ``weights`` and ``value``; ``facts`` are for people."""
@@ -69,21 +56,20 @@ class ReachedAnchor:
     format: Literal[1] = 1
 
 
-def judge(anchor: Anchor, outcome: Outcome) -> AnchorJudgement:
-    """Compare a result with the anchor.
+def judge(anchor: Anchor, outcome: Outcome) -> tuple[str, str]:
+    """Compare a result with the anchor: return ``passed``, ``failed`` or ``not measured``, and the reason in a sentence.
 
     It is ``not measured`` for another model, method or sampling, a failed case, or random weights."""
-    reason = _unfit(anchor, outcome)
-    if reason:
-        return AnchorJudgement(NOT_MEASURED, reason)
+    if reason := _unfit(anchor, outcome):
+        return NOT_MEASURED, reason
     value = outcome.mean(anchor.metric)
     assert value is not None  # else it would have been unfit
     off = value - anchor.expected
     text = f"{anchor.metric} = {value:.4g}, published {anchor.expected:g} ± {anchor.tolerance:g} ({anchor.source})"
     if abs(off) <= anchor.tolerance:
-        return AnchorJudgement(PASSED, f"{text}.", value)
-    return AnchorJudgement(FAILED, f"{text}: {abs(off):.4g} {'above' if off > 0 else 'below'} it. "
-                                   "Weights, sampling or evaluation are not those of the publication.", value)
+        return PASSED, f"{text}."
+    return FAILED, (f"{text}: {abs(off):.4g} {'above' if off > 0 else 'below'} it. "
+                    "Weights, sampling or evaluation are not those of the publication.")
 
 
 def _unfit(anchor: Anchor, outcome: Outcome) -> str:
@@ -109,10 +95,11 @@ def _unfit(anchor: Anchor, outcome: Outcome) -> str:
 # -- what has been reached ---------------------------------------------------------------------------------------------
 def save(folder: Path | str, anchor: Anchor, outcome: Outcome, facts: Mapping[str, Any] | None = None) -> Path:
     """Record that the anchor was reached, in one step. Raises BadBaseline if it was not reached."""
-    judgement = judge(anchor, outcome)
-    if judgement.value is None or not judgement.passed:
-        raise BadBaseline(f"The anchor of {anchor.model} is {judgement.state}. {judgement.reason}", remedy="Record only one that passed.")
-    stored = ReachedAnchor(anchor, outcome.case.weights, judgement.value, outcome.case.to_json(), dict(facts or {}))
+    state, reason = judge(anchor, outcome)
+    value = outcome.mean(anchor.metric) if state == PASSED else None
+    if value is None:
+        raise BadBaseline(f"The anchor of {anchor.model} is {state}. {reason}", remedy="Record only one that passed.")
+    stored = ReachedAnchor(anchor, outcome.case.weights, value, outcome.case.to_json(), dict(facts or {}))
     path = file_in(folder, anchor.model, "model")
     write(path, json.dumps(asdict(stored), indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n",
           remedy="Name another folder for anchors.")

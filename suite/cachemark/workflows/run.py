@@ -146,9 +146,9 @@ def _anchored(plan: Plan, store: Store, run_id: int) -> list[str]:
     lines, table = [], plan.anchor.model_dump()
     for full in (outcome for outcome in store.outcomes(run_id) if outcome.case.role == "baseline"):
         anchor = anchors.Anchor(full.case.model, **table, sampling=asdict(MODELS.get(full.case.model).presets["paper"]))
-        verdict = anchors.judge(anchor, full)
-        lines.append(f"Anchor of {anchor.model}: {verdict.state}. {verdict.reason}")
-        if verdict.passed:
+        state, reason = anchors.judge(anchor, full)
+        lines.append(f"Anchor of {anchor.model}: {state}. {reason}")
+        if state == anchors.PASSED:
             record = store.run(run_id)
             facts = {"run": record.id, "started": record.started, "machine": record.environment.machine_class, "code": dict(record.code)}
             lines.append(f"Written down: {anchors.save(anchors.ROOT, anchor, full, facts)}")
