@@ -228,7 +228,8 @@ def _levels(x: Floats, nights: NDArray[np.intp], limit: float) -> tuple[list[Cha
     splits = _moved(x, _without_small(x, splits, limit))
     level, changes = _stairs(x, sorted(splits)), []
     for group in _one_way(x, sorted(splits)):
-        start, stop = _around(group, sorted(splits), len(x))
+        start = max((k for k in splits if k < group[0]), default=0)  # the changes on both sides of the group
+        stop = min((k for k in splits if k > group[-1]), default=len(x))
         ramp = _ramp(x[start:stop], nights[start:stop], [place - start for place in group])
         p = min(splits[place] for place in group)
         if ramp is not None:
@@ -299,11 +300,6 @@ def _one_way(x: Floats, places: Sequence[int]) -> Iterator[list[int]]:
         group.append(place)
     if group:
         yield group
-
-
-def _around(group: Sequence[int], places: Sequence[int], n: int) -> tuple[int, int]:
-    """Return the range from the change before the group to the change after it."""
-    return max((k for k in places if k < group[0]), default=0), min((k for k in places if k > group[-1]), default=n)
 
 
 def _ramp(x: Floats, nights: NDArray[np.intp], places: Sequence[int]) -> tuple[int, int, Floats] | None:

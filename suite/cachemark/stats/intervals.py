@@ -146,16 +146,11 @@ def _means(data: Floats, within: Range) -> Iterable[Interval]:
             for m, a, b, sure in zip(mean, np.minimum(low, mean), np.maximum(high, mean), valid, strict=True)]
 
 
-def _student(data: Floats) -> Ends:
-    mean, n = data.mean(axis=1), data.shape[1]
-    reach = t.ppf(1 - _TAIL, n - 1) * data.std(axis=1, ddof=1) / math.sqrt(n)
-    return mean - reach, mean + reach
-
-
 def _unbounded(data: Floats) -> Ends:
     """Return the hull of Student's interval, for nearly normal values, and of a bootstrap-t."""
-    (low, high), (lowest, highest) = _student(data), _bootstrap_t(data)
-    return np.minimum(low, lowest), np.maximum(high, highest)
+    mean, n, (low, high) = data.mean(axis=1), data.shape[1], _bootstrap_t(data)
+    reach = t.ppf(1 - _TAIL, n - 1) * data.std(axis=1, ddof=1) / math.sqrt(n)
+    return np.minimum(mean - reach, low), np.maximum(mean + reach, high)
 
 
 def _bounded(data: Floats, least: float, most: float) -> Ends:

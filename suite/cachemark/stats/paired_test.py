@@ -308,8 +308,15 @@ def sees(unchanged: ArrayLike, family: int) -> float:
     stream = np.random.RandomState(0)  # a legacy stream never changes
     shape = (400, Rule(0.01, family).interims[-1])
     drawn = stream.choice(pool, size=shape) * stream.choice([-1.0, 1.0], size=shape)
+
+    def decides(step: int) -> bool:
+        """Return whether few pairs decide on average, confirming ones included."""
+        rule = Rule(step / 200, family)
+        screened = screen(drawn, rule)
+        return bool((screened.pairs + np.where(screened.side != 0, rule.fresh, 0)).mean() <= PAIRS)
+
     steps = range(1, 101)  # the larger the minimum effect, the sooner a configuration is decided
-    first = bisect.bisect_left(steps, True, key=lambda step: _mean_pairs(drawn, Rule(step / 200, family)) <= PAIRS)
+    first = bisect.bisect_left(steps, True, key=decides)
     return steps[first] / 200 if first < len(steps) else math.inf
 
 
@@ -350,9 +357,3 @@ def _independent(centres: Floats, configs: Sequence[Hashable], variance: float) 
     shared = sum(float(nights.sum() ** 2 - (nights**2).sum()) for nights in of_config) / twos
     alike = min(max(shared / variance, 0.0), 1.0) if variance else 0.0
     return len(centres) / (1 + twos / len(centres) * alike**2)
-
-
-def _mean_pairs(ratios: Floats, rule: Rule) -> float:
-    """Return the pairs per configuration, confirming ones included."""
-    screened = screen(ratios, rule)
-    return float((screened.pairs + np.where(screened.side != 0, rule.fresh, 0)).mean())

@@ -36,7 +36,12 @@ def verify(model: str, *, weights: str = "", decoder_weights: str = "", folder: 
     Weights that are not named are looked for below ``folder``. Raises BadCheckpoint with what does not fit, UnknownName, and Unsupported
     for a model without published weights.
     """
-    entry, verified = _published(model), []
+    entry: ModelEntry = MODELS.get(model)
+    if not entry.files:
+        carried = packaged(f"{model}.safetensors").is_file()
+        raise Unsupported(f"The weights of {model} {'come with cachemark' if carried else 'are published nowhere'}.",
+                          remedy="Name a model of `cachemark weights list`.")
+    verified = []
     for file, path in _found(entry, weights, decoder_weights, folder):
         publication = _publication(model, file.key)
         _whole(path, publication)
@@ -47,15 +52,6 @@ def verify(model: str, *, weights: str = "", decoder_weights: str = "", folder: 
                                  sum(tensor.nbytes for tensor in tensors), tuple(dtypes), tuple(ignored), checkpoints.sha256(path),
                                  _known(path)))
     return verified
-
-
-def _published(model: str) -> ModelEntry:
-    entry: ModelEntry = MODELS.get(model)
-    if not entry.files:
-        carried = packaged(f"{model}.safetensors").is_file()
-        raise Unsupported(f"The weights of {model} {'come with cachemark' if carried else 'are published nowhere'}.",
-                          remedy="Name a model of `cachemark weights list`.")
-    return entry
 
 
 def _publication(model: str, key: str) -> Publication | None:
