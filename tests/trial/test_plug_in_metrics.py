@@ -63,7 +63,7 @@ def file(folder: Path) -> Iterator[Path]:
 def measured(folder: Path, file: Path) -> tuple[Outcome, dict[str, bytes]]:
     """The outcome and artifacts of a case with a metric that gives values and one that raises."""
     (folder / "plan.toml").write_text(examples.plan_text('"streaming"', weights=folder / "dot.safetensors"))
-    plan = plans.load(str(folder / "plan.toml")).judged_by(["grey", "raises"])
+    plan = plans.load(str(folder / "plan.toml")).model_copy(update={"metrics": ["grey", "raises"]})
     candidate = next(planned for planned in expand(plan) if planned.case.role == "candidate")
     return run_case(candidate, Bench.load(candidate, plug_ins=(str(file),)))
 

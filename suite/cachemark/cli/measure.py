@@ -199,9 +199,8 @@ def price(as_json: bool, on: str | None, **where: Any) -> None:
 
     costs = price_list(on=on or "", **where)
     if as_json:
-        echo_json({"plan": costs.plan, "on": costs.on, "cases": costs.cases, "to_run": costs.to_run, "hours": costs.hours,
-                   "models": costs.models, "missing": costs.missing, "disk_free": costs.disk_free,
-                   "idle": [{"case": title, "reason": reason} for title, reason in costs.idle]})
+        idle = [{"case": title, "reason": reason} for title, reason in costs.idle]
+        echo_json({**vars(costs), "hours": costs.hours, "idle": idle})
         return
     stored = costs.cases - costs.to_run
     say(f"{costs.plan} on {costs.on}: {count(costs.cases, 'case')}, {stored} measured already, {costs.to_run} to run.")

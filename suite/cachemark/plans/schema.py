@@ -222,11 +222,6 @@ class Plan(PlanTable):
             cells[-1]._added = {**block._added, **added}
         return self.model_copy(update={"cells": cells})
 
-    def judged_by(self, metrics: Sequence[str]) -> Plan:
-        """Return the plan with more plug-in metrics."""
-        more = [name for name in metrics if name not in {table.name for table in self.metric_tables}]
-        return self.model_copy(update={"metrics": [*self.metrics, *more]}) if more else self
-
     @property
     def metric_tables(self) -> list[MetricTable]:
         """The requested metrics, each with its options."""
@@ -349,5 +344,7 @@ def prepare(plan: Plan | str | Path, plugins: Sequence[str | Path] = (), methods
     brought = loading.require("models", (cells.model for cells in loaded.cells))
     brought += loading.require("methods", [*methods, *(name for name in named if isinstance(name, str))])
     brought += loading.require("metrics", [table.name for table in loaded.metric_tables if not is_built_in(table.name)])
-    joined = loaded.joined([*brought_methods, *methods], brought_methods).judged_by(metrics_of(plugins, of_sets=loaded.quality is not None))
+    requested = {table.name for table in loaded.metric_tables}
+    more = [name for name in metrics_of(plugins, of_sets=loaded.quality is not None) if name not in requested]
+    joined = loaded.joined([*brought_methods, *methods], brought_methods).model_copy(update={"metrics": [*loaded.metrics, *more]})
     return joined, tuple(str(Path(file).resolve()) for file in (*plugins, *joined.files(), *dict.fromkeys(brought)))

@@ -27,7 +27,7 @@ class Calibration:
 
 
 def calibrate(
-    method: str, model: str, *, samples: int = 10, weights: str = "", decoder_weights: str = "", device: str = "cpu", seed: int = 0,
+    method: str, model: str, *, samples: int = 10, weights: str = "", decoder_weights: str = "", device: str = "cpu",
     to: str | Path | None = None,
 ) -> Calibration:
     """Compute the calibration of a method for a model and write it to a file.
@@ -36,7 +36,7 @@ def calibrate(
     this folder look for it. Raises Unsupported for a method without calibration.
     """
     cls: type[Method] = METHODS.get(method)
-    request = Request(device, weights=weights, decoder_weights=decoder_weights, seed=seed)
+    request = Request(device, weights=weights, decoder_weights=decoder_weights)
     facts = calibrated(cls, model, request, subset=SEEDS, samples=samples)
     path = calibrations.save(method, facts, None if to is None else Path(to))
     return Calibration(method, facts, calibrations.fingerprint(facts), path)
