@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cachemark.cache.engines import EAGER, Graph
-from cachemark.kit.cpu_graphs import CpuGraphs
+from cachemark.kit.capture import CpuGraphs
 from cachemark.models.protocol import ModelEntry
 from cachemark.models.registry import MODELS
 from cachemark.plans import schema as plans

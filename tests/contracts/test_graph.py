@@ -23,7 +23,7 @@ from cachemark.contract.method import Method
 from cachemark.core.spec import Sampling
 from cachemark.kit import masked as kit
 from cachemark.kit import next_token
-from cachemark.kit.cpu_graphs import CpuGraphs, capture_on_cpu
+from cachemark.kit.capture import CpuGraphs, capture_on_cpu
 from cachemark.kit.next_scale import SIDES, ScaleCell
 from cachemark.methods.streaming import Streaming
 from cachemark.models.llamagen import LlamaGen

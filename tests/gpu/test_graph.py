@@ -30,7 +30,7 @@ from cachemark.core.errors import Unsupported
 from cachemark.decoders.jacobi import Jacobi
 from cachemark.kit import masked as kit
 from cachemark.kit import next_token
-from cachemark.kit.cpu_graphs import CpuGraphs
+from cachemark.kit.capture import CpuGraphs
 from cachemark.methods.full import Full
 from cachemark.plans.expand import expand
 from cachemark.plans.schema import Plan

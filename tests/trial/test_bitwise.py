@@ -13,7 +13,7 @@ from cachemark.cache.engines import Graph
 from cachemark.contract.method import Method
 from cachemark.core.seeds import Subset
 from cachemark.core.spec import Sampling
-from cachemark.kit.cpu_graphs import CpuGraphs
+from cachemark.kit.capture import CpuGraphs
 from cachemark.methods.full import Full
 from cachemark.methods.window import Window
 from cachemark.metrics.tokens import TokenAgreement

@@ -15,7 +15,7 @@ from cachemark.cache.engines import EAGER, Graph
 from cachemark.core.errors import Unsupported
 from cachemark.core.result import Outcome
 from cachemark.core.units import METRICS
-from cachemark.kit.cpu_graphs import CpuGraphs
+from cachemark.kit.capture import CpuGraphs
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand
 from cachemark.trial.child import bench as benches

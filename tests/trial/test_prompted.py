@@ -18,7 +18,7 @@ from cachemark.contract.method import Method
 from cachemark.core import seeds
 from cachemark.core.seeds import Subset
 from cachemark.core.spec import Sampling
-from cachemark.kit.cpu_graphs import CpuGraphs
+from cachemark.kit.capture import CpuGraphs
 from cachemark.metrics.base import ImageBatch, MetricContext
 from cachemark.metrics.caption_scores import CaptionScore, PromptScore
 from cachemark.metrics.registry import image_metrics

@@ -22,6 +22,14 @@ class Site(NamedTuple):
     layer: int
 
 
+class HeadSite(NamedTuple):
+    """K/V heads of a site that share a layer cache."""
+
+    stack: str
+    layer: int
+    heads: tuple[int, ...]
+
+
 class RowRun(NamedTuple):
     """Consecutive rows ``start:stop`` with equally long conditions, served by one attention call."""
 

@@ -8,28 +8,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from ..cache.arena import Memory
 from ..cache.attention import by_length
-from ..cache.layout import Layout, Site, Step
+from ..cache.layout import HeadSite, Layout, Site, Step
 from ..cache.ragged import Kept, RaggedSlot, RaggedWorkspace, workspace_entries
-from ..cache.slot import Slot
 from ..core.errors import BadParameter
 from ..core.spec import canonical
 from .method import Method, graph_key
 from .planning import MethodOverhead
-
-
-class HeadSite(NamedTuple):
-    """K/V heads of a site that share a layer cache."""
-
-    stack: str
-    layer: int
-    heads: tuple[int, ...]
 
 
 @dataclass
@@ -124,12 +115,8 @@ class HeadGroups(Method):
         for group, part in zip(largest_first, parts, strict=True):
             group.method.begin(group.layout, list(group.heads), part)
         self.banks = [bank for group in self.groups for bank in group.method.banks]
-        self.slots, self.workspace = {}, None
-
-    @property
-    def slots_by_heads(self) -> dict[HeadSite, Slot]:
-        """The layer cache of each group's heads at each of its sites."""
-        return {HeadSite(*site, heads): group.method.slots[site] for group in self.groups for site, heads in group.heads.items()}
+        self.slots = {HeadSite(*site, heads): group.method.slots[site] for group in self.groups for site, heads in group.heads.items()}
+        self.workspace = largest_first[0].method.workspace  # which the others share
 
     def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Let each group attend with its own method and heads."""

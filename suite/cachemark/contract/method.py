@@ -18,7 +18,7 @@ from ..cache.arena import Memory
 from ..cache.attention import KERNEL, MASS_KERNEL, attention
 from ..cache.bank import SlotBank
 from ..cache.grouped_keys import banks
-from ..cache.layout import Layout, Site, Step, Tokens
+from ..cache.layout import HeadSite, Layout, Site, Step, Tokens
 from ..cache.masked_layout import MaskedStep
 from ..cache.slot import Slot, Workspace
 from .planning import Planning
@@ -97,7 +97,8 @@ class Method(Planning):
         if self.spare:
             capacity = {site: entries + min(self.spare, max(0, layout.stored - entries)) for site, entries in capacity.items()}
         self.banks: list[SlotBank] = banks(layout, capacity, memory)
-        self.slots: dict[Site, Slot] = {site: slot for bank in self.banks for site, slot in zip(bank.sites, bank.slots, strict=True)}
+        self.slots: dict[Site | HeadSite, Slot] = {
+            site: slot for bank in self.banks for site, slot in zip(bank.sites, bank.slots, strict=True)}
         entries = max([bank.reach for bank in self.banks if bank.reach > bank.capacity or not memory.codec.exact], default=0)
         self.workspace: Workspace | None = Workspace(layout, entries, memory) if entries else None
         for bank in self.banks:

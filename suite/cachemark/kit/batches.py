@@ -24,7 +24,7 @@ from ..contract.method import Method
 from ..methods.base.evicting import lowest
 from ..models.sampling import draw
 from .common import Findings, KitRun
-from .driver import Onlooker, slots_of
+from .driver import Onlooker
 from .next_token import SAMPLING, Cell
 
 SEEDS, BATCHES = 16, (7, 4, 4, 1)  # a batch of 1 takes another path through the matrix product
@@ -54,7 +54,7 @@ class Choices(Onlooker):
     _codes: list[Tensor] = field(default_factory=list)
 
     def after(self, method: Method, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
-        for place, slot in slots_of(method).items():
+        for place, slot in method.slots.items():
             if (place.stack, place.layer) == (site.stack, site.layer) and not slot.bank.codec.exact:
                 own = slice(slot.live[0] - k.size(2), slot.live[0])
                 self._codes.extend(part[:, :, own].float().flatten(1).clone() for part in (*slot.k, *slot.v))

@@ -13,9 +13,8 @@ from ..cache.layout import Site, Step
 from ..contract.heads import HeadGroups, PerHead
 from ..contract.method import Method
 from ..core.errors import CachemarkError, Unsupported
-from .capture import Capture, NotCapturable, capturing
+from .capture import Capture, NotCapturable, capture_on_cpu, capturing
 from .common import DECIDES, Findings, KitCell, KitRun, MethodCell, Poison, settings_restored
-from .cpu_graphs import capture_on_cpu
 from .driver import Place, entries_of
 from .next_token import SAMPLING, SEEDS, Cell
 from .oracle import first_difference

@@ -20,7 +20,7 @@ from ..contract.method import Method
 from ..core.errors import Unsupported
 from ..methods.base import calibrations
 from ..methods.base.calibrations import Calibrated
-from .driver import Moment, Onlooker, Outputs, Record, slots_of, watched, workspaces_of
+from .driver import Moment, Onlooker, Outputs, Record, watched
 from .findings import Example, KitFinding
 from .oracle import Shadow
 
@@ -217,7 +217,7 @@ class Poison(Onlooker):
 
     def before(self, method: Method, site: Site, step: Step) -> None:
         self.before_end(method, step)
-        for workspace in [method.shown] if isinstance(method, PerHead) else workspaces_of(method):
+        if (workspace := method.shown if isinstance(method, PerHead) else method.workspace) is not None:
             poison(workspace.k)
             poison(workspace.v)
         if isinstance(method, PerHead):
@@ -227,7 +227,7 @@ class Poison(Onlooker):
         if isinstance(method, PerHead):
             for ragged in method.ragged.values():
                 self._spoil([part[:, ragged.live :] for part in (*ragged.k, *ragged.v, ragged.visual)])
-        for slot in slots_of(method).values():
+        for slot in method.slots.values():
             for run, live in zip(slot.bank.runs, slot.live, strict=True):
                 self._spoil([part[run.rows, :, live:] for part in (*slot.k, *slot.v, slot.visual)])
 

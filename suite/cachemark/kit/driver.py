@@ -11,10 +11,9 @@ from torch import Tensor
 
 from ..cache.arena import Memory
 from ..cache.codec import NATIVE, Codec
-from ..cache.layout import Layout, Site, Step, raster_steps, scale_steps
+from ..cache.layout import HeadSite, Layout, Site, Step, raster_steps, scale_steps
 from ..cache.ragged import RaggedSlot, extents
-from ..cache.slot import Slot, Workspace
-from ..contract.heads import HeadGroups, HeadSite, PerHead
+from ..contract.heads import PerHead
 from ..contract.method import Method
 
 Place = Site | HeadSite
@@ -65,17 +64,6 @@ def watched(method: Method, *watches: Onlooker) -> Method:
     return subclass(**method.parameters())
 
 
-def slots_of(method: Method) -> Mapping[Place, Slot]:
-    """Return every slot by its site, or by site and heads where heads have slots of their own."""
-    return method.slots_by_heads if isinstance(method, HeadGroups) else method.slots  # type: ignore[return-value]
-
-
-def workspaces_of(method: Method) -> list[Workspace]:
-    """Return every workspace of a method."""
-    methods = [group.method for group in method.groups] if isinstance(method, HeadGroups) else [method]
-    return [part.workspace for part in methods if part.workspace is not None]
-
-
 def tokens_by_head(slot: RaggedSlot) -> list[Tensor]:
     """Return the visual tokens of each head, (rows, length) each."""
     return [tokens for extent in extents(slot.lengths) for tokens in extent.of(slot.visual).long().unbind(1)]
@@ -85,7 +73,7 @@ def entries_of(method: Method) -> dict[Place, list[Tensor]]:
     """Return the live visual tokens of each head, (rows, live), by site or heads; −1 is the condition."""
     if isinstance(method, PerHead):
         return {site: tokens_by_head(slot) for site, slot in method.ragged.items()}
-    return {place: list(slot.visual[..., : max(slot.live)].unbind(1)) for place, slot in slots_of(method).items()}
+    return {place: list(slot.visual[..., : max(slot.live)].unbind(1)) for place, slot in method.slots.items()}
 
 
 @dataclass

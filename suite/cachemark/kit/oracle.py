@@ -19,7 +19,7 @@ from ..cache.ragged import Extent
 from ..contract.heads import PerHead
 from ..contract.method import Method
 from ..methods.base.head_aware import HeadAware
-from .driver import Onlooker, slots_of, tokens_by_head
+from .driver import Onlooker, tokens_by_head
 
 TOLERANCE = 1e-5  # outputs of attention
 Part = tuple[slice, int, Tensor, Tensor, Tensor]  # rows, tokens of a step, keys, values, and the mask of visible keys
@@ -65,7 +65,7 @@ class Shadow(Onlooker):
             self._stored = stored_before(method, site, step)
         elif self._full is None:
             self._full = Method()
-            sites = dict.fromkeys(Site(place.stack, place.layer) for place in slots_of(method))
+            sites = dict.fromkeys(Site(place.stack, place.layer) for place in method.slots)
             self._full.begin(method.layout, list(sites), Memory("cpu", method.banks[0].codec))
         if isinstance(method, HeadAware):
             self._chosen.clear()
@@ -136,7 +136,7 @@ def stored_before(method: Method, site: Site, step: Step) -> list[Tensor]:
     if isinstance(method, PerHead):
         return [torch.cat([entry_mask(tokens[:, None], 0, step.first) for tokens in tokens_by_head(method.ragged[site])], 1)]
     heads, runs = dict[int, int](), list[list[Tensor]]()
-    for place, slot in slots_of(method).items():
+    for place, slot in method.slots.items():
         if (place.stack, place.layer) == (site.stack, site.layer):
             heads |= {head: len(heads) + at for at, head in enumerate(getattr(place, "heads", range(method.layout.kv_heads)))}
             runs.append([entry_mask(slot.visual[run.rows, :, :n], run.condition, step.first)

@@ -13,7 +13,7 @@ from ..cache.codec import CODECS
 from ..cache.layout import Layout, Site, Step
 from ..contract.method import Method
 from .common import Findings
-from .driver import Onlooker, Outputs, Place, RasterFeed, drive, layout_of, slots_of, watched
+from .driver import Onlooker, Outputs, Place, RasterFeed, drive, layout_of, watched
 from .findings import KitFinding
 from .next_token import ATTENTION, GRID, Cell
 from .oracle import first_difference
@@ -42,7 +42,7 @@ class RowContents(Onlooker):
         self.steps: list[dict[Place, list[Tensor]]] = []
 
     def after_end(self, method: Method, step: Step) -> None:
-        slots = slots_of(method)
+        slots = method.slots
         live = {place: [n for run, n in zip(slot.bank.runs, slot.live, strict=True) for _ in range(run.start, run.stop)]
                 for place, slot in slots.items()}  # fmt: skip
         self.steps.append({place: [slot.visual[row, :, :n].sort(-1).values for row, n in enumerate(live[place])]

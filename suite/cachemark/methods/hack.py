@@ -56,11 +56,6 @@ class HACK(HeadAware):
                             f"sinks, the first {FIRST} scales.", remedy="Use a larger budget.")
         return {"mean": fitting[-1]}
 
-    def own_budget(self, layout: Layout) -> Fraction:
-        """Return the allocated fraction of the full cache, at this mean or the paper's 70 %."""
-        self.resolve(layout)
-        return Fraction(self._allocated(self.classes, layout, self.mean), layout.cacheable * self.classes.pairs)
-
     def resolve(self, layout: Layout) -> None:
         self.check_parameters(layout)
         self.mean = self.mean or int(PUBLISHED * layout.visual)

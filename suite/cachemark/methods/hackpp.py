@@ -70,11 +70,6 @@ class HACKPlusPlus(HeadAware):
                             remedy="Use a larger budget.")
         return {"mean": mean}
 
-    def own_budget(self, layout: Layout) -> Fraction:
-        """Return the allocated fraction of the full cache, at this mean or the paper's η_c of 10 %."""
-        self.resolve(layout)
-        return Fraction(sum(self.plan.rooms), layout.cacheable * layout.layers * layout.kv_heads)
-
     def resolve(self, layout: Layout) -> None:
         self.check_parameters(layout)
         self.mean = self.mean or max(1, int(PUBLISHED * layout.visual))

@@ -13,11 +13,10 @@ from torch import Tensor
 
 from ..cache.layout import Layout, Site, Step
 from ..cache.ragged import Kept, RaggedSlot, RaggedWorkspace
-from ..contract.heads import PerHead
 from ..contract.planning import largest
 from ..core.errors import BadBudget, BadParameter
 from .base import calibrations
-from .base.calibrations import Calibrated
+from .base.head_aware import CalibratedHeads
 from .registry import method
 
 PUBLISHED = Fraction(1, 10)  # the default of the authors' code
@@ -25,7 +24,7 @@ PUBLISHED = Fraction(1, 10)  # the default of the authors' code
 
 @method("heatkv")
 @dataclass
-class HeatKV(Calibrated, PerHead):
+class HeatKV(CalibratedHeads):
     """Keeps all tokens of a scale in a head or none, by a static plan within ``limit`` entries.
 
     Cederlund et al., "HeatKV" (arXiv 2605.14877) and the code arm-research/heatkv, commit 96dc288, from which the schedule is taken. For
@@ -72,11 +71,6 @@ class HeatKV(Calibrated, PerHead):
         return {"limit": largest(shape.least, shape.pairs * layout.cacheable,
                                  lambda limit: sum(_planned(calibration, shape, limit, self.early).rooms) <= most)}
 
-    def own_budget(self, layout: Layout) -> Fraction:
-        """Return the allocated fraction of the full cache, at this limit or the authors' 10 %."""
-        self.resolve(layout)
-        return Fraction(sum(self.plan.rooms), self.plan.shape.pairs * layout.cacheable)
-
     def resolve(self, layout: Layout) -> None:
         self.check_choice("counts", "allocated", "live")
         shape = self._shape(layout)
@@ -99,10 +93,6 @@ class HeatKV(Calibrated, PerHead):
         return self.calibration
 
     # -- on paper -----------------------------------------------------------------------------------------------------
-    def attended(self, layout: Layout, site: Site, step: Step) -> int:
-        """Return the mean over the heads, rounded up."""
-        return -(-self.attended_by_heads(layout, site, step) // layout.kv_heads)
-
     def attended_by_heads(self, layout: Layout, site: Site, step: Step) -> int:
         return self.plan.live[step.index][site.layer] + layout.kv_heads * step.count
 

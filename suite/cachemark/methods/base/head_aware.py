@@ -62,7 +62,22 @@ class Cut(NamedTuple):
 
 
 @dataclass
-class HeadAware(Calibrated, PerHead):
+class CalibratedHeads(Calibrated, PerHead):
+    """A method that plans the entries of every head from facts measured of the weights."""
+
+    def own_budget(self, layout: Layout) -> Fraction:
+        """Return the allocated fraction of the full cache, at these parameters or the published ones."""
+        self.resolve(layout)
+        allocated = sum(self.entries(layout, Site("decoder", layer)) for layer in range(layout.layers))
+        return Fraction(allocated, layout.layers * layout.kv_heads * layout.cacheable)
+
+    def attended(self, layout: Layout, site: Site, step: Step) -> int:
+        """Return the mean over the heads, rounded up."""
+        return -(-self.attended_by_heads(layout, site, step) // layout.kv_heads)
+
+
+@dataclass
+class HeadAware(CalibratedHeads):
     """A method with two classes of heads, *contextual* and *structural*, each with its own budget.
 
     The share ``contextual`` of all heads with the lowest variance is contextual. One set of scores selects what a scale attends to and what
@@ -105,10 +120,6 @@ class HeadAware(Calibrated, PerHead):
         raise NotImplementedError
 
     # -- on paper -----------------------------------------------------------------------------------------------------
-    def attended(self, layout: Layout, site: Site, step: Step) -> int:
-        """Return the mean over the heads, rounded up."""
-        return -(-self.attended_by_heads(layout, site, step) // layout.kv_heads)
-
     def attended_by_heads(self, layout: Layout, site: Site, step: Step) -> int:
         return sum(min(cut.attention, length) for cut, length in self._lengths(site, step))
 
