@@ -1,4 +1,4 @@
-"""What a CUDA graph cannot hold, and an emulator of CUDA graphs on a CPU.
+"""Operations that a CUDA graph cannot hold, and an emulator of CUDA graphs on a CPU.
 
 Refused are reads on the host (``item``, ``tolist``, ``bool(tensor)``, ``numpy``, a copy to the host) and operations whose result has a
 shape that depends on values (``nonzero``, ``masked_select``, indexing by a boolean tensor, ``unique``). The emulator tests everything above
