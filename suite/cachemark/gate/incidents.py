@@ -73,12 +73,12 @@ class Incident:
     reason: Line = ""
     onset: Line = ""
     since: Day = ""
-    state: Literal["new", "acknowledged", "accepted"] = NEW
+    state: Annotated[str, Field(pattern="^(new|acknowledged|accepted)$")] = NEW
     who: Line = ""
     until: Day = ""
     link: Line = ""
     worst: Cost | None = None
-    found_by: Literal["baseline", "pairs"] = BASELINE
+    found_by: Annotated[str, Field(pattern="^(baseline|pairs)$")] = BASELINE
     metrics: tuple[Line, ...] = ()
 
     def __post_init__(self) -> None:
