@@ -51,13 +51,11 @@ def share(file: Path) -> tuple[float, tuple[str, ...]]:
 @pytest.mark.parametrize(("line", "value", "edited"), [
     ("import helper", "helper.SHARE", "helper.py"),
     ("from helper import SHARE", "SHARE", "helper.py"),
-    ("import helper as h", "h.SHARE", "helper.py"),
     ("def late():\n    import helper\n    return helper.SHARE", "late()", "helper.py"),
     ("import lib", "lib.SHARE", "lib/__init__.py"),
     ("import lib", "lib.SHARE", "lib/deep.py"),
     ("import lib.other", "lib.other.SHARE", "lib/other.py"),
     ("from lib import other", "other.SHARE", "lib/other.py"),
-    ("import lib.other as other", "other.SHARE", "lib/other.py"),
     ("from lib.other import *", "SHARE", "lib/other.py"),
     ("import sys, os; sys.path.insert(0, os.path.dirname(__file__)); import helper", "helper.SHARE", "helper.py"),
 ])  # fmt: skip
