@@ -13,7 +13,6 @@ import resource
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Mapping
@@ -55,7 +54,8 @@ class CopiedCommandLine:
                "HOME": str(ground / "home"), "TMPDIR": str(ground / "tmp"), "CACHEMARK_LEASES": str(ground / "leases"),
                "PYTHONDONTWRITEBYTECODE": "1", **fork_server.ONE_THREAD, **({} if process else {DONE: os.devnull})}
         files = {name: str(ground.with_name(f"{ground.name}.{name}")) for name in ("stdout", "stderr", "outside")}
-        order = {"do": ["-c", fork_server.COMMAND_LINE, *arguments], "environment": own, "ground": str(ground), "process": process, **files}
+        order = {"do": ["-c", fork_server.COMMAND_LINE, *arguments], "environment": own, "folder": str(ground / "here"), "process": process,
+                 **files}
         self._host.stdin.write(json.dumps(order) + "\n")
         self._host.stdin.flush()
         ended = json.loads(self._host.stdout.readline())
@@ -102,17 +102,13 @@ def _run(order: Mapping[str, Any]) -> None:
         file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC if own else os.O_RDONLY)
         os.dup2(file, own)
         os.close(file)
-    os.chdir(Path(order["ground"], "here"))
     if order["process"]:
+        os.chdir(order["folder"])
         os.execve(sys.executable, [sys.executable, *order["do"]], order["environment"])
     sys.stdin, sys.stdout, sys.stderr = (os.fdopen(own, "w" if own else "r", encoding="utf-8", closefd=False) for own in range(3))
     sys.dont_write_bytecode = True
-    os.environ.clear()
-    os.environ.update(order["environment"])
-    tempfile.tempdir = None  # an import may have looked it up in the old environment
-    sys.addaudithook(_watch(Path(order["ground"]), outside))
-    how, what, *rest = order["do"]
-    sys.argv, code = [how, *rest], 1
+    what, code = fork_server.become(order), 1
+    sys.addaudithook(_watch(Path(order["folder"]).parent, outside))
     try:
         exec(what, {"__name__": "__main__"})
     except SystemExit as error:
