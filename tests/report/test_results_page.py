@@ -1,4 +1,4 @@
-"""Tables of docs/results.md from stores: figures are the report's, what is missing shows, and a store's texts stay text."""
+"""Tables of docs/results.md from stores: figures are the report's, and what is missing shows."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -25,7 +26,6 @@ from cachemark.store.db import Store
 ROOT = Path(__file__).parents[2]
 MOST = 20_000  # bytes of a file of values
 PLANS = ("rivals", "gtr", "codecs", "prompts")
-HOSTILE = "<script>alert(1)</script> | a `b` @all ![x](https://example.org/x) \u202e\n\n# heading"
 HERE = Environment("Example CPU", "cpu-example", "5f1c0a7be2d94410", {"threads": 2, "torch": "2.15.0"})
 CODE = {"commit": "3f9a61c0d2b7e845c1a0", "dirty": False, "hash": "b1946ac92492d234", "version": "0.1.0"}
 
@@ -84,6 +84,7 @@ def stored(path: Path, plan: str, outcomes: list[Outcome], here: Environment = H
     return path
 
 
+@cache
 def cases(plan: str) -> list[Case]:
     return [planned.case for planned in expand(load(plan))]
 
