@@ -13,7 +13,7 @@ import math
 import re
 import sys
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from .units import FAMILIES, METRICS, OUTSIDE, Metric, set_title
 
@@ -81,14 +81,11 @@ def know(evaluation: object) -> None:
 
 def _range(within: object) -> tuple[float, float] | None:
     """Return the range of a definition, in which None means no end; None if it is invalid."""
-    if not isinstance(within, list | tuple) or len(within) != 2 or not all(end is None or _is_end(end) for end in within):
+    if not isinstance(within, list | tuple) or len(within) != 2:
+        return None
+    if not all(end is None or (type(end) in (int, float) and abs(end) <= sys.float_info.max) for end in within):
         return None
     low, high = (infinite if end is None else float(end) for end, infinite in zip(within, (-math.inf, math.inf), strict=True))
     if None not in within and not math.isfinite(2 * (high - low)):
         return None  # differences reach as far to both sides, and no interval could be computed
     return (low, high) if low < high else None
-
-
-def _is_end(value: object) -> bool:
-    """Return whether a value is a number that a float can hold."""
-    return type(value) in (int, float) and abs(cast("float", value)) <= sys.float_info.max

@@ -182,13 +182,8 @@ class RasterModel(nn.Module):
 
 def _ends(hidden: Tensor, starts: Tensor, method: Method, step: Step) -> Tensor:
     """Return the hidden state of each row's last token, (rows, dim)."""
-    own = _ragged(method.layout, step)
-    return hidden[torch.arange(len(starts), device=starts.device), starts - 1] if own else hidden[:, -1]
-
-
-def _ragged(layout: Layout, step: Step) -> bool:
-    """Return True for the pass over conditions of different lengths, where shorter rows are padded."""
-    return step.count == 0 and len(layout.runs) > 1
+    padded = step.count == 0 and len(method.layout.runs) > 1  # the pass over conditions of different lengths
+    return hidden[torch.arange(len(starts), device=starts.device), starts - 1] if padded else hidden[:, -1]
 
 
 def _tell(watching: Watching, first: int, logits: Tensor) -> None:
