@@ -26,6 +26,7 @@ from cachemark.models.vision.bsq import packed_bits
 
 from ..checks import LOGITS, Check, Kind, Vector, apart, below, compare, differing, filled, worst
 from .infinity import config_of
+from .var import HiddenStates
 
 SCAS = 1e-6
 MASK = 2**32 - 1
@@ -33,19 +34,15 @@ EVERY = 8  # token of a long generation whose logits are stored
 
 
 @dataclass
-class Noting(HeatKV):
-    """HeatKV that records final hidden states and live entries (layers, heads) before each scale."""
+class Noting(HiddenStates, HeatKV):
+    """HeatKV that records live entries (layers, heads) before each scale."""
 
-    hidden: list[Tensor] = field(default_factory=list)
     live: list[Tensor] = field(default_factory=list)
 
     def block(self, site: Site, step: Step, tokens: Tokens, block: Block) -> Tokens:
         if not site.layer:
             self.live.append(torch.tensor(self.lengths))
-        tokens = super().block(site, step, tokens, block)
-        if site.layer == self.layout.layers - 1:
-            self.hidden.append(tokens.x)
-        return tokens
+        return super().block(site, step, tokens, block)
 
 
 class Rival:
@@ -163,22 +160,15 @@ def long_logits(subject: Heat, vector: Vector, which: str) -> float:
 
 # -- ScaleKV ----------------------------------------------------------------------------------------------------------
 @dataclass
-class NotingScores(ScaleKV):
-    """ScaleKV under the file's budgets that records hidden states and retained entries."""
+class NotingScores(HiddenStates, ScaleKV):
+    """ScaleKV under the file's budgets that records retained entries."""
 
-    hidden: list[Tensor] = field(default_factory=list)
     retained: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     budgets: LayerBudgets | None = None
 
     def resolve(self, layout: Layout) -> None:
         assert self.budgets is not None
         self.plan = self.budgets
-
-    def block(self, site: Site, step: Step, tokens: Tokens, block: Block) -> Tokens:
-        tokens = super().block(site, step, tokens, block)
-        if site.layer == self.layout.layers - 1:
-            self.hidden.append(tokens.x)
-        return tokens
 
     def end_step(self, step: Step) -> None:
         super().end_step(step)

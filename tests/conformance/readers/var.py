@@ -28,10 +28,9 @@ from ..checks import LOGITS, Check, Kind, Vector, apart, below, compare, differi
 
 # -- the transformer --------------------------------------------------------------------------------------------------
 @dataclass
-class Watched(Full):
-    """The full cache including the last scale; records the final hidden states of each scale."""
+class HiddenStates(Method):
+    """Records the final hidden states of each scale."""
 
-    store_last: bool = True
     hidden: list[Tensor] = field(default_factory=list)
 
     def block(self, site: Site, step: Step, tokens: Tokens, block: Block) -> Tokens:
@@ -39,6 +38,13 @@ class Watched(Full):
         if site.layer == self.layout.layers - 1:
             self.hidden.append(tokens.x)
         return tokens
+
+
+@dataclass
+class Watched(HiddenStates, Full):
+    """The full cache including the last scale."""
+
+    store_last: bool = True
 
 
 @dataclass
