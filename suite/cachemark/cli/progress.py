@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 from ..core.result import Outcome
 from ..core.spec import Case
 from ..core.wording import count
+from ..plans.expand import Planned
+from ..workflows.price import TimeLeft
+from ..workflows.results import case_values
+from ..workflows.run import RunWatcher
 from .options import say
-
-if TYPE_CHECKING:
-    from ..plans.expand import Planned
-    from ..workflows.price import TimeLeft
 
 QUIET = 60.0  # seconds without a line, after which the next one reports how far a case is
 
@@ -24,7 +23,7 @@ def about(seconds: float) -> str:
     return f"about {seconds / 60:.0f} min" if seconds < 90 * 60 else f"about {seconds / 3600:.1f} h"
 
 
-class Follower:
+class Follower(RunWatcher):
     """Progress of a run; its methods may be called from several threads."""
 
     def __init__(self) -> None:
@@ -52,8 +51,6 @@ class Follower:
 
     def ended(self, outcome: Outcome) -> None:
         """Print the values of a finished case, or why it failed."""
-        from ..workflows.results import case_values
-
         self._done += 1
         if outcome.ok and outcome.case.role == "baseline":
             self._full[outcome.case.cell] = outcome

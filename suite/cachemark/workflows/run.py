@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from ..core.errors import Unsupported
 from ..core.limits import Rates
@@ -33,31 +32,23 @@ from .results import Measured, Run
 from .session import DEFAULT_STORE, Machine, checked
 
 
-class RunWatcher(Protocol):
-    """Callbacks for run progress, for example to drive a progress bar."""
+class RunWatcher:
+    """Callbacks for run progress, for example to drive a progress bar; these do nothing."""
 
     def planned(self, cases: list[Planned], time_left: TimeLeft) -> None:
         """Called once before the first case, with all cases and a live estimate of the remaining time."""
-        return
 
     def started(self, case: Case) -> None:
         """Called when a case starts."""
-        return
 
     def advanced(self, case: Case) -> None:
         """Called after each batch that a case generates."""
-        return
 
     def ended(self, outcome: Outcome) -> None:
         """Called after a result has been stored."""
-        return
 
 
-class Unwatched(RunWatcher):
-    """Callbacks that do nothing."""
-
-
-UNWATCHED = Unwatched()
+UNWATCHED = RunWatcher()
 
 
 def run(
