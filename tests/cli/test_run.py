@@ -25,7 +25,7 @@ from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.models.protocol import Request
 from cachemark.plans.expand import Planned
-from cachemark.store import database, faults
+from cachemark.store import database
 from cachemark.trial.executors import local
 from cachemark.trial.measurement import Measurement, outcome_of
 from cachemark.trial.supervisor import Finished
@@ -143,8 +143,7 @@ def test_a_full_disk(left: int, made: Stage, small_disk: Path) -> None:
 
 def test_a_locked_store(made: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     made.run()
-    for module in (database, faults):
-        monkeypatch.setattr(module, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
     with closing(sqlite3.connect(made.store, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         result = made.run()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from ..core.result import Outcome
 from ..core.spec import Case
 from ..core.wording import count
-from ..plans.expand import Planned
 from ..workflows.price import TimeLeft
 from ..workflows.results import case_values
 from ..workflows.run import RunWatcher
 from .options import say
+
+if TYPE_CHECKING:
+    from ..plans.expand import Planned
 
 QUIET = 60.0  # seconds without a line, after which the next one reports how far a case is
 
