@@ -38,33 +38,23 @@ class HostState(Protocol):
     def lengths(self, lengths: tuple[tuple[int, ...], ...]) -> None: ...
 
 
-class Engine(Protocol):
-    """Runs the passes of the generations of one case."""
+class Engine:
+    """Runs the passes of the generations of one case, each as it is written."""
 
     def hold(self, name: str, tensor: Tensor) -> Tensor:
-        """Copy a tensor to lasting storage, for values read by every pass but not passed as inputs."""
-
-    def run(self, key: Hashable, work: Work, inputs: tuple[Any, ...], state: HostState) -> tuple[Tensor, ...]:
-        """Run a pass with its ``inputs``. The outputs are valid until the next pass."""
-
-    def another(self) -> Engine:
-        """Return an engine of this kind for another case."""
-
-
-class Eager:
-    """Runs every pass as written."""
-
-    def hold(self, name: str, tensor: Tensor) -> Tensor:
+        """Return a tensor in lasting storage, for values read by every pass but not passed as inputs."""
         return tensor
 
     def run(self, key: Hashable, work: Work, inputs: tuple[Any, ...], state: HostState) -> tuple[Tensor, ...]:
+        """Run a pass with its ``inputs``. The outputs are valid until the next pass."""
         return work(*inputs)
 
-    def another(self) -> Eager:
+    def another(self) -> Engine:
+        """Return an engine of this kind for another case."""
         return self
 
 
-EAGER = Eager()
+EAGER = Engine()
 
 
 class GraphBackend(Protocol):
@@ -94,7 +84,7 @@ class CapturedPass:
     replay: Replay
 
 
-class Graph:
+class Graph(Engine):
     """Engine that runs a pass eagerly when its key is new, then captures it; later passes replay it.
 
     Two passes have one key if the caller's key, the live lengths and the input shapes are equal. Inputs are copied to storage shared by all

@@ -184,17 +184,10 @@ def calibration(cls: type[Method], layout: Layout) -> dict[str, Any]:
     """Return the parameter of a calibration with random facts; empty for a method that needs none."""
     if not issubclass(cls, Calibrated):
         return {}
-    draw, scales = torch.Generator().manual_seed(7), len(layout.scales)
-    shape: dict[str, Any] = {"layers": layout.layers, "heads": layout.kv_heads}
-    if scales:
-        shape["scales"] = list(layout.scales)
-        tables = {"scas": (layout.layers, layout.kv_heads, scales - 1), "asi": (layout.layers, scales - 1),
-                  "variance": (layout.layers, layout.kv_heads), "mass": (layout.layers, layout.kv_heads, scales, scales)}
-    else:
-        shape |= {"lines": layout.lines, "line": layout.line}
-        tables = dict(cls().tables({}, layout))
+    tables = calibrations.all_tables(layout) if layout.scales else cls().tables({}, layout)
+    draw = torch.Generator().manual_seed(7)
     facts = {name: torch.rand(sizes, generator=draw).tolist() for name, sizes in tables.items()}
-    return {"calibration": calibrations.remember(cls.name, {"model": "of random facts", **shape, **facts})}
+    return {"calibration": calibrations.remember(cls.name, {"model": "of random facts", **calibrations.shape_of(layout), **facts})}
 
 
 def neutral_parameters(cls: type[Method]) -> Mapping[str, Any]:

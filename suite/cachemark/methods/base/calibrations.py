@@ -169,7 +169,7 @@ class Calibrated(Planning):
                                    f"{self.name} MODEL`, or set calibration = \"…\" to a bundled one.")
             self.calibration = remember(self.name, self._measured)
         self.calibration, facts = named(self.name, self.calibration)
-        cache_key = self.name, self.calibration, str(_shape(layout))
+        cache_key = self.name, self.calibration, str(shape_of(layout))
         if cache_key not in _SOUND:
             self._check(facts, layout)
             _SOUND.add(cache_key)
@@ -177,14 +177,11 @@ class Calibrated(Planning):
 
     def tables(self, facts: Mapping[str, Any], layout: Layout) -> Mapping[str, tuple[int, ...]]:
         """Return the tables that the method reads, with their shapes."""
-        heads, scales = (layout.layers, layout.kv_heads), len(layout.scales)
-        shapes = {"variance": heads, "mass": (*heads, scales, scales), "scas": (*heads, scales - 1), "asi": (layout.layers, scales - 1),
-                  "recency": (*heads, layout.lines)}
-        return {part: shapes[part] for part in self.parts}
+        return {part: all_tables(layout)[part] for part in self.parts}
 
     def _check(self, facts: Mapping[str, Any], layout: Layout) -> None:
         what, remedy = f"{self.name}: the calibration {facts.get('model')}", f"Measure this model: cachemark calibrate {self.name} MODEL."
-        shape = _shape(layout).items()
+        shape = shape_of(layout).items()
         wrong = [f"{name} {_brief(facts.get(name))}, not {_brief(value)}" for name, value in shape if facts.get(name) != value]
         if wrong:
             raise BadCalibration(f"{what} is of another model or resolution: {'; '.join(wrong)}.", remedy=remedy)
@@ -193,7 +190,14 @@ class Calibrated(Planning):
                 raise BadCalibration(f"{what} has no {name} of {' × '.join(map(str, sizes))} finite numbers.", remedy=remedy)
 
 
-def _shape(layout: Layout) -> dict[str, Any]:
+def all_tables(layout: Layout) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every table that a profile measures."""
+    heads, scales = (layout.layers, layout.kv_heads), len(layout.scales)
+    return {"scas": (*heads, scales - 1), "asi": (layout.layers, scales - 1), "variance": heads, "mass": (*heads, scales, scales),
+            "recency": (*heads, layout.lines)}
+
+
+def shape_of(layout: Layout) -> dict[str, Any]:
     """Return the sizes that a calibration must share with the model."""
     tokens = {"scales": list(layout.scales)} if layout.scales else {"lines": layout.lines, "line": layout.line}
     return {"layers": layout.layers, "heads": layout.kv_heads, **tokens}
