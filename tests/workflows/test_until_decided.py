@@ -157,7 +157,7 @@ batch = 4
     store = tmp_path / "s.sqlite"
     result = call("run", tmp_path / "plan.toml", "--store", store, "--until-decided", "--threads", 1, "--json")
     assert result.exit_code == 0, result.output
-    assert result.stderr.rstrip().splitlines()[-1] == "32 samples: 1 shown to be worse."
+    assert result.stderr.rstrip().splitlines()[-1] == "32 samples: 1 worse."
     assert json.loads(result.stdout)["answers"][0]["method"] == "full"
     with Store.open(store, read_only=True) as held:
         assert [run.sequential for run in held.runs()] == [True]
