@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from ..core.result import Outcome
 from ..core.spec import Case
 from ..core.wording import count
-from ..workflows.price import TimeLeft
 from ..workflows.results import case_values
-from ..workflows.run import RunWatcher
+from ..workflows.session import RunWatcher
 from .options import say
 
 if TYPE_CHECKING:
     from ..plans.expand import Planned
+    from ..workflows.price import TimeLeft
 
 QUIET = 60.0  # seconds without a line, after which the next one reports how far a case is
 

@@ -13,7 +13,7 @@ from ..core.errors import Unsupported
 from ..core.limits import Rates
 from ..core.result import SHARE, Environment, Outcome, Status
 from ..core.seeds import smallest_subset
-from ..core.spec import MAX_BATCH, QUALITY_PASS, Case
+from ..core.spec import MAX_BATCH, QUALITY_PASS
 from ..gate import anchors
 from ..methods.registry import METHODS
 from ..models.registry import MODELS
@@ -29,26 +29,7 @@ from ..trial.supervisor import Finished, always, unmeasured
 from . import max_batch as search
 from .price import TimeLeft, deadline, decide
 from .results import Measured, Run
-from .session import DEFAULT_STORE, Machine, checked
-
-
-class RunWatcher:
-    """Callbacks for run progress, for example to drive a progress bar; these do nothing."""
-
-    def planned(self, cases: list[Planned], time_left: TimeLeft) -> None:
-        """Called once before the first case, with all cases and a live estimate of the remaining time."""
-
-    def started(self, case: Case) -> None:
-        """Called when a case starts."""
-
-    def advanced(self, case: Case) -> None:
-        """Called after each batch that a case generates."""
-
-    def ended(self, outcome: Outcome) -> None:
-        """Called after a result has been stored."""
-
-
-UNWATCHED = RunWatcher()
+from .session import DEFAULT_STORE, UNWATCHED, Machine, RunWatcher, checked
 
 
 def run(

@@ -1,4 +1,4 @@
-"""The machine to measure on and the store to read; naming either needs no torch."""
+"""The machine to measure on, the store to read, and callbacks for progress; naming them needs no torch."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import Infrastructure, UnknownName, Unsupported
+from ..core.result import Outcome
+from ..core.spec import Case
 from ..store.database import file_of
 from ..store.db import Store
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from ..plans.expand import Planned
     from ..plans.schema import Plan
     from ..trial.executors.local import Executor
+    from .price import TimeLeft
 
 DEFAULT_STORE = "cachemark.sqlite"
 
@@ -48,6 +51,25 @@ def writing(path: str | Path, remedy: str = "Name another file.") -> Iterator[No
         yield
     except OSError as error:
         raise Infrastructure(f"{path} cannot be written: {error.strerror}.", remedy=remedy) from error
+
+
+class RunWatcher:
+    """Callbacks for run progress, for example to drive a progress bar; these do nothing."""
+
+    def planned(self, cases: list[Planned], time_left: TimeLeft) -> None:
+        """Called once before the first case, with all cases and a live estimate of the remaining time."""
+
+    def started(self, case: Case) -> None:
+        """Called when a case starts."""
+
+    def advanced(self, case: Case) -> None:
+        """Called after each batch that a case generates."""
+
+    def ended(self, outcome: Outcome) -> None:
+        """Called after a result has been stored."""
+
+
+UNWATCHED = RunWatcher()
 
 
 @dataclass(frozen=True)
