@@ -24,11 +24,6 @@ def test_an_operation_takes_what_takes_longer_and_operations_follow_each_other()
     assert bill(MOVES, COMPUTES, COMPUTES).roofline_time(RATES) == 8.0
 
 
-def test_activations_apart_are_moved_by_kernels_of_their_own() -> None:
-    assert COMPUTES.seconds(RATES, apart=True) == 3.5
-    assert bill(COMPUTES).roofline_time(RATES, apart=True) == 3.5
-
-
 def test_alike_operations_become_one_and_nothing_is_lost() -> None:
     total = bill(MOVES, COMPUTES._replace(times=3), MOVES)
     assert {op.part: op.times for op in total.ops} == {"attention": 2, "matmul": 3}
