@@ -26,9 +26,8 @@ from cachemark.store.rows import Verdict
 from cachemark.workflows import compare
 from cachemark.workflows.doctor import doctor
 from cachemark.workflows.prove import SELF_TEST
-from cachemark.workflows.run import RunWatcher
 from cachemark.workflows.run import run as measure
-from cachemark.workflows.session import Machine
+from cachemark.workflows.session import Machine, RunWatcher
 
 from . import kernels
 from .folder import STORE, Folder

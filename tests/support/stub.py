@@ -23,7 +23,8 @@ from cachemark.trial.measurement import Measurement, outcome_of
 from cachemark.trial.request import TrialRequest
 from cachemark.trial.supervisor import Finished, always, unheard
 from cachemark.workflows.results import Measured
-from cachemark.workflows.run import PlanRunner, RunWatcher
+from cachemark.workflows.run import PlanRunner
+from cachemark.workflows.session import RunWatcher
 
 CELLS = [
     {"model": "llamagen-b", "methods": ["window", "streaming", "random"], "budgets": ["1/2", "1/4"]},

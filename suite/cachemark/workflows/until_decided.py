@@ -13,8 +13,8 @@ from ..core.seeds import SIZES
 from ..plans.schema import Plan, prepare
 from .pairs import series_of
 from .results import Run
-from .run import UNWATCHED, RunWatcher, run
-from .session import DEFAULT_STORE, Machine
+from .run import run
+from .session import DEFAULT_STORE, UNWATCHED, Machine, RunWatcher
 
 DECIDED, TIME, SEEDS = "decided", "time", "seeds"
 GROWTH = 2  # times as many seeds at each interim: all interim analyses together cost at most twice the last one
