@@ -8,6 +8,7 @@ import math
 
 import pytest
 import torch
+from scipy import ndimage
 from torch import Tensor
 
 from cachemark.metrics.color_consistency import FOOTER_ROWS, SWATCH_GROUND, SWATCH_OBJECT
@@ -87,18 +88,8 @@ def without_ground(image: Tensor, place: int) -> Tensor:
 
 def pieces(mask: Tensor) -> list[int]:
     """Sizes of the connected parts of a mask (64, 64)."""
-    remaining, sizes = {(int(a), int(b)) for a, b in mask.nonzero()}, []
-    while remaining:
-        todo, size = [remaining.pop()], 1
-        while todo:
-            row, column = todo.pop()
-            for near in ((row + 1, column), (row - 1, column), (row, column + 1), (row, column - 1)):
-                if near in remaining:
-                    remaining.remove(near)
-                    todo.append(near)
-                    size += 1
-        sizes.append(size)
-    return sorted(sizes)
+    parts, count = ndimage.label(mask.numpy())
+    return sorted(int((parts == number).sum()) for number in range(1, count + 1))
 
 
 def test_objects_have_their_number_and_their_colour(drawn: CaptionScene) -> None:
