@@ -97,16 +97,6 @@ def test_a_long_condition_fills_groups_of_its_own_rows() -> None:
             assert ((keys[:, :, :GROUP] - fed[:, :, :GROUP]).abs() <= spread / 30 * 1.02).all()
 
 
-def test_nothing_behind_the_live_entries_is_read() -> None:
-    shape = layout()
-    k = vectors(shape)
-    bank = filled(shape, k, 70, {40: 3, 50: 4})
-    before, live = bank.keys(), bank.live[0]
-    for part in (*bank.k, *bank.v):
-        part[..., live:, :] = 77
-    assert torch.equal(bank.keys(), before)
-
-
 def test_bytes_count_ranges_and_the_group_that_fills() -> None:
     shape, memory = layout(), Memory("cpu", KIVI4)
     banks(shape, dict.fromkeys(SITES, 20), memory)

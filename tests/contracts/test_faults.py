@@ -45,18 +45,6 @@ def values_stay(original: Original) -> Original:
     return broken
 
 
-def values_beside(original: Original) -> Original:
-    """V moves into the place next to the hole."""
-
-    def broken(self: SlotBank, *arguments: Any) -> None:
-        before = [part.clone() for part in self.v]
-        original(self, *arguments)
-        for part, old in zip(self.v, before, strict=True):
-            part.copy_(torch.where(part == old, old, part.roll(1, dims=-2)))
-
-    return broken
-
-
 def numbers_stay(original: Original) -> Original:
     """K and V move and ``visual`` does not."""
 
@@ -117,7 +105,7 @@ def shifted_workspace(original: Original) -> Original:
 
 FILLING = ("h2o", "linear")  # an entry and a line by `SlotBank.evict`; others evict by `evict_place`
 MOVES: list[tuple[type, str, Callable[[Original], Original], str]] = [
-    *((SlotBank, "_fill", broken, name) for broken in (values_stay, values_beside, numbers_stay) for name in FILLING),
+    *((SlotBank, "_fill", broken, name) for broken in (values_stay, numbers_stay) for name in FILLING),
     *((SlotBank, "evict_place", tail_beside, name) for name in ("streaming", "window")),
     *((Slot, "absorb", broken, name) for broken in (values_stay, numbers_stay, previous_entry) for name in ("window", "h2o", "ams_kv")),
     *((RaggedSlot, "absorb", broken, name) for broken in (values_stay, heads_mixed, shifted_workspace) for name in ("staggered", "scored")),

@@ -26,13 +26,9 @@ LOUDER = {"wqkv.weight": 8, "attention.wo.weight": 4, "output.weight": 8}
 RATIOS = (Fraction(1, 2), Fraction(1, 3), Fraction(2, 3), Fraction(3, 4))
 
 
-def model(attention: str, grid: int = GRID, layers: int = LAYERS, heads: int = HEADS) -> LlamaGen:
-    """Return a model with random weights, scaled up so that attention is far from uniform; the same object for equal sizes."""
-    return _model(attention, grid, layers, heads)
-
-
 @functools.cache
-def _model(attention: str, grid: int, layers: int, heads: int) -> LlamaGen:
+def model(attention: str, grid: int = GRID, layers: int = LAYERS, heads: int = HEADS) -> LlamaGen:
+    """Return a model with random weights, scaled up so that attention is far from uniform."""
     config = LlamaGenConfig(layers, heads, 16 * heads, vocab=64, classes=10, grid=grid, kv_heads=ATTENTION[attention])
     tiny = LlamaGen(config).initialise(0).eval()
     for name, parameter in tiny.named_parameters():
