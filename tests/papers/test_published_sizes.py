@@ -8,19 +8,16 @@ import pytest
 import torch
 
 from benchmarks.papers.entry_counts import kv_bytes
-from benchmarks.papers.published_sizes import MIXED, PAPER_UNIT, PublishedSize, published
+from benchmarks.papers.published_sizes import MIXED, PAPER_UNIT, PublishedSize
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout
 from cachemark.core.spec import Sampling
 from cachemark.methods.ams_kv import AMSKV
 from cachemark.methods.full import Full
-from cachemark.models.catalogue import next_scale
-from cachemark.models.registry import MODELS
 from cachemark.models.var import SIZES, VAR, layout
 from cachemark.models.vision.msvq import MultiScaleQuantizer
 from cachemark.roofline.memory import entries
 
-assert next_scale
 SAMPLING = Sampling(cfg_scale=1.5, cfg_schedule="linear")
 
 
@@ -52,25 +49,6 @@ def test_agreement_is_rounding_or_cutting_off_and_nothing_wider() -> None:
     assert not claim.agrees(int(53.1449 * PAPER_UNIT))
     assert claim.interval == pytest.approx((53.16 - 53.145) * PAPER_UNIT)
     assert replace(claim, printed="85").interval == pytest.approx((86 - 84.5) * PAPER_UNIT)
-
-
-def test_every_printed_baseline_follows_and_no_figure_of_ams_kv_follows_at_one_width() -> None:
-    """The second half is what facts about these values say; should one follow some day, the text of the command must change."""
-    for size in ("var-d30", "var-d36-512"):
-        for claim in published(size):
-            layout = MODELS.get(size).shape(SAMPLING, claim.batch)
-            result = {kv_bytes(layout, _policy(layout, n), widths) for n in range(layout.layers + 1) for widths in (MIXED, (2, 2))}
-            if claim.method == "full":
-                assert claim.agrees(kv_bytes(layout, entries(Full(store_last=True), layout), MIXED))
-            else:
-                assert not any(claim.agrees(size_) for size_ in result)
-
-
-def _policy(arguments: Layout, demanding: int) -> int:
-    """Entries over all layers with the paper's sizes taken literally, beyond what anybody reads too."""
-    policy = AMSKV(demanding=[])
-    policy.resolve(arguments)
-    return demanding * policy.c_max + (arguments.layers - demanding) * policy.c_min
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -134,7 +134,7 @@ def other_batch() -> Outcome:
     return Outcome(case(role="other_batch", batch=5), Status.OK, samples)
 
 
-def measured(outcome: Outcome, **samples: list[float]) -> Outcome:
+def measured(outcome: Outcome, **samples: Sequence[float]) -> Outcome:
     """The same outcome with other values of some metrics."""
     return replace(outcome, samples={**outcome.samples, **samples})
 

@@ -19,10 +19,10 @@ _FIXED = 4  # of the tiles, at the right end; the others are the worst by PSNR
 class Tile:
     """Column of a sprite: one of the ``worst`` seeds by PSNR, or a fixed one."""
 
+    worst: bool
     seed: str
     label: str
     prompt: str
-    worst: bool
 
     @property
     def condition(self) -> str:
@@ -107,5 +107,5 @@ def _sprite(row: ReportRow, file: str, artifact: Callable[[str], bytes]) -> Spri
     stored = (row.outcome.facts.get(f"grid_{kind}") for kind in ("seeds", "classes", "prompts"))
     texts = [[str(item) for item in listed] if isinstance(listed, (list, tuple)) else [] for listed in stored]
     columns = range(width // tile)
-    tiles = (Tile(*(listed[k] if k < len(listed) else "" for listed in texts), worst=k < len(columns) - _FIXED) for k in columns)
+    tiles = (Tile(k < len(columns) - _FIXED, *(listed[k] if k < len(listed) else "" for listed in texts)) for k in columns)
     return Sprite(row, png, tile, tuple(tiles))

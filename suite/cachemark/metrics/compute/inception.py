@@ -29,7 +29,7 @@ from torch import Tensor
 from ...core.errors import BadCheckpoint, Unsupported
 from ...core.files import is_readable
 from ...models.checkpoints import sha256
-from .extractor import extractor_name, register, tensors, toolkit
+from .extractor import cached, extractor_name, register, tensors, toolkit
 from .image_features import ImageFeatures, RealImages
 
 ADM, COCO, SIDE = "adm", "coco", 256
@@ -49,12 +49,12 @@ CHUNK = 100  # images per read
 def load(
     name: str, weights: str | Path, reference: str | Path, *, device: str = "cpu", batch: int = 64
 ) -> tuple[str, RealImages]:
-    """Return the registered extractor and the real images of ``adm`` or ``coco``.
+    """Return the registered extractor and the real images of ``adm`` or ``coco``; ``weights`` default to PyTorch's download cache.
 
     The features of the real images are computed once and saved next to ``reference``. Raises Unsupported, with how to get it, for a
     missing file; BadCheckpoint for a damaged or wrong one.
     """
-    _require(name, weights, reference)
+    weights = _required(name, weights, reference)
     extractor, real = register_inception(weights), ReferenceBatch(reference)
     statistics = None if name == COCO else real.statistics()
     features = _features_once(real, extractor, device, batch)
@@ -69,19 +69,22 @@ def load(
 
 def identity(name: str, weights: str | Path, reference: str | Path) -> dict[str, Any]:
     """Return the preset's part of a case's identity. Raises Unsupported for a missing file."""
-    _require(name, weights, reference)
-    extractor = extractor_name(sha256(weights), FAMILY)
+    extractor = extractor_name(sha256(_required(name, weights, reference)), FAMILY)
     return {"preset": name, "extractor": extractor, "reference": ReferenceBatch(reference).fingerprint, "resize": SIDE,
             "options": dict(OPTIONS)}  # fmt: skip
 
 
-def _require(name: str, weights: str | Path, reference: str | Path) -> None:
+def _required(name: str, weights: str | Path, reference: str | Path) -> Path:
+    """Return the path of the weights, by default in PyTorch's download cache. Raises Unsupported for a missing file."""
     images, source_of_images = REFERENCES[name]
+    if not weights and (downloaded := cached(source())).is_file():
+        weights = downloaded
     files = ((weights, "the weights of Inception v3", f"with: curl -LO {source()}"), (reference, images, source_of_images))
     for path, what, remedy in files:
         if not str(path) or not is_readable(path):
             path_note = f" ({str(path)!r} is not a file)" if str(path) else ""
             raise Unsupported(f"not measured: needs {what}{path_note}, get it {remedy}")
+    return Path(weights)
 
 
 def source() -> str:

@@ -16,7 +16,7 @@ from ...models import checkpoints
 from ...models.tiny import tiny_features as features
 from ...models.weights import packaged
 from . import inception
-from .extractor import cached, register
+from .extractor import register
 from .image_bytes import resized
 from .image_features import ImageFeatures, RealImages
 
@@ -71,7 +71,7 @@ def preset(name: str, *, weights: str | Path = "", reference: str | Path = "", d
         real = RealImages.load(reference or path.with_suffix(".reference.safetensors"), extractor)
         return Preset(SCENE, extractor, real, options=SCENE_OPTIONS, names_classes=True)
     if name in NAMES:
-        extractor, real = inception.load(name, weights or downloaded(), reference, device=device, batch=batch)
+        extractor, real = inception.load(name, weights, reference, device=device, batch=batch)
         return Preset(name, extractor, real, inception.SIDE, inception.OPTIONS)
     raise unknown("preset of quality", name, NAMES)
 
@@ -84,12 +84,6 @@ def identity_of(name: str, weights: str | Path = "", reference: str | Path = "")
     if name not in (inception.ADM, inception.COCO):
         return preset(name, weights=weights, reference=reference).identity
     try:
-        return inception.identity(name, weights or downloaded(), reference)
+        return inception.identity(name, weights, reference)
     except Unsupported as error:
         return {"preset": name, "missing": str(error), "resize": inception.SIDE}
-
-
-def downloaded() -> str:
-    """Return the path of the Inception weights in PyTorch's download cache, or an empty string."""
-    path = cached(inception.source())
-    return str(path) if path.is_file() else ""
