@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -70,10 +70,6 @@ class CaseGroup:
     def candidates_at(self, budget: str) -> tuple[ReportRow, ...]:
         return tuple(row for row in self.candidates if row.case.budget == budget)
 
-    def reference(self, role: str) -> ReportRow | None:
-        """Return the reference row with this role, None without values."""
-        return _reference(self.references, role)
-
 
 def case_groups(outcomes: Sequence[Outcome]) -> tuple[CaseGroup, ...]:
     """Group results by model and shared settings; reference rows join the most similar group."""
@@ -107,7 +103,8 @@ def _group(model: str, measured: list[Outcome], references: list[Outcome]) -> Ca
     for (k, name), mean in means(named, lambda key: key[1]).items():
         intervals[k][name] = mean
     rows = with_limits([derive(o, full, means_) for o, means_ in zip(measured, intervals, strict=True)])
-    candidates = [_against_references(row, reference_rows) for row in rows if row.outcome is not baseline]
+    by_role = {row.case.role: row for row in reversed(reference_rows) if row.ok}
+    candidates = [_against_references(row, by_role) for row in rows if row.outcome is not baseline]
     own = next((row for row in rows if row.outcome is baseline), None)
     first = (measured or references)[0].case
     return CaseGroup(model, baseline.case if baseline else first, own, ordered(candidates), reference_rows)
@@ -142,15 +139,11 @@ def _with_equal_memory(groups: Sequence[CaseGroup]) -> tuple[CaseGroup, ...]:
 
 
 # -- places -----------------------------------------------------------------------------------------------------------
-def _reference(rows: Sequence[ReportRow], role: str) -> ReportRow | None:
-    return next((row for row in rows if row.case.role == role and row.ok), None)
-
-
-def _against_references(row: ReportRow, references: Sequence[ReportRow]) -> ReportRow:
+def _against_references(row: ReportRow, references: Mapping[str, ReportRow]) -> ReportRow:
     if not row.ok:
         return row
-    why = _unranked(row, _reference(references, "other_seeds"))
-    lossless = why != OTHER_SEEDS and _lossless(row, _reference(references, "other_batch"))  # so few seeds show no agreement at all
+    why = _unranked(row, references.get("other_seeds"))
+    lossless = why != OTHER_SEEDS and _lossless(row, references.get("other_batch"))  # so few seeds show no agreement at all
     mark = Mark("same distribution", "calm", why) if row.same_distribution else Mark("not ranked", "warn", why)
     marks = (mark, *row.marks) if why and row.fidelity else row.marks
     if lossless:

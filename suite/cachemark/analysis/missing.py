@@ -72,7 +72,7 @@ def _gaps(group: CaseGroup) -> Iterable[Missing]:
     if group.full is None:
         yield Missing(f"{group.model}: full cache", "absent", NO_BASELINE)
     for role, name in (("other_seeds", "different-seed"), ("other_batch", "batch-size")):
-        if group.reference(role) is None and not group.random and not group.searched:
+        if not (group.random or group.searched or any(row.ok and row.case.role == role for row in group.references)):
             yield Missing(f"{group.model}: {name} reference", "absent", "Not in this run.")
     candidates = [row for row in group.rows if row.ok and row.case.role == "candidate"]
     for row in candidates:

@@ -20,7 +20,7 @@ from typing import Any
 from ..analysis.report_row import is_random
 from ..core.errors import Unsupported
 from ..core.result import JUDGING, Outcome
-from ..core.spec import Case, digest
+from ..core.spec import digest
 from ..core.units import Metric, metric
 from ..core.wording import on_one_line
 from ..store.db import Store
@@ -48,6 +48,7 @@ class _Point:
     facets: Mapping[str, str]
     machine: Mapping[str, str]
     outcomes: dict[str, Outcome] = field(default_factory=dict)
+    results: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 def write(store: Store, folder: str | Path, repository: str | Path = ".") -> Written:
@@ -64,8 +65,9 @@ def write(store: Store, folder: str | Path, repository: str | Path = ".") -> Wri
             left_out.append(f"run {run.id}: {why}")
     path = folder / "benchmarks.json"
     benchmarks, measured = _benchmarks_in(path), [point for point in points.values() if point.outcomes]
-    for outcome in (outcome for point in measured for outcome in point.outcomes.values()):
-        _announce(benchmarks, outcome)
+    for point in measured:
+        for outcome in point.outcomes.values():
+            _add(outcome, benchmarks, point.results)
     if measured:
         _put(path, {**benchmarks, "version": LIST_VERSION})
     written = [_write_point(folder, point, benchmarks) for point in measured]
@@ -119,26 +121,25 @@ def _plain(text: object) -> str:
 
 
 # -- benchmarks -------------------------------------------------------------------------------------------------------
-def _announce(benchmarks: dict[str, Any], outcome: Outcome) -> None:
+def _add(outcome: Outcome, benchmarks: dict[str, Any], results: dict[str, dict[str, float]]) -> None:
+    """Add a benchmark of each metric, and its cost by case: mean over seeds, or median."""
     case, label = outcome.case, repr(_plain(outcome.case.label))
     title = _plain(f"{case.model} (batch {case.batch}, {case.seeds}, {case.dtype}, {case.engine})")
-    for name in _measured(outcome):
-        about = cost_of(metric(name))
-        entry = benchmarks.setdefault(_series(case, about.name), {"params": [[]]})
+    for name, values in outcome.samples.items():
+        of = metric(name)
+        if is_random(case) and of.kind in JUDGING:
+            continue
+        about, middle = cost_of(of), statistics.fmean if of.kind in JUDGING else statistics.median
+        series = f"{slug(case.model) or 'model'}.{case.cell[:8]}.{about.name}"
+        entry = benchmarks.setdefault(series, {"params": [[]]})
         if label not in entry["params"][0]:
             entry["params"][0].append(label)
         entry.update({
-            "name": _series(case, about.name), "code": f"{title}: {metric(name).meaning}", "param_names": ["case"], "type": "track",
-            "unit": about.unit, "version": str(metric(name).version), "timeout": 600, "pretty_name": f"{title}: {about.title}",
+            "name": series, "code": f"{title}: {of.meaning}", "param_names": ["case"], "type": "track", "unit": about.unit,
+            "version": str(of.version), "timeout": 600, "pretty_name": f"{title}: {about.title}",
         })  # fmt: skip
-
-
-def _series(case: Case, measured: str) -> str:
-    return f"{slug(case.model) or 'model'}.{case.cell[:8]}.{measured}"
-
-
-def _measured(outcome: Outcome) -> list[str]:
-    return [name for name in outcome.samples if not (is_random(outcome.case) and metric(name).kind in JUDGING)]
+        if math.isfinite(cost := middle([about.value(value) for value in values])):
+            results.setdefault(series, {})[label] = cost
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,7 @@ def _benchmarks_in(path: Path) -> dict[str, Any]:
 # -- files ------------------------------------------------------------------------------------------------------------
 def _write_point(folder: Path, point: _Point, benchmarks: Mapping[str, Any]) -> tuple[Path, int]:
     machine, python, results = point.facets["machine"], point.facets["python"], {}
-    for name, values in _results(point).items():
+    for name, values in point.results.items():
         params = benchmarks[name]["params"]
         results[name] = [[values.get(label) for label in params[0]], params, benchmarks[name]["version"]]
     environment = f"cachemark-py{slug(python)}-torch{slug(point.facets['torch'])}"
@@ -212,18 +213,6 @@ def _write_point(folder: Path, point: _Point, benchmarks: Mapping[str, Any]) -> 
         "requirements": {}, "env_vars": {}, "result_columns": COLUMNS, "results": results, "durations": {}, "version": FILE_VERSION,
     })  # fmt: skip
     return path, sum(value is not None for values, *_ in results.values() for value in values)
-
-
-def _results(point: _Point) -> dict[str, dict[str, float]]:
-    """Return the values of each benchmark by case: means over seeds, or medians."""
-    by_series: dict[str, dict[str, float]] = {}
-    for outcome in point.outcomes.values():
-        for name in _measured(outcome):
-            about, middle = cost_of(metric(name)), statistics.fmean if metric(name).kind in JUDGING else statistics.median
-            value = middle([about.value(raw) for raw in outcome.samples[name]])
-            if math.isfinite(value):
-                by_series.setdefault(_series(outcome.case, about.name), {})[repr(_plain(outcome.case.label))] = value
-    return by_series
 
 
 def _put(path: Path, data: Mapping[str, Any]) -> None:

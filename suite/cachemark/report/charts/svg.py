@@ -52,22 +52,16 @@ class Axis:
         return (value - self.low) / (self.high - self.low)
 
 
-def round_ticks(low: float, high: float, count: int = 5) -> tuple[float, ...]:
-    """Return about ``count`` round numbers between two ends."""
-    rough = (high - low) / max(count, 1)
-    if not rough > 0:
-        return (low,)
+def linear(title: str, low: float, high: float, *, count: int = 5) -> Axis:
+    """Return a linear axis with about ``count`` round ticks."""
+    if high <= low:
+        high = low + (abs(low) or 1.0)
+    rough = (high - low) / count
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * k for k in (1, 2, 5, 10) if power * k >= rough * 0.999)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return tuple(round(k * step, 12) for k in range(first, last + 1))
-
-
-def linear(title: str, low: float, high: float, *, count: int = 5) -> Axis:
-    """Return a linear axis with round ticks."""
-    if high <= low:
-        high = low + (abs(low) or 1.0)
-    return Axis(title, low, high, tuple((tick, f"{tick:g}") for tick in round_ticks(low, high, count)))
+    ticks = (round(k * step, 12) for k in range(first, last + 1))
+    return Axis(title, low, high, tuple((tick, f"{tick:g}") for tick in ticks))
 
 
 def rooted(title: str, top: float) -> Axis:
