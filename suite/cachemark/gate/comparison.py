@@ -113,7 +113,7 @@ class ConfigPairs(PairRatios):
 
 def peak_rule(rule: Rule) -> Rule:
     """Return the rule for peaks: they are screened once, by the first pairs that times need too."""
-    return Rule(PEAK_SHARE, rule.family, rule.q, rule.interims[:1])
+    return Rule(PEAK_SHARE, rule.family, rule.interims[:1])
 
 
 def peaks(measured: Sequence[PairOfOutcomes], rule: Rule) -> PairRatios | None:
@@ -132,7 +132,7 @@ def measure_until_decided(
     """Measure a pair of each open configuration per round, until all are decided or ``go_on`` is False.
 
     ``alike``: see :func:`verdicts`; ``flake_rate``: the rate of random process failures."""
-    by = FlakeRule(rule.family, rule.q, flake_rate)
+    by = FlakeRule(rule.family, flake_rate)
     pairs_of = {config: ConfigPairs(flakes=by, counted=alike != OTHER_METHODS) for config in configs}
     while (undecided := [config for config, pairs in pairs_of.items() if pairs.open(rule)]) and go_on():
         for pair in measure(undecided):

@@ -2,7 +2,7 @@
 
 A process sometimes fails for reasons outside its code. A configuration with one failed side is therefore measured again in new pairs:
 after ``QUIET`` of them without another failure it was a flake, and ``enough`` further failures of the same side among at most ``MOST``
-have a cause. If processes fail at random at most at ``rate``, a family of configurations gets a wrong verdict in at most ``q`` of the
+have a cause. If processes fail at random at most at ``rate``, a family of configurations gets a wrong verdict in at most ``FDR`` of the
 nights; anything between is inconclusive. ``tests/gate/test_flakes.py`` simulates this.
 """
 
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from scipy.stats import binom
 
 from ..core.result import INFRASTRUCTURE, Outcome, Status
+from ..stats.paired_test import FDR
 
 RATE = 0.01  # failures by chance, per process and configuration, that the gate withstands
 QUIET, MOST = 6, 24  # pairs after a failure: without another it was a flake, and after so many nothing more is tried
@@ -25,16 +26,15 @@ FINAL = frozenset({Status.UNSUPPORTED, *INFRASTRUCTURE})  # trying again is some
 class FlakeRule:
     """The rule for failures of a family of configurations.
 
-    A verdict is wrong in at most ``q`` of the nights if processes fail at random at most at ``rate``."""
+    A verdict is wrong in at most ``FDR`` of the nights if processes fail at random at most at ``rate``."""
 
     family: int
-    q: float = 0.05
     rate: float = RATE
 
     @property
     def enough(self) -> int:
         """Number of further failures among ``MOST`` pairs that chance does not explain; ``MOST`` + 1: none."""
-        return _enough(self.q / self.family, self.rate)
+        return _enough(FDR / self.family, self.rate)
 
     def caused(self, further: int) -> bool:
         """Return whether so many further failures of one side have a cause."""

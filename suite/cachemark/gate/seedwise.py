@@ -22,7 +22,7 @@ from ..core.outside_metrics import FAULTS
 from ..core.result import IMAGES, INFRASTRUCTURE, JUDGING, Status
 from ..core.units import Metric, in_order, metric
 from ..core.verdicts import EQUIVALENT, IMPROVED, INCONCLUSIVE, NOT_COMPARED, REGRESSED
-from ..stats.paired_test import CONFIDENCE
+from ..stats.paired_test import CONFIDENCE, FDR
 from ..stats.sign_flip import Floats, sign_flips
 from ..store.rows import Verdict
 from .comparison import SAME, PairOfOutcomes, failure, images
@@ -42,19 +42,19 @@ class SeedwiseRow:
     worse: Floats
 
 
-def seedwise(pairs: Mapping[str, PairOfOutcomes], q: float = 0.05, alike: str = SAME) -> list[Verdict]:
+def seedwise(pairs: Mapping[str, PairOfOutcomes], alike: str = SAME) -> list[Verdict]:
     """Return one row per configuration and value that is known seed by seed on both sides.
 
-    ``q`` is the false discovery rate of the family; ``alike`` is what the sides share (:func:`cachemark.gate.comparison.verdicts`). A
-    configuration without such a value has a row with the reason, and one whose second side alone failed has regressed. Two full caches are
-    compared by their image hashes: each is the reference of its own fidelity."""
+    ``alike`` is what the sides share (:func:`cachemark.gate.comparison.verdicts`). A configuration without such a value has a row with the
+    reason, and one whose second side alone failed has regressed. Two full caches are compared by their image hashes: each is the reference
+    of its own fidelity."""
     lines = {config: list(_lines(pair)) for config, pair in pairs.items()}
     flat = [line for config_lines in lines.values() for line in config_lines]
     sides = sign_flips([line.worse for line in flat])
     p = iter(false_discovery_control(sides, axis=0).tolist() if sides else ())
     rows: list[Verdict] = []
     for config, pair in pairs.items():
-        rows += [_row(line, next(p), q, len(flat)) for line in lines[config]]
+        rows += [_row(line, next(p), len(flat)) for line in lines[config]]
         rows += _lost(pair)
         rows += _whole_config(pair, alike, bool(lines[config]))
     return rows
@@ -104,7 +104,7 @@ def _reason(pair: PairOfOutcomes) -> str:
     return f"{failed.status}: {(failed.log.strip().splitlines() or [''])[-1][:200]}"
 
 
-def _row(line: SeedwiseRow, adjusted: tuple[float, float], q: float, family: int) -> Verdict:
+def _row(line: SeedwiseRow, adjusted: tuple[float, float], family: int) -> Verdict:
     """Return the verdict on a line. ``adjusted``: p-values of worse and better in the ``family``."""
     name, unit, seeds, effect = line.metric.name, f" {line.metric.unit}".rstrip(), len(line.worse), float(line.worse.mean())
     limit = LEAST * float(np.abs(line.pair.before.samples[name]).mean())  # by sizes: the mean of signed values may be nearly 0
@@ -113,11 +113,11 @@ def _row(line: SeedwiseRow, adjusted: tuple[float, float], q: float, family: int
     p = adjusted[0] if effect > 0 else adjusted[1]
     reason = (f"{abs(effect):.3g}{unit} {'worse' if effect > 0 else 'better'} on average (standard error {error:.2g}, {seeds} seeds, "
               f"p = {p:.2g})")
-    if p <= q and abs(effect) >= limit:
+    if p <= FDR and abs(effect) >= limit:
         verdict = REGRESSED if effect > 0 else IMPROVED
     else:
         verdict = EQUIVALENT if abs(effect) + margin <= limit else INCONCLUSIVE
-        least = math.ceil(math.log2(family / q))  # the smallest p-value is 2^-n, and the family multiplies it
+        least = math.ceil(math.log2(family / FDR))  # the smallest p-value is 2^-n, and the family multiplies it
         if seeds < least:
             reason += f"; alone among {family} values none can be detected with so few: {least} seeds are needed"
     then, now = (float(outcome.mean(name) or 0.0) for outcome in line.pair.sides)
