@@ -212,24 +212,33 @@ for name in [*json.load(sys.stdin), "cachemark.cache.slot", "cachemark.methods"]
     importlib.import_module(name)
     found[name] = "torch" in sys.modules and not before
 from cachemark.methods.registry import METHODS
-print(json.dumps([[name for name, brought in found.items() if brought], [*METHODS]]))
+methods, before = [*METHODS], set(sys.modules)
+METHODS.get("window")
+looked_up = [name for name in ("window", "h2o") if f"cachemark.methods.{name}" in sys.modules.keys() - before]
+print(json.dumps([[name for name, brought in found.items() if brought], methods, looked_up]))
 """
 
 
 @pytest.fixture(scope="module")
-def imported() -> tuple[list[str], list[str]]:
-    """A process that imports what must work without torch, then what needs it: the modules that brought torch in, and the methods."""
+def imported() -> tuple[list[str], list[str], list[str]]:
+    """A process that imports what must work without torch, then what needs it, and looks up one method.
+
+    The modules that brought torch in, the methods, and those of two methods whose files the lookup has imported."""
     ran = subprocess.run([sys.executable, "-c", PROBE], input=json.dumps(judging_modules()), capture_output=True, text=True, check=False)
     assert not ran.returncode, ran.stderr
-    torch, methods = json.loads(ran.stdout)
-    return torch, methods
+    torch, methods, looked_up = json.loads(ran.stdout)
+    return torch, methods, looked_up
 
 
-def test_importing_what_judges_leaves_torch_out(imported: tuple[list[str], list[str]]) -> None:
+def test_a_lookup_imports_one_file(imported: tuple[list[str], list[str], list[str]]) -> None:
+    assert imported[2] == ["window"]
+
+
+def test_importing_what_judges_leaves_torch_out(imported: tuple[list[str], list[str], list[str]]) -> None:
     assert imported[0] == ["cachemark.cache.slot"], "the first that needs it, which shows that the probe can tell"
 
 
-def test_importing_methods_registers_every_file(imported: tuple[list[str], list[str]]) -> None:
+def test_importing_methods_registers_every_file(imported: tuple[list[str], list[str], list[str]]) -> None:
     """What a new method has to edit elsewhere is nothing: a file in the folder is enough."""
     files = {f.stem for f in (PACKAGE / "methods").glob("*.py")} - {"__init__", "registry"}
     assert {name.replace("-", "_") for name in imported[1]} == files

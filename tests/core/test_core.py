@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,21 +16,6 @@ from cachemark.core.wording import percent
 from cachemark.decoders.registry import DECODERS
 from cachemark.methods.registry import METHODS
 from cachemark.models.registry import CATALOGUE, MODELS
-
-PROBE = """
-import json, sys
-from cachemark.methods.registry import METHODS
-from cachemark.models.registry import MODELS
-names = [*METHODS, *MODELS]
-before = "cachemark.methods.window" in sys.modules or "cachemark.models.llamagen" in sys.modules
-METHODS.get("window"), MODELS.get("tiny-llamagen")
-print(json.dumps([len(names), before, "cachemark.methods.window" in sys.modules, "cachemark.methods.h2o" in sys.modules]))
-"""
-
-
-def test_a_lookup_imports_one_file() -> None:
-    ran = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True)
-    assert json.loads(ran.stdout) == [len([*METHODS, *MODELS]), False, True, False]
 
 
 def test_built_in_things_have_the_names_under_which_they_are_listed() -> None:
