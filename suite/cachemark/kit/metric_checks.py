@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from copy import deepcopy
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib.machinery import all_suffixes
 from typing import Any
@@ -147,12 +148,6 @@ def images_of(names: Sequence[str], shape: tuple[int, tuple[int, ...]], referenc
     return ImageBatch(drawn[0], drawn[1], fed[0], fed[1], labels=labels, seeds=seeds)
 
 
-def selected(batch: ImageBatch, places: Sequence[int]) -> ImageBatch:
-    """Return some of the images, in the order of ``places``."""
-    tensors = {name: getattr(batch, name)[list(places)] for name in ("images", "reference", "tokens", "reference_tokens")}
-    return replace(batch, **tensors, labels=[batch.labels[at] for at in places], seeds=[batch.seeds[at] for at in places])
-
-
 def _image(name: str, side: int) -> Tensor:
     """Return an image (3, side, side): plain, noise, or a disc on a gradient."""
     if name in PLAIN:
@@ -245,11 +240,11 @@ def second_measurement_repeats(example: MetricExample) -> Findings:
 
 def values_are_the_same_in_any_batch(example: MetricExample) -> Findings:
     """An image has the same value alone, with other images and in another order, to 1e-4 of the largest."""
-    batch = example.images((*DRAWINGS, "noise"))
-    values = example.values(batch)
+    names = *DRAWINGS, "noise"
+    values = example.values(example.images(names))
     for places in ([0], [1], [2, 0], [3, 2, 1, 0]):
-        part = example.values(selected(batch, places))
-        if findings := list(_differences(example, values[places], part, f"as in a batch of {len(batch.images)}")):
+        part = example.values(example.images([names[at] for at in places]))
+        if findings := list(_differences(example, values[places], part, f"as in a batch of {len(names)}")):
             yield findings[0]
             return
 
@@ -278,7 +273,7 @@ def kind_and_direction_are_right(example: MetricExample) -> Findings:
 def inputs_are_unchanged(example: MetricExample) -> Findings:
     """It does not write into its input, which other metrics get too."""
     batch = example.images(("a drawing beyond [−1, 1]", *DRAWINGS), ("noise", *DRAWINGS))
-    before = selected(batch, range(len(batch.images)))
+    before = deepcopy(batch)
     example.measure(batch)
     for name in ("images", "reference", "tokens", "reference_tokens"):
         old, new = getattr(before, name), getattr(batch, name)
