@@ -53,14 +53,8 @@ class HeadGroups(Method):
 
     def resolve(self, layout: Layout) -> None:
         """Group the heads. Call it after the subclass's own resolution."""
-        groups = self._grouped(layout, [Site("decoder", layer) for layer in range(layout.layers)])
-        for group in groups:
-            group.method.resolve(group.layout)
-        self.groups = groups  # type: ignore[misc]  # a ClassVar, so that it is no field and no parameter
-
-    def _grouped(self, layout: Layout, sites: Sequence[Site]) -> list[HeadGroup]:
         share, groups = layout.heads // layout.kv_heads, dict[tuple[type[Method], str, int], HeadGroup]()
-        for site in sites:
+        for site in (Site("decoder", layer) for layer in range(layout.layers)):
             served, alike = self.served(layout, site), dict[tuple[type[Method], str], list[int]]()
             if len(served) != layout.kv_heads:
                 raise BadParameter(f"{self.name}: {len(served)} methods for the heads of layer {site.layer}.",
@@ -72,7 +66,9 @@ class HeadGroups(Method):
                 few = replace(layout, heads=share * count, kv_heads=count)
                 group = groups.setdefault((cls, parameters, count), HeadGroup(copy(served[heads[0]]), few))
                 group.heads[site] = tuple(heads)
-        return list(groups.values())
+        for group in groups.values():
+            group.method.resolve(group.layout)
+        self.groups = list(groups.values())  # type: ignore[misc]  # a ClassVar, so that it is no field and no parameter
 
     # -- on paper -----------------------------------------------------------------------------------------------------
     def at(self, site: Site) -> list[HeadGroup]:

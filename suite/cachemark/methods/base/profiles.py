@@ -28,8 +28,12 @@ BRANCHES = ("conditional", "unconditional", "residual")
 
 
 def rounded(values: Any, decimals: int) -> Any:
-    """Round nested lists of numbers."""
-    return [rounded(value, decimals) for value in values] if isinstance(values, list) else round(values, decimals)
+    """Round the fractions in nested lists and dictionaries."""
+    if isinstance(values, dict):
+        return {name: rounded(value, decimals) for name, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [rounded(value, decimals) for value in values]
+    return round(values, decimals) if isinstance(values, float) else values
 
 
 # -- heads of a next-scale model: HeatKV, ScaleKV, HACK and HACK++ -----------------------------------------------------

@@ -10,7 +10,7 @@ from ...cache.arena import Memory
 from ...contract.method import Method
 from ...core import seeds
 from ...core.errors import Unsupported
-from ...methods.base.profiles import Redundancy, ScaleProfile
+from ...methods.base.profiles import Redundancy, ScaleProfile, rounded
 from ...models.protocol import ModelEntry, Request
 from ...models.registry import MODELS
 from .bench import Job
@@ -24,7 +24,7 @@ def scale_profile(job: Job) -> dict[str, Any]:
     seconds = _watched(job, watcher)
     return {
         "scales": list(watcher.layout.scales), "seeds": job.subset.name, "samples": len(job.subset),
-        "similarity": _rounded(watcher.similarity), "mass": _rounded(watcher.mass), "seconds": seconds,
+        "similarity": rounded(watcher.similarity, DIGITS), "mass": rounded(watcher.mass, DIGITS), "seconds": seconds,
     }
 
 
@@ -32,7 +32,7 @@ def redundancy(job: Job) -> dict[str, Any]:
     """Return the similarity of successive passes of a masked model over the job's samples, timed."""
     watcher = Redundancy()
     seconds = _watched(job, watcher)
-    return {"seeds": job.subset.name, "samples": len(job.subset), **_rounded(watcher.profile()), "seconds": seconds}
+    return {"seeds": job.subset.name, "samples": len(job.subset), **rounded(watcher.profile(), DIGITS), "seconds": seconds}
 
 
 def _watched(job: Job, watcher: Method) -> float:
@@ -41,14 +41,6 @@ def _watched(job: Job, watcher: Method) -> float:
     for part in job.chunks():
         replace(job, method=lambda: watcher, memory=Memory(job.device)).generate(part)
     return round(time.perf_counter() - began, 2)
-
-
-def _rounded(content: Any) -> Any:
-    if isinstance(content, dict):
-        return {name: _rounded(value) for name, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [_rounded(value) for value in content]
-    return round(content, DIGITS) if isinstance(content, float) else content
 
 
 def calibrated(method: type[Method], model: str, request: Request, *, subset: str, samples: int, batch: int = 4) -> dict[str, Any]:
