@@ -3,6 +3,8 @@
 #
 #   ci/nightly.sh PLAN [OPTIONS OF cachemark run]
 #
+# Options about the device (--threads, --gpu, --lock-clocks, --memory-cap) apply to the self-test and the pairs too.
+#
 # The exit code is that of `cachemark check`: 0 pass, 1 regressed, 2 wrong usage, 3 inconclusive, 4 nothing or too little measured,
 # 5 infrastructure. The first night has nothing to compare with: it proposes its run as the baseline, in the folder `proposed` of
 # CACHEMARK_OUT, and passes. Times are tested in pairs with the canary; without one, with the commit of the baseline. Where pairs were asked
@@ -18,8 +20,8 @@
 #                                                                                           [that of the baseline]
 # CACHEMARK_MINUTES how long these pairs may take                                           [60]
 # CACHEMARK_INCIDENTS register of incidents; keep it where the next night finds it          [baselines/incidents.json]
-# CACHEMARK_MACHINE options about devices of the run, the pairs and the self-test, such as "--gpu 1 --lock-clocks 1410"  [none]
-# CACHEMARK_PAIRS   more options of `cachemark compare`, such as "--plugin my_method.py"    [none]
+# CACHEMARK_MACHINE options about the device, such as "--gpu 1 --lock-clocks 1410"          [none]
+# CACHEMARK_PAIRS   more options of `cachemark compare`, such as "--plugin 'my method.py'"  [none]
 set -euo pipefail
 
 plan=${1:?give a plan, such as: ci/nightly.sh nightly}
@@ -27,13 +29,27 @@ shift
 export CACHEMARK_STORE=${CACHEMARK_STORE:-nightly.sqlite}
 out=${CACHEMARK_OUT:-nightly}
 register=${CACHEMARK_INCIDENTS:-baselines/incidents.json}
-read -ra machine <<<"--device ${CACHEMARK_DEVICE:-cuda} ${CACHEMARK_MACHINE:-}"
-read -ra more <<<"${CACHEMARK_PAIRS:-}"
+words() { xargs -r printf '%s\n' <<<"$1"; } # one a line; quotes group words as in a shell, and nothing is expanded
+mapfile -t machine < <(words "--device ${CACHEMARK_DEVICE:-cuda} ${CACHEMARK_MACHINE:-}")
+mapfile -t more < <(words "${CACHEMARK_PAIRS:-}")
+options=()
+while [ $# -gt 0 ]; do
+    case $1 in
+    --threads | --gpu | --lock-clocks | --memory-cap)
+        machine+=("$1" "${2:?$1 needs a value}")
+        shift 2
+        ;;
+    *)
+        options+=("$1")
+        shift
+        ;;
+    esac
+done
 mkdir -p "$out" "$(dirname "$register")"
 
 cachemark doctor | tee "$out/doctor.txt"
 measured=0
-cachemark run "$plan" "${machine[@]}" --fresh --reuse-quality "$@" || measured=$?
+cachemark run "$plan" "${machine[@]}" --fresh --reuse-quality "${options[@]}" || measured=$?
 case $measured in 0 | 4) ;; *) exit "$measured" ;; esac
 
 set +e # whatever fails from here on, what was measured is judged and shown

@@ -16,7 +16,7 @@ import yaml
 from test_docs import resolve
 
 ROOT = Path(__file__).parents[2]
-WORKFLOW = ROOT / ".github" / "workflows" / "nightly-gpu.yml"
+WORKFLOWS = ROOT / ".github" / "workflows"
 STUB = """#!/usr/bin/env bash
 echo "$*" >>"$CALLS"
 verb=$1
@@ -30,7 +30,7 @@ exit 0
 def night(tmp_path: Path) -> Any:
     """Run a script with a stub of cachemark that logs its calls; ``ends``: exit code of each command."""
     (tmp_path / "bin").mkdir()
-    for name, text in {"cachemark": STUB, "srun": '#!/usr/bin/env bash\nshift\nexec "$@"\n'}.items():
+    for name, text in {"cachemark": STUB, "srun": '#!/usr/bin/env bash\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"\n'}.items():
         (tmp_path / "bin" / name).write_text(text)
         (tmp_path / "bin" / name).chmod(0o755)
 
@@ -52,8 +52,8 @@ def test_a_night_looks_measures_judges_and_writes(night: Any, script: str) -> No
     assert code == 0
     assert [call.split()[0] for call in calls] == [
         "doctor", "run", "test", "baseline", "check", "report", "report", "export", "export", "export"]
-    assert calls[2:5] == ["test gate --device cuda", "baseline commit", judging(calls)]
-    assert calls[1] == "run curves --device cuda --fresh --reuse-quality --threads 4"
+    assert calls[2:5] == ["test gate --device cuda --threads 4", "baseline commit", judging(calls)]
+    assert calls[1] == "run curves --device cuda --threads 4 --fresh --reuse-quality"
     assert [call.split()[1] for call in calls if call.startswith("export")] == ["github", "csv", "junit"]
 
 
@@ -68,9 +68,11 @@ def test_pairs_are_measured_with_the_commit_of_the_baseline_unless_another_or_no
     night: Any, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HELD", "abc123")
-    monkeypatch.setenv("CACHEMARK_PAIRS", "--plugin my.py")
-    with_baseline = "compare curves --commits abc123 HEAD --device cuda --minutes 60 --plugin my.py"
-    assert [call for call in night("nightly.sh", "curves")[1] if call.startswith("compare")] == [with_baseline]
+    monkeypatch.setenv("CACHEMARK_PAIRS", "--plugin 'my method.py'")
+    with_baseline = "compare curves --commits abc123 HEAD --device cuda --threads 1 --minutes 60 --plugin my method.py"
+    calls = night("nightly.sh", "curves", "--method", "window", "--threads", "1")[1]
+    assert [call for call in calls if call.startswith("compare")] == [with_baseline]
+    assert "run curves --device cuda --threads 1 --fresh --reuse-quality --method window" in calls
     monkeypatch.setenv("CACHEMARK_CANARY", "none")
     assert [call for call in night("nightly.sh", "curves")[1] if call.startswith("compare")] == []
 
@@ -111,8 +113,8 @@ def test_a_night_measures_pairs_and_proves_the_gate_on_the_same_device(night: An
         resolve(importlib.import_module("cachemark.cli").main, shlex.split(call))
 
 
-def workflow() -> dict[Any, Any]:
-    return dict(yaml.safe_load(WORKFLOW.read_text(encoding="utf-8")))
+def workflow(name: str = "nightly-gpu") -> dict[Any, Any]:
+    return dict(yaml.safe_load((WORKFLOWS / f"{name}.yml").read_text(encoding="utf-8")))
 
 
 def test_its_measuring_job_can_only_read_and_the_other_runs_nothing_of_the_checkout() -> None:
@@ -129,11 +131,28 @@ def test_its_measuring_job_can_only_read_and_the_other_runs_nothing_of_the_check
     assert checkout["with"] == {"persist-credentials": False, "fetch-depth": 0}
 
 
-def test_its_actions_are_pinned_and_no_text_of_others_is_put_into_a_script() -> None:
-    steps = [step for job in workflow()["jobs"].values() for step in job["steps"]]
+@pytest.mark.parametrize("name", sorted(file.stem for file in WORKFLOWS.glob("*.yml")))
+def test_its_actions_are_pinned_and_no_text_of_others_is_put_into_a_script(name: str) -> None:
+    steps = [step for job in workflow(name)["jobs"].values() for step in job["steps"]]
     for step in steps:
         assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", step.get("uses", f"x/y@{'0' * 40}"))
         assert "${{" not in step.get("run", "")
+
+
+def test_a_night_uses_the_pinned_packages_the_options_of_its_pairs_and_weights_outside_the_checkout() -> None:
+    steps = workflow()["jobs"]["measure"]["steps"]
+    scripts = " ".join(step.get("run", "") for step in steps)
+    assert "--constraint constraints.txt" in scripts
+    assert 'ln -sfn "$WEIGHTS" weights' in scripts
+    used = set(re.findall(r"\$\{(CACHEMARK_\w+)", (ROOT / "ci" / "nightly.sh").read_text()))
+    passed = set().union(*(step.get("env", {}) for step in steps))
+    assert used - passed == {"CACHEMARK_DEVICE"}, "a runner of this workflow has a GPU"
+
+
+def test_a_scheduled_night_that_fails_opens_an_issue() -> None:
+    notify = workflow()["jobs"]["notify"]
+    assert (notify["if"], notify["permissions"]) == ("failure() && github.event_name == 'schedule'", {"issues": "write"})
+    assert "gh issue create" in notify["steps"][0]["run"]
 
 
 def test_the_smoke_list_names_tests_that_are_there_and_has_every_room() -> None:
