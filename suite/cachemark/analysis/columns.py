@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from ..core.limits import Limit
 from ..core.result import FULL_BESIDE
@@ -39,8 +40,8 @@ class Column:
     """Column of a metric or a derived value.
 
     ``key`` is its name in exports, ``value`` returns a row's value with interval, or None with the reason in ``missing``. ``under`` and
-    ``delta`` are small lines below it. ``counted`` values are exact, ``timed`` ones come from a clock. A derived value needs ``unit`` and
-    ``better`` (lower or higher) and may have its own ``write`` and ``write_end``; a metric brings its own.
+    ``delta`` are small lines below it. ``counted`` values are exact, ``timed`` ones come from a clock. ``better`` is lower or higher;
+    ``write`` and ``write_end`` return a value and the end of an interval as text.
     """
 
     key: str
@@ -53,16 +54,10 @@ class Column:
     empty: Callable[[ReportRow], str] = lambda row: fmt.DASH
     counted: bool = False
     timed: bool = False
-    unit: str = ""
-    better: str = ""
-    write: Callable[[float], str] | None = None
+    unit: str = field(kw_only=True)
+    better: str = field(kw_only=True)
+    write: Callable[[float], str] = field(kw_only=True)
     write_end: Callable[[float], str] | None = None
-
-    def __post_init__(self) -> None:
-        if is_metric(self.key):
-            about, write = metric(self.key), partial(fmt.metric_value, name=self.key)
-            for name, default in (("unit", about.unit), ("better", about.better), ("write", write)):
-                object.__setattr__(self, name, getattr(self, name) or default)
 
     @property
     def derived(self) -> bool:
@@ -82,10 +77,6 @@ class Column:
         """Title with the unit where values do not show it."""
         return f"{self.title}, {self.unit}" if self.unit in _UNITS_IN_HEADINGS else self.title
 
-    def text(self, value: float) -> str:
-        assert self.write is not None, "a derived column states how its values are written"
-        return self.write(value)
-
     def interval(self, row: ReportRow) -> Interval | None:
         """Return the interval of a measured value, None for counted and missing values."""
         return None if self.counted or (self.derived and row.case.role == "baseline") else self.value(row)
@@ -95,7 +86,7 @@ class Column:
         value = self.value(row)
         if value is None:
             return TableCell(self.key, self.empty(row), empty=True)
-        return TableCell(self.key, self.text(value.value), self.under(row), value.value, delta=self.delta(row))
+        return TableCell(self.key, self.write(value.value), self.under(row), value.value, delta=self.delta(row))
 
     def reason(self, row: ReportRow) -> str:
         """Return why a row with results has no value in this column."""
@@ -133,9 +124,16 @@ def _prefixed(prefix: str, value: float | None, write: Callable[[float], str]) -
     return "" if value is None else f"{prefix} {write(value)}"
 
 
+def _metric_column(name: str, title: str, tip: str, value: Callable[[ReportRow], Interval | None], *under: Callable[[ReportRow], str],
+                   **options: Any) -> Column:
+    about = metric(name)
+    return Column(name, title, tip, value, *under, unit=about.unit, better=about.better, write=partial(fmt.metric_value, name=name),
+                  **options)
+
+
 def median_column(name: str, title: str, tip: str, under: Callable[[ReportRow], str] = lambda row: "") -> Column:
     """Return a column for the median of a counted metric."""
-    return Column(name, title, tip, lambda row: _counted(row.median(name)), under, counted=True)
+    return _metric_column(name, title, tip, lambda row: _counted(row.median(name)), under, counted=True)
 
 
 # -- images -----------------------------------------------------------------------------------------------------------
@@ -165,7 +163,7 @@ def image_column(name: str) -> Column:
         return "other images" if row.same_distribution and name in FIDELITY else fmt.DASH
 
     title = about.heading or about.title.replace(", ", " ").removesuffix(" images")
-    return Column(name, title, about.tip or about.meaning, mean, under, delta, empty=empty)
+    return _metric_column(name, title, about.tip or about.meaning, mean, under, delta, empty=empty)
 
 
 def _ends(interval: Interval, name: str) -> list[str]:
@@ -183,10 +181,10 @@ SPEEDUP = Column(
     "speedup", "Speedup", "Median latency of the full cache, timed in turns with the method / median latency of the method.",
     lambda row: exactly(1.0) if row.case.role == "baseline" else row.speedup, _speedup_ends, missing=lambda row: row.no_speedup,
     timed=True, unit="×", better="higher", write=fmt.times, write_end="{:.2f}".format)
-LATENCY = Column(TIME, "Latency", "Median wall time of one batch, image decoding included.",
-                 lambda row: None if row.median(TIME) is None else median_over_repeats(row.outcome.raw(TIME)),
-                 lambda row: f"n = {len(row.outcome.raw(TIME))}",
-                 empty=lambda row: "not timed", timed=True)
+LATENCY = _metric_column(
+    TIME, "Latency", "Median wall time of one batch, image decoding included.",
+    lambda row: None if row.median(TIME) is None else median_over_repeats(row.outcome.raw(TIME)),
+    lambda row: f"n = {len(row.outcome.raw(TIME))}", empty=lambda row: "not timed", timed=True)
 SPEED = ColumnGroup("Speed", "against the full cache", (SPEEDUP, LATENCY))
 MEMORY = ColumnGroup("KV memory", "both CFG rows", (
     SAVING,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -93,25 +92,22 @@ class CaseMetric:
 
 @dataclass(frozen=True)
 class CaseRecord:
-    """Case with its process, values and the command that prints them."""
+    """Case with its process and values."""
 
     outcome: Outcome
-    label: str
     trial: str
-    took: str
     facts: tuple[tuple[str, str], ...]
     metrics: tuple[CaseMetric, ...]
-    command: str
 
 
-def case_records(outcomes: Sequence[Outcome], run: str, trials: Mapping[str, str]) -> tuple[CaseRecord, ...]:
+def case_records(outcomes: Sequence[Outcome], trials: Mapping[str, str]) -> tuple[CaseRecord, ...]:
     """Return each case once, in the order of the run; ``trials`` names its process by case key."""
     latest = {outcome.case.key: outcome for outcome in outcomes}
     with_raw = sum(len(values) for outcome in latest.values() for values in outcome.samples.values()) <= MOST
-    return tuple(_record(outcome, run, trials.get(key, ""), with_raw) for key, outcome in latest.items())
+    return tuple(_record(outcome, trials.get(key, ""), with_raw) for key, outcome in latest.items())
 
 
-def _record(outcome: Outcome, run: str, trial: str, with_raw: bool) -> CaseRecord:
+def _record(outcome: Outcome, trial: str, with_raw: bool) -> CaseRecord:
     case, facts = outcome.case, outcome.facts
     reused = facts.get("reused")
     settings = {
@@ -119,11 +115,8 @@ def _record(outcome: Outcome, run: str, trial: str, with_raw: bool) -> CaseRecor
         "Engine": f"{case.engine}, {case.dtype}, {case.device_class}",
         "Reused": f"{', '.join(reused['metrics'])}: same tokens as {reused['from'][:12]}" if reused else "",
     }
-    return CaseRecord(
-        outcome, fmt.display_name(case.label), trial, fmt.seconds(outcome.seconds) if outcome.seconds else "",
-        tuple((name, str(value)) for name, value in settings.items() if value),
-        tuple(_metric(name, outcome, with_raw) for name in in_order(outcome.samples)),
-        f"cachemark show {shlex.quote(case.key)} --run {shlex.quote(run)}")
+    return CaseRecord(outcome, trial, tuple((name, str(value)) for name, value in settings.items() if value),
+                      tuple(_metric(name, outcome, with_raw) for name in in_order(outcome.samples)))
 
 
 def _metric(name: str, outcome: Outcome, with_raw: bool) -> CaseMetric:

@@ -122,7 +122,7 @@ def build(
                        for group in groups),
         changes=changes(comparison, in_pairs=bool(sides)), environment=environment_facts(environment, code),
         plan_text=json.dumps(run.plan_json, indent=2, ensure_ascii=False), commands=_commands(run, code, comparison),
-        missing=tuple(missing(run.id, run.state, groups)), entries=case_records(results, str(run.id), trials or {}),
+        missing=tuple(missing(run.id, run.state, groups)), entries=case_records(results, trials or {}),
         differences=differences(baseline.environment, environment) if baseline else None,
         papers=papers(results, environment), alarms=alarms(standing),
         sides=sides,

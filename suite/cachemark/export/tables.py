@@ -145,14 +145,14 @@ def _entry(row: ReportRow, column: Column, best: bool) -> TableEntry:
     far = max(interval.high - interval.value, interval.value - interval.low)
     if column.unit == "s":
         return TableEntry(text, f"{_end(far, column, text)} {text.split(' ')[1]}", best)
-    return TableEntry(text, column.text(far) if far else "0", best)
+    return TableEntry(text, column.write(far) if far else "0", best)
 
 
 def _end(value: float, column: Column, text: str) -> str:
     if column.write_end is not None:
         return column.write_end(value)
     if column.unit != "s":
-        return column.text(value)
+        return column.write(value)
     number, unit = text.split(" ")
     return f"{value * (1000 if unit == 'ms' else 1):.{len(number.partition('.')[2])}f}"
 
