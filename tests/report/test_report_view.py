@@ -11,7 +11,7 @@ import pytest
 import report_sample as sample
 from PIL import Image
 
-from cachemark.analysis import explanations, facts
+from cachemark.analysis import explanations, report_view
 from cachemark.analysis.baseline_comparison import alarms
 from cachemark.analysis.case_group import OTHER_SEEDS, CaseGroup, case_groups
 from cachemark.analysis.columns import cells, column_groups, paired_speed_note
@@ -176,13 +176,12 @@ def test_the_conclusion_says_how_much_was_judged_and_how_old_the_baseline_is() -
 def test_a_case_is_listed_once_with_its_process_and_raw_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     outcomes = sample.mixed()
     keys = [outcome.case.key for outcome in outcomes]
-    entries = build(sample.RUN, outcomes, trials={keys[0]: "3 of run 7"}).entries
-    assert [entry.outcome.case.key for entry in entries] == keys
-    assert (entries[0].trial, entries[1].trial) == ("3 of run 7", "")
-    latency = next(item for item in entries[0].metrics if item.title == "Latency")
-    assert [float(text) for text in latency.raw.split()] == [float(f"{value:.6g}") for value in outcomes[0].samples["latency"]]
-    monkeypatch.setattr(facts, "MOST", sum(len(values) for o in outcomes for values in o.samples.values()) - 1)
-    assert not any(item.raw for entry in build(sample.RUN, outcomes).entries for item in entry.metrics)
+    view = build(sample.RUN, [*outcomes, outcomes[0]], trials={keys[0]: "3 of run 7"})
+    assert [entry.case.key for entry in view.entries] == keys
+    page, raw = render(view), " ".join(f"{value:.6g}" for value in outcomes[0].samples["latency"])
+    assert (page.count(", trial <bdi>3 of run 7</bdi>"), page.count(f'<td class="values">{raw}</td>')) == (1, 1)
+    monkeypatch.setattr(report_view, "MOST", sum(len(values) for o in outcomes for values in o.samples.values()) - 1)
+    assert raw not in render(build(sample.RUN, outcomes))
 
 
 def test_every_flag_and_verdict_has_a_rule() -> None:

@@ -19,7 +19,7 @@ from .answers import Answer, Recommendation, answer, recommendations
 from .baseline_comparison import BaselineComparison, Conclusion, alarms, changes, conclusion
 from .case_group import CaseGroup
 from .device_limits import Limits, against_limits
-from .facts import CaseRecord, as_text, case_records, conditions, differences, environment_facts
+from .facts import as_text, conditions, differences, environment_facts
 from .image_albums import Albums, Strip, albums, strip
 from .layer_tables import Layers, layers
 from .missing import Missing, missing
@@ -34,6 +34,9 @@ if TYPE_CHECKING:  # a page is made without a store
     from ..gate.nights import GateStanding
     from ..store.exchange import Exchange
     from ..store.rows import RunRecord
+
+
+MOST = 150_000  # raw values that a page carries; beyond, it says how to print those of one case
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,11 @@ class Chapter:
 
 @dataclass(frozen=True)
 class ReportView:
-    """Page as data; ``sides`` is None unless the run is a comparison, and empty if that did not finish."""
+    """Page as data.
+
+    ``entries`` are the results, each case once, with the process of each in ``trials`` by case key, and all values if ``with_raw``.
+    ``sides`` is None unless the run is a comparison, and empty if that did not finish.
+    """
 
     plan: str
     run: str
@@ -91,7 +98,9 @@ class ReportView:
     plan_text: str
     commands: tuple[str, ...]
     missing: tuple[Missing, ...]
-    entries: tuple[CaseRecord, ...] = ()
+    entries: tuple[Outcome, ...]
+    trials: Mapping[str, str]
+    with_raw: bool
     differences: tuple[tuple[str, str, str], ...] | None = None
     papers: tuple[PaperTable, ...] = ()
     alarms: Conclusion | None = None
@@ -110,7 +119,7 @@ def build(
     of this plan, oldest first, this one last; ``trials`` maps case keys to processes.
     """
     results, environment, code = list(outcomes), run.environment, dict(run.code)
-    ended = Counter(outcome.status for outcome in results)
+    ended, entries = Counter(outcome.status for outcome in results), tuple({outcome.case.key: outcome for outcome in results}.values())
     groups, claims = standing_of(results, sequential=run.sequential)
     sides = (comparison.sides if comparison else ()) if run.is_comparison else None
     return ReportView(
@@ -122,7 +131,8 @@ def build(
                        for group in groups),
         changes=changes(comparison, in_pairs=bool(sides)), environment=environment_facts(environment, code),
         plan_text=json.dumps(run.plan_json, indent=2, ensure_ascii=False), commands=_commands(run, code, comparison),
-        missing=tuple(missing(run.id, run.state, groups)), entries=case_records(results, trials or {}),
+        missing=tuple(missing(run.id, run.state, groups)), entries=entries, trials=trials or {},
+        with_raw=sum(len(values) for outcome in entries for values in outcome.samples.values()) <= MOST,
         differences=differences(baseline.environment, environment) if baseline else None,
         papers=papers(results, environment), alarms=alarms(standing),
         sides=sides,

@@ -19,7 +19,7 @@ from ...analysis.case_group import CaseGroup
 from ...analysis.report_view import ReportView
 from ...analysis.run_history import RunHistory
 from ...core.spec import shown_share
-from ...core.units import METRICS, OUTSIDE, Metric, metric, of_plug_ins
+from ...core.units import METRICS, OUTSIDE, Metric, in_order, metric, of_plug_ins
 from ...core.version import __version__
 from ...stats.intervals import PROCESS_BIAS
 from ..charts.bars import memory, phases, spreads
@@ -44,7 +44,7 @@ def render(view: ReportView) -> str:
         column_groups=columns.column_groups, columns_of=columns.columns_of, limit_columns=columns.LIMITS.columns,
         recommended_columns=columns.RECOMMENDED.columns, in_turns=columns.paired_speed_note,
         exact=sum(len(sprite.png) for sprite in sprites) <= _PICTURES, jpeg=_JPEG,
-        raw=_raw, metrics=_metrics(view), process_bias=PROCESS_BIAS,
+        raw=_raw, metric=metric, metrics=_metrics(view), process_bias=PROCESS_BIAS,
         style=Markup(static("report.css")), script=Markup(script), policy=policy(script), version=__version__,
     )
 
@@ -84,7 +84,7 @@ def engine() -> Environment:
     engine.filters.update(
         plain=fmt.plain, display_name=fmt.display_name, shown_share=shown_share, times=fmt.times, percent=fmt.percent,
         seconds=fmt.seconds, with_unit=fmt.with_unit,
-        uri=_uri, svg=Markup,
+        uri=_uri, svg=Markup, in_order=in_order, in_full=lambda values: " ".join(f"{value:.6g}" for value in values),
         cells=columns.cells, budget_cell=columns.budget_cell)
     return engine
 
