@@ -9,12 +9,10 @@ from torch import Tensor
 
 from ..cache.arena import Memory
 from ..cache.bank import SlotBank
-from ..cache.layout import Layout, Site, Step
-from ..cache.slot import Slot
-from ..contract.planning import MethodOverhead
+from ..cache.layout import Layout, Step
 from ..core.errors import BadBudget
 from .base.calibrations import Calibrated
-from .base.evicting import Scored, table
+from .h2o import H2O
 from .registry import method
 
 TOKEN, LINE = "token", "line"  # edges behind which entries go
@@ -22,7 +20,7 @@ TOKEN, LINE = "token", "line"  # edges behind which entries go
 
 @method("ssd_heads")
 @dataclass
-class SSDHeads(Calibrated, Scored):
+class SSDHeads(Calibrated, H2O):
     """Keeps the latest ``B`` tokens in *spatial* heads, and the most-attended ``B`` in *semantic* heads.
 
     "Spatial-Semantic Head Decoupling" (SSD, arXiv 2510.18716), neither state-space duality nor speculative decoding. Semantic heads always
@@ -42,9 +40,8 @@ class SSDHeads(Calibrated, Scored):
         "recent": "H2O's half (docs/adr/0025-ssd-heads-defaults.md): whether semantic heads spare the latest tokens too is not stated",
         "buffer": "both variants are the paper's; that the line that is written counts in the budget is ours",
     }
+    paradigms = ("next-token",)
     parts = ("recency",)
-    evict_after = TOKEN
-    needs_mass = True
 
     near: int = 1
     tau: float = 0.5
@@ -80,21 +77,9 @@ class SSDHeads(Calibrated, Scored):
     # -- one generation -----------------------------------------------------------------------------------------------
     def prepare(self, slots: SlotBank, memory: Memory) -> None:
         """Allocate attention masses, and which heads are spatial: (sites, 1, kv_heads, 1)."""
-        self.mass = table(memory, slots, "mass")
+        super().prepare(slots, memory)
         kinds = torch.tensor([self.spatial[site.layer] for site in slots.sites])[:, None, :, None]
         self.latest = memory.zeros(f"spatial.{slots.sites[0]}", tuple(kinds.shape), torch.bool).copy_(kinds)
-
-    def observe(self, site: Site, step: Step, slot: Slot, q: Tensor, mass: Tensor | None) -> None:
-        assert mass is not None
-        self.mass[slot.index, ..., : mass.size(-1)] += mass
-
-    def graph_key(self, step: Step) -> None:
-        """Return None: masses are added to all live entries."""
-
-    def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
-        """Count reading and writing the mass of every live key."""
-        attended = self.attended(layout, site, step)
-        return MethodOverhead(0, super().overhead(layout, site, step).numbers + 2 * layout.kv_heads * attended)
 
     def score(self, step: Step, slots: SlotBank) -> Tensor:
         """Return ages in spatial heads and attention masses in semantic ones."""
