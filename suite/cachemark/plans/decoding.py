@@ -41,10 +41,8 @@ def resolved_decoder(decoder_table: str | MethodTable) -> dict[str, Any]:
 def check_numbers(name: str, parameters: Mapping[str, Any]) -> None:
     """Raise BadParameter for an infinite or too large number among the parameters of a plan."""
     for parameter, value in parameters.items():
-        problem = ""
-        if isinstance(value, int | float):
-            problem = "not finite" if not is_finite(value) else f"beyond ±{LARGEST_PARAMETER:g}" if abs(value) > LARGEST_PARAMETER else ""
-        if problem:
+        if isinstance(value, int | float) and not (is_finite(value) and abs(value) <= LARGEST_PARAMETER):
+            problem = f"beyond ±{LARGEST_PARAMETER:g}" if is_finite(value) else "not finite"
             raise BadParameter(f"{name}: {parameter} = {shown(value, 20)} is {problem}.", remedy="Use a smaller number.")
 
 
