@@ -51,7 +51,7 @@ class KernelDistance(FeatureMetric):
 class InceptionScore(FeatureMetric):
     """Exponential of the mean divergence of an image's classes from those of the set."""
 
-    meaning = "How surely each image shows one class, and how evenly all classes are batch."
+    meaning = "How surely each image shows one class, and how evenly all classes are shown."
     name = "isc"
     title = "Inception score"
     within = (1.0, math.inf)
