@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from PIL import Image
 from torch import Tensor
 
 from cachemark.core.errors import BadCheckpoint, Infrastructure, UnknownName, Unsupported
@@ -21,7 +20,7 @@ from cachemark.metrics.compute.distribution import distribution
 from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
 from cachemark.models.tiny.tiny_features import load
 from cachemark.models.weights import packaged
-from metrics.toys import Toy, toy
+from metrics.toys import Toy, png_files, toy
 from support.later import later
 from tools.train.feature_network import turned
 from tools.train.scene import scenes
@@ -66,11 +65,7 @@ def _no_cache_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iter
 
 def written(images: Tensor, folder: Path) -> str:
     """Write images in [-1, 1] as PNG files, with an independent conversion."""
-    folder.mkdir()
-    for i, image in enumerate(images):
-        levels = ((image.clamp(-1, 1).double() + 1) * 255 / 2).round()
-        Image.fromarray(levels.byte().permute(1, 2, 0).numpy()).save(folder / f"{i:04d}.png")
-    return str(folder)
+    return png_files(((images.clamp(-1, 1).double() + 1) * 255 / 2).round().byte(), folder)
 
 
 # ------------------------------------------------------------------------------------------------ the same numbers

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor
 
 from cachemark.core.errors import BadCheckpoint, UnknownName, Unsupported
@@ -22,6 +21,7 @@ from cachemark.metrics.compute.distribution import distribution
 from cachemark.metrics.compute.image_features import ImageFeatures
 from cachemark.metrics.compute.inception import ReferenceBatch, register_inception, source
 from cachemark.metrics.compute.presets import Preset, identity_of
+from metrics.toys import png_files
 from support.later import later
 
 torch_fidelity = later("torch_fidelity")
@@ -60,13 +60,6 @@ def state(seed: int = 0) -> dict[str, Tensor]:
     return dict(tensors)
 
 
-def folder(images: Tensor, path: Path) -> str:
-    path.mkdir()
-    for i, image in enumerate(images):
-        Image.fromarray(image.permute(1, 2, 0).numpy()).save(path / f"{i:03d}.png")
-    return str(path)
-
-
 @dataclass(frozen=True)
 class Published:
     """Small files in the published formats, and torch-fidelity's values of the same images."""
@@ -81,7 +74,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Published:
     home = tmp_path_factory.mktemp("published")
     torch.save(state(), home / "inception.pth", _use_new_zipfile_serialization=False)  # the format of the published file
     scores = torch_fidelity.calculate_metrics(
-        input1=folder(pictures(FAKE, 1), home / "fake"), input2=folder(pictures(REAL, 2), home / "real"), input2_cache_name="real",
+        input1=png_files(pictures(FAKE, 1), home / "fake"), input2=png_files(pictures(REAL, 2), home / "real"), input2_cache_name="real",
         feature_extractor="inception-v3-compat", feature_extractor_weights_path=str(home / "inception.pth"), cache_root=str(home),
         fid=True, kid=True, isc=True, prc=True, cuda=False, verbose=False, save_cpu_ram=True, batch_size=2, **FEW,
     )

@@ -29,6 +29,7 @@ from cachemark.metrics.question_score import answerer
 from cachemark.metrics.similarity import PerceptualDistance, files
 from cachemark.metrics.text_similarity import PROMPT, TextSimilarity, class_names
 from cachemark.models.prompt_lists import COLOURS
+from metrics.toys import noise
 from support.judges import answerer_folder, clip_folder, detector_folder
 from support.later import later
 
@@ -60,10 +61,6 @@ def copied(folder: Path, to: Path, without: str = "") -> str:
 def batch(images: Tensor, labels: list[int], reference: Tensor | None = None) -> ImageBatch:
     reference = images if reference is None else reference
     return ImageBatch(images, reference, images, reference, labels, [*range(len(images))])
-
-
-def noise(count: int, side: int, seed: int = 1) -> Tensor:
-    return torch.rand(count, 3, side, side, generator=torch.Generator().manual_seed(seed)) * 2 - 1
 
 
 def pixels(seed: int) -> Tensor:
@@ -123,7 +120,7 @@ def test_the_score_is_the_cosine_that_the_model_itself_gives(folders: Mapping[st
     folder = str(folders["clip"])
     model = transformers.CLIPModel.from_pretrained(folder).eval()
     tokenizer, ready = (kind.from_pretrained(folder) for kind in (transformers.CLIPTokenizer, transformers.CLIPImageProcessor))
-    images, labels = noise(20, 64), [*range(10), *range(10)]
+    images, labels = noise(20, 1, 64), [*range(10), *range(10)]
     for prompts, texts in (((), [PROMPT.format(name) for name in CLASSES]), (CLASSES, CLASSES)):
         expected = []
         for image, label in zip(images, labels, strict=True):
@@ -270,7 +267,7 @@ def test_what_a_preference_lacks_is_named(cls: type[PreferenceMetric], file: str
 def test_a_damaged_preference_network_is_refused(preferences: MetricContext) -> None:
     (Path(preferences.options["weights"]) / "HPS_v2.1_compressed.pt").write_bytes(b"noise")
     with pytest.raises(BadCheckpoint, match="contains no readable hpsv2"):
-        HumanPreference().prepared(preferences).measure(batch(noise(1, 4), [0]))
+        HumanPreference().prepared(preferences).measure(batch(noise(1, 1, 4), [0]))
 
 
 # -- LPIPS ---------------------------------------------------------------------------------------------------------------
@@ -300,7 +297,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_distances_are_those_of_torch_fidelity_on_bytes_and_grow_with_the_difference(hub: Path) -> None:
     from torch_fidelity.sample_similarity_lpips import SampleSimilarityLPIPS
 
-    metric, images = PerceptualDistance().prepared(MetricContext()), noise(3, 32)
+    metric, images = PerceptualDistance().prepared(MetricContext()), noise(3, 1, 32)
     levels = torch.randint(0, 256, (2, 2, 3, 32, 32), generator=torch.Generator().manual_seed(3), dtype=torch.uint8)
     expected = SampleSimilarityLPIPS("x")(levels[0], levels[1]).flatten()
     first, second = (level.float() / 127.5 - 1 for level in levels)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from cachemark.metrics.compute.extractor import register
@@ -24,9 +27,17 @@ def toy(digit: str = "7") -> str:
     return register(digit * 64, Toy)
 
 
-def noise(count: int, seed: int = 0) -> Tensor:
-    """Return images (count, 3, 16, 16) in [-1, 1]."""
-    return torch.rand(count, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(seed)) * 2 - 1
+def noise(count: int, seed: int = 0, side: int = SIZE) -> Tensor:
+    """Return images (count, 3, side, side) in [-1, 1]."""
+    return torch.rand(count, 3, side, side, generator=torch.Generator().manual_seed(seed)) * 2 - 1
+
+
+def png_files(images: Tensor, folder: Path) -> str:
+    """Write images, bytes (N, 3, H, W), to PNG files and return their folder."""
+    folder.mkdir()
+    for i, image in enumerate(images):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / f"{i:04d}.png")
+    return str(folder)
 
 
 def drawn(count: int, seed: int, shift: float = 0.0, features: int = 8) -> ImageFeatures:
