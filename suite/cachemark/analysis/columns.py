@@ -124,16 +124,14 @@ def _prefixed(prefix: str, value: float | None, write: Callable[[float], str]) -
     return "" if value is None else f"{prefix} {write(value)}"
 
 
-def _metric_column(name: str, title: str, tip: str, value: Callable[[ReportRow], Interval | None], *under: Callable[[ReportRow], str],
-                   **options: Any) -> Column:
+def _metric_column(name: str, title: str, tip: str, value: Callable[[ReportRow], Interval | None], **options: Any) -> Column:
     about = metric(name)
-    return Column(name, title, tip, value, *under, unit=about.unit, better=about.better, write=partial(fmt.metric_value, name=name),
-                  **options)
+    return Column(name, title, tip, value, unit=about.unit, better=about.better, write=partial(fmt.metric_value, name=name), **options)
 
 
 def median_column(name: str, title: str, tip: str, under: Callable[[ReportRow], str] = lambda row: "") -> Column:
     """Return a column for the median of a counted metric."""
-    return _metric_column(name, title, tip, lambda row: _counted(row.median(name)), under, counted=True)
+    return _metric_column(name, title, tip, lambda row: _counted(row.median(name)), under=under, counted=True)
 
 
 # -- images -----------------------------------------------------------------------------------------------------------
@@ -163,7 +161,7 @@ def image_column(name: str) -> Column:
         return "other images" if row.same_distribution and name in FIDELITY else fmt.DASH
 
     title = about.heading or about.title.replace(", ", " ").removesuffix(" images")
-    return _metric_column(name, title, about.tip or about.meaning, mean, under, delta, empty=empty)
+    return _metric_column(name, title, about.tip or about.meaning, mean, under=under, delta=delta, empty=empty)
 
 
 def _ends(interval: Interval, name: str) -> list[str]:
@@ -184,7 +182,7 @@ SPEEDUP = Column(
 LATENCY = _metric_column(
     TIME, "Latency", "Median wall time of one batch, image decoding included.",
     lambda row: None if row.median(TIME) is None else median_over_repeats(row.outcome.raw(TIME)),
-    lambda row: f"n = {len(row.outcome.raw(TIME))}", empty=lambda row: "not timed", timed=True)
+    under=lambda row: f"n = {len(row.outcome.raw(TIME))}", empty=lambda row: "not timed", timed=True)
 SPEED = ColumnGroup("Speed", "against the full cache", (SPEEDUP, LATENCY))
 MEMORY = ColumnGroup("KV memory", "both CFG rows", (
     SAVING,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from .report_row import ReportRow
@@ -85,7 +86,11 @@ def _of_passes(profile: Any) -> Iterable[HeatTable]:
         shown = {name: [line[i] for i in picked] for name, line in lines.items()}
         span = 1 - min((s for line in shown.values() for s in line if s is not None), default=1.0) or 1.0
         columns = [str(passes[i]) for i in picked]
-        yield _table(title, f"{meaning} The darker, the less alike.", corner, columns, shown, "{:.3f}", lambda s, span=span: (1 - s) / span)
+        yield _table(title, f"{meaning} The darker, the less alike.", corner, columns, shown, "{:.3f}", partial(_distance, span))
+
+
+def _distance(span: float, similarity: float) -> float:
+    return (1 - similarity) / span
 
 
 def _table(
