@@ -13,7 +13,6 @@ from cachemark.cache.layout import Site, Tokens
 from cachemark.cache.masked_layout import masked_steps, placed
 from cachemark.core.spec import Sampling
 from cachemark.methods.base.profiles import BRANCHES, CLASSES, Redundancy
-from cachemark.models import mar
 from cachemark.models.mar import MAR, MARConfig
 
 CONFIG = MARConfig(16, (2, 2), 2, 2, 16, grid=3, channels=4, classes=10, buffer=2, steps=4, diffusion=(3,))
@@ -23,7 +22,7 @@ DECODER = Site("decoder", 0)
 
 @pytest.fixture
 def watcher() -> Redundancy:
-    layout = mar.layout(replace(CONFIG, depth=(1, 1)), [0], GUIDED, torch.float32, "cpu")
+    layout = replace(CONFIG, depth=(1, 1)).layout([0], GUIDED)
     made = Redundancy()
     made.begin(layout, [DECODER], Memory())
     return made

@@ -20,7 +20,7 @@ from cachemark.kit.next_scale import LAYERS, SIDES, layout_of
 from cachemark.kit.next_scale import ScaleFeed as Feed
 from cachemark.methods.ams_kv import AMSKV, ThresholdWarning
 from cachemark.methods.base.profiles import inter_scale
-from cachemark.models.var import SIZES, layout
+from cachemark.models.var import SIZES
 from cachemark.roofline.memory import entries
 from contracts.scales import contents_of
 
@@ -167,7 +167,7 @@ def test_a_threshold_that_tells_nothing_apart_warns(theta: float, count: str) ->
 
 
 def test_var_d30_with_five_demanding_layers_is_below_a_third() -> None:
-    shape = layout(SIZES["d30"], range(1), Sampling(cfg_scale=1.5, cfg_schedule="linear"), torch.float16, "cpu")
+    shape = SIZES["d30"].layout(range(1), Sampling(cfg_scale=1.5, cfg_schedule="linear"), torch.float16)
     method = AMSKV(demanding=[0, 1, 2, 3, 4])
     stored = entries(method, shape)
     assert stored == 5 * 424 + 25 * 174

@@ -14,7 +14,6 @@ from cachemark.core.spec import Sampling
 from cachemark.methods.fewer_steps import FewerSteps
 from cachemark.methods.full import Full
 from cachemark.methods.gtr import GtR, divided, stage_of
-from cachemark.models import mar
 from cachemark.models.mar import MAR, SIZES, MARConfig
 from cachemark.roofline.masked_flops import image_flops
 
@@ -23,7 +22,7 @@ GUIDED = Sampling(cfg_scale=2.0)
 
 
 def layout(steps: int = 64) -> MaskedLayout:
-    return mar.layout(SIZES["B"], [0], Sampling(cfg_scale=3.0, steps=steps), torch.float32, "cpu")
+    return SIZES["B"].layout([0], Sampling(cfg_scale=3.0, steps=steps))
 
 
 def resolved(shape: Layout, **parameters: Any) -> GtR:

@@ -14,7 +14,6 @@ from cachemark.core.spec import Sampling
 from cachemark.methods.base.lazy_schedule import PUBLISHED, Scheduled
 from cachemark.methods.lazymar import LazyMAR
 from cachemark.methods.random_tokens import RandomTokens
-from cachemark.models import mar
 from cachemark.models.mar import SIZES
 
 GUIDED = Sampling(cfg_scale=3.0)
@@ -24,7 +23,7 @@ METHODS = (LazyMAR, RandomTokens)
 
 def layout(steps: int = 64, batch: int = BATCH, sampling: Sampling = GUIDED) -> MaskedLayout:
     """MAR-B's."""
-    return mar.layout(SIZES["B"], range(100, 100 + batch), replace(sampling, steps=steps), torch.float32, "cpu")
+    return SIZES["B"].layout(range(100, 100 + batch), replace(sampling, steps=steps))
 
 
 def resolved(method: Scheduled, steps: int = 64) -> Scheduled:

@@ -18,7 +18,6 @@ from cachemark.contract.method import Block
 from cachemark.core.spec import Sampling
 from cachemark.kit.masked import CONFIG, SEEDS, MaskedCell
 from cachemark.methods.marche import MARche, joined, relevance
-from cachemark.models import mar
 from cachemark.models.mar import SIZES
 
 BATCH = 2
@@ -26,7 +25,7 @@ PASS = 40  # it and the pass before predict several tokens
 
 
 def layout(steps: int = 64, batch: int = BATCH) -> MaskedLayout:
-    return mar.layout(SIZES["B"], range(100, 100 + batch), Sampling(cfg_scale=3.0, steps=steps), torch.float32, "cpu")
+    return SIZES["B"].layout(range(100, 100 + batch), Sampling(cfg_scale=3.0, steps=steps))
 
 
 def resolved(steps: int = 64, **parameters: Any) -> MARche:

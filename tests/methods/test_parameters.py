@@ -7,7 +7,6 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-import torch
 
 from cachemark.cache.layout import Layout
 from cachemark.cache.masked_layout import MaskedLayout
@@ -33,7 +32,7 @@ PUBLISHED = {"calibration": "infinity-2b"}
 
 def masked(batch: int = 3, **sampling: Any) -> MaskedLayout:
     """MAR-B in 64 steps."""
-    return mar.layout(mar.SIZES["B"], range(batch), Sampling(**{"cfg_scale": 3.0, "steps": 64, **sampling}), torch.float32, "cpu")
+    return mar.SIZES["B"].layout(range(batch), Sampling(**{"cfg_scale": 3.0, "steps": 64, **sampling}))
 
 
 MASKED = masked()

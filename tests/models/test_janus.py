@@ -35,7 +35,7 @@ def tiny(config: JanusConfig = CONFIG, prompts: Prompts = PROMPTS) -> Janus:
     for block in model.blocks:
         for name in ("q_proj", "k_proj", "v_proj"):
             getattr(block.self_attn, name).weight.mul_(8)
-    for weight in (model.decoder.embed_tokens.weight, model.gen_embed.weight, model.gen_head.vision_head.weight):
+    for weight in (model.decoder.embed_tokens.weight, model.gen_embed.weight, model.get_parameter("gen_head.vision_head.weight")):
         weight.mul_(20)
     return model
 

@@ -47,7 +47,7 @@ def generate(model: MAR, seeds: list[int], method: Bidirectional | None = None, 
 
 
 def shape(grid: int = 16, rows: int = 2) -> Layout:
-    return mar.layout(replace(CONFIG, grid=grid), range(rows), Sampling(), torch.float32, "cpu")
+    return replace(CONFIG, grid=grid).layout(range(rows), Sampling())
 
 
 # -- order and guidance -------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ def test_the_share_that_is_masked() -> None:
 # -- the bundled model ------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("steps", "first"), [(0, 960), (25, 960), (10, 900), (2, 500)])
 def test_the_bundled_head_never_begins_where_nothing_is_left_of_the_token(steps: int, first: int) -> None:
-    timesteps = process(mar._spacing(TINY_MAR, Sampling(diffusion_steps=steps))).timesteps
+    timesteps = process(TINY_MAR.spacing(Sampling(diffusion_steps=steps))).timesteps
     assert (timesteps[-1], len(timesteps)) == (first, steps or 25)
 
 

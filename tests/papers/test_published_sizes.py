@@ -14,7 +14,7 @@ from cachemark.cache.layout import Layout
 from cachemark.core.spec import Sampling
 from cachemark.methods.ams_kv import AMSKV
 from cachemark.methods.full import Full
-from cachemark.models.var import SIZES, VAR, layout
+from cachemark.models.var import SIZES, VAR
 from cachemark.models.vision.msvq import MultiScaleQuantizer
 from cachemark.roofline.memory import entries
 
@@ -26,7 +26,7 @@ def printed_as(figure: str) -> PublishedSize:
 
 
 def shape(size: str, batch: int) -> Layout:
-    return layout(SIZES[size], range(batch), SAMPLING, torch.float16, "cpu")
+    return SIZES[size].layout(range(batch), SAMPLING, torch.float16)
 
 
 @pytest.mark.parametrize(("size", "batch", "printed", "exact"), [

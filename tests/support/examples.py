@@ -56,7 +56,7 @@ def load(request):
 
 
 def shape(sampling, batch):
-    return llamagen.layout(CONFIG, range(batch), sampling, torch.float32, "cpu")
+    return CONFIG.layout(range(batch), sampling)
 
 
 paper = Sampling(cfg_scale=1.5)

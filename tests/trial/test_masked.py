@@ -22,7 +22,6 @@ from cachemark.metrics.base import Costs, ImageBatch
 from cachemark.metrics.compute.speed import ends, first_half, watched
 from cachemark.metrics.registry import cost_values
 from cachemark.metrics.tokens import TokenDistance
-from cachemark.models import mar
 from cachemark.models.mar import MAR, MARConfig
 from cachemark.models.protocol import Loaded, ModelEntry, Request
 from cachemark.models.registry import MODELS
@@ -41,7 +40,7 @@ Results = dict[str, tuple[Outcome, dict[str, bytes]]]
 
 
 def shape(sampling: Sampling, batch: int) -> MaskedLayout:
-    return mar.layout(CONFIG, range(batch), sampling, torch.float32, "cpu")
+    return CONFIG.layout(range(batch), sampling)
 
 
 def decode(tokens: Tensor) -> Tensor:

@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain
-from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +24,7 @@ from ..contract.method import Method
 from ..core.spec import Sampling
 from .layers import MLP, Projection, RMSNorm, modulation
 from .sampling import draw, guide
-from .scales import Given, HeadNorm, ModulatedBlock, ScaleModel, ScaleSizes, scale_layout
+from .scales import Given, HeadNorm, ModulatedBlock, ScaleModel, ScaleSizes
 from .text_features import lengths_of
 from .var import VARAttention
 from .vision.bsq import BitQuantizer, packed_bits
@@ -64,11 +62,6 @@ class InfinityConfig(ScaleSizes):
 
 
 SIZES = {"2B": InfinityConfig(32, 16, 2048), "8B": InfinityConfig(40, 28, 3584, width=14, patch=2)}
-
-
-def layout(config: InfinityConfig, seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype, device: str) -> Layout:
-    """Return the layout of a generation."""
-    return scale_layout(config, seeds, sampling.cfg_scale > 1, dtype, device)
 
 
 @cache
@@ -121,18 +114,6 @@ class TextAttention(nn.Module):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
 
 
-class TextPool(nn.Module):
-    """A text pooled to one vector."""
-
-    def __init__(self, dim: int, text: int) -> None:
-        super().__init__()
-        self.ca = TextAttention(dim, text, text // POOL_HEAD, queries=False)
-
-    def forward(self, text: Tensor, visible: Tensor) -> Tensor:
-        """Map (rows, longest, width) to (rows, dim)."""
-        return self.ca(None, text, visible)[:, 0]
-
-
 class InfinityBlock(ModulatedBlock):
     """Attention to the maps, then to the text without a gate, then the MLP."""
 
@@ -143,21 +124,13 @@ class InfinityBlock(ModulatedBlock):
         self.sa = VARAttention(dim, config.heads)
         self.ca = TextAttention(dim, dim, config.heads, queries=True)
         self.ca_norm = nn.LayerNorm(dim, eps=config.norm_eps)
-        self.ffn = MLP(dim, approximate="tanh")
+        self.ffn = MLP(dim, 4 * dim, dim, approximate="tanh")
 
     def mix(self, site: Site, step: Step, tokens: Tokens, method: Method) -> Tokens:
         tokens = self.gated(tokens, self.sa(self.modulated(tokens, 0), site, step, tokens, method), 0)
         assert tokens.text is not None
         assert tokens.text_shown is not None
         return tokens.with_x(tokens.x + self.ca(self.ca_norm(tokens.x), tokens.text, tokens.text_shown))
-
-
-class Chunk(nn.Module):
-    """Consecutive blocks; published names count by them."""
-
-    def __init__(self, blocks: Sequence[InfinityBlock]) -> None:
-        super().__init__()
-        self.module = nn.ModuleList(blocks)
 
 
 @dataclass(frozen=True)
@@ -174,6 +147,8 @@ class Infinity(ScaleModel[Texts]):
     ``texts``: features (n, text channels) of each text, by label. ``recompute``: project modulations in every scale, as the authors do.
     """
 
+    config: InfinityConfig
+
     def __init__(self, config: InfinityConfig, texts: Sequence[Tensor] = (), *, recompute: bool = False) -> None:
         super().__init__()
         self.config, self.texts, self.recompute = config, texts, recompute
@@ -182,7 +157,7 @@ class Infinity(ScaleModel[Texts]):
         c = config
         self.cfg_uncond = nn.Parameter(torch.zeros(c.longest, c.text))
         self.text_norm = RMSNorm(c.text, c.norm_eps)
-        self.text_proj_for_sos = TextPool(c.dim, c.text)
+        self.text_proj_for_sos = nn.ModuleDict({"ca": TextAttention(c.dim, c.text, c.text // POOL_HEAD, queries=False)})
         self.text_proj_for_ca = nn.Sequential(nn.Linear(c.text, c.dim), nn.GELU(approximate="tanh"), nn.Linear(c.dim, c.dim))
         self.pos_start = nn.Parameter(torch.zeros(1, 1, c.dim))
         self.lvl_embed = nn.Embedding(LEVELS, c.dim)
@@ -190,15 +165,10 @@ class Infinity(ScaleModel[Texts]):
         self.shared_ada_lin = modulation(c.dim, 6)
         self.head_nm = HeadNorm(c.dim, c.norm_eps)
         self.head = nn.Linear(c.dim, 2 * c.bits)
-        each = c.depth // c.chunks
-        starts = range(0, c.depth, each)
-        self.block_chunks = nn.ModuleList(Chunk([InfinityBlock(c, layer) for layer in range(at, at + each)]) for at in starts)
+        self.stacked = [InfinityBlock(c, layer) for layer in range(c.depth)]
+        chunks = (self.stacked[at : at + c.depth // c.chunks] for at in range(0, c.depth, c.depth // c.chunks))
+        self.block_chunks = nn.ModuleList(nn.ModuleDict({"module": nn.ModuleList(chunk)}) for chunk in chunks)
         self.sites = [Site("decoder", layer) for layer in range(c.depth)]
-
-    @property
-    def stacked(self) -> Sequence[InfinityBlock]:
-        chunks = (cast(Chunk, chunk).module for chunk in self.block_chunks)
-        return [cast(InfinityBlock, block) for block in chain.from_iterable(chunks)]
 
     @property
     def quantizer(self) -> BitQuantizer:
@@ -217,10 +187,6 @@ class Infinity(ScaleModel[Texts]):
             if not name.endswith(("scale_mul_1H11", "text_norm.weight", "ca_norm.weight")):
                 parameter.data.normal_(0, 0.02, generator=generator)
         return self
-
-    def layout(self, seeds: Sequence[int], sampling: Sampling, labels: Sequence[int] = ()) -> Layout:
-        weight = self.head.weight
-        return layout(self.config, seeds, sampling, weight.dtype, str(weight.device))
 
     def read(self, labels: Sequence[int], copies: int) -> tuple[Tensor, Tensor]:
         """Return normed text features (rows, longest, channels) and the mask of visible entries.
@@ -248,7 +214,7 @@ class Infinity(ScaleModel[Texts]):
 
     def condition(self, labels: Tensor, key: Tensor, layout: Layout, engine: Engine) -> Texts:
         features, visible = self.read(labels.tolist(), layout.rows // len(labels))
-        cond = engine.hold("cond", self.text_proj_for_sos(features, visible))
+        cond = engine.hold("cond", self.text_proj_for_sos["ca"](None, features, visible)[:, 0])
         text = engine.hold("text", self.text_proj_for_ca(features))
         return Texts(key, cond, engine.hold("modulations", self.modulations(cond)), text, engine.hold("shown", visible))
 

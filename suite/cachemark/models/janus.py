@@ -10,11 +10,11 @@ out.
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..cache.layout import Step, Tokens
@@ -101,30 +101,6 @@ def unconditional(ids: tuple[int, ...], pad: int) -> tuple[int, ...]:
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------
-class ImageAligner(nn.Module):
-    """Projection of embedded image codes (…, code_dim) to inputs of the decoder (…, dim)."""
-
-    def __init__(self, config: JanusConfig) -> None:
-        super().__init__()
-        dim = config.decoder.dim
-        self.layers = nn.Sequential(nn.Linear(config.code_dim, dim), nn.GELU(), nn.Linear(dim, dim))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x)
-
-
-class ImageHead(nn.Module):
-    """Projection of hidden states (…, dim) to logits of image codes (…, codes)."""
-
-    def __init__(self, config: JanusConfig) -> None:
-        super().__init__()
-        dim = config.decoder.dim
-        self.output_mlp_projector, self.vision_head = nn.Linear(dim, dim), nn.Linear(dim, config.codes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.vision_head(F.gelu(self.output_mlp_projector(x)))
-
-
 class Janus(PromptedLlama):
     """The generator, with the authors' parameter names."""
 
@@ -132,8 +108,10 @@ class Janus(PromptedLlama):
         super().__init__()
         self.config, self.prompts = config, prompts
         self.language_model = nn.ModuleDict({"model": Llama(config.decoder)})
-        self.gen_embed = nn.Embedding(config.codes, config.code_dim)
-        self.gen_aligner, self.gen_head = ImageAligner(config), ImageHead(config)
+        self.gen_embed, dim = nn.Embedding(config.codes, config.code_dim), config.decoder.dim
+        self.gen_aligner = nn.Sequential(OrderedDict(layers=nn.Sequential(nn.Linear(config.code_dim, dim), nn.GELU(), nn.Linear(dim, dim))))
+        self.gen_head = nn.Sequential(OrderedDict(
+            output_mlp_projector=nn.Linear(dim, dim), gelu=nn.GELU(), vision_head=nn.Linear(dim, config.codes)))
         self.sites = self.decoder.sites
 
     @property

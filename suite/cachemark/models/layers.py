@@ -19,12 +19,12 @@ ROWS = 64  # for which the blocks are chosen; the same serve any number of rows
 
 
 class MLP(nn.Module):
-    """fc2(gelu(fc1·x)) of fourfold inner width; ``approximate``: see :func:`torch.nn.functional.gelu`."""
+    """fc2(gelu(fc1·x)), from ``before`` to ``after`` channels; ``approximate``: see :func:`torch.nn.functional.gelu`."""
 
-    def __init__(self, dim: int, approximate: str = "none") -> None:
+    def __init__(self, before: int, hidden: int, after: int, *, approximate: str = "none", bias: bool = True) -> None:
         super().__init__()
         self.approximate = approximate
-        self.fc1, self.fc2 = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
+        self.fc1, self.fc2 = nn.Linear(before, hidden, bias), nn.Linear(hidden, after, bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc2(F.gelu(self.fc1(x), approximate=self.approximate))

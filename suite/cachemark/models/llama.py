@@ -174,15 +174,14 @@ class PromptedConfig:
         """Tokens of a line."""
         return self.lines
 
-
-def layout(
-    config: PromptedConfig, prompts: Prompts, labels: Sequence[int], seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype,
-    device: str,
-) -> Layout:
-    """Return the layout: one condition entry per prompt id; with guidance, unconditional rows come last."""
-    decoder, (row_seeds, branches) = config.decoder, guided_rows(seeds, sampling.cfg_scale > 1)
-    return Layout(RasterModel.paradigm, prompts.lengths(labels, 1 + max(branches)), config.lines, config.line, decoder.heads,
-                  decoder.groups, decoder.head_dim, decoder.layers, row_seeds, branches, dtype, device, line_ends=config.line_ends)
+    def layout(
+        self, seeds: Sequence[int], sampling: Sampling, prompts: Prompts, labels: Sequence[int], dtype: torch.dtype = torch.float32,
+        device: str = "cpu",
+    ) -> Layout:
+        """Return the layout: one condition entry per prompt id; with guidance, unconditional rows come last."""
+        decoder, (row_seeds, branches) = self.decoder, guided_rows(seeds, sampling.cfg_scale > 1)
+        return Layout(RasterModel.paradigm, prompts.lengths(labels, 1 + max(branches)), self.lines, self.line, decoder.heads,
+                      decoder.groups, decoder.head_dim, decoder.layers, row_seeds, branches, dtype, device, line_ends=self.line_ends)
 
 
 class PromptedLlama(RasterModel):
@@ -198,7 +197,7 @@ class PromptedLlama(RasterModel):
 
     def layout(self, seeds: Sequence[int], sampling: Sampling, labels: Sequence[int] = ()) -> Layout:
         weight = self.decoder.embed_tokens.weight
-        return layout(self.config, self.prompts, labels, seeds, sampling, weight.dtype, str(weight.device))
+        return self.config.layout(seeds, sampling, self.prompts, labels, weight.dtype, str(weight.device))
 
     @property
     def blocks(self) -> nn.ModuleList:

@@ -54,6 +54,12 @@ class LlamaGenConfig:
         """The FFN width: two thirds of 4·dim, rounded up to a multiple of 256."""
         return -(-int(8 * self.dim / 3) // 256) * 256
 
+    def layout(self, seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Layout:
+        """Return the layout: one condition entry per row; unconditional rows come last."""
+        row_seeds, branches = guided_rows(seeds, sampling.cfg_scale > 1)
+        return Layout(LlamaGen.paradigm, (1,) * len(branches), self.grid, self.grid, self.heads, self.groups, self.head_dim, self.layers,
+                      row_seeds, branches, dtype, device)
+
 
 SIZES = {
     "B": LlamaGenConfig(12, 12, 768, grid=16),
@@ -79,13 +85,6 @@ def rope_table(head_dim: int, grid: int, base: float, device: torch.device) -> T
     turn = torch.arange(grid, dtype=torch.float32, device=device)[:, None] * theta
     angles = torch.cat((turn[:, None].expand(grid, grid, -1), turn[None].expand(grid, grid, -1)), -1).flatten(0, 1)
     return torch.cat((torch.zeros(1, head_dim // 2, dtype=torch.complex64, device=device), torch.polar(torch.ones_like(angles), angles)))
-
-
-def layout(config: LlamaGenConfig, seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype, device: str) -> Layout:
-    """Return the layout: one condition entry per row; unconditional rows come last."""
-    row_seeds, branches = guided_rows(seeds, sampling.cfg_scale > 1)
-    return Layout(LlamaGen.paradigm, (1,) * len(branches), config.grid, config.grid, config.heads, config.groups, config.head_dim,
-                  config.layers, row_seeds, branches, dtype, device)
 
 
 class LlamaGenAttention(nn.Module):
@@ -160,7 +159,7 @@ class LlamaGen(RasterModel):
 
     def layout(self, seeds: Sequence[int], sampling: Sampling, labels: Sequence[int] = ()) -> Layout:
         weight = self.output.weight
-        return layout(self.config, seeds, sampling, weight.dtype, str(weight.device))
+        return self.config.layout(seeds, sampling, weight.dtype, str(weight.device))
 
     @property
     def blocks(self) -> nn.ModuleList:

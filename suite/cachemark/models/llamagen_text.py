@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..cache.layout import Layout, Step, Tokens
 from ..core.spec import Sampling
 from . import llamagen
+from .layers import MLP
 from .llamagen import LlamaGen, LlamaGenConfig
 from .text_features import lengths_of
 
@@ -33,22 +33,20 @@ class CaptionConfig:
     text: int = 2048
     longest: int = 120
 
+    def layout(
+        self, seeds: Sequence[int], sampling: Sampling, lengths: Sequence[int], labels: Sequence[int], dtype: torch.dtype = torch.float32,
+        device: str = "cpu",
+    ) -> Layout:
+        """Return the layout: one condition entry per text token, in conditional and unconditional rows.
+
+        ``lengths``: tokens of all texts, by label.
+        """
+        base = self.transformer.layout(seeds, sampling, dtype, device)
+        return replace(base, condition=tuple(lengths[label] for label in labels) * (base.rows // len(labels)))
+
 
 XL = CaptionConfig(llamagen.SIZES["XL"])
 SIZES = {pixels: replace(XL, transformer=replace(XL.transformer, grid=pixels // 16)) for pixels in (256, 512)}  # stages of one training
-
-
-class CaptionMLP(nn.Module):
-    """fc2(gelu(fc1·x)) with the tanh approximation, without biases."""
-
-    def __init__(self, config: CaptionConfig) -> None:
-        super().__init__()
-        dim = config.transformer.dim
-        self.fc1, self.fc2 = nn.Linear(config.text, dim, bias=False), nn.Linear(dim, dim, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (…, text) to (…, dim)."""
-        return self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
 
 
 class CaptionEmbedding(nn.Module):
@@ -58,24 +56,12 @@ class CaptionEmbedding(nn.Module):
 
     def __init__(self, config: CaptionConfig) -> None:
         super().__init__()
-        self.cap_proj = CaptionMLP(config)
+        self.cap_proj = MLP(config.text, config.transformer.dim, config.transformer.dim, approximate="tanh", bias=False)
         self.register_buffer("uncond_embedding", torch.zeros(config.longest, config.text))
 
     def forward(self, features: Tensor) -> Tensor:
         """Map (rows, tokens, text) to (rows, tokens, dim)."""
         return self.cap_proj(features)
-
-
-def layout(
-    config: CaptionConfig, lengths: Sequence[int], labels: Sequence[int], seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype,
-    device: str,
-) -> Layout:
-    """Return the layout: one condition entry per text token, in conditional and unconditional rows.
-
-    ``lengths``: tokens of all texts, by label.
-    """
-    base = llamagen.layout(config.transformer, seeds, sampling, dtype, device)
-    return replace(base, condition=tuple(lengths[label] for label in labels) * (base.rows // len(labels)))
 
 
 class CaptionedLlamaGen(LlamaGen):
@@ -100,7 +86,7 @@ class CaptionedLlamaGen(LlamaGen):
 
     def layout(self, seeds: Sequence[int], sampling: Sampling, labels: Sequence[int] = ()) -> Layout:
         weight = self.output.weight
-        return layout(self.captions, self.lengths, labels, seeds, sampling, weight.dtype, str(weight.device))
+        return self.captions.layout(seeds, sampling, self.lengths, labels, weight.dtype, str(weight.device))
 
     def first(self, labels: Tensor, layout: Layout) -> Tensor:
         """Return features (rows, longest, text), zero-padded at the end."""

@@ -56,6 +56,28 @@ class MARConfig:
     def tokens(self) -> int:
         return self.grid**2
 
+    def layout(self, seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype = torch.float32, device: str = "cpu") -> MaskedLayout:
+        """Return the layout of a generation; unconditional rows come last, ``layers`` are the decoder's.
+
+        The buffer is the condition of every row.
+        """
+        row_seeds, branches = guided_rows(seeds, sampling.cfg_scale != 1)
+        return MaskedLayout(
+            MAR.paradigm, (self.buffer,) * len(branches), self.grid, self.grid, self.heads, self.heads, self.dim // self.heads,
+            self.depth[1], row_seeds, branches, dtype, device, steps=sampling.steps or self.steps, encoder=self.depth[0],
+            head=self.head_depth, head_width=self.head_width, channels=self.channels, diffusion=sum(self.spacing(sampling)),
+        )
+
+    def spacing(self, sampling: Sampling, passes: int = 0) -> tuple[int, ...]:
+        """Return the sections of the head's process for the number of passes that the sampling asks for.
+
+        A model that takes one step per section, or leaves sections out, also does so with fewer passes.
+        """
+        count = passes or sampling.diffusion_steps
+        if not count:
+            return self.diffusion
+        return (1,) * count if set(self.diffusion) == {1} else tuple(count if section else 0 for section in self.diffusion)
+
 
 SIZES = {
     "B": MARConfig(768, (12, 12), 12, 6, 1024),
@@ -63,30 +85,6 @@ SIZES = {
     "H": MARConfig(1280, (20, 20), 16, 12, 1536),
 }
 PAPER_CFG = {"B": 2.9, "L": 3.0, "H": 3.2}  # of the authors' evaluation, with a linear schedule
-
-
-def layout(config: MARConfig, seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype, device: str) -> MaskedLayout:
-    """Return the layout of a generation; unconditional rows come last, ``layers`` are the decoder's.
-
-    The buffer is the condition of every row.
-    """
-    row_seeds, branches = guided_rows(seeds, sampling.cfg_scale != 1)
-    return MaskedLayout(
-        MAR.paradigm, (config.buffer,) * len(branches), config.grid, config.grid, config.heads, config.heads, config.dim // config.heads,
-        config.depth[1], row_seeds, branches, dtype, device, steps=sampling.steps or config.steps, encoder=config.depth[0],
-        head=config.head_depth, head_width=config.head_width, channels=config.channels, diffusion=sum(_spacing(config, sampling)),
-    )
-
-
-def _spacing(config: MARConfig, sampling: Sampling, passes: int = 0) -> tuple[int, ...]:
-    """Return the sections of the head's process for the number of passes that the sampling asks for.
-
-    A model that takes one step per section, or leaves sections out, also does so with fewer passes.
-    """
-    count = passes or sampling.diffusion_steps
-    if not count:
-        return config.diffusion
-    return (1,) * count if set(config.diffusion) == {1} else tuple(count if section else 0 for section in config.diffusion)
 
 
 def guidance(sampling: Sampling, step: MaskedStep, tokens: int) -> float | None:
@@ -123,7 +121,7 @@ class MARBlock(nn.Module):
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
         self.norm1, self.attn = nn.LayerNorm(dim, eps=EPS), MARAttention(dim, heads)
-        self.norm2, self.mlp = nn.LayerNorm(dim, eps=EPS), MLP(dim)
+        self.norm2, self.mlp = nn.LayerNorm(dim, eps=EPS), MLP(dim, 4 * dim, dim)
 
     def mix(self, site: Site, step: Step, tokens: Tokens, method: Method) -> Tokens:
         return tokens.with_x(tokens.x + self.attn(self.norm1(tokens.x), site, step, method))
@@ -174,7 +172,7 @@ class MAR(nn.Module):
         return self
 
     def layout(self, seeds: Sequence[int], sampling: Sampling, labels: Sequence[int] = ()) -> MaskedLayout:
-        return layout(self.config, seeds, sampling, self.mask_token.dtype, str(self.mask_token.device))
+        return self.config.layout(seeds, sampling, self.mask_token.dtype, str(self.mask_token.device))
 
     # -- what belongs to the sample -----------------------------------------------------------------------------------
     def order(self, key: Tensor) -> Tensor:
@@ -265,7 +263,7 @@ class MAR(nn.Module):
     def _schedules(self, passes: Iterable[int], sampling: Sampling, engine: Engine) -> dict[int, DenoisingSchedule]:
         schedules = {}
         for count in sorted(passes):
-            schedule = self.diffloss.schedule(_spacing(self.config, sampling, count), sampling.temperature)
+            schedule = self.diffloss.schedule(self.config.spacing(sampling, count), sampling.temperature)
             schedules[count] = replace(schedule, times=engine.hold(f"times.{count}", schedule.times))
         return schedules
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -23,8 +23,12 @@ from .vision.maps import MapQuantizer
 
 
 class ScaleSizes:
-    """Sizes of a next-scale transformer. ``sides``: of the token maps, coarse to fine."""
+    """Sizes of a next-scale transformer. ``sides``: of the token maps, coarse to fine.
 
+    ``unguided``: the largest ``cfg_scale`` without guidance.
+    """
+
+    unguided: ClassVar[float] = 1
     depth: int
     heads: int
     dim: int
@@ -44,12 +48,11 @@ class ScaleSizes:
         """The number of tokens of all maps."""
         return sum(side**2 for side in self.sides)
 
-
-def scale_layout(config: ScaleSizes, seeds: Sequence[int], guided: bool, dtype: torch.dtype, device: str) -> Layout:
-    """Return the layout of a generation: no condition entries, unconditional rows last."""
-    row_seeds, branches = guided_rows(seeds, guided)
-    return Layout(ScaleModel.paradigm, (0,) * len(branches), 0, 0, config.heads, config.heads, config.head_dim, config.depth, row_seeds,
-                  branches, dtype, device, config.sides)
+    def layout(self, seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Layout:
+        """Return the layout of a generation: no condition entries, unconditional rows last."""
+        row_seeds, branches = guided_rows(seeds, sampling.cfg_scale > self.unguided)
+        return Layout(ScaleModel.paradigm, (0,) * len(branches), 0, 0, self.heads, self.heads, self.head_dim, self.depth, row_seeds,
+                      branches, dtype, device, self.sides)
 
 
 @dataclass(frozen=True)
@@ -71,21 +74,20 @@ class ScaleModel(nn.Module, Generic[G]):
     """A stack of blocks that predicts the next token map; subclasses add input, logits and sampling."""
 
     paradigm = "next-scale"
+    config: ScaleSizes
+    head: nn.Linear
+    stacked: Sequence[ModulatedBlock]  # one per entry of ``sites``
     sites: Sequence[Site]
-
-    @property
-    @abstractmethod
-    def stacked(self) -> Iterable[nn.Module]:
-        """The blocks in order, one per entry of ``sites``."""
 
     @property
     @abstractmethod
     def quantizer(self) -> MapQuantizer:
         """The quantizer of the image tokenizer."""
 
-    @abstractmethod
     def layout(self, seeds: Sequence[int], sampling: Sampling, labels: Sequence[int] = ()) -> Layout:
         """Return the layout of a generation of these samples."""
+        weight = self.head.weight
+        return self.config.layout(seeds, sampling, weight.dtype, str(weight.device))
 
     @abstractmethod
     def condition(self, labels: Tensor, key: Tensor, layout: Layout, engine: Engine) -> G:

@@ -9,10 +9,8 @@ by the sample (theirs: ``multinomial``). ``more_smooth``, which the authors neve
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +24,7 @@ from ..core.spec import Sampling
 from . import checkpoints
 from .layers import MLP, Projection, modulation, rotate_pairs
 from .sampling import draw, guide_scale
-from .scales import Given, HeadNorm, ModulatedBlock, ScaleModel, ScaleSizes, scale_layout
+from .scales import Given, HeadNorm, ModulatedBlock, ScaleModel, ScaleSizes
 from .vision.msvq import MultiScaleQuantizer
 
 SIDES_256 = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16)
@@ -43,6 +41,7 @@ class VARConfig(ScaleSizes):
     0.25/√head_dim. ``shared_aln``: one projection of the class for all blocks, plus a table per block.
     """
 
+    unguided = 0
     depth: int
     heads: int
     dim: int
@@ -58,11 +57,6 @@ class VARConfig(ScaleSizes):
 # Those of the paper have as many heads as blocks, of 64 channels.
 SIZES = {f"d{depth}": VARConfig(depth, depth, 64 * depth) for depth in (16, 20, 24, 30)}
 SIZES["d36-512"] = VARConfig(36, 36, 64 * 36, SIDES_512, shared_aln=True)
-
-
-def layout(config: VARConfig, seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype, device: str) -> Layout:
-    """Return the layout of a generation; the class is the input of the first scale."""
-    return scale_layout(config, seeds, sampling.cfg_scale > 0, dtype, device)
 
 
 class VARAttention(nn.Module):
@@ -103,7 +97,7 @@ class VARBlock(ModulatedBlock):
     def __init__(self, config: VARConfig, layer: int) -> None:
         super().__init__(layer, config.norm_eps)
         self.attn = VARAttention(config.dim, config.heads, l2_norm=config.l2_norm)
-        self.ffn = MLP(config.dim, approximate="tanh")
+        self.ffn = MLP(config.dim, 4 * config.dim, config.dim, approximate="tanh")
         if config.shared_aln:
             self.ada_gss = nn.Parameter(torch.zeros(1, 1, 6, config.dim))
         else:
@@ -127,6 +121,8 @@ class VAR(ScaleModel[Placed]):
     scale, as the authors do, for comparison.
     """
 
+    config: VARConfig
+
     def __init__(self, config: VARConfig, quantizer: MultiScaleQuantizer, *, recompute: bool = False) -> None:
         super().__init__()
         assert (quantizer.sides, quantizer.width, quantizer.codes) == (config.sides, config.width, config.vocab), "of another model"
@@ -140,7 +136,8 @@ class VAR(ScaleModel[Placed]):
         self.lvl_embed = nn.Embedding(len(c.sides), c.dim)
         if c.shared_aln:
             self.shared_ada_lin = modulation(c.dim, 6)
-        self.blocks = nn.ModuleList(VARBlock(c, layer) for layer in range(c.depth))
+        self.stacked = [VARBlock(c, layer) for layer in range(c.depth)]
+        self.blocks = nn.ModuleList(self.stacked)
         self.head_nm = HeadNorm(c.dim, c.norm_eps)
         self.head = nn.Linear(c.dim, c.vocab)
         self.sites = [Site("decoder", layer) for layer in range(c.depth)]
@@ -157,10 +154,6 @@ class VAR(ScaleModel[Placed]):
                 parameter.data.normal_(0, 0.02, generator=generator)
         return self
 
-    def layout(self, seeds: Sequence[int], sampling: Sampling, labels: Sequence[int] = ()) -> Layout:
-        weight = self.head.weight
-        return layout(self.config, seeds, sampling, weight.dtype, str(weight.device))
-
     @property
     def places(self) -> Tensor:
         """The embedding of position and scale per token, (1, N, dim)."""
@@ -170,11 +163,7 @@ class VAR(ScaleModel[Placed]):
     def modulations(self, cond: Tensor) -> Tensor:
         """Return modulations of all blocks, (rows, depth, 6, dim), from the class embedding (rows, dim)."""
         shared = self.shared_ada_lin(cond).unflatten(-1, (6, -1)) if self.config.shared_aln else None
-        return torch.stack([cast(VARBlock, block).modulation(cond, shared) for block in self.blocks], 1)
-
-    @property
-    def stacked(self) -> nn.ModuleList:
-        return self.blocks
+        return torch.stack([block.modulation(cond, shared) for block in self.stacked], 1)
 
     def logits(self, hidden: Tensor, cond: Tensor) -> Tensor:
         """Return fp32 logits: head norm in fp32, head in the model's dtype. ``cond``: (rows, dim)."""

@@ -44,14 +44,13 @@ class Family:
     ``network(config, parts, engine)`` builds the transformer. ``parts``: the image tokenizer of class-conditional models, or the texts as
     read; None for names and shapes only. ``check`` rejects files that shapes cannot distinguish. ``tables``: tensors computed once per
     model. ``decoding``: turns an image tokenizer into a function from tokens to images. ``prompted``: rows have one condition entry per
-    prompt token, so ``layout`` takes prompts and labels.
+    prompt token, so the ``layout`` of a configuration takes prompts and labels.
     """
 
     name: str
     paradigm: str
     origin: str
     network: Callable[..., nn.Module]
-    layout: Callable[..., Layout]
     counts: Callable[..., ParameterCounts]
     wrappers: Sequence[str] = checkpoints.WRAPPERS
     ignored: Sequence[str] = checkpoints.EXTRAS
@@ -147,7 +146,8 @@ class CatalogueModel:
     def shape(self, sampling: Sampling, batch: int) -> Layout:
         """Return the layout of a generation of ``batch`` samples."""
         prompts = (self.shapes, labels_of(batch, len(self.texts))) if self.family.prompted else ()
-        return self.family.layout(self.config, *prompts, range(batch), sampling, torch.float32, "cpu")
+        layout: Layout = self.config.layout(range(batch), sampling, *prompts)
+        return layout
 
     def asking(self, texts: tuple[str, ...]) -> ModelEntry:
         """Return the entry for other texts. Raises BadPlan or Unsupported for unreadable ones."""

@@ -37,7 +37,7 @@ def build(config: MARConfig, tokenizer: TinyKL | KL | None = None, engine: str =
     return MAR(config, eager_head=engine == "reference")
 
 
-FAMILY = Family("mar", MAR.paradigm, "the links in the README of LTH14/mar on GitHub", build, mar.layout, costs.mar, wrappers=AVERAGED)
+FAMILY = Family("mar", MAR.paradigm, "the links in the README of LTH14/mar on GitHub", build, costs.mar, wrappers=AVERAGED)
 DECODER = PublishedFile("decoder_weights", "kl16.ckpt", FAMILY.origin, KL, ignored=(*EXTRAS, *kl.UNUSED))
 
 register(FAMILY.bundled(TINY_NAME, TINY_MAR, tiny_kl.files, {"paper": Sampling(cfg_scale=3.0, cfg_schedule="linear")},

@@ -37,7 +37,7 @@ def build(config: VARConfig, tokenizer: TinyMSVQ | MSVQ | None = None, engine: s
     return VAR(config, quantizer, recompute=engine == "reference")
 
 
-FAMILY = Family("var", VAR.paradigm, "FoundationVision/var on Hugging Face", build, var.layout, costs.var, ignored=(*EXTRAS, *var.BUFFERS),
+FAMILY = Family("var", VAR.paradigm, "FoundationVision/var on Hugging Face", build, costs.var, ignored=(*EXTRAS, *var.BUFFERS),
                 check=var.check_sides)
 
 register(FAMILY.bundled(TINY_NAME, TINY_VAR, tiny_msvq.files, with_greedy(Sampling(cfg_scale=1.5, cfg_schedule="linear")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...core.spec import Sampling
 from .. import costs
-from ..llamagen import PAPER_CFG, SIZES, LlamaGen, LlamaGenConfig, layout
+from ..llamagen import PAPER_CFG, SIZES, LlamaGen, LlamaGenConfig
 from ..protocol import PublishedFile
 from ..tiny import tiny_vq
 from ..vision.vq import VQ
@@ -16,7 +16,7 @@ TINY_WEIGHTS, TINY_DECODER = "tiny-llamagen.safetensors", "tiny-vq.safetensors"
 
 
 FAMILY = Family("llamagen", LlamaGen.paradigm, "FoundationVision/LlamaGen on Hugging Face",
-                lambda config, tokenizer, engine: LlamaGen(config), layout, costs.llamagen, tables=lambda model: [model.rope])
+                lambda config, tokenizer, engine: LlamaGen(config), costs.llamagen, tables=lambda model: [model.rope])
 DECODER = PublishedFile("decoder_weights", "vq_ds16_c2i.pt", FAMILY.origin, VQ)
 
 register(FAMILY.bundled(TINY_NAME, TINY, tiny_vq.files, with_greedy(Sampling(cfg_scale=1.5)),

@@ -14,7 +14,7 @@ import torch
 from ...core.errors import BadPlan, UnknownName
 from ...core.spec import Sampling
 from ...core.units import METRICS
-from .. import checkpoints, costs, infinity, janus, llama, llamagen_text, lumina, prompt_lists
+from .. import checkpoints, costs, infinity, janus, llamagen_text, lumina, prompt_lists
 from ..infinity import SCALES, SIDES, Infinity
 from ..janus import Janus, JanusConfig
 from ..llama import LlamaConfig, rotations
@@ -38,7 +38,7 @@ TEXTS = prompt_lists.packaged(LIST)
 # -- Janus-Pro, and the bundled model of its architecture -------------------------------------------------------------------
 JANUS = Family(
     "janus", Janus.paradigm, "the folder of deepseek-ai on Hugging Face, or the one that deepseek-community has converted",
-    lambda config, prompts, engine: Janus(config, prompts or Prompts()), llama.layout,
+    lambda config, prompts, engine: Janus(config, prompts or Prompts()),
     lambda config, decode, prompts: costs.janus(config, decode), rename=janus.official, tables=rotations,
     ignored=(*checkpoints.EXTRAS, *janus.UNUSED, f"{janus.PREFIX}*"), prompted=True, one_folder=True,
     reader=lambda config: TokenReader(janus.prompts_of, HashedWords(config.decoder.vocab)),
@@ -83,7 +83,7 @@ def _lumina_decoding(config: LuminaConfig, tokenizer: VQGAN, request: Request) -
 
 LUMINA = Family(
     "lumina", Lumina.paradigm, "the folder of Alpha-VLLM on Hugging Face",
-    lambda config, prompts, engine: Lumina(config, prompts or Prompts()), llama.layout,
+    lambda config, prompts, engine: Lumina(config, prompts or Prompts()),
     lambda config, decode, prompts: costs.lumina(config, decode),
     ignored=(*checkpoints.EXTRAS, *lumina.UNUSED), tables=rotations, decoding=_lumina_decoding,
     grid=lambda config: (config.lines, config.line), prompted=True,
@@ -107,7 +107,7 @@ def lumina_mgpt(size: str) -> CatalogueModel:
 # -- LlamaGen -----------------------------------------------------------------------------------------------------------------
 LLAMAGEN = Family(
     "llamagen", CaptionedLlamaGen.paradigm, "peizesun/llamagen_t2i on Hugging Face",
-    lambda config, texts, engine: CaptionedLlamaGen(config, texts or ()), llamagen_text.layout,
+    lambda config, texts, engine: CaptionedLlamaGen(config, texts or ()),
     lambda config, decode, lengths: costs.captioned_llamagen(config, decode, max(lengths)),
     tables=lambda model: [*model.buffers(), model.rope, *getattr(model.texts, "resident", ())],
     grid=lambda config: (config.transformer.grid, config.transformer.grid), prompted=True,
@@ -129,7 +129,7 @@ def llamagen_t2i(pixels: int) -> CatalogueModel:
 # -- Infinity -----------------------------------------------------------------------------------------------------------------
 INFINITY = Family(
     "infinity", Infinity.paradigm, "FoundationVision/Infinity on Hugging Face",
-    lambda config, texts, engine: Infinity(config, texts or (), recompute=engine == "reference"), infinity.layout,
+    lambda config, texts, engine: Infinity(config, texts or (), recompute=engine == "reference"),
     lambda config, decode, lengths: costs.infinity(config, decode, max(lengths)),
     ignored=(*checkpoints.EXTRAS, *infinity.BUFFERS), tables=lambda model: [model.rope, *getattr(model.texts, "resident", ())],
     reader=lambda config: FeatureReader(config.text, config.longest), token_dtype=torch.int64,
