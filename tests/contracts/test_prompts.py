@@ -65,7 +65,7 @@ def model(attention: str, family: str) -> Janus | Lumina:
         loud = [tiny.model.embed_tokens.weight, tiny.lm_head.weight]
     else:
         tiny = Janus(JanusConfig(decoder, codes=64, grid=GRID), PROMPTS).initialise(0).eval().requires_grad_(False)
-        loud = [tiny.decoder.embed_tokens.weight, tiny.gen_embed.weight, tiny.gen_head.vision_head.weight]
+        loud = [tiny.decoder.embed_tokens.weight, tiny.gen_embed.weight, tiny.get_parameter("gen_head.vision_head.weight")]
     for block in tiny.blocks:
         for name in ("q_proj", "k_proj", "v_proj"):
             getattr(block.self_attn, name).weight.mul_(8)

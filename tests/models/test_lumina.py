@@ -21,11 +21,12 @@ from cachemark.models.lumina import SIZES, Lumina, LuminaConfig, LuminaDecoder, 
 from cachemark.models.prompts import HashedWords, Prompts
 from cachemark.models.protocol import ModelEntry, Request
 from cachemark.models.registry import MODELS
-from cachemark.models.vision.vqgan import VQGAN, VQGANConfig
+from cachemark.models.vision.vq import VQConfig
+from cachemark.models.vision.vqgan import VQGAN
 
 IDS = Vocabulary(0, 4, 32, 40, 41, 42, 44)
 CONFIG = LuminaConfig(LlamaConfig(2, 4, 64, 96, 64, qk_norm=True), 2, 3, IDS)
-TINY = VQGANConfig(32, (1, 1, 1), 1, 16, 32, 16)
+TINY = VQConfig(32, (1, 1, 1), 1, 16, 32, 16, usage_window=0)
 PROMPTS = Prompts(((0, 50, 41, 40, 46, 47), (0, 51, 52, 53, 41, 40, 46, 47)), ((40, 46, 47),) * 2)
 GUIDED = Sampling(cfg_scale=3.0, top_k=20)
 

@@ -22,7 +22,8 @@ from cachemark.models.catalogue import masked_models
 from cachemark.models.catalogue.masked_models import TINY_MAR
 from cachemark.models.diffusion import normal, process
 from cachemark.models.mar import MAR, MARConfig
-from cachemark.models.tiny.tiny_kl import TinyKL, TinyKLConfig
+from cachemark.models.tiny.tiny_kl import TinyKL
+from cachemark.models.tiny.tiny_vq import Sizes
 from tools.train import mar_loss
 
 CONFIG = MARConfig(32, (2, 3), 2, 2, 24, grid=4, channels=4, classes=10, buffer=3, steps=5, diffusion=(6, 0))
@@ -126,7 +127,7 @@ def test_the_bundled_head_never_begins_where_nothing_is_left_of_the_token(steps:
 
 def test_a_tokenizer_with_other_channels_is_refused() -> None:
     with pytest.raises(BadCheckpoint, match="has 4 channels; this model needs 8"):
-        masked_models.build(TINY_MAR, TinyKL(TinyKLConfig(channels=4, width=16, blocks=1)))
+        masked_models.build(TINY_MAR, TinyKL(Sizes(channels=4, width=16, blocks=1)))
 
 
 def test_the_largest_uniform_number_is_noised_to_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:

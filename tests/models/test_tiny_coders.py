@@ -16,17 +16,17 @@ from cachemark.core.errors import BadCheckpoint
 from cachemark.models.tiny import tiny_features, tiny_kl, tiny_msvq, tiny_reader, tiny_vq
 from cachemark.models.tiny.captions import AXES
 from cachemark.models.tiny.tiny_features import CONSISTENT, HEADS, FeaturesConfig, TinyFeatures
-from cachemark.models.tiny.tiny_kl import TinyKL, TinyKLConfig, drawn
+from cachemark.models.tiny.tiny_kl import TinyKL, drawn
 from cachemark.models.tiny.tiny_msvq import TinyMSVQ, TinyMSVQConfig
 from cachemark.models.tiny.tiny_reader import TinyReader
-from cachemark.models.tiny.tiny_vq import TinyVQ, TinyVQConfig
+from cachemark.models.tiny.tiny_vq import Sizes, TinyVQ, TinyVQConfig
 from cachemark.models.weights import packaged
 from tools.train.caption_scene import caption_scenes
 
 FILES: dict[str, Any] = {
     "tiny-vq": (tiny_vq.files, TinyVQ(TinyVQConfig(codes=12, channels=4, width=16, blocks=1))),
     "tiny-msvq": (tiny_msvq.files, TinyMSVQ(TinyMSVQConfig(codes=12, channels=4, width=16, blocks=1))),
-    "tiny-kl": (tiny_kl.files, TinyKL(TinyKLConfig(channels=4, width=16, blocks=1))),
+    "tiny-kl": (tiny_kl.files, TinyKL(Sizes(channels=4, width=16, blocks=1))),
     "tiny-features": (tiny_features.files, TinyFeatures(FeaturesConfig(width=16, squeezed=4, features=16))),
 }
 

@@ -29,9 +29,8 @@ from cachemark.models.mar import MARConfig
 from cachemark.models.tiny import tiny_kl, tiny_msvq, tiny_vq
 from cachemark.models.tiny.captions import VOCABULARY
 from cachemark.models.tiny.tiny_features import FeaturesConfig
-from cachemark.models.tiny.tiny_kl import TinyKLConfig
 from cachemark.models.tiny.tiny_msvq import TinyMSVQConfig
-from cachemark.models.tiny.tiny_vq import TinyVQConfig
+from cachemark.models.tiny.tiny_vq import Sizes, TinyVQConfig
 from cachemark.models.var import VARConfig
 from cachemark.models.weights import packaged
 from metrics.toys import drawn, reference
@@ -49,7 +48,7 @@ from tools.train.tokenizers import CodesTask, DecoderTask, ScaleCodesTask
 
 pytestmark = pytest.mark.usefixtures("quick")
 VQ, MSVQ = TinyVQConfig(codes=8, channels=2, width=16, blocks=1), TinyMSVQConfig(codes=8, channels=4, width=16, blocks=1)
-KL, FEATURES = TinyKLConfig(channels=4, width=16, blocks=1), FeaturesConfig(width=16, squeezed=4, features=16)
+KL, FEATURES = Sizes(channels=4, width=16, blocks=1), FeaturesConfig(width=16, squeezed=4, features=16)
 LLAMAGEN = LlamaGenConfig(layers=1, heads=2, dim=32, vocab=8, classes=10, grid=16)
 CAPTIONED = JanusConfig(LlamaConfig(1, 2, 32, 48, len(VOCABULARY)), codes=8, code_dim=2, grid=16)
 VAR = VARConfig(depth=2, heads=2, dim=32, sides=MSVQ.sides, vocab=8, classes=10, width=4)

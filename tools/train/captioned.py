@@ -36,7 +36,7 @@ class CaptionedTask(CodesPredictorTask):
 
     def __init__(self, tokenizer: Path, seed: int = 0, *, device: str = "cpu", config: JanusConfig = TINY_T2I, batch: int = BATCH) -> None:
         model, coder = Janus(config, Prompts()).initialise(stream(seed, "initial weights")), vq.load(tokenizer, device="cpu")
-        nn.init.zeros_(model.gen_head.vision_head.weight)  # training starts from uniform predictions
+        nn.init.zeros_(model.get_parameter("gen_head.vision_head.weight"))  # training starts from uniform predictions
         model.gen_embed.weight.data.copy_(coder.codebook / coder.codebook.std())  # and from what the codes look like
         inner = [p for p in model.blocks.parameters() if p.dim() == 2]
         super().__init__(model, coder.to(device), inner, seed, device, batch)

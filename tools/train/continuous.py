@@ -14,7 +14,7 @@ from cachemark.models.catalogue.masked_models import TINY_MAR, TINY_NAME
 from cachemark.models.diffusion import STEPS, process
 from cachemark.models.mar import MAR, MARConfig
 from cachemark.models.tiny import tiny_kl as kl
-from cachemark.models.tiny.tiny_kl import TinyKLConfig
+from cachemark.models.tiny.tiny_vq import Sizes
 
 from .generators import BATCH, MUON_RATE, PredictorTask
 from .mar_loss import hidden, noising, terms
@@ -47,7 +47,7 @@ class LatentsTask(WholeTask):
     stored = kl.files
     size = KL_BATCH
 
-    def __init__(self, seed: int = 0, *, device: str = "cpu", config: TinyKLConfig | None = None, batch: int | None = None) -> None:
+    def __init__(self, seed: int = 0, *, device: str = "cpu", config: Sizes | None = None, batch: int | None = None) -> None:
         super().__init__(seed, device=device, config=config, batch=batch)
         with torch.no_grad():
             self.model.encoder[-1].bias[self.model.config.channels :] = QUIET

@@ -22,7 +22,7 @@ from ..core.errors import BadCheckpoint
 from ..core.spec import Sampling
 from .llama import Llama, LlamaConfig, PromptedConfig, PromptedLlama
 from .prompts import Prompts, TextTokenizer, refuse_unreadable
-from .vision.vqgan import VQGAN, VQGANConfig
+from .vision.vqgan import CHAMELEON, VQGAN
 
 PAPER = Sampling(cfg_scale=4.0, top_k=2000)
 UNIT = 32  # pixels that the tokens of the size count in
@@ -67,7 +67,7 @@ class LuminaConfig(PromptedConfig):
 
 DECODER = LlamaConfig(32, 32, 4096, 11008, 65536, norm_eps=1e-5, qk_norm=True)
 SIZES = {f"7B-{pixels}": LuminaConfig(DECODER, pixels // UNIT, pixels // UNIT) for pixels in (768, 1024)}
-TOKENIZER = VQGANConfig()
+TOKENIZER = CHAMELEON
 
 
 # -- prompts -----------------------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ class Subject:
         model, sides, quantizer = self.model, self.model.config.sides, self.model.quantizer
         labels = list(range(len(model.texts)))
         features, attended = model.read(labels, 2)
-        cond = model.text_proj_for_sos(features, attended)
+        cond = model.text_proj_for_sos["ca"](None, features, attended)[:, 0]
         split = tokens.split([side**2 for side in sides], 1)
         maps = [quantizer.empty(len(tokens))]
         for scale, part in enumerate(split):

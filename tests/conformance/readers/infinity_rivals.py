@@ -72,7 +72,7 @@ class Rival:
     def logits(self, hidden: Sequence[Tensor], prompt: int = 0) -> list[Tensor]:
         """Return logits of all rows, (rows, tokens, 2 · bits) per scale."""
         model = self.model(len(hidden))
-        cond = model.text_proj_for_sos(*model.read([prompt], 2))
+        cond = model.text_proj_for_sos["ca"](None, *model.read([prompt], 2))[:, 0]
         return [model.logits(h, cond).flatten(2).detach() for h in hidden]
 
 

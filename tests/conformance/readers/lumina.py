@@ -19,7 +19,8 @@ from cachemark.models.llama import LlamaConfig
 from cachemark.models.lumina import Lumina, LuminaConfig, Vocabulary
 from cachemark.models.prompts import Prompts
 from cachemark.models.sampling import filter_logits
-from cachemark.models.vision.vqgan import VQGAN, VQGANConfig
+from cachemark.models.vision.vq import VQConfig
+from cachemark.models.vision.vqgan import VQGAN
 
 from ..checks import LOGITS, RARE, Check, Kind, Vector, apart, compare, differing, differing_bytes, filled
 from .prompted import Noting, Ran
@@ -113,7 +114,7 @@ def to_uint8(images: Tensor) -> Tensor:
 def decoder(vector: Vector) -> VQGAN:
     c = vector.facts["config"]
     d = c["ddconfig"]
-    config = VQGANConfig(d["ch"], tuple(d["ch_mult"]), d["num_res_blocks"], d["z_channels"], c["n_embed"], c["embed_dim"])
+    config = VQConfig(d["ch"], tuple(d["ch_mult"]), d["num_res_blocks"], d["z_channels"], c["n_embed"], c["embed_dim"], usage_window=0)
     return filled(VQGAN(config), vector.weights(), "encoder.")
 
 

@@ -11,7 +11,8 @@ from ..checkpoints import EXTRAS
 from ..mar import MAR, PAPER_CFG, MARConfig
 from ..protocol import PublishedFile
 from ..tiny import tiny_kl
-from ..tiny.tiny_kl import TinyKL, TinyKLConfig
+from ..tiny.tiny_kl import TinyKL
+from ..tiny.tiny_vq import Sizes
 from ..vision import kl
 from ..vision.kl import KL
 from .family import Family, register
@@ -24,7 +25,7 @@ TINY_NAME = "tiny-mar"
 # Its head takes one step of each 25th of the process, the least noisy one, and so begins at time 960. The published models begin at 999,
 # where almost nothing is left of the token and an error in the predicted noise is magnified a thousandfold: that takes a longer training.
 TINY_MAR = MARConfig(
-    dim=160, depth=(4, 4), heads=5, head_depth=3, head_width=128, grid=16, channels=TinyKLConfig().channels, classes=10, buffer=8, steps=20,
+    dim=160, depth=(4, 4), heads=5, head_depth=3, head_width=128, grid=16, channels=Sizes().channels, classes=10, buffer=8, steps=20,
     diffusion=(1,) * 25,
 )
 

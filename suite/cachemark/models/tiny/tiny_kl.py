@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -14,11 +14,6 @@ from .stored import BundledWeights, Tokenizer
 NAME = "tiny-kl"
 
 
-@dataclass(frozen=True)
-class TinyKLConfig(vq.Sizes):
-    """Sizes of a :class:`TinyKL`."""
-
-
 class TinyKL(Tokenizer):
     """Encoder and decoder with a normal distribution between them. Images are RGB in [−1, 1].
 
@@ -28,9 +23,9 @@ class TinyKL(Tokenizer):
     centre: Tensor
     deviation: Tensor
 
-    def __init__(self, config: TinyKLConfig | None = None) -> None:
+    def __init__(self, config: vq.Sizes | None = None) -> None:
         super().__init__()
-        self.config = c = config or TinyKLConfig()
+        self.config = c = config or vq.Sizes()
         self.encoder, self.decoder = vq.encoder(replace(c, channels=2 * c.channels)), vq.decoder(c)
         self.register_buffer("centre", torch.zeros(c.channels))
         self.register_buffer("deviation", torch.ones(c.channels))
@@ -63,5 +58,5 @@ def drawn(mean: Tensor, log_variance: Tensor, generator: torch.Generator) -> Ten
     return mean + torch.exp(0.5 * log_variance) * noise
 
 
-files = BundledWeights(NAME, TinyKL, TinyKLConfig)
+files = BundledWeights(NAME, TinyKL, vq.Sizes)
 load, check, metadata = files.load, files.check, files.metadata

@@ -6,14 +6,12 @@ VAR's multi-scale tokenizer and MAR's KL autoencoder use it. Images are (B, 3, H
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .vq import Downsample, Pyramid, ResBlock, Upsample, conv, norm
+from .vq import Attend, Downsample, Pyramid, ResBlock, Upsample, conv, middle, norm
 
-Attend = Callable[[int], nn.Module]  # makes an attention block for that many channels
+MIDDLE = "block_1", "attn_1", "block_2"
 
 
 class JointAttnBlock(nn.Module):
@@ -46,17 +44,6 @@ class KLLevel(nn.Module):
         return self.downsample(self.upsample(x))
 
 
-class Middle(nn.Module):
-    """Two residual blocks with attention between them."""
-
-    def __init__(self, channels: int, attend: Attend) -> None:
-        super().__init__()
-        self.block_1, self.attn_1, self.block_2 = ResBlock(channels, channels), attend(channels), ResBlock(channels, channels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.block_2(self.attn_1(self.block_1(x)))
-
-
 class KLEncoder(nn.Module):
     """Images (B, 3, f·h, f·w) to latents (B, z, h, w).
 
@@ -72,7 +59,7 @@ class KLEncoder(nn.Module):
         self.down = nn.ModuleList(KLLevel(a, b, shape.num_res_blocks, lowest if i == last else None) for i, (a, b) in enumerate(pairs))
         for level, width in zip(self.down[:-1], widths, strict=False):
             level.downsample = Downsample(width)
-        self.mid = Middle(widths[-1], attend)
+        self.mid = middle(widths[-1], attend, MIDDLE)
         self.norm_out = norm(widths[-1])
         self.conv_out = conv(widths[-1], z)
 
@@ -93,7 +80,7 @@ class KLDecoder(nn.Module):
         super().__init__()
         widths, last = shape.widths, len(shape.widths) - 1
         self.conv_in = conv(z, widths[-1])
-        self.mid = Middle(widths[-1], attend)
+        self.mid = middle(widths[-1], attend, MIDDLE)
         pairs = zip((*widths[1:], widths[-1]), widths, strict=True)
         lowest = attend if in_levels else None
         self.up = nn.ModuleList(KLLevel(a, b, shape.num_res_blocks + 1, lowest if i == last else None) for i, (a, b) in enumerate(pairs))

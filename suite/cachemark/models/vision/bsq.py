@@ -118,7 +118,7 @@ class BSQ(nn.Module):
 
     def encode(self, images: Tensor) -> Tensor:
         """Encode images in [−1, 1] to tokens (B, N) int64."""
-        self.config.check_side(images, self.config.sides[-1] * self.config.patch)
+        self.config.check(images, self.config.sides[-1] * self.config.patch)
         return self.quantizer.quantise(self.encoder(images))
 
     def image(self, f_hat: Tensor) -> Tensor:

@@ -131,7 +131,7 @@ class MSVQ(nn.Module):
 
     def latents(self, images: Tensor) -> Tensor:
         """Encode images in [−1, 1] to latents (B, z, P, P)."""
-        self.config.check_side(images, self.config.sides[-1])
+        self.config.check(images, self.config.sides[-1])
         return self.quant_conv(self.encoder(images))
 
     def encode(self, images: Tensor) -> Tensor:

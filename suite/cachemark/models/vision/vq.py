@@ -7,8 +7,9 @@ code does, with PyTorch's own attention and code vectors normalized after the lo
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,8 @@ from ...core.errors import Unsupported
 GROUPS = 32
 GROUP_EPS = 1e-6
 USAGE_WINDOW = 65536  # length of the training-time buffer in LlamaGen's published files
+
+Attend = Callable[[int], nn.Module]  # makes an attention block for that many channels
 
 
 @dataclass(frozen=True)
@@ -42,17 +45,13 @@ class Pyramid:
         """Pixels per latent along one side."""
         return 2 ** (len(self.ch_mult) - 1)
 
-    def check(self, images: Tensor) -> None:
-        """Raise Unsupported for images that cannot be encoded."""
-        if images.ndim != 4 or images.shape[1] != 3 or images.shape[2] % self.factor or images.shape[3] % self.factor:
-            raise Unsupported(f"Images of shape {tuple(images.shape)} cannot be encoded.",
-                              remedy=f"Use (batch, 3, height, width) with sides that are multiples of {self.factor}.")
-
-    def check_side(self, images: Tensor, latents: int) -> None:
-        """Raise Unsupported for images that are not squares of ``latents`` per side."""
+    def check(self, images: Tensor, latents: int = 0) -> None:
+        """Raise Unsupported for images that cannot be encoded, or are not squares of ``latents`` per side."""
         side = latents * self.factor
-        if images.ndim != 4 or images.shape[1:] != (3, side, side):
-            raise Unsupported(f"Images of shape {tuple(images.shape)} cannot be encoded.", remedy=f"Use (batch, 3, {side}, {side}).")
+        fits = images.ndim == 4 and images.shape[1] == 3 and not any(pixels % self.factor for pixels in images.shape[2:])
+        if not fits or (side and images.shape[2:] != (side, side)):
+            sides = f"{side}, {side})" if side else f"height, width) with sides that are multiples of {self.factor}"
+            raise Unsupported(f"Images of shape {tuple(images.shape)} cannot be encoded.", remedy=f"Use (batch, 3, {sides}.")
 
 
 @dataclass(frozen=True)
@@ -147,8 +146,10 @@ class VQLevel(nn.Module):
         return self.downsample(self.upsample(x))
 
 
-def _middle(channels: int) -> nn.Sequential:
-    return nn.Sequential(ResBlock(channels, channels), AttnBlock(channels), ResBlock(channels, channels))
+def middle(channels: int, attend: Attend, names: Sequence[str]) -> nn.Sequential:
+    """Build two residual blocks with attention between them, under their names in published files."""
+    parts = ResBlock(channels, channels), attend(channels), ResBlock(channels, channels)
+    return nn.Sequential(OrderedDict(zip(names, parts, strict=True)))
 
 
 class VQEncoder(nn.Module):
@@ -162,7 +163,7 @@ class VQEncoder(nn.Module):
             VQLevel(c_in, c_out, config.num_res_blocks, attend=i == last, downsample=i != last)
             for i, (c_in, c_out) in enumerate(zip((config.ch, *widths), widths, strict=False))
         ))
-        self.mid = _middle(widths[-1])
+        self.mid = middle(widths[-1], AttnBlock, "012")
         self.norm_out = norm(widths[-1])
         self.conv_out = conv(widths[-1], config.z_channels)
 
@@ -178,7 +179,7 @@ class VQDecoder(nn.Module):
         super().__init__()
         widths, last = config.widths[::-1], len(config.widths) - 1
         self.conv_in = conv(config.z_channels, widths[0])
-        self.mid = _middle(widths[0])
+        self.mid = middle(widths[0], AttnBlock, "012")
         self.conv_blocks = nn.Sequential(*(
             VQLevel(c_in, c_out, config.num_res_blocks + 1, attend=i == 0, upsample=i != last)
             for i, (c_in, c_out) in enumerate(zip((widths[0], *widths), widths, strict=False))
@@ -197,7 +198,7 @@ class Codebook(nn.Module):
     ``usage_window``: length of the file's training-time buffer, or 0.
     """
 
-    def __init__(self, codes: int, width: int, *, unit: bool = True, usage_window: int = 0) -> None:
+    def __init__(self, codes: int, width: int, *, unit: bool, usage_window: int) -> None:
         super().__init__()
         self.unit, self.embedding = unit, nn.Embedding(codes, width)
         if usage_window:
@@ -218,14 +219,14 @@ class Codebook(nn.Module):
 
 
 class CodeTokenizer(nn.Module):
-    """A tokenizer: images to raster-ordered codes and back; subclasses build its parts."""
+    """A tokenizer: images (B, 3, f·h, f·w) to raster-ordered codes (B, h·w) and back. ``unit``: see :class:`Codebook`."""
 
-    config: Pyramid
-    encoder: nn.Module
-    decoder: nn.Module
-    quantize: Any
-    quant_conv: nn.Module
-    post_quant_conv: nn.Module
+    def __init__(self, config: VQConfig, encoder: nn.Module, decoder: nn.Module, *, unit: bool) -> None:
+        super().__init__()
+        self.config, self.encoder, self.decoder = config, encoder, decoder
+        self.quantize = Codebook(config.codebook_size, config.codebook_dim, unit=unit, usage_window=config.usage_window)
+        self.quant_conv = conv(config.z_channels, config.codebook_dim, 1)
+        self.post_quant_conv = conv(config.codebook_dim, config.z_channels, 1)
 
     def vectors(self, codes: Tensor, grid: tuple[int, int]) -> Tensor:
         """Return the code vectors (B, d, h, w) of codes (B, h·w). Raises Unsupported."""
@@ -253,9 +254,4 @@ class VQ(CodeTokenizer):
     """LlamaGen's tokenizer."""
 
     def __init__(self, config: VQConfig = VQ16) -> None:
-        super().__init__()
-        self.config = config
-        self.encoder, self.decoder = VQEncoder(config), VQDecoder(config)
-        self.quantize = Codebook(config.codebook_size, config.codebook_dim, usage_window=config.usage_window)
-        self.quant_conv = conv(config.z_channels, config.codebook_dim, 1)
-        self.post_quant_conv = conv(config.codebook_dim, config.z_channels, 1)
+        super().__init__(config, VQEncoder(config), VQDecoder(config), unit=True)
