@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from cachemark.models.prompts import HashedWords
 CONFIG = CaptionConfig(LlamaGenConfig(2, 2, 32, vocab=32, classes=10, grid=3), text=12, longest=6)
 GUIDED = Sampling(cfg_scale=3.0, temperature=0.0)
 LENGTHS = (2, 6, 3)
+READER = text_features.FeatureReader(128, 6)
 
 
 def tiny(config: CaptionConfig = CONFIG) -> CaptionedLlamaGen:
@@ -88,24 +90,24 @@ def encoder(folder: Path) -> Path:
 
 def test_a_text_is_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = encoder(tmp_path / text_features.ENCODER)
-    first = text_features.encoded(["red star", "a blue stripe"], folder, 128, 6)
+    first = READER.encoded(["red star", "a blue stripe"], folder)
     files = sorted((folder / text_features.KEPT).iterdir())
     assert len(files) == 2
     assert not any(b"star" in file.read_bytes() or "star" in file.name for file in files), "a text is there by its hash alone"
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "transformers", None)
-        again = text_features.encoded(["a blue stripe", "red star"], folder, 128, 6)
+        again = READER.encoded(["a blue stripe", "red star"], folder)
         assert all(map(torch.equal, first, reversed(again)))
         with pytest.raises(Unsupported, match="need the library transformers"):
-            text_features.encoded(["blue star"], folder, 128, 6)
+            READER.encoded(["blue star"], folder)
     config = folder / "config.json"
     config.write_text(config.read_text().replace('"d_ff": 32', '"d_ff":  32'))
-    text_features.encoded(["red star"], folder, 128, 6)
+    READER.encoded(["red star"], folder)
     assert len(list((folder / text_features.KEPT).iterdir())) == 3, "another encoder makes its own"
     for file in files:
         file.write_bytes(b"damaged")
     config.write_text(config.read_text().replace('"d_ff":  32', '"d_ff": 32'))
-    assert torch.equal(text_features.encoded(["red star"], folder, 128, 6)[0], first[0])
+    assert torch.equal(READER.encoded(["red star"], folder)[0], first[0])
 
 
 def test_a_model_of_many_prompts_draws_the_same_from_what_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +129,7 @@ def test_a_prompt_that_the_encoders_models_cannot_read_is_one_sentence(tmp_path:
     folder = encoder(tmp_path / text_features.ENCODER)
     for _ in range(2):
         with pytest.raises(Unsupported, match=words) as caught:
-            text_features.encoded([text], folder, 128, 120)
+            replace(READER, longest=120).encoded([text], folder)
         assert caught.value.remedy
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,21 +55,24 @@ class Prompts:
 
 
 # -- tokenizers ----------------------------------------------------------------------------------------------------------
-class TextTokenizer(Protocol):
+class TextTokenizer(ABC):
     """Interface of tokenizers. Special tokens are given by text, since ids differ between model sizes."""
 
+    @abstractmethod
     def ids(self, text: str) -> list[int]:
         """Return the ids of the text and of special tokens written in it; none is added."""
 
+    @abstractmethod
     def special(self, token: str) -> int:
         """Return the id of a special token. Raises BadCheckpoint if it is missing."""
 
     def whole(self, ids: tuple[int, ...]) -> tuple[int, ...]:
         """Return a complete prompt as the model reads it."""
+        return ids
 
 
 @dataclass(frozen=True)
-class HashedWords:
+class HashedWords(TextTokenizer):
     """Stand-in tokenizer for random weights: one id below ``vocab`` per word or sign, by hash.
 
     Published tokenizers split rare words; here prompts are padded with their own ids to a multiple of ``MULTIPLE``, so that a list has
@@ -88,7 +92,7 @@ class HashedWords:
         return (*ids[:-1], *(ids[1:-1] * MULTIPLE)[:lacking], ids[-1])
 
 
-class PublishedTokenizer:
+class PublishedTokenizer(TextTokenizer):
     """The tokenizer published with the weights, read by the transformers library."""
 
     def __init__(self, file: Path) -> None:
@@ -119,9 +123,6 @@ class PublishedTokenizer:
         if token not in self.vocabulary:
             raise BadCheckpoint(f"{str(self._file)!r} has no token {token!r}.", remedy="Use the tokenizer of this model.")
         return int(self._tokenizer.convert_tokens_to_ids(token))
-
-    def whole(self, ids: tuple[int, ...]) -> tuple[int, ...]:
-        return ids
 
 
 @dataclass(frozen=True)

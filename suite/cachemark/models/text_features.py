@@ -35,27 +35,22 @@ WORDS = HashedWords(VOCAB)
 class Features(Sequence[Tensor]):
     """Features (n, channels) of each text by label, on a device.
 
-    ``resident``: of the texts of the first ``RESIDENT`` samples; others are read by ``get`` each time. ``lengths``: the number n of each.
+    ``resident``: those of the first ``RESIDENT`` samples; others are read by ``get`` each time. ``lengths``: the number n of each.
     """
 
     def __init__(
         self, lengths: Sequence[int], get: Callable[[int], Tensor], device: str = "cpu", dtype: torch.dtype = torch.float32,
     ) -> None:
         self.lengths, self._get, self._device, self._dtype = lengths, get, device, dtype
-        resident = range(len(lengths)) if len(lengths) <= RESIDENT else subset(SUBSET, len(lengths)).labels[:RESIDENT]
-        self._resident = {label: self._moved(label) for label in resident}
-
-    @property
-    def resident(self) -> list[Tensor]:
-        """The features that stay on the device."""
-        return list(self._resident.values())
+        labels = range(len(lengths)) if len(lengths) <= RESIDENT else subset(SUBSET, len(lengths)).labels[:RESIDENT]
+        self.resident = {label: self._moved(label) for label in labels}
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def __getitem__(self, label: int) -> Tensor:  # type: ignore[override]  # no slices
         at = range(len(self))[label]
-        return self._resident[at] if at in self._resident else self._moved(at)
+        return self.resident[at] if at in self.resident else self._moved(at)
 
     def _moved(self, label: int) -> Tensor:
         return self._get(label).to(self._device, self._dtype)
@@ -77,7 +72,10 @@ def stand_in(texts: Sequence[str], channels: int, device: str = "cpu", dtype: to
 
 @dataclass(frozen=True)
 class FeatureReader:
-    """Reader of texts as features of the published encoder, or of the stand-in."""
+    """Reader of texts as features of the published encoder, or of the stand-in.
+
+    ``channels``: of the encoder; ``longest``: most tokens of a text.
+    """
 
     channels: int
     longest: int
@@ -85,9 +83,9 @@ class FeatureReader:
     def read(self, texts: tuple[str, ...], request: Request) -> Features:
         """Return the features of each text on the request's device."""
         where = request.device, request.dtype
-        if not request.weights:
-            return stand_in(texts, self.channels, *where)
-        return encoded(texts, encoder_folder(request.weights), self.channels, self.longest, *where)
+        if request.weights:
+            return self.encoded(texts, encoder_folder(request.weights), *where)
+        return stand_in(texts, self.channels, *where)
 
     def shapes(self, texts: tuple[str, ...]) -> list[int]:
         """Return the number of features of each text with random weights. Raises Unsupported."""
@@ -99,6 +97,60 @@ class FeatureReader:
     def identity(self, weights: str) -> str:
         """Return a hash of the encoder next to the weights."""
         return identity(encoder_folder(weights))
+
+    def encoded(self, texts: Sequence[str], folder: Path, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Features:
+        """Return features of each text by the encoder in a published folder, computed on the CPU in fp32.
+
+        Computed features are cached in that folder, or in memory if it is not writable. Raises Unsupported for a text of more than
+        ``longest`` tokens, BadCheckpoint for a folder without such an encoder.
+        """
+        encoder, lengths, unwritten = identity(folder), dict[str, int](), dict[str, Tensor]()
+        places = {text: _place(folder, encoder, text) for text in texts}
+        for text, place in places.items():
+            if (features := _kept(place)) is not None:
+                self._check_channels(features.size(1), folder)
+                refuse_unreadable(text, len(features), self.longest)
+                lengths[text] = len(features)
+        lacking = [text for text in places if text not in lengths]
+        for text, features in zip(lacking, self._computed(lacking, folder), strict=True):
+            lengths[text] = len(features)
+            if not _keep(features, places[text]):
+                unwritten[text] = features
+
+        def get(label: int) -> Tensor:
+            text = texts[label]
+            read = unwritten[text] if text in unwritten else _kept(places[text])
+            return next(self._computed([text], folder)) if read is None else read
+
+        return Features([lengths[text] for text in texts], get, device, dtype)
+
+    def _computed(self, texts: Sequence[str], folder: Path) -> Iterator[Tensor]:
+        """Yield features text by text; the encoder is loaded only if there are texts."""
+        if not texts:
+            return
+        try:
+            from transformers import AutoTokenizer, T5EncoderModel
+        except ImportError as error:
+            raise Unsupported("Texts of published weights need the library transformers, which is not installed.",
+                              remedy="Get it with: pip install 'cachemark[text]'.") from error
+        try:
+            tokenizer: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+            encoder: Any = T5EncoderModel.from_pretrained(str(folder), local_files_only=True).eval()
+        except (OSError, ValueError, RuntimeError) as error:
+            raise BadCheckpoint(f"{str(folder)!r} is not a readable text encoder: {' '.join(str(error).split())[:200]}.",
+                                remedy=f"Use the folder {ENCODER} as it was published.") from error
+        self._check_channels(encoder.config.d_model, folder)
+        for text in texts:
+            ids = tokenizer(text).input_ids
+            refuse_unreadable(text, len(ids), self.longest)
+            with torch.inference_mode():
+                features = encoder(input_ids=torch.tensor([ids])).last_hidden_state[0].float().clone()
+            yield features
+
+    def _check_channels(self, actual: int, folder: Path) -> None:
+        if actual != self.channels:
+            raise BadCheckpoint(f"The text encoder in {str(folder)!r} has {actual} channels; this model reads {self.channels}.",
+                                remedy=f"Use the folder {ENCODER} as it was published.")
 
 
 def encoder_folder(weights: str) -> Path:
@@ -115,65 +167,6 @@ def identity(folder: Path) -> str:
     files = sorted(file for file in folder.iterdir() if file.is_file())
     description = "".join(f"{file.name} {file.stat().st_size}\n" for file in files) + (folder / "config.json").read_text(encoding="utf-8")
     return hashlib.sha256(description.encode()).hexdigest()
-
-
-def encoded(
-    texts: Sequence[str], folder: Path, channels: int, longest: int, device: str = "cpu", dtype: torch.dtype = torch.float32,
-) -> Features:
-    """Return features of each text by the encoder in a published folder, on the CPU in fp32.
-
-    Computed features are cached in that folder, or in memory if it is not writable. Raises Unsupported for a text of more than
-    ``longest`` tokens, BadCheckpoint for a folder without such an encoder.
-    """
-    encoder, lengths, unwritten = identity(folder), dict[str, int](), dict[str, Tensor]()
-    places = {text: _place(folder, encoder, text) for text in texts}
-    for text, place in places.items():
-        if (features := _kept(place)) is not None:
-            _same_channels(features.size(1), folder, channels)
-            refuse_unreadable(text, len(features), longest)
-            lengths[text] = len(features)
-    lacking = [text for text in places if text not in lengths]
-    for text, features in zip(lacking, _encode(lacking, folder, channels, longest), strict=True):
-        lengths[text] = len(features)
-        if not _keep(features, places[text]):
-            unwritten[text] = features
-
-    def get(label: int) -> Tensor:
-        text = texts[label]
-        read = unwritten[text] if text in unwritten else _kept(places[text])
-        return next(_encode([text], folder, channels, longest)) if read is None else read
-
-    return Features([lengths[text] for text in texts], get, device, dtype)
-
-
-def _encode(texts: Sequence[str], folder: Path, channels: int, longest: int) -> Iterator[Tensor]:
-    """Yield features text by text; the encoder is loaded only if there are texts."""
-    if not texts:
-        return
-    try:
-        from transformers import AutoTokenizer, T5EncoderModel
-    except ImportError as error:
-        raise Unsupported("Texts of published weights need the library transformers, which is not installed.",
-                          remedy="Get it with: pip install 'cachemark[text]'.") from error
-    try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-        encoder: Any = T5EncoderModel.from_pretrained(str(folder), local_files_only=True).eval()
-    except (OSError, ValueError, RuntimeError) as error:
-        raise BadCheckpoint(f"{str(folder)!r} is not a readable text encoder: {' '.join(str(error).split())[:200]}.",
-                            remedy=f"Use the folder {ENCODER} as it was published.") from error
-    _same_channels(encoder.config.d_model, folder, channels)
-    for text in texts:
-        ids = tokenizer(text).input_ids
-        refuse_unreadable(text, len(ids), longest)
-        with torch.inference_mode():
-            features = encoder(input_ids=torch.tensor([ids])).last_hidden_state[0].float().clone()
-        yield features
-
-
-def _same_channels(actual: int, folder: Path, channels: int) -> None:
-    if actual != channels:
-        raise BadCheckpoint(f"The text encoder in {str(folder)!r} has {actual} channels; this model reads {channels}.",
-                            remedy=f"Use the folder {ENCODER} as it was published.")
 
 
 # -- features on disk ----------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,25 +16,14 @@ from ...core import seeds
 from ...core.spec import Sampling
 from ...roofline.bill import ParameterCounts
 from .. import checkpoints
+from ..prompts import TokenReader
 from ..protocol import Loaded, ModelEntry, PublishedFile, Request
 from ..registry import MODELS
+from ..text_features import FeatureReader
 from ..tiny.stored import BundledWeights
 from ..weights import coder, identity, packaged, transformer
 
 SUBSET = "s2k"  # its labels go through all prompts
-
-
-class TextReader(Protocol):
-    """Interface from texts to token ids or features."""
-
-    def read(self, texts: tuple[str, ...], request: Request) -> Any:
-        """Return the texts as a network reads them, by what is published with the named weights."""
-
-    def shapes(self, texts: tuple[str, ...]) -> Any:
-        """Return prompts or lengths with random weights. Raises Unsupported for unreadable texts."""
-
-    def identity(self, weights: str) -> str:
-        """Return a hash of the published tokenizer or encoder; empty if it is part of the package."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +48,7 @@ class Family:
     tables: Callable[[Any], Sequence[Tensor]] = lambda model: ()
     decoding: Callable[[Any, Any, Request], Callable[[Tensor], Tensor]] = lambda config, tokenizer, request: tokenizer.decode
     grid: Callable[[Any], tuple[int, int]] = lambda config: (config.grid, config.grid)
-    reader: Callable[[Any], TextReader] | None = None
+    reader: Callable[[Any], TokenReader | FeatureReader] | None = None
     prompted: bool = False
     one_folder: bool = False  # the image tokenizer is in the folder of the weights
     token_dtype: torch.dtype = torch.int32
@@ -108,7 +97,7 @@ class CatalogueModel:
     preset: str = "adm"
 
     @cached_property
-    def reader(self) -> TextReader | None:
+    def reader(self) -> TokenReader | FeatureReader | None:
         """The reader of texts; None for class-conditional models."""
         return self.family.reader(self.config) if self.family.reader else None
 
@@ -116,11 +105,6 @@ class CatalogueModel:
     def shapes(self) -> Any:
         """Prompts, or their lengths, as read with random weights."""
         return self.reader.shapes(self.texts) if self.reader else None
-
-    @property
-    def bundled(self) -> bool:
-        """True if the weights are in the package."""
-        return isinstance(self.tokenizer, BundledWeights)
 
     def identity(self, request: Request) -> str:
         """Return hashes of transformer, text reader and image tokenizer. Raises BadCheckpoint."""

@@ -109,7 +109,7 @@ LLAMAGEN = Family(
     "llamagen", CaptionedLlamaGen.paradigm, "peizesun/llamagen_t2i on Hugging Face",
     lambda config, texts, engine: CaptionedLlamaGen(config, texts or ()),
     lambda config, decode, lengths: costs.captioned_llamagen(config, decode, max(lengths)),
-    tables=lambda model: [*model.buffers(), model.rope, *getattr(model.texts, "resident", ())],
+    tables=lambda model: [*model.buffers(), model.rope, *model.texts.resident.values()],
     grid=lambda config: (config.transformer.grid, config.transformer.grid), prompted=True,
     reader=lambda config: FeatureReader(config.text, config.longest),
 )
@@ -131,7 +131,7 @@ INFINITY = Family(
     "infinity", Infinity.paradigm, "FoundationVision/Infinity on Hugging Face",
     lambda config, texts, engine: Infinity(config, texts or (), recompute=engine == "reference"),
     lambda config, decode, lengths: costs.infinity(config, decode, max(lengths)),
-    ignored=(*checkpoints.EXTRAS, *infinity.BUFFERS), tables=lambda model: [model.rope, *getattr(model.texts, "resident", ())],
+    ignored=(*checkpoints.EXTRAS, *infinity.BUFFERS), tables=lambda model: [model.rope, *model.texts.resident.values()],
     reader=lambda config: FeatureReader(config.text, config.longest), token_dtype=torch.int64,
 )
 INFINITY_PAPER = Sampling(cfg_scale=4.0, top_k=900, top_p=0.97, temperature=0.5)  # the authors' script for single images

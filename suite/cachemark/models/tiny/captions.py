@@ -12,6 +12,7 @@ from itertools import product
 
 from ...core.errors import unknown
 from ..janus import BEGIN, IMAGE, PAD
+from ..prompts import TextTokenizer
 
 COUNTS = ("a", "two", "three")
 SHAPES = ("disc", "square", "triangle", "star", "ring", "cross")
@@ -72,7 +73,7 @@ def _every() -> dict[str, Asked]:
     return {caption.caption: caption for caption in captions}
 
 
-class WordTokenizer:
+class WordTokenizer(TextTokenizer):
     """One id per word of :data:`VOCABULARY`; capitals and spaces do not matter."""
 
     @cached_property
@@ -85,9 +86,6 @@ class WordTokenizer:
 
     def special(self, token: str) -> int:
         return self._id(token)
-
-    def whole(self, ids: tuple[int, ...]) -> tuple[int, ...]:
-        return ids
 
     def _id(self, word: str) -> int:
         if word not in self._numbers:
