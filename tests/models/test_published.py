@@ -24,6 +24,7 @@ from cachemark.methods.registry import METHODS
 from cachemark.models import checkpoints, janus, llamagen_text, lumina, text_features
 from cachemark.models import infinity as infinity_module
 from cachemark.models.catalogue import masked_models, next_scale, next_token, text_to_image
+from cachemark.models.catalogue.family import CatalogueModel
 from cachemark.models.llamagen import LlamaGen, LlamaGenConfig
 from cachemark.models.llamagen_text import CaptionConfig, CaptionedLlamaGen
 from cachemark.models.prompts import FILE
@@ -49,7 +50,7 @@ def llamagen(folder: Path, patch: pytest.MonkeyPatch) -> ModelEntry:
     torch.save({"model": {**state, "freqs_cis": torch.zeros(3)}, "ema": {name: t * 0 for name, t in state.items()}, "steps": 5,
                 "args": argparse.Namespace(image_size=64)}, folder / "c2i_B_256.pt")
     torch.save({"model": decoder.build().state_dict(), "ema": {}}, folder / "vq_ds16_c2i.pt")
-    return next_token.FAMILY.published("llamagen-b", config, "c2i_B_256.pt", decoder, {"paper": GUIDED}, "", pixels=64).entry
+    return CatalogueModel(next_token.FAMILY, "llamagen-b", config, "c2i_B_256.pt", decoder, {"paper": GUIDED}, "", pixels=64).entry
 
 
 def llamagen_of_texts(folder: Path, patch: pytest.MonkeyPatch) -> ModelEntry:
@@ -68,7 +69,7 @@ def var(folder: Path, patch: pytest.MonkeyPatch) -> ModelEntry:
         MSVQConfig(sides=config.sides, ch=32, ch_mult=(1, 1), num_res_blocks=1, z=config.width, codes=config.vocab)))
     test_var.published_file(config, folder / "var_d16.pth", spread=0.2)
     torch.save(decoder.build().state_dict(), folder / "vae_ch160v4096z32.pth")
-    return next_scale.FAMILY.published("var-d16", config, "var_d16.pth", decoder, {"paper": LINEAR}, "").entry
+    return CatalogueModel(next_scale.FAMILY, "var-d16", config, "var_d16.pth", decoder, {"paper": LINEAR}, "").entry
 
 
 def mar(folder: Path, patch: pytest.MonkeyPatch) -> ModelEntry:
@@ -77,7 +78,7 @@ def mar(folder: Path, patch: pytest.MonkeyPatch) -> ModelEntry:
     torch.save({"model": {name: t * 0 for name, t in state.items()}, "model_ema": state, "args": argparse.Namespace(lr=1)},
                folder / "checkpoint-last.pth")
     torch.save({"model": decoder.build().state_dict()}, folder / "kl16.ckpt")
-    return masked_models.FAMILY.published("mar-b", test_mar.CONFIG, "checkpoint-last.pth", decoder, {"paper": LINEAR}, "").entry
+    return CatalogueModel(masked_models.FAMILY, "mar-b", test_mar.CONFIG, "checkpoint-last.pth", decoder, {"paper": LINEAR}, "").entry
 
 
 def infinity(folder: Path, patch: pytest.MonkeyPatch) -> ModelEntry:

@@ -22,7 +22,7 @@ from ..cache.engines import Engine
 from ..cache.layout import Layout, Site, Step, Tokens
 from ..contract.method import Method
 from ..core.spec import Sampling
-from .layers import MLP, Projection, RMSNorm, modulation
+from .layers import MLP, Projection, RMSNorm, grid_angles, modulation
 from .sampling import draw, guide
 from .scales import Given, HeadNorm, ModulatedBlock, ScaleModel, ScaleSizes
 from .text_features import lengths_of
@@ -71,14 +71,8 @@ def rope_table(head_dim: int, sides: tuple[int, ...], base: float, device: torch
 
     Positions are in units of the finest map of 1024 pixels, whatever the resolution, rounded half to even.
     """
-    half = head_dim // 2
-    theta = base ** (-torch.arange(0, half, 2, dtype=torch.float32, device=device) / half)
-    tables = []
-    for side in sides:
-        turn = torch.round(torch.arange(side, dtype=torch.float32, device=device) * (SIDES[-1] / side))[:, None] * theta
-        grid = turn[:, None].expand(side, side, -1), turn[None].expand(side, side, -1)
-        tables.append(torch.cat(grid, -1).flatten(0, 1))
-    angles = torch.cat(tables)
+    places = (torch.round(torch.arange(side, dtype=torch.float32, device=device) * (SIDES[-1] / side)) for side in sides)
+    angles = torch.cat([grid_angles(at, head_dim, base) for at in places])
     return torch.polar(torch.ones_like(angles), angles)
 
 
@@ -180,14 +174,6 @@ class Infinity(ScaleModel[Texts]):
         c = self.config
         return rope_table(c.head_dim, c.sides, c.rope_base, self.head.weight.device)
 
-    def initialise(self, seed: int) -> Infinity:
-        """Draw random weights, std 0.02, including gates and head; norms of the text keep their weights."""
-        generator = torch.Generator().manual_seed(seed)
-        for name, parameter in self.named_parameters():
-            if not name.endswith(("scale_mul_1H11", "text_norm.weight", "ca_norm.weight")):
-                parameter.data.normal_(0, 0.02, generator=generator)
-        return self
-
     def read(self, labels: Sequence[int], copies: int) -> tuple[Tensor, Tensor]:
         """Return normed text features (rows, longest, channels) and the mask of visible entries.
 
@@ -202,11 +188,6 @@ class Infinity(ScaleModel[Texts]):
         if copies > 1:
             features = torch.cat((features, weight[:wide].expand_as(features)))
         return self.text_norm(features), visible
-
-    def modulations(self, cond: Tensor) -> Tensor:
-        """Return modulations of all blocks, (rows, depth, 6, dim), from the pooled text (rows, dim)."""
-        shared = self.shared_ada_lin(cond).unflatten(-1, (6, -1))
-        return torch.stack([block.modulation(cond, shared) for block in self.stacked], 1)
 
     def logits(self, hidden: Tensor, cond: Tensor) -> Tensor:
         """Return fp32 logits (rows, tokens, bits, 2) of 0 and 1 for every bit."""

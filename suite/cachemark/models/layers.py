@@ -18,6 +18,23 @@ LEAST = 2**19  # weights of a layer that is packed: below, a call costs more tha
 ROWS = 64  # for which the blocks are chosen; the same serve any number of rows
 
 
+class AttentionSizes:
+    """Sizes of attention: ``dim`` channels in ``heads`` heads; ``kv_heads``: None for as many as heads."""
+
+    heads: int
+    dim: int
+    kv_heads: int | None = None
+
+    @property
+    def head_dim(self) -> int:
+        return self.dim // self.heads
+
+    @property
+    def groups(self) -> int:
+        """The number of K/V heads."""
+        return self.kv_heads or self.heads
+
+
 class MLP(nn.Module):
     """fc2(gelu(fc1·x)), from ``before`` to ``after`` channels; ``approximate``: see :func:`torch.nn.functional.gelu`."""
 
@@ -56,6 +73,16 @@ def rotate_pairs(x: Tensor, angles: Tensor) -> Tensor:
     """
     pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
     return torch.view_as_real(pairs * angles[:, None]).flatten(-2).to(x.dtype)
+
+
+def grid_angles(places: Tensor, head_dim: int, base: float) -> Tensor:
+    """Return the angles of a grid, (side², head_dim/2) fp32: first half by row, second by column.
+
+    ``places`` (side,) fp32: positions of the rows, and of the columns.
+    """
+    half, side = head_dim // 2, len(places)
+    turn = places[:, None] * base ** (-torch.arange(0, half, 2, dtype=torch.float32, device=places.device) / half)
+    return torch.cat((turn[:, None].expand(side, side, -1), turn[None].expand(side, side, -1)), -1).flatten(0, 1)
 
 
 class Projection(nn.Linear):

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ..cache.layout import Layout, Site, Step, Tokens, guided_rows
 from ..contract.method import Method
 from ..core.spec import Sampling
-from .layers import RMSNorm
+from .layers import AttentionSizes, RMSNorm
 from .prompts import Prompts
 from .raster import RasterModel
 
@@ -28,7 +28,7 @@ QK_NORM_EPS = 1e-5
 
 
 @dataclass(frozen=True)
-class LlamaConfig:
+class LlamaConfig(AttentionSizes):
     """Sizes. ``hidden``: width of the MLP; ``kv_heads``: None for as many as heads.
 
     ``qk_norm``: normalize queries and keys over each head's channels before rotation.
@@ -43,15 +43,6 @@ class LlamaConfig:
     norm_eps: float = 1e-6
     rope_base: float = 10000.0
     qk_norm: bool = False
-
-    @property
-    def head_dim(self) -> int:
-        return self.dim // self.heads
-
-    @property
-    def groups(self) -> int:
-        """The number of K/V heads."""
-        return self.kv_heads or self.heads
 
 
 @cache

@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from ..cache.layout import Layout, Site, Step, Tokens, guided_rows
 from ..contract.method import Method, Uncached
 from ..core.spec import Sampling
-from .layers import RMSNorm, rotate_pairs
+from .layers import AttentionSizes, RMSNorm, grid_angles, rotate_pairs
 from .raster import RasterModel
 
 
 @dataclass(frozen=True)
-class LlamaGenConfig:
+class LlamaGenConfig(AttentionSizes):
     """Sizes. ``classes`` excludes the null class, whose id is ``classes``.
 
     ``kv_heads``: None for as many as heads.
@@ -39,15 +39,6 @@ class LlamaGenConfig:
     kv_heads: int | None = None
     norm_eps: float = 1e-5
     rope_base: float = 10000.0
-
-    @property
-    def head_dim(self) -> int:
-        return self.dim // self.heads
-
-    @property
-    def groups(self) -> int:
-        """The number of K/V heads."""
-        return self.kv_heads or self.heads
 
     @property
     def hidden(self) -> int:
@@ -80,10 +71,7 @@ def rope_table(head_dim: int, grid: int, base: float, device: torch.device) -> T
     The first half of the pairs rotates by row, the second by column. **The class position's entry is zero, not the identity**: its cached
     key is exactly zero, and published weights were trained with that.
     """
-    quarter = head_dim // 4
-    theta = base ** (-torch.arange(quarter, dtype=torch.float32, device=device) * 2 / (head_dim // 2))
-    turn = torch.arange(grid, dtype=torch.float32, device=device)[:, None] * theta
-    angles = torch.cat((turn[:, None].expand(grid, grid, -1), turn[None].expand(grid, grid, -1)), -1).flatten(0, 1)
+    angles = grid_angles(torch.arange(grid, dtype=torch.float32, device=device), head_dim, base)
     return torch.cat((torch.zeros(1, head_dim // 2, dtype=torch.complex64, device=device), torch.polar(torch.ones_like(angles), angles)))
 
 

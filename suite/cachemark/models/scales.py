@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, Self, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -18,11 +18,11 @@ from ..cache.engines import Engine
 from ..cache.layout import Layout, Site, Step, Tokens, guided_rows, scale_steps
 from ..contract.method import Method, graph_key, run_blocks
 from ..core.spec import Sampling
-from .layers import modulation
+from .layers import AttentionSizes, modulation
 from .vision.maps import MapQuantizer
 
 
-class ScaleSizes:
+class ScaleSizes(AttentionSizes):
     """Sizes of a next-scale transformer. ``sides``: of the token maps, coarse to fine.
 
     ``unguided``: the largest ``cfg_scale`` without guidance.
@@ -30,13 +30,7 @@ class ScaleSizes:
 
     unguided: ClassVar[float] = 1
     depth: int
-    heads: int
-    dim: int
     sides: tuple[int, ...]
-
-    @property
-    def head_dim(self) -> int:
-        return self.dim // self.heads
 
     @property
     def grid(self) -> int:
@@ -77,6 +71,7 @@ class ScaleModel(nn.Module, Generic[G]):
     config: ScaleSizes
     head: nn.Linear
     stacked: Sequence[ModulatedBlock]  # one per entry of ``sites``
+    shared_ada_lin: nn.Module | None
     sites: Sequence[Site]
 
     @property
@@ -104,6 +99,19 @@ class ScaleModel(nn.Module, Generic[G]):
     @abstractmethod
     def drawn(self, logits: Tensor, step: Step, sampling: Sampling, condition: G) -> Tensor:
         """Sample tokens (batch, count) int64 from guided logits."""
+
+    def initialise(self, seed: int) -> Self:
+        """Draw random weights, std 0.02, including gates and head; scales of attention and norms of the text keep their weights."""
+        generator = torch.Generator().manual_seed(seed)
+        for name, parameter in self.named_parameters():
+            if not name.endswith(("scale_mul_1H11", "text_norm.weight", "ca_norm.weight")):
+                parameter.data.normal_(0, 0.02, generator=generator)
+        return self
+
+    def modulations(self, cond: Tensor) -> Tensor:
+        """Return modulations of all blocks, (rows, depth, 6, dim), from the condition (rows, dim)."""
+        shared = self.shared_ada_lin(cond).unflatten(-1, (6, -1)) if self.shared_ada_lin else None
+        return torch.stack([block.modulation(cond, shared) for block in self.stacked], 1)
 
     def forward(self, tokens: Tokens, step: Step, method: Method) -> Tensor:
         """Run one pass under a method: hidden states before the head's norm, (rows, tokens, dim)."""

@@ -134,8 +134,7 @@ class VAR(ScaleModel[Placed]):
         self.pos_start = nn.Parameter(torch.zeros(1, 1, c.dim))
         self.pos_1LC = nn.Parameter(torch.zeros(1, c.tokens, c.dim))
         self.lvl_embed = nn.Embedding(len(c.sides), c.dim)
-        if c.shared_aln:
-            self.shared_ada_lin = modulation(c.dim, 6)
+        self.shared_ada_lin = modulation(c.dim, 6) if c.shared_aln else None
         self.stacked = [VARBlock(c, layer) for layer in range(c.depth)]
         self.blocks = nn.ModuleList(self.stacked)
         self.head_nm = HeadNorm(c.dim, c.norm_eps)
@@ -146,24 +145,11 @@ class VAR(ScaleModel[Placed]):
     def quantizer(self) -> MultiScaleQuantizer:
         return self._quantizer[0]
 
-    def initialise(self, seed: int) -> VAR:
-        """Draw random weights, std 0.02, including gates, scales and head, for realistic logits."""
-        generator = torch.Generator().manual_seed(seed)
-        for name, parameter in self.named_parameters():
-            if not name.endswith("scale_mul_1H11"):
-                parameter.data.normal_(0, 0.02, generator=generator)
-        return self
-
     @property
     def places(self) -> Tensor:
         """The embedding of position and scale per token, (1, N, dim)."""
         sizes = torch.tensor([side**2 for side in self.config.sides], device=self.pos_1LC.device)
         return self.pos_1LC + self.lvl_embed.weight.repeat_interleave(sizes, 0, output_size=self.config.tokens)
-
-    def modulations(self, cond: Tensor) -> Tensor:
-        """Return modulations of all blocks, (rows, depth, 6, dim), from the class embedding (rows, dim)."""
-        shared = self.shared_ada_lin(cond).unflatten(-1, (6, -1)) if self.config.shared_aln else None
-        return torch.stack([block.modulation(cond, shared) for block in self.stacked], 1)
 
     def logits(self, hidden: Tensor, cond: Tensor) -> Tensor:
         """Return fp32 logits: head norm in fp32, head in the model's dtype. ``cond``: (rows, dim)."""

@@ -100,12 +100,8 @@ class HeadAware(CalibratedHeads):
     def classed(self, layout: Layout) -> HeadClasses:
         """Return the classes of all heads, by the variances of the calibration."""
         self.facts(layout)
-        return _classed(self.name, self.calibration, self.contextual)
-
-    @property
-    def classes(self) -> HeadClasses:
-        """Classes of the model that :meth:`resolve` was given."""
-        return _classed(self.name, self.calibration, self.contextual)
+        self.classes = _classed(self.name, self.calibration, self.contextual)
+        return self.classes
 
     def cut(self, site: Site, step: Step, *, contextual: bool) -> Cut:
         """Return the limits of a head of a class."""

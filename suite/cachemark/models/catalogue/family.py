@@ -24,6 +24,7 @@ from ..tiny.stored import BundledWeights
 from ..weights import coder, identity, packaged, transformer
 
 SUBSET = "s2k"  # its labels go through all prompts
+SCENE_QUALITY = ("color_consistency",)  # of models of procedural scenes
 
 
 @dataclass(frozen=True)
@@ -53,48 +54,34 @@ class Family:
     one_folder: bool = False  # the image tokenizer is in the folder of the weights
     token_dtype: torch.dtype = torch.int32
 
-    def bundled(
-        self, name: str, config: Any, tokenizer: BundledWeights[Any], presets: Mapping[str, Sampling], summary: str,
-        quality: tuple[str, ...] = ("color_consistency",), preset: str = "scene", **fields: Any,
-    ) -> CatalogueModel:
-        """Describe a model whose weights are in the package; a request may name others."""
-        return CatalogueModel(self, name, config, self._file(config, f"{name}.safetensors"), tokenizer, presets, summary, quality=quality,
-                              preset=preset, **fields)
-
-    def published(
-        self, name: str, config: Any, weights: str, tokenizer: PublishedFile, presets: Mapping[str, Sampling], summary: str,
-        pixels: int = 0, **fields: Any,
-    ) -> CatalogueModel:
-        """Describe a model published in a file called ``weights``; without it, weights are random.
-
-        ``pixels``: see :class:`PublishedFile`.
-        """
-        file = replace(self._file(config, weights), pixels=pixels)
-        return CatalogueModel(self, name, config, file, tokenizer, presets, f"{summary}; weights optional, else random", **fields)
-
-    def _file(self, config: Any, name: str) -> PublishedFile:
-        return PublishedFile("weights", name, self.origin, partial(self.network, config, None, "eager"), self.wrappers, self.ignored,
-                             self.rename)
-
 
 @dataclass(frozen=True)
 class CatalogueModel:
-    """One model of a family.
+    """One model of a family, whose weights are in the package if its image tokenizer is; a request may name others.
 
+    Without them, the weights of a published model are random. ``file``: name of the weights file; ``pixels``: see :class:`PublishedFile`.
     ``texts``: prompts of a text-to-image model; ``check_texts`` raises for texts that it cannot read.
     """
 
     family: Family
     name: str
     config: Any
-    weights: PublishedFile
+    file: str
     tokenizer: PublishedFile | BundledWeights[Any]
     presets: Mapping[str, Sampling]
-    summary: str
+    about: str
+    pixels: int = 0
     texts: tuple[str, ...] = ()
     check_texts: Callable[[tuple[str, ...]], object] = lambda texts: None
     quality: tuple[str, ...] = ()
     preset: str = "adm"
+
+    @cached_property
+    def weights(self) -> PublishedFile:
+        """The file of the transformer."""
+        family = self.family
+        return PublishedFile("weights", self.file, family.origin, partial(family.network, self.config, None, "eager"), family.wrappers,
+                             family.ignored, family.rename, self.pixels)
 
     @cached_property
     def reader(self) -> TokenReader | FeatureReader | None:
@@ -143,10 +130,11 @@ class CatalogueModel:
     @property
     def entry(self) -> ModelEntry:
         """The entry that plans name."""
+        files = () if isinstance(self.tokenizer, BundledWeights) else (self.weights, self.tokenizer)
         return ModelEntry(
             self.name, self.family.name, self.family.paradigm, self.family.grid(self.config), len(self.texts) or self.config.classes,
-            self.shape, self.load, self.identity, self.presets, self.quality, self.preset, self.summary,
-            () if isinstance(self.tokenizer, BundledWeights) else (self.weights, self.tokenizer), lambda: self.counts, self.texts,
+            self.shape, self.load, self.identity, self.presets, self.quality, self.preset,
+            f"{self.about}; weights optional, else random" if files else self.about, files, lambda: self.counts, self.texts,
             self.asking if self.texts else None,
         )
 

@@ -15,7 +15,7 @@ from ..tiny.tiny_kl import TinyKL
 from ..tiny.tiny_vq import Sizes
 from ..vision import kl
 from ..vision.kl import KL
-from .family import Family, register
+from .family import SCENE_QUALITY, CatalogueModel, Family, register
 
 AVERAGED = ("model_ema", "model")  # entries of a published file: the averaged weights are those that were evaluated
 PAPER_STEPS = 256
@@ -41,12 +41,14 @@ def build(config: MARConfig, tokenizer: TinyKL | KL | None = None, engine: str =
 FAMILY = Family("mar", MAR.paradigm, "the links in the README of LTH14/mar on GitHub", build, costs.mar, wrappers=AVERAGED)
 DECODER = PublishedFile("decoder_weights", "kl16.ckpt", FAMILY.origin, KL, ignored=(*EXTRAS, *kl.UNUSED))
 
-register(FAMILY.bundled(TINY_NAME, TINY_MAR, tiny_kl.files, {"paper": Sampling(cfg_scale=3.0, cfg_schedule="linear")},
-                         "A MAR of 3 M parameters trained on procedural scenes, with its weights"))
+register(CatalogueModel(
+    FAMILY, TINY_NAME, TINY_MAR, f"{TINY_NAME}.safetensors", tiny_kl.files, {"paper": Sampling(cfg_scale=3.0, cfg_schedule="linear")},
+    "A MAR of 3 M parameters trained on procedural scenes, with its weights", quality=SCENE_QUALITY, preset="scene",
+))
 for _size, _config in mar.SIZES.items():
     _paper = Sampling(cfg_scale=PAPER_CFG[_size], cfg_schedule="linear", steps=PAPER_STEPS)
-    register(FAMILY.published(
-        f"mar-{_size.lower()}", _config, f"{FOLDERS[_size]}/checkpoint-last.pth", DECODER,
+    register(CatalogueModel(
+        FAMILY, f"mar-{_size.lower()}", _config, f"{FOLDERS[_size]}/checkpoint-last.pth", DECODER,
         {"paper": _paper, "fewer": replace(_paper, steps=FEWER_STEPS)},
         f"MAR-{_size}, {_config.depth[0]} + {_config.depth[1]} blocks and a diffusion head, {_config.grid}×{_config.grid} tokens",
     ))

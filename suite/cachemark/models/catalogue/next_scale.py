@@ -14,7 +14,7 @@ from ..tiny.tiny_msvq import TinyMSVQ, TinyMSVQConfig
 from ..var import VAR, VARConfig
 from ..vision import msvq
 from ..vision.msvq import MSVQ, MSVQConfig, MultiScaleQuantizer
-from .family import Family, register, with_greedy
+from .family import SCENE_QUALITY, CatalogueModel, Family, register, with_greedy
 
 TINY_NAME = "tiny-var"
 _MAPS = TinyMSVQConfig()
@@ -40,12 +40,14 @@ def build(config: VARConfig, tokenizer: TinyMSVQ | MSVQ | None = None, engine: s
 FAMILY = Family("var", VAR.paradigm, "FoundationVision/var on Hugging Face", build, costs.var, ignored=(*EXTRAS, *var.BUFFERS),
                 check=var.check_sides)
 
-register(FAMILY.bundled(TINY_NAME, TINY_VAR, tiny_msvq.files, with_greedy(Sampling(cfg_scale=1.5, cfg_schedule="linear")),
-                         "A VAR of 2 M parameters trained on procedural scenes, with its weights"))
+register(CatalogueModel(
+    FAMILY, TINY_NAME, TINY_VAR, f"{TINY_NAME}.safetensors", tiny_msvq.files, with_greedy(Sampling(cfg_scale=1.5, cfg_schedule="linear")),
+    "A VAR of 2 M parameters trained on procedural scenes, with its weights", quality=SCENE_QUALITY, preset="scene",
+))
 for _size, _config in var.SIZES.items():
     _tokenizer = partial(MSVQ, MSVQConfig(sides=_config.sides, z=_config.width, codes=_config.vocab))
     _decoder = PublishedFile("decoder_weights", "vae_ch160v4096z32.pth", FAMILY.origin, _tokenizer, ignored=(*EXTRAS, *msvq.USED))
-    register(FAMILY.published(
-        f"var-{_size}", _config, f"var_{_size.partition('-')[0]}.pth", _decoder, with_greedy(PAPER),
+    register(CatalogueModel(
+        FAMILY, f"var-{_size}", _config, f"var_{_size.partition('-')[0]}.pth", _decoder, with_greedy(PAPER),
         f"VAR-{_size}, {_config.depth} blocks, {len(_config.sides)} scales up to {_config.grid}×{_config.grid}",
     ))

@@ -8,7 +8,7 @@ from ..llamagen import PAPER_CFG, SIZES, LlamaGen, LlamaGenConfig
 from ..protocol import PublishedFile
 from ..tiny import tiny_vq
 from ..vision.vq import VQ
-from .family import Family, register, with_greedy
+from .family import SCENE_QUALITY, CatalogueModel, Family, register, with_greedy
 
 TINY_NAME = "tiny-llamagen"
 TINY = LlamaGenConfig(layers=6, heads=5, dim=160, vocab=512, classes=10, grid=16)
@@ -19,11 +19,13 @@ FAMILY = Family("llamagen", LlamaGen.paradigm, "FoundationVision/LlamaGen on Hug
                 lambda config, tokenizer, engine: LlamaGen(config), costs.llamagen, tables=lambda model: [model.rope])
 DECODER = PublishedFile("decoder_weights", "vq_ds16_c2i.pt", FAMILY.origin, VQ)
 
-register(FAMILY.bundled(TINY_NAME, TINY, tiny_vq.files, with_greedy(Sampling(cfg_scale=1.5)),
-                         "A LlamaGen of 2 M parameters trained on procedural scenes, with its weights"))
+register(CatalogueModel(
+    FAMILY, TINY_NAME, TINY, TINY_WEIGHTS, tiny_vq.files, with_greedy(Sampling(cfg_scale=1.5)),
+    "A LlamaGen of 2 M parameters trained on procedural scenes, with its weights", quality=SCENE_QUALITY, preset="scene",
+))
 for _size, _config in SIZES.items():
-    register(FAMILY.published(
-        f"llamagen-{_size.lower()}", _config, f"c2i_{_size}_{16 * _config.grid}.pt", DECODER,
+    register(CatalogueModel(
+        FAMILY, f"llamagen-{_size.lower()}", _config, f"c2i_{_size}_{16 * _config.grid}.pt", DECODER,
         with_greedy(Sampling(cfg_scale=PAPER_CFG[_size])),
         f"LlamaGen-{_size}, {_config.layers} layers, {_config.grid}×{_config.grid} tokens", pixels=16 * _config.grid,
     ))

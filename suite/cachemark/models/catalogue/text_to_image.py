@@ -69,7 +69,7 @@ def janus_pro(size: str) -> CatalogueModel:
     config, name = janus.SIZES[size], f"Janus-Pro-{size}"
     images = PublishedFile("decoder_weights", name, "the folder of `weights`, unless another is named", janus.tokenizer,
                            ignored=(*checkpoints.EXTRAS, *janus.UNUSED_BY_TOKENIZER), rename=janus.official_tokenizer)
-    return JANUS.published(name.lower(), config, name, images, with_greedy(Sampling(cfg_scale=janus.PAPER_CFG)),
+    return CatalogueModel(JANUS, name.lower(), config, name, images, with_greedy(Sampling(cfg_scale=janus.PAPER_CFG)),
                            f"{name}, {config.decoder.layers} layers, {config.grid}×{config.grid} tokens", texts=TEXTS, preset="coco")
 
 
@@ -96,8 +96,8 @@ def lumina_mgpt(size: str) -> CatalogueModel:
     config = lumina.SIZES[size]
     images = PublishedFile("decoder_weights", "vqgan.ckpt", "the tokenizer of Meta's Chameleon, which asks for an agreement to its terms",
                            partial(VQGAN, lumina.TOKENIZER), ignored=(*checkpoints.EXTRAS, *vqgan.UNUSED))
-    return LUMINA.published(
-        f"lumina-mgpt-{size.lower()}", config, f"Lumina-mGPT-{size}", images, with_greedy(lumina.PAPER),
+    return CatalogueModel(
+        LUMINA, f"lumina-mgpt-{size.lower()}", config, f"Lumina-mGPT-{size}", images, with_greedy(lumina.PAPER),
         f"Lumina-mGPT-{size}, {config.decoder.layers} layers, {config.lines} lines of {config.line} tokens, "
         "the last of which ends the line",
         pixels=lumina.UNIT * config.width, texts=TEXTS, preset="coco",
@@ -121,9 +121,10 @@ def llamagen_t2i(pixels: int) -> CatalogueModel:
     """Describe one of the two stages, by the pixels along a side of its images."""
     config = llamagen_text.SIZES[pixels]
     c = config.transformer
-    return LLAMAGEN.published(f"llamagen-t2i-{pixels}", config, LLAMAGEN_FILES[pixels], LLAMAGEN_IMAGES, with_greedy(llamagen_text.PAPER),
-                              f"LlamaGen-XL from text, {c.layers} layers, {c.grid}×{c.grid} tokens", pixels=pixels, texts=TEXTS,
-                              preset="coco")
+    return CatalogueModel(
+        LLAMAGEN, f"llamagen-t2i-{pixels}", config, LLAMAGEN_FILES[pixels], LLAMAGEN_IMAGES, with_greedy(llamagen_text.PAPER),
+        f"LlamaGen-XL from text, {c.layers} layers, {c.grid}×{c.grid} tokens", pixels=pixels, texts=TEXTS, preset="coco",
+    )
 
 
 # -- Infinity -----------------------------------------------------------------------------------------------------------------
@@ -149,17 +150,17 @@ def infinity_model(size: str, pixels: int) -> CatalogueModel:
     images = PublishedFile("decoder_weights", tokenizer, INFINITY.origin,
                            partial(BSQ, replace(INFINITY_TOKENIZERS[size], sides=config.sides)), ("vae", *checkpoints.WRAPPERS),
                            (*checkpoints.EXTRAS, *bsq.UNUSED), bsq.official)
-    return INFINITY.published(
-        f"infinity-{size.lower()}" + ("" if pixels == max(SCALES) else f"-{pixels}"), config, transformer, images,
+    return CatalogueModel(
+        INFINITY, f"infinity-{size.lower()}" + ("" if pixels == max(SCALES) else f"-{pixels}"), config, transformer, images,
         with_greedy(INFINITY_PAPER), texts=TEXTS, preset="coco",
-        summary=f"Infinity-{size}, {config.depth} blocks, {len(config.sides)} scales up to {config.grid}×{config.grid}",
+        about=f"Infinity-{size}, {config.depth} blocks, {len(config.sides)} scales up to {config.grid}×{config.grid}",
     )
 
 
-register(CAPTIONED.bundled(
-    TINY_NAME, TINY_T2I, tiny_vq.files, with_greedy(Sampling(cfg_scale=2.0)),
+register(CatalogueModel(
+    CAPTIONED, TINY_NAME, TINY_T2I, f"{TINY_NAME}.safetensors", tiny_vq.files, with_greedy(Sampling(cfg_scale=2.0)),
     "A Janus of 2 M parameters trained on captioned procedural scenes, with its weights", texts=TINY_TEXTS, check_texts=check_captions,
-    preset="adm", quality=tuple(name for name, metric in METRICS.items() if metric.of_model and metric.prompted),
+    quality=tuple(name for name, metric in METRICS.items() if metric.of_model and metric.prompted),
 ))
 for _size in janus.SIZES:
     register(janus_pro(_size))
