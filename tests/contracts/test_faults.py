@@ -278,18 +278,3 @@ def test_a_broken_method_is_found_by_its_check(cls: type[Method], check: Check, 
     assert words in findings[0].actual
     if check is checks.neutral_is_no_special_case:
         assert not list(checks.neutral_is_full(Cell(cls, (), "native", "mha"))), "its tokens are right"
-
-
-def test_a_method_that_never_evicts_has_nowhere_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    cell = Cell(H2O, (), "native", "mha")
-    monkeypatch.setattr(SlotBank, "evict", lambda self, places: None)
-    with pytest.raises(AssertionError, match="too small a capacity"):
-        cell.run(cell.tight(), bare=True)
-
-
-def test_a_memory_serves_one_case() -> None:
-    cell = Cell(H2O, (), "native", "mha")
-    memory = cell.memory()
-    cell.run(cell.tight(), bare=True, memory=memory)
-    with pytest.raises(ValueError, match="one Memory serves one case"):
-        cell.run(Method(), bare=True, memory=memory)

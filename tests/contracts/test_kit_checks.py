@@ -8,16 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from cachemark.cache.arena import Memory
-from cachemark.cache.bank import SlotBank
 from cachemark.cache.codec import CODECS
-from cachemark.cache.layout import Site
 from cachemark.core.errors import Unsupported
 from cachemark.kit import batches, checks, ragged
 from cachemark.kit.batches import GAP, Pass, compare
-from cachemark.kit.capture import Capture
 from cachemark.kit.common import Poison, recorded
-from cachemark.kit.driver import drive, layout_of, watched
+from cachemark.kit.driver import drive, watched
 from cachemark.kit.next_scale import ScaleCell
 from cachemark.kit.next_token import Cell
 from cachemark.kit.runner import MASKED, SCALE, TOKEN, Check
@@ -98,15 +94,3 @@ def test_only_a_tie_or_another_rounding_is_excused(other: list[Pass], apart: flo
     samples, logits = set[int](), torch.zeros(1, 1, 8)
     assert len(list(compare([9], one_pass([0, 1], 1.0), other, (logits, logits + apart), samples))) == faults
     assert samples == excused
-
-
-def test_filling_holes_does_not_depend_on_where_they_are() -> None:
-    """Holes in the middle, in the tail and in both: the same operations on the same shapes."""
-    slots, logs = SlotBank(layout_of(), (Site("decoder", 0),), 12, Memory()), []
-    for places in ([0, 3], [10, 11], [2, 11]):
-        for slot in slots.slots:
-            slot.live = [12]
-        with Capture() as capture:
-            slots.evict(torch.tensor(places).expand(1, 2, 4, 2))
-        logs.append(capture.log[-1])
-    assert logs[0] == logs[1] == logs[2]

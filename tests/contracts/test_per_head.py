@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Layout, Site, Step
-from cachemark.cache.ragged import Kept, RaggedSlot, RaggedWorkspace, extents
+from cachemark.cache.ragged import Kept, RaggedSlot, RaggedWorkspace
 from cachemark.contract.heads import PerHead
 from cachemark.core.errors import Unsupported
 from cachemark.kit.driver import drive
@@ -89,8 +89,3 @@ def test_too_small_a_declaration_is_refused() -> None:
 def test_keys_that_share_ranges_are_refused() -> None:
     with pytest.raises(Unsupported, match="kivi4 shares the ranges of keys"):
         run(Staggered(), codec="kivi4")
-
-
-def test_neighbours_of_one_length_lie_together() -> None:
-    output = [tuple(extent) for extent in extents([3, 3, 0, 5])]
-    assert output == [(0, 2, 0, 3), (2, 1, 6, 0), (3, 1, 6, 5)]
