@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -72,6 +72,8 @@ class KitRun:
 class KitCell(Example):
     """A method on a model."""
 
+    records: ClassVar[bool] = False
+
     @property
     def other_seeds(self) -> Sequence[int]:
         """Seeds of as many other samples."""
@@ -91,14 +93,24 @@ class KitCell(Example):
         """Return the method at a budget that makes it evict."""
 
     @abstractmethod
+    def generate(self, method: Method, memory: Memory, seeds: Sequence[int], forced: Tensor | None, with_logits: bool) -> KitRun:
+        """Generate these samples, with the logits of a fidelity pass or as timed."""
+
     def run(self, method: Method, *watches: Onlooker, memory: Memory | None = None, seeds: Sequence[int] | None = None,
-            forced: Tensor | None = None, bare: bool = False) -> KitRun:  # fmt: skip
-        """Generate with ``watches`` and, unless ``bare``, a record."""
+            forced: Tensor | None = None, bare: bool = False, with_logits: bool = True) -> KitRun:  # fmt: skip
+        """Generate with ``watches`` and, if the cell ``records`` and unless ``bare``, a record."""
+        record = Record()
+        watches = (*watches, record) if self.records and not bare else watches
+        subject = watched(method, *watches) if watches else method
+        ran = self.generate(subject, memory or self.memory(), seeds or self.seeds, forced, with_logits)
+        return replace(ran, answers=ran.answers or record.answers, moments=record.moments)
 
 
 @dataclass(frozen=True)
 class MethodCell(KitCell):
     """One method in one mode, with one codec, on one kind of attention."""
+
+    records = True
 
     cls: type[Method]
     mode: tuple[tuple[str, Any], ...] = field(hash=False)  # values may be lists
@@ -118,19 +130,6 @@ class MethodCell(KitCell):
     @abstractmethod
     def neutral(self) -> Method:
         """Return the method at full budget with neutral parameters. Raises Unsupported if it has none."""
-
-    @abstractmethod
-    def generate(self, method: Method, memory: Memory, seeds: Sequence[int], forced: Tensor | None, with_logits: bool) -> KitRun:
-        """Generate these samples, with the logits of a fidelity pass or as timed."""
-
-    def run(self, method: Method, *watches: Onlooker, memory: Memory | None = None, seeds: Sequence[int] | None = None,
-            forced: Tensor | None = None, bare: bool = False, with_logits: bool = True) -> KitRun:  # fmt: skip
-        """Generate with ``watches`` and, unless ``bare``, a record."""
-        record = Record()
-        watches = watches if bare else (*watches, record)
-        subject = watched(method, *watches) if watches else method
-        ran = self.generate(subject, memory or self.memory(), seeds or self.seeds, forced, with_logits)
-        return replace(ran, answers=ran.answers or record.answers, moments=record.moments)
 
     @property
     def record(self) -> KitRun:

@@ -19,7 +19,7 @@ from ..methods.registry import METHODS
 from ..models.protocol import Loaded, ModelEntry, Request
 from . import checks
 from .common import Findings, KitCell, KitRun
-from .driver import Onlooker, watched
+from .driver import Onlooker
 from .oracle import Shadow
 
 SEEDS = (5, 11, 2)
@@ -78,11 +78,9 @@ class ModelExample(KitCell):
         """Return the classes of samples, their seeds modulo the number of classes."""
         return [seed % self.entry.classes for seed in seeds]
 
-    def run(self, method: Method, *watches: Onlooker, memory: Memory | None = None, seeds: Sequence[int] | None = None,
-            forced: Tensor | None = None, bare: bool = False) -> KitRun:  # fmt: skip
-        """Generate these samples with onlookers; logits are the predictions of every step."""
+    def generate(self, method: Method, memory: Memory, seeds: Sequence[int], forced: Tensor | None, with_logits: bool) -> KitRun:
+        """Generate these samples; logits are the predictions of every step."""
         predictions: list[Tensor] = []
-        method, memory, seeds = watched(method, *watches) if watches else method, memory or Memory(), seeds or SEEDS
         tokens = self.loaded.generator.generate(torch.tensor(self.labels(seeds)), list(seeds), method, self.sampling, memory, forced=forced,
                                                 see=lambda _, step: predictions.append(step.clone()))
         return KitRun(method, memory, {}, tokens, predictions)
