@@ -27,7 +27,7 @@ from cachemark.methods.registry import METHODS
 from cachemark.methods.streaming import Streaming
 from cachemark.methods.window import Window
 
-from .per_head import Scored, Staggered
+from .scales import Scored, Staggered
 
 Original = Callable[..., Any]
 

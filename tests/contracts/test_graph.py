@@ -30,7 +30,7 @@ from cachemark.models.llamagen import LlamaGen
 
 from . import cells as token
 from . import masked, test_scales
-from .per_head import BUILT_IN, Scored, Staggered
+from .scales import BUILT_IN, Scored, Staggered
 
 
 def captured(memory: Memory) -> int:

@@ -3,22 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import pytest
 import torch
 from torch import Tensor
 
 from cachemark.cache.codec import CODECS
-from cachemark.cache.layout import Layout, Site, Step
+from cachemark.cache.layout import Layout, Site, Step, scale_steps
 from cachemark.cache.ragged import Kept, RaggedSlot, RaggedWorkspace
 from cachemark.contract.heads import PerHead
+from cachemark.contract.method import Method
 from cachemark.core.errors import Unsupported
-from cachemark.kit.driver import drive
+from cachemark.kit.driver import Onlooker, drive
 from cachemark.kit.next_scale import SIDES, ScaleFeed, layout_of
 from cachemark.methods.full import Full
 
 from .cells import ALONE
-from .per_head import BUILT_IN, LiveBytes, Scored, Staggered, lengths, made, planned, run
+from .scales import BUILT_IN, Scored, Staggered, lengths, made, run
+
+
+@dataclass
+class LiveBytes(Onlooker):
+    """Bytes that are said to live behind each pass."""
+
+    behind: list[int] = field(default_factory=list)
+
+    def after_end(self, method: Method, step: Step) -> None:
+        assert isinstance(method, PerHead)
+        self.behind.append(method.live_bytes)
+
+
+def planned(layout: Layout, method: Staggered) -> list[dict[Site, list[int]]]:
+    """The lengths behind every pass, from the rule alone; the last scale is not kept."""
+    found: list[dict[Site, list[int]]] = []
+    for step in scale_steps(layout)[:-1]:
+        total = step.first + step.count
+        found.append({Site("decoder", layer): [method.held(layer, head, total) for head in range(layout.kv_heads)]
+                      for layer in range(layout.layers)})
+    return [*found, found[-1]]
+
 
 HEADS = pytest.mark.parametrize(("attention", "kv_heads"), [("mha", 4), ("gqa", 2)])
 

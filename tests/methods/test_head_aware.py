@@ -18,7 +18,7 @@ from cachemark.methods.base import calibrations
 from cachemark.methods.base.head_aware import HeadAware, HeadClasses
 from cachemark.methods.hack import HACK
 from cachemark.methods.hackpp import HACKPlusPlus, RelianceBudgets, reliance_of
-from contracts.per_head import lengths, made, run
+from contracts.scales import lengths, made, run
 
 TOKENS = [side**2 for side in SIDES]
 BEFORE = [sum(TOKENS[:scale]) for scale in range(len(TOKENS))]

@@ -17,7 +17,7 @@ from cachemark.methods.base import calibrations
 from cachemark.methods.heatkv import Gone, HeatKV, HeatPlan, Shape, orders_of, removed
 from cachemark.models.registry import MODELS
 from cachemark.plans.expand import resolve
-from contracts.per_head import made
+from contracts.scales import made
 
 SIDES = (1, 2, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64)
 # Of the authors' code: a model, its limit, the most that layers hold, summed, pairs without a scale at the end, and SHA-256 of the plan.

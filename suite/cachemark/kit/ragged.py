@@ -42,11 +42,8 @@ class RowContents(Onlooker):
         self.steps: list[dict[Place, list[Tensor]]] = []
 
     def after_end(self, method: Method, step: Step) -> None:
-        slots = method.slots
-        live = {place: [n for run, n in zip(slot.bank.runs, slot.live, strict=True) for _ in range(run.start, run.stop)]
-                for place, slot in slots.items()}  # fmt: skip
-        self.steps.append({place: [slot.visual[row, :, :n].sort(-1).values for row, n in enumerate(live[place])]
-                           for place, slot in slots.items()})  # fmt: skip
+        self.steps.append({place: [slot.visual[row, :, :n].sort(-1).values for run, n in zip(slot.bank.runs, slot.live, strict=True)
+                                   for row in range(run.start, run.stop)] for place, slot in method.slots.items()})  # fmt: skip
 
 
 def run(method: Method, layout: Layout, feed: RasterFeed, codec: str) -> tuple[Outputs, RowContents]:

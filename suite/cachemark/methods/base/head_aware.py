@@ -177,7 +177,7 @@ class HeadAware(CalibratedHeads):
         contextual = self.classes.contextual[site.layer]
         for extent in workspace.extents:
             cut = {few: extent.length > limit and (few,) for few, limit in limits.items()}  # heads that are not cut are alike
-            yield from extent.alike(lambda head, cut=cut: cut[contextual[head]])  # type: ignore[misc]
+            yield from extent.alike([cut[few] for few in contextual].__getitem__)
 
     def is_contextual(self, site: Site, head: int) -> bool:
         return self.classes.contextual[site.layer][head]
