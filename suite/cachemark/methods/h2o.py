@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -29,7 +30,7 @@ class H2O(Scored):
     of queries that could see them, and recent ones are not protected.
     """
 
-    paradigms = ("next-token", "next-scale")
+    paradigms: ClassVar[tuple[str, ...]] = ("next-token", "next-scale")
     source = "Zhang et al. 2023, Algorithm 1"
     needs_mass = True
 
