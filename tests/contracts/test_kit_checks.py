@@ -27,7 +27,7 @@ from .cells import ALONE, WHOLE, cells, crossed, halved, sampled
 # test_graph.py has more cells; parameters, bf16 and settings do not depend on codec and attention (tests/kit)
 ELSEWHERE = {checks.graph_is_eager, checks.wrong_parameters_are_refused, checks.bf16_runs, checks.settings_are_unchanged}
 # What these find in a method does not depend on how a vector is stored: of the cells with int8, every run has two.
-WITHOUT_CODEC = {work_is_declared, checks.nothing_is_read_on_the_host, checks.timed_equals_fidelity, checks.second_generation_repeats,
+WITHOUT_CODEC = {checks.nothing_is_read_on_the_host, checks.timed_equals_fidelity, checks.second_generation_repeats,
                  checks.tight_is_not_neutral, checks.neutral_is_no_special_case, batches.samples_are_the_same_in_any_batch}
 SAME_WORK = {"select", "forced", "refresh"}  # parameters that decide which tokens are computed, and not how many
 SCALES = [*scales.cells(), *(ScaleCell(cls, (), codec, attention) for cls in (scales.Staggered, scales.Scored) for codec in ALONE
@@ -47,7 +47,7 @@ def params() -> Iterator[Any]:
                 narrow = check is checks.neutral_is_full and "c_min" in dict(cell.mode)  # no budget replaces it; see test_scales.py
                 if check in ELSEWHERE or narrow:
                     continue
-                again = check is work_is_declared and SAME_WORK & {name for name, _ in cell.mode}
+                again = check is work_is_declared and (cell.codec != "native" or SAME_WORK & {name for name, _ in cell.mode})
                 rarely = check in WITHOUT_CODEC and cell.codec == "int8" and cell.cls not in (H2O, LazyMAR)
                 yield pytest.param(*param.values, check, id=f"{family}-{param.id}-{check.__name__}",
                                    marks=pytest.mark.slow if rarely or again else param.marks)
