@@ -105,7 +105,7 @@ def linear(model: LlamaGen, batch: int, budget: str) -> Linear:
 
 def ideals(model: LlamaGen, batch: int, rates: Rates) -> dict[str, float]:
     """Speedups over the full cache that bytes and FLOPs allow, image decoding left out; and the full cache's roofline time in seconds."""
-    parts, layout = costs.llamagen(model.config, lambda: torch.relu), model.layout(range(batch), SAMPLING)
+    parts, layout = costs.llamagen(model.config, lambda: None), model.layout(range(batch), SAMPLING)
     full = bill(Full(), layout, parts, images=False).roofline_time(rates)
     variants = {f"full/linear {budget}": linear(model, batch, budget) for budget in BUDGETS}
     gains = {name: full / bill(variant, layout, parts, images=False).roofline_time(rates) for name, variant in variants.items()}

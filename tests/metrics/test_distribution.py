@@ -18,7 +18,7 @@ from cachemark.metrics.compute import distribution as quality
 from cachemark.metrics.compute import extractor as extraction
 from cachemark.metrics.compute.distribution import distribution
 from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
-from cachemark.models.tiny.tiny_features import load
+from cachemark.models.tiny.networks import FEATURE_WEIGHTS
 from cachemark.models.weights import packaged
 from metrics.toys import Toy, png_files, toy
 from support.later import later
@@ -37,7 +37,7 @@ def weights() -> Path:
 
 @pytest.fixture(scope="module")
 def extractor(weights: Path) -> str:
-    return extraction.register(hashlib.sha256(weights.read_bytes()).hexdigest(), partial(load, weights))
+    return extraction.register(hashlib.sha256(weights.read_bytes()).hexdigest(), partial(FEATURE_WEIGHTS.load, weights))
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.metrics.compute.extractor import register
 from cachemark.metrics.compute.image_features import ImageFeatures
 from cachemark.models import checkpoints
-from cachemark.models.tiny import tiny_features as features
+from cachemark.models.tiny.networks import FEATURE_WEIGHTS
 from cachemark.models.weights import packaged
 from metrics.toys import SIZE, Toy, noise, toy
 from support.later import later
@@ -47,7 +47,7 @@ def test_the_way_images_are_cut_changes_no_bit(sizes: tuple[int, ...], extractor
 
 def test_the_network_of_the_procedural_scenes_rounds_alike_in_parts() -> None:
     path = packaged("tiny-features.safetensors")
-    name, images = register(checkpoints.sha256(path), partial(features.load, path)), scenes(41, 3).images
+    name, images = register(checkpoints.sha256(path), partial(FEATURE_WEIGHTS.load, path)), scenes(41, 3).images
     at_once = ImageFeatures.of(images, name, batch=16)
     assert same(ImageFeatures.joined([ImageFeatures.of(part, name, batch=16) for part in images.split((5, 30, 6))]), at_once)
     for batch in (1, 64):

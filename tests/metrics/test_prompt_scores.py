@@ -11,8 +11,8 @@ from torch import Tensor
 from cachemark.metrics.base import ImageBatch, MetricContext
 from cachemark.metrics.caption_scores import CaptionScore
 from cachemark.metrics.registry import image_metrics
-from cachemark.models.tiny import tiny_vq as vq
 from cachemark.models.tiny.captions import AXES, Asked, parsed
+from cachemark.models.tiny.tokenizers import VQ_WEIGHTS
 from cachemark.models.weights import packaged
 from tools.train.caption_scene import caption_scenes
 
@@ -57,7 +57,7 @@ def test_pictures_of_other_captions_are_right_by_chance_alone() -> None:
 
 def test_the_tokenizer_does_not_hide_what_a_picture_shows() -> None:
     """Its reconstructions are the best images of a model with these codes."""
-    coder = vq.load(packaged("tiny-vq.safetensors"))
+    coder = VQ_WEIGHTS.load(packaged("tiny-vq.safetensors"))
     images = caption_scenes([parsed(CAPTIONS[label]) for label in LABELS], 78).images
     with torch.inference_mode():
         again = coder.decode(coder.encode(images))

@@ -9,7 +9,7 @@ from torch import Tensor
 from cachemark.metrics.base import ImageBatch
 from cachemark.metrics.color_consistency import CLASSES, REGIONS, ColorConsistency, matching_colors
 from cachemark.models.catalogue.next_token import TINY_DECODER
-from cachemark.models.tiny.tiny_vq import load
+from cachemark.models.tiny.tokenizers import VQ_WEIGHTS
 from cachemark.models.weights import packaged
 from tools.train.scene import scenes
 
@@ -36,7 +36,7 @@ def test_regions_of_real_scenes_with_any_object_match(name: str) -> None:
 
 
 def test_regions_of_reconstructions_match() -> None:
-    vq = load(packaged(TINY_DECODER))
+    vq = VQ_WEIGHTS.load(packaged(TINY_DECODER))
     with torch.inference_mode():
         images = vq.decode(vq.encode(scenes(100, 33).images))
     assert matching_colors(images).float().mean(0).min() >= 0.98

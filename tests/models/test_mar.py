@@ -22,8 +22,7 @@ from cachemark.models.catalogue import masked_models
 from cachemark.models.catalogue.masked_models import TINY_MAR
 from cachemark.models.diffusion import normal, process
 from cachemark.models.mar import MAR, MARConfig
-from cachemark.models.tiny.tiny_kl import TinyKL
-from cachemark.models.tiny.tiny_vq import Sizes
+from cachemark.models.tiny.tokenizers import Sizes, TinyKL
 from tools.train import mar_loss
 
 CONFIG = MARConfig(32, (2, 3), 2, 2, 24, grid=4, channels=4, classes=10, buffer=3, steps=5, diffusion=(6, 0))

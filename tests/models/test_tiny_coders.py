@@ -13,21 +13,28 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from cachemark.core.errors import BadCheckpoint
-from cachemark.models.tiny import tiny_features, tiny_kl, tiny_msvq, tiny_reader, tiny_vq
 from cachemark.models.tiny.captions import AXES
-from cachemark.models.tiny.tiny_features import CONSISTENT, HEADS, FeaturesConfig, TinyFeatures
-from cachemark.models.tiny.tiny_kl import TinyKL, drawn
-from cachemark.models.tiny.tiny_msvq import TinyMSVQ, TinyMSVQConfig
-from cachemark.models.tiny.tiny_reader import TinyReader
-from cachemark.models.tiny.tiny_vq import Sizes, TinyVQ, TinyVQConfig
+from cachemark.models.tiny.networks import CONSISTENT, FEATURE_WEIGHTS, HEADS, READER_WEIGHTS, FeaturesConfig, TinyFeatures
+from cachemark.models.tiny.tokenizers import (
+    KL_WEIGHTS,
+    MSVQ_WEIGHTS,
+    VQ_WEIGHTS,
+    Sizes,
+    TinyKL,
+    TinyMSVQ,
+    TinyMSVQConfig,
+    TinyVQ,
+    TinyVQConfig,
+    drawn,
+)
 from cachemark.models.weights import packaged
 from tools.train.caption_scene import caption_scenes
 
 FILES: dict[str, Any] = {
-    "tiny-vq": (tiny_vq.files, TinyVQ(TinyVQConfig(codes=12, channels=4, width=16, blocks=1))),
-    "tiny-msvq": (tiny_msvq.files, TinyMSVQ(TinyMSVQConfig(codes=12, channels=4, width=16, blocks=1))),
-    "tiny-kl": (tiny_kl.files, TinyKL(Sizes(channels=4, width=16, blocks=1))),
-    "tiny-features": (tiny_features.files, TinyFeatures(FeaturesConfig(width=16, squeezed=4, features=16))),
+    "tiny-vq": (VQ_WEIGHTS, TinyVQ(TinyVQConfig(codes=12, channels=4, width=16, blocks=1))),
+    "tiny-msvq": (MSVQ_WEIGHTS, TinyMSVQ(TinyMSVQConfig(codes=12, channels=4, width=16, blocks=1))),
+    "tiny-kl": (KL_WEIGHTS, TinyKL(Sizes(channels=4, width=16, blocks=1))),
+    "tiny-features": (FEATURE_WEIGHTS, TinyFeatures(FeaturesConfig(width=16, squeezed=4, features=16))),
 }
 
 
@@ -157,7 +164,7 @@ def test_the_features_are_standardised_and_the_heads_do_not_notice(features: Tin
 
 
 def test_the_reader_reads_new_pictures_and_bytes_like_numbers() -> None:
-    reader: TinyReader = tiny_reader.load(packaged("tiny-reader.safetensors"))
+    reader = READER_WEIGHTS.load(packaged("tiny-reader.safetensors"))
     scene = caption_scenes(200, 987)
     read, of_bytes = reader.read(scene.images), reader.read(((scene.images + 1) * 127.5).round().byte())
     for axis, choices in AXES.items():

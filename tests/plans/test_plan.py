@@ -17,7 +17,7 @@ from cachemark.core.errors import BadBudget, BadParameter, BadPlan, UnknownName
 from cachemark.core.spec import Case, Sampling
 from cachemark.models.catalogue.next_token import TINY
 from cachemark.models.llamagen import LlamaGen
-from cachemark.models.tiny import tiny_vq as vq
+from cachemark.models.tiny.tokenizers import VQ_WEIGHTS, TinyVQ, TinyVQConfig
 from cachemark.plans.expand import Planned, expand
 from cachemark.plans.schema import Plan, find, load, prepare
 from cachemark.plugins import loading as plugins
@@ -220,8 +220,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("tiny")
     save_file({n: t.half() for n, t in LlamaGen(TINY).initialise(0).state_dict().items()}, folder / "weights.safetensors")
     for name in ("one", "two"):
-        state = {n: t.half() for n, t in vq.TinyVQ(vq.TinyVQConfig()).state_dict().items()}
-        save_file(state, folder / f"{name}.safetensors", metadata={"cachemark": json.dumps(vq.metadata(vq.TinyVQConfig()))})
+        state = {n: t.half() for n, t in TinyVQ(TinyVQConfig()).state_dict().items()}
+        save_file(state, folder / f"{name}.safetensors", metadata={"cachemark": json.dumps(VQ_WEIGHTS.metadata(TinyVQConfig()))})
     return {file.stem: file for file in folder.iterdir()}
 
 

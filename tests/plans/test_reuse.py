@@ -51,7 +51,7 @@ def changed(before: dict[str, str], after: dict[str, str]) -> set[str]:
 
 EDITED = {
     "method": ("methods/streaming.py", "methods/full.py", "methods/base/evicting.py", "methods/base/partial.py"),
-    "models": ("cache/slot.py", "cache/attention.py", "cache/engines.py", "contract/method.py", "models/tiny/tiny_vq.py",
+    "models": ("cache/slot.py", "cache/attention.py", "cache/engines.py", "contract/method.py", "models/tiny/tokenizers.py",
                "models/costs.py", "roofline/bill.py"),
     "measuring": ("metrics/similarity.py", "metrics/compute/speed.py", "trial/child/main.py", "trial/child/measure.py",
                   "trial/child/timing.py",

@@ -69,10 +69,6 @@ def sampling_of(config: VARConfig | InfinityConfig) -> Sampling:
     return BY_SCALE if isinstance(config, VARConfig) else GUIDED
 
 
-def no_image(tokens: torch.Tensor) -> None:
-    """Decodes nothing, so that what is left is the model's."""
-
-
 BUILDS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Callable[[], Any]], ParameterCounts]]] = {
     LlamaGenConfig: (LlamaGen, costs.llamagen), JanusConfig: (partial(Janus, prompts=PROMPTS), costs.janus),
     InfinityConfig: (partial(Infinity, texts=TEXTS), partial(costs.infinity, text=7)),
@@ -83,7 +79,7 @@ BUILDS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Callable[[], Any]]
 
 def built(config: Any) -> tuple[LlamaGen | Janus | Lumina | VAR | Infinity | MAR, ParameterCounts]:
     model, parts = BUILDS[type(config)]
-    return model(config).eval().requires_grad_(False), parts(config, lambda: no_image)
+    return model(config).eval().requires_grad_(False), parts(config, lambda: None)  # decodes nothing, so that what is left is the model's
 
 
 def dispatched(config: Any, method: Callable[[], Method], sampling: Sampling = GUIDED) -> tuple[int, Bill]:

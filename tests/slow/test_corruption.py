@@ -15,7 +15,7 @@ from cachemark.metrics.compute.image_features import ImageFeatures
 from cachemark.metrics.compute.presets import preset
 from cachemark.metrics.compute.quality_intervals import difference
 from cachemark.metrics.similarity import psnr, ssim
-from cachemark.models.tiny import tiny_vq as vq
+from cachemark.models.tiny.tokenizers import VQ_WEIGHTS
 from cachemark.models.weights import packaged
 from tools.train.feature_network import real_scenes
 
@@ -28,7 +28,7 @@ class Coder:
     """Tokens (B, 256) of real scenes, and the images of tokens: what a perfect generator with this tokenizer makes."""
 
     def __init__(self) -> None:
-        self._model = vq.load(packaged("tiny-vq.safetensors"))
+        self._model = VQ_WEIGHTS.load(packaged("tiny-vq.safetensors"))
         scenes = real_scenes(IMAGES, purpose="spoilt").float() / 127.5 - 1
         with torch.inference_mode():
             self.tokens = torch.cat([self._model.encode(part).flatten(1) for part in scenes.split(100)])

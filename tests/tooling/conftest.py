@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cachemark.models.tiny.tiny_vq import TinyVQConfig
+from cachemark.models.tiny.tokenizers import TinyVQConfig
 from tools.train.loops import TrainingRun, train
 from tools.train.tokenizers import CodesTask
 

@@ -24,11 +24,8 @@ from cachemark.models.catalogue.next_scale import TINY_VAR
 from cachemark.models.catalogue.next_token import TINY
 from cachemark.models.protocol import Request
 from cachemark.models.registry import MODELS
-from cachemark.models.tiny import tiny_features as features
-from cachemark.models.tiny import tiny_kl as kl
-from cachemark.models.tiny import tiny_msvq as msvq
-from cachemark.models.tiny import tiny_reader as reader
-from cachemark.models.tiny import tiny_vq as vq
+from cachemark.models.tiny.networks import FEATURE_WEIGHTS, READER_WEIGHTS
+from cachemark.models.tiny.tokenizers import KL_WEIGHTS, MSVQ_WEIGHTS, VQ_WEIGHTS
 from cachemark.models.weights import packaged
 from tools.train import caption_scene
 from tools.train.feature_network import FLOORS, KEPT, REAL, attributes, consistency, corrupted
@@ -58,13 +55,13 @@ class Family:
 
 
 FAMILIES = {
-    "next-token": Family("tiny-llamagen", TINY, "tiny-vq", vq.load, 400),
-    "next-scale": Family("tiny-var", TINY_VAR, "tiny-msvq", msvq.load, 400),
-    "masked": Family("tiny-mar", TINY_MAR, "tiny-kl", kl.load, 0),
+    "next-token": Family("tiny-llamagen", TINY, "tiny-vq", VQ_WEIGHTS.load, 400),
+    "next-scale": Family("tiny-var", TINY_VAR, "tiny-msvq", MSVQ_WEIGHTS.load, 400),
+    "masked": Family("tiny-mar", TINY_MAR, "tiny-kl", KL_WEIGHTS.load, 0),
 }
 
 
-OF_CAPTIONS = (text_to_image.TINY_NAME, reader.NAME)  # learnt from captions
+OF_CAPTIONS = (text_to_image.TINY_NAME, READER_WEIGHTS.name)  # learnt from captions
 
 
 @pytest.fixture(params=FAMILIES)
@@ -81,7 +78,7 @@ def about(name: str) -> dict[str, Any]:
     return described
 
 
-@pytest.mark.parametrize("name", [*(name for family in FAMILIES.values() for name in family.names), features.NAME, *OF_CAPTIONS])
+@pytest.mark.parametrize("name", [*(name for family in FAMILIES.values() for name in family.names), FEATURE_WEIGHTS.name, *OF_CAPTIONS])
 def test_the_description_is_of_this_file(name: str) -> None:
     description = about(name)
     assert description["sha256"] == hashlib.sha256(file(name).read_bytes()).hexdigest()
@@ -99,7 +96,7 @@ def test_generator_and_tokenizer_speak_one_language(family: Family) -> None:
 
 @pytest.mark.parametrize("name", OF_CAPTIONS)
 def test_what_learnt_from_captions_speaks_the_tokenizers_language(name: str) -> None:
-    assert about(name)["language"] == vq.load(file("tiny-vq")).language
+    assert about(name)["language"] == VQ_WEIGHTS.load(file("tiny-vq")).language
     assert about(text_to_image.TINY_NAME)["config"] == json.loads(json.dumps(asdict(text_to_image.TINY_T2I)))
 
 
@@ -134,7 +131,7 @@ def test_the_full_cache_matches_the_color_key(family: Family) -> None:
 
 
 def test_the_feature_network_knows_what_new_scenes_show_and_what_is_wrong_with_them() -> None:
-    net, scene = features.load(file(features.NAME)), scenes(256, 987)
+    net, scene = FEATURE_WEIGHTS.load(file(FEATURE_WEIGHTS.name)), scenes(256, 987)
     images = torch.cat((scene.images, corrupted(scene.images, torch.Generator().manual_seed(987))))
     with torch.inference_mode():
         answers = net.judge(net.embed(images))
@@ -145,14 +142,14 @@ def test_the_feature_network_knows_what_new_scenes_show_and_what_is_wrong_with_t
 
 def test_its_features_are_standardised_over_real_pictures() -> None:
     with torch.inference_mode():
-        embedded, _ = features.load(file(features.NAME))(scenes(512, 988).images)
+        embedded, _ = FEATURE_WEIGHTS.load(file(FEATURE_WEIGHTS.name))(scenes(512, 988).images)
     assert embedded.mean(0).abs().max() < 0.25
     assert embedded.std(0) == pytest.approx(torch.ones(embedded.shape[1]), abs=0.25)
 
 
 def test_the_reference_statistics_are_of_this_network() -> None:
-    weights, path = file(features.NAME), file("tiny-features.reference")
-    reference = RealImages.load(path, extractor_name(about(features.NAME)["sha256"]))
+    weights, path = file(FEATURE_WEIGHTS.name), file("tiny-features.reference")
+    reference = RealImages.load(path, extractor_name(about(FEATURE_WEIGHTS.name)["sha256"]))
     assert (reference.count, len(reference.features)) == (REAL, KEPT)
     assert path.stat().st_size <= REFERENCE_BYTES
     assert weights.stat().st_size <= FEATURES_BYTES

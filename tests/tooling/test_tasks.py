@@ -26,11 +26,9 @@ from cachemark.models.janus import JanusConfig
 from cachemark.models.llama import LlamaConfig
 from cachemark.models.llamagen import LlamaGenConfig
 from cachemark.models.mar import MARConfig
-from cachemark.models.tiny import tiny_kl, tiny_msvq, tiny_vq
 from cachemark.models.tiny.captions import VOCABULARY
-from cachemark.models.tiny.tiny_features import FeaturesConfig
-from cachemark.models.tiny.tiny_msvq import TinyMSVQConfig
-from cachemark.models.tiny.tiny_vq import Sizes, TinyVQConfig
+from cachemark.models.tiny.networks import FeaturesConfig
+from cachemark.models.tiny.tokenizers import KL_WEIGHTS, MSVQ_WEIGHTS, VQ_WEIGHTS, Sizes, TinyMSVQConfig, TinyVQConfig
 from cachemark.models.var import VARConfig
 from cachemark.models.weights import packaged
 from metrics.toys import drawn, reference
@@ -68,7 +66,7 @@ TASKS: dict[str, Callable[[Coders, int], TrainingTask]] = {
     "tiny-mar": lambda coders, seed: MaskedTask(coders["kl"], seed, config=MAR, batch=2),
 }
 LANGUAGES = {"tiny-reader": "vq", "tiny-llamagen": "vq", "tiny-var": "msvq", "tiny-t2i": "vq", "tiny-mar": "kl", "tiny-vq": "vq"}
-LOADERS: dict[str, Callable[[Path], Any]] = {"vq": tiny_vq.load, "msvq": tiny_msvq.load, "kl": tiny_kl.load}
+LOADERS: dict[str, Callable[[Path], Any]] = {"vq": VQ_WEIGHTS.load, "msvq": MSVQ_WEIGHTS.load, "kl": KL_WEIGHTS.load}
 PREDICTORS, OF_CODES = ("tiny-llamagen", "tiny-var", "tiny-t2i", "tiny-mar"), ("tiny-llamagen", "tiny-var", "tiny-t2i")
 
 

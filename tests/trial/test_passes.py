@@ -36,7 +36,7 @@ def planned(folder: Path, cells: str = DECODERS, methods: str = '"full"') -> dic
 def loaded(cases: dict[str, Planned]) -> Bench:
     """The model, with products that are counted."""
     bench = Bench.load(cases["full"])
-    bench.entry = replace(bench.entry, parameter_counts=partial(costs.llamagen, CONFIG, lambda: torch.relu))
+    bench.entry = replace(bench.entry, parameter_counts=partial(costs.llamagen, CONFIG, lambda: None))
     return bench
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache
@@ -19,6 +18,8 @@ from cachemark.core.units import metric
 from cachemark.gate import baselines as stored
 from cachemark.models.protocol import ModelEntry, PublishedFile
 from cachemark.models.registry import MODELS
+from cachemark.models.tiny.networks import FEATURE_WEIGHTS, READER_WEIGHTS
+from cachemark.models.tiny.tokenizers import KL_WEIGHTS, MSVQ_WEIGHTS, VQ_WEIGHTS
 from cachemark.store.exchange import Exchange
 from cachemark.workflows.list import sentence
 
@@ -26,6 +27,7 @@ from .data import DATA, code, read_json, table, vectors
 
 WEIGHTS = DATA / "weights"
 UNSEEN = "not measured with these weights"
+NETWORKS = VQ_WEIGHTS, MSVQ_WEIGHTS, KL_WEIGHTS, FEATURE_WEIGHTS, READER_WEIGHTS
 
 
 def models_page(baselines: Path) -> str:
@@ -71,11 +73,11 @@ def _bundled_row(name: str) -> tuple[str, ...]:
 
 
 def _summary(name: str) -> str:
-    """The summary of a registered model, else the first sentence of the file that defines it."""
+    """The summary of a registered model, else the first sentence of the class of a network."""
     if name in MODELS:
         return str(MODELS.get(name).summary).rstrip(".")
-    module = importlib.import_module(f"cachemark.models.tiny.{name.replace('-', '_')}")
-    return sentence(module.__doc__).removesuffix(".").replace(":mod:`~cachemark.models.tiny.tiny_", "`tiny-")
+    network = next(files.model for files in NETWORKS if files.name == name)
+    return sentence(network.__doc__).removesuffix(".")
 
 
 def _held_out(scores: Mapping[str, float]) -> str:

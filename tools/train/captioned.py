@@ -12,9 +12,9 @@ from cachemark.models import janus
 from cachemark.models.catalogue.text_to_image import TINY_NAME, TINY_T2I
 from cachemark.models.janus import Janus, JanusConfig
 from cachemark.models.prompts import Prompts
-from cachemark.models.tiny import tiny_reader
-from cachemark.models.tiny import tiny_vq as vq
 from cachemark.models.tiny.captions import AXES, CAPTION, WordTokenizer
+from cachemark.models.tiny.networks import READER_WEIGHTS
+from cachemark.models.tiny.tokenizers import VQ_WEIGHTS
 
 from .caption_scene import VERSION, caption_scenes, stream
 from .generators import BATCH, CodesPredictorTask
@@ -35,7 +35,7 @@ class CaptionedTask(CodesPredictorTask):
     data = VERSION
 
     def __init__(self, tokenizer: Path, seed: int = 0, *, device: str = "cpu", config: JanusConfig = TINY_T2I, batch: int = BATCH) -> None:
-        model, coder = Janus(config, Prompts()).initialise(stream(seed, "initial weights")), vq.load(tokenizer, device="cpu")
+        model, coder = Janus(config, Prompts()).initialise(stream(seed, "initial weights")), VQ_WEIGHTS.load(tokenizer, device="cpu")
         nn.init.zeros_(model.get_parameter("gen_head.vision_head.weight"))  # training starts from uniform predictions
         model.gen_embed.weight.data.copy_(coder.codebook / coder.codebook.std())  # and from what the codes look like
         inner = [p for p in model.blocks.parameters() if p.dim() == 2]
@@ -62,20 +62,20 @@ class CaptionedTask(CodesPredictorTask):
 
 
 class ReaderTask(WholeTask):
-    """A :class:`~cachemark.models.tiny.tiny_reader.TinyReader` on fresh images.
+    """A :class:`~cachemark.models.tiny.networks.TinyReader` on fresh images.
 
     Half of them are reconstructed by the tokenizer, the best that a model of its codes can generate.
     """
 
-    name = tiny_reader.NAME
+    name = READER_WEIGHTS.name
     steps = 800
-    stored = tiny_reader.files
+    stored = READER_WEIGHTS
     size = 64
     data = VERSION
 
     def __init__(self, tokenizer: Path, seed: int = 0, *, device: str = "cpu", batch: int | None = None) -> None:
         super().__init__(seed, device=device, batch=batch)
-        self.tokenizer = vq.load(tokenizer, device=device)
+        self.tokenizer = VQ_WEIGHTS.load(tokenizer, device=device)
 
     def metadata(self) -> dict[str, str]:
         return {**super().metadata(), "language": self.tokenizer.language}

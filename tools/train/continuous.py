@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from cachemark.models.catalogue.masked_models import TINY_MAR, TINY_NAME
 from cachemark.models.diffusion import STEPS, process
 from cachemark.models.mar import MAR, MARConfig
-from cachemark.models.tiny import tiny_kl as kl
-from cachemark.models.tiny.tiny_vq import Sizes
+from cachemark.models.tiny.tokenizers import KL_WEIGHTS, Sizes, drawn
 
 from .generators import BATCH, MUON_RATE, PredictorTask
 from .mar_loss import hidden, noising, terms
@@ -37,14 +36,14 @@ QUIET = -5.0  # log variance at the start: noise as strong as the latents would 
 
 
 class LatentsTask(WholeTask):
-    """A :class:`~cachemark.models.tiny.tiny_kl.TinyKL`, with latent statistics by moving averages.
+    """A :class:`~cachemark.models.tiny.tokenizers.TinyKL`, with latent statistics by moving averages.
 
     They are accurate at the end, when the learning rate is small.
     """
 
-    name = kl.NAME
+    name = KL_WEIGHTS.name
     steps = 1400
-    stored = kl.files
+    stored = KL_WEIGHTS
     size = KL_BATCH
 
     def __init__(self, seed: int = 0, *, device: str = "cpu", config: Sizes | None = None, batch: int | None = None) -> None:
@@ -55,7 +54,7 @@ class LatentsTask(WholeTask):
     def loss(self, step: int, generator: torch.Generator) -> Tensor:
         images = self.images(step)
         mean, log_variance = self.model.moments(images)
-        latents = kl.drawn(mean, log_variance, generator)
+        latents = drawn(mean, log_variance, generator)
         self.follow(latents.detach(), (0, 2, 3))
         apart = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance)
         return difference(self.model.decoder(latents).float(), images) + DIVERGENCE * apart.mean()
@@ -73,7 +72,7 @@ class MaskedTask(PredictorTask):
         model = MAR(config).initialise(stream(seed, "initial weights"))
         start(model, stream(seed, "initial linear layers"))
         blocks = [p for name, p in model.named_parameters() if p.dim() == 2 and "_blocks." in name and "adaLN" not in name]
-        super().__init__(model, kl.load(tokenizer, device=device), blocks, seed, device, batch)
+        super().__init__(model, KL_WEIGHTS.load(tokenizer, device=device), blocks, seed, device, batch)
         self.first = process(config.diffusion).timesteps[-1]  # step of the process that a generation begins at
         magnified = process((STEPS,)).tables["start_of_eps"] ** 2  # what a squared error of the noise is in the token
         self._weights = torch.from_numpy(magnified.clip(1, magnified[self.first])).float().to(device)

@@ -21,8 +21,7 @@ from cachemark.metrics.compute.image_bytes import as_bytes
 from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
 from cachemark.metrics.compute.quality_intervals import QualityInterval, intervals
 from cachemark.models import checkpoints
-from cachemark.models.tiny import tiny_features as features
-from cachemark.models.tiny.tiny_features import CONSISTENT
+from cachemark.models.tiny.networks import CONSISTENT, FEATURE_WEIGHTS, HEADS
 
 from .scene import HUES, VERSION, Scene, scenes, stream
 from .tokenizers import WholeTask
@@ -30,21 +29,21 @@ from .tokenizers import WholeTask
 BATCH = 64
 RESTARTS = 0.25  # share of corrupted pictures that start anew, instead of having a rectangle in other colours
 HELD_OUT = 512
-ATTRIBUTES = tuple(features.HEADS)
+ATTRIBUTES = tuple(HEADS)
 REAL, KEPT = 10_000, 3_000  # scenes behind the reference statistics, and those whose features it keeps: together less than 1 MB
 FLOORS = (500, 1000, 2000)  # numbers of other scenes whose FID is told with it
 CHUNK = 500
 
 
 class FeaturesTask(WholeTask):
-    """A :class:`~cachemark.models.tiny.tiny_features.TinyFeatures` on fresh scenes.
+    """A :class:`~cachemark.models.tiny.networks.TinyFeatures` on fresh scenes.
 
     Statistics of its features follow by moving averages over uncorrupted images.
     """
 
-    name = features.NAME
+    name = FEATURE_WEIGHTS.name
     steps = 1400
-    stored = features.files
+    stored = FEATURE_WEIGHTS
     size = BATCH
 
     def loss(self, step: int, generator: torch.Generator) -> Tensor:
@@ -127,7 +126,7 @@ def write_reference(weights: Path, seed: int = 0, *, device: str = "cpu", count:
 
     Raises Infrastructure if torch-fidelity is missing.
     """
-    extractor = register(checkpoints.sha256(weights), partial(features.load, weights))
+    extractor = register(checkpoints.sha256(weights), partial(FEATURE_WEIGHTS.load, weights))
     reference = RealImages.of(ImageFeatures.of(real_scenes(count, seed), extractor, device=device))
     fresh = ImageFeatures.of(real_scenes(max(FLOORS), seed, "floor"), extractor, device=device)
     reference = replace(reference, floors={size: real_floor(fresh, reference, size)[:3] for size in FLOORS})

@@ -22,8 +22,7 @@ from cachemark.models.catalogue.next_token import TINY, TINY_NAME
 from cachemark.models.janus import Janus
 from cachemark.models.llamagen import LlamaGen, LlamaGenConfig
 from cachemark.models.mar import MAR
-from cachemark.models.tiny import tiny_msvq as msvq
-from cachemark.models.tiny import tiny_vq as vq
+from cachemark.models.tiny.tokenizers import MSVQ_WEIGHTS, VQ_WEIGHTS
 from cachemark.models.var import VAR, VARConfig
 
 from .loops import TrainingTask
@@ -122,7 +121,7 @@ class GeneratorTask(CodesPredictorTask):
         model = LlamaGen(config).initialise(stream(seed, "initial weights"))
         nn.init.zeros_(model.output.weight)  # as the authors do: training starts from uniform predictions
         inner = [p for p in model.layers.parameters() if p.dim() == 2]
-        super().__init__(model, vq.load(tokenizer, device=device), inner, seed, device, batch)
+        super().__init__(model, VQ_WEIGHTS.load(tokenizer, device=device), inner, seed, device, batch)
 
 
 class ScalesTask(CodesPredictorTask):
@@ -132,7 +131,7 @@ class ScalesTask(CodesPredictorTask):
     steps = 2200
 
     def __init__(self, tokenizer: Path, seed: int = 0, *, device: str = "cpu", config: VARConfig = TINY_VAR, batch: int = BATCH) -> None:
-        coder = msvq.load(tokenizer, device=device)
+        coder = MSVQ_WEIGHTS.load(tokenizer, device=device)
         model = VAR(config, coder.quantizer).initialise(stream(seed, "initial weights"))
         nn.init.zeros_(model.head.weight)
         nn.init.zeros_(model.head.bias)

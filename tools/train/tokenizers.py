@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cachemark.models.tiny import tiny_msvq, tiny_vq
 from cachemark.models.tiny.stored import BundledWeights
+from cachemark.models.tiny.tokenizers import MSVQ_WEIGHTS, VQ_WEIGHTS
 
 from .loops import TrainingTask
 from .scene import scenes, stream
@@ -140,11 +140,11 @@ class CodebookTask(WholeTask):
 
 
 class CodesTask(CodebookTask):
-    """First stage of a :class:`~cachemark.models.tiny.tiny_vq.TinyVQ`, which fixes the codes' meaning."""
+    """First stage of a :class:`~cachemark.models.tiny.tokenizers.TinyVQ`, which fixes the codes' meaning."""
 
     name = "tiny-vq-codes"
     steps = 800
-    stored = tiny_vq.files
+    stored = VQ_WEIGHTS
 
     def loss(self, step: int, generator: torch.Generator) -> Tensor:
         images = self.images(step)
@@ -160,15 +160,15 @@ class CodesTask(CodebookTask):
 
 
 class ScaleCodesTask(CodebookTask):
-    """A :class:`~cachemark.models.tiny.tiny_msvq.TinyMSVQ` with one codebook for all scales.
+    """A :class:`~cachemark.models.tiny.tokenizers.TinyMSVQ` with one codebook for all scales.
 
     Each scale quantizes the residual of the coarser ones. The encoder learns straight through; the convolutions φ learn to match the
     encoder's map.
     """
 
-    name = tiny_msvq.NAME
+    name = MSVQ_WEIGHTS.name
     steps = 1000
-    stored = tiny_msvq.files
+    stored = MSVQ_WEIGHTS
     size = 16
     dead = 0.002  # a code that serves the coarsest scales alone is used by one token in hundreds, and is not dead
 
@@ -200,13 +200,13 @@ class DecoderTask(ReconstructionTask):
     It starts from the weights at ``start`` and costs half as much per step.
     """
 
-    name = tiny_vq.NAME
+    name = VQ_WEIGHTS.name
     steps = 400
-    stored = tiny_vq.files
+    stored = VQ_WEIGHTS
     scene_stream = "decoder"
 
     def __init__(self, start: Path, seed: int = 0, *, device: str = "cpu", batch: int = BATCH) -> None:
-        model = tiny_vq.load(start, device=device).train()
+        model = VQ_WEIGHTS.load(start, device=device).train()
         model.decoder.requires_grad_(True)
         super().__init__(model, model.decoder.parameters(), RATE / 2, seed, device, batch)
 

@@ -1,7 +1,7 @@
 """Prompt scores of captioned procedural scenes: does an image show what its caption describes?
 
 Ghosh et al., "GenEval: An Object-Focused Framework for Evaluating Text-to-Image Alignment" (2023), asks an object detector about
-photographs. Here the bundled :class:`~cachemark.models.tiny.tiny_reader.TinyReader` classifies captioned procedural scenes. It always
+photographs. Here the bundled :class:`~cachemark.models.tiny.networks.TinyReader` classifies captioned procedural scenes. It always
 chooses, so guessing gives 1/6 for an object or a color, 1/3 for a count, 1/4 for a position.
 """
 
@@ -30,10 +30,10 @@ class CaptionScore(ImageMetric):
     @classmethod
     def identity(cls, setting: MetricContext) -> dict[str, str]:
         from ..models import checkpoints
-        from ..models.tiny import tiny_reader
+        from ..models.tiny.networks import READER_WEIGHTS
         from ..models.weights import packaged
 
-        return {"weights": checkpoints.sha256(packaged(f"{tiny_reader.NAME}.safetensors"))}
+        return {"weights": checkpoints.sha256(packaged(f"{READER_WEIGHTS.name}.safetensors"))}
 
     def measure(self, batch: ImageBatch) -> Tensor:
         import torch
@@ -47,12 +47,12 @@ class CaptionScore(ImageMetric):
 
     def _read(self, images: Tensor) -> dict[str, list[int]]:
         """Return what the reader sees on each axis of a caption, from the bytes of images (B, 3, 64, 64)."""
-        from ..models.tiny import tiny_reader
+        from ..models.tiny.networks import READER_WEIGHTS
         from ..models.weights import packaged
         from .compute.image_bytes import as_bytes
 
-        path = packaged(f"{tiny_reader.NAME}.safetensors")
-        reader = self.setting.once("reader", lambda: tiny_reader.load(path, device=self.setting.device))
+        path = packaged(f"{READER_WEIGHTS.name}.safetensors")
+        reader = self.setting.once("reader", lambda: READER_WEIGHTS.load(path, device=self.setting.device))
         parts = [reader.read(as_bytes(part)) for part in images.split(CHUNK)]
         return {axis: [index for part in parts for index in part[axis].tolist()] for axis in parts[0]}
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from ..cache.codec import codec
 from ..cache.layout import Step
@@ -24,36 +23,35 @@ from .mar import MARConfig
 from .protocol import ModelEntry
 from .var import VARConfig
 
-Decode = Callable[[Tensor], object]
+Image = Callable[[], object]  # decodes one image on the meta device
 
 # Numbers per token and block that kernels hand to one another: at every norm, projection, attention and gate what is read and what is
 # written, elementwise arithmetic fused into them, in widths of the model and of its MLP.
 RASTER, SCALES = (12, 4), 22
 
 
-def llamagen(config: LlamaGenConfig, decoder: Callable[[], Decode]) -> ParameterCounts:
-    """Count a LlamaGen. ``decoder()`` builds the function from tokens (1, N) to an image."""
-    return ParameterCounts(*_llama(config), _image(decoder, config.grid**2), config.dim * config.vocab, config.vocab)
+def llamagen(config: LlamaGenConfig, image: Image) -> ParameterCounts:
+    """Count a LlamaGen."""
+    return ParameterCounts(*_llama(config), image, config.dim * config.vocab, config.vocab)
 
 
-def captioned_llamagen(config: CaptionConfig, decoder: Callable[[], Decode], text: int) -> ParameterCounts:
+def captioned_llamagen(config: CaptionConfig, image: Image, text: int) -> ParameterCounts:
     """Count a LlamaGen that projects ``text`` tokens once per row."""
-    counts, dim = llamagen(config.transformer, decoder), config.transformer.dim
+    counts, dim = llamagen(config.transformer, image), config.transformer.dim
     projected = config.text * dim + dim**2
     return replace(counts, row=text * projected, row_weights=projected)
 
 
-def janus(config: JanusConfig, decoder: Callable[[], Decode]) -> ParameterCounts:
+def janus(config: JanusConfig, image: Image) -> ParameterCounts:
     """Count a Janus; its head and its embedding of sampled codes are MLPs."""
     dim, codes = config.decoder.dim, config.codes
-    return ParameterCounts(*_llama(config.decoder), _image(decoder, config.grid**2), dim**2 + dim * codes, codes,
-                           config.code_dim * dim + dim**2)
+    return ParameterCounts(*_llama(config.decoder), image, dim**2 + dim * codes, codes, config.code_dim * dim + dim**2)
 
 
-def lumina(config: LuminaConfig, decoder: Callable[[], Decode]) -> ParameterCounts:
+def lumina(config: LuminaConfig, image: Image) -> ParameterCounts:
     """Count a Lumina, whose head covers the whole vocabulary, text included."""
     c = config.decoder
-    return ParameterCounts(*_llama(c), _image(decoder, config.lines * config.line), c.dim * c.vocab, c.vocab)
+    return ParameterCounts(*_llama(c), image, c.dim * c.vocab, c.vocab)
 
 
 def _llama(c: LlamaGenConfig | LlamaConfig) -> tuple[int, int]:
@@ -62,15 +60,15 @@ def _llama(c: LlamaGenConfig | LlamaConfig) -> tuple[int, int]:
     return attention + 3 * c.dim * c.hidden, RASTER[0] * c.dim + RASTER[1] * c.hidden
 
 
-def var(config: VARConfig, decoder: Callable[[], Decode]) -> ParameterCounts:
+def var(config: VARConfig, image: Image) -> ParameterCounts:
     """Count a VAR; blocks' modulations are projected once per row, the head norm's in every pass."""
     c = config
     row = (1 if c.shared_aln else c.depth) * 6 * c.dim**2
-    return ParameterCounts(12 * c.dim**2, SCALES * c.dim, _image(decoder, c.tokens), c.dim * c.vocab, c.vocab, c.width * c.dim, row,
+    return ParameterCounts(12 * c.dim**2, SCALES * c.dim, image, c.dim * c.vocab, c.vocab, c.width * c.dim, row,
                            row_pass=2 * c.dim**2, scale=9 * c.width**2 * c.sides[-1] ** 2)
 
 
-def infinity(config: InfinityConfig, decoder: Callable[[], Decode], text: int) -> ParameterCounts:
+def infinity(config: InfinityConfig, image: Image, text: int) -> ParameterCounts:
     """Count an Infinity. ``text``: entries of a text, padding included.
 
     Cross-attention computes queries and output per block and projects the text in every pass; the text is pooled once per row.
@@ -78,23 +76,14 @@ def infinity(config: InfinityConfig, decoder: Callable[[], Decode], text: int) -
     c = config
     entry, once = 2 * c.dim * c.text + c.text * c.dim + c.dim**2, c.dim**2 + 6 * c.dim**2  # weights for each entry of a text, and for all
     row = text * (entry + 2 * c.dim) + once  # pooled by attention of one query
-    return ParameterCounts(14 * c.dim**2, SCALES * c.dim, _image(decoder, c.tokens), 2 * c.dim * c.bits, 2 * c.bits, c.bits * c.dim, row,
+    return ParameterCounts(14 * c.dim**2, SCALES * c.dim, image, 2 * c.dim * c.bits, 2 * c.bits, c.bits * c.dim, row,
                            entry + once, row_pass=2 * c.dim**2, text=text, text_block=2 * c.dim**2)
 
 
-def mar(config: MARConfig, decoder: Callable[[], Decode]) -> ParameterCounts:
+def mar(config: MARConfig, image: Image) -> ParameterCounts:
     """Count a MAR; everything but the blocks is in the layout of a masked model."""
     c = config
-    return ParameterCounts(12 * c.dim**2, SCALES * c.dim, _image(decoder, c.tokens, c.channels))
-
-
-def _image(decoder: Callable[[], Decode], tokens: int, channels: int = 0) -> Callable[[], object]:
-    def image() -> object:
-        with torch.device("meta"):
-            drawn = torch.empty(1, tokens, channels) if channels else torch.zeros(1, tokens, dtype=torch.int64)
-            return decoder()(drawn)
-
-    return image
+    return ParameterCounts(12 * c.dim**2, SCALES * c.dim, image)
 
 
 def case_bill(case: Case, entry: ModelEntry, method: Method, steps: Sequence[Step] = (), *, images: bool = True) -> Bill | None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from ...core.errors import Unsupported, unknown
 from ...core.units import quality_name
 from ...models import checkpoints
-from ...models.tiny import tiny_features as features
+from ...models.tiny.networks import FEATURE_WEIGHTS
 from ...models.weights import packaged
 from . import inception
 from .extractor import register
@@ -66,8 +66,8 @@ def preset(name: str, *, weights: str | Path = "", reference: str | Path = "", d
     :meth:`.RealImages.load` raise.
     """
     if name == SCENE:
-        path = Path(weights or packaged(f"{features.NAME}.safetensors"))
-        extractor = register(checkpoints.sha256(path), partial(features.load, path))
+        path = Path(weights or packaged(f"{FEATURE_WEIGHTS.name}.safetensors"))
+        extractor = register(checkpoints.sha256(path), partial(FEATURE_WEIGHTS.load, path))
         real = RealImages.load(reference or path.with_suffix(".reference.safetensors"), extractor)
         return Preset(SCENE, extractor, real, options=SCENE_OPTIONS, names_classes=True)
     if name in NAMES:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ...cache.layout import Layout
+from ...cache.masked_layout import MaskedLayout
 from ...core import seeds
 from ...core.spec import Sampling
 from ...roofline.bill import ParameterCounts
@@ -141,10 +142,15 @@ class CatalogueModel:
     @cached_property
     def counts(self) -> ParameterCounts:
         """Its products, whose image decoder is counted once for all bills."""
-        def decode() -> Callable[[Tensor], Tensor]:
-            return self.family.decoding(self.config, self.tokenizer.build(), Request())
+        layout = self.shape(self.presets["paper"], 1)
 
-        return self.family.counts(self.config, decode, *(() if self.reader is None else (self.shapes,)))
+        def image() -> Tensor:
+            with torch.device("meta"):
+                tokens = torch.empty(1, layout.visual, layout.channels) if isinstance(layout, MaskedLayout) else \
+                    torch.zeros(1, layout.visual, dtype=torch.int64)
+                return self.family.decoding(self.config, self.tokenizer.build(), Request())(tokens)
+
+        return self.family.counts(self.config, image, *(() if self.reader is None else (self.shapes,)))
 
     def _complete(self, request: Request) -> Request:
         """Fill in paths that a request leaves open: bundled files, or the folder of the weights."""

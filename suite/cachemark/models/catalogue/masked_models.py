@@ -10,9 +10,7 @@ from .. import costs, mar
 from ..checkpoints import EXTRAS
 from ..mar import MAR, PAPER_CFG, MARConfig
 from ..protocol import PublishedFile
-from ..tiny import tiny_kl
-from ..tiny.tiny_kl import TinyKL
-from ..tiny.tiny_vq import Sizes
+from ..tiny.tokenizers import KL_WEIGHTS, Sizes, TinyKL
 from ..vision import kl
 from ..vision.kl import KL
 from .family import SCENE_QUALITY, CatalogueModel, Family, register
@@ -42,7 +40,7 @@ FAMILY = Family("mar", MAR.paradigm, "the links in the README of LTH14/mar on Gi
 DECODER = PublishedFile("decoder_weights", "kl16.ckpt", FAMILY.origin, KL, ignored=(*EXTRAS, *kl.UNUSED))
 
 register(CatalogueModel(
-    FAMILY, TINY_NAME, TINY_MAR, f"{TINY_NAME}.safetensors", tiny_kl.files, {"paper": Sampling(cfg_scale=3.0, cfg_schedule="linear")},
+    FAMILY, TINY_NAME, TINY_MAR, f"{TINY_NAME}.safetensors", KL_WEIGHTS, {"paper": Sampling(cfg_scale=3.0, cfg_schedule="linear")},
     "A MAR of 3 M parameters trained on procedural scenes, with its weights", quality=SCENE_QUALITY, preset="scene",
 ))
 for _size, _config in mar.SIZES.items():

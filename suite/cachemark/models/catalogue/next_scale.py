@@ -9,8 +9,7 @@ from ...core.spec import Sampling
 from .. import costs, var
 from ..checkpoints import EXTRAS
 from ..protocol import PublishedFile
-from ..tiny import tiny_msvq
-from ..tiny.tiny_msvq import TinyMSVQ, TinyMSVQConfig
+from ..tiny.tokenizers import MSVQ_WEIGHTS, TinyMSVQ, TinyMSVQConfig
 from ..var import VAR, VARConfig
 from ..vision import msvq
 from ..vision.msvq import MSVQ, MSVQConfig, MultiScaleQuantizer
@@ -41,7 +40,7 @@ FAMILY = Family("var", VAR.paradigm, "FoundationVision/var on Hugging Face", bui
                 check=var.check_sides)
 
 register(CatalogueModel(
-    FAMILY, TINY_NAME, TINY_VAR, f"{TINY_NAME}.safetensors", tiny_msvq.files, with_greedy(Sampling(cfg_scale=1.5, cfg_schedule="linear")),
+    FAMILY, TINY_NAME, TINY_VAR, f"{TINY_NAME}.safetensors", MSVQ_WEIGHTS, with_greedy(Sampling(cfg_scale=1.5, cfg_schedule="linear")),
     "A VAR of 2 M parameters trained on procedural scenes, with its weights", quality=SCENE_QUALITY, preset="scene",
 ))
 for _size, _config in var.SIZES.items():

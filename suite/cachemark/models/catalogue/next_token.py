@@ -6,7 +6,7 @@ from ...core.spec import Sampling
 from .. import costs
 from ..llamagen import PAPER_CFG, SIZES, LlamaGen, LlamaGenConfig
 from ..protocol import PublishedFile
-from ..tiny import tiny_vq
+from ..tiny.tokenizers import VQ_WEIGHTS
 from ..vision.vq import VQ
 from .family import SCENE_QUALITY, CatalogueModel, Family, register, with_greedy
 
@@ -20,7 +20,7 @@ FAMILY = Family("llamagen", LlamaGen.paradigm, "FoundationVision/LlamaGen on Hug
 DECODER = PublishedFile("decoder_weights", "vq_ds16_c2i.pt", FAMILY.origin, VQ)
 
 register(CatalogueModel(
-    FAMILY, TINY_NAME, TINY, TINY_WEIGHTS, tiny_vq.files, with_greedy(Sampling(cfg_scale=1.5)),
+    FAMILY, TINY_NAME, TINY, TINY_WEIGHTS, VQ_WEIGHTS, with_greedy(Sampling(cfg_scale=1.5)),
     "A LlamaGen of 2 M parameters trained on procedural scenes, with its weights", quality=SCENE_QUALITY, preset="scene",
 ))
 for _size, _config in SIZES.items():

@@ -23,8 +23,8 @@ from ..lumina import Lumina, LuminaConfig, LuminaDecoder
 from ..prompts import HashedWords, Prompts, PublishedTokenizer, TokenReader, tokenizer_file
 from ..protocol import PublishedFile, Request
 from ..text_features import FeatureReader
-from ..tiny import tiny_vq
 from ..tiny.captions import CAPTION, VOCABULARY, WordTokenizer, parsed
+from ..tiny.tokenizers import VQ_WEIGHTS
 from ..vision import bsq, vqgan
 from ..vision.bsq import BSQ, BSQConfig
 from ..vision.vq import VQ
@@ -39,7 +39,7 @@ TEXTS = prompt_lists.packaged(LIST)
 JANUS = Family(
     "janus", Janus.paradigm, "the folder of deepseek-ai on Hugging Face, or the one that deepseek-community has converted",
     lambda config, prompts, engine: Janus(config, prompts or Prompts()),
-    lambda config, decode, prompts: costs.janus(config, decode), rename=janus.official, tables=rotations,
+    lambda config, image, prompts: costs.janus(config, image), rename=janus.official, tables=rotations,
     ignored=(*checkpoints.EXTRAS, *janus.UNUSED, f"{janus.PREFIX}*"), prompted=True, one_folder=True,
     reader=lambda config: TokenReader(janus.prompts_of, HashedWords(config.decoder.vocab)),
 )
@@ -84,7 +84,7 @@ def _lumina_decoding(config: LuminaConfig, tokenizer: VQGAN, request: Request) -
 LUMINA = Family(
     "lumina", Lumina.paradigm, "the folder of Alpha-VLLM on Hugging Face",
     lambda config, prompts, engine: Lumina(config, prompts or Prompts()),
-    lambda config, decode, prompts: costs.lumina(config, decode),
+    lambda config, image, prompts: costs.lumina(config, image),
     ignored=(*checkpoints.EXTRAS, *lumina.UNUSED), tables=rotations, decoding=_lumina_decoding,
     grid=lambda config: (config.lines, config.line), prompted=True,
     reader=lambda config: TokenReader(partial(lumina.prompts_of, config), HashedWords(config.decoder.vocab)),
@@ -108,7 +108,7 @@ def lumina_mgpt(size: str) -> CatalogueModel:
 LLAMAGEN = Family(
     "llamagen", CaptionedLlamaGen.paradigm, "peizesun/llamagen_t2i on Hugging Face",
     lambda config, texts, engine: CaptionedLlamaGen(config, texts or ()),
-    lambda config, decode, lengths: costs.captioned_llamagen(config, decode, max(lengths)),
+    lambda config, image, lengths: costs.captioned_llamagen(config, image, max(lengths)),
     tables=lambda model: [*model.buffers(), model.rope, *model.texts.resident.values()],
     grid=lambda config: (config.transformer.grid, config.transformer.grid), prompted=True,
     reader=lambda config: FeatureReader(config.text, config.longest),
@@ -131,7 +131,7 @@ def llamagen_t2i(pixels: int) -> CatalogueModel:
 INFINITY = Family(
     "infinity", Infinity.paradigm, "FoundationVision/Infinity on Hugging Face",
     lambda config, texts, engine: Infinity(config, texts or (), recompute=engine == "reference"),
-    lambda config, decode, lengths: costs.infinity(config, decode, max(lengths)),
+    lambda config, image, lengths: costs.infinity(config, image, max(lengths)),
     ignored=(*checkpoints.EXTRAS, *infinity.BUFFERS), tables=lambda model: [model.rope, *model.texts.resident.values()],
     reader=lambda config: FeatureReader(config.text, config.longest), token_dtype=torch.int64,
 )
@@ -158,7 +158,7 @@ def infinity_model(size: str, pixels: int) -> CatalogueModel:
 
 
 register(CatalogueModel(
-    CAPTIONED, TINY_NAME, TINY_T2I, f"{TINY_NAME}.safetensors", tiny_vq.files, with_greedy(Sampling(cfg_scale=2.0)),
+    CAPTIONED, TINY_NAME, TINY_T2I, f"{TINY_NAME}.safetensors", VQ_WEIGHTS, with_greedy(Sampling(cfg_scale=2.0)),
     "A Janus of 2 M parameters trained on captioned procedural scenes, with its weights", texts=TINY_TEXTS, check_texts=check_captions,
     quality=tuple(name for name, metric in METRICS.items() if metric.of_model and metric.prompted),
 ))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -19,17 +18,6 @@ from ...core.files import is_readable
 from .. import checkpoints
 
 M = TypeVar("M", bound=nn.Module)
-
-
-class Tokenizer(nn.Module):
-    """An image tokenizer whose decoder is called ``decoder``."""
-
-    @property
-    def language(self) -> str:
-        """The SHA-256 of everything but the decoder: equal for tokenizers that produce equal tokens."""
-        state = {name: tensor for name, tensor in self.state_dict().items() if not name.startswith("decoder.")}
-        parts = [name.encode() + state[name].half().cpu().contiguous().numpy().tobytes() for name in sorted(state)]
-        return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
 @dataclass(frozen=True)

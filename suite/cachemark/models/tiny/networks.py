@@ -1,8 +1,4 @@
-"""The feature network of procedural scenes: 64×64 images to a vector of their content.
-
-It replaces Inception for FID: :mod:`cachemark.metrics.compute.distribution` compares its features. Spatial positions are not pooled,
-because color consistency depends on them.
-"""
+"""Small networks that read procedural scenes: their features, and what a caption names."""
 
 from __future__ import annotations
 
@@ -11,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from . import tiny_vq as vq
+from .captions import AXES
 from .stored import BundledWeights
+from .tokenizers import GROUPS
 
-NAME = "tiny-features"
 SIDE = 64
 HEADS = {"class": 10, "object_hue": 6, "sky_hue": 6, "ground_hue": 6, "object_texture": 4, "ground_texture": 4}
 CONSISTENT = ("object", "ground", "footer left", "footer right", "untouched")
@@ -30,7 +26,11 @@ class FeaturesConfig:
 
 
 class TinyFeatures(nn.Module):
-    """Convolutions at 32×32, 16×16 and 8×8, a linear layer to the features, and a head per attribute.
+    """The feature network of procedural scenes: 64×64 images to a vector of their content.
+
+    It replaces Inception for FID: :mod:`cachemark.metrics.compute.distribution` compares its features. Convolutions at 32×32, 16×16 and
+    8×8, a linear layer to the features, and a head per attribute. Spatial positions are not pooled, because color consistency depends on
+    them.
 
     ``centre`` and ``deviation`` (features,) standardize features over real images, so that all units count alike.
     """
@@ -52,7 +52,7 @@ class TinyFeatures(nn.Module):
 
         Raises ValueError for another shape.
         """
-        return self.body(readable(images, NAME))
+        return self.body(readable(images, "tiny-features"))
 
     def judge(self, embedded: Tensor) -> dict[str, Tensor]:
         """Return logits (B, choices) by attribute, and one per entry of CONSISTENT, for embedded images."""
@@ -71,7 +71,7 @@ def body(c: FeaturesConfig) -> nn.Sequential:
     return nn.Sequential(
         nn.PixelUnshuffle(2), nn.Conv2d(12, w, 3, padding=1),
         *_layer(w, 2 * w, stride=2), *_layer(2 * w, 2 * w), *_layer(2 * w, 4 * w, stride=2), *_layer(4 * w, 4 * w),
-        nn.GroupNorm(vq.GROUPS, 4 * w), nn.SiLU(), nn.Conv2d(4 * w, c.squeezed, 1),
+        nn.GroupNorm(GROUPS, 4 * w), nn.SiLU(), nn.Conv2d(4 * w, c.squeezed, 1),
         nn.Flatten(), nn.Linear(c.squeezed * (SIDE // 8) ** 2, c.features),
     )
 
@@ -84,8 +84,32 @@ def readable(images: Tensor, name: str) -> Tensor:
 
 
 def _layer(before: int, after: int, stride: int = 1) -> tuple[nn.Module, ...]:
-    return nn.GroupNorm(vq.GROUPS, before), nn.SiLU(), nn.Conv2d(before, after, 3, stride=stride, padding=1)
+    return nn.GroupNorm(GROUPS, before), nn.SiLU(), nn.Conv2d(before, after, 3, stride=stride, padding=1)
 
 
-files = BundledWeights(NAME, TinyFeatures, FeaturesConfig)
-load, metadata = files.load, files.metadata
+class TinyReader(nn.Module):
+    """The network that reads object, color, count, position and ground of captioned scenes.
+
+    It replaces an object detector: its answers are compared with the prompt, axis by axis. The convolutions of the feature network, and
+    a linear head per caption axis.
+    """
+
+    def __init__(self, config: FeaturesConfig | None = None) -> None:
+        super().__init__()
+        self.config = c = config or FeaturesConfig(width=24, squeezed=16, features=96)
+        self.body = body(c)
+        self.heads = nn.ModuleDict({axis: nn.Linear(c.features, len(choices)) for axis, choices in AXES.items()})
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        """Map images (B, 3, 64, 64), bytes or in [−1, 1], to logits (B, choices) by axis. Raises ValueError."""
+        active = nn.functional.silu(self.body(readable(images, "tiny-reader")))
+        return {axis: head(active) for axis, head in self.heads.items()}
+
+    @torch.no_grad()
+    def read(self, images: Tensor) -> dict[str, Tensor]:
+        """Return the index (B,) int64 of the likeliest answer by axis."""
+        return {axis: logits.argmax(1) for axis, logits in self(images).items()}
+
+
+FEATURE_WEIGHTS = BundledWeights("tiny-features", TinyFeatures, FeaturesConfig)
+READER_WEIGHTS = BundledWeights("tiny-reader", TinyReader, FeaturesConfig)
