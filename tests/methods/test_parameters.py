@@ -121,14 +121,6 @@ def test_a_budget_that_cannot_be_met_is_refused(name: str, layout: Layout, param
     ("ssd_heads", {"B": 8, "buffer": "line"}, BadBudget, "B = 8 does not fit lines of 8"),
     ("ssd_heads", {"B": 12, "recent": -1}, BadBudget, "recent = -1 does not fit B = 12.*1 … 12"),
     ("ssd_heads", {"B": 16, "recent": 9, "buffer": "line"}, BadBudget, "recent = 9 does not fit B = 16: 8 entries stay after an eviction"),
-])  # fmt: skip
-def test_a_wrong_parameter_of_a_next_token_method_is_refused(
-    name: str, parameters: dict[str, Any], error: type[CachemarkError], words: str,
-) -> None:
-    refuse(name, LAYOUT, parameters, error, words)
-
-
-@pytest.mark.parametrize(("name", "parameters", "error", "words"), [
     ("scale_groups", {"remove": "fine"}, BadParameter, "Known: condensed, intermediate, local"),
     ("scale_groups", {"local": -1}, BadParameter, "local = -1 is out of range"),
     ("ams_kv", {}, BadParameter, "no inter-scale similarity found for these weights.*demanding.*cachemark calibrate ams_kv"),
@@ -160,14 +152,6 @@ def test_a_wrong_parameter_of_a_next_token_method_is_refused(
     ("scalekv", {"score": "paper"}, BadParameter, "score = 'paper' is unknown"),
     ("scalekv", {"drafters": 3}, BadParameter, "drafters = 3 .*1 … 2 layers"),
     ("scalekv", {"mean": 15}, BadBudget, "mean = 15 is less than its window"),
-])  # fmt: skip
-def test_a_wrong_parameter_of_a_next_scale_method_is_refused(
-    name: str, parameters: dict[str, Any], error: type[CachemarkError], words: str,
-) -> None:
-    refuse(name, SCALES, parameters, error, words)
-
-
-@pytest.mark.parametrize(("name", "parameters", "error", "words"), [
     ("fewer_steps", {"steps": 0}, BadParameter, "steps = 0 is out of range. Use 1 … 64, the requested steps, or a budget"),
     ("lazymar", {"select": "least"}, BadParameter, "select = 'least' is unknown.* similarity"),
     ("lazymar", {"forced": "never"}, BadParameter, "forced = 'never' is unknown.* zero, always"),
@@ -196,10 +180,9 @@ def test_a_wrong_parameter_of_a_next_scale_method_is_refused(
     ("gtr", {"detail": 1.0}, BadParameter, r"detail = 1\.0 is out of range\."),
     ("gtr", {"rate": "evn"}, BadParameter, "evn.*even"),
 ])  # fmt: skip
-def test_a_wrong_parameter_of_a_masked_method_is_refused(
-    name: str, parameters: dict[str, Any], error: type[CachemarkError], words: str,
-) -> None:
-    refuse(name, MASKED, parameters, error, words)
+def test_a_wrong_parameter_is_refused(name: str, parameters: dict[str, Any], error: type[CachemarkError], words: str) -> None:
+    layouts = {"next-token": LAYOUT, "next-scale": SCALES, "masked": MASKED}
+    refuse(name, layouts[METHODS.get(name).paradigms[0]], parameters, error, words)
 
 
 def refuse(name: str, layout: Layout, parameters: dict[str, Any], error: type[CachemarkError], words: str) -> None:

@@ -33,11 +33,6 @@ def drawn(sections: tuple[int, ...], rows: int = 4, batch: int = 2) -> tuple[Ten
     return torch.randn(rows, 5, COND, generator=generator), torch.randn(shape, generator=generator)
 
 
-def sample(model: DiffusionHead, sections: tuple[int, ...], method: Bidirectional | None = None, scale: float | None = 3.0) -> Tensor:
-    z, noise = drawn(sections, 2 if scale is None else 4)
-    return model.sample(z, noise, scale, model.schedule(sections, 0.9), STEP, method or Bidirectional())
-
-
 # -- the process ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("sections", [(), (1,), (0, 0), (1001,), (501, 2), (-1, 5)])
 def test_a_spacing_that_does_not_exist_is_refused(sections: tuple[int, ...]) -> None:
@@ -61,7 +56,6 @@ def test_no_tensor_comes_from_the_host_in_the_loop(monkeypatch: pytest.MonkeyPat
         eager.sample(z, noise, 3.0, schedule, STEP, Bidirectional())
 
 
-# -- what a method can reach ------------------------------------------------------------------------------------------
 # -- guidance and noise -----------------------------------------------------------------------------------------------
 def test_temperature_zero_leaves_the_first_noise() -> None:
     made, (z, noise) = head(), drawn((10, 0), rows=2)

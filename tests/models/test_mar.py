@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from cachemark.cache import random_streams as streams
-from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout
 from cachemark.cache.masked_layout import masked_steps, placed
-from cachemark.contract.method import Bidirectional
 from cachemark.core.errors import BadCheckpoint
 from cachemark.core.spec import Sampling
 from cachemark.models import mar
@@ -26,7 +23,6 @@ from cachemark.models.tiny.tokenizers import Sizes, TinyKL
 from tools.train import mar_loss
 
 CONFIG = MARConfig(32, (2, 3), 2, 2, 24, grid=4, channels=4, classes=10, buffer=3, steps=5, diffusion=(6, 0))
-SAMPLING = Sampling(cfg_scale=3.0, cfg_schedule="linear")
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +36,6 @@ def build(config: MARConfig = CONFIG, **options: bool) -> MAR:
     for parameter in made.parameters():
         parameter.normal_(0, 0.2, generator=generator)
     return made
-
-
-def generate(model: MAR, seeds: list[int], method: Bidirectional | None = None, sampling: Sampling = SAMPLING, **options: Any) -> Tensor:
-    return model.generate(torch.tensor(seeds) % 10, seeds, method or Bidirectional(), sampling, Memory(), **options)
 
 
 def shape(grid: int = 16, rows: int = 2) -> Layout:

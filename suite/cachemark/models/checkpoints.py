@@ -72,11 +72,19 @@ def parts(path: str | Path) -> list[Path]:
 
     A folder must contain one of the ``PUBLISHED`` names. Raises BadCheckpoint if a file is missing.
     """
-    source = _published(path)
+    source = Path(path)
+    if os.path.isdir(source):  # which answers of any name
+        present = [source / name for name in PUBLISHED if (source / name).is_file()]
+        if not present:
+            raise BadCheckpoint(f"{str(path)!r} holds no weights: none of {', '.join(PUBLISHED)}.",
+                                remedy="Use the folder of one model as it was published, or the path of its weights file.")
+        source = present[0]
+    if not is_readable(source):
+        raise _unreadable(source)
     if not source.name.endswith(INDEX):
-        return [_existing(source)]
+        return [source]
     try:
-        shards = [PurePosixPath(shard) for shard in sorted(set(read_json(_existing(source))["weight_map"].values()))]
+        shards = [PurePosixPath(shard) for shard in sorted(set(read_json(source)["weight_map"].values()))]
         if any(shard.is_absolute() or ".." in shard.parts or not shard.parts for shard in shards):
             raise ValueError("a file in another folder")
         files = [source.parent / shard for shard in shards]
@@ -174,25 +182,7 @@ def fitted(
     return module, present, passed
 
 
-def _published(path: str | Path) -> Path:
-    """Return the path itself, or the published file within a folder."""
-    source = Path(path)
-    if not os.path.isdir(source):  # which answers of any name
-        return source
-    index = next((source / name for name in PUBLISHED if (source / name).is_file()), None)
-    if index is None:
-        raise BadCheckpoint(f"{str(path)!r} holds no weights: none of {', '.join(PUBLISHED)}.",
-                            remedy="Use the folder of one model as it was published, or the path of its weights file.")
-    return index
-
-
-def _existing(path: str | Path) -> Path:
-    if not is_readable(path):
-        raise _unreadable(path)
-    return Path(path)
-
-
-def _unreadable(path: str | Path, reason: str = "") -> BadCheckpoint:
+def _unreadable(path: Path, reason: str = "") -> BadCheckpoint:
     return BadCheckpoint(f"{str(path)!r} is not a file that can be read{reason}.", remedy="Use the path of a .safetensors or .pt file.")
 
 
@@ -235,8 +225,9 @@ def _unwrap(content: Any, file: Path, wrappers: Sequence[str]) -> dict[str, Tens
 def _compare(expected: Mapping[str, Tensor], present: Mapping[str, Tensor], title: str) -> None:
     missing = [name for name in expected if name not in present]
     unexpected = [name for name in present if name not in expected]
-    shapes = [f"{n} {_shape(present[n])} != {_shape(t)}" for n, t in expected.items() if n in present and present[n].shape != t.shape]
-    numbers = [f"{n} {_kind(present[n])}" for n, t in expected.items() if n in present and not _fits(present[n], t)]
+    both = {name: (present[name], tensor) for name, tensor in expected.items() if name in present}
+    shapes = [f"{name} {_shape(own)} != {_shape(tensor)}" for name, (own, tensor) in both.items() if own.shape != tensor.shape]
+    numbers = [f"{name} {str(own.dtype).removeprefix('torch.')}" for name, (own, tensor) in both.items() if not _fits(own, tensor)]
     kinds = {f"of {len(expected)} tensors missing": missing, "unexpected": unexpected, "of another shape": shapes,
              "of another kind of number": numbers}
     faults = [f"{len(names)} {kind} ({_some(names)})" for kind, names in kinds.items() if names]
@@ -285,10 +276,6 @@ def _fits(tensor: Tensor, expected: Tensor) -> bool:
     if expected.is_floating_point():
         return tensor.is_floating_point() and tensor.element_size() > 1
     return not (tensor.is_floating_point() or tensor.is_complex())
-
-
-def _kind(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _shape(tensor: Tensor) -> str:

@@ -67,21 +67,17 @@ class CaptionEmbedding(nn.Module):
 class CaptionedLlamaGen(LlamaGen):
     """The transformer, and the features (n, text) of every prompt by label."""
 
+    cls_embedding: CaptionEmbedding
+
     def __init__(self, config: CaptionConfig, texts: Sequence[Tensor] = ()) -> None:
         super().__init__(config.transformer)
         self.captions, self.texts, self.lengths = config, texts, lengths_of(texts)
         self.cls_embedding = CaptionEmbedding(config)
 
-    @property
-    def without_text(self) -> Tensor:
-        """Features of no text, (longest, text)."""
-        assert isinstance(self.cls_embedding, CaptionEmbedding)
-        return self.cls_embedding.uncond_embedding
-
     def initialise(self, seed: int) -> CaptionedLlamaGen:
         """Draw random weights, and random features of no text."""
         super().initialise(seed)
-        self.without_text.normal_(0, self.captions.text**-0.5, generator=torch.Generator().manual_seed(seed))
+        self.cls_embedding.uncond_embedding.normal_(0, self.captions.text**-0.5, generator=torch.Generator().manual_seed(seed))
         return self
 
     def layout(self, seeds: Sequence[int], sampling: Sampling, labels: Sequence[int] = ()) -> Layout:
@@ -91,7 +87,7 @@ class CaptionedLlamaGen(LlamaGen):
     def first(self, labels: Tensor, layout: Layout) -> Tensor:
         """Return features (rows, longest, text), zero-padded at the end."""
         prompts = [self.texts[label].to(self.output.weight) for label in labels.tolist()]
-        none = [self.without_text[-len(text) :] for text in prompts if layout.rows > len(prompts)]
+        none = [self.cls_embedding.uncond_embedding[-len(text) :] for text in prompts if layout.rows > len(prompts)]
         return nn.utils.rnn.pad_sequence([*prompts, *none], batch_first=True)
 
     def feed(self, fed: Tensor, step: Step, place: Tensor, starts: Tensor) -> Tokens:

@@ -115,10 +115,6 @@ class PublishedFile:
                                 f"shapes are the same.", remedy=f"Use {self.name}; if only the name is wrong, rename the file.")
         return fitted
 
-    def check(self, path: str | Path) -> None:
-        """Raise BadCheckpoint if a file does not fit the model."""
-        self.fitted(path)
-
     def load(self, path: str | Path, *, device: str | torch.device = "cpu") -> Any:
         """Load a file in fp32. Raises BadCheckpoint."""
         return checkpoints.load(self.build, path, dtype=torch.float32, device=device, ignore=self.ignored, wrappers=self.wrappers,

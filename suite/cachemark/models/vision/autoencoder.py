@@ -31,10 +31,10 @@ class JointAttnBlock(nn.Module):
 class KLLevel(nn.Module):
     """All blocks of one resolution; absent parts are identities, which add no key to the state dict."""
 
-    def __init__(self, c_in: int, c_out: int, depth: int, attend: Attend | None) -> None:
+    def __init__(self, c_in: int, c_out: int, depth: int, attend: Attend) -> None:
         super().__init__()
         self.block = nn.ModuleList(ResBlock(c_in if i == 0 else c_out, c_out) for i in range(depth))
-        self.attn = nn.ModuleList(attend(c_out) if attend else nn.Identity() for _ in range(depth))
+        self.attn = nn.ModuleList(attend(c_out) for _ in range(depth))
         self.downsample: nn.Module = nn.Identity()
         self.upsample: nn.Module = nn.Identity()
 
@@ -42,6 +42,11 @@ class KLLevel(nn.Module):
         for block, attn in zip(self.block, self.attn, strict=True):
             x = attn(block(x))
         return self.downsample(self.upsample(x))
+
+
+def _attends(shape: Pyramid, lowest: Attend) -> list[Attend]:
+    """Return the attention of each level: that of the lowest resolution alone."""
+    return [*[nn.Identity] * (len(shape.widths) - 1), lowest]
 
 
 class KLEncoder(nn.Module):
@@ -52,11 +57,10 @@ class KLEncoder(nn.Module):
 
     def __init__(self, shape: Pyramid, z: int, attend: Attend, *, in_levels: bool = True) -> None:
         super().__init__()
-        widths, last = shape.widths, len(shape.widths) - 1
+        widths = shape.widths
         self.conv_in = conv(3, shape.ch)
-        pairs = zip((shape.ch, *widths), widths, strict=False)
-        lowest = attend if in_levels else None
-        self.down = nn.ModuleList(KLLevel(a, b, shape.num_res_blocks, lowest if i == last else None) for i, (a, b) in enumerate(pairs))
+        levels = zip((shape.ch, *widths), widths, _attends(shape, attend if in_levels else nn.Identity), strict=False)
+        self.down = nn.ModuleList(KLLevel(a, b, shape.num_res_blocks, kind) for a, b, kind in levels)
         for level, width in zip(self.down[:-1], widths, strict=False):
             level.downsample = Downsample(width)
         self.mid = middle(widths[-1], attend, MIDDLE)
@@ -78,12 +82,11 @@ class KLDecoder(nn.Module):
 
     def __init__(self, shape: Pyramid, z: int, attend: Attend, *, in_levels: bool = True) -> None:
         super().__init__()
-        widths, last = shape.widths, len(shape.widths) - 1
+        widths = shape.widths
         self.conv_in = conv(z, widths[-1])
         self.mid = middle(widths[-1], attend, MIDDLE)
-        pairs = zip((*widths[1:], widths[-1]), widths, strict=True)
-        lowest = attend if in_levels else None
-        self.up = nn.ModuleList(KLLevel(a, b, shape.num_res_blocks + 1, lowest if i == last else None) for i, (a, b) in enumerate(pairs))
+        levels = zip((*widths[1:], widths[-1]), widths, _attends(shape, attend if in_levels else nn.Identity), strict=True)
+        self.up = nn.ModuleList(KLLevel(a, b, shape.num_res_blocks + 1, kind) for a, b, kind in levels)
         for level, width in zip(self.up[1:], widths[1:], strict=True):
             level.upsample = Upsample(width)
         self.norm_out = norm(widths[0])

@@ -102,18 +102,13 @@ class BSQConfig(Pyramid):
     patch: int = 1
 
 
-def without_attention(channels: int) -> nn.Module:
-    """Return an identity in place of an attention block."""
-    return nn.Identity()
-
-
 class BSQ(nn.Module):
     """Infinity's tokenizer for images (B, 3, H, W) of side factor·patch·P; runs in fp32."""
 
     def __init__(self, config: BSQConfig | None = None) -> None:
         super().__init__()
         self.config = c = config or BSQConfig()
-        self.encoder, self.decoder = KLEncoder(c, c.z, without_attention), KLDecoder(c, c.z, without_attention)
+        self.encoder, self.decoder = KLEncoder(c, c.z, nn.Identity), KLDecoder(c, c.z, nn.Identity)
         self.quantizer = BitQuantizer(c.sides, c.z, c.patch)
 
     def encode(self, images: Tensor) -> Tensor:

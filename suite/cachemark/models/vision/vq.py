@@ -21,7 +21,7 @@ GROUPS = 32
 GROUP_EPS = 1e-6
 USAGE_WINDOW = 65536  # length of the training-time buffer in LlamaGen's published files
 
-Attend = Callable[[int], nn.Module]  # makes an attention block for that many channels
+Attend = Callable[[int], nn.Module]  # makes an attention block for that many channels; `nn.Identity` makes none
 
 
 @dataclass(frozen=True)
@@ -133,10 +133,10 @@ class Downsample(nn.Module):
 class VQLevel(nn.Module):
     """All blocks of one resolution; absent parts are identities, which add no key to the state dict."""
 
-    def __init__(self, c_in: int, c_out: int, depth: int, *, attend: bool, upsample: bool = False, downsample: bool = False) -> None:
+    def __init__(self, c_in: int, c_out: int, depth: int, attend: Attend, *, upsample: bool = False, downsample: bool = False) -> None:
         super().__init__()
         self.res = nn.ModuleList(ResBlock(c_in if i == 0 else c_out, c_out) for i in range(depth))
-        self.attn = nn.ModuleList(AttnBlock(c_out) if attend else nn.Identity() for _ in range(depth))
+        self.attn = nn.ModuleList(attend(c_out) for _ in range(depth))
         self.upsample = Upsample(c_out) if upsample else nn.Identity()
         self.downsample = Downsample(c_out) if downsample else nn.Identity()
 
@@ -160,7 +160,7 @@ class VQEncoder(nn.Module):
         widths, last = config.widths, len(config.widths) - 1
         self.conv_in = conv(3, config.ch)
         self.conv_blocks = nn.Sequential(*(
-            VQLevel(c_in, c_out, config.num_res_blocks, attend=i == last, downsample=i != last)
+            VQLevel(c_in, c_out, config.num_res_blocks, AttnBlock if i == last else nn.Identity, downsample=i != last)
             for i, (c_in, c_out) in enumerate(zip((config.ch, *widths), widths, strict=False))
         ))
         self.mid = middle(widths[-1], AttnBlock, "012")
@@ -181,7 +181,7 @@ class VQDecoder(nn.Module):
         self.conv_in = conv(config.z_channels, widths[0])
         self.mid = middle(widths[0], AttnBlock, "012")
         self.conv_blocks = nn.Sequential(*(
-            VQLevel(c_in, c_out, config.num_res_blocks + 1, attend=i == 0, upsample=i != last)
+            VQLevel(c_in, c_out, config.num_res_blocks + 1, AttnBlock if i == 0 else nn.Identity, upsample=i != last)
             for i, (c_in, c_out) in enumerate(zip((widths[0], *widths), widths, strict=False))
         ))
         self.norm_out = norm(widths[-1])
