@@ -68,7 +68,7 @@ def bare(model: LlamaGen) -> Callable[[Tensor, list[int]], Tensor]:
         k, v = held.setdefault(0, torch.zeros(shape)).zero_()
         key, rope = streams.seeds_tensor(seeds, "cpu"), model.rope
         out = torch.empty(len(labels), tokens, dtype=torch.int64)
-        x = model.cls_embedding(torch.cat((labels, torch.full_like(labels, c.classes))))
+        x = model.cls_embedding(torch.cat((labels, torch.full_like(labels, c.classes)))[:, None])
         for i in range(tokens):
             for layer, block in enumerate(model.layers):
                 a = block.attention

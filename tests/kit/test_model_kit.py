@@ -20,7 +20,7 @@ class Wrapped(llamagen.LlamaGen):
         return super().generate(labels, seeds, method, sampling, memory, forced=forced, see=see, mark=mark)
 """
 FAULTS: dict[str, tuple[str, str, str]] = {  # by check: what is replaced in the model's file, by what, and words of the finding
-    "entry matches the model": ("range(batch), sampling, torch.float32", "range(batch + 1), sampling, torch.float32", "rows"),
+    "entry matches the model": ("range(batch), sampling)", "range(batch + 1), sampling)", "rows"),
     "images are valid": ("return grey.repeat_interleave(4, 2)", "return 100 * grey.repeat_interleave(4, 2)", "up to"),
     "forced tokens are followed": ("BODY", "        forced = None", "different logits along other tokens"),
     "samples are the same in any batch": ("BODY", "        labels = labels + len(seeds) % 2", "batch of three"),

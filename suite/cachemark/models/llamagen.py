@@ -8,6 +8,7 @@ allowed.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -114,25 +115,13 @@ class TransformerBlock(nn.Module):
         return tokens.with_x(tokens.x + branch)
 
 
-class ClassEmbedding(nn.Module):
-    """Embedding of the classes and, last, the null class."""
-
-    def __init__(self, config: LlamaGenConfig) -> None:
-        super().__init__()
-        self.embedding_table = nn.Embedding(config.classes + 1, config.dim)
-
-    def forward(self, labels: Tensor) -> Tensor:
-        """Map labels (rows,) to (rows, 1, dim)."""
-        return self.embedding_table(labels)[:, None]
-
-
 class LlamaGen(RasterModel):
     """The transformer, with published parameter names."""
 
     def __init__(self, config: LlamaGenConfig) -> None:
         super().__init__()
         self.config = config
-        self.cls_embedding: nn.Module = ClassEmbedding(config)
+        self.cls_embedding: nn.Module = nn.Sequential(OrderedDict(embedding_table=nn.Embedding(config.classes + 1, config.dim)))
         self.tok_embeddings = nn.Embedding(config.vocab, config.dim)
         self.layers = nn.ModuleList(TransformerBlock(config) for _ in range(config.layers))
         self.norm = RMSNorm(config.dim, config.norm_eps)
@@ -159,7 +148,7 @@ class LlamaGen(RasterModel):
 
     def prefix_logits(self, labels: Tensor, tokens: Tensor) -> Tensor:
         """Return uncached fp32 logits (rows, 1 + T, vocab); row j predicts token j of ``tokens`` (rows, T)."""
-        x = torch.cat((self.cls_embedding(labels), self.tok_embeddings(tokens)), 1)
+        x = torch.cat((self.cls_embedding(labels[:, None]), self.tok_embeddings(tokens)), 1)
         return self.logits(self(Tokens(x, self.rope[: x.size(1)]), Step(0, 1), Uncached()))
 
     def teacher(self, labels: Tensor, tokens: Tensor) -> Tensor:
@@ -170,7 +159,7 @@ class LlamaGen(RasterModel):
         return torch.cat((labels, torch.full_like(labels, self.config.classes))[: layout.rows // len(labels)])
 
     def feed(self, fed: Tensor, step: Step, place: Tensor, starts: Tensor) -> Tokens:
-        x = self.tok_embeddings(fed.repeat(len(starts) // len(fed), 1)) if step.count else self.cls_embedding(fed)
+        x = self.tok_embeddings(fed.repeat(len(starts) // len(fed), 1)) if step.count else self.cls_embedding(fed[:, None])
         return Tokens(x, self.rope.index_select(0, place))
 
 

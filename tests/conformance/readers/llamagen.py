@@ -82,7 +82,7 @@ def teacher_logits(model: LlamaGen, vector: Vector) -> Tensor:
 def hidden_states(model: LlamaGen, vector: Vector) -> list[Tensor]:
     """Return hidden states (B, 1 + N, dim) after each block, before the final norm."""
     method = Watched()
-    x = torch.cat((model.cls_embedding(vector["input/class_ids"]), model.tok_embeddings(vector["input/tokens"])), 1)
+    x = torch.cat((model.cls_embedding(vector["input/class_ids"][:, None]), model.tok_embeddings(vector["input/tokens"])), 1)
     model(Tokens(x, model.rope), Step(0, 1), method)
     return method.hidden
 

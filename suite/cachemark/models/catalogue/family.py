@@ -131,7 +131,7 @@ class CatalogueModel:
     @property
     def entry(self) -> ModelEntry:
         """The entry that plans name."""
-        files = () if isinstance(self.tokenizer, BundledWeights) else (self.weights, self.tokenizer)
+        files: tuple[PublishedFile, ...] = () if isinstance(self.tokenizer, BundledWeights) else (self.weights, self.tokenizer)
         return ModelEntry(
             self.name, self.family.name, self.family.paradigm, self.family.grid(self.config), len(self.texts) or self.config.classes,
             self.shape, self.load, self.identity, self.presets, self.quality, self.preset,
