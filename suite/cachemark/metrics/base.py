@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 from ..core import registry
 from ..core.errors import Unsupported
@@ -120,6 +120,11 @@ class Costs:
     largest_batch: int | None = None
     largest_seconds: Sequence[float] = ()
 
+    @property
+    def allocated_bytes(self) -> int | None:
+        """Bytes of the buffers of slots and of the workspace."""
+        return None if self.slot_bytes is None else self.slot_bytes + (self.workspace_bytes or 0)
+
 
 class MetricBase(ABC):
     """The attributes of every metric. Reports show the first paragraph of its docstring, or ``meaning``.
@@ -149,6 +154,11 @@ class MetricBase(ABC):
     column: ClassVar[bool] = True
 
     @classmethod
+    def variant(cls, name: str, **attributes: Any) -> type[Self]:
+        """Return the metric of this name that differs from this class in its attributes only."""
+        return cast("type[Self]", type(name, (cls,), {"__module__": cls.__module__, "name": name, **attributes}))
+
+    @classmethod
     def declared(cls) -> Metric:
         """Return the attributes as a :class:`~cachemark.core.units.Metric`."""
         meaning = cls.meaning or " ".join((inspect.cleandoc(cls.__doc__ or "").split("\n\n")[0]).split())
@@ -172,7 +182,7 @@ class MetricBase(ABC):
 class ImageMetric(MetricBase):
     """A value of each image.
 
-    ``asked``: the name by which a plan asks for it (its own, or that of the metric that it is a part of); empty where it is always
+    ``plan_name``: the name by which a plan asks for it (its own, or that of the metric that it is a part of); empty where it is always
     measured. ``options``: what the plan must give beside the name, each a path. ``of_model``: models name it as one of theirs.
     ``prompted``: only of models that are given prompts. ``tokens``: ``indices`` or ``vectors`` where it compares tokens and not images.
     ``forced``: along the full cache's own tokens. ``paired``: meaningless where seeds draw other images than the full cache's. ``price``:

@@ -66,41 +66,15 @@ class PromptScore(CaptionScore):
     axes = ("object", "colour", "count", "position", "texture", "ground_colour")
 
 
-class PromptObject(CaptionScore):
-    """Fraction of images with the shape in their caption."""
-
-    name = "prompt_object"
-    title = "Object"
-    axes = ("object",)
-
-
-class PromptColor(CaptionScore):
-    """Fraction of images whose objects have the color in their caption."""
-
-    name = "prompt_colour"
-    title = "Color"
-    axes = ("colour",)
-
-
-class PromptCount(CaptionScore):
-    """Fraction of images with the number of objects in their caption."""
-
-    name = "prompt_count"
-    title = "Count"
-    axes = ("count",)
-
-
-class PromptPosition(CaptionScore):
-    """Fraction of images whose objects are on the side of the ground that their caption names."""
-
-    name = "prompt_position"
-    title = "Position"
-    axes = ("position",)
-
-
-class PromptGround(CaptionScore):
-    """Fraction of images whose ground has the texture and color in their caption."""
-
-    name = "prompt_ground"
-    title = "Ground"
-    axes = ("texture", "ground_colour")
+PROMPT_OBJECT = CaptionScore.variant(
+    "prompt_object", title="Object", axes=("object",), meaning="Fraction of images with the shape in their caption.")
+PROMPT_COLOR = CaptionScore.variant(
+    "prompt_colour", title="Color", axes=("colour",), meaning="Fraction of images whose objects have the color in their caption.")
+PROMPT_COUNT = CaptionScore.variant(
+    "prompt_count", title="Count", axes=("count",), meaning="Fraction of images with the number of objects in their caption.")
+PROMPT_POSITION = CaptionScore.variant(
+    "prompt_position", title="Position", axes=("position",),
+    meaning="Fraction of images whose objects are on the side of the ground that their caption names.")
+PROMPT_GROUND = CaptionScore.variant(
+    "prompt_ground", title="Ground", axes=("texture", "ground_colour"),
+    meaning="Fraction of images whose ground has the texture and color in their caption.")

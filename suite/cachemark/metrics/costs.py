@@ -68,48 +68,6 @@ class Counted(CostMetric):
         return list(counted) if isinstance(counted, Sequence) else [float(counted)]
 
 
-class Flops(Counted):
-    """FLOPs of matrix products and attention of all steps of an image, both CFG rows, without image decoding."""
-
-    name = "flops"
-    counted = "flops"
-    title = "FLOPs of an image"
-    unit = "FLOP"
-    kind = "work"
-    deterministic = True
-
-
-class Passes(Counted):
-    """Forward passes of an image under a parallel decoder."""
-
-    name = "passes"
-    counted = "passes"
-    unit = "pass"
-    kind = "work"
-    deterministic = True
-
-
-class RejectedDrafts(Counted):
-    """Tokens of an image that a parallel decoder generated and rejected."""
-
-    name = "drafts_rejected"
-    counted = "rejected"
-    title = "Rejected drafts"
-    unit = "token"
-    kind = "work"
-    deterministic = True
-
-
-class CaptureSeconds(Counted):
-    """Graph engine: seconds to capture all steps of a generation, once per case and outside the latency."""
-
-    name = "capture_seconds"
-    counted = "capture_seconds"
-    title = "Capture"
-    unit = "s"
-    kind = "work"
-
-
 class Bytes(Counted):
     """Bytes that a case allocates."""
 
@@ -118,66 +76,39 @@ class Bytes(Counted):
     deterministic = True
 
 
-class LiveKeys(Bytes):
-    """Bytes of live keys and values at the fullest step, both CFG rows."""
-
-    name = "kv_logical"
-    counted = "live_bytes"
-    title = "KV live"
-
-
-class PeakKeys(Bytes):
-    """Bytes of live keys and values at their peak between two layers, if heads differ in length."""
-
-    name = "kv_peak"
-    counted = "peak_live_bytes"
-    title = "KV peak"
-
-
-class AllocatedKeys(Bytes):
-    """Bytes of all key and value buffers, including the workspace."""
-
-    name = "kv_allocated"
-    title = "KV allocated"
-
-    def measure(self, costs: Costs) -> Sequence[float]:
-        return () if costs.slot_bytes is None else [float(costs.slot_bytes + (costs.workspace_bytes or 0))]
-
-
-class WorkspaceBytes(Bytes):
-    """Bytes of the buffer that layers share, part of KV allocated."""
-
-    name = "kv_workspace"
-    counted = "workspace_bytes"
-    title = "Workspace"
-
-
-class MethodState(Bytes):
-    """Bytes of everything else that a method or its slots store."""
-
-    name = "kv_state"
-    counted = "state_bytes"
-    title = "Method state"
-
-
-class GraphPool(Bytes):
-    """Graph engine: bytes of captured steps and of their inputs."""
-
-    name = "graph_pool"
-    counted = "graph_bytes"
-    title = "Graph pool"
-    deterministic = False
-
-
-class PeakMemory(Bytes):
-    """Peak of memory above the loaded model."""
-
-    name = "peak_memory"
-    counted = "peak_bytes"
-    title = "Peak memory"
-    meaning = "CUDA: allocator peak above the loaded model. CPU: peak of live tensor bytes above it."
-    deterministic = False
-    searched = True
+FLOPS = Counted.variant(
+    "flops", counted="flops", title="FLOPs of an image", unit="FLOP", kind="work", deterministic=True,
+    meaning="FLOPs of matrix products and attention of all steps of an image, both CFG rows, without image decoding.")
+PASSES = Counted.variant(
+    "passes", counted="passes", unit="pass", kind="work", deterministic=True,
+    meaning="Forward passes of an image under a parallel decoder.")
+REJECTED_DRAFTS = Counted.variant(
+    "drafts_rejected", counted="rejected", title="Rejected drafts", unit="token", kind="work", deterministic=True,
+    meaning="Tokens of an image that a parallel decoder generated and rejected.")
+CAPTURE_SECONDS = Counted.variant(
+    "capture_seconds", counted="capture_seconds", title="Capture", unit="s", kind="work",
+    meaning="Graph engine: seconds to capture all steps of a generation, once per case and outside the latency.")
+LIVE_KEYS = Bytes.variant(
+    "kv_logical", counted="live_bytes", title="KV live",
+    meaning="Bytes of live keys and values at the fullest step, both CFG rows.")
+PEAK_KEYS = Bytes.variant(
+    "kv_peak", counted="peak_live_bytes", title="KV peak",
+    meaning="Bytes of live keys and values at their peak between two layers, if heads differ in length.")
+ALLOCATED_KEYS = Bytes.variant(
+    "kv_allocated", counted="allocated_bytes", title="KV allocated",
+    meaning="Bytes of all key and value buffers, including the workspace.")
+WORKSPACE = Bytes.variant(
+    "kv_workspace", counted="workspace_bytes", title="Workspace",
+    meaning="Bytes of the buffer that layers share, part of KV allocated.")
+METHOD_STATE = Bytes.variant(
+    "kv_state", counted="state_bytes", title="Method state",
+    meaning="Bytes of everything else that a method or its slots store.")
+GRAPH_POOL = Bytes.variant(
+    "graph_pool", counted="graph_bytes", title="Graph pool", deterministic=False,
+    meaning="Graph engine: bytes of captured steps and of their inputs.")
+PEAK_MEMORY = Bytes.variant(
+    "peak_memory", counted="peak_bytes", title="Peak memory", deterministic=False, searched=True,
+    meaning="CUDA: allocator peak above the loaded model. CPU: peak of live tensor bytes above it.")
 
 
 class Throughput(CostMetric):
@@ -208,13 +139,6 @@ class LargestThroughput(CostMetric):
         return [(costs.largest_batch or 0) / seconds for seconds in costs.largest_seconds]
 
 
-class LargestBatch(Counted):
-    """Images in one batch that fit into that memory."""
-
-    name = "max_batch"
-    counted = "largest_batch"
-    title = "Largest batch"
-    unit = "image"
-    better = "higher"
-    kind = "memory"
-    searched = alone = True
+LARGEST_BATCH = Counted.variant(
+    "max_batch", counted="largest_batch", title="Largest batch", unit="image", better="higher", kind="memory", searched=True, alone=True,
+    meaning="Images in one batch that fit into that memory.")

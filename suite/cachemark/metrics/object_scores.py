@@ -103,52 +103,17 @@ class GenEvalOverall(ObjectScore):
     mean_of = TASKS
 
 
-class GenEvalSingleObject(ObjectScore):
-    """GenEval's score of prompts for one object."""
-
-    meaning = "The same, of images whose prompt requests one object."
-    name = "geneval_single_object"
-    title = "GenEval, object"
+def _of_kind(tag: str, title: str, requests: str) -> type[ObjectScore]:
+    meaning = f"The same, of images whose prompt requests {requests}."
+    return ObjectScore.variant(f"geneval_{tag}", title=f"GenEval, {title}", meaning=meaning)
 
 
-class GenEvalTwoObject(ObjectScore):
-    """GenEval's score of prompts for two objects."""
-
-    meaning = "The same, of images whose prompt requests two objects."
-    name = "geneval_two_object"
-    title = "GenEval, two objects"
-
-
-class GenEvalCounting(ObjectScore):
-    """GenEval's score of prompts for a number of objects."""
-
-    meaning = "The same, of images whose prompt requests a number of objects."
-    name = "geneval_counting"
-    title = "GenEval, count"
-
-
-class GenEvalColors(ObjectScore):
-    """GenEval's score of prompts for an object in a color."""
-
-    meaning = "The same, of images whose prompt requests an object in a color."
-    name = "geneval_colors"
-    title = "GenEval, color"
-
-
-class GenEvalPosition(ObjectScore):
-    """GenEval's score of prompts for an object next to, above or below another."""
-
-    meaning = "The same, of images whose prompt requests an object next to, above or below another."
-    name = "geneval_position"
-    title = "GenEval, position"
-
-
-class GenEvalColorAttributes(ObjectScore):
-    """GenEval's score of prompts for two objects, each in its own color."""
-
-    meaning = "The same, of images whose prompt requests two objects, each in its own color."
-    name = "geneval_color_attr"
-    title = "GenEval, attributes"
+OF_SINGLE_OBJECT = _of_kind("single_object", "object", "one object")
+OF_TWO_OBJECT = _of_kind("two_object", "two objects", "two objects")
+OF_COUNTING = _of_kind("counting", "count", "a number of objects")
+OF_COLORS = _of_kind("colors", "color", "an object in a color")
+OF_POSITION = _of_kind("position", "position", "an object next to, above or below another")
+OF_COLOR_ATTRIBUTES = _of_kind("color_attr", "attributes", "two objects, each in its own color")
 
 
 def counted(detections: Sequence[Detection], tag: str) -> dict[str, list[Detection]]:
