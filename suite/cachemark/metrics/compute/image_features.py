@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -41,19 +42,19 @@ class ImageFeatures:
     def of(cls, images: Tensor | Iterable[Tensor], extractor: str, *, device: str = "cpu", batch: int = 64) -> ImageFeatures:
         """Return the features of RGB images (N, 3, H, W), bytes or in [−1, 1], or of a stream of parts.
 
-        At most one part and one batch of a stream are in memory. Raises what :func:`.as_bytes` raises; Unsupported for an empty stream,
+        At most two parts and one batch of a stream are in memory. Raises what :func:`.as_bytes` raises; Unsupported for an empty stream,
         parts of different sizes, or an extractor without network.
         """
-        extracting, parts = network(extractor).to(device), []
-        for block in _blocks((images,) if isinstance(images, Tensor) else images, batch):
-            filled = torch.cat((block, block[-1:].expand(-len(block) % batch, -1, -1, -1)))
+        extracting, rows = network(extractor).to(device), []
+        stream = _single_images((images,) if isinstance(images, Tensor) else images)
+        while block := list(islice(stream, batch)):
+            padded = torch.stack(block + block[-1:] * (batch - len(block)))
             with torch.no_grad():
-                rows = [[rows.cpu() for rows in extracting(part.to(device))] for part in filled.split(batch)]
-            features, logits = (torch.cat(layer)[: len(block)].float() for layer in zip(*rows, strict=True))
-            parts.append(cls(extractor, features, logits))
-        if not parts:
+                rows.append([layer[: len(block)].cpu().float() for layer in extracting(padded.to(device))])
+        if not rows:
             raise Unsupported("The stream contains no images.", remedy="Pass at least one image.")
-        return cls.joined(parts)
+        features, logits = (torch.cat(layer) for layer in zip(*rows, strict=True))
+        return cls(extractor, features, logits)
 
     @classmethod
     def joined(cls, parts: Sequence[ImageFeatures]) -> ImageFeatures:
@@ -160,23 +161,17 @@ class RealImages:
         _expect("The reference is", self.extractor, extractor)
 
 
-def _blocks(parts: Iterable[Tensor], batch: int) -> Iterator[Tensor]:
-    """Yield the images of a stream as bytes, in blocks of whole batches; the last block may have any size."""
-    buffer: Tensor | None = None
+def _single_images(parts: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Yield the images of a stream one by one, as bytes (3, H, W)."""
     count = 0
+    size: torch.Size | None = None
     for part in parts:
-        fresh = as_bytes(part, count)
-        if buffer is not None and buffer.shape[1:] != fresh.shape[1:]:
-            raise Unsupported(f"Image {count} is {tuple(fresh.shape[1:])}, earlier ones are {tuple(buffer.shape[1:])}.",
+        images = as_bytes(part, count)
+        if size is not None and size != images.shape[1:]:
+            raise Unsupported(f"Image {count} is {tuple(images.shape[1:])}, earlier ones are {tuple(size)}.",
                               remedy="Pass images of one size.")
-        count += len(fresh)
-        buffer = fresh if buffer is None else torch.cat((buffer, fresh))
-        full_count = len(buffer) // batch * batch
-        if full_count:
-            yield buffer[:full_count]
-        buffer = buffer[full_count:]
-    if buffer is not None and len(buffer):
-        yield buffer
+        count, size = count + len(images), images.shape[1:]
+        yield from images
 
 
 def _packed(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
