@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Self
 
@@ -19,14 +18,8 @@ from ..contract.method import Method, graph_key, run_blocks
 from ..core.spec import Sampling
 from .sampling import draw, filter_logits, guide, guide_window, guided
 
-
-@dataclass(frozen=True)
-class Watching:
-    """Callbacks and forced tokens of a call of :meth:`RasterModel.generate`."""
-
-    forced: Tensor | None = None
-    see: Callable[[int, Tensor], None] | None = None
-    mark: Callable[[int], None] | None = None
+See = Callable[[int, Tensor], None] | None
+Mark = Callable[[int], None] | None
 
 
 class RasterModel(nn.Module):
@@ -80,7 +73,7 @@ class RasterModel(nn.Module):
     @torch.inference_mode()
     def generate(
         self, labels: Tensor, seeds: Sequence[int], method: Method, sampling: Sampling, memory: Memory, *, decoder: Decoder | None = None,
-        forced: Tensor | None = None, see: Callable[[int, Tensor], None] | None = None, mark: Callable[[int], None] | None = None,
+        forced: Tensor | None = None, see: See = None, mark: Mark = None,
     ) -> Tensor:
         """Generate tokens (batch, N) int64 for ``labels`` (batch,) under ``method``, one per pass by default.
 
@@ -91,19 +84,18 @@ class RasterModel(nn.Module):
         run = self._generate if decoder is None or isinstance(decoder, Sequential) else partial(self._in_windows, decoder)
         lengths = self.layout(seeds, sampling, labels.tolist()).condition
         order = sorted(range(len(labels)), key=lengths.__getitem__)
-        watching = Watching(forced, see, mark)
         if order == list(range(len(labels))):
-            return run(labels, seeds, method, sampling, memory, watching)
+            return run(labels, seeds, method, sampling, memory, forced, see, mark)
         there = torch.tensor(order, device=labels.device)
         back = there.argsort()
-        watching = replace(watching, see=None if see is None else lambda index, logits: see(index, logits[back]),
-                           forced=None if forced is None else forced[there])
-        return run(labels[there], [seeds[i] for i in order], method, sampling, memory, watching)[back]
+        return run(labels[there], [seeds[i] for i in order], method, sampling, memory, None if forced is None else forced[there],
+                   None if see is None else lambda index, logits: see(index, logits[back]), mark)[back]
 
     def _generate(
-        self, labels: Tensor, seeds: Sequence[int], method: Method, sampling: Sampling, memory: Memory, watching: Watching,
+        self, labels: Tensor, seeds: Sequence[int], method: Method, sampling: Sampling, memory: Memory, forced: Tensor | None, see: See,
+        mark: Mark,
     ) -> Tensor:
-        layout, engine, forced, see = self.layout(seeds, sampling, labels.tolist()), memory.engine, watching.forced, watching.see
+        layout, engine = self.layout(seeds, sampling, labels.tolist()), memory.engine
         method.begin(layout, self.sites, memory)
         key = engine.hold("seeds", streams.seeds_tensor(seeds, labels.device))
         starts = engine.hold("starts", torch.tensor(layout.condition, device=labels.device))
@@ -120,8 +112,8 @@ class RasterModel(nn.Module):
             out[:, step.index] = fed
             if see is not None:
                 see(step.index, outputs[-1][:, None])
-            if watching.mark is not None:
-                watching.mark(step.index)
+            if mark is not None:
+                mark(step.index)
         return out
 
     def _pass(
@@ -137,10 +129,10 @@ class RasterModel(nn.Module):
     # -- several tokens a pass ----------------------------------------------------------------------------------------
     def _in_windows(
         self, decoder: Decoder, labels: Tensor, seeds: Sequence[int], method: Method, sampling: Sampling, memory: Memory,
-        watching: Watching,
+        forced: Tensor | None, see: See, mark: Mark,
     ) -> Tensor:
         """Sample a window of tokens per pass; the decoder accepts a prefix, and other entries are removed."""
-        layout, engine, forced = self.layout(seeds, sampling, labels.tolist()), memory.engine, watching.forced
+        layout, engine = self.layout(seeds, sampling, labels.tolist()), memory.engine
         method.spare = 0 if memory.codec.grouped else spare(method, layout, decoder)
         method.begin(layout, self.sites, memory)
         key = engine.hold("seeds", streams.seeds_tensor(seeds, labels.device))
@@ -163,7 +155,11 @@ class RasterModel(nn.Module):
                 method.roll_back(count - correct)
             method.end_step(window_step(layout, accepted - 1, correct) if accepted else step)
             decoder.note(count, correct)
-            _tell(watching, accepted, logits[:, :correct])
+            if see is not None:
+                see(accepted, logits[:, :correct])
+            if mark is not None:
+                for place in range(accepted, accepted + correct):
+                    mark(place)
             accepted += correct
             count, most = window(method, decoder, accepted)
             if forced is None:
@@ -184,12 +180,3 @@ def _ends(hidden: Tensor, starts: Tensor, method: Method, step: Step) -> Tensor:
     """Return the hidden state of each row's last token, (rows, dim)."""
     padded = step.count == 0 and len(method.layout.runs) > 1  # the pass over conditions of different lengths
     return hidden[torch.arange(len(starts), device=starts.device), starts - 1] if padded else hidden[:, -1]
-
-
-def _tell(watching: Watching, first: int, logits: Tensor) -> None:
-    """Report the accepted tokens of a pass."""
-    if watching.see is not None:
-        watching.see(first, logits)
-    if watching.mark is not None:
-        for place in range(first, first + logits.size(1)):
-            watching.mark(place)
