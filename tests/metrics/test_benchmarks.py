@@ -35,8 +35,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "dpg").mkdir()
     (tmp_path / "dpg" / "1.txt").write_text("a dog")
     (tmp_path / "dpg_bench.csv").write_text(TABLE)
-    for module, name in ((detector, "identity"), (pretrained, "clip_identity"), (pretrained, "folder_identity")):
-        monkeypatch.setattr(module, name, lambda folder, *_: f"hash of {folder}")
+    monkeypatch.setattr(pretrained.PublishedNetwork, "identity", lambda self, folder: f"hash of {folder}")
     monkeypatch.setattr(detector, "classes", lambda folder: {"dog", "cow"})
     for name, value in {"package": "json", "weights": (), "build": lambda *_: lambda image, prompt: float(len(prompt))}.items():
         monkeypatch.setattr(HumanPreference, name, value)

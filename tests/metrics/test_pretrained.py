@@ -17,13 +17,12 @@ import torchvision
 from torch import Tensor
 
 from cachemark.core.errors import BadCheckpoint, Unsupported
-from cachemark.metrics import question_score
 from cachemark.metrics.base import ImageBatch, ImageMetric, MetricContext
 from cachemark.metrics.color_consistency import CLASSES
 from cachemark.metrics.compute import detector as detectors
 from cachemark.metrics.compute import pretrained
 from cachemark.metrics.compute.detector import GREY, NAMES, TEMPLATES, ClipColors, Detection, PretrainedDetector
-from cachemark.metrics.compute.pretrained import Clip, clip_identity
+from cachemark.metrics.compute.pretrained import ANSWERER, CLIP, DETECTOR, Clip, PublishedNetwork
 from cachemark.metrics.preference_scores import HumanPreference, ImageReward, PreferenceMetric
 from cachemark.metrics.question_score import answerer
 from cachemark.metrics.similarity import PerceptualDistance, files
@@ -36,12 +35,12 @@ from support.later import later
 transformers = later("transformers")
 later("torch_fidelity")
 
-FOLDERS: dict[str, tuple[Callable[[Path], Path], Callable[[str], Any], tuple[str, ...], str, str]] = {  # files, source, kind
-    "clip": (clip_folder, Clip, pretrained.CLIP_FILES, "openai/clip-vit-base-patch16", "CLIP model"),
-    "boxes": (partial(detector_folder, masks=False), PretrainedDetector, detectors.FILES, detectors.PUBLISHED, "detector"),
-    "masks": (partial(detector_folder, masks=True), PretrainedDetector, detectors.FILES, detectors.PUBLISHED, "detector"),
-    "writes": (partial(answerer_folder, writes=True), answerer, question_score.FILES, question_score.PUBLISHED, "network for visual"),
-    "chooses": (partial(answerer_folder, writes=False), answerer, question_score.FILES, question_score.PUBLISHED, "network for visual"),
+FOLDERS: dict[str, tuple[Callable[[Path], Path], Callable[[str], Any], PublishedNetwork]] = {
+    "clip": (clip_folder, Clip, CLIP),
+    "boxes": (partial(detector_folder, masks=False), PretrainedDetector, DETECTOR),
+    "masks": (partial(detector_folder, masks=True), PretrainedDetector, DETECTOR),
+    "writes": (partial(answerer_folder, writes=True), answerer, ANSWERER),
+    "chooses": (partial(answerer_folder, writes=False), answerer, ANSWERER),
 }
 OF_FOLDERS = pytest.mark.parametrize("name", FOLDERS)
 
@@ -68,42 +67,42 @@ def pixels(seed: int) -> Tensor:
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("name", "missing"), [(name, file) for name, (_, _, files, *_) in FOLDERS.items() for file in files])
+@pytest.mark.parametrize(("name", "missing"), [(name, file) for name, (_, _, network) in FOLDERS.items() for file in network.needed])
 def test_a_missing_file_is_named_with_how_to_get_it(name: str, missing: str, folders: Mapping[str, Path], tmp_path: Path) -> None:
-    _, load, _, published, _ = FOLDERS[name]
-    with pytest.raises(Unsupported, match=rf"not measured: needs {missing} in .*get it with: hf download {published}"):
+    _, load, network = FOLDERS[name]
+    with pytest.raises(Unsupported, match=rf"not measured: needs {missing} in .*get it with: hf download {network.repository}"):
         load(copied(folders[name], tmp_path, without=missing))
 
 
 @OF_FOLDERS
 def test_damaged_weights_are_refused(name: str, folders: Mapping[str, Path], tmp_path: Path) -> None:
-    _, load, *_, kind = FOLDERS[name]
+    _, load, network = FOLDERS[name]
     copied(folders[name], tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"\0" * 100)
-    with pytest.raises(BadCheckpoint, match=f"contains no readable {kind}"):
+    with pytest.raises(BadCheckpoint, match=f"contains no readable {network.kind}"):
         load(str(tmp_path))
 
 
-@pytest.mark.parametrize("changed", [*pretrained.CLIP_FILES, "tokenizer.json"])
+@pytest.mark.parametrize("changed", [*CLIP.needed, "tokenizer.json"])
 def test_other_weights_preprocessing_or_tokenizer_change_the_identity(changed: str, folders: Mapping[str, Path], tmp_path: Path) -> None:
     copied(folders["clip"], tmp_path)
     (tmp_path / "README.md").write_text("not a weight")
-    assert clip_identity(str(tmp_path)) == clip_identity(str(folders["clip"]))
+    assert CLIP.identity(str(tmp_path)) == CLIP.identity(str(folders["clip"]))
     (tmp_path / changed).write_bytes((tmp_path / changed).read_bytes() + b" ")
-    assert clip_identity(str(tmp_path)) != clip_identity(str(folders["clip"]))
+    assert CLIP.identity(str(tmp_path)) != CLIP.identity(str(folders["clip"]))
 
 
 def test_a_file_is_hashed_once_and_again_after_a_change(folders: Mapping[str, Path], tmp_path: Path, monkeypatch: Any) -> None:
     read: list[str] = []
     monkeypatch.setattr(pretrained, "sha256", lambda path: read.append(path.name) or str(len(read)))
-    first = clip_identity(copied(folders["clip"], tmp_path))
-    assert set(pretrained.CLIP_FILES) <= set(read)
+    first = CLIP.identity(copied(folders["clip"], tmp_path))
+    assert set(CLIP.needed) <= set(read)
     assert len(read) == len(set(read))
     read.clear()
-    assert clip_identity(str(tmp_path)) == first
+    assert CLIP.identity(str(tmp_path)) == first
     assert read == []
     (tmp_path / "config.json").write_text("{}")
-    clip_identity(str(tmp_path))
+    CLIP.identity(str(tmp_path))
     assert read == ["config.json"]
 
 

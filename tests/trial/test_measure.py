@@ -322,7 +322,7 @@ def test_the_clip_score_is_measured_where_it_is_asked_for_and_its_model_is_here(
             return torch.ones(len(images), 1)
 
     names = [*class_names("adm")]
-    monkeypatch.setattr(pretrained, "clip_identity", lambda folder: "a")
+    monkeypatch.setattr(pretrained.PublishedNetwork, "identity", lambda self, folder: "a")
     monkeypatch.setattr(pretrained, "Clip", Stub)
     found = run_all(planned(folder, top='metrics = [{ name = "clip_score", weights = "models/clip" }]'))
     labels = [float(label) for label in seeds.subset("s64", 10).first(SAMPLES).labels]

@@ -40,19 +40,20 @@ class ObjectScore(ImageMetric):
     @classmethod
     def identity(cls, setting: MetricContext) -> dict[str, str]:
         """Return detector, colors and tasks. Raises Unsupported if one is missing, or the detector lacks a class."""
-        from .compute import detector, pretrained
+        from .compute import detector
+        from .compute.pretrained import CLIP, DETECTOR
 
         prompts = benchmark_prompts(setting, "geneval", "evaluation_metadata.jsonl", PROMPTS_SOURCE)
         folder = setting.options["detector"]
-        parts = {"detector": detector.identity(folder)}
+        parts = {"detector": DETECTOR.identity(folder)}
         if not setting.options.get("clip"):
             raise Unsupported(f"not measured: needs a CLIP model for colors, named by the option clip of geneval, get it with: "
                               f"hf download openai/clip-vit-large-patch14 --local-dir {folder.rstrip('/')}-clip")
         classes = {clause["class"] for task in prompts.tasks for part in ("include", "exclude") for clause in task.get(part, ())}
         if unseen := sorted(classes - detector.classes(folder)):
             raise Unsupported(f"not measured: the detector in {folder!r} knows no {unseen[0]!r}, get one that does with: "
-                              f"hf download {detector.PUBLISHED} --local-dir {folder}")
-        return {**parts, "clip": pretrained.clip_identity(setting.options["clip"]), "tasks": digest(prompts.tasks)}
+                              f"hf download {DETECTOR.repository} --local-dir {folder}")
+        return {**parts, "clip": CLIP.identity(setting.options["clip"]), "tasks": digest(prompts.tasks)}
 
     def applies(self, labels: Sequence[int]) -> bool:
         """Return whether a prompt of this kind is among these."""

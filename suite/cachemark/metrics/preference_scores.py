@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..core.errors import Unsupported
-from ..core.files import is_readable
 from .base import ImageBatch, ImageMetric, MetricContext
 
 if TYPE_CHECKING:
@@ -35,15 +34,11 @@ class PreferenceMetric(ImageMetric):
 
     @classmethod
     def identity(cls, setting: MetricContext) -> dict[str, str]:
-        from .compute.pretrained import files_identity
+        from .compute.pretrained import files_identity, required_files
 
-        folder = setting.options["weights"]
         if importlib.util.find_spec(cls.package) is None:
             raise Unsupported(f"not measured: needs {cls.package}, get it with: pip install {cls.packages[0]}")
-        if missing := [name for name in cls.weights if not is_readable(Path(folder) / name)]:
-            raise Unsupported(f"not measured: needs {', '.join(missing)} in {folder!r}, get it with: "
-                              f"hf download {cls.published} {' '.join(cls.weights)} --local-dir {folder}")
-        return {"weights": files_identity([Path(folder) / name for name in cls.weights])}
+        return {"weights": files_identity(required_files(setting.options["weights"], cls.weights, " ".join((cls.published, *cls.weights))))}
 
     def measure(self, batch: ImageBatch) -> Tensor:
         import torch

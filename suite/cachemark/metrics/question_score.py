@@ -21,10 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SOURCE = "https://raw.githubusercontent.com/TencentQQGYLab/ELLA/main/dpg_bench/"
-FILES = ("config.json", "model.safetensors", "preprocessor_config.json", "tokenizer_config.json")
-MORE = ("tokenizer.json", "vocab.txt", "special_tokens_map.json", "processor_config.json", "generation_config.json")
 LONGEST = 10  # tokens of an answer
-PUBLISHED = "Salesforce/blip-vqa-capfilt-large"
 
 
 class QuestionScore(ImageMetric):
@@ -42,14 +39,14 @@ class QuestionScore(ImageMetric):
     @classmethod
     def identity(cls, setting: MetricContext) -> dict[str, str]:
         """Return the network and its questions. Raises Unsupported if one is missing."""
-        from .compute.pretrained import folder_identity
+        from .compute.pretrained import ANSWERER
 
         prompts = benchmark_prompts(setting, "dpg", "dpg_bench.csv", SOURCE)
         if not prompts.questions:
             raise Unsupported(f"not measured: needs dpg_bench.csv beside the prompts in {setting.prompt_list!r}, get it with: "
                               f"curl -LO {SOURCE}dpg_bench.csv")
         questions = [[[question.number, question.text, question.needs] for question in group] for group in prompts.questions]
-        return {"weights": folder_identity(setting.options["weights"], FILES, MORE, PUBLISHED), "questions": digest(questions)}
+        return {"weights": ANSWERER.identity(setting.options["weights"]), "questions": digest(questions)}
 
     def measure(self, batch: ImageBatch) -> Tensor:
         import torch
@@ -80,12 +77,11 @@ def answerer(folder: str, device: str = "cpu") -> Callable[[Tensor, str], str]:
     """
     import torch
 
-    from .compute.pretrained import folder_identity, part
+    from .compute.pretrained import ANSWERER
 
-    folder_identity(folder, FILES, MORE, PUBLISHED)
-    kind = "network for visual questions"
-    model = part(folder, kind, "AutoModelForVisualQuestionAnswering", use_safetensors=True).to(device).eval()
-    ready = part(folder, kind, "AutoProcessor")
+    ANSWERER.identity(folder)
+    model = ANSWERER.part(folder, "AutoModelForVisualQuestionAnswering", use_safetensors=True).to(device).eval()
+    ready = ANSWERER.part(folder, "AutoProcessor")
 
     @torch.inference_mode()
     def answer(image: Tensor, question: str) -> str:

@@ -31,9 +31,9 @@ class TextSimilarity(ImageMetric):
 
     @classmethod
     def identity(cls, setting: MetricContext) -> dict[str, str]:
-        from .compute import pretrained
+        from .compute.pretrained import CLIP
 
-        return {"weights": pretrained.clip_identity(setting.options["weights"])}
+        return {"weights": CLIP.identity(setting.options["weights"])}
 
     def measure(self, batch: ImageBatch) -> Tensor:
         """Return 100 · max(cos, 0)."""

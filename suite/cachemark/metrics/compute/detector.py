@@ -17,10 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...models.prompt_lists import COLOURS
-from .pretrained import Clip, folder_identity, part, toolkit
+from .pretrained import DETECTOR, Clip, toolkit
 
-FILES = ("config.json", "model.safetensors", "preprocessor_config.json")
-PUBLISHED = "facebook/mask2former-swin-small-coco-instance"
 NAMES = {  # class names in other lists of COCO, and in GenEval
     "mouse": "computer mouse", "remote": "tv remote", "keyboard": "computer keyboard", "aeroplane": "airplane", "motorbike": "motorcycle",
     "sofa": "couch", "pottedplant": "potted plant", "diningtable": "dining table", "tvmonitor": "tv",
@@ -40,11 +38,6 @@ class Detection:
     mask: Tensor | None = None
 
 
-def identity(folder: str) -> str:
-    """Return the hash of the detector. Raises Unsupported for missing files."""
-    return folder_identity(folder, FILES, (), PUBLISHED)
-
-
 def classes(folder: str) -> set[str]:
     """Return the detector's class names as in GenEval; empty if its configuration is unreadable."""
     try:
@@ -58,12 +51,12 @@ class PretrainedDetector:
     """A detector from a folder. Raises Unsupported for missing files, BadCheckpoint for inconsistent ones."""
 
     def __init__(self, folder: str, *, device: str = "cpu") -> None:
-        identity(folder)
-        config = part(folder, "detector", "AutoConfig")
+        DETECTOR.identity(folder)
+        config = DETECTOR.part(folder, "AutoConfig")
         self._masks = type(config) in toolkit().AutoModelForUniversalSegmentation._model_mapping
         kind = "AutoModelForUniversalSegmentation" if self._masks else "AutoModelForObjectDetection"
-        self._model = part(folder, "detector", kind, use_safetensors=True).to(device).eval()
-        self._ready = part(folder, "detector", "AutoImageProcessor")
+        self._model = DETECTOR.part(folder, kind, use_safetensors=True).to(device).eval()
+        self._ready = DETECTOR.part(folder, "AutoImageProcessor")
         self._device, self._names = device, config.id2label
 
     @torch.inference_mode()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from ..base import MetricContext
 
 T = TypeVar("T")
-CLIP_FILES = ("config.json", "model.safetensors", "preprocessor_config.json", "tokenizer_config.json")
-CLIP_MORE = ("tokenizer.json", "vocab.json", "merges.txt", "special_tokens_map.json", "added_tokens.json")  # of a tokenizer, if present
 CHUNK = 32  # images per forward pass of CLIP
 
 
@@ -41,17 +40,46 @@ def toolkit() -> Any:
     return transformers
 
 
-def folder_identity(folder: str, needed: Sequence[str], more: Sequence[str], published: str) -> str:
-    """Return a hash over the ``needed`` files of a folder and those of ``more`` that exist.
+@dataclass(frozen=True)
+class PublishedNetwork:
+    """A network from Hugging Face in a folder: its ``kind`` in messages, an example of it, and the files that determine its values.
 
-    Raises Unsupported, with the command to get the ``published`` model, if a file or a library is missing.
+    ``needed`` files must exist; those of ``more`` count if they do.
     """
-    toolkit()
-    missing = [name for name in needed if not is_readable(Path(folder) / name)]
-    if missing:
+
+    kind: str
+    repository: str
+    needed: tuple[str, ...]
+    more: tuple[str, ...] = ()
+
+    def identity(self, folder: str) -> str:
+        """Return a hash over the files. Raises Unsupported, with how to get it, if a file or a library is missing."""
+        toolkit()
+        present = required_files(folder, self.needed, self.repository)
+        return files_identity(present + [Path(folder) / name for name in self.more if is_readable(Path(folder) / name)])
+
+    def part(self, folder: str, name: str, **options: Any) -> Any:
+        """Return the part that transformers' class ``name`` reads. Raises BadCheckpoint for an unreadable folder."""
+        return built(folder, self.kind, lambda: getattr(toolkit(), name).from_pretrained(folder, local_files_only=True, **options))
+
+
+CLIP = PublishedNetwork(
+    "CLIP model", "openai/clip-vit-base-patch16",
+    ("config.json", "model.safetensors", "preprocessor_config.json", "tokenizer_config.json"),
+    ("tokenizer.json", "vocab.json", "merges.txt", "special_tokens_map.json", "added_tokens.json"))
+DETECTOR = PublishedNetwork(
+    "detector", "facebook/mask2former-swin-small-coco-instance", ("config.json", "model.safetensors", "preprocessor_config.json"))
+ANSWERER = PublishedNetwork(
+    "network for visual questions", "Salesforce/blip-vqa-capfilt-large", CLIP.needed,
+    ("tokenizer.json", "vocab.txt", "special_tokens_map.json", "processor_config.json", "generation_config.json"))
+
+
+def required_files(folder: str, names: Sequence[str], download: str) -> list[Path]:
+    """Return the paths of files in a folder. Raises Unsupported, with the ``download`` by Hugging Face's command, if one is missing."""
+    if missing := [name for name in names if not is_readable(Path(folder) / name)]:
         raise Unsupported(f"not measured: needs {', '.join(missing)} in {folder!r}, get it with: "
-                          f"hf download {published} --local-dir {folder}")
-    return files_identity([Path(folder) / name for name in (*needed, *more) if is_readable(Path(folder) / name)])
+                          f"hf download {download} --local-dir {folder}")
+    return [Path(folder) / name for name in names]
 
 
 def files_identity(paths: Sequence[Path]) -> str:
@@ -77,24 +105,14 @@ def built(folder: str, what: str, build: Callable[[], T]) -> T:
                             remedy="Fetch the folder again.") from error
 
 
-def part(folder: str, what: str, name: str, **options: Any) -> Any:
-    """Return the part of a pretrained network that transformers' class ``name`` reads. Raises BadCheckpoint for an unreadable folder."""
-    return built(folder, what, lambda: getattr(toolkit(), name).from_pretrained(folder, local_files_only=True, **options))
-
-
-def clip_identity(folder: str) -> str:
-    """Return the hash of CLIP's weights, image preprocessing and tokenizer. Raises Unsupported if something is missing."""
-    return folder_identity(folder, CLIP_FILES, CLIP_MORE, "openai/clip-vit-base-patch16")
-
-
 class Clip:
     """CLIP from a folder. Raises Unsupported for missing files, BadCheckpoint for inconsistent ones."""
 
     def __init__(self, folder: str, *, device: str = "cpu") -> None:
-        clip_identity(folder)
-        self._model, self.device = part(folder, "CLIP model", "CLIPModel", use_safetensors=True).to(device).eval(), device
-        self._ready = part(folder, "CLIP model", "CLIPImageProcessor")
-        self._tokenizer = part(folder, "CLIP model", "CLIPTokenizerFast")
+        CLIP.identity(folder)
+        self._model, self.device = CLIP.part(folder, "CLIPModel", use_safetensors=True).to(device).eval(), device
+        self._ready = CLIP.part(folder, "CLIPImageProcessor")
+        self._tokenizer = CLIP.part(folder, "CLIPTokenizerFast")
 
     @classmethod
     def shared(cls, setting: MetricContext, folder: str) -> Clip:
