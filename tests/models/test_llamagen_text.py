@@ -115,7 +115,7 @@ def test_a_model_of_many_prompts_draws_the_same_from_what_is_read_again(monkeypa
     tokens = []
     for limit in (64, 1):
         monkeypatch.setattr(text_features, "RESIDENT", limit)
-        features = text_features.stand_in(["red star", "a blue stripe below", "two cats"], CONFIG.text)
+        features = text_features.FeatureReader(CONFIG.text, CONFIG.longest).stand_in(["red star", "a blue stripe below", "two cats"])
         model = CaptionedLlamaGen(CONFIG, features).initialise(0).eval()
         tokens.append(model.generate(torch.tensor([2, 0, 1]), [0, 1, 2], Method(), GUIDED, Memory()))
         assert len(features.resident) == min(limit, 3)

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from cachemark.cli import main
 from cachemark.core.errors import UnknownName
 from cachemark.models import text_features
-from cachemark.models.prompts import FILE
+from cachemark.models.prompts import FILE, path_beside
 from cachemark.models.registry import MODELS
 from cachemark.workflows.verify import verify
 from cachemark.workflows.weights import KEYS, notes, publications, weights_list
@@ -47,7 +47,7 @@ def test_what_reads_texts_lies_where_models_look_for_it() -> None:
             assert one.located("w") == weights / FILE
         if key == "text_encoder":
             home = weights if weights.name.endswith("_weights") else weights.parent  # a folder of shards, or a file
-            assert one.located("w") == text_features.encoder_folder(str(home / "x")), model
+            assert one.located("w") == path_beside(home / "x", text_features.ENCODER), model
 
 
 def test_the_list_invents_nothing() -> None:

@@ -140,7 +140,7 @@ class TokenReader:
         """Return the ids of each text."""
         if self.bundled or not request.weights:
             return self.shapes(texts)
-        return self.prompts(texts, PublishedTokenizer(tokenizer_file(request.weights)))
+        return self.prompts(texts, PublishedTokenizer(path_beside(request.weights, FILE)))
 
     def shapes(self, texts: tuple[str, ...]) -> Prompts:
         """Return the ids of each text with random weights."""
@@ -148,10 +148,10 @@ class TokenReader:
 
     def identity(self, weights: str) -> str:
         """Return the SHA-256 of the published tokenizer; empty for bundled models."""
-        return "" if self.bundled else checkpoints.sha256(tokenizer_file(weights))
+        return "" if self.bundled else checkpoints.sha256(path_beside(weights, FILE))
 
 
-def tokenizer_file(weights: str) -> Path:
-    """Return the text tokenizer's file next to the weights."""
+def path_beside(weights: str | Path, name: str) -> Path:
+    """Return the path of a file or folder that is published with the weights, next to them."""
     path = Path(weights)
-    return (path if path.is_dir() else path.parent) / FILE
+    return (path if path.is_dir() else path.parent) / name

@@ -21,7 +21,7 @@ from torch import Tensor
 from ..core.errors import BadCheckpoint, Unsupported
 from ..core.files import replacing
 from ..core.seeds import subset
-from .prompts import HashedWords, refuse_unreadable
+from .prompts import HashedWords, path_beside, refuse_unreadable
 from .protocol import Request
 
 VOCAB = 32128  # of T5, from which the stand-in's words take their vectors
@@ -61,15 +61,6 @@ def lengths_of(texts: Sequence[Tensor]) -> Sequence[int]:
     return texts.lengths if isinstance(texts, Features) else [*map(len, texts)]
 
 
-def stand_in(texts: Sequence[str], channels: int, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Features:
-    """Return features with random weights: a normal vector per word, by its hash."""
-    def made(label: int) -> Tensor:
-        numbers = (*WORDS.ids(texts[label]), WORDS.special(END))
-        return torch.stack([torch.randn(channels, generator=torch.Generator().manual_seed(number)) for number in numbers])
-
-    return Features([len(WORDS.ids(text)) + 1 for text in texts], made, device, dtype)
-
-
 @dataclass(frozen=True)
 class FeatureReader:
     """Reader of texts as features of the published encoder, or of the stand-in.
@@ -84,10 +75,18 @@ class FeatureReader:
         """Return the features of each text on the request's device."""
         where = request.device, request.dtype
         if request.weights:
-            return self.encoded(texts, encoder_folder(request.weights), *where)
-        return stand_in(texts, self.channels, *where)
+            return self.encoded(texts, path_beside(request.weights, ENCODER), *where)
+        return self.stand_in(texts, *where)
 
-    def shapes(self, texts: tuple[str, ...]) -> list[int]:
+    def stand_in(self, texts: Sequence[str], device: str = "cpu", dtype: torch.dtype = torch.float32) -> Features:
+        """Return features with random weights: a normal vector per word, by its hash. Raises Unsupported."""
+        def made(label: int) -> Tensor:
+            numbers = (*WORDS.ids(texts[label]), WORDS.special(END))
+            return torch.stack([torch.randn(self.channels, generator=torch.Generator().manual_seed(number)) for number in numbers])
+
+        return Features(self.shapes(texts), made, device, dtype)
+
+    def shapes(self, texts: Sequence[str]) -> list[int]:
         """Return the number of features of each text with random weights. Raises Unsupported."""
         lengths = [len(WORDS.ids(text)) + 1 for text in texts]
         for text, length in zip(texts, lengths, strict=True):
@@ -96,7 +95,7 @@ class FeatureReader:
 
     def identity(self, weights: str) -> str:
         """Return a hash of the encoder next to the weights."""
-        return identity(encoder_folder(weights))
+        return identity(path_beside(weights, ENCODER))
 
     def encoded(self, texts: Sequence[str], folder: Path, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Features:
         """Return features of each text by the encoder in a published folder, computed on the CPU in fp32.
@@ -151,12 +150,6 @@ class FeatureReader:
         if actual != self.channels:
             raise BadCheckpoint(f"The text encoder in {str(folder)!r} has {actual} channels; this model reads {self.channels}.",
                                 remedy=f"Use the folder {ENCODER} as it was published.")
-
-
-def encoder_folder(weights: str) -> Path:
-    """Return the folder of the text encoder next to published weights."""
-    path = Path(weights)
-    return (path if path.is_dir() else path.parent) / ENCODER
 
 
 def identity(folder: Path) -> str:

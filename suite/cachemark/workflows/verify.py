@@ -79,11 +79,11 @@ def _found(entry: ModelEntry, weights: str, decoder_weights: str, folder: str | 
 
 def _reads_texts(model: str, weights: Path) -> None:
     """Raise BadCheckpoint where the text tokenizer or encoder of a model is missing."""
-    if _publication(model, "tokenizer") and not prompts.tokenizer_file(str(weights)).is_file():
+    if _publication(model, "tokenizer") and not prompts.path_beside(weights, prompts.FILE).is_file():
         raise BadCheckpoint(f"{str(weights)!r} has no {prompts.FILE} next to it, which prompts need.",
                             remedy=f"Run `cachemark weights fetch {model}`, or give the folder as it was published.")
     if _publication(model, "text_encoder"):
-        text_features.identity(text_features.encoder_folder(str(weights)))
+        text_features.identity(prompts.path_beside(weights, text_features.ENCODER))
 
 
 def _whole(path: Path, publication: Publication | None) -> None:

@@ -185,9 +185,7 @@ class RecencyProfile(Method):
     """Measures each head's attention to the latest visual tokens over conditional rows, in fp64."""
 
     needs_mass = True
-
-    def __init__(self) -> None:
-        self.rows = 0
+    rows = 0
 
     def begin(self, layout: Layout, sites: Any, memory: Any) -> None:
         super().begin(layout, sites, memory)

@@ -20,7 +20,7 @@ from ..janus import Janus, JanusConfig
 from ..llama import LlamaConfig, rotations
 from ..llamagen_text import CaptionedLlamaGen
 from ..lumina import Lumina, LuminaConfig, LuminaDecoder
-from ..prompts import HashedWords, Prompts, PublishedTokenizer, TokenReader, tokenizer_file
+from ..prompts import FILE, HashedWords, Prompts, PublishedTokenizer, TokenReader, path_beside
 from ..protocol import PublishedFile, Request
 from ..text_features import FeatureReader
 from ..tiny.captions import CAPTION, VOCABULARY, WordTokenizer, parsed
@@ -77,7 +77,7 @@ def janus_pro(size: str) -> CatalogueModel:
 def _lumina_decoding(config: LuminaConfig, tokenizer: VQGAN, request: Request) -> Any:
     if not request.weights:
         return LuminaDecoder(config, tokenizer).decode
-    vocabulary = PublishedTokenizer(tokenizer_file(request.weights)).vocabulary
+    vocabulary = PublishedTokenizer(path_beside(request.weights, FILE)).vocabulary
     return LuminaDecoder(config, tokenizer, lumina.code_table(vocabulary, config.ids).to(request.device)).decode
 
 
