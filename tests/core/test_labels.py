@@ -9,8 +9,6 @@ import pytest
 from cachemark.core.errors import UnknownName
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling, shown_label, shown_share
-from cachemark.store.rows import verdict_of
-from cachemark.store.schema import VerdictRow
 from cachemark.workflows.results import outcomes_of
 
 CASE = Case("tiny", "random:0", (8, 8), "10 classes, balanced", Sampling(), "linear", budget="1019/1644")
@@ -46,8 +44,3 @@ def test_a_case_is_found_by_either_spelling(name: str) -> None:
     assert [outcome.case for outcome in outcomes_of(name, outcomes)] == [CASE]
     with pytest.raises(UnknownName):
         outcomes_of("linear 1020/1645", [outcomes[1]])
-
-
-def test_a_stored_verdict_is_read_with_the_label_that_is_shown() -> None:
-    row = VerdictRow(case_key="k", label="tiny linear 1019/1644", metric="latency", verdict="new", reason="", then="", now="")
-    assert verdict_of(row).label == CASE.title

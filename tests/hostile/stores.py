@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import struct
 from contextlib import closing
 from pathlib import Path
 
@@ -16,9 +15,8 @@ RUN = ("run", PLAN, "--plugin", "dot.py", "--threads", "1", "--fresh")
 LOGS = (f"{STORE}-shm", f"{STORE}-wal")  # beside a database that somebody reads
 LONG = "n" * 5_000
 DEEP = '{"a":' * 5_000 + "1" + "}" * 5_000
-CALM = "(SELECT key FROM \"case\" WHERE method = 'calm')"
+CALM = "(SELECT key FROM \"case\" WHERE body LIKE '%\"method\":\"calm\"%')"
 ONE = f"(SELECT id FROM outcome WHERE case_key = {CALM})"
-NAN = f"x'{struct.pack('<3d', float('nan'), 1, 1).hex()}'"  # three latencies as a literal of SQL
 
 
 def edited(*statements: str) -> Preparation:
@@ -64,10 +62,10 @@ ROWS = [
     damaged("facts that are a list, a check of the store", CHECK_STORE, edited(f"UPDATE outcome SET facts = '[1]' WHERE id = {ONE}")),
     damaged("a case without its fields, a report", REPORT, edited(f"UPDATE \"case\" SET body = '{{}}' WHERE key = {CALM}")),
     damaged("a latency of NaN, a report", REPORT, edited(
-        f"UPDATE sample SET count = 3, packed = {NAN} WHERE metric = 'latency' AND outcome_id = {ONE}")),
-    damaged("samples that are gone, a check", CHECK, edited(f"DELETE FROM sample WHERE metric = 'latency' AND outcome_id = {ONE}")),
+        f"UPDATE outcome SET samples = replace(samples, '\"latency\":[', '\"latency\":[NaN,') WHERE id = {ONE}")),
+    damaged("samples that are gone, a check", CHECK, edited(f"UPDATE outcome SET samples = '{{}}' WHERE id = {ONE}")),
     damaged("a metric with a workflow command, a report", REPORT, edited(
-        f"UPDATE sample SET metric = '\n{PWNED}' WHERE metric = 'latency' AND outcome_id = {ONE}")),
+        f"UPDATE outcome SET samples = '{{\"\\n{PWNED}\":[1.0]}}' WHERE id = {ONE}")),
     damaged("cut to a half, a check of the store", CHECK_STORE, cut(0.5)),
     damaged("a flipped page of outcome, a check of the store", CHECK_STORE, flipped("outcome")),
     damaged("a flipped page of run, a report", REPORT, flipped("run")),

@@ -45,10 +45,8 @@ def page(folder: Path, state: str = "finished") -> str:
         for outcome in processes():
             store.save(run, outcome)
         if state == "finished":
-            first = store.note_baseline("a" * 64, name="main~1", plan="demo", machine_class=sample.ENVIRONMENT.machine_class,
-                                        reason="first side", run_id=run)
             rows = [Verdict(LINEAR.case.key, LINEAR.case.title, "latency", "regressed", "+98 % (+97 % to +99 %)", 1.02, 2.02, 1.98)]
-            store.save_verdicts(run, first, rows)
+            store.save_verdicts(run, rows)
         store.finish_run(run, state)
     return text_of(folder)
 

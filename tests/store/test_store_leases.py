@@ -63,7 +63,6 @@ def test_a_killed_run_is_interrupted_for_whoever_looks(other: Any, path: Path, s
     assert stored(path) == ["running"], "who reads writes nothing"
     with Store.open(path) as again:
         assert again.run(1).finished is None
-        assert again.counts()["lease"] == 0
         assert len(again.outcomes(1)) == 1
         again.finish_run(begin(again), "finished")
     assert stored(path) == states(path) == ["interrupted", "finished"]
@@ -72,7 +71,7 @@ def test_a_killed_run_is_interrupted_for_whoever_looks(other: Any, path: Path, s
 def test_a_stopped_run_goes_on_running(other: Any, path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     os.kill(other.pid, signal.SIGSTOP)
     with store._writing() as session:
-        session.connection().exec_driver_sql("UPDATE lease SET beat = beat - 1e6")
+        session.connection().exec_driver_sql("UPDATE run SET beat = beat - 1e6")
     Store.open(path).close()
     assert states(path) == ["running"]
 
@@ -86,7 +85,7 @@ def elsewhere(store: Store, monkeypatch: pytest.MonkeyPatch) -> Callable[[float]
 
     def quiet(seconds: float) -> None:
         with store._writing() as session:
-            session.connection().exec_driver_sql(f"UPDATE lease SET beat = beat - {seconds}")
+            session.connection().exec_driver_sql(f"UPDATE run SET beat = beat - {seconds}")
 
     return quiet
 

@@ -15,7 +15,7 @@ from cachemark.store import leases
 from cachemark.store.db import Store
 from cachemark.store.merge import merge
 from cachemark.store.rows import Verdict
-from cachemark.store.schema import RunRow, TrialRow
+from cachemark.store.schema import OutcomeRow, RunRow
 from cachemark.store.upkeep import check, prune
 
 
@@ -32,10 +32,8 @@ def night(store: Store, day: int, *numbers: int, plan: str = "nightly") -> int:
     return run
 
 
-def verdict(store: Store, run: int, label: str, *, of: int | None = None) -> None:
-    """Store a verdict on a run, against a baseline saved from run ``of``."""
-    baseline = store.note_baseline(f"{run}" * 64, name="b", plan="nightly", machine_class="m", run_id=of)
-    store.save_verdicts(run, baseline, [Verdict(case(1).key, "x", "latency", label)])
+def verdict(store: Store, run: int, label: str) -> None:
+    store.save_verdicts(run, [Verdict(case(1).key, "x", "latency", label)])
 
 
 def remaining(store: Store, nights: int) -> list[int]:
@@ -67,18 +65,10 @@ def test_old_runs_and_files_that_only_they_name_are_deleted(store: Store) -> Non
 def test_baselines_and_regressions_are_kept(store: Store) -> None:
     for day in range(4):
         night(store, day, day)
-    store.note_baseline("d" * 64, name="b", plan="nightly", machine_class="m", run_id=1)
+    store.keep(1)
     verdict(store, 2, "regressed")
     verdict(store, 3, "equivalent")
     assert remaining(store, 1) == [1, 2, 4]
-
-
-def test_a_comparison_is_kept_for_its_verdict_alone(store: Store) -> None:
-    """Its first side is stored like a baseline, and nothing else is compared with it."""
-    for day, label in enumerate(("equivalent", "regressed", "equivalent")):
-        run = night(store, day, day, plan="compare/nightly")
-        verdict(store, run, label, of=run)
-    assert remaining(store, 1) == [2, 3]
 
 
 def test_runs_whose_outcomes_are_reused_are_kept(store: Store) -> None:
@@ -130,7 +120,7 @@ def test_an_interrupted_merge_adds_nothing_and_a_repeated_one_nothing_more(
     comparison(other, 6)
     before = store.counts()
     with monkeypatch.context() as patch:
-        patch.setattr("cachemark.store.merge._copy_verdicts", lambda *_: 1 / 0)
+        patch.setattr("cachemark.store.merge.Merged", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             merge(store, other)
     assert store.counts() == before
@@ -160,7 +150,7 @@ def comparison(store: Store, day: int, count: int = 4, *, ends: bool = True) -> 
         if not ends:
             leases.hold(session, run)
     if ends:
-        verdict(store, run, "equivalent", of=run)
+        verdict(store, run, "equivalent")
     return run
 
 
@@ -175,7 +165,7 @@ def test_a_comparison_keeps_its_verdicts_and_the_names_of_its_trials(store: Stor
     names = {}
     for each in (store, other):
         with each._reading() as session:
-            names[each] = list(session.scalars(select(TrialRow.name).where(TrialRow.name.is_not(None)).order_by(TrialRow.id)))
+            names[each] = list(session.scalars(select(OutcomeRow.trial).where(OutcomeRow.trial != "").order_by(OutcomeRow.id)))
     assert names[store] == names[other] * 2
     assert {o.facts["pair"]["run"] for o in store.outcomes(merged.id)} == {merged.id}, "or pairs of two comparisons would mix"
     assert [len(ratios) for ratios in unchanged(o for r in (mine, merged.id) for o in store.outcomes(r)).values()] == [4, 4]

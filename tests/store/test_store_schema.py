@@ -26,22 +26,19 @@ def raw(store: Store, path: Path) -> Iterator[sqlite3.Connection]:
 
 
 @pytest.mark.parametrize("change", [
-    "UPDATE outcome SET judged = 0 WHERE status = 'ok'",
-    "UPDATE outcome SET n_samples = 0 WHERE status = 'ok'",
-    "UPDATE outcome SET n_samples = 1 WHERE status = 'oom'",
+    "UPDATE outcome SET has_judgement = 0 WHERE status = 'ok'",
+    "UPDATE outcome SET samples = '{}' WHERE status = 'ok'",
+    "UPDATE outcome SET samples = '{\"latency\":[1.0]}' WHERE status = 'oom'",
     "UPDATE outcome SET log = '' WHERE status = 'oom'",
     "UPDATE outcome SET status = 'fine'",
-    "UPDATE outcome SET status = 'oom', n_samples = 0, log = 'x' WHERE status = 'ok'",  # its samples still stand
+    "UPDATE outcome SET status = 'oom', log = 'x' WHERE status = 'ok'",  # its samples still stand
     "UPDATE outcome SET status = NULL WHERE status = 'ok'",
-    "UPDATE outcome SET judged = NULL WHERE status = 'ok'",
-    "INSERT INTO sample SELECT 2, metric, status, count, packed FROM sample",  # values for the failed outcome
-    "INSERT INTO sample SELECT 2, metric, 'oom', count, packed FROM sample",
-    "UPDATE sample SET count = count + 1",
-    "UPDATE sample SET packed = x'', count = 0",
+    "UPDATE outcome SET samples = NULL WHERE status = 'oom'",
+    "UPDATE outcome SET has_judgement = NULL WHERE status = 'ok'",
     "UPDATE run SET state = 'done'",
     "DELETE FROM \"case\"",
     "DELETE FROM run",
-    "INSERT INTO membership (run_id, outcome_id, reused) VALUES (1, 1, 1)",
+    "INSERT INTO membership (run_id, outcome_id) VALUES (1, 1)",
 ])
 def test_sql_refuses(raw: sqlite3.Connection, change: str) -> None:
     with pytest.raises(sqlite3.IntegrityError):
@@ -49,16 +46,9 @@ def test_sql_refuses(raw: sqlite3.Connection, change: str) -> None:
 
 
 def test_sql_accepts_what_is_right(raw: sqlite3.Connection) -> None:
-    raw.execute("UPDATE outcome SET judged = 1, log = 'remark' WHERE status = 'ok'")
+    raw.execute("UPDATE outcome SET has_judgement = 1, log = 'remark' WHERE status = 'ok'")
     raw.execute("UPDATE outcome SET status = 'timeout' WHERE status = 'oom'")
     assert raw.execute("SELECT count(*) FROM outcome WHERE status IN ('ok', 'timeout')").fetchone() == (2,)
-
-
-def test_columns_to_filter_by_agree_with_the_case(raw: sqlite3.Connection) -> None:
-    row = raw.execute("SELECT key, cell, model, method, budget, codec, role, batch, seeds, dtype, engine, device_class FROM \"case\" "
-                        "WHERE key = ?", [ok(1).case.key]).fetchone()
-    case = ok(1).case
-    assert row == (case.key, case.cell, "tiny", "linear", "1/4", "native", "candidate", 1, "s64", "float32", "eager", "cpu")
 
 
 def test_every_status_of_python_is_known_to_sql(store: Store) -> None:

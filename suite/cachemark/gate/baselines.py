@@ -63,7 +63,7 @@ def file_in(folder: Path | str, name: str, kind: str) -> Path:
 def save(
     store: Store, run_id: int | None, root: Path | str = ROOT, name: str | None = None, *, reason: str = "", days: int = 0, **meta: Any,
 ) -> Path:
-    """Write a finished run (None: the newest) as a baseline, in one step, and note it in the store.
+    """Write a finished run (None: the newest) as a baseline, in one step, and keep the run in the store.
 
     It replaces one of that name. Raises BadBaseline for an unfinished run, whose missing cases would later count as new. The baseline
     expires after ``days`` (0: never). ``meta`` is stored in the file."""
@@ -74,8 +74,7 @@ def save(
         meta["expires"] = (datetime.now(UTC) + timedelta(days=days)).date().isoformat()
     text = _baseline_text(store, run, name, reason=reason, **meta)
     write(path, text, remedy="Name another folder for baselines.")
-    store.note_baseline(load_text(text, str(path)).digest, name=name, plan=run.plan, machine_class=run.environment.machine_class,
-                        reason=reason, run_id=run.id)
+    store.keep(run.id)
     return path
 
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from sqlalchemy import Engine, Select, Text, delete, func, or_, select, type_coerce
-from sqlalchemy.orm import Session, joinedload, selectinload
+from sqlalchemy import ColumnElement, Engine, Select, Text, func, or_, select, type_coerce
+from sqlalchemy.orm import Session, joinedload
 
 from ..core.errors import BadStore, NothingMeasured
 from ..core.processes import BEAT
@@ -19,31 +19,8 @@ from . import leases
 from .artifacts import Artifacts, artifacts_of_server, move_artifacts
 from .database import file_of, guard, open_file, open_server, writer
 from .differences import differences
-from .rows import (
-    COMPARISON,
-    RunRecord,
-    Verdict,
-    case_values,
-    environment_values,
-    insert_once,
-    outcome_of,
-    outcome_row,
-    run_of,
-    utc_now,
-    verdict_of,
-)
-from .schema import (
-    RUN_STATES,
-    Base,
-    BaselineRow,
-    CaseRow,
-    EnvironmentRow,
-    MembershipRow,
-    OutcomeRow,
-    RunRow,
-    TrialRow,
-    VerdictRow,
-)
+from .rows import COMPARISON, RunRecord, Verdict, insert_once, outcome_of, outcome_row, run_of, utc_now, verdicts_of
+from .schema import RUN_STATES, Base, CaseRow, MembershipRow, OutcomeRow, RunRow
 
 MOST = 2**31  # numbers of rows are smaller, in every database
 
@@ -110,14 +87,8 @@ class Store:
 
     def begin_run(self, plan: str, plan_json: Mapping[str, Any], environment: Environment, code: Mapping[str, Any]) -> int:
         """Create a run and return its number. ``code`` is {"commit", "dirty", "hash", "version"}."""
-        values = environment_values(environment)
         with self._writing() as session:
-            insert_once(session, EnvironmentRow, values)
-            row = RunRow(
-                plan=plan, plan_json=plan_json, started=utc_now(), state="running", code=code,
-                code_commit=str(code.get("commit") or ""),
-                environment=session.scalars(select(EnvironmentRow).filter_by(digest=values["digest"])).one(),
-            )
+            row = RunRow(plan=plan, plan_json=plan_json, started=utc_now(), code=code, **environment.to_json())
             session.add(row)
             session.flush()
             leases.hold(session, row.id)
@@ -165,7 +136,6 @@ class Store:
                 for row in session.scalars(running.where(RunRow.id.in_(abandoned)).with_for_update()).all():
                     if leases.abandoned(session, [row]):
                         row.state = "interrupted"
-                        leases.release(session, row.id)
 
     def finish_run(self, run_id: int, state: str) -> None:
         """Close a run as ``finished``, ``interrupted`` or ``failed``."""
@@ -174,12 +144,11 @@ class Store:
         with self._writing() as session:
             row = self._run_row(session, run_id)
             row.state, row.finished = state, utc_now()
-            leases.release(session, run_id)
 
     def runs(self) -> list[RunRecord]:
         """Return every run, newest first."""
         with self._reading() as session:
-            rows = session.scalars(select(RunRow).options(joinedload(RunRow.environment)).order_by(RunRow.id.desc())).all()
+            rows = session.scalars(select(RunRow).order_by(RunRow.id.desc())).all()
             abandoned, checked = leases.abandoned(session, rows), _looked_at(session)
             return [run_of(row, abandoned=row.id in abandoned, looked_at=row.id in checked) for row in rows]
 
@@ -202,7 +171,7 @@ class Store:
     # outcomes
 
     def save(self, run_id: int, outcome: Outcome, artifacts: Mapping[str, bytes] | None = None, *, trial: str = "") -> int:
-        """Save an outcome with its samples in one transaction, and return its number.
+        """Save an outcome in one transaction, and return its number.
 
         ``artifacts`` maps names such as ``tokens.safetensors`` to bytes, which are written before the rows. Outcomes with the same
         ``trial`` shared a process. A killed or failed save leaves nothing of the outcome in the database.
@@ -213,11 +182,11 @@ class Store:
         files = {**outcome.artifacts, **{name: self.artifacts.put(name, data) for name, data in (artifacts or {}).items()}}
         with self._writing() as session:
             self._run_row(session, run_id)
-            insert_once(session, CaseRow, case_values(outcome.case))
-            row = outcome_row(outcome, trial_number(session, run_id, trial), files)
+            insert_once(session, CaseRow, {"key": outcome.case.key, "model": outcome.case.model, "body": outcome.case.to_json()})
+            row = outcome_row(outcome, run_id, trial, files)
             session.add(row)
             session.flush()
-            session.add(MembershipRow(run_id=run_id, outcome_id=row.id, reused=False))
+            session.add(MembershipRow(run_id=run_id, outcome_id=row.id))
             return row.id
 
     def find(self, result_key: str) -> Outcome | None:
@@ -233,7 +202,7 @@ class Store:
             row = _newest(session, result_key=result_key, status=str(Status.OK)) if result_key else None
             if row is None:
                 return None
-            insert_once(session, MembershipRow, {"run_id": run_id, "outcome_id": row.id, "reused": True})
+            insert_once(session, MembershipRow, {"run_id": run_id, "outcome_id": row.id})
             return outcome_of(row)
 
     def outcomes(self, run_id: int) -> list[Outcome]:
@@ -247,14 +216,14 @@ class Store:
         """Return the keys of cases whose outcome in this run was measured in an earlier run."""
         with self._reading() as session:
             query = select(OutcomeRow.case_key).join(MembershipRow)
-            return frozenset(session.scalars(query.where(MembershipRow.run_id == run_id, MembershipRow.reused)))
+            return frozenset(session.scalars(query.where(MembershipRow.run_id == run_id, OutcomeRow.run_id != run_id)))
 
     def trials(self, run_id: int) -> dict[str, str]:
-        """Return run and trial (name, else number) in which each case of a run was measured, by case key."""
+        """Return run and trial (name, else number of the outcome) in which each case of a run was measured, by case key."""
         with self._reading() as session:
-            query = select(OutcomeRow.case_key, TrialRow).select_from(OutcomeRow).join(TrialRow).join(MembershipRow)
+            query = select(OutcomeRow.case_key, OutcomeRow.trial, OutcomeRow.id, OutcomeRow.run_id).join(MembershipRow)
             rows = session.execute(query.where(MembershipRow.run_id == run_id))
-            return {key: f"{trial.name or trial.id} of run {trial.run_id}" for key, trial in rows}
+            return {key: f"{name or number} of run {measured_in}" for key, name, number, measured_in in rows}
 
     def latest_for_case(self, case_key: str, *, ok: bool = False) -> Outcome | None:
         """Return the newest outcome of a case, or with ``ok`` the newest that ended ``ok``."""
@@ -266,7 +235,7 @@ class Store:
         """Return the seconds of the newest ok outcome of a case on machines of this class, or None."""
         with self._reading() as session:
             ended_well = select(OutcomeRow.seconds).filter_by(case_key=case_key, status=str(Status.OK))
-            here = ended_well.join(TrialRow).join(RunRow).join(EnvironmentRow).where(EnvironmentRow.machine_class == machine_class)
+            here = ended_well.join(RunRow).where(RunRow.machine_class == machine_class)
             return session.scalar(here.order_by(OutcomeRow.id.desc()).limit(1))
 
     def nearest(self, case: Case, limit: int = 3) -> list[tuple[Outcome, dict[str, tuple[Any, Any]]]]:
@@ -280,27 +249,20 @@ class Store:
 
     # baselines and verdicts
 
-    def note_baseline(
-        self, digest: str, *, name: str, plan: str, machine_class: str, reason: str = "", run_id: int | None = None,
-    ) -> int:
-        """Return the number of the baseline with this SHA-256; add it if it is new."""
-        values = {"digest": digest, "name": name, "plan": plan, "machine_class": machine_class, "reason": reason, "run_id": run_id}
+    def keep(self, run_id: int) -> None:
+        """Mark a run as one behind a baseline, which :func:`~cachemark.store.upkeep.prune` keeps."""
         with self._writing() as session:
-            insert_once(session, BaselineRow, {**values, "saved": utc_now()})
-            return session.scalars(select(BaselineRow.id).filter_by(digest=digest)).one()
+            self._run_row(session, run_id).kept = True
 
-    def save_verdicts(self, run_id: int, baseline_id: int, verdicts: Sequence[Verdict]) -> None:
-        """Store the verdicts on a run against a baseline, and replace earlier ones."""
+    def save_verdicts(self, run_id: int, verdicts: Sequence[Verdict]) -> None:
+        """Store the verdicts on a comparison in place of earlier ones."""
         with self._writing() as session:
-            self._run_row(session, run_id)
-            session.execute(delete(VerdictRow).filter_by(run_id=run_id, baseline_id=baseline_id))
-            session.add_all(VerdictRow(run_id=run_id, baseline_id=baseline_id, **vars(v)) for v in verdicts)
+            self._run_row(session, run_id).verdicts = {"rows": [vars(verdict) for verdict in verdicts]}
 
     def verdicts(self, run_id: int) -> list[Verdict]:
-        """Return the verdicts on a run in the order in which they were stored."""
+        """Return the verdicts on a comparison in the order in which they were stored."""
         with self._reading() as session:
-            rows = session.scalars(select(VerdictRow).filter_by(run_id=run_id).order_by(VerdictRow.id))
-            return [verdict_of(row) for row in rows]
+            return verdicts_of(self._run_row(session, run_id))
 
     def move_artifacts(self) -> None:
         """Store the folder with which a server's store was opened as the new one. Raises BadStore for a file."""
@@ -317,8 +279,13 @@ class Store:
 
 
 def whole_outcomes() -> Select[Any]:  # the type of a Select with one entity differs between SQLAlchemy 2.0 and 2.1
-    """Return a query of outcomes with their cases, samples and artifacts."""
-    return select(OutcomeRow).options(joinedload(OutcomeRow.case), selectinload(OutcomeRow.samples), selectinload(OutcomeRow.artifacts))
+    """Return a query of outcomes with their cases."""
+    return select(OutcomeRow).options(joinedload(OutcomeRow.case))
+
+
+def files_of(session: Session, *conditions: ColumnElement[bool]) -> set[str]:
+    """Return the names of the artifacts of outcomes."""
+    return {file for artifacts in session.scalars(select(OutcomeRow.artifacts).where(*conditions)) for file in artifacts.values()}
 
 
 def _newest(session: Session, **columns: str) -> OutcomeRow | None:
@@ -334,16 +301,5 @@ def _looked_at(session: Session) -> set[int]:
     plan = type_coerce(RunRow.plan_json, Text)
     sequential = select(RunRow.id).where(or_(plan.like('%"sequential": true%'), plan.like('%"sequential":true%')))
     outcomes = select(MembershipRow.outcome_id).where(MembershipRow.run_id.in_(sequential))
-    reusing = select(MembershipRow.run_id).where(MembershipRow.reused, MembershipRow.outcome_id.in_(outcomes))
+    reusing = select(MembershipRow.run_id).join(OutcomeRow).where(OutcomeRow.run_id != MembershipRow.run_id, OutcomeRow.id.in_(outcomes))
     return set(session.scalars(reusing.distinct()))
-
-
-def trial_number(session: Session, run_id: int, name: str) -> int:
-    """Return the number of the trial with that name in the run; an unnamed one is always new."""
-    if name:
-        insert_once(session, TrialRow, {"run_id": run_id, "name": name})
-        return session.scalars(select(TrialRow.id).filter_by(run_id=run_id, name=name)).one()
-    row = TrialRow(run_id=run_id, name=None)
-    session.add(row)
-    session.flush()
-    return row.id

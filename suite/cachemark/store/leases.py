@@ -10,11 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from ..core.processes import LAPSE, ended, holder
-from .schema import LeaseRow, RunRow
+from .schema import RunRow
 
 
 def hold(session: Session, run_id: int) -> None:
@@ -22,22 +22,15 @@ def hold(session: Session, run_id: int) -> None:
 
     A run that was marked as interrupted meanwhile, for example while the machine slept, is running again.
     """
-    session.merge(LeaseRow(run_id=run_id, holder=holder(), beat=_now(session)))
-    session.execute(update(RunRow).where(RunRow.id == run_id, RunRow.state == "interrupted").values(state="running"))
-
-
-def release(session: Session, run_id: int) -> None:
-    """Delete the lease of a run that has ended."""
-    session.execute(delete(LeaseRow).filter_by(run_id=run_id))
+    unfinished = update(RunRow).where(RunRow.id == run_id, RunRow.state.in_(["running", "interrupted"]))
+    session.execute(unfinished.values(state="running", holder=holder(), beat=_now(session)))
 
 
 def abandoned(session: Session, among: Iterable[RunRow]) -> set[int]:
     """Return the numbers of running runs without a valid lease."""
-    running = {row.id for row in among if row.state == "running"}
-    if not running:
-        return set()
-    now, leases = _now(session), session.scalars(select(LeaseRow).where(LeaseRow.run_id.in_(running)))
-    return running - {lease.run_id for lease in leases if not _lapsed(lease, now)}
+    running = [run for run in among if run.state == "running"]
+    now = _now(session) if running else 0.0
+    return {run.id for run in running if _lapsed(run, now)}
 
 
 def _now(session: Session) -> float:
@@ -47,10 +40,10 @@ def _now(session: Session) -> float:
     return time.time()
 
 
-def _lapsed(lease: LeaseRow, now: float) -> bool:
-    """Return whether a lease is no longer valid.
+def _lapsed(run: RunRow, now: float) -> bool:
+    """Return whether the lease of a run is no longer valid.
 
     Clocks may differ by a minute or two: a heartbeat from the future counts as equally far in the past.
     """
-    has_ended = ended(lease.holder)
-    return abs(now - lease.beat) > LAPSE if has_ended is None else has_ended
+    has_ended = ended(run.holder)
+    return abs(now - run.beat) > LAPSE if has_ended is None else has_ended

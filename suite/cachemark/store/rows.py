@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
@@ -13,12 +11,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from ..core.errors import CachemarkError
-from ..core.outside_metrics import know
-from ..core.result import JUDGING, Environment, Outcome, Status
-from ..core.spec import Case, canonical, finite, shown_label
+from ..core.result import JUDGING, Environment, Outcome
 from ..core.units import TIME, metric
 from ..core.verdicts import EQUIVALENT, NOT_COMPARED
-from .schema import ArtifactRow, Base, CaseRow, MalformedRow, OutcomeRow, RunRow, SampleRow, VerdictRow
+from .schema import Base, MalformedRow, OutcomeRow, RunRow
 
 COMPARISON = "compare/"  # prefix of the plan's name in a comparison
 _INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
@@ -101,69 +97,46 @@ def clean(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
 
-def pack(values: Sequence[float]) -> bytes:
-    """Pack values as little-endian float64."""
-    return struct.pack(f"<{len(values)}d", *values)
+def columns(row: Base, **changes: Any) -> dict[str, Any]:
+    """Return the values of a row without its number."""
+    return {column.key: getattr(row, column.key) for column in row.__mapper__.column_attrs if column.key != "id"} | changes
 
 
-def unpack(packed: bytes) -> list[float]:
-    """Unpack the result of :func:`pack`."""
-    return list(struct.unpack(f"<{len(packed) // 8}d", packed))
-
-
-def outcome_row(outcome: Outcome, trial_id: int, files: Mapping[str, str]) -> OutcomeRow:
-    """Return the row of ``outcome`` with samples and artifacts (name → file that is already on disk)."""
-    status = str(outcome.status)
-    return OutcomeRow(
-        trial_id=trial_id, case_key=outcome.case.key, status=status,
-        has_judgement=bool(outcome.judgement) or any(metric(n).kind in JUDGING for n in outcome.samples),
-        n_samples=sum(len(v) for v in outcome.samples.values()), judgement=clean(outcome.judgement), log=clean(outcome.log),
-        seconds=outcome.seconds, result_key=outcome.result_key, output_hash=outcome.output_hash, facts=dict(outcome.facts), saved=utc_now(),
-        samples=[SampleRow(metric=n, status=status, count=len(v), packed=pack(v)) for n, v in outcome.samples.items()],
-        artifacts=[ArtifactRow(name=name, file=file) for name, file in files.items()],
-    )
+def outcome_row(outcome: Outcome, run_id: int, trial: str, files: Mapping[str, str]) -> OutcomeRow:
+    """Return the row of ``outcome`` with artifacts (name → file that is already on disk)."""
+    values = outcome.to_json() | {
+        "samples": {name: list(map(float, values)) for name, values in outcome.samples.items()}, "artifacts": dict(files),
+        "judgement": clean(outcome.judgement), "log": clean(outcome.log),
+    }
+    del values["case"]
+    has_judgement = bool(outcome.judgement) or any(metric(name).kind in JUDGING for name in outcome.samples)
+    return OutcomeRow(**values, run_id=run_id, trial=trial, case_key=outcome.case.key, has_judgement=has_judgement, saved=utc_now())
 
 
 def outcome_of(row: OutcomeRow) -> Outcome:
     """Return the outcome of a row; MalformedRow if this package cannot have written it."""
-    stored = sum(sample.count for sample in row.samples)
-    if stored != row.n_samples:
-        raise MalformedRow(f"Outcome {row.id} has {stored} of its {row.n_samples} values")
     try:
-        know(row.case.body.get("evaluation"))  # a plug-in's metrics must be known before their samples are
-        samples = {sample.metric: unpack(sample.packed) for sample in row.samples}
-        return Outcome(
-            Case.from_json(row.case.body), Status(row.status), samples, row.judgement, row.log, row.seconds, row.result_key,
-            row.output_hash, row.facts, {artifact.name: artifact.file for artifact in row.artifacts},
-        )
-    except (KeyError, TypeError, ValueError, AttributeError, struct.error, CachemarkError) as error:
+        return Outcome.from_json(columns(row, case=row.case.body))
+    except (KeyError, TypeError, ValueError, AttributeError, CachemarkError) as error:
         raise MalformedRow(f"Outcome {row.id} cannot be read ({type(error).__name__}: {error})") from error
-
-
-def environment_values(environment: Environment) -> dict[str, Any]:
-    """Return the columns of an environment; ``digest`` identifies it."""
-    data = finite(environment.to_json())
-    return {"digest": hashlib.sha256(canonical(data).encode()).hexdigest(), **data}
-
-
-def case_values(case: Case) -> dict[str, Any]:
-    """Return the columns of a case."""
-    return {c.name: getattr(case, c.name) for c in CaseRow.__table__.columns if c.name != "body"} | {"body": case.to_json()}
 
 
 def run_of(row: RunRow, *, abandoned: bool = False, looked_at: bool = False) -> RunRecord:
     """Return the run of a row; an ``abandoned`` running one is interrupted."""
-    machine, state = row.environment, "interrupted" if abandoned and row.state == "running" else row.state
-    environment = Environment(machine.device, machine.machine_class, machine.fingerprint, machine.facts)
+    state = "interrupted" if abandoned and row.state == "running" else row.state
+    environment = Environment(row.device, row.machine_class, row.fingerprint, row.facts)
     return RunRecord(row.id, row.plan, row.plan_json, row.started, row.finished, state, environment, row.code, looked_at)
+
+
+def verdicts_of(row: RunRow) -> list[Verdict]:
+    """Return the verdicts on a run; MalformedRow if this package cannot have written them."""
+    try:
+        return [Verdict(**verdict) for verdict in row.verdicts["rows"]]
+    except (KeyError, TypeError) as error:
+        raise MalformedRow(f"The verdicts on run {row.id} cannot be read ({error})") from error
 
 
 def insert_once(session: Session, table: type[Base], *rows: Mapping[str, Any]) -> None:
     """Insert rows except those whose unique key exists, safely against concurrent inserts."""
     if rows:
         session.execute(_INSERT[session.get_bind().dialect.name](table).on_conflict_do_nothing(), [dict(row) for row in rows])
-
-
-def verdict_of(row: VerdictRow) -> Verdict:
-    """Return the verdict of a row."""
-    return Verdict(row.case_key, shown_label(row.label), row.metric, row.verdict, row.reason, row.then, row.now, row.change)

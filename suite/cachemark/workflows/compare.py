@@ -15,7 +15,6 @@ from typing import Any
 from ..core.errors import BadPlan, NothingMeasured
 from ..core.files import PACKAGE
 from ..core.result import Environment, Outcome
-from ..core.spec import digest
 from ..core.verdicts import NOT_COMPARED
 from ..gate import flakes
 from ..gate import nights as ledger
@@ -232,9 +231,9 @@ class _PairedRun:
         self.equal += ledger.aa_outcomes(self.store.outcomes(self.run_id))
         rule = replace(rule, delta=max(rule.delta, ledger.largest_process_bias(ledger.unchanged(self.equal), rule.family)))
         rows = [*verdicts({c: pairs[c] for c in configs}, rule, self.alike), *verdicts({c: pairs[c] for c in original.configs}, rule)]
-        self._file(rows)  # the images may take long, and may fail
+        self.store.save_verdicts(self.run_id, rows)  # the images may take long, and may fail
         if images := self._images({c: pairs[c] for c in configs}, end):
-            self._file([*rows, *images])
+            self.store.save_verdicts(self.run_id, [*rows, *images])
         return rule
 
     def _images(self, pairs: dict[str, ConfigPairs], end: float) -> list[Verdict]:
@@ -270,10 +269,3 @@ class _PairedRun:
         if self.on_pair is not None:
             self.on_pair(pair, what)
 
-    def _file(self, rows: list[Verdict]) -> None:
-        """Store the verdicts, with the first side as the baseline."""
-        name, plan = self.sides[0].name, self.plan.name
-        about = {"run": self.run_id, "side": name, "plan": plan, "code": dict(self.code[0])}
-        number = self.store.note_baseline(digest(about, 64), name=name, plan=plan, machine_class=self.where[0].machine_class,
-                                          reason="first side of a comparison", run_id=self.run_id)
-        self.store.save_verdicts(self.run_id, number, rows)
