@@ -15,8 +15,8 @@ from torch import Tensor
 
 from cachemark.core.errors import BadCheckpoint, Infrastructure, UnknownName, Unsupported
 from cachemark.metrics.compute import distribution as quality
-from cachemark.metrics.compute import extractor as extraction
 from cachemark.metrics.compute.distribution import distribution
+from cachemark.metrics.compute.extractor import Extractor
 from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
 from cachemark.models.tiny.networks import FEATURE_WEIGHTS
 from cachemark.models.weights import packaged
@@ -36,8 +36,8 @@ def weights() -> Path:
 
 
 @pytest.fixture(scope="module")
-def extractor(weights: Path) -> str:
-    return extraction.register(hashlib.sha256(weights.read_bytes()).hexdigest(), partial(FEATURE_WEIGHTS.load, weights))
+def extractor(weights: Path) -> Extractor:
+    return Extractor(hashlib.sha256(weights.read_bytes()).hexdigest(), partial(FEATURE_WEIGHTS.load, weights))
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def fake() -> Tensor:
 
 
 @pytest.fixture(scope="module")
-def reference(real: Tensor, extractor: str) -> RealImages:
+def reference(real: Tensor, extractor: Extractor) -> RealImages:
     return RealImages.of(ImageFeatures.of(real, extractor))
 
 
@@ -71,28 +71,10 @@ def written(images: Tensor, folder: Path) -> str:
 # ------------------------------------------------------------------------------------------------ the same numbers
 
 def test_the_figures_are_those_of_torch_fidelity_on_files(
-    real: Tensor, fake: Tensor, extractor: str, reference: RealImages, tmp_path: Path
+    real: Tensor, fake: Tensor, extractor: Extractor, reference: RealImages, tmp_path: Path
 ) -> None:
-    class Bundled(torch_fidelity.FeatureExtractorBase):
-        def __init__(self, name: str, layers: list[str], **_: object) -> None:
-            super().__init__(name, layers)
-            self.network = extraction.network(extractor)
-
-        @staticmethod
-        def get_provided_features_list() -> tuple[str, str]:
-            return "features", "logits"
-
-        @staticmethod
-        def get_default_feature_layer_for_metric(metric: str) -> str:
-            return "logits" if metric == "isc" else "features"
-
-        def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-            outputs = dict(zip(("features", "logits"), self.network(images), strict=True))
-            return tuple(outputs[name] for name in self.features_list)
-
-    torch_fidelity.register_feature_extractor("bundled", Bundled)
     bare = torch_fidelity.calculate_metrics(
-        input1=written(fake, tmp_path / "fake"), input2=written(real, tmp_path / "real"), feature_extractor="bundled",
+        input1=written(fake, tmp_path / "fake"), input2=written(real, tmp_path / "real"), feature_extractor=in_torch_fidelity(extractor),
         fid=True, kid=True, isc=True, prc=True, cuda=False, verbose=False, cache=False, save_cpu_ram=True, **FEW,
     )
     ours = distribution(ImageFeatures.of(fake, extractor), reference, **FEW)
@@ -104,10 +86,10 @@ def test_the_figures_are_those_of_torch_fidelity_on_files(
 # ------------------------------------------------------------------------------------------------ the reference on disk
 
 def test_a_saved_reference_gives_the_fid_of_all_its_images(
-    reference: RealImages, extractor: str, fake: Tensor, tmp_path: Path
+    reference: RealImages, extractor: Extractor, fake: Tensor, tmp_path: Path
 ) -> None:
     reference.save(tmp_path / "r.safetensors", keep=50)
-    loaded = RealImages.load(tmp_path / "r.safetensors", extractor)
+    loaded = RealImages.load(tmp_path / "r.safetensors", extractor.name)
     ours, unsaved = (distribution(ImageFeatures.of(fake, extractor), r, **FEW) for r in (loaded, reference))
     assert loaded.count == 96
     assert ours["fid"] == unsaved["fid"], "the statistics are stored as torch-fidelity computes them"
@@ -115,22 +97,22 @@ def test_a_saved_reference_gives_the_fid_of_all_its_images(
     assert torch.allclose(loaded.features, reference.features[:50], atol=0, rtol=1e-3)
 
 
-def test_a_reference_of_another_extractor_is_refused(reference: RealImages, fake: Tensor, extractor: str, tmp_path: Path) -> None:
+def test_a_reference_of_another_extractor_is_refused(reference: RealImages, fake: Tensor, extractor: Extractor, tmp_path: Path) -> None:
     other = toy()
     reference.save(tmp_path / "r.safetensors", keep=50)
-    with pytest.raises(BadCheckpoint, match=f"{extractor}.*{other}"):
-        RealImages.load(tmp_path / "r.safetensors", other)
-    with pytest.raises(BadCheckpoint, match=f"{extractor}.*{other}"):
+    with pytest.raises(BadCheckpoint, match=f"{extractor.name}.*{other.name}"):
+        RealImages.load(tmp_path / "r.safetensors", other.name)
+    with pytest.raises(BadCheckpoint, match=f"{extractor.name}.*{other.name}"):
         distribution(ImageFeatures.of(fake[:2], other), reference, **FEW)
 
 
-def test_a_file_of_another_kind_is_refused(weights: Path, extractor: str, tmp_path: Path) -> None:
+def test_a_file_of_another_kind_is_refused(weights: Path, extractor: Extractor, tmp_path: Path) -> None:
     for content in (b"", b"no reference", weights.read_bytes()):
         (tmp_path / "r.safetensors").write_bytes(content)
         with pytest.raises(BadCheckpoint, match="contains no reference statistics"):
-            RealImages.load(tmp_path / "r.safetensors", extractor)
+            RealImages.load(tmp_path / "r.safetensors", extractor.name)
     with pytest.raises(BadCheckpoint, match="is not a file"):
-        RealImages.load(tmp_path / "nowhere.safetensors", extractor)
+        RealImages.load(tmp_path / "nowhere.safetensors", extractor.name)
 
 
 # ------------------------------------------------------------------------------------------------ worse is worse
@@ -144,7 +126,7 @@ def recoloured(images: Tensor) -> Tensor:
     return torch.cat((images[:, :, :44], turned(images[:, :, 44:], torch.full((len(images),), 2))), 2)
 
 
-def test_what_is_worse_has_a_higher_fid(real: Tensor, reference: RealImages, extractor: str) -> None:
+def test_what_is_worse_has_a_higher_fid(real: Tensor, reference: RealImages, extractor: Extractor) -> None:
     fresh, draws = scenes(96, 13).images, torch.Generator().manual_seed(0)
     worse = {
         "blur": blurred(fresh),
@@ -165,7 +147,7 @@ def test_what_is_worse_has_a_higher_fid(real: Tensor, reference: RealImages, ext
 
 # ------------------------------------------------------------------------------------------------ wrong input
 
-def test_images_that_are_not_finite_are_named(fake: Tensor, reference: RealImages, extractor: str) -> None:
+def test_images_that_are_not_finite_are_named(fake: Tensor, reference: RealImages, extractor: Extractor) -> None:
     spoilt = fake.clone()
     spoilt[7, 1, 2, 3], spoilt[9, 0, 0, 0] = torch.nan, torch.inf
     with pytest.raises(Unsupported, match=r"2 of 64 images contain NaN or infinity; the first has index 7"):
@@ -182,13 +164,13 @@ def test_images_that_are_not_finite_are_named(fake: Tensor, reference: RealImage
     (0, FEW, "got a tensor of shape"),
 ])  # fmt: skip
 def test_too_few_images_are_counted(
-    count: int, options: dict[str, int], words: str, fake: Tensor, reference: RealImages, extractor: str
+    count: int, options: dict[str, int], words: str, fake: Tensor, reference: RealImages, extractor: Extractor
 ) -> None:
     with pytest.raises(Unsupported, match=words):
         distribution(ImageFeatures.of(fake[:count], extractor), reference, **options)
 
 
-def test_too_few_real_images_are_counted(real: Tensor, fake: Tensor, extractor: str) -> None:
+def test_too_few_real_images_are_counted(real: Tensor, fake: Tensor, extractor: Extractor) -> None:
     with pytest.raises(Unsupported, match=r"KID needs at least 48 images .* 64 generated and 40 real ones"):
         distribution(ImageFeatures.of(fake, extractor), RealImages.of(ImageFeatures.of(real[:40], extractor)), **FEW)
     with pytest.raises(Unsupported, match="no covariance"):
@@ -204,4 +186,4 @@ def test_options_that_torch_fidelity_would_ignore_are_refused(option: str, near:
 def test_without_torch_fidelity_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch_fidelity.registry", None)
     with pytest.raises(Infrastructure, match=r"pip install 'cachemark\[quality\]'"):
-        extraction.register("0" * 64, Toy)
+        Extractor("0" * 64, Toy)

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save
 
 from cachemark.core.errors import BadCheckpoint, Unsupported
-from cachemark.metrics.compute.extractor import register
+from cachemark.metrics.compute.extractor import Extractor
 from cachemark.metrics.compute.image_features import ImageFeatures
 from cachemark.models import checkpoints
 from cachemark.models.tiny.networks import FEATURE_WEIGHTS
@@ -24,7 +24,7 @@ later("torch_fidelity")
 
 
 @pytest.fixture(scope="module")
-def extractor() -> str:
+def extractor() -> Extractor:
     return toy()
 
 
@@ -35,7 +35,7 @@ def same(first: ImageFeatures, other: ImageFeatures) -> bool:
 # ------------------------------------------------------------------------------------------------ parts
 
 @pytest.mark.parametrize("sizes", [(50,), (1, 49), (16, 16, 18), (7,) * 7 + (1,), (33, 17)])
-def test_the_way_images_are_cut_changes_no_bit(sizes: tuple[int, ...], extractor: str) -> None:
+def test_the_way_images_are_cut_changes_no_bit(sizes: tuple[int, ...], extractor: Extractor) -> None:
     """The toy's last feature is the batch size, so a smaller batch would show."""
     images = noise(50)
     at_once, parts = ImageFeatures.of(images, extractor, batch=16), images.split(sizes)
@@ -47,73 +47,68 @@ def test_the_way_images_are_cut_changes_no_bit(sizes: tuple[int, ...], extractor
 
 def test_the_network_of_the_procedural_scenes_rounds_alike_in_parts() -> None:
     path = packaged("tiny-features.safetensors")
-    name, images = register(checkpoints.sha256(path), partial(FEATURE_WEIGHTS.load, path)), scenes(41, 3).images
-    at_once = ImageFeatures.of(images, name, batch=16)
-    assert same(ImageFeatures.joined([ImageFeatures.of(part, name, batch=16) for part in images.split((5, 30, 6))]), at_once)
+    bundled, images = Extractor(checkpoints.sha256(path), partial(FEATURE_WEIGHTS.load, path)), scenes(41, 3).images
+    at_once = ImageFeatures.of(images, bundled, batch=16)
+    assert same(ImageFeatures.joined([ImageFeatures.of(part, bundled, batch=16) for part in images.split((5, 30, 6))]), at_once)
     for batch in (1, 64):
-        other = ImageFeatures.of(images, name, batch=batch)
+        other = ImageFeatures.of(images, bundled, batch=batch)
         assert torch.allclose(other.features, at_once.features, atol=1e-4, rtol=0)
-    assert not torch.allclose(ImageFeatures.of(images.flip(0), name, batch=16).features, at_once.features, atol=1e-4, rtol=0)
+    assert not torch.allclose(ImageFeatures.of(images.flip(0), bundled, batch=16).features, at_once.features, atol=1e-4, rtol=0)
 
 
 # ------------------------------------------------------------------------------------------------ files
 
-def test_a_file_holds_everything_exactly_and_their_extractor(extractor: str, tmp_path: Path) -> None:
+def test_a_file_holds_everything_exactly_and_their_extractor(extractor: Extractor, tmp_path: Path) -> None:
     features, path = ImageFeatures.of(noise(9), extractor), tmp_path / "f.safetensors"
     features.save(path)
-    again = ImageFeatures.load(path, extractor)
+    again = ImageFeatures.load(path, extractor.name)
     assert again
     assert same(again, features)
-    assert ImageFeatures.load(path, "cachemark-other") is ImageFeatures.load(tmp_path / "none", extractor) is None
-    with pytest.raises(BadCheckpoint, match=f"cachemark-8.*not of '{extractor}'"):
+    assert ImageFeatures.load(path, "cachemark-other") is ImageFeatures.load(tmp_path / "none", extractor.name) is None
+    with pytest.raises(BadCheckpoint, match=f"cachemark-8.*not of '{extractor.name}'"):
         ImageFeatures.joined([features, ImageFeatures.of(noise(4), toy("8"))])
 
 
-def test_a_damaged_file_is_none(extractor: str, tmp_path: Path) -> None:
+def test_a_damaged_file_is_none(extractor: Extractor, tmp_path: Path) -> None:
     path = tmp_path / "f.safetensors"
     ImageFeatures.of(noise(4), extractor).save(path)
     data = path.read_bytes()
-    metadata = {"cachemark": json.dumps({"model": "seen", "extractor": extractor})}
+    metadata = {"cachemark": json.dumps({"model": "seen", "extractor": extractor.name})}
     uneven = save({"features": torch.zeros(3, 2), "logits": torch.zeros(4, 2)}, metadata)
     unnamed = save({"features": torch.zeros(3, 2), "logits": torch.zeros(3, 2)})
     short = save({"features": torch.zeros(3, 2)}, metadata)
     for bad in (b"", data[:4], data[:60], data[:-1], b"x" * 200, uneven, unnamed, short):
         path.write_bytes(bad)
-        assert ImageFeatures.load(path, extractor) is None
+        assert ImageFeatures.load(path, extractor.name) is None
 
 
 # ------------------------------------------------------------------------------------------------ wrong input
 
-def test_the_number_of_a_spoilt_image_is_its_number_in_the_stream(extractor: str) -> None:
+def test_the_number_of_a_spoilt_image_is_its_number_in_the_stream(extractor: Extractor) -> None:
     spoilt = noise(6, 1)
     spoilt[2, 0, 0, 0] = torch.nan
     with pytest.raises(Unsupported, match=r"1 of 6 images contain NaN .* index 12"):
         ImageFeatures.of([noise(10), spoilt], extractor)
 
 
-def test_no_image_and_images_of_two_sizes_are_refused(extractor: str) -> None:
+def test_no_image_and_images_of_two_sizes_are_refused(extractor: Extractor) -> None:
     with pytest.raises(Unsupported, match="The stream contains no images"):
         ImageFeatures.of([], extractor)
     with pytest.raises(Unsupported, match=r"Image 3 is \(3, 8, 8\), earlier ones are \(3, 16, 16\)"):
         ImageFeatures.of([noise(3), noise(3)[..., :8, :8]], extractor)
     with pytest.raises(Unsupported, match=r"tensor of shape \(0, 3, 16, 16\)"):
         ImageFeatures.of(torch.zeros(0, 3, SIZE, SIZE), extractor)
-    with pytest.raises(Unsupported, match="No network is registered for the extractor 'cachemark-000000000001'"):
-        ImageFeatures.of(noise(2), "cachemark-000000000001")
 
 
-def test_a_network_is_loaded_once_per_call_and_the_first_registration_stays() -> None:
+def test_a_network_is_loaded_once_per_call() -> None:
     loaded: list[int] = []
-    name = register("9" * 64, lambda: loaded.append(1) or Toy())
-    assert name == f"cachemark-{'9' * 12}"
-    assert register("9" * 64, lambda: pytest.fail("the first registration stays")) == name
-    assert register("9" * 64, Toy, "family") == f"family-{'9' * 12}"
-    ImageFeatures.of([noise(10), noise(20)], name)
+    extractor = Extractor("9" * 64, lambda: loaded.append(1) or Toy(), "family")
+    assert ImageFeatures.of([noise(10), noise(20)], extractor).extractor == f"family-{'9' * 12}"
     assert loaded == [1]
 
 
-def test_more_than_were_seen_cannot_be_taken(extractor: str) -> None:
+def test_more_than_were_seen_cannot_be_taken(extractor: Extractor) -> None:
     image_features = ImageFeatures.of(noise(5), extractor)
-    assert same(image_features.first(3), ImageFeatures(extractor, image_features.features[:3], image_features.logits[:3]))
+    assert same(image_features.first(3), ImageFeatures(extractor.name, image_features.features[:3], image_features.logits[:3]))
     with pytest.raises(Unsupported, match="6 images are needed, and there are features of 5"):
         image_features.first(6)

@@ -19,9 +19,9 @@ from cachemark.core.errors import BadCheckpoint, UnknownName, Unsupported
 from cachemark.metrics.compute import inception, presets
 from cachemark.metrics.compute.distribution import distribution
 from cachemark.metrics.compute.image_features import ImageFeatures
-from cachemark.metrics.compute.inception import ReferenceBatch, register_inception, source
+from cachemark.metrics.compute.inception import ReferenceBatch, inception_extractor, source
 from cachemark.metrics.compute.presets import Preset, identity_of
-from metrics.toys import png_files
+from metrics.toys import png_files, toy
 from support.later import later
 
 torch_fidelity = later("torch_fidelity")
@@ -124,7 +124,7 @@ def test_coco_uses_only_the_images_of_its_file(published: Published, preset: Pre
     assert coco.reference.count == REAL
     fingerprint = ReferenceBatch(tmp_path / "coco.npz").fingerprint
     assert identity_of("coco", published.weights, tmp_path / "coco.npz") == {**coco.identity, "reference": fingerprint}
-    assert coco.extractor == f"inception-v3-compat-{hashlib.sha256(published.weights.read_bytes()).hexdigest()[:12]}"
+    assert coco.extractor.name == f"inception-v3-compat-{hashlib.sha256(published.weights.read_bytes()).hexdigest()[:12]}"
     missing = identity_of("coco", published.weights, tmp_path / "none.npz")["missing"]
     assert missing.startswith("not measured: needs real images of COCO in an npz file (")
     assert "docs/reference/quality.md" in missing
@@ -139,7 +139,7 @@ def test_features_of_the_reference_are_computed_once(published: Published, prese
     place.parent.mkdir(parents=True)
     place.symlink_to(published.weights)
     features = next(published.batch.parent.glob("batch.*.safetensors"))
-    content, saved = features.read_bytes(), ImageFeatures.load(features, preset.extractor)
+    content, saved = features.read_bytes(), ImageFeatures.load(features, preset.extractor.name)
     with monkeypatch.context() as patched:
         patched.setattr(ImageFeatures, "of", lambda *_, **__: pytest.fail("they were computed again"))
         assert presets.preset("adm", reference=published.batch).reference.digest == preset.reference.digest
@@ -159,7 +159,7 @@ def test_images_are_resized_before_they_become_bytes(preset: Preset, monkeypatch
 
     def record(images: Any, *_: Any, **__: Any) -> ImageFeatures:
         parts.extend(images)
-        return ImageFeatures(preset.extractor, torch.zeros(1, 1), torch.zeros(1, 1))
+        return ImageFeatures(preset.extractor.name, torch.zeros(1, 1), torch.zeros(1, 1))
 
     monkeypatch.setattr(ImageFeatures, "of", record)
     large = torch.rand(2, 3, 384, 384, generator=torch.Generator().manual_seed(0)) * 2.4 - 1.2
@@ -191,8 +191,6 @@ def test_an_error_says_how_to_get_a_missing_file(published: Published, tmp_path:
             inception.load("adm", missing, published.batch)
         with pytest.raises(Unsupported, match=r"^not measured: needs ADM's reference batch.*, get it with: .*imagenet256_labeled\.npz$"):
             inception.load("adm", published.weights, missing)
-    with pytest.raises(BadCheckpoint, match="is not a file"):
-        register_inception(tmp_path / "nowhere.pth")
 
 
 def test_damaged_and_other_weights_are_refused(published: Published, tmp_path: Path) -> None:
@@ -205,12 +203,12 @@ def test_damaged_and_other_weights_are_refused(published: Published, tmp_path: P
     for keep in (0, len(content) // 2, len(content) - 5):
         path.write_bytes(content[:keep])
         with pytest.raises(BadCheckpoint, match="is not a weights file, or a damaged one"):
-            register_inception(path)
+            inception_extractor(path)
     for state, words in (({"Conv2d_1a_3x3.conv.weight": torch.zeros(3)}, r"does not fit torch-fidelity's inception-v3-compat: .*Missing"),
                          ([torch.zeros(3)], "contains no tensors by name"), ({"x": Trap()}, "damaged one: UnpicklingError")):
         torch.save(state, path)
         with pytest.raises(BadCheckpoint, match=words):
-            register_inception(path)
+            inception_extractor(path)
     assert not (tmp_path / "sprung").exists()
 
 
@@ -262,8 +260,9 @@ def test_a_damaged_batch_is_refused(published: Published, tmp_path: Path) -> Non
 
 
 def test_statistics_of_another_network_are_refused(published: Published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ImageFeatures, "of", lambda _, name, **__: ImageFeatures(name, torch.zeros(3, 2048), torch.zeros(3, 1008)))
-    monkeypatch.setattr(inception, "register_inception", lambda _: "inception-v3-compat-0")
+    features = ImageFeatures("x", torch.zeros(3, 2048), torch.zeros(3, 1008))
+    monkeypatch.setattr(ImageFeatures, "of", lambda *_, **__: features)
+    monkeypatch.setattr(inception, "inception_extractor", lambda _: toy())
     with pytest.raises(BadCheckpoint, match="statistics of 2 features, not of 2048"):
         inception.load("adm", published.weights, archive(tmp_path))
 
@@ -272,10 +271,10 @@ def test_statistics_of_another_network_are_refused(published: Published, tmp_pat
 
 def test_other_names_and_references_are_refused(preset: Preset) -> None:
     scene = presets.preset("scene")
-    assert (scene.name, scene.resize, scene.reference.count, scene.extractor) == ("scene", None, 10_000, scene.reference.extractor)
+    assert (scene.name, scene.resize, scene.reference.count, scene.extractor.name) == ("scene", None, 10_000, scene.reference.extractor)
     with pytest.raises(UnknownName, match=r"Unknown preset of quality 'scenes'. Did you mean 'scene'"):
         presets.preset("scenes")
     with pytest.raises(UnknownName):
         replace(preset, name="adm_256")
     with pytest.raises(BadCheckpoint, match="cachemark-000000000000"):
-        replace(preset, extractor="cachemark-000000000000")
+        replace(preset, extractor=toy("0"))

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from cachemark.metrics.compute.extractor import register
+from cachemark.metrics.compute.extractor import Extractor
 from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
 
 SIZE = 16
@@ -22,9 +22,9 @@ class Toy(nn.Module):
         return torch.cat((means, torch.full((len(images), 1), float(len(images)))), 1), 4 * means[:, :5]
 
 
-def toy(digit: str = "7") -> str:
-    """Return the name of an extractor with a :class:`Toy`; another digit gives another name."""
-    return register(digit * 64, Toy)
+def toy(digit: str = "7") -> Extractor:
+    """Return an extractor with a :class:`Toy`; another digit gives another name."""
+    return Extractor(digit * 64, Toy)
 
 
 def noise(count: int, seed: int = 0, side: int = SIZE) -> Tensor:
@@ -54,3 +54,28 @@ def reference(count: int = 400, keep: int = 300) -> RealImages:
     """Return a reference of the same distribution with ``keep`` features."""
     full = RealImages.of(drawn(count, 10**6))
     return RealImages(full.extractor, full.count, full.mean, full.covariance, full.features[:keep], full.logits[:keep])
+
+
+def in_torch_fidelity(extractor: Extractor) -> str:
+    """Register an extractor with torch-fidelity, whose own functions of files then use it, and return its name there."""
+    import torch_fidelity
+
+    class Bundled(torch_fidelity.FeatureExtractorBase):
+        def __init__(self, name: str, layers: list[str], **_: object) -> None:
+            super().__init__(name, layers)
+            self.network = extractor.load()
+
+        @staticmethod
+        def get_provided_features_list() -> tuple[str, str]:
+            return "features", "logits"
+
+        @staticmethod
+        def get_default_feature_layer_for_metric(metric: str) -> str:
+            return "logits" if metric == "isc" else "features"
+
+        def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+            outputs = dict(zip(("features", "logits"), self.network(images), strict=True))
+            return tuple(outputs[name] for name in self.features_list)
+
+    torch_fidelity.register_feature_extractor(extractor.name, Bundled)
+    return extractor.name

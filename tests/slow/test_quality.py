@@ -21,6 +21,7 @@ from cachemark.plans.expand import expand
 from cachemark.plans.schema import prepare
 from cachemark.trial.child import quality
 from cachemark.trial.child.bench import Bench, case_job
+from metrics.toys import in_torch_fidelity
 from support.later import later
 from tools.train.feature_network import real_floor, real_scenes
 
@@ -59,7 +60,8 @@ def test_the_figures_of_two_thousand_generated_images_are_those_of_torch_fidelit
     assert len(images) == COUNT
     scene = preset("scene")
     ours, files = distribution(scene.extract(images), scene.reference, **scene.options), folder(images, tmp_path / "fake")
-    named = {"input1": files, "feature_extractor": scene.extractor, "cuda": False, "verbose": False, "cache": False, "save_cpu_ram": True}
+    options = {"cuda": False, "verbose": False, "cache": False, "save_cpu_ram": True}
+    named = {"input1": files, "feature_extractor": in_torch_fidelity(scene.extractor), **options}
     bare = torch_fidelity.calculate_metrics(input2=real, fid=True, isc=True, **named)
     assert ours["fid"] == pytest.approx(bare["frechet_inception_distance"], rel=1e-3)
     assert ours["isc"] == pytest.approx(bare["inception_score_mean"], rel=1e-3)

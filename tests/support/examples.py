@@ -78,7 +78,7 @@ EYES = '''
 import torch
 from torch import nn
 
-from cachemark.metrics.compute.extractor import register
+from cachemark.metrics.compute.extractor import Extractor
 from cachemark.metrics.compute.presets import Preset
 from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
 
@@ -94,10 +94,10 @@ class Eyes(nn.Module):
 
 def seen():
     """The preset of these eyes, against sixty images of noise."""
-    name = register("e7e5" * 16, lambda: Eyes().eval())
+    extractor = Extractor("e7e5" * 16, lambda: Eyes().eval())
     real = torch.randint(0, 256, (60, 3, 16, 16), generator=torch.Generator().manual_seed(3), dtype=torch.uint8)
     options = {"kid_subset_size": 8, "kid_subsets": 4, "isc_splits": 2}
-    return Preset("eyes", name, RealImages.of(ImageFeatures.of(real, name)), options=options, names_classes=True)
+    return Preset("eyes", extractor, RealImages.of(ImageFeatures.of(real, extractor)), options=options, names_classes=True)
 '''
 
 WAITS = '''

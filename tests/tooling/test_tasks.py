@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from cachemark.core.errors import Unsupported
 from cachemark.metrics.color_consistency import matching_colors
 from cachemark.metrics.compute.distribution import distribution
-from cachemark.metrics.compute.extractor import extractor_name
+from cachemark.metrics.compute.extractor import Extractor
 from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
 from cachemark.models import checkpoints
 from cachemark.models.catalogue.next_token import TINY_DECODER
@@ -27,7 +27,7 @@ from cachemark.models.llama import LlamaConfig
 from cachemark.models.llamagen import LlamaGenConfig
 from cachemark.models.mar import MARConfig
 from cachemark.models.tiny.captions import VOCABULARY
-from cachemark.models.tiny.networks import FeaturesConfig
+from cachemark.models.tiny.networks import FEATURE_WEIGHTS, FeaturesConfig
 from cachemark.models.tiny.tokenizers import KL_WEIGHTS, MSVQ_WEIGHTS, VQ_WEIGHTS, Sizes, TinyMSVQConfig, TinyVQConfig
 from cachemark.models.var import VARConfig
 from cachemark.models.weights import packaged
@@ -207,11 +207,11 @@ def test_the_reference_is_small_belongs_to_its_weights_and_holds_new_scenes(tmp_
     monkeypatch.setattr("tools.train.feature_network.FLOORS", (40, 60))
     weights = train(task(), TrainingRun(tmp_path, 1, threads=1))
     path = write_reference(weights, count=120)
-    name = extractor_name(checkpoints.sha256(weights))
-    reference = RealImages.load(path, name)
+    extractor = Extractor(checkpoints.sha256(weights), lambda: FEATURE_WEIGHTS.load(weights))
+    reference = RealImages.load(path, extractor.name)
     assert path.name == "tiny-features.reference.safetensors"
-    assert (reference.extractor, reference.count, len(reference.features)) == (name, 120, 120)
-    again = distribution(ImageFeatures.of(real_scenes(120), name), reference, kid=False, isc_splits=1)
+    assert (reference.extractor, reference.count, len(reference.features)) == (extractor.name, 120, 120)
+    again = distribution(ImageFeatures.of(real_scenes(120), extractor), reference, kid=False, isc_splits=1)
     assert again["fid"] == pytest.approx(0, abs=1e-3)
     first = load_file(path)
     write_reference(weights, count=120)

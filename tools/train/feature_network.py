@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cachemark.core.errors import Unsupported
 from cachemark.metrics.color_consistency import SIZE, matching_colors
-from cachemark.metrics.compute.extractor import register
+from cachemark.metrics.compute.extractor import Extractor
 from cachemark.metrics.compute.image_bytes import as_bytes
 from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
 from cachemark.metrics.compute.quality_intervals import QualityInterval, intervals
@@ -126,7 +126,7 @@ def write_reference(weights: Path, seed: int = 0, *, device: str = "cpu", count:
 
     Raises Infrastructure if torch-fidelity is missing.
     """
-    extractor = register(checkpoints.sha256(weights), partial(FEATURE_WEIGHTS.load, weights))
+    extractor = Extractor(checkpoints.sha256(weights), partial(FEATURE_WEIGHTS.load, weights))
     reference = RealImages.of(ImageFeatures.of(real_scenes(count, seed), extractor, device=device))
     fresh = ImageFeatures.of(real_scenes(max(FLOORS), seed, "floor"), extractor, device=device)
     reference = replace(reference, floors={size: real_floor(fresh, reference, size)[:3] for size in FLOORS})

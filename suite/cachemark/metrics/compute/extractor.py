@@ -1,4 +1,4 @@
-"""Feature networks by the hash of their weights, and files of torch-fidelity in PyTorch's download cache.
+"""Feature networks, named by the hash of their weights, and files of torch-fidelity in PyTorch's download cache.
 
 Weights that torch-fidelity would download are read from that cache; nothing is downloaded here.
 """
@@ -6,18 +6,17 @@ Weights that torch-fidelity would download are read from that cache; nothing is 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ...core.errors import BadCheckpoint, Infrastructure, Unsupported
+from ...core.errors import BadCheckpoint, Infrastructure
 
 DIGITS = 12
 OURS = "cachemark"  # family of the extractors that this package trains
-
-_loaders: dict[str, Callable[[], nn.Module]] = {}
 
 
 def toolkit() -> Any:
@@ -35,25 +34,24 @@ def extractor_name(sha256: str, family: str = OURS) -> str:
     return f"{family}-{sha256[:DIGITS]}"
 
 
-def register(sha256: str, load: Callable[[], nn.Module], family: str = OURS) -> str:
-    """Register a network and return the name of its extractor.
+@dataclass(frozen=True)
+class Extractor:
+    """A feature network. Raises Infrastructure without torch-fidelity.
 
-    ``load`` builds the network from the weights with this SHA-256, in evaluation mode; it is called for the first images. Called with
-    bytes (B, 3, H, W), RGB, the network returns features (B, F), for FID, KID, precision and recall, and class logits (B, C), for the
-    Inception score. An earlier registration stays. Raises Infrastructure without torch-fidelity.
+    ``load`` builds the network from the weights with this SHA-256, in evaluation mode. Called with bytes (B, 3, H, W), RGB, the network
+    returns features (B, F), for FID, KID, precision and recall, and class logits (B, C), for the Inception score.
     """
-    toolkit()
-    name = extractor_name(sha256, family)
-    _loaders.setdefault(name, load)
-    return name
 
+    sha256: str
+    load: Callable[[], nn.Module]
+    family: str = OURS
 
-def network(name: str) -> nn.Module:
-    """Load the network of an extractor. Raises Unsupported if none is registered."""
-    if name not in _loaders:
-        raise Unsupported(f"No network is registered for the extractor {name!r}.",
-                          remedy=f"Register the weights with that hash; registered are: {', '.join(sorted(_loaders)) or 'none'}.")
-    return _loaders[name]()
+    def __post_init__(self) -> None:
+        toolkit()
+
+    @property
+    def name(self) -> str:
+        return extractor_name(self.sha256, self.family)
 
 
 def cached(address: str) -> Path:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ...core.errors import BadCheckpoint, Unsupported
 from ...core.files import is_readable, replacing
-from .extractor import network, toolkit
+from .extractor import Extractor, toolkit
 from .image_bytes import as_bytes
 
 SEEN, REFERENCE = "seen", "reference"  # the kind of a file: ImageFeatures or RealImages
@@ -39,22 +39,22 @@ class ImageFeatures:
     logits: Tensor
 
     @classmethod
-    def of(cls, images: Tensor | Iterable[Tensor], extractor: str, *, device: str = "cpu", batch: int = 64) -> ImageFeatures:
+    def of(cls, images: Tensor | Iterable[Tensor], extractor: Extractor, *, device: str = "cpu", batch: int = 64) -> ImageFeatures:
         """Return the features of RGB images (N, 3, H, W), bytes or in [−1, 1], or of a stream of parts.
 
-        At most two parts and one batch of a stream are in memory. Raises what :func:`.as_bytes` raises; Unsupported for an empty stream,
-        parts of different sizes, or an extractor without network.
+        At most two parts and one batch of a stream are in memory. Raises what :func:`.as_bytes` raises; Unsupported for an empty stream
+        or parts of different sizes.
         """
-        extracting, rows = network(extractor).to(device), []
+        network, rows = extractor.load().to(device), []
         stream = _single_images((images,) if isinstance(images, Tensor) else images)
         while block := list(islice(stream, batch)):
             padded = torch.stack(block + block[-1:] * (batch - len(block)))
             with torch.no_grad():
-                rows.append([layer[: len(block)].cpu().float() for layer in extracting(padded.to(device))])
+                rows.append([layer[: len(block)].cpu().float() for layer in network(padded.to(device))])
         if not rows:
             raise Unsupported("The stream contains no images.", remedy="Pass at least one image.")
         features, logits = (torch.cat(layer) for layer in zip(*rows, strict=True))
-        return cls(extractor, features, logits)
+        return cls(extractor.name, features, logits)
 
     @classmethod
     def joined(cls, parts: Sequence[ImageFeatures]) -> ImageFeatures:

@@ -29,7 +29,7 @@ from torch import Tensor
 from ...core.errors import BadCheckpoint, Unsupported
 from ...core.files import is_readable
 from ...models.checkpoints import sha256
-from .extractor import cached, extractor_name, register, tensors, toolkit
+from .extractor import Extractor, cached, extractor_name, tensors, toolkit
 from .image_features import ImageFeatures, RealImages
 
 ADM, COCO, SIDE = "adm", "coco", 256
@@ -48,14 +48,14 @@ CHUNK = 100  # images per read
 
 def load(
     name: str, weights: str | Path, reference: str | Path, *, device: str = "cpu", batch: int = 64
-) -> tuple[str, RealImages]:
-    """Return the registered extractor and the real images of ``adm`` or ``coco``; ``weights`` default to PyTorch's download cache.
+) -> tuple[Extractor, RealImages]:
+    """Return the extractor and the real images of ``adm`` or ``coco``; ``weights`` default to PyTorch's download cache.
 
     The features of the real images are computed once and saved next to ``reference``. Raises Unsupported, with how to get it, for a
     missing file; BadCheckpoint for a damaged or wrong one.
     """
     weights = _required(name, weights, reference)
-    extractor, real = register_inception(weights), ReferenceBatch(reference)
+    extractor, real = inception_extractor(weights), ReferenceBatch(reference)
     statistics = None if name == COCO else real.statistics()
     features = _features_once(real, extractor, device, batch)
     if statistics is None:
@@ -64,7 +64,7 @@ def load(
     if mean.shape != features.features.shape[1:]:
         raise BadCheckpoint(f"{str(reference)!r} has statistics of {len(mean)} features, not of {features.features.shape[1]}.",
                             remedy="Use the reference batch of guided-diffusion for ImageNet at 256×256.")
-    return extractor, RealImages(extractor, 0, mean, covariance, features.features, features.logits)
+    return extractor, RealImages(extractor.name, 0, mean, covariance, features.features, features.logits)
 
 
 def identity(name: str, weights: str | Path, reference: str | Path) -> dict[str, Any]:
@@ -95,14 +95,11 @@ def source() -> str:
     return URL_INCEPTION_V3
 
 
-def register_inception(path: str | Path) -> str:
-    """Register the network with the weights at ``path`` and return the name of the extractor.
+def inception_extractor(file: Path) -> Extractor:
+    """Return the network with the weights in a file.
 
     Features are the 2048 of the last pooling, logits the 1008 without bias. Raises BadCheckpoint for another file.
     """
-    file = Path(path)
-    if not is_readable(file):
-        raise BadCheckpoint(f"{str(path)!r} is not a file.", remedy=f"Use the path of {source().rsplit('/', 1)[1]}.")
     from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
 
     clean = io.BytesIO()  # the tensors alone: torch-fidelity would run code in the file
@@ -111,9 +108,9 @@ def register_inception(path: str | Path) -> str:
     try:
         network = FeatureExtractorInceptionV3(FAMILY, list(LAYERS), feature_extractor_weights_path=clean)
     except RuntimeError as error:  # of load_state_dict: names or shapes
-        raise BadCheckpoint(f"{str(path)!r} does not fit torch-fidelity's {FAMILY}: {' '.join(str(error).split())[:300]}.",
+        raise BadCheckpoint(f"{str(file)!r} does not fit torch-fidelity's {FAMILY}: {' '.join(str(error).split())[:300]}.",
                             remedy=f"Use the file of {source()}.") from error
-    return register(sha256(file), lambda: network, FAMILY)
+    return Extractor(sha256(file), lambda: network, FAMILY)
 
 
 class ReferenceBatch:
@@ -173,10 +170,10 @@ def _header(file: IO[bytes]) -> tuple[int, ...]:
     return shape
 
 
-def _features_once(real: ReferenceBatch, extractor: str, device: str, batch: int) -> ImageFeatures:
+def _features_once(real: ReferenceBatch, extractor: Extractor, device: str, batch: int) -> ImageFeatures:
     """Return the features of real images, saved next to their file; replace a damaged file."""
-    path = real.path.parent / f"{real.path.stem}.{real.fingerprint}.{extractor}.safetensors"
-    saved = ImageFeatures.load(path, extractor)
+    path = real.path.parent / f"{real.path.stem}.{real.fingerprint}.{extractor.name}.safetensors"
+    saved = ImageFeatures.load(path, extractor.name)
     if saved is None:
         try:
             path.touch()  # fail before an hour of work, not after it

@@ -16,7 +16,7 @@ from ...models import checkpoints
 from ...models.tiny.networks import FEATURE_WEIGHTS
 from ...models.weights import packaged
 from . import inception
-from .extractor import register
+from .extractor import Extractor
 from .image_bytes import resized
 from .image_features import ImageFeatures, RealImages
 
@@ -29,26 +29,26 @@ SCENE_OPTIONS = {"kid_subset_size": 250}  # KID has no bias in it, and sets of 5
 class Preset:
     """Everything besides the images that a value such as ``fid_scene_2k`` depends on.
 
-    ``name`` is part of the value's name (lowercase letters and digits). ``extractor`` is registered and gives features and logits.
+    ``name`` is part of the value's name (lowercase letters and digits). ``extractor`` gives features and logits.
     ``resize`` is the side of its input, or None for any size. ``options`` are those of :func:`~.distribution.distribution`.
     ``names_classes``: its logits are those of the classes that a model generates.
     """
 
     name: str
-    extractor: str
+    extractor: Extractor
     reference: RealImages
     resize: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     names_classes: bool = False
 
     def __post_init__(self) -> None:
-        self.reference.expect(self.extractor)
+        self.reference.expect(self.extractor.name)
         quality_name("fid", self.name, 1)
 
     @property
     def identity(self) -> dict[str, Any]:
         """The part of a case's identity that the preset determines."""
-        return {"preset": self.name, "extractor": self.extractor, "reference": self.reference.digest, "resize": self.resize,
+        return {"preset": self.name, "extractor": self.extractor.name, "reference": self.reference.digest, "resize": self.resize,
                 "options": dict(self.options)}  # fmt: skip
 
     def extract(self, images: Tensor | Iterable[Tensor], *, device: str = "cpu", batch: int = 64) -> ImageFeatures:
@@ -67,8 +67,8 @@ def preset(name: str, *, weights: str | Path = "", reference: str | Path = "", d
     """
     if name == SCENE:
         path = Path(weights or packaged(f"{FEATURE_WEIGHTS.name}.safetensors"))
-        extractor = register(checkpoints.sha256(path), partial(FEATURE_WEIGHTS.load, path))
-        real = RealImages.load(reference or path.with_suffix(".reference.safetensors"), extractor)
+        extractor = Extractor(checkpoints.sha256(path), partial(FEATURE_WEIGHTS.load, path))
+        real = RealImages.load(reference or path.with_suffix(".reference.safetensors"), extractor.name)
         return Preset(SCENE, extractor, real, options=SCENE_OPTIONS, names_classes=True)
     if name in NAMES:
         extractor, real = inception.load(name, weights, reference, device=device, batch=batch)

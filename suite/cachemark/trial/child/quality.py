@@ -67,7 +67,7 @@ def parts(job: Job, preset: Preset, feature_cache: FeatureCache, share: tuple[in
     A share (index, of) has the parts whose number is ``index`` modulo ``of``, so that several processes can fill the cache."""
     index, of = share
     for number, part in list(enumerate(job.subset.slices(PART)))[index::of]:
-        features = feature_cache.get(number, preset.extractor)
+        features = feature_cache.get(number, preset.extractor.name)
         if features is None:
             features = preset.extract(_images(replace(job, subset=part), finite=True), device=job.device)
             feature_cache.put(number, features)
@@ -76,7 +76,7 @@ def parts(job: Job, preset: Preset, feature_cache: FeatureCache, share: tuple[in
 
 def cached_features(job: Job, preset: Preset, feature_cache: FeatureCache) -> ImageFeatures | None:
     """Return the features of a job's images if the cache has all of them."""
-    features = [feature_cache.get(number, preset.extractor) for number in range(len(job.subset.slices(PART)))]
+    features = [feature_cache.get(number, preset.extractor.name) for number in range(len(job.subset.slices(PART)))]
     present = [part for part in features if part is not None]
     return ImageFeatures.joined(present) if len(present) == len(features) else None
 
