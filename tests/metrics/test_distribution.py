@@ -20,7 +20,7 @@ from cachemark.metrics.compute.extractor import Extractor
 from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
 from cachemark.models.tiny.networks import FEATURE_WEIGHTS
 from cachemark.models.weights import packaged
-from metrics.toys import Toy, png_files, toy
+from metrics.toys import Toy, in_torch_fidelity, png_files, toy
 from support.later import later
 from tools.train.feature_network import turned
 from tools.train.scene import scenes
