@@ -1,4 +1,4 @@
-"""The VQ tokenizer: the encoder against a second implementation, and edge cases."""
+"""Published image tokenizers: VQ's encoder against a second implementation, KL's distributions, and edge cases of both."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cachemark.core.errors import Unsupported
+from cachemark.models.vision.kl import KL, SCALE, KLConfig, grid_of, tokens_of
 from cachemark.models.vision.vq import VQ, VQConfig
 
 TINY = VQConfig(ch=32, ch_mult=(1, 2, 1), num_res_blocks=1, z_channels=8, codebook_size=24, codebook_dim=4)
+SMALL = KLConfig(ch=32, ch_mult=(1, 2), num_res_blocks=1, z=4)
 
 
 @pytest.fixture(scope="module")
@@ -106,3 +108,36 @@ def test_the_encoder_computes_what_its_description_says(vq: VQ) -> None:
     rows = F.normalize(expected.flatten(2).transpose(1, 2), dim=-1)
     cosine = rows @ F.normalize(vq.quantize.embedding.weight, dim=-1).T
     assert torch.equal(vq.encode(images), cosine.argmax(-1))
+
+
+# -- the KL autoencoder ---------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def kl() -> KL:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return KL(SMALL).eval().requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def images() -> Tensor:
+    return torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0)) * 2 - 1
+
+
+@pytest.mark.parametrize("shape", [(1, 15, 4), (1, 0, 4), (16, 4)])
+def test_tokens_that_fill_no_square_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(Unsupported, match="no square"):
+        grid_of(torch.zeros(shape))
+
+
+def test_drawn_tokens_have_the_posterior_deviation(kl: KL, images: Tensor) -> None:
+    mean, deviation = kl.moments(images)
+    generator = torch.Generator().manual_seed(0)
+    offsets = torch.stack([kl.encode(images, generator) - tokens_of(mean) * SCALE for _ in range(64)]) / (tokens_of(deviation) * SCALE)
+    assert abs(float(offsets.mean())) < 0.02
+    assert abs(float(offsets.std()) - 1) < 0.02
+
+
+def test_variances_are_clamped(kl: KL, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = kl.quant_conv.forward
+    monkeypatch.setattr(kl.quant_conv, "forward", lambda x: forward(x) + 1e4)
+    assert float(kl.moments(images)[1].max()) == pytest.approx(torch.tensor(10.0).exp().item())
