@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from cachemark.core.spec import Case, Sampling
 from cachemark.core.units import METRICS
@@ -97,6 +98,21 @@ def test_threads_and_devices_make_other_numerics() -> None:
     assert one.machine_class != two.machine_class
     assert one == environment.environment("cpu", 1)
     assert one.facts["threads"] == 1
+
+
+@pytest.mark.parametrize("change", ["capability", "flags", "variable"])
+def test_other_kernels_make_other_numerics(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processors of one name may have other instruction sets, and a user may forbid some."""
+    before = environment.environment("cpu", 1)
+    if change == "variable":
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")
+    elif change == "capability":
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+    else:
+        monkeypatch.setattr(environment, "_cpu", lambda *fields: "fma sse4_1" if "flags" in fields else "model")
+        before = replace(before, fingerprint=environment.environment("cpu", 1).fingerprint)
+        monkeypatch.setattr(environment, "_cpu", lambda *fields: "avx2 fma sse4_1" if "flags" in fields else "model")
+    assert environment.environment("cpu", 1).fingerprint != before.fingerprint
 
 
 @pytest.mark.skipif(not shutil.which("git"), reason="needs git")

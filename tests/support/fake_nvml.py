@@ -65,6 +65,9 @@ class FakeNvml:
     def nvmlSystemGetCudaDriverVersion_v2(self) -> int:
         return 12080
 
+    def nvmlDeviceGetCudaComputeCapability(self, handle: Card) -> tuple[int, int]:
+        return self._of(handle, "nvmlDeviceGetCudaComputeCapability") and (9, 0)
+
     def nvmlDeviceGetClockInfo(self, handle: Card, type: int) -> int:
         assert type == pynvml.NVML_CLOCK_SM
         return self._of(handle, "nvmlDeviceGetClockInfo").sm_mhz

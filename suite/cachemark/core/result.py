@@ -42,8 +42,8 @@ FULL_BESIDE = "full_beside"  # of a candidate's facts: latencies of the full cac
 class Environment:
     """The machine and software of a trial.
 
-    ``facts`` are free-form, for people. Output hashes are exact only for equal ``fingerprint``: device model, driver, CUDA, torch, thread
-    count."""
+    ``facts`` are free-form, for people. Outputs are equal to the last bit only within one ``fingerprint``: device, instruction sets,
+    driver, libraries, threads and variables that select kernels."""
 
     device: str
     machine_class: str

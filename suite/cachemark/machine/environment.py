@@ -16,22 +16,37 @@ from ..core.spec import digest
 from ..core.version import __version__
 from .gpu import Gpu, gpus
 
+INSTRUCTIONS = re.compile(r"(avx|amx|fma|sse4|asimd|sve)\w*")  # flags of a CPU by which its libraries choose their kernels
+KERNELS = (  # variables by which a user chooses them
+    "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE",
+    "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "OPENBLAS_CORETYPE", "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE",
+)  # fmt: skip
+
 
 def environment(device: str, threads: int, gpu: Gpu | None = None) -> Environment:
     """Return the environment of a trial on ``device`` (``cpu`` or ``cuda``) with ``threads`` CPU threads.
 
-    ``gpu`` defaults to the first one. The fingerprint excludes kernels chosen by this package, such as packed linear layers (ADR 13): they
-    belong to the code, which is also part of the result key."""
+    ``gpu`` defaults to the first one. The fingerprint covers everything outside this package that selects kernels: the device with its
+    instruction sets, libraries, threads, and the variables of :data:`KERNELS`. It excludes kernels chosen by this package, such as packed
+    linear layers (ADR 13): they belong to the code, which is also part of the result key."""
     if device != "cpu":  # a GPU is asked through its driver: torch would take memory on it, and be a foreign process there
         gpu = gpu or gpus()[0]
-    name, driver = (gpu.name, gpu.driver) if gpu else (_cpu(), None)
+    name, driver = (gpu.name, gpu.driver) if gpu else (_cpu("model name"), None)
+    cuda = torch.version.cuda if device != "cpu" else None
     facts: dict[str, Any] = {
-        "device": name, "cpu": _cpu(), "cpus": os.cpu_count(), "threads": threads, "os": platform.platform(terse=True),
-        "python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda if device != "cpu" else None,
+        "device": name, "cpu": _cpu("model name"), "cpus": os.cpu_count(), "threads": threads, "os": platform.platform(terse=True),
+        "python": platform.python_version(), "torch": torch.__version__, "cuda": cuda,
         "driver": driver, "cachemark": __version__, "tf32": torch.backends.cuda.matmul.allow_tf32 if device != "cpu" else None,
+        "compute_capability": gpu.compute_capability if gpu else None, "cudnn": torch.backends.cudnn.version() if cuda else None,
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(), "onednn": torch.backends.mkldnn.is_available(),
+        "kernels": {variable: os.environ[variable] for variable in KERNELS if variable in os.environ},
     }
     machine = f"{name}, {threads} threads" if device == "cpu" else name
-    numerics = {k: facts[k] for k in ("device", "torch", "cuda", "driver", "threads", "tf32")}
+    numerics = [name, driver, *(facts[k] for k in ("torch", "threads", "tf32", "cuda", "cudnn", "compute_capability", "kernels"))]
+    if device == "cpu":
+        flags = sorted(flag for flag in _cpu("flags", "Features").split() if INSTRUCTIONS.fullmatch(flag))
+        model = [_cpu(field) for field in ("cpu family", "model", "cache size")]  # libraries choose block sizes by these
+        numerics += [facts["cpu_capability"], facts["onednn"], torch.backends.mkl.is_available(), flags, model]
     return Environment(name, slug(machine), digest(numerics), facts)
 
 
@@ -41,9 +56,10 @@ def slug(text: str) -> str:
 
 
 @cache
-def _cpu() -> str:
+def _cpu(*fields: str) -> str:
+    """Return the first of these fields of /proc/cpuinfo, else the processor's name."""
     try:
-        match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        match = re.search(rf"^(?:{'|'.join(fields)})\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:
         match = None
     return match[1].strip() if match else platform.processor() or platform.machine()

@@ -48,6 +48,7 @@ class Gpu:
         self.uuid = str(nvml.nvmlDeviceGetUUID(handle))
         self.name = str(nvml.nvmlDeviceGetName(handle))
         self.driver = str(nvml.nvmlSystemGetDriverVersion())
+        self.compute_capability = self._query(nvml.nvmlDeviceGetCudaComputeCapability)
 
     def reading(self) -> Reading:
         """Return the current state."""

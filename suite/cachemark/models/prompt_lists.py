@@ -129,7 +129,7 @@ _FIELDS: dict[str, Any] = {  # one of them is a keyword of Python
     "position": (GenericAlias(tuple, (_one_of(RELATIONS), NonNegativeInt)), None),
 }
 _CLAUSE = create_model("_CLAUSE", __config__=_STRICT, **_FIELDS)
-_CLAUSES = GenericAlias(list, (_CLAUSE,))
+_CLAUSES: Any = GenericAlias(list, (_CLAUSE,))
 _TASK = create_model("_TASK", __config__=_STRICT, tag=(_one_of(TAGS), ...), prompt=(str, ...), include=(_CLAUSES, Field(min_length=1)),
                      exclude=(_CLAUSES, ()))
 
@@ -154,7 +154,8 @@ def _task(place: str, entry: str) -> dict[str, Any]:
 
 # -- COCO --------------------------------------------------------------------------------------------------------------------
 _CAPTION = create_model("_CAPTION", __config__=_STRICT, image_id=(int, ...), id=(int, ...), caption=(str, ...))
-_CAPTIONS: Any = create_model("_CAPTIONS", annotations=(GenericAlias(list, (_CAPTION,)), Field(min_length=1)))
+_CAPTION_LIST: Any = GenericAlias(list, (_CAPTION,))
+_CAPTIONS: Any = create_model("_CAPTIONS", annotations=(_CAPTION_LIST, Field(min_length=1)))
 
 
 def _coco(path: Path, text: str) -> PromptList:

@@ -51,7 +51,8 @@ _OUTCOME = create_model(
     samples=(dict[str, Annotated[list[float], Field(min_length=1)]], ...), seconds=(Annotated[float, Field(ge=0, le=1e9)], ...),
     output_hash=(str, ...), facts=(_FACTS, ...), artifacts=(dict[str, str], ...),
 )
-_FILE = create_model("_FILE", __config__=_CONFIG, outcomes=(GenericAlias(list, (_OUTCOME,)), ...), environment=(Environment, ...),
+_OUTCOMES: Any = GenericAlias(list, (_OUTCOME,))
+_FILE = create_model("_FILE", __config__=_CONFIG, outcomes=(_OUTCOMES, ...), environment=(Environment, ...),
                      code=(Table, ...), meta=(_META, ...), metrics=(dict[str, PositiveInt], ...))
 
 

@@ -178,7 +178,7 @@ class _PairedRun:
 
     plan: Plan
     sides: Sequence[Side]
-    images: Sequence[Side] | None
+    images: tuple[Side, Side] | None
     alike: str
     where: tuple[Environment, Environment]
     code: tuple[dict[str, Any], dict[str, Any]]

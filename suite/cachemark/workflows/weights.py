@@ -158,7 +158,7 @@ def _from_hub(repository: str, folder: Path, patterns: Iterable[str], say: Calla
         files = {file.rfilename: file for file in answer.siblings or () if any(fnmatchcase(file.rfilename, p) for p in patterns)}
         for name, file in sorted(files.items()):
             if not ((path := folder / name).is_file() and path.stat().st_size == file.size):
-                say(f"{path}  {file.size / 1e6:,.1f} MB")
+                say(f"{path}  {(file.size or 0) / 1e6:,.1f} MB")
                 huggingface_hub.hf_hub_download(repository, name, revision=answer.sha, local_dir=folder)
     except Exception as error:  # what a network or a server may answer has no end, and differs between versions of the library
         raise _refused(error, repository) from error
