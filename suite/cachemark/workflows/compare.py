@@ -134,8 +134,10 @@ def compare(
         if alike == OTHER_NUMERICS and where[0].fingerprint == where[1].fingerprint:  # two names of one environment
             alike = SAME
         sides = [Side(names[n], timed[n], requests[n]) for n in (0, 1)]
-        image_sides = None if imaged is None else [
-            Side(names[n], imaged[n], replace(requests[n], task=Task.IMAGES)) for n in (0, 1)]
+        image_sides = None
+        if imaged is not None:
+            before, after = (Side(names[n], imaged[n], replace(requests[n], task=Task.IMAGES)) for n in (0, 1))
+            image_sides = before, after
         return _PairedRun(loaded, sides, image_sides, alike, where, code, target, terms, places, on_pair).run(machine.device)
 
 
