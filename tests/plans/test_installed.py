@@ -67,9 +67,9 @@ def test_a_method_is_there_to_be_named(install: Install) -> None:
     found = [planned for planned in expand(plan.only(methods=["mine"])) if planned.case.method == "mine"]
     assert found
     before = {planned.needs for planned in found}
-    assert before == {(plugins.digest(inner / "window.py"),)}
+    assert before == {(plugins.read(inner / "window.py").digest,)}
     (inner / "helper.py").write_text("KEEP = 2\n")
-    assert plugins.digest(inner / "window.py") not in {each for needs in before for each in needs}, "an edited helper is another method"
+    assert plugins.read(inner / "window.py").digest not in {each for needs in before for each in needs}, "an edited helper makes another"
     assert not [name for name in sys.modules if name.partition(".")[0] == "mine"]
 
 

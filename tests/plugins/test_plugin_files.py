@@ -69,17 +69,17 @@ def test_an_edited_file_of_its_own_is_another_plug_in(
     for text in (0.5, 0.7, 0.5):
         helper.write_text(f"SHARE = {text}\n")
         modules.append(share(file))
-        assert plugins.digest(file) in modules[-1][1]
+        assert plugins.read(file).digest in modules[-1][1]
     assert [names for names, _ in modules] == [0.5, 0.7, 0.5]
     assert modules[0][1] == modules[2][1] != modules[1][1]
 
 
 def test_only_what_it_imports_counts(split: Callable[[str, str], Path]) -> None:
     file = split("import helper, json, torch", "helper.SHARE")
-    before = plugins.digest(file)
+    before = plugins.read(file).digest
     (file.parent / "unused.py").write_text("SHARE = 0.9\n")
     (file.parent / "json.py").write_text("raise ValueError('a module of Python is not looked for here')\n")
-    assert plugins.digest(file) == before
+    assert plugins.read(file).digest == before
     assert plugins.load(file) == ["split"]
 
 
@@ -89,7 +89,7 @@ def test_one_file_alone_has_the_digest_of_its_content(tmp_path: Path) -> None:
 
     text = METHOD.format(line="", value=0.5)
     (tmp_path / "alone.py").write_text(text)
-    assert plugins.digest(tmp_path / "alone.py") == hashlib.sha256(text.encode()).hexdigest()[:12]
+    assert plugins.read(tmp_path / "alone.py").digest == hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def test_two_plug_ins_may_each_have_a_helper(tmp_path: Path) -> None:
@@ -117,9 +117,9 @@ def test_a_file_in_a_package_is_imported_as_part_of_it(line: str, tmp_path: Path
     first = share(file)
     for edited, text in ((inner / "helper.py", "SHARE = 0.7\n"), (inner / "__init__.py", "from .. import TOP\nTOP\n"),
                          (inner.parent / "__init__.py", "TOP = 2\n")):
-        before, old = plugins.digest(file), edited.read_text()
+        before, old = plugins.read(file).digest, edited.read_text()
         edited.write_text(text)
-        assert plugins.digest(file) != before, edited
+        assert plugins.read(file).digest != before, edited
         assert share(file)[0] == (0.7 if edited.name == "helper.py" else 0.5)
         edited.write_text(old)
     assert share(file) == first
@@ -153,12 +153,12 @@ def test_an_error_in_a_helper_names_its_line(split: Callable[[str, str], Path]) 
 
 
 def test_all_that_another_machine_needs_travels(split: Callable[[str, str], Path], tmp_path: Path) -> None:
-    named, files = plugins.packed(split("import lib.other", "lib.other.SHARE"))
+    named, files = plugins.read(split("import lib.other", "lib.other.SHARE")).packed
     assert (named, sorted(files)) == ("split.py", ["lib/__init__.py", "lib/deep.py", "lib/other.py", "split.py"])
     for name, content in files.items():
         (tmp_path / "there" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "there" / name).write_bytes(content)
-    assert plugins.digest(tmp_path / "there" / named) == plugins.digest(tmp_path / named)
+    assert plugins.read(tmp_path / "there" / named).digest == plugins.read(tmp_path / named).digest
 
 
 # refusals

@@ -23,7 +23,7 @@ from ..decoders.registry import DECODERS
 from ..methods.registry import METHODS
 from ..models.registry import MODELS
 from . import installed
-from .sources import DIGITS, Sources, know, short
+from .sources import DIGITS, Sources, know, known, short
 
 TABLES: dict[installed.Kind, registry.Registry[Any]] = {"methods": METHODS, "models": MODELS, "metrics": registry.metrics}
 _ALL: tuple[registry.Registry[Any], ...] = (METHODS, MODELS, DECODERS, registry.metrics)
@@ -32,7 +32,7 @@ PARAMETERS = "Parameters are finite numbers, texts, truth values, and lists and 
 
 
 _lookups: dict[str, set[str]] = {}  # by the plug-in's first module: modules whose things it looked up in a registry at its import
-_earlier: dict[str, tuple[Sources, set[str]]] = {}  # by the plug-in's first module: its files, and the modules that were imported before
+_earlier: dict[str, set[str]] = {}  # by the plug-in's first module: modules that were imported before
 
 
 def load(path: str | Path) -> list[str]:
@@ -41,7 +41,8 @@ def load(path: str | Path) -> list[str]:
     A file is imported once per process and content, including the files that it imports; a newer content replaces all that an older one
     registered. A refused file leaves nothing behind. Only files named by the user are ever imported, never one named in a database.
     """
-    sources, prefix = _read(path)
+    sources = read(path)
+    prefix = f"{MODULE}{short(str(sources.file).encode())}_"
     name = prefix + sources.digest
     if name not in sys.modules:
         older = [module for module in sys.modules if module.startswith(prefix)]
@@ -118,23 +119,13 @@ def answering(*things: Any) -> Iterator[None]:
         raise
 
 
-def digest(path: str | Path) -> str:
-    """Return the digest of a plug-in with the files that it imports, by which :func:`needs` names it."""
-    return _read(path)[0].digest
-
-
-def packed(path: str | Path) -> tuple[str, dict[str, bytes]]:
-    """Return the files of a plug-in for another machine; see :attr:`Sources.packed`."""
-    return _read(path)[0].packed
-
-
 def strays() -> list[str]:
     """Return modules of plug-ins' folders that no import statement names or that have no ``__init__.py``.
 
     Their content is not in the digest, so an edit would go unnoticed.
     """
-    return sorted({name for plugin, (sources, earlier) in _earlier.items() if plugin in sys.modules for name in sys.modules.keys() - earlier
-                   if not name.startswith(("cachemark.", MODULE)) and sources.is_stray(sys.modules[name])})
+    return sorted({name for plugin, earlier in _earlier.items() if plugin in sys.modules for name in sys.modules.keys() - earlier
+                   if not name.startswith(("cachemark.", MODULE)) and known[plugin].is_stray(sys.modules[name])})
 
 
 def needs(*things: Any) -> tuple[str, ...]:
@@ -153,24 +144,23 @@ def needs(*things: Any) -> tuple[str, ...]:
     return tuple(sorted({module[-DIGITS:] for module in needed}))
 
 
-def _read(path: str | Path) -> tuple[Sources, str]:
-    """Return the file with those it imports, and the prefix of its module names."""
+def read(path: str | Path) -> Sources:
+    """Return the file of a plug-in with those that it imports, without importing them."""
     try:
         file = Path(path).resolve()
         if not file.is_file():
             raise BadPlugin(f"Plug-in {str(path)[:SAID]!r} is not a file.", remedy="Use the path of a Python file.")
         if file.suffix != ".py":
             raise BadPlugin(f"Plug-in {str(file)!r} is not a Python file.", remedy="Use a file that ends in .py.")
-        sources = Sources.read(file)
+        return Sources.read(file)
     except (OSError, ValueError, RuntimeError) as error:  # an impossible name, a loop of links, a file without read permission
         raise BadPlugin(f"Plug-in {str(path)[:SAID]!r} cannot be read: {getattr(error, 'strerror', None) or error}.",
                         remedy="Use the path of a Python file.") from None
-    return sources, f"{MODULE}{short(str(file).encode())}_"
 
 
 def _import(name: str, sources: Sources, older: list[str]) -> None:
     """Import these files as ``name`` and below, in place of ``older`` modules."""
-    lookups, _earlier[name] = set[str](), (sources, set(sys.modules))
+    lookups, _earlier[name] = set[str](), set(sys.modules)
     know(name, sources)
     with ExitStack() as transactions:
         for table in _ALL:

@@ -147,12 +147,12 @@ def _imports(name: str, source: Source, names: Callable[[], set[str]]) -> set[st
     return {module for module in imported if module.partition(".")[0] in own}
 
 
-_known: dict[str, Sources] = {}  # by the name of the plug-in's first module
+known: dict[str, Sources] = {}  # of imported plug-ins, by the name of the plug-in's first module
 
 
 def know(plugin: str, sources: Sources) -> None:
     """Let modules of the plug-in be imported from these sources."""
-    _known[plugin] = sources
+    known[plugin] = sources
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
@@ -162,7 +162,7 @@ class _Finder(MetaPathFinder):
 
     def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         plugin, _, name = fullname.partition(".")
-        source = _known[plugin].modules.get(name) if plugin in _known else None
+        source = known[plugin].modules.get(name) if plugin in known else None
         if source is None:
             return None
         spec = ModuleSpec(fullname, _Loader(plugin, source), origin=str(source.path), is_package=source.package)
@@ -177,7 +177,7 @@ class _Loader(Loader):
         self._plugin, self._source = plugin, source
 
     def exec_module(self, module: ModuleType) -> None:
-        own = {name.partition(".")[0] for name in _known[self._plugin].modules} - {""}
+        own = {name.partition(".")[0] for name in known[self._plugin].modules} - {""}
         if own:
             vars(module)["__builtins__"] = vars(builtins) | {"__import__": _importing(self._plugin, own)}
         exec(compile(self._source.content, str(self._source.path), "exec", dont_inherit=True), vars(module))

@@ -136,7 +136,7 @@ class _Trial:
 
     def _import(self, missing: set[str]) -> None:
         """Import these plug-ins, in the order in which they were named."""
-        files = {plugins.digest(file): file for file in self.request.plugins} if missing else {}
+        files = {plugins.read(file).digest: file for file in self.request.plugins} if missing else {}
         if gone := missing - files.keys():
             raise BadPlugin(f"A plug-in has changed since the run began: {len(gone)} of {', '.join(self.request.plugins)}.",
                             remedy="Leave the file alone while it is measured, and run the same command again.")

@@ -28,7 +28,7 @@ class PluginMetrics:
 
     def __init__(self, case: Case, files: Sequence[str]) -> None:
         self._stated = {name: case.metrics[name] for name in case.plugin_metrics}
-        self._files = {plugins.digest(file): file for file in files} if self._stated else {}
+        self._files = {plugins.read(file).digest: file for file in files} if self._stated else {}
 
     def images(self, image_batch: ImageBatch, batch: int, alive: Callable[[int], None], paired: bool = True) -> Figures:
         """Return values by seed, of ``batch`` images at once.

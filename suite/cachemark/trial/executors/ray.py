@@ -19,14 +19,14 @@ from ...core.result import Environment, Status
 from ...machine.environment import environment
 from ...machine.rates import rates
 from ...plans.expand import Planned
-from ...plugins.loading import packed
+from ...plugins.loading import read
 from ..identity import identify
 from ..request import TrialRequest
 from ..supervisor import Admit, Advanced, Finished, Started, always, unheard, unmeasured
 from .local import Groups, Local, Part, local
 
 PATIENCE = 10.0  # seconds for a cluster to answer
-Packed = Mapping[str, tuple[str, Mapping[str, bytes]]]  # plug-ins by path, as :func:`cachemark.plugins.loading.packed` gives them
+Packed = Mapping[str, tuple[str, Mapping[str, bytes]]]  # plug-ins by path, as :attr:`cachemark.plugins.sources.Sources.packed` gives them
 AHEAD = 2  # tasks in hand for each trial that the cluster runs at once: no worker idles, and a deadline still decides late
 
 
@@ -52,7 +52,7 @@ class Ray:
         self, groups: Groups, request: TrialRequest, started: Started, admit: Admit = always, advanced: Advanced = unheard
     ) -> Iterator[Finished]:
         """Yield every case once, without progress. A task whose worker dies ends its cases as errors."""
-        task, code = self._task(trials, request.threads), {file: packed(file) for file in request.plugins}
+        task, code = self._task(trials, request.threads), {file: read(file).packed for file in request.plugins}
         waiting: dict[Any, list[Planned]] = {}
         remaining = [list(group) for group in groups]
         while remaining or waiting:
@@ -80,7 +80,7 @@ class Ray:
     def in_turn(self, parts: Sequence[Part]) -> list[list[Finished]]:
         """Run every group once, all in one task and so on one device."""
         threads = max(request.threads for _, request in parts)
-        code = {file: packed(file) for _, request in parts for file in request.plugins}
+        code = {file: read(file).packed for _, request in parts for file in request.plugins}
         done = self._task(trials, threads).remote([(list(group), request) for group, request in parts], code, in_turn=True)
         results = iter(list(self._received(done, [planned for group, _ in parts for planned in group])))
         return [[next(results) for _ in group] for group, _ in parts]
