@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -81,21 +81,18 @@ class Registry(Generic[T]):
         self._entries = {name: thing for name, thing in self._entries.items() if not _is_within(thing, module)}
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Remove what plug-ins registered inside the block if it ends with an error or an interruption."""
-        before = self.entries()
+    def importing(self, older: Iterable[str], lookups: set[str]) -> Iterator[None]:
+        """Let a plug-in register in place of its ``older`` modules; an error or an interruption of the block undoes it.
+
+        The modules of all things that are looked up in the block are added to ``lookups``."""
+        before, self._lookups = self.entries(), lookups
+        for module in older:
+            self.drop(module)
         try:
             yield
         except BaseException:
             self.restore(before | {name: thing for name, thing in self._entries.items() if name in self._built_in})
             raise
-
-    @contextmanager
-    def recording(self, modules: set[str]) -> Iterator[None]:
-        """Add the modules of all things that are looked up in the block to ``modules``."""
-        self._lookups = modules
-        try:
-            yield
         finally:
             self._lookups = None
 

@@ -162,15 +162,10 @@ def _import(name: str, sources: Sources, older: list[str]) -> None:
     """Import these files as ``name`` and below, in place of ``older`` modules."""
     lookups, _earlier[name] = set[str](), set(sys.modules)
     know(name, sources)
-    with ExitStack() as transactions:
+    with ExitStack() as imports:
         for table in _ALL:
-            transactions.enter_context(table.transaction())
-            for module in older:
-                table.drop(module)
-        with ExitStack() as recordings:
-            for table in _ALL:
-                recordings.enter_context(table.recording(lookups))
-            _execute(name, sources)
+            imports.enter_context(table.importing(older, lookups))
+        _execute(name, sources)
         registered = [(table, thing) for table in _ALL for thing in table.registered_by(name)]
         if not registered:
             raise BadPlugin(f"Plug-in {str(sources.file)!r} registers no method, no model, no decoder and no metric.",
