@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -29,23 +27,22 @@ def test_sum(benchmark, n):
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return a file that pytest-benchmark wrote."""
     folder = tmp_path_factory.mktemp("bench")
     (folder / "test_it.py").write_text(BENCH)
     alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}  # no worker of the run that we are in
     subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--benchmark-json", "out.json", "test_it.py"],
                    cwd=folder, check=True, capture_output=True, env=alone)
-    return dict(json.loads((folder / "out.json").read_text()))
+    return (folder / "out.json").read_text()
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store.open(tmp_path / "s.sqlite")
+def written(text: str) -> dict[str, Any]:
+    return dict(json.loads(text))
 
 
 def test_a_file_becomes_a_run_with_every_raw_value(written: dict[str, Any], store: Store) -> None:
-    written = copy.deepcopy(written)
     ingested = ingest(store, json.dumps(written), "out.json")
     assert (ingested.cases, ingested.skipped, ingested.repeated) == (2, (), False)
     run, (first, second) = store.run(ingested.run), store.outcomes(ingested.run)
@@ -69,11 +66,10 @@ def test_the_same_file_twice_is_one_run_and_another_day_is_the_same_case(written
     first, again = (ingest(store, json.dumps(written), "out.json") for _ in range(2))
     assert again.repeated
     assert again.run == first.run
-    later = json.loads(json.dumps(written))
-    for item in later["benchmarks"]:
+    for item in written["benchmarks"]:
         item["stats"]["data"] = [2 * value for value in item["stats"]["data"]][:3]
         item["stats"]["rounds"] = 3
-    second = ingest(store, json.dumps(later), "later.json")
+    second = ingest(store, json.dumps(written), "later.json")
     assert second.run != first.run
     assert [o.case.key for o in store.outcomes(first.run)] == [o.case.key for o in store.outcomes(second.run)]
 
@@ -95,10 +91,10 @@ def test_an_interrupted_import_is_repeated(
 OTHERS = ("", "[]", "{}", '{"benchmarks": []}', '{"benchmarks": {}, "machine_info": {}}', "[" * 100_000, "nul\x00")
 
 
-@pytest.mark.parametrize("text", OTHERS, ids=lambda t: ascii(t[:12]))
-def test_what_is_no_such_file_is_refused(text: str, store: Store) -> None:
+@pytest.mark.parametrize("other", OTHERS, ids=lambda t: ascii(t[:12]))
+def test_what_is_no_such_file_is_refused(other: str, store: Store) -> None:
     with pytest.raises(BadResults, match=r"out\.json"):
-        ingest(store, text, "out.json")
+        ingest(store, other, "out.json")
 
 
 @pytest.mark.parametrize("broken", [{"fullname": None, "stats": None}, {"stats": {"data": [1.0]}}, 3,
