@@ -16,6 +16,9 @@ from cachemark.core.units import METRICS
 from cachemark.machine import environment
 from cachemark.plans import reuse
 from cachemark.plans.reuse import COUNTED, code_identity, result_key, result_parts
+from cachemark.plugins import loading as plugins
+from support import examples
+from support.stages import forgetting
 
 CASE = Case("tiny-llamagen", "random:0", (4, 4), "c", Sampling(), "streaming", {"B": 8})
 DECODED = replace(CASE, decoder={"name": "jacobi", "window": 4})
@@ -90,6 +93,47 @@ def test_a_new_definition_of_a_metric_counts(monkeypatch: pytest.MonkeyPatch) ->
     before = parts()
     monkeypatch.setitem(METRICS._table, "kl", replace(METRICS["kl"], version=METRICS["kl"].version + 1))
     assert changed(before, parts()) == {"metrics"}
+
+
+def test_a_plug_in_counts_with_its_file_and_with_what_it_builds_on(tmp_path: Path, package: Path) -> None:
+    file = tmp_path / "dot.py"
+    file.write_text(examples.MODEL)
+    calm = replace(CASE, method="calm")
+    with forgetting():
+        plugins.load(file)
+        before = parts(calm)
+        with (package / "methods" / "window.py").open("a") as text:
+            text.write("# edited\n")
+        assert changed(before, parts(calm)) == {"method"}
+        before = parts(calm)
+        file.write_text(examples.MODEL + "# edited\n")
+        plugins.load(file)
+        assert changed(before, parts(calm)) == {"method"}
+        assert changed(parts(), parts()) == set()
+
+
+def test_the_plug_in_of_a_model_counts_for_every_case_on_it_and_any_other_for_none(tmp_path: Path) -> None:
+    """A result depends on the plug-in of its model or method, and on no other plug-in."""
+    file, other = tmp_path / "dot.py", tmp_path / "other.py"
+    file.write_text(examples.MODEL)
+    other.write_text(examples.MODEL.replace('"calm"', '"other"').split("paper = ")[0] + """
+@cm.method("other")
+@dataclass
+class Other(Window):
+    name: ClassVar[str] = "other"
+""")
+    dot, ours = replace(CASE, model="dot"), parts()
+    with forgetting():
+        plugins.load(file)
+        before = parts(dot)
+        assert before["models"] != ours["models"]
+        plugins.load(other)
+        assert parts(dot) == before
+        assert parts() == ours
+        file.write_text(examples.MODEL + "# edited\n")
+        plugins.load(file)
+        assert changed(before, parts(dot)) == {"models"}
+        assert parts() == ours
 
 
 def test_threads_and_devices_make_other_numerics() -> None:
