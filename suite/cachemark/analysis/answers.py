@@ -24,7 +24,7 @@ class Candidate:
 
     ``gain`` is its speedup, None if unknown, predicted unless ``measured``; ``saving`` the fraction of memory or FLOPs saved.
     ``qualified``: its quality is non-inferior; ``fits``: it is within the limits of memory and time.
-    ``doubt`` says why its gain is implausible.
+    ``doubt`` explains why its gain is implausible.
     """
 
     key: str

@@ -103,7 +103,7 @@ class PaperRow:
     """Row of a paper's table with our measurement.
 
     Speedups: ``claimed`` by the paper, ``possible`` by roofline times, ``reached`` here by the case ``case_key``. ``measured`` is our time
-    per image in seconds; ``how`` names dtype and engine or says why there is none. ``remark`` and ``mark`` flag implausible values.
+    per image in seconds; ``how`` names dtype and engine or explains why there is none. ``remark`` and ``mark`` flag implausible values.
     """
 
     cell: PaperCell

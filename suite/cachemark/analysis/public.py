@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # a page is made without a store
     from ..store.rows import RunRecord, Verdict
 
 PRIVATE = frozenset({"host", "hostname", "node", "user", "uuid", "pid", "cpus", "holder", "processes"})
-"""Facts that say where something ran and not on what."""
+"""Facts about the place of a run, not about its hardware."""
 WITHHELD = "The text of this error is kept by whoever measured."
 _UUID = re.compile(r"\b(?:GPU|MIG)-[0-9a-fA-F][0-9a-fA-F/-]{7,}")
 _PATH = re.compile(r"(?<![\w:/.<])(?:~|\.{1,2})?(?:/[^\s/:'\",;()<>|]+)+/?|\b[A-Za-z]:\\[^\s'\",;]+")

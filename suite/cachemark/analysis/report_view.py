@@ -52,7 +52,7 @@ class Note:
 class Chapter:
     """Group with everything that the page shows about it.
 
-    ``coverage`` is the confidence of its speedup intervals, 0 to 1; ``not_reproduced`` says why its values are not comparable with
+    ``coverage`` is the confidence of its speedup intervals, 0 to 1; ``not_reproduced`` explains why its values are not comparable with
     published ones; ``margin`` is the test behind ``recommendations``, and ``scope`` what its score judges; ``history`` is None for a single
     run.
     """

@@ -37,7 +37,7 @@ class HistoryNight:
 class CaseHistory:
     """Case by run: latency relative to the full cache (for the full cache in seconds), None where missing.
 
-    ``changes`` have a sentence each; ``blind`` says which changes the runs cannot show.
+    ``changes`` have a sentence each; ``blind`` names the changes that the runs cannot show.
     """
 
     row: ReportRow

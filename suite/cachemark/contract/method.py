@@ -222,7 +222,7 @@ class Method(Planning):
         return True
 
     def graph_key(self, step: Step) -> Hashable:
-        """Return what the scopes of a pass read of ``step`` on the host, beside live lengths.
+        """Return what the scopes of a pass read of ``step`` on the host, in addition to live lengths.
 
         A captured pass is replayed only for an equal key. A class that overrides a scope but not this is assumed to read everything.
         """

@@ -59,7 +59,7 @@ def largest(least: int, most: int, fits: Callable[[int], bool]) -> int:
 
 
 class MethodOverhead(NamedTuple):
-    """Work of a method beside the model.
+    """Work of a method in addition to the model.
 
     ``products``: multiplications of matrix products. ``numbers``: numbers of the layout's dtype read and written (moved entries, scored
     keys).
@@ -169,5 +169,5 @@ class Planning(Parameters):
         return None
 
     def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
-        """Return the work of a site in a pass beside the model, for one row."""
+        """Return the work of a site in a pass in addition to the model, for one row."""
         return MethodOverhead()

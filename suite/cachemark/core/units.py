@@ -22,7 +22,7 @@ class Metric:
 
     ``better`` is ``lower`` or ``higher``; ``kind`` is its group; ``within`` is the range of one image's value, which bounds the
     uncertainty of a mean over few images; ``per`` is ``image``, ``set`` or ``case``. The other fields are those of the classes in
-    :mod:`cachemark.metrics.base`. Consumers ask the metric which of two values is better."""
+    :mod:`cachemark.metrics.base`. The metric decides which of two values is better."""
 
     name: str
     unit: str

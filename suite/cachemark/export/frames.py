@@ -68,7 +68,7 @@ def case_frame(source: Source, run: int | None = None) -> pd.DataFrame:
 def samples_frame(source: Source, run: int | None = None) -> pd.DataFrame:
     """Return a frame with the columns ``SAMPLE_COLUMNS``, one row per raw value, in order.
 
-    Nothing is left out: ``judgement`` says why fidelity and quality of a case must not be used. Arguments and errors as for :func:`frame`.
+    Nothing is omitted: ``judgement`` states why fidelity and quality of a case must not be used. Arguments and errors as for :func:`frame`.
     """
     outcomes, shared, _ = _given(source, run)
     records = [

@@ -31,7 +31,7 @@ class ScaleGroups(Method):
     source = "AMS-KV (arXiv 2511.16047), Table 1"
     neutral = None  # it always hides a group
     kernel = "sdpa-masked"  # another than that of the full cache: no speedup is stated
-    unstated = {"local": "ours: what the larger budget of AMS-KV holds; how many scales are local is not said"}
+    unstated = {"local": "ours: the number that fits the larger budget of AMS-KV; the paper does not state it"}
 
     remove: str = "intermediate"
     condensed: int = 2

@@ -1,1 +1,1 @@
-"""The store of outcomes: one SQLite file (or a PostgreSQL database) with the artifacts beside it."""
+"""The store of outcomes: one SQLite file (or a PostgreSQL database) with its artifacts next to it."""

@@ -79,7 +79,7 @@ def preset(name: str, *, weights: str | Path = "", reference: str | Path = "", d
 def identity_of(name: str, weights: str | Path = "", reference: str | Path = "") -> dict[str, Any]:
     """Return the preset's part of a case's identity, without building Inception.
 
-    For a missing file of ``adm`` or ``coco``, ``missing`` says how to get it. Raises what :func:`preset` raises for other files.
+    For a missing file of ``adm`` or ``coco``, ``missing`` states how to get it. Raises what :func:`preset` raises for other files.
     """
     if name not in (inception.ADM, inception.COCO):
         return preset(name, weights=weights, reference=reference).identity

@@ -21,7 +21,7 @@ Plot = XYPlot | RowPlot
 
 @dataclass(frozen=True)
 class Chart:
-    """Drawing with its table, for the tab ``tab``; without a ``plot``, ``empty`` says why.
+    """Drawing with its table, for the tab ``tab``; without a ``plot``, ``empty`` explains why.
 
     ``keys`` are the cases of the table's rows; ``notes`` are sentences about the chart.
     """
