@@ -41,7 +41,7 @@ class ReportRow:
     ``speedup`` is relative to the full cache timed in turns, or None with the reason in ``no_speedup``. ``saving`` and ``saving_live`` are
     1 − bytes / bytes of the full cache, allocated and used; ``saving`` of masked models is of FLOPs. ``fidelity`` and ``quality`` are means
     over seeds or values of image sets; ``no_judgement``: why both are empty. ``to_full`` holds paired quality differences. ``place`` is
-    the rank within a budget; ``unranked``: why there is none, and ``unproven`` that quality is only inconclusive. ``limit_marks`` flag
+    the rank within a budget; ``unranked``: why there is none; ``unproven``: quality is only inconclusive. ``limit_marks`` flag
     times that contradict the roofline. ``equal_memory`` is the throughput (images per second) at ``equal_memory_batch``, the largest batch
     that needs no more memory than the full cache.
     """
