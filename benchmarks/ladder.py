@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from cachemark.analysis.formatting import DASH, times
+from cachemark.core.formatting import DASH, times
 from cachemark.core.limits import Limit, roofline_speedup
 from cachemark.core.result import Environment, Outcome
 from cachemark.core.spec import FULL, OWN, digest

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from cachemark.analysis.formatting import DASH
+from cachemark.core.formatting import DASH
 from cachemark.stats.intervals import Interval
 
 CONTENTS = "<!-- contents -->", "<!-- end of contents -->"

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cachemark.analysis.formatting import DASH
 from cachemark.core.errors import CachemarkError
+from cachemark.core.formatting import DASH
 from cachemark.core.spec import FULL, canonical
 from cachemark.core.wording import count
 from cachemark.export.escape import for_markdown

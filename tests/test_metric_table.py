@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
-from cachemark.analysis import formatting
 from cachemark.analysis.baseline_comparison import changes
+from cachemark.core import formatting
 from cachemark.core.result import Environment, Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.core.units import FAMILIES, METRICS, metric

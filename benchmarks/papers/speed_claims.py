@@ -9,11 +9,11 @@ from pathlib import Path
 
 import torch
 
-from cachemark.analysis.formatting import plain
 from cachemark.analysis.papers import PaperCell, PaperRow, paper_row, published
 from cachemark.cache.layout import Layout
 from cachemark.cache.masked_layout import MaskedLayout
 from cachemark.contract.method import Method
+from cachemark.core.formatting import plain
 from cachemark.core.limits import Rates, gpu
 from cachemark.core.result import Outcome
 from cachemark.core.spec import FULL, Budget

@@ -46,7 +46,7 @@ def of(content: dict[str, Any], *methods: str) -> list[dict[str, Any]]:
 
 def more_bytes(content: dict[str, Any], change: int = 1, *methods: str) -> None:
     for outcome in of(content, *methods or ("calm",)):
-        outcome["samples"]["kv_allocated"] = [value + change for value in outcome["samples"]["kv_allocated"]]
+        outcome["samples"]["kv_allocated"] = [value + change * 100 for value in outcome["samples"]["kv_allocated"]]
 
 
 def fewer_bytes(content: dict[str, Any]) -> None:

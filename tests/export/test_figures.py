@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from cachemark.analysis.formatting import display_name
 from cachemark.analysis.report_view import ReportView, build
 from cachemark.core.errors import CachemarkError, NothingMeasured, UnknownName
+from cachemark.core.formatting import display_name
 from cachemark.export import figures
 from cachemark.report.page.render import chart_sets
 from report import report_sample as sample

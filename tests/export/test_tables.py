@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from cachemark.analysis import formatting as fmt
 from cachemark.analysis.case_group import case_groups
 from cachemark.analysis.columns import cells, column_groups
 from cachemark.analysis.quality_claims import standing
 from cachemark.analysis.report_view import build
+from cachemark.core import formatting as fmt
 from cachemark.core.errors import UnknownName
 from cachemark.core.result import Outcome
 from cachemark.export.documents import latex, markdown

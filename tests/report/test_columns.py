@@ -9,11 +9,11 @@ import report_sample as sample
 from page import Page
 
 from cachemark.analysis import columns
-from cachemark.analysis import formatting as fmt
 from cachemark.analysis.columns import Column
-from cachemark.analysis.formatting import NAMES, display_name
 from cachemark.analysis.report_row import exactly
 from cachemark.analysis.report_view import build
+from cachemark.core import formatting as fmt
+from cachemark.core.formatting import NAMES, display_name
 from cachemark.decoders.registry import DECODERS
 from cachemark.export.documents import html, latex, markdown
 from cachemark.export.frames import csv, frame

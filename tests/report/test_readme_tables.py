@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from cachemark.analysis import formatting as fmt
 from cachemark.analysis.answers import answer
 from cachemark.analysis.case_group import CaseGroup
 from cachemark.analysis.quality_claims import Claims, standing
+from cachemark.core import formatting as fmt
 from cachemark.core.units import METRICS, metric
 from cachemark.gate import baselines
 from cachemark.stats.intervals import Interval, mean_over_seeds

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 import report_sample as sample
 
-from cachemark.analysis import formatting as fmt
 from cachemark.analysis.case_group import case_groups
 from cachemark.analysis.report_view import build
 from cachemark.analysis.run_history import HistoryNight, run_history
+from cachemark.core import formatting as fmt
 from cachemark.core.result import Outcome, Status
 from cachemark.report.charts.chart import Chart, ChartSet, signs_of
 from cachemark.report.charts.lines import history

@@ -16,8 +16,8 @@ import pytest
 import report_sample as sample
 from page import Page
 
-from cachemark.analysis.formatting import display_name
 from cachemark.analysis.report_view import build
+from cachemark.core.formatting import display_name
 from cachemark.report.page.render import TABS, render
 
 GOLD = Path(__file__).parent / "gold" / "page.txt"

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from cachemark.analysis import formatting as fmt
 from cachemark.analysis.report_row import derive
+from cachemark.core import formatting as fmt
 from cachemark.core.result import Outcome
 from cachemark.core.spec import Sampling
 from cachemark.core.units import metric

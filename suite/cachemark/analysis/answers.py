@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ..core import formatting as fmt
 from ..core.spec import Case, shown_share
 from ..core.units import TIME, metric
 from ..stats.intervals import Interval
-from . import formatting as fmt
 from .case_group import CaseGroup
 from .device_limits import OF_SPEED, TOLERANCE
 from .quality_claims import Claims, QualityClaim, criterion, inconclusive_reason

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..core import formatting as fmt
 from ..core.units import is_metric, metric
 from ..core.verdicts import CHANGED, EQUIVALENT, IMPROVED, INCONCLUSIVE, MISSING, NEW, NOT_COMPARED, REGRESSED
-from . import formatting as fmt
 
 if TYPE_CHECKING:  # a page is made without a store
     from ..gate.judgement import RunJudgement

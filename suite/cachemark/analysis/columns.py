@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from ..core import formatting as fmt
 from ..core.limits import Limit
 from ..core.result import FULL_BESIDE
 from ..core.spec import shown_share
 from ..core.units import FAMILIES, FLOPS, KV, LIVE_KV, METRICS, STATE, TIME, is_metric, metric, of_plug_ins
 from ..stats.intervals import Interval, median_over_repeats
-from . import formatting as fmt
 from .case_group import CaseGroup
 from .report_row import FIDELITY, MASKED, OUTSIDE, QUALITY, ReportRow, by_definition, exactly, share_of_full
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ..core import formatting as fmt
 from ..core.limits import roofline_speedup
 from ..core.spec import FULL, Case
 from ..core.units import TIME
-from . import formatting as fmt
 from .report_row import IMPLAUSIBLE, Mark, ReportRow
 
 LOW_UTILIZATION = "low utilization"

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from ..core import formatting as fmt
 from ..core.result import Environment
 from ..core.spec import Case
 from ..store.differences import flat
-from . import formatting as fmt
 
 NEAR = 0.1  # share by which two measured rates of one machine may differ and still count as equal
 RATES = ("bandwidth", 1e9, "GB/s"), ("peak_flops", 1e12, "TFLOP/s")

@@ -13,10 +13,10 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from ..core import formatting as fmt
 from ..core.result import Environment, Outcome, full_latencies, kernels_apart
 from ..core.spec import Case
 from ..core.units import TIME
-from . import formatting as fmt
 from .device_limits import implausible
 from .report_row import is_random
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import NormalDist
 
+from ..core import formatting as fmt
 from ..core.result import Outcome
 from ..core.spec import shown_share
 from ..core.units import metric, scores
@@ -27,7 +28,6 @@ from ..stats.non_inferiority import (
     seeds_to_show,
     seeds_to_show_at_any_time,
 )
-from . import formatting as fmt
 from .case_group import CaseGroup, case_groups, ordered
 from .report_row import Mark, ReportRow, differences_to_full
 

@@ -8,12 +8,12 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any, TypeVar
 
+from ..core import formatting as fmt
 from ..core.limits import Limit
 from ..core.result import Outcome, full_latencies, kernels_apart
 from ..core.spec import DISTRIBUTION, Case
 from ..core.units import FLOPS, KV, LIVE_KV, METRICS, OUTSIDE, STATE, TIME, image_count, least_images, metric, of_plug_ins
 from ..stats.intervals import LEVEL, Interval, mean_of_means, means_over_seeds, ratio_of_medians
-from . import formatting as fmt
 
 Key = TypeVar("Key", bound=Hashable)
 FIDELITY = tuple(name for name, of in METRICS.items() if of.kind == "fidelity")

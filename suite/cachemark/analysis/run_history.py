@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ..core import formatting as fmt
 from ..core.result import Outcome
 from ..core.units import TIME
 from ..stats.changepoints import ChangePoint, changes
 from ..stats.paired_test import FLOOR
-from . import formatting as fmt
 from .case_group import CaseGroup, case_groups
 from .report_row import ReportRow
 

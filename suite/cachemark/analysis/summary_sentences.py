@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..core import formatting as fmt
 from ..core.spec import shown_share
 from ..core.units import FID, FLOPS, KV, TIME, metric
 from ..core.wording import count
 from ..stats.intervals import Interval
-from . import formatting as fmt
 from .case_group import CaseGroup
 from .report_row import MASKED, ReportRow, faster
 
@@ -41,12 +41,12 @@ def _fid(full: ReportRow) -> str:
     if (value := full.of_set(FID)) is None:
         return ""
     name, fid = value
-    text = f" {metric(name).title}: {fmt.with_interval(fid, name)}"
+    text = f" {metric(name).title}: {fid.text(name)}"
     bias, real = (full.outcome.facts.get(fact, {}).get(name) for fact in ("bias", "real"))
     if bias and bias > 0:
         text += f", of which about {fmt.metric_value(bias, name)} is small-sample bias"
     if real:
-        text += f"; {fmt.with_interval(Interval(real[0], real[1], real[2], fid.confidence, fid.n), name)} for as many other real images"
+        text += f"; {Interval(real[0], real[1], real[2], fid.confidence, fid.n).text(name)} for as many other real images"
     return f"{text}."
 
 
@@ -69,7 +69,7 @@ def _closest(ranked: Sequence[ReportRow]) -> str:
     fid, best, name = min(by_fid, key=lambda entry: entry[1].place or 0)
     ties = [fmt.name(row.name) for other, row, _ in by_fid if row is not best and other.low <= fid.high]
     tied = f" (tied with {', '.join(ties)})" if ties else ""
-    return f"Best {metric(name).title}: {fmt.name(best.name)}, {fmt.with_interval(fid, name)}{tied}."
+    return f"Best {metric(name).title}: {fmt.name(best.name)}, {fid.text(name)}{tied}."
 
 
 def _fastest(ranked: Sequence[ReportRow]) -> str:

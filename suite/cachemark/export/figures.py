@@ -15,10 +15,10 @@ from xml.sax.saxutils import escape, quoteattr
 
 from PIL import Image, ImageDraw, ImageFont
 
-from ..analysis import formatting as fmt
 from ..analysis.case_group import case_groups
 from ..analysis.image_albums import Strip, albums, strip
 from ..analysis.report_view import ReportView
+from ..core import formatting as fmt
 from ..core.errors import CachemarkError, NothingMeasured, UnknownName, unknown
 from ..core.result import Outcome
 from ..core.wording import on_one_line

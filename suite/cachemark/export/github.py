@@ -6,8 +6,8 @@ import html
 from collections.abc import Iterable
 
 from ..analysis.baseline_comparison import BaselineComparison
-from ..analysis.formatting import DASH
 from ..analysis.report_view import ReportView
+from ..core.formatting import DASH
 from ..core.verdicts import CHANGED, MISSING, REGRESSED
 from ..core.wording import on_one_line
 from ..gate.judgement import RunJudgement

@@ -8,10 +8,10 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from ..analysis import formatting as fmt
 from ..analysis.columns import LIMITS, RECOMMENDED, Column, ColumnGroup, budget_cell, column_groups, columns_of, known_columns
 from ..analysis.report_row import ReportRow, faster
 from ..analysis.report_view import Chapter, ReportView
+from ..core import formatting as fmt
 from ..core.errors import unknown
 from ..core.units import FID, METRICS, scores
 from ..core.wording import on_one_line

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..core.errors import CachemarkError, NothingMeasured
+from ..core.formatting import looks_equal
 from ..core.result import IMAGES, INFRASTRUCTURE, Environment, Outcome, full_latencies
 from ..core.spec import FULL, Case
 from ..core.units import TIME, Metric, in_order, is_metric, metric
@@ -42,12 +43,16 @@ class Comparison:
     rows: tuple[Verdict, ...]
     threshold: float
     min_coverage: float
+    other_numerics: bool = False
 
     @property
     def cases(self) -> tuple[int, int]:
-        """The number of the baseline's cases with a judged row, and the number of its cases."""
+        """The number of the baseline's cases with a judged row, and the number of its cases.
+
+        Under other numerics memory alone does not make a case judged: its bytes may be equal while everything else is unknown."""
         case_keys = {r.case_key for r in self.rows if r.verdict != NEW}
-        return len({r.case_key for r in self.rows if r.verdict in JUDGED}), len(case_keys)
+        judged = {r.case_key for r in self.rows if r.verdict in JUDGED and not (self.other_numerics and _is_memory(r.metric))}
+        return len(judged), len(case_keys)
 
     @property
     def coverage(self) -> float:
@@ -75,7 +80,10 @@ class Comparison:
                  f"Judged {compared} of the baseline's {total} cases; {100 * self.min_coverage:g}% are needed."]
         if worst := _worst(self.of(REGRESSED)):
             lines.append(worst)
-        if reasons := Counter(r.reason for r in self.of(NOT_COMPARED)).most_common(1):
+        if self.other_numerics:
+            lines.append("Other numerics than the baseline's: fidelity is compared within its rounding noise, times and hashes are not. "
+                         "Start a new series with: cachemark baseline rebase --reason …")
+        elif reasons := Counter(r.reason for r in self.of(NOT_COMPARED)).most_common(1):
             lines.append(f"Not compared, most often ({reasons[0][1]} rows): {reasons[0][0]}.")
         stated_reasons = Counter(r.reason for r in self.rows if r.reason.startswith(STATED)).most_common(1)
         times_judged = any(r.verdict in JUDGED and is_metric(r.metric) and metric(r.metric).kind == "speed" for r in self.rows)
@@ -104,10 +112,11 @@ def compare(
     if not then.keys() & now.keys():
         raise NothingMeasured(f"{baseline.source or 'The baseline'} and this run share no case: {len(then)} there, {len(now)} here.",
                               remedy="Check against a baseline of the same plan, or save one with: cachemark baseline save")
-    pair = _Pair(baseline, environment, threshold, _full_caches(then.values()), _full_caches(now.values()), in_pairs)
+    pair = _Pair(baseline, environment, threshold, _full_caches(then.values()), _full_caches(now.values()),
+                 rounding_noise([*then.values(), *now.values()]), in_pairs)
     rows = [row for key, old in then.items() for row in pair.rows(old, now.get(key))]
     rows += [Verdict(k, o.case.title, "status", NEW, "not in the baseline") for k, o in now.items() if k not in then]
-    return Comparison(tuple(rows), threshold, min_coverage)
+    return Comparison(tuple(rows), threshold, min_coverage, baseline.environment.fingerprint != environment.fingerprint)
 
 
 class RowVerdict(NamedTuple):
@@ -121,13 +130,14 @@ class RowVerdict(NamedTuple):
 
 @dataclass(frozen=True)
 class _Pair:
-    """Both sides of a comparison, with the full caches by cell."""
+    """Both sides of a comparison, with the full caches by cell, and the rounding noise by model and metric."""
 
     baseline: Exchange
     environment: Environment
     threshold: float
     full_then: Mapping[str, Outcome]
     full_now: Mapping[str, Outcome]
+    noise: Mapping[tuple[str, str], float]
     in_pairs: Callable[[Case], str]
 
     def rows(self, old: Outcome, new: Outcome | None) -> Iterator[Verdict]:
@@ -158,7 +168,7 @@ class _Pair:
         if metric.kind == "speed":
             return self._time(metric, old, new)
         if metric.deterministic:
-            return self._exact(metric, list(old.samples[name]), list(new.samples[name]))
+            return self._exact(metric, old, new)
         if metric.kind == "memory":  # it may vary: the worst value of each run counts
             reason = self._other("machine class", "machine_class")
             sides = metric.worst(old.samples[name]), metric.worst(new.samples[name])
@@ -169,8 +179,9 @@ class _Pair:
 
     def _time(self, metric: Metric, old: Outcome, new: Outcome) -> RowVerdict:
         """Judge the median over repeats, as a ratio to the full cache's median in the same run."""
-        if reason := self._other("machine class", "machine_class"):
-            return RowVerdict(NOT_COMPARED, reason)
+        for what, attribute in (("machine class", "machine_class"), ("numerics fingerprint", "fingerprint")):  # other kernels take other times
+            if reason := self._other(what, attribute):
+                return RowVerdict(NOT_COMPARED, reason)
         if _is_reference(old):
             return RowVerdict(NOT_COMPARED, "the full cache is the yardstick of its own run")
         then, now = _ratio(metric.name, old, self.full_then), _ratio(metric.name, new, self.full_now)
@@ -188,19 +199,33 @@ class _Pair:
         cost, limit = metric.cost_ratio(then, now), 1 + self.threshold
         return RowVerdict(REGRESSED if cost > limit else IMPROVED if cost * limit < 1 else EQUIVALENT, "", then, now)
 
-    def _exact(self, metric: Metric, then: list[float], now: list[float]) -> RowVerdict:
-        """Judge value by value: fidelity within one numerics fingerprint only, bytes always."""
-        if metric.kind != "memory" and (reason := self._other("numerics fingerprint", "fingerprint")):
-            return RowVerdict(NOT_COMPARED, reason)
+    def _exact(self, metric: Metric, old: Outcome, new: Outcome) -> RowVerdict:
+        """Judge value by value: fidelity exactly within one numerics fingerprint, else by rounding noise; bytes always exactly."""
+        then, now = list(old.samples[metric.name]), list(new.samples[metric.name])
+        other_numerics = "" if metric.kind == "memory" else self._other("numerics fingerprint", "fingerprint")
         if len(then) != len(now):
             return RowVerdict(NOT_COMPARED, f"{len(then)} values then, {len(now)} now")
         means = math.fsum(then) / len(then), math.fsum(now) / len(now)
+        if other_numerics:
+            return self._by_noise(metric, old.case.model, *means, other_numerics)
         if then == now:
             return RowVerdict(EQUIVALENT, "", *means)
-        if means[0] == means[1]:
+        if looks_equal(*means, metric.name):
             differ = sum(a != b for a, b in zip(then, now, strict=True))
-            return RowVerdict(CHANGED, f"{differ} of {len(now)} values differ, their mean does not", *means)
+            return RowVerdict(CHANGED, f"{differ} of {len(now)} values differ, their mean by less than is printed", *means)
         return RowVerdict(REGRESSED if metric.loss(*means) > 0 else IMPROVED, "must be equal", *means)
+
+    def _by_noise(self, metric: Metric, model: str, then: float, now: float, other_numerics: str) -> RowVerdict:
+        """Compare means under two numerics: never worse or better, since a larger difference may be chance.
+
+        By the triangle inequality the distance from the full cache changes by at most the noise of the method plus that of the full cache.
+        """
+        noise = self.noise.get((model, metric.name))
+        if noise is None:
+            return RowVerdict(NOT_COMPARED, other_numerics)
+        if abs(now - then) <= 2 * noise or looks_equal(then, now, metric.name):
+            return RowVerdict(EQUIVALENT, f"{other_numerics}; within twice their rounding noise of {noise:.2g}", then, now)
+        return RowVerdict(NOT_COMPARED, f"{other_numerics}; they differ by more than twice their rounding noise of {noise:.2g}", then, now)
 
     def _hash(self, then: str, now: str) -> RowVerdict:
         if reason := self._other("numerics fingerprint", "fingerprint"):
@@ -211,6 +236,10 @@ class _Pair:
         """Return in words that both environments differ in this attribute, or an empty text."""
         then, now = getattr(self.baseline.environment, attribute), getattr(self.environment, attribute)
         return "" if then == now else f"other {what}: {then} then, {now} now"
+
+
+def _is_memory(name: str) -> bool:
+    return is_metric(name) and metric(name).kind == "memory"
 
 
 def _status(old: Outcome, new: Outcome) -> RowVerdict:
@@ -232,6 +261,22 @@ def _full_caches(outcomes: Iterable[Outcome]) -> dict[str, Outcome]:
     """Return the full cache of each cell; a baseline has precedence over a candidate."""
     ordered = sorted(filter(_is_reference, outcomes), key=lambda o: o.case.role == "baseline")
     return {o.case.cell: o for o in ordered}
+
+
+def rounding_noise(outcomes: Iterable[Outcome]) -> dict[tuple[str, str], float]:
+    """Return the rounding noise by model and metric of fidelity: the largest distance of a batch-size reference row from equal output.
+
+    Decibels have none: they are the logarithm of a distance, so noises do not add up."""
+    noise: dict[tuple[str, str], float] = {}
+    for outcome in outcomes:
+        if outcome.ok and outcome.case.role == "other_batch":
+            for name, values in outcome.samples.items():
+                entry = metric(name)
+                equal = entry.within[entry.better == "higher"]
+                if entry.kind == "fidelity" and entry.unit != "dB" and math.isfinite(equal):
+                    key, distance = (outcome.case.model, name), abs(math.fsum(values) / len(values) - equal)
+                    noise[key] = max(noise.get(key, 0.0), distance)
+    return noise
 
 
 def _ratio(name: str, outcome: Outcome, full_caches: Mapping[str, Outcome]) -> float | None:

@@ -23,6 +23,7 @@ from typing import TypeVar
 import numpy as np
 from scipy.stats import beta, chi2, t
 
+from ..core.formatting import metric_value
 from .gaffke import weights
 from .sign_flip import Floats
 
@@ -59,6 +60,11 @@ class Interval:
     def stated(self) -> bool:
         """True if there is an interval."""
         return self.confidence > 0
+
+    def text(self, name: str) -> str:
+        """Return it as a value of the metric ``name`` with the ends: ``5.400 (4.900–5.900)``."""
+        value, low, high = (metric_value(end, name) for end in (self.value, self.low, self.high))
+        return f"{value} ({low}–{high})" if self.stated else value
 
 
 # -- times ---------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..analysis import formatting as fmt
 from ..analysis.answers import (
     FULL_CACHE,
     Candidate,
@@ -21,6 +20,7 @@ from ..analysis.case_group import CaseGroup
 from ..analysis.device_limits import TOLERANCE
 from ..analysis.quality_claims import MARGINS, UNJUDGED, Margins, QualityClaim, criterion, seeds_that_decide, standing
 from ..analysis.report_row import MASKED, ReportRow
+from ..core import formatting as fmt
 from ..core import limits
 from ..core.errors import unknown
 from ..core.limits import Rates
@@ -92,7 +92,7 @@ class AdvisedMethod:
         """Return the quality with its interval, or a dash."""
         if self.quality is None:
             return fmt.DASH
-        return f"{metric(self.metric).title} {fmt.with_interval(self.quality, self.metric)}"
+        return f"{metric(self.metric).title} {self.quality.text(self.metric)}"
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from ..analysis import report_view
 from ..analysis.public import public_outcomes, public_run, public_verdicts, scrubbed
 from ..analysis.report_view import ReportView
 from ..analysis.run_history import MOST, HistoryNight
-from ..core.errors import NothingMeasured
+from ..core.errors import BadBaseline, NothingMeasured
 from ..core.files import NAME
 from ..core.result import Outcome
 from ..core.spec import digest
@@ -109,13 +109,17 @@ def table_view(record: RunRecord, outcomes: Sequence[Outcome]) -> ReportView:
 
 
 def baseline_of(record: RunRecord, path: str | Path | None) -> Path | None:
-    """Return the baseline at ``path``, else the accepted one of this plan and machine class, else None."""
+    """Return the baseline at ``path``, else the accepted one of this plan, machine class and numerics, else None."""
     if path or record.is_comparison:  # a comparison has two sides of its own and no accepted baseline
         return Path(path) if path else None
     if not re.fullmatch(NAME, record.plan):  # a store may hold names that no baseline can have
         return None
     accepted = baselines.path_of(baselines.ROOT, record.environment.machine_class, record.plan)
-    return accepted if accepted.is_file() else None
+    if not accepted.is_file():
+        return None
+    with suppress(BadBaseline):  # the page names what is wrong with it
+        return accepted if baselines.load(accepted).environment.fingerprint == record.environment.fingerprint else None
+    return accepted
 
 
 # -- the view of a run ------------------------------------------------------------------------------------------------

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from ...analysis import formatting as fmt
 from ...analysis.case_group import CaseGroup
 from ...analysis.report_row import MASKED, ReportRow
+from ...core import formatting as fmt
 from ...core.units import KV, PEAK, PIXELS, STATE, TIME, TOKEN_TIME, WORKSPACE, compared_tokens, metric, scores
 from .chart import INK, MOST, Chart, Signs, first, tip
 from .svg import RowPlot, Span, linear, ranged

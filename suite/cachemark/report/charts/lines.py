@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from ...analysis import formatting as fmt
 from ...analysis.case_group import CaseGroup
 from ...analysis.report_row import ReportRow
 from ...analysis.run_history import CaseHistory, RunHistory
+from ...core import formatting as fmt
 from ...core.result import Status
 from ...core.units import PEAK
 from .chart import INK, MOST, Chart, Signs, first, over, tip

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape, quoteattr
 
-from ...analysis import formatting as fmt
+from ...core import formatting as fmt
 
 _SVG = "http://www.w3.org/2000/svg"
 _WIDE = 0.56  # of the size of a letter: how wide one is on average

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ...analysis import formatting as fmt
 from ...analysis.case_group import CaseGroup
 from ...analysis.report_row import MASKED, ReportRow, share_of_full
+from ...core import formatting as fmt
 from ...core.spec import shown_share
 from ...core.units import FLOPS, KV, compared_tokens, metric
 from ...stats.intervals import Interval

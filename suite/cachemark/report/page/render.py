@@ -14,10 +14,10 @@ from markupsafe import Markup
 from PIL import Image
 
 from ...analysis import columns, explanations
-from ...analysis import formatting as fmt
 from ...analysis.case_group import CaseGroup
 from ...analysis.report_view import ReportView
 from ...analysis.run_history import RunHistory
+from ...core import formatting as fmt
 from ...core.spec import shown_share
 from ...core.units import METRICS, OUTSIDE, Metric, in_order, metric, of_plug_ins
 from ...core.version import __version__

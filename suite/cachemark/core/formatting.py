@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from ..core.units import metric
-from ..core.wording import plain
-from ..stats.intervals import Interval
+from .units import metric
+from .wording import plain
 
 DASH = "–"
 NAMES = {
@@ -78,10 +77,9 @@ def with_unit(value: float, name: str) -> str:
     return f"{metric_value(value, name)} {unit}" if unit in ("token/s", "image/s", "dB", "nat/token") else metric_value(value, name)
 
 
-def with_interval(interval: Interval, name: str) -> str:
-    """Return a value of the metric ``name`` with the ends of its interval: ``5.400 (4.900–5.900)``."""
-    value, low, high = (metric_value(end, name) for end in (interval.value, interval.low, interval.high))
-    return f"{value} ({low}–{high})" if interval.stated else value
+def looks_equal(then: float, now: float, name: str) -> bool:
+    """Return whether two values of the metric ``name`` are printed alike, so that no reader can see their difference."""
+    return metric_value(then, name) == metric_value(now, name)
 
 
 def _three(value: float) -> str:

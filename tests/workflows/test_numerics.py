@@ -1,0 +1,62 @@
+"""Two classes of numerics on one machine: the same plan with vector instructions and without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import cachemark as cm
+from cachemark.core.verdicts import REGRESSED
+from cachemark.gate import baselines
+from cachemark.gate.baseline_check import TOKENS
+from cachemark.store.db import Store
+from cachemark.workflows.check import judge
+from cachemark.workflows.report import baseline_of
+
+PLAN = """
+name = "classes"
+
+[timing]
+warmup = 1
+repeats = 3
+
+[fidelity]
+samples = 2
+
+[[cells]]
+model = "tiny-var"
+methods = ["window"]
+budgets = ["1/2"]
+batch = 2
+"""
+WITHOUT = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}
+
+
+@pytest.mark.fresh_process  # kernels are chosen when torch is imported
+def test_another_class_has_no_false_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = tmp_path / "classes.toml"
+    plan.write_text(PLAN)
+    cm.run(plan, store="here.sqlite")
+    with Store.open("here.sqlite") as store:
+        first = store.run()
+        accepted = baselines.save(store, first.id, reason="the tests")
+        assert baseline_of(first, None) == accepted
+    for name, value in WITHOUT.items():
+        monkeypatch.setenv(name, value)
+    cm.run(plan, store="here.sqlite")
+    with Store.open("here.sqlite") as store:
+        second = store.run()
+        assert not store.reused(second.id), "results of other numerics are not reused"
+        assert baseline_of(second, None) is None, "a page compares within its class only"
+        comparison = judge(store, second, accepted).comparison
+        assert comparison is not None
+        differ = [then.output_hash != now.output_hash or then.samples != now.samples
+                  for then, now in zip(store.outcomes(first.id), store.outcomes(second.id), strict=True)]
+    assert any(differ)
+    assert comparison.of(REGRESSED) == ()
+    assert {row.verdict for row in comparison.rows if row.metric == TOKENS} == {"not_compared"}
+    assert {row.verdict for row in comparison.rows if row.metric in ("latency", "psnr")} == {"not_compared"}
+    assert {row.verdict for row in comparison.rows if row.metric == "token_agreement"} == {"equivalent"}, "within the rounding noise"
+    assert "cachemark baseline rebase" in " ".join(comparison.summary())
