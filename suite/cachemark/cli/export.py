@@ -68,13 +68,13 @@ def github(summary: Path | None, comment: Path | None, **judged: Any) -> None:
 
     Also writes a summary and a comment. A run without a baseline has no annotations. The exit code is not a verdict; use `check` for that.
     """
-    from ..workflows.export import put, step_texts
+    from ..workflows.export import append, put, step_texts
 
     texts = step_texts(**judged)
     if summary is not None:
-        say(f"Written: {put(texts.summary, summary, append=True)}", err=True)
+        say(f"Written: {append(texts.summary, summary)}", err=True)
     if comment is not None:
-        say(f"Written: {put(texts.comment, comment)}", err=True)
+        say(f"Written: {put(texts.comment, comment, 'Markdown comment')}", err=True)
     for line in texts.annotations:
         click.echo(line)
 

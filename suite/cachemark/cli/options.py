@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from ..core.files import refuse_other
 from ..core.wording import printed
 from .endings import note
 
@@ -87,13 +88,14 @@ def size(context: click.Context, option: click.Parameter, text: str | None) -> i
 
 
 def writable(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
-    """Check that a file can be written, before hours of work."""
+    """Check that a report can be written to this file, before hours of work."""
     if path is None:
         return None
     if not os.path.isdir(path.parent):  # also False for a name that no folder can have
         raise click.BadParameter(f"folder {str(path.parent)[:200]} does not exist. Create it, or use another file.")
     if len(os.fsencode(path.name)) > 255 or not os.access(path if os.path.exists(path) else path.parent, os.W_OK):
         raise click.BadParameter(f"{str(path)[:200]} cannot be written. Use another file.")
+    refuse_other(path, "report")
     return path
 
 

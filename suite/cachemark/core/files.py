@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from .errors import CachemarkError
+
 PACKAGE = Path(__file__).resolve().parents[1]
+HEAD = 4096  # bytes by which a file is recognized
+OUTPUTS = {  # how the files begin that commands write where the user names a path
+    "report": rb"<!DOCTYPE html>.*<meta name=\"generator\" content=\"cachemark",
+    "CSV table": rb"run,commit,machine_class,",
+    "Markdown table": rb"### .*\n\n\| method \|",
+    "Markdown comment": rb"<!-- cachemark ",
+    "LaTeX table": rb"% Needs \\usepackage\{booktabs\}",
+    "JUnit file": rb"<\?xml [^>]*>\s*<testsuites",
+    "figure": rb"<svg ",
+    "image": rb"\x89PNG",
+    "calibration": rb"\{\"facts\":",
+}
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"  # of what has a file of its own: it stays in its folder and does not look like an option
 
 
@@ -28,6 +43,31 @@ def replacing(path: Path) -> Iterator[Path]:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def output(path: Path | str, kind: str) -> Iterator[Path]:
+    """Yield a temporary file that replaces ``path``, which may only be a new file or an older output of this ``kind``.
+
+    Raises CachemarkError for any other file, so that no command destroys a store, a plan or weights, and OSError."""
+    path = Path(path)
+    refuse_other(path, kind)
+    with replacing(Path(os.path.realpath(path))) as part:
+        yield part
+
+
+def refuse_other(path: Path, kind: str) -> None:
+    """Raise CachemarkError if ``path`` exists and is neither empty nor an output of this ``kind`` (a key of ``OUTPUTS``)."""
+    if not os.path.lexists(path):
+        return
+    if path.exists() and not path.is_file():
+        raise CachemarkError(f"{path} is not an ordinary file.", remedy="Name a file; tables are printed if no path is given.")
+    head = b""
+    if path.exists():
+        with path.open("rb") as file:
+            head = file.read(HEAD)
+    if head and not re.match(OUTPUTS[kind], head, re.DOTALL):
+        raise CachemarkError(f"{path} exists and is not a {kind} of cachemark.", remedy="Use another name, or delete the file first.")
 
 
 def is_readable(path: Path | str) -> bool:

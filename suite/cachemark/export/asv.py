@@ -19,6 +19,7 @@ from typing import Any
 
 from ..analysis.report_row import is_random
 from ..core.errors import Unsupported
+from ..core.files import replacing
 from ..core.result import JUDGING, Outcome
 from ..core.spec import digest
 from ..core.units import Metric, metric
@@ -216,5 +217,5 @@ def _write_point(folder: Path, point: _Point, benchmarks: Mapping[str, Any]) -> 
 
 
 def _put(path: Path, data: Mapping[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(data, indent=1, ensure_ascii=True), encoding="utf-8")
+    with replacing(path) as part:
+        part.write_text(json.dumps(data, indent=1, ensure_ascii=True), encoding="utf-8")

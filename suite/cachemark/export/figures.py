@@ -20,6 +20,7 @@ from ..analysis.image_albums import Strip, albums, strip
 from ..analysis.report_view import ReportView
 from ..core import formatting as fmt
 from ..core.errors import CachemarkError, NothingMeasured, UnknownName, unknown
+from ..core.files import output
 from ..core.result import Outcome
 from ..core.wording import on_one_line
 from ..report.charts.chart import Chart, ChartSet, Key, Plot
@@ -57,7 +58,8 @@ def write(view: ReportView, folder: Path, width: str = "3.25in") -> list[Path]:
             taken[stem] += 1
             name = stem if taken[stem] == 1 else f"{stem}-{taken[stem]}"
             written.append(folder / f"{name}.svg")
-            written[-1].write_text(figure(chart, charts, wide), encoding="utf-8", errors="replace")
+            with output(written[-1], "figure") as part:
+                part.write_text(figure(chart, charts, wide), encoding="utf-8", errors="replace")
     return written
 
 

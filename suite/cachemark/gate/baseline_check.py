@@ -179,7 +179,7 @@ class _Pair:
 
     def _time(self, metric: Metric, old: Outcome, new: Outcome) -> RowVerdict:
         """Judge the median over repeats, as a ratio to the full cache's median in the same run."""
-        for what, attribute in (("machine class", "machine_class"), ("numerics fingerprint", "fingerprint")):  # other kernels take other times
+        for what, attribute in (("machine class", "machine_class"), ("numerics fingerprint", "fingerprint")):  # other kernels
             if reason := self._other(what, attribute):
                 return RowVerdict(NOT_COMPARED, reason)
         if _is_reference(old):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ..core.errors import NothingMeasured, Unsupported
-from ..core.files import replacing
+from ..core.errors import CachemarkError, NothingMeasured, Unsupported
+from ..core.files import HEAD, output
 from ..gate.judgement import RunJudgement
 from .check import accepted_path, chosen, judge
 from .report import baseline_of, table_view
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..export.asv import Written
 
 Format = Literal["markdown", "latex", "csv", "junit", "figures"]
+KINDS = {"markdown": "Markdown table", "latex": "LaTeX table", "csv": "CSV table", "junit": "JUnit file"}  # of :mod:`core.files`
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def export(
         columns = tables.headline(view) if not columns and form == "latex" else columns
         chosen_tables = tables.tables(view, () if "all" in columns else columns, methods)
         text = {"markdown": documents.markdown, "latex": documents.latex}[form](chosen_tables)
-    return Exported(text, (put(text, path),) if path is not None else ())
+    return Exported(text, (put(text, path, KINDS[form]),) if path is not None else ())
 
 
 def step_texts(
@@ -133,13 +134,24 @@ def image_grid(
     stored = Run(store, run)
     with reading(stored.store) as source:
         png = grid(stored.outcomes, source.artifacts.read, cases, model)
-    with writing(path), replacing(Path(path)) as part:
+    with writing(path), output(path, "image") as part:
         part.write_bytes(png)
     return Path(path)
 
 
-def put(text: str, path: str | Path, *, append: bool = False) -> Path:
-    """Write or append a text to a file. Raises Infrastructure."""
-    with writing(path), Path(path).open("a" if append else "w", encoding="utf-8", newline="\n") as file:
-        file.write(text)
+def put(text: str, path: str | Path, kind: str) -> Path:
+    """Write a text to a new file or over an older output of this ``kind``. Raises CachemarkError for another file, and Infrastructure."""
+    with writing(path), output(path, kind) as part:
+        part.write_text(text, encoding="utf-8", newline="\n")
     return Path(path)
+
+
+def append(text: str, path: str | Path) -> Path:
+    """Append to a file of text. Raises CachemarkError for any other file, and Infrastructure."""
+    path = Path(path)
+    with writing(path):
+        if path.exists() and not (path.is_file() and b"\0" not in path.read_bytes()[:HEAD]):
+            raise CachemarkError(f"{path} is not a file of text.", remedy="Name a Markdown file.")
+        with path.open("a", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+    return path

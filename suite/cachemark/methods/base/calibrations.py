@@ -23,7 +23,7 @@ from ...cache.layout import Layout
 from ...contract.planning import Planning, Profiler
 from ...core.edited import LONGEST, text_of, validating
 from ...core.errors import BadCalibration, BadParameter, unknown
-from ...core.files import is_readable, replacing
+from ...core.files import is_readable, output
 from ...core.spec import canonical, digest
 from .profiles import AttentionProfile, RecencyProfile
 
@@ -54,7 +54,7 @@ def place(method: str, weights: str) -> Path:
 def save(method: str, facts: Mapping[str, Any], to: Path | None = None) -> Path:
     """Write a calibration to its file, or to another, and return the path."""
     path = to or place(method, str(facts["weights"]))
-    with replacing(path) as part:
+    with output(path, "calibration") as part:
         part.write_text(canonical({"method": method, "facts": dict(facts)}) + "\n", encoding="utf-8")
     return path
 

@@ -18,6 +18,7 @@ from ...analysis.case_group import CaseGroup
 from ...analysis.report_view import ReportView
 from ...analysis.run_history import RunHistory
 from ...core import formatting as fmt
+from ...core.files import output
 from ...core.spec import shown_share
 from ...core.units import METRICS, OUTSIDE, Metric, in_order, metric, of_plug_ins
 from ...core.version import __version__
@@ -70,11 +71,12 @@ def chart_set(group: CaseGroup, groups: Sequence[CaseGroup] = (), followed: RunH
 
 
 def write(view: ReportView, path: str | Path) -> Path:
-    """Write the page to ``path`` in UTF-8, creating its folder, and return the path."""
-    file = Path(path)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(render(view).encode("utf-8", errors="replace"))
-    return file
+    """Write the page to ``path`` in UTF-8, creating its folder, and return the path.
+
+    An existing file must be a page of cachemark; others raise CachemarkError."""
+    with output(path, "report") as part:
+        part.write_bytes(render(view).encode("utf-8", errors="replace"))
+    return Path(path)
 
 
 def engine() -> Environment:

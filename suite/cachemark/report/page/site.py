@@ -11,6 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from ...analysis.report_view import ReportView
+from ...core.files import output, replacing
 from ...core.version import __version__
 from .render import engine, policy, static
 
@@ -41,9 +42,11 @@ def publish(folder: Path, runs: Mapping[str, tuple[str, dict[str, Any]]]) -> Pat
     """Write ``index.html``, and the stamp of each page for later updates."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "index.html"
-    file.write_bytes(index([line for _, line in runs.values()]).encode("utf-8", errors="replace"))
+    with output(file, "report") as part:
+        part.write_bytes(index([line for _, line in runs.values()]).encode("utf-8", errors="replace"))
     stamps = {number: {"stamp": stamp, "line": line} for number, (stamp, line) in runs.items()}
-    (folder / STAMPS).write_text(json.dumps(stamps, indent=1), encoding="utf-8")
+    with replacing(folder / STAMPS) as part:
+        part.write_text(json.dumps(stamps, indent=1), encoding="utf-8")
     return file
 
 

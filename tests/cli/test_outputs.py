@@ -1,0 +1,76 @@
+"""Files that commands write: older outputs are replaced, everything else is left as it is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from support.stages import Stage, call
+
+from .test_commands import good
+
+WRITING = (
+    ("report",), ("export", "csv"), ("export", "markdown"), ("export", "latex"), ("export", "grid"),
+    ("export", "github", "--comment"), ("export", "github", "--summary"), ("run", "{plan}", "--report"),
+)
+
+
+def arguments(stage: Stage, command: tuple[str, ...], target: Path) -> list[object]:
+    return [*(word.format(plan=stage.plan) for word in command), target, "--store", stage.store,
+            *(("--plugin", stage.plugin) if command[0] == "run" else ())]
+
+
+@pytest.mark.parametrize("command", WRITING, ids=" ".join)
+def test_no_command_writes_over_a_file_of_another_kind(stage: Stage, command: tuple[str, ...]) -> None:
+    """The store itself, the weights and, unless it is appended to, the plan."""
+    appends = "--summary" in command
+    for target in (stage.store, *([] if appends else [stage.plan])):
+        before = target.read_bytes()
+        result = call(*arguments(stage, command, target))
+        assert result.exit_code == 2, result.output
+        assert str(target.name) in result.output
+        assert target.read_bytes() == before
+
+
+@pytest.mark.parametrize("command", WRITING[:-1], ids=" ".join)
+def test_an_older_output_and_an_empty_file_are_replaced(stage: Stage, command: tuple[str, ...], tmp_path: Path) -> None:
+    target = tmp_path / "output"
+    target.touch()
+    good(call(*arguments(stage, command, target)))
+    first = target.read_bytes()
+    good(call(*arguments(stage, command, target)))
+    assert first
+    assert target.read_bytes() == first * (2 if "--summary" in command else 1)
+
+
+def test_figures_replace_figures_only(stage: Stage, tmp_path: Path) -> None:
+    target = tmp_path / "figures"
+    good(call("export", "figures", target, "--store", stage.store))
+    good(call("export", "figures", target, "--store", stage.store))
+    figure = min(target.iterdir())
+    figure.write_text("mine")
+    assert call("export", "figures", target, "--store", stage.store).exit_code == 2
+    assert figure.read_text() == "mine"
+
+
+def test_a_site_leaves_another_index_page(stage: Stage, tmp_path: Path) -> None:
+    index = tmp_path / "index.html"
+    index.write_text("<!DOCTYPE html><title>my home page</title>")
+    assert call("report", "--site", tmp_path, "--store", stage.store).exit_code == 2
+    assert index.read_text() == "<!DOCTYPE html><title>my home page</title>"
+
+
+def test_a_pipe_is_no_target(stage: Stage, tmp_path: Path) -> None:
+    """Opening it would wait for a reader."""
+    os.mkfifo(tmp_path / "pipe")
+    assert call("report", tmp_path / "pipe", "--store", stage.store).exit_code == 2
+    assert call("export", "csv", tmp_path / "pipe", "--store", stage.store).exit_code == 2
+
+
+def test_a_link_is_followed(stage: Stage, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "page.html")
+    good(call("report", tmp_path / "link", "--store", stage.store))
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
