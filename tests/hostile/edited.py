@@ -48,6 +48,15 @@ def incident(field: str, value: Any) -> Attack:
 
 ROWS = [
     broken("nested 5000 deep", BASELINE, CHECKED, DEEP),
+    broken("a pointer of Git LFS", BASELINE, CHECKED, "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"),
+    Attack("a baseline with two results for one case", CHECKED, "bad-baseline", (BASELINE, "two results"),
+           prepare=edited(BASELINE, lambda data: data["outcomes"].append(data["outcomes"][-1]))),
+    baseline("outcomes", 0, "case", "sampling", "temperature", value=-1.0),
+    baseline("outcomes", 0, "case", "sampling", "top_p", value=7.0),
+    baseline("outcomes", 0, "case", "grid", value=[0, 3]),
+    baseline("outcomes", 0, "case", "batch", value=0),
+    Attack("a broken register where nothing is worse", ("check", "--store", STORE, "--incidents", REGISTER), "bad-baseline", (REGISTER,),
+           prepare=written(REGISTER, "{")),
     baseline("meta", "expires", value="9999999-01-01"),
     baseline("outcomes", 0, "status", value="fine"), baseline("outcomes", 0, "samples", "latency", value=[-1.0, 0.1]),
     baseline("outcomes", 0, "samples", "latencyy", value=[1.0], says="Did you mean"), baseline(*CASE, "batch", value=10**30),

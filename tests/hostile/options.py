@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .attack import PWNED, Attack
-from .ground import KEY, PLAN, REGISTER, STORE
+from .ground import KEY, PLAN, REGISTER, STORE, WEIGHTS
 
 LONG = "x" * 5_000
 RUN = ("run", PLAN, "--plugin", "dot.py")
@@ -23,7 +23,25 @@ ROWS = [
            changes=(STORE,)),
     Attack("a new plug-in that leaves its folder", ("new", "method", "../x"), "bad-plugin", ("is not a valid name",)),
     Attack("--report of 5000 letters", ("report", LONG, *STORED), "infrastructure", code=5),
-    Attack("a result on a full disk", ("export", "csv", "/dev/full", *STORED), "infrastructure", ("No space left",), 5),
+    Attack("a table on a device", ("export", "csv", "/dev/full", *STORED), "error", ("not an ordinary file",)),
+    Attack("a report over the store", ("report", STORE, *STORED), "error", ("is not a report of cachemark",)),
+    Attack("a report over the plan, before a run", (*RUN, "--report", PLAN), "error", ("is not a report of cachemark",)),
+    Attack("a site in the store", ("report", "--site", STORE, *STORED), says=("is a file",)),
+    Attack("a table over the weights", ("export", "csv", WEIGHTS, *STORED), "error", ("is not a CSV table",)),
+    Attack("an image over the register", ("export", "grid", REGISTER, *STORED), "error", ("is not a image",)),
+    Attack("a summary appended to the store", ("export", "github", "--summary", STORE, *STORED), "error", ("is not a file of text",)),
+    Attack("figures in a file", ("export", "figures", PLAN, *STORED), says=("is a file",)),
+    Attack("asv results in a file", ("export", "asv", PLAN, *STORED), says=("is a file",)),
+    Attack("a calibration over the store", ("calibrate", "heatkv", "tiny-var", "--samples", "1", "--to", STORE), "error",
+           ("is not a calibration",)),
+    Attack("a store that is not UTF-8", ("show", "--store", "st\udcff\udcfe.sqlite"), "bad-store", ("UTF-8",)),
+    Attack("a new store that is not UTF-8", (*RUN, "--store", "st\udcff\udcfe.sqlite"), "bad-store", ("UTF-8",)),
+    Attack("--until that is over", (*DECIDED, "--until", "2020-01-01", "--who", "ada"), says=("is over",)),
+    Attack("--until that is no date", (*DECIDED, "--until", "2030-02-31", "--who", "ada"), says=("2030-02-31",)),
+    Attack("a budget in Arabic digits", ("roofline", "tiny-var", "--budget", "\u0661/\u0662"), "bad-budget", ("is not a number",)),
+    Attack("a size in Arabic digits", (*RUN, "--memory-cap", "\u0661GiB"), says=("not a size",)),
+    Attack("a time in Arabic digits", (*RUN, "--budget", "\u0661h"), says=("not a time",)),
+    Attack("a share in Arabic digits", ("share", PLAN, "\u0661/\u0662", *RUN[2:]), says=("is not a share",)),
     Attack("--baseline that never ends", ("check", *STORED, "--baseline", "/dev/zero"), "bad-baseline", ("not an ordinary file",)),
     Attack("a command in a process of its own", ("list", "plans"), code=0, says=("demo",), process=True),
 ]

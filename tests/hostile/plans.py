@@ -35,6 +35,15 @@ def prompts(name: str, content: str | bytes, says: str) -> Attack:
         replaced(PLAN, "samples = 4", 'samples = 4\nprompts = "mine"'), written("mine", content)))
 
 
+LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "a" * 64 + "\nsize 1234\n"
+TWICE = "[[cells]]\nmodel = 'dot'\nmethods = ['full']\n" * 2 + "[[cells]]"
+
+
+def encoded(encoding: str) -> Preparation:
+    """Return a preparation: the good plan as an editor may save it."""
+    return lambda folder: (folder / PLAN).write_bytes((folder / PLAN).read_text().encode(encoding))
+
+
 ROWS = [
     whole("arrays nested 5000 deep", "a = " + "[" * 5000 + "]" * 5000, "nested too deep"),
     changed("repeats of 5000 hex digits", "repeats = 3", f"repeats = 0x{'f' * 5000}", "timing.repeats"),
@@ -47,6 +56,12 @@ ROWS = [
             "at most 1000 items"),
     changed("a parameter of 5000 hex digits", '"streaming"', f'{{ name = "streaming", sinks = 0x{"f" * 5000} }}', "not finite",
             slug="bad-parameter"),
+    whole("a pointer of Git LFS", LFS, "Git LFS"),
+    Attack("a plan in UTF-16", EXPLAIN, "bad-plan", ("UTF-16",), prepare=encoded("utf-16")),
+    Attack("a plan with a byte order mark", EXPLAIN, "bad-plan", ("byte order mark",), prepare=encoded("utf-8-sig")),
+    changed("a budget in Arabic digits", '"1/2"', '"\u0661/\u0662"', "is not a number", slug="bad-budget"),
+    changed("two equal blocks", "[[cells]]", TWICE, "cells", "block 2 is the same as block 1"),
+    with_weights("a pointer of Git LFS", written("dot.safetensors", LFS)),
     with_weights("a device", lambda folder: (folder / "dot.safetensors").symlink_to("/dev/zero")),
     with_weights("a huge header", written("dot.safetensors", b"\xff" * 8 + b"{" + b"x" * 100)),
     prompts("noise", NOISE, "is not text"), prompts("a line of 100 000 letters", LONG * 10, "has 100000 characters"),

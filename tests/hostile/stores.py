@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -51,6 +52,23 @@ def flipped(table: str) -> Preparation:
     return flip
 
 
+def piped(name: str) -> Preparation:
+    """Return a preparation: a pipe in the place of a file, whose opening waits for another process."""
+
+    def pipe(folder: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
+
+    return pipe
+
+
+def renamed(folder: Path) -> None:
+    """Replace a letter in the schema by a byte that is no UTF-8, which the driver's message then quotes."""
+    data = (folder / STORE).read_bytes()
+    assert b"CREATE TABLE run" in data
+    (folder / STORE).write_bytes(data.replace(b"CREATE TABLE run", b"CREATE TABL\xf4 run", 1))
+
+
 def damaged(name: str, arguments: tuple[str, ...], prepare: Preparation) -> Attack:
     """Return an attack with a store that this package cannot have written."""
     return Attack(name, arguments, "bad-store", ("damaged",), 2, prepare, changes=LOGS)
@@ -69,6 +87,11 @@ ROWS = [
     damaged("cut to a half, a check of the store", CHECK_STORE, cut(0.5)),
     damaged("a flipped page of outcome, a check of the store", CHECK_STORE, flipped("outcome")),
     damaged("a flipped page of run, a report", REPORT, flipped("run")),
+    Attack("a store that is a pipe", REPORT, "bad-store", ("is a pipe or a device",), prepare=piped(STORE)),
+    Attack("a new store on a device", (*RUN, "--store", "/dev/null"), "bad-store", ("is a pipe or a device",)),
+    Attack("a store to merge that is a pipe", ("db", "merge", "pipe", *STORED), "bad-store", ("is a pipe or a device",),
+           prepare=piped("pipe"), changes=LOGS),
+    damaged("a letter in the schema that is not UTF-8", REPORT, renamed),
     Attack("another schema", ("db", "init", *STORED), "bad-store", ("reads and writes schema",), 2,
            edited("UPDATE cachemark_version SET version_num = '9999'"), changes=LOGS),
     Attack("run 2^31", (*REPORT, "--run", str(2**31)), "bad-store", ("There is no run",), changes=LOGS),

@@ -33,6 +33,8 @@ def saved(content: object) -> Preparation:
 
 
 ROWS = [
+    Attack("a layer with a number of 5000 digits", (*VERIFY, "w.pth"), "bad-checkpoint", prepare=saved({
+        f"blocks.{'9' * 5_000}.attn.proj.weight": torch.zeros(2)})),
     Attack("a checkpoint that is a pickle of code", (*VERIFY, "w.pth"), "bad-checkpoint", ("could run code",),
            prepare=saved({"trans.weight": torch.zeros(2), "args": Intruder()})),
     index("nested without end", '{"weight_map":' + "[" * 100_000),

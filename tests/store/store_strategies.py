@@ -18,7 +18,7 @@ scalars = st.one_of(st.none(), st.booleans(), st.integers(-(2**53), 2**53), fini
 plain = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3), max_leaves=6)
 objects = st.dictionaries(texts, plain, max_size=4)
 cases = st.builds(case, st.integers(0, 10**6), method=texts, parameters=objects, codec=texts, seeds=texts, batch=st.integers(1, 64),
-                  evaluation=objects, sampling=st.builds(Sampling, cfg_scale=finite_floats, top_k=st.integers(0, 99)))
+                  evaluation=objects, sampling=st.builds(Sampling, cfg_scale=st.floats(-1_000, 1_000), top_k=st.integers(0, 99)))
 positive = st.floats(min_value=2**-50, allow_infinity=False)  # as times, rates and bytes are
 sampled = st.one_of(
     st.tuples(st.sampled_from(sorted(METRICS)), st.lists(positive, min_size=1, max_size=8)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from datetime import datetime
 from pathlib import Path
 
@@ -181,6 +182,9 @@ def test_damaged_and_missing_artifacts_are_told_apart_and_mended(store: Store) -
     assert store.artifacts.read(name) == b"good"
     store.artifacts.path(name).unlink()
     with pytest.raises(BadStore, match=r"cannot be read.*Copy the folder"):
+        store.artifacts.read(name)
+    os.mkfifo(store.artifacts.path(name))  # reading it would wait for a writer
+    with pytest.raises(BadStore, match="not an ordinary file"):
         store.artifacts.read(name)
 
 

@@ -32,7 +32,7 @@ def refused(text: str, match: str) -> None:
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.lists(outcomes, max_size=3), environments, objects)
+@given(st.lists(outcomes, max_size=3, unique_by=lambda outcome: outcome.case.key), environments, objects)
 def test_round_trip(saved: list[Outcome], environment: Environment, code: dict[str, Any]) -> None:
     text = dump(saved, environment, code, plan="demo")
     back = load(text, "x")

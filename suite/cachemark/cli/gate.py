@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -215,6 +215,8 @@ def acknowledge(key: str, register: Path, who: str, link: str, until: datetime) 
     """Record who looks after the incident KEY, and until when."""
     from ..workflows.check import acknowledge_incident
 
+    if until.date() < datetime.now(UTC).date():
+        raise click.BadParameter(f"{until.date()} is over. Name a day from today on.", param_hint="'--until'")
     acknowledge_incident(register, key, who, until.date(), link)
     say(f"{key}: acknowledged by {who} until {until.date()}.")
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MOST_ANSWERS = 4  # lines of answers
 MOST_SHARES = 10_000
 SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
-SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(min|[smhd])\s*")
+SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(min|[smhd])\s*", re.ASCII)
 
 
 # -- run --------------------------------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ def size(context: click.Context, option: click.Parameter, text: str | None) -> i
     """Parse ``24GiB`` as bytes; 0 if the option is not given."""
     if text is None:
         return 0
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT])(i?)B", text, re.IGNORECASE)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT])(i?)B", text, re.IGNORECASE | re.ASCII)
     nbytes = float(match[1]) * (1024 if match[3] else 1000) ** ("KMGT".index(match[2].upper()) + 1) if match else 0
     if not 0 < nbytes <= MOST_MEMORY:
         raise click.BadParameter(f"{text!r} is not a size up to {MOST_MEMORY >> 40} TiB; write 24GiB or 512MiB.")

@@ -11,6 +11,13 @@ from .wording import shown
 
 LARGEST = 200_000_000  # bytes of a file
 LONGEST = 4_000  # characters of a text on one line
+LFS = b"version https://git-lfs.github.com/"
+_FOREIGN = (  # how a file begins, the problem and its fix
+    (LFS, "is a pointer of Git LFS, not the file itself", "Run: git lfs pull"),
+    (b"\xef\xbb\xbf", "starts with a byte order mark", "Save it as UTF-8 without one."),
+    (b"\xff\xfe", "is UTF-16", "Save it as UTF-8."),
+    (b"\xfe\xff", "is UTF-16", "Save it as UTF-8."),
+)
 REMEDY = "Fix that value, or take the file from version control."
 
 
@@ -39,8 +46,13 @@ def text_of(path: Path, error: type[CachemarkError]) -> str:
             raise error(f"{path} cannot be read: it is not an ordinary file.", remedy=remedy)
         if path.stat().st_size > LARGEST:
             raise error(f"{path} has more than {LARGEST} bytes.", remedy=remedy)
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as fault:
-        raise error(f"{path} is not text.", remedy=remedy) from fault
+        data = path.read_bytes()
     except OSError as fault:
         raise error(f"{path} cannot be read: {fault.strerror}.", remedy=remedy) from fault
+    for start, problem, fix in _FOREIGN:
+        if data.startswith(start):
+            raise error(f"{path} {problem}.", remedy=fix)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as fault:
+        raise error(f"{path} is not text.", remedy=remedy) from fault

@@ -91,12 +91,20 @@ class Budget:
 
 def _share(text: str) -> Fraction:
     """Parse a fraction. A number with a huge exponent becomes 0 or 2 instead of millions of digits."""
+    if not text.isascii():
+        raise ValueError("a number in other digits than 0 to 9")
     power = re.fullmatch(r"[\s\d.+_-]*e([+-]?\d+)\s*", text[:LONGEST_BUDGET], re.IGNORECASE)
     if power and abs(int(power[1])) > LONGEST_BUDGET:
         return Fraction(0 if int(power[1]) < 0 else 2)
     if len(text) > LONGEST_BUDGET:
         raise ValueError(f"a number of {len(text)} characters")
     return Fraction(text)
+
+
+RANGES: Mapping[str, tuple[float, float]] = {  # of sampling settings, where they are read from a file that people edit
+    "cfg_scale": (-1_000, 1_000), "cfg_interval": (-1, 1_000_000), "temperature": (0, 1_000), "top_k": (0, 10_000_000), "top_p": (0, 1),
+    "steps": (0, 10_000), "diffusion_steps": (0, 10_000),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,7 +15,7 @@ from ..core.processes import holder
 def folder() -> Path:
     """Return the folder of lock files, shared by all users of a machine, or CACHEMARK_LEASES."""
     configured = os.environ.get("CACHEMARK_LEASES")
-    path = Path(configured) if configured else Path(tempfile.gettempdir()) / "cachemark-leases"
+    path = Path(configured or "/tmp/cachemark-leases")  # not TMPDIR, which differs between the jobs of a machine
     if not path.is_dir():
         path.mkdir(parents=True, exist_ok=True)
         with suppress(OSError):
@@ -27,21 +26,21 @@ def folder() -> Path:
 def lock(name: str) -> IO[str] | None:
     """Lock a name until the file is closed or the process ends; None if another process has it."""
     path = folder() / f"{name}.lock"
-    try:  # without O_CREAT first: in a shared folder a system may refuse to create another user's file
-        file = os.fdopen(os.open(path, os.O_RDWR), "r+")
-    except FileNotFoundError:
-        number = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        with suppress(OSError):
-            os.fchmod(number, 0o666)
-        file = os.fdopen(number, "r+")
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o644))
+    try:
+        file = path.open("r+")
+    except PermissionError:  # the file of another user, which can be locked but not written
+        file = path.open()
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         file.close()
         return None
-    file.truncate(0)
-    file.write(holder() + "\n")
-    file.flush()
+    if file.writable():
+        file.truncate(0)
+        file.write(holder() + "\n")
+        file.flush()
     return file
 
 

@@ -22,6 +22,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from ..core.edited import LFS
 from ..core.errors import BadCheckpoint
 from ..core.files import is_readable, read_json
 
@@ -128,11 +129,13 @@ def trained_pixels(path: str | Path) -> tuple[int, str]:
 
 def _read(file: Path, wrappers: Sequence[str]) -> dict[str, Tensor]:
     with file.open("rb") as stream:
-        head = stream.read(9)
+        head = stream.read(len(LFS))
     if head.startswith(ZIP):
         return _unwrap(_unpickle(file), file, wrappers)
-    if head[8:] == b"{":
+    if head[8:9] == b"{":
         return _safetensors(file)
+    if head == LFS:
+        raise BadCheckpoint(f"{str(file)!r} is a pointer of Git LFS, not the weights.", remedy="Run: git lfs pull")
     raise BadCheckpoint(f"{str(file)!r} is not a checkpoint: it is neither safetensors nor the zip that torch.save writes.",
                         remedy="Use a .safetensors or .pt file; save an older torch file again with a current torch.")
 
@@ -265,7 +268,7 @@ def _lengths(names: Iterable[str]) -> dict[str, int]:
     for name in names:
         parts = name.split(".")
         for i, part in enumerate(parts):
-            if part.isdecimal():
+            if part.isdecimal() and len(part) < 10:
                 owner = ".".join(parts[:i])
                 lengths[owner] = max(lengths.get(owner, 0), int(part) + 1)
     return lengths

@@ -8,9 +8,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from ..core import seeds
+from ..core.edited import text_of
 from ..core.errors import BadBudget, BadPlan, unknown
 from ..core.files import NAME, PACKAGE, is_readable
 from ..core.spec import FULL, SEQUENTIAL, Budget
@@ -151,6 +152,15 @@ class Cells(PlanTable):
         return self.model_copy(update={"methods": remaining, "budgets": axis}) if self.model in models and remaining and axis else None
 
 
+def _without_repetition(blocks: list[Cells]) -> list[Cells]:
+    """Raise ValueError if a block occurs twice: each of its cases would count twice."""
+    first: dict[str, int] = {}
+    for number, block in enumerate(blocks):
+        if (earlier := first.setdefault(block.model_dump_json(), number)) < number:
+            raise ValueError(f"block {number + 1} is the same as block {earlier + 1}")
+    return blocks
+
+
 class Plan(PlanTable):
     """A matrix of cases.
 
@@ -171,7 +181,7 @@ class Plan(PlanTable):
     trial: Literal["model", "case"] = "model"
     on_unsupported: Literal["error", "unsupported"] = "error"
     max_cases: Annotated[int, Field(ge=1, le=1_000_000)] = MOST_CASES
-    cells: Annotated[list[Cells], Axis]
+    cells: Annotated[list[Cells], Axis, AfterValidator(_without_repetition)]
 
     @property
     def searches(self) -> bool:
@@ -310,14 +320,12 @@ def find(name_or_path: str) -> Path:
 def load(name_or_path: str) -> Plan:
     """Read and validate a plan. Raises BadPlan with file and line."""
     path = find(name_or_path)
+    text = text_of(path, BadPlan)
     try:
-        text = path.read_text(encoding="utf-8")
         data = tomllib.loads(text)
-    except OSError as error:
-        raise BadPlan(f"{path} cannot be read: {error.strerror}.", remedy="Use the path of a TOML file.") from None
     except RecursionError:
         raise BadPlan(f"{path}: lists and tables are nested too deep.", remedy="See docs/reference/plan-file.md.") from None
-    except ValueError as error:  # not TOML, not UTF-8, or an integer with more digits than Python reads
+    except ValueError as error:  # not TOML, or an integer with more digits than Python reads
         raise BadPlan(f"{path}: not TOML: {error}.", remedy="Fix the syntax.") from None
     try:
         plan = Plan.model_validate(data)

@@ -66,6 +66,8 @@ class Artifacts:
         """Return the content, checked against the name."""
         path = self.path(file)
         try:
+            if path.exists() and not path.is_file():
+                raise OSError(0, "it is not an ordinary file")
             data = path.read_bytes()
         except OSError as error:
             raise BadStore(f"Artifact {file} cannot be read: {error.strerror}.",

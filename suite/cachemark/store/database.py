@@ -101,11 +101,17 @@ def _check_path(path: Path, create: bool) -> None:
     folder = path.parent
     if "\0" in str(path) or len(os.fsencode(path.name)) > LONGEST:
         raise BadStore("The name of the store is too long for a file.", remedy=f"Name another --store, of at most {LONGEST} bytes.")
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise BadStore(f"The name of the store, {os.fsencode(path)!r}, is not UTF-8.", remedy="Rename the file.") from None
     if not folder.is_dir():
         what = "is not a directory" if folder.exists() else "does not exist"
         raise BadStore(f"{path} cannot be opened: {folder} {what}.", remedy=f"Run: mkdir -p '{folder}', or name another --store.")
     if path.is_dir():
         raise BadStore(f"{path} is a directory.", remedy=f"Name a file in it, such as {path / 'cachemark.sqlite'}.")
+    if path.exists() and not path.is_file():
+        raise BadStore(f"{path} is a pipe or a device.", remedy="Name an ordinary file.")
     if not path.exists() and not create:
         near = sorted(p.name for p in folder.iterdir() if p.suffix in (".sqlite", ".db") and p.is_file())
         raise BadStore(f"There is no store {path}.",
@@ -228,5 +234,7 @@ def guard(where: str) -> Iterator[None]:
         raise
     except MalformedRow as error:
         raise BadStore(f"{where} is damaged: {error}.", remedy=_RESTORE) from error
+    except UnicodeDecodeError as error:  # a name in the schema, which the driver decodes itself
+        raise BadStore(f"{where} is damaged: its schema is not UTF-8.", remedy=_RESTORE) from error
     except (DBAPIError, sqlite3.DatabaseError, OSError) as error:
         raise bad_store(getattr(error, "orig", None) or error, where) from error

@@ -21,7 +21,7 @@ from pydantic_core import from_json
 from ..core.edited import REMEDY, validating
 from ..core.errors import BadBaseline, CachemarkError
 from ..core.result import Environment, Outcome, Status
-from ..core.spec import Case, finite
+from ..core.spec import RANGES, Case, finite
 from ..core.units import is_metric, metric
 from ..core.version import __version__
 from ..core.wording import shown
@@ -29,8 +29,8 @@ from ..core.wording import shown
 FORMAT = "cachemark-exchange"
 FORMAT_VERSION = 1
 COUNTED = ("speed", "memory", "work")  # kinds of metrics that are never negative
-COUNTS, MOST = ("batch", "samples", "warmup", "repeats"), 10**12  # fields of a case, and their largest value
 
+LEAST, MOST = {"batch": 1, "samples": 0, "warmup": 0, "repeats": 0}, 10**12  # of fields of a case
 
 # -- expected values, because people edit these files ----------------------------------------------------------------------
 def _moment(text: str) -> str:
@@ -92,6 +92,9 @@ def load(text: str, source: str) -> Exchange:
     with validating(source, BadBaseline):
         _FILE.model_validate_json(text)
     outcomes = tuple(_outcome(item, f"outcomes.{place}", source) for place, item in enumerate(data["outcomes"]))
+    if len(keys := [outcome.case.key for outcome in outcomes]) > len(set(keys)):
+        twice = next(outcome.case for outcome in outcomes if keys.count(outcome.case.key) > 1)
+        raise BadBaseline(f"{source} has two results of one case, {twice.full_title}.", remedy=REMEDY)
     environment, code, meta = Environment.from_json(data["environment"]), data["code"], data["meta"]
     return Exchange(outcomes, environment, code, meta, dict(data["metrics"]), source, hashlib.sha256(text.encode()).hexdigest())
 
@@ -108,9 +111,13 @@ def _check_format(data: Any, source: str) -> None:
 
 
 def _outcome(item: Mapping[str, Any], where: str, source: str) -> Outcome:
-    for name in COUNTS:
-        if not 0 <= (number := item["case"].get(name, 0)) <= MOST:
-            raise BadBaseline(f"{source} has {where}.case.{name} = {shown(number)}; 0 to {MOST} are possible.", remedy=REMEDY)
+    case = item["case"]
+    numbers = [("grid", side, (1, MOST)) for side in case["grid"]]
+    numbers += [(name, case.get(name, least), (least, MOST)) for name, least in LEAST.items()]
+    numbers += [(f"sampling.{name}", case["sampling"][name], ends) for name, ends in RANGES.items() if name in case["sampling"]]
+    for name, number, (low, high) in numbers:
+        if not low <= number <= high:
+            raise BadBaseline(f"{source} has {where}.case.{name} = {shown(number)}; {low} to {high} are possible.", remedy=REMEDY)
     for name, values in item["samples"].items():
         if is_metric(name) and metric(name).kind in COUNTED and min(values) < 0:
             raise BadBaseline(f"{source} has {where}.samples.{name} = {shown(values)}: a value is negative.", remedy=REMEDY)
