@@ -39,7 +39,7 @@ ABOUT = {  # what warns of a value, told where that is shown
 def of_run(store: Path, plan: str, names: Collection[str]) -> Row:
     """Return the newest run of a plan with the values ``names``. Raises SystemExit."""
     run = _newest(store, plan)
-    groups, claims = standing(run.outcomes, sequential=run.record.sequential)
+    groups, claims = standing(run.outcomes)
     measured = {row.case.key: (row, group) for group in groups for row in group.rows}
     planned = _planned(plan, run.outcomes[0].case.device_class)
     if strange := [printed(row.case.title) for key, (row, _) in measured.items() if key not in planned]:

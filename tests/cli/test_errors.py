@@ -113,7 +113,6 @@ def test_a_missing_gpu_is_the_machines_fault(stage: Stage) -> None:
 @pytest.mark.parametrize(("arguments", "words"), [
     (["rnu"], "No such command 'rnu'. Did you mean 'run'?"),
     (["share", "demo", "2"], "'2' is not a share"),
-    (["run", "demo", "--until-decided", "--fresh", "--reuse-quality"], "cannot be combined with --until-decided"),
     (["run", "demo", "--reuse-quality"], "--reuse-quality needs --fresh"),
     (["run", "demo", "--gpu", "all"], "Add --device cuda"),
     (["compare", "demo", "--cases", "a", "b", "--gpu", "0", "--lock-clocks", "1410"], "Add --device cuda"),

@@ -130,14 +130,6 @@ def test_a_front_is_drawn_through_ranked_cases_only() -> None:
     assert max(x for x, _ in front.places) < fast
 
 
-def test_a_run_that_was_looked_at_is_judged_by_the_test_that_allows_it() -> None:
-    """70 seeds without a loss are enough where the number was fixed, and too few where every seed was a look."""
-    outcomes = [scored(sample.full(), 1.0, 2.0, seeds=70), scored(sample.candidate("linear", "1/2"), 1.0, 1.5, seeds=70)]
-    looked = replace(sample.RUN, plan_json={"fidelity": {"sequential": True}})
-    assert build(sample.RUN, outcomes).chapters[0].group.candidates[0].unranked == ""
-    assert "70; at least 88 " in build(looked, outcomes).chapters[0].group.candidates[0].unranked
-
-
 COUNT = 200
 
 

@@ -22,11 +22,8 @@ from ..stats.non_inferiority import (
     holm,
     least_seeds,
     loss_that_shows,
-    loss_that_shows_at_any_time,
-    p_at_any_time,
     p_non_inferior,
     seeds_to_show,
-    seeds_to_show_at_any_time,
 )
 from .case_group import CaseGroup, case_groups, ordered
 from .report_row import Mark, ReportRow, differences_to_full
@@ -55,7 +52,7 @@ class QualityClaim:
     ``p`` is the p-value of a ``loss`` of ``margin`` or more at ``n`` seeds, ``adjusted`` over all ``claims`` of the report. ``share``:
     margin as a fraction of the full cache's value, None for a margin in points. ``gains``: differences from the full cache by seed.
     ``error``: standard error of the loss of a FID. ``without_interval`` names whose FID has no interval (``the method`` or ``the full
-    cache``). ``p_worse`` and ``adjusted_worse`` belong to the opposite test of sequential claims.
+    cache``).
     """
 
     metric: str
@@ -68,27 +65,18 @@ class QualityClaim:
     error: float = 0.0
     adjusted: float = 1.0
     claims: int = 1
-    p_worse: float = 1.0
-    adjusted_worse: float = 1.0
-    sequential: bool = False
     without_interval: str = ""
 
     @cached_property
     def least(self) -> int:
         """Number of seeds below which no claim is possible."""
-        if self.share is not None:
-            return 0
-        width = metric(self.metric).apart[0]
-        if self.sequential:
-            return seeds_to_show_at_any_time([0.0], self.margin, width, self.claims) or 0
-        return least_seeds(self.margin, width, self.claims)
+        return 0 if self.share is not None else least_seeds(self.margin, metric(self.metric).apart[0], self.claims)
 
     @cached_property
     def needed(self) -> int | None:
         """About the number of seeds that would decide the claim, None if the margin is lost or too many are needed."""
         if self.share is None:
-            seeds = seeds_to_show_at_any_time if self.sequential else seeds_to_show
-            return seeds(self.gains, self.margin, metric(self.metric).apart[0], self.claims)
+            return seeds_to_show(self.gains, self.margin, metric(self.metric).apart[0], self.claims)
         if self.loses or self.without_interval:
             return None
         reach = _NORMAL.inv_cdf(1 - ALPHA / self.claims) / (self.margin - self.loss)
@@ -98,11 +86,6 @@ class QualityClaim:
     def loses(self) -> bool:
         """True if these seeds lose the margin or more, significantly or not."""
         return self.loss >= self.margin
-
-    @property
-    def inferior(self) -> bool:
-        """True if a loss of the margin or more is significant; only sequential claims test this."""
-        return self.adjusted_worse <= ALPHA
 
     @property
     def non_inferior(self) -> bool:
@@ -131,8 +114,6 @@ class QualityClaim:
             return ""
         if self.n < self.least:
             return f"Too few seeds: {self.n}; at least {self.least} are needed."
-        if self.inferior:
-            return f"Inferior: quality loss of {self.allowed} or more."
         if self.loses:
             return f"Mean quality loss of {self.allowed} or more."
         return f"Inconclusive: the margin is {self.allowed}; {self.undecided}."
@@ -141,22 +122,20 @@ class QualityClaim:
 Claims = Mapping[str, QualityClaim]
 
 
-def quality_claims(groups: Sequence[CaseGroup], margins: Margins = MARGINS, *, sequential: bool = False) -> Claims:
+def quality_claims(groups: Sequence[CaseGroup], margins: Margins = MARGINS) -> Claims:
     """Return the claim of every candidate with quality values, by case key.
 
-    All claims of a report are one family, including methods that another rule excludes from the ranking. ``sequential``: seeds were added
-    with interim analyses.
+    All claims of a report are one family, including methods that another rule excludes from the ranking.
     """
-    claims = [(row, claim) for group in groups for row in group.candidates if (claim := _claim(row, group, margins, sequential))]
-    adjusted, worse = holm([claim.p for _, claim in claims]), holm([claim.p_worse for _, claim in claims])
-    return {row.case.key: replace(claim, adjusted=p, adjusted_worse=p_worse, claims=len(claims))
-            for (row, claim), p, p_worse in zip(claims, adjusted, worse, strict=True)}
+    claims = [(row, claim) for group in groups for row in group.candidates if (claim := _claim(row, group, margins))]
+    adjusted = holm([claim.p for _, claim in claims])
+    return {row.case.key: replace(claim, adjusted=p, claims=len(claims)) for (row, claim), p in zip(claims, adjusted, strict=True)}
 
 
-def standing(outcomes: Iterable[Outcome], margins: Margins = MARGINS, *, sequential: bool = False) -> tuple[tuple[CaseGroup, ...], Claims]:
+def standing(outcomes: Iterable[Outcome], margins: Margins = MARGINS) -> tuple[tuple[CaseGroup, ...], Claims]:
     """Return the groups of a report, where only non-inferior methods are ranked, and their claims."""
     groups = case_groups(list(outcomes))
-    claims = quality_claims(groups, margins, sequential=sequential)
+    claims = quality_claims(groups, margins)
     return tuple(replace(group, candidates=ordered([_qualified(row, group, claims) for row in group.candidates]))
                  for group in groups), claims
 
@@ -184,8 +163,8 @@ def margin_sentence(group: CaseGroup, claims: Claims) -> str:
     if not criterion(group) or not own_claims:
         return ""
     claim = own_claims[0]
-    kind = "Sequential non-inferiority test" if claim.sequential else "Non-inferiority test"
-    test = f"{kind}, margin {claim.allowed}, family-wise error rate {100 * ALPHA:g} % over {count(claim.claims, 'comparison')}."
+    test = (f"Non-inferiority test, margin {claim.allowed}, family-wise error rate {100 * ALPHA:g} % over "
+            f"{count(claim.claims, 'comparison')}.")
     return " ".join(filter(None, (test, seeds_that_decide(own_claims))))
 
 
@@ -198,8 +177,8 @@ def seeds_that_decide(claims: Sequence[QualityClaim]) -> str:
     more = f" About {needed} seeds would decide one more method." if needed else ""
     if largest.share is not None:
         return more.strip()
-    shows, width = loss_that_shows_at_any_time if largest.sequential else loss_that_shows, metric(largest.metric).apart[0]
-    now, with_more = (100 * shows(seeds, width, largest.claims) for seeds in (largest.n, MORE * largest.n))
+    width = metric(largest.metric).apart[0]
+    now, with_more = (100 * loss_that_shows(seeds, width, largest.claims) for seeds in (largest.n, MORE * largest.n))
     return (f"At best, {count(largest.n, 'seed')} can rule out losses above {now:.1f} points; {MORE * largest.n} seeds, above "
             f"{with_more:.1f}.{more}")
 
@@ -214,8 +193,6 @@ def inconclusive_reason(rows: Sequence[ReportRow], claims: Claims) -> str:
         return "Quality cannot be compared at any budget."
     if all(claim.n < claim.least for _, claim in compared):
         return f"Too few seeds: {max(claim.n for _, claim in compared)}; at least {compared[0][1].least} are needed."
-    if all(claim.inferior for _, claim in compared):
-        return "Inferior at every budget of the plan."
     uncertain = [(row, claim) for row, claim in compared if not claim.loses]
     if not uncertain:
         return "Mean quality loss above the margin at every budget of the plan."
@@ -223,21 +200,16 @@ def inconclusive_reason(rows: Sequence[ReportRow], claims: Claims) -> str:
     return f"Inconclusive at every budget: at {fmt.plain(shown_share(row.case.budget), 20)} {claim.undecided}."
 
 
-def _claim(row: ReportRow, group: CaseGroup, margins: Margins, sequential: bool) -> QualityClaim | None:
+def _claim(row: ReportRow, group: CaseGroup, margins: Margins) -> QualityClaim | None:
     """Return the claim about a row as if it were the only one of the report."""
     name, full = criterion(group), group.full
     if not row.ok or name not in row.to_full or full is None or not full.ok:
         return None
     apart = row.to_full[name]
     if name in scores():
-        gains, (least, most) = differences_to_full(row.outcome, full.outcome)[name], metric(name).apart
-        p_worse = 1.0
-        if sequential:
-            p = float(p_at_any_time(gains, margins.score, least)[-1])
-            p_worse = float(p_at_any_time([-gain for gain in gains], -margins.score, -most)[-1])
-        else:
-            p = p_non_inferior(gains, margins.score, least)
-        return QualityClaim(name, margins.score, len(gains), p, -apart.value, gains=gains, p_worse=p_worse, sequential=sequential)
+        gains = differences_to_full(row.outcome, full.outcome)[name]
+        p = p_non_inferior(gains, margins.score, metric(name).apart[0])
+        return QualityClaim(name, margins.score, len(gains), p, -apart.value, gains=gains)
     if (own := full.quality.get(name)) is None:
         return None
     margin, error = margins.share * own.value, math.inf

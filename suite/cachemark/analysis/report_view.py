@@ -120,7 +120,7 @@ def build(
     """
     results, environment, code = list(outcomes), run.environment, dict(run.code)
     ended, entries = Counter(outcome.status for outcome in results), tuple({outcome.case.key: outcome for outcome in results}.values())
-    groups, claims = standing_of(results, sequential=run.sequential)
+    groups, claims = standing_of(results)
     sides = (comparison.sides if comparison else ()) if run.is_comparison else None
     return ReportView(
         plan=run.plan, run=str(run.id), when=_when(run.started, run.finished),

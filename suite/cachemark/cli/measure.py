@@ -18,7 +18,6 @@ from .options import MOST_SECONDS, echo_json, fresh_option, json_option, plan_op
 if TYPE_CHECKING:
     from ..analysis.answers import Answer
     from ..workflows.results import Run
-    from ..workflows.until_decided import Interim
 
 MOST_ANSWERS = 4  # lines of answers
 MOST_SHARES = 10_000
@@ -44,10 +43,9 @@ def span(context: click.Context, option: click.Parameter, text: str | None) -> f
 @click.option("--reuse-quality", is_flag=True, help="With --fresh: reuse quality values of cases whose tokens did not change.")
 @click.option("--budget", "seconds", callback=span, metavar="TIME",
               help="Finish within a time, e.g. 6h or 90min; important cases run first.")
-@click.option("--until-decided", is_flag=True, help="Double the samples until every method is non-inferior to the full cache, or worse.")
 @json_option
 def run(
-    report_path: Path | None, fresh: bool, reuse_quality: bool, seconds: float | None, until_decided: bool, as_json: bool, **where: Any,
+    report_path: Path | None, fresh: bool, reuse_quality: bool, seconds: float | None, as_json: bool, **where: Any,
 ) -> None:
     """Measure a plan and store every result.
 
@@ -56,25 +54,12 @@ def run(
     Methods of --plugin files join every block they can run in.
     """
     from ..workflows.run import run as measure
-    from ..workflows.until_decided import until_decided as measure_until_decided
     from .progress import Follower
 
-    if reuse_quality and (until_decided or not fresh):
-        raise click.UsageError("--reuse-quality needs --fresh and cannot be combined with --until-decided. Leave it out.")
-    where |= {"fresh": fresh, "watcher": Follower()}
-    if until_decided:
-        measured = measure_until_decided(minutes=None if seconds is None else seconds / 60, on_interim=_print_interim, **where).run
-    else:
-        measured = measure(reuse_quality=reuse_quality or not fresh, seconds=seconds, **where)
+    if reuse_quality and not fresh:
+        raise click.UsageError("--reuse-quality needs --fresh. Add it, or leave both out.")
+    measured = measure(reuse_quality=reuse_quality or not fresh, seconds=seconds, fresh=fresh, watcher=Follower(), **where)
     _conclude(measured, _write_report(measured, report_path), as_json)
-
-
-def _print_interim(interim: Interim) -> None:
-    """Print one line on standard error for each interim analysis."""
-    states = ((interim.qualified, "non-inferior"), (interim.disqualified, "worse"), (interim.open, "inconclusive"))
-    words = [f"{len(titles)} {word}" for titles, word in states if titles]
-    undecided = f": {', '.join(interim.open)}" if interim.open else ""
-    say(f"{interim.samples} samples: {', '.join(words)}{undecided}.", err=True)
 
 
 def _write_report(run: Run, path: Path | None) -> Path | None:

@@ -39,9 +39,9 @@ def frame(source: Source, run: int | None = None) -> pd.DataFrame:
     counts raw values, or images of image-set metrics. Speedup and savings have the kind ``derived``. A case without values has one row with
     the ``reason``; fidelity and quality of random weights are left out. Raises BadStore, and NothingMeasured for a store without runs.
     """
-    outcomes, shared, sequential = _given(source, run)
+    outcomes, shared = _given(source, run)
     rows: dict[int, tuple[ReportRow, tuple[Column, ...]]] = {}
-    for group in standing(outcomes, sequential=sequential)[0]:
+    for group in standing(outcomes)[0]:
         columns = derived_columns(group)
         for row in group.rows:
             rows.setdefault(id(row.outcome), (row, columns))  # a reference row may stand in several groups
@@ -70,7 +70,7 @@ def samples_frame(source: Source, run: int | None = None) -> pd.DataFrame:
 
     Nothing is omitted: ``judgement`` states why fidelity and quality of a case must not be used. Arguments and errors as for :func:`frame`.
     """
-    outcomes, shared, _ = _given(source, run)
+    outcomes, shared = _given(source, run)
     records = [
         {**whose, **_about(name), "index": index, "value": value}
         for outcome in outcomes for whose in [_whole({**shared, **_whose(outcome.case), "judgement": outcome.judgement})]
@@ -103,17 +103,17 @@ def _whole(record: Mapping[str, Any]) -> dict[str, Any]:
             for name, value in record.items()}
 
 
-def _given(source: Source, run: int | None) -> tuple[list[Outcome], dict[str, Any], bool]:
+def _given(source: Source, run: int | None) -> tuple[list[Outcome], dict[str, Any]]:
     if isinstance(source, str | Path):
         with Store.open(source, create=False, read_only=True) as store:
             return _given(store, run)
     if isinstance(source, Store):
         record = source.run(run)
         shared = {"run": record.id, "commit": record.code.get("commit"), "machine_class": record.environment.machine_class}
-        return source.outcomes(record.id), shared, record.sequential
+        return source.outcomes(record.id), shared
     if run is not None:
         raise Unsupported(f"A run number ({run}) requires a store.", remedy="Pass a store, or omit the run.")
-    return list(source), {"run": None, "commit": None, "machine_class": None}, False
+    return list(source), {"run": None, "commit": None, "machine_class": None}
 
 
 def _records(row: ReportRow, columns: Iterable[Column], shared: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

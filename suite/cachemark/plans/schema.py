@@ -84,8 +84,7 @@ class Fidelity(PlanTable):
 
     ``seeds``: a fixed subset; ``samples``: the number used; ``reference_samples``: those of the reference rows; ``forced_samples``: those
     compared along the full cache's tokens (0: all); ``batch``: images per batch (0: the timed batch). ``prompts`` of text-to-image models:
-    a shipped list or a file (empty: the model's). ``sequential``: seeds are added until each method is decided, so quality claims use the
-    anytime-valid test."""
+    a shipped list or a file (empty: the model's)."""
 
     seeds: Name = "s64"
     samples: Annotated[int, Field(ge=1, le=MOST_SAMPLES)] = 64
@@ -93,7 +92,6 @@ class Fidelity(PlanTable):
     forced_samples: Annotated[int, Field(ge=0, le=MOST_SAMPLES)] = 0
     batch: Annotated[int, Field(ge=0, le=LARGEST_BATCH)] = 0
     prompts: FilePath = ""
-    sequential: bool = False
 
 
 class Quality(PlanTable):

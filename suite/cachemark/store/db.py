@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from sqlalchemy import ColumnElement, Engine, Select, Text, func, or_, select, type_coerce
+from sqlalchemy import ColumnElement, Engine, Select, func, select
 from sqlalchemy.orm import Session, joinedload
 
 from ..core.errors import BadStore, NothingMeasured
@@ -149,8 +149,8 @@ class Store:
         """Return every run, newest first."""
         with self._reading() as session:
             rows = session.scalars(select(RunRow).order_by(RunRow.id.desc())).all()
-            abandoned, checked = leases.abandoned(session, rows), _looked_at(session)
-            return [run_of(row, abandoned=row.id in abandoned, looked_at=row.id in checked) for row in rows]
+            abandoned = leases.abandoned(session, rows)
+            return [run_of(row, abandoned=row.id in abandoned) for row in rows]
 
     def run(self, run_id: int | None = None) -> RunRecord:
         """Return one run, by default the newest that is no comparison; NothingMeasured if the store is empty."""
@@ -159,7 +159,7 @@ class Store:
             if run_id is None and (run_id := session.scalar(newest)) is None:
                 raise NothingMeasured(f"{self.where} holds no run.", remedy="Run: cachemark run PLAN")
             row = self._run_row(session, run_id)
-            return run_of(row, abandoned=bool(leases.abandoned(session, [row])), looked_at=row.id in _looked_at(session))
+            return run_of(row, abandoned=bool(leases.abandoned(session, [row])))
 
     def _run_row(self, session: Session, run_id: int) -> RunRow:
         row = session.get(RunRow, run_id) if 0 < run_id < MOST else None
@@ -291,15 +291,3 @@ def files_of(session: Session, *conditions: ColumnElement[bool]) -> set[str]:
 def _newest(session: Session, **columns: str) -> OutcomeRow | None:
     row: OutcomeRow | None = session.scalar(whole_outcomes().filter_by(**columns).order_by(OutcomeRow.id.desc()).limit(1))
     return row
-
-
-def _looked_at(session: Session) -> set[int]:
-    """Return the numbers of runs that reuse an outcome of a sequential run.
-
-    A plain run with as many seeds as a sequential run stopped at did not choose them freely, so it is tested in the same way.
-    """
-    plan = type_coerce(RunRow.plan_json, Text)
-    sequential = select(RunRow.id).where(or_(plan.like('%"sequential": true%'), plan.like('%"sequential":true%')))
-    outcomes = select(MembershipRow.outcome_id).where(MembershipRow.run_id.in_(sequential))
-    reusing = select(MembershipRow.run_id).join(OutcomeRow).where(OutcomeRow.run_id != MembershipRow.run_id, OutcomeRow.id.in_(outcomes))
-    return set(session.scalars(reusing.distinct()))

@@ -36,7 +36,6 @@ class RunRecord:
     state: str  # running | finished | interrupted | failed
     environment: Environment
     code: Mapping[str, Any]
-    looked_at: bool = False  # it reuses outcomes of a sequential run
 
     @property
     def day(self) -> int:
@@ -56,12 +55,6 @@ class RunRecord:
         """Plan of the run; for a comparison the plan of its cases, else empty."""
         plan = self.plan_json.get("plan") if self.is_comparison else self.plan_json
         return plan if isinstance(plan, Mapping) else {}
-
-    @property
-    def sequential(self) -> bool:
-        """True if seeds were added until methods were decided, in this run or for a reused outcome."""
-        fidelity = self.stored_plan.get("fidelity")
-        return self.looked_at or (isinstance(fidelity, Mapping) and fidelity.get("sequential") is True)
 
 
 @dataclass(frozen=True)
@@ -121,11 +114,11 @@ def outcome_of(row: OutcomeRow) -> Outcome:
         raise MalformedRow(f"Outcome {row.id} cannot be read ({type(error).__name__}: {error})") from error
 
 
-def run_of(row: RunRow, *, abandoned: bool = False, looked_at: bool = False) -> RunRecord:
+def run_of(row: RunRow, *, abandoned: bool = False) -> RunRecord:
     """Return the run of a row; an ``abandoned`` running one is interrupted."""
     state = "interrupted" if abandoned and row.state == "running" else row.state
     environment = Environment(row.device, row.machine_class, row.fingerprint, row.facts)
-    return RunRecord(row.id, row.plan, row.plan_json, row.started, row.finished, state, environment, row.code, looked_at)
+    return RunRecord(row.id, row.plan, row.plan_json, row.started, row.finished, state, environment, row.code)
 
 
 def verdicts_of(row: RunRow) -> list[Verdict]:

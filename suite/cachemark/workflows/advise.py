@@ -131,13 +131,12 @@ class Evidence:
         cells: dict[str, tuple[bool, list[Outcome]]] = {}
         references: dict[str, Outcome] = {}
         plan: Mapping[str, Any] = {}
-        sequential = False
         records = [] if store is None else [run for run in store.runs() if not run.is_comparison][:RECENT]
         for record in records:
             assert store is not None
             if not (outcomes := [outcome for outcome in store.outcomes(record.id) if outcome.case.model == wishes.model]):
                 continue
-            plan, sequential = plan or record.plan_json, sequential or record.sequential
+            plan = plan or record.plan_json
             by_cell: dict[str, list[Outcome]] = {}
             for outcome in outcomes:
                 if outcome.case.role in ("candidate", "baseline"):
@@ -151,7 +150,7 @@ class Evidence:
             references = {o.case.key: o for o in outcomes if o.case.role in ("other_seeds", "other_batch")} | references
         read = [outcome for _, members in cells.values() for outcome in members]
         margins = MARGINS if wishes.max_loss is None else Margins(wishes.max_loss, wishes.max_loss)
-        groups, all_claims = standing([*read, *references.values()] if read else [], margins, sequential=sequential)
+        groups, all_claims = standing([*read, *references.values()] if read else [], margins)
         groups = tuple(group for group in groups if group.full is not None and not group.searched)
         here = [group for cell, (on_device, _) in cells.items() if on_device for group in groups if group.case.cell == cell]
         first = next((group.case for group in here if group.case.batch == wishes.batch), here[0].case if here else None)
