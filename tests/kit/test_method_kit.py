@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -166,13 +164,3 @@ def test_the_command_prints_results_and_exits_with_their_code(write: Write) -> N
     bad = call("test", "method", write(BEGIN + "sys.exit(0)", "FewerSteps"))
     assert bad.exit_code == 1
     assert re.search(r"^ +expected a generation; got SystemExit: 0 \(.*subject\.py:\d+\)$", bad.output, re.M)
-
-
-def test_pytest_runs_each_check_as_a_test(write: Write, tmp_path: Path) -> None:
-    file = write(ATTEND + "float(q.sum())\n        return super().attend(site, step, q, k, v)", "FewerSteps")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", str(tmp_path),
-         "--cachemark-method", str(file), str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "1 failed, 7 passed" in done.stdout
-    assert "expected no read on the host, or capturable = False; got" in done.stdout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import linecache
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -122,17 +121,6 @@ def test_the_command_refuses_other_names(name: str, words: str) -> None:
     done = call("test", "metric", name)
     assert done.exit_code == 2
     assert words in done.output + str(done.stderr)
-
-
-@pytest.mark.slow
-def test_pytest_runs_each_check_as_a_test(write: Write, tmp_path: Path) -> None:
-    file = write("pass", "grey = grey / len(grey)")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", str(tmp_path),
-         "--cachemark-metric", str(file), str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "1 failed, 7 passed" in done.stdout
-    assert "as in a batch of 4; got" in done.stdout
 
 
 def test_a_file_of_methods_has_no_metric(tmp_path: Path) -> None:

@@ -83,12 +83,12 @@ def test_the_metric_passes_the_kit(site: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_its_own_tests_pass(name: str, site: Path) -> None:
-    """As its author runs them; an option in its pyproject makes each check of the kit one of them."""
+    """As its author runs them; one of them runs the kit."""
     path = os.pathsep.join([str(site), str(ROOT / "suite")])
     done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=ROOT / "examples" / name, check=False,
                           env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
-    assert int(done.stdout.rpartition(" passed")[0].split()[-1]) > 10, done.stdout
+    assert int(done.stdout.rpartition(" passed")[0].split()[-1]) >= 2, done.stdout
 
 
 def measured(plan: str, folder: Path) -> tuple[str, str]:

@@ -1,9 +1,10 @@
-"""Formula of the metric; the option in pyproject.toml adds the checks of the kit."""
+"""Formula of the metric; and the checks of the kit."""
 
 import pytest
 import torch
 
 from cachemark.metrics.base import ImageBatch
+from cachemark.workflows.prove import prove_metric
 from cachemark_colourfulness.metric import Colourfulness
 
 RED, GREEN, GREY = (1, -1, -1), (-1, 1, -1), (0, 0, 0)
@@ -19,3 +20,8 @@ def test_the_formula_is_that_of_the_paper(left: tuple[int, ...], right: tuple[in
     tokens = torch.zeros(1, 4, dtype=torch.long)
     figure = Colourfulness().measure(ImageBatch(image, image, tokens, tokens, [0], [0]))
     assert figure.tolist() == pytest.approx([expected])
+
+
+def test_the_metric_passes_the_kit() -> None:
+    (report,) = prove_metric("colourfulness")
+    assert report.passed, [(check.name, finding) for check in report.checks for finding in check.findings]

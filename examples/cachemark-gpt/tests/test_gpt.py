@@ -1,4 +1,4 @@
-"""The cached model equals the model over all tokens; pyproject.toml adds the checks of the kit."""
+"""The cached model equals the model over all tokens; and the checks of the kit."""
 
 import torch
 
@@ -7,6 +7,7 @@ from cachemark.cache.layout import Step, Tokens
 from cachemark.contract.method import Method, Uncached
 from cachemark.core.spec import Sampling
 from cachemark.models.protocol import Request
+from cachemark.workflows.prove import prove_model
 from cachemark_gpt.model import CONFIG, load
 from cachemark_gpt.network import GPT
 
@@ -21,3 +22,8 @@ def test_logits_over_the_cache_are_those_of_all_tokens_at_once() -> None:
     order = torch.tensor([1, 0, *range(2, CONFIG.grid**2)])
     moved = model.logits(model(Tokens(x - model.wpe(torch.arange(len(order))) + model.wpe(order)), Step(0, 1), Uncached()))
     assert float((moved - uncached).abs().max()) > 1e-3, "places matter"
+
+
+def test_the_model_passes_the_kit() -> None:
+    (report,) = prove_model("gpt")
+    assert report.passed, [(check.name, finding) for check in report.checks for finding in check.findings]

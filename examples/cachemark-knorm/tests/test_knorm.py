@@ -1,9 +1,10 @@
-"""Rule of the method; the option in pyproject.toml adds the checks of the kit."""
+"""Rule of the method; and the checks of the kit."""
 
 import torch
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout, Site, Step
+from cachemark.workflows.prove import prove_method
 from cachemark_knorm.method import KNorm
 
 SITE, KEYS = Site("decoder", 0), (3.0, 1.0, 4.0, 2.0)
@@ -20,3 +21,8 @@ def test_the_largest_norms_go_and_the_condition_stays() -> None:
         method.attend(SITE, step, entry, entry, entry)
         method.end_step(step)
     assert sorted(slot.bank.keys().norm(dim=-1).flatten().tolist()) == [1.0, 2.0, 9.0]
+
+
+def test_the_method_passes_the_kit() -> None:
+    (report,) = prove_method("knorm")
+    assert report.passed, [(check.name, finding) for check in report.checks for finding in check.findings]

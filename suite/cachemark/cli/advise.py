@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..core.files import replacing
 from .endings import runnable
-from .options import FILE, Finite, echo_json, json_option, plugin_option, say, size, store_option, writable
+from .options import Finite, echo_json, json_option, plugin_option, say, size, store_option
 
 if TYPE_CHECKING:
     from ..workflows.advise import Advice, AdvisedMethod
@@ -29,11 +27,9 @@ DEFAULT_GPU = "h200"
               help="Maximum quality loss, e.g. 0.01.  [default: 5 points of color consistency or prompt score, 10 % of FID]")
 @plugin_option
 @store_option
-@click.option("--write-plan", type=FILE, callback=writable, help="Write a plan that measures at this batch.")
 @json_option
 def advise(
-    model: str, gpu: str, batch: int, memory: int, max_loss: float | None, plugins: tuple[str, ...], store: str, write_plan: Path | None,
-    as_json: bool,
+    model: str, gpu: str, batch: int, memory: int, max_loss: float | None, plugins: tuple[str, ...], store: str, as_json: bool,
 ) -> None:
     """Recommend a cache method and budget for a model on a device.
 
@@ -45,13 +41,10 @@ def advise(
     from ..workflows.advise import advise as answer
 
     advice = answer(Wishes(model, gpu, batch, memory, max_loss), store, plugins=plugins)
-    if write_plan is not None:
-        with replacing(write_plan) as part:
-            part.write_text(advice.plan, encoding="utf-8")
     device = "--here" if gpu == "cpu" else f"--gpu {gpu}"
     commands = [
         f"cachemark roofline {shlex.quote(model)} {device} --batch {batch}",
-        runnable(f"cachemark run {shlex.quote(str(write_plan or 'PLAN'))} --device {'cpu' if gpu == 'cpu' else 'cuda'}"),
+        runnable(f"cachemark run PLAN --device {'cpu' if gpu == 'cpu' else 'cuda'}"),
     ] if advice.measure else []
     if as_json:
         echo_json({**vars(advice), "commands": commands})
@@ -71,7 +64,7 @@ def _print_advice(advice: Advice, commands: list[str]) -> None:
     if advice.seeds:
         say(advice.seeds)
     if commands:
-        say("To measure these predictions (PLAN: see --write-plan):")
+        say("To measure these predictions (PLAN: a plan of the model at this batch):")
     for command in commands:
         say(f"  {command}")
 

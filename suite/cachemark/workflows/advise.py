@@ -25,19 +25,16 @@ from ..core import limits
 from ..core.errors import unknown
 from ..core.limits import Rates
 from ..core.result import Outcome
-from ..core.seeds import SIZES
 from ..core.spec import Case
 from ..core.units import metric
 from ..methods.registry import METHODS
 from ..models.protocol import ModelEntry
 from ..models.registry import MODELS
-from ..plans.schema import FILE, Plan
-from ..plans.toml_text import toml_of
 from ..plugins import loading
 from ..stats.intervals import Interval
 from ..store.db import Store
 from .forecasts import BOUND, MEASURED, Forecast, Forecaster, identity
-from .roofline import DEFAULTS, device_rates
+from .roofline import device_rates
 from .session import DEFAULT_STORE, opened
 
 CPU = "cpu"
@@ -100,7 +97,7 @@ class Advice:
     """The answer: a sentence (``text``), the ``recommended`` method, and the other methods.
 
     ``ranked``: methods that qualify; ``not_recommended``: methods that do not. ``seeds``: smallest loss that the stored seeds can rule out.
-    ``measure``: whether a run would add information; ``plan``: the plan of that run as TOML.
+    ``measure``: whether a run would add information.
     """
 
     text: str
@@ -109,7 +106,6 @@ class Advice:
     not_recommended: tuple[AdvisedMethod, ...]
     seeds: str
     measure: bool
-    plan: str
 
 
 @dataclass(frozen=True)
@@ -117,26 +113,23 @@ class Evidence:
     """Stored results of a model.
 
     ``here``: groups measured on the device, alike but for the batch. ``claims``: the claim with most seeds about each method, with its row
-    and group. ``plan``: the newest plan of the model.
+    and group.
     """
 
     groups: tuple[CaseGroup, ...]
     here: tuple[CaseGroup, ...]
     claims: Mapping[str, tuple[QualityClaim, ReportRow, CaseGroup]]
-    plan: Mapping[str, Any]
 
     @classmethod
     def read(cls, store: Store | None, wishes: Wishes) -> Evidence:
         """Read the newest results of each block with a full cache, preferably those of the device."""
         cells: dict[str, tuple[bool, list[Outcome]]] = {}
         references: dict[str, Outcome] = {}
-        plan: Mapping[str, Any] = {}
         records = [] if store is None else [run for run in store.runs() if not run.is_comparison][:RECENT]
         for record in records:
             assert store is not None
             if not (outcomes := [outcome for outcome in store.outcomes(record.id) if outcome.case.model == wishes.model]):
                 continue
-            plan = plan or record.plan_json
             by_cell: dict[str, list[Outcome]] = {}
             for outcome in outcomes:
                 if outcome.case.role in ("candidate", "baseline"):
@@ -162,7 +155,7 @@ class Evidence:
                 claim, name = all_claims.get(row.case.key), identity(row.case)
                 if claim is not None and (name not in claims or claim.n > claims[name][0].n):
                     claims[name] = claim, row, group
-        return cls(groups, tuple(alike), claims, plan)
+        return cls(groups, tuple(alike), claims)
 
     @property
     def cases(self) -> dict[str, Case]:
@@ -197,9 +190,8 @@ def advise(wishes: Wishes, store: str | Path | None = DEFAULT_STORE, *, plugins:
         raise unknown("GPU", wishes.gpu, [CPU, *limits.GPUS])
     with opened(store) as source:
         evidence = Evidence.read(source, wishes)
-    plan = _plan(evidence.plan, entry, wishes)
     if not evidence.groups:
-        return Advice(f"{FULL_CACHE}. No result of {wishes.model} is stored.", "full", (), (), "", True, plan)
+        return Advice(f"{FULL_CACHE}. No result of {wishes.model} is stored.", "full", (), (), "", True)
     full = (evidence.here or evidence.groups)[0].case
     if not evidence.here and wishes.gpu != CPU:
         full = replace(full, dtype="bfloat16")
@@ -231,7 +223,7 @@ def advise(wishes: Wishes, store: str | Path | None = DEFAULT_STORE, *, plugins:
     return Advice(
         text.recommendation(forecaster.full), lines[best.key].name if best else "full",
         tuple(line for line in ranked if not line.why_not), tuple(line for line in ranked if line.why_not),
-        seeds_that_decide([claim for claim, _, _ in evidence.claims.values()]), any(line.basis != MEASURED for line in ranked), plan)
+        seeds_that_decide([claim for claim, _, _ in evidence.claims.values()]), any(line.basis != MEASURED for line in ranked))
 
 
 @dataclass
@@ -298,28 +290,3 @@ def _is_on(gpu: str, device: str, device_class: str) -> bool:
     if gpu == CPU or device_class == CPU:
         return gpu == device_class
     return gpu in device.lower().replace("-", " ").split()
-
-
-def _plan(stored: Mapping[str, Any], entry: ModelEntry, wishes: Wishes) -> str:
-    """Return a plan at this batch as TOML: the model's newest plan, else its family's default methods."""
-    from pydantic import ValidationError
-
-    try:
-        plan = Plan.of_stored(stored).only(models=[wishes.model])
-        folder = Path(str(stored.get(FILE, ""))).parent  # paths of plug-ins are relative to the plan's file
-        plan = plan.model_copy(update={"plugins": [str((folder / name).resolve()) for name in plan.plugins]})
-    except ValidationError:  # nothing stored, or a plan of another version
-        methods, _ = DEFAULTS[entry.paradigm]
-        block = {"model": entry.name, "methods": list(methods), "budgets": ["0.8", "1/2"], "engine": "auto",
-                 "dtype": "float32" if wishes.gpu == CPU else "bfloat16"}
-        plan = Plan.model_validate({"name": "advised", "on_unsupported": "unsupported", "cells": [block],
-                                    "fidelity": {"seeds": "s256", "samples": 256}})
-    cells = [block.model_copy(update={"batch": wishes.batch, "samples": block.samples and max(block.samples, wishes.batch)})
-             for block in plan.cells]
-    samples = max(plan.fidelity.samples, wishes.batch)
-    needed, seeds = max(samples, *(block.samples for block in cells)), plan.fidelity.seeds
-    if SIZES[seeds] < needed:
-        seeds = next((name for name, size in SIZES.items() if size >= needed), seeds)
-    fidelity = plan.fidelity.model_copy(update={"samples": samples, "seeds": seeds})
-    plan = plan.model_copy(update={"cells": list({block.model_dump_json(): block for block in cells}.values()), "fidelity": fidelity})
-    return toml_of(plan.model_dump(exclude_defaults=True, exclude_none=True))
