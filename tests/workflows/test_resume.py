@@ -148,7 +148,7 @@ def test_fresh_measures_everything_again(stage: Stage) -> None:
 
 
 # -- interruptions --------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -9)])
 def test_an_ended_run_goes_on_where_it_was(sent: signal.Signals, code: int, stage: Stage) -> None:
     """Killed during its last case; after SIGKILL, readers see that its process has ended."""
     more = with_more(stage, MORE + "import os\n" + examples.WAITS)
@@ -164,7 +164,11 @@ def test_an_ended_run_goes_on_where_it_was(sent: signal.Signals, code: int, stag
     process.send_signal(sent)
     out, err = process.communicate(timeout=stages.PATIENCE)
     assert process.returncode == code
-    assert (out, err) == ("", "\nInterrupted. Completed work is stored; run the same command to resume.\n" if code == 130 else "")
+    assert out == ""
+    if sent is signal.SIGINT:
+        assert err == "\nInterrupted. Completed work is stored; run the same command to resume.\n"
+    elif sent is not signal.SIGKILL:
+        assert err == f"Ended by {sent.name}. Completed work is stored; run the same command to resume.\n"
 
     child = int(reached.read_text())
     stages.until(lambda: stages.ended(child), "the end of the child")

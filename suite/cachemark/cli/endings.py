@@ -8,10 +8,13 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Any, NoReturn
 
 import click
@@ -27,11 +30,46 @@ ARGUMENTS, GIVEN = f"{__name__}.arguments", f"{__name__}.given"  # keys of a con
 COMMAND = re.compile(r"\bcachemark(?: [a-z][a-z-]*)+")
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM or SIGHUP, which end a command as Ctrl-C does: what is complete stays, and devices are released."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextmanager
+def terminable(*, own_process: bool) -> Iterator[None]:
+    """Raise Terminated for SIGTERM and SIGHUP inside the block, unless they are ignored, as under nohup.
+
+    ``own_process``: nothing follows but the end of Python, where another Ctrl-C would print a traceback, so it is ignored.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        raise Terminated(number)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is signal.SIG_DFL:
+            signal.signal(number, terminate)
+    try:
+        yield
+    finally:
+        after = dict.fromkeys((signal.SIGINT, *before), signal.SIG_IGN) if own_process else before
+        for number, handler in after.items():
+            signal.signal(number, handler)
+
+
 @contextmanager
 def ending(kept_results: Callable[[], str] = str) -> Iterator[None]:
     """Turn every exception into an exit code and one line; ``kept_results`` describes what Ctrl-C leaves."""
     try:
         yield
+    except Terminated as error:
+        _leave(128 + error.number, f"Ended by {signal.Signals(error.number).name}. {kept_results()}".rstrip())
     except (KeyboardInterrupt, click.Abort):
         _leave(INTERRUPTED, f"\nInterrupted. {kept_results()}".rstrip())
     except click.exceptions.Exit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -9,7 +10,7 @@ import click
 from ..core.version import __version__
 from .advise import advise, roofline
 from .compare import bisect, compare
-from .endings import ARGUMENTS, ending, open_closed_streams
+from .endings import ARGUMENTS, ending, open_closed_streams, terminable
 from .export import export
 from .gate import baseline, check, incident
 from .measure import explain, max_batch, price, run, share
@@ -27,9 +28,10 @@ KEPT = {  # what Ctrl-C leaves behind
 class _Main(click.Group):
     """Group of commands that end every error with one line and a documented exit code."""
 
-    def main(self, *arguments: Any, **options: Any) -> Any:
+    def main(self, args: Sequence[str] | None = None, *arguments: Any, **options: Any) -> Any:
         open_closed_streams()
-        return super().main(*arguments, **options)
+        with terminable(own_process=args is None):
+            return super().main(args, *arguments, **options)
 
     def make_context(self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any) -> click.Context:
         with ending():

@@ -187,8 +187,8 @@ def _release(gpu: Gpu) -> None:
 
 @contextmanager
 def _orderly_end() -> Iterator[None]:
-    """Turn SIGTERM into SystemExit inside the block, in the main thread only."""
-    if threading.current_thread() is not threading.main_thread():
+    """Turn SIGTERM into SystemExit inside the block, in the main thread only and if nothing else handles it."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
 
