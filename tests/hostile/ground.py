@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,7 @@ def furnish(measured: Stage, folder: Path) -> Path:
         machine = store.run().environment.machine_class
     shutil.copy(accepted, here / BASELINE)
     assert accepted.parent.name in machine.replace(" ", "-")
-    incident = Incident(KEY, "latency", "method", "streaming", ("dot streaming 1/2, batch 2",), 1.2, "slower", "1a2b3c", "2026-01-01",
-                        worst=1.2, found_by="baseline")
+    incident = Incident(KEY, "latency", "method", "streaming", ("dot streaming 1/2, batch 2",), 1.2, date(2026, 1, 1), "slower", "1a2b3c")
     incidents.save(here / REGISTER, [incident])
     (here / ANCHOR).parent.mkdir(parents=True)
     (here / ANCHOR).write_text(json.dumps({

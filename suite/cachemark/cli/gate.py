@@ -200,11 +200,9 @@ def list_incidents(register: Path, as_json: bool) -> None:
 
 
 def _incident_line(item: Incident) -> str:
-    by = f", {item.who}" if item.who else ""
-    until = f" until {item.until}" if item.until else ""
     change = f", {percent(item.change - 1, '+')}" if item.change else ""
     cause = f"{item.factor} {item.value}, {count(len(item.configurations), 'configuration')}"
-    return f"{item.key}  {item.state}{by}{until}  {item.metric}, {cause}{change}, since {item.since}"
+    return f"{item.key}  {item.decision}  {item.metric}, {cause}{change}, since {item.since}"
 
 
 @incident.command()

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
-from ..core.edited import text_of, validating
+from ..core.edited import REMEDY, text_of, validating
 from ..core.errors import BadBaseline, NothingMeasured
 from ..core.files import NAME, replacing
 from ..store.db import Store
@@ -186,9 +186,9 @@ def _missing(path: Path) -> BadBaseline:
                        remedy=f"{hint}Known: {', '.join(here) or 'none'}{elsewhere}. Make one with: cachemark baseline save")
 
 
-def read(path: Path, kind: type[Content]) -> Content:
+def read(path: Path, kind: type[Content], remedy: str = REMEDY) -> Content:
     """Read a JSON file that people may have edited. Raises BadBaseline with the first invalid key."""
-    with validating(str(path), BadBaseline):
+    with validating(str(path), BadBaseline, remedy):
         return TypeAdapter(kind).validate_json(text_of(path, BadBaseline))
 
 

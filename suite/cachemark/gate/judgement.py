@@ -11,9 +11,8 @@ from ..core.spec import Case
 from ..core.verdicts import ENDED, REGRESSED
 from ..core.wording import count
 from ..store.rows import COMPARISON, Verdict
-from . import incidents
 from .baseline_check import Comparison
-from .incidents import BASELINE, PAIRS, Finding, Incident
+from .incidents import BASELINE, PAIRS, GateRow, Incident
 from .nights import GateStanding, Night
 
 
@@ -91,17 +90,18 @@ class RunJudgement:
     def decision_on(self, row: Verdict) -> str:
         """Return the decision about a failing row in words, or nothing."""
         incident = self.decided.get((row.case_key, row.metric))
-        return f"incident {incident.key}, {incident.decided}" if incident else ""
+        return f"incident {incident.key}, {incident.decision}" if incident else ""
 
-    def findings(self, cases: Mapping[str, Case]) -> list[Finding]:
-        """Return the failing rows as findings. ``cases``: all cases by key."""
-        return [finding for judge, (_, failing) in self.by_judge.items() for finding in incidents.findings(failing, cases, judge)]
+    def gate_rows(self, cases: Mapping[str, Case]) -> list[GateRow]:
+        """Return all rows with their judges and cases. ``cases``: all cases by key."""
+        return [GateRow(cases[row.case_key], row, judge, row in fails)
+                for judge, (rows, failing) in self.by_judge.items() for fails in [set(failing)] for row in rows if row.case_key in cases]
 
     def summary(self) -> list[str]:
         """Return lines: the verdict, known incidents, the baseline and the remarks."""
         rows_of: dict[str, list[tuple[str, str]]] = {}
         for (case, name), incident in self.decided.items():
-            rows_of.setdefault(f"{incident.key}, {incident.factor} {incident.value}: {incident.decided}", []).append((case, name))
+            rows_of.setdefault(f"{incident.key}, {incident.factor} {incident.value}: {incident.decision}", []).append((case, name))
         known = [f"Known incident {title} ({count(len(rows), 'row')})." for title, rows in rows_of.items()]
         if known and not self.exit_code:
             known.insert(0, f"{ENDED[0]}: every regression is acknowledged or accepted.")

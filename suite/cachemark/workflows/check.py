@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -12,8 +12,7 @@ from typing import Literal
 from ..core.errors import NothingMeasured
 from ..core.spec import Case
 from ..core.units import TIME
-from ..core.verdicts import JUDGED
-from ..core.wording import count
+from ..core.wording import count, percent
 from ..gate import baseline_check as gate
 from ..gate import baselines, incidents
 from ..gate import nights as ledger
@@ -28,6 +27,8 @@ from ..store.exchange import Exchange
 from ..store.rows import COMPARISON, RunRecord
 from .git import suspects
 from .session import DEFAULT_STORE, reading
+
+MOST_COMMITS = 8  # subjects of commits in a notification
 
 
 def judge(
@@ -53,8 +54,8 @@ def judge(
         judgement = replace(judgement, comparison=comparison, baseline=path)
     if register is None:
         return judgement
-    findings = judgement.findings(_cases(store, run, judgement))
-    return replace(judgement, decided=incidents.decisions(findings, incidents.load(register), datetime.now(UTC).date()))
+    rows = judgement.gate_rows(_cases(store, run, judgement))
+    return replace(judgement, decided=incidents.decisions(rows, incidents.load(register), datetime.now(UTC).date()))
 
 
 def _in_pairs(store: Store, run: RunRecord, min_coverage: float | None, own: bool) -> RunJudgement:
@@ -127,16 +128,34 @@ class CheckResult:
         return 0 if code == 1 and self.incidents is not None and not self.incidents.failing else code
 
     def notifications(self) -> list[str]:
-        """Return lines about each incident to notify about: suspect commits, and commands to investigate.
+        """Return lines about each incident to report: cause, change, onset, owner, suspect commits, and commands to investigate it.
 
-        The commands compare in pairs if pairs found the incident, or if there are two commits to compare.
+        It is measured again in pairs if pairs found it or there are two commits to compare, else by a run of the plan.
         """
+        return [line for incident in (self.incidents.notify if self.incidents else ()) for line in self._notification(incident)]
+
+    def _notification(self, incident: Incident) -> Iterator[str]:
         plan, note = _as_commands_name(self.run)
-        lines = []
-        for incident in self.incidents.notify if self.incidents else ():
-            sides = self.judgement.night.sides if self.judgement.night and incident.found_by == PAIRS else ()
-            lines += incidents.described(incident, plan, sides, suspects(incident, self.nights), note)
-        return lines
+        config, origin = incident.configurations[0], suspects(incident, self.nights)
+        change = f"{percent(incident.change - 1, '+')} cost (median). " if incident.change is not None else ""
+        again = ["run", plan, "--fresh"]
+        yield (f"{incident.key}: {incident.metric} regressed: {incident.factor} {incident.value}, "
+               f"{count(len(incident.configurations), 'configuration')}.")
+        yield f"  change: {change}{incident.reason}".rstrip()
+        yield f"  since: {incident.since}{f', commit {incident.onset}' if incident.onset else ''}"
+        yield f"  owner: {incident.who or 'nobody'}{f' ({incident.link})' if incident.link else ''}"
+        if origin is not None:
+            more = len(origin.commits) - MOST_COMMITS
+            again = ["compare", plan, "--commits", origin.good, origin.bad, "--only", config]
+            yield f"  suspects: commits after {origin.good}, up to {origin.bad}"
+            yield from (f"    {commit}" for commit in origin.commits[:MOST_COMMITS])
+            if more > 0:
+                yield f"    and {more} more"
+            yield f"  find: {shlex.join(['cachemark', 'bisect', config, '--plan', plan, '--good', origin.good, '--bad', origin.bad])}{note}"
+        if self.judgement.night and incident.found_by == PAIRS:
+            sides = self.judgement.night.sides
+            again = ["compare", plan, *sides, *(() if sides[0] == "--cases" else ("--only", config))]
+        yield f"  again: {shlex.join(['cachemark', *again])}{note}"
 
 
 def chosen(store: Store, number: int | None) -> RunRecord:
@@ -188,11 +207,9 @@ def nights_before(store: Store, run: RunRecord) -> tuple[RunRecord, ...]:
 
 def _updated(judgement: RunJudgement, cases: Mapping[str, Case], register: Path, run: RunRecord) -> IncidentNight:
     """Merge tonight's incidents into the register and write it."""
-    covered = [cases[key] for key in {r.case_key for r in judgement.all_rows if r.verdict in JUDGED} if key in cases]
-    tonight = incidents.fold(judgement.findings(cases), covered, str(run.code.get("commit") or "")[:12])
-    rows = incidents.rows_by_config({judge: rows for judge, (rows, _) in judgement.by_judge.items()}, cases)
     delta = float(judgement.night.stated.get("delta", 0.1)) if judgement.night else 0.1
-    merged = incidents.merge(incidents.load(register), tonight, datetime.now(UTC).date(), delta, rows)
+    onset = str(run.code.get("commit") or "")[:12]
+    merged = incidents.merge(incidents.load(register), judgement.gate_rows(cases), datetime.now(UTC).date(), delta, onset)
     incidents.save(register, merged.register)
     return merged
 

@@ -8,12 +8,13 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import CachemarkError
 from ..core.files import PACKAGE
 from ..core.wording import on_one_line
-from ..gate.incidents import Incident, Suspects
+from ..gate.incidents import Incident
 from ..store.rows import RunRecord
 
 GOOD, BAD, SKIP = "good", "bad", "skip"
@@ -129,12 +130,23 @@ def _answered(folder: Path, answer: str) -> str:
     return output
 
 
+@dataclass(frozen=True)
+class Suspects:
+    """Commits after ``good``, the last good night, up to ``bad``: short name and subject, newest first.
+
+    Empty if the repository does not have them."""
+
+    good: str
+    bad: str
+    commits: tuple[str, ...] = ()
+
+
 def suspects(incident: Incident, nights: Sequence[RunRecord], repository: Path | None = None) -> Suspects | None:
     """Return the suspect commits of an incident among ``nights`` (newest first), or None.
 
     Subjects come from ``repository`` (None: the one around this package).
     """
-    since = next((k for k, night in enumerate(nights) if incident.since and night.started[:10] < incident.since), 1)
+    since = next((k for k, night in enumerate(nights) if night.started[:10] < incident.since.isoformat()), 1)
     commits = [str(night.code.get("commit") or "")[:12] for night in nights]
     bad = incident.onset or next(iter(commits), "")
     good = next((commit for commit in commits[since:] if commit and commit != bad), "")
