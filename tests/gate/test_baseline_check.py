@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from cachemark.core.errors import CachemarkError, NothingMeasured
 from cachemark.core.result import INFRASTRUCTURE, Environment, Outcome, Status
 from cachemark.gate.baseline_check import Comparison, compare
+from cachemark.gate.judgement import RunJudgement
 from cachemark.store.rows import Verdict
 
 
@@ -183,7 +184,7 @@ def test_other_fingerprint_keeps_bytes_exact_and_leaves_times_fidelity_and_hashe
     for metric in ("latency", "kl", "psnr", "output_hash"):
         assert row(found, "h2o", metric).verdict == "not_compared"
         assert row(found, "h2o", metric).reason == "other numerics fingerprint: torch 2.6 / 4 threads then, torch 2.7 / 4 threads now"
-    assert "Other numerics" in "".join(found.summary())
+    assert "Other numerics" in "".join(found.details())
     assert (found.cases, found.exit_code) == ((1, 4), 4), "bytes alone judge no case; one ran out of memory on both sides"
 
 
@@ -205,10 +206,10 @@ def test_too_little_coverage() -> None:
     found = judge(plan()[:2])
     assert (found.coverage, found.exit_code) == (0.5, 4)
     assert judge(plan()[:2], min_coverage=0.5).exit_code == 0
-    assert found.summary()[0].startswith("Too little was judged: ")
+    assert RunJudgement(found).headline.startswith("Too little was judged: ")
     worse = judge(changed(plan()[:2], "linear", samples={"kv_logical": [9999.0]}))
     assert worse.exit_code == 4
-    assert any("Worst: tiny linear 1/4, kv_logical" in line for line in worse.summary()), "the regression is still told"
+    assert any("Worst: tiny linear 1/4, kv_logical" in line for line in worse.details()), "the regression is still told"
 
 
 def test_nothing_judged_never_passes() -> None:
@@ -243,7 +244,7 @@ def test_summary_names_the_worst_of_every_kind_of_figure() -> None:
     old = changed(changed(plan(), "linear", samples={"kl": [1e-6, 1e-6]}), "h2o", samples={"kl": [1e-6, 1e-6]})
     new = changed(old, "linear", samples={"kl": [1e-3, 1e-3], "latency": [2.2, 2.2, 2.2]})
     new = changed(new, "h2o", samples={"kl": [2e-3, 2e-3], "kv_logical": [2e9]})
-    (line,) = [line for line in judge(new, old).summary() if line.startswith("Worst: ")]
+    (line,) = [line for line in judge(new, old).details() if line.startswith("Worst: ")]
     worst = line.removeprefix("Worst: ").rstrip(".").split("; ")
     assert [part.split(":")[0] for part in worst[:3]] == ["tiny linear 1/4, latency", "tiny h2o 1/4, kv_logical", "tiny h2o 1/4, kl"]
     assert worst[0].endswith("× full now")

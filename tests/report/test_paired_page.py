@@ -84,7 +84,8 @@ def test_a_failure_is_shown_where_no_process_ran() -> None:
 def test_the_page_says_what_the_pairs_decided(tmp_path: Path) -> None:
     text = page(tmp_path)
     assert "Baseline: main~1 , candidate: main ." in text
-    assert "Regressed: comparison 1, main~1 → main: 1 regressed, 0 not resolved." in text
+    assert "Regressed: in pairs 1 regressed, 0 not resolved." in text
+    assert "Pairs: comparison 1, main~1 → main." in text
     assert "LineAR 1/4: Latency regressed, from 1.02 s to 2.02 s, 98.0 % more." in text
     assert "1 of 1 configuration compared" in text
     assert "cachemark compare 'my plan.toml' --commits aaaaaaaaaaaa bbbbbbbbbbbb" in text
@@ -96,11 +97,11 @@ def test_what_is_known_of_an_incident_stands_beside_what_the_pairs_decided(tmp_p
     page(tmp_path)
     register = tmp_path / "incidents.json"
     told("check", "--store", tmp_path / "s.sqlite", "--run", 1, "--incidents", register)
-    assert "Regressed: comparison 1" in text_of(tmp_path, register)
+    assert "Regressed: in pairs 1" in text_of(tmp_path, register)
     (incident,) = json.loads(register.read_text())["incidents"]
     told("incident", "acknowledge", incident["key"], "--register", register, "--who", "ada", "--until", "2999-01-01")
     text = text_of(tmp_path, register)
-    assert "Passed: comparison 1, main~1 → main: 1 regressed, 0 not resolved." in text
+    assert "Passed: in pairs 1 regressed, 0 not resolved." in text
     assert "acknowledged by ada" in text
 
 

@@ -59,4 +59,4 @@ def test_another_class_has_no_false_verdict(tmp_path: Path, monkeypatch: pytest.
     assert {row.verdict for row in comparison.rows if row.metric == TOKENS} == {"not_compared"}
     assert {row.verdict for row in comparison.rows if row.metric in ("latency", "psnr")} == {"not_compared"}
     assert {row.verdict for row in comparison.rows if row.metric == "token_agreement"} == {"equivalent"}, "within the rounding noise"
-    assert "cachemark baseline rebase" in " ".join(comparison.summary())
+    assert "cachemark baseline rebase" in " ".join(comparison.details())

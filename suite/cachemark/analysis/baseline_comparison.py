@@ -73,6 +73,14 @@ class BaselineComparison:
         return self._value_text(self.entry.then), self._value_text(self.entry.now)
 
     @property
+    def movement(self) -> str:
+        """Both values, or one if the printed digits do not differ; empty without both."""
+        if self.entry.then is None or self.entry.now is None:
+            return ""
+        then, now = self.texts
+        return f"{then} → {now}" if then != now else now
+
+    @property
     def sentence(self) -> str:
         entry = self.entry
         text = f"{fmt.name(fmt.display_name(entry.label))}: {self.title} {entry.verdict.replace('_', ' ')}"

@@ -78,8 +78,9 @@ def _data(result: CheckResult) -> dict[str, Any]:
 
 def _lines(result: CheckResult) -> Iterator[str]:
     judgement = result.judgement
+    yield judgement.headline if judgement.by_judge else f"{ENDED[result.exit_code]}."
     if judgement.comparison is not None:
-        yield from judgement.comparison.summary()
+        yield from judgement.comparison.details()
         for row in (*judgement.comparison.of(REGRESSED), *judgement.comparison.of(MISSING)):
             yield f"  {row.verdict}: {row.label}, {row.metric}: {row.then} → {row.now}. {row.reason}".rstrip()
     yield from judgement.remarks()
@@ -93,7 +94,7 @@ def _lines(result: CheckResult) -> Iterator[str]:
                 yield f"{word}: {', '.join(f'{i.key} ({i.state})' for i in incidents)}."
     if result.proposed is not None:
         yield f"No baseline yet. Proposed: {result.proposed}. To accept it: cachemark baseline save --run {result.run.id}"
-    yield f"{ENDED[result.exit_code]} (exit code {result.exit_code})."
+    yield f"Exit code {result.exit_code}."
     if judgement.baseline is not None:
         yield f"Baseline: {judgement.baseline}"
 

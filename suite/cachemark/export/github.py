@@ -45,10 +45,10 @@ def comment(view: ReportView, result: RunJudgement | None = None) -> str:
 
 
 def _head(view: ReportView, result: RunJudgement | None) -> list[str]:
-    """Return the title, the answers and the verdicts."""
+    """Return the title, the verdicts and the answers."""
     lines = [f"- **{for_markdown(chapter.heading, NAME)}**: {for_markdown(chapter.answer.text, REASON)}" for chapter in view.chapters]
     answers = ["\n".join(lines[:ANSWERS]) + "\n"] if lines else []
-    return [f"## cachemark {for_markdown(view.plan, NAME)}\n", *answers, *_verdicts(result)]
+    return [f"## cachemark {for_markdown(view.plan, NAME)}\n", *_verdicts(result), *answers]
 
 
 def workflow_commands(result: RunJudgement) -> list[str]:
@@ -61,7 +61,7 @@ def workflow_commands(result: RunJudgement) -> list[str]:
              **{verdict: [row for row in result.all_rows if row not in fails and row.verdict == verdict] for verdict in (MISSING, CHANGED)}}
     for verdict, rows in kinds.items():
         level = _LEVELS[verdict]
-        texts = [_annotation(level, row) for row in rows]
+        texts = [_annotation(level, row, BaselineComparison(row, result.is_paired(row)).movement) for row in rows]
         if len(texts) > ANNOTATIONS:
             more = len(texts) - ANNOTATIONS + 1
             texts = [*texts[: ANNOTATIONS - 1], f"::{level} title=cachemark::{more} more {verdict}; see the summary of the step"]
@@ -69,8 +69,7 @@ def workflow_commands(result: RunJudgement) -> list[str]:
     return commands
 
 
-def _annotation(level: str, row: Verdict) -> str:
-    values = " → ".join(BaselineComparison(row).texts) if row.then is not None and row.now is not None else ""
+def _annotation(level: str, row: Verdict, values: str) -> str:
     ratio = f" (× {row.change:.3f})" if row.change is not None else ""
     change = " ".join(filter(None, (values + ratio, row.reason)))
     title, text = (on_one_line(part, limit).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
@@ -91,7 +90,7 @@ def _verdicts(result: RunJudgement | None) -> list[str]:
         names = (for_markdown(text, NAME) for text in (row.label, row.metric, row.verdict))
         change = DASH if row.change is None else f"{row.change:.3f}"
         reason = for_markdown("; ".join(filter(None, (result.decision_on(row), row.reason))), REASON)
-        rows.append(f"| {' | '.join((*names, *BaselineComparison(row).texts, change, reason))} |")
+        rows.append(f"| {' | '.join((*names, *BaselineComparison(row, result.is_paired(row)).texts, change, reason))} |")
     return [lines, "\n".join((_HEAD, *rows)) + f"\n{more}"]
 
 

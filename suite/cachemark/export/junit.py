@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from collections import Counter
 
 from ..analysis.baseline_comparison import BaselineComparison
-from ..core.verdicts import CHANGED, JUDGED, REGRESSED
+from ..core.verdicts import CHANGED, ENDED, JUDGED, REGRESSED
 from ..core.wording import on_one_line
 from ..gate.judgement import RunJudgement
 from ..store.rows import Verdict
@@ -14,24 +13,23 @@ from ..store.rows import Verdict
 NAME, TEXT = 120, 1000  # characters of a name and of a message
 
 
-def junit(result: RunJudgement, plan: str) -> str:
-    """Return JUnit XML with one test case per case and compared metric.
+def junit(result: RunJudgement, plan: str, started: str = "") -> str:
+    """Return JUnit XML with one test case per case and compared metric; ``started``: when the run started, ISO 8601.
 
-    Regressions fail unless acknowledged; values that were not compared are skipped with the reason. Too little coverage is an error of the
-    test case ``coverage``.
+    Regressions fail unless acknowledged; values that were not compared are skipped with the reason. The test case ``verdict`` fails if the
+    run regressed, and has an error if it was not resolved or too little was judged.
     """
-    names = [(on_one_line(row.label, NAME), on_one_line(row.metric, NAME)) for row in result.all_rows]
-    twice = {name for name, count in Counter(names).items() if count > 1}
-    suite = ET.Element("testsuite", name=on_one_line(f"cachemark {plan}", NAME))
+    suite = ET.Element("testsuite", name=on_one_line(f"cachemark {plan}", NAME), **({"timestamp": started[:19]} if started else {}))
     fails = set(result.failing)
-    for row, (class_name, name) in zip(result.all_rows, names, strict=True):
-        whose = f"{class_name} {on_one_line(row.case_key, 16)}" if (class_name, name) in twice else class_name
-        _add(suite, row, whose, name, result.decision_on(row), row in fails)
-    coverage, comparison = ET.SubElement(suite, "testcase", classname="cachemark gate", name="coverage"), result.comparison
-    if comparison is not None and comparison.exit_code == 4:
-        compared, total = comparison.cases
-        message = f"Only {compared} of {total} cases of the baseline were judged; {100 * comparison.min_coverage:g}% are needed."
-        ET.SubElement(coverage, "error", message=message, type="coverage").text = message
+    for row in result.all_rows:
+        in_pairs = result.is_paired(row)
+        class_name = " ".join(filter(None, (on_one_line(row.label, NAME), on_one_line(row.case_key, 16), "in pairs" if in_pairs else "")))
+        _add(suite, row, class_name, result.decision_on(row), row in fails, BaselineComparison(row, in_pairs).movement)
+    verdict = ET.SubElement(suite, "testcase", classname="cachemark gate", name="verdict")
+    if result.exit_code:
+        message = on_one_line(" ".join(result.summary()[:2]), TEXT)
+        tag = "failure" if result.exit_code == 1 else "error"
+        ET.SubElement(verdict, tag, message=message, type=ENDED[result.exit_code]).text = message
     for tag, attribute in (("testcase", "tests"), ("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
         suite.set(attribute, str(len(list(suite.iter(tag)))))
     suites = ET.Element("testsuites", {name: value for name, value in suite.items() if name != "skipped"})
@@ -40,10 +38,8 @@ def junit(result: RunJudgement, plan: str) -> str:
     return f'<?xml version="1.0" encoding="utf-8"?>\n{ET.tostring(suites, encoding="unicode")}\n'
 
 
-def _add(suite: ET.Element, row: Verdict, class_name: str, name: str, decided: str, fails: bool) -> None:
-    case = ET.SubElement(suite, "testcase", classname=class_name, name=name)
-    then, now = BaselineComparison(row).texts
-    values = f"{then} then, {now} now" if row.then is not None and row.now is not None else ""
+def _add(suite: ET.Element, row: Verdict, class_name: str, decided: str, fails: bool, values: str) -> None:
+    case = ET.SubElement(suite, "testcase", classname=class_name, name=on_one_line(row.metric, NAME))
     outcome = f"{row.verdict.replace('_', ' ')}: {'. '.join(filter(None, (values, row.reason)))}".rstrip(": ")
     message = on_one_line(f"{decided}: {outcome}" if decided else outcome, TEXT)
     if fails and decided:

@@ -23,7 +23,7 @@ from ..core.formatting import looks_equal
 from ..core.result import IMAGES, INFRASTRUCTURE, Environment, Outcome, full_latencies
 from ..core.spec import FULL, Case
 from ..core.units import TIME, Metric, in_order, is_metric, metric
-from ..core.verdicts import CHANGED, ENDED, EQUIVALENT, IMPROVED, JUDGED, MISSING, NEW, NOT_COMPARED, REGRESSED
+from ..core.verdicts import CHANGED, EQUIVALENT, IMPROVED, JUDGED, MISSING, NEW, NOT_COMPARED, REGRESSED
 from ..store.exchange import Exchange, rounded
 from ..store.rows import Verdict
 
@@ -71,13 +71,16 @@ class Comparison:
         """Return the rows with that verdict."""
         return tuple(r for r in self.rows if r.verdict == verdict)
 
-    def summary(self) -> list[str]:
-        """Return at most five plain lines, the verdict first."""
-        counts = Counter(r.verdict for r in self.rows)
-        named = ", ".join(f"{n} {v.replace('_', ' ')}" for v in (*JUDGED, NOT_COMPARED, MISSING, NEW) if (n := counts[v]))
+    @property
+    def counts(self) -> str:
+        """The number of rows by verdict, such as ``1 regressed, 44 equivalent``."""
+        by_verdict = Counter(r.verdict for r in self.rows)
+        return ", ".join(f"{n} {v.replace('_', ' ')}" for v in (*JUDGED, NOT_COMPARED, MISSING, NEW) if (n := by_verdict[v]))
+
+    def details(self) -> list[str]:
+        """Return at most four plain lines: coverage, the worst row, what was not compared, and how times were judged."""
         compared, total = self.cases
-        lines = [f"{ENDED[self.exit_code]}: {named}.",
-                 f"Judged {compared} of the baseline's {total} cases; {100 * self.min_coverage:g}% are needed."]
+        lines = [f"Judged {compared} of the baseline's {total} cases; {100 * self.min_coverage:g}% are needed."]
         if worst := _worst(self.of(REGRESSED)):
             lines.append(worst)
         if self.other_numerics:

@@ -97,6 +97,19 @@ class RunJudgement:
         return [GateRow(cases[row.case_key], row, judge, row in fails)
                 for judge, (rows, failing) in self.by_judge.items() for fails in [set(failing)] for row in rows if row.case_key in cases]
 
+    def is_paired(self, row: Verdict) -> bool:
+        """Return whether the pairs judged a row; its times are seconds, others are ratios to the full cache."""
+        return self.night is not None and row in self.night.tally.rows
+
+    @property
+    def headline(self) -> str:
+        """The verdict, as the exit code states it, and the number of rows behind it."""
+        parts = [self.comparison.counts] if self.comparison else []
+        if self.night:
+            tally = self.night.tally
+            parts.append(f"in pairs {len(tally.regressed)} regressed, {len(tally.unresolved)} not resolved")
+        return f"{ENDED[self.exit_code]}: {'; '.join(parts)}."
+
     def summary(self) -> list[str]:
         """Return lines: the verdict, known incidents, the baseline and the remarks."""
         rows_of: dict[str, list[tuple[str, str]]] = {}
@@ -104,17 +117,12 @@ class RunJudgement:
             rows_of.setdefault(f"{incident.key}, {incident.factor} {incident.value}: {incident.decision}", []).append((case, name))
         known = [f"Known incident {title} ({count(len(rows), 'row')})." for title, rows in rows_of.items()]
         if known and not self.exit_code:
-            known.insert(0, f"{ENDED[0]}: every regression is acknowledged or accepted.")
-        if self.comparison or not self.night:
-            return [*known, *(self.comparison.summary() if self.comparison else ()), *self.remarks()]
-        first, *others = self.remarks()
-        return [f"{ENDED[self.exit_code]}: {first[0].lower()}{first[1:]}", *known, *others]
+            known.insert(0, "Every regression is acknowledged or accepted.")
+        return [self.headline, *known, *(self.comparison.details() if self.comparison else ()), *self.remarks()]
 
     def remarks(self) -> list[str]:
         """Return lines about pairs and the false-alarm record of their test."""
         lines = []
         if self.night is not None:
-            sides, tally = " → ".join(map(str, self.night.stated.get("sides", ()))), self.night.tally
-            lines.append(f"Comparison {self.night.run.id}, {sides}: {len(tally.regressed)} regressed, "
-                         f"{len(tally.unresolved)} not resolved.")
+            lines.append(f"Pairs: comparison {self.night.run.id}, {' → '.join(map(str, self.night.stated.get('sides', ())))}.")
         return [*lines, *self.history, *([str(self.standing)] if self.standing else [])]
