@@ -10,7 +10,7 @@ import cachemark
 from cachemark.core.units import FAMILIES, METRICS
 
 PACKAGE = Path(cachemark.__file__).parent
-COSTS, PASSES = "fields of Costs, and facts", "passes of a profile, no metric"
+COSTS = "fields of Costs, and facts"
 ALLOWED = {
     "core/units.py": "the one list of metrics from which speedups, savings, ranks and charts are derived",
     "core/spec.py": "the key under which a case asks for its largest batch",
@@ -18,7 +18,7 @@ ALLOWED = {
     "models/catalogue/family.py": "a model names the metrics that are made for it",
     "plans/expand.py": "kid_subset_size, an option of torch-fidelity",
     "trial/child/facts.py": COSTS, "trial/child/measure.py": COSTS, "trial/child/timing.py": COSTS,
-    "analysis/layer_tables.py": PASSES, "methods/base/profiles.py": PASSES, "cli/advise.py": PASSES,
+    "cli/advise.py": "passes of a decoder, no metric",
 }  # fmt: skip
 
 

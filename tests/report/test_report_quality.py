@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import report_sample as sample
 
 from cachemark.analysis.case_group import CaseGroup, case_groups
 from cachemark.analysis.columns import budget_cell, cells, column_groups, columns_of
-from cachemark.analysis.layer_tables import PASSES, layers
 from cachemark.analysis.missing import TOO_FEW
 from cachemark.analysis.report_view import build
 from cachemark.analysis.summary_sentences import sentences
@@ -184,16 +182,6 @@ def test_the_overall_score_of_geneval_is_the_mean_of_its_tasks_or_is_not_there()
     assert not [row for row in group(five).rows if "geneval_overall" in {**row.quality, **row.to_full}]
 
 
-PASSED = 30
-FOUND: dict[str, Any] = {
-    "passes": list(range(2, PASSED + 2)), "samples": 64, "seeds": "s64", "seconds": 3.2,
-    "classes": {"caching": {what: [0.5] * PASSED for what in ("k", "v", "feature")},
-                "masked": {what: [0.9] * (PASSED - 1) + [None] for what in ("k", "v", "feature")}},
-    "layers": {what: [[0.8] * PASSED, [0.7] * PASSED] for what in ("k", "v", "feature")},
-    "branches": {"conditional": [0.9] * PASSED, "residual": [0.95] * PASSED},
-}
-
-
 def masked(outcome: Outcome, flops: float, far: float, **bytes_: float) -> Outcome:
     """The same outcome as one of a masked model."""
     samples = {k: v for k, v in outcome.samples.items() if k not in ("token_agreement", "kl")}
@@ -207,7 +195,6 @@ def masked(outcome: Outcome, flops: float, far: float, **bytes_: float) -> Outco
 def masked_outcomes() -> list[Outcome]:
     nothing = {"kv_logical": 0.0, "kv_allocated": 0.0, "kv_workspace": 0.0, "kv_state": 0.0}
     full = masked(sample.full(), 15.5e12, 0.0, **nothing)
-    full = replace(full, facts={**full.facts, "redundancy": FOUND})
     some = {"kv_logical": 2.0**20, "kv_allocated": 2.0**20, "kv_workspace": 0.0, "kv_state": 2.0**20}
     return [full, masked(sample.candidate("linear", "1/2"), 6.2e12, 0.2, **some),
             masked(sample.candidate("window", "1/2"), 7.75e12, 0.99, **some),
@@ -229,26 +216,6 @@ def test_saving_is_of_computation_and_bytes_are_added() -> None:
     assert (by_key["added"].text, by_key["added"].under) == ("2.00 MiB", "KV 1.00 MiB")
     assert by_key["token_distance"].text == "0.200"
     assert budget_cell(row).text == "1/2"
-
-
-def test_what_repeats_is_shown_with_as_many_passes_as_fit() -> None:
-    profile = layers(masked_group().full)
-    assert profile is not None
-    by_class, by_layer, by_branch = profile.grids
-    assert by_class.names == ("Keys, caching", "Keys, masked", "Values, caching", "Values, masked", "Features, caching", "Features, masked")
-    assert by_layer.names[:2] == ("Keys, 0", "Keys, 1")
-    assert by_branch.names == ("conditional", "residual")
-    assert len(by_class.columns) == PASSES
-    assert (by_class.columns[0], by_class.columns[-1]) == ("2", str(PASSED + 1))
-    last = by_class.rows[1][-1]
-    assert last is None
-    assert [round(row[0][1], 3) for row in by_class.rows[:2] if row[0]] == [1.0, 0.2]
-
-
-def test_a_broken_profile_is_left_out() -> None:
-    for broken in ({**FOUND, "passes": []}, {**FOUND, "branches": None}, {**FOUND, "classes": {"a": {}}}, [], "no"):
-        full = replace(masked_outcomes()[0], facts={"paradigm": "masked", "redundancy": broken})
-        assert layers(group([full]).full) is None
 
 
 def test_a_method_as_far_as_other_seeds_is_not_ranked() -> None:

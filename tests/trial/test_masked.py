@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterator
 from fractions import Fraction
@@ -145,14 +144,6 @@ def test_stored_tokens_are_the_vectors_that_were_judged(results: Results) -> Non
     assert full.shape == (4, 16, 4)
     assert full.dtype == torch.float32
     assert distance(lazy, full) == pytest.approx(results["lazymar"][0].samples["token_distance"])
-
-
-def test_the_full_model_is_profiled_from_pass_to_pass(results: Results) -> None:
-    found = results["baseline"][0].facts["redundancy"]
-    assert found["samples"] == 4
-    assert found["passes"] == [2, 3, 4, 5, 6]
-    assert json.loads(json.dumps(found)) == found
-    assert "redundancy" not in results["lazymar"][0].facts
 
 
 # ------------------------------------------------------------------------------------------------ halves

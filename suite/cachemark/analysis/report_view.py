@@ -21,7 +21,6 @@ from .case_group import CaseGroup
 from .device_limits import Limits, against_limits
 from .facts import as_text, conditions, differences, environment_facts
 from .image_albums import Albums, Strip, albums, strip
-from .layer_tables import Layers, layers
 from .missing import Missing, missing
 from .papers import PaperTable, papers
 from .quality_claims import Claims, criterion, margin_sentence
@@ -64,7 +63,6 @@ class Chapter:
     notes: tuple[Note, ...]
     albums: Albums
     coverage: float | None
-    layers: Layers | None
     limits: Limits | None
     recommendations: tuple[Recommendation, ...]
     margin: str
@@ -170,7 +168,7 @@ def _chapter(
     use, pictures = answer(group, claims), albums(group, artifact)
     evidence = strip(pictures, [row for row in (use.row or use.lean, use.ruined) if row is not None])
     return Chapter(group, heading, conditions(group.case), sentences(group), _notes(group), pictures,
-                   min(sure) if sure else None, layers(group.full), against_limits(group.full, group.candidates),
+                   min(sure) if sure else None, against_limits(group.full, group.candidates),
                    recommendations(group, claims),
                    margin_sentence(group, claims), metric(score).scope if score else "",
                    not_reproduced, history, use, evidence)

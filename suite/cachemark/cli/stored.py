@@ -79,7 +79,7 @@ def _print_case(outcome: Outcome) -> None:
         say(f"{name:>18}  mean {mean:.6g}  median {median:.6g} {metric(name).unit}  n = {len(values)}")
         say(" " * 20 + " ".join(f"{value:.6g}" for value in values))
     for name, fact in outcome.facts.items():
-        say(f"{name:>18}  {'profiled; see the report' if name == 'layers' else fact}")
+        say(f"{name:>18}  {fact}")
     for line in outcome.log.splitlines():
         say(line)
 

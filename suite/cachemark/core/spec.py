@@ -217,7 +217,7 @@ class Case:
 
     @property
     def noted(self) -> int:
-        """Number of samples of the reference rows and of the profile of the full cache."""
+        """Number of samples of the reference rows."""
         return self._stated(REFERENCE_SAMPLES, self.samples)
 
     @property

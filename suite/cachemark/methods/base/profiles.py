@@ -1,4 +1,4 @@
-"""Profiles: the full cache or model, measuring facts that methods and reports need. No methods to benchmark.
+"""Profiles: the full cache, measuring facts by which methods are calibrated. No methods to benchmark.
 
 One instance serves many generations and averages over their rows.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,15 +16,11 @@ from torch import Tensor
 
 from ...cache.arena import Memory
 from ...cache.attention import fold
-from ...cache.layout import Layout, RowRun, Site, Step, Tokens
-from ...cache.masked_layout import MaskedLayout, MaskedStep
+from ...cache.layout import Layout, RowRun, Site, Step
 from ...cache.slot import Slot
-from ...contract.method import Block, Method
+from ...contract.method import Method
 
 STRONGEST = 16  # weights on earlier tokens that count in ASI; ScaleKV's K' is not stated
-CLASSES = ("buffer", "known", "caching", "generating", "masked")
-WHAT = ("k", "v", "feature")
-BRANCHES = ("conditional", "unconditional", "residual")
 
 
 def rounded(values: Any, decimals: int) -> Any:
@@ -135,14 +131,11 @@ def inter_scale(k: Tensor, before: Tensor) -> Tensor:
 
 
 class ScaleProfile(Method):
-    """Measures inter-scale similarity and attention to scales in each layer, over all rows."""
-
-    needs_mass = True
+    """Measures inter-scale similarity in each layer, over all rows."""
 
     def __init__(self) -> None:
         self.rows = 0
         self._similarity: dict[tuple[int, int], float] = defaultdict(float)
-        self._mass: dict[tuple[int, int], Tensor] = {}
         self._before: dict[Site, Tensor] = {}
 
     def begin(self, layout: Layout, sites: Sequence[Site], memory: Memory) -> None:
@@ -155,13 +148,6 @@ class ScaleProfile(Method):
         self._before[site] = k
         return super().attend(site, step, q, k, v)
 
-    def observe(self, site: Site, step: Step, slot: object, q: Tensor, mass: Tensor | None) -> None:
-        assert mass is not None
-        sizes = [side**2 for side in self.layout.scales[: step.scale]]
-        shares = torch.stack([part.sum() for part in mass.double().split(sizes, -1)]).cpu() / (q.size(1) * q.size(2))
-        key = site.layer, step.index
-        self._mass[key] = self._mass.get(key, 0) + shares
-
     @property
     def facts(self) -> Mapping[str, Any]:
         """The facts that :meth:`AMSKV.calibrate` takes."""
@@ -172,12 +158,6 @@ class ScaleProfile(Method):
         """S of every layer at scale 2, 3, …: (layers, scales − 1)."""
         scales = range(1, len(self.layout.scales))
         return [[self._similarity[layer, scale] / self.rows for scale in scales] for layer in range(self.layout.layers)]
-
-    @property
-    def mass(self) -> list[list[list[float]]]:
-        """Attention of scale i's queries to scale j ≤ i, (layers, scales, i + 1); rows sum to 1."""
-        scales = range(len(self.layout.scales))
-        return [[(self._mass[layer, scale] / self.rows).tolist() for scale in scales] for layer in range(self.layout.layers)]
 
 
 # -- heads of a next-token model: SSD heads ---------------------------------------------------------------------------
@@ -224,88 +204,3 @@ class RecencyProfile(Method):
         layout = self.layout
         return {"layers": layout.layers, "heads": layout.kv_heads, "lines": layout.lines, "line": layout.line,
                 "recency": rounded(self.recency.tolist(), 6)}
-
-
-# -- passes of a masked model -----------------------------------------------------------------------------------------
-class Redundancy(Method):
-    """Measures how similar successive passes of a masked model are, which is what a cache can save.
-
-    Cosine similarity of keys, values and features (block outputs) of the decoder, and of its output on either branch of the guidance and of
-    their difference, as in MARché's Figure 1 and LazyMAR's Figures 1 and 2. A token's class is that in the later pass: ``caching`` was
-    predicted by the previous pass, ``generating`` is predicted now, ``known`` was predicted earlier, ``masked`` will be later. All
-    generations have one layout.
-    """
-
-    def __init__(self) -> None:
-        self._sums: dict[tuple[str, int, int], Tensor] = {}
-        self._counts: dict[int, Tensor] = {}
-        self._before: dict[tuple[str, int], Tensor] = {}
-        self._classes = torch.empty(0)
-
-    def stack(self, name: str, step: Step, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
-        if name != "decoder":
-            return run(tokens)
-        self._classes = self._one_hot(cast(MaskedStep, step))
-        if step.index:
-            self._counts[step.index] = self._counts.get(step.index, 0) + self._classes.sum((0, 1))
-        out = run(tokens)
-        rows = self.shape.batch
-        branches = (out[:rows], out[rows:], out[rows:] - out[:rows]) if len(out) > rows else (out,)
-        for branch, x in zip(BRANCHES, branches, strict=False):
-            self._note(branch, 0, step, x[:, :, None])
-        return out
-
-    def block(self, site: Site, step: Step, tokens: Tokens, block: Block) -> Tokens:
-        tokens = super().block(site, step, tokens, block)
-        if site.stack == "decoder":
-            self._note("feature", site.layer, step, tokens.x[:, :, None])
-        return tokens
-
-    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        if site.stack == "decoder":
-            for name, x in (("k", k), ("v", v)):
-                self._note(name, site.layer, step, x.transpose(1, 2))
-        return super().attend(site, step, q, k, v)
-
-    @property
-    def shape(self) -> MaskedLayout:
-        return cast(MaskedLayout, self.layout)
-
-    def _one_hot(self, step: MaskedStep) -> Tensor:
-        """Return the class of every token, (rows, places, classes) fp64."""
-        names, at = torch.full((len(step.known), self.shape.places), CLASSES.index("masked")), self.shape.buffer
-        names[:, :at] = CLASSES.index("buffer")
-        for name, places in (("known", step.known), ("caching", step.previous), ("generating", step.generating)):
-            names.scatter_(1, places.cpu() + at, CLASSES.index(name))
-        return F.one_hot(names, len(CLASSES)).double()
-
-    def _note(self, name: str, layer: int, step: Step, x: Tensor) -> None:
-        """Compare ``x`` (rows, places, heads, width) with the previous pass."""
-        if step.index:
-            alike = F.cosine_similarity(x.double(), self._before[name, layer].double(), dim=-1)
-            by_class = torch.einsum("rp,rpc->c", alike.flatten(2).mean(2).cpu(), self._classes[: len(x)])
-            key = name, layer, step.index
-            self._sums[key] = self._sums.get(key, 0) + by_class
-        self._before[name, layer] = x
-
-    def profile(self) -> dict[str, Any]:
-        """Return means by pass from the second on: by class, by layer, and by guidance branch.
-
-        A class without tokens in a pass has None there.
-        """
-        passes, layers = sorted(self._counts), range(self.shape.layers)
-
-        def by_class(what: str, index: int) -> list[float | None]:
-            counted = [(sum(self._sums[what, layer, p][index] for layer in layers), self._counts[p][index] * len(layers)) for p in passes]
-            return [float(total / n) if n else None for total, n in counted]
-
-        def whole(name: str, layer: int, share: float = 1) -> list[float]:
-            return [float(self._sums[name, layer, p].sum() / (self._counts[p].sum() * share)) for p in passes]
-
-        half = 1 / (self.shape.rows // self.shape.batch)
-        return {
-            "passes": [p + 1 for p in passes],
-            "classes": {c: {what: by_class(what, i) for what in WHAT} for i, c in enumerate(CLASSES)},
-            "layers": {what: [whole(what, layer) for layer in layers] for what in WHAT},
-            "branches": {branch: whole(branch, 0, half) for branch in BRANCHES if (branch, 0, passes[0]) in self._sums},
-        }

@@ -32,11 +32,9 @@ from .bench import Bench, Job, case_job, method_factory
 from .facts import case_facts, limit_facts, slope
 from .judge import JudgedImages, hashed, image_hash, inexact, judge, redrawn, storable
 from .plugin_metrics import Figures, in_sentences
-from .profiles import redundancy, scale_profile
 from .timing import Ran, counted, graph_facts, noting, pass_values, timed, tokens_per_pass
 
 OfSet = tuple[dict[str, list[float]], dict[str, Any], dict[str, dict[str, str]]]  # samples, facts and faults of a quality pass
-WATCHED = 16  # samples whose passes are profiled: profiles hardly differ between samples, and cost as much as a case
 PER_PASS, REDRAWN = "tokens_per_pass", "redrawn"  # of an outcome's facts, under a decoder
 RANDOM = "random weights: fidelity and quality are not measured"
 PAIRED = "a side of a pair: both sides' tokens are compared by their hash"
@@ -75,11 +73,6 @@ def _measured(planned: Planned, bench: Bench) -> Measurement:
         raise quality.NotFinite(NOT_FINITE)
     if reason := inexact(case, judged_job, bench.reference(case, judged_job), judgement):
         return failed(Status.ERROR, reason, facts)
-    profiled = judged_job.first(min(WATCHED, case.noted, len(judged_job.subset)))
-    if case.role == "baseline" and job.layout.scales:
-        facts["layers"] = scale_profile(profiled)
-    elif case.role == "baseline" and job.continuous:
-        facts["redundancy"] = redundancy(profiled)
     if case.measures(QUALITY_PASS):
         of_set, set_facts, set_faults = _reused_quality(planned, job, bench, judgement) or _distribution(planned, job, bench)
         samples, facts, faults = samples | of_set, facts | set_facts, faults | set_faults
