@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,8 +21,6 @@ from support.stages import call, forgetting
 AWAY = "return (batch.images - batch.reference).flatten(1).square().mean(1) / 8"
 QUALITY, FIDELITY = 'kind = "quality"', 'kind = "fidelity"'
 FAULTS = [  # a check, what is replaced in the metric by what, the location of the finding, and words of it
-    ("nothing else is read", "pass", "open(os.devnull).close()", "3 images of 16×16", "opens a file"),
-    ("nothing else is read", "pass", "socket.socket().connect_ex(('127.0.0.1', 9))", "3 images of 16×16", "connects to a network"),
     ("attributes are set", 'better = "higher"', "", "the attributes of its class", "that of ImageMetric, 'higher'"),
     ("values are valid", "pass", "return grey.flatten(1).std(1).log()", "1 image of 16×16 pixels and 16 tokens (black)", "not fin"),
     ("values are valid", "clamp(-1, 1)|pass", "clamp(-9, 9)|return grey.flatten(1).amax(1)", "(a drawing beyond", "out of its range"),
@@ -79,16 +76,6 @@ def test_a_correct_metric_passes(write: Write) -> None:
     assert [result.passed for result in run_all(metric_checks(example(write())))] == [True] * 8
 
 
-@pytest.mark.parametrize(("code", "recorded"), [
-    ("import linecache; linecache.checkcache(); linecache.getlines(__file__)", False),
-    ("exec(\"import os; open(os.devnull).close()\", {'__name__': 'torch._inductor'})", False),
-    ("exec(\"import os; open(os.devnull).close()\", {'__name__': 'tritonic'})", True),
-])  # fmt: skip
-def test_code_and_compilers_may_open_files(code: str, recorded: bool, write: Write) -> None:
-    linecache.clearcache()
-    assert bool(run_check(example(write("pass", code)), "nothing else is read").findings) == recorded
-
-
 def test_a_metric_that_refuses_every_size_does_not_pass(write: Write) -> None:
     results = run_all(metric_checks(example(write("pass", "raise ValueError('not made for that')"))))
     assert not any(result.passed for result in results)
@@ -99,7 +86,7 @@ def test_a_dynamic_import_is_found(write: Write) -> None:
     file = write("pass", "import importlib, sys; sys.path.insert(0, os.path.dirname(__file__)); importlib.import_module('own_shades')")
     (file.parent / "own_shades.py").write_text("HALF = 0.5\n")
     try:
-        findings = run_check(example(file), "nothing else is read").findings
+        findings = run_check(example(file), "code is in the digest").findings
     finally:
         sys.path.remove(str(file.parent))
         sys.modules.pop("own_shades", None)

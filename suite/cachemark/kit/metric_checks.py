@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import cache, cached_property
-from importlib.machinery import all_suffixes
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -21,11 +18,6 @@ from ..plugins import loading as plugins
 from .common import Findings, settings_restored
 from .findings import Example, KitFinding
 
-READS = {"open": "opens a file", "socket.connect": "connects to a network", "sqlite3.connect": "opens a database",
-         "subprocess.Popen": "starts a process", "os.system": "starts a process", "os.posix_spawn": "starts a process",
-         "os.fork": "starts a process"}  # fmt: skip
-CODE = tuple(all_suffixes())  # files of Python, which the digest of a metric covers
-PYTHON_MODULES = ("importlib._bootstrap", "torch._dynamo.", "torch._inductor.", "triton.")  # imports and compilers open files of their own
 CLOSE = 1e-4  # of values, relative to the largest
 SHAPES = (  # sides of images and shapes of their tokens, as the models here have them, the smallest first
     (16, (16,)), (64, (64,)), (64, (256,)), (64, (256, 16)), (256, (256,)), (256, (256, 16)),
@@ -34,16 +26,14 @@ BEYOND = 1.25  # largest value of an unclamped image
 DRAWINGS, PLAIN = ("drawing 1", "drawing 2", "drawing 3"), ("black", "white", "gray", "red")
 IMAGES = (*PLAIN, *DRAWINGS, "noise", "a drawing beyond [−1, 1]")
 ATTRIBUTES = {"unit": "may be empty", "better": "higher or lower", "kind": "quality or fidelity"}
-_events: list[dict[str, str]] = []  # the events of the current measurement, if any
 
 
 @dataclass
 class MetricExample(Example):
-    """A metric with its last images, audit events (action to event) and changed settings of torch."""
+    """A metric with its last images, and the settings of torch that it changed."""
 
     cls: type[ImageMetric]
     last: ImageBatch | None = None
-    events: dict[str, str] = field(default_factory=dict)
     changes: list[str] = field(default_factory=list)
 
     @property
@@ -80,10 +70,9 @@ class MetricExample(Example):
         """Return whatever the metric returns for some images."""
         self.last = batch
         try:
-            with settings_restored() as changes, _listening() as events, torch.inference_mode():
+            with settings_restored() as changes, torch.inference_mode():
                 return self.metric.measure(batch)
         finally:
-            self.events |= events
             self.changes += changes
 
     def values(self, batch: ImageBatch) -> Tensor:
@@ -97,35 +86,6 @@ class MetricExample(Example):
     def images(self, names: Sequence[str] = DRAWINGS, references: Sequence[str] = ()) -> ImageBatch:
         """Return images by name in the smallest shape; default references are the images themselves."""
         return images_of(names, self.shape, references)
-
-
-@contextmanager
-def _listening() -> Iterator[dict[str, str]]:
-    """Record audit events of :data:`READS`: action to event."""
-    _add_hook()
-    _events[:] = [{}]
-    try:
-        yield _events[0]
-    finally:
-        _events.clear()
-
-
-@cache
-def _add_hook() -> None:
-    sys.addaudithook(_record)  # PEP 578; a hook cannot be removed
-
-
-def _record(event: str, arguments: tuple[Any, ...]) -> None:
-    """Record an event, unless it opens Python code or comes from an import or from torch's compiler."""
-    if event not in READS or not _events:
-        return
-    path = str(arguments[0]) if event == "open" else ""
-    frame, modules = sys._getframe(1), list[str]()
-    while frame.f_back is not None and frame.f_globals.get("__name__") != __name__:
-        modules.append(f"{frame.f_globals.get('__name__', '')}.")
-        frame = frame.f_back
-    if not path.endswith(CODE) and not any(module.startswith(PYTHON_MODULES) for module in modules):
-        _events[0].setdefault(READS[event], f"{event} {path[:80]!r}" if path else event)
 
 
 def metric_example(name: str) -> MetricExample:
@@ -179,14 +139,9 @@ def _differences(example: MetricExample, expected: Tensor, actual: Tensor, whose
 
 
 # -- the checks ---------------------------------------------------------------------------------------------------------
-def nothing_else_is_read(example: MetricExample) -> Findings:
-    """It reads only its input and its own files: no other file, connection, process or dynamic import.
-
-    The digest of a metric does not cover anything else, so its values would change under the same name.
-    """
+def code_is_in_the_digest(example: MetricExample) -> Findings:
+    """Each module of its own is named by an import statement, so that an edit of it changes the digest."""
     example.measure(example.images())
-    for action, event in example.events.items():
-        yield example.finding("only its input and its own files", f"it {action} ({event})")
     for module in plugins.strays():
         yield example.finding("an import statement for each module of its own", f"{module} is imported in another way")
 
@@ -291,6 +246,6 @@ def settings_are_unchanged(example: MetricExample) -> Findings:
 
 
 METRIC: tuple[Callable[[MetricExample], Findings], ...] = (
-    nothing_else_is_read, attributes_are_set, values_are_valid, second_measurement_repeats, values_are_the_same_in_any_batch,
+    code_is_in_the_digest, attributes_are_set, values_are_valid, second_measurement_repeats, values_are_the_same_in_any_batch,
     kind_and_direction_are_right, inputs_are_unchanged, settings_are_unchanged,
 )
