@@ -10,7 +10,8 @@ from cachemark.core.result import Outcome
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand
 from cachemark.trial.child import measure
-from cachemark.trial.child.bench import Bench
+from cachemark.trial.child.bench import Bench, NotFinite
+from cachemark.trial.child.main import failure
 from cachemark.trial.measurement import Measurement, outcome_of
 
 from . import examples
@@ -22,7 +23,10 @@ Measured = tuple[Outcome, dict[str, bytes]]
 def measured_by(work: Callable[..., Measurement]) -> Callable[..., Measured]:
     """A task of a trial that returns an outcome and its artifacts."""
     def measured(planned: Planned, bench: Bench, *arguments: Any) -> Measured:
-        measurement = work(planned, bench, *arguments)
+        try:
+            measurement = work(planned, bench, *arguments)
+        except NotFinite as error:
+            measurement = failure(error)
         return outcome_of(planned, measurement), dict(measurement.artifacts)
 
     return measured

@@ -19,11 +19,10 @@ from cachemark.plans.deadline import Deadline
 from cachemark.plans.expand import Planned, expand
 from cachemark.store.db import Store
 from cachemark.trial import supervisor as isolate
-from cachemark.trial.child.main import needs_new_process
 from cachemark.trial.executors import local
 from cachemark.trial.measurement import failed
 from cachemark.trial.request import Task, TrialRequest
-from cachemark.trial.supervisor import Finished
+from cachemark.trial.supervisor import Finished, needs_new_process
 from cachemark.workflows import max_batch as largest
 from cachemark.workflows.price import explain
 from cachemark.workflows.run import PlanRunner
@@ -200,9 +199,9 @@ def test_after_a_fault_on_a_gpu_the_next_case_gets_a_fresh_process(status: Statu
     assert needs_new_process(status, device, cap) is expected
 
 
-def test_a_trial_that_leaves_is_no_fault_of_the_next_case(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_is_not_fit_any_more_is_no_fault_of_the_next_case(monkeypatch: pytest.MonkeyPatch) -> None:
     class Child:
-        pid, name, node = 1, "child", ""
+        pid, name, node, memory_cap = 1, "child", "", 2**30
         made = 0
 
         def __init__(self, request: TrialRequest) -> None:
@@ -217,7 +216,8 @@ def test_a_trial_that_leaves_is_no_fault_of_the_next_case(monkeypatch: pytest.Mo
         def messages(self) -> object:
             yield {"start": 0}
             yield {"done": 0, "measurement": failed(Status.OOM, "gone").to_json(), "clock": 0.0, "ours": 0.0}
-            yield {"leaves": 0}
+            if len(self.planned) > 1:
+                yield {"start": 1}  # before it is ended
 
     monkeypatch.setattr(isolate, "_Child", Child)
     two = [Planned(replace(CASE, batch=n), None) for n in (1, 2)]  # type: ignore[arg-type]
@@ -228,6 +228,6 @@ def test_a_trial_that_leaves_is_no_fault_of_the_next_case(monkeypatch: pytest.Mo
         return ""
 
     found = list(isolate.run_trials(two, TrialRequest(1.0, 1), lambda p: None, admit=admit))
-    assert asked == [False, True, False], "the second might have begun in the process of the first"
+    assert asked == [False, False], "the second case does not continue in the process of the first"
     assert [f.outcome.status for f in found] == [Status.OOM, Status.OOM]
     assert Child.made == 2

@@ -96,26 +96,30 @@ def _heard(
     """Yield finished cases, removed from ``remaining``, until the worker ends or a case is not admitted."""
     if watch is not None:
         watch.child = child.pid
-    for message in child.messages():
-        if "start" in message:
-            started(remaining[0])
-            if watch is not None:
-                watch.begin()
-        elif "done" in message:
-            try:
-                measured = _received(message)
-            except BadMessage as error:
-                child.distrust(error)
-                break
-            yield _finished(remaining.pop(0), measured, child, watch)
-            if remaining and admit(remaining[0], True):
-                return
-        elif type(images := message.get("images")) is int and 0 < images <= MOST_IMAGES:
-            advanced(remaining[0], images)
-        elif "leaves" in message:  # of itself, because of what the last case left behind
-            return
+    fault: BadMessage | Silence | None = None
+    try:
+        for message in child.messages():
+            if "start" in message:
+                started(remaining[0])
+                if watch is not None:
+                    watch.begin()
+            elif "done" in message:
+                measured, planned = _received(message), remaining.pop(0)
+                yield _finished(planned, measured, child, watch)
+                unfit = needs_new_process(measured.status, planned.case.device_class, child.memory_cap)
+                if remaining and (unfit or admit(remaining[0], True)):
+                    return
+            elif type(images := message.get("images")) is int and 0 < images <= MOST_IMAGES:
+                advanced(remaining[0], images)
+    except (BadMessage, Silence) as error:
+        fault = error
     if remaining:
-        yield _finished(remaining.pop(0), child.obituary(), child, watch)
+        yield _finished(remaining.pop(0), child.obituary(fault), child, watch)
+
+
+def needs_new_process(status: Status, device: str, memory_cap: int) -> bool:
+    """Return whether the CUDA context, after an error, or memory, after OOM, may be unusable."""
+    return status in (Status.OOM, Status.ERROR) and (device != "cpu" or bool(memory_cap))
 
 
 def _received(message: Mapping[str, Any]) -> Measurement:
@@ -147,15 +151,17 @@ def _finished(planned: Planned, measured: Measurement, child: _Child, watch: Wat
     return Finished(outcome, artifacts, fault is not None, fault is not None and fault.status is Status.ERROR, child.name)
 
 
+class Silence(Exception):
+    """A worker sent no message in time."""
+
+
 class _Child:
     """Running worker process."""
 
     def __init__(self, request: TrialRequest) -> None:
-        self._timeout, self.node = request.timeout, request.node
+        self._timeout, self.node, self.memory_cap = request.timeout, request.node, request.memory_cap
         self._expected = len(request.cases)
         self._patience = max(STARTUP, request.timeout)
-        self._silent = False
-        self._nonsense = ""
         self._tail = b""
         # A session of its own: Ctrl-C reaches the parent alone, which then ends the child.
         self._process = subprocess.Popen(
@@ -184,7 +190,7 @@ class _Child:
         return self._process.pid
 
     def messages(self) -> Iterator[dict[str, Any]]:
-        """Yield messages until the worker has finished, ended, been silent or sent a malformed message.
+        """Yield messages until the worker has finished or ended. Raises Silence, and BadMessage for a malformed message.
 
         ``ours`` is the time in seconds since the start of the case by the parent's clock.
         """
@@ -193,37 +199,29 @@ class _Child:
             try:
                 moment, message = self._heard.get(timeout=self._patience)
             except queue.Empty:
-                self._silent = True
-                return
+                raise Silence from None
             if message is None:
                 return
-            if isinstance(message, dict) and (message.get("start", done) != done or message.get("done", done) != done):
-                message = BadMessage("a case out of turn")
             if isinstance(message, BadMessage):
-                self.distrust(message)
-                return
+                raise message
+            if message.get("start", done) != done or message.get("done", done) != done:
+                raise BadMessage("a case out of turn")
             begun = moment if "start" in message else begun
             done, self._patience = done + ("done" in message), self._timeout
             yield {**message, "ours": moment - begun}
 
-    def distrust(self, error: BadMessage) -> None:
-        """End a worker that sent a malformed message, and read nothing more from it."""
-        self._nonsense = str(error)
-        self._kill()
-
-    def obituary(self) -> Measurement:
-        """Return the measurement of the case in which the worker ended."""
-        code = None if self._silent else self._process.wait()
+    def obituary(self, fault: BadMessage | Silence | None) -> Measurement:
+        """Return the measurement of the case in which the worker ended, or was ended for a ``fault``."""
+        if fault is None:
+            reason = f"The process ended {_cause(self._process.wait())}."
+        elif isinstance(fault, Silence):
+            reason = f"No outcome within {self._patience:g} s; the process was ended."
+        else:
+            reason = f"It wrote into the pipe through which its outcome goes ({fault}); the process was ended."
         self._kill()
         self._reader.join(timeout=ENDING)
-        if code is None:
-            reason = f"No outcome within {self._patience:g} s; the process was ended."
-        elif self._nonsense:
-            reason = f"It wrote into the pipe through which its outcome goes ({self._nonsense}); the process was ended."
-        else:
-            reason = f"The process ended {_cause(code)}."
         tail = self._tail.decode(errors="replace")[-LAST:].strip()
-        return failed(Status.TIMEOUT if code is None else Status.ERROR, f"{reason}\n{tail}".strip())
+        return failed(Status.TIMEOUT if isinstance(fault, Silence) else Status.ERROR, f"{reason}\n{tail}".strip())
 
     def _send(self, text: str) -> None:
         assert self._process.stdin is not None

@@ -22,7 +22,6 @@ from ..plans.expand import Planned, expand
 from ..plans.reuse import Earlier, code_identity
 from ..plans.schema import Plan
 from ..store.db import Store
-from ..trial.child.facts import stated
 from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
 from ..trial.supervisor import Finished, always, unmeasured
@@ -268,7 +267,8 @@ def _rated(
         return here, cases
     by_dtype = rates(dtypes)
     rated = [planned if planned.stored else replace(planned, rates=by_dtype.get(planned.case.dtype)) for planned in cases]
-    return replace(here, facts={**here.facts, **stated(by_dtype)}), rated
+    stated = {dtype: {"bandwidth": rate.bandwidth, "peak_flops": rate.peak_flops} for dtype, rate in by_dtype.items()}
+    return replace(here, facts={**here.facts, "rates": stated}), rated
 
 
 def _with_earlier(planned: Planned, store: Store) -> Planned:

@@ -40,6 +40,10 @@ from .plugin_metrics import PluginMetrics
 KEPT_BYTES = 512 * 2**20  # log-probabilities of the full cache that are kept rather than computed again
 
 
+class NotFinite(ArithmeticError):
+    """Tokens, images or values hold NaN or infinity."""
+
+
 @dataclass(frozen=True)
 class Job:
     """Images to generate in chunks of ``batch`` samples, each with a new method and decoder.
@@ -133,12 +137,11 @@ class Job:
 class FullCacheOutput:
     """The full cache's tokens, images and, for indices, log-probabilities of one set of samples.
 
-    ``finite`` is false if a log-probability is NaN or infinite: a token is drawn even then."""
+    Raises NotFinite for a log-probability that is NaN or infinite: a token is drawn even then."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
         self._kept: dict[int, Tensor] = {}
-        self.finite = True
         self.tokens = job.generate_all() if job.continuous else torch.cat([self._observed(part) for part in job.chunks()])
         self.images = job.decode_all(self.tokens)
 
@@ -150,7 +153,8 @@ class FullCacheOutput:
 
     def _observed(self, part: slice) -> Tensor:
         tokens, log_probs = self._watched(part)
-        self.finite &= bool(torch.isfinite(log_probs).all())
+        if not bool(torch.isfinite(log_probs).all()):
+            raise NotFinite("The full cache's log-probabilities hold NaN or infinity.")
         if log_probs[0].nbytes * len(self._job.subset) <= KEPT_BYTES:
             self._kept.update({part.start + i: row for i, row in enumerate(log_probs)})
         return tokens

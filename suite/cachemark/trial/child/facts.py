@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -30,7 +30,6 @@ from ..measurement import bounded_notes, bounded_text
 from .bench import Bench, decoder_factory, method_factory
 
 ENGINE_REASON = "engine_reason"  # of an outcome's facts: why the engine that a plan leaves open is not graph here
-RATES = "rates"  # of an environment's facts
 LIMIT, SLOPE = "limit", "slope"  # of an outcome's
 WINDOWS = ", triangle on windows"  # added to the name of the kernel
 WINDOWED = "It attends with several queries a pass, which see one another in order: another kernel call, whose price is in its time."
@@ -115,8 +114,3 @@ def slope(marks: Sequence[Mapping[int, float]], layout: Layout, method: Method) 
     entry = 2 * layout.rows * layout.kv_heads * layout.head_dim * layout.dtype.itemsize * layout.layers
     return {SLOPE: {"slope": slope, "intercept": intercept, "r2": r2, "bytes_per_s": entry / slope if slope > 0 else None,
                     "lines": len(means)}}
-
-
-def stated(rates: Mapping[str, Rates]) -> dict[str, Any]:
-    """Return rates by dtype as a fact of the environment."""
-    return {RATES: {name: {k: v for k, v in asdict(device_rates).items() if k != "device"} for name, device_rates in rates.items()}}

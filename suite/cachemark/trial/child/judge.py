@@ -23,7 +23,7 @@ from ...metrics.base import ImageBatch, ImageMetric
 from ...metrics.compute.image_bytes import nearest_bytes
 from ...metrics.tokens import kl_divergence
 from ...models.sampling import draw
-from .bench import FullCacheOutput, Job
+from .bench import FullCacheOutput, Job, NotFinite
 from .plugin_metrics import Figures
 
 WORST, FIXED = 8, 4  # tiles of a sprite: the seeds that differ most, then the first of the subset
@@ -34,14 +34,12 @@ PARTED = "It is not exact here: {share:.4%} of the tokens are those of sequentia
 class JudgedImages:
     """Samples per seed, the hash of all tokens, artifacts by name, and facts about the images.
 
-    If ``finite`` is false, an image, a value or the reference is NaN or infinite, and nothing else counts. ``faults`` are those of plug-in
-    metrics without values."""
+    ``faults`` are those of plug-in metrics without values."""
 
     samples: dict[str, list[float]]
     output_hash: str
     artifacts: dict[str, bytes]
     facts: dict[str, Any]
-    finite: bool
     faults: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
@@ -54,6 +52,7 @@ def judge(
     ``forced``: number of samples with a teacher-forced KL or distance. ``sprite`` adds the picture of the worst seeds. ``itself``: the
     reference is the output of this job, and only its forced values are computed. Without ``paired``, equal seeds need not draw equal
     images, and only forced values and unpaired metrics are computed. ``plugin_values`` returns the values of plug-in metrics and faults.
+    Raises NotFinite.
     """
     tokens = reference.tokens if itself else job.generate_all()
     images = reference.images if itself else job.decode_all(tokens)
@@ -61,6 +60,8 @@ def judge(
     image_batch = ImageBatch(images, reference.images, tokens, reference.tokens, job.subset.labels, job.subset.seeds,
                        (lambda: along(job.first(forced), reference.first(forced))) if forced else None)
     samples = {metric.name: metric.measure(image_batch) for metric in metrics if _applies(metric, job, image_batch, paired)}
+    if not all(bool(torch.isfinite(values).all()) for values in (images, *samples.values())):
+        raise NotFinite("The decoded images or their values hold NaN or infinity.")
     stored = storable(job, tokens)
     artifacts = {"tokens.safetensors": save({"tokens": stored})}
     facts: dict[str, Any] = {IMAGES: image_hash(images)}
@@ -72,9 +73,8 @@ def judge(
     plugin_samples, faults = plugin_values(ImageBatch(
         images.float().cpu(), reference.images.float().cpu(), stored, storable(job, reference.tokens), job.subset.labels, job.subset.seeds,
     )) if job.loaded.pictures else ({}, {})
-    finite = reference.finite and bool(torch.isfinite(images).all()) and all(bool(torch.isfinite(v).all()) for v in samples.values())
     measured = {name: values.double().tolist() for name, values in samples.items()}
-    return JudgedImages({**measured, **plugin_samples}, hashed(stored), artifacts, facts, finite, faults)
+    return JudgedImages({**measured, **plugin_samples}, hashed(stored), artifacts, facts, faults)
 
 
 def _applies(metric: ImageMetric, job: Job, image_batch: ImageBatch, paired: bool) -> bool:

@@ -29,7 +29,7 @@ from ...plans.expand import Planned
 from ...plugins import loading as plugins
 from ..measurement import Measurement, bounded_log, failed, framed
 from ..request import Task, TrialRequest
-from .bench import Bench
+from .bench import Bench, NotFinite
 from .measure import fill, probe, run_case, run_side, see_side
 
 Work = Callable[[Planned, Bench], Measurement]
@@ -55,16 +55,13 @@ def main() -> None:
     for number, planned in enumerate(request.cases):
         pipes.send({"start": number})
         began = time.perf_counter()
-        measured, fit = trial.run(planned)
+        measured = trial.run(planned)
         done = {"done": number, "clock": time.perf_counter() - began}  # the parent compares the clock of this process with its own
         try:
             pipes.send({**done, "measurement": measured.to_json()})
         except (TypeError, ValueError, RecursionError) as error:
             log = f"Its facts cannot be written as JSON: {str(error)[:200]}."
             pipes.send({**done, "measurement": failed(Status.ERROR, log).to_json()})
-        if not fit and number + 1 < len(request.cases):
-            pipes.send({"leaves": number})
-            return
 
 
 class _Pipes:
@@ -117,22 +114,23 @@ class _Trial:
     bench: Bench | None = None
     _imported: set[str] = field(default_factory=set)
 
-    def run(self, planned: Planned) -> tuple[Measurement, bool]:
-        """Return the measurement of a case, and whether the process is fit for another one."""
-        orderly, seconds = True, 0.0
+    def run(self, planned: Planned) -> Measurement:
+        """Return the measurement of a case."""
+        seconds = 0.0
         try:
             self._import(set(planned.needs) - self._imported)
             self.bench = self.bench or Bench.load(planned, self.alive, self.request.plugins)
+            if planned.unsupported_reason:
+                raise Unsupported(planned.unsupported_reason)
             began = time.perf_counter()
             measured = self.work(planned, self.bench)
             seconds = time.perf_counter() - began if measured.status is Status.OK else 0.0
         except BaseException as error:  # SystemExit among them: every failure of the code under test is an outcome
-            measured, orderly = _failure(error), isinstance(error, Exception)
+            measured = failure(error)
         memory_cap = self.request.memory_cap
         facts = {**measured.facts, "threads": torch.get_num_threads(), "cpus": list(self.request.cpus),
                  **({"memory_cap": memory_cap} if memory_cap else {})}
-        fit = orderly and not needs_new_process(measured.status, planned.case.device_class, memory_cap)
-        return replace(measured, seconds=seconds, facts=facts), fit
+        return replace(measured, seconds=seconds, facts=facts)
 
     def _import(self, missing: set[str]) -> None:
         """Import these plug-ins, in the order in which they were named."""
@@ -146,10 +144,12 @@ class _Trial:
                 self._imported.add(digest)
 
 
-def _failure(error: BaseException) -> Measurement:
+def failure(error: BaseException) -> Measurement:
     """Return the measurement of a case that has raised an error."""
     if isinstance(error, Unsupported | BadBudget | BadParameter):
         status, log = Status.UNSUPPORTED, str(error)
+    elif isinstance(error, NotFinite):
+        status, log = Status.NAN_OUTPUT, str(error)
     elif isinstance(error, MemoryError | torch.OutOfMemoryError):
         status, log = Status.OOM, f"{type(error).__name__}: {error}"
     elif isinstance(error, CachemarkError):
@@ -158,11 +158,6 @@ def _failure(error: BaseException) -> Measurement:
         log = "".join(traceback.format_exception(error))
         status = Status.OOM if exhausted(error) else Status.ERROR
     return failed(status, bounded_log(log).strip() or "No reason was given.")
-
-
-def needs_new_process(status: Status, device: str, memory_cap: int) -> bool:
-    """Return whether the CUDA context, after an error, or memory, after OOM, may be unusable."""
-    return status in (Status.OOM, Status.ERROR) and (device != "cpu" or bool(memory_cap))
 
 
 if __name__ == "__main__":

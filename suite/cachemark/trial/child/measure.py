@@ -28,7 +28,7 @@ from ...plans.expand import Planned
 from ...plugins.loading import needs
 from ..measurement import Measurement, failed
 from . import quality
-from .bench import Bench, Job, case_job, method_factory
+from .bench import Bench, Job, NotFinite, case_job, method_factory
 from .facts import case_facts, limit_facts, slope
 from .judge import JudgedImages, hashed, image_hash, inexact, judge, redrawn, storable
 from .plugin_metrics import Figures, in_sentences
@@ -38,21 +38,11 @@ OfSet = tuple[dict[str, list[float]], dict[str, Any], dict[str, dict[str, str]]]
 PER_PASS, REDRAWN = "tokens_per_pass", "redrawn"  # of an outcome's facts, under a decoder
 RANDOM = "random weights: fidelity and quality are not measured"
 PAIRED = "a side of a pair: both sides' tokens are compared by their hash"
-NOT_FINITE = "The decoded images or their values hold NaN or infinity."
 
 
 def run_case(planned: Planned, bench: Bench) -> Measurement:
-    """Measure one case. Its errors are turned into a status by the trial."""
-    try:
-        return _measured(planned, bench)
-    except quality.NotFinite as error:
-        return failed(Status.NAN_OUTPUT, str(error))
-
-
-def _measured(planned: Planned, bench: Bench) -> Measurement:
+    """Measure one case. The trial turns errors into a status."""
     case = planned.case
-    if planned.unsupported_reason:
-        raise Unsupported(planned.unsupported_reason)
     job = case_job(case, bench)
     judged_job = _judged_job(case, job)
     if needs(METHODS.get(case.method)) and not bench.loaded.random:  # before the plug-in's own code computes anything
@@ -69,8 +59,6 @@ def _measured(planned: Planned, bench: Bench) -> Measurement:
     if bench.loaded.random:
         return Measurement(Status.OK, samples, RANDOM, facts=_with_faults(facts, faults))
     judgement = _judge_case(case, job, bench)
-    if not judgement.finite:
-        raise quality.NotFinite(NOT_FINITE)
     if reason := inexact(case, judged_job, bench.reference(case, judged_job), judgement):
         return failed(Status.ERROR, reason, facts)
     if case.measures(QUALITY_PASS):
@@ -135,7 +123,7 @@ def run_side(planned: Planned, bench: Bench) -> Measurement:
     tokens = job.generate(slice(len(job.subset)))
     images = job.decode_all(tokens)
     if not bool(torch.isfinite(tokens).all() and torch.isfinite(images).all()):  # tokens that are indices always are finite
-        return failed(Status.NAN_OUTPUT, "The tokens or their images hold NaN or infinity.", facts)
+        raise NotFinite("The tokens or their images hold NaN or infinity.")
     facts |= {IMAGES: image_hash(images)}
     return Measurement(Status.OK, samples, PAIRED, output_hash=hashed(storable(job, tokens)), facts=facts)
 
@@ -143,11 +131,9 @@ def run_side(planned: Planned, bench: Bench) -> Measurement:
 def see_side(planned: Planned, bench: Bench) -> Measurement:
     """Judge the images of one side of a pair against the full cache of its own code, without timing."""
     case = planned.case
-    if planned.unsupported_reason or bench.loaded.random:
-        raise Unsupported(planned.unsupported_reason or RANDOM)
+    if bench.loaded.random:
+        raise Unsupported(RANDOM)
     judgement = _judge_case(case, case_job(case, bench), bench)
-    if not judgement.finite:
-        return failed(Status.NAN_OUTPUT, NOT_FINITE)
     facts = case_facts(planned, bench) | {IMAGES: judgement.facts[IMAGES]} | ({FAULTS: judgement.faults} if judgement.faults else {})
     return Measurement(Status.OK, judgement.samples, output_hash=judgement.output_hash, facts=facts)
 
@@ -156,11 +142,8 @@ def fill(planned: Planned, bench: Bench, share: tuple[int, int]) -> Measurement:
     """Generate a share of a case's quality images, whose features stay in its feature cache."""
     case = planned.case
     wide = quality.job_of(case_job(case, bench), case, bench.entry.classes)
-    try:
-        for _ in quality.parts(wide, bench.preset(case), quality.FeatureCache(planned.feature_cache), share):
-            pass
-    except quality.NotFinite as error:
-        return failed(Status.NAN_OUTPUT, str(error))
+    for _ in quality.parts(wide, bench.preset(case), quality.FeatureCache(planned.feature_cache), share):
+        pass
     done = f"Share {share[0] + 1} of {share[1]} of its quality images is made; nothing is measured."
     return failed(Status.NOT_REACHED, done, {SHARE: list(share)})
 
@@ -173,8 +156,6 @@ def probe(planned: Planned, bench: Bench) -> Measurement:
 
 def _one_batch(planned: Planned, bench: Bench) -> tuple[Job, dict[str, list[float]], dict[str, Any]]:
     """Return the job of a case's first batch, with its bytes and times, and the facts of the case."""
-    if planned.unsupported_reason:
-        raise Unsupported(planned.unsupported_reason)
     job = case_job(planned.case, bench).first(planned.case.batch)
     counts, _ = counted(job)
     costs, _ = timed(planned.case, job)

@@ -16,11 +16,10 @@ from ...core import seeds
 from ...core.spec import QUALITY_PASS, Case
 from ...core.units import least_images, quality_name
 from ...metrics.base import ImageSet
-from ...metrics.compute.image_bytes import as_bytes, resized
 from ...metrics.compute.image_features import ImageFeatures
 from ...metrics.compute.presets import Preset
 from ...metrics.registry import set_metrics
-from .bench import Job
+from .bench import Job, NotFinite
 
 NAME = "{:05d}.safetensors"  # of a part in a feature cache
 PART = 500  # images whose features are kept together: what is lost at most when a pass is interrupted
@@ -57,10 +56,6 @@ class FeatureCache:
                 shutil.copyfile(part, mine)
 
 
-class NotFinite(ArithmeticError):
-    """An image or a value is NaN or infinite."""
-
-
 def parts(job: Job, preset: Preset, feature_cache: FeatureCache, share: tuple[int, int] = (0, 1)) -> Iterator[ImageFeatures]:
     """Yield the features of a job's images part by part, cached or generated. Raises NotFinite.
 
@@ -69,7 +64,7 @@ def parts(job: Job, preset: Preset, feature_cache: FeatureCache, share: tuple[in
     for number, part in list(enumerate(job.subset.slices(PART)))[index::of]:
         features = feature_cache.get(number, preset.extractor.name)
         if features is None:
-            features = preset.extract(_images(replace(job, subset=part), finite=True), device=job.device)
+            features = preset.extract(_images(replace(job, subset=part)), device=job.device)
             feature_cache.put(number, features)
         yield features
 
@@ -81,20 +76,13 @@ def cached_features(job: Job, preset: Preset, feature_cache: FeatureCache) -> Im
     return ImageFeatures.joined(present) if len(present) == len(features) else None
 
 
-def _images(job: Job, *, finite: bool = False) -> Iterator[Tensor]:
-    """Yield images (B, 3, H, W) in fp32. If they must be ``finite``, raise NotFinite for others."""
+def _images(job: Job) -> Iterator[Tensor]:
+    """Yield images (B, 3, H, W) in fp32. Raises NotFinite."""
     for chunk in job.chunks():
         images = job.decode(job.generate(chunk))
-        if finite and not bool(torch.isfinite(images).all()):
+        if not bool(torch.isfinite(images).all()):
             raise NotFinite("An image of the quality pass holds NaN or infinity.")
         yield images
-
-
-def pictures(job: Job, case: Case) -> Iterator[Tensor]:
-    """Yield images as bytes (B, H, W, 3) in the size of the case's preset. Raises Unsupported for NaN."""
-    side = case.evaluation[QUALITY_PASS].get("resize")
-    for images in _images(job):
-        yield as_bytes(resized(images, side) if side else images).permute(0, 2, 3, 1)
 
 
 def set_values(images: ImageSet) -> tuple[dict[str, list[float]], dict[str, Any]]:
