@@ -175,7 +175,7 @@ def nights(changes: list[list[GateRow]], register: tuple[Incident, ...] = (), fi
 def test_a_cause_is_reported_once_until_it_grows(changes: list[list[GateRow]], notified: list[int]) -> None:
     found = nights(changes)
     assert [len(night.notify) for night in found] == notified
-    assert [len(night.failing) for night in found] == [1] * len(changes), "it fails every night"
+    assert [len(night.register) for night in found] == [1] * len(changes), "it stays open"
     (last,) = found[-1].register
     reported = max(number for number, night in enumerate(found) if night.notify)
     assert (last.since, last.change) == (DAY, changes[reported][0].cost)
@@ -258,7 +258,7 @@ def test_acknowledged_until_a_day_and_accepted_for_good() -> None:
     last = found[2].notify[0]
     assert (last.state, last.who, last.until) == ("new", "ada", None), "she still owns it"
     accepted = incidents.acknowledge(first.register, key, "ada", None)
-    assert not any(night.notify or night.failing for night in nights([worse(configs)] * 40, tuple(accepted)))
+    assert not any(night.notify for night in nights([worse(configs)] * 40, tuple(accepted)))
     assert nights([worse(configs, 1.4)], tuple(accepted))[0].notify
     with pytest.raises(UnknownName, match=f"Known: {key}"):
         incidents.acknowledge(first.register, "nothing", "ada", None)

@@ -168,11 +168,6 @@ class IncidentNight:
     known: tuple[Incident, ...]
     fixed: tuple[Incident, ...]
 
-    @property
-    def failing(self) -> tuple[Incident, ...]:
-        """Open incidents of the night; each fails the gate, however often it was reported."""
-        return tuple(i for i in (*self.notify, *self.known) if i.state == NEW)
-
 
 def merge(register: Sequence[Incident], rows: Sequence[GateRow], today: date, delta: float, onset: str = "") -> IncidentNight:
     """Update the register by the rows of a night. ``delta``: growth of the cost after which an incident is reported again.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -123,9 +123,8 @@ class CheckResult:
 
     @property
     def exit_code(self) -> int:
-        """Return the code of the verdicts, or 0 if every regression is acknowledged or accepted."""
-        code = self.judgement.exit_code
-        return 0 if code == 1 and self.incidents is not None and not self.incidents.failing else code
+        """The code of the verdicts, 0 if every regression is acknowledged or accepted."""
+        return self.judgement.exit_code
 
     def notifications(self) -> list[str]:
         """Return lines about each incident to report: cause, change, onset, owner, suspect commits, and commands to investigate it.
@@ -188,7 +187,14 @@ def check(
             proposed, path = baselines.propose(source, record.id, Path(propose)), None
         judgement = judge(source, record, path, threshold, min_coverage)
         cases, nights = _cases(source, record, judgement), nights_before(source, record)
-    tonight = None if register is None else _updated(judgement, cases, Path(register), record)
+    if register is None:
+        return CheckResult(record, judgement, None, proposed, nights)
+    rows, today = judgement.gate_rows(cases), datetime.now(UTC).date()
+    delta = float(judgement.night.stated.get("delta", 0.1)) if judgement.night else 0.1
+    onset = str(record.code.get("commit") or "")[:12]
+    tonight = incidents.merge(incidents.load(Path(register)), rows, today, delta, onset)
+    incidents.save(Path(register), tonight.register)
+    judgement = replace(judgement, decided=incidents.decisions(rows, tonight.register, today))
     return CheckResult(record, judgement, tonight, proposed, nights)
 
 
@@ -203,15 +209,6 @@ def nights_before(store: Store, run: RunRecord) -> tuple[RunRecord, ...]:
     series = run.plan, run.environment.machine_class
     return tuple(night for night in store.runs()
                  if night.id <= run.id and (night.plan, night.environment.machine_class) == series and night.state == "finished")
-
-
-def _updated(judgement: RunJudgement, cases: Mapping[str, Case], register: Path, run: RunRecord) -> IncidentNight:
-    """Merge tonight's incidents into the register and write it."""
-    delta = float(judgement.night.stated.get("delta", 0.1)) if judgement.night else 0.1
-    onset = str(run.code.get("commit") or "")[:12]
-    merged = incidents.merge(incidents.load(register), judgement.gate_rows(cases), datetime.now(UTC).date(), delta, onset)
-    incidents.save(register, merged.register)
-    return merged
 
 
 # -- decisions of reviewers ---------------------------------------------------------------------------------------------
