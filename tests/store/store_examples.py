@@ -8,11 +8,12 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import event
+from sqlalchemy import event, func, select
 
 from cachemark.core.result import Environment, Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.store.db import Store
+from cachemark.store.schema import Base
 
 ENVIRONMENT = Environment("NVIDIA T4", "ci-cpu", "torch 2.6 / 4 threads", {"host": "a", "threads": 4})
 CODE = {"commit": "abc1234", "dirty": True, "hash": "f00", "version": "0.1.0"}
@@ -38,6 +39,12 @@ def failed(number: int = 0, status: Status = Status.OOM) -> Outcome:
 
 def begin(store: Store) -> int:
     return store.begin_run("demo", {"plan": "demo"}, ENVIRONMENT, CODE)
+
+
+def count_rows(store: Store) -> dict[str, int]:
+    """The number of rows per table."""
+    with store._reading() as session:
+        return {table.name: session.scalar(select(func.count()).select_from(table)) or 0 for table in Base.metadata.sorted_tables}
 
 
 def write_ten(path: Path, first: int) -> None:

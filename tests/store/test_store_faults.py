@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event
-from store_examples import begin, ok
+from store_examples import begin, count_rows, ok
 
 import cachemark.store.artifacts as artifacts_module
 import cachemark.store.database as engine_module
@@ -172,7 +172,7 @@ def test_check_finds_a_missing_artifact_and_nothing_in_a_sound_store(store: Stor
     assert (number, check(store)) == (1, [])
     (file,) = store.outcomes(1)[0].artifacts.values()
     store.artifacts.path(file).unlink()
-    assert check(store) == [f"artifact {file}: is missing"]
+    assert check(store) == [f"artifact {file}: is missing from {store.artifacts.root}"]
 
 
 def test_a_backup_is_a_store_and_overwrites_nothing(store: Store, path: Path, tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_full_disk_while_saving(store: Store) -> None:
         store.save(run, ok(2, log="x" * 100_000))
     assert caught.value.exit_code == 5
     assert store.outcomes(run) == [ok(1)]
-    assert store.counts()["case"] == 1
+    assert count_rows(store)["case"] == 1
 
 
 @pytest.mark.parametrize(("number", "match"), [

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_examples import begin, die_at_step, ok, open_and_count, write_ten
+from store_examples import begin, count_rows, die_at_step, ok, open_and_count, write_ten
 
 from cachemark.store.db import Store
 
@@ -65,7 +65,7 @@ def test_death_at_every_statement_of_a_save(path: Path, processes: Any) -> None:
         writer.start()
         writer.join()
         with Store.open(path) as store:
-            newest, counts = store.run().id, store.counts()
+            newest, counts = store.run().id, count_rows(store)
             saved = store.outcomes(newest)
         if writer.exitcode == 0:
             break

@@ -147,21 +147,7 @@ def report(
 # -- db ---------------------------------------------------------------------------------------------------------------
 @click.group()
 def db() -> None:
-    """Create, check, back up, merge or prune a store."""
-
-
-@db.command()
-@store_option
-@click.option("--artifacts", type=click.Path(file_okay=False), help="For a server: the folder of its artifacts, which every machine sees.")
-def init(store: str, artifacts: str | None) -> None:
-    """Create a store. Every command that writes does this too.
-
-    A server keeps no files, so name the folder of its artifacts once with --artifacts, and again after that folder was moved.
-    """
-    from ..workflows.db import init_store
-
-    where, rows = init_store(store, artifacts)
-    say(f"{where} is ready: {count(rows, 'row')}.")
+    """Check, back up, merge or prune a store."""
 
 
 @db.command("check")

@@ -1,30 +1,23 @@
 """Files next to the database, named by the hash of their content: token ids, latents, grids.
 
-The artifacts of a server are in a folder that every machine can reach. The first writer sets it. A mark file in it identifies the store,
-so that a machine without the mounted share fails instead of writing elsewhere.
+A server's artifacts are in a shared folder that the environment variable ``CACHEMARK_ARTIFACTS`` names, by database. It is never created
+here: a machine without the mounted share fails instead of writing elsewhere.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
-import secrets
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-
-from sqlalchemy.orm import Session
+from urllib.parse import quote
 
 from ..core.errors import BadStore
 from ..core.files import replacing
 from .database import guard
-from .rows import insert_once
-from .schema import SettingRow
 
 VARIABLE = "CACHEMARK_ARTIFACTS"
-MARK = ".cachemark-store"
-SETTING = "artifacts"
 _SUFFIX = r"(\.[A-Za-z0-9]{1,16})?"
 _NAME = re.compile(rf"([0-9a-f]{{2}})/\1[0-9a-f]{{62}}{_SUFFIX}")
 
@@ -49,6 +42,7 @@ class Artifacts:
         file = f"{digest[:2]}/{digest}{suffix}"
         path = self.root / file
         with guard(str(self.root)):
+            self.root.mkdir(exist_ok=True)  # without the folders above it: a lost mount is an error
             if not path.is_file() or path.read_bytes() != data:
                 with replacing(path) as part:
                     part.write_bytes(data)
@@ -87,53 +81,15 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def artifacts_of_server(session: Session, where: str, requested: str | Path | None, *, read_only: bool) -> Artifacts:
-    """Return the artifacts in ``requested``, in ``CACHEMARK_ARTIFACTS`` or in the stored folder.
+def artifacts_of_server(database: str, *, read_only: bool) -> Artifacts:
+    """Return the artifacts of a database on a server: ``$CACHEMARK_ARTIFACTS/<database>.artifacts``.
 
-    The first writer stores the folder. Later writers raise BadStore for a folder without its mark; readers do not check it.
+    Raises BadStore if the folder of the variable does not exist, unless the store is only read: then its artifacts are missing.
     """
-    named = str(requested or os.environ.get(VARIABLE) or "")
-    if "://" in named:
-        raise BadStore(f"{named!r} is not a folder.", remedy="Mount it, and use a path that exists on every machine.")
-    if read_only:
-        return Artifacts(Path(named or _stored(session).get("folder", "artifacts")).absolute())
-    if not (stored := _stored(session)):
-        if not named:
-            raise BadStore(f"{where} has no folder for artifacts: a server keeps rows, and tokens and images are files.",
-                           remedy=f"Name a folder that every machine sees: cachemark db init --artifacts FOLDER, or set {VARIABLE}. "
-                           "The store remembers it.")
-        stored = _claim(session, Path(named).absolute())
-    folder = Path(named or stored["folder"]).absolute()
-    try:
-        mark = (folder / MARK).read_text(errors="replace").strip()
-    except OSError:
-        mark = ""
-    if mark != stored["id"]:
-        problem = "belongs to another store" if mark else f"does not exist, or has no file {MARK}"
-        raise BadStore(f"The artifacts of {where} are in {stored['folder']}; {folder} {problem}.",
-                       remedy=f"Mount the share. Where this machine sees it under another path, name that in {VARIABLE}; after moving it, "
-                       "copy the whole folder and run: cachemark db init --artifacts FOLDER")
-    return Artifacts(folder)
-
-
-def _stored(session: Session) -> dict[str, str]:
-    row = session.get(SettingRow, SETTING)
-    return dict(json.loads(row.value)) if row else {}
-
-
-def _claim(session: Session, folder: Path) -> dict[str, str]:
-    """Store and mark the folder unless another process was faster; return the stored folder and mark."""
-    own = {"folder": str(folder), "id": secrets.token_hex(8)}
-    insert_once(session, SettingRow, {"name": SETTING, "value": json.dumps(own)})
-    if (stored := _stored(session)) == own:
-        if (folder / MARK).is_file():
-            raise BadStore(f"{folder} holds the artifacts of another store.", remedy="Name a folder of this store's own.")
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / MARK).write_text(own["id"] + "\n")
-    return stored
-
-
-def move_artifacts(session: Session, folder: Path) -> None:
-    """Store another folder, to which the artifacts and their mark were moved."""
-    row = session.get_one(SettingRow, SETTING)
-    row.value = json.dumps({**json.loads(row.value), "folder": str(folder)})
+    named = os.environ.get(VARIABLE, "")
+    if not read_only and not (named and Path(named).is_dir()):
+        problem = f"{VARIABLE} is {named!r}, which is not a folder" if named else f"{VARIABLE} is not set"
+        raise BadStore(f"A store on a server needs a folder for artifacts: {problem}.",
+                       remedy=f"Create a folder on a share that every machine mounts, and set {VARIABLE} to it.")
+    shared = Path(named).absolute() if named else Path(f"${VARIABLE}")  # without it, messages name the variable to set
+    return Artifacts(shared / f"{quote(database, safe='')}.artifacts")

@@ -75,8 +75,8 @@ def open_file(path: Path, *, create: bool, read_only: bool) -> Engine:
         raise
 
 
-def open_server(location: str, *, read_only: bool) -> tuple[Engine, str]:
-    """Open a PostgreSQL database. Return its engine, and its URL without the password."""
+def open_server(location: str, *, read_only: bool) -> tuple[Engine, str, str]:
+    """Open a PostgreSQL database. Return its engine, its URL without the password, and its name."""
     try:
         url = make_url(location)
     except (ArgumentError, ValueError) as error:
@@ -94,7 +94,8 @@ def open_server(location: str, *, read_only: bool) -> tuple[Engine, str]:
             _require_tables(engine, where)
         else:
             create_tables(engine, where)
-    return engine, where
+        with engine.connect() as connection:
+            return engine, where, str(connection.scalar(text("SELECT current_database()")))
 
 
 def _check_path(path: Path, create: bool) -> None:

@@ -16,11 +16,11 @@ from ..core.processes import BEAT
 from ..core.result import Environment, Outcome, Status
 from ..core.spec import Case
 from . import leases
-from .artifacts import Artifacts, artifacts_of_server, move_artifacts
+from .artifacts import Artifacts, artifacts_of_server
 from .database import file_of, guard, open_file, open_server, writer
 from .differences import differences
 from .rows import COMPARISON, RunRecord, Verdict, insert_once, outcome_of, outcome_row, run_of, utc_now, verdicts_of
-from .schema import RUN_STATES, Base, CaseRow, MembershipRow, OutcomeRow, RunRow
+from .schema import RUN_STATES, CaseRow, MembershipRow, OutcomeRow, RunRow
 
 MOST = 2**31  # numbers of rows are smaller, in every database
 
@@ -40,25 +40,24 @@ class Store:
         self.artifacts = artifacts
 
     @classmethod
-    def open(cls, url_or_path: str | Path, *, create: bool = True, read_only: bool = False, artifacts: str | Path | None = None) -> Self:
+    def open(cls, url_or_path: str | Path, *, create: bool = True, read_only: bool = False) -> Self:
         """Open a SQLite file or a server (``postgresql+psycopg://…``); create its tables if it is empty.
 
-        ``artifacts`` is the artifact folder: by default ``<database>.artifacts`` next to the file, and for a server the stored one.
+        Artifacts are in ``<database>.artifacts``, next to the file or for a server in the folder ``$CACHEMARK_ARTIFACTS``.
         ``create=False`` refuses to create a file. Runs whose process has ended are marked as interrupted.
         """
         path = file_of(url_or_path)
         if path is None:
-            engine, where = open_server(str(url_or_path), read_only=read_only)
+            engine, where, database = open_server(str(url_or_path), read_only=read_only)
             try:
-                with guard(where), Session(engine if read_only else writer(engine)) as session, session.begin():
-                    artifacts_folder = artifacts_of_server(session, where, artifacts, read_only=read_only)
-            except BaseException:
+                artifacts = artifacts_of_server(database, read_only=read_only)
+            except BadStore:
                 engine.dispose()
                 raise
         else:
             engine, where = open_file(path, create=create, read_only=read_only), str(path)
-            artifacts_folder = Artifacts(Path(artifacts or path.with_name(path.name + ".artifacts")))
-        store = cls(engine, where, artifacts_folder)
+            artifacts = Artifacts(path.with_name(path.name + ".artifacts"))
+        store = cls(engine, where, artifacts)
         if not read_only:
             store._end_abandoned()
         return store
@@ -263,19 +262,6 @@ class Store:
         """Return the verdicts on a comparison in the order in which they were stored."""
         with self._reading() as session:
             return verdicts_of(self._run_row(session, run_id))
-
-    def move_artifacts(self) -> None:
-        """Store the folder with which a server's store was opened as the new one. Raises BadStore for a file."""
-        if self._engine.dialect.name == "sqlite":
-            raise BadStore(f"--artifacts applies to stores on a server; {self.where} keeps its artifacts next to the file.",
-                           remedy="Leave it out.")
-        with self._writing() as session:
-            move_artifacts(session, self.artifacts.root)
-
-    def counts(self) -> dict[str, int]:
-        """Return the number of rows per table."""
-        with self._reading() as session:
-            return {t.name: session.scalar(select(func.count()).select_from(t)) or 0 for t in Base.metadata.sorted_tables}
 
 
 def whole_outcomes() -> Select[Any]:  # the type of a Select with one entity differs between SQLAlchemy 2.0 and 2.1

@@ -16,7 +16,7 @@ from sqlalchemy.types import TypeDecorator
 from ..core.result import Status
 from ..core.spec import canonical, finite
 
-SCHEMA_VERSION = "3"
+SCHEMA_VERSION = "4"
 
 RUN_STATES = ("running", "finished", "interrupted", "failed")
 
@@ -133,11 +133,3 @@ class MembershipRow(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     run_id: Mapped[int] = mapped_column(ForeignKey("run.id"))
     outcome_id: Mapped[int] = mapped_column(ForeignKey("outcome.id"), index=True)
-
-
-class SettingRow(Base):
-    """Setting of the whole store, such as the folder of its artifacts."""
-
-    __tablename__ = "setting"
-    name: Mapped[str] = mapped_column(Text, primary_key=True)
-    value: Mapped[str] = mapped_column(Text)

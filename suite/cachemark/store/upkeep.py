@@ -30,7 +30,8 @@ def check(store: Store) -> list[str]:
             problems += [f"{table} {row}: refers to a missing row of {parent}" for table, row, parent, _ in references]
     try:
         files = {file for run in store.runs() for outcome in store.outcomes(run.id) for file in outcome.artifacts.values()}
-        problems += [f"artifact {file}: is missing" for file in sorted(files) if not store.artifacts.path(file).is_file()]
+        missing = [file for file in sorted(files) if not store.artifacts.path(file).is_file()]
+        problems += [f"artifact {file}: is missing from {store.artifacts.root}" for file in missing]
     except BadStore as error:
         problems.append(error.message)
     return problems

@@ -1,4 +1,4 @@
-"""Creation, check, backup, merge, import and pruning of a store."""
+"""Check, backup, merge, import and pruning of a store."""
 
 from __future__ import annotations
 
@@ -12,14 +12,6 @@ from ..store.ingest import Ingested, ingest
 from ..store.merge import Merged, merge
 from ..store.upkeep import NIGHTS, Pruned, prune
 from .session import DEFAULT_STORE
-
-
-def init_store(store: str | Path = DEFAULT_STORE, artifacts: str | Path | None = None) -> tuple[str, int]:
-    """Create a store, note where a server's ``artifacts`` lie, and return its name and number of rows."""
-    with Store.open(store, artifacts=artifacts) as target:
-        if artifacts is not None:
-            target.move_artifacts()
-        return target.where, sum(target.counts().values())
 
 
 def check_store(store: str | Path = DEFAULT_STORE) -> list[str]:
