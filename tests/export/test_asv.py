@@ -83,8 +83,8 @@ def benchmarks(here: Path) -> dict[str, Any]:
 def results(of: Path) -> dict[str, dict[str, float | None]]:
     """Figures of a result file by metric and case."""
     data = json.loads(of.read_text())
-    assert data["result_columns"] == ["result", "params", "version"]
-    return {name.rpartition(".")[2]: dict(zip(params[0], values, strict=True)) for name, (values, params, _) in data["results"].items()}
+    assert data["result_columns"][:3] == ["result", "params", "version"]
+    return {name.rpartition(".")[2]: dict(zip(row[1][0], row[0], strict=True)) for name, row in data["results"].items()}
 
 
 # ------------------------------------------------------------------------------------------------ what is in the files
@@ -127,7 +127,7 @@ def test_versions_and_units_are_those_of_the_definitions(store: Store, here: Pat
         "params": [["'full'", "'linear 1/4'"]], "type": "track", "unit": "seconds", "version": "1", "timeout": 600,
         "pretty_name": "tiny-llamagen (batch 16, s64, float32, eager): Latency"}  # fmt: skip
     assert known_names[f"tiny-llamagen.{cell}.kv_logical"]["unit"] == "bytes"
-    for name, (_, params, version) in json.loads(file.read_text())["results"].items():
+    for name, (_, params, version, *_) in json.loads(file.read_text())["results"].items():
         assert (params, version) == (known_names[name]["params"], known_names[name]["version"])
 
 
@@ -234,6 +234,28 @@ def test_asv_draws_the_export_and_finds_the_step(store: Store, here: Path) -> No
         assert [revisions[str(jump[1])] for jump in entry[6]] == [commits[AT]]
     (graph,) = (here / "html" / "graphs").glob(f"branch-main/**/tiny-llamagen.{cell}.latency.json")
     assert len(json.loads(graph.read_text())) == COUNT
+
+
+def test_asv_compare_tells_a_step_from_noise(store: Store, here: Path, commits: list[str]) -> None:
+    """Twelve repeats with 8 % noise: their medians differ by a factor above 1.1 either way, but only the step is significant."""
+    stream = random.Random(5)
+    shakes = [[1 + 0.08 * stream.gauss(0, 1) for _ in range(12)] for _ in range(2)]
+    for commit, noise, factor in zip(commits, (1.0, 1.15), (1.0, 2.0), strict=True):
+        shake = shakes.pop()
+        save(store, commit, [sample.measured(sample.full(), latency=[*(noise * s for s in shake[:6]), *(s / noise for s in shake[6:])]),
+                             sample.measured(sample.candidate("linear", "1/4"), latency=[factor * s for s in shake])])
+    exported(store, here)
+    config = {"version": 1, "project": "x", "repo": "repo", "branches": ["main"], "environment_type": "existing", "pythons": ["same"],
+              "results_dir": "results", "html_dir": "html"}  # fmt: skip
+    (here / "asv.conf.json").write_text(json.dumps(config))
+    call = [sys.executable, "-m", "asv", "compare", "--split", "--factor", "1.01", *commits]
+    done = subprocess.run(call, cwd=here, capture_output=True, text=True, env={**os.environ, "HOME": str(here)}, check=False)
+    text = done.stdout + done.stderr
+    assert done.returncode == 0, text
+    rows = {line.split("latency(")[1].split(")")[0]: line for line in text.splitlines() if "latency(" in line}
+    assert rows["'linear 1/4'"].startswith("| +"), text
+    assert rows["'full'"].startswith("|   "), text
+    assert "~" in rows["'full'"], "a change that asv calls insignificant"
 
 
 # ------------------------------------------------------------------------------------------------ the command

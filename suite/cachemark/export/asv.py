@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..analysis.report_row import is_random
 from ..core.errors import Unsupported
 from ..core.files import replacing
@@ -24,12 +26,14 @@ from ..core.result import JUDGING, Outcome
 from ..core.spec import digest
 from ..core.units import Metric, metric
 from ..core.wording import on_one_line
+from ..stats.intervals import median_over_repeats
 from ..store.db import Store
 from ..store.rows import RunRecord
 from .escape import slug
 
 LIST_VERSION, FILE_VERSION, MACHINE_VERSION = 2, 2, 1  # of asv's own formats
-COLUMNS = ["result", "params", "version"]
+STATS = ("ci_99_a", "ci_99_b", "q_25", "q_75", "number", "repeat")  # asv's names
+COLUMNS = ["result", "params", "version", *(f"stats_{name}" for name in STATS), "samples"]
 _UNITS = {"s": "seconds", "B": "bytes"}
 
 
@@ -49,7 +53,7 @@ class _Point:
     facets: Mapping[str, str]
     machine: Mapping[str, str]
     outcomes: dict[str, Outcome] = field(default_factory=dict)
-    results: dict[str, dict[str, float]] = field(default_factory=dict)
+    results: dict[str, dict[str, tuple[float, list[float]]]] = field(default_factory=dict)
 
 
 def write(store: Store, folder: str | Path, repository: str | Path = ".") -> Written:
@@ -122,8 +126,8 @@ def _plain(text: object) -> str:
 
 
 # -- benchmarks -------------------------------------------------------------------------------------------------------
-def _add(outcome: Outcome, benchmarks: dict[str, Any], results: dict[str, dict[str, float]]) -> None:
-    """Add a benchmark of each metric, and its cost by case: mean over seeds, or median."""
+def _add(outcome: Outcome, benchmarks: dict[str, Any], results: dict[str, dict[str, tuple[float, list[float]]]]) -> None:
+    """Add a benchmark of each metric, and its cost by case: mean over seeds, or median. Times keep their repeats."""
     case, label = outcome.case, repr(_plain(outcome.case.label))
     title = _plain(f"{case.model} (batch {case.batch}, {case.seeds}, {case.dtype}, {case.engine})")
     for name, values in outcome.samples.items():
@@ -139,8 +143,9 @@ def _add(outcome: Outcome, benchmarks: dict[str, Any], results: dict[str, dict[s
             "name": series, "code": f"{title}: {of.meaning}", "param_names": ["case"], "type": "track", "unit": about.unit,
             "version": str(of.version), "timeout": 600, "pretty_name": f"{title}: {about.title}",
         })  # fmt: skip
-        if math.isfinite(cost := middle([about.value(value) for value in values])):
-            results.setdefault(series, {})[label] = cost
+        costs = [about.value(value) for value in values]
+        if math.isfinite(cost := middle(costs)):
+            results.setdefault(series, {})[label] = cost, costs if of.timed else []
 
 
 @dataclass(frozen=True)
@@ -205,7 +210,10 @@ def _write_point(folder: Path, point: _Point, benchmarks: Mapping[str, Any]) -> 
     machine, python, results = point.facets["machine"], point.facets["python"], {}
     for name, values in point.results.items():
         params = benchmarks[name]["params"]
-        results[name] = [[values.get(label) for label in params[0]], params, benchmarks[name]["version"]]
+        cells = [values.get(label, (None, [])) for label in params[0]]
+        stats = zip(*(_stats(samples) for _, samples in cells), strict=True)
+        results[name] = [[cost for cost, _ in cells], params, benchmarks[name]["version"], *map(list, stats),
+                         [samples or None for _, samples in cells]]
     environment = f"cachemark-py{slug(python)}-torch{slug(point.facets['torch'])}"
     path = folder / machine / f"{point.commit[:8]}-{environment}.json"
     _put(path.with_name("machine.json"), {**point.machine, "version": MACHINE_VERSION})
@@ -214,6 +222,17 @@ def _write_point(folder: Path, point: _Point, benchmarks: Mapping[str, Any]) -> 
         "requirements": {}, "env_vars": {}, "result_columns": COLUMNS, "results": results, "durations": {}, "version": FILE_VERSION,
     })  # fmt: skip
     return path, sum(value is not None for values, *_ in results.values() for value in values)
+
+
+def _stats(samples: list[float]) -> tuple[float | None, ...]:
+    """Return the values of :data:`STATS`, by which ``asv compare`` tells a change from noise.
+
+    Too few samples have an infinite interval, as asv itself writes it: nothing differs from it."""
+    if not samples:
+        return (None,) * len(STATS)
+    middle, (low, high) = median_over_repeats(samples, 0.99), np.quantile(samples, (0.25, 0.75)).tolist()
+    ends = (middle.low, middle.high) if middle.confidence >= 0.99 else (-math.inf, math.inf)
+    return *ends, low, high, 1, len(samples)
 
 
 def _put(path: Path, data: Mapping[str, Any]) -> None:

@@ -17,11 +17,10 @@ import statistics
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
 from typing import TypeVar
 
 import numpy as np
-from scipy.stats import beta, chi2, t
+from scipy.stats import beta, binom, chi2, t
 
 from ..core.formatting import metric_value
 from .gaffke import weights
@@ -70,17 +69,17 @@ class Interval:
 # -- times ---------------------------------------------------------------------------------------------------------------
 def _ranks(n: int, level: float) -> tuple[int, float]:
     """Return how many values to cut at each end, and the coverage of the median by the rest."""
-    covered = [1 - 2 * tail for tail in accumulate(math.comb(n, k) * 0.5**n for k in range(n // 2 or 1))]
-    cut = max(sum(share >= level for share in covered) - 1, 0)
-    return cut, max(covered[cut], 0.0)
+    covered = 1 - 2 * binom.cdf(np.arange(n // 2 or 1), n, 0.5)
+    cut = max(int((covered >= level).sum()) - 1, 0)
+    return cut, max(float(covered[cut]), 0.0)
 
 
-def median_over_repeats(values: Sequence[float]) -> Interval:
+def median_over_repeats(values: Sequence[float], level: float = LEVEL) -> Interval:
     """Return the median with an interval between two order statistics.
 
-    Few repeats give less than 95 % confidence. For times the interval covers the median of this process only."""
+    Few repeats give less confidence than ``level``. For times the interval covers the median of this process only."""
     ordered = sorted(values)
-    cut, sure = _ranks(len(ordered), LEVEL)
+    cut, sure = _ranks(len(ordered), level)
     return Interval(statistics.median(ordered), ordered[cut], ordered[-1 - cut], sure, len(ordered))
 
 
