@@ -53,7 +53,7 @@ ROWS = [
            prepare=edited(BASELINE, lambda data: data["outcomes"].append(data["outcomes"][-1]))),
     baseline("outcomes", 0, "case", "sampling", "temperature", value=-1.0),
     baseline("outcomes", 0, "case", "sampling", "top_p", value=7.0),
-    baseline("outcomes", 0, "case", "grid", value=[0, 3]),
+    baseline("outcomes", 0, "case", "grid", value=[-1, 3]),
     baseline("outcomes", 0, "case", "batch", value=0),
     Attack("a broken register where nothing is worse", ("check", "--store", STORE, "--incidents", REGISTER), "bad-baseline", (REGISTER,),
            prepare=written(REGISTER, "{")),

@@ -6,14 +6,17 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from cachemark.core.errors import BadResults, NothingMeasured
+from cachemark.gate import baselines
 from cachemark.store.db import Store
 from cachemark.store.ingest import ingest
+from cachemark.workflows.check import judge
 
 BENCH = """
 import pytest
@@ -106,3 +109,19 @@ def test_a_broken_benchmark_is_named_by_its_place(broken: Any, written: dict[str
     with pytest.raises(BadResults, match="benchmark 2"):
         ingest(store, json.dumps(spoilt), "out.json")
     assert store.runs() == []
+
+
+@pytest.mark.parametrize(("factor", "verdict", "code"), [(1.0, "equivalent", 0), (1.3, "regressed", 1), (0.7, "improved", 0)])
+def test_a_micro_benchmark_is_judged_by_its_own_seconds(
+    factor: float, verdict: str, code: int, written: dict[str, Any], store: Store, tmp_path: Path,
+) -> None:
+    """It has no full cache to be compared with, so its median is compared directly, with the fixed threshold."""
+    ingest(store, json.dumps(written), "a.json")
+    accepted = baselines.save(store, None, tmp_path, reason="the tests")
+    for item in written["benchmarks"]:
+        item["stats"]["data"] = [factor * value for value in item["stats"]["data"]]
+    ingest(store, json.dumps(written | {"datetime": "2026-11-27T00:00:00"}), "b.json")
+    comparison = judge(store, store.run(), accepted).comparison
+    assert comparison is not None
+    assert ({row.verdict for row in comparison.rows}, comparison.exit_code) == ({verdict}, code)
+    assert all(row.absolute for row in comparison.rows)

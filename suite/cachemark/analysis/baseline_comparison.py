@@ -48,10 +48,9 @@ def alarms(standing: GateStanding | None) -> Conclusion | None:
 
 @dataclass(frozen=True)
 class BaselineComparison:
-    """Verdict on one metric of one case; times are ratios to the full cache of the run, except in pairs."""
+    """Verdict on one metric of one case."""
 
     entry: Verdict
-    in_pairs: bool = False
 
     @property
     def title(self) -> str:
@@ -98,7 +97,7 @@ class BaselineComparison:
             return fmt.DASH
         if not is_metric(name):
             return str(value)
-        return f"{value:.3f} × full" if metric(name).kind == "speed" and not self.in_pairs else fmt.with_unit(value, name)
+        return f"{value:.3f} × full" if metric(name).kind == "speed" and not self.entry.absolute else fmt.with_unit(value, name)
 
 
 def conclusion(comparison: RunJudgement | None, saved: Mapping[str, Any] | None = None) -> Conclusion | None:
@@ -118,9 +117,9 @@ def conclusion(comparison: RunJudgement | None, saved: Mapping[str, Any] | None 
     return Conclusion(tone, tuple(comparison.summary()), compared, total, against)
 
 
-def changes(comparison: RunJudgement | None, in_pairs: bool = False) -> tuple[BaselineComparison, ...]:
+def changes(comparison: RunJudgement | None) -> tuple[BaselineComparison, ...]:
     """Return the rows of a comparison, regressions first."""
     if comparison is None:
         return ()
     order = {verdict: k for k, verdict in enumerate(_TONES)}
-    return tuple(BaselineComparison(row, in_pairs) for row in sorted(comparison.rows, key=lambda row: order.get(row.verdict, 1)))
+    return tuple(BaselineComparison(row) for row in sorted(comparison.rows, key=lambda row: order.get(row.verdict, 1)))

@@ -127,7 +127,7 @@ def build(
         conclusion=conclusion(comparison, baseline.meta if baseline else None),
         chapters=tuple(_chapter(group, groups, claims, artifact, not_reproduced(group.case), run_history(group, nights))
                        for group in groups),
-        changes=changes(comparison, in_pairs=bool(sides)), environment=environment_facts(environment, code),
+        changes=changes(comparison), environment=environment_facts(environment, code),
         plan_text=json.dumps(run.plan_json, indent=2, ensure_ascii=False), commands=_commands(run, code, comparison),
         missing=tuple(missing(run.id, run.state, groups)), entries=entries, trials=trials or {},
         with_raw=sum(len(values) for outcome in entries for values in outcome.samples.values()) <= MOST,

@@ -25,6 +25,7 @@ OWN = ("method", "variant", "parameters", "budget", "role", "codec", "decoder") 
 REFERENCE_SAMPLES = "reference_samples"  # of a case's evaluation: how many samples its reference rows take, where these are not all
 FORCED_SAMPLES = "forced_samples"  # likewise: how many are compared along the full cache's own tokens
 QUALITY_PASS = "quality"  # of a case's evaluation: the pass over many images that compares them with real ones
+MICRO = "pytest-benchmark"  # engine of imported micro-benchmarks
 MAX_BATCH = "max_batch"  # of a case's evaluation, where its largest batch is what is asked
 FINEST, LONGEST_BUDGET = 10**6, 100  # the largest denominator of a budget, and the most characters that one is written with
 SIMPLE = 16  # the largest denominator of a share that is printed as a fraction
@@ -209,6 +210,11 @@ class Case:
     def full_title(self) -> str:
         """The title with the batch size, which names a configuration in incidents and options."""
         return f"{self.title}, batch {self.batch}"
+
+    @property
+    def is_micro(self) -> bool:
+        """True for an imported micro-benchmark, which has no model and no full cache."""
+        return self.engine == MICRO
 
     @property
     def compared(self) -> int:

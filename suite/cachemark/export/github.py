@@ -61,7 +61,7 @@ def workflow_commands(result: RunJudgement) -> list[str]:
              **{verdict: [row for row in result.all_rows if row not in fails and row.verdict == verdict] for verdict in (MISSING, CHANGED)}}
     for verdict, rows in kinds.items():
         level = _LEVELS[verdict]
-        texts = [_annotation(level, row, BaselineComparison(row, result.is_paired(row)).movement) for row in rows]
+        texts = [_annotation(level, row, BaselineComparison(row).movement) for row in rows]
         if len(texts) > ANNOTATIONS:
             more = len(texts) - ANNOTATIONS + 1
             texts = [*texts[: ANNOTATIONS - 1], f"::{level} title=cachemark::{more} more {verdict}; see the summary of the step"]
@@ -90,7 +90,7 @@ def _verdicts(result: RunJudgement | None) -> list[str]:
         names = (for_markdown(text, NAME) for text in (row.label, row.metric, row.verdict))
         change = DASH if row.change is None else f"{row.change:.3f}"
         reason = for_markdown("; ".join(filter(None, (result.decision_on(row), row.reason))), REASON)
-        rows.append(f"| {' | '.join((*names, *BaselineComparison(row, result.is_paired(row)).texts, change, reason))} |")
+        rows.append(f"| {' | '.join((*names, *BaselineComparison(row).texts, change, reason))} |")
     return [lines, "\n".join((_HEAD, *rows)) + f"\n{more}"]
 
 

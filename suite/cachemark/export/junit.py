@@ -22,9 +22,9 @@ def junit(result: RunJudgement, plan: str, started: str = "") -> str:
     suite = ET.Element("testsuite", name=on_one_line(f"cachemark {plan}", NAME), **({"timestamp": started[:19]} if started else {}))
     fails = set(result.failing)
     for row in result.all_rows:
-        in_pairs = result.is_paired(row)
-        class_name = " ".join(filter(None, (on_one_line(row.label, NAME), on_one_line(row.case_key, 16), "in pairs" if in_pairs else "")))
-        _add(suite, row, class_name, result.decision_on(row), row in fails, BaselineComparison(row, in_pairs).movement)
+        parts = on_one_line(row.label, NAME), on_one_line(row.case_key, 16), "in pairs" if result.is_paired(row) else ""
+        class_name = " ".join(filter(None, parts))
+        _add(suite, row, class_name, result.decision_on(row), row in fails, BaselineComparison(row).movement)
     verdict = ET.SubElement(suite, "testcase", classname="cachemark gate", name="verdict")
     if result.exit_code:
         message = on_one_line(" ".join(result.summary()[:2]), TEXT)

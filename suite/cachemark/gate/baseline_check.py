@@ -158,7 +158,7 @@ class _Pair:
                 verdicts[IMAGES] = self._hash(old.facts[IMAGES], new.facts[IMAGES])
         for name, (verdict, reason, then, now) in verdicts.items():
             change = now / then if then and now is not None else None
-            yield Verdict(old.case.key, old.case.title, name, verdict, reason, then, now, change)
+            yield Verdict(old.case.key, old.case.title, name, verdict, reason, then, now, change, absolute=old.case.is_micro)
 
     def _metric(self, metric: Metric, old: Outcome, new: Outcome) -> RowVerdict:
         name = metric.name
@@ -185,6 +185,8 @@ class _Pair:
         for what, attribute in (("machine class", "machine_class"), ("numerics fingerprint", "fingerprint")):  # other kernels
             if reason := self._other(what, attribute):
                 return RowVerdict(NOT_COMPARED, reason)
+        if old.case.is_micro:
+            return self._by_threshold(metric, *(_median(metric.name, side.samples[metric.name]) for side in (old, new)))
         if _is_reference(old):
             return RowVerdict(NOT_COMPARED, "the full cache is the yardstick of its own run")
         then, now = _ratio(metric.name, old, self.full_then), _ratio(metric.name, new, self.full_now)
@@ -319,6 +321,6 @@ def _figures(row: Verdict) -> str:
     if row.then is None or row.now is None:
         return row.reason
     of = metric(row.metric) if is_metric(row.metric) else None
-    unit = "" if of is None else "× full" if of.kind == "speed" else of.unit
+    unit = "" if of is None else "× full" if of.kind == "speed" and not row.absolute else of.unit
     then, now = (f"{figure:.4g} {unit}".rstrip() for figure in (row.then, row.now))
     return f"{then} then, {now} now"

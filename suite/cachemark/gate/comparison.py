@@ -56,7 +56,7 @@ class PairOfOutcomes:
         self, metric: str, verdict: str, reason: str = "", then: float | None = None, now: float | None = None, change: float | None = None,
     ) -> Verdict:
         """Return the verdict on a metric of the configuration."""
-        return Verdict(self.after.case.key, self.config, metric, verdict, reason, then, now, change)
+        return Verdict(self.after.case.key, self.config, metric, verdict, reason, then, now, change, absolute=True)
 
 
 @dataclass

@@ -98,7 +98,7 @@ class RunJudgement:
                 for judge, (rows, failing) in self.by_judge.items() for fails in [set(failing)] for row in rows if row.case_key in cases]
 
     def is_paired(self, row: Verdict) -> bool:
-        """Return whether the pairs judged a row; its times are seconds, others are ratios to the full cache."""
+        """Return whether the pairs judged a row."""
         return self.night is not None and row in self.night.tally.rows
 
     @property

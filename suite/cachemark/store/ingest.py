@@ -17,11 +17,9 @@ from typing import Any
 
 from ..core.errors import BadResults, NothingMeasured
 from ..core.result import Environment, Outcome, Status
-from ..core.spec import Case, Sampling, digest, finite
+from ..core.spec import MICRO, Case, Sampling, digest, finite
 from ..core.units import TIME
 from .db import Store
-
-PYTEST_BENCHMARK = "pytest-benchmark"
 
 
 @dataclass(frozen=True)
@@ -43,17 +41,17 @@ def ingest(store: Store, text: str, source: str) -> Ingested:
     name = hashlib.sha256(text.encode("utf-8", errors="replace")).hexdigest()
     data = _parse(text, source)
     for run in store.runs():
-        if (run.plan, run.state, run.plan_json.get("sha256")) == (PYTEST_BENCHMARK, "finished", name):
+        if (run.plan, run.state, run.plan_json.get("sha256")) == (MICRO, "finished", name):
             return Ingested(run.id, len(store.outcomes(run.id)), (), repeated=True)
     environment, code = _environment(data), _code(data)
     outcomes, skipped = _outcomes(data, environment.fingerprint, source)
     if not outcomes:
         raise NothingMeasured(f"{source} has no raw values.",
                               remedy="Write it with --benchmark-json, or add --benchmark-save-data to --benchmark-save.")
-    plan = {"name": PYTEST_BENCHMARK, "sha256": name, "measured": str(data.get("datetime", ""))}
-    with store.new_run(PYTEST_BENCHMARK, plan, environment, code) as number:
+    plan = {"name": MICRO, "sha256": name, "measured": str(data.get("datetime", ""))}
+    with store.new_run(MICRO, plan, environment, code) as number:
         for outcome in outcomes:
-            store.save(number, outcome, trial=PYTEST_BENCHMARK)
+            store.save(number, outcome, trial=MICRO)
     return Ingested(number, len(outcomes), tuple(skipped))
 
 
@@ -91,8 +89,8 @@ def _outcome(item: Mapping[str, Any], name: str, values: list[float], fingerprin
     if not values or not all(math.isfinite(value) and value >= 0 for value in values):
         raise ValueError("the raw values are not a list of seconds")
     parameters = finite(dict(item.get("params") or {}))
-    case = Case(PYTEST_BENCHMARK, "none", (0, 0), str(item.get("group") or "no group"), Sampling(), name, parameters, seeds="none",
-                samples=0, dtype="none", engine=PYTEST_BENCHMARK, warmup=0, repeats=0)
+    case = Case(MICRO, "none", (0, 0), str(item.get("group") or "no group"), Sampling(), name, parameters, seeds="none",
+                samples=0, dtype="none", engine=MICRO, warmup=0, repeats=0)
     stats, extra = item["stats"], item.get("extra_info") or {}
     facts = {"rounds": stats.get("rounds"), "iterations": stats.get("iterations"), "options": item.get("options") or {},
              "fingerprint": fingerprint, **({"extra_info": extra} if extra else {})}
@@ -105,7 +103,7 @@ def _environment(data: Mapping[str, Any]) -> Environment:
     device = str(cpu.get("brand_raw") or machine.get("processor") or machine.get("machine") or "unknown")
     count = cpu.get("count")
     facts = {"device": device, "cpu": device, "cpus": count, "node": machine.get("node"), "os": machine.get("system"),
-             "python": machine.get("python_version"), "measured": data.get("datetime"), PYTEST_BENCHMARK: data.get("version")}
+             "python": machine.get("python_version"), "measured": data.get("datetime"), MICRO: data.get("version")}
     named = re.sub(r"[^a-z0-9]+", "-", f"{device}, {count} threads".lower()).strip("-")[:120] or "unknown"
     return Environment(device, named, digest([device, facts["python"], str(machine.get("release"))]), {k: v for k, v in facts.items() if v})
 

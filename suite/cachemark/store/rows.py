@@ -61,8 +61,8 @@ class RunRecord:
 class Verdict:
     """Verdict of a gate on one metric of one case.
 
-    ``metric`` is the name of a metric, ``output_hash``, or ``status`` of the case. ``then`` and ``now`` are the compared values (times:
-    ratio to the full cache of the same run), ``change`` is now / then; each may be None.
+    ``metric`` is the name of a metric, ``output_hash``, or ``status`` of the case. ``then`` and ``now`` are the compared values, and
+    ``change`` is now / then; each may be None. Times are ratios to the full cache of the same run, unless the row is ``absolute``.
     """
 
     case_key: str
@@ -73,6 +73,7 @@ class Verdict:
     then: float | None = None
     now: float | None = None
     change: float | None = None
+    absolute: bool = False
 
     @property
     def telling(self) -> bool:
