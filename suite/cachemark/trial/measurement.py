@@ -9,6 +9,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import IO, Any, NoReturn
 
 from ..core.files import NAME
@@ -132,14 +133,10 @@ def bounded_text(value: Any) -> str:
     return _beginning(value if isinstance(value, str) else f"(of type {type(value).__name__}, not a text)", NOTE)
 
 
-def bounded_notes(value: Any) -> list[str]:
-    """Return a method's footnotes, shortened; a single text counts as one."""
-    notes: list[str] = []
-    for note in [value] if isinstance(value, str) or not isinstance(value, Iterable) else value:
-        if len(notes) == NOTES:
-            return [*notes, f"(more than {NOTES} footnotes)"]
-        notes.append(bounded_text(note))
-    return [] if value is None else notes
+def bounded_notes(value: str | Iterable[str]) -> list[str]:
+    """Return a method's first footnotes, shortened; a single text counts as one."""
+    notes = [value] if isinstance(value, str) else value
+    return [bounded_text(note) for note in islice(notes, NOTES)]
 
 
 def _without_middle(text: str, most: int) -> str:

@@ -14,8 +14,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -112,13 +112,12 @@ class _Trial:
     work: Work
     alive: Callable[[int], None]
     bench: Bench | None = None
-    _imported: set[str] = field(default_factory=set)
 
     def run(self, planned: Planned) -> Measurement:
         """Return the measurement of a case."""
         seconds = 0.0
         try:
-            self._import(set(planned.needs) - self._imported)
+            self._import(planned.needs)
             self.bench = self.bench or Bench.load(planned, self.alive, self.request.plugins)
             if planned.unsupported_reason:
                 raise Unsupported(planned.unsupported_reason)
@@ -132,16 +131,15 @@ class _Trial:
                  **({"memory_cap": memory_cap} if memory_cap else {})}
         return replace(measured, seconds=seconds, facts=facts)
 
-    def _import(self, missing: set[str]) -> None:
+    def _import(self, digests: Sequence[str]) -> None:
         """Import these plug-ins, in the order in which they were named."""
-        files = {plugins.read(file).digest: file for file in self.request.plugins} if missing else {}
-        if gone := missing - files.keys():
+        files = {plugins.read(file).digest: file for file in self.request.plugins} if digests else {}
+        if gone := set(digests) - files.keys():
             raise BadPlugin(f"A plug-in has changed since the run began: {len(gone)} of {', '.join(self.request.plugins)}.",
                             remedy="Leave the file alone while it is measured, and run the same command again.")
         for digest, file in files.items():
-            if digest in missing:
+            if digest in digests:
                 plugins.load(file)
-                self._imported.add(digest)
 
 
 def failure(error: BaseException) -> Measurement:
