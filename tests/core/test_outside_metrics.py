@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cachemark.analysis.report_row import derive
+from cachemark.analysis.report_row import rows_of
 from cachemark.core import units
 from cachemark.core.errors import UnknownName
 from cachemark.core.outside_metrics import KEY, fault_of, full_name, know
@@ -47,7 +47,7 @@ def test_a_reader_knows_the_metric_from_the_case() -> None:
     assert (known.better, known.kind, known.within, known.deterministic) == ("lower", "quality", (0.0, float("inf")), True)
     assert known.loss(then=1.0, now=2.0) == 1.0
     full = replace(found, case=replace(found.case, method="full", role="baseline"), samples={NAME: [1.0, 1.0, 1.0]})
-    row = derive(found, full)
+    (row,) = rows_of([found], full)
     assert row.quality[NAME].value == pytest.approx(7 / 3)
     assert row.to_full[NAME].value == pytest.approx(4 / 3)
 

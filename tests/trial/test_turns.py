@@ -71,10 +71,10 @@ def test_a_slower_machine_is_no_slower_method(drifted: tuple[Outcome, Outcome]) 
     full, candidate = drifted
     assert len(candidate.facts[FULL_BESIDE]) == REPEATS == len(candidate.samples["latency"])
     assert FULL_BESIDE not in full.facts
-    row = derive(candidate, full)
+    row = derive(candidate, full, {})
     assert row.speedup is not None
     assert 0.5 < row.speedup.value < 2
-    alone = derive(replace(candidate, facts={name: fact for name, fact in candidate.facts.items() if name != FULL_BESIDE}), full)
+    alone = derive(replace(candidate, facts={name: fact for name, fact in candidate.facts.items() if name != FULL_BESIDE}), full, {})
     assert alone.speedup is not None
     assert alone.speedup.value < 0.2  # what a store from before says
 

@@ -13,7 +13,7 @@ from ..core.units import FID, LARGEST, LARGEST_RATE, PRECISION, compared_tokens
 from ..stats.intervals import Interval
 from ..store.differences import differences
 from .device_limits import with_limits
-from .report_row import MASKED, Mark, ReportRow, derive, is_random, means, share_of_full, values_by_seed
+from .report_row import MASKED, Mark, ReportRow, is_random, rows_of, share_of_full
 
 _REFERENCES = ("other_seeds", "other_batch")
 _OF_THE_BATCH = ("batch", "seeds", "samples", "evaluation", "warmup", "repeats")  # what blocks that are compared over batches may differ in
@@ -97,12 +97,8 @@ def _nearest(case: Case, cells: dict[tuple[str, str], list[Outcome]]) -> list[tu
 def _group(model: str, measured: list[Outcome], references: list[Outcome]) -> CaseGroup:
     baseline = next((o for o in measured if o.case.role == "baseline"), None)
     full = baseline if baseline is not None and baseline.ok else None
-    reference_rows = tuple(derive(o, None) for o in sorted(references, key=lambda o: _REFERENCES.index(o.case.role)))
-    named = {(k, name): values for k, o in enumerate(measured) if o.ok for name, values in values_by_seed(o, full).items()}
-    intervals: list[dict[str, Interval]] = [{} for _ in measured]
-    for (k, name), mean in means(named, lambda key: key[1]).items():
-        intervals[k][name] = mean
-    rows = with_limits([derive(o, full, means_) for o, means_ in zip(measured, intervals, strict=True)])
+    reference_rows = tuple(rows_of(sorted(references, key=lambda o: _REFERENCES.index(o.case.role)), None))
+    rows = with_limits(rows_of(measured, full))
     by_role = {row.case.role: row for row in reversed(reference_rows) if row.ok}
     candidates = [_against_references(row, by_role) for row in rows if row.outcome is not baseline]
     own = next((row for row in rows if row.outcome is baseline), None)

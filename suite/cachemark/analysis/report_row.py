@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 from ..core import formatting as fmt
 from ..core.limits import Limit
@@ -15,7 +15,6 @@ from ..core.spec import DISTRIBUTION, Case
 from ..core.units import FLOPS, KV, LIVE_KV, METRICS, OUTSIDE, STATE, TIME, image_count, least_images, metric, of_plug_ins
 from ..stats.intervals import LEVEL, Interval, mean_of_means, means_over_seeds, ratio_of_medians
 
-Key = TypeVar("Key", bound=Hashable)
 FIDELITY = tuple(name for name, of in METRICS.items() if of.kind == "fidelity")
 QUALITY = tuple(name for name, of in METRICS.items() if of.kind == "quality")
 FORCED = tuple(name for name, about in METRICS.items() if about.forced)  # along the full cache's own tokens
@@ -183,18 +182,25 @@ def is_random(case: Case) -> bool:
     return case.weights.startswith("random:")
 
 
-def derive(outcome: Outcome, full: Outcome | None, intervals: Mapping[str, Interval] | None = None) -> ReportRow:
-    """Return the row of a result, compared with ``full``, the full cache of its group.
+def rows_of(outcomes: Sequence[Outcome], full: Outcome | None) -> list[ReportRow]:
+    """Return the rows of results, compared with ``full``, the full cache of their group. All intervals are computed together."""
+    named = {(k, name): values for k, outcome in enumerate(outcomes) if outcome.ok
+             for name, values in _values_by_seed(outcome, full).items()}
+    intervals: list[dict[str, Interval]] = [{} for _ in outcomes]
+    for (k, name), mean in means_over_seeds(named, {key: _range(key[1]) for key in named}).items():
+        intervals[k][name] = mean
+    return [derive(outcome, full, own) for outcome, own in zip(outcomes, intervals, strict=True)]
 
-    ``intervals`` are the :func:`means` of its :func:`values_by_seed`, if already computed.
-    """
+
+def derive(outcome: Outcome, full: Outcome | None, intervals: Mapping[str, Interval]) -> ReportRow:
+    """Return the row of a result. ``intervals``: of its fidelity, quality and quality differences; an empty mapping leaves them out."""
     row = ReportRow(outcome)
     if not outcome.ok:
         return row
     interval, why = _speedup(outcome, full) if row.timed else (None, "Reference rows are not timed.")
     saved = _saved(FLOPS if row.paradigm == MASKED else KV, outcome, full)
     row = replace(row, speedup=interval, no_speedup=why, saving=saved, saving_live=_saved(LIVE_KV, outcome, full))
-    row = _with_images_compared(row, full, means(values_by_seed(outcome, full), str) if intervals is None else intervals)
+    row = _with_images_compared(row, full, intervals)
     return replace(row, marks=_marks(row))
 
 
@@ -221,21 +227,18 @@ def _image_metrics(kind: str, outcome: Outcome) -> tuple[str, ...]:
     return (*(FIDELITY if kind == "fidelity" else QUALITY), *of_plug_ins(outcome.samples, kind))
 
 
-def values_by_seed(outcome: Outcome, full: Outcome | None) -> dict[str, Sequence[float]]:
+def _range(name: str) -> tuple[float, float]:
+    """Return the range of the values of a metric, or of its differences."""
+    return metric(name.removeprefix(APART)).apart if name.startswith(APART) else metric(name).within
+
+
+def _values_by_seed(outcome: Outcome, full: Outcome | None) -> dict[str, Sequence[float]]:
     """Return fidelity, quality and quality differences from ``full`` by seed; nothing for random weights."""
     if is_random(outcome.case):
         return {}
     names = (*_image_metrics("fidelity", outcome), *_image_metrics("quality", outcome))
     named = {name: values for name in names if (values := outcome.raw(name))}
     return {**named, **{f"{APART}{name}": values for name, values in differences_to_full(outcome, full).items()}}
-
-
-def means(named: Mapping[Key, Sequence[float]], name: Callable[[Key], str]) -> dict[Key, Interval]:
-    """Return mean and interval of named values; ``name`` maps a key to the name in :func:`values_by_seed`."""
-    def within(of: str) -> tuple[float, float]:
-        return metric(of.removeprefix(APART)).apart if of.startswith(APART) else metric(of).within
-
-    return means_over_seeds(named, {key: within(name(key)) for key in named})
 
 
 def _with_images_compared(row: ReportRow, full: Outcome | None, intervals: Mapping[str, Interval]) -> ReportRow:
