@@ -27,7 +27,7 @@ from cachemark.models.catalogue import masked_models, next_scale, next_token, te
 from cachemark.models.catalogue.family import CatalogueModel
 from cachemark.models.llamagen import LlamaGen, LlamaGenConfig
 from cachemark.models.llamagen_text import CaptionConfig, CaptionedLlamaGen
-from cachemark.models.prompts import FILE
+from cachemark.models.prompts import FILE, path_beside
 from cachemark.models.protocol import ModelEntry, PublishedFile, Request
 from cachemark.models.registry import MODELS
 from cachemark.models.vision.kl import KL, KLConfig
@@ -109,13 +109,13 @@ def lumina_folder(folder: Path, patch: pytest.MonkeyPatch) -> ModelEntry:
     return text_to_image.lumina_mgpt("7B-768").asking(("red star", "blue star red"))
 
 
-OFFICIAL: dict[str, tuple[Callable[[Path, pytest.MonkeyPatch], ModelEntry], str, str, int]] = {
-    # builder, transformer and image tokenizer in its folder, names beside the weights that are known (of Janus with the image tokenizer's)
-    "llamagen": (llamagen, "c2i_B_256.pt", "vq_ds16_c2i.pt", 1), "var": (var, "var_d16.pth", "vae_ch160v4096z32.pth", 5),
-    "llamagen, texts": (llamagen_of_texts, "t2i_XL_stage1_256.pt", "vq_ds16_t2i.pt", 0),
-    "mar": (mar, "checkpoint-last.pth", "kl16.ckpt", 0), "infinity": (infinity, "infinity_2b_reg.pth", "infinity_vae_d32reg.pth", 3),
-    "janus": (janus_of("official"), "", "", 5 + 151), "janus, converted": (janus_of("converted"), "", "", 3 + 151),
-    "lumina": (lumina_folder, "model.safetensors", "vqgan.ckpt", 2),
+OFFICIAL: dict[str, tuple[Callable[[Path, pytest.MonkeyPatch], ModelEntry], str, str]] = {
+    # builder, transformer and image tokenizer in its folder
+    "llamagen": (llamagen, "c2i_B_256.pt", "vq_ds16_c2i.pt"), "var": (var, "var_d16.pth", "vae_ch160v4096z32.pth"),
+    "llamagen, texts": (llamagen_of_texts, "t2i_XL_stage1_256.pt", "vq_ds16_t2i.pt"),
+    "mar": (mar, "checkpoint-last.pth", "kl16.ckpt"), "infinity": (infinity, "infinity_2b_reg.pth", "infinity_vae_d32reg.pth"),
+    "janus": (janus_of("official"), "", ""), "janus, converted": (janus_of("converted"), "", ""),
+    "lumina": (lumina_folder, "model.safetensors", "vqgan.ckpt"),
 }
 
 
@@ -123,33 +123,33 @@ OF_CACHES = {"attention_equals_a_reference", "every_site_is_called_once_per_step
 
 
 @pytest.fixture(params=OFFICIAL)
-def official(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ModelEntry, Request, int]]:
-    """The entry at reduced size, what a plan names, and the number of ignored names."""
-    build, weights, images, beside = OFFICIAL[request.param]
+def official(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ModelEntry, Request]]:
+    """The entry at reduced size, and what a plan names."""
+    build, weights, images = OFFICIAL[request.param]
     (folder := tmp_path / "published").mkdir()
     before = MODELS.entries()
     torch.manual_seed(0)
     entry = build(folder, monkeypatch)
     MODELS.restore({**before, entry.name: entry})
     named = Request(weights=str(folder / weights), decoder_weights=str(folder / images) if images else "")
-    yield entry, named, beside
+    yield entry, named
     MODELS.restore(before)
 
 
-def test_a_published_layout_goes_from_its_path_to_an_image(official: tuple[ModelEntry, Request, int]) -> None:
-    entry, named, ignored = official
+def test_a_published_layout_goes_from_its_path_to_an_image(official: tuple[ModelEntry, Request]) -> None:
+    entry, named = official
     verified = verify(entry.name, weights=named.weights, decoder_weights=named.decoder_weights)
-    assert [file.key for file in verified] == ["weights", "decoder_weights"]
-    assert len(verified[0].passed) == ignored
+    given = {"weights": named.weights, "decoder_weights": named.decoder_weights}
+    assert {file.key: file.path for file in verified} == {key: path for key, path in given.items() if path}
     assert {file.published for file in verified} == {"not published"}
     loaded = entry.load(named)
     tokens = loaded.generator.generate(torch.tensor([1]), [7], METHODS.get("full")(), entry.presets["paper"], Memory())
     assert loaded.decode(tokens).isfinite().all()
 
 
-def test_a_published_layout_passes_the_models_kit(official: tuple[ModelEntry, Request, int]) -> None:
+def test_a_published_layout_passes_the_models_kit(official: tuple[ModelEntry, Request]) -> None:
     """Masked models have no caches; maps of 5 tokens leave a budget no room next to the sinks."""
-    entry, named, _ = official
+    entry, named = official
     example, left_out = ModelExample(entry, named), set()
     for check in MODEL:
         try:
@@ -205,9 +205,20 @@ def test_a_partial_or_changed_download_is_refused(c2i: tuple[ModelEntry, Path]) 
         verify(entry.name, weights=str(file))
 
 
-def test_a_folder_needs_both_weights_and_tokenizer(tmp_path: Path) -> None:
-    for name, message in ((FILE, "holds no weights: none of "), ("pytorch_model.bin", f"has no {FILE} next to it")):
-        (folder := tmp_path / name).mkdir()
-        (folder / name).write_text("{}")
-        with pytest.raises(BadCheckpoint, match=message):
-            verify("janus-pro-1b", weights=str(folder))
+@pytest.mark.parametrize(("official", "file"), [
+    ("janus", FILE), ("lumina", FILE), ("infinity", f"{text_features.ENCODER}/config.json"),
+    ("llamagen, texts", f"{text_features.ENCODER}/config.json"),
+], indirect=["official"])
+def test_weights_need_what_reads_their_prompts(official: tuple[ModelEntry, Request], file: str) -> None:
+    entry, named = official
+    path_beside(named.weights, file).unlink()
+    with pytest.raises(BadCheckpoint, match=file.partition("/")[0]):
+        verify(entry.name, weights=named.weights)
+    with pytest.raises(BadCheckpoint, match=file.partition("/")[0]):
+        entry.load(named)
+
+
+def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text("{}")
+    with pytest.raises(BadCheckpoint, match="holds no weights: none of "):
+        verify("janus-pro-1b", weights=str(tmp_path))

@@ -74,7 +74,7 @@ def write(path: Path, state: dict[str, Tensor], about: dict[str, str]) -> Path:
 def test_a_file_gives_the_same_model(name: str, tmp_path: Path) -> None:
     files, model = FILES[name]
     path = write(tmp_path / "x.safetensors", model.state_dict(), files.metadata(model.config))
-    files.fitted(path)
+    files.check(path)
     loaded = files.load(path)
     assert (loaded.config, loaded.training) == (model.config, False)
     stored = load_file(path)
@@ -91,7 +91,7 @@ def test_a_file_of_something_else_is_refused(name: str, tmp_path: Path) -> None:
     write(tmp_path / "strange.safetensors", state, {**about, "config": json.dumps({**asdict(model.config), "colour": 3})})
     for file, words in (("text", "header"), ("other", "'tiny-gan'"), ("silent", "'nothing'"), ("strange", "colour"),
                         ("none", "is not a file")):
-        for reader in (files.load, files.fitted):
+        for reader in (files.load, files.check):
             with pytest.raises(BadCheckpoint, match=words) as caught:
                 reader(tmp_path / f"{file}.safetensors")
             assert f"tools.train {name}" in caught.value.remedy

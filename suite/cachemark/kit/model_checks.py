@@ -130,7 +130,7 @@ def weights_match_the_model(model: ModelExample) -> Findings:
         raise Unsupported("No weights were given (--weights).")
     for file, path in files:
         try:
-            file.fitted(path)
+            file.check(path)
         except BadCheckpoint as error:
             yield model.finding(f"the {file.key} of {file.name}", error)
 

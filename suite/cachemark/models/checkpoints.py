@@ -48,24 +48,28 @@ class _NoDraws(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def digests(path: str | Path) -> dict[str, str]:
-    """Return the SHA-256 of each file of the weights at ``path``, by name, as hex digits."""
+def digests(path: str | Path) -> dict[Path, str]:
+    """Return the SHA-256 of each file of the weights at ``path``, as hex digits."""
     hashes = {}
     for file in parts(path):
         try:
             with file.open("rb") as stream:
-                hashes[file.name] = hashlib.file_digest(stream, "sha256").hexdigest()
+                hashes[file] = hashlib.file_digest(stream, "sha256").hexdigest()
         except OSError as error:
             raise _unreadable(file, f": {error.strerror}") from error
     return hashes
 
 
 def sha256(path: str | Path) -> str:
-    """Return the SHA-256 of a file as hex digits; for several files, one of all names and digests."""
-    hashes = digests(path)
+    """Return the SHA-256 of weights as hex digits; for several files, one of all names and digests."""
+    return combined(digests(path))
+
+
+def combined(hashes: Mapping[Path, str]) -> str:
+    """Return one SHA-256 for those of :func:`digests`."""
     if len(hashes) == 1:
         return next(iter(hashes.values()))
-    return hashlib.sha256("".join(f"{name} {digest}\n" for name, digest in hashes.items()).encode()).hexdigest()
+    return hashlib.sha256("".join(f"{file.name} {digest}\n" for file, digest in hashes.items()).encode()).hexdigest()
 
 
 def parts(path: str | Path) -> list[Path]:
@@ -156,7 +160,7 @@ def load(
     be in the module, except ``EXTRAS`` and names that match ``ignore`` (as in ``fnmatch``). ``dtype`` converts floating-point tensors;
     None keeps the file's. Changing a weight later never changes the file. Raises BadCheckpoint with the first names that do not fit.
     """
-    module, present, _ = fitted(factory, path, ignore=ignore, wrappers=wrappers, rename=rename)
+    module, present = fitted(factory, path, ignore=ignore, wrappers=wrappers, rename=rename)
     for name in present:  # in place, so that each source can go as soon as its copy is made
         present[name] = present[name].to(device, dtype if present[name].is_floating_point() else None)
     module.load_state_dict(present, assign=True)
@@ -168,11 +172,8 @@ def load(
 def fitted(
     factory: Callable[[], M], path: str | Path, *, ignore: Sequence[str] = (), wrappers: Sequence[str] = WRAPPERS,
     rename: Callable[[str], str] = str,
-) -> tuple[M, dict[str, Tensor], list[str]]:
-    """Return the meta-device module, its mapped tensors by name, and the ignored names of the file.
-
-    Raises the errors of :func:`load`.
-    """
+) -> tuple[M, dict[str, Tensor]]:
+    """Return the meta-device module and its mapped tensors by name. Raises the errors of :func:`load`."""
     with torch.device("meta"), _NoDraws():
         module = factory()
     expected = module.state_dict()
@@ -182,11 +183,12 @@ def fitted(
     passed = [name for name, own in named.items() if own not in expected and any(fnmatchcase(own, p) for p in patterns)]
     present = {own: tensors[name] for name, own in named.items() if name not in passed}
     _compare(expected, present, f"{str(path)!r} does not fit {type(module).__name__}")
-    return module, present, passed
+    return module, present
 
 
 def _unreadable(path: Path, reason: str = "") -> BadCheckpoint:
-    return BadCheckpoint(f"{str(path)!r} is not a file that can be read{reason}.", remedy="Use the path of a .safetensors or .pt file.")
+    return BadCheckpoint(f"{str(path)!r} is not a file that can be read{reason}.",
+                         remedy="Name a .safetensors or .pt file; `cachemark weights fetch` downloads published ones.")
 
 
 def _unpickle(file: Path) -> Any:

@@ -95,15 +95,13 @@ class HashedWords(TextTokenizer):
 class PublishedTokenizer(TextTokenizer):
     """The tokenizer published with the weights, read by the transformers library."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, weights: str) -> None:
         try:
             from transformers import PreTrainedTokenizerFast
         except ImportError as error:
             raise Unsupported("Prompts of published weights need the library transformers, which is not installed.",
                               remedy="Get it with: pip install 'cachemark[text]'.") from error
-        if not file.is_file():
-            raise BadCheckpoint(f"{str(file.parent)!r} has no {FILE}, without which no prompt can be read.",
-                                remedy="Use weights in the folder of the model as it was published, its tokenizer among them.")
+        file = tokenizer_beside(weights)
         try:
             self._tokenizer: Any = PreTrainedTokenizerFast(tokenizer_file=str(file))
         except Exception as error:  # a file of any origin: the reader may fail in any way
@@ -140,7 +138,7 @@ class TokenReader:
         """Return the ids of each text."""
         if self.bundled or not request.weights:
             return self.shapes(texts)
-        return self.prompts(texts, PublishedTokenizer(path_beside(request.weights, FILE)))
+        return self.prompts(texts, PublishedTokenizer(request.weights))
 
     def shapes(self, texts: tuple[str, ...]) -> Prompts:
         """Return the ids of each text with random weights."""
@@ -148,7 +146,16 @@ class TokenReader:
 
     def identity(self, weights: str) -> str:
         """Return the SHA-256 of the published tokenizer; empty for bundled models."""
-        return "" if self.bundled else checkpoints.sha256(path_beside(weights, FILE))
+        return "" if self.bundled else checkpoints.sha256(tokenizer_beside(weights))
+
+
+def tokenizer_beside(weights: str) -> Path:
+    """Return the path of the tokenizer that is published with the weights. Raises BadCheckpoint if it is missing."""
+    file = path_beside(weights, FILE)
+    if not file.is_file():
+        raise BadCheckpoint(f"{str(file.parent)!r} has no {FILE}, without which no prompt can be read.",
+                            remedy="Use weights in the folder of the model as it was published, its tokenizer among them.")
+    return file
 
 
 def path_beside(weights: str | Path, name: str) -> Path:

@@ -106,14 +106,13 @@ class PublishedFile:
     rename: Callable[[str], str] = str
     pixels: int = 0
 
-    def fitted(self, path: str | Path) -> tuple[nn.Module, dict[str, Tensor], list[str]]:
-        """Return the meta-device module, the tensors of a file by name, and its ignored names. Raises BadCheckpoint."""
-        fitted = checkpoints.fitted(self.build, path, ignore=self.ignored, wrappers=self.wrappers, rename=self.rename)
+    def check(self, path: str | Path) -> None:
+        """Raise BadCheckpoint for a file that does not fit, without reading its weights."""
+        checkpoints.fitted(self.build, path, ignore=self.ignored, wrappers=self.wrappers, rename=self.rename)
         pixels, source = checkpoints.trained_pixels(path) if self.pixels else (0, "")
         if pixels and pixels != self.pixels:
             raise BadCheckpoint(f"{str(path)!r} is for images of {pixels} pixels by {source}; this model makes {self.pixels}, and their "
                                 f"shapes are the same.", remedy=f"Use {self.name}; if only the name is wrong, rename the file.")
-        return fitted
 
     def load(self, path: str | Path, *, device: str | torch.device = "cpu") -> Any:
         """Load a file in fp32. Raises BadCheckpoint."""

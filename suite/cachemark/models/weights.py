@@ -28,7 +28,7 @@ def identity(file: PublishedFile | BundledWeights[Any], request: Request) -> str
     path: str = getattr(request, file.key)
     if not path:
         return f"random:{request.seed}"
-    file.fitted(path)
+    file.check(path)
     return checkpoints.sha256(path)
 
 

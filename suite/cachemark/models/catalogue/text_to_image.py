@@ -20,7 +20,7 @@ from ..janus import Janus, JanusConfig
 from ..llama import LlamaConfig, rotations
 from ..llamagen_text import CaptionedLlamaGen
 from ..lumina import Lumina, LuminaConfig, LuminaDecoder
-from ..prompts import FILE, HashedWords, Prompts, PublishedTokenizer, TokenReader, path_beside
+from ..prompts import HashedWords, Prompts, PublishedTokenizer, TokenReader
 from ..protocol import PublishedFile, Request
 from ..text_features import FeatureReader
 from ..tiny.captions import CAPTION, VOCABULARY, WordTokenizer, parsed
@@ -77,7 +77,7 @@ def janus_pro(size: str) -> CatalogueModel:
 def _lumina_decoding(config: LuminaConfig, tokenizer: VQGAN, request: Request) -> Any:
     if not request.weights:
         return LuminaDecoder(config, tokenizer).decode
-    vocabulary = PublishedTokenizer(path_beside(request.weights, FILE)).vocabulary
+    vocabulary = PublishedTokenizer(request.weights).vocabulary
     return LuminaDecoder(config, tokenizer, lumina.code_table(vocabulary, config.ids).to(request.device)).decode
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from safetensors import safe_open
-from torch import Tensor, nn
+from torch import nn
 
 from ...core.errors import BadCheckpoint
 from ...core.files import is_readable
@@ -40,9 +40,9 @@ class BundledWeights(Generic[M]):
         """Build the model at its default sizes."""
         return self.model(None)
 
-    def fitted(self, path: str | Path) -> tuple[M, dict[str, Tensor], list[str]]:
-        """Return what :func:`checkpoints.fitted` returns for a file. Raises the errors of :meth:`load` without reading the weights."""
-        return checkpoints.fitted(self._build(path), path)
+    def check(self, path: str | Path) -> None:
+        """Raise the errors of :meth:`load` without reading the weights."""
+        checkpoints.fitted(self._build(path), path)
 
     def metadata(self, config: Any) -> dict[str, str]:
         """Return the metadata of a weights file of this model."""
