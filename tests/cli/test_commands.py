@@ -229,6 +229,18 @@ def test_junit_and_github_compare_with_the_accepted_baseline(stage: Stage, monke
     assert Path("comment.md").read_text().startswith("<!-- cachemark dots -->\n")
 
 
+def test_the_newest_twenty_runs_are_listed(stage: Stage) -> None:
+    with Store.open(stage.store) as store:
+        record = store.run()
+        for _ in range(24):
+            store.finish_run(store.begin_run("dots", {}, record.environment, record.code), "finished")
+    lines = good(call("list", "runs", "--store", stage.store)).splitlines()
+    assert [line.split()[0] for line in lines] == [*map(str, range(25, 5, -1)), "5"]
+    assert lines[-1].startswith("5 older runs: ")
+    assert len(good(call("list", "runs", "--all", "--store", stage.store)).splitlines()) == 25
+    assert len(json.loads(good(call("list", "runs", "--json", "--store", stage.store)))) == 25
+
+
 # -- ingest, doctor, calibrate ----------------------------------------------------------------------------------------
 def test_a_file_of_pytest_benchmark_is_read_once() -> None:
     Path("micro.json").write_text(json.dumps({

@@ -28,6 +28,7 @@ from .options import (
 if TYPE_CHECKING:
     from ..workflows.list import Kind
 
+RECENT = 20  # runs that `list runs` prints
 EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -89,8 +90,9 @@ def _print_case(outcome: Outcome) -> None:
 @click.argument("kind", type=click.Choice(["models", "methods", "decoders", "metrics", "plans", "runs"]), metavar="KIND")
 @store_option
 @plugin_option
+@click.option("--all", "everything", is_flag=True, help=f"List all runs, not only the newest {RECENT}.")
 @json_option
-def list_(kind: Kind, store: str, plugins: tuple[str, ...], as_json: bool) -> None:
+def list_(kind: Kind, store: str, plugins: tuple[str, ...], everything: bool, as_json: bool) -> None:
     """List models, methods, decoders, metrics, plans or runs.
 
     Brackets give the plug-in or package of an entry.
@@ -104,7 +106,10 @@ def list_(kind: Kind, store: str, plugins: tuple[str, ...], as_json: bool) -> No
         origin = f"  [{row['origin']} {row['version']}]" if row.get("origin", "cachemark") != "cachemark" else ""
         return f"{row['name']:<{width}}  {row['summary']}{origin}"
 
-    echo_rows(rows, as_json, line, f"No {kind}.")
+    newest = rows if everything or as_json or kind != "runs" else rows[:RECENT]
+    echo_rows(newest, as_json, line, f"No {kind}.")
+    if len(newest) < len(rows):
+        say(f"{count(len(rows) - len(newest), 'older run')}: --all lists them.")
 
 
 # -- report -----------------------------------------------------------------------------------------------------------
