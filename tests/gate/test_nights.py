@@ -162,6 +162,25 @@ def side(run: int, number: int, side: str, seconds: float, config: str = AA_CONF
         ok(case("linear"), latency=[seconds] * 3), facts={"pair": {"run": run, "configuration": config, "number": number, "side": side}})
 
 
+def test_the_process_bias_of_a_machine_is_what_its_equal_pairs_have_shown(store: Store) -> None:
+    """From 30 pairs on; those of other machines do not count."""
+    stream = np.random.default_rng(4)
+
+    def measure(count: int, environment: Environment = ENVIRONMENT) -> None:
+        run = night(store, environment=environment)
+        for number in range(count):
+            for name in ("before", "after"):
+                store.save(run, side(run, number, name, float(np.exp(0.03 * stream.normal()))))
+
+    measure(29)
+    measure(40, replace(ENVIRONMENT, machine_class="gpu"))
+    assert ledger.shown_process_bias(store, ENVIRONMENT.machine_class) == {}
+    measure(11)
+    shown = ledger.shown_process_bias(store, ENVIRONMENT.machine_class)
+    assert shown["pairs"] == 40
+    assert 0.03 <= shown["deviation"] < 0.045
+
+
 def test_pairs_of_equal_sides_are_put_together() -> None:
     outcomes = [side(1, 1, "before", 1.0), side(1, 1, "after", 1.1), side(2, 1, "after", 2.0), side(2, 1, "before", 4.0),
                 side(2, 2, "before", 1.0)]  # fmt: skip

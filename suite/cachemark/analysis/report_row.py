@@ -13,7 +13,7 @@ from ..core.limits import Limit
 from ..core.result import Outcome, full_latencies, kernels_apart
 from ..core.spec import DISTRIBUTION, Case
 from ..core.units import FLOPS, KV, LIVE_KV, METRICS, OUTSIDE, STATE, TIME, image_count, least_images, metric, of_plug_ins
-from ..stats.intervals import LEVEL, Interval, mean_of_means, means_over_seeds, ratio_of_medians
+from ..stats.intervals import LEVEL, PROCESS_BIAS, Interval, mean_of_means, means_over_seeds, ratio_of_medians
 
 FIDELITY = tuple(name for name, of in METRICS.items() if of.kind == "fidelity")
 QUALITY = tuple(name for name, of in METRICS.items() if of.kind == "quality")
@@ -214,7 +214,25 @@ def _speedup(outcome: Outcome, full: Outcome | None) -> tuple[Interval | None, s
         return None, "Latency was not measured."
     if kernels := kernels_apart(outcome, full):
         return None, f"Attention kernels differ: {kernels[0]} here, {kernels[1]} in the full cache."
-    return ratio_of_medians(its, mine), ""
+    return ratio_of_medians(its, mine, process_bias(outcome)[0]), ""
+
+
+def process_bias(outcome: Outcome) -> tuple[float, int]:
+    """Return the process-to-process deviation of the machine, and by how many A/A pairs it was shown (0: assumed)."""
+    shown = outcome.facts.get("process_bias")
+    try:
+        deviation, pairs = float(shown["deviation"]), int(shown["pairs"])
+    except (TypeError, KeyError, ValueError):
+        return PROCESS_BIAS, 0
+    return (deviation, pairs) if 0 <= deviation < 1 else (PROCESS_BIAS, 0)
+
+
+def process_bias_in_words(outcome: Outcome) -> str:
+    """Return the process-to-process deviation and its origin, such as ``an assumed 2.0 % process-to-process variation``."""
+    deviation, pairs = process_bias(outcome)
+    if not pairs:
+        return f"an assumed {fmt.percent(deviation)} process-to-process variation"
+    return f"this machine's process-to-process variation of {fmt.percent(deviation)} ({pairs} A/A pairs)"
 
 
 def _saved(name: str, outcome: Outcome, full: Outcome | None) -> float | None:

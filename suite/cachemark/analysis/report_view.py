@@ -25,6 +25,7 @@ from .missing import Missing, missing
 from .papers import PaperTable, papers
 from .quality_claims import Claims, criterion, margin_sentence
 from .quality_claims import standing as standing_of
+from .report_row import process_bias_in_words
 from .run_history import HistoryNight, RunHistory, run_history
 from .summary_sentences import sentences
 
@@ -63,6 +64,7 @@ class Chapter:
     notes: tuple[Note, ...]
     albums: Albums
     coverage: float | None
+    process_bias: str
     limits: Limits | None
     recommendations: tuple[Recommendation, ...]
     margin: str
@@ -168,8 +170,8 @@ def _chapter(
     use, pictures = answer(group, claims), albums(group, artifact)
     evidence = strip(pictures, [row for row in (use.row or use.lean, use.ruined) if row is not None])
     return Chapter(group, heading, conditions(group.case), sentences(group), _notes(group), pictures,
-                   min(sure) if sure else None, against_limits(group.full, group.candidates),
-                   recommendations(group, claims),
+                   min(sure) if sure else None, process_bias_in_words(group.rows[0].outcome) if group.rows else "",
+                   against_limits(group.full, group.candidates), recommendations(group, claims),
                    margin_sentence(group, claims), metric(score).scope if score else "",
                    not_reproduced, history, use, evidence)
 

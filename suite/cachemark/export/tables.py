@@ -15,7 +15,7 @@ from ..core import formatting as fmt
 from ..core.errors import unknown
 from ..core.units import FID, METRICS, scores
 from ..core.wording import on_one_line
-from ..stats.intervals import LEVEL, PROCESS_BIAS
+from ..stats.intervals import LEVEL
 from ..stats.sign_flip import sign_flips
 
 ALPHA = 0.05  # of a test of two values of single images
@@ -196,8 +196,7 @@ def _notes(view: ReportView, chapter: Chapter, labels: set[str]) -> Iterable[str
         if rows := [row for row in note.rows if row in labels]:
             yield f"{', '.join(on_one_line(row, NAME) for row in rows)}: {note.text}"
     case, covered = chapter.group.case, chapter.coverage
-    speed = "" if covered is None else (f", widened by an assumed {fmt.percent(PROCESS_BIAS)} process-to-process variation (coverage ≥ "
-                                        f"{fmt.percent(covered)})")
+    speed = "" if covered is None else f", widened by {chapter.process_bias} (coverage ≥ {fmt.percent(covered)})"
     yield (f"±: distance to the farther end of a {100 * LEVEL:g} % interval over {case.samples} seeds ({case.seeds}). Brackets: order "
            f"statistics of {case.repeats} repeats in one process{speed}. Batch {case.batch}.")
     yield BOLD

@@ -15,7 +15,7 @@ from ..core.units import TIME, metric
 from ..core.verdicts import IMPROVED, NOT_COMPARED, REGRESSED
 from ..core.wording import count, percent
 from ..stats import changepoints as history
-from ..stats.paired_test import FLOOR, log_ratios, process_bias, sees
+from ..stats.paired_test import FLOOR, log_ratios, process_bias, process_deviation, sees
 from ..store.db import Store
 from ..store.rows import COMPARISON, RunRecord, Verdict
 from .comparison import AA, COVERAGE, OTHER_METHODS, Tally
@@ -128,6 +128,13 @@ def largest_process_bias(equal: Mapping[tuple[int, str], Sequence[float]], famil
 
     See :func:`unchanged` and :func:`cachemark.stats.paired_test.process_bias`."""
     return min(process_bias(list(equal.values()), family, [config for _, config in equal]), MOST_EFFECT)
+
+
+def shown_process_bias(store: Store, machine_class: str) -> dict[str, float]:
+    """Return the ``deviation`` of a process that A/A pairs of a machine class have shown and their number of ``pairs``, else nothing."""
+    runs = [run for run in store.runs() if run.is_comparison and run.environment.machine_class == machine_class][:WATCHED]
+    ratios = [ratio for run in runs for pairs in unchanged(store.outcomes(run.id)).values() for ratio in pairs]
+    return {"deviation": process_deviation(ratios), "pairs": len(ratios)} if len(ratios) >= ENOUGH else {}
 
 
 # -- how often the gate was wrong ---------------------------------------------------------------------------------------

@@ -83,21 +83,21 @@ def median_over_repeats(values: Sequence[float], level: float = LEVEL) -> Interv
     return Interval(statistics.median(ordered), ordered[cut], ordered[-1 - cut], sure, len(ordered))
 
 
-def ratio_of_medians(above: Sequence[float], below: Sequence[float]) -> Interval:
+def ratio_of_medians(above: Sequence[float], below: Sequence[float], process_bias: float = PROCESS_BIAS) -> Interval:
     """Return ``median(above) / median(below)`` with an interval that is valid across processes.
 
     Both are positive times. Each median lies between two of its own order statistics with a known probability, so the ratio lies between
     the ratios of their far ends with at least the product of both probabilities, which is below 95 % for few repeats. The bias of a
-    process is invisible within it: both ends are moved out by the difference of two processes with a bias of ``PROCESS_BIAS`` in 95 % of
-    cases. ``confidence`` is the product of all three."""
+    process is invisible within it: both ends are moved out by the difference of two processes with this ``process_bias``, a standard
+    deviation, in 95 % of cases. ``confidence`` is the product of all three."""
     a, b = sorted(above), sorted(below)
     cut_a, sure_a = _ranks(len(a), math.sqrt(LEVEL))
     cut_b, sure_b = _ranks(len(b), math.sqrt(LEVEL))
-    value, process_bias = statistics.median(a) / statistics.median(b), math.exp(_Z * math.sqrt(2) * PROCESS_BIAS)
+    value, apart = statistics.median(a) / statistics.median(b), math.exp(_Z * math.sqrt(2) * process_bias)
     sure = sure_a * sure_b * LEVEL
     if not sure:
         return Interval(value, value, value, 0.0, min(len(a), len(b)))
-    return Interval(value, a[cut_a] / b[-1 - cut_b] / process_bias, a[-1 - cut_a] / b[cut_b] * process_bias, sure, min(len(a), len(b)))
+    return Interval(value, a[cut_a] / b[-1 - cut_b] / apart, a[-1 - cut_a] / b[cut_b] * apart, sure, min(len(a), len(b)))
 
 
 # -- means ---------------------------------------------------------------------------------------------------------------

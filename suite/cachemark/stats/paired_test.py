@@ -315,6 +315,14 @@ def sees(unchanged: ArrayLike, family: int) -> float:
     return steps[first] / 200 if first < len(steps) else math.inf
 
 
+def process_deviation(unchanged: ArrayLike) -> float:
+    """Return the standard deviation that a process adds to the log of its times: the upper end of its one-sided 95 % interval.
+
+    ``unchanged``: log ratios of A/A pairs, each of two new processes with the same deviation and mean zero."""
+    ratios = np.ravel(np.asarray(unchanged, dtype=np.float64))
+    return math.sqrt(float((ratios**2).sum()) / 2 / float(chi2.ppf(0.05, len(ratios))))
+
+
 def process_bias(equal: Sequence[ArrayLike], family: int, configs: Sequence[Hashable]) -> float:
     """Return the minimum effect that constant bias between processes requires, a fraction.
 

@@ -15,6 +15,7 @@ from ..core.result import SHARE, Environment, Outcome, Status
 from ..core.seeds import smallest_subset
 from ..core.spec import MAX_BATCH, QUALITY_PASS
 from ..gate import anchors
+from ..gate.nights import shown_process_bias
 from ..methods.registry import METHODS
 from ..models.registry import MODELS
 from ..plans.deadline import Deadline, breadth_first, groups
@@ -142,6 +143,7 @@ class PlanRunner:
     watcher: RunWatcher = UNWATCHED
     deadline: Deadline | None = None
     cases: list[Planned] = field(default_factory=list)
+    _process_bias: dict[str, float] = field(default_factory=dict)  # what A/A pairs of this machine have shown
     _processes: dict[str, str] = field(default_factory=dict)  # by name: their numbers in this run, counted from 1
     _left: TimeLeft = field(default_factory=TimeLeft)
 
@@ -191,6 +193,7 @@ class PlanRunner:
     @contextmanager
     def _new_run(self, here: Environment, cases: list[Planned]) -> Iterator[Measured]:
         """Start a run in the store, with stored outcomes linked to it, and finish it at the end of the block."""
+        self._process_bias = shown_process_bias(self.store, here.machine_class)
         with self.store.new_run(self.plan.name, self.plan.stored(), here, code_identity()) as run_id:
             seconds = partial(self.store.seconds, machine_class=here.machine_class)
             self._left = TimeLeft([planned for planned in cases if not planned.stored], seconds)
@@ -251,6 +254,8 @@ class PlanRunner:
         """Store each outcome as it arrives."""
         for finished in ended:
             outcome = finished.outcome
+            if outcome.ok and self._process_bias:
+                outcome = replace(outcome, facts={**outcome.facts, "process_bias": self._process_bias})
             trial = self._processes.setdefault(finished.process, str(len(self._processes) + 1)) if finished.process else ""
             self.store.save(measured.run_id, outcome, finished.artifacts, trial=trial)
             measured.ran.append(outcome)

@@ -22,7 +22,6 @@ from ...core.files import output
 from ...core.spec import shown_share
 from ...core.units import METRICS, OUTSIDE, Metric, in_order, metric, of_plug_ins
 from ...core.version import __version__
-from ...stats.intervals import PROCESS_BIAS
 from ..charts.bars import memory, phases, spreads
 from ..charts.chart import ChartSet, signs_of
 from ..charts.lines import batches, history, kv_over_time
@@ -45,7 +44,7 @@ def render(view: ReportView) -> str:
         column_groups=columns.column_groups, columns_of=columns.columns_of, limit_columns=columns.LIMITS.columns,
         recommended_columns=columns.RECOMMENDED.columns, in_turns=columns.paired_speed_note,
         exact=sum(len(sprite.png) for sprite in sprites) <= _PICTURES, jpeg=_JPEG,
-        raw=_raw, metric=metric, metrics=_metrics(view), process_bias=PROCESS_BIAS,
+        raw=_raw, metric=metric, metrics=_metrics(view),
         style=Markup(static("report.css")), script=Markup(script), policy=policy(script), version=__version__,
     )
 
