@@ -134,13 +134,9 @@ def test_nearest_names_the_fields_that_differ(store: Store) -> None:
     run = begin(store)
     for saved in (case(1), case(1, batch=2, dtype="bfloat16"), case(1, model="other")):
         store.save(run, ok(case=saved))
-    result = store.nearest(case(2))
-    assert [fields for _, fields in result] == [
-        {"parameters.number": (1, 2)},
-        {"parameters.number": (1, 2), "batch": (2, 1), "dtype": ("bfloat16", "float32")},
-    ]
-    assert result[0][0].case == case(1)
-    assert len(store.nearest(case(2), limit=1)) == 1
+    assert store.nearest(case(2)) == {"parameters.number": (1, 2)}
+    assert store.nearest(case(2, batch=2, dtype="bfloat16", budget="1/2")) == {"parameters.number": (1, 2), "budget": ("1/4", "1/2")}
+    assert store.nearest(case(2, model="third")) == {}
 
 
 def test_fields_are_named_by_their_path() -> None:

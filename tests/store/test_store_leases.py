@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,32 +46,22 @@ def states(path: Path) -> list[str]:
         return [run.state for run in reversed(store.runs())]
 
 
-def stored(path: Path) -> list[str]:
-    """Return the stored state of each run."""
-    connection = sqlite3.connect(path)
-    states = [state for (state,) in connection.execute("SELECT state FROM run ORDER BY id")]
-    connection.close()
-    return states
-
-
 def test_a_killed_run_is_interrupted_for_whoever_looks(other: Any, path: Path, store: Store) -> None:
     assert states(path) == ["running"]
     other.kill()
     other.join()
     assert states(path) == ["interrupted"]
-    assert stored(path) == ["running"], "who reads writes nothing"
     with Store.open(path) as again:
         assert again.run(1).finished is None
         assert len(again.outcomes(1)) == 1
         again.finish_run(begin(again), "finished")
-    assert stored(path) == states(path) == ["interrupted", "finished"]
+    assert states(path) == ["interrupted", "finished"]
 
 
 def test_a_stopped_run_goes_on_running(other: Any, path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     os.kill(other.pid, signal.SIGSTOP)
     with store._writing() as session:
         session.connection().exec_driver_sql("UPDATE run SET beat = beat - 1e6")
-    Store.open(path).close()
     assert states(path) == ["running"]
 
 
@@ -95,11 +84,9 @@ def test_elsewhere_heartbeats_decide(elsewhere: Callable[[float], None], store: 
     assert states(path) == ["running"]
     elsewhere(40)
     assert states(path) == ["interrupted"]
-    Store.open(path).close()
-    assert stored(path) == ["interrupted"]
     with store._writing() as session:
         leases.hold(session, 1)
-    assert stored(path) == states(path) == ["running"], "it was out of reach"
+    assert states(path) == ["running"], "it was out of reach"
     store.finish_run(1, "finished")
     with store._writing() as session:
         leases.hold(session, 1)  # a late heartbeat

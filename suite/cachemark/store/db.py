@@ -44,7 +44,7 @@ class Store:
         """Open a SQLite file or a server (``postgresql+psycopg://…``); create its tables if it is empty.
 
         Artifacts are in ``<database>.artifacts``, next to the file or for a server in the folder ``$CACHEMARK_ARTIFACTS``.
-        ``create=False`` refuses to create a file. Runs whose process has ended are marked as interrupted.
+        ``create=False`` refuses to create a file.
         """
         path = file_of(url_or_path)
         if path is None:
@@ -57,10 +57,7 @@ class Store:
         else:
             engine, where = open_file(path, create=create, read_only=read_only), str(path)
             artifacts = Artifacts(path.with_name(path.name + ".artifacts"))
-        store = cls(engine, where, artifacts)
-        if not read_only:
-            store._end_abandoned()
-        return store
+        return cls(engine, where, artifacts)
 
     def close(self) -> None:
         """Close all connections. SQLite then merges its write-ahead log into the file."""
@@ -125,17 +122,6 @@ class Store:
             done.set()
             thread.join()
 
-    def _end_abandoned(self) -> None:
-        """Mark running runs as interrupted if their process has ended."""
-        running = select(RunRow).where(RunRow.state == "running")
-        with self._reading() as session:
-            abandoned = leases.abandoned(session, session.scalars(running))
-        if abandoned:
-            with self._writing() as session:
-                for row in session.scalars(running.where(RunRow.id.in_(abandoned)).with_for_update()).all():
-                    if leases.abandoned(session, [row]):
-                        row.state = "interrupted"
-
     def finish_run(self, run_id: int, state: str) -> None:
         """Close a run as ``finished``, ``interrupted`` or ``failed``."""
         if state not in RUN_STATES[1:]:
@@ -148,8 +134,7 @@ class Store:
         """Return every run, newest first."""
         with self._reading() as session:
             rows = session.scalars(select(RunRow).order_by(RunRow.id.desc())).all()
-            abandoned = leases.abandoned(session, rows)
-            return [run_of(row, abandoned=row.id in abandoned) for row in rows]
+            return [run_of(row, leases.state(session, row)) for row in rows]
 
     def run(self, run_id: int | None = None) -> RunRecord:
         """Return one run, by default the newest that is no comparison; NothingMeasured if the store is empty."""
@@ -158,7 +143,7 @@ class Store:
             if run_id is None and (run_id := session.scalar(newest)) is None:
                 raise NothingMeasured(f"{self.where} holds no run.", remedy="Run: cachemark run PLAN")
             row = self._run_row(session, run_id)
-            return run_of(row, abandoned=bool(leases.abandoned(session, [row])))
+            return run_of(row, leases.state(session, row))
 
     def _run_row(self, session: Session, run_id: int) -> RunRow:
         row = session.get(RunRow, run_id) if 0 < run_id < MOST else None
@@ -191,14 +176,14 @@ class Store:
     def find(self, result_key: str) -> Outcome | None:
         """Return the newest ok outcome with this result key; None for the empty key."""
         with self._reading() as session:
-            row = _newest(session, result_key=result_key, status=str(Status.OK)) if result_key else None
+            row = _reusable(session, result_key)
             return None if row is None else outcome_of(row)
 
     def reuse(self, run_id: int, result_key: str) -> Outcome | None:
         """Add the outcome of :meth:`find` to this run, marked as reused, and return it."""
         with self._writing() as session:
             self._run_row(session, run_id)
-            row = _newest(session, result_key=result_key, status=str(Status.OK)) if result_key else None
+            row = _reusable(session, result_key)
             if row is None:
                 return None
             insert_once(session, MembershipRow, {"run_id": run_id, "outcome_id": row.id})
@@ -237,14 +222,12 @@ class Store:
             here = ended_well.join(RunRow).where(RunRow.machine_class == machine_class)
             return session.scalar(here.order_by(OutcomeRow.id.desc()).limit(1))
 
-    def nearest(self, case: Case, limit: int = 3) -> list[tuple[Outcome, dict[str, tuple[Any, Any]]]]:
-        """Return the newest outcomes of the most similar other cases of this model, with the differing fields."""
+    def nearest(self, case: Case) -> dict[str, tuple[Any, Any]]:
+        """Return the fields in which the most similar measured case of this model differs, with both values; empty without one."""
         with self._reading() as session:
             measured = CaseRow.key.in_(select(OutcomeRow.case_key))
-            similar = session.scalars(select(CaseRow).where(CaseRow.model == case.model, CaseRow.key != case.key, measured))
-            changed = {row.key: differences(row.body, case.to_json()) for row in similar}
-        nearest = sorted(changed, key=lambda key: (len(changed[key]), key))[:limit]
-        return [(outcome, changed[key]) for key in nearest if (outcome := self.latest_for_case(key)) is not None]
+            others = select(CaseRow.body).where(CaseRow.model == case.model, CaseRow.key != case.key, measured).order_by(CaseRow.key)
+            return min((differences(body, case.to_json()) for body in session.scalars(others)), key=len, default={})
 
     # baselines and verdicts
 
@@ -272,6 +255,10 @@ def whole_outcomes() -> Select[Any]:  # the type of a Select with one entity dif
 def files_of(session: Session, *conditions: ColumnElement[bool]) -> set[str]:
     """Return the names of the artifacts of outcomes."""
     return {file for artifacts in session.scalars(select(OutcomeRow.artifacts).where(*conditions)) for file in artifacts.values()}
+
+
+def _reusable(session: Session, result_key: str) -> OutcomeRow | None:
+    return _newest(session, result_key=result_key, status=str(Status.OK)) if result_key else None
 
 
 def _newest(session: Session, **columns: str) -> OutcomeRow | None:

@@ -1,14 +1,13 @@
 """Leases on runs, so that a run whose process was killed is recognized.
 
 On its own machine, the system knows whether a process has ended. Elsewhere its heartbeats decide, one per :data:`BEAT` seconds: after
-:data:`LAPSE` seconds without one a run counts as interrupted, and as running again with the next. Times are those of the server's clock,
-or for a file those of the writers' clocks.
+:data:`LAPSE` seconds without one a run counts as interrupted, and as running again with the next; its row stays as it is. Times are those
+of the server's clock, or for a file those of the writers' clocks.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
@@ -18,19 +17,14 @@ from .schema import RunRow
 
 
 def hold(session: Session, run_id: int) -> None:
-    """Lease a run to this process, or renew the lease.
-
-    A run that was marked as interrupted meanwhile, for example while the machine slept, is running again.
-    """
-    unfinished = update(RunRow).where(RunRow.id == run_id, RunRow.state.in_(["running", "interrupted"]))
-    session.execute(unfinished.values(state="running", holder=holder(), beat=_now(session)))
+    """Lease a running run to this process, or renew the lease."""
+    running = update(RunRow).where(RunRow.id == run_id, RunRow.state == "running")
+    session.execute(running.values(holder=holder(), beat=_now(session)))
 
 
-def abandoned(session: Session, among: Iterable[RunRow]) -> set[int]:
-    """Return the numbers of running runs without a valid lease."""
-    running = [run for run in among if run.state == "running"]
-    now = _now(session) if running else 0.0
-    return {run.id for run in running if _lapsed(run, now)}
+def state(session: Session, run: RunRow) -> str:
+    """Return the state of a run: that of its row, or ``interrupted`` for a running one without a valid lease."""
+    return "interrupted" if run.state == "running" and _lapsed(run, _now(session)) else run.state
 
 
 def _now(session: Session) -> float:

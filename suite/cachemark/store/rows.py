@@ -115,9 +115,8 @@ def outcome_of(row: OutcomeRow) -> Outcome:
         raise MalformedRow(f"Outcome {row.id} cannot be read ({type(error).__name__}: {error})") from error
 
 
-def run_of(row: RunRow, *, abandoned: bool = False) -> RunRecord:
-    """Return the run of a row; an ``abandoned`` running one is interrupted."""
-    state = "interrupted" if abandoned and row.state == "running" else row.state
+def run_of(row: RunRow, state: str) -> RunRecord:
+    """Return the run of a row in this state, which depends on its lease."""
     environment = Environment(row.device, row.machine_class, row.fingerprint, row.facts)
     return RunRecord(row.id, row.plan, row.plan_json, row.started, row.finished, state, environment, row.code)
 

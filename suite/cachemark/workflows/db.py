@@ -11,12 +11,12 @@ from ..store.db import Store
 from ..store.ingest import Ingested, ingest
 from ..store.merge import Merged, merge
 from ..store.upkeep import NIGHTS, Pruned, prune
-from .session import DEFAULT_STORE
+from .session import DEFAULT_STORE, reading
 
 
 def check_store(store: str | Path = DEFAULT_STORE) -> list[str]:
     """Every problem of a store. Raises BadStore for a file that cannot be opened, or of another schema."""
-    with Store.open(store, create=False, read_only=True) as source:
+    with reading(store) as source:
         return upkeep.check(source)
 
 
@@ -25,13 +25,13 @@ def backup_store(target: Path, store: str | Path = DEFAULT_STORE) -> None:
     path = file_of(store)
     if path is None:
         raise BadStore("A store on a server is not backed up by cachemark.", remedy="Use pg_dump.")
-    with Store.open(path, create=False, read_only=True):
+    with reading(path):
         upkeep.backup(path, target)
 
 
 def merge_file(other: Path, store: str | Path = DEFAULT_STORE) -> Merged:
     """Add the runs of another store, a file with its folder of artifacts. Runs that are present are skipped."""
-    with Store.open(store) as target, Store.open(other, create=False, read_only=True) as source:
+    with Store.open(store) as target, reading(other) as source:
         return merge(target, source)
 
 

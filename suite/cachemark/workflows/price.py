@@ -78,9 +78,8 @@ def _why_missing(planned: Planned, store: Store | None) -> str:
         return "nothing is stored yet"
     latest = store.latest_for_case(planned.case.key)
     if latest is None:
-        near = [differences for _, differences in store.nearest(planned.case, 1)]
-        fields = ", ".join(f"{name} ({then!r} → {now!r})" for each in near for name, (then, now) in list(each.items())[:3])
-        return f"no such case; the nearest stored one differs in {fields}" if near else "no such case"
+        differing = [f"{name} ({then!r} → {now!r})" for name, (then, now) in store.nearest(planned.case).items()]
+        return f"no such case; the nearest stored one differs in {', '.join(differing[:3])}" if differing else "no such case"
     if not latest.ok:
         return f"last time it ended as {latest.status}"
     then: dict[str, Any] = dict(latest.facts.get("result_parts", {}))
