@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from ...metrics.compute.image_bytes import nearest_bytes
 from ...metrics.tokens import kl_divergence
 from ...models.sampling import draw
 from .bench import FullCacheOutput, Job, NotFinite
-from .plugin_metrics import Figures
+from .plugin_metrics import PluginMetrics
 
 WORST, FIXED = 8, 4  # tiles of a sprite: the seeds that differ most, then the first of the subset
 PARTED = "It is not exact here: {share:.4%} of the tokens are those of sequential decoding, and in fp32 all have to be."
@@ -45,14 +45,13 @@ class JudgedImages:
 
 def judge(
     job: Job, reference: FullCacheOutput, metrics: Sequence[ImageMetric], *, forced: int, sprite: bool, itself: bool = False,
-    paired: bool = True, plugin_values: Callable[[ImageBatch], Figures] = lambda image_batch: ({}, {}),
+    paired: bool = True, plugin_metrics: PluginMetrics | None = None,
 ) -> JudgedImages:
     """Compare a job with the reference by metrics of single images (random image decoder: of tokens).
 
     ``forced``: number of samples with a teacher-forced KL or distance. ``sprite`` adds the picture of the worst seeds. ``itself``: the
     reference is the output of this job, and only its forced values are computed. Without ``paired``, equal seeds need not draw equal
-    images, and only forced values and unpaired metrics are computed. ``plugin_values`` returns the values of plug-in metrics and faults.
-    Raises NotFinite.
+    images, and only forced values and unpaired metrics are computed. Raises NotFinite.
     """
     tokens = reference.tokens if itself else job.generate_all()
     images = reference.images if itself else job.decode_all(tokens)
@@ -70,9 +69,11 @@ def judge(
         order = [*worst, *range(min(FIXED, len(tokens)))]
         artifacts["grid.png"] = _sprite(reference.images[order], images[order])
         facts |= {"grid_seeds": [job.subset.seeds[i] for i in order], "grid_classes": [job.subset.labels[i] for i in order]}
-    plugin_samples, faults = plugin_values(ImageBatch(
-        images.float().cpu(), reference.images.float().cpu(), stored, storable(job, reference.tokens), job.subset.labels, job.subset.seeds,
-    )) if job.loaded.pictures else ({}, {})
+    plugin_samples, faults = dict[str, list[float]](), dict[str, dict[str, str]]()
+    if plugin_metrics is not None and job.loaded.pictures:
+        on_host = ImageBatch(images.float().cpu(), reference.images.float().cpu(), stored, storable(job, reference.tokens),
+                             job.subset.labels, job.subset.seeds)
+        plugin_samples, faults = plugin_metrics.images(on_host, job.batch, job.alive, paired)
     measured = {name: values.double().tolist() for name, values in samples.items()}
     return JudgedImages({**measured, **plugin_samples}, hashed(stored), artifacts, facts, faults)
 

@@ -180,9 +180,8 @@ def _judge_case(case: Case, job: Job, bench: Bench) -> JudgedImages:
     itself = case.role == "baseline" and case.engine != "reference"
     paired = job.decoder is None or job.decoder().keeps == TOKENS
     forced = 0 if job.method().reorders else case.forced
-    plugin_metrics = bench.plugin_metrics(case)
     return judge(job, reference, bench.metrics(case), forced=forced, sprite=case.role == "candidate", itself=itself, paired=paired,
-                 plugin_values=lambda image_batch: plugin_metrics.images(image_batch, job.batch, bench.alive, paired))
+                 plugin_metrics=bench.plugin_metrics(case))
 
 
 def _reused_quality(planned: Planned, job: Job, bench: Bench, images: JudgedImages) -> OfSet | None:
