@@ -87,7 +87,7 @@ def test_a_device_that_cannot_be_measured_has_no_rates(monkeypatch: pytest.Monke
     cases = decide(expand(PLAN), None, here)
 
     rated, todo = session._rated(here, cases, lambda dtypes: rates.rates("meta", 1, dtypes))
-    assert rated.facts[limit.RATES] == {}
+    assert rated.facts["rates"] == {}
     assert {planned.rates for planned in todo} == {None}
 
 
@@ -118,7 +118,7 @@ def test_rates_are_measured_where_something_is_run_and_stand_in_the_environment(
     here = environment("cpu", 1)
     cases = decide(expand(PLAN), None, here)
     rated, todo = session._rated(here, cases, measured)
-    assert rated.facts[limit.RATES] == {"bfloat16": {"bandwidth": 1e10, "peak_flops": 1e11}}
+    assert rated.facts["rates"] == {"bfloat16": {"bandwidth": 1e10, "peak_flops": 1e11}}
     assert rated.fingerprint == here.fingerprint
     assert all(planned.rates == RATES for planned in todo)
     done = [replace(planned, stored=True) for planned in cases]

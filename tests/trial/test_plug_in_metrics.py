@@ -109,7 +109,8 @@ def test_values_that_are_none_have_a_kind_of_fault(
 ) -> None:
     definition = defined(name)
     case = replace(measured[0].case, evaluation={KEY: definition})
-    samples, faults = PluginMetrics(case, [str(file)]).images(shown(), SAMPLES, lambda images: None)
+    plugin_metrics = PluginMetrics(case, [str(file)])
+    samples, faults = plugin_metrics.images(shown(), SAMPLES, lambda images: None), plugin_metrics.faults
     (full,) = definition
     assert len(samples.get(full, ())) == (0 if fault else SAMPLES)
     assert faults.get(full, {}).get("fault", "") == fault
@@ -118,6 +119,7 @@ def test_values_that_are_none_have_a_kind_of_fault(
 def test_an_edited_file_measures_nothing_under_the_old_name(measured: tuple[Outcome, dict[str, bytes]], tmp_path: Path) -> None:
     case, name = measured[0].case, full_name(measured[0], "grey")
     (tmp_path / "edited.py").write_text(METRICS + "\n")
-    samples, faults = PluginMetrics(case, [str(tmp_path / "edited.py")]).images(shown(), 2, lambda images: None)
+    plugin_metrics = PluginMetrics(case, [str(tmp_path / "edited.py")])
+    samples, faults = plugin_metrics.images(shown(), 2, lambda images: None), plugin_metrics.faults
     assert samples == {}
     assert faults[name]["fault"] == "changed"

@@ -35,7 +35,6 @@ from ...models.registry import MODELS
 from ...plans.decoding import NAMING
 from ...plans.expand import Planned
 from ...plans.metrics import setting
-from .plugin_metrics import PluginMetrics
 
 KEPT_BYTES = 512 * 2**20  # log-probabilities of the full cache that are kept rather than computed again
 
@@ -199,10 +198,6 @@ class Bench:
     @property
     def device(self) -> str:
         return self.request.device
-
-    def plugin_metrics(self, case: Case) -> PluginMetrics:
-        """Return the metrics of plug-ins that a case requests."""
-        return PluginMetrics(case, self.plug_ins)
 
     def reference(self, case: Case, job: Job) -> FullCacheOutput:
         """Return the full cache's output for a job's samples, on the case's engine, generated once per trial.

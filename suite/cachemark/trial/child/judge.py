@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -32,15 +32,12 @@ PARTED = "It is not exact here: {share:.4%} of the tokens are those of sequentia
 
 @dataclass(frozen=True)
 class JudgedImages:
-    """Samples per seed, the hash of all tokens, artifacts by name, and facts about the images.
-
-    ``faults`` are those of plug-in metrics without values."""
+    """Samples per seed, the hash of all tokens, artifacts by name, and facts about the images."""
 
     samples: dict[str, list[float]]
     output_hash: str
     artifacts: dict[str, bytes]
     facts: dict[str, Any]
-    faults: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 def judge(
@@ -69,13 +66,12 @@ def judge(
         order = [*worst, *range(min(FIXED, len(tokens)))]
         artifacts["grid.png"] = _sprite(reference.images[order], images[order])
         facts |= {"grid_seeds": [job.subset.seeds[i] for i in order], "grid_classes": [job.subset.labels[i] for i in order]}
-    plugin_samples, faults = dict[str, list[float]](), dict[str, dict[str, str]]()
+    measured = {name: values.double().tolist() for name, values in samples.items()}
     if plugin_metrics is not None and job.loaded.pictures:
         on_host = ImageBatch(images.float().cpu(), reference.images.float().cpu(), stored, storable(job, reference.tokens),
                              job.subset.labels, job.subset.seeds)
-        plugin_samples, faults = plugin_metrics.images(on_host, job.batch, job.alive, paired)
-    measured = {name: values.double().tolist() for name, values in samples.items()}
-    return JudgedImages({**measured, **plugin_samples}, hashed(stored), artifacts, facts, faults)
+        measured |= plugin_metrics.images(on_host, job.batch, job.alive, paired)
+    return JudgedImages(measured, hashed(stored), artifacts, facts)
 
 
 def _applies(metric: ImageMetric, job: Job, image_batch: ImageBatch, paired: bool) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,6 @@ from ...cache.arena import Memory
 from ...cache.codec import NATIVE
 from ...core import seeds
 from ...core.errors import Unsupported
-from ...core.outside_metrics import FAULTS
 from ...core.result import FULL_BESIDE, IMAGES, SHARE, Status
 from ...core.spec import FULL, QUALITY_PASS, TOKENS, Case
 from ...methods.registry import METHODS
@@ -31,10 +30,10 @@ from . import quality
 from .bench import Bench, Job, NotFinite, case_job, method_factory
 from .facts import case_facts, limit_facts, slope
 from .judge import JudgedImages, hashed, image_hash, inexact, judge, redrawn, storable
-from .plugin_metrics import Figures, in_sentences
+from .plugin_metrics import PluginMetrics
 from .timing import Ran, counted, graph_facts, noting, pass_values, timed, tokens_per_pass
 
-OfSet = tuple[dict[str, list[float]], dict[str, Any], dict[str, dict[str, str]]]  # samples, facts and faults of a quality pass
+OfSet = tuple[dict[str, list[float]], dict[str, Any]]  # samples and facts of a quality pass
 PER_PASS, REDRAWN = "tokens_per_pass", "redrawn"  # of an outcome's facts, under a decoder
 RANDOM = "random weights: fidelity and quality are not measured"
 PAIRED = "a side of a pair: both sides' tokens are compared by their hash"
@@ -48,29 +47,29 @@ def run_case(planned: Planned, bench: Bench) -> Measurement:
     if needs(METHODS.get(case.method)) and not bench.loaded.random:  # before the plug-in's own code computes anything
         bench.reference(case, judged_job)
     facts = case_facts(planned, bench) | limit_facts(case, bench.entry, method_factory(case)(), planned.rates)
-    samples, faults = dict[str, list[float]](), dict[str, dict[str, str]]()
+    samples, plugin_metrics = dict[str, list[float]](), PluginMetrics(case, bench.plug_ins)
     if case.role in ("candidate", "baseline"):
         costs, noted = _costs(planned, bench, job, compared="quality_only" not in facts)
         facts |= noted
         if rate := noted.get(PER_PASS):
             facts["footnotes"] += [f"It draws {rate['mean']:.2f} tokens a pass, {rate['least']:.2f} to {rate['most']:.2f} over the batches "
                                    "that were timed."]
-        samples, faults = _cost_values(costs, case, bench)
+        samples = cost_values(costs) | plugin_metrics.costs(costs)
     if bench.loaded.random:
-        return Measurement(Status.OK, samples, RANDOM, facts=_with_faults(facts, faults))
-    judgement = _judge_case(case, job, bench)
+        return Measurement(Status.OK, samples, RANDOM, facts=plugin_metrics.added_to(facts))
+    judgement = _judge_case(case, job, bench, plugin_metrics)
     if reason := inexact(case, judged_job, bench.reference(case, judged_job), judgement):
         return failed(Status.ERROR, reason, facts)
     if case.measures(QUALITY_PASS):
-        of_set, set_facts, set_faults = _reused_quality(planned, job, bench, judgement) or _distribution(planned, job, bench)
-        samples, facts, faults = samples | of_set, facts | set_facts, faults | set_faults
+        of_set, set_facts = _reused_quality(planned, job, bench, judgement) or _distribution(planned, job, bench, plugin_metrics)
+        samples, facts = samples | of_set, facts | set_facts
     if case.decoder and (case.method, case.codec) == (FULL, NATIVE.name):
         facts[REDRAWN] = redrawn(judged_job, bench.reference(case, judged_job))
     prompts = bench.entry.prompts
     if prompts and "grid_classes" in judgement.facts:
         facts["grid_prompts"] = [prompts[label] for label in judgement.facts["grid_classes"]]
     return Measurement(Status.OK, samples | judgement.samples, output_hash=judgement.output_hash,
-                       facts=_with_faults(facts | judgement.facts, faults | judgement.faults), artifacts=judgement.artifacts)
+                       facts=plugin_metrics.added_to(facts | judgement.facts), artifacts=judgement.artifacts)
 
 
 def _costs(planned: Planned, bench: Bench, job: Job, *, compared: bool) -> tuple[Costs, dict[str, Any]]:
@@ -104,19 +103,6 @@ def _decoded(planned: Planned, bench: Bench, job: Job, ran: Sequence[Ran]) -> tu
     return pass_values(counted_passes) | (flops if all(bills) else {}), facts
 
 
-def _cost_values(costs: Costs, case: Case, bench: Bench) -> Figures:
-    """Return values of cost metrics, the package's and those of plug-ins, and faults."""
-    samples, faults = bench.plugin_metrics(case).costs(costs)
-    return cost_values(costs) | samples, faults
-
-
-def _with_faults(facts: Mapping[str, Any], faults: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """Return facts with the faults of plug-in metrics, each a footnote too."""
-    if not faults:
-        return dict(facts)
-    return {**facts, FAULTS: dict(faults), "footnotes": [*facts["footnotes"], *in_sentences(faults)]}
-
-
 def run_side(planned: Planned, bench: Bench) -> Measurement:
     """Measure one side of a pair: bytes, times, and the hashes of one batch's tokens and images."""
     job, samples, facts = _one_batch(planned, bench)
@@ -133,8 +119,9 @@ def see_side(planned: Planned, bench: Bench) -> Measurement:
     case = planned.case
     if bench.loaded.random:
         raise Unsupported(RANDOM)
-    judgement = _judge_case(case, case_job(case, bench), bench)
-    facts = case_facts(planned, bench) | {IMAGES: judgement.facts[IMAGES]} | ({FAULTS: judgement.faults} if judgement.faults else {})
+    plugin_metrics = PluginMetrics(case, bench.plug_ins)
+    judgement = _judge_case(case, case_job(case, bench), bench, plugin_metrics)
+    facts = plugin_metrics.added_to(case_facts(planned, bench) | {IMAGES: judgement.facts[IMAGES]})
     return Measurement(Status.OK, judgement.samples, output_hash=judgement.output_hash, facts=facts)
 
 
@@ -159,8 +146,9 @@ def _one_batch(planned: Planned, bench: Bench) -> tuple[Job, dict[str, list[floa
     job = case_job(planned.case, bench).first(planned.case.batch)
     counts, _ = counted(job)
     costs, _ = timed(planned.case, job)
-    samples, faults = _cost_values(replace(costs, **counts), planned.case, bench)
-    return job, samples, _with_faults(case_facts(planned, bench), faults)
+    costs, plugin_metrics = replace(costs, **counts), PluginMetrics(planned.case, bench.plug_ins)
+    samples = cost_values(costs) | plugin_metrics.costs(costs)
+    return job, samples, plugin_metrics.added_to(case_facts(planned, bench))
 
 
 def _judged_job(case: Case, job: Job) -> Job:
@@ -169,7 +157,7 @@ def _judged_job(case: Case, job: Job) -> Job:
     return replace(job.first(case.compared), batch=batch, memory=job.memory.another())
 
 
-def _judge_case(case: Case, job: Job, bench: Bench) -> JudgedImages:
+def _judge_case(case: Case, job: Job, bench: Bench, plugin_metrics: PluginMetrics) -> JudgedImages:
     """Compare a case's images with the baseline's; reference rows use other seeds or half the batch."""
     job = _judged_job(case, job)
     reference = bench.reference(case, job)
@@ -181,7 +169,7 @@ def _judge_case(case: Case, job: Job, bench: Bench) -> JudgedImages:
     paired = job.decoder is None or job.decoder().keeps == TOKENS
     forced = 0 if job.method().reorders else case.forced
     return judge(job, reference, bench.metrics(case), forced=forced, sprite=case.role == "candidate", itself=itself, paired=paired,
-                 plugin_metrics=bench.plugin_metrics(case))
+                 plugin_metrics=plugin_metrics)
 
 
 def _reused_quality(planned: Planned, job: Job, bench: Bench, images: JudgedImages) -> OfSet | None:
@@ -203,11 +191,11 @@ def _reused_quality(planned: Planned, job: Job, bench: Bench, images: JudgedImag
             quality.FeatureCache(mine).take(quality.FeatureCache(old))
     if not valid and mine is not None and mine == old:
         shutil.rmtree(mine, ignore_errors=True)
-    return (*earlier.restore(), {}) if valid else None
+    return earlier.restore() if valid else None
 
 
-def _distribution(planned: Planned, job: Job, bench: Bench) -> OfSet:
-    """Return samples, facts and faults of the quality pass. Candidates reuse the full cache's features."""
+def _distribution(planned: Planned, job: Job, bench: Bench, plugin_metrics: PluginMetrics) -> OfSet:
+    """Return samples and facts of the quality pass. Candidates reuse the full cache's features."""
     case = planned.case
     began, preset, wide = time.perf_counter(), bench.preset(case), quality.job_of(job, case, bench.entry.classes)
     features = ImageFeatures.joined(list(quality.parts(wide, preset, quality.FeatureCache(planned.feature_cache))))
@@ -218,7 +206,7 @@ def _distribution(planned: Planned, job: Job, bench: Bench) -> OfSet:
         full = bench.features.get(case.cell) or quality.cached_features(wide, preset, quality.FeatureCache(planned.full_features))
     images = ImageSet(features, preset, wide.subset.labels, intervals(features, preset.reference, **preset.options), full)
     samples, facts = quality.set_values(images)
-    more, faults = bench.plugin_metrics(case).image_set(images)
+    more = plugin_metrics.image_set(images)
     facts["intervals"] |= dict.fromkeys(more, (None, None))
     samples |= more
-    return samples, {**facts, "quality_metrics": sorted(samples), "quality_seconds": round(time.perf_counter() - began, 1)}, faults
+    return samples, {**facts, "quality_metrics": sorted(samples), "quality_seconds": round(time.perf_counter() - began, 1)}

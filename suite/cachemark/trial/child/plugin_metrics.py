@@ -9,14 +9,12 @@ from typing import Any
 import torch
 
 from ...core import plugin_modules, registry
-from ...core.outside_metrics import DIGITS
+from ...core.outside_metrics import DIGITS, FAULTS
 from ...core.spec import Case
 from ...core.units import metric
 from ...metrics.base import CostMetric, Costs, ImageBatch, ImageMetric, ImageSet, SetMetric, part_of, problem
 from ...plugins import loading as plugins
 from ..measurement import bounded_text
-
-Figures = tuple[dict[str, list[float]], dict[str, dict[str, str]]]  # values by metric, and the faults of metrics without values
 
 
 class Fault(Exception):
@@ -24,13 +22,16 @@ class Fault(Exception):
 
 
 class PluginMetrics:
-    """The metrics of plug-ins that a case requests; ``files`` are the plug-ins of the trial."""
+    """The metrics of plug-ins that a case requests; ``files`` are the plug-ins of the trial.
+
+    ``faults``: of the metrics that were measured without values so far."""
 
     def __init__(self, case: Case, files: Sequence[str]) -> None:
+        self.faults: dict[str, dict[str, str]] = {}
         self._stated = {name: case.metrics[name] for name in case.plugin_metrics}
         self._files = {plugins.read(file).digest: file for file in files} if self._stated else {}
 
-    def images(self, image_batch: ImageBatch, batch: int, alive: Callable[[int], None], paired: bool = True) -> Figures:
+    def images(self, image_batch: ImageBatch, batch: int, alive: Callable[[int], None], paired: bool = True) -> dict[str, list[float]]:
         """Return values by seed, of ``batch`` images at once.
 
         Without ``paired`` equal seeds draw other images than the full cache's, and only metrics that do not compare them are measured."""
@@ -43,16 +44,18 @@ class PluginMetrics:
 
         return self._measured("image", measured, lambda name: paired or metric(name).kind != "fidelity")
 
-    def image_set(self, images: ImageSet) -> Figures:
+    def image_set(self, images: ImageSet) -> dict[str, list[float]]:
         """Return values of a whole set of images."""
         return self._measured("set", lambda instance: _plain_values(instance, images))
 
-    def costs(self, costs: Costs) -> Figures:
+    def costs(self, costs: Costs) -> dict[str, list[float]]:
         """Return values of what was timed and counted."""
         return self._measured("case", lambda instance: _plain_values(instance, costs))
 
-    def _measured(self, per: str, measure: Callable[[Any], list[float]], applies: Callable[[str], bool] = lambda name: True) -> Figures:
-        samples, faults = dict[str, list[float]](), dict[str, dict[str, str]]()
+    def _measured(
+        self, per: str, measure: Callable[[Any], list[float]], applies: Callable[[str], bool] = lambda name: True,
+    ) -> dict[str, list[float]]:
+        samples = dict[str, list[float]]()
         for name in (name for name in self._stated if metric(name).per == per and applies(name)):
             try:
                 file = self._files.get(str(self._stated[name]["code"]), "")
@@ -62,13 +65,16 @@ class PluginMetrics:
                     samples[name] = values
             except Fault as error:
                 kind, details = error.args
-                faults[name] = {"fault": kind, "said": bounded_text(details)}
-        return samples, faults
+                self.faults[name] = {"fault": kind, "said": bounded_text(details)}
+        return samples
 
-
-def in_sentences(faults: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Return footnotes about metrics without values."""
-    return [f"{metric(name).title} ({name}) was not measured: {fault['fault']}, {fault['said']}." for name, fault in faults.items()]
+    def added_to(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Return facts with the faults, each a footnote too."""
+        if not self.faults:
+            return dict(facts)
+        notes = (f"{metric(name).title} ({name}) was not measured: {fault['fault']}, {fault['said']}."
+                 for name, fault in self.faults.items())
+        return {**facts, FAULTS: self.faults, "footnotes": [*facts["footnotes"], *notes]}
 
 
 def _instance(file: str, name: str) -> Any:
