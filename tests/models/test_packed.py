@@ -14,7 +14,7 @@ from cachemark.machine.memory import TensorPeak
 from cachemark.models import weights
 from cachemark.models.layers import LEAST, Packed, Projection, packed
 from cachemark.models.mar import MAR, MARConfig
-from cachemark.models.protocol import Request
+from cachemark.models.protocol import PublishedFile, Request
 from cachemark.models.registry import MODELS
 from cachemark.roofline.flops import counted
 
@@ -63,7 +63,8 @@ def test_other_weights_stay_as_they_are(net: Net, case: str, monkeypatch: pytest
         monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     elif case != "reference":
         net = net.to(torch.bfloat16 if case == "bfloat16" else "meta")
-    plain = weights.transformer(partial(MAR, WIDE), Request(engine="reference")) if case == "reference" else packed(net)
+    file = PublishedFile("weights", "mar.pth", "x", partial(MAR, WIDE))
+    plain = weights.transformer(file, Request(engine="reference")) if case == "reference" else packed(net)
     assert not any(isinstance(module, Packed) for module in plain.modules())
 
 

@@ -238,9 +238,8 @@ def _compare(expected: Mapping[str, Tensor], present: Mapping[str, Tensor], titl
     faults = [f"{len(names)} {kind} ({_some(names)})" for kind, names in kinds.items() if names]
     if not faults:
         return
-    sizes = _counts(expected, present)[:SHOWN] + shapes[:1]
-    if sizes:
-        remedy = f"This is a checkpoint of another size: {', '.join(sizes)} (file != model)."
+    if shapes:
+        remedy = f"This is a checkpoint of another size: {shapes[0]} (file != model)."
     elif before := _stray(missing, unexpected):
         remedy = f"Its names start with {before!r}: save it without that prefix."
     else:
@@ -254,26 +253,6 @@ def _stray(missing: Sequence[str], unexpected: Sequence[str]) -> str:
         return ""
     end = "." + missing[0]
     return next((name.removesuffix(end) + "." for name in unexpected if name.endswith(end)), "")
-
-
-def _counts(expected: Iterable[str], present: Iterable[str]) -> list[str]:
-    """Describe the outermost module lists, such as ``layers``, whose lengths differ."""
-    model, file = _lengths(expected), _lengths(present)
-    differ = [name for name in model if name in file and file[name] != model[name]]
-    outer = [name for name in differ if not any(name.startswith(other + ".") for other in differ)]
-    return [f"{name or 'modules'} {file[name]} != {model[name]}" for name in outer]
-
-
-def _lengths(names: Iterable[str]) -> dict[str, int]:
-    """Return ``{"layers": 12}`` for names ``layers.0.…`` to ``layers.11.…``."""
-    lengths: dict[str, int] = {}
-    for name in names:
-        parts = name.split(".")
-        for i, part in enumerate(parts):
-            if part.isdecimal() and len(part) < 10:
-                owner = ".".join(parts[:i])
-                lengths[owner] = max(lengths.get(owner, 0), int(part) + 1)
-    return lengths
 
 
 def _fits(tensor: Tensor, expected: Tensor) -> bool:

@@ -114,9 +114,9 @@ class PublishedFile:
             raise BadCheckpoint(f"{str(path)!r} is for images of {pixels} pixels by {source}; this model makes {self.pixels}, and their "
                                 f"shapes are the same.", remedy=f"Use {self.name}; if only the name is wrong, rename the file.")
 
-    def load(self, path: str | Path, *, device: str | torch.device = "cpu") -> Any:
-        """Load a file in fp32. Raises BadCheckpoint."""
-        return checkpoints.load(self.build, path, dtype=torch.float32, device=device, ignore=self.ignored, wrappers=self.wrappers,
+    def load(self, path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Any:
+        """Load a file. Raises BadCheckpoint."""
+        return checkpoints.load(self.build, path, dtype=dtype, device=device, ignore=self.ignored, wrappers=self.wrappers,
                                 rename=self.rename)
 
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import torch
-from torch import nn
 
 from . import checkpoints
 from .layers import packed
 from .protocol import PublishedFile, Request
 from .tiny.stored import BundledWeights
-
-M = TypeVar("M", bound=nn.Module)
 
 
 def packaged(name: str) -> Path:
@@ -32,15 +28,13 @@ def identity(file: PublishedFile | BundledWeights[Any], request: Request) -> str
     return checkpoints.sha256(path)
 
 
-def transformer(make: Callable[[], M], request: Request, **file: Any) -> M:
-    """Build the transformer with the request's weights, or with random ones.
-
-    ``file``: see :func:`checkpoints.load`. Large layers are packed, except for the reference engine.
-    """
+def transformer(file: PublishedFile, request: Request) -> Any:
+    """Build the transformer with the request's weights, or with random ones. Large layers are packed, except for the reference engine."""
     if request.weights:
-        model = checkpoints.load(make, request.weights, dtype=request.dtype, device=request.device, **file)
+        model = file.load(request.weights, dtype=request.dtype, device=request.device)
     else:
-        model = cast(Any, make()).initialise(request.seed).to(request.device, request.dtype).eval().requires_grad_(False)
+        module: Any = file.build()
+        model = module.initialise(request.seed).to(request.device, request.dtype).eval().requires_grad_(False)
     return model if request.engine == "reference" else packed(model)
 
 

@@ -110,7 +110,7 @@ class CatalogueModel:
         tokenizer = coder(self.tokenizer, request)
         parts = self.reader.read(self.texts, request) if self.reader else tokenizer
         make = partial(family.network, self.config, parts, request.engine)
-        model: Any = transformer(make, request, ignore=family.ignored, wrappers=family.wrappers, rename=family.rename)
+        model = transformer(replace(self.weights, build=make), request)
         resident = [*model.parameters(), *family.tables(model), *tokenizer.parameters()]
         return Loaded(model, family.decoding(self.config, tokenizer, request), self.identity(request), resident, family.prompted,
                       family.token_dtype)
