@@ -13,6 +13,7 @@ from cachemark.core.seeds import subset
 from cachemark.methods.full import Full
 from cachemark.metrics.color_consistency import matching_colors
 from cachemark.metrics.compute.distribution import distribution
+from cachemark.metrics.compute.image_bytes import as_bytes, resized
 from cachemark.metrics.compute.presets import preset
 from cachemark.metrics.compute.quality_intervals import QualityInterval, intervals
 from cachemark.models.protocol import Request
@@ -50,7 +51,8 @@ def generated(label: str) -> torch.Tensor:
     planned = next(planned for planned in expand(plan, "cpu") if planned.case.label == label)
     bench = Bench.load(planned)
     job = quality.job_of(case_job(planned.case, bench), planned.case, bench.entry.classes)
-    return torch.cat(list(quality.pictures(job, planned.case)))
+    images, side = torch.cat(list(quality._images(job))), planned.case.evaluation["quality"].get("resize")
+    return as_bytes(resized(images, side) if side else images).permute(0, 2, 3, 1)
 
 
 @pytest.mark.parametrize("case", ["full", "streaming 1/2", "window 1/4"])

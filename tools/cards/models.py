@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from cachemark.analysis.report_row import derive
+from cachemark.analysis.report_row import rows_of
 from cachemark.core import formatting as fmt
 from cachemark.core.result import Outcome
 from cachemark.core.spec import Sampling
@@ -132,7 +132,8 @@ def _values(outcome: Outcome) -> dict[str, str]:
     def title(name: str) -> str:
         return metric(name).title.partition(", ")[0]
 
-    values = {title(name): interval(name, value.value, value.low, value.high) for name, value in derive(outcome, None).quality.items()}
+    (row,) = rows_of([outcome], None)
+    values = {title(name): interval(name, value.value, value.low, value.high) for name, value in row.quality.items()}
     real = {f"{title(name)} of real images": interval(name, *ends) for name, ends in outcome.facts.get("real", {}).items()}
     return values | real
 
