@@ -16,7 +16,8 @@ from cachemark.contract.heads import PerHead
 from cachemark.contract.method import Method
 from cachemark.kit.common import KitRun
 from cachemark.kit.driver import Onlooker, Place, Record, drive, watched
-from cachemark.kit.next_scale import KV_HEADS, PER_HEAD_BUDGET, ScaleCell, ScaleFeed
+from cachemark.kit.next_scale import PER_HEAD_BUDGET, ScaleCell, ScaleFeed
+from cachemark.kit.next_token import ATTENTION
 from cachemark.methods.registry import METHODS
 
 from .cells import ALONE, WHOLE
@@ -46,7 +47,7 @@ def cells() -> list[ScaleCell]:
     classes: list[type[Method]] = [METHODS.get(name) for name in METHODS]
     return [ScaleCell(cls, tuple(mode.items()), codec, attention)
             for cls in classes if "next-scale" in cls.paradigms for number, mode in enumerate(MODES.get(cls.name, ({},)))
-            for codec in ALONE for attention in KV_HEADS
+            for codec in ALONE for attention in ATTENTION
             if codec in WHOLE or (number == 0 and attention == "gqa")]  # fmt: skip
 
 

@@ -234,6 +234,30 @@ class Shared(H2O):
         super().evict(step, slots)
 
 
+@dataclass
+class SeesAhead(Method):
+    """Attention of its own that forgets that a condition of several tokens is causal."""
+
+    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out = super().attend(site, step, q, k, v)
+        if step.count:
+            return out
+        run = self.slots[site].bank.runs[0]
+        keys, values = (part[run.rows, :, : run.condition] for part in (k, v))
+        own = F.scaled_dot_product_attention(q[run.rows, :, : run.condition], keys, values, enable_gqa=True)
+        return torch.cat((torch.cat((own, out[run.rows, :, run.condition :]), 2), out[run.stop :]))
+
+
+@dataclass
+class Misfolded(Method):
+    """Attention of its own whose queries meet the K/V heads in turns instead of in groups."""
+
+    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        heads = k.size(1)
+        mixed = q.unflatten(1, (-1, heads)).transpose(1, 2).flatten(1, 2)
+        return super().attend(site, step, mixed, k, v).unflatten(1, (heads, -1)).transpose(1, 2).flatten(1, 2)
+
+
 def observing(observe: Callable[[Any, Step, Tensor], object], base: type[Method] = Streaming, **attributes: object) -> type[Method]:
     """Return a method that runs ``observe(method, step, q)`` after attention."""
 
@@ -256,6 +280,7 @@ FAULTS: list[tuple[type[Method], Check, str]] = [  # words of the finding
     (KeepsLess, checks.budget_is_used, ""), (Declares, checks.declared_is_used, ""), (Padded, checks.dead_is_never_read, "nan"),
     (ReadsBeyond, checks.dead_is_never_read, "nan"), (HeadReadsBeyond, checks.dead_is_never_read, "nan"),
     (HeadsDeclare, checks.declared_is_used, ""),
+    (SeesAhead, ragged.long_conditions_are_causal, ""), (Misfolded, checks.evicting_is_masking, ""),
     (FromTheFirstRow, ragged.rows_equal_single_rows, ""), (ByRow, batches.samples_are_the_same_in_any_batch, "other entries kept"),
     (Shared, batches.samples_are_the_same_in_any_batch, "other entries kept"),
     (observing(lambda self, step, q: q.amax().item()), HOST, "reads a tensor"),
@@ -273,7 +298,8 @@ FAULTS: list[tuple[type[Method], Check, str]] = [  # words of the finding
 @pytest.mark.parametrize(("cls", "check", "words"), FAULTS)
 def test_a_broken_method_is_found_by_its_check(cls: type[Method], check: Check, words: str) -> None:
     scales = issubclass(cls, ReadsBeyond | Staggered)
-    findings = list(check(ScaleCell(cls, (), "native", "mha") if scales else Cell(cls, (), "native", "mha")))
+    attention = "gqa" if cls is Misfolded else "mha"
+    findings = list(check(ScaleCell(cls, (), "native", attention) if scales else Cell(cls, (), "native", attention)))
     assert findings
     assert words in findings[0].actual
     if check is checks.neutral_is_no_special_case:

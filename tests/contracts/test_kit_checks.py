@@ -31,7 +31,7 @@ WITHOUT_CODEC = {checks.nothing_is_read_on_the_host, checks.timed_equals_fidelit
                  checks.tight_is_not_neutral, checks.neutral_is_no_special_case, batches.samples_are_the_same_in_any_batch}
 SAME_WORK = {"select", "forced", "refresh"}  # parameters that decide which tokens are computed, and not how many
 SCALES = [*scales.cells(), *(ScaleCell(cls, (), codec, attention) for cls in (scales.Staggered, scales.Scored) for codec in ALONE
-                             for attention in scales.KV_HEADS)]
+                             for attention in scales.ATTENTION)]
 MASKS = masked.cells()
 FAMILIES: tuple[tuple[str, Sequence[Any], Sequence[Any], Sequence[Check]], ...] = (  # cells, those of every run, checks
     ("next-token", cells(), crossed(cells()), TOKEN), ("next-scale", SCALES, crossed(SCALES), SCALE),

@@ -147,7 +147,7 @@ class MethodCell(KitCell):
 
     def blocks(self, layers: int, heads: int) -> str:
         """Describe a stack of transformer blocks."""
-        kind = "" if self.attention == "mha" or heads == 1 else " on one K/V head"
+        kind = "" if self.attention == "mha" or heads == 1 else f" on {min(heads, 2)} K/V heads"
         return f"{layers} layer{'s' * (layers > 1)} of {heads} head{'s' * (heads > 1)}{kind}"
 
     def memory(self) -> Memory:

@@ -19,7 +19,6 @@ from .driver import drive
 
 SIDES = (1, 2, 3, 4, 5, 6)  # 91 tokens, of which later steps read 55
 HEADS, LAYERS, DIM = 4, 3, 16
-KV_HEADS = {"mha": 4, "gqa": 1}
 DEMANDING, UNDEMANDING = -0.02, -0.004  # on either side of AMS-KV's threshold
 BUDGET = Fraction(7, 11)  # 35 of 55: the method must evict from the fourth scale on
 PER_HEAD_BUDGET = Fraction(5, 11)
@@ -78,9 +77,9 @@ class ScaleCell(MethodCell):
 
     @property
     def layout(self) -> Layout:
-        """Shape of the reference run; two K/V heads with grouped queries if heads differ, else one."""
-        shared = min(self.heads, 2 if self.per_head else 1)
-        return layout_of(shared if self.attention == "gqa" else self.heads, sides=self.sides, layers=self.layers, heads=self.heads)
+        """Shape of the reference run; with grouped queries it has two K/V heads."""
+        kv_heads = min(self.heads, 2) if self.attention == "gqa" else self.heads
+        return layout_of(kv_heads, sides=self.sides, layers=self.layers, heads=self.heads)
 
     @property
     def passes(self) -> set[int]:

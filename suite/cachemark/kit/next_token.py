@@ -19,7 +19,7 @@ from ..models.llamagen import LlamaGen, LlamaGenConfig
 from .common import KitRun, MethodCell, calibration, neutral_parameters
 
 GRID, BATCH, LAYERS, HEADS = 6, 2, 2, 4
-ATTENTION: dict[str, int | None] = {"mha": None, "gqa": 1}
+ATTENTION: dict[str, int | None] = {"mha": None, "gqa": 2}  # K/V heads; two with two queries each show queries folded in a wrong order
 SEEDS = tuple(range(BATCH))
 SAMPLING = Sampling(cfg_scale=1.5)
 LOUDER = {"wqkv.weight": 8, "attention.wo.weight": 4, "output.weight": 8}

@@ -16,7 +16,7 @@ from .common import Findings
 from .driver import Onlooker, Outputs, Place, RasterFeed, drive, layout_of, watched
 from .findings import KitFinding
 from .next_token import ATTENTION, GRID, Cell
-from .oracle import first_difference
+from .oracle import Shadow, first_difference
 
 CONDITION = (3, 1, 1, 2)
 LINES = GRID - 1  # enough for every method to have evicted
@@ -46,10 +46,10 @@ class RowContents(Onlooker):
                                    for row in range(run.start, run.stop)] for place, slot in method.slots.items()})  # fmt: skip
 
 
-def run(method: Method, layout: Layout, feed: RasterFeed, codec: str) -> tuple[Outputs, RowContents]:
+def run(method: Method, layout: Layout, feed: RasterFeed, codec: str, *watches: Onlooker) -> tuple[Outputs, RowContents]:
     """Drive a method and return its outputs and the entries of its rows."""
     contents = RowContents()
-    return drive(watched(method, contents), layout, feed, CODECS[codec]), contents
+    return drive(watched(method, contents, *watches), layout, feed, CODECS[codec]), contents
 
 
 @functools.cache
@@ -59,11 +59,24 @@ def batched(cell: Cell) -> tuple[Outputs, RowContents]:
     return run(cell.tight(rows), rows, feed(cell.attention), cell.codec)
 
 
+def long_conditions_are_causal(cell: Cell) -> Findings:
+    """Over conditions of several tokens attention is causal and equals masked attention, to 1e-5."""
+    shadow, rows = Shadow(), layout(cell.attention)
+    run(cell.tight(rows), rows, feed(cell.attention), cell.codec, shadow)
+    if wrong := shadow.first:
+        expected = f"{wrong.expected:.6g}, as masked attention gives"
+        yield KitFinding(expected, f"{wrong.actual:.6g}", _size(cell), (), wrong.step, wrong.layer, wrong.head)
+
+
+def _size(cell: Cell) -> str:
+    return f"rows with conditions of {', '.join(map(str, CONDITION))}, {LINES}×{GRID} tokens, codec {cell.codec}"
+
+
 def rows_equal_single_rows(cell: Cell) -> Findings:
     """A row gives and keeps the same next to rows with conditions of other lengths as alone."""
     outputs, contents = batched(cell)
     rows = layout(cell.attention)
-    size = f"rows with conditions of {', '.join(map(str, CONDITION))}, {LINES}×{GRID} tokens, codec {cell.codec}"
+    size = _size(cell)
     for row, condition in enumerate(CONDITION):
         alone = replace(rows, condition=(condition,), seeds=rows.seeds[row : row + 1], branches=rows.branches[row : row + 1])
         fed = copy(feed(cell.attention))

@@ -53,7 +53,8 @@ class ScaleGroups(Method):
         sizes = [side**2 for side in self.layout.scales[: step.scale]]
         mask = torch.cat([torch.full((size,), self.group(scale, step.index) != self.remove, device=q.device)
                           for scale, size in enumerate(sizes)])
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask.expand(q.size(2), -1)), None
+        grouped = q.size(1) != k.size(1)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask.expand(q.size(2), -1), enable_gqa=grouped), None
 
     def group(self, scale: int, now: int) -> str:
         """Return the group of a scale while scale ``now`` is generated, both from 0; "own" for itself."""
