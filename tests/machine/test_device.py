@@ -65,9 +65,17 @@ def test_devices_are_known_by_uuid(nvml: FakeNvml, monkeypatch: pytest.MonkeyPat
         device.chosen(["GPU-bbbc"], found)
     with pytest.raises(UnknownName, match="Unknown GPU 'GPU'"):
         device.chosen(["GPU"], found)  # both begin so
-    for visible, left in (("1", ["GPU-bbbb"]), ("GPU-aa", ["GPU-aaaa"]), ("", []), ("7", [])):
+    for visible, left in (("1", ["GPU-bbbb"]), ("GPU-aa", ["GPU-aaaa"]), ("", []), ("7", []),
+                          ("1,-1,0", ["GPU-bbbb"]), ("0,7,1", ["GPU-aaaa"]), ("0,0", []), ("1, 0", ["GPU-bbbb", "GPU-aaaa"]),
+                          ("MIG-cccc", ["MIG-cccc"]), ("MIG-dddd,0", [])):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         assert [gpu.uuid for gpu in device.gpus(nvml)] == left
+
+
+def test_a_device_of_another_job_is_left_out(nvml: FakeNvml, cards: list[Card]) -> None:
+    """A node gives a job some of its devices, and NVML refuses the others."""
+    cards[0].forbidden = True
+    assert [gpu.uuid for gpu in device.gpus(nvml)] == ["GPU-bbbb"]
 
 
 def test_no_driver_is_the_machines_fault() -> None:

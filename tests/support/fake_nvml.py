@@ -28,6 +28,7 @@ class Card:
     reasons: int = 0
     pids: set[int] = field(default_factory=set)
     locked: int = 0
+    forbidden: bool = False
     failing: dict[str, int] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
 
@@ -51,7 +52,15 @@ class FakeNvml:
         return len(self.cards)
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> Card:
+        if self.cards[index].forbidden:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_PERMISSION)
         return self.cards[index]
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Card:
+        """The only slice is MIG-cccc."""
+        if uuid != "MIG-cccc":
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return Card(uuid, "Fake H100 MIG 1g.10gb")
 
     def nvmlDeviceGetUUID(self, handle: Card) -> str:
         return handle.uuid

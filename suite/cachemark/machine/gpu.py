@@ -129,14 +129,33 @@ def gpus(nvml: Any = None) -> list[Gpu]:
         nvml = importlib.import_module("pynvml")
     try:
         nvml.nvmlInit()
-        devices = [Gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(i)) for i in range(nvml.nvmlDeviceGetCount())]
+        devices = []
+        for index in range(nvml.nvmlDeviceGetCount()):
+            with suppress(nvml.NVMLError_NoPermission):  # a device of the node that belongs to another job
+                devices.append(Gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(index)))
     except nvml.NVMLError as error:
         raise Infrastructure(f"NVIDIA's driver does not answer: {error}.", remedy="Install or load it, or use --device cpu.") from None
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return devices
-    named = (_named(name.strip(), devices) for name in visible.split(","))
-    return [gpu for gpu in named if gpu is not None]
+    return devices if visible is None else _visible(nvml, visible, devices)
+
+
+def _visible(nvml: Any, names: str, devices: Sequence[Gpu]) -> list[Gpu]:
+    """Return the devices that CUDA sees: those before the first name that it does not know, and none if one is named twice."""
+    picked = list[Gpu]()
+    for name in map(str.strip, names.split(",")):
+        gpu = _mig(nvml, name) if name.startswith("MIG-") else _named(name, devices)
+        if gpu is None:
+            break
+        picked.append(gpu)
+    return picked if len({gpu.uuid for gpu in picked}) == len(picked) else []
+
+
+def _mig(nvml: Any, uuid: str) -> Gpu | None:
+    """Return a slice of a GPU, or None if there is no such slice."""
+    try:
+        return Gpu(nvml, nvml.nvmlDeviceGetHandleByUUID(uuid))
+    except nvml.NVMLError:
+        return None
 
 
 def chosen(names: Sequence[str], devices: Sequence[Gpu]) -> list[Gpu]:
