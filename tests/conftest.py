@@ -3,9 +3,10 @@ over the small model and the stand-in for NVML."""
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy's, read when it is imported: two workers that take all cores each wait for one another
@@ -28,6 +29,18 @@ fork_server.CODE.add(identity.ASK)
 fork_server.install()
 
 LONG = ("hostile", "workflows", "browser", "trial", "tools", "metrics", "contracts", "conformance", "cli")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect no garbage while tests are collected, and none of what they all share later: modules and tests are never freed."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.set_threshold(10_000, 10, 10)
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
