@@ -13,6 +13,7 @@ from cachemark.gate.baseline_check import TOKENS
 from cachemark.store.db import Store
 from cachemark.workflows.check import judge
 from cachemark.workflows.report import baseline_of
+from support import fork_server
 
 PLAN = """
 name = "classes"
@@ -33,12 +34,14 @@ batch = 2
 WITHOUT = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}
 
 
-@pytest.mark.fresh_process  # kernels are chosen when torch is imported
+@pytest.mark.fresh_process  # kernels are chosen when torch is imported, those of the second run by the environment
 def test_another_class_has_no_false_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     plan = tmp_path / "classes.toml"
     plan.write_text(PLAN)
-    cm.run(plan, store="here.sqlite")
+    with monkeypatch.context() as usual:
+        usual.setattr(fork_server, "enabled", True)
+        cm.run(plan, store="here.sqlite")
     with Store.open("here.sqlite") as store:
         first = store.run()
         accepted = baselines.save(store, first.id, reason="the tests")
