@@ -10,13 +10,14 @@ from torch import Tensor
 from cachemark.cache.layout import Layout
 from cachemark.core.spec import Sampling
 from cachemark.models import checkpoints, weights
-from cachemark.models.protocol import Loaded, ModelEntry, Request
+from cachemark.models.protocol import Loaded, ModelEntry, PublishedFile, Request
 from cachemark.models.registry import MODELS
 from cachemark.roofline.bill import ParameterCounts
 
 from .network import GPT, GPTConfig, layout
 
 CONFIG = GPTConfig()
+WEIGHTS = PublishedFile("weights", "gpt.safetensors", "this package", partial(GPT, CONFIG))
 PIXEL = 4  # pixels along a side of the square that a token becomes
 
 
@@ -34,7 +35,7 @@ def identity(request: Request) -> str:
 
 def load(request: Request) -> Loaded:
     """Load weights from a file, or create random ones."""
-    model = weights.transformer(partial(GPT, CONFIG), request)
+    model = weights.transformer(WEIGHTS, request)
     return Loaded(model, decode, identity(request), list(model.parameters()))
 
 

@@ -219,7 +219,7 @@ def _speedup(outcome: Outcome, full: Outcome | None) -> tuple[Interval | None, s
 
 def process_bias(outcome: Outcome) -> tuple[float, int]:
     """Return the process-to-process deviation of the machine, and by how many A/A pairs it was shown (0: assumed)."""
-    shown = outcome.facts.get("process_bias")
+    shown: Any = outcome.facts.get("process_bias")
     try:
         deviation, pairs = float(shown["deviation"]), int(shown["pairs"])
     except (TypeError, KeyError, ValueError):

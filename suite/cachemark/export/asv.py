@@ -210,7 +210,7 @@ def _write_point(folder: Path, point: _Point, benchmarks: Mapping[str, Any]) -> 
     machine, python, results = point.facets["machine"], point.facets["python"], {}
     for name, values in point.results.items():
         params = benchmarks[name]["params"]
-        cells = [values.get(label, (None, [])) for label in params[0]]
+        cells: list[tuple[float | None, list[float]]] = [values.get(label, (None, [])) for label in params[0]]
         stats = zip(*(_stats(samples) for _, samples in cells), strict=True)
         results[name] = [[cost for cost, _ in cells], params, benchmarks[name]["version"], *map(list, stats),
                          [samples or None for _, samples in cells]]

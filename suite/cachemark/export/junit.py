@@ -19,7 +19,9 @@ def junit(result: RunJudgement, plan: str, started: str = "") -> str:
     Regressions fail unless acknowledged; values that were not compared are skipped with the reason. The test case ``verdict`` fails if the
     run regressed, and has an error if it was not resolved or too little was judged.
     """
-    suite = ET.Element("testsuite", name=on_one_line(f"cachemark {plan}", NAME), **({"timestamp": started[:19]} if started else {}))
+    suite = ET.Element("testsuite", name=on_one_line(f"cachemark {plan}", NAME))
+    if started:
+        suite.set("timestamp", started[:19])
     fails = set(result.failing)
     for row in result.all_rows:
         parts = on_one_line(row.label, NAME), on_one_line(row.case_key, 16), "in pairs" if result.is_paired(row) else ""

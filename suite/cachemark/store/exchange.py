@@ -112,7 +112,7 @@ def _check_format(data: Any, source: str) -> None:
 
 def _outcome(item: Mapping[str, Any], where: str, source: str) -> Outcome:
     case = item["case"]
-    numbers = [("grid", side, (0, MOST)) for side in case["grid"]]  # 0: an imported micro-benchmark
+    numbers: list[tuple[str, Any, tuple[float, float]]] = [("grid", side, (0, MOST)) for side in case["grid"]]  # 0: a micro-benchmark
     numbers += [(name, case.get(name, least), (least, MOST)) for name, least in LEAST.items()]
     numbers += [(f"sampling.{name}", case["sampling"][name], ends) for name, ends in RANGES.items() if name in case["sampling"]]
     for name, number, (low, high) in numbers:

@@ -44,7 +44,7 @@ def verify(model: str, *, weights: str = "", decoder_weights: str = "", folder: 
         if facts and (size := file.stat().st_size) != facts.nbytes:
             raise BadCheckpoint(f"{str(file)!r} has {size} of {facts.nbytes} bytes: its download is not whole.",
                                 remedy=f"Delete it and run `cachemark weights fetch {model}` again.")
-    entry.identity(Request(**paths))
+    entry.identity(Request(weights=paths.get("weights", ""), decoder_weights=paths.get("decoder_weights", "")))
     return [_compared(key, path, noted) for key, path in paths.items() if path]
 
 
