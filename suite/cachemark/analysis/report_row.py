@@ -183,7 +183,9 @@ def is_random(case: Case) -> bool:
 
 
 def rows_of(outcomes: Sequence[Outcome], full: Outcome | None) -> list[ReportRow]:
-    """Return the rows of results, compared with ``full``, the full cache of their group. All intervals are computed together."""
+    """Return the rows of results, compared with the full cache of their group.
+
+    All intervals are computed together."""
     named = {(k, name): values for k, outcome in enumerate(outcomes) if outcome.ok
              for name, values in _values_by_seed(outcome, full).items()}
     intervals: list[dict[str, Interval]] = [{} for _ in outcomes]
@@ -218,7 +220,7 @@ def _speedup(outcome: Outcome, full: Outcome | None) -> tuple[Interval | None, s
 
 
 def process_bias(outcome: Outcome) -> tuple[float, int]:
-    """Return the process-to-process deviation of the machine, and by how many A/A pairs it was shown (0: assumed)."""
+    """Return the process-to-process deviation of the machine, and its number of A/A pairs (0: assumed)."""
     shown: Any = outcome.facts.get("process_bias")
     try:
         deviation, pairs = float(shown["deviation"]), int(shown["pairs"])
@@ -228,7 +230,7 @@ def process_bias(outcome: Outcome) -> tuple[float, int]:
 
 
 def process_bias_in_words(outcome: Outcome) -> str:
-    """Return the process-to-process deviation and its origin, such as ``an assumed 2.0 % process-to-process variation``."""
+    """Return the process-to-process deviation and its origin in words."""
     deviation, pairs = process_bias(outcome)
     if not pairs:
         return f"an assumed {fmt.percent(deviation)} process-to-process variation"

@@ -31,7 +31,9 @@ COMMAND = re.compile(r"\bcachemark(?: [a-z][a-z-]*)+")
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM or SIGHUP, which end a command as Ctrl-C does: what is complete stays, and devices are released."""
+    """SIGTERM or SIGHUP, which end a command as Ctrl-C does.
+
+    What is complete stays, and devices are released."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

@@ -47,7 +47,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def output(path: Path | str, kind: str) -> Iterator[Path]:
-    """Yield a temporary file that replaces ``path``, which may only be a new file or an older output of this ``kind``.
+    """Yield a temporary file that replaces ``path``: a new file, or an older output of this ``kind``.
 
     Raises CachemarkError for any other file, so that no command destroys a store, a plan or weights, and OSError."""
     path = Path(path)
@@ -57,7 +57,7 @@ def output(path: Path | str, kind: str) -> Iterator[Path]:
 
 
 def refuse_other(path: Path, kind: str) -> None:
-    """Raise CachemarkError if ``path`` exists and is neither empty nor an output of this ``kind`` (a key of ``OUTPUTS``)."""
+    """Raise CachemarkError if ``path`` has other content than an output of this ``kind`` of OUTPUTS."""
     if not os.path.lexists(path):
         return
     if path.exists() and not path.is_file():

@@ -78,7 +78,7 @@ def with_unit(value: float, name: str) -> str:
 
 
 def looks_equal(then: float, now: float, name: str) -> bool:
-    """Return whether two values of the metric ``name`` are printed alike, so that no reader can see their difference."""
+    """Return whether two values of the metric ``name`` are printed alike."""
     return metric_value(then, name) == metric_value(now, name)
 
 

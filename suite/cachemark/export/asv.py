@@ -127,7 +127,9 @@ def _plain(text: object) -> str:
 
 # -- benchmarks -------------------------------------------------------------------------------------------------------
 def _add(outcome: Outcome, benchmarks: dict[str, Any], results: dict[str, dict[str, tuple[float, list[float]]]]) -> None:
-    """Add a benchmark of each metric, and its cost by case: mean over seeds, or median. Times keep their repeats."""
+    """Add a benchmark of each metric, and its cost by case: mean over seeds, or median.
+
+    Times keep their repeats."""
     case, label = outcome.case, repr(_plain(outcome.case.label))
     title = _plain(f"{case.model} (batch {case.batch}, {case.seeds}, {case.dtype}, {case.engine})")
     for name, values in outcome.samples.items():

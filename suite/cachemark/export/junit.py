@@ -14,7 +14,9 @@ NAME, TEXT = 120, 1000  # characters of a name and of a message
 
 
 def junit(result: RunJudgement, plan: str, started: str = "") -> str:
-    """Return JUnit XML with one test case per case and compared metric; ``started``: when the run started, ISO 8601.
+    """Return JUnit XML with one test case per case and compared metric.
+
+    ``started``: when the run started, ISO 8601.
 
     Regressions fail unless acknowledged; values that were not compared are skipped with the reason. The test case ``verdict`` fails if the
     run regressed, and has an error if it was not resolved or too little was judged.

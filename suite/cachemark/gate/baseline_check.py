@@ -78,7 +78,7 @@ class Comparison:
         return ", ".join(f"{n} {v.replace('_', ' ')}" for v in (*JUDGED, NOT_COMPARED, MISSING, NEW) if (n := by_verdict[v]))
 
     def details(self) -> list[str]:
-        """Return at most four plain lines: coverage, the worst row, what was not compared, and how times were judged."""
+        """Return at most four lines: coverage, worst row, rows not compared, and how times were judged."""
         compared, total = self.cases
         lines = [f"Judged {compared} of the baseline's {total} cases; {100 * self.min_coverage:g}% are needed."]
         if worst := _worst(self.of(REGRESSED)):
@@ -133,7 +133,7 @@ class RowVerdict(NamedTuple):
 
 @dataclass(frozen=True)
 class _Pair:
-    """Both sides of a comparison, with the full caches by cell, and the rounding noise by model and metric."""
+    """Both sides of a comparison, full caches by cell, and rounding noise by model and metric."""
 
     baseline: Exchange
     environment: Environment
@@ -205,7 +205,7 @@ class _Pair:
         return RowVerdict(REGRESSED if cost > limit else IMPROVED if cost * limit < 1 else EQUIVALENT, "", then, now)
 
     def _exact(self, metric: Metric, old: Outcome, new: Outcome) -> RowVerdict:
-        """Judge value by value: fidelity exactly within one numerics fingerprint, else by rounding noise; bytes always exactly."""
+        """Judge value by value: exactly, except fidelity under other numerics, by rounding noise."""
         then, now = list(old.samples[metric.name]), list(new.samples[metric.name])
         other_numerics = "" if metric.kind == "memory" else self._other("numerics fingerprint", "fingerprint")
         if len(then) != len(now):
@@ -269,7 +269,9 @@ def _full_caches(outcomes: Iterable[Outcome]) -> dict[str, Outcome]:
 
 
 def rounding_noise(outcomes: Iterable[Outcome]) -> dict[tuple[str, str], float]:
-    """Return the rounding noise by model and metric of fidelity: the largest distance of a batch-size reference row from equal output.
+    """Return the rounding noise by model and metric of fidelity.
+
+    It is the largest distance of a batch-size reference row from equal output.
 
     Decibels have none: they are the logarithm of a distance, so noises do not add up."""
     noise: dict[tuple[str, str], float] = {}

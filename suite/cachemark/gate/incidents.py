@@ -109,7 +109,9 @@ def _value(case: Case, factor: str) -> str:
 
 # -- one cause ----------------------------------------------------------------------------------------------------------
 def fold(failing: Sequence[GateRow], covered: Iterable[Case], today: date, onset: str = "") -> list[Incident]:
-    """Fold failing rows into one incident per cause. ``covered``: the cases that were judged, worse or not.
+    """Fold failing rows into one incident per cause.
+
+    ``covered``: the cases that were judged, worse or not.
 
     For each family of metrics, take the factor value that explains most of the worse configurations, provided that there are at
     least two and that they are at least half of the judged configurations with that value; then the next one. Each remaining
@@ -170,7 +172,9 @@ class IncidentNight:
 
 
 def merge(register: Sequence[Incident], rows: Sequence[GateRow], today: date, delta: float, onset: str = "") -> IncidentNight:
-    """Update the register by the rows of a night. ``delta``: growth of the cost after which an incident is reported again.
+    """Update the register by the rows of a night.
+
+    ``delta``: growth of the cost after which an incident is reported again.
 
     Failing rows that an open incident covers belong to it; the others are folded into new incidents. ``onset``: their commit, or empty."""
     failing = [gate_row for gate_row in rows if gate_row.fails]

@@ -131,7 +131,7 @@ def largest_process_bias(equal: Mapping[tuple[int, str], Sequence[float]], famil
 
 
 def shown_process_bias(store: Store, machine_class: str) -> dict[str, float]:
-    """Return the ``deviation`` of a process that A/A pairs of a machine class have shown and their number of ``pairs``, else nothing."""
+    """Return the process ``deviation`` that A/A ``pairs`` of a machine class have shown, or nothing."""
     runs = [run for run in store.runs() if run.is_comparison and run.environment.machine_class == machine_class][:WATCHED]
     ratios = [ratio for run in runs for pairs in unchanged(store.outcomes(run.id)).values() for ratio in pairs]
     return {"deviation": process_deviation(ratios), "pairs": len(ratios)} if len(ratios) >= ENOUGH else {}

@@ -140,7 +140,9 @@ def gpus(nvml: Any = None) -> list[Gpu]:
 
 
 def _visible(nvml: Any, names: str, devices: Sequence[Gpu]) -> list[Gpu]:
-    """Return the devices that CUDA sees: those before the first name that it does not know, and none if one is named twice."""
+    """Return the devices that CUDA sees by these names.
+
+    Those before the first unknown name, and none if one is named twice."""
     picked = list[Gpu]()
     for name in map(str.strip, names.split(",")):
         gpu = _mig(nvml, name) if name.startswith("MIG-") else _named(name, devices)
@@ -206,7 +208,7 @@ def _release(gpu: Gpu) -> None:
 
 @contextmanager
 def _orderly_end() -> Iterator[None]:
-    """Turn SIGTERM into SystemExit inside the block, in the main thread only and if nothing else handles it."""
+    """Turn SIGTERM into SystemExit inside the block, in the main thread, unless it is handled already."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return

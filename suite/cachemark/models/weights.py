@@ -29,7 +29,9 @@ def identity(file: PublishedFile | BundledWeights[Any], request: Request) -> str
 
 
 def transformer(file: PublishedFile, request: Request) -> Any:
-    """Build the transformer with the request's weights, or with random ones. Large layers are packed, except for the reference engine."""
+    """Build the transformer with the request's weights, or with random ones.
+
+    Large layers are packed, except for the reference engine."""
     if request.weights:
         model = file.load(request.weights, dtype=request.dtype, device=request.device)
     else:

@@ -316,7 +316,9 @@ def sees(unchanged: ArrayLike, family: int) -> float:
 
 
 def process_deviation(unchanged: ArrayLike) -> float:
-    """Return the standard deviation that a process adds to the log of its times: the upper end of its one-sided 95 % interval.
+    """Return the standard deviation that a process adds to the log of its times.
+
+    It is the upper end of its one-sided 95 % interval.
 
     ``unchanged``: log ratios of A/A pairs, each of two new processes with the same deviation and mean zero."""
     ratios = np.ravel(np.asarray(unchanged, dtype=np.float64))

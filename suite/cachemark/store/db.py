@@ -223,7 +223,9 @@ class Store:
             return session.scalar(here.order_by(OutcomeRow.id.desc()).limit(1))
 
     def nearest(self, case: Case) -> dict[str, tuple[Any, Any]]:
-        """Return the fields in which the most similar measured case of this model differs, with both values; empty without one."""
+        """Return the fields, with both values, in which the most similar measured case of the model differs.
+
+        Empty without such a case."""
         with self._reading() as session:
             measured = CaseRow.key.in_(select(OutcomeRow.case_key))
             others = select(CaseRow.body).where(CaseRow.model == case.model, CaseRow.key != case.key, measured).order_by(CaseRow.key)

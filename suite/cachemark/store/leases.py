@@ -23,7 +23,7 @@ def hold(session: Session, run_id: int) -> None:
 
 
 def state(session: Session, run: RunRow) -> str:
-    """Return the state of a run: that of its row, or ``interrupted`` for a running one without a valid lease."""
+    """Return the state of a run: ``interrupted`` for a running one without a valid lease, else its row's."""
     return "interrupted" if run.state == "running" and _lapsed(run, _now(session)) else run.state
 
 

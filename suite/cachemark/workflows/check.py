@@ -127,7 +127,7 @@ class CheckResult:
         return self.judgement.exit_code
 
     def notifications(self) -> list[str]:
-        """Return lines about each incident to report: cause, change, onset, owner, suspect commits, and commands to investigate it.
+        """Return lines about each incident: cause, change, onset, owner, suspect commits, and commands.
 
         It is measured again in pairs if pairs found it or there are two commits to compare, else by a run of the plan.
         """

@@ -140,7 +140,9 @@ def image_grid(
 
 
 def put(text: str, path: str | Path, kind: str) -> Path:
-    """Write a text to a new file or over an older output of this ``kind``. Raises CachemarkError for another file, and Infrastructure."""
+    """Write a text to a new file or over an older output of this ``kind``.
+
+    Raises CachemarkError for another file, and Infrastructure."""
     with writing(path), output(path, kind) as part:
         part.write_text(text, encoding="utf-8", newline="\n")
     return Path(path)

@@ -109,7 +109,7 @@ def table_view(record: RunRecord, outcomes: Sequence[Outcome]) -> ReportView:
 
 
 def baseline_of(record: RunRecord, path: str | Path | None) -> Path | None:
-    """Return the baseline at ``path``, else the accepted one of this plan, machine class and numerics, else None."""
+    """Return the baseline at ``path``, else the accepted one of this plan and numerics, else None."""
     if path or record.is_comparison:  # a comparison has two sides of its own and no accepted baseline
         return Path(path) if path else None
     if not re.fullmatch(NAME, record.plan):  # a store may hold names that no baseline can have

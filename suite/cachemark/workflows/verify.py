@@ -26,7 +26,7 @@ class Verified:
 
 
 def verify(model: str, *, weights: str = "", decoder_weights: str = "", folder: str | Path = FOLDER) -> list[Verified]:
-    """Check that a model loads its weights, and that their sizes and SHA-256 are the published ones, if these are known.
+    """Check that a model loads its weights, and their published sizes and SHA-256, if known.
 
     If none are named, those below ``folder`` are checked. Raises BadCheckpoint with what does not fit, UnknownName, and Unsupported for a
     model without published weights.
