@@ -41,8 +41,8 @@ def image_side(planned: Planned, samples: int = 0) -> Planned:
     More images than the plan has come from a larger subset that starts with the same seeds. The evaluation is marked, so that the result is
     not reused for the plan's own case. Raises BadPlan if the series has fewer seeds.
     """
-    case, series = planned.case, series_of(planned.case.seeds)
-    sizes = {size: name for name, size in seeds.SIZES.items() if series_of(name) == series and size >= seeds.SIZES[case.seeds]}
+    case, series = planned.case, _series_of(planned.case.seeds)
+    sizes = {size: name for name, size in seeds.SIZES.items() if _series_of(name) == series and size >= seeds.SIZES[case.seeds]}
     if samples > max(sizes):
         raise BadPlan(f"{samples} images at the seeds of {case.seeds!r} were requested; its series has {max(sizes)}.",
                       remedy=f"Use {max(sizes)} or fewer, or name seeds of the measuring series under [fidelity], such as \"s256\".")
@@ -52,7 +52,7 @@ def image_side(planned: Planned, samples: int = 0) -> Planned:
     return replace(planned, case=case, feature_cache=None, full_features=None)
 
 
-def series_of(subset: str) -> str:
+def _series_of(subset: str) -> str:
     """Return the series of seeds that a subset belongs to: ``s`` for ``s256``."""
     return subset.rstrip(f"{string.digits}k")
 
