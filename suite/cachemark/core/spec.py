@@ -102,7 +102,7 @@ def _share(text: str) -> Fraction:
     return Fraction(text)
 
 
-RANGES: Mapping[str, tuple[float, float]] = {  # of sampling settings, where they are read from a file that people edit
+RANGES: Mapping[str, tuple[float, float]] = {  # of sampling settings in files that people edit; 0 steps are the model's default
     "cfg_scale": (-1_000, 1_000), "cfg_interval": (-1, 1_000_000), "temperature": (0, 1_000), "top_k": (0, 10_000_000), "top_p": (0, 1),
     "steps": (0, 10_000), "diffusion_steps": (0, 10_000),
 }  # fmt: skip

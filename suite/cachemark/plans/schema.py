@@ -14,7 +14,7 @@ from ..core import seeds
 from ..core.edited import text_of
 from ..core.errors import BadBudget, BadPlan, unknown
 from ..core.files import NAME, PACKAGE, is_readable
-from ..core.spec import FULL, SEQUENTIAL, Budget
+from ..core.spec import FULL, RANGES, SEQUENTIAL, Budget
 from ..plugins import installed
 from .plan_errors import Kinds, line, plan_error
 
@@ -37,16 +37,23 @@ class PlanTable(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
+def _in_range(setting: str, **stricter: float | None) -> Any:
+    """Return the constraint of a sampling setting to its range, or to a part of it."""
+    low, high = RANGES[setting]
+    bounds: dict[str, Any] = {"ge": low, "le": high, **stricter}
+    return Field(**bounds)
+
+
 class SamplingTable(PlanTable):
     """Changes to the model's ``paper`` preset."""
 
-    cfg_scale: Annotated[float, Field(ge=-1_000, le=1_000)] | None = None
-    cfg_interval: Annotated[int, Field(ge=-1, le=1_000_000)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=1_000)] | None = None
-    top_k: Annotated[int, Field(ge=0, le=10_000_000)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    steps: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    diffusion_steps: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    cfg_scale: Annotated[float, _in_range("cfg_scale")] | None = None
+    cfg_interval: Annotated[int, _in_range("cfg_interval")] | None = None
+    temperature: Annotated[float, _in_range("temperature")] | None = None
+    top_k: Annotated[int, _in_range("top_k")] | None = None
+    top_p: Annotated[float, _in_range("top_p", ge=None, gt=0)] | None = None
+    steps: Annotated[int, _in_range("steps", ge=1)] | None = None
+    diffusion_steps: Annotated[int, _in_range("diffusion_steps", ge=1)] | None = None
 
 
 class MethodTable(PlanTable):
