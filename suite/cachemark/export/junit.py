@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 from ..analysis.baseline_comparison import BaselineComparison
 from ..core.verdicts import CHANGED, ENDED, JUDGED, REGRESSED
 from ..core.wording import on_one_line
-from ..gate.judgement import RunJudgement
+from ..gate.judgement import PAIRS, RunJudgement
 from ..store.rows import Verdict
 
 NAME, TEXT = 120, 1000  # characters of a name and of a message
@@ -25,10 +25,11 @@ def junit(result: RunJudgement, plan: str, started: str = "") -> str:
     if started:
         suite.set("timestamp", started[:19])
     fails = set(result.failing)
-    for row in result.all_rows:
-        parts = on_one_line(row.label, NAME), on_one_line(row.case_key, 16), "in pairs" if result.is_paired(row) else ""
-        class_name = " ".join(filter(None, parts))
-        _add(suite, row, class_name, result.decision_on(row), row in fails, BaselineComparison(row).movement)
+    for judge, (rows, _) in result.by_judge.items():
+        for row in rows:
+            parts = on_one_line(row.label, NAME), on_one_line(row.case_key, 16), "in pairs" if judge == PAIRS else ""
+            class_name = " ".join(filter(None, parts))
+            _add(suite, row, class_name, result.decision_on(row), row in fails, BaselineComparison(row).movement)
     verdict = ET.SubElement(suite, "testcase", classname="cachemark gate", name="verdict")
     if result.exit_code:
         message = on_one_line(" ".join(result.summary()[:2]), TEXT)

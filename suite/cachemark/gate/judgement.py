@@ -97,10 +97,6 @@ class RunJudgement:
         return [GateRow(cases[row.case_key], row, judge, row in fails)
                 for judge, (rows, failing) in self.by_judge.items() for fails in [set(failing)] for row in rows if row.case_key in cases]
 
-    def is_paired(self, row: Verdict) -> bool:
-        """Return whether the pairs judged a row."""
-        return self.night is not None and row in self.night.tally.rows
-
     @property
     def headline(self) -> str:
         """The verdict, as the exit code states it, and the number of rows behind it."""
