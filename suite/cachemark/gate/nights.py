@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from scipy.stats import binomtest
@@ -133,7 +134,7 @@ def largest_process_bias(equal: Mapping[tuple[int, str], Sequence[float]], famil
 def shown_process_bias(store: Store, machine_class: str) -> dict[str, float]:
     """Return the process ``deviation`` that A/A ``pairs`` of a machine class have shown, or nothing."""
     runs = [run for run in store.runs() if run.is_comparison and run.environment.machine_class == machine_class][:WATCHED]
-    ratios = [ratio for run in runs for pairs in unchanged(store.outcomes(run.id)).values() for ratio in pairs]
+    ratios = [*chain.from_iterable(unchanged(outcome for run in runs for outcome in store.outcomes(run.id)).values())]
     return {"deviation": process_deviation(ratios), "pairs": len(ratios)} if len(ratios) >= ENOUGH else {}
 
 

@@ -197,7 +197,7 @@ class _PairedRun:
         if not family:
             raise NothingMeasured(f"Plan {plan.name} has no case to compare.", remedy="See: cachemark explain PLAN")
         earlier = ledger.nights(self.store, plan.name, machine)
-        self.equal = [o for night in earlier[-ledger.WATCHED:] for o in ledger.aa_outcomes(self.store.outcomes(night.run.id))]
+        self.equal = ledger.aa_outcomes(o for night in earlier[-ledger.WATCHED:] for o in self.store.outcomes(night.run.id))
         names = self.sides[0].name, self.sides[1].name
         least, _ = ledger.least_effect(ledger.unchanged(self.equal), family, device)
         rule = Rule(self.terms.delta or least, family)

@@ -193,10 +193,11 @@ class PlanRunner:
     @contextmanager
     def _new_run(self, here: Environment, cases: list[Planned]) -> Iterator[Measured]:
         """Start a run in the store, with stored outcomes linked to it, and finish it at the end of the block."""
-        self._process_bias = shown_process_bias(self.store, here.machine_class)
+        new = [planned for planned in cases if not planned.stored]
+        self._process_bias = shown_process_bias(self.store, here.machine_class) if new else {}
         with self.store.new_run(self.plan.name, self.plan.stored(), here, code_identity()) as run_id:
             seconds = partial(self.store.seconds, machine_class=here.machine_class)
-            self._left = TimeLeft([planned for planned in cases if not planned.stored], seconds)
+            self._left = TimeLeft(new, seconds)
             self.watcher.planned(cases, self._left)
             stored = [planned.result_key for planned in cases if planned.stored]
             for key in stored:
