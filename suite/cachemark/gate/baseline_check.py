@@ -173,7 +173,7 @@ class _Pair:
         if metric.deterministic:
             return self._exact(metric, old, new)
         if metric.kind == "memory":  # it may vary: the worst value of each run counts
-            reason = self._other("machine class", "machine_class")
+            reason = self._other_machine
             sides = metric.worst(old.samples[name]), metric.worst(new.samples[name])
             return RowVerdict(NOT_COMPARED, reason) if reason else self._by_threshold(metric, *sides)
         if metric.kind == "work":
@@ -182,9 +182,8 @@ class _Pair:
 
     def _time(self, metric: Metric, old: Outcome, new: Outcome) -> RowVerdict:
         """Judge the median over repeats, as a ratio to the full cache's median in the same run."""
-        for what, attribute in (("machine class", "machine_class"), ("numerics fingerprint", "fingerprint")):  # other kernels
-            if reason := self._other(what, attribute):
-                return RowVerdict(NOT_COMPARED, reason)
+        if reason := self._other_machine or self._other_numerics:
+            return RowVerdict(NOT_COMPARED, reason)
         if old.case.is_micro:
             return self._by_threshold(metric, *(_median(metric.name, side.samples[metric.name]) for side in (old, new)))
         if _is_reference(old):
@@ -207,7 +206,7 @@ class _Pair:
     def _exact(self, metric: Metric, old: Outcome, new: Outcome) -> RowVerdict:
         """Judge value by value: exactly, except fidelity under other numerics, by rounding noise."""
         then, now = list(old.samples[metric.name]), list(new.samples[metric.name])
-        other_numerics = "" if metric.kind == "memory" else self._other("numerics fingerprint", "fingerprint")
+        other_numerics = "" if metric.kind == "memory" else self._other_numerics
         if len(then) != len(now):
             return RowVerdict(NOT_COMPARED, f"{len(then)} values then, {len(now)} now")
         means = math.fsum(then) / len(then), math.fsum(now) / len(now)
@@ -233,9 +232,18 @@ class _Pair:
         return RowVerdict(NOT_COMPARED, f"{other_numerics}; they differ by more than twice their rounding noise of {noise:.2g}", then, now)
 
     def _hash(self, then: str, now: str) -> RowVerdict:
-        if reason := self._other("numerics fingerprint", "fingerprint"):
+        if reason := self._other_numerics:
             return RowVerdict(NOT_COMPARED, reason)
         return RowVerdict(EQUIVALENT) if then == now else RowVerdict(CHANGED, f"{then or 'none'} then, {now or 'none'} now")
+
+    @property
+    def _other_machine(self) -> str:
+        return self._other("machine class", "machine_class")
+
+    @property
+    def _other_numerics(self) -> str:
+        """The numerics fingerprints in words if they differ: the kernels do, too."""
+        return self._other("numerics fingerprint", "fingerprint")
 
     def _other(self, what: str, attribute: str) -> str:
         """Return in words that both environments differ in this attribute, or an empty text."""
