@@ -62,12 +62,15 @@ def refuse_other(path: Path, kind: str) -> None:
         return
     if path.exists() and not path.is_file():
         raise CachemarkError(f"{path} is not an ordinary file.", remedy="Name a file; tables are printed if no path is given.")
-    head = b""
-    if path.exists():
-        with path.open("rb") as file:
-            head = file.read(HEAD)
+    head = head_of(path) if path.exists() else b""
     if head and not re.match(OUTPUTS[kind], head, re.DOTALL):
         raise CachemarkError(f"{path} exists and is not a {kind} of cachemark.", remedy="Use another name, or delete the file first.")
+
+
+def head_of(path: Path) -> bytes:
+    """Return the first bytes of a file, by which it is recognized. Raises OSError."""
+    with path.open("rb") as file:
+        return file.read(HEAD)
 
 
 def is_readable(path: Path | str) -> bool:

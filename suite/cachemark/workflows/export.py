@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ..core.errors import CachemarkError, NothingMeasured, Unsupported
-from ..core.files import HEAD, output
+from ..core.files import head_of, output
 from ..gate.judgement import RunJudgement
 from .check import accepted_path, chosen, judge
 from .report import baseline_of, table_view
@@ -152,7 +152,7 @@ def append(text: str, path: str | Path) -> Path:
     """Append to a file of text. Raises CachemarkError for any other file, and Infrastructure."""
     path = Path(path)
     with writing(path):
-        if path.exists() and not (path.is_file() and b"\0" not in path.read_bytes()[:HEAD]):
+        if path.exists() and (not path.is_file() or b"\0" in head_of(path)):
             raise CachemarkError(f"{path} is not a file of text.", remedy="Name a Markdown file.")
         with path.open("a", encoding="utf-8", newline="\n") as file:
             file.write(text)
