@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -31,6 +32,7 @@ FORMAT_VERSION = 1
 COUNTED = ("speed", "memory", "work")  # kinds of metrics that are never negative
 
 LEAST, MOST = {"batch": 1, "samples": 0, "warmup": 0, "repeats": 0}, 10**12  # of fields of a case
+
 
 # -- expected values, because people edit these files ----------------------------------------------------------------------
 def _moment(text: str) -> str:
@@ -92,8 +94,8 @@ def load(text: str, source: str) -> Exchange:
     with validating(source, BadBaseline):
         _FILE.model_validate_json(text)
     outcomes = tuple(_outcome(item, f"outcomes.{place}", source) for place, item in enumerate(data["outcomes"]))
-    if len(keys := [outcome.case.key for outcome in outcomes]) > len(set(keys)):
-        twice = next(outcome.case for outcome in outcomes if keys.count(outcome.case.key) > 1)
+    results = Counter(outcome.case.key for outcome in outcomes)
+    if twice := next((outcome.case for outcome in outcomes if results[outcome.case.key] > 1), None):
         raise BadBaseline(f"{source} has two results of one case, {twice.full_title}.", remedy=REMEDY)
     environment, code, meta = Environment.from_json(data["environment"]), data["code"], data["meta"]
     return Exchange(outcomes, environment, code, meta, dict(data["metrics"]), source, hashlib.sha256(text.encode()).hexdigest())
