@@ -22,6 +22,7 @@ from cachemark.plans import metrics, schema
 from cachemark.plans.expand import Planned, expand
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.request import TrialRequest
+from support.examples import short_plan
 
 TASKS = [{"tag": "single_object", "prompt": "a photo of a dog", "include": [{"class": "dog", "count": 1}]},
          {"tag": "colors", "prompt": "a photo of a red cow", "include": [{"class": "cow", "count": 1, "color": "red"}]}]
@@ -105,27 +106,12 @@ def test_values_are_those_of_the_images_that_are_asked_for(here: Path, monkeypat
     assert values == {"geneval": [1, 0, 1], "geneval_single_object": [1, 1], "geneval_colors": [0], "hpsv2": [5, 3, 5]}
 
 
-PLAN = """
-name = "captions"
-metrics = [{more}]
-[timing]
-warmup = 1
-repeats = 3
-[fidelity]
-samples = 2
-[[cells]]
-model = "{model}"
-methods = ["window"]
-budgets = ["1/4"]
-batch = 2
-"""
-
-
 HPS = '{ name = "hpsv2", weights = "HERE" }'
 
 
 def cases(here: Path, more: str, model: str = "tiny-t2i") -> dict[str, Planned]:
-    (here / "plan.toml").write_text(PLAN.format(more=more, model=model))
+    (here / "plan.toml").write_text(
+        short_plan(f'model = "{model}"\nmethods = ["window"]\nbudgets = ["1/4"]', top=f"metrics = [{more}]"))
     return {planned.case.label: planned for planned in expand(schema.load(str(here / "plan.toml")))}
 
 

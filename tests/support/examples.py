@@ -155,6 +155,24 @@ weights = "{weights or ''}"
 {cells}
 """
 
+
+def short_plan(block: str, *, top: str = "", samples: int = 2) -> str:
+    """A plan of the fewest repeats. ``block``: its first block of cells in TOML, less the batch of 2, and any that follow."""
+    return f"""name = "short"
+{top}
+[timing]
+warmup = 1
+repeats = 3
+
+[fidelity]
+samples = {samples}
+
+[[cells]]
+batch = 2
+{block}
+"""
+
+
 METRIC = '''
 import os
 import socket

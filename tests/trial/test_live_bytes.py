@@ -18,7 +18,7 @@ from cachemark.plugins import loading as plugins
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.child.timing import LIVE
 from support import examples
-from support.examples import BATCH, CONFIG
+from support.examples import BATCH, CONFIG, short_plan
 from support.measuring import run_case
 from support.stages import forgetting
 
@@ -56,12 +56,9 @@ def test_what_goes_at_the_end_of_a_line_is_gone(measure: Measure) -> None:
     assert found["linear 1/2"].samples["kv_logical"] == [ENTRY * 9], "the fullest moment is before anything goes"
 
 
-HEAD = 'name = "p"\n[timing]\nwarmup = 1\nrepeats = 3\n[fidelity]\nsamples = 2\n[[cells]]\nbatch = 2\n'
-
-
 def test_a_scale_that_is_not_kept_is_not_counted(measure: Measure) -> None:
     table = '{ name = "ams_kv", demanding = [4] }'
-    found = measure(HEAD + f'model = "tiny-var"\nmethods = [{table}]\nbudgets = [{table}]\n')
+    found = measure(short_plan(f'model = "tiny-var"\nmethods = [{table}]\nbudgets = [{table}]'))
     full, candidate = (next(o for label, o in found.items() if label.startswith(name)) for name in ("full", "ams_kv"))
     assert candidate.facts[LIVE]["tokens"] == full.facts[LIVE]["tokens"]
     assert candidate.facts[LIVE]["live"][0] == full.facts[LIVE]["live"][0]

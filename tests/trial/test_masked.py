@@ -28,13 +28,13 @@ from cachemark.plans.expand import Planned, expand
 from cachemark.plans.schema import Plan, load
 from cachemark.roofline.masked_flops import share, work
 from cachemark.trial.child.bench import Bench
+from support.examples import short_plan
 from support.measuring import run_case
 from support.stages import forgetting
 
 CONFIG = MARConfig(32, (4, 4), 2, 2, 16, grid=4, channels=4, classes=10, buffer=2, steps=6, diffusion=(4,))
 SAMPLING = Sampling(cfg_scale=2.0, cfg_schedule="linear")
 NAME = "mar-of-these-tests"
-HEAD = 'name = "p"\n[timing]\nwarmup = 1\nrepeats = 3\n[fidelity]\nsamples = 4\n[[cells]]\nbatch = 2\n'
 Results = dict[str, tuple[Outcome, dict[str, bytes]]]
 
 
@@ -62,7 +62,7 @@ def _registered() -> Iterator[None]:
 
 
 def plan(folder: Path, cells: str) -> Plan:
-    (folder / "plan.toml").write_text(HEAD + f'model = "{NAME}"\n' + cells, encoding="utf-8")
+    (folder / "plan.toml").write_text(short_plan(f'model = "{NAME}"\n{cells}', samples=4), encoding="utf-8")
     return load(str(folder / "plan.toml"))
 
 

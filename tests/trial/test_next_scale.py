@@ -19,16 +19,16 @@ from cachemark.plans.expand import Planned, calibrated, expand
 from cachemark.plans.schema import Plan, load
 from cachemark.roofline.memory import entries
 from cachemark.trial.child.bench import Bench
+from support.examples import short_plan
 from support.measuring import run_case
 
-HEAD = 'name = "p"\n[timing]\nwarmup = 1\nrepeats = 3\n[fidelity]\nsamples = 2\n[[cells]]\nbatch = 2\n'
 Write = Callable[[str], Plan]
 
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
     def write(cells: str) -> Plan:
-        (tmp_path / "plan.toml").write_text(HEAD + cells, encoding="utf-8")
+        (tmp_path / "plan.toml").write_text(short_plan(cells), encoding="utf-8")
         return load(str(tmp_path / "plan.toml"))
 
     return write
@@ -72,8 +72,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     """The bundled model with two samples: the full cache, its reference rows and three candidates."""
     path = tmp_path_factory.mktemp("plan") / "plan.toml"
     table = '{ name = "ams_kv", demanding = [4] }'
-    path.write_text(HEAD + f'model = "tiny-var"\nmethods = [{table}, "h2o"]\nbudgets = [{table}]\n'
-                    '[[cells]]\nbatch = 2\nmodel = "tiny-var"\nmethods = ["scale_groups"]\nbudgets = [1]\n')  # fmt: skip
+    path.write_text(short_plan(f'model = "tiny-var"\nmethods = [{table}, "h2o"]\nbudgets = [{table}]\n'
+                               '[[cells]]\nbatch = 2\nmodel = "tiny-var"\nmethods = ["scale_groups"]\nbudgets = [1]'))  # fmt: skip
     planned: list[Planned] = expand(load(str(path)))
     bench = Bench.load(planned[0])
     return {p.case.label.partition(" ")[0] if p.case.role == "candidate" else p.case.role: run_case(p, bench)[0] for p in planned}

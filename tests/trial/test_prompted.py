@@ -30,6 +30,7 @@ from cachemark.models.protocol import Loaded
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
 from cachemark.trial.child.bench import Bench, Job
+from support.examples import short_plan
 from support.measuring import run_case
 
 PROMPTS = Prompts(((1, 40, 3), (1, 17, 90, 41, 3)), ((1, 2, 3), (1, 2, 2, 2, 3)))
@@ -72,24 +73,9 @@ def test_a_model_without_prompts_is_not_asked_about_labels() -> None:
     assert replace(job(), loaded=loaded).layout.condition == (1,) * 6
 
 
-PLAN = """
-name = "captions"
-[timing]
-warmup = 1
-repeats = 3
-[fidelity]
-samples = 2
-[[cells]]
-model = "tiny-t2i"
-methods = ["window"]
-budgets = ["1/4"]
-batch = 2
-"""
-
-
 @pytest.mark.slow
 def test_a_trial_scores_images_by_their_prompts_and_says_what_these_were(tmp_path: Path) -> None:
-    (tmp_path / "plan.toml").write_text(PLAN)
+    (tmp_path / "plan.toml").write_text(short_plan('model = "tiny-t2i"\nmethods = ["window"]\nbudgets = ["1/4"]'))
     cases = {planned.case.label: planned for planned in expand(plans.load(str(tmp_path / "plan.toml")))}
     candidate = cases["window 1/4"]
     bench = Bench.load(candidate)

@@ -14,31 +14,16 @@ from cachemark.store.db import Store
 from cachemark.workflows.check import judge
 from cachemark.workflows.report import baseline_of
 from support import fork_server
+from support.examples import short_plan
 
-PLAN = """
-name = "classes"
-
-[timing]
-warmup = 1
-repeats = 3
-
-[fidelity]
-samples = 2
-
-[[cells]]
-model = "tiny-var"
-methods = ["window"]
-budgets = ["1/2"]
-batch = 2
-"""
 WITHOUT = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}
 
 
 @pytest.mark.fresh_process  # kernels are chosen when torch is imported, those of the second run by the environment
 def test_another_class_has_no_false_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    plan = tmp_path / "classes.toml"
-    plan.write_text(PLAN)
+    plan = tmp_path / "short.toml"
+    plan.write_text(short_plan('model = "tiny-var"\nmethods = ["window"]\nbudgets = ["1/2"]'))
     with monkeypatch.context() as usual:
         usual.setattr(fork_server, "enabled", True)
         cm.run(plan, store="here.sqlite")
