@@ -28,7 +28,7 @@ ROWS = [
     Attack("a report over the plan, before a run", (*RUN, "--report", PLAN), "error", ("is not a report of cachemark",)),
     Attack("a site in the store", ("report", "--site", STORE, *STORED), says=("is a file",)),
     Attack("a table over the weights", ("export", "csv", WEIGHTS, *STORED), "error", ("is not a CSV table",)),
-    Attack("an image over the register", ("export", "grid", REGISTER, *STORED), "error", ("is not a image",)),
+    Attack("an image over the register", ("export", "grid", REGISTER, *STORED), "error", ("is not a PNG image",)),
     Attack("a summary appended to the store", ("export", "github", "--summary", STORE, *STORED), "error", ("is not a file of text",)),
     Attack("figures in a file", ("export", "figures", PLAN, *STORED), says=("is a file",)),
     Attack("asv results in a file", ("export", "asv", PLAN, *STORED), says=("is a file",)),

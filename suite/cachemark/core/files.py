@@ -23,7 +23,7 @@ OUTPUTS = {  # how the files begin that commands write where the user names a pa
     "LaTeX table": rb"% Needs \\usepackage\{booktabs\}",
     "JUnit file": rb"<\?xml [^>]*>\s*<testsuites",
     "figure": rb"<svg ",
-    "image": rb"\x89PNG",
+    "PNG image": rb"\x89PNG",
     "calibration": rb"\{\"facts\":",
 }
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"  # of what has a file of its own: it stays in its folder and does not look like an option

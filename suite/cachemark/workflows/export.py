@@ -134,7 +134,7 @@ def image_grid(
     stored = Run(store, run)
     with reading(stored.store) as source:
         png = grid(stored.outcomes, source.artifacts.read, cases, model)
-    with writing(path), output(path, "image") as part:
+    with writing(path), output(path, "PNG image") as part:
         part.write_bytes(png)
     return Path(path)
 
