@@ -19,7 +19,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cachemark.cli.test import DONE
 from support import fork_server
 
 from .attack import Ending
@@ -52,7 +51,7 @@ class CopiedCommandLine:
         assert self._host.stdout is not None
         own = {"PATH": os.environ["PATH"], "PYTHONPATH": os.environ.get("PYTHONPATH", ""), "LANG": "C.UTF-8",
                "HOME": str(ground / "home"), "TMPDIR": str(ground / "tmp"), "CACHEMARK_LEASES": str(ground / "leases"),
-               "PYTHONDONTWRITEBYTECODE": "1", **fork_server.ONE_THREAD, **({} if process else {DONE: os.devnull})}
+               "PYTHONDONTWRITEBYTECODE": "1", **fork_server.ONE_THREAD}
         files = {name: str(ground.with_name(f"{ground.name}.{name}")) for name in ("stdout", "stderr", "outside")}
         order = {"do": ["-c", fork_server.COMMAND_LINE, *arguments], "environment": own, "folder": str(ground / "here"), "process": process,
                  **files}

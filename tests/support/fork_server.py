@@ -26,7 +26,7 @@ from typing import Any
 PRELOADED = (  # torch's and torch-fidelity's are what counting FLOPs and judging images import, which takes longer than most trials
     "cachemark.trial.child.main", "cachemark.models.catalogue.next_token", "cachemark.methods.registry", "cachemark.trial.identity",
     "torch._dynamo", "torch_fidelity.registry", "cachemark.cli", "cachemark.workflows.run")
-MODULES = {"cachemark.trial.child.start", "cachemark.machine.rates"}  # those that are run with -m
+MODULES = {"cachemark.trial.child.main", "cachemark.machine.rates"}  # those that are run with -m
 COMMAND_LINE = "from cachemark.cli import main; main()"
 CODE = {COMMAND_LINE}  # that is run with -c
 LARGEST = 2**17  # bytes of an order

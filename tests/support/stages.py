@@ -20,7 +20,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cachemark.cli import main
-from cachemark.cli.test import DONE
 from cachemark.core import registry
 from cachemark.core.result import Outcome
 from cachemark.methods.registry import METHODS
@@ -52,7 +51,7 @@ def forgetting() -> Iterator[None]:
 def call(*arguments: object) -> Result:
     """``cachemark`` with these arguments. Anything but an ordinary exit is raised."""
     with forgetting():
-        result = CliRunner(env={DONE: os.devnull}).invoke(main, [str(a) for a in arguments])
+        result = CliRunner().invoke(main, [str(a) for a in arguments])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result
@@ -148,7 +147,7 @@ def no_child(monkeypatch: pytest.MonkeyPatch) -> None:
     popen = isolate.subprocess.Popen
 
     def refuse(command: Sequence[str], *arguments: Any, **options: Any) -> Any:
-        if "cachemark.trial.child.start" in command:
+        if "cachemark.trial.child.main" in command:
             raise AssertionError("a trial was started")
         return popen(command, *arguments, **options)  # where this process has threads a plug-in is tried in an interpreter
 

@@ -59,11 +59,6 @@ def test_each_ends_its_own_case_only_and_the_next_one_gives_the_same_tokens(meas
     assert len(set(trials.values())) == len(trials) == len(CALM) + len(PLUGINS), "a process for each, since the model is a plug-in's"
 
 
-def test_a_process_that_has_left_its_group_ends_too(beside: Stage) -> None:
-    pid = int((beside.folder / "leaver.py.pid").read_text())
-    stages.until(lambda: stages.ended(pid), "the end of a process that has left its group")
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_other_misbehavior_ends_its_own_case_only(measured: Stage, tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
-"""Children that break the talk with their parent: cut short, with bytes that are no message, or deaf. Each ends its case and nothing
-else."""
+"""Workers that send half a message, bytes that are no message, or nothing. Each ends its own case only."""
 
 from __future__ import annotations
 
-import zlib
+import json
+import os
+import signal
+import struct
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +17,8 @@ from cachemark.core.result import Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.models.protocol import Request
 from cachemark.plans.expand import Planned
-from cachemark.trial import measurement as frames
 from cachemark.trial import supervisor
-from cachemark.trial.measurement import Measurement, failed
+from cachemark.trial.measurement import LONGEST, Measurement, failed
 from cachemark.trial.request import TrialRequest
 from cachemark.trial.supervisor import run_trials
 
@@ -36,14 +37,23 @@ def interpreter(folder: Path, script: str) -> str:
     return str(file)
 
 
+def raw(body: bytes) -> bytes:
+    """A message as multiprocessing frames it."""
+    return struct.pack("!i", len(body)) + body
+
+
+def framed(message: object) -> bytes:
+    return raw(json.dumps(message).encode())
+
+
 def saying(folder: Path, parts: Sequence[bytes], end: str) -> str:
-    """A program that reads its request, says that its first case begins, then these bytes, and ends so."""
+    """A program that sends that its first case begins, then these bytes, and ends so."""
     file = folder / "said"
-    file.write_bytes(b"".join((frames.framed({"start": 0}), *parts)))
-    return interpreter(folder, f"read line; cat '{file}'; {end}")
+    file.write_bytes(b"".join((framed({"start": "key"}), *parts)))
+    return interpreter(folder, f"cat '{file}'; {end}")
 
 
-DONE = frames.framed({"done": 0, "measurement": {}, "clock": 0.25})
+DONE = framed({"measurement": {}})
 
 
 @pytest.mark.parametrize(("end", "word", "length"), [
@@ -58,6 +68,14 @@ def test_a_message_that_was_cut_short_ends_the_case_alone(end: str, word: str, l
     assert found[0].process != found[1].process
 
 
+@pytest.mark.parametrize("content", [b"{'start': 1}\n", struct.pack("!i", LONGEST + 1)])
+def test_bytes_that_are_no_message_are_not_read(content: bytes, tmp_path: Path) -> None:
+    python = saying(tmp_path, [content, DONE], "exit 3")
+    (finished,) = run_trials(cases(1), TrialRequest(60.0, 1, python=python), lambda planned: None)
+    assert finished.outcome.status is Status.ERROR
+    assert "exit code 3" in finished.outcome.log
+
+
 @pytest.mark.timeout(60)
 def test_half_a_message_and_then_silence_is_a_timeout(tmp_path: Path) -> None:
     python = saying(tmp_path, [DONE[:-1]], "exec sleep 1000")
@@ -65,25 +83,16 @@ def test_half_a_message_and_then_silence_is_a_timeout(tmp_path: Path) -> None:
     assert found.outcome.status is Status.TIMEOUT
 
 
-def tampered(message: bytes, at: int) -> bytes:
-    return message[:at] + bytes([message[at] ^ 1]) + message[at + 1 :]
-
-
-def raw(body: bytes) -> bytes:
-    return frames.HEAD.pack(frames.MARK, len(body), zlib.crc32(body)) + body
-
-
-def ended(measurement: Any, clock: Any = 0.0) -> bytes:
-    return frames.framed({"done": 0, "measurement": measurement, "clock": clock})
+def ended(measurement: Any) -> bytes:
+    return framed({"measurement": measurement})
 
 
 FAILED = failed(Status.ERROR, "of itself").to_json()
 NONSENSE = {
-    "a line": b"{'start': 1}\n", "a wrong byte": tampered(DONE, 40), "an endless length": frames.HEAD.pack(frames.MARK, 2**32 - 1, 0),
-    "a framed list": raw(b"[]"), "NaN": raw(b'{"done": NaN}'), "deep": raw(b"[" * 100_000), "no measurement": DONE,
-    "no log": ended({**FAILED, "log": ""}), "an unknown metric": ended({**FAILED, "status": "ok", "samples": {"speed": [1.0]}}),
-    "an artifact elsewhere": ended({**FAILED, "artifacts": {"../a": ""}}), "no clock": ended(FAILED, clock=None),
-    "the next case first": frames.framed({"done": 1}),
+    "a list": raw(b"[1]"), "no JSON": raw(b"\xff"),
+    "deep": raw(b"[" * 100_000), "no measurement": DONE, "no log": ended({**FAILED, "log": ""}),
+    "an unknown metric": ended({**FAILED, "status": "ok", "samples": {"speed": [1.0]}}),
+    "an artifact elsewhere": ended({**FAILED, "artifacts": {"../a": ""}}),
 }  # fmt: skip
 
 
@@ -92,7 +101,7 @@ def test_what_is_no_message_ends_its_case_alone_and_says_so(name: str, tmp_path:
     python = saying(tmp_path, [NONSENSE[name]], "exec sleep 1000")
     found = list(run_trials(cases(2), TrialRequest(60.0, 1, python=python), lambda planned: None))
     assert [f.outcome.status for f in found] == [Status.ERROR, Status.ERROR]
-    assert all("It wrote into the pipe through which its outcome goes" in f.outcome.log for f in found)
+    assert all("It sent a malformed message" in f.outcome.log for f in found)
     assert [f.outcome.case.batch for f in found] == [1, 2]
 
 
@@ -103,14 +112,15 @@ def test_a_proper_message_is_believed(tmp_path: Path) -> None:
     assert (found.outcome.case, found.outcome.log, found.artifacts) == (cases(1)[0].case, "of itself", {"a.txt": b"x"})
 
 
-def test_a_clock_that_goes_otherwise_than_ours_is_found_from_outside(tmp_path: Path) -> None:
-    """The child says that its case took an hour."""
-    measured = Measurement(Status.OK, {"latency": [1.0]}, "times alone", facts={"kernel": "k"}).to_json()
-    python = saying(tmp_path, [ended(measured, clock=3600.0)], "exit 0")
-    (found,) = run_trials(cases(1), TrialRequest(60.0, 1, python=python), lambda planned: None)
-    assert found.outcome.status is Status.ERROR
-    assert found.outcome.log.startswith("The clock of the process went 3.6e+03 s while it took ")
-    assert found.outcome.facts["kernel"] == "k"
+@pytest.mark.timeout(60)
+def test_a_process_left_behind_does_not_delay_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds the pipe of a worker that has died, outside its group."""
+    monkeypatch.setattr(supervisor, "ENDING", 0.5)
+    python = saying(tmp_path, [], f"setsid sleep 300 & echo $! > {tmp_path}/pid; exit 3")
+    (finished,) = run_trials(cases(1), TrialRequest(600.0, 1, python=python), lambda planned: None)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    assert finished.outcome.status is Status.ERROR
+    assert "exit code 3" in finished.outcome.log
 
 
 @pytest.mark.timeout(60)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import subprocess
 import sys
 from dataclasses import fields, replace
@@ -58,13 +59,18 @@ def test_a_copy_of_the_code_without_a_field_understands_what_it_is_sent(planned:
 
 @pytest.mark.parametrize("protocol", [None, PROTOCOL + 1])
 def test_a_child_refuses_another_protocol_in_a_sentence(protocol: int | None) -> None:
-    line = json.dumps({"cases": [], "plugins": []} | ({"protocol": protocol} if protocol is not None else {}))
-    command = [*TrialRequest().command, "-m", "cachemark.trial.child.start"]
-    child = subprocess.run(command, input=line + "\n", capture_output=True, text=True, check=False)
+    body = json.dumps({"cases": [], "plugins": []} | ({"protocol": protocol} if protocol is not None else {})).encode()
+    command = [*TrialRequest().command, "-m", "cachemark.trial.child.main"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:
+        assert child.stdin is not None
+        assert child.stderr is not None
+        child.stdin.write(struct.pack("!i", len(body)) + body)
+        child.stdin.flush()
+        text = child.stderr.read().decode()
     assert child.returncode == 1
-    assert f"speaks protocol {PROTOCOL}" in child.stderr
-    assert "Compare commits that share a protocol" in child.stderr
-    assert "Traceback" not in child.stderr
+    assert f"speaks protocol {PROTOCOL}" in text
+    assert "Compare commits that share a protocol" in text
+    assert "Traceback" not in text
 
 
 def test_code_of_another_protocol_is_refused_before_anything_is_measured(tmp_path: Path) -> None:

@@ -214,10 +214,10 @@ def test_a_process_that_is_not_fit_any_more_is_no_fault_of_the_next_case(monkeyp
         def __exit__(self, *_: object) -> None: ...
 
         def messages(self) -> object:
-            yield {"start": 0}
-            yield {"done": 0, "measurement": failed(Status.OOM, "gone").to_json(), "clock": 0.0, "ours": 0.0}
+            yield {"start": "key"}
+            yield {"measurement": failed(Status.OOM, "gone")}
             if len(self.planned) > 1:
-                yield {"start": 1}  # before it is ended
+                yield {"start": "key"}  # before it is ended
 
     monkeypatch.setattr(isolate, "_Child", Child)
     two = [Planned(replace(CASE, batch=n), None) for n in (1, 2)]  # type: ignore[arg-type]

@@ -26,7 +26,7 @@ from ..core.wording import printed
 
 INTERRUPTED, UNREAD = 130, 141  # as in a shell: 128 plus the number of SIGINT or SIGPIPE
 LONGEST, WORD = 1_500, 200  # characters of a line, and of a word in it
-ARGUMENTS, GIVEN = f"{__name__}.arguments", f"{__name__}.given"  # keys of a context's meta data
+GIVEN = f"{__name__}.given"  # key of a context's meta data
 COMMAND = re.compile(r"\bcachemark(?: [a-z][a-z-]*)+")
 
 

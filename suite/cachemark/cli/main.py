@@ -10,7 +10,7 @@ import click
 from ..core.version import __version__
 from .advise import advise, roofline
 from .compare import bisect, compare
-from .endings import ARGUMENTS, ending, open_closed_streams, terminable
+from .endings import ending, open_closed_streams, terminable
 from .export import export
 from .gate import baseline, check, incident
 from .measure import explain, max_batch, price, run, share
@@ -35,9 +35,7 @@ class _Main(click.Group):
 
     def make_context(self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any) -> click.Context:
         with ending():
-            context = super().make_context(info_name, list(args), parent, **extra)
-        context.meta[ARGUMENTS] = args
-        return context
+            return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, context: click.Context) -> object:
         with ending(lambda: KEPT.get(str(context.invoked_subcommand), "")):

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .endings import ARGUMENTS
 from .options import FOLDER, echo_json, echo_rows, json_option, machine_options_with, say, weights_options
 
 if TYPE_CHECKING:
@@ -23,7 +19,6 @@ if TYPE_CHECKING:
     from ..workflows.session import Machine
 
 FAILED, NOTHING_CHECKED = 1, 4  # exit codes
-DONE = "CACHEMARK_TEST_DONE"  # names the file that the process of a test creates at its end
 MOST_SHOWN = 3  # findings of a check
 LONGEST_PARAMETER = 10_000  # characters
 
@@ -134,26 +129,7 @@ def test_gate(machine: Machine, as_json: bool) -> None:
 
 
 def _report(workflow: str, named: str, as_json: bool, **options: Any) -> None:
-    """Run the checks in a child process, which the code under test may end; exit with 1 if a check failed, with 4 if none ran."""
-    if done := os.environ.get(DONE):
-        try:
-            _print_checks(workflow, named, as_json, options)
-        finally:
-            Path(done).touch()
-        return
-    from ..core.errors import BadPlugin
-
-    with tempfile.TemporaryDirectory(prefix="cachemark-") as folder:
-        done = os.path.join(folder, "done")
-        command = [sys.executable, "-P", "-m", "cachemark", *click.get_current_context().meta[ARGUMENTS]]
-        code = subprocess.run(command, env={**os.environ, DONE: done}, check=False).returncode
-        if not os.path.exists(done):
-            raise BadPlugin(f"{named!r} ended the process of the test with exit code {code}.", remedy="Remove the call that ends it.")
-    sys.exit(code)
-
-
-def _print_checks(workflow: str, named: str, as_json: bool, options: dict[str, Any]) -> None:
-    """Print each result as it arrives, then a summary."""
+    """Print each result as it arrives, then a summary; exit with 1 if a check failed, with 4 if none ran."""
     from ..workflows import prove
 
     names: list[str] = []

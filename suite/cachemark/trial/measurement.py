@@ -5,12 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import re
-import struct
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import IO, Any, NoReturn
+from typing import Any
 
 from ..core.files import NAME
 from ..core.result import Outcome, Status, check_values
@@ -19,9 +16,6 @@ from ..machine.monitor import Disturbance
 from ..plans.expand import Planned
 
 LOG, LINE = 20_000, 2_000  # characters of a log and of each of its lines
-NOTE, NOTES = 1_000, 20  # characters of a footnote or a source, and the number of footnotes
-HEAD = struct.Struct(">4sII")  # of a message: the mark, then length and CRC-32 of its JSON, to tell it from other bytes in the pipe
-MARK = b"\x93cm\n"
 LONGEST = 1 << 30  # bytes of a message, which includes the artifacts of a case
 
 
@@ -84,41 +78,18 @@ def outcome_of(
 
 # -- messages of a worker ------------------------------------------------------------------------------------------------
 class BadMessage(ValueError):
-    """Malformed message in the pipe."""
+    """Malformed message of a worker."""
 
 
-def framed(message: Mapping[str, Any]) -> bytes:
-    """Return a message as bytes. Raises ValueError or TypeError if it is not JSON."""
-    body = json.dumps(message, allow_nan=False).encode()
-    if len(body) > LONGEST:
-        raise ValueError(f"a message of {len(body)} bytes; {LONGEST} are the most")
-    return HEAD.pack(MARK, len(body), zlib.crc32(body)) + body
-
-
-def read_message(stream: IO[bytes]) -> dict[str, Any] | None:
-    """Return the next message, or None if the pipe was closed. Raises BadMessage."""
-    head = stream.read(HEAD.size)
-    if not head.startswith(MARK[: len(head)]):
-        raise BadMessage(f"bytes without a mark: {head[:12]!r}")
-    if len(head) < HEAD.size:
-        return None
-    _, length, checksum = HEAD.unpack(head)
-    if length > LONGEST:
-        raise BadMessage(f"a length of {length} bytes")
-    body = stream.read(length)
-    if len(body) < length:
-        return None
+def read_message(content: bytes) -> dict[str, Any]:
+    """Return a message, with its ``measurement``, if any, as a Measurement. Raises BadMessage."""
     try:
-        message = json.loads(body, parse_constant=_reject)
-    except (ValueError, RecursionError) as error:
-        raise BadMessage(f"no JSON: {str(error)[:100]}") from None
-    if zlib.crc32(body) != checksum or not isinstance(message, dict):
-        raise BadMessage("a wrong checksum, or no object")
+        message = dict(json.loads(content))
+        if "measurement" in message:
+            message["measurement"] = Measurement.from_json(message["measurement"])
+    except Exception as error:  # whatever a plug-in wrote into the pipe
+        raise BadMessage(f"{type(error).__name__}: {str(error)[:100]}") from None
     return message
-
-
-def _reject(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} in place of a number")
 
 
 # -- limits on the length of texts from other people's code --------------------------------------------------------------
@@ -126,17 +97,6 @@ def bounded_log(text: str) -> str:
     """Shorten long lines and the middle of a long log, and note what was omitted."""
     text = _without_middle(text, 2 * LOG)  # before it is split into lines: there may be millions
     return _without_middle("\n".join(_beginning(line, LINE) for line in text.split("\n")), LOG)
-
-
-def bounded_text(value: Any) -> str:
-    """Return a method's text, shortened; for another type, a note of it."""
-    return _beginning(value if isinstance(value, str) else f"(of type {type(value).__name__}, not a text)", NOTE)
-
-
-def bounded_notes(value: str | Iterable[str]) -> list[str]:
-    """Return a method's first footnotes, shortened; a single text counts as one."""
-    notes = [value] if isinstance(value, str) else value
-    return [bounded_text(note) for note in islice(notes, NOTES)]
 
 
 def _without_middle(text: str, most: int) -> str:

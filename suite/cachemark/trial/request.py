@@ -21,12 +21,11 @@ import torch
 from ..core.errors import Unsupported
 from ..core.limits import Rates
 from ..core.spec import Case
-from ..machine.keeper import COMPILES_ALONE
 from ..models.protocol import Request
 from ..plans.expand import Planned
 from ..plans.reuse import Earlier
 
-PROTOCOL = 1  # trial/identity.py reads this line in other copies of the code
+PROTOCOL = 2  # trial/identity.py reads this line in other copies of the code
 PARENT_ONLY = ("timeout", "gpu", "python", "code", "node")  # fields for starting the process
 
 
@@ -71,7 +70,8 @@ class TrialRequest:
     @property
     def environment(self) -> dict[str, str]:
         """Environment variables of the worker: allowed ones, the number of threads, and only the leased GPU."""
-        own = {name: str(self.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")} | COMPILES_ALONE
+        own = {name: str(self.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+        own |= {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # no compiler processes beside the measured one
         own |= {"CUDA_VISIBLE_DEVICES": self.gpu} if self.gpu else {}
         own |= {"PYTHONPATH": os.pathsep.join(filter(None, (self.code, os.environ.get("PYTHONPATH", ""))))} if self.code else {}
         if any(planned.request.metrics for planned in self.cases):  # some networks would fetch what they lack

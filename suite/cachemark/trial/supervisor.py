@@ -10,25 +10,22 @@ import queue
 import signal
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from typing import IO, Any, NamedTuple, Protocol
 
 from ..core.result import Outcome, Status
-from ..machine.keeper import KEEPS
 from ..machine.monitor import Watch
 from ..plans.expand import Planned
-from .measurement import BadMessage, Measurement, failed, outcome_of, read_message
+from .measurement import LONGEST, BadMessage, Measurement, failed, outcome_of, read_message
 from .request import TrialRequest
 
 _STARTED = itertools.count(1)  # children of this process
 LAST = 4000  # characters of a dead child's standard error
-ENDING = 10.0  # seconds for a child to end with all that it has started
-SKEW, LEAST_SKEW = 0.25, 2.0  # by which a child's clock may differ from ours over a case: share and seconds, some lost on a busy machine
+ENDING = 10.0  # seconds for the pipes of a child that has ended to be read
 STARTUP = 120.0  # seconds for a child to import torch and the plug-ins; no case has begun then, so its time is not counted
-MOST_IMAGES = 10**6  # that a child may report per message
 
 Started = Callable[[Planned], None]
 Advanced = Callable[[Planned, int], None]
@@ -103,13 +100,13 @@ def _heard(
                 started(remaining[0])
                 if watch is not None:
                     watch.begin()
-            elif "done" in message:
-                measured, planned = _received(message), remaining.pop(0)
+            elif "measurement" in message:
+                measured, planned = message["measurement"], remaining.pop(0)
                 yield _finished(planned, measured, child, watch)
                 unfit = needs_new_process(measured.status, planned.case.device_class, child.memory_cap)
                 if remaining and (unfit or admit(remaining[0], True)):
                     return
-            elif type(images := message.get("images")) is int and 0 < images <= MOST_IMAGES:
+            elif images := message.get("images"):
                 advanced(remaining[0], images)
     except (BadMessage, Silence) as error:
         fault = error
@@ -120,19 +117,6 @@ def _heard(
 def needs_new_process(status: Status, device: str, memory_cap: int) -> bool:
     """Return whether the CUDA context, after an error, or memory, after OOM, may be unusable."""
     return status in (Status.OOM, Status.ERROR) and (device != "cpu" or bool(memory_cap))
-
-
-def _received(message: Mapping[str, Any]) -> Measurement:
-    """Return the measurement in a message; BadMessage if it is malformed."""
-    try:
-        measured, seconds = Measurement.from_json(message["measurement"]), float(message["clock"])
-    except Exception as error:  # of whatever shape it is
-        raise BadMessage(f"not a measurement: {type(error).__name__}: {str(error)[:100]}") from None
-    ours = float(message["ours"])
-    if measured.status is Status.OK and abs(seconds - ours) > max(LEAST_SKEW, SKEW * ours):
-        log = f"The clock of the process went {seconds:.3g} s while it took {ours:.3g} s by ours: its times are not kept."
-        return failed(Status.ERROR, log, measured.facts)
-    return measured
 
 
 def unmeasured(planned: Planned, status: Status, log: str) -> Finished:
@@ -163,52 +147,48 @@ class _Child:
         self._expected = len(request.cases)
         self._patience = max(STARTUP, request.timeout)
         self._tail = b""
-        # A session of its own: Ctrl-C reaches the parent alone, which then ends the child.
+        # A session of its own: Ctrl-C reaches the parent alone, which then ends the child and all processes of its group.
         self._process = subprocess.Popen(
-            [*request.command, "-m", "cachemark.trial.child.start"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            [*request.command, "-m", "cachemark.trial.child.main"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             start_new_session=True, env=request.environment,
         )
         self.name = f"{platform.node()} {os.getpid()} {next(_STARTED)}"
-        self._heard: queue.Queue[tuple[float, dict[str, Any] | BadMessage | None]] = queue.Queue()
-        threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True).start()
-        self._reader = threading.Thread(target=self._log, args=(self._process.stderr,), daemon=True)
+        self._messages: queue.Queue[bytes | None] = queue.Queue()
+        request_pipe, messages, errors = (_detached(stream) for stream in (self._process.stdin, self._process.stdout, self._process.stderr))
+        self._request = Connection(request_pipe, readable=False)
+        content = json.dumps(request.to_json()).encode()
+        # Threads: a child that does not read, or that writes half a message, must not block its parent.
+        threading.Thread(target=self._send, args=(content,), daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, args=(Connection(messages, writable=False),), daemon=True)
+        self._listener.start()
+        self._reader = threading.Thread(target=self._log, args=(errors,), daemon=True)
         self._reader.start()
-        # In a thread: a child that never reads must not hold us beyond its time.
-        threading.Thread(target=self._send, args=(json.dumps(request.to_json()),), daemon=True).start()
+        threading.Thread(target=self._note_end, daemon=True).start()
 
     def __enter__(self) -> _Child:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._kill()
-        with suppress(OSError):  # the child is gone and so is the other end of its pipe; the other pipes are closed by who reads them
-            assert self._process.stdin is not None
-            self._process.stdin.close()
+        self._request.close()
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     def messages(self) -> Iterator[dict[str, Any]]:
-        """Yield messages until the worker has finished or ended. Raises Silence, and BadMessage for a malformed message.
-
-        ``ours`` is the time in seconds since the start of the case by the parent's clock.
-        """
-        done, begun = 0, 0.0
+        """Yield messages until the worker has finished or ended. Raises Silence, and BadMessage for a malformed message."""
+        done = 0
         while done < self._expected:
             try:
-                moment, message = self._heard.get(timeout=self._patience)
+                content = self._messages.get(timeout=self._patience)
             except queue.Empty:
                 raise Silence from None
-            if message is None:
+            if content is None:
                 return
-            if isinstance(message, BadMessage):
-                raise message
-            if message.get("start", done) != done or message.get("done", done) != done:
-                raise BadMessage("a case out of turn")
-            begun = moment if "start" in message else begun
-            done, self._patience = done + ("done" in message), self._timeout
-            yield {**message, "ours": moment - begun}
+            message = read_message(content)
+            done, self._patience = done + ("measurement" in message), self._timeout
+            yield message
 
     def obituary(self, fault: BadMessage | Silence | None) -> Measurement:
         """Return the measurement of the case in which the worker ended, or was ended for a ``fault``."""
@@ -217,46 +197,46 @@ class _Child:
         elif isinstance(fault, Silence):
             reason = f"No outcome within {self._patience:g} s; the process was ended."
         else:
-            reason = f"It wrote into the pipe through which its outcome goes ({fault}); the process was ended."
+            reason = f"It sent a malformed message ({fault}); the process was ended."
         self._kill()
         self._reader.join(timeout=ENDING)
         tail = self._tail.decode(errors="replace")[-LAST:].strip()
         return failed(Status.TIMEOUT if isinstance(fault, Silence) else Status.ERROR, f"{reason}\n{tail}".strip())
 
-    def _send(self, text: str) -> None:
-        assert self._process.stdin is not None
-        with suppress(OSError, ValueError):  # it died while starting, or was ended because it did not read; its silence says so
-            self._process.stdin.write(f"{text}\n".encode())
-            self._process.stdin.flush()
+    def _send(self, content: bytes) -> None:
+        with suppress(OSError):  # it ended before it read the request, which its exit code shows
+            self._request.send_bytes(content)
 
-    def _listen(self, stream: IO[bytes]) -> None:
-        with stream:
-            message: dict[str, Any] | BadMessage | None = {}
-            while isinstance(message, dict):
-                try:
-                    message = read_message(stream)
-                except BadMessage as error:
-                    message = error
-                except (OSError, ValueError):  # closed meanwhile
-                    message = None
-                self._heard.put((time.monotonic(), message))
+    def _listen(self, connection: Connection) -> None:
+        with connection, suppress(EOFError, OSError):  # the end, or bytes that are no message; what follows them is not read
+            while True:
+                self._messages.put(connection.recv_bytes(LONGEST))
 
-    def _log(self, stream: IO[bytes]) -> None:
+    def _note_end(self) -> None:
+        """Add the end of the process to the messages, after the last one that it sent."""
+        self._process.wait()
+        self._listener.join(timeout=ENDING)  # a process that it left behind may hold the pipe open
+        self._messages.put(None)
+
+    def _log(self, descriptor: int) -> None:
         """Keep the end of the worker's output."""
-        with stream, suppress(OSError, ValueError):
-            while part := os.read(stream.fileno(), 1 << 16):
+        with suppress(OSError):
+            while part := os.read(descriptor, 1 << 16):
                 self._tail = (self._tail + part)[-4 * LAST :]  # bytes, at most four per character
+        os.close(descriptor)
 
     def _kill(self) -> None:
-        """End the worker and its descendants, also outside its group (:mod:`cachemark.machine.keeper`)."""
-        if self._process.poll() is None and KEEPS:
-            self._process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=ENDING)
-        if self._process.poll() in (None, -signal.SIGKILL):  # it has no keeper, or that was killed too
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        """End the worker and the processes of its group."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+
+
+def _detached(stream: IO[bytes] | None) -> int:
+    """Return a descriptor of a stream of a process, which the caller closes."""
+    assert stream is not None
+    with stream:
+        return os.dup(stream.fileno())
 
 
 def _cause(code: int) -> str:

@@ -26,7 +26,6 @@ from ...plans.expand import Planned
 from ...roofline.bill import idle_reason
 from ...roofline.masked_flops import share, work
 from ...roofline.memory import entries
-from ..measurement import bounded_notes, bounded_text
 from .bench import Bench, decoder_factory, method_factory
 
 ENGINE_REASON = "engine_reason"  # of an outcome's facts: why the engine that a plan leaves open is not graph here
@@ -46,12 +45,12 @@ def case_facts(planned: Planned, bench: Bench) -> dict[str, Any]:
     elif kernel == KERNEL:
         kernel = chosen(replace(layout, dtype=getattr(torch, case.dtype), device=bench.device))
     decoder = decoder_factory(case)
-    facts: dict[str, Any] = {"kernel": bounded_text(f"{kernel}{WINDOWS if decoder else ''}"), "source": bounded_text(method.source),
-                             "footnotes": bounded_notes(method.footnotes), "paradigm": layout.paradigm}
+    facts: dict[str, Any] = {"kernel": f"{kernel}{WINDOWS if decoder else ''}", "source": method.source,
+                             "footnotes": _notes(method.footnotes), "paradigm": layout.paradigm}
     if decoder:
-        decoder_facts = {"source": bounded_text(decoder().source), "rows": "together", "keeps": decoder().keeps}
+        decoder_facts = {"source": decoder().source, "rows": "together", "keeps": decoder().keeps}
         facts |= {"decoder": decoder_facts, "different_kernel": WINDOWED}
-        facts["footnotes"] += bounded_notes(decoder().footnotes)
+        facts["footnotes"] += _notes(decoder().footnotes)
     if case.role == "candidate" and (reason := idle_reason(method, layout)):
         facts["footnotes"] += [reason]
     if planned.engine_reason:
@@ -64,6 +63,11 @@ def case_facts(planned: Planned, bench: Bench) -> dict[str, Any]:
     elif "B" in case.parameters:
         facts["true_ratio"] = case.parameters["B"] / layout.visual
     return facts | _apart(case, method, kernel)
+
+
+def _notes(footnotes: str | Sequence[str]) -> list[str]:
+    """Return footnotes as a list; a plug-in may declare a single text."""
+    return [footnotes] if isinstance(footnotes, str) else list(footnotes)
 
 
 def _apart(case: Case, method: Method, kernel: str) -> dict[str, str]:

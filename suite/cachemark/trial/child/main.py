@@ -1,22 +1,23 @@
 """A trial: one fresh process that runs cases of one model and reports each as a message to its parent.
 
-A case that runs code of a plug-in has a process of its own (:func:`cachemark.trial.supervisor.run_trials`): what that code does to the
-process ends with it. When its parent dies, the pipe closes and the trial ends.
+Run as ``python -m cachemark.trial.child.main``. A case that runs code of a plug-in has a process of its own
+(:func:`cachemark.trial.supervisor.run_trials`): what that code does to the process ends with it. The trial ends with its parent.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import resource
+import signal
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ from ...machine.affinity import pin
 from ...machine.memory import cap, exhausted
 from ...plans.expand import Planned
 from ...plugins import loading as plugins
-from ..measurement import Measurement, bounded_log, failed, framed
+from ..measurement import Measurement, bounded_log, failed
 from ..request import Task, TrialRequest
 from .bench import Bench, NotFinite
 from .measure import fill, probe, run_case, run_side, see_side
@@ -37,12 +38,11 @@ Work = Callable[[Planned, Bench], Measurement]
 
 def main() -> None:
     """Entry of the child process."""
-    pipes = _Pipes()
+    parent = _Parent()
     try:
-        request = TrialRequest.from_json(json.loads(pipes.request()))
+        request = TrialRequest.from_json(parent.request)
     except CachemarkError as error:
         sys.exit(str(error))
-    pipes.end_with_parent()
     pin(request.cpus)
     torch.set_num_threads(request.threads)
     if request.memory_cap:
@@ -51,57 +51,39 @@ def main() -> None:
         Task.CASE: run_case, Task.TIMES: run_side, Task.IMAGES: see_side, Task.PROBE: probe,
         Task.FEATURES: partial(fill, share=request.share),
     }
-    trial = _Trial(request, works[request.task], lambda images: pipes.send({"alive": True, "images": images}))
-    for number, planned in enumerate(request.cases):
-        pipes.send({"start": number})
-        began = time.perf_counter()
+    trial = _Trial(request, works[request.task], lambda images: parent.send({"images": images}))
+    for planned in request.cases:
+        parent.send({"start": planned.case.key})
         measured = trial.run(planned)
-        done = {"done": number, "clock": time.perf_counter() - began}  # the parent compares the clock of this process with its own
         try:
-            pipes.send({**done, "measurement": measured.to_json()})
+            parent.send({"measurement": measured.to_json()})
         except (TypeError, ValueError, RecursionError) as error:
             log = f"Its facts cannot be written as JSON: {str(error)[:200]}."
-            pipes.send({**done, "measurement": failed(Status.ERROR, log).to_json()})
+            parent.send({"measurement": failed(Status.ERROR, log).to_json()})
 
 
-class _Pipes:
-    """The worker's end of the pipes to its parent, as private descriptors.
+class _Parent:
+    """The connection to the parent process, by the standard streams that the parent opened.
 
     Other code that reads standard input gets an empty file, and what it prints goes to standard error, which is the log."""
 
     def __init__(self) -> None:
-        self._process = os.getpid()
-        self._in, self._out = os.fdopen(_private(0), "rb"), os.fdopen(_private(1), "wb", buffering=0)
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, 0)
-        os.close(nothing)
+        self._in, self._out = Connection(os.dup(0), writable=False), Connection(os.dup(1), readable=False)
+        with open(os.devnull, "rb") as nothing:
+            os.dup2(nothing.fileno(), 0)
         os.dup2(2, 1)
+        self.request: dict[str, Any] = json.loads(self._in.recv_bytes())
+        threading.Thread(target=self._end_with_parent, daemon=True).start()
 
-    def request(self) -> bytes:
-        """Return the request of the parent as it was sent."""
-        return self._in.readline()
-
-    def end_with_parent(self) -> None:
-        """End this process when its parent ends: nothing more is requested, so the end of the pipe means that."""
-        def wait() -> None:
-            self._in.read()
-            os._exit(1)
-
-        threading.Thread(target=wait, daemon=True).start()
+    def _end_with_parent(self) -> None:
+        """End this process and its children when the parent ends: it sends nothing more, so only the end of the pipe is read."""
+        with suppress(EOFError):
+            self._in.recv_bytes()
+        os.killpg(0, signal.SIGKILL)
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send a message. Raises ValueError or TypeError if it is not JSON, before anything is sent."""
-        unsent = memoryview(framed(message))
-        if os.getpid() != self._process:  # a method has forked, and the copy must not send anything
-            os._exit(1)
-        while unsent:
-            unsent = unsent[self._out.write(unsent) :]
-
-
-def _private(number: int) -> int:
-    """Return a copy of a descriptor far from where others are, which no program that is started inherits."""
-    highest = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 1024)
-    return fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, highest * 3 // 4)
+        self._out.send_bytes(json.dumps(message, allow_nan=False).encode())
 
 
 @dataclass

@@ -14,7 +14,6 @@ from ...core.spec import Case
 from ...core.units import metric
 from ...metrics.base import CostMetric, Costs, ImageBatch, ImageMetric, ImageSet, SetMetric, part_of, problem
 from ...plugins import loading as plugins
-from ..measurement import bounded_text
 
 
 class Fault(Exception):
@@ -65,7 +64,7 @@ class PluginMetrics:
                     samples[name] = values
             except Fault as error:
                 kind, details = error.args
-                self.faults[name] = {"fault": kind, "said": bounded_text(details)}
+                self.faults[name] = {"fault": kind, "said": details}
         return samples
 
     def added_to(self, facts: Mapping[str, Any]) -> dict[str, Any]:
