@@ -148,7 +148,7 @@ def comparison(store: Store, day: int, count: int = 4, *, ends: bool = True) -> 
     with store._writing() as session:
         session.execute(update(RunRow).where(RunRow.id == run).values(state="finished" if ends else "running"))
         if not ends:
-            leases.hold(session, run)
+            leases.beat(session, run)
     if ends:
         verdict(store, run, "equivalent")
     return run

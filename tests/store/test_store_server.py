@@ -13,7 +13,6 @@ from sqlalchemy import create_engine, text
 from store_examples import begin, case, count_rows, failed, ok
 
 from cachemark.core.errors import BadStore
-from cachemark.core.processes import LAPSE
 from cachemark.store import leases
 from cachemark.store.artifacts import VARIABLE
 from cachemark.store.db import Store
@@ -156,15 +155,14 @@ def test_a_share_that_is_lost_while_writing_is_an_error(server_store: Store, tmp
 # runs
 
 def test_heartbeats_are_timed_by_the_servers_clock(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock of this machine is wrong, and the process is one of another machine."""
+    """The clock of this machine is wrong."""
     monkeypatch.setattr("time.time", lambda: 86_400.0)
-    monkeypatch.setattr(leases, "holder", lambda: "node-7 0a1b2c3d/4026531836 17 99")
     with Store.open(url) as store, Store.open(url, read_only=True) as reader:
         run = begin(store)
         assert reader.run(run).state == "running"
         with store._writing() as session:
-            session.execute(text(f"UPDATE run SET beat = beat - {LAPSE + 5}"))
+            session.execute(text(f"UPDATE run SET beat = beat - {leases.LAPSE + 5}"))
         assert (reader.run(run).state, reader.runs()[0].state) == ("interrupted", "interrupted")
         with store._writing() as session:
-            leases.hold(session, run)
+            leases.beat(session, run)
         assert reader.run(run).state == "running", "it was only out of reach"

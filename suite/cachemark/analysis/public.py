@@ -12,7 +12,7 @@ from ..core.result import Outcome
 if TYPE_CHECKING:  # a page is made without a store
     from ..store.rows import RunRecord, Verdict
 
-PRIVATE = frozenset({"host", "hostname", "node", "user", "uuid", "pid", "cpus", "holder", "processes"})
+PRIVATE = frozenset({"host", "hostname", "node", "user", "uuid", "pid", "cpus", "processes"})
 """Facts about the place of a run, not about its hardware."""
 WITHHELD = "The text of this error is kept by whoever measured."
 _UUID = re.compile(r"\b(?:GPU|MIG)-[0-9a-fA-F][0-9a-fA-F/-]{7,}")

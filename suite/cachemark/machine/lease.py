@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
-
-from ..core.processes import holder
 
 
 def folder() -> Path:
@@ -39,7 +38,7 @@ def lock(name: str) -> IO[str] | None:
         return None
     if file.writable():
         file.truncate(0)
-        file.write(holder() + "\n")
+        file.write(f"process {os.getpid()} of {platform.node()}\n")
         file.flush()
     return file
 

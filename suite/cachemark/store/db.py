@@ -12,7 +12,6 @@ from sqlalchemy import ColumnElement, Engine, Select, func, select
 from sqlalchemy.orm import Session, joinedload
 
 from ..core.errors import BadStore, NothingMeasured
-from ..core.processes import BEAT
 from ..core.result import Environment, Outcome, Status
 from ..core.spec import Case
 from . import leases
@@ -87,7 +86,7 @@ class Store:
             row = RunRow(plan=plan, plan_json=plan_json, started=utc_now(), code=code, **environment.to_json())
             session.add(row)
             session.flush()
-            leases.hold(session, row.id)
+            leases.beat(session, row.id)
             return row.id
 
     @contextmanager
@@ -105,14 +104,14 @@ class Store:
             self.finish_run(run_id, state)
 
     @contextmanager
-    def alive(self, run_id: int, beat: float = BEAT) -> Iterator[None]:
-        """Renew the lease of a run of this process every ``beat`` seconds until the block ends."""
+    def alive(self, run_id: int, seconds: float = leases.BEAT) -> Iterator[None]:
+        """Store a heartbeat of a run every so many ``seconds`` until the block ends."""
         done = threading.Event()
 
         def pulse() -> None:
-            while not done.wait(beat):
+            while not done.wait(seconds):
                 with suppress(Exception), self._writing() as session:  # the run itself will meet a full disk, and report it
-                    leases.hold(session, run_id)
+                    leases.beat(session, run_id)
 
         thread = threading.Thread(target=pulse, daemon=True)
         thread.start()

@@ -16,7 +16,7 @@ from sqlalchemy.types import TypeDecorator
 from ..core.result import Status
 from ..core.spec import canonical, finite
 
-SCHEMA_VERSION = "4"
+SCHEMA_VERSION = "5"
 
 RUN_STATES = ("running", "finished", "interrupted", "failed")
 
@@ -61,8 +61,8 @@ class Base(DeclarativeBase):
 class RunRow(Base):
     """One ``cachemark run`` on one machine. Times are UTC in ISO 8601. Numbers are never used twice, even after a prune.
 
-    ``kept``: a baseline was saved from it. ``verdicts``: those of a comparison, under ``rows``. ``holder`` and ``beat``: the process that
-    measures it, and its last heartbeat in seconds since 1970.
+    ``kept``: a baseline was saved from it. ``verdicts``: those of a comparison, under ``rows``. ``beat``: its last heartbeat in seconds
+    since 1970.
     """
 
     __tablename__ = "run"
@@ -80,7 +80,6 @@ class RunRow(Base):
     code: Mapped[dict[str, Any]]
     kept: Mapped[bool] = mapped_column(default=False)
     verdicts: Mapped[dict[str, Any]] = mapped_column(default={"rows": []})
-    holder: Mapped[str] = mapped_column(Text, default="")
     beat: Mapped[float] = mapped_column(default=0.0)
 
 
