@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import importlib
 import os
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from ..core.errors import Infrastructure, unknown
@@ -184,11 +181,11 @@ def _named(name: str, devices: Sequence[Gpu]) -> Gpu | None:
 # -- clocks held for a run ------------------------------------------------------------------------------------------------
 @contextmanager
 def locked(devices: Sequence[Gpu], mhz: int) -> Iterator[None]:
-    """Lock the SM clocks at ``mhz`` (0: leave them) until the block ends, also by an error or SIGTERM.
+    """Lock the SM clocks at ``mhz`` (0: leave them) until the block ends, also by an error.
 
-    After SIGKILL a mark remains in the folder of leases, and the next run on the device unlocks it. Raises Infrastructure if a device
-    refuses, or this user may not unlock such a device."""
-    with _orderly_end(), ExitStack() as stack:
+    If the process is killed, a mark remains in the folder of leases, and the next run on the device unlocks it. Raises Infrastructure if
+    a device refuses, or this user may not unlock such a device."""
+    with ExitStack() as stack:
         for gpu in devices:
             if gpu.mark.exists():
                 gpu.free_clocks()
@@ -204,20 +201,3 @@ def _release(gpu: Gpu) -> None:
     with suppress(Lost, Infrastructure):
         gpu.free_clocks()
     gpu.mark.unlink(missing_ok=True)
-
-
-@contextmanager
-def _orderly_end() -> Iterator[None]:
-    """Turn SIGTERM into SystemExit inside the block, in the main thread, unless it is handled already."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
