@@ -27,7 +27,7 @@ SUITE = Path(__file__).resolve().parent.parent / "suite"
 
 # Name, question, seconds, whether it can be continued. The prices of plans are the roofline's for an H100, times 1.5 (see `list`).
 STAGES = (
-    ("device", "What can the device do: bandwidth and FLOP/s, noise, the price of a launch?", 60, False),
+    ("device", "What can the device do: bandwidth and FLOP/s, the price of a launch?", 60, False),
     ("graphs", "Are captured passes equal to those as written, for every method and family?", 240, True),
     ("ladder", "LlamaGen-XL over each kind of full cache, batch 1 to 256, and LineAR's Table 4", 430, True),
     ("scales", "VAR-d30 with AMS-KV", 65, True),

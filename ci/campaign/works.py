@@ -110,7 +110,7 @@ def measured(stage: int) -> Work:
 
 # -- the device -------------------------------------------------------------------------------------------------------
 def device_facts(task: Task) -> int:
-    """Measure driver, bandwidth, FLOP/s by dtype, noise, and launch overhead."""
+    """Measure driver, bandwidth, FLOP/s by dtype, and launch overhead."""
     threads = task.machine.threads
     dtypes = DTYPES[:1] if task.rehearse else DTYPES
     rates_by_dtype = {dtype: vars(rate) for dtype, rate in rates.rates(task.device, threads, dtypes).items()}

@@ -63,7 +63,7 @@ EDITED = {
                   "machine/affinity.py"),
     "decoder": ("decoders/jacobi.py", "decoders/__init__.py"),
     "": ("plans/price.py", "plans/deadline.py", "plans/schema.py", "plans/reuse.py", "trial/executors/ray.py", "trial/executors/local.py",
-         "trial/supervisor.py", "trial/request.py", "machine/noise.py", "machine/lease.py", "machine/monitor.py",
+         "trial/supervisor.py", "trial/request.py", "machine/lease.py", "machine/monitor.py",
          "machine/gpu.py", "machine/rates.py", "machine/environment.py", "core/spec.py", "core/units.py", "core/errors.py",
 
          "report/__init__.py", "cli/__init__.py", "store/__init__.py", "gate/__init__.py", "stats/__init__.py",

@@ -1,4 +1,4 @@
-"""A check of this machine: devices, rates, noise, load, missing packages, and advice."""
+"""A check of this machine: devices, rates, load, missing packages, and advice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import torch
 from ..core.errors import Infrastructure
 from ..core.units import METRICS
 from ..machine import gpu as driver
-from ..machine import noise as repeats
 from ..machine import rates
 from ..machine.environment import environment
 from ..models.catalogue import next_token
@@ -26,14 +25,13 @@ OPTIONAL = {
     **{package: (metric.title, package) for metric in METRICS.values() for package in metric.packages},
     "psycopg": ("a store on a PostgreSQL server", "'cachemark[postgres]'"), "ray": ("measuring on a Ray cluster", "'cachemark[ray]'"),
 }
-BUSY, HOT, NOISY = 0.3, 80, 0.03  # processors' worth of other work, °C, share: from there on a measurement is in doubt
+BUSY, HOT = 0.3, 80  # processors' worth of other work, °C: from there on a measurement is in doubt
 
 
 def doctor(*, quick: bool = False) -> dict[str, Any]:
     """Return facts about this machine by topic, ``advice`` last.
 
-    Topics: each device, ``gpus``, ``rates`` and ``noise`` (not if ``quick``: they take seconds), ``load``, ``weights`` and ``missing``
-    packages.
+    Topics: each device, ``gpus``, ``rates`` (not if ``quick``: they take seconds), ``load``, ``weights`` and ``missing`` packages.
     """
     threads, load = os.cpu_count() or 1, _load()  # the load before our own work adds to it
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -41,7 +39,6 @@ def doctor(*, quick: bool = False) -> dict[str, Any]:
     facts["gpus"] = _gpus()
     if not quick:
         facts["rates"] = {device: _rates(device) for device in devices}
-        facts["noise"] = {device: _noise(device) for device in devices}
     facts["load"] = load
     facts["weights"] = {name: packaged(name).is_file() for name in (next_token.TINY_WEIGHTS, next_token.TINY_DECODER)}
     facts["missing"] = {name: f"{use}: pip install {what}" for name, (use, what) in OPTIONAL.items() if not _installed(name)}
@@ -64,11 +61,6 @@ def _rates(name: str) -> dict[str, str]:
     rates_by_dtype = rates.rates(name, os.cpu_count() or 1, ["float32" if name == "cpu" else "bfloat16"]).values()
     return next(({"bandwidth": f"{r.bandwidth / 1e9:.4g} GB/s", "peak_flops": f"{r.peak_flops / 1e12:.4g} TFLOP/s"}
                  for r in rates_by_dtype), {})
-
-
-def _noise(name: str) -> dict[str, float]:
-    measured = repeats.noise(name)
-    return {"score": measured.score, "worst": measured.worst, "sees": measured.sees}
 
 
 def _installed(name: str) -> bool:
@@ -95,9 +87,6 @@ def _advice(facts: dict[str, Any], torch_cuda: str | None) -> Iterator[str]:
                "measure with fewer --threads.")
     if facts["load"]["governor"] not in ("performance", "not readable"):
         yield f"The CPU's governor is {facts['load']['governor']!r}: its clock follows the load. Set it to 'performance'."
-    for device, noise in facts.get("noise", {}).items():
-        if noise["score"] > NOISY:
-            yield f"Repeats scatter by {noise['score']:.1%} on {device}: a change below {noise['sees']:.0%} cannot be seen with 8 pairs."
     for gpu in facts["gpus"]:
         name = f"{gpu['name']} ({gpu['uuid'][:12]})"
         if gpu["processes"]:

@@ -1,4 +1,4 @@
-"""How noisy a machine is, and what the doctor says of it."""
+"""Facts about a machine and advice on it."""
 
 from __future__ import annotations
 
@@ -9,40 +9,26 @@ import pynvml
 import pytest
 
 from cachemark.machine import gpu as device
-from cachemark.machine.noise import noise_of
 from cachemark.workflows import doctor as command
 from support import stages
 from support.fake_nvml import Card, FakeNvml
 
-QUIET: dict[str, Any] = {"load": {"average of a minute": 0.0, "cpus": 4, "governor": "performance"}, "gpus": [], "noise": {}, "cuda": {}}
+QUIET: dict[str, Any] = {"load": {"average of a minute": 0.0, "cpus": 4, "governor": "performance"}, "gpus": [], "cuda": {}}
 
 
-def test_the_score_is_the_scatter_and_ignores_a_lone_outlier() -> None:
-    steady = noise_of([1.0, 1.01, 0.99, 1.0, 1.01, 0.99, 1.0])
-    spiked = noise_of([1.0, 1.01, 0.99, 1.0, 1.01, 0.99, 9.0])
-    assert noise_of([1.0] * 9).score == 0
-    assert 0.01 < steady.score < 0.02
-    assert spiked.score == pytest.approx(steady.score, rel=0.5)
-    assert spiked.worst == pytest.approx(8.0, rel=0.01)
-    assert noise_of([1.0, 1.02, 0.98, 1.0, 1.02, 0.98, 1.0]).sees == pytest.approx(2 * steady.sees)
-    assert noise_of([2.0, 2.02, 1.98, 2.0, 2.02, 1.98, 2.0]).score == pytest.approx(steady.score), "a share, not seconds"
-
-
-def test_a_doctor_that_measures_says_rates_and_noise() -> None:
+def test_rates_are_measured_unless_quick() -> None:
     result = stages.call("doctor", "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert found["rates"]["cpu"]["bandwidth"].endswith("GB/s")
     assert found["rates"]["cpu"]["peak_flops"].endswith("TFLOP/s")
-    assert set(found["noise"]["cpu"]) == {"score", "worst", "sees"}
     quick = json.loads(stages.call("doctor", "--quick", "--json").stdout)
-    assert set(found) - set(quick) == {"rates", "noise"}
+    assert set(found) - set(quick) == {"rates"}
 
 
 @pytest.mark.parametrize(("change", "words"), [
     ({"load": {"average of a minute": 1.5, "cpus": 4, "governor": "performance"}}, "Other work keeps 1.5 of 4 processors busy"),
     ({"load": {"average of a minute": 0.0, "cpus": 4, "governor": "powersave"}}, "governor is 'powersave'"),
-    ({"noise": {"cpu": {"score": 0.1, "worst": 1.0, "sees": 0.14}}}, "Repeats scatter by 10.0% on cpu: a change below 14%"),
 ])  # fmt: skip
 def test_what_would_spoil_a_measurement_is_said(change: dict[str, Any], words: str) -> None:
     assert list(command._advice(QUIET, "13.0")) == []
