@@ -43,6 +43,4 @@ ROWS = [
     index("of a command", f'{{"weight_map": {{"a": "\\n{PWNED}"}}}}'),
     Attack("an index that is a pipe", (*VERIFY, "w"), "bad-checkpoint",
            prepare=both(written("w/x", ""), lambda folder: os.mkfifo(folder / INDEX))),
-    Attack("notes of endless bytes", (*VERIFY, "w.pth"), "bad-checkpoint", (".published.json",), prepare=both(
-        written("w.pth", b"PK\x03\x04" + b"\0" * 50), written(".published.json", '{"files": {"w.pth": {"bytes": 1e999}}}'))),
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -17,8 +16,8 @@ from cachemark.models import text_features
 from cachemark.models.prompts import FILE, path_beside
 from cachemark.models.registry import MODELS
 from cachemark.workflows.verify import verify
-from cachemark.workflows.weights import KEYS, notes, publications, weights_list
-from support.hub import REVISION, Hub, serving
+from cachemark.workflows.weights import KEYS, publications, weights_list
+from support.hub import Hub, serving
 
 pytest.importorskip("huggingface_hub")
 LLAMAGEN, DATA = "FoundationVision/LlamaGen", bytes(range(256)) * 8000
@@ -86,10 +85,6 @@ def test_what_a_model_needs_is_fetched_and_nothing_else(hub: Hub, tmp_path: Path
     folder = tmp_path / "w" / "LlamaGen"
     assert sorted(file.name for file in folder.iterdir() if not file.name.startswith(".")) == ["c2i_B_256.pt", "vq_ds16_c2i.pt"]
     assert (folder / "c2i_B_256.pt").read_bytes() == DATA
-    noted = notes(folder)
-    assert noted["c2i_B_256.pt"].sha256 == hashlib.sha256(DATA).hexdigest()
-    assert noted["vq_ds16_c2i.pt"].nbytes == 5000
-    assert json.loads((folder / ".published.json").read_text())["revision"] == REVISION
     assert f"weights = {json.dumps(str(folder / 'c2i_B_256.pt'))}" in done.stdout
     before = len(hub.asked)
     assert fetch(tmp_path).exit_code == 0

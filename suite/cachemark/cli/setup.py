@@ -15,14 +15,13 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Skip the slow checks: rates and noise.")
+@click.option("--quick", is_flag=True, help="Do not measure rates.")
 @json_option
 def doctor(quick: bool, as_json: bool) -> None:
-    """Check the devices, rates, noise and packages of this machine.
+    """Check the devices, rates and packages of this machine.
 
-    Prints devices, drivers and the torch they allow, rates, noise and missing packages. Rates are
-    bandwidth and peak FLOP/s. Noise is the scatter of twenty repeats of a fixed workload, and the smallest change that it allows to detect.
-    The advice lists everything that would disturb a measurement now, with a remedy.
+    Prints devices, drivers and the torch they allow, rates (bandwidth and peak FLOP/s) and missing packages. The advice lists everything
+    that would disturb a measurement now, with a remedy.
     """
     from ..workflows.doctor import doctor as examine
 
@@ -119,12 +118,11 @@ def fetch_weights(model: str, to: str) -> None:
 def verify_weights(model: str, as_json: bool, **files: Any) -> None:
     """Check that weights belong to MODEL.
 
-    Checks what loading checks: every name, shape and dtype, the image size, tokenizer and text encoder. Sizes and SHA-256 of files are
-    compared if `weights fetch` stored the published ones.
+    Checks what loading checks: every name, shape and dtype, the image size, tokenizer and text encoder. Prints the SHA-256 of the files.
     """
     from ..workflows.verify import verify
 
     def line(row: Verified) -> str:
-        return f"{row.key}  {row.path}  SHA-256 {row.sha256} ({row.published})"
+        return f"{row.key}  {row.path}  SHA-256 {row.sha256}"
 
     echo_rows(verify(model, **files), as_json, line, "No weights.")

@@ -1,14 +1,12 @@
 """Sources and download of published weights, without torch. Only :func:`fetch` uses the network.
 
-The facts are in ``data/publications.json``; unknown facts are null. Sizes and SHA-256 stated by a source are stored next to fetched files
-(:data:`NOTES`).
+The facts are in ``data/publications.json``; unknown facts are null.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -16,14 +14,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import BadCheckpoint, CachemarkError, Infrastructure, NoAccess, Unsupported, unknown
-from ..core.files import read_json, replacing
+from ..core.errors import CachemarkError, Infrastructure, NoAccess, Unsupported, unknown
 
 FOLDER = "weights"  # below the working directory, unless another is named
 MAY_LACK = ("special_tokens_map.json", "tokenizer_config.json", "tokenizer.json", "spiece.model")  # a tokenizer is some of these
 INSTALL = "pip install 'cachemark[hub]'"
 KEYS = ("weights", "decoder_weights", "tokenizer", "text_encoder")  # the last two lie beside the weights
-NOTES = ".published.json"  # in the folder of a source: published facts about its files
 HUB = "https://huggingface.co/"
 
 
@@ -92,34 +88,6 @@ def of_model(model: str) -> tuple[Publication, ...]:
     return result
 
 
-@dataclass(frozen=True)
-class Noted:
-    """Facts that a source stated about a file when it was fetched."""
-
-    nbytes: int
-    sha256: str = ""
-
-
-def notes(folder: Path) -> dict[str, Noted]:
-    """Return the stated facts about the files of a folder; nothing if it was not fetched by this package."""
-    if not os.path.lexists(folder / NOTES):
-        return {}
-    try:
-        text = read_json(folder / NOTES)["files"]
-        return {str(name): Noted(int(of["bytes"]), str(of.get("sha256") or "")) for name, of in text.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise BadCheckpoint(f"{str(folder / NOTES)!r} cannot be read: it holds no sizes by file.",
-                            remedy="Delete it; `cachemark weights fetch` writes it again.") from error
-
-
-def noted_of(file: Path) -> Noted | None:
-    """Return the stated facts about a file, from its folder or one above it."""
-    for folder in list(file.parents)[:3]:
-        if result := notes(folder).get(file.relative_to(folder).as_posix()):
-            return result
-    return None
-
-
 def weights_list(models: Sequence[str] = ()) -> list[Publication]:
     """List the files and folders that published models need, of all or of ``models``. Raises UnknownName."""
     return [publication for model in models for publication in of_model(model)] if models else list(publications())
@@ -128,9 +96,8 @@ def weights_list(models: Sequence[str] = ()) -> list[Publication]:
 def fetch(model: str, to: str | Path = FOLDER, say: Callable[[str], None] = lambda line: None) -> dict[str, Path]:
     """Download the weights of a model below the folder ``to``; return paths by key.
 
-    Present files are not requested again. Published sizes and SHA-256 are stored with the files. Files that must be downloaded by hand are
-    listed with the steps. Raises NoAccess for files that are gated or missing, Unsupported
-    without huggingface_hub, and Infrastructure for network failures.
+    Complete files are not requested again. Files that must be downloaded by hand are listed with the steps. Raises NoAccess for files that
+    are gated or missing, Unsupported without huggingface_hub, and Infrastructure for network failures.
     """
     needed = of_model(model)
     for name in dict.fromkeys(file.origin.name for file in needed if file.origin.on_hub):
@@ -164,14 +131,6 @@ def _from_hub(repository: str, folder: Path, patterns: Iterable[str], say: Calla
         raise _refused(error, repository) from error
     if absent := sorted(pattern for pattern in patterns if "*" not in pattern and pattern not in files and pattern not in MAY_LACK):
         raise Infrastructure(f"{repository} no longer has {', '.join(absent)}.", remedy="Request the files from its authors.")
-    _note(folder, answer.sha, files)
-
-
-def _note(folder: Path, revision: str | None, files: dict[str, Any]) -> None:
-    """Store the published sizes and SHA-256 of the files, so that they can be verified offline."""
-    facts = {name: {"bytes": file.size, "sha256": file.lfs.sha256 if file.lfs else ""} for name, file in files.items()}
-    with replacing(folder / NOTES) as part:
-        part.write_text(json.dumps({"revision": revision, "files": facts}, indent=1), encoding="utf-8")
 
 
 def _refused(error: Exception, repository: str) -> CachemarkError:
