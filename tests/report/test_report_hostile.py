@@ -112,7 +112,7 @@ def test_only_pages_of_the_site_are_removed(tmp_path: Path) -> None:
 def test_hostile_names_come_out_as_text(evil: str, tmp_path: Path) -> None:
     run, outcomes, comparison = sample.poison(evil)
     listed = site.listed(1, build(run, outcomes, comparison))
-    text = site.publish(tmp_path, {"1": ("stamp", listed)}).read_text(encoding="utf-8")
+    text = site.publish(tmp_path, {"1": listed}).read_text(encoding="utf-8")
     page = Page(text)
     assert {e.tag for e in page.elements} == {e.tag for e in Page(site.index([line(1)])).elements}
     assert not [name for e in page.elements for name in e.attrs if name.startswith("on")]

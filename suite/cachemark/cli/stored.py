@@ -129,9 +129,8 @@ def report(
 ) -> None:
     """Write the HTML report of a run.
 
-    PATH is one file that needs nothing else. --site DIR makes a static site of all runs, newest first. A nightly job adds its run; a page
-    is rebuilt only when its run, a comparison of its plan, its baseline, the incidents, a reached anchor or the code of the report has
-    changed.
+    PATH is one file that needs nothing else. --site DIR makes a static site of all runs, newest first. A nightly job adds its run; only
+    the pages of the ten newest runs are written again.
     """
     from ..workflows.report import report as write_report
     from ..workflows.report import site as write_site

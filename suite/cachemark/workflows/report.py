@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import gc
-import hashlib
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +18,6 @@ from ..analysis.run_history import MOST, HistoryNight
 from ..core.errors import BadBaseline, NothingMeasured
 from ..core.files import NAME
 from ..core.result import Outcome
-from ..core.spec import digest
 from ..core.units import is_metric, metric
 from ..gate import anchors, baselines
 from ..gate import nights as ledger
@@ -35,7 +30,7 @@ from ..store.rows import RunRecord
 from .check import chosen, judge
 from .session import DEFAULT_STORE, reading, writing
 
-ROOMS = ("core", "stats", "gate", "analysis", "report")  # whose code decides what a page shows
+LIVE = 10  # newest runs, whose pages are always written anew
 _SIDES = ("after", "before")
 
 
@@ -79,27 +74,24 @@ def site(
 ) -> WrittenSite:
     """Write or update a site: an index, and a page for each run of the last ``days``.
 
-    A page is rebuilt if its run, a comparison of its plan, its baseline, its incidents, an anchor or the report's code changed.
+    The pages of the newest ``LIVE`` runs and missing pages are written anew; verdicts and incidents of older runs no longer change.
     """
     folder, now, made, incidents = Path(folder), datetime.now(UTC), [], None if register is None else Path(register)
-    listed: dict[str, tuple[str, dict[str, Any]]] = {}
+    lines: dict[str, dict[str, Any]] = {}
     with writing(folder, "Name another folder."), reading(store) as source:
-        present = pages.stored_pages(folder)
-        records, reached = source.runs(), [[each.anchor.model, each.weights] for each in anchors.load()]
-        recent = [record for record in records if not pages.too_old(record.started, now, days)]
-        for record in recent:
-            path, number = baseline_of(record, baseline), str(record.id)
-            stamp = _stamp(record, records, [file for file in (path, incidents) if file], reached, public)
-            if record.state != "running" and present.get(number, ("",))[0] == stamp and pages.page_of(folder, record.id).is_file():
-                listed[number] = present[number]
+        present = pages.stored_lines(folder)
+        recent = [record for record in source.runs() if not pages.too_old(record.started, now, days)]
+        for number, record in enumerate(recent):
+            if number >= LIVE and str(record.id) in present and pages.page_of(folder, record.id).is_file():
+                lines[str(record.id)] = present[str(record.id)]
                 continue
             with _without_collector():
-                view = _view(source, record, path, public, incidents)
+                view = _view(source, record, baseline_of(record, baseline), public, incidents)
             render.write(view, pages.page_of(folder, record.id))
             made.append(record.id)
-            listed[number] = stamp, pages.listed(record.id, view)
+            lines[str(record.id)] = pages.listed(record.id, view)
         removed = pages.prune(folder, [record.id for record in recent])
-        return WrittenSite(pages.publish(folder, listed), tuple(made), removed)
+        return WrittenSite(pages.publish(folder, lines), tuple(made), removed)
 
 
 def table_view(record: RunRecord, outcomes: Sequence[Outcome]) -> ReportView:
@@ -214,23 +206,3 @@ def _public_judgement(judgement: RunJudgement) -> RunJudgement:
     night = judgement.night and replace(judgement.night, run=public_run(judgement.night.run), rows=public_verdicts(judgement.night.rows))
     decided = {row: replace(incident, who="", link="", reason=scrubbed(incident.reason)) for row, incident in judgement.decided.items()}
     return replace(judgement, comparison=comparison, night=night, decided=decided, history=tuple(map(scrubbed, judgement.history)))
-
-
-# -- which pages are up to date ---------------------------------------------------------------------------------------
-def _stamp(record: RunRecord, records: Sequence[RunRecord], files: Sequence[Path], reached: Sequence[Any], public: bool) -> str:
-    compared = [r for r in records if r.plan == ledger.COMPARISON + record.plan
-                and r.environment.machine_class == record.environment.machine_class]
-    dependencies: dict[str, Any] = {
-        "run": [[r.id, r.started, r.finished, r.state] for r in (record, *_earlier(records, record)[: MOST - 1], *compared)],
-        "reached": reached, "public": public, "code": _code(),
-        "files": [hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "" for file in files],
-    }
-    return digest(dependencies, 64)
-
-
-@cache
-def _code() -> str:
-    code, root = hashlib.sha256(), Path(str(resources.files("cachemark")))
-    for file in sorted(file for room in ROOMS for file in (root / room).rglob("*") if file.is_file() and "__pycache__" not in file.parts):
-        code.update(json.dumps(str(file.relative_to(root))).encode() + file.read_bytes())
-    return code.hexdigest()

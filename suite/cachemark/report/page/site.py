@@ -15,7 +15,7 @@ from ...core.files import output, replacing
 from ...core.version import __version__
 from .render import engine, policy, static
 
-STAMPS = "site.json"  # beside the list: which page was made from what
+LINES = "site.json"  # beside the index: its lines
 FOLDER = "runs"  # of the pages, below that of the site; nothing else in it is touched
 LINE = ("run", "plan", "when", "machine", "commit", "dirty", "state", "counts")  # what the index shows of a view, beside its verdict
 
@@ -38,24 +38,23 @@ def index(lines: Sequence[Mapping[str, Any]]) -> str:
     return engine().get_template("site.html").render(lines=lines, style=style, policy=policy(""), version=__version__)
 
 
-def publish(folder: Path, runs: Mapping[str, tuple[str, dict[str, Any]]]) -> Path:
-    """Write ``index.html``, and the stamp of each page for later updates."""
+def publish(folder: Path, lines: Mapping[str, dict[str, Any]]) -> Path:
+    """Write ``index.html``, and its lines by run number for later updates."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "index.html"
     with output(file, "report") as part:
-        part.write_bytes(index([line for _, line in runs.values()]).encode("utf-8", errors="replace"))
-    stamps = {number: {"stamp": stamp, "line": line} for number, (stamp, line) in runs.items()}
-    with replacing(folder / STAMPS) as part:
-        part.write_text(json.dumps(stamps, indent=1), encoding="utf-8")
+        part.write_bytes(index([*lines.values()]).encode("utf-8", errors="replace"))
+    with replacing(folder / LINES) as part:
+        part.write_text(json.dumps(lines, indent=1), encoding="utf-8")
     return file
 
 
-def stored_pages(folder: Path) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Return stamp and line of each page by run number; nothing without a site of this version."""
+def stored_lines(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the lines of the index by run number; nothing without a site of this version."""
     try:
-        stamps = json.loads((folder / STAMPS).read_text(encoding="utf-8"))
-        return {number: (item["stamp"], dict(item["line"])) for number, item in stamps.items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        lines = json.loads((folder / LINES).read_text(encoding="utf-8"))
+        return {number: line for number, line in lines.items() if {"href", "verdict", *LINE} <= line.keys()}
+    except (OSError, ValueError, AttributeError):
         return {}
 
 
