@@ -213,9 +213,9 @@ def test_an_incident_fails_until_it_is_acknowledged_and_is_in_every_output(accep
     assert len([message for message in skipped if f"incident {key}, {decision}" in message]) == 1
     assert call("report", tmp_path / "page.html", "--public", *known).exit_code == 0
     assert "ada" not in (tmp_path / "page.html").read_text().split("Every regression")[1][:400], "names of people stay here"
-    assert call("incident", "accept", key, *decide, "--link", "l").exit_code == 0
+    assert call("incident", "acknowledge", key, *decide, "--link", "l").exit_code == 0
     assert call("check", *known, "--json").exit_code == 0
-    wrong = call("incident", "accept", "nothing", *decide)
+    wrong = call("incident", "acknowledge", "nothing", *decide)
     assert (wrong.exit_code, f"Known: {key}" in wrong.stderr) == (2, True)
 
 

@@ -180,14 +180,9 @@ def commit(**chosen: Any) -> None:
 # -- incident ---------------------------------------------------------------------------------------------------------
 register_option = click.option("--register", type=FILE, default=Path("baselines/incidents.json"), show_default=True,
                                help="File of incidents that `check --incidents` keeps.")
-decision_options = all_of(click.argument("key"), register_option,
-                          click.option("--who", type=Line(), required=True, help="Name of the person who decides."),
-                          click.option("--link", type=Line(), default="", help="URL of the discussion."))
-
-
 @click.group()
 def incident() -> None:
-    """List, acknowledge and accept known regressions."""
+    """List and acknowledge known regressions."""
 
 
 @incident.command("list")
@@ -207,27 +202,21 @@ def _incident_line(item: Incident) -> str:
 
 
 @incident.command()
-@decision_options
-@click.option("--until", type=click.DateTime(["%Y-%m-%d"]), required=True, metavar="YYYY-MM-DD",
-              help="The day after which it notifies again.")
-def acknowledge(key: str, register: Path, who: str, link: str, until: datetime) -> None:
-    """Record who looks after the incident KEY, and until when."""
-    from ..workflows.check import acknowledge_incident
+@click.argument("key")
+@register_option
+@click.option("--who", type=Line(), required=True, help="Name of the person who decides.")
+@click.option("--link", type=Line(), default="", help="URL of the discussion.")
+@click.option("--until", type=click.DateTime(["%Y-%m-%d"]), metavar="YYYY-MM-DD",
+              help="The day after which it notifies again.  [default: only if it gets worse]")
+def acknowledge(key: str, register: Path, who: str, link: str, until: datetime | None) -> None:
+    """Record who looks after the incident KEY, and until when.
 
-    if until.date() < datetime.now(UTC).date():
-        raise click.BadParameter(f"{until.date()} is over. Name a day from today on.", param_hint="'--until'")
-    acknowledge_incident(register, key, who, until.date(), link)
-    say(f"{key}: acknowledged by {who} until {until.date()}.")
-
-
-@incident.command()
-@decision_options
-def accept(key: str, register: Path, who: str, link: str) -> None:
-    """Accept the incident KEY as it is.
-
-    It notifies again only if it gets worse.
+    Without --until it is accepted as it is.
     """
     from ..workflows.check import acknowledge_incident
 
-    acknowledge_incident(register, key, who, None, link)
-    say(f"{key}: accepted by {who}.")
+    day = until.date() if until else None
+    if day and day < datetime.now(UTC).date():
+        raise click.BadParameter(f"{day} is over. Name a day from today on.", param_hint="'--until'")
+    acknowledge_incident(register, key, who, day, link)
+    say(f"{key}: {f'acknowledged by {who} until {day}' if day else f'accepted by {who}'}.")
