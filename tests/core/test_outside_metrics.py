@@ -57,12 +57,8 @@ def test_an_edited_metric_has_another_name(changes: dict[str, Any]) -> None:
     assert full_name("contrast", {**STATED, **changes}) != NAME
 
 
-@pytest.mark.parametrize("evaluation", [
-    {KEY: {NAME: {**STATED, "better": "higher"}}},  # somebody has turned it round
-    {KEY: {"fid_0123456789ab": STATED}}, {KEY: {NAME: []}}, {KEY: [NAME]}, {KEY: {"x": STATED}}, [KEY],
-])  # fmt: skip
-def test_a_definition_that_is_not_that_of_its_name_defines_nothing(evaluation: object) -> None:
-    know(evaluation)
+def test_a_definition_that_does_not_match_its_name_is_ignored() -> None:
+    know({KEY: {NAME: {**STATED, "better": "higher"}}})
     assert not units.OUTSIDE
 
 
@@ -71,8 +67,6 @@ def test_a_definition_that_is_not_that_of_its_name_defines_nothing(evaluation: o
     ("contrast", {"kind": "speed"}, "kind"), ("contrast", {"better": "more"}, "better"), ("contrast", {"title": "<b>"}, "title"),
     ("contrast", {"title": ""}, "title"), ("contrast", {"meaning": ""}, "docstring"), ("contrast", {"within": [1, 0]}, "within"),
     ("contrast", {"within": [0, float("nan")]}, "within"), ("contrast", {"within": [-1.7e308, 1.7e308]}, "within"),
-    ("contrast", {"within": [0, 10**400]}, "within"), ("contrast", {"deterministic": 1}, "determinism"),
-    ("contrast", {"more": 1}, "does not state just"),
 ])  # fmt: skip
 def test_what_is_no_definition_is_told(name: str, changes: dict[str, Any], said: str) -> None:
     assert fault_of("contrast", STATED) == ""
