@@ -9,13 +9,7 @@ import pytest
 from scipy.stats import binom
 
 from cachemark.stats.gaffke import chance_at_most, chances_at_most, weights
-from cachemark.stats.non_inferiority import (
-    ALPHA,
-    holm,
-    least_seeds,
-    p_non_inferior,
-    seeds_to_show,
-)
+from cachemark.stats.non_inferiority import ALPHA, holm, least_seeds, p_non_inferior, seeds_to_show
 
 
 @pytest.mark.parametrize(("losses", "n"), [(0, 1), (0, 59), (1, 64), (5, 40), (39, 40), (40, 40)])

@@ -16,15 +16,7 @@ from ..core.result import Outcome
 from ..core.spec import shown_share
 from ..core.units import metric, scores
 from ..core.wording import count
-from ..stats.non_inferiority import (
-    ALPHA,
-    MOST,
-    holm,
-    least_seeds,
-    loss_that_shows,
-    p_non_inferior,
-    seeds_to_show,
-)
+from ..stats.non_inferiority import ALPHA, MOST, holm, least_seeds, loss_that_shows, p_non_inferior, seeds_to_show
 from .case_group import CaseGroup, case_groups, ordered
 from .report_row import Mark, ReportRow, differences_to_full
 

@@ -7,15 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..analysis.answers import (
-    FULL_CACHE,
-    Candidate,
-    gain_in_words,
-    named,
-    saving_in_words,
-    select,
-    why_unjudged,
-)
+from ..analysis.answers import FULL_CACHE, Candidate, gain_in_words, named, saving_in_words, select, why_unjudged
 from ..analysis.case_group import CaseGroup
 from ..analysis.device_limits import TOLERANCE
 from ..analysis.quality_claims import MARGINS, UNJUDGED, Margins, QualityClaim, criterion, seeds_that_decide, standing
