@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -73,7 +72,7 @@ def test_a_fault_is_found(check: str, old: str, new: str, location: str, words: 
 
 
 def test_a_correct_metric_passes(write: Write) -> None:
-    assert [result.passed for result in run_all(metric_checks(example(write())))] == [True] * 8
+    assert [result.passed for result in run_all(metric_checks(example(write())))] == [True] * 7
 
 
 def test_a_metric_that_refuses_every_size_does_not_pass(write: Write) -> None:
@@ -82,20 +81,9 @@ def test_a_metric_that_refuses_every_size_does_not_pass(write: Write) -> None:
     assert {result.skipped for result in results} == {"It refuses images of every size that is tried: not made for that"}
 
 
-def test_a_dynamic_import_is_found(write: Write) -> None:
-    file = write("pass", "import importlib, sys; sys.path.insert(0, os.path.dirname(__file__)); importlib.import_module('own_shades')")
-    (file.parent / "own_shades.py").write_text("HALF = 0.5\n")
-    try:
-        findings = run_check(example(file), "code is in the digest").findings
-    finally:
-        sys.path.remove(str(file.parent))
-        sys.modules.pop("own_shades", None)
-    assert "own_shades is imported in another way" in [finding.actual for finding in findings]
-
-
 @pytest.mark.parametrize(("body", "code", "words"), [
     ("return grey.flatten(1).std(1).log().abs()", 1, "at 1 image of 16×16 pixels and 16 tokens (black), seed 3:\n"),
-    ("raise ValueError('never')", 4, "0 passed, 0 failed, 8 skipped"),
+    ("raise ValueError('never')", 4, "0 passed, 0 failed, 7 skipped"),
 ])  # fmt: skip
 def test_the_command_prints_the_example_and_exits_with_its_code(body: str, code: int, words: str, write: Write) -> None:
     done = call("test", "metric", write("pass", body))

@@ -8,11 +8,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import cachemark
-from cachemark.workflows.new import THINGS, start
+from cachemark.workflows.new import Thing, start
 
 PACKAGE = Path(cachemark.__file__).parent
 METHOD = '''"""A method that looks at attention, and a model's entry."""
@@ -106,7 +107,7 @@ def evicts(name: str) -> str:
 def test_mypy_strict_finds_the_mistakes_and_nothing_else(tmp_path: Path) -> None:
     """As an author runs it: cachemark is installed, its own files are not checked, and ``py.typed`` declares its types."""
     assert (PACKAGE / "py.typed").is_file()
-    for thing in THINGS:
+    for thing in get_args(Thing):
         start(thing, f"my_{thing}", tmp_path)
     (tmp_path / "written.py").write_text(METHOD, encoding="utf-8")
     (tmp_path / "wrong.py").write_text(WRONG, encoding="utf-8")

@@ -126,24 +126,6 @@ def test_a_file_in_a_package_is_imported_as_part_of_it(line: str, tmp_path: Path
     assert not [name for name in sys.modules if name.partition(".")[0] == "pack"]
 
 
-@pytest.mark.parametrize("line", [
-    "import importlib; helper = importlib.import_module('helper')", "exec('import lib.space.x'); helper = lib.space.x",
-])  # fmt: skip
-def test_an_import_that_is_no_statement_is_refused(line: str, split: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    file = split(line, "helper.SHARE")
-    monkeypatch.setattr(sys, "path", [str(file.parent), *sys.path])
-    (file.parent / "lib" / "space").mkdir()
-    (file.parent / "lib" / "space" / "x.py").write_text("SHARE = 0.5\n")
-    before = set(sys.modules)
-    try:
-        with pytest.raises(BadPlugin, match="a file of its own that no import statement names"):
-            plugins.load(file)
-        assert "split" not in METHODS
-    finally:
-        for name in set(sys.modules) - before:
-            del sys.modules[name]
-
-
 def test_an_error_in_a_helper_names_its_line(split: Callable[[str, str], Path]) -> None:
     file = split("import helper", "helper.SHARE")
     (file.parent / "helper.py").write_text("SHARE = 0.5\n1 / 0\n")

@@ -140,8 +140,7 @@ class ReportRow:
     @property
     def footnotes(self) -> tuple[str, ...]:
         """Remarks of the method on its numbers."""
-        written = self.outcome.facts.get("footnotes") or ()
-        return (written,) if isinstance(written, str) else tuple(str(note) for note in written)
+        return tuple(map(str, self.outcome.facts.get("footnotes") or ()))
 
     def median(self, name: str) -> float | None:
         return self.outcome.median(name)

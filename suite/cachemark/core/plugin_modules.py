@@ -32,10 +32,7 @@ def plugin_of(module: str) -> str:
 
 
 def message_of(error: BaseException, message: str = "") -> str:
-    """Return an error's text as one line of bounded length; reading it may fail."""
-    try:
-        text = message or str(error)
-    except BaseException as other:
-        return f"(its words cannot be had: {type(other).__name__})"
-    line = "".join(letter if letter.isprintable() else "·" for letter in " ".join(text[: 4 * SAID].split()))
+    """Return an error's text as one line of bounded length."""
+    text = (message or str(error))[: 4 * SAID]
+    line = "".join(letter if letter.isprintable() else "·" for letter in " ".join(text.split()))
     return line if len(line) <= SAID else f"{line[:SAID]}…"

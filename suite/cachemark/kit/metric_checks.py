@@ -14,7 +14,6 @@ from torch import Tensor
 from ..core import registry
 from ..core.errors import Unsupported
 from ..metrics.base import ImageBatch, ImageMetric, problem
-from ..plugins import loading as plugins
 from .common import Findings, settings_restored
 from .findings import Example, KitFinding
 
@@ -139,13 +138,6 @@ def _differences(example: MetricExample, expected: Tensor, actual: Tensor, whose
 
 
 # -- the checks ---------------------------------------------------------------------------------------------------------
-def code_is_in_the_digest(example: MetricExample) -> Findings:
-    """Each module of its own is named by an import statement, so that an edit of it changes the digest."""
-    example.measure(example.images())
-    for module in plugins.strays():
-        yield example.finding("an import statement for each module of its own", f"{module} is imported in another way")
-
-
 def attributes_are_set(example: MetricExample) -> Findings:
     """The class itself sets unit, direction and kind; an inherited value may have been forgotten."""
     example.measure(example.images())
@@ -246,6 +238,6 @@ def settings_are_unchanged(example: MetricExample) -> Findings:
 
 
 METRIC: tuple[Callable[[MetricExample], Findings], ...] = (
-    code_is_in_the_digest, attributes_are_set, values_are_valid, second_measurement_repeats, values_are_the_same_in_any_batch,
+    attributes_are_set, values_are_valid, second_measurement_repeats, values_are_the_same_in_any_batch,
     kind_and_direction_are_right, inputs_are_unchanged, settings_are_unchanged,
 )

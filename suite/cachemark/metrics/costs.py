@@ -125,15 +125,12 @@ class Throughput(CostMetric):
         return [costs.batch / seconds for seconds in costs.seconds]
 
 
-class LargestThroughput(CostMetric):
+class LargestThroughput(Throughput):
     """Images per second at the largest batch that fits into device memory or the given limit."""
 
     name = "throughput_max"
     cost_name = "seconds_per_image_max"
     title = "Throughput, equal memory"
-    unit = "image/s"
-    better = "higher"
-    searched = alone = True
 
     def measure(self, costs: Costs) -> Sequence[float]:
         return [(costs.largest_batch or 0) / seconds for seconds in costs.largest_seconds]

@@ -20,6 +20,7 @@ from ..contract.method import Method
 from ..core import seeds
 from ..core.errors import BadBudget, BadParameter, BadPlan, CachemarkError, unknown
 from ..core.limits import Rates
+from ..core.outside_metrics import KEY
 from ..core.spec import FORCED_SAMPLES, FULL, MAX_BATCH, QUALITY_PASS, REFERENCE_SAMPLES, Budget, Case
 from ..core.units import set_name
 from ..methods.base import calibrations
@@ -30,7 +31,7 @@ from ..models.registry import MODELS
 from ..plugins import loading as plugins
 from ..roofline.bill import idle_reason
 from .decoding import check_numbers, decoder_class, refused_decoder, resolved_decoder
-from .metrics import KEY, options_of, stated
+from .metrics import options_of, stated
 from .reuse import Earlier
 from .schema import Cells, MethodTable, Plan
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core import registry
 from ..core.errors import UnknownName, Unsupported, unknown
-from ..core.outside_metrics import KEY, full_name
+from ..core.outside_metrics import full_name
 from ..core.units import FAMILIES, METRICS
 from ..metrics.base import ImageMetric, MetricBase, MetricContext
 from ..metrics.registry import built_in, image_metrics
@@ -19,7 +19,6 @@ from ..plugins import loading as plugins
 if TYPE_CHECKING:
     from .schema import MetricTable
 
-__all__ = ["KEY", "defined", "is_built_in", "metrics_of", "options_of", "setting", "stated"]
 OF_SETS = ("is a metric of whole sets of images.", "Add a table [quality] to the plan.")
 
 

@@ -23,7 +23,7 @@ from ..decoders.registry import DECODERS
 from ..methods.registry import METHODS
 from ..models.registry import MODELS
 from . import installed
-from .sources import DIGITS, Sources, know, known, short
+from .sources import DIGITS, Sources, know, short
 
 TABLES: dict[installed.Kind, registry.Registry[Any]] = {"methods": METHODS, "models": MODELS, "metrics": registry.metrics}
 _ALL: tuple[registry.Registry[Any], ...] = (METHODS, MODELS, DECODERS, registry.metrics)
@@ -32,7 +32,6 @@ PARAMETERS = "Parameters are finite numbers, texts, truth values, and lists and 
 
 
 _lookups: dict[str, set[str]] = {}  # by the plug-in's first module: modules whose things it looked up in a registry at its import
-_earlier: dict[str, set[str]] = {}  # by the plug-in's first module: modules that were imported before
 
 
 def load(path: str | Path) -> list[str]:
@@ -49,7 +48,6 @@ def load(path: str | Path) -> list[str]:
         try:
             _import(name, sources, older)
         except BaseException:
-            _earlier.pop(name, None)
             for module in [module for module in sys.modules if plugin_of(module) == name]:
                 del sys.modules[module]
             raise
@@ -119,15 +117,6 @@ def answering(*things: Any) -> Iterator[None]:
         raise
 
 
-def strays() -> list[str]:
-    """Return modules of plug-ins' folders that no import statement names or that have no ``__init__.py``.
-
-    Their content is not in the digest, so an edit would go unnoticed.
-    """
-    return sorted({name for plugin, earlier in _earlier.items() if plugin in sys.modules for name in sys.modules.keys() - earlier
-                   if not name.startswith(("cachemark.", MODULE)) and known[plugin].is_stray(sys.modules[name])})
-
-
 def needs(*things: Any) -> tuple[str, ...]:
     """Return the digests of the plug-ins that these methods, models and decoders need.
 
@@ -160,7 +149,7 @@ def read(path: str | Path) -> Sources:
 
 def _import(name: str, sources: Sources, older: list[str]) -> None:
     """Import these files as ``name`` and below, in place of ``older`` modules."""
-    lookups, _earlier[name] = set[str](), set(sys.modules)
+    lookups = set[str]()
     know(name, sources)
     with ExitStack() as imports:
         for table in _ALL:
@@ -173,10 +162,6 @@ def _import(name: str, sources: Sources, older: list[str]) -> None:
         for table, thing in registered:
             if table is not MODELS:
                 _check(table, thing, f"Plug-in {str(sources.file)!r}: {table.kind} {thing!r}")
-        if modules := strays():
-            raise BadPlugin(f"Plug-in {str(sources.file)!r} imports {modules[0]!r}, a file of its own that no import statement names.",
-                            remedy="Write an import statement for it, and an __init__.py into its folder: its content is part of the case. "
-                                   "If it does not belong to the plug-in, give the plug-in a folder of its own.")
     _lookups[name] = lookups
 
 

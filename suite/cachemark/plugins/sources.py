@@ -1,7 +1,7 @@
 """Files of a plug-in: the named one, and files next to it or in its package that it imports.
 
-All are read before any of them runs, and exactly this content is executed and hashed. They are imported under names of the plug-in: two
-plug-ins may each have a ``helper.py``, and an edited one is imported again.
+All are read before any of them runs, and exactly this content is executed and hashed. Only import statements count, not ``importlib``.
+They are imported under names of the plug-in: two plug-ins may each have a ``helper.py``, and an edited one is imported again.
 """
 
 from __future__ import annotations
@@ -88,13 +88,6 @@ class Sources:
         """Path of the main file below the root, and all contents by such paths: what another machine needs."""
         files = {str(source.path.relative_to(self.root)): source.content for name, source in self.modules.items() if name or not self.main}
         return str(self.file.relative_to(self.root)), files
-
-    def is_stray(self, module: ModuleType) -> bool:
-        """Return whether a module is a file of the plug-in's folder that was not read and not installed."""
-        folder, path = self.root / self.main.partition(".")[0], Path(str(getattr(module, "__file__", None)))
-        if not path.is_relative_to(folder) or path.is_relative_to(PACKAGE) or {*INSTALLED} & {folder.name, *path.relative_to(folder).parts}:
-            return False
-        return module.__name__.partition(".")[0] not in NEVER and all(path != source.path for source in self.modules.values())
 
 
 def short(*parts: bytes) -> str:

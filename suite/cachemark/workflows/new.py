@@ -16,7 +16,6 @@ from ..methods.registry import METHODS
 from ..models.registry import MODELS
 
 Thing = Literal["method", "model", "metric"]
-THINGS: tuple[Thing, ...] = ("method", "model", "metric")
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 

@@ -82,7 +82,7 @@ def _instance(file: str, name: str) -> Any:
 
 
 def _image_values(instance: ImageMetric, image_batch: ImageBatch) -> list[float]:
-    values = _guarded(_measure, instance, image_batch)
+    values = _guarded(instance.measure, image_batch)
     fault, details = problem(values, len(image_batch.images), instance.within)
     if fault:
         raise Fault(fault, details)
@@ -91,7 +91,7 @@ def _image_values(instance: ImageMetric, image_batch: ImageBatch) -> list[float]
 
 def _plain_values(instance: SetMetric | CostMetric, inputs: Any) -> list[float]:
     """Return the numbers of a metric of a set or of costs."""
-    values = _guarded(_measure, instance, inputs)
+    values = _guarded(instance.measure, inputs)
     try:
         numbers = [float(value) for value in values]
     except (TypeError, ValueError):
@@ -102,15 +102,11 @@ def _plain_values(instance: SetMetric | CostMetric, inputs: Any) -> list[float]:
     return numbers
 
 
-def _measure(instance: Any, inputs: Any) -> Any:
-    with torch.inference_mode():
-        return instance.measure(inputs)
-
-
 def _guarded(call: Callable[..., Any], *arguments: Any) -> Any:
     """Call code of a plug-in. Raises Fault with its error, file and line."""
     try:
-        return call(*arguments)
+        with torch.inference_mode():
+            return call(*arguments)
     except (Exception, SystemExit) as error:
         fault = plugin_modules.fault(error)
         raise Fault("raised", fault.message if fault else traceback.format_exception_only(error)[-1].strip()) from error
