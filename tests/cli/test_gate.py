@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
@@ -188,6 +189,7 @@ def test_an_incident_fails_until_it_is_acknowledged_and_is_in_every_output(accep
     first, second = call("check", *known), call("check", *known)
     assert (first.exit_code, second.exit_code) == (1, 1), "a second try changes nothing"
     assert ("owner: nobody" in first.stdout, "Known: " in second.stdout) == (True, True)
+    assert re.search(r"kv_allocated: [\d.]+ [KM]?i?B", first.stdout), "as tables print it"
 
     def outputs() -> tuple[list[str | None], str, str, str]:
         junit = ET.fromstring(call("export", "junit", *known).stdout)
@@ -198,6 +200,8 @@ def test_an_incident_fails_until_it_is_acknowledged_and_is_in_every_output(accep
 
     failures, annotations, comment, page = outputs()
     assert (len(failures), "::error" in annotations) == (2, True), "the row and the verdict"
+    for output in (comment, page):
+        assert output.index("Regressed") < output.index("owner: nobody") < output.index("again: cachemark")
     (incident,) = json.loads(register.read_text())["incidents"]
     key, decision, decide = incident["key"], "acknowledged by ada until 2999-01-01", ("--register", register, "--who", "ada")
     listed = call("incident", "list", "--register", register).stdout

@@ -19,7 +19,7 @@ from cachemark.gate.incidents import GateRow, Incident, fold, merge
 from cachemark.gate.judgement import RunJudgement
 from cachemark.gate.nights import Night
 from cachemark.store.rows import RunRecord, Verdict
-from cachemark.workflows.check import CheckResult
+from cachemark.workflows.check import incident_lines
 
 DAY = date(2026, 1, 1)
 METHODS, MODELS = ("full", "linear", "h2o", "window", "rkv"), ("a", "b", "c", "d")
@@ -104,8 +104,8 @@ def test_rows_that_fail_the_gate_are_folded(alike: str, hashes: list[str]) -> No
 # ------------------------------------------------------------------------------------------------ a notification
 
 def notification(run: RunRecord, judgement: RunJudgement, config: Case) -> list[str]:
-    night = merge([], judgement.gate_rows({config.key: config}), DAY, 0.1, "abc")
-    return CheckResult(run, judgement, night).notifications()
+    (incident,) = merge([], judgement.gate_rows({config.key: config}), DAY, 0.1, "abc").notify
+    return [*incident_lines(incident, run, judgement)]
 
 
 @pytest.mark.parametrize(("stated", "wanted"), [
@@ -142,7 +142,7 @@ def test_a_notification_has_cause_change_onset_and_owner() -> None:
     (incident,) = nights([worse(LINEAR)])[0].notify
     incident = replace(incident, who="bob", link="https://example.org/1")
     run = RunRecord(1, "demo", {}, "", "", "finished", ENVIRONMENT, {})
-    lines = CheckResult(run, RunJudgement(), incidents.IncidentNight((), (incident,), (), ())).notifications()
+    lines = incident_lines(incident, run, RunJudgement())
     words = ((incident.key, "latency", "method linear", "40 configurations"), ("+20 %", "why"), ("2026-01-01", "commit abc"),
              ("bob", "https://example.org/1"), ("run demo",))
     for line, expected in zip(lines, words, strict=True):

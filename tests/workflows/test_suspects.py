@@ -10,19 +10,18 @@ from pathlib import Path
 import pytest
 
 from cachemark.core.result import Environment
-from cachemark.gate.incidents import Incident, IncidentNight
+from cachemark.gate.incidents import Incident
 from cachemark.gate.judgement import RunJudgement
 from cachemark.plans.schema import Plan, load
 from cachemark.store.db import Store
 from cachemark.store.rows import RunRecord
 from cachemark.workflows import check
-from cachemark.workflows.check import CheckResult, nights_before
+from cachemark.workflows.check import nights_before
 from cachemark.workflows.git import suspects
 from support.repositories import git
 
 ENVIRONMENT = Environment("cpu", "cpu-1", "f" * 16)
 INCIDENT = Incident("key", "latency", "method", "linear", ("tiny-var linear 1/4, batch 4",), 1.2, date(2026, 1, 3))
-TONIGHT = IncidentNight((INCIDENT,), (INCIDENT,), (), ())
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +58,7 @@ def test_of_many_commits_the_newest_are_shown_and_the_others_counted(
     assert found is not None
     assert len(found.commits) == 11
     monkeypatch.setattr(check, "suspects", lambda incident, nights: found)
-    lines = CheckResult(nights(["a" * 40])[0], RunJudgement(), TONIGHT).notifications()
+    lines = [*check.incident_lines(INCIDENT, nights(["a" * 40])[0], RunJudgement())]
     assert [line for line in lines if line.startswith("    ")] == [*(f"    {commit}" for commit in found.commits[:8]), "    and 3 more"]
     unknown = suspects(INCIDENT, nights(["--output=x", "0" * 40, "b" * 40]), root)
     assert unknown is not None
@@ -73,13 +72,13 @@ def test_without_an_earlier_night_of_another_commit_nothing_is_said(commits: lis
 
 def test_a_notification_names_range_bisection_and_the_plans_file() -> None:
     own = nights(["a" * 40, "b" * 40, "c" * 40], plan="mine", plan_json={"file": "/plans/my own.toml"})
-    lines = CheckResult(own[0], RunJudgement(), TONIGHT, nights=own).notifications()
+    lines = [*check.incident_lines(INCIDENT, own[0], RunJudgement(), own)]
     assert any(f"suspects: commits after {'b' * 12}, up to {'c' * 12}" in line for line in lines)
     assert lines[-2:] == [
         f"  find: cachemark bisect 'tiny-var linear 1/4, batch 4' --plan '/plans/my own.toml' --good {'b' * 12} --bad {'c' * 12}",
         f"  again: cachemark compare '/plans/my own.toml' --commits {'b' * 12} {'c' * 12} --only 'tiny-var linear 1/4, batch 4'"]
     first = nights(["a" * 40])
-    lines = CheckResult(first[0], RunJudgement(), TONIGHT, nights=first).notifications()
+    lines = [*check.incident_lines(INCIDENT, first[0], RunJudgement(), first)]
     assert lines[-1] == "  again: cachemark run demo --fresh"
 
 

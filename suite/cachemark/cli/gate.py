@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from ..core.verdicts import ENDED, MISSING, REGRESSED
+from ..core.verdicts import ENDED
 from ..core.wording import count, percent
 from .endings import note, runnable
 from .options import (
@@ -79,16 +79,12 @@ def _data(result: CheckResult) -> dict[str, Any]:
 def _lines(result: CheckResult) -> Iterator[str]:
     judgement = result.judgement
     yield judgement.headline if judgement.by_judge else f"{ENDED[result.exit_code]}."
+    yield from judgement.open_incidents
     if judgement.comparison is not None:
         yield from judgement.comparison.details()
-        for row in (*judgement.comparison.of(REGRESSED), *judgement.comparison.of(MISSING)):
-            yield f"  {row.verdict}: {row.label}, {row.metric}: {row.then} → {row.now}. {row.reason}".rstrip()
+    yield from (f"  {line}" for line in result.failing_lines())
     yield from judgement.remarks()
-    if judgement.night is not None:
-        for row in judgement.night.tally.regressed:
-            yield f"  {judgement.night.tally.word(row)}: {row.label}, {row.metric}: {row.reason}"
     if result.incidents is not None:
-        yield from result.notifications()
         for word, incidents in (("Known", result.incidents.known), ("Fixed", result.incidents.fixed)):
             if incidents:
                 yield f"{word}: {', '.join(f'{i.key} ({i.state})' for i in incidents)}."

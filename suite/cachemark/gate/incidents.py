@@ -232,6 +232,12 @@ def decisions(rows: Iterable[GateRow], register: Sequence[Incident], today: date
     return decided
 
 
+def undecided(rows: Iterable[GateRow], register: Sequence[Incident], today: date) -> list[Incident]:
+    """Return the incidents of failing rows that nobody has acknowledged or accepted, or no longer."""
+    failing = [gate_row for gate_row in rows if gate_row.fails]
+    return [i for i in register if (i.state == NEW or i.is_expired(today)) and any(map(i.covers, failing))]
+
+
 def acknowledge(register: Sequence[Incident], key: str, who: str, until: date | None, link: str = "") -> list[Incident]:
     """Record a person's decision on an incident; without ``until`` it is accepted.
 

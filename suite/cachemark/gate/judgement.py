@@ -22,7 +22,7 @@ class RunJudgement:
 
     ``standing``: false-alarm record of the paired test; if it is too bad, times do not fail a run. ``baseline``: file of the baseline.
     ``history``: changes over the nights. ``decided``: acknowledged or accepted incidents by case and metric; if they cover all failing
-    rows, the run passes.
+    rows, the run passes. ``open_incidents``: lines about the others: cause, owner, suspects and commands.
     """
 
     comparison: Comparison | None = None
@@ -31,6 +31,7 @@ class RunJudgement:
     baseline: Path | None = None
     history: tuple[str, ...] = ()
     decided: Mapping[tuple[str, str], Incident] = field(default_factory=dict)
+    open_incidents: tuple[str, ...] = ()
 
     @property
     def by_judge(self) -> dict[str, tuple[Sequence[Verdict], Sequence[Verdict]]]:
@@ -107,14 +108,14 @@ class RunJudgement:
         return f"{ENDED[self.exit_code]}: {'; '.join(parts)}."
 
     def summary(self) -> list[str]:
-        """Return lines: the verdict, known incidents, the baseline and the remarks."""
+        """Return lines: the verdict, open and known incidents, the baseline and the remarks."""
         rows_of: dict[str, list[tuple[str, str]]] = {}
         for (case, name), incident in self.decided.items():
             rows_of.setdefault(f"{incident.key}, {incident.factor} {incident.value}: {incident.decision}", []).append((case, name))
         known = [f"Known incident {title} ({count(len(rows), 'row')})." for title, rows in rows_of.items()]
         if known and not self.exit_code:
             known.insert(0, "Every regression is acknowledged or accepted.")
-        return [self.headline, *known, *(self.comparison.details() if self.comparison else ()), *self.remarks()]
+        return [self.headline, *self.open_incidents, *known, *(self.comparison.details() if self.comparison else ()), *self.remarks()]
 
     def remarks(self) -> list[str]:
         """Return lines about pairs and the false-alarm record of their test."""

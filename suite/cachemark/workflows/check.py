@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Literal
 
+from ..analysis.baseline_comparison import BaselineComparison
 from ..core.errors import NothingMeasured
 from ..core.spec import Case
 from ..core.units import TIME
+from ..core.verdicts import MISSING
 from ..core.wording import count, percent
 from ..gate import baseline_check as gate
 from ..gate import baselines, incidents
 from ..gate import nights as ledger
 from ..gate.baselines import ListedBaseline
 from ..gate.comparison import COVERAGE, OTHER_METHODS
-from ..gate.incidents import PAIRS, Incident, IncidentNight
+from ..gate.incidents import PAIRS, GateRow, Incident, IncidentNight
 from ..gate.judgement import RunJudgement
 from ..gate.nights import Night
 from ..plans import schema as plans
@@ -55,7 +57,45 @@ def judge(
     if register is None:
         return judgement
     rows = judgement.gate_rows(_cases(store, run, judgement))
-    return replace(judgement, decided=incidents.decisions(rows, incidents.load(register), datetime.now(UTC).date()))
+    return _with_incidents(judgement, rows, incidents.load(register), run, nights_before(store, run))
+
+
+def _with_incidents(
+    judgement: RunJudgement, rows: Sequence[GateRow], register: Sequence[Incident], run: RunRecord, nights: Sequence[RunRecord],
+) -> RunJudgement:
+    """Return the judgement with decisions about failing rows, and with lines about the other incidents."""
+    today = datetime.now(UTC).date()
+    lines = [line for incident in incidents.undecided(rows, register, today) for line in incident_lines(incident, run, judgement, nights)]
+    return replace(judgement, decided=incidents.decisions(rows, register, today), open_incidents=tuple(lines))
+
+
+def incident_lines(incident: Incident, run: RunRecord, judgement: RunJudgement, nights: Sequence[RunRecord] = ()) -> Iterator[str]:
+    """Yield lines about an incident: cause, change, onset, owner, suspect commits, and commands.
+
+    It is measured again in pairs if pairs found it or there are two commits to compare, else by a run of the plan. ``nights``: finished
+    runs of the plan on this machine class up to ``run``, newest first.
+    """
+    plan, note = _as_commands_name(run)
+    config, origin = incident.configurations[0], suspects(incident, nights)
+    change = f"{percent(incident.change - 1, '+')} cost (median). " if incident.change is not None else ""
+    again = ["run", plan, "--fresh"]
+    yield (f"{incident.key}: {incident.metric} regressed: {incident.factor} {incident.value}, "
+           f"{count(len(incident.configurations), 'configuration')}.")
+    yield f"  change: {change}{incident.reason}".rstrip()
+    yield f"  since: {incident.since}{f', commit {incident.onset}' if incident.onset else ''}"
+    yield f"  owner: {incident.who or 'nobody'}{f' ({incident.link})' if incident.link else ''}"
+    if origin is not None:
+        more = len(origin.commits) - MOST_COMMITS
+        again = ["compare", plan, "--commits", origin.good, origin.bad, "--only", config]
+        yield f"  suspects: commits after {origin.good}, up to {origin.bad}"
+        yield from (f"    {commit}" for commit in origin.commits[:MOST_COMMITS])
+        if more > 0:
+            yield f"    and {more} more"
+        yield f"  find: {shlex.join(['cachemark', 'bisect', config, '--plan', plan, '--good', origin.good, '--bad', origin.bad])}{note}"
+    if judgement.night and incident.found_by == PAIRS:
+        sides = judgement.night.sides
+        again = ["compare", plan, *sides, *(() if sides[0] == "--cases" else ("--only", config))]
+    yield f"  again: {shlex.join(['cachemark', *again])}{note}"
 
 
 def _in_pairs(store: Store, run: RunRecord, min_coverage: float | None, own: bool) -> RunJudgement:
@@ -112,49 +152,25 @@ def _as_commands_name(run: RunRecord) -> tuple[str, str]:
 class CheckResult:
     """Verdicts on a run or a comparison, its incidents, and the ``proposed`` baseline, if any.
 
-    ``incidents``: None without a register. ``nights``: finished runs of the plan on this machine class up to this one, newest first.
+    ``incidents``: None without a register.
     """
 
     run: RunRecord
     judgement: RunJudgement
     incidents: IncidentNight | None = None
     proposed: Path | None = None
-    nights: tuple[RunRecord, ...] = ()
 
     @property
     def exit_code(self) -> int:
         """The code of the verdicts, 0 if every regression is acknowledged or accepted."""
         return self.judgement.exit_code
 
-    def notifications(self) -> list[str]:
-        """Return lines about each incident: cause, change, onset, owner, suspect commits, and commands.
-
-        It is measured again in pairs if pairs found it or there are two commits to compare, else by a run of the plan.
-        """
-        return [line for incident in (self.incidents.notify if self.incidents else ()) for line in self._notification(incident)]
-
-    def _notification(self, incident: Incident) -> Iterator[str]:
-        plan, note = _as_commands_name(self.run)
-        config, origin = incident.configurations[0], suspects(incident, self.nights)
-        change = f"{percent(incident.change - 1, '+')} cost (median). " if incident.change is not None else ""
-        again = ["run", plan, "--fresh"]
-        yield (f"{incident.key}: {incident.metric} regressed: {incident.factor} {incident.value}, "
-               f"{count(len(incident.configurations), 'configuration')}.")
-        yield f"  change: {change}{incident.reason}".rstrip()
-        yield f"  since: {incident.since}{f', commit {incident.onset}' if incident.onset else ''}"
-        yield f"  owner: {incident.who or 'nobody'}{f' ({incident.link})' if incident.link else ''}"
-        if origin is not None:
-            more = len(origin.commits) - MOST_COMMITS
-            again = ["compare", plan, "--commits", origin.good, origin.bad, "--only", config]
-            yield f"  suspects: commits after {origin.good}, up to {origin.bad}"
-            yield from (f"    {commit}" for commit in origin.commits[:MOST_COMMITS])
-            if more > 0:
-                yield f"    and {more} more"
-            yield f"  find: {shlex.join(['cachemark', 'bisect', config, '--plan', plan, '--good', origin.good, '--bad', origin.bad])}{note}"
-        if self.judgement.night and incident.found_by == PAIRS:
-            sides = self.judgement.night.sides
-            again = ["compare", plan, *sides, *(() if sides[0] == "--cases" else ("--only", config))]
-        yield f"  again: {shlex.join(['cachemark', *again])}{note}"
+    def failing_lines(self) -> list[str]:
+        """Return a line for each failing row and each missing one, with both values as tables print them."""
+        comparison = self.judgement.comparison
+        rows = [*self.judgement.failing, *(comparison.of(MISSING) if comparison else ())]
+        texts = [". ".join(filter(None, (BaselineComparison(row).movement, row.reason))) for row in rows]
+        return [f"{row.verdict}: {row.label}, {row.metric}: {text}" for row, text in zip(rows, texts, strict=True)]
 
 
 def chosen(store: Store, number: int | None) -> RunRecord:
@@ -188,14 +204,13 @@ def check(
         judgement = judge(source, record, path, threshold, min_coverage)
         cases, nights = _cases(source, record, judgement), nights_before(source, record)
     if register is None:
-        return CheckResult(record, judgement, None, proposed, nights)
+        return CheckResult(record, judgement, None, proposed)
     rows, today = judgement.gate_rows(cases), datetime.now(UTC).date()
     delta = float(judgement.night.stated.get("delta", 0.1)) if judgement.night else 0.1
     onset = str(record.code.get("commit") or "")[:12]
     tonight = incidents.merge(incidents.load(Path(register)), rows, today, delta, onset)
     incidents.save(Path(register), tonight.register)
-    judgement = replace(judgement, decided=incidents.decisions(rows, tonight.register, today))
-    return CheckResult(record, judgement, tonight, proposed, nights)
+    return CheckResult(record, _with_incidents(judgement, rows, tonight.register, record, nights), tonight, proposed)
 
 
 def _cases(store: Store, run: RunRecord, judgement: RunJudgement) -> dict[str, Case]:

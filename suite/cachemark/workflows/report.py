@@ -205,4 +205,5 @@ def _public_judgement(judgement: RunJudgement) -> RunJudgement:
     comparison = judgement.comparison and replace(judgement.comparison, rows=public_verdicts(judgement.comparison.rows))
     night = judgement.night and replace(judgement.night, run=public_run(judgement.night.run), rows=public_verdicts(judgement.night.rows))
     decided = {row: replace(incident, who="", link="", reason=scrubbed(incident.reason)) for row, incident in judgement.decided.items()}
-    return replace(judgement, comparison=comparison, night=night, decided=decided, history=tuple(map(scrubbed, judgement.history)))
+    return replace(judgement, comparison=comparison, night=night, decided=decided, open_incidents=(),
+                   history=tuple(map(scrubbed, judgement.history)))
