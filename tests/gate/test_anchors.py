@@ -1,29 +1,28 @@
-"""Anchors: what reaches one, what does not, what says nothing, and what is written down about it."""
+"""Anchors: what reaches one, what does not, and the warning of reports."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import tomllib
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
-from gate_examples import case, ok
+from gate_examples import CODE, ENVIRONMENT, case, ok
 from pydantic import ValidationError
 
-from cachemark.core.errors import BadBaseline
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Sampling
 from cachemark.gate import anchors
-from cachemark.gate.anchors import FAILED, NOT_MEASURED, PASSED, Anchor, ReachedAnchor, judge, load, not_reproduced, save
+from cachemark.gate.anchors import FAILED, NOT_MEASURED, PASSED, Anchor, judge, not_reproduced, reached
 from cachemark.plans.schema import AnchorTable
+from cachemark.store.db import Store
 
 WEIGHTS = "a" * 64 + "/" + "b" * 64
 METRIC = "fid_adm_50k"
-ANCHOR = Anchor("mar-l", METRIC, 1.78, 0.05, "README", {"cfg_scale": 3.0, "steps": 256})
-TABLE = {"metric": METRIC, "expected": 1.78, "tolerance": 0.05, "source": "README"}
+TABLE: dict[str, Any] = {"metric": METRIC, "expected": 1.78, "tolerance": 0.05, "source": "README"}
+ANCHOR = Anchor(**TABLE)
 SAMPLING = Sampling(cfg_scale=3.0, cfg_schedule="linear", steps=256)
 
 
@@ -43,14 +42,11 @@ def test_a_value_is_reached_within_the_tolerance_on_either_side(fid: float, stat
 
 
 @pytest.mark.parametrize(("fields", "words"), [
-    ({"model": "mar-b"}, "a case of mar-b, the anchor is of mar-l"),
     ({"role": "other_seeds"}, "for the full cache"),
     ({"role": "other_batch"}, "for the full cache"),
     ({"codec": "int8", "role": "candidate"}, "in its native codec; this is full int8"),
     ({"weights": "random:0/" + "b" * 64}, "weights are random"),
     ({"weights": "a" * 64 + "/random:0"}, "weights are random"),
-    ({"sampling": dataclasses.replace(SAMPLING, steps=64)}, "steps = 64, the published ones with 256"),
-    ({"sampling": dataclasses.replace(SAMPLING, cfg_scale=1.5)}, "cfg_scale = 1.5, the published ones with 3.0"),
 ])  # fmt: skip
 def test_what_is_not_the_published_case_is_not_measured(fields: dict[str, Any], words: str) -> None:
     state, reason = judge(ANCHOR, outcome(**fields))
@@ -66,58 +62,35 @@ def test_a_case_that_failed_or_has_no_such_figure_is_not_measured() -> None:
     assert lacking == (NOT_MEASURED, f"{METRIC} was not measured. No Inception weights.")
 
 
-# ------------------------------------------------------------------------------------------------ what is written down
+# ------------------------------------------------------------------------------------------------ the warning of reports
 
-def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
-    assert load(tmp_path / "none") == []
-    path = save(tmp_path / "anchors", ANCHOR, outcome(), {"device": "H200"})
-    assert path == tmp_path / "anchors" / "mar-l.json"
-    assert load(path.parent) == [ReachedAnchor(ANCHOR, WEIGHTS, 1.80, outcome().case.to_json(), {"device": "H200"})]
-    save(path.parent, ANCHOR, outcome(1.79))
-    assert [stored.value for stored in load(path.parent)] == [1.79]
-    assert [p.name for p in path.parent.iterdir()] == ["mar-l.json"]
-
-
-@pytest.mark.parametrize(("given", "state"), [({"fid": 2.5}, FAILED), ({"role": "other_seeds"}, NOT_MEASURED)])
-def test_only_what_was_reached_is_saved(given: dict[str, Any], state: str, tmp_path: Path) -> None:
-    with pytest.raises(BadBaseline, match=f"anchor of mar-l is {state}"):
-        save(tmp_path, ANCHOR, outcome(**given))
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(("change", "words"), [
-    ({"value": 1.9}, r"did not reach 1\.78 ± 0\.05"), ({"value": "nan"}, "has value = 'nan'"), ({"format": 2}, "has format = 2"),
-    ({"weights": None}, "has weights = None"), ({"anchor": {"model": "mar-h", **TABLE, "sampling": {}}}, "of mar-h"),
-    ({"anchor": {"model": "mar-l", **TABLE, "tolerance": -1.0, "sampling": {}}}, r"has anchor\.tolerance = -1\.0"),
-    ({"anchor": 3}, "has anchor = 3"), ({"value": 10**400}, "has value"),
-])  # fmt: skip
-def test_a_damaged_file_is_refused(change: dict[str, Any], words: str, tmp_path: Path) -> None:
-    path = save(tmp_path, ANCHOR, outcome())
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.raises(BadBaseline, match=f"mar-l.json {words}" if words.startswith("has") else words):
-        load(tmp_path)
-
-
-# ------------------------------------------------------------------------------------------------ what reports say
-
-STORED = ReachedAnchor(ANCHOR, WEIGHTS, 1.80, {})
+REACHED = {("mar-l", WEIGHTS)}
 
 
 def test_only_the_very_weights_are_anchored() -> None:
-    assert not_reproduced("mar-l", WEIGHTS, [STORED]) == ""
-    other = not_reproduced("mar-l", "c" * 64 + "/" + "b" * 64, [STORED])
+    assert not_reproduced("mar-l", WEIGHTS, REACHED) == ""
+    other = not_reproduced("mar-l", "c" * 64 + "/" + "b" * 64, REACHED)
     assert "its anchor was reached with other weights" in other
     assert other.endswith("To show it: cachemark run anchor-mar-l")
-    assert "has not been shown" in not_reproduced("mar-l", WEIGHTS, [])
-    assert "has not been shown" in not_reproduced("mar-b", WEIGHTS, [STORED])
-    assert "cachemark run" not in not_reproduced("mar-b", WEIGHTS, [])  # no plan of that name is shipped
-    assert "its weights are random" in not_reproduced("mar-l", "random:0/random:0", [STORED])
+    assert "has not been shown" in not_reproduced("mar-l", WEIGHTS, ())
+    assert "has not been shown" in not_reproduced("mar-b", WEIGHTS, REACHED)
+    assert "cachemark run" not in not_reproduced("mar-b", WEIGHTS, ())  # no plan of that name is shipped
+    assert "its weights are random" in not_reproduced("mar-l", "random:0/random:0", REACHED)
 
 
 def test_bundled_models_need_no_anchor() -> None:
     assert {"tiny-llamagen", "tiny-var"} <= anchors.bundled()
     assert "mar-l" not in anchors.bundled()
-    assert not_reproduced("tiny-var", WEIGHTS, []) == ""
+    assert not_reproduced("tiny-var", WEIGHTS, ()) == ""
+
+
+def test_a_stored_run_of_a_plan_with_an_anchor_reaches_it(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s.sqlite") as store:
+        for plan, fid in (({"anchor": TABLE}, 2.5), ({}, 1.79)):
+            store.save(store.begin_run("p", plan, ENVIRONMENT, CODE), outcome(fid))
+        assert reached(store) == set()
+        store.save(store.begin_run("p", {"anchor": TABLE}, ENVIRONMENT, CODE), outcome(1.79))
+        assert reached(store) == REACHED
 
 
 # ------------------------------------------------------------------------------------------------ the shipped plans

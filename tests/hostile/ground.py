@@ -15,7 +15,7 @@ from cachemark.store.db import Store
 from support.stages import Stage
 
 PLAN, PLUGIN, STORE, WEIGHTS = "dots.toml", "dot.py", "dots.sqlite", "dot.safetensors"
-BASELINE, REGISTER, ANCHOR, BENCHMARKS = "base.json", "incidents.json", "baselines/anchors/dot.json", "bench.json"
+BASELINE, REGISTER, BENCHMARKS = "base.json", "incidents.json", "bench.json"
 Preparation = Callable[[Path], object]
 KEY = "3f2a91c07e"  # of the only incident in the register
 
@@ -31,10 +31,6 @@ def furnish(measured: Stage, folder: Path) -> Path:
     assert accepted.parent.name in machine.replace(" ", "-")
     incident = Incident(KEY, "latency", "method", "streaming", ("dot streaming 1/2, batch 2",), 1.2, date(2026, 1, 1), "slower", "1a2b3c")
     incidents.save(here / REGISTER, [incident])
-    (here / ANCHOR).parent.mkdir(parents=True)
-    (here / ANCHOR).write_text(json.dumps({
-        "format": 1, "anchor": {"model": "dot", "metric": "kl", "expected": 1.0, "tolerance": 0.5, "source": "a paper", "sampling": {}},
-        "weights": "0" * 64, "value": 1.0, "case": {}, "facts": {}}))
     (here / BENCHMARKS).write_text(json.dumps({
         "machine_info": {"node": "here", "cpu": {"brand_raw": "a CPU", "count": 2}}, "datetime": "2026-01-01T00:00:00", "version": "5.0",
         "benchmarks": [{"fullname": "test_a", "group": None, "params": {}, "stats": {"data": [0.1, 0.2], "rounds": 2, "iterations": 1}}]}))

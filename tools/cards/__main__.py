@@ -6,8 +6,6 @@ from pathlib import Path
 
 import click
 
-from cachemark.gate import anchors
-
 from ..command import run_command
 from .methods import with_facts
 from .models import models_page
@@ -15,14 +13,12 @@ from .models import models_page
 
 @click.command()
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--anchors", "anchor_folder", type=click.Path(file_okay=False, path_type=Path), default=anchors.ROOT, show_default=True,
-              help="Folder of the anchors that were reached.")
 @click.option("--baselines", type=click.Path(file_okay=False, path_type=Path), default=Path("baselines/accepted"), show_default=True,
               help="Folder of the accepted baselines, which hold the image quality of bundled models.")
-def cards(folder: Path, anchor_folder: Path, baselines: Path) -> None:
+def cards(folder: Path, baselines: Path) -> None:
     """Write reference/models.md in FOLDER, and the facts of each method in reference/methods.md."""
     methods, models = folder / "reference" / "methods.md", folder / "reference" / "models.md"
-    methods.write_text(with_facts(methods.read_text(encoding="utf-8"), anchors.load(anchor_folder)), encoding="utf-8")
+    methods.write_text(with_facts(methods.read_text(encoding="utf-8")), encoding="utf-8")
     models.write_text(models_page(baselines), encoding="utf-8")
     click.echo(f"{methods}\n{models}")
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
 from cachemark.contract.method import Method
-from cachemark.gate.anchors import ReachedAnchor
 from cachemark.methods.registry import METHODS
 
 from .data import DATA, code, read_json, vectors
@@ -21,12 +19,12 @@ def claims() -> list[dict[str, str]]:
     return list(read_json(DATA / "published" / "quality.json")["records"])
 
 
-def with_facts(page: str, reached: Sequence[ReachedAnchor]) -> str:
+def with_facts(page: str) -> str:
     """Return the page with the blocks between markers generated again."""
-    return BLOCK.sub(lambda block: f"<!-- facts: {block[1]} -->\n{facts(METHODS.get(block[1]), reached)}\n<!-- end of facts -->", page)
+    return BLOCK.sub(lambda block: f"<!-- facts: {block[1]} -->\n{facts(METHODS.get(block[1]))}\n<!-- end of facts -->", page)
 
 
-def facts(cls: type[Method], reached: Sequence[ReachedAnchor]) -> str:
+def facts(cls: type[Method]) -> str:
     """Return the bullets of one method."""
     outputs = [f"{code(name)} ({len(entry['checks'])} checks)" for name, entry in vectors().items() if cls.name in entry["methods"]]
     lines = [f"- **Source**: {cls.source}.",
@@ -39,7 +37,8 @@ def facts(cls: type[Method], reached: Sequence[ReachedAnchor]) -> str:
     for where, group in groupby(published, key=lambda claim: f"{claim['paper']}, {claim['table']}"):
         rows = list(group)
         settings = {claim["config"] for claim in rows}
-        models = [f"{code(model)} {', '.join(_value(claim, reached, len(settings) > 1) for claim in same)}"
+        values = "{fid} ({config})" if len(settings) > 1 else "{fid}"
+        models = [f"{code(model)} {', '.join(values.format_map(claim) for claim in same)}"
                   for model, same in groupby(rows, key=lambda claim: claim["model"])]
         lines.append(f"    - {where}{f' ({settings.pop()})' if len(settings) == 1 else ''}: {'; '.join(models)}")
     return "\n".join(lines)
@@ -51,12 +50,3 @@ def _reasons(cls: type[Method]) -> list[str]:
     own = [f"{code(name)} ({reason})" for name, reason in cls.unstated.items() if shared.get(name) != reason]
     same = [name for name, reason in cls.unstated.items() if shared.get(name) == reason]
     return [*own, f"{code(*same)} (as for `lazymar`)"] if same else own
-
-
-def _value(claim: dict[str, str], reached: Sequence[ReachedAnchor], with_settings: bool) -> str:
-    """Return a published value; an anchor reproduces the full cache of its model."""
-    value = f"{claim['fid']} ({claim['config']})" if with_settings else claim["fid"]
-    own = next((r for r in reached if r.anchor.model == claim["model"]), None)
-    if own is not None and claim["method"] == "full" and float(claim["fid"]) == own.anchor.expected:
-        return f"{value}, reproduced: {own.value:.4g}"
-    return value

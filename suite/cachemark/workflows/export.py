@@ -11,7 +11,7 @@ from ..core.errors import CachemarkError, NothingMeasured, Unsupported
 from ..core.files import head_of, output
 from ..gate.judgement import RunJudgement
 from .check import accepted_path, chosen, judge
-from .report import baseline_of, table_view
+from .report import baseline_of
 from .results import Run
 from .session import DEFAULT_STORE, reading, writing
 
@@ -57,7 +57,7 @@ def export(
         if path is None:
             raise Unsupported("This format is written to files, and no path was given.", remedy="Name a file or a folder.")
         with writing(path, "Name another folder."):
-            return Exported(files=tuple(figures.write(table_view(stored.record, stored.outcomes), Path(path), width)))
+            return Exported(files=tuple(figures.write(stored.view, Path(path), width)))
     if form == "junit":
         text = _junit(stored, baseline, register)
     elif form == "csv":
@@ -68,7 +68,7 @@ def export(
     else:
         from ..export import documents, tables
 
-        view = table_view(stored.record, stored.outcomes)
+        view = stored.view
         columns = tables.headline(view) if not columns and form == "latex" else columns
         chosen_tables = tables.tables(view, () if "all" in columns else columns, methods)
         text = {"markdown": documents.markdown, "latex": documents.latex}[form](chosen_tables)
@@ -92,7 +92,7 @@ def step_texts(
         if baseline:
             raise
         compared = _judgement(stored, None, register)
-    view = table_view(stored.record, stored.outcomes)
+    view = stored.view
     return StepTexts(github.summary(view, compared), github.comment(view, compared),
                      tuple(github.workflow_commands(compared)) if compared else ())
 

@@ -94,12 +94,6 @@ def site(
         return WrittenSite(pages.publish(folder, lines), tuple(made), removed)
 
 
-def table_view(record: RunRecord, outcomes: Sequence[Outcome]) -> ReportView:
-    """Return the view of a run without images, baseline and history."""
-    reached = anchors.load()
-    return report_view.build(record, outcomes, not_reproduced=lambda case: anchors.not_reproduced(case.model, case.weights, reached))
-
-
 def baseline_of(record: RunRecord, path: str | Path | None) -> Path | None:
     """Return the baseline at ``path``, else the accepted one of this plan and numerics, else None."""
     if path or record.is_comparison:  # a comparison has two sides of its own and no accepted baseline
@@ -130,7 +124,7 @@ def _view(
     store: Store, record: RunRecord, path: Path | None, public: bool, register: Path | None, *, required: bool = False,
 ) -> ReportView:
     """Return what a page shows, without a baseline that shares no case unless it is ``required``."""
-    reached, outcomes, plan = anchors.load(), _outcomes(store, record), record.plan.removeprefix(ledger.COMPARISON)
+    reached, outcomes, plan = anchors.reached(store), _outcomes(store, record), record.plan.removeprefix(ledger.COMPARISON)
     judgement: RunJudgement | None = None
     baseline: Exchange | None = None
     if path is not None:

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..analysis.report_row import MASKED, derive, names_of
+from ..analysis.report_view import ReportView, build
 from ..core import formatting as fmt
 from ..core.errors import BadPlan, NothingMeasured, UnknownName, unknown
 from ..core.result import Outcome
 from ..core.spec import Case, shown_label
 from ..core.units import TIME, metric, scores
+from ..gate import anchors
 from .check import chosen
-from .report import Report, report, table_view
+from .report import Report, report
 from .session import DEFAULT_STORE, reading
 
 if TYPE_CHECKING:
@@ -97,12 +99,19 @@ class Run:
         from ..export.documents import html
         from ..export.tables import tables
 
-        return html(tables(table_view(self.record, self.outcomes)))
+        return html(tables(self.view))
+
+    @property
+    def view(self) -> ReportView:
+        """The report as data, without images, baseline and history."""
+        with reading(self.store) as source:
+            reached = anchors.reached(source)
+        return build(self.record, self.outcomes, not_reproduced=lambda case: anchors.not_reproduced(case.model, case.weights, reached))
 
     @property
     def answers(self) -> dict[str, Answer]:
         """The recommended cache of each model: a sentence (``text``), and its ``row``, None for the full cache."""
-        return {chapter.heading: chapter.answer for chapter in table_view(self.record, self.outcomes).chapters}
+        return {chapter.heading: chapter.answer for chapter in self.view.chapters}
 
     def frame(self) -> pd.DataFrame:
         """One row per case: see :func:`cachemark.export.frames.case_frame`."""

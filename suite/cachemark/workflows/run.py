@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from ..core.spec import MAX_BATCH, QUALITY_PASS
 from ..gate import anchors
 from ..gate.nights import shown_process_bias
 from ..methods.registry import METHODS
-from ..models.registry import MODELS
 from ..plans.deadline import Deadline, breadth_first, groups
 from ..plans.expand import Planned, expand
 from ..plans.reuse import Earlier, code_identity
@@ -112,19 +111,12 @@ def share(
 
 
 def _anchored(plan: Plan, store: Store, run_id: int) -> list[str]:
-    """Return lines about the anchors of a plan, and record the anchors that were reached."""
+    """Return lines about the anchor of a plan."""
     if plan.anchor is None:
         return []
-    lines, table = [], plan.anchor.model_dump()
-    for full in (outcome for outcome in store.outcomes(run_id) if outcome.case.role == "baseline"):
-        anchor = anchors.Anchor(full.case.model, **table, sampling=asdict(MODELS.get(full.case.model).presets["paper"]))
-        state, reason = anchors.judge(anchor, full)
-        lines.append(f"Anchor of {anchor.model}: {state}. {reason}")
-        if state == anchors.PASSED:
-            record = store.run(run_id)
-            facts = {"run": record.id, "started": record.started, "machine": record.environment.machine_class, "code": dict(record.code)}
-            lines.append(f"Written down: {anchors.save(anchors.ROOT, anchor, full, facts)}")
-    return lines
+    judged = [(o.case.model, *anchors.judge(anchors.Anchor(**plan.anchor.model_dump()), o)) for o in store.outcomes(run_id)
+              if o.case.role == "baseline"]
+    return [f"Anchor of {model}: {state}. {reason}" for model, state, reason in judged]
 
 
 @dataclass
