@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
+from safetensors.torch import load
 
 from ...cache.arena import Memory
 from ...cache.codec import NATIVE
@@ -31,7 +32,7 @@ from .bench import Bench, Job, NotFinite, case_job, method_factory
 from .facts import case_facts, limit_facts, slope
 from .judge import JudgedImages, hashed, image_hash, inexact, judge, redrawn, storable
 from .plugin_metrics import PluginMetrics
-from .timing import Ran, counted, graph_facts, noting, pass_values, timed, tokens_per_pass
+from .timing import Ran, TimedTokens, counted, graph_facts, noting, pass_values, timed, tokens_per_pass
 
 OfSet = tuple[dict[str, list[float]], dict[str, Any]]  # samples and facts of a quality pass
 PER_PASS, REDRAWN = "tokens_per_pass", "redrawn"  # of an outcome's facts, under a decoder
@@ -47,9 +48,9 @@ def run_case(planned: Planned, bench: Bench) -> Measurement:
     if needs(METHODS.get(case.method)) and not bench.loaded.random:  # before the plug-in's own code computes anything
         bench.reference(case, judged_job)
     facts = case_facts(planned, bench) | limit_facts(case, bench.entry, method_factory(case)(), planned.rates)
-    samples, plugin_metrics = dict[str, list[float]](), PluginMetrics(case, bench.plug_ins)
+    samples, plugin_metrics, timed_tokens = dict[str, list[float]](), PluginMetrics(case, bench.plug_ins), TimedTokens()
     if case.role in ("candidate", "baseline"):
-        costs, noted = _costs(planned, bench, job, compared="quality_only" not in facts)
+        costs, noted, timed_tokens = _costs(planned, bench, job, compared="quality_only" not in facts)
         facts |= noted
         if rate := noted.get(PER_PASS):
             facts["footnotes"] += [f"It draws {rate['mean']:.2f} tokens a pass, {rate['least']:.2f} to {rate['most']:.2f} over the batches "
@@ -60,6 +61,7 @@ def run_case(planned: Planned, bench: Bench) -> Measurement:
     judgement = _judge_case(case, job, bench, plugin_metrics)
     if reason := inexact(case, judged_job, bench.reference(case, judged_job), judgement):
         return failed(Status.ERROR, reason, facts)
+    facts |= _other_tokens(planned, timed_tokens, judged_job, judgement, facts)
     if case.measures(QUALITY_PASS):
         of_set, set_facts = _reused_quality(planned, job, bench, judgement) or _distribution(planned, job, bench, plugin_metrics)
         samples, facts = samples | of_set, facts | set_facts
@@ -72,8 +74,25 @@ def run_case(planned: Planned, bench: Bench) -> Measurement:
                        facts=plugin_metrics.added_to(facts | judgement.facts), artifacts=judgement.artifacts)
 
 
-def _costs(planned: Planned, bench: Bench, job: Job, *, compared: bool) -> tuple[Costs, dict[str, Any]]:
-    """Return the costs of a case and facts about them. ``compared``: timed in turns with its full cache."""
+def _other_tokens(
+    planned: Planned, timed_tokens: TimedTokens, job: Job, images: JudgedImages, facts: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return facts about timed generations with other tokens than the judged ones of the same batches, or nothing.
+
+    The speed of a plug-in's method then is not the speed of these images; on some devices built-in methods round differently each time."""
+    judged = load(images.artifacts["tokens.safetensors"])["tokens"]
+    parts = {(part.start, part.stop) for part in job.chunks()} & timed_tokens.keys()
+    other = sum(timed_tokens[part] != {hashed(judged[slice(*part)].contiguous())} for part in parts)
+    if not other:
+        return {}
+    text = f"Timed generations gave other tokens than the judged ones in {other} of {len(parts)} batches."
+    if planned.runs_plugin:
+        return {"quality_only": text}
+    return {"footnotes": [*facts["footnotes"], text]}
+
+
+def _costs(planned: Planned, bench: Bench, job: Job, *, compared: bool) -> tuple[Costs, dict[str, Any], TimedTokens]:
+    """Return the costs of a case, facts about them, and the timed tokens. ``compared``: timed in turns with its full cache."""
     case, first, ran = planned.case, job.first(planned.case.batch), list[Ran]()
     counts, facts = counted(first)
     clocked = job.first(min(BATCHES * case.batch, case.samples)) if case.decoder else first
@@ -82,12 +101,12 @@ def _costs(planned: Planned, bench: Bench, job: Job, *, compared: bool) -> tuple
         full_cache = method_factory(replace(case, method=FULL, parameters={}))
         memory = Memory(job.device, engine=job.memory.engine.another())
         beside = replace(clocked, method=full_cache, memory=memory, decoder=None)
-    costs, full = timed(case, noting(clocked, ran), beside)
+    costs, full, timed_tokens = timed(case, noting(clocked, ran), beside)
     facts |= graph_facts(job.memory) | ({FULL_BESIDE: full} if full else {})
     if not case.decoder:
-        return replace(costs, **counts), facts | slope(costs.marks, first.layout, first.method())
+        return replace(costs, **counts), facts | slope(costs.marks, first.layout, first.method()), timed_tokens
     drawn, noted = _decoded(planned, bench, first, ran)
-    return replace(costs, **counts, **drawn), facts | noted
+    return replace(costs, **counts, **drawn), facts | noted, timed_tokens
 
 
 def _decoded(planned: Planned, bench: Bench, job: Job, ran: Sequence[Ran]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -145,7 +164,7 @@ def _one_batch(planned: Planned, bench: Bench) -> tuple[Job, dict[str, list[floa
     """Return the job of a case's first batch, with its bytes and times, and the facts of the case."""
     job = case_job(planned.case, bench).first(planned.case.batch)
     counts, _ = counted(job)
-    costs, _ = timed(planned.case, job)
+    costs, *_ = timed(planned.case, job)
     costs, plugin_metrics = replace(costs, **counts), PluginMetrics(planned.case, bench.plug_ins)
     samples = cost_values(costs) | plugin_metrics.costs(costs)
     return job, samples, plugin_metrics.added_to(case_facts(planned, bench))

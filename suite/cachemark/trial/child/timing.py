@@ -23,8 +23,10 @@ from ...metrics.base import Costs
 from ...metrics.compute.speed import first_half, watched
 from ...roofline.masked_flops import image_flops
 from .bench import Job
+from .judge import hashed, storable
 
 LIVE = "live_bytes"  # of an outcome's facts: bytes of keys and values over an image
+TimedTokens = dict[tuple[int, int], set[str]]  # hashes of the tokens of timed generations, by the samples of the batch
 
 
 class _Timed:
@@ -33,21 +35,25 @@ class _Timed:
     def __init__(self, job: Job) -> None:
         self.job, self.layout = job, _paced(job.first(job.batch).layout, job.method())
         self._watch = clock(job.device, watched(self.layout))
-        self.batches = [(torch.tensor(job.subset.labels[part], device=job.device), job.subset.seeds[part]) for part in job.alike()]
+        self.batches = [(part, torch.tensor(job.subset.labels[part], device=job.device)) for part in job.alike()]
+        self.hashes: TimedTokens = {}
 
     def once(self, turn: int = 0) -> tuple[float, dict[int, float]]:
-        """Return the seconds of one more generation, and its marks."""
-        labels, seeds = self.batches[turn % len(self.batches)]
+        """Return the seconds of one more generation, and its marks. The hash of its tokens is kept."""
+        part, labels = self.batches[turn % len(self.batches)]
+        seeds = self.job.subset.seeds[part]
         self._watch.start()
         with torch.inference_mode():
-            self.job.loaded.decode(self.job.drawn(labels, seeds, self.job.memory, mark=self._watch.mark))
+            tokens = self.job.drawn(labels, seeds, self.job.memory, mark=self._watch.mark)
+            self.job.loaded.decode(tokens)
         times = self._watch.stop(), self._watch.marks()
+        self.hashes.setdefault((part.start, part.stop), set()).add(hashed(storable(self.job, tokens)))
         self.job.alive(len(seeds))
         return times
 
 
-def timed(case: Case, job: Job, full: Job | None = None) -> tuple[Costs, list[float]]:
-    """Run other warm-ups and timed generations. Return the costs and the full cache's seconds in turns.
+def timed(case: Case, job: Job, full: Job | None = None) -> tuple[Costs, list[float], TimedTokens]:
+    """Run other warm-ups and timed generations. Return the costs, the full cache's seconds in turns, and the hashes of the tokens.
 
     The speed of a machine drifts, so each timed generation has one of ``full``, the full cache, right before or after it in turns, and
     their ratio is the speedup; there is none if memory does not hold both. A job of several batches, whose time depends on the images,
@@ -64,7 +70,7 @@ def timed(case: Case, job: Job, full: Job | None = None) -> tuple[Costs, list[fl
         if counted:
             seconds.append(total)
             marks.append(moments)
-    return Costs(job.batch, own.layout.visual, first_half(own.layout), seconds, marks), full_seconds
+    return Costs(job.batch, own.layout.visual, first_half(own.layout), seconds, marks), full_seconds, own.hashes
 
 
 def _warmed(job: Job, times: int) -> _Timed | None:
