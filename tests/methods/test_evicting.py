@@ -12,6 +12,7 @@ from torch import Tensor
 from cachemark.cache.bank import SlotBank
 from cachemark.cache.layout import Layout, Site, Step, scale_steps
 from cachemark.contract.method import Method
+from cachemark.core.errors import BadPlugin
 from cachemark.kit.driver import Onlooker as Watch
 from cachemark.kit.driver import RasterFeed as Feed
 from cachemark.kit.driver import drive, layout_of, watched
@@ -119,3 +120,16 @@ def test_the_condition_stays_when_every_entry_is_protected(when: str) -> None:
     cell = Cell(Protects, (), "native", "mha")
     cell.run(cell.tight(), bare=True)
     assert conditions == {1}
+
+
+def test_scores_of_another_shape_name_both_shapes() -> None:
+    @dataclass
+    class PerHead(Scored):
+        name = "per_head"
+
+        def score(self, step: Step, slots: SlotBank) -> Tensor:
+            return slots.table().float().repeat(1, 1, 2, 1)
+
+    cell = Cell(PerHead, (), "native", "mha")
+    with pytest.raises(BadPlugin, match=r"per_head: score returns a tensor of shape .* Return one score per live entry"):
+        cell.run(cell.tight(), bare=True)

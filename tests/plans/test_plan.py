@@ -156,6 +156,8 @@ def test_an_unmet_budget_is_an_error_or_a_case_that_says_why(write: Write) -> No
 def test_more_methods_join_every_block_once(write: Write) -> None:
     plan = write(bad_plans.GOOD + bad_plans.SECOND).joined(["calm", "window"])
     assert [c.methods for c in plan.cells] == [["streaming", "calm", "window"], ["calm", "window"]]
+    own = write(bad_plans.GOOD.replace('"streaming"', '{ name = "streaming", sinks = 2 }')).joined(["streaming"])
+    assert [getattr(method, "name", method) for method in own.cells[0].methods] == ["streaming", "calm"], "it keeps its parameters"
     with pytest.raises(UnknownName, match=r"^--method clam: Unknown method 'clam'"):
         expand(plan.joined(["clam"]))
 

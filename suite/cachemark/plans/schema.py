@@ -226,13 +226,15 @@ class Plan(PlanTable):
     def joined(self, extra: Sequence[str], files: Mapping[str, str | Path] = MappingProxyType({})) -> Plan:
         """Return the plan with more methods, each in all blocks whose model supports it.
 
-        A method that no model supports is added to all blocks, where it causes an error. ``files``: the plug-in files of methods."""
+        A block that names the method keeps it as it is. A method that no model supports is added to all blocks, where it causes an error.
+        ``files``: the plug-in files of methods."""
         models = {cells.model for cells in self.cells}
         places = {method: {model for model in models if _runs_on(method, model)} or models for method in extra}
         options = {method: f"--plugin {files[method]}" if method in files else f"--method {method}" for method in extra}
         cells = []
         for block in self.cells:
-            added = {m: option for m, option in options.items() if block.model in places[m] and m not in block.methods}
+            named = {getattr(each, "name", each) for each in block.methods}
+            added = {m: option for m, option in options.items() if block.model in places[m] and m not in named}
             cells.append(block.model_copy(update={"methods": [*block.methods, *added]}))
             cells[-1]._added = {**block._added, **added}
         return self.model_copy(update={"cells": cells})

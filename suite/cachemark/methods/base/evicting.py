@@ -14,6 +14,7 @@ from ...cache.bank import SlotBank
 from ...cache.layout import Layout, Site, Step
 from ...contract.method import Method
 from ...contract.planning import MethodOverhead
+from ...core.errors import BadPlugin
 
 
 def visual_budget(budget: Fraction, layout: Layout) -> int:
@@ -105,7 +106,11 @@ class Scored(Evicting):
             count = int(slots.live_visual > self.B)
         if count:
             visual = slots.table()
-            score = self.score(step, slots).float().clamp(max=torch.finfo(torch.float32).max)  # the condition outlives protected entries
+            score = self.score(step, slots)
+            if score.shape != visual.shape:
+                raise BadPlugin(f"{self.name}: score returns a tensor of shape {tuple(score.shape)}.",
+                                remedy=f"Return one score per live entry, (layers, rows, kv_heads, live) = {tuple(visual.shape)}.")
+            score = score.float().clamp(max=torch.finfo(torch.float32).max)  # the condition outlives protected entries
             slots.evict(lowest(score.masked_fill(visual < 0, float("inf")), visual, count))
 
 
