@@ -2,6 +2,7 @@
 """Measure on a borrowed GPU in short, resumable calls: stages by importance, with a budget in seconds.
 
     python ci/gpu_campaign.py run FOLDER --budget 540 [--from EARLIER]    on the machine with the GPU, as often as there is time
+    python ci/gpu_campaign.py run FOLDER --stage ladder --stage masked    these stages alone, in this order
     python ci/gpu_campaign.py list FOLDER                                 finished stages, and the purpose of each stage
     python ci/gpu_campaign.py home FOLDER --report reports/h100.html      at home: report, accepted baseline, table of targets
 
@@ -64,13 +65,19 @@ def stages(folder: Path, rehearse: bool) -> list[Stage]:
     return [Stage(name, what, partial(command, name), price, continued) for name, what, price, continued in STAGES]
 
 
+def chosen(stages: Sequence[Stage], names: Sequence[str]) -> list[Stage]:
+    """Return the named stages in the order of the names, or all of them without names."""
+    by_name = {stage.name: stage for stage in stages}
+    return [by_name[name] for name in names] or list(stages)
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Run stages within the budget; return 0 if nothing is left, 4 if something is, 1 if a stage failed."""
     folder = Folder.open(arguments.folder, arguments.earlier)
     folder.facts |= {"commit": arguments.commit} if arguments.commit else {}
     folder.save()
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SUITE), os.environ.get("PYTHONPATH")]))  # of the stages and their trials
-    for line in call(stages(arguments.folder, arguments.rehearse), folder, arguments.budget):
+    for line in call(chosen(stages(arguments.folder, arguments.rehearse), arguments.stage), folder, arguments.budget):
         print(line, flush=True)
     ends = {record.state for record in folder.stages.values()}
     return 1 if "failed" in ends else 4 if len(folder.stages) < len(STAGES) or ends != {"done"} else 0
@@ -111,6 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if name == "run":
             command.add_argument("--budget", type=float, default=540.0, help="seconds that this call may take")
             command.add_argument("--from", dest="earlier", type=Path, help="a folder that an earlier call brought back")
+            command.add_argument("--stage", action="append", default=[], choices=[name for name, *_ in STAGES], help="run only this stage")
             command.add_argument("--commit", default="", help="commit of this copy, where it is no checkout")
         if name in ("run", "work"):
             command.add_argument("--rehearse", action="store_true", help="without a GPU, with small models")
