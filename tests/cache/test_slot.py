@@ -15,6 +15,7 @@ from cachemark.cache.bank import SlotBank
 from cachemark.cache.codec import CODECS, NATIVE, Codec
 from cachemark.cache.grouped_keys import banks
 from cachemark.cache.layout import Site, Step
+from cachemark.core.errors import BadPlugin
 from cachemark.kit.driver import layout_of
 
 SITES = (Site("decoder", 0), Site("decoder", 1))
@@ -149,7 +150,7 @@ def test_writing_beyond_the_capacity_is_refused(tokens: int) -> None:
     bank = bank_of((1,), 3)
     slot, x = bank.slots[0], torch.ones(1, HEADS, tokens, DIM)
     slot.live[0] = 4 - tokens
-    with pytest.raises(AssertionError, match="too small a capacity"):
+    with pytest.raises(BadPlugin, match="4 entries do not fit into a layer cache of 3"):
         slot.append(x, x)
 
 

@@ -8,8 +8,12 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from ..core.errors import BadPlugin
 from .codec import NATIVE, Codec, Parts
 from .engines import EAGER, Engine
+
+KINDS = ("slots", "workspace", "state")
+"""What tensors of a memory count as: keys and values, the buffer that layers share, and a method's own state."""
 
 
 class Memory:
@@ -42,8 +46,9 @@ class Memory:
     def zeros(self, name: str, shape: Iterable[int], dtype: torch.dtype, kind: str = "state") -> Tensor:
         """Return a zeroed tensor.
 
-        ``kind``: where its bytes count, ``slots``, ``workspace`` or ``state`` (a method's).
+        ``kind``: where its bytes count, ``slots``, ``workspace`` or ``state`` (a method's). Raises BadPlugin for another kind.
         """
+        _check_kind(name, kind)
         shape = tuple(shape)
         assert name not in self._given, f"{name} is requested twice in one generation"
         self._given.add(name)
@@ -63,7 +68,8 @@ class Memory:
         return k, v
 
     def adopt(self, name: str, tensor: Tensor, kind: str) -> Tensor:
-        """Count a tensor allocated elsewhere under this name; for the reference engine only."""
+        """Count a tensor allocated elsewhere under this name; for the reference engine only. Raises BadPlugin as :meth:`zeros`."""
+        _check_kind(name, kind)
         self.tensors[name] = (kind, tensor)
         return tensor
 
@@ -71,13 +77,18 @@ class Memory:
         """Start a generation: each tensor may be requested once more, and is zeroed then."""
         self._given.clear()
 
-    def nbytes(self, kind: str) -> int:
-        """Return the bytes allocated for a kind."""
-        return sum(t.nbytes for counted, t in self.tensors.values() if counted == kind)
+    def nbytes(self, *kinds: str) -> int:
+        """Return the bytes allocated for these kinds; for all without any."""
+        return sum(t.nbytes for kind, t in self.tensors.values() if not kinds or kind in kinds)
 
     def pointers(self) -> dict[str, int]:
         """Return the address of each tensor, equal for two generations of a case."""
         return {name: t.data_ptr() for name, (_, t) in self.tensors.items()}
+
+
+def _check_kind(name: str, kind: str) -> None:
+    if kind not in KINDS:
+        raise BadPlugin(f"The memory of {name!r} is of the unknown kind {kind!r}.", remedy=f"Use {', '.join(KINDS[:-1])} or {KINDS[-1]}.")
 
 
 class MemoryPart(Memory):

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from ..core.errors import BadPlugin
 from .arena import Memory
 from .layout import Layout, Site, Step
 from .slot import Slot, workspace_entries
@@ -143,7 +144,12 @@ class SlotBank:
         return self.codec.decode(tuple(part[sites, rows, :, :longest] for part in self.v), self.layout.dtype)
 
     def evict(self, places: Tensor) -> None:
-        """Evict ``places`` (sites, rows, kv_heads, m), distinct positions of live entries."""
+        """Evict ``places`` (sites, rows, kv_heads, m), distinct positions of live entries. Raises BadPlugin for another shape."""
+        expected = (len(self.sites), self.layout.rows, self.layout.kv_heads)
+        if places.shape[:-1] != expected or not 0 <= places.size(-1) <= min(self.live) or places.dtype != torch.int64:
+            raise BadPlugin(f"evict takes positions of shape {tuple(places.shape)} and {places.dtype}.",
+                            remedy=f"Use (layers, rows, kv_heads, count) = ({', '.join(map(str, expected))}, ≤ {min(self.live)}) "
+                                   "in torch.int64.")
         sites, _, heads, m = places.shape
         if not m:
             return

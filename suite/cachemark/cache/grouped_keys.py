@@ -20,7 +20,7 @@ from .arena import Memory
 from .bank import SlotBank
 from .codec import GROUP, levels, pack, unpack
 from .layout import Layout, RowRun, Site, Step
-from .slot import Slot
+from .slot import Slot, require_room
 
 
 class GroupedSlot(Slot):
@@ -32,7 +32,7 @@ class GroupedSlot(Slot):
         """Write the condition or one token (rows, kv_heads, tokens, head_dim) at the tail."""
         assert condition or k.size(2) == 1, "tokens arrive one at a time"
         counts = [run.condition if condition else 1 for run in self.bank.runs]
-        assert max(map(sum, zip(self.live, counts, strict=True))) <= self.bank.capacity, "a method declared too small a capacity"
+        require_room(max(map(sum, zip(self.live, counts, strict=True))), self.bank.capacity)
         for part, codes in zip(self.v, self.bank.codec.encode(v), strict=True):
             for run, n, count in zip(self.bank.runs, self.live, counts, strict=True):
                 part[run.rows, :, n : n + count] = codes[run.rows, :, :count]

@@ -14,6 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+EDGES = ("token", "line", "scale", "step")
+"""What a pass may complete: see :attr:`Step.edges`."""
+
 
 class Site(NamedTuple):
     """A layer: a stack of blocks, and the number of a block in it."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..core.errors import Unsupported
+from ..core.errors import BadPlugin, Unsupported
 from .arena import Memory
 from .layout import Layout, Site
 
@@ -80,7 +80,8 @@ class RaggedSlot:
     def absorb(self, workspace: RaggedWorkspace, survivors: Sequence[Kept]) -> None:
         """Replace the live entries with these positions of the workspace, for each head."""
         counts = [_count(places) for places in survivors]
-        assert sum(counts) <= self.capacity, "a method declared too small a capacity"
+        if sum(counts) > self.capacity:
+            raise BadPlugin(f"{sum(counts)} entries of all heads do not fit into {self.capacity}.", remedy="Return as many from entries.")
         for extent in workspace.extents:
             for staged in extent.alike(lambda head: _identity(survivors[head])):
                 to = Extent(staged.first, staged.heads, sum(counts[: staged.first]), counts[staged.first])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ..core.errors import BadPlugin
 from .arena import Memory
 from .layout import Layout, RowRun
 
@@ -36,7 +37,7 @@ class Slot:
     def append(self, k: Tensor, v: Tensor, condition: bool = False) -> None:
         """Write (rows, kv_heads, tokens, head_dim) at the tail; of a condition, each row's own length."""
         counts = [run.condition if condition else k.size(2) for run in self.bank.runs]
-        assert max(map(sum, zip(self.live, counts, strict=True))) <= self.bank.capacity, "a method declared too small a capacity"
+        require_room(max(map(sum, zip(self.live, counts, strict=True))), self.bank.capacity)
         encode = self.bank.codec.encode
         for part, codes in zip((*self.k, *self.v), (*encode(k), *encode(v)), strict=True):
             for run, n, count in zip(self.bank.runs, self.live, counts, strict=True):
@@ -94,6 +95,13 @@ class Slot:
     def _clear(self, live: int) -> None:
         for table in self.bank.followers:
             table[self.index, :, :, live:] = 0
+
+
+def require_room(needed: int, capacity: int) -> None:
+    """Raise BadPlugin if ``needed`` entries do not fit into ``capacity``."""
+    if needed > capacity:
+        raise BadPlugin(f"{needed} entries do not fit into a layer cache of {capacity}.",
+                        remedy="Set slack to the entries that are written before evict runs, such as slack = 1, or raise capacity.")
 
 
 class Workspace:

@@ -18,9 +18,10 @@ from ..cache.arena import Memory
 from ..cache.attention import KERNEL, MASS_KERNEL, attention
 from ..cache.bank import SlotBank
 from ..cache.grouped_keys import banks
-from ..cache.layout import HeadSite, Layout, Site, Step, Tokens
+from ..cache.layout import EDGES, HeadSite, Layout, Site, Step, Tokens
 from ..cache.masked_layout import MaskedStep
 from ..cache.slot import Slot, Workspace
+from ..core.errors import BadPlugin
 from .planning import Planning
 
 
@@ -93,6 +94,8 @@ class Method(Planning):
         memory.begin()
         self.layout = layout
         self.resolve(layout)
+        if self.evict_after not in ("", *EDGES):
+            raise BadPlugin(f"{self.name}: evict_after = {self.evict_after!r} is no edge.", remedy=f"Use one of {', '.join(EDGES)}.")
         capacity = {site: entries for site in sites if (entries := self.capacity(layout, site))}
         if self.spare:
             capacity = {site: entries + min(self.spare, max(0, layout.stored - entries)) for site, entries in capacity.items()}
@@ -236,6 +239,7 @@ def run_blocks(sites: Sequence[Site], blocks: Iterable[Any], step: Step, method:
     return tokens
 
 
+COUNTED = ("logical_bytes", "peak_live_bytes", "live_bytes")  # which a plug-in cannot override
 SCOPES = ("stack", "block", "attend", "observe")
 
 

@@ -16,13 +16,18 @@ def files() -> list[str]:
     return [str(module.__file__) for name, module in sys.modules.items() if name.startswith(MODULE) and "." not in name]
 
 
-def fault(error: BaseException) -> BadPlugin | None:
-    """Return an error from a plug-in with its file and line; None if no plug-in is involved."""
+def place_of(error: BaseException) -> tuple[str, int] | None:
+    """Return file and line of the innermost frame of a plug-in in an error's traceback; None if no plug-in is involved."""
     own = {str(module.__file__) for name, module in list(sys.modules.items()) if name.startswith(MODULE)}
     places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    file, line = next((place for place in reversed(places) if place[0] in own), ("", 0))
-    if not file:
+    return next((place for place in reversed(places) if place[0] in own), None)
+
+
+def fault(error: BaseException) -> BadPlugin | None:
+    """Return an error from a plug-in with its file and line; None if no plug-in is involved."""
+    if not (place := place_of(error)):
         return None
+    file, line = place
     return BadPlugin(f"Plug-in {file!r} fails at {file}:{line}: {type(error).__name__}: {message_of(error)}.", remedy="Fix the file.")
 
 

@@ -201,6 +201,13 @@ def live_bytes_are_counted(cell: MethodCell) -> Findings:
         yield cell.finding(f"{expected} B live at the fullest step", f"{counted} B")
 
 
+def slots_are_live(cell: MethodCell) -> Findings:
+    """Bytes in slots are bytes of live keys and values: a masked method has a place for every token."""
+    ran = cell.record
+    if (allocated := ran.memory.nbytes("slots")) != (live := ran.method.logical_bytes):
+        yield cell.finding(f"{allocated} B live, as allocated in slots", f"{live} B; use a kind of memory that it counts, such as state")
+
+
 def all_memory_is_counted(cell: MethodCell) -> Findings:
     """Every tensor that the method keeps is allocated from ``memory``, which counts its bytes."""
     for name, shape in outside(cell.record.method, cell.record.memory):

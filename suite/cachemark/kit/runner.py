@@ -12,6 +12,7 @@ from typing import Any
 from ..contract.heads import HeadGroups
 from ..contract.method import Method
 from ..core.errors import BadBudget, BadParameter, CachemarkError, Unsupported
+from ..core.plugin_modules import place_of
 from ..models.protocol import ModelEntry, Request
 from . import batches, checks, ragged
 from .capture import uncompiled
@@ -21,6 +22,7 @@ from .metric_checks import METRIC, MetricExample
 from .model_checks import MODEL, ModelExample
 from .next_scale import ScaleCell
 from .next_token import Cell
+from .positions import evicted_positions_are_distinct
 from .work import work_is_declared
 
 Check = Callable[[Any], Iterator[KitFinding]]
@@ -28,6 +30,7 @@ STORED: tuple[Check, ...] = (  # of methods with a KV cache
     checks.neutral_is_full, checks.tight_is_not_neutral, checks.evicting_is_masking, checks.prefix_is_sound, checks.bytes_are_declared,
     checks.declared_is_used, checks.live_bytes_are_counted, checks.all_memory_is_counted, checks.dead_is_never_read,
     checks.second_generation_repeats, checks.nothing_is_read_on_the_host, checks.settings_are_unchanged, work_is_declared,
+    evicted_positions_are_distinct,
 )
 GROUPS: tuple[Check, ...] = (
     *STORED, checks.every_head_has_one_slot, checks.timed_equals_fidelity, checks.graph_is_eager, batches.samples_are_the_same_in_any_batch,
@@ -39,8 +42,9 @@ TOKEN: tuple[Check, ...] = (
 )
 SCALE: tuple[Check, ...] = (*STORED, checks.samples_are_the_same_in_another_order)
 MASKED: tuple[Check, ...] = (
-    checks.neutral_is_full, checks.second_generation_repeats, checks.samples_are_the_same_in_another_order, checks.all_memory_is_counted,
-    checks.nothing_is_read_on_the_host, checks.timed_equals_fidelity, checks.settings_are_unchanged, work_is_declared,
+    checks.neutral_is_full, checks.second_generation_repeats, checks.samples_are_the_same_in_another_order, checks.slots_are_live,
+    checks.all_memory_is_counted, checks.nothing_is_read_on_the_host, checks.timed_equals_fidelity, checks.settings_are_unchanged,
+    work_is_declared,
 )
 LONGEST_ERROR = 400  # characters
 REFUSALS = (BadBudget, BadParameter, Unsupported)  # the method does not support this example
@@ -131,10 +135,12 @@ def findings_of(check: Check, example: Example) -> list[KitFinding]:
     except REFUSALS:
         raise
     except CachemarkError as error:
-        actual = error.message[:LONGEST_ERROR]
+        place = place_of(error)
+        actual = f"{error.message} {error.remedy}"[:LONGEST_ERROR].rstrip() + (f" ({place[0]}:{place[1]})" if place else "")
     except (Exception, SystemExit) as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        actual = f"{type(error).__name__}: {str(error)[:LONGEST_ERROR]} ({frame.filename}:{frame.lineno})"
+        file, line = place_of(error) or (frame.filename, frame.lineno)
+        actual = f"{type(error).__name__}: {str(error)[:LONGEST_ERROR]} ({file}:{line})"
     try:
         return [KitFinding(expected, actual, example.size)]
     except Exception:  # a model that cannot be loaded has no size

@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..contract.method import COUNTED
 from ..core import registry
 from ..core.errors import BadPlugin, CachemarkError
 from ..core.outside_metrics import fault_of
@@ -201,11 +202,18 @@ def _check(table: registry.Registry[Any], name: str, where: str) -> None:
         else:
             wrong, remedy = unusable(cls.build({}).parameters()), PARAMETERS
             wrong = f"has a parameter that names no case: {wrong}" if wrong else ""
+            if counted := [name for name in COUNTED if table is METHODS and _overrides(cls, name)]:
+                wrong, remedy = f"overrides {', '.join(counted)}", "Remove it: bytes are counted where entries are stored."
     except Exception as error:
         remedy = "Metrics take no arguments; other classes are dataclasses with a default for every parameter."
         raise BadPlugin(f"{where} cannot be made: {message_of(error)}.", remedy=remedy) from error
     if wrong:
         raise BadPlugin(f"{where} {wrong}.", remedy=remedy)
+
+
+def _overrides(cls: type, name: str) -> bool:
+    """Return whether a class of a plug-in is the one that defines an attribute."""
+    return next((plugin_of(base.__module__).startswith(MODULE) for base in cls.__mro__ if name in vars(base)), False)
 
 
 def unusable(parameters: Mapping[str, Any]) -> str:

@@ -24,7 +24,7 @@ def allocated(method: Method, layout: Layout, codec: Codec = NATIVE) -> int:
     method.resolve(layout)
     with suppress(RuntimeError):  # of a plug-in that looks at a value: there is none here, and what it asked for before is counted
         method.begin(layout, sites, memory)
-    return sum(memory.nbytes(kind) for kind in ("slots", "workspace", "state"))
+    return memory.nbytes()
 
 
 def entries(method: Method, layout: Layout) -> int:
