@@ -164,11 +164,13 @@ class MAR(nn.Module):
         self.sites = encoder + decoder + self.diffloss.net.sites
 
     def initialise(self, seed: int) -> MAR:
-        """Draw random weights, std 0.02, including gates and the last layer that the authors start at zero."""
+        """Draw random weights, std 0.02, including gates and the last layer that the authors start at zero; zero biases."""
         generator = torch.Generator().manual_seed(seed)
-        for parameter in self.parameters():
+        for name, parameter in self.named_parameters():
             if parameter.dim() > 1:
                 parameter.data.normal_(0, 0.02, generator=generator)
+            elif name.endswith("bias"):
+                parameter.data.zero_()
         return self
 
     def layout(self, seeds: Sequence[int], sampling: Sampling, labels: Sequence[int] = ()) -> MaskedLayout:

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from . import checkpoints
 from .layers import packed
 from .protocol import PublishedFile, Request
 from .tiny.stored import BundledWeights
+
+PIXELS = 2**22  # decoded at a time: 64 images of 256×256
+
+
+class WithoutRandomInit(TorchFunctionMode):
+    """Skip the random initialization of new layers, which takes longer than drawing their real weights."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(function, "__module__", "") == "torch.nn.init":
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return function(*args, **kwargs)
 
 
 def packaged(name: str) -> Path:
@@ -35,7 +50,8 @@ def transformer(file: PublishedFile, request: Request) -> Any:
     if request.weights:
         model = file.load(request.weights, dtype=request.dtype, device=request.device)
     else:
-        module: Any = file.build()
+        with WithoutRandomInit():
+            module: Any = file.build()
         model = module.initialise(request.seed).to(request.device, request.dtype).eval().requires_grad_(False)
     return model if request.engine == "reference" else packed(model)
 
@@ -46,3 +62,18 @@ def coder(file: PublishedFile | BundledWeights[Any], request: Request) -> Any:
         return file.load(request.decoder_weights, device=request.device)
     torch.manual_seed(request.seed)
     return file.build().to(request.device).eval().requires_grad_(False)
+
+
+def in_chunks(decode: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Return a decoder that runs at most PIXELS pixels at a time.
+
+    The activations of an image decoder take several KiB per pixel: 256 images of 384×384 at once need more memory than their K/V cache.
+    """
+    pixels = 0
+
+    def chunked(tokens: Tensor) -> Tensor:
+        nonlocal pixels
+        pixels = pixels or decode(tokens[:1])[0, 0].numel()
+        return torch.cat([decode(part) for part in tokens.split(max(1, PIXELS // pixels))])
+
+    return chunked

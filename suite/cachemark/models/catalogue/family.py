@@ -22,7 +22,7 @@ from ..protocol import Loaded, ModelEntry, PublishedFile, Request
 from ..registry import MODELS
 from ..text_features import FeatureReader
 from ..tiny.stored import BundledWeights
-from ..weights import coder, identity, packaged, transformer
+from ..weights import coder, identity, in_chunks, packaged, transformer
 
 SUBSET = "s2k"  # its labels go through all prompts
 SCENE_QUALITY = ("color_consistency",)  # of models of procedural scenes
@@ -112,8 +112,8 @@ class CatalogueModel:
         make = partial(family.network, self.config, parts, request.engine)
         model = transformer(replace(self.weights, build=make), request)
         resident = [*model.parameters(), *family.tables(model), *tokenizer.parameters()]
-        return Loaded(model, family.decoding(self.config, tokenizer, request), self.identity(request), resident, family.prompted,
-                      family.token_dtype)
+        decode = in_chunks(family.decoding(self.config, tokenizer, request))
+        return Loaded(model, decode, self.identity(request), resident, family.prompted, family.token_dtype)
 
     def shape(self, sampling: Sampling, batch: int) -> Layout:
         """Return the layout of a generation of ``batch`` samples."""
