@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .methods.registry import method
     from .metrics.base import CostMetric, ImageMetric, SetMetric
     from .plans.schema import load as plan
+    from .workflows.attach import attach
     from .workflows.check import check
     from .workflows.compare import compare
     from .workflows.generate import load
@@ -27,14 +28,14 @@ if TYPE_CHECKING:
 _HOMES = {
     "CostMetric": "metrics.base.CostMetric", "Evicting": "methods.base.evicting.Evicting", "ImageMetric": "metrics.base.ImageMetric",
     "Machine": "workflows.session.Machine", "Method": "contract.method.Method", "Scored": "methods.base.evicting.Scored",
-    "SetMetric": "metrics.base.SetMetric", "check": "workflows.check.check", "compare": "workflows.compare.compare",
-    "decoder": "decoders.registry.decoder", "load": "workflows.generate.load", "measure": "workflows.run.measure",
-    "method": "methods.registry.method", "open": "workflows.results.open_run", "plan": "plans.schema.load",
-    "report": "workflows.report.report", "run": "workflows.run.run",
+    "SetMetric": "metrics.base.SetMetric", "attach": "workflows.attach.attach", "check": "workflows.check.check",
+    "compare": "workflows.compare.compare", "decoder": "decoders.registry.decoder", "load": "workflows.generate.load",
+    "measure": "workflows.run.measure", "method": "methods.registry.method", "open": "workflows.results.open_run",
+    "plan": "plans.schema.load", "report": "workflows.report.report", "run": "workflows.run.run",
 }
 __all__ = [
-    "CostMetric", "Evicting", "ImageMetric", "Machine", "Method", "Scored", "SetMetric", "__version__", "check", "compare", "decoder",
-    "load", "measure", "method", "open", "plan", "report", "run",
+    "CostMetric", "Evicting", "ImageMetric", "Machine", "Method", "Scored", "SetMetric", "__version__", "attach", "check", "compare",
+    "decoder", "load", "measure", "method", "open", "plan", "report", "run",
 ]
 
 

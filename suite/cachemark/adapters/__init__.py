@@ -1,0 +1,1 @@
+"""Cache methods inside models of other libraries."""

@@ -1,0 +1,157 @@
+"""The cache that models of the transformers library take as ``past_key_values``, and the attention function that fills it.
+
+A layer of transformers calls ``cache.update(k, v)`` and then an attention function with the queries. Methods need all three, so ``update``
+returns its arguments and the attention function passes everything to the method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import AttentionInterface
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from ..core.errors import Unsupported
+from .decoding import MethodDecoding
+
+NAME = "cachemark"  # of the attention function
+KEYWORD = "cachemark_decoding"  # the decoder hands it on to the attention function
+
+
+class AttachedLayer(CacheLayerMixin):
+    """Length of a generation, as transformers asks each layer for it."""
+
+    is_sliding = False
+
+    def __init__(self, decoding: MethodDecoding) -> None:
+        super().__init__()
+        self._decoding = decoding
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Do nothing: the method allocates."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Return keys and values of this pass; the attention function stores them."""
+        return key_states, value_states
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Return the tokens so far, this pass included, and their offset."""
+        return self._decoding.length + query_length, 0
+
+    def get_seq_length(self) -> int:
+        """Return the tokens of earlier passes, evicted ones included."""
+        return self._decoding.length
+
+    def get_max_length(self) -> int:
+        """Return −1: positions are unlimited."""
+        return -1
+
+    get_max_cache_shape = get_max_length  # its name in earlier versions
+
+    def reset(self) -> None:
+        """Forget the current generation."""
+        self._decoding.reset()
+
+
+class AttachedCache(Cache):
+    """A cache method as the ``past_key_values`` of ``generate``, inside the block of :func:`cachemark.attach`.
+
+    One generation after the other can use it, with any batch size. A generation that stopped before its last image token must be followed
+    by :meth:`reset`.
+    """
+
+    def __init__(self, decoding: MethodDecoding, unconditional: MethodDecoding | None = None) -> None:
+        self._decoding, self._attached = decoding, False
+        self._unconditional = AttachedCache(unconditional) if unconditional else None
+        super().__init__(layers=[AttachedLayer(decoding) for _ in decoding.sites])
+
+    def __repr__(self) -> str:
+        return f"<cache {self._decoding.build().name}: {self.kv_bytes / 2**20:.2f} MiB of keys and values>"
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of live keys and values of all rows at the fullest step of the latest generation."""
+        return self._decoding.kv_bytes + (self._unconditional.kv_bytes if self._unconditional else 0)
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Return keys and values unchanged. Raises Unsupported outside of the block."""
+        if not self._attached:
+            raise Unsupported("The cache is used outside of its block.", remedy="Call generate inside `with cm.attach(…) as cache:`.")
+        return key_states, value_states
+
+    def reset(self) -> None:
+        """Forget an unfinished generation."""
+        self._decoding.reset()
+        if self._unconditional:
+            self._unconditional.reset()
+
+    @contextmanager
+    def attached_to(self, decoder: nn.Module, text: nn.Module | None = None) -> Iterator[AttachedCache]:
+        """Run the decoder's attention under the method inside the block.
+
+        ``text``: the module that only text generation runs. Raises Unsupported if the decoder already has a cache.
+        """
+        config: Any = decoder.config
+        before = config._attn_implementation
+        if before == NAME:
+            raise Unsupported("A cache is already attached to this model.", remedy="Leave its block first.")
+        caches = [cache for cache in (self, self._unconditional) if cache is not None]
+        hooks = [decoder.register_forward_pre_hook(self._start_pass, with_kwargs=True)]
+        if text is not None:
+            hooks.append(text.register_forward_pre_hook(_refuse_text))
+        try:
+            config._attn_implementation = NAME
+            for cache in caches:
+                cache._attached = True
+            yield self
+        finally:
+            config._attn_implementation = before
+            for hook in hooks:
+                hook.remove()
+            for cache in caches:
+                cache._attached = False
+
+    def _start_pass(self, decoder: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Start a pass of the decoder: hook before its forward."""
+        cache = self._of_pass(kwargs)
+        inputs = kwargs["inputs_embeds"] if kwargs.get("inputs_embeds") is not None else kwargs["input_ids"]
+        positions = cache._decoding.start_pass(inputs.size(0), inputs.size(1), kwargs.get("attention_mask"))
+        if cache is self and self._unconditional and not self._decoding.fed:
+            self._unconditional.reset()
+        if positions is not None and kwargs.get("position_ids") is None:
+            kwargs = {**kwargs, "position_ids": positions}
+        return args, {**kwargs, "past_key_values": cache, KEYWORD: cache._decoding}
+
+    def _of_pass(self, kwargs: dict[str, Any]) -> AttachedCache:
+        """Return the cache of a pass. Guidance by a second forward pass starts without one, and gets the unconditional one."""
+        unconditional = self._unconditional
+        cache: Any = kwargs.get("past_key_values")
+        if cache is self or (cache is not None and cache is unconditional):
+            return cache
+        if cache is None and unconditional and self._decoding.fed and kwargs.get("use_cache") is not False:
+            unconditional.reset()
+            return unconditional
+        raise Unsupported("The model runs without its attached cache.", remedy="Pass it: generate(…, past_key_values=cache).")
+
+
+def _refuse_text(*args: Any) -> None:
+    raise Unsupported("The model generates text, but the attached cache is for images.",
+                      remedy='Pass generation_mode = "image" to generate.')
+
+
+def attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
+) -> tuple[Tensor, None]:
+    """Attend under the method of the pass, in the form of transformers: (rows, tokens, heads, head_dim)."""
+    decoding: MethodDecoding | None = kwargs.get(KEYWORD)
+    if decoding is None:
+        raise Unsupported("A model that shares its config with an attached model is used.",
+                          remedy="Give each model its own: copy.deepcopy(config).")
+    layer: Any = module.layer_idx
+    return decoding.attend(layer, query, key, value).transpose(1, 2), None
+
+
+AttentionInterface.register(NAME, attention)

@@ -1,0 +1,159 @@
+"""Models of transformers with an attached cache generate the tokens of our models with the same method, weights and random numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import cachemark as cm
+from cachemark.cache.arena import Memory
+from cachemark.core.spec import Budget, Sampling
+from cachemark.methods.registry import METHODS
+from cachemark.models.raster import RasterModel
+from support.later import later
+
+transformers, tiny = later("transformers"), later("adapters.tiny")
+GUIDANCE = 3.0
+EVICTING = ("window", "streaming", "h2o", "rkv", "linear", "random")
+CASES = [("full", "1"), *((name, budget) for name in EVICTING for budget in ("1/2", "1/4"))]
+HEAD_DIM, FP32 = 8, 4
+
+
+@pytest.fixture(scope="module")
+def janus() -> tuple[Any, RasterModel]:
+    theirs = tiny.their_janus()
+    return theirs, tiny.our_janus(theirs)
+
+
+@pytest.fixture(scope="module")
+def emu3() -> tuple[Any, RasterModel]:
+    theirs = tiny.their_emu3()
+    return theirs, tiny.our_emu3(theirs)
+
+
+def expected(ours: RasterModel, name: str, budget: str, rows: int, temperature: float, guidance: float = GUIDANCE) -> Tensor:
+    """Return the tokens of our model."""
+    sampling, samples = Sampling(cfg_scale=guidance, temperature=temperature), list(range(rows))
+    cls = METHODS.get(name)
+    method = cls.build(cls.parameters_for(Budget.parse(budget).ratio, ours.layout(samples, sampling, samples)))
+    return ours.generate(torch.tensor(samples), samples, method, sampling, Memory())
+
+
+def drawn(monkeypatch: pytest.MonkeyPatch, rows: int, sampled: bool) -> dict[str, Any]:
+    """Return arguments of ``generate``; if ``sampled``, it draws with the random numbers of our models."""
+    if sampled:
+        monkeypatch.setattr(torch, "multinomial", tiny.keyed_multinomial(range(rows)))
+    return {"do_sample": sampled, "top_k": 0} if sampled else {"do_sample": False}
+
+
+def janus_tokens(model: Any, rows: int, **settings: Any) -> Tensor:
+    inputs = tiny.padded(tiny.PROMPTS[:rows])
+    return model.generate(**inputs, generation_mode="image", guidance_scale=GUIDANCE, **settings)
+
+
+def emu3_tokens(model: Any, rows: int, guidance: float = GUIDANCE, **settings: Any) -> Tensor:
+    """Return image tokens; those that close the image are checked here."""
+    inputs = tiny.padded(tiny.PROMPTS[:rows])
+    out = model.generate(**inputs, **tiny.emu3_settings(rows, guidance), **settings)[:, inputs["input_ids"].size(1) :]
+    assert out[:, -3:].tolist() == [[tiny.FRAME_END, tiny.IMAGE_END, tiny.END]] * rows
+    return out[:, :-3]
+
+
+# -- tokens ---------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampled"])
+@pytest.mark.parametrize(("name", "budget"), CASES)
+def test_janus_generates_the_tokens_of_our_model(
+    janus: tuple[Any, RasterModel], monkeypatch: pytest.MonkeyPatch, name: str, budget: str, sampled: bool,
+) -> None:
+    theirs, ours = janus
+    with cm.attach(theirs, name, budget) as cache:
+        tokens = janus_tokens(theirs, 2, **drawn(monkeypatch, 2, sampled), past_key_values=cache)
+    assert torch.equal(tokens, expected(ours, name, budget, 2, float(sampled)))
+
+
+@pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampled"])
+@pytest.mark.parametrize(("name", "budget"), CASES)
+def test_emu3_generates_the_tokens_of_our_model(
+    emu3: tuple[Any, RasterModel], monkeypatch: pytest.MonkeyPatch, name: str, budget: str, sampled: bool,
+) -> None:
+    theirs, ours = emu3
+    with cm.attach(theirs, name, budget, grid=tiny.GRID) as cache:
+        tokens = emu3_tokens(theirs, 2, **drawn(monkeypatch, 2, sampled), past_key_values=cache)
+    assert torch.equal(tokens, expected(ours, name, budget, 2, float(sampled)))
+
+
+def test_a_full_cache_generates_the_tokens_of_transformers(janus: tuple[Any, RasterModel], emu3: tuple[Any, RasterModel]) -> None:
+    for (theirs, _), generate, grid in ((janus, janus_tokens, None), (emu3, emu3_tokens, tiny.GRID)):
+        dynamic = generate(theirs, 2, do_sample=False, past_key_values=transformers.DynamicCache())
+        for name, same in (("full", True), ("window", False)):
+            with cm.attach(theirs, name, grid=grid) as cache:
+                assert torch.equal(generate(theirs, 2, do_sample=False, past_key_values=cache), dynamic) is same, name
+
+
+def test_emu3_without_guidance_runs_one_pass_per_token(emu3: tuple[Any, RasterModel]) -> None:
+    theirs, ours = emu3
+    with cm.attach(theirs, "h2o", "1/4", grid=tiny.GRID) as cache:
+        tokens = emu3_tokens(theirs, 3, 1.0, do_sample=False, past_key_values=cache)
+    assert torch.equal(tokens, expected(ours, "h2o", "1/4", 3, 0.0, 1.0))
+
+
+def test_a_method_of_a_plug_in_is_attached(janus: tuple[Any, RasterModel]) -> None:
+    theirs, ours = janus
+    before = METHODS.entries()
+    try:
+        @cm.method("key_sum")
+        class KeySum(cm.Scored):
+            def score(self, step: Any, slots: Any) -> Tensor:
+                return slots.keys().sum(-1)
+
+        with cm.attach(theirs, "key_sum", "1/4") as cache:
+            tokens = janus_tokens(theirs, 2, do_sample=False, past_key_values=cache)
+        assert torch.equal(tokens, expected(ours, "key_sum", "1/4", 2, 0.0))
+    finally:
+        METHODS.restore(before)
+
+
+# -- bytes, and several generations -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("name", "entries"), [("full", 63), ("window", 17), ("linear", 16)])
+def test_storage_has_the_entries_of_the_capacity(janus: tuple[Any, RasterModel], name: str, entries: int) -> None:
+    theirs, _ = janus
+    with cm.attach(theirs, name, None if name == "full" else "1/4") as cache:
+        janus_tokens(theirs, 1, do_sample=False, past_key_values=cache)
+        decoding = cache._decoding
+        capacity = decoding.method.capacity(decoding.layout, decoding.sites[0])
+    assert capacity == len(tiny.PROMPTS[0]) + entries
+    stored = 2 * 2 * tiny.LAYERS * tiny.HEADS * capacity * HEAD_DIM * FP32  # K and V, two guidance rows
+    assert decoding.memory.nbytes("slots") == stored == cache.kv_bytes
+
+
+def test_bytes_of_both_guidance_rows_count(emu3: tuple[Any, RasterModel]) -> None:
+    theirs, _ = emu3
+    (height, width), pair = tiny.GRID, 2 * tiny.LAYERS * 2 * HEAD_DIM * FP32
+    visual = height * (width + 1) - 1
+    with cm.attach(theirs, grid=tiny.GRID) as cache:
+        emu3_tokens(theirs, 1, do_sample=False, past_key_values=cache)
+        assert cache.kv_bytes == (len(tiny.PROMPTS[0]) + len(tiny.NEGATIVE) + 2 * visual) * pair
+        emu3_tokens(theirs, 1, 1.0, do_sample=False, past_key_values=cache)
+        assert cache.kv_bytes == (len(tiny.PROMPTS[0]) + visual) * pair
+
+
+def test_generations_of_any_batch_follow_each_other(janus: tuple[Any, RasterModel], emu3: tuple[Any, RasterModel]) -> None:
+    for (theirs, ours), generate, grid in ((janus, janus_tokens, None), (emu3, emu3_tokens, tiny.GRID)):
+        with cm.attach(theirs, "linear", "1/4", grid=grid) as cache:
+            for rows in (2, 2, 3, 1):
+                tokens = generate(theirs, rows, do_sample=False, past_key_values=cache)
+                assert torch.equal(tokens, expected(ours, "linear", "1/4", rows, 0.0)), rows
+            memory = cache._decoding.memory
+            generate(theirs, 1, do_sample=False, past_key_values=cache)
+            assert cache._decoding.memory is memory, "a generation of the same shape reuses storage"
+
+
+def test_generations_inside_and_outside_of_inference_mode_share_a_cache(janus: tuple[Any, RasterModel]) -> None:
+    theirs, _ = janus
+    with cm.attach(theirs, "h2o", "1/4") as cache:
+        with torch.inference_mode():
+            first = janus_tokens(theirs, 2, do_sample=False, past_key_values=cache)
+        assert torch.equal(janus_tokens(theirs, 2, do_sample=False, past_key_values=cache), first)

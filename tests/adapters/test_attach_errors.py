@@ -1,0 +1,171 @@
+"""Bad input of ``attach`` is named in one line, and the model is afterwards as it was before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import cachemark as cm
+from cachemark.adapters import families
+from cachemark.core.errors import BadBudget, BadParameter, CachemarkError, UnknownName, Unsupported
+from support.later import later
+
+transformers, tiny = later("transformers"), later("adapters.tiny")
+STOPPED = r"The cache contains an unfinished image \(3 of 84 tokens were fed\). Call reset\(\)"
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, Any]:
+    return {"janus": tiny.their_janus(), "emu3": tiny.their_emu3()}
+
+
+@pytest.fixture(autouse=True)
+def unchanged(models: dict[str, Any]) -> Iterator[None]:
+    """Compare each model before and after a test."""
+    before = {name: _state(model) for name, model in models.items()}
+    yield
+    for name, model in models.items():
+        assert _state(model) == before[name]
+
+
+def _state(model: Any) -> list[Any]:
+    """Everything of a model and its configs but the values of its parameters."""
+    modules = [(path, type(module), sorted(vars(module)), len(module._forward_pre_hooks), len(module._forward_hooks),
+                len(module._forward_pre_hooks_with_kwargs)) for path, module in model.named_modules()]
+    configs = [config._attn_implementation for config in (model.config, model.config.get_text_config(), model.config.vq_config)]
+    return [modules, configs, model.config.to_dict(), model.generation_config.to_dict()]
+
+
+def generated(model: Any, cache: Any, rows: int = 1, **settings: Any) -> Tensor:
+    return model.generate(**{**tiny.padded(tiny.PROMPTS[:rows]), "generation_mode": "image", "guidance_scale": 3.0, "do_sample": False,
+                             "past_key_values": cache, **settings})
+
+
+def emu3_generated(model: Any, cache: Any, **settings: Any) -> Tensor:
+    return model.generate(**{**tiny.padded(tiny.PROMPTS[:1]), **tiny.emu3_settings(1, 1.0), "do_sample": False, "past_key_values": cache,
+                             **settings})
+
+
+@pytest.mark.parametrize(("name", "arguments", "error", "text"), [
+    ("janus", {"method": "windw"}, UnknownName, "Unknown method 'windw'. Did you mean 'window'?"),
+    ("janus", {"method": "ams_kv"}, Unsupported, "ams_kv is a method for next-scale models, and this model predicts the next"),
+    ("janus", {"method": "lazymar"}, Unsupported, "lazymar is a method for masked models"),
+    ("janus", {"method": "full", "budget": "1/2"}, BadBudget, "full: it keeps everything"),
+    ("janus", {"method": "window", "budget": "3"}, BadBudget, "Budget '3' is outside (0, 1]."),
+    ("janus", {"method": "window", "sinks": 3}, UnknownName, "Unknown parameter of window 'sinks'."),
+    ("janus", {"method": "linear", "B": 9}, BadBudget, "linear: B = 9, recent_lines = 1, anchor = 8 do not fit lines of 8."),
+    ("janus", {"method": "ssd_heads"}, BadParameter, "ssd_heads: no calibration found for these weights."),
+    ("janus", {"grid": (4, 4)}, BadParameter, "grid = (4, 4) does not fit this model. Leave it out: images have 8×8 tokens."),
+    ("emu3", {}, BadParameter, "Emu3ForConditionalGeneration generates images of any size. Pass the size in tokens: grid = "),
+    ("emu3", {"grid": (0, 4)}, BadParameter, "grid = (0, 4) is out of range."),
+    ("emu3", {"grid": "8x6"}, BadParameter, "grid = '8x6' is not a size. Use two numbers of tokens, (height, width)."),
+])
+def test_bad_arguments_change_nothing(models: dict[str, Any], name: str, arguments: dict[str, Any], error: type[CachemarkError],
+                                      text: str) -> None:
+    with pytest.raises(error) as raised:
+        cm.attach(models[name], **arguments)
+    assert text in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_method_beyond_attention_is_refused(models: dict[str, Any]) -> None:
+    from cachemark.methods.registry import METHODS
+
+    before = METHODS.entries()
+    try:
+        @cm.method("skipping")
+        class Skipping(cm.Method):
+            def block(self, site: Any, step: Any, tokens: Any, block: Any) -> Any:
+                return tokens
+
+        with pytest.raises(Unsupported, match="skipping overrides block"):
+            cm.attach(models["janus"], "skipping", 1)
+    finally:
+        METHODS.restore(before)
+
+
+def test_other_models_are_refused() -> None:
+    with pytest.raises(Unsupported, match=r"cannot be attached to Linear\. Supported: JanusForConditionalGeneration, Emu3"):
+        cm.attach(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize(("installed", "text"), [("5.4.0", r"needs transformers 5.5 or newer \(got 5.4.0\)"), (None, "is not installed")])
+def test_a_library_that_is_missing_or_too_old_is_named(models: dict[str, Any], monkeypatch: pytest.MonkeyPatch, installed: str | None,
+                                                       text: str) -> None:
+    def version(name: str) -> str:
+        if installed is None:
+            raise families.PackageNotFoundError(name)
+        return installed
+
+    monkeypatch.setattr(families, "version", version)
+    with pytest.raises(Unsupported, match=text):
+        cm.attach(models["janus"])
+
+
+# -- inside and behind the block ------------------------------------------------------------------------------------------
+def test_an_exception_of_the_block_leaves_the_model_as_it_was(models: dict[str, Any]) -> None:
+    with pytest.raises(KeyboardInterrupt), cm.attach(models["janus"], "linear") as cache:
+        generated(models["janus"], cache, logits_processor=transformers.LogitsProcessorList([tiny.Interrupt(5)]))
+
+
+def test_a_generation_after_an_interrupted_one(models: dict[str, Any]) -> None:
+    janus, emu3 = models["janus"], models["emu3"]
+    with cm.attach(janus, "linear") as cache:
+        complete = generated(janus, cache)
+        with pytest.raises(KeyboardInterrupt):
+            generated(janus, cache, logits_processor=transformers.LogitsProcessorList([tiny.Interrupt(5)]))
+        assert torch.equal(generated(janus, cache), complete)
+    with cm.attach(emu3, "linear", grid=tiny.GRID) as cache:
+        complete = emu3_generated(emu3, cache)
+        emu3_generated(emu3, cache, max_new_tokens=4)
+        with pytest.raises(Unsupported, match=STOPPED):
+            emu3_generated(emu3, cache)
+        cache.reset()
+        assert torch.equal(emu3_generated(emu3, cache), complete)
+        emu3_generated(emu3, cache, max_new_tokens=84)  # all image tokens, without those that close the image
+        assert torch.equal(emu3_generated(emu3, cache), complete)
+
+
+def test_a_generation_without_the_cache_is_refused(models: dict[str, Any]) -> None:
+    with cm.attach(models["janus"], "window"), pytest.raises(Unsupported, match="Pass it: generate"):
+        generated(models["janus"], transformers.DynamicCache())
+    with cm.attach(models["emu3"], "window", grid=tiny.GRID), pytest.raises(Unsupported, match="Pass it: generate"):
+        emu3_generated(models["emu3"], None)
+
+
+def test_a_cache_outside_of_its_block_is_refused(models: dict[str, Any]) -> None:
+    with cm.attach(models["janus"], "window") as cache:
+        generated(models["janus"], cache)
+    with pytest.raises(Unsupported, match="outside of its block"):
+        generated(models["janus"], cache)
+
+
+def test_two_caches_at_once_are_refused(models: dict[str, Any]) -> None:
+    with cm.attach(models["janus"], "window") as cache:
+        with pytest.raises(Unsupported, match="already attached"), cm.attach(models["janus"], "h2o"):
+            pass
+        generated(models["janus"], cache)
+
+
+def test_text_and_larger_images_are_refused(models: dict[str, Any]) -> None:
+    with cm.attach(models["janus"], "window") as cache, pytest.raises(Unsupported, match="generation_mode"):
+        generated(models["janus"], cache, generation_mode="text", max_new_tokens=3)
+    with cm.attach(models["emu3"], "window", grid=(4, 4)) as cache, pytest.raises(Unsupported, match="more than the 20 tokens of an image"):
+        emu3_generated(models["emu3"], cache)
+
+
+def test_padding_on_the_right_is_refused(models: dict[str, Any]) -> None:
+    inputs = tiny.padded(tiny.PROMPTS[:2])
+    with cm.attach(models["janus"], "window") as cache, pytest.raises(Unsupported, match="Pad on the left"):
+        generated(models["janus"], cache, 2, **{name: tensor.flip(1) for name, tensor in inputs.items()})
+
+
+def test_a_model_with_the_same_config_is_refused(models: dict[str, Any]) -> None:
+    other = type(models["janus"])(models["janus"].config).eval()
+    other.generation_config = models["janus"].generation_config
+    with cm.attach(models["janus"], "window"), pytest.raises(Unsupported, match=r"copy\.deepcopy"):
+        generated(other, transformers.DynamicCache())
