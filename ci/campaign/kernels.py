@@ -51,13 +51,17 @@ def _each(device: str, work: Callable[[], object]) -> float:
     return statistics.median(seconds) / LAUNCHED * 1e6
 
 
-def window(planned: Planned, device: str) -> dict[str, Any]:
+def title(planned: Planned) -> str:
+    """Return the name of a case in the profiles."""
+    return f"{planned.case.model}, {planned.case.label}, batch {planned.case.batch}, {planned.case.engine}"
+
+
+def window(planned: Planned, bench: Bench, device: str) -> dict[str, Any]:
     """Return the kernels of some passes in the middle of a generation, by time: name, count, microseconds.
 
     ``wall_us``: time of these passes without tracing; ``busy_us``: sum of the kernels; ``least_us``: roofline time of the batch by part;
     ``batch_us``: its measured time.
     """
-    bench = Bench.load(planned)
     job = case_job(planned.case, bench)
     labels = torch.tensor(job.subset.labels[: job.batch], device=device)
     seeds, marks = job.subset.seeds[: job.batch], ends(job.layout)
@@ -83,8 +87,8 @@ def window(planned: Planned, device: str) -> dict[str, Any]:
     began = time.perf_counter()
     generate(traced)
     rows = _rows(tracer, device)
-    return {"case": f"{planned.case.model}, {planned.case.label}, batch {planned.case.batch}, {planned.case.engine}",
-            "tokens": [first + 1, last + 1], "wall_us": (at[last] - at[first]) * 1e6, "busy_us": sum(row["us"] for row in rows),
+    return {"case": title(planned), "tokens": [first + 1, last + 1],
+            "wall_us": (at[last] - at[first]) * 1e6, "busy_us": sum(row["us"] for row in rows),
             "kernels": sum(row["count"] for row in rows), "batch_us": total * 1e6, "least_us": _least(planned),
             "traced_seconds": time.perf_counter() - began, "rows": rows[:ROWS]}
 

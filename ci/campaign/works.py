@@ -23,6 +23,7 @@ from cachemark.plans.expand import Planned, expand
 from cachemark.plans.reuse import code_identity
 from cachemark.plans.schema import Cells, MethodTable, Plan
 from cachemark.store.rows import Verdict
+from cachemark.trial.child.bench import Bench
 from cachemark.workflows import compare
 from cachemark.workflows.doctor import doctor
 from cachemark.workflows.prove import SELF_TEST
@@ -37,6 +38,7 @@ from .runner import CUT
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 TESTS, DEVICE, WINDOWS = "tests.jsonl", "device.json", "profiles.json"
+ONE_WINDOW = 40.0  # seconds in which a profile may begin: loading, three generations and the trace
 SHARE, DELTA = 0.03, 0.02  # of the time of a case that is planted, and the smallest change that is asked for
 LARGE, ONE_PAIR = 0.5, 1.0  # the latter in a rehearsal, which judges nothing, and the seconds in which its pairs begin
 ENDING = 90.0  # seconds of a comparison after which no new pair begins: one pair, and what comes after the last
@@ -128,8 +130,16 @@ def profiled(names: Sequence[str]) -> Work:
         profiles = task.folder.read(WINDOWS)
         plan = task.plan("campaign")
         for name in names:
-            for planned in windows_of(plan, small_name(task, name), task.device):
-                profile = kernels.window(planned, task.device)
+            windows = [planned for planned in windows_of(plan, small_name(task, name), task.device)
+                       if kernels.title(planned) not in profiles]
+            if not windows:
+                continue
+            if task.left < ONE_WINDOW:
+                print("time is up")
+                return CUT
+            bench = Bench.load(windows[0])
+            for planned in windows:
+                profile = kernels.window(planned, bench, task.device)
                 profiles[profile["case"]] = profile
                 task.folder.write(WINDOWS, profiles)
                 print(f"{profile['case']}: {profile['wall_us']:.0f} us, of them kernels {profile['busy_us']:.0f} us", flush=True)
