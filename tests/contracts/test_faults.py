@@ -16,7 +16,7 @@ from cachemark.cache.layout import Layout, Site, Step
 from cachemark.cache.ragged import RaggedSlot
 from cachemark.cache.slot import Slot, Workspace
 from cachemark.contract.method import Method
-from cachemark.kit import batches, checks, ragged
+from cachemark.kit import batches, budgets, checks, ragged
 from cachemark.kit.common import MethodCell
 from cachemark.kit.next_scale import ScaleCell
 from cachemark.kit.next_token import Cell
@@ -277,7 +277,7 @@ def begin(self: Method, layout: Layout, sites: Sequence[Site], memory: Any) -> N
 HOST = checks.nothing_is_read_on_the_host
 FAULTS: list[tuple[type[Method], Check, str]] = [  # words of the finding
     *((cls, checks.neutral_is_no_special_case, "") for cls in (Replaced, Skips)),
-    (KeepsLess, checks.budget_is_used, ""), (Declares, checks.declared_is_used, ""), (Padded, checks.dead_is_never_read, "nan"),
+    (KeepsLess, budgets.budget_is_used, ""), (Declares, checks.declared_is_used, ""), (Padded, checks.dead_is_never_read, "nan"),
     (ReadsBeyond, checks.dead_is_never_read, "nan"), (HeadReadsBeyond, checks.dead_is_never_read, "nan"),
     (HeadsDeclare, checks.declared_is_used, ""),
     (SeesAhead, ragged.long_conditions_are_causal, ""), (Misfolded, checks.evicting_is_masking, ""),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from cachemark.contract.heads import HeadGroups
 from cachemark.core.errors import Unsupported
-from cachemark.kit.findings import KitResult
-from cachemark.kit.runner import FAMILIES, PlannedCheck, method_checks
+from cachemark.kit.findings import KitFinding, KitResult
+from cachemark.kit.runner import FAMILIES, GROUPS, PlannedCheck, findings_of, method_checks
 from cachemark.methods.registry import METHODS
 
 
@@ -18,6 +19,21 @@ def run_check(method: str, check: str, paradigm: str = "next-token") -> KitResul
 def run_all(planned: Iterable[PlannedCheck]) -> list[KitResult]:
     """Run checks and return their results."""
     return [check.run() for check in planned]
+
+
+def faults_on_small_models(name: str) -> dict[str, KitFinding]:
+    """Return the first finding of each check of a next-token method, on two layers of two heads with and without a codec."""
+    (checks, cells), faults = FAMILIES["next-token"], dict[str, KitFinding]()
+    cls = METHODS.get(name)
+    for check in GROUPS if issubclass(cls, HeadGroups) else checks:
+        for cell in cells(cls, ()):
+            try:
+                findings = findings_of(check, cell.smaller[-1])
+            except Unsupported:
+                continue
+            if findings:
+                faults.setdefault(check.__name__, findings[0])
+    return faults
 
 
 def passes_at_the_smallest_size(name: str) -> None:

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any, ClassVar
 
 import torch
@@ -126,6 +127,10 @@ class MethodCell(KitCell):
     @abstractmethod
     def passes(self) -> set[int]:
         """Indices of steps that cover every kind of step."""
+
+    @abstractmethod
+    def at(self, budget: Fraction) -> Method:
+        """Return the method at a budget. Raises BadBudget."""
 
     @abstractmethod
     def neutral(self) -> Method:

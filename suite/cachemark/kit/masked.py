@@ -58,6 +58,9 @@ class MaskedCell(MethodCell):
     def parameters(self) -> Iterable[Tensor]:
         return model().parameters()
 
+    def at(self, budget: Fraction) -> Method:
+        return self.cls.build(self.cls().fit(budget, self.layout))
+
     def tight(self) -> Method:
         return self.cls.build(dict(self.mode))
 

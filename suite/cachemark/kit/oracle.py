@@ -16,13 +16,24 @@ from torch import Tensor
 from ..cache.arena import Memory
 from ..cache.layout import Site, Step
 from ..cache.ragged import Extent
-from ..contract.heads import PerHead
+from ..contract.heads import HeadGroups, PerHead
 from ..contract.method import Method
 from ..methods.base.head_aware import HeadAware
 from .driver import Onlooker, tokens_by_head
 
 TOLERANCE = 1e-5  # outputs of attention
+ATTENTION = ("attend", "attend_scale")  # the scopes that compute attention
 Part = tuple[slice, int, Tensor, Tensor, Tensor]  # rows, tokens of a step, keys, values, and the mask of visible keys
+
+
+def computes_attention(method: Method) -> bool:
+    """Return whether a resolved method computes attention by itself, so that its outputs may differ from the full cache's in the last bits.
+
+    It overrides a scope that attends outside this package, or assigns heads to methods with different kernels.
+    """
+    parts = [group.method for group in method.groups] if isinstance(method, HeadGroups) else []
+    owners = [next(cls for cls in type(part).__mro__ if name in vars(cls)) for part in (method, *parts) for name in ATTENTION]
+    return len({part.needs_mass for part in parts}) > 1 or not all(cls.__module__.startswith("cachemark.") for cls in owners)
 
 
 class Difference(NamedTuple):

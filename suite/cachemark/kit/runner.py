@@ -14,7 +14,7 @@ from ..contract.method import Method
 from ..core.errors import BadBudget, BadParameter, CachemarkError, Unsupported
 from ..core.plugin_modules import place_of
 from ..models.protocol import ModelEntry, Request
-from . import batches, checks, ragged
+from . import batches, budgets, checks, ragged
 from .capture import uncompiled
 from .findings import Example, KitFinding, KitResult
 from .masked import masked_cells
@@ -30,21 +30,21 @@ STORED: tuple[Check, ...] = (  # of methods with a KV cache
     checks.neutral_is_full, checks.tight_is_not_neutral, checks.evicting_is_masking, checks.prefix_is_sound, checks.bytes_are_declared,
     checks.declared_is_used, checks.live_bytes_are_counted, checks.all_memory_is_counted, checks.dead_is_never_read,
     checks.second_generation_repeats, checks.nothing_is_read_on_the_host, checks.settings_are_unchanged, work_is_declared,
-    evicted_positions_are_distinct,
+    evicted_positions_are_distinct, budgets.budgets_are_the_requested_ones,
 )
 GROUPS: tuple[Check, ...] = (
     *STORED, checks.every_head_has_one_slot, checks.timed_equals_fidelity, checks.graph_is_eager, batches.samples_are_the_same_in_any_batch,
     ragged.long_conditions_are_causal, ragged.rows_equal_single_rows, checks.bf16_runs, checks.wrong_parameters_are_refused,
 )
 TOKEN: tuple[Check, ...] = (
-    *(check for check in GROUPS if check is not checks.every_head_has_one_slot), checks.neutral_is_no_special_case, checks.budget_is_kept,
-    checks.budget_is_used, ragged.rows_keep_the_budget,
+    *(check for check in GROUPS if check is not checks.every_head_has_one_slot), checks.neutral_is_no_special_case, budgets.budget_is_kept,
+    budgets.budget_is_used, ragged.rows_keep_the_budget,
 )
 SCALE: tuple[Check, ...] = (*STORED, checks.samples_are_the_same_in_another_order)
 MASKED: tuple[Check, ...] = (
     checks.neutral_is_full, checks.second_generation_repeats, checks.samples_are_the_same_in_another_order, checks.slots_are_live,
     checks.all_memory_is_counted, checks.nothing_is_read_on_the_host, checks.timed_equals_fidelity, checks.settings_are_unchanged,
-    work_is_declared,
+    work_is_declared, budgets.budgets_are_the_requested_ones,
 )
 LONGEST_ERROR = 400  # characters
 REFUSALS = (BadBudget, BadParameter, Unsupported)  # the method does not support this example

@@ -1,0 +1,43 @@
+"""Sound methods of unusual kinds pass every check, and a fault in one of them is found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from cachemark.plugins import loading
+from support.kit import faults_on_small_models, run_check
+
+SOUND = sorted((Path(__file__).parent / "sound").glob("*.py"))
+FAULTS: Mapping[str, tuple[str, str, str, str]] = {  # name, the text that is replaced, its replacement, and a check that finds it
+    "attention of another scale": ("own_attention", "** -0.5", "** -0.52", "neutral_is_full"),
+    "attention without causality": ("own_attention", "if step.causal:", "if False:", "long_conditions_are_causal"),
+    "attention that fades": ("own_attention", "@ values)", "@ values * (1 - 0.01 * bool(step.count)))", "evicting_is_masking"),
+    "heads that share a budget and a half": (
+        "mixed_heads", '{"B": visual_budget(budget, layout)}', '{"B": min(layout.visual, visual_budget(budget, layout) * 3 // 2)}',
+        "budgets_are_the_requested_ones"),
+    "layers with a budget and a half": (
+        "layer_budgets", "extra * ((layer", "(self.B // 2) * bool(extra) + extra * ((layer", "budget_is_kept"),
+    "layers with a mean above the budget": (
+        "layer_budgets", "- (layer >= (layout.layers + 1) // 2))", ")", "budgets_are_the_requested_ones"),
+    "layers that leave half of the budget": (
+        "layer_budgets", "return self.B + extra * ((layer < layout.layers // 2) -", "return self.B + extra * (-", "budget_is_used"),
+}
+
+
+@pytest.mark.parametrize("file", SOUND, ids=lambda file: file.stem)
+def test_a_sound_method_passes_every_check(file: Path) -> None:
+    assert loading.load(file) == [file.stem]
+    assert faults_on_small_models(file.stem) == {}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_it_is_found(fault: str, tmp_path: Path) -> None:
+    name, sound, faulty, check = FAULTS[fault]
+    source = (Path(__file__).parent / "sound" / f"{name}.py").read_text(encoding="utf-8")
+    assert source.count(sound) == 1
+    (tmp_path / f"{name}.py").write_text(source.replace(sound, faulty), encoding="utf-8")
+    loading.load(tmp_path / f"{name}.py")
+    assert run_check(name, check.replace("_", " ")).findings
