@@ -88,7 +88,15 @@ class VARAttention(nn.Module):
         if not self.l2_norm:
             return q * 0.25, k
         steepness = self.scale_mul_1H11.float().clamp_max(STEEPEST).exp() * math.sqrt(self.head_dim)
-        return (F.normalize(q.float(), dim=-1) * steepness).to(q.dtype), F.normalize(k.float(), dim=-1).to(k.dtype)
+        return unit(q, steepness), unit(k)
+
+
+def unit(x: Tensor, scale: Tensor | float = 1.0) -> Tensor:
+    """Return x / ‖x‖ · scale along the last dimension, computed in fp32 and rounded once to the dtype of x."""
+    if x.dtype == torch.float32:
+        return F.normalize(x, dim=-1) * scale
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+    return torch.mul(x, scale / norm.clamp_min(1e-12), out=torch.empty_like(x))  # without a copy of x in fp32
 
 
 class VARBlock(ModulatedBlock):
