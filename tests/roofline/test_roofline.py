@@ -17,8 +17,8 @@ import torch
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.codec import INT8, KIVI4, NATIVE, Codec
-from cachemark.cache.layout import Layout, Site
-from cachemark.cache.masked_layout import Load, MaskedLayout, masked_steps
+from cachemark.cache.layout import Layout, Load, Site
+from cachemark.cache.masked_layout import MaskedLayout, masked_steps
 from cachemark.contract.method import Method
 from cachemark.core.limits import GPUS, Rates
 from cachemark.core.spec import Sampling
@@ -45,11 +45,12 @@ from cachemark.models.prompts import Prompts
 from cachemark.models.protocol import ModelEntry, Request
 from cachemark.models.registry import MODELS
 from cachemark.models.var import VAR, VARConfig
-from cachemark.roofline.bill import ParameterCounts, attended, bill
+from cachemark.roofline.bill import attended, bill
 from cachemark.roofline.flops import counted
 from cachemark.roofline.masked_flops import image_flops, share, work
 from cachemark.roofline.memory import allocated, weight_bytes
 from cachemark.roofline.operations import Bill
+from cachemark.roofline.passes import ParameterCounts
 
 RASTER = LlamaGenConfig(layers=2, heads=4, dim=64, vocab=96, classes=10, grid=4)
 GROUPED = replace(RASTER, kv_heads=2)

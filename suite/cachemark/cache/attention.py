@@ -33,7 +33,7 @@ def attention(
     """
     source = slot if workspace is None else workspace
     parts: list[tuple[Tensor, Tensor | None]] = []
-    for run, n in zip(slot.bank.runs, slot.live, strict=True):
+    for run, n in zip(slot.runs, slot.live, strict=True):
         k, v = source.read(run, n)
         parts.append(with_mass(q[run.rows], k, v, causal) if mass else (_sdpa(q[run.rows], k, v, causal), None))
     if len(parts) == 1:

@@ -94,7 +94,7 @@ class SlotBank:
         return self._bytes(self._entries())
 
     def _entries(self) -> int:
-        return sum(n * (r.stop - r.start) for slot in self.slots for r, n in zip(self.runs, slot.live, strict=True))
+        return sum(n * (r.stop - r.start) for slot in self.slots for r, n in zip(slot.runs, slot.live, strict=True))
 
     def _bytes(self, entries: int) -> int:
         kind, tokens = (self.layout.head_dim, self.layout.dtype), self.layout.longest_condition + self.layout.visual

@@ -45,6 +45,38 @@ class RowRun(NamedTuple):
         return slice(self.start, self.stop)
 
 
+class Load(NamedTuple):
+    """Work of one block in a pass.
+
+    ``tokens`` of each of ``rows`` are projected and attend to ``keys``; ``mlp`` of them pass through the MLP. In the diffusion head of a
+    masked model, which has no attention, ``tokens`` have their modulation computed. In a next-scale model all branches of a block compute
+    the same number of tokens.
+    """
+
+    rows: int
+    tokens: int
+    keys: int
+    mlp: int
+
+
+class ScaleWork(NamedTuple):
+    """Sizes of the products of a next-scale transformer, from which the FLOPs of a generation follow.
+
+    ``block``: weights of one block, each used once per token. ``logits``: weights between a hidden state and its logits. ``row_pass``:
+    weights that a row uses once per pass. ``fed``: weights that embed a drawn token, once for all rows of a sample. ``scale``:
+    multiplications per sample between a pass's tokens and the next input. ``text``: text entries to which every token attends in every
+    block, and ``text_block``: weights of a block for each of them in every pass.
+    """
+
+    block: int
+    logits: int
+    row_pass: int
+    fed: int
+    scale: int = 0
+    text: int = 0
+    text_block: int = 0
+
+
 @dataclass(frozen=True)
 class Layout:
     """The shape of one generation.
@@ -53,7 +85,7 @@ class Layout:
     × ``line`` visual tokens are generated per row; a next-scale model has ``scales`` instead, the sides of its square token maps, coarse to
     fine. ``kv_heads`` < ``heads`` is GQA. ``seeds`` and ``branches`` identify each row's random stream: the seed of its sample, and 0 for
     the conditional or 1 for the unconditional row. They, not the row index, key random choices, so a sample is the same in any batch.
-    ``line_ends``: the last token of a line is an end-of-line token.
+    ``line_ends``: the last token of a line is an end-of-line token. ``work``: sizes of a next-scale model's products, None if unknown.
     """
 
     paradigm: str
@@ -70,6 +102,7 @@ class Layout:
     device: str = "cpu"
     scales: tuple[int, ...] = ()
     line_ends: bool = False
+    work: ScaleWork | None = None
 
     @property
     def rows(self) -> int:
@@ -89,6 +122,10 @@ class Layout:
     def cacheable(self) -> int:
         """Visual tokens per row that a later pass can read: all but those of the last pass."""
         return self.visual - (self.scales[-1] ** 2 if self.scales else 1)
+
+    def ending(self, scales: int) -> Layout:
+        """Return the layout of a next-scale generation that ends after its first ``scales`` scales."""
+        return self if scales >= len(self.scales) else replace(self, scales=self.scales[:scales])
 
     @cached_property
     def longest_condition(self) -> int:
@@ -168,11 +205,11 @@ def window_step(layout: Layout, first: int, count: int, beyond: int = 0) -> Step
     return Step(first + count, layout.visual, first, count, (behind - 1) // layout.line + 1, edges, beyond=beyond)
 
 
-def scale_steps(layout: Layout) -> list[Step]:
-    """Return the passes of a next-scale generation, one per scale."""
-    steps, first = [], 0
-    for index, side in enumerate(layout.scales):
-        steps.append(Step(index, len(layout.scales), first, side**2, edges=("scale",), scale=index + 1))
+def scale_steps(layout: Layout, count: int | None = None) -> list[Step]:
+    """Return the passes of a next-scale generation, one for each of its first ``count`` scales, by default of all."""
+    steps, first, scales = [], 0, layout.scales[:count]
+    for index, side in enumerate(scales):
+        steps.append(Step(index, len(scales), first, side**2, edges=("scale",), scale=index + 1))
         first += side**2
     return steps
 
@@ -204,3 +241,12 @@ class Tokens:
         by_row = {"cond": self.cond, "text": self.text, "text_shown": self.text_shown}
         parts = {name: None if part is None else part[rows] for name, part in by_row.items()}
         return replace(self, x=self.x[rows], rope=rope, **parts)
+
+    def take(self, places: Tensor) -> Tokens:
+        """Return the tokens at ``places`` (rows, m), with their own rotations."""
+        x = self.x.gather(1, places[..., None].expand(-1, -1, self.x.size(-1)))
+        if self.rope is None:
+            return self.with_x(x)
+        if self.rope.dim() == ROWS_FIRST:
+            return replace(self, x=x, rope=self.rope.gather(1, places[..., None].expand(-1, -1, self.rope.size(-1))))
+        return replace(self, x=x, rope=self.rope[places])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -56,19 +55,6 @@ class MaskedLayout(Layout):
     def stored(self) -> int:
         """0: without a cache every pass computes all tokens anew."""
         return 0
-
-
-class Load(NamedTuple):
-    """Work of one block in a pass.
-
-    ``tokens`` of each of ``rows`` are projected and attend to ``keys``; ``mlp`` of them pass through the MLP. In the diffusion head, which
-    has no attention, ``tokens`` have their modulation computed.
-    """
-
-    rows: int
-    tokens: int
-    keys: int
-    mlp: int
 
 
 @dataclass(frozen=True)

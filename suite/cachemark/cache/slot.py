@@ -20,7 +20,7 @@ class Slot:
     """Keys and values of one site: a view of its bank, with the live length of each run of rows."""
 
     def __init__(self, bank: SlotBank, index: int) -> None:
-        self.bank, self.index = bank, index
+        self.bank, self.index, self.runs = bank, index, bank.runs
         self.k, self.v = tuple(p[index] for p in bank.k), tuple(p[index] for p in bank.v)
         self.live = [0] * len(bank.runs)
 
@@ -29,18 +29,25 @@ class Slot:
         """Index of each entry among visual tokens, (rows, kv_heads, reach), −1 for the condition."""
         return self.bank.visual[self.index]
 
-    def number(self, first: int, count: int) -> None:
-        """Number the ``count`` entries behind the live ones from ``first`` on."""
+    def narrow(self, rows: int) -> None:
+        """Keep the first ``rows`` rows alone, which are one run; the entries of the others are no longer live."""
+        self.runs = (self.runs[0]._replace(stop=rows),)
+
+    def number(self, first: int, count: int, places: Tensor | None = None) -> None:
+        """Number the ``count`` entries behind the live ones from ``first`` on, or by their ``places`` (rows, count) from there."""
         n = self.live[0]
-        self.visual[:, :, n : n + count] = torch.arange(first, first + count, device=self.visual.device)
+        if places is None:
+            self.visual[:, :, n : n + count] = torch.arange(first, first + count, device=self.visual.device)
+        else:
+            self.visual[: len(places), :, n : n + count] = (first + places[:, None]).to(self.visual.dtype)
 
     def append(self, k: Tensor, v: Tensor, condition: bool = False) -> None:
         """Write (rows, kv_heads, tokens, head_dim) at the tail; of a condition, each row's own length."""
-        counts = [run.condition if condition else k.size(2) for run in self.bank.runs]
+        counts = [run.condition if condition else k.size(2) for run in self.runs]
         require_room(max(map(sum, zip(self.live, counts, strict=True))), self.bank.capacity)
         encode = self.bank.codec.encode
         for part, codes in zip((*self.k, *self.v), (*encode(k), *encode(v)), strict=True):
-            for run, n, count in zip(self.bank.runs, self.live, counts, strict=True):
+            for run, n, count in zip(self.runs, self.live, counts, strict=True):
                 part[run.rows, :, n : n + count] = codes[run.rows, :, :count]
         for number, count in enumerate(counts):
             self.live[number] += count
@@ -123,7 +130,7 @@ class Workspace:
         ``k``, ``v``: (rows, kv_heads, tokens, head_dim).
         """
         self.own = 0 if k is None else k.size(2)
-        for run, n in zip(slot.bank.runs, slot.live, strict=True):
+        for run, n in zip(slot.runs, slot.live, strict=True):
             self.k[run.rows, :, :n], self.v[run.rows, :, :n] = slot.read(run, n)
             if k is not None and v is not None:
                 self.k[run.rows, :, n : n + self.own], self.v[run.rows, :, n : n + self.own] = k[run.rows], v[run.rows]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -36,6 +36,24 @@ class Block(Protocol):
 
     def join(self, tokens: Tokens, branch: Tensor) -> Tokens:
         """Add the MLP's output with its gate and residual."""
+
+
+class Branch(NamedTuple):
+    """A branch of a next-scale block.
+
+    ``run`` maps the tokens, all of a scale or some, to the branch's output (rows, tokens, width) before its gate; ``join`` adds such an
+    output with gate and residual.
+    """
+
+    run: Callable[[Tokens], Tensor]
+    join: Callable[[Tokens, Tensor], Tokens]
+
+
+class ScaleBlock(Block, Protocol):
+    """A block of a next-scale model, whose branches can also run one by one."""
+
+    def branches(self, site: Site, step: Step, method: Method) -> Sequence[Branch]:
+        """Return its branches in order: attention, attention to the text if there is one, MLP."""
 
 
 @dataclass
@@ -87,7 +105,7 @@ class Method(Planning):
     # -- what is stored, and what is evicted at the end of a pass ---------------------------------------------------------
     def capacity(self, layout: Layout, site: Site) -> int:
         """Return the entries that a site needs. What no later pass reads is not stored; 0 allocates nothing."""
-        return layout.stored
+        return layout.ending(self.scales(layout)).stored
 
     def begin(self, layout: Layout, sites: Sequence[Site], memory: Memory) -> None:
         """Allocate storage for one generation, all of it from ``memory``."""
@@ -99,6 +117,7 @@ class Method(Planning):
         capacity = {site: entries for site in sites if (entries := self.capacity(layout, site))}
         if self.spare:
             capacity = {site: entries + min(self.spare, max(0, layout.stored - entries)) for site, entries in capacity.items()}
+        self.layout = layout = layout.ending(self.scales(layout))
         self.banks: list[SlotBank] = banks(layout, capacity, memory)
         self.slots: dict[Site | HeadSite, Slot] = {
             site: slot for bank in self.banks for site, slot in zip(bank.sites, bank.slots, strict=True)}
@@ -106,6 +125,7 @@ class Method(Planning):
         self.workspace: Workspace | None = Workspace(layout, entries, memory) if entries else None
         for bank in self.banks:
             self.prepare(bank, memory)
+        self._narrow(0)
 
     def prepare(self, slots: SlotBank, memory: Memory) -> None:
         """Allocate the method's own state for a bank."""
@@ -119,6 +139,15 @@ class Method(Planning):
             bank.end_step(step)
             if self.evict_after in step.edges:
                 self.evict(step, bank)
+        if step.scale and not step.last:
+            self._narrow(step.index + 1)
+
+    def _narrow(self, scale: int) -> None:
+        """Drop the entries of rows that are not computed from ``scale`` on."""
+        if self.layout.scales and (rows := self.computed_rows(self.layout, scale)) < self.layout.rows:
+            for bank in self.banks:
+                for slot in bank.slots:
+                    slot.narrow(rows)
 
     def horizon(self, first: int) -> int:
         """Return how many tokens, starting at ``first``, can be fed before the method may evict.
@@ -170,6 +199,10 @@ class Method(Planning):
     def room(self, site: Site) -> int:
         """Return how many entries a site may have now, at most its capacity."""
         return self.slots[site].bank.capacity
+
+    def positions(self) -> Tensor | None:
+        """Return which tokens of the scale are attending, (rows, m) ascending; None for all."""
+        return None
 
     def attend_scale(self, step: Step, q: Tensor, slot: Slot, workspace: Workspace | None) -> tuple[Tensor, Tensor | None]:
         """Attend to [live | own] of a scale, in the workspace if given; return output and mass."""
@@ -265,10 +298,10 @@ def _pass_scale(method: Method, site: Site, step: Step, slot: Slot, q: Tensor, k
     exactly), it is placed in the workspace until its survivors are known. The last scale is stored only if there is room for everything,
     since no later pass reads it.
     """
-    n, own = slot.live[0], step.count
+    n, own = slot.live[0], k.size(2)
     fits = n + own <= method.room(site) and not (step.last and slot.bank.capacity < method.layout.visual)
     workspace = None if fits and slot.bank.codec.exact else method.workspace
-    slot.number(step.first, own)
+    slot.number(step.first, own, method.positions())
     if workspace is None:
         slot.append(k, v)
     else:

@@ -7,11 +7,12 @@ from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
-from ..cache.layout import Layout, Site, Step
+from ..cache.layout import Layout, Load, Site, Step
 from ..core.errors import BadBudget, BadParameter, unknown
+from ..core.spec import ENTRIES
 
 if TYPE_CHECKING:
-    from ..cache.masked_layout import Load, MaskedLayout, MaskedStep
+    from ..cache.masked_layout import MaskedLayout, MaskedStep
 
 
 @dataclass
@@ -92,6 +93,8 @@ class Planning(Parameters):
     ``source`` names paper and section; ``unstated`` maps each parameter whose default the paper does not state to the origin of the
     default; ``footnotes`` are printed with its values; ``neutral`` are the parameters that, with the whole budget, make the method the
     full cache (None for an ablation); ``reorders``: tokens are predicted in another order, so they cannot be compared by position.
+    ``budget_kind``: of a next-scale method, whether its budget is a fraction of the stored ``ENTRIES`` or of the ``FLOPS``; the budget of a
+    masked method is always of FLOPs.
     """
 
     paradigms: ClassVar[tuple[str, ...]] = ("next-token",)
@@ -101,6 +104,7 @@ class Planning(Parameters):
     footnotes: ClassVar[tuple[str, ...]] = ()
     neutral: ClassVar[Mapping[str, Any] | None] = {}
     reorders: ClassVar[bool] = False
+    budget_kind: ClassVar[str] = ENTRIES
 
     @classmethod
     def parameters_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
@@ -152,8 +156,19 @@ class Planning(Parameters):
         """
         return (Denoising(step.count, requested),)
 
-    def computes(self, site: Site, step: MaskedStep, load: Load) -> Load:
-        """Masked: return the part of ``load`` that a block computes in this step."""
+    def scales(self, layout: Layout) -> int:
+        """Next-scale: return how many scales are generated, from the coarsest on."""
+        return len(layout.scales)
+
+    def computed_rows(self, layout: Layout, scale: int) -> int:
+        """Next-scale: return how many rows scale ``scale`` (from 0) computes: all, or the conditional ones, which come first.
+
+        Rows that are left out do not come back.
+        """
+        return layout.rows
+
+    def computes(self, site: Site, step: Any, load: Load) -> Load:
+        """Masked, next-scale: return the part of ``load`` that a block computes in this step."""
         return load
 
     def attended(self, layout: Layout, site: Site, step: Step) -> int:

@@ -20,6 +20,7 @@ from .outside_metrics import know
 from .wording import shown
 
 FULL, SEQUENTIAL = "full", "sequential"
+ENTRIES, FLOPS = "entries", "FLOPs"  # what a budget is a fraction of
 TOKENS, DISTRIBUTION = "tokens", "distribution"  # of sequential decoding: what a decoder keeps
 OWN = ("method", "variant", "parameters", "budget", "role", "codec", "decoder")  # fields that a candidate and its full cache do not share
 REFERENCE_SAMPLES = "reference_samples"  # of a case's evaluation: how many samples its reference rows take, where these are not all

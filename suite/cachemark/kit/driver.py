@@ -11,10 +11,11 @@ from torch import Tensor
 
 from ..cache.arena import Memory
 from ..cache.codec import NATIVE, Codec
-from ..cache.layout import HeadSite, Layout, Site, Step, raster_steps, scale_steps
+from ..cache.layout import HeadSite, Layout, Site, Step, raster_steps
 from ..cache.ragged import RaggedSlot, extents
 from ..contract.heads import PerHead
 from ..contract.method import Method
+from ..roofline.passes import steps_of
 
 Place = Site | HeadSite
 Outputs = dict[tuple[int, Site], Tensor]
@@ -157,7 +158,7 @@ def drive(method: Method, layout: Layout, feed: Feed, codec: Codec = NATIVE, mem
     method.begin(layout, sites, memory or Memory("cpu", codec))
     out: Outputs = {}
     with torch.inference_mode():
-        for step in scale_steps(layout) if layout.scales else raster_steps(layout):
+        for step in steps_of(method, layout):
             for site in sites:
                 q, k, v = feed.at(step, site)
                 if method.needs_raw_queries:

@@ -13,12 +13,13 @@ from torch import Tensor
 
 from ..cache.attention import FUSED_MASS_KERNEL, fused, mass_kernel
 from ..cache.codec import NATIVE
-from ..cache.layout import Layout, Site, Step, raster_steps, scale_steps
+from ..cache.layout import Layout, Site, Step
 from ..cache.masked_layout import MaskedLayout
 from ..contract.method import Method
 from ..core.errors import Unsupported
 from ..roofline.flops import FlopCounter, formulas
 from ..roofline.masked_flops import masked_ops
+from ..roofline.passes import steps_of
 from .capture import tensors
 from .common import DECIDES, Findings, MethodCell
 from .driver import Onlooker
@@ -119,7 +120,7 @@ def _attention_flops(method: Method, layout: Layout) -> tuple[int, int]:
     method.resolve(layout)
     width = layout.heads // layout.kv_heads * layout.head_dim
     attention = own = 0
-    for step in scale_steps(layout) if layout.scales else raster_steps(layout):
+    for step in steps_of(method, layout):
         tokens = layout.rows * (step.count or layout.longest_condition)
         for site in (Site("decoder", layer) for layer in range(layout.layers)):
             attention += 4 * tokens * width * method.attended_by_heads(layout, site, step)

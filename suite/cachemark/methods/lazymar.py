@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..cache.arena import Memory
-from ..cache.layout import Layout, Site, Step, Tokens
-from ..cache.masked_layout import Load, MaskedLayout, MaskedStep
+from ..cache.layout import Layout, Load, Site, Step, Tokens
+from ..cache.masked_layout import MaskedLayout, MaskedStep
 from ..contract.method import Block, Method
 from ..core.errors import BadParameter
 from .base.lazy_schedule import Scheduled

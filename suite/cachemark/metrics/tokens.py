@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class TokenAgreement(FidelityMetric):
-    """Fraction of positions with the full cache's token."""
+    """Fraction of positions with the full cache's token, of those that both draw."""
 
     name = "token_agreement"
     title = "Token agreement"
@@ -23,7 +23,9 @@ class TokenAgreement(FidelityMetric):
     paired = True
 
     def measure(self, batch: ImageBatch) -> Tensor:
-        return (batch.tokens == batch.reference_tokens).float().mean(1)
+        drawn = (batch.tokens >= 0) & (batch.reference_tokens >= 0)  # −1: in a scale that was not generated
+        same = drawn & (batch.tokens == batch.reference_tokens)
+        return same.float().sum(1) / drawn.sum(1)
 
 
 class ForcedMetric(FidelityMetric):

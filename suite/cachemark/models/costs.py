@@ -11,8 +11,9 @@ from ..cache.codec import codec
 from ..cache.layout import Step
 from ..contract.method import Method
 from ..core.spec import Case
-from ..roofline.bill import ParameterCounts, bill
+from ..roofline.bill import bill
 from ..roofline.operations import Bill
+from ..roofline.passes import ParameterCounts
 from .infinity import InfinityConfig
 from .janus import JanusConfig
 from .llama import LlamaConfig
@@ -64,8 +65,7 @@ def var(config: VARConfig, image: Image) -> ParameterCounts:
     """Count a VAR; blocks' modulations are projected once per row, the head norm's in every pass."""
     c = config
     row = (1 if c.shared_aln else c.depth) * 6 * c.dim**2
-    return ParameterCounts(12 * c.dim**2, SCALES * c.dim, image, c.dim * c.vocab, c.vocab, c.width * c.dim, row,
-                           row_pass=2 * c.dim**2, scale=9 * c.width**2 * c.sides[-1] ** 2)
+    return ParameterCounts(between=SCALES * c.dim, image=image, vocab=c.vocab, row=row, **c.work()._asdict())
 
 
 def infinity(config: InfinityConfig, image: Image, text: int) -> ParameterCounts:
@@ -76,8 +76,8 @@ def infinity(config: InfinityConfig, image: Image, text: int) -> ParameterCounts
     c = config
     entry, once = 2 * c.dim * c.text + c.text * c.dim + c.dim**2, c.dim**2 + 6 * c.dim**2  # weights for each entry of a text, and for all
     row = text * (entry + 2 * c.dim) + once  # pooled by attention of one query
-    return ParameterCounts(14 * c.dim**2, SCALES * c.dim, image, 2 * c.dim * c.bits, 2 * c.bits, c.bits * c.dim, row,
-                           entry + once, row_pass=2 * c.dim**2, text=text, text_block=2 * c.dim**2)
+    return ParameterCounts(between=SCALES * c.dim, image=image, vocab=2 * c.bits, row=row, row_weights=entry + once,
+                           **c.work(text)._asdict())
 
 
 def mar(config: MARConfig, image: Image) -> ParameterCounts:

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..cache.engines import Engine
-from ..cache.layout import Layout, Site, Step, Tokens
-from ..contract.method import Method
+from ..cache.layout import Layout, ScaleWork, Site, Step, Tokens
+from ..contract.method import Branch, Method
 from ..core.spec import Sampling
 from .layers import MLP, Projection, RMSNorm, grid_angles, modulation
 from .sampling import draw, guide
@@ -59,6 +59,10 @@ class InfinityConfig(ScaleSizes):
     @property
     def bits(self) -> int:
         return self.width * self.patch**2
+
+    def work(self, text: int = 0) -> ScaleWork:
+        return ScaleWork(14 * self.dim**2, 2 * self.dim * self.bits, 2 * self.dim**2, self.bits * self.dim, text=text,
+                         text_block=2 * self.dim**2)
 
 
 SIZES = {"2B": InfinityConfig(32, 16, 2048), "8B": InfinityConfig(40, 28, 3584, width=14, patch=2)}
@@ -120,17 +124,23 @@ class InfinityBlock(ModulatedBlock):
         self.ca_norm = nn.LayerNorm(dim, eps=config.norm_eps)
         self.ffn = MLP(dim, 4 * dim, dim, approximate="tanh")
 
-    def mix(self, site: Site, step: Step, tokens: Tokens, method: Method) -> Tokens:
-        tokens = self.gated(tokens, self.sa(self.modulated(tokens, 0), site, step, tokens, method), 0)
-        assert tokens.text is not None
-        assert tokens.text_shown is not None
-        return tokens.with_x(tokens.x + self.ca(self.ca_norm(tokens.x), tokens.text, tokens.text_shown))
+    def branches(self, site: Site, step: Step, method: Method) -> list[Branch]:
+        def attention(tokens: Tokens) -> Tensor:
+            return self.sa(self.modulated(tokens, 0), site, step, tokens, method)
+
+        def text(tokens: Tokens) -> Tensor:
+            assert tokens.text is not None
+            assert tokens.text_shown is not None
+            return self.ca(self.ca_norm(tokens.x), tokens.text, tokens.text_shown)
+
+        return [Branch(attention, partial(self.gated, which=0)), Branch(text, lambda tokens, out: tokens.with_x(tokens.x + out)), self.mlp]
 
 
 @dataclass(frozen=True)
 class Texts(Given):
     """Constants with the texts as blocks read them, (rows, longest, dim), and a mask of visible entries."""
 
+    by_row = (*Given.by_row, "text", "visible")
     text: Tensor
     visible: Tensor
 

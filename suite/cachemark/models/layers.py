@@ -67,12 +67,12 @@ class RMSNorm(nn.Module):
 
 
 def rotate_pairs(x: Tensor, angles: Tensor) -> Tensor:
-    """Rotate channel pairs (2p, 2p+1) by ``angles`` (tokens, head_dim/2) complex64.
+    """Rotate channel pairs (2p, 2p+1) by ``angles`` (tokens, head_dim/2) or (rows, tokens, head_dim/2) complex64.
 
     x: (rows, tokens, heads, head_dim). Computed in fp32 and cast back. A zero angle maps the pair to zero; it is not the identity.
     """
     pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
-    return torch.view_as_real(pairs * angles[:, None]).flatten(-2).to(x.dtype)
+    return torch.view_as_real(pairs * angles.unsqueeze(-2)).flatten(-2).to(x.dtype)
 
 
 def grid_angles(places: Tensor, head_dim: int, base: float) -> Tensor:

@@ -16,7 +16,7 @@ from ..cache.layout import Layout
 from ..contract.method import Method
 from ..core.errors import BadCheckpoint
 from ..core.spec import Sampling, digest
-from ..roofline.bill import ParameterCounts
+from ..roofline.passes import ParameterCounts
 from . import checkpoints
 from .checkpoints import EXTRAS, WRAPPERS
 from .prompt_lists import prompt_list

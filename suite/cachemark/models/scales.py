@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from ..cache import random_streams as streams
 from ..cache.arena import Memory
 from ..cache.engines import Engine
-from ..cache.layout import Layout, Site, Step, Tokens, guided_rows, scale_steps
-from ..contract.method import Method, graph_key, run_blocks
+from ..cache.layout import Layout, ScaleWork, Site, Step, Tokens, guided_rows, scale_steps
+from ..contract.method import Branch, Method, graph_key, run_blocks
 from ..core.spec import Sampling
 from .layers import AttentionSizes, modulation
-from .vision.maps import MapQuantizer
+from .vision.maps import ABSENT, MapQuantizer
 
 
 class ScaleSizes(AttentionSizes):
@@ -42,23 +42,40 @@ class ScaleSizes(AttentionSizes):
         """The number of tokens of all maps."""
         return sum(side**2 for side in self.sides)
 
-    def layout(self, seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Layout:
-        """Return the layout of a generation: no condition entries, unconditional rows last."""
+    @abstractmethod
+    def work(self, text: int = 0) -> ScaleWork:
+        """Return the sizes of the products, with ``text`` entries of a text."""
+
+    def layout(
+        self, seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype = torch.float32, device: str = "cpu", *, text: int = 0,
+    ) -> Layout:
+        """Return the layout of a generation: no condition entries, unconditional rows last. ``text``: entries of a text."""
         row_seeds, branches = guided_rows(seeds, sampling.cfg_scale > self.unguided)
         return Layout(ScaleModel.paradigm, (0,) * len(branches), 0, 0, self.heads, self.heads, self.head_dim, self.depth, row_seeds,
-                      branches, dtype, device, self.sides)
+                      branches, dtype, device, self.sides, work=self.work(text))
 
 
 @dataclass(frozen=True)
 class Given:
     """Constants of a generation: seeds ``key`` (batch, 1), condition (rows, dim), modulations.
 
-    ``modulations`` of all blocks: (rows, depth, 6, dim).
+    ``modulations`` of all blocks: (rows, depth, 6, dim). ``by_row``: names of the tensors that have rows.
     """
 
+    by_row: ClassVar[tuple[str, ...]] = ("cond", "modulations")
     key: Tensor
     cond: Tensor
     modulations: Tensor
+
+    def first(self, rows: int) -> Self:
+        """Return the constants of the first ``rows`` rows."""
+        parts: dict[str, Any] = {name: getattr(self, name)[:rows] for name in self.by_row}
+        return self if rows == len(self.cond) else replace(self, **parts)
+
+    @property
+    def guided(self) -> bool:
+        """True if every sample has an unconditional row."""
+        return len(self.cond) > len(self.key)
 
 
 G = TypeVar("G", bound=Given)
@@ -73,6 +90,7 @@ class ScaleModel(nn.Module, Generic[G]):
     stacked: Sequence[ModulatedBlock]  # one per entry of ``sites``
     shared_ada_lin: nn.Module | None
     sites: Sequence[Site]
+    longest = 0  # entries of a text
 
     @property
     @abstractmethod
@@ -82,7 +100,7 @@ class ScaleModel(nn.Module, Generic[G]):
     def layout(self, seeds: Sequence[int], sampling: Sampling, labels: Sequence[int] = ()) -> Layout:
         """Return the layout of a generation of these samples."""
         weight = self.head.weight
-        return self.config.layout(seeds, sampling, weight.dtype, str(weight.device))
+        return self.config.layout(seeds, sampling, weight.dtype, str(weight.device), text=self.longest)
 
     @abstractmethod
     def condition(self, labels: Tensor, key: Tensor, layout: Layout, engine: Engine) -> G:
@@ -94,7 +112,7 @@ class ScaleModel(nn.Module, Generic[G]):
 
     @abstractmethod
     def guided(self, hidden: Tensor, step: Step, sampling: Sampling, condition: G) -> Tensor:
-        """Return guided fp32 logits (batch, count, …, vocab) from hidden states of all rows."""
+        """Return guided fp32 logits (batch, count, …, vocab) from hidden states of the condition's rows."""
 
     @abstractmethod
     def drawn(self, logits: Tensor, step: Step, sampling: Sampling, condition: G) -> Tensor:
@@ -124,18 +142,19 @@ class ScaleModel(nn.Module, Generic[G]):
     ) -> Tensor:
         """Generate tokens (batch, N) int64, scale by scale, for ``labels`` (batch,) under ``method``.
 
-        ``forced`` (batch, N) replaces sampled tokens; ``see(first, logits)`` receives the guided fp32 logits of a scale; ``mark(i)`` is
-        called when all tokens up to i exist, for timing.
+        The method states how many scales are generated, and how many rows each computes; tokens of other scales are ``ABSENT``. ``forced``
+        (batch, N) replaces sampled tokens; ``see(first, logits)`` receives the guided fp32 logits of a scale; ``mark(i)`` is called when
+        all tokens up to i exist, for timing.
         """
         layout, engine = self.layout(seeds, sampling), memory.engine
         method.begin(layout, self.sites, memory)
         key = engine.hold("seeds", streams.seeds_tensor(seeds, labels.device)[:, None])
-        out = torch.empty(len(labels), layout.visual, dtype=torch.int64, device=labels.device)
+        out = torch.full((len(labels), layout.visual), ABSENT, device=labels.device)
         condition = self.condition(labels, key, layout, engine)
         f_hat = self.quantizer.empty(len(labels)).to(labels.device)
-        for step in scale_steps(layout):
-            span = slice(step.first, step.first + step.count)
-            work = partial(self._pass, step, method, sampling, condition, see is not None)
+        for step in scale_steps(layout, method.scales(layout)):
+            span, rows = slice(step.first, step.first + step.count), method.computed_rows(layout, step.index)
+            work = partial(self._pass, step, method, sampling, condition.first(rows), see is not None)
             inputs = (f_hat,) if forced is None else (f_hat, forced[:, span])
             codes, f_hat, *logits = engine.run((step.index, see is not None, graph_key(method, step)), work, inputs, method)
             method.end_step(step)
@@ -151,10 +170,10 @@ class ScaleModel(nn.Module, Generic[G]):
     ) -> tuple[Tensor, ...]:
         """Run one scale: tokens (batch, count), the new feature map and, ``with_logits``, guided logits.
 
-        The feature map of the last scale is not computed.
+        After the last scale the feature map is not computed.
         """
         hidden = self(self.feed(step, condition, f_hat), step, method)
-        logits = self.guided(hidden, step, sampling, condition)
+        logits = self.guided(hidden, step, sampling if condition.guided else replace(sampling, cfg_scale=0), condition)
         codes = self.drawn(logits, step, sampling, condition) if forced is None else forced
         f_hat = f_hat if step.last else self.quantizer.add(f_hat, codes, step.index)
         return (codes, f_hat, logits) if with_logits else (codes, f_hat)
@@ -180,11 +199,25 @@ class ModulatedBlock(nn.Module):
         own = self.ada_lin(cond).unflatten(-1, (6, -1)) if shared is None else shared + self.ada_gss[0]
         return own + own.new_tensor((0, 0, 1, 1, 0, 0))[:, None]
 
+    @abstractmethod
+    def branches(self, site: Site, step: Step, method: Method) -> list[Branch]:
+        """Return its branches in order; the last is the MLP."""
+
+    def mix(self, site: Site, step: Step, tokens: Tokens, method: Method) -> Tokens:
+        for branch in self.branches(site, step, method)[:-1]:
+            tokens = branch.join(tokens, branch.run(tokens))
+        return tokens
+
     def branch(self, tokens: Tokens) -> Tensor:
         return self.ffn(self.modulated(tokens, 1))
 
     def join(self, tokens: Tokens, branch: Tensor) -> Tokens:
         return self.gated(tokens, branch, 1)
+
+    @property
+    def mlp(self) -> Branch:
+        """The MLP."""
+        return Branch(self.branch, self.join)
 
     def modulated(self, tokens: Tokens, which: int) -> Tensor:
         """Return the normed and modulated input of the attention (0) or the MLP (1)."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..cache.engines import Engine
-from ..cache.layout import Layout, Site, Step, Tokens
-from ..contract.method import Blockwise, Method
+from ..cache.layout import Layout, ScaleWork, Site, Step, Tokens
+from ..contract.method import Blockwise, Branch, Method
 from ..core.errors import BadCheckpoint
 from ..core.spec import Sampling
 from . import checkpoints
@@ -52,6 +53,10 @@ class VARConfig(ScaleSizes):
     l2_norm: bool = True
     shared_aln: bool = False
     norm_eps: float = 1e-6
+
+    def work(self, text: int = 0) -> ScaleWork:
+        return ScaleWork(12 * self.dim**2, self.dim * self.vocab, 2 * self.dim**2, self.width * self.dim,
+                         9 * self.width**2 * self.sides[-1] ** 2)
 
 
 # Those of the paper have as many heads as blocks, of 64 channels.
@@ -111,8 +116,11 @@ class VARBlock(ModulatedBlock):
         else:
             self.ada_lin = modulation(config.dim, 6)
 
-    def mix(self, site: Site, step: Step, tokens: Tokens, method: Method) -> Tokens:
-        return self.gated(tokens, self.attn(self.modulated(tokens, 0), site, step, tokens, method), 0)
+    def branches(self, site: Site, step: Step, method: Method) -> list[Branch]:
+        def attention(tokens: Tokens) -> Tensor:
+            return self.attn(self.modulated(tokens, 0), site, step, tokens, method)
+
+        return [Branch(attention, partial(self.gated, which=0)), self.mlp]
 
 
 @dataclass(frozen=True)
@@ -185,7 +193,7 @@ class VAR(ScaleModel[Placed]):
         return Tokens(fed.repeat(len(cond) // len(f_hat), 1, 1), cond=self.modulations(cond) if self.recompute else condition.modulations)
 
     def guided(self, hidden: Tensor, step: Step, sampling: Sampling, condition: Placed) -> Tensor:
-        return guide_scale(self.logits(hidden, condition.cond), sampling, step.index, step.total)
+        return guide_scale(self.logits(hidden, condition.cond), sampling, step.index, len(self.config.sides))
 
     def drawn(self, logits: Tensor, step: Step, sampling: Sampling, condition: Placed) -> Tensor:
         return draw(logits, sampling, condition.key, torch.arange(step.first, step.first + step.count, device=logits.device))

@@ -23,9 +23,10 @@ from ..core.spec import FULL, MAX_BATCH, QUALITY_PASS
 from ..methods.registry import METHODS
 from ..metrics.registry import image_metrics
 from ..plugins import loading as plugins
-from ..roofline.bill import ParameterCounts, bill
+from ..roofline.bill import bill
 from ..roofline.memory import allocated, weight_bytes
 from ..roofline.operations import Bill
+from ..roofline.passes import ParameterCounts
 from .decoding import BATCHES
 from .expand import Planned
 from .schema import Plan, PlanTable

@@ -10,8 +10,8 @@ from fractions import Fraction
 from functools import cache
 
 from ..cache.codec import NATIVE, Codec
-from ..cache.layout import Site
-from ..cache.masked_layout import Load, MaskedLayout, MaskedStep, masked_steps
+from ..cache.layout import Load, Site
+from ..cache.masked_layout import MaskedLayout, MaskedStep, masked_steps
 from ..contract.method import Bidirectional, Method
 from ..contract.planning import largest
 from ..core.errors import BadBudget

@@ -9,8 +9,8 @@ from ..cache.codec import NATIVE, Codec
 from ..cache.layout import Layout, Site
 from ..cache.masked_layout import MaskedLayout
 from ..contract.method import Method
-from .bill import ParameterCounts
 from .masked_flops import head_weights
+from .passes import ParameterCounts
 
 
 def allocated(method: Method, layout: Layout, codec: Codec = NATIVE) -> int:

@@ -30,8 +30,9 @@ from ..methods.registry import METHODS
 from ..models.protocol import ModelEntry, Request
 from ..models.registry import MODELS
 from ..plans.expand import resolve
-from ..roofline.bill import ParameterCounts, attended, bill
+from ..roofline.bill import attended, bill
 from ..roofline.operations import BYTES
+from ..roofline.passes import ParameterCounts
 
 OWN = "own"  # the budget of a method's own default sizes
 DEFAULTS = {

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from ...cache import random_streams as streams
 from ...cache.arena import Memory
-from ...cache.layout import Layout, Site, Step, Tokens
-from ...cache.masked_layout import Load, MaskedLayout, MaskedStep, masked_steps, put, take
+from ...cache.layout import Layout, Load, Site, Step, Tokens
+from ...cache.masked_layout import MaskedLayout, MaskedStep, masked_steps, put, take
 from ...contract.method import Bidirectional, Block
 from ...roofline.masked_flops import budget_of
 

@@ -22,7 +22,7 @@ def first_half(layout: Layout) -> int:
     """Return the tokens of the first half: ⌊N/2⌋.
 
     Tokens of a scale come at once, so the boundary of two scales nearest to N/2 counts, the later of two. Halves of a masked model are
-    those of its *steps*, whose first half generates far fewer tokens. Raises Unsupported for a single step.
+    those of its *steps*, whose first half generates far fewer tokens. Raises Unsupported for a single step or scale.
     """
     if isinstance(layout, MaskedLayout):
         if layout.steps < 2:
@@ -30,6 +30,8 @@ def first_half(layout: Layout) -> int:
         return ends(layout)[layout.steps // 2 - 1] + 1
     if not layout.scales:
         return layout.visual // 2
+    if len(layout.scales) < 2:
+        raise Unsupported("One scale has no halves to time.", remedy="Generate at least 2 scales.")
     return min((end + 1 for end in ends(layout)[:-1]), key=lambda tokens: (abs(2 * tokens - layout.visual), -tokens))
 
 

@@ -15,7 +15,7 @@ from ...cache.layout import Layout
 from ...cache.masked_layout import MaskedLayout
 from ...core import seeds
 from ...core.spec import Sampling
-from ...roofline.bill import ParameterCounts
+from ...roofline.passes import ParameterCounts
 from .. import checkpoints
 from ..prompts import TokenReader
 from ..protocol import Loaded, ModelEntry, PublishedFile, Request
@@ -118,7 +118,8 @@ class CatalogueModel:
     def shape(self, sampling: Sampling, batch: int) -> Layout:
         """Return the layout of a generation of ``batch`` samples."""
         prompts = (self.shapes, labels_of(batch, len(self.texts))) if self.family.prompted else ()
-        layout: Layout = self.config.layout(range(batch), sampling, *prompts)
+        text = {"text": max(self.shapes)} if self.reader and not self.family.prompted else {}
+        layout: Layout = self.config.layout(range(batch), sampling, *prompts, **text)
         return layout
 
     def asking(self, texts: tuple[str, ...]) -> ModelEntry:

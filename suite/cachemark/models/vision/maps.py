@@ -5,10 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from ...core.errors import Unsupported
 
+ABSENT = -1  # in place of the tokens of a scale that was not generated
 
 class MapQuantizer:
     """Token maps (B, side²) int64 to one feature map (B, width, P, P) fp32, to which each map adds its part.
@@ -39,8 +41,9 @@ class MapQuantizer:
         return tokens.split(sizes, 1)
 
     def restore(self, tokens: Tensor) -> Tensor:
-        """Return the feature map of all tokens (B, N)."""
+        """Return the feature map of all tokens (B, N). A scale whose tokens are ``ABSENT`` adds nothing."""
         parts, f_hat = self.split(tokens), self.empty(len(tokens)).to(tokens.device)
         for scale, part in enumerate(parts):
-            f_hat = self.add(f_hat, part, scale)
+            drawn = (part[:, 0] != ABSENT)[:, None, None, None]
+            f_hat = torch.where(drawn, self.add(f_hat, part.clamp_min(0), scale), f_hat)
         return f_hat

@@ -99,18 +99,19 @@ def image_hash(images: Tensor) -> str:
 
 
 def divergence(job: Job, reference: FullCacheOutput) -> Tensor:
-    """Return the mean KL(full ‖ job) along the full cache's tokens in nats per token, (samples,) fp64.
+    """Return the mean KL(full ‖ job) along the full cache's tokens in nats per drawn token, (samples,) fp64.
 
     It cannot be negative: what rounding leaves below 0 is 0."""
     def of_part(part: slice) -> Tensor:
         expected = reference.log_probs(part)
-        total = torch.zeros(expected.size(0), dtype=torch.float64, device=expected.device)
+        total, drawn = torch.zeros(expected.size(0), dtype=torch.float64, device=expected.device), list[int]()
 
         def see(first: int, logits: Tensor) -> None:
+            drawn.append(logits.size(1))
             total.add_(kl_divergence(expected[:, first : first + logits.size(1)], job.log_probs(logits)).flatten(1).sum(1))
 
         job.generate(part, forced=reference.tokens[part], see=see)
-        return total.clamp_min(0.0) / expected.size(1)
+        return total.clamp_min(0.0) / sum(drawn)
 
     return torch.cat([of_part(part) for part in job.chunks()])
 

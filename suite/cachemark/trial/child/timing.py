@@ -87,11 +87,11 @@ def _warmed(job: Job, times: int) -> _Timed | None:
 
 
 def _paced(layout: Layout, method: Method) -> Layout:
-    """Return the layout with as many passes as the method makes."""
-    if not isinstance(layout, MaskedLayout):
+    """Return the layout with as many passes or scales as the method makes."""
+    if not isinstance(layout, MaskedLayout) and not layout.scales:
         return layout
     method.resolve(layout)
-    return method.paced(layout)
+    return method.paced(layout) if isinstance(layout, MaskedLayout) else layout.ending(method.scales(layout))
 
 
 def counted(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,0 +1,75 @@
+"""FLOPs of a next-scale generation, from what a method computes in each pass; budgets are fractions of them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from fractions import Fraction
+from functools import cache
+
+from ..cache.codec import NATIVE
+from ..cache.layout import Layout
+from ..contract.method import Method
+from ..contract.planning import largest
+from ..core.errors import BadBudget
+from .passes import ParameterCounts, layers_alike, pass_ops, steps_of
+
+
+def by_pass(method: Method, layout: Layout) -> list[dict[str, int]]:
+    """Return the FLOPs of one image by part (matmul, attention, method, logits, input) in each pass, after :meth:`Method.resolve`.
+
+    A multiplication and an addition are two. All rows count; what runs once per generation and image decoding do not. Raises BadBudget for
+    a model that does not state its sizes.
+    """
+    if layout.work is None:
+        raise BadBudget(f"{method.name}: this model does not state the sizes of its products, so no FLOPs follow.",
+                        remedy="Set work in its layout.")
+    counts, alike = ParameterCounts(between=0, image=lambda: None, **layout.work._asdict()), layers_alike(method, layout)
+    passes = []
+    for step in steps_of(method, layout):
+        flops: Counter[str] = Counter()
+        for op in pass_ops(method, layout, counts, NATIVE, step, alike):
+            flops[op.part] += op.flops * op.times
+        passes.append({part: count // layout.batch for part, count in flops.items() if count})
+    return passes
+
+
+def work(method: Method, layout: Layout) -> dict[str, int]:
+    """Return the FLOPs of one image by part. Raises what :func:`by_pass` and :meth:`Method.resolve` raise."""
+    method.resolve(layout)
+    flops: Counter[str] = Counter()
+    for parts in by_pass(method, layout):
+        flops.update(parts)
+    return dict(flops)
+
+
+def image_flops(method: Method, layout: Layout) -> int:
+    """Return the FLOPs of one image; see :func:`work`."""
+    return sum(work(method, layout).values())
+
+
+def share(method: Method, layout: Layout) -> Fraction:
+    """Return the FLOPs of an image as a fraction of the full cache's."""
+    return Fraction(image_flops(method, layout), _full(layout))
+
+
+@cache
+def _full(layout: Layout) -> int:
+    return image_flops(Method(), layout)
+
+
+def budget_of(method: Method, layout: Layout) -> Fraction:
+    """Return :func:`share` as a budget, rounded up to a ten-thousandth."""
+    return Fraction(math.ceil(share(method, layout) * 10**4), 10**4)
+
+
+def fitted(name: str, build: Callable[[int], Method], most: int, budget: Fraction, layout: Layout) -> int:
+    """Return the largest i of 0 … ``most`` for which ``build(i)`` stays within ``budget`` of the FLOPs.
+
+    FLOPs grow with i. Raises BadBudget.
+    """
+    if (least := share(build(0), layout)) > budget:
+        raise BadBudget(f"{name}: it computes at least {float(least):.5g} of the FLOPs of an image, more than {budget}.",
+                        remedy="Raise the budget, or give its parameters.")
+    return largest(0, most, lambda i: share(build(i), layout) <= budget)
