@@ -72,9 +72,13 @@ class AttachedCache(Cache):
         return f"<cache {self._decoding.build().name}: {self.kv_bytes / 2**20:.2f} MiB of keys and values>"
 
     @property
+    def _caches(self) -> list[AttachedCache]:
+        return [self] if self._unconditional is None else [self, self._unconditional]
+
+    @property
     def kv_bytes(self) -> int:
         """Bytes of live keys and values of all rows at the fullest step of the latest generation."""
-        return self._decoding.kv_bytes + (self._unconditional.kv_bytes if self._unconditional else 0)
+        return sum(cache._decoding.kv_bytes for cache in self._caches)
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Return keys and values unchanged. Raises Unsupported outside of the block."""
@@ -84,9 +88,8 @@ class AttachedCache(Cache):
 
     def reset(self) -> None:
         """Forget an unfinished generation."""
-        self._decoding.reset()
-        if self._unconditional:
-            self._unconditional.reset()
+        for cache in self._caches:
+            cache._decoding.reset()
 
     @contextmanager
     def attached_to(self, decoder: nn.Module, text: nn.Module | None = None) -> Iterator[AttachedCache]:
@@ -98,20 +101,19 @@ class AttachedCache(Cache):
         before = config._attn_implementation
         if before == NAME:
             raise Unsupported("A cache is already attached to this model.", remedy="Leave its block first.")
-        caches = [cache for cache in (self, self._unconditional) if cache is not None]
         hooks = [decoder.register_forward_pre_hook(self._start_pass, with_kwargs=True)]
         if text is not None:
             hooks.append(text.register_forward_pre_hook(_refuse_text))
         try:
             config._attn_implementation = NAME
-            for cache in caches:
+            for cache in self._caches:
                 cache._attached = True
             yield self
         finally:
             config._attn_implementation = before
             for hook in hooks:
                 hook.remove()
-            for cache in caches:
+            for cache in self._caches:
                 cache._attached = False
 
     def _start_pass(self, decoder: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -127,13 +129,13 @@ class AttachedCache(Cache):
 
     def _of_pass(self, kwargs: dict[str, Any]) -> AttachedCache:
         """Return the cache of a pass. Guidance by a second forward pass starts without one, and gets the unconditional one."""
-        unconditional = self._unconditional
-        cache: Any = kwargs.get("past_key_values")
-        if cache is self or (cache is not None and cache is unconditional):
-            return cache
-        if cache is None and unconditional and self._decoding.fed and kwargs.get("use_cache") is not False:
-            unconditional.reset()
-            return unconditional
+        given = kwargs.get("past_key_values")
+        for cache in self._caches:
+            if given is cache:
+                return cache
+        if given is None and self._unconditional and self._decoding.fed and kwargs.get("use_cache") is not False:
+            self._unconditional.reset()
+            return self._unconditional
         raise Unsupported("The model runs without its attached cache.", remedy="Pass it: generate(…, past_key_values=cache).")
 
 
