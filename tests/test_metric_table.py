@@ -61,6 +61,9 @@ ROWS = (
     Row("kv_state", "B", "lower", 4096.0, True, True, ("kv_state", "bytes", 4096.0), "4.00 KiB"),
     Row("graph_pool", "B", "lower", 4096.0, True, True, ("graph_pool", "bytes", 4096.0), "4.00 KiB"),
     Row("peak_memory", "B", "lower", 4096.0, True, True, ("peak_memory", "bytes", 4096.0), "4.00 KiB"),
+    Row("energy_per_image", "J", "lower", 40.0, True, False, ("energy_per_image", "J", 40.0), "40.0 J"),
+    Row("mean_power", "W", "lower", 400.0, False, False, ("mean_power", "W", 400.0), "400 W"),
+    Row("cost_per_1000", "", "lower", 2.0, False, False, ("cost_per_1000", "", 2.0), "2.000"),
     Row("throughput", "image/s", "higher", 8.0, True, None, ("seconds_per_image", "seconds", 0.125), "8.00 image/s"),
     Row("throughput_max", "image/s", "higher", 8.0, True, None, ("seconds_per_image_max", "seconds", 0.125), "8.00 image/s"),
     Row("max_batch", "image", "higher", 8.0, True, True, ("max_batch_inverse", "1/image", 0.125), "8"),
@@ -111,7 +114,7 @@ def case(method: str) -> Case:
 def outcome(row: Row, method: str, value: float) -> Outcome:
     """An outcome with this value, and beside it what makes it whole: a latency and a judgement."""
     many = SEEDS if metric(row.name).kind in ("fidelity", "quality") and row.name in METRICS else 1
-    count = 5 if metric(row.name).kind == "speed" else many
+    count = 5 if metric(row.name).relative else many
     facts = {} if row.name in METRICS else {"intervals": {row.name: (0.99 * value, 1.01 * value)}}
     samples = {"latency": [1.0] * 5, row.name: [value] * count}
     return Outcome(case(method), Status.OK, samples, "judged elsewhere", output_hash="cafe", facts=facts)

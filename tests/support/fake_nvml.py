@@ -5,6 +5,7 @@ Errors and constants are the real module's; a test holds every function against 
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -16,14 +17,17 @@ CLOCKS = [1980, 1965, 1410, 345]
 
 @dataclass
 class Card:
-    """One device and what it shall say. ``failing`` maps the name of a function to the error that it raises."""
+    """One device and what it shall say. ``failing`` maps the name of a function to the error that it raises.
+
+    ``steady``: its energy counter follows its power and the clock; else the counter advances by 0.5 J a reading."""
 
     uuid: str
     name: str = "Fake H100"
     sm_mhz: int = 1980
     celsius: int = 40
-    milliwatts: int = 300_000
+    milliwatts: float = 300_000
     millijoules: int = 1000
+    steady: bool = False
     busy: int = 100
     reasons: int = 0
     pids: set[int] = field(default_factory=set)
@@ -85,11 +89,13 @@ class FakeNvml:
         assert sensor == pynvml.NVML_TEMPERATURE_GPU
         return self._of(handle, "nvmlDeviceGetTemperature").celsius
 
-    def nvmlDeviceGetPowerUsage(self, handle: Card) -> int:
+    def nvmlDeviceGetPowerUsage(self, handle: Card) -> float:
         return self._of(handle, "nvmlDeviceGetPowerUsage").milliwatts
 
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: Card) -> int:
         card = self._of(handle, "nvmlDeviceGetTotalEnergyConsumption")
+        if card.steady:
+            return int(card.milliwatts * time.monotonic())
         card.millijoules += 500
         return card.millijoules
 

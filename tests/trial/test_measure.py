@@ -102,7 +102,7 @@ def test_a_case_has_all_its_figures_with_the_stated_number_of_values(label: str,
     assert outcome.judgement == ""
     assert set(outcome.samples) == names
     for name, values in outcome.samples.items():
-        assert len(values) == {"speed": REPEATS, "memory": 1, "fidelity": SAMPLES}[METRICS[name].kind], name
+        assert len(values) == {"speed": REPEATS, "energy": REPEATS, "memory": 1, "fidelity": SAMPLES}[METRICS[name].kind], name
 
 
 def test_what_is_deterministic_is_the_same_again(results: Results, folder: Path) -> None:

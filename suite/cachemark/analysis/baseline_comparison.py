@@ -97,7 +97,7 @@ class BaselineComparison:
             return fmt.DASH
         if not is_metric(name):
             return str(value)
-        return f"{value:.3f} × full" if metric(name).kind == "speed" and not self.entry.absolute else fmt.with_unit(value, name)
+        return f"{value:.3f} × full" if metric(name).relative and not self.entry.absolute else fmt.with_unit(value, name)
 
 
 def conclusion(comparison: RunJudgement | None, saved: Mapping[str, Any] | None = None) -> Conclusion | None:

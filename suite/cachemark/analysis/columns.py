@@ -11,7 +11,7 @@ from ..core import formatting as fmt
 from ..core.limits import Limit
 from ..core.result import FULL_BESIDE
 from ..core.spec import shown_share
-from ..core.units import FAMILIES, FLOPS, KV, LIVE_KV, METRICS, STATE, TIME, is_metric, metric, of_plug_ins
+from ..core.units import COST, FAMILIES, FLOPS, JOULES, KV, LIVE_KV, METRICS, STATE, TIME, WATTS, is_metric, metric, of_plug_ins
 from ..stats.intervals import Interval, median_over_repeats
 from .case_group import CaseGroup
 from .report_row import FIDELITY, MASKED, OUTSIDE, QUALITY, ReportRow, by_definition, exactly, share_of_full
@@ -199,6 +199,23 @@ COMPUTATION = ColumnGroup("Computation", "both CFG rows", (
 ))
 
 
+def _energy_error(row: ReportRow) -> str:
+    error = row.energy.get("error")
+    return f"± {fmt.percent(error)}" if isinstance(error, float) else ""
+
+
+def _energy_column(name: str, title: str, tip: str, under: Callable[[ReportRow], str] = lambda row: "") -> Column:
+    return _metric_column(name, title, tip, lambda row: median_over_repeats(row.outcome.raw(name)) if row.outcome.raw(name) else None,
+                          under=under, missing=lambda row: row.no_energy, timed=True)
+
+
+ENERGY = ColumnGroup("Energy", "of the device while it generates", (
+    _energy_column(JOULES, "Per image", "Median energy of one image, image decoding included; below it, its error.", _energy_error),
+    _energy_column(WATTS, "Mean power", "Median over the timed generations of their mean power."),
+    _energy_column(COST, "Cost of 1,000 images", "Median latency × the price of the device per hour (run --price)."),
+))
+
+
 # -- the physical limit and equal memory: tables of their own, and columns that an export may name -------------------------
 def _limit_column(key: str, title: str, tip: str, value: Callable[[Limit, float], float], unit: str, better: str,
                   write: Callable[[float], str]) -> Column:
@@ -244,7 +261,9 @@ RECOMMENDED = ColumnGroup("At equal quality", "smallest non-inferior budget",
 
 # -- the headline table -----------------------------------------------------------------------------------------------
 def column_groups(group: CaseGroup) -> tuple[ColumnGroup, ...]:
-    """Return the columns of a group's table; masked models have computation instead of KV memory."""
+    """Return the columns of a group's table; masked models have computation instead of KV memory.
+
+    Energy is shown if a row has it."""
     masked = group.paradigm == MASKED
     measured = {name for row in group.rows for name in (*row.fidelity, *row.quality)}
     sampled = {name for row in group.rows for name in row.outcome.samples}
@@ -254,8 +273,9 @@ def column_groups(group: CaseGroup) -> tuple[ColumnGroup, ...]:
                            tuple(map(image_column, (*_of_kind("fidelity", measured, masked), *of_plug_ins(measured, "fidelity")))))
     quality = ColumnGroup("Quality", "of the images alone", tuple(map(image_column, (
         *_of_kind("quality", measured, masked), *of_plug_ins(measured, "quality"), *sets))))
+    energy = replace(ENERGY, columns=tuple(column for column in ENERGY.columns if column.key in sampled))
     return (_with_costs(SPEED, sampled, "speed"), _with_costs(COMPUTATION if masked else MEMORY, sampled, "memory", "work"),
-            fidelity, quality)
+            *([energy] if energy.columns else []), fidelity, quality)
 
 
 def _of_kind(kind: str, measured: set[str], masked: bool) -> Iterator[str]:

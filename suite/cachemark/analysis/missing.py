@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.result import JUDGING
-from ..core.units import FID, METRICS, SEEN, in_order, least_images, metric, quality_name
+from ..core.units import FID, JOULES, METRICS, SEEN, in_order, least_images, metric, quality_name
 from .case_group import CaseGroup
 from .report_row import FIDELITY
 from .summary_sentences import NO_BASELINE
@@ -78,6 +78,9 @@ def _gaps(group: CaseGroup) -> Iterable[Missing]:
     for row in candidates:
         if row.no_judgement and not group.searched:
             yield Missing(f"{group.model}: {row.label}, fidelity and quality", "not judged", row.no_judgement)
+    timed = [row for row in group.rows if row.ok and row.timed]
+    if not any(JOULES in row.outcome.samples for row in timed) and (reason := next((row.no_energy for row in timed if row.no_energy), "")):
+        yield Missing(f"{group.model}: {METRICS[JOULES].title}", "not measured", reason)
     names = {name for row in candidates for name in (*row.fidelity, *row.quality)} | set(group.full.outcome.samples if group.full else ())
     for name in in_order(names):
         without = [row.label for row in candidates if not row.outcome.samples.get(name) and name not in row.quality

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..core import formatting as fmt
 from ..core.limits import Limit
-from ..core.result import Outcome, full_latencies, kernels_apart
+from ..core.result import ENERGY, Outcome, full_latencies, kernels_apart
 from ..core.spec import DISTRIBUTION, Case
 from ..core.units import FLOPS, KV, LIVE_KV, METRICS, OUTSIDE, STATE, TIME, image_count, least_images, metric, of_plug_ins
 from ..stats.intervals import LEVEL, PROCESS_BIAS, Interval, mean_of_means, means_over_seeds, ratio_of_medians
@@ -120,6 +120,17 @@ class ReportRow:
         """Bytes kept between steps: keys, values and state."""
         kv, state = self.median(KV), self.median(STATE)
         return None if kv is None or state is None else kv + state
+
+    @property
+    def energy(self) -> Mapping[str, Any]:
+        """``source`` and ``error`` of the energy, or why it is ``absent``."""
+        stored = self.outcome.facts.get(ENERGY)
+        return stored if isinstance(stored, Mapping) else {}
+
+    @property
+    def no_energy(self) -> str:
+        """Reason why the energy is not known, or an empty text."""
+        return str(self.energy.get("absent", ""))
 
     @property
     def same_distribution(self) -> bool:

@@ -36,6 +36,16 @@ def span(context: click.Context, option: click.Parameter, text: str | None) -> f
     return seconds
 
 
+def per_hour(context: click.Context, option: click.Parameter, text: str | None) -> float:
+    """Parse ``2.49/h`` as a price per hour; 0 if the option is not given."""
+    if text is None:
+        return 0.0
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)/h", text, re.ASCII)
+    if match is None or not float(match[1]):
+        raise click.BadParameter(f"{text!r} is not a price per hour; write 2.49/h.")
+    return float(match[1])
+
+
 @click.command()
 @plan_options
 @report_option
@@ -43,9 +53,10 @@ def span(context: click.Context, option: click.Parameter, text: str | None) -> f
 @click.option("--reuse-quality", is_flag=True, help="With --fresh: reuse quality values of cases whose tokens did not change.")
 @click.option("--budget", "seconds", callback=span, metavar="TIME",
               help="Finish within a time, e.g. 6h or 90min; important cases run first.")
+@click.option("--price", callback=per_hour, metavar="PRICE/h", help="Price of one device per hour, e.g. 2.49/h: adds the cost of images.")
 @json_option
 def run(
-    report_path: Path | None, fresh: bool, reuse_quality: bool, seconds: float | None, as_json: bool, **where: Any,
+    report_path: Path | None, fresh: bool, reuse_quality: bool, seconds: float | None, price: float, as_json: bool, **where: Any,
 ) -> None:
     """Measure a plan and store every result.
 
@@ -58,7 +69,8 @@ def run(
 
     if reuse_quality and not fresh:
         raise click.UsageError("--reuse-quality needs --fresh. Add it, or leave both out.")
-    measured = measure(reuse_quality=reuse_quality or not fresh, seconds=seconds, fresh=fresh, watcher=Follower(), **where)
+    measured = measure(reuse_quality=reuse_quality or not fresh, seconds=seconds, price=price, fresh=fresh,
+                       watcher=Follower(), **where)
     _conclude(measured, _write_report(measured, report_path), as_json)
 
 

@@ -56,6 +56,11 @@ def flops(value: float) -> str:
     return f"{_three(scaled)} {unit}FLOP"
 
 
+def energy(value: float) -> str:
+    """Return joules with three digits: ``14.6 J``."""
+    return f"{_three(1000 * value)} mJ" if abs(value) < 1 else f"{_three(value)} J"
+
+
 def _scaled(value: float, step: float, units: Sequence[str]) -> tuple[float, str]:
     power = next((k for k in range(len(units)) if abs(value) < step ** (k + 1)), len(units) - 1)
     return value / step**power, units[power]
@@ -97,5 +102,6 @@ def _small(value: float) -> str:
 
 _BY_UNIT: Mapping[str, Callable[[float], str]] = {
     "s": seconds, "B": size, "share": percent, "token/s": _three, "image/s": _three, "image": "{:.0f}".format, "FLOP": flops,
+    "J": energy, "W": lambda value: f"{_three(value)} W",
     "pass": _three, "token": _three, "dB": lambda value: f"{value:.1f}".replace("-", "−"),
 }

@@ -35,6 +35,8 @@ INFRASTRUCTURE = (*DISTURBED, Status.NOT_REACHED)  # the machine is the reason, 
 JUDGING = ("fidelity", "quality")
 IMAGES = "images_hash"  # of an outcome's facts: the hash of its decoded images, where they were looked at
 SHARE = "share"  # of an outcome's facts: the share of its quality images that was made (index from 0, of how many)
+ENERGY = "energy"  # of an outcome's facts: source and error of its energy, or why there is none (``absent``)
+PRICE = "price_per_hour"  # of the facts of a run's environment: the price of its device
 FULL_BESIDE = "full_beside"  # of a candidate's facts: latencies of the full cache, each taken right before or after one of its own
 
 
@@ -134,6 +136,11 @@ def check_values(status: Status, samples: Mapping[str, Sequence[float]], judgeme
     for name, values in samples.items():
         if not values or not all(map(is_finite, values)):
             raise ValueError(f"an ok outcome holds finite samples only: {name}")
+
+
+def costs_per_1000(seconds: Sequence[float], batch: int, price: float) -> list[float]:
+    """Return the cost of 1,000 images by each generation of a ``batch``, on a device with a ``price`` per hour."""
+    return [1000 * price * each / 3600 / batch for each in seconds]
 
 
 def full_latencies(outcome: Outcome, full: Outcome) -> Sequence[float]:

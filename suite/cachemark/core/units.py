@@ -27,7 +27,7 @@ class Metric:
     name: str
     unit: str
     better: str
-    kind: str  # speed | work | memory | fidelity | quality
+    kind: str  # speed | work | energy | memory | fidelity | quality
     title: str
     meaning: str
     deterministic: bool = False
@@ -47,6 +47,7 @@ class Metric:
     per_feature: int = 0
     per_class: int = 0
     ceiling: float | None = None
+    stated: bool = False
     heading: str = ""
     tip: str = ""
     column: bool = True
@@ -65,10 +66,15 @@ class Metric:
 
     @property
     def timed(self) -> bool:
-        """True for wall times and rates, which vary between processes and need a test.
+        """True for wall times, rates and energy, which vary between processes and need a test.
 
         Fidelity and quality metrics in seconds, which a plug-in may declare, are values of images."""
-        return self.kind == "speed" or (self.kind == "work" and self.unit == "s")
+        return self.relative or (self.kind == "work" and self.unit == "s")
+
+    @property
+    def relative(self) -> bool:
+        """True for times and energy, which gates compare as ratios to the full cache of the same run."""
+        return self.kind in ("speed", "energy")
 
     def worst(self, values: Iterable[float]) -> float:
         """Return the worst of some values."""
@@ -114,6 +120,7 @@ because values differ with both: ``fid_scene_2k``."""
 
 # Metrics from which speedups, savings, ranks and charts are derived, by what they are there.
 TIME, TOKEN_TIME = "latency", "latency_tokens"
+JOULES, WATTS, COST = "energy_per_image", "mean_power", "cost_per_1000"
 KV, LIVE_KV, WORKSPACE, STATE, PEAK, FLOPS = "kv_allocated", "kv_logical", "kv_workspace", "kv_state", "peak_memory", "flops"
 LARGEST, RATE, LARGEST_RATE = "max_batch", "throughput", "throughput_max"
 PIXELS, FID, PRECISION = "psnr", "fid", "precision"

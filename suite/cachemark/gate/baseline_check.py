@@ -89,7 +89,7 @@ class Comparison:
         elif reasons := Counter(r.reason for r in self.of(NOT_COMPARED)).most_common(1):
             lines.append(f"Not compared, most often ({reasons[0][1]} rows): {reasons[0][0]}.")
         stated_reasons = Counter(r.reason for r in self.rows if r.reason.startswith(STATED)).most_common(1)
-        times_judged = any(r.verdict in JUDGED and is_metric(r.metric) and metric(r.metric).kind == "speed" for r in self.rows)
+        times_judged = any(r.verdict in JUDGED and is_metric(r.metric) and metric(r.metric).relative for r in self.rows)
         if stated_reasons and not times_judged:
             return [*lines, f"Times: {stated_reasons[0][0]}."]
         return [*lines, f"Times: fixed threshold of {100 * self.threshold:g}% on one run; the false-alarm rate of this gate is unknown."]
@@ -162,13 +162,15 @@ class _Pair:
 
     def _metric(self, metric: Metric, old: Outcome, new: Outcome) -> RowVerdict:
         name = metric.name
+        if metric.stated:
+            return RowVerdict(NOT_COMPARED, "no verdict: it follows from the energy per image or the latency")
         if name not in new.samples:
             return RowVerdict(MISSING, "measured in the baseline, not in this run")
         if name not in old.samples:
             return RowVerdict(NEW, "measured in this run, not in the baseline")
         if (version := self.baseline.metrics.get(name)) != metric.version:
             return RowVerdict(NOT_COMPARED, f"the metric's definition is version {version} then, {metric.version} now")
-        if metric.kind == "speed":
+        if metric.relative:
             return self._time(metric, old, new)
         if metric.deterministic:
             return self._exact(metric, old, new)
@@ -192,7 +194,7 @@ class _Pair:
         if then is None or now is None:
             side = "baseline" if then is None else "run"
             return RowVerdict(NOT_COMPARED, f"the {side} has no full cache to compare times with")
-        if better := self.in_pairs(old.case):
+        if metric.kind == "speed" and (better := self.in_pairs(old.case)):
             return RowVerdict(NOT_COMPARED, f"{STATED}: {better}", then, now)
         return self._by_threshold(metric, then, now)
 
@@ -331,6 +333,6 @@ def _figures(row: Verdict) -> str:
     if row.then is None or row.now is None:
         return row.reason
     of = metric(row.metric) if is_metric(row.metric) else None
-    unit = "" if of is None else "× full" if of.kind == "speed" and not row.absolute else of.unit
+    unit = "" if of is None else "× full" if of.relative and not row.absolute else of.unit
     then, now = (f"{figure:.4g} {unit}".rstrip() for figure in (row.then, row.now))
     return f"{then} then, {now} now"

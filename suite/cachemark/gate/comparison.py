@@ -190,7 +190,7 @@ def verdicts(configs: Mapping[str, ConfigPairs], rule: Rule, alike: str = SAME) 
             rows.append(_flaked(pairs))
         if pairs.measured:
             rows += [_time(pairs.measured, judgements[config]), *_exact(pairs.measured, alike, of_peaks.get(config)),
-                     *_tokens(pairs.measured, alike)]
+                     *_energy(pairs.measured), *_tokens(pairs.measured, alike)]
         elif not pairs.failures:
             rows.append(Verdict("", config, "status", NOT_COMPARED, "time was up before its first pair"))
     return rows
@@ -239,6 +239,15 @@ def _exact(measured: Sequence[PairOfOutcomes], alike: str, peak: PairedVerdict |
                                   statistics.median(now), _change(peak))
         elif then and now:
             yield _counted(measured[0], metric(name), metric(name).worst(then), metric(name).worst(now), alike != OTHER_METHODS)
+
+
+def _energy(measured: Sequence[PairOfOutcomes]) -> Iterable[Verdict]:
+    """Show the medians of energy values of both sides; pairs test the latency alone."""
+    for name in (name for name in in_order(measured[0].after.samples) if metric(name).kind == "energy"):
+        then, now = ([value for pair in measured if (value := pair.sides[side].median(name)) is not None] for side in (0, 1))
+        if then and now:
+            before, after = statistics.median(then), statistics.median(now)
+            yield measured[0].row(name, NOT_COMPARED, "no verdict: pairs test the latency", before, after, after / before)
 
 
 def _counted(pair: PairOfOutcomes, metric: Metric, then: float, now: float, same: bool) -> Verdict:

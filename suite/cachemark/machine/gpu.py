@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ class Reading:
     busy: int | None  # percent of the last sampling period
     reasons: int  # NVML's bits of clock reductions
     processes: frozenset[int]
+    at: float = 0.0  # seconds of ``time.monotonic`` at which energy and power were read
 
 
 class Lost(Exception):
@@ -50,13 +52,15 @@ class Gpu:
     def reading(self) -> Reading:
         """Return the current state."""
         nvml, h = self._nvml, self._handle
+        began = time.monotonic()
         joules, watts = self._query(nvml.nvmlDeviceGetTotalEnergyConsumption), self._query(nvml.nvmlDeviceGetPowerUsage)
+        at = (began + time.monotonic()) / 2
         used = self._query(nvml.nvmlDeviceGetUtilizationRates)
         return Reading(
             self._query(lambda _: nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_SM)),
             self._query(lambda _: nvml.nvmlDeviceGetTemperature(h, nvml.NVML_TEMPERATURE_GPU)),
             None if watts is None else watts / 1e3, None if joules is None else joules / 1e3, None if used is None else used.gpu,
-            self._query(nvml.nvmlDeviceGetCurrentClocksEventReasons) or 0, self.processes(),
+            self._query(nvml.nvmlDeviceGetCurrentClocksEventReasons) or 0, self.processes(), at,
         )
 
     def processes(self) -> frozenset[int]:

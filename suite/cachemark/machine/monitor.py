@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..core.result import Status
+from .energy import Energy, Span, energy_of
 from .gpu import HW_SLOWDOWN, HW_THERMAL, POWER_BRAKE, REASONS, SW_THERMAL, Gpu, Lost, Reading
 
 SPOILING = HW_SLOWDOWN | SW_THERMAL | HW_THERMAL | POWER_BRAKE
@@ -86,6 +88,10 @@ class Watch:
         }
         return facts | unread_facts, self._invalidated(readings)
 
+    def energy(self, spans: Sequence[Span]) -> Energy:
+        """Return the energy of the generations in these spans since :meth:`begin`."""
+        return energy_of(self._readings, spans)
+
     def intruders(self) -> frozenset[int]:
         """Return foreign processes on the device, before anything of ours runs."""
         return strangers(self._query(self.gpu.processes) or frozenset(), self.own)
@@ -154,7 +160,8 @@ def _clocks(readings: list[Reading]) -> list[int]:
 
 
 def _spread(values: list[Any]) -> list[float]:
-    """Return minimum, median and maximum, or an empty list."""
+    """Return minimum, median and maximum of the finite values, or an empty list."""
+    values = [value for value in values if math.isfinite(value)]
     return [min(values), statistics.median(values), max(values)] if values else []
 
 

@@ -98,6 +98,8 @@ class Costs:
     an image, ``half`` of them in its first half. Bytes of live keys and values at the fullest step (``live_bytes``) and between two layers
     (``peak_live_bytes``), of the buffers of slots, of the workspace that layers share, of the method's state, of the pool of captured steps
     (``graph_bytes``), and of the peak above the loaded model. ``flops``, ``passes`` and ``rejected`` drafts of each image.
+    ``spans``: begin and end of each counted generation by the host's monotonic clock; ``joules`` and ``watts``: its energy and mean power;
+    ``price`` of the device per hour, if the run states it.
     ``largest_batch`` and ``largest_seconds``: from a search for the largest batch.
     """
 
@@ -117,6 +119,10 @@ class Costs:
     flops: Sequence[float] = ()
     passes: Sequence[float] = ()
     rejected: Sequence[float] = ()
+    spans: Sequence[tuple[float, float]] = ()
+    joules: Sequence[float] = ()
+    watts: Sequence[float] = ()
+    price: float = 0.0
     largest_batch: int | None = None
     largest_seconds: Sequence[float] = ()
 
@@ -134,7 +140,8 @@ class MetricBase(ABC):
     (``docs/explanation/statistics.md``); an end is infinite only if there is no limit. ``better`` is ``higher`` or ``lower``.
     ``deterministic``: the same images give the same bits, so that a gate compares them exactly. ``version`` increases when values are no
     longer comparable with older ones. ``ceiling`` is an upper limit of all values, for formats where less is better, and ``cost_name``
-    the name there. ``heading`` and ``tip`` are those of its column; ``column`` is false if a report shows it below the table.
+    the name there. ``stated``: gates report the value without a verdict. ``heading`` and ``tip`` are those of its column; ``column`` is
+    false if a report shows it below the table.
     """
 
     per: ClassVar[str] = "image"
@@ -149,6 +156,7 @@ class MetricBase(ABC):
     version: ClassVar[int] = 1
     ceiling: ClassVar[float | None] = None
     cost_name: ClassVar[str] = ""
+    stated: ClassVar[bool] = False
     heading: ClassVar[str] = ""
     tip: ClassVar[str] = ""
     column: ClassVar[bool] = True

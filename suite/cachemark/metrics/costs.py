@@ -1,10 +1,11 @@
-"""Costs of a case: wall time, work and memory."""
+"""Costs of a case: wall time, work, memory, energy and money."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import ClassVar
 
+from ..core.result import costs_per_1000
 from .base import CostMetric, Costs
 
 
@@ -109,6 +110,34 @@ GRAPH_POOL = Bytes.variant(
 PEAK_MEMORY = Bytes.variant(
     "peak_memory", counted="peak_bytes", title="Peak memory", deterministic=False, searched=True,
     meaning="CUDA: allocator peak above the loaded model. CPU: peak of live tensor bytes above it.")
+
+
+class EnergyPerImage(CostMetric):
+    """Energy that the device uses for one image, including decoding."""
+
+    name = "energy_per_image"
+    unit = "J"
+    kind = "energy"
+
+    def measure(self, costs: Costs) -> Sequence[float]:
+        return [joules / costs.batch for joules in costs.joules]
+
+
+MEAN_POWER = Counted.variant(
+    "mean_power", counted="watts", unit="W", kind="energy", stated=True,
+    meaning="Mean power of the device during a timed generation.")
+
+
+class CostPer1000(CostMetric):
+    """Price of 1,000 images: the latency times the price of the device, in the currency of run --price."""
+
+    name = "cost_per_1000"
+    title = "Cost of 1,000 images"
+    kind = "energy"
+    stated = True
+
+    def measure(self, costs: Costs) -> Sequence[float]:
+        return costs_per_1000(costs.seconds, costs.batch, costs.price) if costs.price else ()
 
 
 class Throughput(CostMetric):

@@ -12,13 +12,13 @@ from sqlalchemy import ColumnElement, Engine, Select, func, select
 from sqlalchemy.orm import Session, joinedload
 
 from ..core.errors import BadStore, NothingMeasured
-from ..core.result import Environment, Outcome, Status
+from ..core.result import PRICE, Environment, Outcome, Status
 from ..core.spec import Case
 from . import leases
 from .artifacts import Artifacts, artifacts_of_server
 from .database import file_of, guard, open_file, open_server, writer
 from .differences import differences
-from .rows import COMPARISON, RunRecord, Verdict, insert_once, outcome_of, outcome_row, run_of, utc_now, verdicts_of
+from .rows import COMPARISON, RunRecord, Verdict, insert_once, outcome_of, outcome_row, priced, run_of, utc_now, verdicts_of
 from .schema import RUN_STATES, CaseRow, MembershipRow, OutcomeRow, RunRow
 
 MOST = 2**31  # numbers of rows are smaller, in every database
@@ -189,11 +189,13 @@ class Store:
             return outcome_of(row)
 
     def outcomes(self, run_id: int) -> list[Outcome]:
-        """Return all outcomes of a run, including reused ones, in the order in which they were added."""
+        """Return all outcomes of a run, including reused ones, in the order in which they were added.
+
+        If the run states the price of its device, timed outcomes have a cost."""
         with self._reading() as session:
-            self._run_row(session, run_id)
+            price = self._run_row(session, run_id).facts.get(PRICE, 0.0)
             rows = session.scalars(whole_outcomes().join(MembershipRow).where(MembershipRow.run_id == run_id).order_by(MembershipRow.id))
-            return [outcome_of(row) for row in rows]
+            return [priced(outcome_of(row), price) for row in rows]
 
     def reused(self, run_id: int) -> frozenset[str]:
         """Return the keys of cases whose outcome in this run was measured in an earlier run."""

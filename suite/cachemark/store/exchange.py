@@ -29,7 +29,7 @@ from ..core.wording import shown
 
 FORMAT = "cachemark-exchange"
 FORMAT_VERSION = 1
-COUNTED = ("speed", "memory", "work")  # kinds of metrics that are never negative
+COUNTED = ("speed", "energy", "memory", "work")  # kinds of metrics that are never negative
 
 LEAST, MOST = {"batch": 1, "samples": 0, "warmup": 0, "repeats": 0}, 10**12  # of fields of a case
 
@@ -132,7 +132,7 @@ def _outcome(item: Mapping[str, Any], where: str, source: str) -> Outcome:
 
 def rounded(name: str, values: Sequence[float]) -> list[float]:
     """Return values with nine significant digits for speed, and unchanged for other metrics."""
-    return [float(f"{v:.9g}") for v in values] if metric(name).kind == "speed" else list(values)
+    return [float(f"{v:.9g}") for v in values] if metric(name).relative else list(values)
 
 
 def _json(value: Any, indent: str = "") -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -11,8 +11,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from ..core.errors import CachemarkError
-from ..core.result import JUDGING, Environment, Outcome
-from ..core.units import TIME, metric
+from ..core.result import JUDGING, Environment, Outcome, costs_per_1000
+from ..core.units import COST, TIME, metric
 from ..core.verdicts import EQUIVALENT, NOT_COMPARED
 from .schema import Base, MalformedRow, OutcomeRow, RunRow
 
@@ -113,6 +113,12 @@ def outcome_of(row: OutcomeRow) -> Outcome:
         return Outcome.from_json(columns(row, case=row.case.body))
     except (KeyError, TypeError, ValueError, AttributeError, CachemarkError) as error:
         raise MalformedRow(f"Outcome {row.id} cannot be read ({type(error).__name__}: {error})") from error
+
+
+def priced(outcome: Outcome, price: float) -> Outcome:
+    """Return the outcome with its cost of 1,000 images, if it was timed and the device has a ``price`` per hour."""
+    costs = costs_per_1000(outcome.raw(TIME), outcome.case.batch, price) if price else []
+    return replace(outcome, samples={**outcome.samples, COST: costs}) if costs else outcome
 
 
 def run_of(row: RunRow, state: str) -> RunRecord:

@@ -6,13 +6,17 @@ import base64
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..core.files import NAME
-from ..core.result import Outcome, Status, check_values
+from ..core.result import ENERGY, Outcome, Status, check_values
 from ..core.spec import finite
+from ..core.units import metric
+from ..machine.energy import Energy, Span
 from ..machine.monitor import Disturbance
+from ..metrics.base import Costs
+from ..metrics.registry import cost_values
 from ..plans.expand import Planned
 
 LOG, LINE = 20_000, 2_000  # characters of a log and of each of its lines
@@ -23,8 +27,8 @@ LONGEST = 1 << 30  # bytes of a message, which includes the artifacts of a case
 class Measurement:
     """Everything that the process of a case reports; fields as in :class:`~cachemark.core.result.Outcome`.
 
-    ``artifacts`` are the contents of files by name. Raises ValueError for an ok measurement without finite samples or a judgement, or
-    another one without a log."""
+    ``artifacts`` are the contents of files by name, ``spans`` the begin and end of each timed generation. Raises ValueError for an ok
+    measurement without finite samples or a judgement, or another one without a log."""
 
     status: Status
     samples: Mapping[str, Sequence[float]] = field(default_factory=dict)
@@ -34,6 +38,7 @@ class Measurement:
     output_hash: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
     artifacts: Mapping[str, bytes] = field(default_factory=dict)
+    spans: Sequence[Span] = ()
 
     def __post_init__(self) -> None:
         check_values(self.status, self.samples, self.judgement, self.log)
@@ -44,6 +49,7 @@ class Measurement:
             "status": str(self.status), "samples": {name: list(values) for name, values in self.samples.items()},
             "judgement": self.judgement, "log": self.log, "seconds": self.seconds, "output_hash": self.output_hash,
             "facts": finite(self.facts),
+            "spans": [list(span) for span in self.spans],
             "artifacts": {name: base64.b64encode(content).decode() for name, content in self.artifacts.items()},
         }
 
@@ -54,7 +60,13 @@ class Measurement:
         if not all(re.fullmatch(NAME, name) for name in artifacts):
             raise ValueError("an artifact outside its folder")
         return cls(Status(data["status"]), data["samples"], data["judgement"], data["log"], float(data["seconds"]), data["output_hash"],
-                   dict(data["facts"]), artifacts)
+                   dict(data["facts"]), artifacts, [(float(begin), float(end)) for begin, end in data.get("spans", ())])
+
+    def with_energy(self, energy: Energy, batch: int) -> Measurement:
+        """Return the measurement with the energy of its timed generations, each of ``batch`` images, in place of any other."""
+        values = cost_values(Costs(batch, joules=energy.joules, watts=energy.watts))
+        kept = {name: given for name, given in self.samples.items() if metric(name).kind != "energy"}
+        return replace(self, samples=kept | values, facts={**self.facts, ENERGY: energy.facts})
 
 
 def failed(status: Status, log: str, facts: Mapping[str, Any] | None = None) -> Measurement:

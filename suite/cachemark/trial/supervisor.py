@@ -107,6 +107,8 @@ def _heard(
                 if remaining and (unfit or admit(remaining[0], True)):
                     return
             elif images := message.get("images"):
+                if watch is not None:
+                    watch.read()  # at the end of a generation, from which its energy is known
                 advanced(remaining[0], images)
     except (BadMessage, Silence) as error:
         fault = error
@@ -130,6 +132,8 @@ def _finished(planned: Planned, measured: Measurement, child: _Child, watch: Wat
     fault = None
     if watch is not None:
         place["device"], fault = watch.end()
+        if measured.spans:
+            measured = measured.with_energy(watch.energy(measured.spans), planned.case.batch)
     outcome = outcome_of(planned, measured, place, fault)
     artifacts = dict(measured.artifacts) if outcome.ok else {}
     return Finished(outcome, artifacts, fault is not None, fault is not None and fault.status is Status.ERROR, child.name)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..core.errors import Unsupported
 from ..core.limits import Rates
-from ..core.result import SHARE, Environment, Outcome, Status
+from ..core.result import PRICE, SHARE, Environment, Outcome, Status
 from ..core.seeds import smallest_subset
 from ..core.spec import MAX_BATCH, QUALITY_PASS
 from ..gate import anchors
@@ -34,20 +34,20 @@ from .session import DEFAULT_STORE, UNWATCHED, Machine, RunWatcher, checked
 def run(
     plan: Plan | str | Path, store: str | Path = DEFAULT_STORE, *, machine: Machine | str = "cpu", plugins: Sequence[str | Path] = (),
     methods: Sequence[str] = (), fresh: bool = False, reuse_quality: bool | None = None, seconds: float | None = None,
-    watcher: RunWatcher = UNWATCHED,
+    price: float = 0.0, watcher: RunWatcher = UNWATCHED,
 ) -> Run:
     """Measure the cases of a plan that the store does not have, and return the run.
 
     ``plan``: a plan, the name of a shipped plan, or a TOML file. ``methods`` and those of ``plugins`` join every block that they can run
     in. ``fresh`` measures every case again; ``reuse_quality`` then keeps earlier quality values if the tokens did not change (default:
-    unless ``fresh``). With ``seconds`` cases run by priority until the time is up, and the rest is ``not_reached``. An interruption keeps
-    every completed case.
+    unless ``fresh``). With ``seconds`` cases run by priority until the time is up, and the rest is ``not_reached``. With ``price``, of
+    one device per hour, every case of the run has a cost of 1,000 images. An interruption keeps every completed case.
     """
     machine, loaded, files, cases = checked(plan, machine, plugins, methods)
     with Store.open(store) as target:
         with machine.places() as places:
             until = None if seconds is None else deadline(seconds, target, machine, places)
-            runner = PlanRunner(loaded, target, places, machine, files, watcher, until, cases)
+            runner = PlanRunner(loaded, target, places, machine, files, watcher, until, cases, price)
             measured = runner.measure(fresh=fresh, reuse=not fresh if reuse_quality is None else reuse_quality)
         return Run(store, measured.run_id, measured, tuple(_anchored(loaded, target, measured.run_id)))
 
@@ -135,6 +135,7 @@ class PlanRunner:
     watcher: RunWatcher = UNWATCHED
     deadline: Deadline | None = None
     cases: list[Planned] = field(default_factory=list)
+    price: float = 0.0  # of one device per hour
     _process_bias: dict[str, float] = field(default_factory=dict)  # what A/A pairs of this machine have shown
     _processes: dict[str, str] = field(default_factory=dict)  # by name: their numbers in this run, counted from 1
     _left: TimeLeft = field(default_factory=TimeLeft)
@@ -177,6 +178,7 @@ class PlanRunner:
 
     def _decided(self, cases: Sequence[Planned], fresh: bool = False) -> tuple[Environment, list[Planned]]:
         here = self.executor.environment(self.machine.device, self.machine.threads)
+        here = replace(here, facts={**here.facts, PRICE: self.price}) if self.price else here
         return here, decide(cases, self.store, here, fresh=fresh, memory_cap=self.machine.memory_cap)
 
     def _request(self, task: Task = Task.CASE) -> TrialRequest:

@@ -15,8 +15,9 @@ from ...cache.arena import Memory
 from ...cache.codec import NATIVE
 from ...core import seeds
 from ...core.errors import Unsupported
-from ...core.result import FULL_BESIDE, IMAGES, SHARE, Status
+from ...core.result import ENERGY, FULL_BESIDE, IMAGES, SHARE, Status
 from ...core.spec import FULL, QUALITY_PASS, TOKENS, Case
+from ...machine.energy import Span
 from ...methods.registry import METHODS
 from ...metrics.base import Costs, ImageSet
 from ...metrics.compute.image_features import ImageFeatures
@@ -49,15 +50,16 @@ def run_case(planned: Planned, bench: Bench) -> Measurement:
         bench.reference(case, judged_job)
     facts = case_facts(planned, bench) | limit_facts(case, bench.entry, method_factory(case)(), planned.rates)
     samples, plugin_metrics, timed_tokens = dict[str, list[float]](), PluginMetrics(case, bench.plug_ins), TimedTokens()
+    spans: Sequence[Span] = ()
     if case.role in ("candidate", "baseline"):
         costs, noted, timed_tokens = _costs(planned, bench, job, compared="quality_only" not in facts)
         facts |= noted
         if rate := noted.get(PER_PASS):
             facts["footnotes"] += [f"It draws {rate['mean']:.2f} tokens a pass, {rate['least']:.2f} to {rate['most']:.2f} over the batches "
                                    "that were timed."]
-        samples = cost_values(costs) | plugin_metrics.costs(costs)
+        samples, spans = cost_values(costs) | plugin_metrics.costs(costs), costs.spans
     if bench.loaded.random:
-        return Measurement(Status.OK, samples, RANDOM, facts=plugin_metrics.added_to(facts))
+        return Measurement(Status.OK, samples, RANDOM, facts=plugin_metrics.added_to(facts), spans=spans)
     judgement = _judge_case(case, job, bench, plugin_metrics)
     if reason := inexact(case, judged_job, bench.reference(case, judged_job), judgement):
         return failed(Status.ERROR, reason, facts)
@@ -71,7 +73,7 @@ def run_case(planned: Planned, bench: Bench) -> Measurement:
     if prompts and "grid_classes" in judgement.facts:
         facts["grid_prompts"] = [prompts[label] for label in judgement.facts["grid_classes"]]
     return Measurement(Status.OK, samples | judgement.samples, output_hash=judgement.output_hash,
-                       facts=plugin_metrics.added_to(facts | judgement.facts), artifacts=judgement.artifacts)
+                       facts=plugin_metrics.added_to(facts | judgement.facts), artifacts=judgement.artifacts, spans=spans)
 
 
 def _other_tokens(
@@ -101,8 +103,10 @@ def _costs(planned: Planned, bench: Bench, job: Job, *, compared: bool) -> tuple
         full_cache = method_factory(replace(case, method=FULL, parameters={}))
         memory = Memory(job.device, engine=job.memory.engine.another())
         beside = replace(clocked, method=full_cache, memory=memory, decoder=None)
-    costs, full, timed_tokens = timed(case, noting(clocked, ran), beside)
-    facts |= graph_facts(job.memory) | ({FULL_BESIDE: full} if full else {})
+    ran_in_turns = timed(case, noting(clocked, ran), beside)
+    costs, timed_tokens = ran_in_turns.costs, ran_in_turns.tokens
+    facts |= graph_facts(job.memory) | {ENERGY: ran_in_turns.energy.facts}
+    facts |= {FULL_BESIDE: ran_in_turns.full} if ran_in_turns.full else {}
     if not case.decoder:
         return replace(costs, **counts), facts | slope(costs.marks, first.layout, first.method()), timed_tokens
     drawn, noted = _decoded(planned, bench, first, ran)
@@ -124,13 +128,13 @@ def _decoded(planned: Planned, bench: Bench, job: Job, ran: Sequence[Ran]) -> tu
 
 def run_side(planned: Planned, bench: Bench) -> Measurement:
     """Measure one side of a pair: bytes, times, and the hashes of one batch's tokens and images."""
-    job, samples, facts = _one_batch(planned, bench)
+    job, measured = _one_batch(planned, bench)
     tokens = job.generate(slice(len(job.subset)))
     images = job.decode_all(tokens)
     if not bool(torch.isfinite(tokens).all() and torch.isfinite(images).all()):  # tokens that are indices always are finite
         raise NotFinite("The tokens or their images hold NaN or infinity.")
-    facts |= {IMAGES: image_hash(images)}
-    return Measurement(Status.OK, samples, PAIRED, output_hash=hashed(storable(job, tokens)), facts=facts)
+    facts = {**measured.facts, IMAGES: image_hash(images)}
+    return replace(measured, judgement=PAIRED, output_hash=hashed(storable(job, tokens)), facts=facts)
 
 
 def see_side(planned: Planned, bench: Bench) -> Measurement:
@@ -156,18 +160,18 @@ def fill(planned: Planned, bench: Bench, share: tuple[int, int]) -> Measurement:
 
 def probe(planned: Planned, bench: Bench) -> Measurement:
     """Time a case at its batch and judge nothing: does the batch fit, and how fast is it?"""
-    _, samples, facts = _one_batch(planned, bench)
-    return Measurement(Status.OK, samples, "timed only", facts=facts)
+    return _one_batch(planned, bench)[1]
 
 
-def _one_batch(planned: Planned, bench: Bench) -> tuple[Job, dict[str, list[float]], dict[str, Any]]:
-    """Return the job of a case's first batch, with its bytes and times, and the facts of the case."""
+def _one_batch(planned: Planned, bench: Bench) -> tuple[Job, Measurement]:
+    """Return the job of a case's first batch, and its bytes and times."""
     job = case_job(planned.case, bench).first(planned.case.batch)
     counts, _ = counted(job)
-    costs, *_ = timed(planned.case, job)
-    costs, plugin_metrics = replace(costs, **counts), PluginMetrics(planned.case, bench.plug_ins)
+    ran, plugin_metrics = timed(planned.case, job), PluginMetrics(planned.case, bench.plug_ins)
+    costs = replace(ran.costs, **counts)
     samples = cost_values(costs) | plugin_metrics.costs(costs)
-    return job, samples, plugin_metrics.added_to(case_facts(planned, bench))
+    facts = plugin_metrics.added_to(case_facts(planned, bench) | {ENERGY: ran.energy.facts})
+    return job, Measurement(Status.OK, samples, "timed only", facts=facts, spans=costs.spans)
 
 
 def _judged_job(case: Case, job: Job) -> Job:

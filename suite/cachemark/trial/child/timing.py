@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from ...cache.masked_layout import MaskedLayout
 from ...contract.decoder import Rehearsal
 from ...contract.method import Method
 from ...core.spec import Case
+from ...machine.energy import Energy, PackageEnergy, Span
 from ...machine.memory import allocated, exhausted, peak_bytes
 from ...machine.timer import clock
 from ...metrics.base import Costs
@@ -26,6 +28,7 @@ from .bench import Job
 from .judge import hashed, storable
 
 LIVE = "live_bytes"  # of an outcome's facts: bytes of keys and values over an image
+UNWATCHED = "The device was not watched while its generations were timed."
 TimedTokens = dict[tuple[int, int], set[str]]  # hashes of the tokens of timed generations, by the samples of the batch
 
 
@@ -37,23 +40,57 @@ class _Timed:
         self._watch = clock(job.device, watched(self.layout))
         self.batches = [(part, torch.tensor(job.subset.labels[part], device=job.device)) for part in job.alike()]
         self.hashes: TimedTokens = {}
+        self.spans: list[Span] = []
+        self._package = PackageEnergy() if job.device == "cpu" else None
 
     def once(self, turn: int = 0) -> tuple[float, dict[int, float]]:
-        """Return the seconds of one more generation, and its marks. The hash of its tokens is kept."""
+        """Return the seconds of one more generation, and its marks. The hash of its tokens and its span are kept."""
         part, labels = self.batches[turn % len(self.batches)]
         seeds = self.job.subset.seeds[part]
+        began = self._began()
         self._watch.start()
         with torch.inference_mode():
             tokens = self.job.drawn(labels, seeds, self.job.memory, mark=self._watch.mark)
             self.job.loaded.decode(tokens)
         times = self._watch.stop(), self._watch.marks()
+        self._ended(began)
         self.hashes.setdefault((part.start, part.stop), set()).add(hashed(storable(self.job, tokens)))
         self.job.alive(len(seeds))
         return times
 
 
-def timed(case: Case, job: Job, full: Job | None = None) -> tuple[Costs, list[float], TimedTokens]:
-    """Run other warm-ups and timed generations. Return the costs, the full cache's seconds in turns, and the hashes of the tokens.
+    def _began(self) -> float:
+        """Return the moment before a generation, after all earlier work, and start the energy counter of a CPU."""
+        if self.job.device != "cpu":
+            torch.cuda.synchronize()
+        now = time.monotonic()
+        if self._package:
+            self._package.start(now)
+        return now
+
+    def _ended(self, began: float) -> None:
+        now = time.monotonic()
+        self.spans.append((began, now))
+        if self._package:
+            self._package.stop(now)
+
+    def energy(self, count: int) -> Energy:
+        """Return the energy of the last ``count`` generations on a CPU; the parent measures the energy of a GPU."""
+        return self._package.of_last(count) if self._package else Energy(absent=UNWATCHED)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Timed generations of a case: costs and energy, the seconds of the full cache in turns, and hashes of the tokens."""
+
+    costs: Costs
+    energy: Energy
+    full: Sequence[float]
+    tokens: TimedTokens
+
+
+def timed(case: Case, job: Job, full: Job | None = None) -> Timed:
+    """Run other warm-ups and timed generations, in turns with the full cache.
 
     The speed of a machine drifts, so each timed generation has one of ``full``, the full cache, right before or after it in turns, and
     their ratio is the speedup; there is none if memory does not hold both. A job of several batches, whose time depends on the images,
@@ -70,7 +107,10 @@ def timed(case: Case, job: Job, full: Job | None = None) -> tuple[Costs, list[fl
         if counted:
             seconds.append(total)
             marks.append(moments)
-    return Costs(job.batch, own.layout.visual, first_half(own.layout), seconds, marks), full_seconds, own.hashes
+    energy = own.energy(len(seconds))
+    costs = Costs(job.batch, own.layout.visual, first_half(own.layout), seconds, marks, spans=own.spans[-len(seconds):],
+                  joules=energy.joules, watts=energy.watts)
+    return Timed(costs, energy, full_seconds, own.hashes)
 
 
 def _warmed(job: Job, times: int) -> _Timed | None:

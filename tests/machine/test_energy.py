@@ -1,0 +1,147 @@
+"""Energy from a GPU's readings and from the counters of a CPU: its values, its error, and why there is none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cachemark.machine import gpu as device
+from cachemark.machine.energy import MOST_ERROR, PackageEnergy, energy_of
+from cachemark.machine.gpu import Reading
+from cachemark.machine.monitor import Watch
+from support.fake_nvml import Card, FakeNvml
+
+STEP = 0.2
+
+
+def readings(
+    power: Callable[[float], float], joules: Callable[[float], float] | None, first: float = 0.0, last: float = 20.0, step: float = STEP,
+) -> list[Reading]:
+    moments = [first + step * k for k in range(round((last - first) / step) + 1)]
+    return [Reading(None, None, power(t), joules(t) if joules else None, None, 0, frozenset(), t) for t in moments]
+
+
+def test_the_energy_of_a_steady_device_is_power_times_time() -> None:
+    for joules in (lambda t: 300 * t + 7, None):
+        energy = energy_of(readings(lambda t: 300.0, joules), [(1.03, 5.03), (7.111, 9.111)])
+        assert energy.joules == pytest.approx((1200.0, 600.0))
+        assert energy.watts == pytest.approx((300.0, 300.0))
+        assert energy.error == pytest.approx(0.1 * 600 / 1800)  # the sensor may be 0.1 s late in each span
+        assert energy.facts == {"source": "energy counter" if joules else "power samples", "error": energy.error}
+
+
+@pytest.mark.parametrize("counter", [True, False])
+def test_the_error_covers_a_power_that_changes_between_readings(counter: bool) -> None:
+    """The device draws 400 W in the span and 100 W around it."""
+    for begin in (2.0, 2.05, 2.1, 2.15):
+        def joules(t: float, begin: float = begin) -> float:
+            return 100 * t + 300 * min(max(t - begin, 0.0), 4.0)
+
+        def power(t: float, begin: float = begin) -> float:
+            return 400.0 if begin <= t < begin + 4 else 100.0
+
+        energy = energy_of(readings(power, joules if counter else None), [(begin, begin + 4)])
+        assert abs(sum(energy.joules) - 1600) <= energy.error * sum(energy.joules)
+        assert energy.error < 0.1
+
+
+def test_a_reading_right_after_a_generation_makes_its_energy_known() -> None:
+    """Between two readings 1 s apart the device worked half of the time; a reading at the end tells which half."""
+    def joules(t: float) -> float:
+        return 400 * min(max(t - 1, 0.0), 2.5)
+
+    apart = readings(lambda t: 400.0, joules, last=6, step=1.0)
+    blurred = energy_of(apart, [(1.0, 3.5)])
+    (at_end,) = readings(lambda t: 400.0, joules, first=3.501, last=3.501)
+    known = energy_of([*apart, at_end], [(1.0, 3.5)])
+    assert known.error < 0.5 * blurred.error
+    assert known.joules[0] == pytest.approx(1000, rel=0.01)
+
+
+@pytest.mark.parametrize(("change", "reason"), [
+    (lambda r: r | {"watts": math.nan}, "a power of nan"), (lambda r: r | {"watts": -5.0}, "a power of -5"),
+    (lambda r: r | {"joules": math.nan}, "an energy of nan"), (lambda r: r | {"joules": -1.0}, "an energy of -1"),
+    (lambda r: r | {"joules": 1.0}, "reset"), (lambda r: r | {"watts": math.inf}, "a power of inf"),
+])  # fmt: skip
+def test_a_wrong_reading_leaves_no_energy(change: Callable[[dict[str, object]], dict[str, object]], reason: str) -> None:
+    series = readings(lambda t: 300.0, lambda t: 300 * t + 7)
+    series[40] = Reading(**change(vars(series[40])))  # type: ignore[arg-type]
+    energy = energy_of(series, [(1.0, 5.0)])
+    assert (energy.joules, energy.watts) == ((), ())
+    assert reason in energy.absent
+    assert energy.facts == {"absent": energy.absent}
+
+
+def test_too_little_is_known_of_short_or_unread_generations() -> None:
+    series = readings(lambda t: 300.0, lambda t: 300 * t)
+    assert "too short" in energy_of(series, [(1.0, 1.0 + 0.09 / MOST_ERROR)]).absent
+    assert energy_of(series, [(1.0, 1.0 + 0.11 / MOST_ERROR)]).joules
+    assert "not read during" in energy_of(series, [(19.0, 21.0)]).absent
+    assert "neither an energy counter nor a power sensor" in energy_of(readings(lambda t: None, None), [(1.0, 2.0)]).absent  # type: ignore[arg-type, return-value]
+    assert "no energy" in energy_of(readings(lambda t: 0.0, lambda t: 0.0), [(1.0, 2.0)]).absent
+
+
+def test_a_wrong_power_changes_nothing_else_of_a_watched_case(nvml: FakeNvml, cards: list[Card]) -> None:
+    watching = Watch(device.gpus(nvml)[0])
+    watching.begin()
+    cards[0].milliwatts = math.nan
+    watching.read()
+    cards[0].milliwatts = 300_000
+    facts, disturbance = watching.end()
+    assert (facts["watts"], facts["readings"], disturbance) == ([300, 300, 300], 3, None)
+    assert "a power of nan" in watching.energy([(0.0, 1.0)]).absent
+
+
+# ------------------------------------------------------------------------------------------------ CPU
+
+@pytest.fixture
+def packages(tmp_path: Path) -> Path:
+    """Two CPU packages, one of them with a part that counts within it."""
+    for name in ("intel-rapl:0", "intel-rapl:1", "intel-rapl:0:0"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "max_energy_range_uj").write_text("262143328850\n")
+        (tmp_path / name / "energy_uj").write_text("262143000000\n")
+    return tmp_path
+
+
+def test_packages_are_added_and_counters_may_wrap(packages: Path) -> None:
+    counter = PackageEnergy(packages)
+    counter.start(10.0)
+    (packages / "intel-rapl:0" / "energy_uj").write_text(f"{30_000_000 - 328_851}\n")
+    (packages / "intel-rapl:1" / "energy_uj").write_text("262143328850\n")
+    counter.stop(10.5)
+    energy = counter.of_last(1)
+    assert energy.joules == pytest.approx((30.328850,))
+    assert energy.watts == pytest.approx((60.6577,))
+    assert (energy.source, energy.error) == ("CPU package counter", pytest.approx(0.002))
+
+
+@pytest.mark.parametrize(("content", "reason"), [
+    ("", "cannot be read"), ("nan", "cannot be read"), ("-4", "negative: -4"), (None, "cannot be read"),
+])  # fmt: skip
+def test_a_counter_that_fails_later_leaves_no_energy(content: str | None, reason: str, packages: Path) -> None:
+    counter = PackageEnergy(packages)
+    for second in range(2):
+        counter.start(second)
+        file = packages / "intel-rapl:1" / "energy_uj"
+        if second and content is None:
+            file.unlink()
+        elif second:
+            file.write_text(str(content))
+        counter.stop(second + 0.5)
+    assert reason in counter.of_last(2).absent
+
+
+def test_a_machine_without_counters_states_it(tmp_path: Path) -> None:
+    assert "no energy counter" in PackageEnergy(tmp_path).absent
+
+
+def test_a_forbidden_counter_states_how_to_allow_it(packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> str:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    assert "sudo chmod a+r" in PackageEnergy(packages).absent

@@ -1,0 +1,152 @@
+"""Energy and cost from the command to every format, with real trials on a card of the stand-in for NVML."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cachemark.cli import main
+from cachemark.core.result import ENERGY, Outcome
+from cachemark.core.units import COST, JOULES, TIME, WATTS, metric
+from cachemark.export.asv import _add
+from cachemark.export.documents import markdown
+from cachemark.export.frames import case_frame, frame
+from cachemark.export.tables import tables
+from cachemark.gate.baseline_check import compare
+from cachemark.gate.comparison import ConfigPairs, PairOfOutcomes, verdicts
+from cachemark.machine import energy, gpu
+from cachemark.machine.monitor import Watch
+from cachemark.stats.paired_test import Rule
+from cachemark.store.db import Store
+from cachemark.store.exchange import dump, load
+from cachemark.trial.executors.local import Local, Place
+from cachemark.workflows.results import Run
+from cachemark.workflows.session import Machine
+from support import stages
+from support.fake_nvml import Card, FakeNvml
+from support.stages import Stage
+
+WATT, PRICE = 250.0, 2.49
+
+
+@contextmanager
+def on_card(card: Card) -> Iterator[pytest.MonkeyPatch]:
+    """Trials run on the CPU and are watched on this card, whose sensors are never late."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(energy, "SENSOR_PERIOD", 0.0)
+
+        @contextmanager
+        def places(_: Machine) -> Iterator[Local]:
+            with Watch(gpu.gpus(FakeNvml(card))[0]) as watch:
+                yield Local([Place((), watch)])
+
+        patch.setattr(Machine, "places", places)
+        yield patch
+
+
+def measured(stage: Stage, card: Card, *more: str) -> Result:
+    with on_card(card):
+        return stage.run(*more)
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
+    """A run without a price, and one with a price that reuses its results."""
+    made = stages.stage(tmp_path_factory.mktemp("energy") / "stage")
+    card = Card("GPU-aaaa", milliwatts=1000 * WATT, steady=True)
+    for more in ((), ("--price", f"{PRICE}/h")):
+        result = measured(made, card, *more)
+        assert result.exit_code == 0, result.output
+    return made
+
+
+def timed(outcomes: dict[str, Outcome]) -> list[Outcome]:
+    return [outcome for outcome in outcomes.values() if TIME in outcome.samples]
+
+
+def test_every_timed_case_has_the_energy_of_its_latency(stage: Stage) -> None:
+    outcomes = timed(stage.outcomes())
+    assert len(outcomes) > 1
+    for outcome in outcomes:
+        assert outcome.facts[ENERGY]["source"] == "energy counter"
+        assert len(outcome.samples[JOULES]) == len(outcome.samples[WATTS]) == len(outcome.samples[TIME])
+        assert outcome.median(WATTS) == pytest.approx(WATT, rel=0.05)
+        for joules, seconds in zip(outcome.samples[JOULES], outcome.samples[TIME], strict=True):
+            assert joules * outcome.case.batch == pytest.approx(WATT * seconds, rel=0.25)
+
+
+def test_a_run_with_a_price_has_costs_also_of_reused_results(stage: Stage) -> None:
+    assert not any(COST in outcome.samples for outcome in stage.outcomes(1).values())
+    for outcome in timed(stage.outcomes(2)):
+        assert outcome.samples[COST] == pytest.approx([1000 * PRICE * s / 3600 / outcome.case.batch for s in outcome.samples[TIME]])
+
+
+def test_columns_frames_and_asv_have_energy(stage: Stage) -> None:
+    run = Run(stage.store)
+    table = case_frame(stage.store)
+    assert table.attrs["units"] | {JOULES: "J", WATTS: "W", COST: ""} == table.attrs["units"]
+    assert set(frame(stage.store).query(f"metric == '{JOULES}'").kind) == {"energy"}
+    text = markdown(tables(run.view))
+    for title in ("Per image", "Mean power", "Cost of 1,000 images"):
+        assert title in text
+    page = run.report(stage.folder / "report.html").path.read_text()
+    assert all(f'data-k="{name}"' in page for name in (JOULES, WATTS, COST))
+    benchmarks: dict[str, Any] = {}
+    for outcome in timed(stage.outcomes()):
+        _add(outcome, benchmarks, {})
+    assert {JOULES, WATTS, COST} <= {name.rpartition(".")[2] for name in benchmarks}
+
+
+def test_check_judges_energy_by_its_ratio_to_the_full_cache(stage: Stage) -> None:
+    with Store.open(stage.store, create=False, read_only=True) as store:
+        environment, (then, now) = store.run(1).environment, (store.outcomes(number) for number in (1, 2))
+    baseline = load(dump(then, environment, {"commit": "abc"}), "baseline.json")
+    rows = {(row.label, row.metric): row for row in compare(baseline, now, environment).rows}
+    own, full = (next(o for o in timed(stage.outcomes()) if o.case.role == role) for role in ("candidate", "baseline"))
+    row = rows[own.case.title, JOULES]
+    assert (row.verdict, row.then) == ("equivalent", row.now)
+    assert row.now == pytest.approx((own.median(JOULES) or 0) / (full.median(JOULES) or 1))
+    assert {rows[own.case.title, name].verdict for name in (WATTS, COST)} == {"not_compared"}
+
+
+def test_compare_shows_energy_of_both_sides(stage: Stage) -> None:
+    outcome = next(o for o in timed(stage.outcomes()) if o.case.role == "candidate")
+    rule, pairs, pair = Rule(0.1, 1), ConfigPairs(), PairOfOutcomes("cell", outcome, outcome)
+    while pairs.open(rule):
+        pairs.add(pair, rule)
+    (row,) = (row for row in verdicts({"cell": pairs}, rule) if row.metric == JOULES)
+    assert (row.verdict, row.then, row.now) == ("not_compared", outcome.median(JOULES), outcome.median(JOULES))
+    assert not metric(JOULES).stated
+
+
+@pytest.mark.parametrize(("milliwatts", "reason"), [(math.nan, "a power of nan"), (-5000.0, "a power of -5")])
+def test_a_wrong_power_leaves_the_other_values(milliwatts: float, reason: str, tmp_path: Path) -> None:
+    made = stages.stage(tmp_path / "stage")
+    result = measured(made, Card("GPU-aaaa", milliwatts=milliwatts), "--price", "2.49/h", "--report", str(tmp_path / "report.html"))
+    assert result.exit_code == 0, result.output
+    for outcome in timed(made.outcomes()):
+        assert outcome.ok
+        assert {TIME, COST} <= outcome.samples.keys()
+        assert not {JOULES, WATTS} & outcome.samples.keys()
+        assert reason in outcome.facts[ENERGY]["absent"]
+    assert reason in (tmp_path / "report.html").read_text()
+    assert made.whole()
+
+
+@pytest.mark.parametrize("price", ["2.49", "-1/h", "nan/h", "0/h", "1e3/h", "2.49 EUR/h", "/h"])
+def test_a_price_that_is_none_ends_before_anything_is_measured(price: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["run", "demo", "--store", str(tmp_path / "s.sqlite"), f"--price={price}"])
+    assert result.exit_code == 2
+    assert "is not a price per hour; write 2.49/h." in result.output
+    assert not (tmp_path / "s.sqlite").exists()
+
+
+def test_a_run_reads_its_price_from_the_store(stage: Stage) -> None:
+    with Store.open(stage.store, create=False, read_only=True) as store:
+        assert [run.environment.facts.get("price_per_hour") for run in store.runs()] == [PRICE, None]
