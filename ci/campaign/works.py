@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -123,37 +123,34 @@ def device_facts(task: Task) -> int:
     return 0
 
 
-def profiled(names: Sequence[str]) -> Work:
-    """Profile some passes of the full cache and the first candidate in the first block of a family."""
+def profiled(roles: Mapping[str, str]) -> Work:
+    """Profile some passes of one case of each model: the ``baseline`` or the first ``candidate`` of its first block."""
 
     def work(task: Task) -> int:
         profiles = task.folder.read(WINDOWS)
         plan = task.plan("campaign")
-        for name in names:
-            windows = [planned for planned in windows_of(plan, small_name(task, name), task.device)
-                       if kernels.title(planned) not in profiles]
-            if not windows:
+        for name, role in roles.items():
+            planned = first_case(plan, small_name(task, name), role, task.device)
+            if kernels.title(planned) in profiles:
                 continue
             if task.left < ONE_WINDOW:
                 print("time is up")
                 return CUT
-            bench = Bench.load(windows[0])
-            for planned in windows:
-                profile = kernels.window(planned, bench, task.device)
-                profiles[profile["case"]] = profile
-                task.folder.write(WINDOWS, profiles)
-                print(f"{profile['case']}: {profile['wall_us']:.0f} us, of them kernels {profile['busy_us']:.0f} us", flush=True)
-                torch.cuda.empty_cache()
+            profile = kernels.window(planned, Bench.load(planned), task.device)
+            profiles[profile["case"]] = profile
+            task.folder.write(WINDOWS, profiles)
+            print(f"{profile['case']}: {profile['wall_us']:.0f} us, of them kernels {profile['busy_us']:.0f} us", flush=True)
+            torch.cuda.empty_cache()
         return 0
 
     return work
 
 
-def windows_of(plan: Plan, model: str, device: str) -> list[Planned]:
-    """The full cache and the first candidate of the first block of a model."""
+def first_case(plan: Plan, model: str, role: str, device: str) -> Planned:
+    """Return the first case of a role in the first block of a model."""
     cells = next(cells for cells in plan.cells if cells.model == model)
     planned_cases = expand(plan.model_copy(update={"cells": [cells], "quality": None}), device)
-    return [next(p for p in planned_cases if p.case.role == role) for role in ("baseline", "candidate")]
+    return next(planned for planned in planned_cases if planned.case.role == role)
 
 
 def small_name(task: Task, model: str) -> str:

@@ -81,8 +81,9 @@ def test_windows_of_a_generation_are_traced(
     task = Task(Folder.open(tmp_path), tmp_path, 60, rehearse=True, engine="graph")
     observed: list[Planned] = []
     window = kernels.window
-    monkeypatch.setattr(kernels, "window", lambda planned, device: observed.append(planned) or window(planned, device))
-    assert works.profiled([model])(task) == 0
+    monkeypatch.setattr(kernels, "window", lambda planned, *others: observed.append(planned) or window(planned, *others))
+    for role in ("baseline", "candidate", "candidate"):  # the last is there already
+        assert works.profiled({model: role})(task) == 0
     result: dict[str, Any] = task.folder.read(works.WINDOWS)
     assert len(result) == len(observed) == 2
     for trace in result.values():
