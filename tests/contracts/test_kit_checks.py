@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from cachemark.cache.codec import CODECS
 from cachemark.core.errors import Unsupported
-from cachemark.kit import batches, budgets, checks, ragged
+from cachemark.kit import batches, budgets, checks
 from cachemark.kit.batches import GAP, Pass, compare
-from cachemark.kit.common import Poison, recorded
-from cachemark.kit.driver import drive, watched
+from cachemark.kit.common import recorded
 from cachemark.kit.next_scale import ScaleCell
 from cachemark.kit.next_token import Cell
 from cachemark.kit.runner import MASKED, SCALE, TOKEN, Check
@@ -70,18 +68,6 @@ EVICTING = cells(evicting=True)
 def test_a_token_survives_its_own_step(cell: Cell) -> None:
     for moment in recorded(cell).moments[1:]:
         assert all((tokens == moment.step.first).any(-1).all() for heads in moment.contents.values() for tokens in heads)
-
-
-@pytest.mark.parametrize("cell", halved(EVICTING))
-def test_dead_storage_of_ragged_rows_is_never_read(cell: Cell) -> None:
-    """Here dead entries of one row lie beside live ones of another."""
-    watch, layout = Poison(), ragged.layout(cell.attention)
-    spoiled = drive(watched(cell.tight(layout), watch), layout, ragged.feed(cell.attention), CODECS[cell.codec])
-    assert watch.spoiled > 0
-    for where, out in ragged.batched(cell)[0].items():
-        for row, condition in enumerate(layout.condition):
-            real = slice(condition) if where[0] == 0 else slice(None)
-            assert torch.equal(spoiled[where][row, :, real], out[row, :, real]), f"step {where[0]}, row {row}"
 
 
 def one_pass(tokens: list[int], gap: float, code: float = 0.0) -> list[Pass]:

@@ -14,7 +14,7 @@ from cachemark.cache.layout import Layout, Site, Step, scale_steps
 from cachemark.cache.ragged import Kept, RaggedSlot, RaggedWorkspace
 from cachemark.contract.heads import PerHead
 from cachemark.contract.method import Method
-from cachemark.core.errors import Unsupported
+from cachemark.core.errors import BadPlugin, Unsupported
 from cachemark.kit.driver import Onlooker, drive
 from cachemark.kit.next_scale import SIDES, ScaleFeed, layout_of
 from cachemark.methods.full import Full
@@ -106,7 +106,7 @@ def test_too_small_a_declaration_is_refused() -> None:
         def entries(self, layout: Layout, site: Site) -> int:
             return super().entries(layout, site) - 1
 
-    with pytest.raises(AssertionError, match="too small a capacity"):
+    with pytest.raises(BadPlugin, match="47 entries of all heads do not fit into 46"):
         run(Denies())
 
 

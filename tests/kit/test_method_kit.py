@@ -57,7 +57,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {  # the body of the class, the check 
     "sets the default dtype": (BEGIN + "torch.set_default_dtype(torch.float64)", "settings are unchanged", "default dtype"),
     "computes more than it declares": (
         ATTEND + "(q @ k.mT @ v) if step.count else None\n        return super().attend(site, step, q, k, v)",
-        "work is declared", "reads more than declared"),
+        "work is declared", "computes more than declared"),
     "accepts any parameter": ("    @classmethod\n    def build(cls, parameters):\n"
                               "        return cls(**{k: v for k, v in parameters.items() if k == 'B'})",
                               "wrong parameters are refused", "accepted"),
@@ -94,6 +94,15 @@ def test_a_fault_that_smaller_models_hide_is_located(write: Write) -> None:
     (finding, *_) = run_check("subject", "neutral is full").findings
     assert (finding.layer, finding.head, finding.step) == (1, 0, 0)
     assert finding.location.startswith("2 layers of 2 heads, 5×5 tokens")
+
+
+def test_a_masked_method_declares_its_attention(write: Write) -> None:
+    """Half of the keys in one block of six is little of all FLOPs."""
+    write("    def computes(self, site, step, load):\n"
+          "        return load._replace(keys=load.keys // 2) if site == ('decoder', 0) else load", "FewerSteps")
+    (finding,) = run_check("subject", "work is declared", "masked").findings
+    declared, counted = (int(words.split()[0].replace(",", "")) for words in (finding.expected, finding.actual))
+    assert 0.98 * counted < declared < counted
 
 
 def test_a_correct_method_passes_these_checks(write: Write) -> None:

@@ -9,8 +9,12 @@ import pytest
 
 from cachemark.plugins import loading
 from support.kit import faults_on_small_models, run_check
+from support.stages import forgetting
+from support.wheels import ROOT
+from test_docs import blocks
 
 SOUND = sorted((Path(__file__).parent / "sound").glob("*.py"))
+ATTENDED = "    def attended(self, layout, site, step):\n        "
 FAULTS: Mapping[str, tuple[str, str, str, str]] = {  # name, the text that is replaced, its replacement, and a check that finds it
     "attention of another scale": ("own_attention", "** -0.5", "** -0.52", "neutral_is_full"),
     "attention without causality": ("own_attention", "if step.causal:", "if False:", "long_conditions_are_causal"),
@@ -22,6 +26,16 @@ FAULTS: Mapping[str, tuple[str, str, str, str]] = {  # name, the text that is re
         "layer_budgets", "extra * ((layer", "(self.B // 2) * bool(extra) + extra * ((layer", "budget_is_kept"),
     "layers with a mean above the budget": (
         "layer_budgets", "- (layer >= (layout.layers + 1) // 2))", ")", "budgets_are_the_requested_ones"),
+    "scores that cost nothing": ("query_scores", "products += ", "products += 0 * ", "work_is_declared"),
+    "scores that cost twice": ("query_scores", "products += ", "products += 2 * ", "work_is_declared"),
+    "attention that reads half": (
+        "query_scores", "    def overhead", f"{ATTENDED}return step.first // 2\n\n    def overhead", "work_is_declared"),
+    "attention that reads twice": (
+        "query_scores", "    def overhead", f"{ATTENDED}return 2 * super().attended(layout, site, step)\n\n    def overhead",
+        "work_is_declared"),
+    "padding in the scores": (
+        "query_scores", "slots.keys().float()",
+        "slots.k[0][..., : max(slots.live), :].float()\n        keys = keys - keys.mean(-2, keepdim=True)", "padding_is_never_read"),
     "layers that leave half of the budget": (
         "layer_budgets", "return self.B + extra * ((layer < layout.layers // 2) -", "return self.B + extra * (-", "budget_is_used"),
 }
@@ -31,6 +45,14 @@ FAULTS: Mapping[str, tuple[str, str, str, str]] = {  # name, the text that is re
 def test_a_sound_method_passes_every_check(file: Path) -> None:
     assert loading.load(file) == [file.stem]
     assert faults_on_small_models(file.stem) == {}
+
+
+def test_snapkv_of_the_guide_passes_every_check(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "how-to" / "write-a-method.md").read_text(encoding="utf-8")
+    (tmp_path / "snapkv.py").write_text(next(block.text for block in blocks(text) if block.file == "snapkv.py"), encoding="utf-8")
+    with forgetting():
+        assert loading.load(tmp_path / "snapkv.py") == ["snapkv"]
+        assert faults_on_small_models("snapkv") == {}
 
 
 @pytest.mark.parametrize("fault", FAULTS)

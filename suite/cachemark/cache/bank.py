@@ -134,14 +134,21 @@ class SlotBank:
         return self.visual[..., :longest].masked_fill(dead[None, :, None], -1)
 
     def keys(self, sites: slice = slice(None), rows: slice = slice(None)) -> Tensor:
-        """Return decoded keys of the live prefix, (sites, rows, kv_heads, longest, head_dim)."""
+        """Return decoded keys of the live prefix, (sites, rows, kv_heads, longest, head_dim), 0 behind a shorter row."""
         longest = max(self.live)
-        return self.codec.decode(tuple(part[sites, rows, :, :longest] for part in self.k), self.layout.dtype)
+        return self.without_padding(self.codec.decode(tuple(part[sites, rows, :, :longest] for part in self.k), self.layout.dtype), rows)
 
     def values(self, sites: slice = slice(None), rows: slice = slice(None)) -> Tensor:
         """Return decoded values of the live prefix, in the shape of :meth:`keys`."""
         longest = max(self.live)
-        return self.codec.decode(tuple(part[sites, rows, :, :longest] for part in self.v), self.layout.dtype)
+        return self.without_padding(self.codec.decode(tuple(part[sites, rows, :, :longest] for part in self.v), self.layout.dtype), rows)
+
+    def without_padding(self, x: Tensor, rows: slice) -> Tensor:
+        """Return ``x`` (sites, rows, kv_heads, longest, …) with 0 behind the end of shorter rows; itself if there are none."""
+        if len(self.runs) == 1:
+            return x
+        dead = torch.arange(x.size(3), device=x.device) >= self.length[rows, None]
+        return x.masked_fill(dead[None, :, None, :, None], 0)
 
     def evict(self, places: Tensor) -> None:
         """Evict ``places`` (sites, rows, kv_heads, m), distinct positions of live entries. Raises BadPlugin for another shape."""

@@ -83,7 +83,7 @@ class GroupedBank(SlotBank):
         return GroupedSlot(self, index)
 
     def keys(self, sites: slice = slice(None), rows: slice = slice(None)) -> Tensor:
-        return self.decoded(sites, rows, max(self.live))
+        return self.without_padding(self.decoded(sites, rows, max(self.live)), rows)
 
     def decoded(self, sites: slice, rows: slice, n: int) -> Tensor:
         """Return keys of the first ``n`` entries, (sites, rows, kv_heads, n, head_dim)."""

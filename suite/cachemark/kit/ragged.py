@@ -12,7 +12,7 @@ from torch import Tensor
 from ..cache.codec import CODECS
 from ..cache.layout import Layout, Site, Step
 from ..contract.method import Method
-from .common import Findings
+from .common import Findings, Poison
 from .driver import Onlooker, Outputs, Place, RasterFeed, drive, layout_of, watched
 from .findings import KitFinding
 from .next_token import ATTENTION, GRID, Cell
@@ -66,6 +66,26 @@ def long_conditions_are_causal(cell: Cell) -> Findings:
     if wrong := shadow.first:
         expected = f"{wrong.expected:.6g}, as masked attention gives"
         yield KitFinding(expected, f"{wrong.actual:.6g}", _size(cell), (), wrong.step, wrong.layer, wrong.head)
+
+
+def padding_is_never_read(cell: Cell) -> Findings:
+    """Storage behind the end of a shorter row is never read: NaN in it changes no bit of any row."""
+    rows, watch = layout(cell.attention), Poison()
+    spoiled, contents = run(cell.tight(rows), rows, feed(cell.attention), cell.codec, watch)
+    outputs, clean = batched(cell)
+    for (index, site), out in outputs.items():
+        for row, condition in enumerate(CONDITION):
+            real = slice(None if index else condition)  # queries behind a shorter condition are padding
+            if wrong := first_difference(out[row : row + 1, :, real], spoiled[index, site][row : row + 1, :, real], index, site, 0):
+                yield KitFinding(f"row {row} as with zeros there, {wrong.expected:.9g}", f"{wrong.actual:.9g}", _size(cell), (100 + row,),
+                                 index, site.layer, wrong.head)
+                return
+    for index, (mine, theirs) in enumerate(zip(clean.steps, contents.steps, strict=True)):
+        for place in mine:
+            if different := [row for row in range(len(CONDITION)) if not torch.equal(mine[place][row], theirs[place][row])]:
+                yield KitFinding("the entries kept with zeros there", "different ones", _size(cell), (100 + different[0],), index,
+                                 place.layer)
+                return
 
 
 def _size(cell: Cell) -> str:

@@ -25,7 +25,7 @@ from .common import DECIDES, Findings, MethodCell
 from .driver import Onlooker
 from .reachable import storage_address
 
-TOLERANCE = 0.02  # relative difference between dispatched and declared work
+TOLERANCE = 0.001  # relative difference between dispatched and declared work
 RANDOM = {"bernoulli", "bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_", "multinomial", "native_dropout", "normal",
           "normal_", "poisson", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "random", "random_", "randperm",
           "uniform", "uniform_"}  # fmt: skip
@@ -72,10 +72,10 @@ def _fused_flops(q: Tensor, k: Tensor, v: Tensor, *_: object, **__: object) -> i
 
 
 def work_is_declared(cell: MethodCell) -> Findings:
-    """The FLOPs that run are those that the method declares, to 2 %.
+    """The FLOPs that run are those that the method declares, to 0.1 %.
 
-    It computes every token and layer that it does not declare as skipped, attention reads as many entries as ``attended`` declares, and
-    no random numbers of torch are used.
+    It computes every token and layer that it does not declare as skipped, attention reads as many entries as ``attended`` declares, scores
+    and other products cost what ``overhead`` declares, and no random numbers of torch are used.
     """
     layout, method = cell.layout, cell.tight()
     method.resolve(layout)
@@ -88,19 +88,27 @@ def work_is_declared(cell: MethodCell) -> Findings:
         assert isinstance(layout, MaskedLayout)
         declared = sum(op.flops * op.times for op in masked_ops(method, layout, 0, 0, NATIVE))
         if not (1 - TOLERANCE) * declared <= work.flops <= (1 + TOLERANCE) * declared:
-            yield cell.finding(f"{declared:,} FLOPs, as declared", f"{work.flops:,}")
+            yield cell.finding(f"{declared:,} FLOPs, as declared by computes and overhead", f"{work.flops:,}")
         return
     full = _full_cache_work(replace(cell, cls=Method, mode=()))
     if work.weights < (1 - TOLERANCE) * full.weights:
         yield cell.finding(f"{full.weights:,} FLOPs of products with the model's weights, as the full cache", f"{work.weights:,}")
     if method.needs_mass and mass_kernel("cpu") == FUSED_MASS_KERNEL:  # it dispatches nothing that can be counted
         return
-    shortest = replace(layout, condition=(min(layout.condition),) * len(layout.condition))
-    least, most = _attention_flops(method, shortest)[0], sum(_attention_flops(method, layout))
-    if work.attend < (1 - TOLERANCE) * least:
-        yield cell.finding(f"at least {least:,} FLOPs of attention, as declared by attended", f"{work.attend:,}")
-    elif work.attend > (1 + TOLERANCE) * most:
-        yield cell.finding(f"at most {most:,} FLOPs of attention, as declared by attended", f"{work.attend:,}: it reads more than declared")
+    yield from _attention_and_scores(cell, method, work)
+
+
+def _attention_and_scores(cell: MethodCell, method: Method, work: WorkCounter) -> Findings:
+    """Compare products without weights, in any scope, with ``attended`` and ``overhead``; rows may have conditions of other lengths."""
+    shortest = replace(cell.layout, condition=(min(cell.layout.condition),) * len(cell.layout.condition))
+    least, most, counted = _attention_flops(method, shortest), sum(_attention_flops(method, cell.layout)), work.flops - work.weights
+    if work.attend < (1 - TOLERANCE) * least[0]:
+        yield cell.finding(f"at least {least[0]:,} FLOPs of attention, as declared by attended", f"{work.attend:,}")
+    elif counted > (1 + TOLERANCE) * most:
+        yield cell.finding(f"at most {most:,} FLOPs of attention and scores, as declared by attended and overhead",
+                           f"{counted:,}: it computes more than declared")
+    elif counted < (1 - TOLERANCE) * sum(least):
+        yield cell.finding(f"at least {sum(least):,} FLOPs of attention and scores, as declared by attended and overhead", f"{counted:,}")
 
 
 @functools.cache
