@@ -20,6 +20,7 @@ from cachemark.core.spec import QUALITY_PASS
 from cachemark.methods.full import Full
 from cachemark.metrics.base import known
 from cachemark.metrics.compute import presets
+from cachemark.metrics.compute.image_bytes import nearest_bytes
 from cachemark.metrics.compute.image_features import ImageFeatures
 from cachemark.metrics.compute.presets import Preset
 from cachemark.metrics.compute.quality_intervals import difference, intervals
@@ -28,6 +29,8 @@ from cachemark.plans.reuse import Earlier
 from cachemark.trial.child import quality
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.child.quality import FeatureCache
+from cachemark.workflows import score
+from metrics.toys import png_files
 from support import examples, measuring
 from support.measuring import fill, run_case, see_side
 from trial.test_measure import recorded
@@ -107,6 +110,22 @@ def test_figures_are_those_of_all_images_at_once(folder: Path, preset: Preset) -
     assert change[0] == pytest.approx(side.samples["fid_eyes_24"][0] - full.samples["fid_eyes_24"][0])
     assert change[1] <= change[0] <= change[2]
     assert difference(seen, seen, preset.reference).value == 0
+
+
+def test_the_score_of_the_same_images_as_files_is_equal(
+    folder: Path, preset: Preset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (planned_full,) = (p for p in planned(folder) if p.case.role == "baseline")
+    bench = Bench.load(planned_full)
+    full, whole = pass_of(planned_full, bench), seeds.subset("s256", 10).first(IMAGES)
+    tokens = bench.loaded.generator.generate(torch.tensor(whole.labels), whole.seeds, Full(), full.case.sampling, Memory())
+    files = png_files(nearest_bytes(bench.loaded.decode(tokens)), tmp_path / "images")
+    monkeypatch.setattr(score, "PART", PART)
+    monkeypatch.setattr(score, "SIDE", 16)
+    monkeypatch.setattr(score, "preset", lambda name, **_: replace(preset, resize=None))
+    scored = score.score(files).values
+    assert {name: [value.value] for name, value in scored.items()} == {name: full.samples[name] for name in FIGURES}
+    assert {name: [value.low, value.high] for name, value in scored.items()} == full.facts["intervals"]
 
 
 def test_what_so_few_images_cannot_state_is_not_stored(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

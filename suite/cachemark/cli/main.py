@@ -14,6 +14,7 @@ from .endings import ending, open_closed_streams, terminable
 from .export import export
 from .gate import baseline, check, incident
 from .measure import explain, max_batch, price, run, share
+from .score import score
 from .setup import calibrate, doctor, weights
 from .stored import db, ingest, list_, report, show
 from .test import new, test
@@ -49,5 +50,5 @@ def main() -> None:
 
 
 for command in (advise, baseline, bisect, calibrate, check, compare, db, doctor, explain, export, incident, ingest, list_, max_batch, new,
-                price, report, roofline, run, share, show, test, weights):
+                price, report, roofline, run, score, share, show, test, weights):
     main.add_command(command)

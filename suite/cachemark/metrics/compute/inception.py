@@ -75,16 +75,24 @@ def identity(name: str, weights: str | Path, reference: str | Path) -> dict[str,
 
 
 def _required(name: str, weights: str | Path, reference: str | Path) -> Path:
-    """Return the path of the weights, by default in PyTorch's download cache. Raises Unsupported for a missing file."""
-    images, source_of_images = REFERENCES[name]
+    """Return the path of the weights. Raises Unsupported for a missing file of weights or real images."""
+    file = weights_file(weights)
+    _require(reference, *REFERENCES[name])
+    return file
+
+
+def weights_file(weights: str | Path = "") -> Path:
+    """Return the path of the weights, by default in PyTorch's download cache. Raises Unsupported, with how to get it, if it is missing."""
     if not weights and (downloaded := cached(source())).is_file():
         weights = downloaded
-    files = ((weights, "the weights of Inception v3", f"with: curl -LO {source()}"), (reference, images, source_of_images))
-    for path, what, remedy in files:
-        if not str(path) or not is_readable(path):
-            path_note = f" ({str(path)!r} is not a file)" if str(path) else ""
-            raise Unsupported(f"not measured: needs {what}{path_note}, get it {remedy}")
+    _require(weights, "the weights of Inception v3", f"with: curl -LO {source()}")
     return Path(weights)
+
+
+def _require(path: str | Path, what: str, remedy: str) -> None:
+    if not str(path) or not is_readable(path):
+        path_note = f" ({str(path)!r} is not a file)" if str(path) else ""
+        raise Unsupported(f"not measured: needs {what}{path_note}, get it {remedy}")
 
 
 def source() -> str:
@@ -131,13 +139,7 @@ class ReferenceBatch:
     def statistics(self) -> tuple[Tensor, Tensor]:
         """Return mean (F,) float32 and covariance (F, F) float64, the types that torch-fidelity computes."""
         with self._reading():
-            with np.load(self.path, allow_pickle=False) as file:
-                mean, covariance = torch.from_numpy(file["mu"]).float(), torch.from_numpy(file["sigma"]).double()
-            if mean.dim() != 1 or covariance.shape != (len(mean), len(mean)):
-                raise ValueError(f"mu is {tuple(mean.shape)}, sigma {tuple(covariance.shape)}")
-            if not (mean.isfinite().all() and covariance.isfinite().all()):
-                raise ValueError("mu or sigma is not finite")
-        return mean, covariance
+            return _statistics(self.path)
 
     def images(self) -> Iterator[Tensor]:
         """Yield the images in order, in parts (B, 3, H, W) of uint8."""
@@ -159,6 +161,33 @@ class ReferenceBatch:
             problem = problem.strip(".") or type(error).__name__
             raise BadCheckpoint(f"{str(self.path)!r} is not a reference batch, or a damaged one: {problem}.",
                                 remedy="Fetch it again; it must hold arr_0 (uint8 images), mu and sigma.") from error
+
+
+def statistics_alone(path: str | Path) -> tuple[Tensor, Tensor] | None:
+    """Return mean and covariance of an npz file without images, as pytorch-fid writes it; None for another file.
+
+    Raises BadCheckpoint for values that are no statistics."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if not {"mu", "sigma"} <= set(file.files) or ARRAY.removesuffix(".npy") in file.files:
+                return None
+    except Exception:  # bytes of any origin: the reader of a reference batch states what is wrong
+        return None
+    try:
+        return _statistics(path)
+    except Exception as error:
+        raise BadCheckpoint(f"{str(path)!r} has no statistics: {error}.", remedy="It must hold mu (F,) and sigma (F, F).") from error
+
+
+def _statistics(path: str | Path) -> tuple[Tensor, Tensor]:
+    """Return mean and covariance in an npz file. Raises ValueError, KeyError, or what NumPy raises."""
+    with np.load(path, allow_pickle=False) as file:
+        mean, covariance = torch.from_numpy(file["mu"]).float(), torch.from_numpy(file["sigma"]).double()
+    if mean.dim() != 1 or covariance.shape != (len(mean), len(mean)):
+        raise ValueError(f"mu is {tuple(mean.shape)}, sigma {tuple(covariance.shape)}")
+    if not (mean.isfinite().all() and covariance.isfinite().all()):
+        raise ValueError("mu or sigma is not finite")
+    return mean, covariance
 
 
 def _header(file: IO[bytes]) -> tuple[int, ...]:

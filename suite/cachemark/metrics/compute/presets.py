@@ -59,6 +59,18 @@ class Preset:
         return ImageFeatures.of(parts, self.extractor, device=device, batch=batch)
 
 
+def scorer(name: str, weights: str | Path = "") -> tuple[Extractor, Mapping[str, Any]]:
+    """Return the extractor of a preset and its options, to compare images with others than its real ones.
+
+    ``weights`` as for :func:`preset`. Raises UnknownName, and Unsupported, with how to get it, for a missing file."""
+    if name == SCENE:
+        path = Path(weights or packaged(f"{FEATURE_WEIGHTS.name}.safetensors"))
+        return Extractor(checkpoints.sha256(path), partial(FEATURE_WEIGHTS.load, path)), SCENE_OPTIONS
+    if name in NAMES:
+        return inception.inception_extractor(inception.weights_file(weights)), inception.OPTIONS
+    raise unknown("preset of quality", name, NAMES)
+
+
 def preset(name: str, *, weights: str | Path = "", reference: str | Path = "", device: str = "cpu", batch: int = 64) -> Preset:
     """Return a preset: ``scene`` (bundled files), ``adm`` (ImageNet at 256×256) or ``coco``.
 
@@ -66,10 +78,9 @@ def preset(name: str, *, weights: str | Path = "", reference: str | Path = "", d
     :meth:`.RealImages.load` raise.
     """
     if name == SCENE:
-        path = Path(weights or packaged(f"{FEATURE_WEIGHTS.name}.safetensors"))
-        extractor = Extractor(checkpoints.sha256(path), partial(FEATURE_WEIGHTS.load, path))
+        path, (extractor, options) = Path(weights or packaged(f"{FEATURE_WEIGHTS.name}.safetensors")), scorer(name, weights)
         real = RealImages.load(reference or path.with_suffix(".reference.safetensors"), extractor.name)
-        return Preset(SCENE, extractor, real, options=SCENE_OPTIONS, names_classes=True)
+        return Preset(SCENE, extractor, real, options=options, names_classes=True)
     if name in NAMES:
         extractor, real = inception.load(name, weights, reference, device=device, batch=batch)
         return Preset(name, extractor, real, inception.SIDE, inception.OPTIONS)

@@ -1,0 +1,63 @@
+"""``cachemark score``: the quality of images that any tool has written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..core.formatting import metric_value
+from ..core.units import metric
+from .options import FILE, echo_json, json_option, say, writable
+
+if TYPE_CHECKING:
+    from ..workflows.score import Score, Scores
+
+SHOWN = 5  # worst pairs in the text
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("against", type=click.Path(path_type=Path), required=False)
+@click.option("--preset", "preset_name", type=click.Choice(["scene", "adm", "coco"]),
+              help="Feature network.  [default: adm for a folder or an npz file, else scene]")
+@click.option("--weights", default="", help="File with the weights of the feature network.  [default: PyTorch's download cache]")
+@click.option("--grid", type=FILE, callback=writable, help="Write the worst pairs to this PNG file: first, second, difference.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where the networks run.")
+@json_option
+def score(folder: Path, against: Path | None, grid: Path | None, as_json: bool, **options: Any) -> None:
+    """Score a folder of images against another folder or statistics.
+
+    Images with the same name in FOLDER and AGAINST are pairs: PSNR, SSIM, LPIPS. The sets are compared by FID, KID, precision and recall,
+    and FOLDER has an Inception score. AGAINST is a folder, an npz file of reference images and statistics, or, for the preset scene, a
+    safetensors file; without it the bundled scenes are used.
+    """
+    from ..workflows.score import score as measure
+
+    scores = measure(folder, against or "", grid=grid or "", **options)
+    if as_json:
+        echo_json({**vars(scores), "pairs": [{"name": pair.name, **pair.values} for pair in scores.pairs]})
+        return
+    _print(scores)
+    if grid is not None:
+        say(f"Written: {grid}", err=True)
+
+
+def _print(scores: Scores) -> None:
+    width, height = scores.size
+    say(f"{scores.images} images of {width}×{height} against {scores.against}, preset {scores.preset}")
+    for name, value in scores.values.items():
+        say(f"{name:<22}{metric_value(value.value, name):>10}  {_ends(name, value):<22}{value.better} is better"
+            f"{f'; {value.note}' if value.note else ''}")
+    for name, reason in scores.absent.items():
+        say(f"{name:<22}{'–':>10}  {reason}")
+    if scores.pairs:
+        worst = ", ".join(f"{pair.name} {metric_value(pair.values[scores.worst_by], scores.worst_by)}" for pair in scores.pairs[:SHOWN])
+        say(f"Worst pairs by {metric(scores.worst_by).title}: {worst}")
+
+
+def _ends(name: str, value: Score) -> str:
+    if value.low is None or value.high is None:
+        return "no interval"
+    return f"{metric_value(value.low, name)} to {metric_value(value.high, name)}"

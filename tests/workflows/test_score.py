@@ -1,0 +1,246 @@
+"""Scores of image folders: torch-fidelity's values, the plan's values, pairs, and input that cannot be scored."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from PIL import Image
+from torch import Tensor
+
+from cachemark.cli import main
+from cachemark.core.errors import BadCheckpoint, Unsupported
+from cachemark.metrics.compute.image_features import ImageFeatures
+from cachemark.metrics.compute.presets import scorer
+from cachemark.metrics.similarity import psnr, ssim
+from cachemark.workflows import score as scoring
+from cachemark.workflows.score import Scores, score
+from metrics.toys import in_torch_fidelity, png_files, toy
+from support.later import later
+from tools.train.scene import scenes
+
+torch_fidelity = later("torch_fidelity")
+COUNT = 400
+NAMES = {"frechet_inception_distance": "fid", "kernel_inception_distance_mean": "kid", "inception_score_mean": "isc",
+         "precision": "precision", "recall": "recall"}
+
+
+def in_bytes(images: Tensor) -> Tensor:
+    return ((images.clamp(-1, 1).double() + 1) * 255 / 2).round().byte()
+
+
+def pixels(files: list[Path]) -> Tensor:
+    return torch.stack([torch.from_numpy(np.array(Image.open(file))).permute(2, 0, 1) for file in files])
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Scenes, and the same scenes darker and with noise; the noise of the fourth is the strongest."""
+    home, images = tmp_path_factory.mktemp("folders"), scenes(COUNT, 5).images
+    noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(0))
+    noise[3] *= 8
+    return Path(png_files(in_bytes(0.9 * images + 0.05 * noise), home / "a")), Path(png_files(in_bytes(images), home / "b"))
+
+
+@pytest.fixture(scope="module")
+def scores(folders: tuple[Path, Path]) -> Scores:
+    return score(*folders, preset_name="scene")
+
+
+def test_values_of_sets_are_those_of_torch_fidelity(scores: Scores, folders: tuple[Path, Path]) -> None:
+    extractor, options = scorer("scene")
+    bare = torch_fidelity.calculate_metrics(
+        input1=str(folders[0]), input2=str(folders[1]), feature_extractor=in_torch_fidelity(extractor), fid=True, kid=True, isc=True,
+        prc=True, cuda=False, verbose=False, cache=False, save_cpu_ram=True, **options,
+    )
+    for key, name in NAMES.items():
+        value = scores.values[f"{name}_scene_{COUNT}"].value
+        assert value == pytest.approx(bare[key], abs=1e-4, rel=1e-4), name
+
+
+def test_values_have_intervals_units_and_directions(scores: Scores) -> None:
+    fid = scores.values[f"fid_scene_{COUNT}"]
+    assert (fid.unit, fid.better, fid.note) == ("", "lower", "")
+    assert fid.low is not None
+    assert fid.low < fid.value < (fid.high or 0)
+    assert all(scores.values[f"{name}_scene_{COUNT}"].low is not None for name in NAMES.values())
+
+
+def test_pairs_are_found_by_name_and_the_worst_comes_first(scores: Scores, folders: tuple[Path, Path]) -> None:
+    assert scores.worst_by == "ssim"
+    assert "curl" in scores.absent["lpips"]
+    assert scores.pairs[0].name == "0003.png"
+    assert len(scores.pairs) == COUNT
+    first, second = (pixels([folder / pair.name for pair in scores.pairs[:40]]) for folder in folders)
+    a, b = first.float() / 127.5 - 1, second.float() / 127.5 - 1
+    for name, function in (("psnr", psnr), ("ssim", ssim)):
+        assert [pair.values[name] for pair in scores.pairs[:40]] == pytest.approx(function(a, b).tolist(), rel=1e-5)
+        assert scores.values[name].value == pytest.approx(np.mean([pair.values[name] for pair in scores.pairs]))
+    assert all(one.values["ssim"] <= two.values["ssim"] for one, two in zip(scores.pairs, scores.pairs[1:], strict=False))
+
+
+def few(folder: Path, name: str, count: int = 6, side: int = 64, first: int = 0) -> Path:
+    """A folder with a few random images."""
+    draws = torch.Generator().manual_seed(first)
+    (made := folder / name).mkdir()
+    for i in range(first, first + count):
+        noise = torch.randint(0, 256, (side, side, 3), generator=draws, dtype=torch.uint8)
+        Image.fromarray(noise.numpy()).save(made / f"{i:02d}.png")
+    return made
+
+
+def called(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["score", *map(str, arguments)])
+
+
+def test_the_command_prints_a_table_json_and_a_grid(tmp_path: Path) -> None:
+    first, second = few(tmp_path, "a"), few(tmp_path, "b")
+    Image.new("RGB", (64, 64)).save(first / "02.png")
+    text = called(first, second, "--preset", "scene", "--grid", tmp_path / "worst.png")
+    assert text.exit_code == 0, text.output
+    assert "6 images of 64×64 against" in text.output
+    assert "Worst pairs by SSIM: 02.png" in text.output
+    grid = Image.open(tmp_path / "worst.png")
+    assert grid.size == (3 * 64, 6 * 64)
+    top = np.array(grid)[:64]
+    assert (top[:, :64] == 0).all()
+    assert (top[:, 64:128] == np.array(Image.open(second / "02.png"))).all()
+    assert (top[:, 128:] == top[:, 64:128]).all()
+    data = json.loads(called(first, second, "--preset", "scene", "--json").output)
+    assert data["pairs"][0]["name"] == "02.png"
+    assert {"psnr", "ssim", "fid_scene_6", "precision_scene_6", "recall_scene_6"} == data["values"].keys()
+    assert data["values"]["fid_scene_6"]["low"] is None
+    assert "384 images" in data["values"]["fid_scene_6"]["note"]
+    assert data["absent"]["kid"] == "It needs at least 250 images; there are 6 and 6 real ones. Add images."
+
+
+def test_sets_without_common_names_are_compared_as_sets(tmp_path: Path) -> None:
+    scored = score(few(tmp_path, "a"), few(tmp_path, "b", count=9, first=50), preset_name="scene")
+    assert not scored.pairs
+    assert "psnr" not in scored.values
+    assert "fid_scene_6" in scored.values
+
+
+def test_statistics_without_images_give_fid_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring, "scorer", lambda name, weights: (toy(), {"isc_splits": 2}))
+    folder = few(tmp_path, "a", count=24, side=256)
+    real = torch.rand(40, 3, 256, 256, generator=torch.Generator().manual_seed(1)) * 255
+    known = ImageFeatures.of(real.byte(), toy()).features.double().numpy()
+    np.savez(tmp_path / "known.npz", mu=known.mean(0), sigma=np.cov(known, rowvar=False))
+    scored = score(folder, tmp_path / "known.npz")
+    mine = ImageFeatures.of(pixels(sorted(folder.iterdir())), toy()).features.double().numpy()
+    expected = torch_fidelity.metric_fid.fid_statistics_to_metric(
+        {"mu": mine.mean(0), "sigma": np.cov(mine, rowvar=False)}, {"mu": known.mean(0), "sigma": np.cov(known, rowvar=False)}, False)
+    assert scored.values["fid_adm_24"].value == pytest.approx(expected["frechet_inception_distance"], abs=1e-4)
+    assert scored.values.keys() == {"fid_adm_24", "isc_adm_24"}
+    assert scored.absent.keys() == {"kid", "precision", "recall"}
+
+
+def test_bundled_scenes_are_the_default_reference(folders: tuple[Path, Path]) -> None:
+    scored = score(folders[1])
+    assert scored.against == "the bundled real scenes"
+    assert scored.values[f"fid_scene_{COUNT}"].value < 10
+
+
+# ------------------------------------------------------------------------------------------------ input that cannot be scored
+
+def lacking(folder: Path) -> tuple[object, ...]:
+    return few(folder, "a", count=4), few(folder, "b", count=3)
+
+
+def of_other_size(folder: Path) -> tuple[object, ...]:
+    return few(folder, "a"), few(folder, "b", side=48)
+
+
+def of_mixed_sizes(folder: Path) -> tuple[object, ...]:
+    made = few(folder, "a")
+    Image.new("RGB", (40, 64)).save(made / "03.png")
+    return made, few(folder, "b")
+
+
+def empty(folder: Path) -> tuple[object, ...]:
+    (folder / "a").mkdir()
+    (folder / "a" / "notes.txt").write_text("no image")
+    return folder / "a", few(folder, "b")
+
+
+def damaged(folder: Path) -> tuple[object, ...]:
+    made = few(folder, "a")
+    (made / "03.png").write_bytes((made / "03.png").read_bytes()[:100])
+    return made, few(folder, "b")
+
+
+def not_an_image(folder: Path) -> tuple[object, ...]:
+    made = few(folder, "a")
+    (made / "03.png").write_text("text")
+    return made, few(folder, "b")
+
+
+def single(folder: Path) -> tuple[object, ...]:
+    return few(folder, "a", count=1), "--preset", "scene"
+
+
+def without_pairs(folder: Path) -> tuple[object, ...]:
+    return few(folder, "a"), few(folder, "b", first=20), "--grid", folder / "grid.png"
+
+
+def missing(folder: Path) -> tuple[object, ...]:
+    return folder / "a", few(folder, "b")
+
+
+def without_reference(folder: Path) -> tuple[object, ...]:
+    return few(folder, "a"), folder / "b"
+
+
+def of_scene_size(folder: Path) -> tuple[object, ...]:
+    return few(folder, "a", side=32), "--preset", "scene"
+
+
+def without_weights(folder: Path) -> tuple[object, ...]:
+    return few(folder, "a"), few(folder, "b", first=20)
+
+
+def of_no_kind(folder: Path) -> tuple[object, ...]:
+    (folder / "file.npz").write_text("nothing")
+    return few(folder, "a"), folder / "file.npz", "--weights", folder / "file.npz"
+
+
+@pytest.mark.parametrize(("made", "words"), [
+    (lacking, "has 4 images and {b} 3: {b} lacks 03.png. Remove images without a partner"),
+    (of_other_size, "are 64×64, images of {b} 48×48. Resize them, e.g.: mogrify -path resized -resize '64x64!' {b}/*"),
+    (of_mixed_sizes, "has images of several sizes: 00.png is 64×64, 03.png is 40×64. Resize them"),
+    (empty, "has no images. Use a folder of files that end with .png"),
+    (damaged, "03.png is not an image, or a damaged one"), (not_an_image, "03.png is not an image, or a damaged one"),
+    (single, "has one image; FID needs at least 2. Add images."),
+    (without_pairs, "A grid needs pairs: no file name is in both folders. Give the images of a pair the same name"),
+    (of_scene_size, "are 32×32; preset scene takes 64×64. Resize them, e.g.: mogrify"),
+    (missing, "a is not a folder. Use a folder of images."), (without_reference, "{b} does not exist. Use a folder of images, or a file"),
+    (without_weights, "needs the weights of Inception v3, get it with: curl -LO"),
+    (of_no_kind, "file.npz' is not a weights file, or a damaged one"),
+])  # fmt: skip
+def test_bad_input_ends_with_one_line_and_the_fix(made: Any, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch-home"))
+    result = called(*made(tmp_path))
+    assert result.exit_code == 2, result.output
+    line, code = [line for line in result.output.splitlines() if line.strip()]
+    assert "; see docs/errors.md#" in code
+    assert words.format(b=tmp_path / "b") in line
+    assert not (tmp_path / "grid.png").exists()
+
+
+def test_statistics_need_images_of_their_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring, "scorer", lambda name, weights: (toy(), {}))
+    np.savez(tmp_path / "wrong.npz", mu=np.zeros(3), sigma=np.eye(2))
+    with pytest.raises(BadCheckpoint, match=r"mu is \(3,\), sigma \(2, 2\)"):
+        score(few(tmp_path, "a"), tmp_path / "wrong.npz")
+    (file := tmp_path / "real.safetensors").write_text("")
+    with pytest.raises(BadCheckpoint, match="no reference statistics"):
+        score(few(tmp_path, "b"), file)
+    monkeypatch.setattr(scoring, "_with_statistics", lambda *_: type("Sized", (), {"resize": 256})())
+    with pytest.raises(Unsupported, match=r"are 64×64; statistics of preset adm are of 256×256\. Resize them"):
+        score(few(tmp_path, "c"), tmp_path / "wrong.npz")
