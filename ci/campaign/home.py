@@ -95,16 +95,17 @@ def bring_home(folder: Folder, report: Path, reason: str = "") -> str:
         with Store.open(store, create=False) as opened:
             run = gathered(opened)
             outcomes, record = opened.outcomes(run), opened.run(run)
-            if reason:
-                print(f"baseline: {baselines.save(opened, run, reason=reason)}")
         print(f"report: {report_workflow.report(store, report, run=run).path}")
+        if reason:  # after the report, which would compare the run with it
+            with Store.open(store, create=False) as opened:
+                print(f"baseline: {baselines.save(opened, run, reason=reason)}")
     return table(outcomes, record, folder)
 
 
 def gathered(store: Store) -> int:
     """Create a run with the newest outcome of every case of all runs, and return its number.
 
-    Successful outcomes are linked, others copied; cases that never ran are ``not_reached``. Raises RuntimeError without a run.
+    Successful outcomes are linked, others copied; cases that never ran are left out. Raises RuntimeError without a run.
     """
     runs = [record for record in store.runs() if record.plan == PLAN]
     if not runs:
@@ -113,7 +114,7 @@ def gathered(store: Store) -> int:
     by_key: dict[str, Outcome] = {}
     for record in reversed([record for record in runs if record.environment.fingerprint == newest.environment.fingerprint]):
         for outcome in store.outcomes(record.id):
-            if outcome.status != Status.NOT_REACHED or outcome.case.key not in by_key:
+            if outcome.status != Status.NOT_REACHED:
                 by_key[outcome.case.key] = outcome
     with store.new_run(PLAN, newest.plan_json, newest.environment, newest.code) as run:
         for outcome in by_key.values():
@@ -197,7 +198,7 @@ def _where(record: RunRecord, folder: Folder) -> str:
     """Return device, software and commit; the commit is printed only if the code hash matches."""
     facts: Mapping[str, Any] = record.environment.facts
     here = code_identity()
-    commit = str(record.code.get("commit") or folder.facts.get("commit") or "unknown")[:10]
+    commit = str(folder.facts.get("commit") or record.code.get("commit") or "unknown")[:10]  # a copied checkout may name an old one
     if here["hash"] == record.code.get("hash") and here["commit"]:
         commit = f"{here['commit'][:10]}, whose measuring code is that of this run by its hash"
     return (f"`python ci/gpu_campaign.py run`, {record.environment.device}, driver {facts.get('driver')}, torch {facts.get('torch')}, "
