@@ -10,7 +10,8 @@ import transformers as hf
 from torch import Tensor
 
 from cachemark.cache import random_streams as streams
-from cachemark.models import janus, lumina
+from cachemark.models import emu3, janus
+from cachemark.models.lined import ImageIds
 from cachemark.models.llama import LlamaConfig
 from cachemark.models.prompts import Prompts
 
@@ -68,7 +69,7 @@ def copied(theirs: Any, ours: torch.nn.Module, name_of: Callable[[str], str]) ->
     ours.load_state_dict({name: weights[name] for name in ours.state_dict()})
 
 
-# -- Emu3: the same decoder as Lumina-mGPT's without q/k norms, with grouped K/V heads -------------------------------------
+# -- Emu3 ----------------------------------------------------------------------------------------------------------------
 GRID = (12, 6)
 FIRST, LINE_END, FRAME_END, IMAGE_END, END = 30, 60, 61, 62, 63
 NEGATIVE = (BEGIN, 10, IMAGE)
@@ -88,13 +89,12 @@ def their_emu3() -> Any:
     return model
 
 
-def our_emu3(theirs: Any) -> lumina.Lumina:
-    """Build our decoder with the same weights, for ``PROMPTS`` and ``NEGATIVE``."""
+def our_emu3(theirs: Any) -> emu3.Emu3:
+    """Build our model with the same weights, for ``PROMPTS`` and ``NEGATIVE``."""
     shape = LlamaConfig(LAYERS, HEADS, DIM, HIDDEN, 64, kv_heads=2, norm_eps=1e-5, rope_base=1e6)
-    ids = lumina.Vocabulary(first=FIRST, codes=CODES, line_end=LINE_END)
-    config = lumina.LuminaConfig(shape, *(side // lumina.CODES_PER_UNIT for side in GRID), ids)
-    ours = lumina.Lumina(config, Prompts(PROMPTS, (NEGATIVE,) * len(PROMPTS))).eval()
-    copied(theirs, ours, lambda name: name.replace("model.text_model.", "model."))
+    config = emu3.Emu3Config(shape, *GRID, ImageIds(FIRST, CODES, LINE_END))
+    ours = emu3.Emu3(config, Prompts(PROMPTS, (NEGATIVE,) * len(PROMPTS))).eval()
+    copied(theirs, ours, emu3.official)
     return ours
 
 

@@ -8,16 +8,19 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from cachemark.contract.method import Method
 from cachemark.methods.lazymar import LazyMAR
 from cachemark.models import mar, var
+from cachemark.models.emu3 import Emu3
 from cachemark.models.infinity import Infinity
 from cachemark.models.janus import Janus
 from cachemark.models.layers import RMSNorm
 from cachemark.models.lumina import Lumina
 from cachemark.models.vision import kl, vq
+from cachemark.models.vision.emu3_vq import FrameConv
 
 from .checks import Vector
 from .discovery import DEFAULT
@@ -54,8 +57,16 @@ def attend_padding(right: Callable[..., Any]) -> Callable[..., Any]:
     return read
 
 
+def first_slice(self: FrameConv, x: Tensor) -> Tensor:
+    """Return what a convolution that looks ahead would make of the first frame."""
+    return F.conv2d(x, self.conv.weight[:, :, 0], self.conv.bias, padding=self.conv.kernel_size[-1] // 2)
+
+
 # Vectors, checks that must fail, and what replaces which attribute before the model is built.
 CONTROLS: list[tuple[str, str, Any, str, Wrong]] = [
+    ("emu3/small", "guided_A unconditional_A unconditional_B slots0_A slots2_B", Emu3, "feed",
+     lambda right: lambda self, fed, step, place, starts: right(self, fed, step, place, starts.max().expand_as(starts))),
+    ("emu3/small_vq", "image_A image_B", FrameConv, "forward", lambda right: first_slice),
     ("infinity/small", "logits guided hidden", Infinity, "read", attend_padding),
     ("infinity/small", "rounded", infinity, "in_bf16", lambda right: lambda mixed: mixed),
     ("janus/small", "guided_A conditional_A unconditional_A hidden_A slots0_A slots2_B", RMSNorm, "forward",

@@ -15,10 +15,11 @@ from torch import nn
 
 from cachemark.methods import lazymar
 from cachemark.methods.base import lazy_schedule as schedule
-from cachemark.models import infinity, janus, llamagen, llamagen_text, lumina, mar, var
+from cachemark.models import emu3, infinity, janus, llamagen, llamagen_text, lumina, mar, var
 from cachemark.models.catalogue.masked_models import AVERAGED
 from cachemark.models.catalogue.next_scale import build as build_var
 from cachemark.models.checkpoints import load
+from cachemark.models.emu3 import Emu3
 from cachemark.models.infinity import Infinity
 from cachemark.models.janus import Janus
 from cachemark.models.llamagen import LlamaGen
@@ -28,6 +29,7 @@ from cachemark.models.mar import MAR
 from cachemark.models.prompts import Prompts
 from cachemark.models.vision import bsq, msvq
 from cachemark.models.vision.bsq import BSQ
+from cachemark.models.vision.emu3_vq import Emu3VQ
 from cachemark.models.vision.kl import KL
 from cachemark.models.vision.msvq import MSVQ, MSVQConfig
 from cachemark.models.vision.vq import VQ, VQ16, VQConfig
@@ -105,9 +107,21 @@ def test_names_and_shapes_of_janus_in_both_layouts(name: str) -> None:
     assert renamed == own | unused
 
 
+def test_names_and_shapes_of_emu3() -> None:
+    content = manifest("emu3/Gen")
+    with torch.device("meta"):
+        model, images = Emu3(emu3.GEN, Prompts()), Emu3VQ()
+    renamed = {emu3.official(key): shape for key, shape in content["shapes"].items()}
+    assert len(renamed) == len(content["shapes"]), "two tensors of the file have one name"
+    own = shapes(model) | {emu3.IMAGES + key: shape for key, shape in shapes(images).items()}
+    reading = {key: shape for key, shape in renamed.items() if key.startswith((f"{emu3.IMAGES}encoder.", f"{emu3.IMAGES}quant_conv."))}
+    assert len(reading) == 160
+    assert renamed == own | reading
+
+
 def test_every_manifest_is_compared() -> None:
     files = {f"{path.parent.name}/{path.stem.removeprefix('manifest_')}" for path in FOLDER.glob("*/manifest_*.json")}
-    assert files == MODELS.keys() | JANUS_FILES.keys()
+    assert files == MODELS.keys() | JANUS_FILES.keys() | {"emu3/Gen"}
 
 
 def test_sizes_that_no_shape_tells() -> None:

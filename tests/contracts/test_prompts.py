@@ -60,7 +60,7 @@ def model(attention: str, family: str) -> Janus | Lumina:
     decoder = LlamaConfig(1, 4, 64, 96, 128, kv_heads=ATTENTION[attention], qk_norm=family == "lumina")
     tiny: Janus | Lumina
     if family == "lumina":
-        ids = Vocabulary(0, 4, 64, 69, 70, 75, 76)
+        ids = Vocabulary(4, 64, 75, 0, 69, 70, 76)
         tiny = Lumina(LuminaConfig(decoder, GRID // 2, GRID // 2, ids), LINED).initialise(0).eval().requires_grad_(False)
         loud = [tiny.model.embed_tokens.weight, tiny.lm_head.weight]
     else:

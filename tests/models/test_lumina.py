@@ -16,15 +16,16 @@ from cachemark.core.errors import BadCheckpoint
 from cachemark.core.spec import Sampling
 from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
+from cachemark.models.lined import LinedDecoder
 from cachemark.models.llama import LlamaConfig
-from cachemark.models.lumina import SIZES, Lumina, LuminaConfig, LuminaDecoder, Vocabulary, code_table, prompts_of
+from cachemark.models.lumina import SIZES, Lumina, LuminaConfig, Vocabulary, code_table, prompts_of
 from cachemark.models.prompts import HashedWords, Prompts
 from cachemark.models.protocol import ModelEntry, Request
 from cachemark.models.registry import MODELS
 from cachemark.models.vision.vq import VQConfig
 from cachemark.models.vision.vqgan import VQGAN
 
-IDS = Vocabulary(0, 4, 32, 40, 41, 42, 44)
+IDS = Vocabulary(4, 32, 42, 0, 40, 41, 44)
 CONFIG = LuminaConfig(LlamaConfig(2, 4, 64, 96, 64, qk_norm=True), 2, 3, IDS)
 TINY = VQConfig(32, (1, 1, 1), 1, 16, 32, 16, usage_window=0)
 PROMPTS = Prompts(((0, 50, 41, 40, 46, 47), (0, 51, 52, 53, 41, 40, 46, 47)), ((40, 46, 47),) * 2)
@@ -100,10 +101,10 @@ def test_images_are_decoded_without_the_ends_of_lines() -> None:
     images, tokens = VQGAN(TINY).eval().requires_grad_(False), generate(tiny())
     table = code_table(vocabulary(), IDS)
     codes = torch.tensor([[int(table[int(i) - IDS.first]) for i in row if int(i) != IDS.line_end] for row in tokens])
-    decoded = LuminaDecoder(CONFIG, images, table).decode(tokens)
+    decoded = LinedDecoder(CONFIG, images, table).decode(tokens)
     assert decoded.shape == (2, 3, 16, 24)
     torch.testing.assert_close(decoded, images.decode(codes, (4, 6)))
-    assert not torch.allclose(LuminaDecoder(CONFIG, images).decode(tokens), decoded)
+    assert not torch.allclose(LinedDecoder(CONFIG, images).decode(tokens), decoded)
 
 
 # -- published folders -----------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import test_emu3
 import test_infinity
 import test_janus
 import test_lumina
@@ -109,13 +110,19 @@ def lumina_folder(folder: Path, patch: pytest.MonkeyPatch) -> ModelEntry:
     return text_to_image.lumina_mgpt("7B-768").asking(("red star", "blue star red"))
 
 
+def emu3_folder(folder: Path, patch: pytest.MonkeyPatch) -> ModelEntry:
+    folder.rmdir()
+    test_emu3.published(folder)
+    return test_emu3.tiny_entry()
+
+
 OFFICIAL: dict[str, tuple[Callable[[Path, pytest.MonkeyPatch], ModelEntry], str, str]] = {
     # builder, transformer and image tokenizer in its folder
     "llamagen": (llamagen, "c2i_B_256.pt", "vq_ds16_c2i.pt"), "var": (var, "var_d16.pth", "vae_ch160v4096z32.pth"),
     "llamagen, texts": (llamagen_of_texts, "t2i_XL_stage1_256.pt", "vq_ds16_t2i.pt"),
     "mar": (mar, "checkpoint-last.pth", "kl16.ckpt"), "infinity": (infinity, "infinity_2b_reg.pth", "infinity_vae_d32reg.pth"),
     "janus": (janus_of("official"), "", ""), "janus, converted": (janus_of("converted"), "", ""),
-    "lumina": (lumina_folder, "model.safetensors", "vqgan.ckpt"),
+    "lumina": (lumina_folder, "model.safetensors", "vqgan.ckpt"), "emu3": (emu3_folder, "", ""),
 }
 
 
@@ -199,7 +206,7 @@ def test_a_partial_download_is_refused(c2i: tuple[ModelEntry, Path]) -> None:
 
 
 @pytest.mark.parametrize(("official", "file"), [
-    ("janus", FILE), ("lumina", FILE), ("infinity", f"{text_features.ENCODER}/config.json"),
+    ("janus", FILE), ("lumina", FILE), ("emu3", FILE), ("infinity", f"{text_features.ENCODER}/config.json"),
     ("llamagen, texts", f"{text_features.ENCODER}/config.json"),
 ], indirect=["official"])
 def test_weights_need_what_reads_their_prompts(official: tuple[ModelEntry, Request], file: str) -> None:

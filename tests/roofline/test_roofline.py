@@ -59,7 +59,7 @@ SHARED = replace(SCALES, shared_aln=True)
 MASKED = MARConfig(32, (2, 4), 4, 6, 24, grid=6, channels=4, classes=10, buffer=5, steps=5, diffusion=(9,))
 BITWISE = InfinityConfig(3, 2, 32, chunks=1, sides=(1, 2, 3, 4, 6), width=5, text=256, longest=8)
 TEXTS = [torch.zeros(7, 256), torch.zeros(4, 256)]
-LINED = LuminaConfig(LlamaConfig(2, 4, 64, 80, 128, qk_norm=True), 3, 1, Vocabulary(0, 4, 64, 69, 70, 75, 76))
+LINED = LuminaConfig(LlamaConfig(2, 4, 64, 80, 128, qk_norm=True), 3, 1, Vocabulary(4, 64, 75, 0, 69, 70, 76))
 PROMPTED = JanusConfig(LlamaConfig(2, 4, 64, 80, 128, kv_heads=2), codes=96, grid=4)
 PROMPTS = Prompts(((1, 9, 7, 5, 3),), ((1, 2, 2, 2, 3),))
 GUIDED = Sampling(cfg_scale=3.0)
@@ -73,7 +73,7 @@ def sampling_of(config: VARConfig | InfinityConfig) -> Sampling:
 BUILDS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Callable[[], Any]], ParameterCounts]]] = {
     LlamaGenConfig: (LlamaGen, costs.llamagen), JanusConfig: (partial(Janus, prompts=PROMPTS), costs.janus),
     InfinityConfig: (partial(Infinity, texts=TEXTS), partial(costs.infinity, text=7)),
-    LuminaConfig: (partial(Lumina, prompts=PROMPTS), costs.lumina),
+    LuminaConfig: (partial(Lumina, prompts=PROMPTS), costs.lined),
     VARConfig: (next_scale.build, costs.var), MARConfig: (MAR, costs.mar),
 }
 

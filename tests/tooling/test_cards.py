@@ -126,5 +126,5 @@ def test_published_values_are_of_models_and_methods_that_exist() -> None:
 
 def test_every_published_model_has_both_files() -> None:
     models = {model.name: model for model in released()}
-    assert len(models) == 24
+    assert len(models) == 25
     assert all({file.key for file in model.files} == {"weights", "decoder_weights"} for model in models.values())

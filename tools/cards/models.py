@@ -21,7 +21,7 @@ from cachemark.models.registry import MODELS
 from cachemark.models.tiny.networks import FEATURE_WEIGHTS, READER_WEIGHTS
 from cachemark.models.tiny.tokenizers import KL_WEIGHTS, MSVQ_WEIGHTS, VQ_WEIGHTS
 from cachemark.store.exchange import Exchange
-from cachemark.workflows.list import sentence
+from cachemark.workflows.list import cache_bytes, sentence
 
 from .data import DATA, code, read_json, table, vectors
 
@@ -47,6 +47,7 @@ def models_page(baselines: Path) -> str:
         "Their weights are not bundled. Without them weights are random: speed and bytes are real, fidelity and quality are not measured. "
         "A file must hold every tensor with its shape, at the top level or under the key that the authors use; `cachemark weights verify "
         "MODEL` names each tensor that is missing, unexpected or of another shape.",
+        "*Cache of an image*: what the full cache allocates in bf16 for one image, all rows of guidance included. "
         "Published speeds of a model next to its roofline time are in the Papers tab of a report and in `cachemark roofline MODEL`; "
         "published cache sizes and what follows from the model are printed by `python -m benchmarks.papers sizes MODEL`.",
     ]
@@ -141,6 +142,7 @@ def _values(outcome: Outcome) -> dict[str, str]:
 def _family(family: str, models: list[ModelEntry]) -> list[str]:
     """One family: its models, what each reads, and the stored outputs that its code is checked with."""
     rows = [(code(model.name), model.summary.removesuffix("; weights optional, else random"),
+             fmt.size(cached) if (cached := cache_bytes(model)) else fmt.DASH,
              ", ".join(f"{code(file.name)} ({_parameters(file)})" for file in model.files)) for model in models]
     origins = dict.fromkeys(file.origin for model in models for file in model.files)
     presets: dict[str, list[str]] = {}
@@ -148,7 +150,7 @@ def _family(family: str, models: list[ModelEntry]) -> list[str]:
         presets.setdefault(_settings(changed(model.presets["paper"])), []).append(model.name)
     same = len(presets) == 1
     sampling = "; ".join(text if same else f"{code(*names)}: {text}" for text, names in presets.items())
-    parts = [f"### {family}", table(("model", "what it is", "files (parameters)"), rows),
+    parts = [f"### {family}", table(("model", "what it is", "cache of an image", "files (parameters)"), rows),
              f"From {', '.join(origins)}. Preset `paper`: {sampling}."]
     checked = [f"- {code(name)}, {len(entry['checks'])} checks: {entry['about']}"
                for name, entry in vectors().items() if entry["family"] == family]

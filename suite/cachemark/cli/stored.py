@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from ..core.formatting import size
 from ..core.result import JUDGING, Outcome
 from ..core.units import KV, TIME, compared_tokens, metric, of_plug_ins
 from ..core.wording import count
@@ -104,7 +105,8 @@ def list_(kind: Kind, store: str, plugins: tuple[str, ...], everything: bool, as
 
     def line(row: dict[str, Any]) -> str:
         origin = f"  [{row['origin']} {row['version']}]" if row.get("origin", "cachemark") != "cachemark" else ""
-        return f"{row['name']:<{width}}  {row['summary']}{origin}"
+        cache = f"; cache {size(row['cache_bytes'])} per image in bf16" if row.get("cache_bytes") else ""
+        return f"{row['name']:<{width}}  {row['summary']}{cache}{origin}"
 
     newest = rows if everything or as_json or kind != "runs" else rows[:RECENT]
     echo_rows(newest, as_json, line, f"No {kind}.")

@@ -16,10 +16,10 @@ from ..roofline.operations import Bill
 from ..roofline.passes import ParameterCounts
 from .infinity import InfinityConfig
 from .janus import JanusConfig
+from .lined import LinedConfig
 from .llama import LlamaConfig
 from .llamagen import LlamaGenConfig
 from .llamagen_text import CaptionConfig
-from .lumina import LuminaConfig
 from .mar import MARConfig
 from .protocol import ModelEntry
 from .var import VARConfig
@@ -49,8 +49,8 @@ def janus(config: JanusConfig, image: Image) -> ParameterCounts:
     return ParameterCounts(*_llama(config.decoder), image, dim**2 + dim * codes, codes, config.code_dim * dim + dim**2)
 
 
-def lumina(config: LuminaConfig, image: Image) -> ParameterCounts:
-    """Count a Lumina, whose head covers the whole vocabulary, text included."""
+def lined(config: LinedConfig, image: Image) -> ParameterCounts:
+    """Count a Lumina or an Emu3, whose head covers the whole vocabulary, text included."""
     c = config.decoder
     return ParameterCounts(*_llama(c), image, c.dim * c.vocab, c.vocab)
 

@@ -1,8 +1,7 @@
 """Lumina-mGPT, text-to-image: a Llama decoder with one vocabulary for text and image.
 
 Liu et al., "Lumina-mGPT: Illuminate Flexible Photorealistic Text-to-Image Generation with Multimodal Generative Pretraining" (2024), a
-further trained Chameleon. An image is 8197, two tokens of its size, then lines of codes that each end in a token of their own. That token
-is an ordinary entry of its line: fed, cached, scored and evicted; its query is the line's last. What differs from the authors' code: both
+further trained Chameleon. An image is 8197, two tokens of its size, then lines of codes. What differs from the authors' code: both
 branches of guidance run in one batch, each row with its own positions and number of entries (theirs: batches of one), the size is part of
 the prompt (theirs: sampled), forbidden logits are very small (theirs: −∞), and tokens are sampled by Gumbel-max keyed by the sample. The
 token after the last line is not generated.
@@ -16,53 +15,41 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..core.errors import BadCheckpoint
 from ..core.spec import Sampling
-from .llama import Llama, LlamaConfig, PromptedConfig, PromptedLlama
+from .lined import ImageIds, LinedConfig, LinedLlama
+from .llama import LlamaConfig
 from .prompts import Prompts, TextTokenizer, refuse_unreadable
-from .vision.vqgan import CHAMELEON, VQGAN
+from .vision.vqgan import CHAMELEON
 
 PAPER = Sampling(cfg_scale=4.0, top_k=2000)
 UNIT = 32  # pixels that the tokens of the size count in
-CODES_PER_UNIT = 2  # along one side
 ASKED = "Generate an image of {width}x{height} according to the following prompt:\n{text}"
 CODE_NAME = re.compile(r"IMGIMG([A-J]+)Z")  # a code's number spelt in letters
-NEVER = -1e9  # logit of a token that a place forbids: not infinite, so that the divergence of two distributions stays a number
 UNUSED = ("*.rotary_emb.inv_freq", "model.vqmodel.*")  # beside the generator; images are read by the latter
 
 
 @dataclass(frozen=True)
-class Vocabulary:
-    """Ids of non-text tokens. ``first`` of the ``codes`` image codes; ``size`` is that of size 0."""
+class Vocabulary(ImageIds):
+    """Ids of non-text tokens; ``size`` is that of size 0."""
 
-    begin: int = 0
     first: int = 4
     codes: int = 8192
+    line_end: int = 8803
+    begin: int = 0
     image: int = 8197
     separator: int = 8710
-    line_end: int = 8803
     size: int = 8804
 
 
 @dataclass(frozen=True)
-class LuminaConfig(PromptedConfig):
+class LuminaConfig(LinedConfig):
     """Sizes: of the decoder, then of the image in units of 32 pixels, height first."""
 
-    height: int
-    width: int
     ids: Vocabulary = Vocabulary()
-    line_ends: ClassVar[bool] = True
-
-    @property
-    def lines(self) -> int:
-        return CODES_PER_UNIT * self.height
-
-    @property
-    def line(self) -> int:
-        """Tokens of a line, including the one that ends it."""
-        return CODES_PER_UNIT * self.width + 1
+    codes_per_unit: ClassVar[int] = 2  # along one side
 
 
 DECODER = LlamaConfig(32, 32, 4096, 11008, 65536, norm_eps=1e-5, qk_norm=True)
@@ -98,47 +85,7 @@ def code_table(vocabulary: Mapping[str, int], ids: Vocabulary) -> Tensor:
 
 
 # -- the model ---------------------------------------------------------------------------------------------------------
-class Lumina(PromptedLlama):
+class Lumina(LinedLlama):
     """The generator, with published parameter names."""
 
     config: LuminaConfig
-
-    def __init__(self, config: LuminaConfig, prompts: Prompts) -> None:
-        super().__init__()
-        self.config, self.prompts = config, prompts
-        self.model = Llama(config.decoder)
-        self.lm_head = nn.Linear(config.decoder.dim, config.decoder.vocab, bias=False)
-        self.sites = self.model.sites
-
-    @property
-    def decoder(self) -> Llama:
-        return self.model
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        return self.lm_head(self.model.norm(hidden)).float()
-
-    def allowed(self, logits: Tensor, place: Tensor) -> Tensor:
-        """Allow only the line-end token at the end of a line, and only image codes elsewhere."""
-        ids, all_ids = self.config.ids, torch.arange(logits.size(-1), device=logits.device)
-        codes = (all_ids >= ids.first) & (all_ids < ids.first + ids.codes)
-        at_end = ((place + 1) % self.config.line == 0)[:, None]
-        return logits.masked_fill(~torch.where(at_end, all_ids == ids.line_end, codes), NEVER)
-
-
-@dataclass(frozen=True)
-class LuminaDecoder:
-    """Decoder of image tokens (B, N), line ends included.
-
-    ``table``: see :func:`code_table`; None if ids are in the order of codes.
-    """
-
-    config: LuminaConfig
-    model: VQGAN
-    table: Tensor | None = None
-
-    def decode(self, tokens: Tensor) -> Tensor:
-        """Return images (B, 3, 32·height, 32·width), nominally in [−1, 1]."""
-        c = self.config
-        codes = tokens.unflatten(1, (c.lines, c.line))[:, :, :-1].flatten(1) - c.ids.first
-        codes = codes.clamp(0, c.ids.codes - 1)
-        return self.model.decode(codes if self.table is None else self.table.to(codes.device)[codes], (c.lines, c.line - 1))

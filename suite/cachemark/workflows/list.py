@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from ..core import registry
 from ..core.outside_metrics import KEY, know
+from ..core.spec import FULL
 from ..core.units import FAMILIES, METRICS, Metric, metric
 from ..core.version import __version__
 from ..plugins import installed
@@ -61,8 +62,18 @@ def _models() -> list[dict[str, Any]]:
     entries = [MODELS.get(name) for name in MODELS]
     return [{"name": e.name, "summary": e.summary, "family": e.family, "paradigm": e.paradigm, "grid": e.grid, "classes": e.classes,
              "presets": {name: asdict(preset) for name, preset in e.presets.items()},
-             "packaged": packaged(f"{e.name}.safetensors").is_file(), **_origin("models", e.name, e)}
+             "packaged": packaged(f"{e.name}.safetensors").is_file(), "cache_bytes": cache_bytes(e), **_origin("models", e.name, e)}
             for e in entries]
+
+
+def cache_bytes(entry: Any) -> int:
+    """Return the bytes that the full cache allocates for one image in bf16, all rows of guidance included."""
+    import torch
+
+    from ..methods.registry import METHODS
+    from ..roofline.memory import allocated
+
+    return allocated(METHODS.get(FULL)(), replace(entry.shape(entry.presets["paper"], 1), dtype=torch.bfloat16))
 
 
 def _methods() -> list[dict[str, Any]]:

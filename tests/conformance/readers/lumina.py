@@ -32,7 +32,7 @@ def config_of(facts: dict[str, Any], which: str) -> LuminaConfig:
     decoder = LlamaConfig(c["num_hidden_layers"], c["num_attention_heads"], c["hidden_size"], c["intermediate_size"], c["vocab_size"],
                           c["num_key_value_heads"], c["rms_norm_eps"], c["rope_theta"], qk_norm=True)
     assert decoder.head_dim == c["head_dim"]
-    vocabulary = Vocabulary(0, ids["first_image"], ids["last_image"] - ids["first_image"] + 1, ids["boi"], ids["sep"], ids["newline"],
+    vocabulary = Vocabulary(ids["first_image"], ids["last_image"] - ids["first_image"] + 1, ids["newline"], 0, ids["boi"], ids["sep"],
                             ids["grid_base"])
     config = LuminaConfig(decoder, run["h_grids"], run["w_grids"], vocabulary)
     assert (config.lines, config.line, config.lines * config.line) == (run["rows"], run["row_len"], run["n_visual"])

@@ -14,12 +14,14 @@ import torch
 from ...core.errors import BadPlan, UnknownName
 from ...core.spec import Sampling
 from ...core.units import METRICS
-from .. import checkpoints, costs, infinity, janus, llamagen_text, lumina, prompt_lists
+from .. import checkpoints, costs, emu3, infinity, janus, llamagen_text, lumina, prompt_lists
+from ..emu3 import Emu3, Emu3Config
 from ..infinity import SCALES, SIDES, Infinity
 from ..janus import Janus, JanusConfig
+from ..lined import LinedDecoder
 from ..llama import LlamaConfig, rotations
 from ..llamagen_text import CaptionedLlamaGen
-from ..lumina import Lumina, LuminaConfig, LuminaDecoder
+from ..lumina import Lumina, LuminaConfig
 from ..prompts import HashedWords, Prompts, PublishedTokenizer, TokenReader
 from ..protocol import PublishedFile, Request
 from ..text_features import FeatureReader
@@ -27,6 +29,7 @@ from ..tiny.captions import CAPTION, VOCABULARY, WordTokenizer, parsed
 from ..tiny.tokenizers import VQ_WEIGHTS
 from ..vision import bsq, vqgan
 from ..vision.bsq import BSQ, BSQConfig
+from ..vision.emu3_vq import EMU3_VQ, Emu3VQ, Emu3VQConfig
 from ..vision.vq import VQ
 from ..vision.vqgan import VQGAN
 from .family import CatalogueModel, Family, register, with_greedy
@@ -76,15 +79,15 @@ def janus_pro(size: str) -> CatalogueModel:
 # -- Lumina-mGPT --------------------------------------------------------------------------------------------------------------
 def _lumina_decoding(config: LuminaConfig, tokenizer: VQGAN, request: Request) -> Any:
     if not request.weights:
-        return LuminaDecoder(config, tokenizer).decode
+        return LinedDecoder(config, tokenizer).decode
     vocabulary = PublishedTokenizer(request.weights).vocabulary
-    return LuminaDecoder(config, tokenizer, lumina.code_table(vocabulary, config.ids).to(request.device)).decode
+    return LinedDecoder(config, tokenizer, lumina.code_table(vocabulary, config.ids).to(request.device)).decode
 
 
 LUMINA = Family(
     "lumina", Lumina.paradigm, "the folder of Alpha-VLLM on Hugging Face",
     lambda config, prompts, engine: Lumina(config, prompts or Prompts()),
-    lambda config, image, prompts: costs.lumina(config, image),
+    lambda config, image, prompts: costs.lined(config, image),
     ignored=(*checkpoints.EXTRAS, *lumina.UNUSED), tables=rotations, decoding=_lumina_decoding,
     grid=lambda config: (config.lines, config.line), prompted=True,
     reader=lambda config: TokenReader(partial(lumina.prompts_of, config), HashedWords(config.decoder.vocab)),
@@ -101,6 +104,30 @@ def lumina_mgpt(size: str) -> CatalogueModel:
         f"Lumina-mGPT-{size}, {config.decoder.layers} layers, {config.lines} lines of {config.line} tokens, "
         "the last of which ends the line",
         pixels=lumina.UNIT * config.width, texts=TEXTS, preset="coco",
+    )
+
+
+# -- Emu3-Gen -----------------------------------------------------------------------------------------------------------------
+EMU3 = Family(
+    "emu3", Emu3.paradigm, "the folder of BAAI/Emu3-Gen-hf on Hugging Face",
+    lambda config, prompts, engine: Emu3(config, prompts or Prompts()),
+    lambda config, image, prompts: costs.lined(config, image), rename=emu3.official,
+    ignored=(*checkpoints.EXTRAS, *emu3.UNUSED), tables=rotations,
+    decoding=lambda config, tokenizer, request: LinedDecoder(config, tokenizer).decode,
+    grid=lambda config: (config.lines, config.line), prompted=True, one_folder=True,
+    reader=lambda config: TokenReader(partial(emu3.prompts_of, config), HashedWords(config.decoder.vocab)),
+)
+
+
+def emu3_gen(config: Emu3Config = emu3.GEN, tokenizer: Emu3VQConfig = EMU3_VQ) -> CatalogueModel:
+    """Describe the published model; ``decoder_weights`` may name another image tokenizer."""
+    images = PublishedFile("decoder_weights", "Emu3-Gen-hf", "the folder of `weights`, unless another is named", partial(Emu3VQ, tokenizer),
+                           ignored=(*checkpoints.EXTRAS, *emu3.UNUSED_BY_TOKENIZER), rename=emu3.official_tokenizer)
+    return CatalogueModel(
+        EMU3, "emu3-gen", config, "Emu3-Gen-hf", images, with_greedy(emu3.PAPER),
+        f"Emu3-Gen, {config.decoder.layers} layers with {config.decoder.groups} K/V heads, {config.lines} lines of {config.line} tokens, "
+        "the last of which ends the line",
+        texts=TEXTS, preset="coco",
     )
 
 
@@ -166,6 +193,7 @@ for _size in janus.SIZES:
     register(janus_pro(_size))
 for _size in lumina.SIZES:
     register(lumina_mgpt(_size))
+register(emu3_gen())
 for _pixels in llamagen_text.SIZES:
     register(llamagen_t2i(_pixels))
 for _size, _pixels in (("2B", 1024), ("2B", 512), ("2B", 256), ("8B", 1024), ("8B", 512)):

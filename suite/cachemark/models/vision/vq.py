@@ -218,7 +218,20 @@ class Codebook(nn.Module):
         return F.normalize(vectors, dim=-1) if self.unit else vectors
 
 
-class CodeTokenizer(nn.Module):
+class CodeDecoder(nn.Module):
+    """Base of tokenizers that look up raster-ordered codes in a codebook."""
+
+    quantize: Codebook
+
+    def vectors(self, codes: Tensor, grid: tuple[int, int]) -> Tensor:
+        """Return the code vectors (B, d, h, w) of codes (B, h·w). Raises Unsupported."""
+        if codes.ndim != 2 or codes.shape[1] != grid[0] * grid[1]:
+            raise Unsupported(f"Codes of shape {tuple(codes.shape)} do not fill a grid of {grid[0]}×{grid[1]}.",
+                              remedy=f"Use a batch of {grid[0] * grid[1]} codes each, or the grid that they came from.")
+        return self.quantize(codes).transpose(1, 2).unflatten(2, grid)
+
+
+class CodeTokenizer(CodeDecoder):
     """A tokenizer: images (B, 3, f·h, f·w) to raster-ordered codes (B, h·w) and back. ``unit``: see :class:`Codebook`."""
 
     def __init__(self, config: VQConfig, encoder: nn.Module, decoder: nn.Module, *, unit: bool) -> None:
@@ -227,13 +240,6 @@ class CodeTokenizer(nn.Module):
         self.quantize = Codebook(config.codebook_size, config.codebook_dim, unit=unit, usage_window=config.usage_window)
         self.quant_conv = conv(config.z_channels, config.codebook_dim, 1)
         self.post_quant_conv = conv(config.codebook_dim, config.z_channels, 1)
-
-    def vectors(self, codes: Tensor, grid: tuple[int, int]) -> Tensor:
-        """Return the code vectors (B, d, h, w) of codes (B, h·w). Raises Unsupported."""
-        if codes.ndim != 2 or codes.shape[1] != grid[0] * grid[1]:
-            raise Unsupported(f"Codes of shape {tuple(codes.shape)} do not fill a grid of {grid[0]}×{grid[1]}.",
-                              remedy=f"Use a batch of {grid[0] * grid[1]} codes each, or the grid that they came from.")
-        return self.quantize(codes).transpose(1, 2).unflatten(2, grid)
 
     def decode(self, codes: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
         """Decode codes (B, h·w) on ``grid`` = (h, w), by default a square, to images (B, 3, f·h, f·w).
