@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,8 +13,9 @@ from sqlalchemy import select, update
 from store_examples import CODE, ENVIRONMENT, case, count_rows, ok
 
 from cachemark.cli import main
+from cachemark.core.errors import BadStore
 from cachemark.gate.nights import nights, unchanged
-from cachemark.store import leases
+from cachemark.store import leases, schema
 from cachemark.store.db import Store
 from cachemark.store.merge import merge
 from cachemark.store.rows import Verdict
@@ -189,6 +193,40 @@ def test_a_run_that_was_merged_while_it_ran_ends_at_the_next_merge(store: Store,
     other.finish_run(run, "finished")
     assert merge(store, other).outcomes == 1
     assert (store.runs()[0].state, store.runs()[0].finished) == ("finished", other.run(run).finished)
+
+
+def test_merging_parses_and_writes_no_outcome_again_and_flushes_folders_once(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Store.open(tmp_path / "large.db") as large:
+        night(large, 2, *range(60))
+        written, flushed = [], []
+        canonical, fsync = schema.canonical, os.fsync
+        monkeypatch.setattr(schema, "canonical", lambda value: (written.append(1), canonical(value))[1])
+        monkeypatch.setattr(os, "fsync", lambda handle: (flushed.append(1), fsync(handle))[1])
+        merge(store, large)
+        assert len(written) < 20, "columns of JSON are copied as text, except those of the run"
+        assert len(flushed) < 2.5 * 61, "one for each artifact, and one for each folder"
+        assert [outcome.facts for outcome in store.outcomes(1)] == [outcome.facts for outcome in large.outcomes(1)]
+        assert check(store) == []
+
+
+@pytest.mark.parametrize("damage", ["UPDATE outcome SET facts = '{'", "UPDATE membership SET outcome_id = 77 WHERE id = 1"])
+def test_damage_is_blamed_on_the_store_that_has_it(store: Store, other: Store, damage: str) -> None:
+    with closing(sqlite3.connect(other.where)) as connection, connection:
+        connection.execute(damage)
+    before = count_rows(store)
+    with pytest.raises(BadStore, match=r"other\.db is damaged"):
+        merge(store, other)
+    assert count_rows(store) == before
+
+
+def test_long_operations_show_progress(path: Path, store: Store, other: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cachemark.cli.progress.TICK", 0)
+    merged = CliRunner().invoke(main, ["db", "merge", str(path.with_name("other.db")), "--store", str(path)])
+    assert merged.stderr.splitlines() == ["  4 of 4 artifacts", "  2 of 3 outcomes", "  3 of 3 outcomes"]
+    checked = CliRunner().invoke(main, ["db", "check", "--store", str(path)])
+    assert checked.stderr.splitlines() == ["  1 of 2 runs", "  2 of 2 runs"]
 
 
 def test_the_merge_command(path: Path, store: Store, other: Store) -> None:

@@ -18,12 +18,27 @@ if TYPE_CHECKING:
 
 QUIET = 60.0  # seconds without a line, after which the next one reports how far a case is
 
+TICK = 2.0  # seconds between two lines about an operation that takes seconds or minutes
+
 
 def about(seconds: float) -> str:
     """Return a time in words: ``about 40 s``, ``about 3 min``, ``about 2.5 h``."""
     if seconds < 90:
         return f"about {max(5, 5 * round(seconds / 5))} s"
     return f"about {seconds / 60:.0f} min" if seconds < 90 * 60 else f"about {seconds / 3600:.1f} h"
+
+
+class Ticker:
+    """Progress of a long operation: a line every few seconds."""
+
+    def __init__(self) -> None:
+        self._last_line = time.monotonic()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Print how many of ``total`` are done, unless a line was printed a moment ago."""
+        if time.monotonic() - self._last_line >= TICK:
+            self._last_line = time.monotonic()
+            say(f"  {done} of {total} {what}", err=True)
 
 
 class Follower(RunWatcher):

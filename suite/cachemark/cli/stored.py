@@ -166,8 +166,9 @@ def check_store(store: str, as_json: bool) -> None:
     """
     from ..core.errors import BadStore
     from ..workflows.db import check_store as problems_of
+    from .progress import Ticker
 
-    problems = problems_of(store)
+    problems = problems_of(store, Ticker())
     echo_rows(problems, as_json, str, "No damage.")
     if problems:
         raise BadStore(f"The store is damaged in {count(len(problems), 'place')}.", remedy="Restore a backup, or name another --store.")
@@ -198,10 +199,11 @@ def merge(sources: tuple[Path, ...], store: str, as_json: bool) -> None:
     interrupted merge can simply be repeated.
     """
     from ..workflows.db import merge_file
+    from .progress import Ticker
 
     rows = []
     for path in sources:
-        merged = merge_file(path, store)
+        merged = merge_file(path, store, Ticker())
         rows.append({"from": str(path), "runs": merged.runs, "outcomes": merged.outcomes, "known": merged.known})
         if not as_json:
             added = f"{count(merged.runs, 'run')} and {count(merged.outcomes, 'outcome')} added"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
@@ -49,6 +50,19 @@ class Artifacts:
                 for folder in (path.parent, self.root, self.root.parent):
                     _sync_folder(folder)
         return file
+
+    def copy(self, source: Artifacts, files: Sequence[str]) -> None:
+        """Copy the missing ones of ``files`` durably from another folder, each checked against its name."""
+        missing = [file for file in files if not self.path(file).is_file()]
+        for file in missing:
+            data = source.read(file)
+            with guard(str(self.root)):
+                self.root.mkdir(exist_ok=True)
+                with replacing(self.root / file) as part:
+                    part.write_bytes(data)
+        with guard(str(self.root)):
+            for folder in {(self.root / file).parent for file in missing} | ({self.root, self.root.parent} if missing else set()):
+                _sync_folder(folder)
 
     def path(self, file: str) -> Path:
         """Return the path of an artifact, present or not. Raises BadStore for any other name."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -21,6 +21,7 @@ from .differences import differences
 from .rows import COMPARISON, RunRecord, Verdict, insert_once, outcome_of, outcome_row, priced, run_of, utc_now, verdicts_of
 from .schema import RUN_STATES, CaseRow, MembershipRow, OutcomeRow, RunRow
 
+Advanced = Callable[[str, int, int], None]  # called with what a long operation handles, how many so far, and their total
 MOST = 2**31  # numbers of rows are smaller, in every database
 
 
@@ -248,6 +249,10 @@ class Store:
         """Return the verdicts on a comparison in the order in which they were stored."""
         with self._reading() as session:
             return verdicts_of(self._run_row(session, run_id))
+
+
+def unheard(what: str, done: int, total: int) -> None:
+    """Do nothing with the progress of an operation."""
 
 
 def whole_outcomes() -> Select[Any]:  # the type of a Select with one entity differs between SQLAlchemy 2.0 and 2.1

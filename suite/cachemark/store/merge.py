@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, Text, func, insert, select, type_coerce
 from sqlalchemy.orm import Session
 
-from .db import Store, files_of, whole_outcomes
+from .database import guard
+from .db import Advanced, Store, files_of, unheard
 from .rows import columns, insert_once
-from .schema import CaseRow, MembershipRow, OutcomeRow, RunRow
+from .schema import Base, CaseRow, Json, MalformedRow, MembershipRow, OutcomeRow, RunRow
 
+CHUNK = 100  # artifacts that are copied before their folders are flushed
+FILES, OUTCOMES = "artifacts", "outcomes"
 ORIGIN = "merged_from"  # key in a run's code: identifies the run, so that it is merged once
 
 
@@ -23,30 +29,58 @@ class Merged:
     known: int
 
 
-def merge(target: Store, source: Store) -> Merged:
+def merge(target: Store, source: Store, advanced: Advanced = unheard) -> Merged:
     """Add every run of ``source`` that ``target`` lacks, with outcomes, verdicts and artifacts, in one transaction.
 
     Runs get new numbers. Two runs are the same if plan, start, numerics and code are equal; a repeated merge adds only what is missing and
     updates a run that continued meanwhile. A run that still runs in ``source`` is interrupted in ``target``.
     """
+    in_order = select(RunRow).order_by(RunRow.id)
     with source._reading() as theirs:
-        for file in files_of(theirs):
-            if not target.artifacts.path(file).is_file():
-                target.artifacts.put(file, source.artifacts.read(file))
+        files, runs = sorted(files_of(theirs)), theirs.scalars(in_order).all()
+        for start in range(0, len(files), CHUNK):
+            target.artifacts.copy(source.artifacts, files[start : start + CHUNK])
+            advanced(FILES, min(start + CHUNK, len(files)), len(files))
         with target._writing() as ours:
-            in_order = select(RunRow).order_by(RunRow.id)
             existing = {_origin(run): run for run in ours.scalars(in_order)}
-            pairs = [(run, existing.get(_origin(run)) or _new_run(ours, run)) for run in theirs.scalars(in_order)]
-            numbers: dict[int, int] = {}  # of present outcomes: in the source, and in the target
-            added = sum(_add_outcomes(theirs, ours, run.id, copy.id, numbers) for run, copy in pairs)
+            pairs = [(run, existing.get(_origin(run)) or _new_run(ours, run)) for run in runs]
+            added = _add_outcomes(_Source(theirs, source.where), ours, pairs, advanced)
             for run, copy in pairs:
-                memberships = theirs.scalars(select(MembershipRow.outcome_id).filter_by(run_id=run.id).order_by(MembershipRow.id))
-                insert_once(ours, MembershipRow, *({"run_id": copy.id, "outcome_id": numbers[number]} for number in memberships))
                 if copy.state == "interrupted":
                     copy.state = "interrupted" if run.state == "running" else run.state
                     copy.finished, copy.verdicts = run.finished, run.verdicts
-            known = sum(_origin(run) in existing for run, _ in pairs)
+            known = sum(_origin(run) in existing for run in runs)
             return Merged(len(pairs) - known, added, known)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The store that is read; its damage is not blamed on the store that is written."""
+
+    session: Session
+    where: str
+
+    def rows(self, table: type[Base], *conditions: ColumnElement[bool]) -> list[dict[str, Any]]:
+        """Return rows in order, with columns of JSON as text. Raises BadStore for other text."""
+        columns, parse = table.__table__.columns, Json().process_result_value
+        texts = [column.name for column in columns if isinstance(column.type, Json)]
+        selected = [type_coerce(column, Text).label(column.name) if column.name in texts else column for column in columns]
+        with guard(self.where):
+            query = select(*selected).where(*conditions).order_by(*table.__table__.primary_key)
+            rows = [dict(row) for row in self.session.execute(query).mappings()]
+            for row in rows:
+                for name in texts:
+                    parse(row[name], None)
+        return rows
+
+    def memberships(self, runs: Mapping[int, int], outcomes: Mapping[int, int]) -> list[dict[str, int]]:
+        """Return all memberships with other numbers of runs and outcomes. Raises BadStore if one is missing."""
+        with guard(self.where):
+            pairs = self.session.execute(select(MembershipRow.run_id, MembershipRow.outcome_id).order_by(MembershipRow.id))
+            try:
+                return [{"run_id": runs[run], "outcome_id": outcomes[number]} for run, number in pairs]
+            except KeyError as error:
+                raise MalformedRow(f"A membership refers to the missing run or outcome {error}") from error
 
 
 def _origin(run: RunRow) -> str:
@@ -61,24 +95,38 @@ def _new_run(ours: Session, run: RunRow) -> RunRow:
     return copy
 
 
-def _add_outcomes(theirs: Session, ours: Session, run: int, copy: int, numbers: dict[int, int]) -> int:
-    """Copy the outcomes of a run that its copy lacks, and return how many; fill ``numbers``.
+def _add_outcomes(source: _Source, ours: Session, pairs: list[tuple[RunRow, RunRow]], advanced: Advanced) -> int:
+    """Copy the outcomes that the copies of runs lack, with cases and memberships; return how many.
 
-    Case and time of saving identify an outcome within its run.
-    """
-    keys = select(OutcomeRow.case_key, OutcomeRow.saved, OutcomeRow.id)
-    present = {(key, saved): number for key, saved, number in ours.execute(keys.filter_by(run_id=copy))}
-    measured = theirs.scalars(whole_outcomes().filter_by(run_id=run).order_by(OutcomeRow.id)).all()
-    missing = [row for row in measured if (row.case_key, row.saved) not in present]
-    insert_once(ours, CaseRow, *(columns(row.case) for row in missing))
-    copies = [_copy_outcome(row, copy) for row in missing]
-    ours.add_all(copies)
-    ours.flush()
-    present |= {(row.case_key, row.saved): row.id for row in copies}
-    numbers |= {row.id: present[row.case_key, row.saved] for row in measured}
-    return len(missing)
+    Case and time of saving identify an outcome within its run. Columns of JSON are copied as text."""
+    known = set(ours.scalars(select(CaseRow.key)))
+    insert_once(ours, CaseRow, *(row for row in source.rows(CaseRow) if row["key"] not in known))
+    total = source.session.scalar(select(func.count()).select_from(OutcomeRow)) or 0
+    added = done = 0
+    numbers: dict[int, int] = {}  # of outcomes: in the source, and in the target
+    for run, copy in pairs:
+        present = _numbers(ours, copy.id)
+        measured = source.rows(OutcomeRow, OutcomeRow.run_id == run.id)
+        missing = [row for row in measured if (row["case_key"], row["saved"]) not in present]
+        if missing:
+            ours.execute(insert(OutcomeRow), [_copy_outcome(row, copy.id) for row in missing])
+            present = _numbers(ours, copy.id)
+        numbers |= {row["id"]: present[row["case_key"], row["saved"]] for row in measured}
+        added, done = added + len(missing), done + len(measured)
+        advanced(OUTCOMES, done, total)
+    insert_once(ours, MembershipRow, *source.memberships({run.id: copy.id for run, copy in pairs}, numbers))
+    return added
 
 
-def _copy_outcome(row: OutcomeRow, run: int) -> OutcomeRow:
-    pair = {"pair": {**row.facts["pair"], "run": run}} if "pair" in row.facts else {}
-    return OutcomeRow(**columns(row, run_id=run, facts={**row.facts, **pair}))
+def _numbers(session: Session, run: int) -> dict[tuple[str, str], int]:
+    """Return the number of each outcome of a run by case and time of saving."""
+    rows = session.execute(select(OutcomeRow.case_key, OutcomeRow.saved, OutcomeRow.id).where(OutcomeRow.run_id == run))
+    return {(key, saved): number for key, saved, number in rows}
+
+
+def _copy_outcome(row: dict[str, Any], run: int) -> dict[str, Any]:
+    """Return the values of an outcome's copy in a run; a pair names the run in its facts."""
+    facts = row["facts"]
+    if '"pair":' in facts and "pair" in (parsed := json.loads(facts)):
+        facts = {**parsed, "pair": {**parsed["pair"], "run": run}}
+    return {name: value for name, value in row.items() if name != "id"} | {"run_id": run, "facts": facts}

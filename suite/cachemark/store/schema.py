@@ -30,13 +30,13 @@ def _one_of(column: str, names: tuple[str, ...]) -> CheckConstraint:
 
 
 class Json(TypeDecorator[Any]):
-    """JSON object as text with sorted keys."""
+    """JSON object as text with sorted keys. A text is that of another store, and is stored as it is."""
 
     impl = Text
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: Any) -> str:
-        return canonical(finite(value))
+        return value if isinstance(value, str) else canonical(finite(value))
 
     def process_result_value(self, value: Any, dialect: Any) -> dict[str, Any]:
         try:

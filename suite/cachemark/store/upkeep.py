@@ -12,15 +12,18 @@ from sqlalchemy import delete, func, select
 from ..core.errors import BadStore
 from ..core.verdicts import REGRESSED
 from .database import file_of, guard
-from .db import Store, files_of
+from .db import Advanced, Store, files_of, unheard
 from .rows import verdicts_of
 from .schema import MembershipRow, OutcomeRow, RunRow
 
 NIGHTS = 365
 
 
-def check(store: Store) -> list[str]:
-    """Return all problems: damaged pages, broken references, unreadable rows, missing artifacts."""
+def check(store: Store, advanced: Advanced = unheard) -> list[str]:
+    """Return all problems: damaged pages, broken references, unreadable rows, missing artifacts.
+
+    ``advanced`` is called with what is read, the number read so far, and the total.
+    """
     problems = []
     if (path := file_of(store.where)) is not None:
         with guard(store.where), closing(sqlite3.connect(path)) as connection:  # SQLite checks no constraints on a read-only connection
@@ -29,7 +32,10 @@ def check(store: Store) -> list[str]:
             references = connection.execute("PRAGMA foreign_key_check").fetchall()
             problems += [f"{table} {row}: refers to a missing row of {parent}" for table, row, parent, _ in references]
     try:
-        files = {file for run in store.runs() for outcome in store.outcomes(run.id) for file in outcome.artifacts.values()}
+        files, runs = set[str](), store.runs()
+        for done, run in enumerate(runs, 1):
+            files |= {file for outcome in store.outcomes(run.id) for file in outcome.artifacts.values()}
+            advanced("runs", done, len(runs))
         missing = [file for file in sorted(files) if not store.artifacts.path(file).is_file()]
         problems += [f"artifact {file}: is missing from {store.artifacts.root}" for file in missing]
     except BadStore as error:

@@ -7,17 +7,20 @@ from pathlib import Path
 from ..core.errors import BadStore, Infrastructure
 from ..store import upkeep
 from ..store.database import file_of
-from ..store.db import Store
+from ..store.db import Advanced, Store, unheard
 from ..store.ingest import Ingested, ingest
 from ..store.merge import Merged, merge
 from ..store.upkeep import NIGHTS, Pruned, prune
 from .session import DEFAULT_STORE, reading
 
 
-def check_store(store: str | Path = DEFAULT_STORE) -> list[str]:
-    """Every problem of a store. Raises BadStore for a file that cannot be opened, or of another schema."""
+def check_store(store: str | Path = DEFAULT_STORE, advanced: Advanced = unheard) -> list[str]:
+    """Every problem of a store. Raises BadStore for a file that cannot be opened, or of another schema.
+
+    ``advanced`` is called with what is read, the number read so far, and the total.
+    """
     with reading(store) as source:
-        return upkeep.check(source)
+        return upkeep.check(source, advanced)
 
 
 def backup_store(target: Path, store: str | Path = DEFAULT_STORE) -> None:
@@ -29,10 +32,13 @@ def backup_store(target: Path, store: str | Path = DEFAULT_STORE) -> None:
         upkeep.backup(path, target)
 
 
-def merge_file(other: Path, store: str | Path = DEFAULT_STORE) -> Merged:
-    """Add the runs of another store, a file with its folder of artifacts. Runs that are present are skipped."""
+def merge_file(other: Path, store: str | Path = DEFAULT_STORE, advanced: Advanced = unheard) -> Merged:
+    """Add the runs of another store, a file with its folder of artifacts. Runs that are present are skipped.
+
+    ``advanced`` is called with what is copied, the number of copies so far, and their total.
+    """
     with Store.open(store) as target, reading(other) as source:
-        return merge(target, source)
+        return merge(target, source, advanced)
 
 
 def prune_store(store: str | Path = DEFAULT_STORE, nights: int = NIGHTS, *, dry: bool = True) -> Pruned:
