@@ -15,6 +15,7 @@ from test_docs import blocks
 
 SOUND = sorted((Path(__file__).parent / "sound").glob("*.py"))
 ATTENDED = "    def attended(self, layout, site, step):\n        "
+MERGE = "slots.merge(places, newest, torch.full((*newest.shape, 1), 1 / self.receivers, device=newest.device))"
 FAULTS: Mapping[str, tuple[str, str, str, str]] = {  # name, the text that is replaced, its replacement, and a check that finds it
     "attention of another scale": ("own_attention", "** -0.5", "** -0.52", "neutral_is_full"),
     "attention without causality": ("own_attention", "if step.causal:", "if False:", "long_conditions_are_causal"),
@@ -36,6 +37,26 @@ FAULTS: Mapping[str, tuple[str, str, str, str]] = {  # name, the text that is re
     "padding in the scores": (
         "query_scores", "slots.keys().float()",
         "slots.k[0][..., : max(slots.live), :].float()\n        keys = keys - keys.mean(-2, keepdim=True)", "padding_is_never_read"),
+    "merging by hand": (
+        "value_merging", MERGE, "slots.v[0][..., -1, :] *= 1.01", "evicting_is_masking"),
+    "merging without a declaration": ("value_merging", "merges = True", "merges = False", "merged_entries_are_evicted"),
+    "a declaration without merging": ("value_merging", MERGE, "pass", "merged_entries_are_evicted"),
+    "merging what stays": ("value_merging", "slots.evict(places)", "slots.evict(newest[..., -1:])", "merged_entries_are_evicted"),
+    "merging twice into one": (
+        "value_merging", "slots.merge(places, newest,", "slots.merge(places, newest[..., :1].expand_as(newest),",
+        "evicted_positions_are_distinct"),
+    "merging into itself": (
+        "value_merging", "slots.merge(places, newest,", "slots.merge(newest[..., :1], newest,", "evicted_positions_are_distinct"),
+    "a selection of everything": ("page_selection", "return min(live, self.B)", "return live", "evicting_is_masking"),
+    "a selection above the budget": (
+        "page_selection", '{"B": visual_budget(budget, layout)}', '{"B": min(layout.visual, visual_budget(budget, layout) * 3 // 2)}',
+        "budgets_are_the_requested_ones"),
+    "a selection of one entry many times": ("page_selection", "self.count(live), dim=-1).indices", "self.count(live), dim=-1).indices * 0",
+                                            "evicting_is_masking"),
+    "a selection that declares less": (
+        "page_selection", "self.count(step.first + step.count)", "self.count(step.first + step.count) // 2", "work_is_declared"),
+    "a selection beyond the entries": ("page_selection", "self.count(live), dim=-1).indices", "self.count(live), dim=-1).values",
+                                       "evicting_is_masking"),
     "layers that leave half of the budget": (
         "layer_budgets", "return self.B + extra * ((layer < layout.layers // 2) -", "return self.B + extra * (-", "budget_is_used"),
 }
@@ -58,8 +79,22 @@ def test_snapkv_of_the_guide_passes_every_check(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_of_it_is_found(fault: str, tmp_path: Path) -> None:
     name, sound, faulty, check = FAULTS[fault]
+    load_variant(name, sound, faulty, tmp_path)
+    (finding, *_) = run_check(name, check.replace("_", " ")).findings
+    assert finding.expected != "a generation" or "selection returns positions" in finding.actual, finding
+
+
+def load_variant(name: str, sound: str, changed: str, folder: Path) -> None:
     source = (Path(__file__).parent / "sound" / f"{name}.py").read_text(encoding="utf-8")
     assert source.count(sound) == 1
-    (tmp_path / f"{name}.py").write_text(source.replace(sound, faulty), encoding="utf-8")
-    loading.load(tmp_path / f"{name}.py")
-    assert run_check(name, check.replace("_", " ")).findings
+    (folder / f"{name}.py").write_text(source.replace(sound, changed), encoding="utf-8")
+    assert loading.load(folder / f"{name}.py") == [name]
+
+
+@pytest.mark.parametrize("check", ["evicting is masking", "long conditions are causal", "rows equal single rows", "padding is never read"])
+def test_keys_may_be_merged_too_with_weights_of_their_own(check: str, tmp_path: Path) -> None:
+    """As in D2O."""
+    load_variant("value_merging", MERGE, "slots.merge(places, newest, (0.1 - 0.05 * newest[..., None] / (newest[..., None] + 1)).float(), "
+                 "own=0.9 + 0.05 * newest / (newest + 1), keys=True)", tmp_path)
+    result = run_check("value_merging", check)
+    assert (result.findings, result.passed) == ((), True)

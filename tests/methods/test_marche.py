@@ -102,7 +102,7 @@ def test_a_blind_set_knows_no_kinds() -> None:
 def test_blocks_that_compute_everything() -> None:
     method = resolved(select_layer=3, refresh_layers=[2, 5])
     assert [block + 1 for block in range(12) if method.spans(block) == (True, True)] == [1, 2, 3, 5]
-    assert method.selects == 2
+    assert method.selects_at == 2
 
 
 @dataclass
@@ -114,7 +114,7 @@ class Watched(MARche):
 
     def block(self, site: Site, step: Step, tokens: Tokens, block: Block) -> Tokens:
         tokens = super().block(site, step, tokens, block)
-        if site == ("decoder", self.selects) and not self.full[step.index]:
+        if site == ("decoder", self.selects_at) and not self.full[step.index]:
             self.behind.append(tokens.x)
         return tokens
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from .layout import Layout
+from .layout import Layout, RowRun
 from .ragged import RaggedWorkspace
 from .slot import Slot, Workspace
 
@@ -20,14 +20,14 @@ MASS_KERNEL, FUSED_MASS_KERNEL = "matmul-with-mass", "triton-with-mass"
 
 
 def attention(
-    q: Tensor, slot: Slot, workspace: Workspace | None = None, *, mass: bool = False, causal: bool = False
+    q: Tensor, slot: Slot, workspace: Workspace | None = None, *, mass: bool = False, causal: bool = False, selected: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
     """Compute softmax(q·kᵀ/√d)·v over the live entries of ``slot``, or over [live | own] in ``workspace``.
 
     ``q``: (rows, heads, tokens, head_dim). Returns the output in the shape of ``q`` and, with ``mass``, the attention mass of each live key
     summed over queries and over the heads that share it, (rows, kv_heads, longest) fp32, zero after the end of a shorter row. ``causal``:
     query t sees keys 0 … t, and in a window all live entries before it; queries after a shorter row's end are padding, with an output but
-    no mass.
+    no mass. ``selected`` (rows, kv_heads, count): read the condition and these visual entries alone, counted from 0 behind the condition.
 
     Rows with equally many live entries are one call on exactly those entries: there is no mask, and dead entries are never read.
     """
@@ -35,11 +35,19 @@ def attention(
     parts: list[tuple[Tensor, Tensor | None]] = []
     for run, n in zip(slot.runs, slot.live, strict=True):
         k, v = source.read(run, n)
+        if selected is not None:
+            k, v = _selected(run, k, selected), _selected(run, v, selected)
         parts.append(with_mass(q[run.rows], k, v, causal) if mass else (_sdpa(q[run.rows], k, v, causal), None))
     if len(parts) == 1:
         return parts[0]
     out = torch.cat([o for o, _ in parts])
     return out, _join([m for _, m in parts if m is not None]) if mass else None
+
+
+def _selected(run: RowRun, x: Tensor, selected: Tensor) -> Tensor:
+    """Return the condition and the selected visual entries of a run, in the order in which they are stored."""
+    places = selected[run.rows].sort(-1).values + run.condition
+    return torch.cat((x[:, :, : run.condition], x.gather(2, places[..., None].expand(*places.shape, x.size(-1)))), 2)
 
 
 def by_length(q: Tensor, workspace: RaggedWorkspace) -> Tensor:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ..core.errors import BadPlugin
+from ..core.errors import BadPlugin, Unsupported
 from .arena import Memory
 from .layout import Layout, Site, Step
 from .slot import Slot, workspace_entries
@@ -152,11 +152,7 @@ class SlotBank:
 
     def evict(self, places: Tensor) -> None:
         """Evict ``places`` (sites, rows, kv_heads, m), distinct positions of live entries. Raises BadPlugin for another shape."""
-        expected = (len(self.sites), self.layout.rows, self.layout.kv_heads)
-        if places.shape[:-1] != expected or not 0 <= places.size(-1) <= min(self.live) or places.dtype != torch.int64:
-            raise BadPlugin(f"evict takes positions of shape {tuple(places.shape)} and {places.dtype}.",
-                            remedy=f"Use (layers, rows, kv_heads, count) = ({', '.join(map(str, expected))}, ≤ {min(self.live)}) "
-                                   "in torch.int64.")
+        self._check_positions("evict", places)
         sites, _, heads, m = places.shape
         if not m:
             return
@@ -166,6 +162,37 @@ class SlotBank:
                 here = slice(run.start + rows.start, min(run.start + rows.stop, run.stop))
                 self._fill(n, places[some, here], self._base[some, here, :, None])
             self._shorten(number, n, m)
+
+    def merge(self, places: Tensor, into: Tensor, weights: Tensor, own: Tensor | None = None, *, keys: bool = False) -> None:
+        """Add the values of entries that will be evicted to those of entries that stay, as in CaM and D2O.
+
+        The entries at ``into`` (sites, rows, kv_heads, r) become ``own`` · their value + ``weights`` · the values at ``places`` (sites,
+        rows, kv_heads, m), both distinct positions of live entries. ``weights``: (sites, rows, kv_heads, r, m); ``own``: (sites, rows,
+        kv_heads, r), 1 by default. With ``keys``, keys are merged in the same way. Raises BadPlugin for another shape, and Unsupported for
+        ``keys`` with a codec whose keys share ranges.
+        """
+        self._check_positions("merge", places)
+        self._check_positions("merge", into)
+        if weights.shape != (*into.shape, places.size(-1)):
+            raise BadPlugin(f"merge has weights of shape {tuple(weights.shape)}.", remedy=f"Use {(*into.shape, places.size(-1))}.")
+        if keys and self.codec.grouped:
+            raise Unsupported(f"{self.codec.name} shares the ranges of keys among tokens, so they cannot be merged.",
+                              remedy="Use another codec, such as int4.")
+        dtype = self.layout.dtype
+        for parts in (self.v, self.k) if keys else (self.v,):
+            receiving, leaving = (self.codec.decode(tuple(part.gather(3, _wide(at, part)) for part in parts), dtype)
+                                  for at in (into, places))
+            factor = 1 if own is None else own[..., None].to(dtype)
+            for part, codes in zip(parts, self.codec.encode(factor * receiving + weights.to(dtype) @ leaving), strict=True):
+                part.scatter_(3, _wide(into, part), codes)
+
+    def _check_positions(self, call: str, places: Tensor) -> None:
+        """Raise BadPlugin for positions of another shape or type."""
+        expected = (len(self.sites), self.layout.rows, self.layout.kv_heads)
+        if places.shape[:-1] != expected or not 0 <= places.size(-1) <= min(self.live) or places.dtype != torch.int64:
+            raise BadPlugin(f"{call} takes positions of shape {tuple(places.shape)} and {places.dtype}.",
+                            remedy=f"Use (layers, rows, kv_heads, count) = ({', '.join(map(str, expected))}, ≤ {min(self.live)}) "
+                                   "in torch.int64.")
 
     def evict_place(self, number: int, place: int) -> None:
         """Evict the entry at one ``place`` in every site, row and head of run ``number``."""
@@ -195,3 +222,7 @@ class SlotBank:
             table[:, self.runs[number].rows, :, n - m : n] = 0
         for slot in self.slots:
             slot.live[number] -= m
+
+
+def _wide(places: Tensor, part: Tensor) -> Tensor:
+    return places[..., None].expand(*places.shape, part.size(-1))

@@ -58,6 +58,16 @@ class Slot:
         prefix = (run.rows, slice(None), slice(n))
         return decode(tuple(p[prefix] for p in self.k), dtype), decode(tuple(p[prefix] for p in self.v), dtype)
 
+    @property
+    def live_visual(self) -> int:
+        """Live visual entries per row, where the condition is kept."""
+        return self.live[0] - self.bank.runs[0].condition
+
+    def visual_keys(self) -> Tensor:
+        """Return decoded keys of the live visual entries, (rows, kv_heads, visual, head_dim), where the condition is kept."""
+        parts = [self.read(run, n)[0][:, :, run.condition :] for run, n in zip(self.bank.runs, self.live, strict=True)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
     def absorb(self, workspace: Workspace, survivors: Sequence[range] | Tensor) -> None:
         """Replace the live entries with the selected positions of the workspace [live | own], in the given order.
 

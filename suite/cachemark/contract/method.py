@@ -62,14 +62,17 @@ class Method(Planning):
 
     :class:`~.planning.Planning` has what a plan asks before anything runs. Class attributes: ``evict_after`` is the edge at which ``evict``
     is called (``token``, ``line`` or empty); ``evicts`` and ``skips`` select the contract tests; ``slack`` is how many entries above its
-    budget a layer cache may have during a pass. ``spare``, set before :meth:`begin` by :func:`~.decoder.spare`, is how many entries above
-    its capacity it needs while a decoder looks ahead.
+    budget a layer cache may have during a pass; ``selects``: :meth:`selection` chooses what a pass reads; ``merges``: evicted entries are
+    added to others by ``SlotBank.merge``. ``spare``, set before :meth:`begin` by :func:`~.decoder.spare`, is how many entries above its
+    capacity it needs while a decoder looks ahead.
     """
 
     evict_after: ClassVar[str] = ""
     evicts: ClassVar[bool] = False
     skips: ClassVar[bool] = False
     slack: ClassVar[int] = 0
+    selects: ClassVar[bool] = False
+    merges: ClassVar[bool] = False
     spare = 0  # not annotated, so that it is no parameter
 
     def stack(self, name: str, step: Step, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
@@ -95,9 +98,26 @@ class Method(Planning):
         slot.append(k, v, condition=step.count == 0)
         if self.workspace is not None:
             self.workspace.put(slot)
-        out, mass = attention(q, slot, self.workspace, mass=self.needs_mass, causal=step.causal)
+        selected = self._selected(site, step, slot, q) if self.selects and step.count else None
+        out, mass = attention(q, slot, self.workspace, mass=self.needs_mass, causal=step.causal, selected=selected)
         self.observe(site, step, slot, q, mass)
         return out
+
+    def selection(self, site: Site, step: Step, slot: Slot, q: Tensor) -> Tensor:
+        """Return the visual entries that each head reads in this pass, (rows, kv_heads, count) int64, if the method ``selects``.
+
+        They are distinct and counted from 0 behind the condition, which is always read; the newest is ``slot.live_visual - 1``. Called for
+        a visual token that has just been written; ``q``: (rows, heads, 1, head_dim). ``attended`` declares how many entries it reads. As
+        in Quest (Tang et al. 2024), nothing has to be evicted. Next-token models only.
+        """
+        return torch.arange(slot.live_visual, device=q.device).expand(q.size(0), self.layout.kv_heads, -1)
+
+    def _selected(self, site: Site, step: Step, slot: Slot, q: Tensor) -> Tensor:
+        selected, expected = self.selection(site, step, slot, q), (self.layout.rows, self.layout.kv_heads)
+        if selected.shape[:-1] != expected or not 0 < selected.size(-1) <= slot.live_visual or selected.dtype != torch.int64:
+            raise BadPlugin(f"{self.name}: selection returns positions of shape {tuple(selected.shape)} and {selected.dtype}.",
+                            remedy=f"Return (rows, kv_heads, count) = ({expected[0]}, {expected[1]}, ≤ {slot.live_visual}) in torch.int64.")
+        return selected
 
     def observe(self, site: Site, step: Step, slot: Slot, q: Tensor, mass: Tensor | None) -> None:
         """Read the queries and, with ``needs_mass``, each live key's mass (rows, kv_heads, live)."""
@@ -273,7 +293,7 @@ def run_blocks(sites: Sequence[Site], blocks: Iterable[Any], step: Step, method:
 
 
 COUNTED = ("logical_bytes", "peak_live_bytes", "live_bytes")  # which a plug-in cannot override
-SCOPES = ("stack", "block", "attend", "observe")
+SCOPES = ("stack", "block", "attend", "observe", "selection")
 
 
 def still_true(name: str, method: Method, deciding: Sequence[str]) -> bool:

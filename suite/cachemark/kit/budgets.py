@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
-from ..cache.layout import Layout, Site
+from ..cache.layout import Layout, Site, raster_steps
 from ..cache.masked_layout import MaskedLayout
 from ..contract.heads import HeadGroups, PerHead
 from ..contract.method import Method
@@ -56,12 +56,15 @@ def _masked(method: Method, layout: MaskedLayout, budget: Fraction) -> tuple[flo
 
 
 def _stored(method: Method, cell: MethodCell, budget: Fraction) -> tuple[int, int]:
-    """Return the entries that a budget allows in all layers and heads of a row, and those that the method declares."""
+    """Return the entries of all layers and heads of a row: how many a budget allows, and how many are stored, or read by a selection."""
     layout, sites = cell.layout, [Site("decoder", layer) for layer in range(cell.layout.layers)]
     declared = sum(declared_entries(method, layout, sites).values())
+    if method.selects:
+        declared = sum(max(method.attended_by_heads(layout, site, step) for step in raster_steps(layout)) for site in sites)
     if layout.scales:
         return int(budget * layout.cacheable * layout.layers * layout.kv_heads), declared
     slack = max((group.method.slack for group in method.groups), default=0) if isinstance(method, HeadGroups) else method.slack
+    slack += method.selects  # the newest entry
     each = layout.longest_condition + min(visual_budget(budget, layout) + slack, layout.cacheable)
     return layout.layers * layout.kv_heads * each, declared
 
@@ -75,7 +78,7 @@ def limit(method: Any) -> int:
 def budget_is_kept(cell: MethodCell) -> Findings:
     """No step leaves more entries than the budget, or has more than budget and slack while it runs, in the mean of the layers."""
     method = cell.record.method
-    if not hasattr(method, "B"):
+    if not hasattr(method, "B") or method.selects:  # which keeps everything
         return
     for moment in cell.record.moments:
         after, during = ([max(heads[site]) for site in method.slots] for heads in (moment.after, moment.during))
@@ -89,7 +92,7 @@ def budget_is_kept(cell: MethodCell) -> Findings:
 def budget_is_used(cell: MethodCell) -> Findings:
     """The fullest step has as many entries as the budget and the slack allow, in the mean of the layers."""
     method = cell.record.method
-    if not hasattr(method, "B"):
+    if not hasattr(method, "B") or method.selects:  # which keeps everything
         return
     fullest = _mean([max(max(moment.during[place]) for moment in cell.record.moments) for place in entries_of(method)])
     if fullest != limit(method) + method.slack:

@@ -93,16 +93,19 @@ def tight_is_not_neutral(cell: MethodCell) -> Findings:
     """At a tight budget the method differs from the full cache, so that the other checks test eviction."""
     full = cell.full(cell.tight())
     ran = cell.record if full.tokens is None else cell.run(cell.tight(), forced=full.tokens)
-    if cell.cls.evicts and not any(differences(cell, full, ran, "", 1e-3)):
+    if (cell.cls.evicts or cell.cls.selects) and not any(differences(cell, full, ran, "", 1e-3)):
         yield cell.finding("outputs that differ from the full cache's", "the same")
 
 
 # -- evicting ---------------------------------------------------------------------------------------------------------
 def evicting_is_masking(cell: MethodCell) -> Findings:
-    """Attention equals attention over all entries with the evicted ones masked, to 1e-5."""
+    """Attention equals attention over all entries with the evicted and unselected ones masked, to 1e-5.
+
+    Merged values are those of entries that evicted entries were added to by ``SlotBank.merge``; nothing else changes a stored entry.
+    """
     shadow = cell.record.shadow
-    if cell.cls.evicts and not shadow.hidden:
-        yield cell.finding("evicted entries at a tight budget", "none")
+    if (cell.cls.evicts or cell.cls.selects) and not shadow.hidden:
+        yield cell.finding("entries that are evicted or not read at a tight budget", "none")
     if wrong := shadow.first:
         expected = f"{wrong.expected:.6g}, as masked attention gives"
         yield cell.finding(expected, f"{wrong.actual:.6g}", wrong.step, wrong.layer, wrong.head)

@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 from ..cache.arena import Memory
-from ..cache.layout import Site, Step
+from ..cache.bank import SlotBank
+from ..cache.layout import RowRun, Site, Step
 from ..cache.ragged import Extent
+from ..cache.slot import Slot
 from ..contract.heads import HeadGroups, PerHead
 from ..contract.method import Method
 from ..methods.base.head_aware import HeadAware
@@ -70,6 +72,8 @@ class Shadow(Onlooker):
         self._rounded: dict[Site, tuple[Tensor, Tensor]] = {}
         self._stored: list[Tensor] = []
         self._chosen: dict[int, Tensor] = {}
+        self._selected: Tensor | None = None
+        self._followed: list[SlotBank] = []
 
     def before(self, method: Method, site: Site, step: Step) -> None:
         if step.count:
@@ -78,6 +82,13 @@ class Shadow(Onlooker):
             self._full = Method()
             sites = dict.fromkeys(Site(place.stack, place.layer) for place in method.slots)
             self._full.begin(method.layout, list(sites), Memory("cpu", method.banks[0].codec))
+        if method.selects:
+            self._selected = None
+            method.selection = self._selecting(method)  # type: ignore[method-assign]
+        for bank in [] if isinstance(method, HeadGroups) else method.banks:
+            if bank not in self._followed:
+                self._followed.append(bank)
+                bank.merge = self._merging(bank)  # type: ignore[method-assign]
         if isinstance(method, HeadAware):
             self._chosen.clear()
             method.chosen = self._recording(method)  # type: ignore[method-assign]
@@ -103,8 +114,11 @@ class Shadow(Onlooker):
             tokens = step.count or run.condition  # queries after a shorter condition are padding
             mask = torch.ones(tokens, n, dtype=torch.bool).tril()[None, None]
             if step.count:
-                self.hidden += int((~self._stored[number]).sum())
-                mask = _beside_own(self._stored[number], step.count)[:, :, None]
+                mask = _beside_own(self._stored[number], step.count)
+                if self._selected is not None:
+                    mask &= selected_mask(self._selected[run.rows], method.slots[site], run, step, n)
+                self.hidden += int((~mask).sum())
+                mask = mask[:, :, None]
             yield run.rows, tokens, *slot.read(run, n), mask
 
     def _read_scale(self, method: Method, site: Site, step: Step, k: Tensor, v: Tensor) -> Iterator[Part]:
@@ -119,6 +133,30 @@ class Shadow(Onlooker):
         yield slice(None), step.count, keys, values, mask[:, :, None]
         rounded = (codec.decode(codec.encode(part), method.layout.dtype) for part in (k, v))
         self._rounded[site] = tuple(torch.cat(pair, 2) for pair in zip(before, rounded, strict=True))  # type: ignore[assignment]
+
+    def _selecting(self, method: Method) -> Callable[..., Tensor]:
+        """Return ``selection`` of the method, which also records what it returns."""
+        def selection(site: Site, step: Step, slot: Slot, q: Tensor) -> Tensor:
+            self._selected = type(method).selection(method, site, step, slot, q)
+            return self._selected
+        return selection
+
+    def _merging(self, bank: SlotBank) -> Callable[..., None]:
+        """Return ``merge`` of a bank, which also merges the entries of the same tokens here."""
+        def merge(places: Tensor, into: Tensor, weights: Tensor, own: Tensor | None = None, *, keys: bool = False) -> None:
+            type(bank).merge(bank, places, into, weights, own, keys=keys)
+            assert self._full is not None
+            leaving, receiving = tokens_at(bank, places), tokens_at(bank, into)
+            for number, site in enumerate(bank.sites):
+                slot, codec = self._full.slots[site], bank.codec
+                for parts in (slot.v, slot.k) if keys else (slot.v,):
+                    vectors = codec.decode(parts, bank.layout.dtype)
+                    old, added = (vectors.gather(2, at[number, ..., None].expand(-1, -1, -1, vectors.size(-1)))
+                                  for at in (receiving, leaving))
+                    new = (1 if own is None else own[number, ..., None]) * old + weights[number] @ added
+                    for part, codes in zip(parts, codec.encode(new), strict=True):
+                        part.scatter_(2, receiving[number, ..., None].expand(-1, -1, -1, part.size(-1)), codes)
+        return merge
 
     def _recording(self, method: HeadAware) -> Callable[..., Any]:
         """Return ``chosen`` of the method, which also records the tokens of heads that do not see all entries."""
@@ -154,6 +192,21 @@ def stored_before(method: Method, site: Site, step: Step) -> list[Tensor]:
                          for run, n in zip(slot.bank.runs, slot.live, strict=True)])
     order = [heads[head] for head in sorted(heads)]
     return [torch.cat(parts, 1)[:, order] for parts in zip(*runs, strict=True)]
+
+
+def selected_mask(selected: Tensor, slot: Slot, run: RowRun, step: Step, entries: int) -> Tensor:
+    """Return which of ``entries`` a selection reads, (rows, kv_heads, entries) bool: the condition and the selected tokens."""
+    visual = slot.visual[run.rows].long().gather(2, selected + run.condition)
+    newest = selected == slot.live_visual - 1  # it has no number before the pass ends
+    mask = torch.zeros(*selected.shape[:2], entries, dtype=torch.bool)
+    mask[..., : run.condition] = True
+    return mask.scatter_(2, torch.where(newest, step.first, visual) + run.condition, True)
+
+
+def tokens_at(bank: SlotBank, places: Tensor) -> Tensor:
+    """Return where the full cache stores the entries at ``places``: behind each row's condition, in the order of tokens."""
+    visual, offset = bank.visual.long().gather(3, places), torch.tensor(bank.layout.condition)[:, None, None]
+    return torch.where(visual < 0, places, visual + offset)
 
 
 def entry_mask(visual: Tensor, condition: int, tokens: int) -> Tensor:

@@ -22,7 +22,7 @@ from .metric_checks import METRIC, MetricExample
 from .model_checks import MODEL, ModelExample
 from .next_scale import ScaleCell
 from .next_token import Cell
-from .positions import evicted_positions_are_distinct
+from .positions import evicted_positions_are_distinct, merged_entries_are_evicted
 from .work import work_is_declared
 
 Check = Callable[[Any], Iterator[KitFinding]]
@@ -30,7 +30,7 @@ STORED: tuple[Check, ...] = (  # of methods with a KV cache
     checks.neutral_is_full, checks.tight_is_not_neutral, checks.evicting_is_masking, checks.prefix_is_sound, checks.bytes_are_declared,
     checks.declared_is_used, checks.live_bytes_are_counted, checks.all_memory_is_counted, checks.dead_is_never_read,
     checks.second_generation_repeats, checks.nothing_is_read_on_the_host, checks.settings_are_unchanged, work_is_declared,
-    evicted_positions_are_distinct, budgets.budgets_are_the_requested_ones,
+    evicted_positions_are_distinct, merged_entries_are_evicted, budgets.budgets_are_the_requested_ones,
 )
 GROUPS: tuple[Check, ...] = (
     *STORED, checks.every_head_has_one_slot, checks.timed_equals_fidelity, checks.graph_is_eager, batches.samples_are_the_same_in_any_batch,

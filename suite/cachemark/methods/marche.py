@@ -94,7 +94,7 @@ class MARche(Partial):
         return min(max(self.active, own + before - left_out), self.shape.places - left_out)
 
     @property
-    def selects(self) -> int:
+    def selects_at(self) -> int:
         return self.select_layer - 1
 
     def spans(self, block: int) -> tuple[bool, bool]:
@@ -114,7 +114,7 @@ class MARche(Partial):
 
     def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
         """Count the generating tokens' scores of all keys, if tokens are selected by attention."""
-        if site != (DECODER, self.selects) or not self.narrows(step) or self.refresh in ("random", "blind"):
+        if site != (DECODER, self.selects_at) or not self.narrows(step) or self.refresh in ("random", "blind"):
             return MethodOverhead()
         keys = self.shape.dim * self.shape.places
         return MethodOverhead(step.count * keys, step.count * self.shape.dim + keys)

@@ -99,7 +99,7 @@ class Scheduled(Partial):
 
     # -- which blocks and tokens --------------------------------------------------------------------------------------
     @property
-    def selects(self) -> int:
+    def selects_at(self) -> int:
         return self.layer
 
     def spans(self, block: int) -> tuple[bool, bool]:

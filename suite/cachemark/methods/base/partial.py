@@ -122,7 +122,7 @@ class Partial(Bidirectional, ABC):
     """Full and partial passes; tokens are selected in the attention of one block of the decoder.
 
     A subclass defines which passes are full (:meth:`refreshes`), how many tokens the others keep (:meth:`keep`) and which (:meth:`choose`),
-    and what each block computes (:attr:`selects`, :meth:`spans`). ``carries``: a token left out keeps its last hidden state at the
+    and what each block computes (:attr:`selects_at`, :meth:`spans`). ``carries``: a token left out keeps its last hidden state at the
     decoder's output, else zeros. ``encoder_cache``: the encoder computes only new tokens. ``rows``: how many rows a partial pass computes;
     all, unless :meth:`check` lowers it.
     """
@@ -157,7 +157,7 @@ class Partial(Bidirectional, ABC):
 
     @property
     @abstractmethod
-    def selects(self) -> int:
+    def selects_at(self) -> int:
         """The block in whose attention tokens are selected."""
 
     @abstractmethod
@@ -179,8 +179,8 @@ class Partial(Bidirectional, ABC):
     def idle_reason(self, layout: Layout) -> str:
         if self.reuses or not any(map(self.narrows, self.steps)):  # without a choice it is seen on paper
             return ""
-        return (f"No pass reuses anything of an earlier one: tokens are left behind in block {self.selects} (from 0), and behind it this "
-                f"decoder of {layout.layers} blocks has none that would keep what they were.")
+        return (f"No pass reuses anything of an earlier one: tokens are left behind in block {self.selects_at} (from 0), and behind it "
+                f"this decoder of {layout.layers} blocks has none that would keep what they were.")
 
     # -- one generation -----------------------------------------------------------------------------------------------
     def resolve(self, layout: Layout) -> None:
@@ -270,7 +270,7 @@ class Partial(Bidirectional, ABC):
             self.encoder.places.fill(site.layer, k, v)
         if site.stack == DECODER and self.rest is not None:
             return self.attend_chosen(site.layer, q, k, v)
-        if site == (DECODER, self.selects) and self.narrows(step):
+        if site == (DECODER, self.selects_at) and self.narrows(step):
             chosen, self.others = self.choose(at, q, k, v).tensor_split([self.kept[step.index]], 1)
             self.chosen = chosen.sort(1).values
         if site.stack == DECODER and self.places and site.layer in self.places.at:
