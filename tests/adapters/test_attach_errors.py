@@ -158,6 +158,14 @@ def test_text_and_larger_images_are_refused(models: dict[str, Any]) -> None:
         emu3_generated(models["emu3"], cache)
 
 
+def test_beams_chunks_and_prepared_masks_are_refused(models: dict[str, Any]) -> None:
+    for settings, text in (({"num_beams": 2}, "beam search"), ({"prefill_chunk_size": 2}, "feed each prompt in one pass")):
+        with cm.attach(models["emu3"], "window", grid=tiny.GRID) as cache, pytest.raises(Unsupported, match=text):
+            emu3_generated(models["emu3"], cache, **settings)
+    with cm.attach(models["emu3"], "window", grid=tiny.GRID) as cache, pytest.raises(Unsupported, match=r"mask of shape \(1, 1, 2, 2\)"):
+        models["emu3"](torch.tensor([[1, 5]]), attention_mask=torch.ones(1, 1, 2, 2), past_key_values=cache)
+
+
 def test_padding_on_the_right_is_refused(models: dict[str, Any]) -> None:
     inputs = tiny.padded(tiny.PROMPTS[:2])
     with cm.attach(models["janus"], "window") as cache, pytest.raises(Unsupported, match="Pad on the left"):

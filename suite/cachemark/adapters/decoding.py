@@ -73,13 +73,13 @@ class MethodDecoding:
         the right, masks of another shape, a pass that does not continue the current generation, and tokens after the image.
         """
         if mask is not None and mask.dim() != 2:
-            raise Unsupported(f"An attention mask of {mask.dim()} dimensions cannot be used with an attached cache.",
-                              remedy="Pass the mask of the tokenizer, (rows, tokens).")
+            raise Unsupported(f"An attached cache cannot use an attention mask of shape {tuple(mask.shape)}.",
+                              remedy="Pass the tokenizer's mask, (rows, tokens).")
         if mask.size(1) == tokens if mask is not None else not self.length and (tokens > 1 or not self.fed):
             self._start(rows, tokens, mask)
         elif not self.fed or self._tokens or tokens != 1 or rows != self.layout.rows or (mask is not None and mask.size(1) != self.fed + 1):
             raise Unsupported(f"The cache contains an unfinished image ({self._visual} of {self.layout.visual} tokens were fed).",
-                              remedy="Call reset() on the cache before the next generation.")
+                              remedy="Call reset() on the cache before the next prompt, and feed each prompt in one pass.")
         elif self._visual >= self.layout.visual - 1 + self.closing:
             raise Unsupported(f"The model was fed more than the {self.layout.visual} tokens of an image.",
                               remedy="Generate images, of the size that was passed to attach: grid = (height, width) in tokens.")

@@ -55,6 +55,10 @@ class AttachedLayer(CacheLayerMixin):
         """Forget the current generation."""
         self._decoding.reset()
 
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Raise Unsupported: rows of a method's state cannot be exchanged."""
+        raise Unsupported("An attached cache cannot run beam search.", remedy="Generate with num_beams = 1.")
+
 
 class AttachedCache(Cache):
     """A cache method as the ``past_key_values`` of ``generate``, inside the block of :func:`cachemark.attach`.
@@ -120,7 +124,8 @@ class AttachedCache(Cache):
         """Start a pass of the decoder: hook before its forward."""
         cache = self._of_pass(kwargs)
         inputs = kwargs["inputs_embeds"] if kwargs.get("inputs_embeds") is not None else kwargs["input_ids"]
-        positions = cache._decoding.start_pass(inputs.size(0), inputs.size(1), kwargs.get("attention_mask"))
+        mask = kwargs.get("attention_mask")
+        positions = cache._decoding.start_pass(inputs.size(0), inputs.size(1), None if mask is None else mask.to(inputs.device))
         if cache is self and self._unconditional and not self._decoding.fed:
             self._unconditional.reset()
         if positions is not None and kwargs.get("position_ids") is None:
