@@ -2,15 +2,16 @@
 
 A Janus of random weights generates images through ``generate``; every round runs each cache once, in another order. A speedup is the time
 with the cache of transformers divided by the time with the attached one in the same round: the median of the rounds, with the smallest and
-largest.
+largest. On a CPU it is the CPU time of the process, which other processes change least, so one thread is best.
 
-    python benchmarks/attached.py [--layers 2] [--dim 512] [--grid 24] [--batch 8] [--rounds 5] [--threads 1] [--json FILE]
+    python benchmarks/attached.py [--layers 2] [--dim 512] [--grid 24] [--batch 8] [--rounds 3] [--threads 1] [--json FILE]
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -61,10 +62,11 @@ def caches(model: Any) -> dict[str, Callable[[], Any]]:
 @contextmanager
 def timed(device: str, seconds: list[float]) -> Iterator[None]:
     """Append the seconds of the block."""
-    watch = clock(device, ())
+    watch, start = clock(device, ()), time.process_time()
     watch.start()
     yield
-    seconds.append(watch.stop())
+    elapsed = watch.stop()
+    seconds.append(time.process_time() - start if device == "cpu" else elapsed)
 
 
 def measured(model: Any, batch: int, rounds: int, device: str) -> dict[str, list[float]]:
@@ -90,7 +92,7 @@ def ratio(reference: list[float], candidate: list[float]) -> str:
 def main() -> None:
     """Print seconds and speedups."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("layers", 2), ("dim", 512), ("grid", 24), ("batch", 8), ("rounds", 5), ("threads", 1)):
+    for name, default in (("layers", 2), ("dim", 512), ("grid", 24), ("batch", 8), ("rounds", 3), ("threads", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
