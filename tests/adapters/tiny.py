@@ -70,7 +70,7 @@ def copied(theirs: Any, ours: torch.nn.Module, name_of: Callable[[str], str]) ->
 
 
 # -- Emu3 ----------------------------------------------------------------------------------------------------------------
-GRID = (12, 6)
+GRID = (12, 4)
 FIRST, LINE_END, FRAME_END, IMAGE_END, END = 30, 60, 61, 62, 63
 NEGATIVE = (BEGIN, 10, IMAGE)
 
