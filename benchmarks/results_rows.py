@@ -92,7 +92,7 @@ def _asked(case: Case) -> Row:
 # -- a row --------------------------------------------------------------------------------------------------------------
 def _named(case: Case, block: int) -> Row:
     extra = {"parameters": _chosen(case), "block": block, "codec": "" if case.codec == "native" else case.codec}
-    return {"model": case.model, "method": method_of(case), "budget": shown_share(case.budget), "role": case.role,
+    return {"model": case.model, "method": method_of(case), "budget": shown_share(case.stated_budget), "role": case.role,
             **{name: value for name, value in extra.items() if value}}
 
 

@@ -14,6 +14,7 @@ from cachemark.cache.layout import Layout, Site, Step
 from cachemark.cache.ragged import Kept, RaggedSlot, RaggedWorkspace
 from cachemark.contract.heads import PerHead
 from cachemark.contract.method import Method
+from cachemark.core.spec import ENTRIES
 from cachemark.kit.common import KitRun
 from cachemark.kit.driver import Onlooker, Place, Record, drive, watched
 from cachemark.kit.next_scale import PER_HEAD_BUDGET, ScaleCell, ScaleFeed
@@ -46,7 +47,8 @@ def cells() -> list[ScaleCell]:
     """Return all cells of the registry."""
     classes: list[type[Method]] = [METHODS.get(name) for name in METHODS]
     return [ScaleCell(cls, tuple(mode.items()), codec, attention)
-            for cls in classes if "next-scale" in cls.paradigms for number, mode in enumerate(MODES.get(cls.name, ({},)))
+            for cls in classes if "next-scale" in cls.paradigms and cls.budget_kind == ENTRIES
+            for number, mode in enumerate(MODES.get(cls.name, ({},)))
             for codec in ALONE for attention in ATTENTION
             if codec in WHOLE or (number == 0 and attention == "gqa")]  # fmt: skip
 

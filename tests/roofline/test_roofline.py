@@ -26,7 +26,10 @@ from cachemark.kit.common import calibration
 from cachemark.methods.ams_kv import AMSKV
 from cachemark.methods.base.calibrations import Calibrated
 from cachemark.methods.base.evicting import Evicting
+from cachemark.methods.fastvar import FastVAR
+from cachemark.methods.fewer_scales import FewerScales
 from cachemark.methods.full import Full
+from cachemark.methods.guidance_off import GuidanceOff
 from cachemark.methods.lazymar import LazyMAR
 from cachemark.methods.linear import Linear
 from cachemark.methods.marche import MARche
@@ -95,7 +98,8 @@ def candidates(paradigm: str, entries: int) -> list[Any]:
     """Every registered method that runs on the family, those that evict at ``entries``."""
     known = {name: METHODS.get(name) for name in METHODS}
     return [pytest.param(partial(cls, B=entries) if issubclass(cls, Evicting) else cls, id=name)
-            for name, cls in known.items() if paradigm in cls.paradigms and name != "ams_kv" and not issubclass(cls, Calibrated)]
+            for name, cls in known.items()
+            if paradigm in cls.paradigms and name not in ("ams_kv", "fastvar") and not issubclass(cls, Calibrated)]
 
 
 @pytest.mark.parametrize("config", [RASTER, GROUPED, PROMPTED, LINED], ids=["mha", "gqa", "prompts", "line ends"])
@@ -112,6 +116,10 @@ def test_next_token_is_what_is_dispatched(config: LlamaGenConfig | JanusConfig |
 @pytest.mark.parametrize("method", [
     *candidates("next-scale", 20), pytest.param(partial(AMSKV, demanding=(1,)), id="ams_kv"),
     pytest.param(partial(AMSKV, demanding=(), c_min=8, c_max=8), id="ams_kv that drops the third scale"),
+    *(pytest.param(partial(FewerScales, count), id=f"{count} scales fewer") for count in (1, 4)),
+    pytest.param(partial(GuidanceOff, 3), id="guidance off from the fourth scale"),
+    *(pytest.param(partial(FastVAR, shares, layers=(1, 2), score=score), id=f"fastvar {shares} {score}")
+      for shares in ((0.3, 0.5), (0.5, 1)) for score in ("deviation", "highpass", "random")),
 ])
 def test_next_scale_is_what_is_dispatched(config: VARConfig | InfinityConfig, method: Callable[[], Method]) -> None:
     flops, costs = dispatched(config, method, sampling_of(config))

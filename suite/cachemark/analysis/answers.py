@@ -137,7 +137,7 @@ def _interval(interval: Interval, name: str) -> str:
 
 def named(case: Case) -> str:
     """Return a method with its budget, such as ``LineAR at 1/4``."""
-    return f"{fmt.name(fmt.display_name(method_of(case)))} at {shown_share(case.budget)}"
+    return f"{fmt.name(fmt.display_name(method_of(case)))} at {shown_share(case.stated_budget)}"
 
 
 def gain_in_words(speed: Interval) -> str:
@@ -185,7 +185,7 @@ def recommendations(group: CaseGroup, claims: Claims) -> tuple[Recommendation, .
         return ()
     choices = [Recommendation("full", group.full)]
     for method in group.methods:
-        rows = sorted((row for row in group.candidates if row.method == method), key=lambda row: share_of_full(row.case.budget))
+        rows = sorted((row for row in group.candidates if row.method == method), key=lambda row: share_of_full(row.case.stated_budget))
         proven = (row for row in rows if not row.unranked and row.case.key in claims and claims[row.case.key].non_inferior)
         smallest = next(proven, None)
         choices.append(Recommendation(method, smallest, "" if smallest else inconclusive_reason(rows, claims)))

@@ -38,7 +38,7 @@ class CaseGroup:
 
     @cached_property
     def budgets(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(row.case.budget for row in self.candidates))
+        return tuple(dict.fromkeys(row.case.stated_budget for row in self.candidates))
 
     @cached_property
     def methods(self) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ class CaseGroup:
         return MAX_BATCH in self.case.evaluation
 
     def candidates_at(self, budget: str) -> tuple[ReportRow, ...]:
-        return tuple(row for row in self.candidates if row.case.budget == budget)
+        return tuple(row for row in self.candidates if row.case.stated_budget == budget)
 
 
 def case_groups(outcomes: Sequence[Outcome]) -> tuple[CaseGroup, ...]:
@@ -112,10 +112,10 @@ def _with_equal_memory(groups: Sequence[CaseGroup]) -> tuple[CaseGroup, ...]:
     for group in groups:
         for row in group.rows:
             if row.ok and row.timed:
-                alike.setdefault((group.but_batch, row.method, row.case.budget), []).append((group, row))
+                alike.setdefault((group.but_batch, row.method, row.case.stated_budget), []).append((group, row))
 
     def at_equal_memory(row: ReportRow, group: CaseGroup) -> ReportRow:
-        same_case = alike.get((group.but_batch, row.method, row.case.budget), ()) if row.ok and row.timed else ()
+        same_case = alike.get((group.but_batch, row.method, row.case.stated_budget), ()) if row.ok and row.timed else ()
         for other_group, other in same_case:
             rate, largest = other.median(LARGEST_RATE), other.median(LARGEST)
             if other_group.searched and rate and largest:
@@ -194,14 +194,15 @@ def ordered(rows: list[ReportRow]) -> tuple[ReportRow, ...]:
             return fid[1].value if fid else None
         return -row.speedup.value if row.speedup else None
 
-    def key(row: ReportRow) -> tuple[float, bool, bool, bool, float, str]:
+    def key(row: ReportRow) -> tuple[float, str, bool, bool, bool, float, str]:
         place = rank(row)
-        return (-share_of_full(row.case.budget), not row.ok, bool(row.unranked), place is None, place or 0.0, row.method)
+        case = row.case
+        return (-share_of_full(case.budget), case.budget_kind, not row.ok, bool(row.unranked), place is None, place or 0.0, row.method)
 
     placed: list[ReportRow] = []
     before: Counter[str] = Counter()
     for row in sorted(rows, key=key):
         ranked = row.ok and not row.unranked and rank(row) is not None
-        before[row.case.budget] += ranked
-        placed.append(replace(row, place=before[row.case.budget] if ranked else None))
+        before[row.case.stated_budget] += ranked
+        placed.append(replace(row, place=before[row.case.stated_budget] if ranked else None))
     return tuple(placed)

@@ -328,7 +328,7 @@ def budget_cell(row: ReportRow) -> TableCell:
     """Return the budget, and below it the fraction of visual entries actually kept."""
     true = row.outcome.facts.get("true_ratio")
     share = f"true {true:.3f}" if isinstance(true, (int, float)) and row.case.role == "candidate" else ""
-    return TableCell("budget", shown_share(row.case.budget), share, share_of_full(row.case.budget))
+    return TableCell("budget", shown_share(row.case.stated_budget), share, share_of_full(row.case.stated_budget))
 
 
 def paired_speed_note(group: CaseGroup) -> str:

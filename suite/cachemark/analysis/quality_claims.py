@@ -189,7 +189,7 @@ def inconclusive_reason(rows: Sequence[ReportRow], claims: Claims) -> str:
     if not uncertain:
         return "Mean quality loss above the margin at every budget of the plan."
     row, claim = min(uncertain, key=lambda pair: pair[1].needed or math.inf)
-    return f"Inconclusive at every budget: at {fmt.plain(shown_share(row.case.budget), 20)} {claim.undecided}."
+    return f"Inconclusive at every budget: at {fmt.plain(shown_share(row.case.stated_budget), 20)} {claim.undecided}."
 
 
 def _claim(row: ReportRow, group: CaseGroup, margins: Margins) -> QualityClaim | None:

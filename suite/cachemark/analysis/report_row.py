@@ -182,7 +182,7 @@ def by_definition(case: Case, name: str) -> bool:
 def share_of_full(budget: str) -> float:
     """Return a budget as a number for sorting, 0 if it is not one."""
     try:
-        return float(Fraction(budget))
+        return float(Fraction(budget.partition(" ")[0]))
     except (ValueError, ZeroDivisionError):
         return 0.0
 

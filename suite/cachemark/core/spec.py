@@ -22,7 +22,7 @@ from .wording import shown
 FULL, SEQUENTIAL = "full", "sequential"
 ENTRIES, FLOPS = "entries", "FLOPs"  # what a budget is a fraction of
 TOKENS, DISTRIBUTION = "tokens", "distribution"  # of sequential decoding: what a decoder keeps
-OWN = ("method", "variant", "parameters", "budget", "role", "codec", "decoder")  # fields that a candidate and its full cache do not share
+OWN = ("method", "variant", "parameters", "budget", "budget_kind", "role", "codec", "decoder")  # not shared with its full cache
 REFERENCE_SAMPLES = "reference_samples"  # of a case's evaluation: how many samples its reference rows take, where these are not all
 FORCED_SAMPLES = "forced_samples"  # likewise: how many are compared along the full cache's own tokens
 QUALITY_PASS = "quality"  # of a case's evaluation: the pass over many images that compares them with real ones
@@ -54,12 +54,13 @@ def digest(value: Any, length: int = 16) -> str:
 def shown_share(budget: str) -> str:
     """Return a budget for display.
 
-    A simple fraction stays as it is (``1/4``); any other is a decimal of three significant digits (``0.62``)."""
+    A simple fraction stays as it is (``1/4``); any other is a decimal of three significant digits (``0.62``). A kind after it stays."""
+    number, space, kind = budget.partition(" ")
     try:
-        share = _share(budget)
+        share = _share(number)
     except (ValueError, ZeroDivisionError):  # a stored text that is not a number
         return budget
-    return str(share) if share.denominator <= SIMPLE else f"{float(share):.3g}"
+    return (str(share) if share.denominator <= SIMPLE else f"{float(share):.3g}") + space + kind
 
 
 def shown_label(name: str) -> str:
@@ -133,8 +134,9 @@ class Case:
     ``weights`` is ``random:<seed>`` or the SHA-256 of the weights file, then a slash and the same for the image decoder. ``seeds`` names a
     fixed subset of seeds, ``samples`` the number used. ``role`` is ``candidate``, ``baseline`` (the full cache that candidates are
     compared with), or a reference row of fidelity: ``other_seeds``, or ``other_batch`` (half the batch size). ``variant`` distinguishes
-    several sets of parameters of one method. ``decoder`` is empty for sequential decoding, else the ``name`` of a decoder, its resolved
-    parameters and its ``variant``."""
+    several sets of parameters of one method. ``budget_kind`` is what the budget is a fraction of, the stored ``ENTRIES`` (of a masked
+    model: the FLOPs) or the ``FLOPS`` of a next-scale model; the former is no part of the key. ``decoder`` is empty for sequential
+    decoding, else the ``name`` of a decoder, its resolved parameters and its ``variant``."""
 
     model: str
     weights: str
@@ -157,6 +159,7 @@ class Case:
     evaluation: Mapping[str, Any] = field(default_factory=dict)
     variant: str = ""
     decoder: Mapping[str, Any] = field(default_factory=dict)
+    budget_kind: str = ENTRIES
 
     def __post_init__(self) -> None:
         know(self.evaluation)
@@ -164,7 +167,7 @@ class Case:
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
         data["grid"] = list(self.grid)
-        return data
+        return data if self.budget_kind != ENTRIES else {name: value for name, value in data.items() if name != "budget_kind"}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Case:
@@ -190,14 +193,20 @@ class Case:
 
     def _body(self) -> dict[str, Any]:
         """Return the fields of :meth:`to_json` uncopied, for reports with thousands of cases."""
-        return {name: getattr(self, name) for name in _FIELDS} | {"sampling": vars(self.sampling)}
+        names = _FIELDS if self.budget_kind != ENTRIES else (name for name in _FIELDS if name != "budget_kind")
+        return {name: getattr(self, name) for name in names} | {"sampling": vars(self.sampling)}
+
+    @property
+    def stated_budget(self) -> str:
+        """The budget, with its kind unless that is entries: ``1/2`` or ``1/2 FLOPs``."""
+        return self.budget if self.budget_kind == ENTRIES else f"{self.budget} {self.budget_kind}"
 
     @cached_property
     def label(self) -> str:
         """Short text for people.
 
         Such as ``linear 1/4``, ``lazymar: head cache 1``, ``full (other seeds)`` or ``full + jacobi 16``."""
-        budget = "" if self.method == FULL and self.budget == "1" else f" {shown_share(self.budget)}"
+        budget = "" if self.method == FULL and self.budget == "1" else f" {shown_share(self.stated_budget)}"
         codec = "" if self.codec == "native" else f" {self.codec}"
         role = f" ({self.role.replace('_', ' ')})" if self.role in ("other_seeds", "other_batch") else ""
         return f"{self._worded_method}{budget}{codec}{self._added}{role}"

@@ -94,7 +94,7 @@ def _whose(case: Case) -> dict[str, Any]:
 def settings(case: Case) -> dict[str, Any]:
     """Return every field of a case as a plain value, mappings and lists as JSON."""
     data = case.to_json()
-    flat = {"decoder": {}, **data, **data.pop("sampling"), "grid": "x".join(map(str, data["grid"]))}
+    flat = {"decoder": {}, "budget_kind": case.budget_kind, **data, **data.pop("sampling"), "grid": "x".join(map(str, data["grid"]))}
     return {name: canonical(flat[name]) if isinstance(flat[name], Mapping | list) else flat[name] for name in _SETTINGS}
 
 

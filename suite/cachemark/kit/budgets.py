@@ -11,7 +11,9 @@ from ..cache.masked_layout import MaskedLayout
 from ..contract.heads import HeadGroups, PerHead
 from ..contract.method import Method
 from ..core.errors import BadBudget, Unsupported
+from ..core.spec import FLOPS
 from ..methods.base.evicting import visual_budget
+from ..roofline import scale_flops
 from ..roofline.masked_flops import share
 from .common import Findings, MethodCell
 from .driver import entries_of
@@ -30,9 +32,9 @@ def declared_entries(method: Method, layout: Layout, sites: Iterable[Site]) -> d
 
 
 def budgets_are_the_requested_ones(cell: MethodCell) -> Findings:
-    """The parameters of a budget store no more than that fraction of the full cache; masked models compute no more of the FLOPs."""
-    masked = cell.layout.paradigm == "masked"  # whose cells have the parameters of a budget as their mode
-    if replaced := set() if masked else dict(cell.mode).keys() & {*SIZES, *cell.cls.sizes}:
+    """The parameters of a budget store no more than that fraction of the full cache; methods with budgets of FLOPs compute no more."""
+    of_flops = cell.layout.paradigm == "masked" or cell.cls.budget_kind == FLOPS  # whose modes are those of a budget
+    if replaced := set() if of_flops else dict(cell.mode).keys() & {*SIZES, *cell.cls.sizes}:
         raise Unsupported(f"The budget is replaced by {', '.join(sorted(replaced))}.")
     count = 0
     for budget in BUDGETS:
@@ -42,17 +44,17 @@ def budgets_are_the_requested_ones(cell: MethodCell) -> Findings:
         except BadBudget:
             continue
         count += 1
-        expected, actual = _masked(method, cell.layout, budget) if isinstance(cell.layout, MaskedLayout) else _stored(method, cell, budget)
+        expected, actual = _computed(method, cell.layout, budget) if of_flops else _stored(method, cell, budget)
         if actual > expected:
-            what = "of the FLOPs" if isinstance(cell.layout, MaskedLayout) else "entries in all layers and heads"
+            what = "of the FLOPs" if of_flops else "entries in all layers and heads"
             yield cell.finding(f"at most {expected:.6g} {what} at budget {budget}", f"{actual:.6g}")
             return
     if not count:
         raise Unsupported("It supports none of these budgets.")
 
 
-def _masked(method: Method, layout: MaskedLayout, budget: Fraction) -> tuple[float, float]:
-    return float(budget), float(share(method, layout))
+def _computed(method: Method, layout: Layout, budget: Fraction) -> tuple[float, float]:
+    return float(budget), float(share(method, layout) if isinstance(layout, MaskedLayout) else scale_flops.share(method, layout))
 
 
 def _stored(method: Method, cell: MethodCell, budget: Fraction) -> tuple[int, int]:

@@ -112,6 +112,7 @@ class MethodCell(KitCell):
     """One method in one mode, with one codec, on one kind of attention."""
 
     records = True
+    shadowed: ClassVar[bool] = True  # the oracle can follow it
 
     cls: type[Method]
     mode: tuple[tuple[str, Any], ...] = field(hash=False)  # values may be lists
@@ -164,7 +165,7 @@ class MethodCell(KitCell):
 def recorded(cell: MethodCell) -> KitRun:
     """Return the reference run, computed once."""
     shadow = Shadow()
-    watches = () if cell.layout.paradigm == "masked" else (shadow,)
+    watches = (shadow,) if cell.shadowed else ()
     return replace(cell.run(cell.tight(), *watches), shadow=shadow)
 
 

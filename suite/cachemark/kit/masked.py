@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -37,6 +37,8 @@ def model() -> MAR:
 @dataclass(frozen=True)
 class MaskedCell(MethodCell):
     """One method with the parameters of its mode."""
+
+    shadowed: ClassVar[bool] = False
 
     @property
     def size(self) -> str:

@@ -13,6 +13,7 @@ from ..contract.heads import HeadGroups
 from ..contract.method import Method
 from ..core.errors import BadBudget, BadParameter, CachemarkError, Unsupported
 from ..core.plugin_modules import place_of
+from ..core.spec import FLOPS
 from ..models.protocol import ModelEntry, Request
 from . import batches, budgets, checks, ragged
 from .capture import uncompiled
@@ -23,6 +24,7 @@ from .model_checks import MODEL, ModelExample
 from .next_scale import ScaleCell
 from .next_token import Cell
 from .positions import evicted_positions_are_distinct, merged_entries_are_evicted
+from .saving import flops_are_the_declared_ones, saving_cells, scales_that_are_not_generated_are_absent
 from .work import work_is_declared
 
 Check = Callable[[Any], Iterator[KitFinding]]
@@ -46,6 +48,12 @@ MASKED: tuple[Check, ...] = (
     checks.neutral_is_full, checks.second_generation_repeats, checks.samples_are_the_same_in_another_order, checks.slots_are_live,
     checks.all_memory_is_counted, checks.nothing_is_read_on_the_host, checks.timed_equals_fidelity, checks.settings_are_unchanged,
     work_is_declared, budgets.budgets_are_the_requested_ones,
+)
+SAVING: tuple[Check, ...] = (
+    checks.neutral_is_full, checks.second_generation_repeats, checks.samples_are_the_same_in_another_order, checks.all_memory_is_counted,
+    checks.nothing_is_read_on_the_host, checks.graph_is_eager, checks.timed_equals_fidelity, checks.settings_are_unchanged,
+    checks.wrong_parameters_are_refused, flops_are_the_declared_ones, scales_that_are_not_generated_are_absent,
+    budgets.budgets_are_the_requested_ones,
 )
 LONGEST_ERROR = 400  # characters
 REFUSALS = (BadBudget, BadParameter, Unsupported)  # the method does not support this example
@@ -111,7 +119,8 @@ def method_checks(cls: type[Method], parameters: Mapping[str, Any] | None = None
     mode = tuple((parameters or {}).items())
     for paradigm in cls.paradigms:
         if paradigm in FAMILIES:
-            family_checks, cells = FAMILIES[paradigm]
+            saves = paradigm == "next-scale" and cls.budget_kind == FLOPS
+            family_checks, cells = (SAVING, saving_cells) if saves else FAMILIES[paradigm]
             for check in GROUPS if issubclass(cls, HeadGroups) and paradigm == "next-token" else family_checks:
                 yield PlannedCheck(check, partial(cells, cls, mode), f"{paradigm}: ")
 

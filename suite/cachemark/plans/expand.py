@@ -21,7 +21,7 @@ from ..core import seeds
 from ..core.errors import BadBudget, BadParameter, BadPlan, CachemarkError, unknown
 from ..core.limits import Rates
 from ..core.outside_metrics import KEY
-from ..core.spec import FORCED_SAMPLES, FULL, MAX_BATCH, QUALITY_PASS, REFERENCE_SAMPLES, Budget, Case
+from ..core.spec import FLOPS, FORCED_SAMPLES, FULL, MAX_BATCH, QUALITY_PASS, REFERENCE_SAMPLES, Budget, Case
 from ..core.units import set_name
 from ..methods.base import calibrations
 from ..methods.registry import METHODS
@@ -168,6 +168,8 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
     barred = "the reference engine runs the full cache in the native codec only" if cells.engine == "reference" else absent
     with _at(plan, "cells", number, "budgets"):
         budgets = list(dict.fromkeys(str(_budget(budget, layout, identity)) for budget in cells.budgets))
+    with _at(plan, "cells", number, "methods"):
+        _check_kinds(cells, layout)
     with _at(plan, "quality"):
         quality = {} if searched or "random:" in identity else _quality_pass(plan, cells, entry)
     full = Case(
@@ -243,8 +245,8 @@ def _budget(budget: str | float | int | MethodTable, layout: Layout, weights: st
     cls: type[Method] = METHODS.get(budget.name)
     parameters = dict(budget.model_extra or {})
     stored = codec(str(parameters.pop("codec", NATIVE.name)))
-    if stored is not NATIVE and layout.paradigm == "masked":
-        raise BadBudget("A budget of a masked model is a share of its FLOPs, and a codec saves none.", remedy="Use a share, such as 1/2.")
+    if stored is not NATIVE and (layout.paradigm == "masked" or cls.budget_kind == FLOPS):
+        raise BadBudget(f"A budget of {budget.name} is a share of the FLOPs, and a codec saves none.", remedy="Use a share, such as 1/2.")
     smaller = Fraction(1) if stored is NATIVE else Fraction(*(_row_bytes(each, layout) for each in (stored, NATIVE)))
     if budget.name == FULL and stored is not NATIVE and not parameters:
         return Budget(smaller)
@@ -252,6 +254,20 @@ def _budget(budget: str | float | int | MethodTable, layout: Layout, weights: st
         raise _not_sized(cls, layout)
     with plugins.answering(cls):
         return Budget(calibrated(cls, parameters, weights).own_budget(layout) * smaller)
+
+
+def _check_kinds(cells: Cells, layout: Layout) -> None:
+    """Raise BadPlan if the methods and named budgets of a block have budgets of several kinds."""
+    named = [*cells.methods, *(budget for budget in cells.budgets if isinstance(budget, MethodTable) or budget in METHODS)]
+    kinds: dict[str, str] = {}
+    for each in named:
+        name = each.name if isinstance(each, MethodTable) else str(each)
+        if name != FULL and name in METHODS and layout.paradigm in (cls := METHODS.get(name)).paradigms:
+            kinds.setdefault(cls.budget_kind, name)
+    if len(kinds) > 1:
+        ours, other = kinds.items()
+        raise BadPlan(f"A budget of {ours[1]} is a fraction of the {ours[0]}, and one of {other[1]} of the {other[0]}.",
+                      remedy="Put them into two blocks: budgets of two kinds cannot be compared.")
 
 
 def _parsed(budget: str | float, layout: Layout) -> Budget:
@@ -275,7 +291,7 @@ def _not_sized(cls: type[Method], layout: Layout) -> BadBudget:
     sized, problem = _sized(), "has no sizes of its own"
     if cls.name in sized:
         problem = f"has sizes on {' and '.join(cls.paradigms)} models, and this one is a {layout.paradigm} model"
-    here = [name for name, method in sized.items() if layout.paradigm in method.paradigms]
+    here = [name for name, method in sized.items() if layout.paradigm in method.paradigms and method.budget_kind == cls.budget_kind]
     named = f"the name of a method that has sizes of its own: {', '.join(here)}"
     if not here:
         kinds = sorted({kind for method in sized.values() for kind in method.paradigms})
@@ -309,7 +325,8 @@ def _candidates(plan: Plan, base: Case, table: str | MethodTable, budgets: list[
             if plan.on_unsupported == "error":
                 raise
             resolved, reason = {}, str(error)
-        yield replace(base, method=name, variant=table.variant, parameters=resolved, budget=budget), reason
+        yield replace(base, method=name, variant=table.variant, parameters=resolved, budget=budget,
+                      budget_kind=cls.budget_kind), reason
 
 
 def _own_size(cls: type[Method], parameters: dict[str, Any], layout: Layout, weights: str) -> list[str]:

@@ -36,7 +36,8 @@ from ..roofline.passes import ParameterCounts
 
 OWN = "own"  # the budget of a method's own default sizes
 DEFAULTS = {
-    "next-token": (("linear",), ("1/4", "1/6", "1/8")), "next-scale": (("ams_kv",), (OWN,)), "masked": (("lazymar", "marche"), (OWN,)),
+    "next-token": (("linear",), ("1/4", "1/6", "1/8")), "next-scale": (("ams_kv", "fastvar"), (OWN,)),
+    "masked": (("lazymar", "marche"), (OWN,)),
 }  # fmt: skip
 
 
@@ -45,7 +46,8 @@ class RooflineTime:
     """A method under a budget at a batch size, or the ``unsupported_reason``.
 
     ``seconds``, ``nbytes`` (by kind) and ``flops`` are per batch; ``parts`` divides the seconds by operation. ``speedup`` is over the full
-    cache at the same batch. ``attended``: entries that a query attends to on average, None for a masked model.
+    cache at the same batch, ``token_speedup`` without image decoding. ``attended``: entries that a query attends to on average, None for a
+    masked model.
     """
 
     method: str
@@ -55,6 +57,7 @@ class RooflineTime:
     passes: int = 0
     seconds: float = 0.0
     speedup: float = 0.0
+    token_speedup: float = 0.0
     parts: dict[str, float] | None = None
     nbytes: dict[str, int] | None = None
     flops: int = 0
@@ -114,17 +117,17 @@ def roofline_times(
         raise Unsupported(f"{steps} steps: {entry.name} is a {entry.paradigm} model, whose passes follow from its tokens.",
                           remedy="Leave the steps out, or name a masked model, such as mar-l.")
     counts, rows = operation_counts(entry), list[RooflineTime]()
-    full = 0.0
+    full = full_tokens = 0.0
     for layout, name, budget, method in _candidates(entry, methods, budgets, batches, dtype, steps):
         if isinstance(method, str):
             rows.append(RooflineTime(name, budget, layout.batch, method))
             continue
         total = bill(method, layout, counts)
-        seconds = total.roofline_time(rates)
-        full = seconds if name == FULL else full
+        seconds, tokens = total.roofline_time(rates), total.without("decode").roofline_time(rates)
+        full, full_tokens = (seconds, tokens) if name == FULL else (full, full_tokens)
         method.resolve(layout)
         rows.append(RooflineTime(
-            name, budget, layout.batch, "", total.passes, seconds, full / seconds,
+            name, budget, layout.batch, "", total.passes, seconds, full / seconds, full_tokens / tokens,
             {part: total.only(part).roofline_time(rates) for part in total.parts}, {kind: total.moved(kind) for kind in BYTES}, total.flops,
             None if isinstance(layout, MaskedLayout) else attended(method, layout)))
     return rows

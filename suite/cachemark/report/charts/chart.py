@@ -91,7 +91,7 @@ class Signs:
         return key.index if key else -1
 
     def shape(self, row: ReportRow) -> str:
-        key = self.budgets.get(row.case.budget)
+        key = self.budgets.get(row.case.stated_budget)
         return tuple(SHAPES)[key.index % len(SHAPES)] if key and row.method in self.methods else "circle"
 
 

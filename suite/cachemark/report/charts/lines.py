@@ -61,7 +61,7 @@ def batches(group: CaseGroup, parts: Sequence[CaseGroup], signs: Signs) -> Itera
         return
     cases: _Cases = {}
     for row in (row for part in alike for row in part.rows if row.timed):
-        same_case = cases.setdefault((row.method, row.case.budget), [])
+        same_case = cases.setdefault((row.method, row.case.stated_budget), [])
         if row.case.batch not in {other.case.batch for other in same_case}:  # two blocks may have one batch
             same_case.append(row)
     yield _batch_chart("speed", "Images per second against batch", "Images per second", cases, sizes, signs,

@@ -90,12 +90,12 @@ def curves(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
     drawn = (("Quality against budget", quality), ("Fidelity against budget", [_distance(group)]))
     for title, up in ((title, up) for title, ups in drawn if not group.random for up in ups):
         rows = [row for row in group.candidates if row.ok and up.value(row) is not None]
-        if any(len({row.case.budget for row in rows if row.method == name}) > 2 for name in group.methods):
+        if any(len({row.case.stated_budget for row in rows if row.method == name}) > 2 for name in group.methods):
             yield _curve(title, group, rows, signs, up)
 
 
 def _curve(title: str, group: CaseGroup, rows: Sequence[ReportRow], signs: Signs, up: _Quantity) -> Chart:
-    share = _Quantity("Budget (share of full)", lambda row: share_of_full(row.case.budget), fmt.percent)
+    share = _Quantity("Budget (share of full)", lambda row: share_of_full(row.case.stated_budget), fmt.percent)
     points = tuple(_point(row, share, up, signs) for row in rows)
     level = up.value(group.full) if group.full and group.full.ok else None
     budgets = sorted({point.x for point in points})
@@ -107,7 +107,7 @@ def _curve(title: str, group: CaseGroup, rows: Sequence[ReportRow], signs: Signs
     lines = [Curve(tuple(sorted((p.x, p.y) for p in path)), path[0].color, series=k) for k, path in paths.items()]
     full = [] if level is None else [Curve(((0.0, level), (x.high, level)), dash="4 3")]
     caption = "Lower is better. Dashed: the full cache. Hollow: not ranked."
-    figures = ((shown_share(row.case.budget), up.text(up.value(row) or 0)) for row in rows)
+    figures = ((shown_share(row.case.stated_budget), up.text(up.value(row) or 0)) for row in rows)
     return Chart.of_cases("quality", title, caption, XYPlot(x, y, points, (*full, *lines)), ("Budget", up.title), rows, figures)
 
 

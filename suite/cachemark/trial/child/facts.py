@@ -18,11 +18,12 @@ from ...cache.layout import Layout, Site, Step, raster_steps
 from ...cache.masked_layout import MaskedLayout
 from ...contract.method import Method
 from ...core.limits import Rates
-from ...core.spec import Case
+from ...core.spec import FLOPS, Case
 from ...metrics.compute.speed import ends
 from ...models.costs import case_bill
 from ...models.protocol import ModelEntry
 from ...plans.expand import Planned
+from ...roofline import scale_flops
 from ...roofline.bill import idle_reason
 from ...roofline.masked_flops import share, work
 from ...roofline.memory import entries
@@ -58,11 +59,26 @@ def case_facts(planned: Planned, bench: Bench) -> dict[str, Any]:
     if isinstance(layout, MaskedLayout):
         facts["true_ratio"] = float(share(method, layout))
         facts["flops"] = work(method, layout)
+    elif layout.scales and method.budget_kind == FLOPS:
+        facts["true_ratio"] = float(scale_flops.share(method, layout))
+        facts["flops"] = scale_flops.work(method, layout)
+        facts["footnotes"] += _of_scales(method, layout)
     elif layout.scales and method.evicts:
         facts["true_ratio"] = entries(method, layout) / (layout.layers * layout.cacheable)
     elif "B" in case.parameters:
         facts["true_ratio"] = case.parameters["B"] / layout.visual
     return facts | _apart(case, method, kernel)
+
+
+def _of_scales(method: Method, layout: Layout) -> list[str]:
+    """Return footnotes about the scales that a method generates, and the entries that it stores."""
+    generated, scales = method.scales(layout), len(layout.scales)
+    stored = entries(method, layout) / (layout.layers * layout.stored)
+    kept = f"It stores {stored:.1%} of the full cache's entries."
+    if generated == scales:
+        return [kept]
+    tokens = layout.ending(generated).visual / layout.visual
+    return [f"It generates {generated} of {scales} scales, with {tokens:.1%} of the tokens; values of tokens are over these.", kept]
 
 
 def _notes(footnotes: str | Sequence[str]) -> list[str]:

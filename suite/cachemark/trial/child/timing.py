@@ -17,12 +17,13 @@ from ...cache.layout import Layout, Step, window_step
 from ...cache.masked_layout import MaskedLayout
 from ...contract.decoder import Rehearsal
 from ...contract.method import Method
-from ...core.spec import Case
+from ...core.spec import FLOPS, Case
 from ...machine.energy import Energy, PackageEnergy, Span
 from ...machine.memory import allocated, exhausted, peak_bytes
 from ...machine.timer import clock
 from ...metrics.base import Costs
 from ...metrics.compute.speed import first_half, watched
+from ...roofline import scale_flops
 from ...roofline.masked_flops import image_flops
 from .bench import Job
 from .judge import hashed, storable
@@ -137,7 +138,7 @@ def _paced(layout: Layout, method: Method) -> Layout:
 def counted(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return fields of :class:`~cachemark.metrics.base.Costs`, and facts, from the first warm-up.
 
-    Bytes come from the arena, and the peak is above the loaded weights. FLOPs of masked models come from arithmetic. An engine that
+    Bytes come from the arena, and the peak is above the loaded weights. FLOPs come from arithmetic. An engine that
     captures does so in a generation before; its pool always exists, so it is part of the peak. The fact has the bytes that are ``live``
     when so many ``tokens`` of an image are drawn: at the watched ones and at the next, whose pass has written and evicted them."""
     method, memory, drawn, live = job.method(), job.memory, [], {}
@@ -164,6 +165,8 @@ def counted(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
         counts |= {"graph_bytes": memory.engine.nbytes, "capture_seconds": memory.engine.seconds}
     if isinstance(job.layout, MaskedLayout):
         counts["flops"] = [float(image_flops(job.method(), job.layout))]
+    elif job.layout.work and job.method().budget_kind == FLOPS:
+        counts["flops"] = [float(scale_flops.image_flops(job.method(), job.layout))]
     return counts, {LIVE: {"tokens": list(live), "live": list(live.values())}} if any(live.values()) else {}
 
 

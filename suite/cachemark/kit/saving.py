@@ -1,0 +1,132 @@
+"""Examples of next-scale methods that save computation, on a tiny VAR and a tiny Infinity with random weights, and their check of work."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ..cache.arena import Memory
+from ..cache.layout import Layout
+from ..contract.method import Method
+from ..core.spec import Sampling
+from ..models import costs
+from ..models.infinity import Infinity, InfinityConfig
+from ..models.var import VAR, VARConfig
+from ..models.vision.msvq import MultiScaleQuantizer
+from ..roofline.bill import bill
+from ..roofline.flops import counted
+from .common import Findings, KitRun, MethodCell, neutral_parameters
+
+VAR_SIZES = VARConfig(5, 2, 32, sides=(1, 2, 3, 4, 6), vocab=48, classes=10, width=8)
+INFINITY_SIZES = InfinityConfig(5, 2, 32, chunks=1, sides=(1, 2, 3, 4, 6), width=5, text=256, longest=8)
+TEXTS = 7, 4, 6  # entries of the texts
+SAMPLING = {"var": Sampling(cfg_scale=1.5, cfg_schedule="linear"), "infinity": Sampling(cfg_scale=3.0)}
+SEEDS = (5, 11, 23)
+RATIOS = (Fraction(1, 2), Fraction(3, 5), Fraction(3, 4), Fraction(9, 10))
+
+
+@functools.cache
+def model(name: str) -> VAR | Infinity:
+    """Return a model with random weights, large enough for attention to be far from uniform."""
+    draw = torch.Generator().manual_seed(0)
+    tiny: VAR | Infinity
+    if name == "var":
+        quantizer = MultiScaleQuantizer(VAR_SIZES.sides, VAR_SIZES.vocab, VAR_SIZES.width)
+        for parameter in quantizer.parameters():
+            parameter.data.normal_(0, 0.5, generator=draw)
+        tiny = VAR(VAR_SIZES, quantizer)
+    else:
+        tiny = Infinity(INFINITY_SIZES, [torch.randn(count, INFINITY_SIZES.text, generator=draw) for count in TEXTS])
+    for parameter_name, parameter in tiny.named_parameters():
+        if not parameter_name.endswith(("scale_mul_1H11", "norm.weight")):
+            parameter.data.normal_(0, 0.2, generator=draw)
+    return tiny.eval().requires_grad_(False)
+
+
+@dataclass(frozen=True)
+class SavingCell(MethodCell):
+    """One method with the parameters of its mode; ``attention`` names the model."""
+
+    shadowed: ClassVar[bool] = False
+
+    @property
+    def size(self) -> str:
+        return f"{self.attention} of scales {', '.join(map(str, VAR_SIZES.sides))}, codec {self.codec}"
+
+    @property
+    def seeds(self) -> Sequence[int]:
+        return SEEDS
+
+    @property
+    def layout(self) -> Layout:
+        return model(self.attention).layout(SEEDS, SAMPLING[self.attention])
+
+    @property
+    def passes(self) -> set[int]:
+        method = self.tight()
+        method.resolve(self.layout)
+        return set(range(method.scales(self.layout)))
+
+    @property
+    def parameters(self) -> Iterable[Tensor]:
+        own = model(self.attention)
+        return [*own.parameters(), *(own.quantizer.parameters() if isinstance(own, VAR) else (own.rope,))]
+
+    def at(self, budget: Fraction) -> Method:
+        """Return the method at a budget."""
+        return self.cls.build(self.cls().fit(budget, self.layout))
+
+    def tight(self) -> Method:
+        return self.cls.build(dict(self.mode))
+
+    def neutral(self) -> Method:
+        return self.cls.build({**self.cls().fit(Fraction(1), self.layout), **neutral_parameters(self.cls)})
+
+    def generate(self, method: Method, memory: Memory, seeds: Sequence[int], forced: Tensor | None, with_logits: bool) -> KitRun:
+        """Generate; the label of a sample is the position of its seed."""
+        labels, logits = torch.tensor([seed % len(TEXTS) for seed in seeds]), list[Tensor]()
+        see = (lambda first, scale: logits.append(scale.clone())) if with_logits else None
+        tokens = model(self.attention).generate(labels, list(seeds), method, SAMPLING[self.attention], memory, forced=forced, see=see)
+        return KitRun(method, memory, {}, tokens, logits if with_logits else None)
+
+
+def saving_cells(cls: type[Method], mode: tuple[tuple[str, Any], ...] = ()) -> Sequence[SavingCell]:
+    """Return the method on both models at the smallest budget that it supports, else with its own parameters."""
+    cells = []
+    for name in SAMPLING:
+        layout = model(name).layout(SEEDS, SAMPLING[name])
+        parameters = dict(mode)
+        for budget in RATIOS:
+            try:
+                fitted = {**cls.build(dict(mode)).fit(budget, layout), **dict(mode)}
+                cls.build(fitted).resolve(layout)
+            except Exception:
+                continue
+            parameters = fitted
+            break
+        cells += [SavingCell(cls, tuple(parameters.items()), codec, name) for codec in ("native", "int8")]
+    return cells
+
+
+def flops_are_the_declared_ones(cell: SavingCell) -> Findings:
+    """The FLOPs that are dispatched are those that follow from ``scales``, ``computed_rows``, ``computes`` and ``attended``."""
+    own = model(cell.attention)
+    counts = costs.var(VAR_SIZES, lambda: None) if isinstance(own, VAR) else costs.infinity(INFINITY_SIZES, lambda: None, max(TEXTS))
+    declared = bill(cell.tight(), cell.layout, counts, images=False).flops
+    dispatched = counted(lambda: cell.run(cell.tight(), bare=True))
+    if dispatched != declared:
+        yield cell.finding(f"{declared:,} FLOPs, as declared", f"{dispatched:,}")
+
+
+def scales_that_are_not_generated_are_absent(cell: SavingCell) -> Findings:
+    """Every token of a generated scale is sampled, and the others are −1."""
+    method, tokens = cell.record.method, cell.record.tokens
+    generated = cell.layout.ending(method.scales(cell.layout)).visual
+    if int((tokens[:, :generated] < 0).sum()) or int((tokens[:, generated:] != -1).sum()):
+        yield cell.finding(f"{generated} tokens of a sample, and −1 for the others", f"{tokens.tolist()[0]}")

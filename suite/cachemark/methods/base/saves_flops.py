@@ -1,0 +1,27 @@
+"""The base class of next-scale methods that save computation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from ...cache.layout import Layout
+from ...contract.method import Method
+from ...core.spec import FLOPS
+from ...roofline.scale_flops import budget_of
+
+
+@dataclass
+class SavesFlops(Method):
+    """A next-scale method whose budget is a fraction of an image's FLOPs, which :meth:`fit` turns into parameters."""
+
+    paradigms = ("next-scale",)
+    budget_kind = FLOPS
+
+    @classmethod
+    def parameters_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
+        return cls().fit(budget, layout)
+
+    def own_budget(self, layout: Layout) -> Fraction:
+        return budget_of(self, layout)

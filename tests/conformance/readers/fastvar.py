@@ -1,0 +1,172 @@
+"""Infinity under FastVAR: generations along the file's bits, and greedy ones.
+
+Weights and texts are those of ``golden_small`` next to the file. Each setting prunes one prompt with its row of guidance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from cachemark.cache.arena import Memory
+from cachemark.cache.layout import Site, Step, Tokens
+from cachemark.contract.method import Block, Branch
+from cachemark.core.spec import Sampling
+from cachemark.methods.fastvar import FastVAR
+from cachemark.models.infinity import Infinity
+from cachemark.models.vision.bsq import bits_of, packed_bits
+from cachemark.models.vision.maps import ABSENT
+
+from ..checks import Check, Kind, Vector, apart, differing, worst
+from .infinity_rivals import Rival
+
+BRANCHES = ("sa", "ca", "ffn")
+GATES = {"sa": 0, "ffn": 1}  # of a block's modulations; the text has no gate
+
+
+@dataclass
+class NotingFastVAR(FastVAR):
+    """FastVAR that records, by scale and layer, selected tokens, gated outputs of branches, and hidden states."""
+
+    picked: dict[tuple[int, int, str], Tensor] = field(default_factory=dict)
+    merged: dict[tuple[int, int, str], Tensor] = field(default_factory=dict)
+    hidden: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    gates: dict[tuple[int, str], Tensor] = field(default_factory=dict)
+
+    def pruned(self, site: Site, step: Step, number: int, tokens: Tokens, branch: Branch) -> Tensor:
+        name = BRANCHES[number]
+        where = (step.index, site.layer, name)
+
+        def run(part: Tokens) -> Tensor:
+            assert self.selected is not None
+            self.picked[where] = self.selected
+            return branch.run(part)
+
+        out = super().pruned(site, step, number, tokens, branch._replace(run=run))
+        assert tokens.cond is not None
+        gate = tokens.cond[:, site.layer, GATES[name], None] if name in GATES else torch.ones(len(out), 1, 1)
+        self.merged[where], self.gates[site.layer, name] = gate * out, gate
+        return out
+
+    def block(self, site: Site, step: Step, tokens: Tokens, block: Block) -> Tokens:
+        tokens = super().block(site, step, tokens, block)
+        self.hidden[step.index, site.layer] = tokens.x
+        return tokens
+
+
+class Settings(Rival):
+    """The settings of the file, each run once along its bits and once greedily."""
+
+    def __init__(self, vector: Vector) -> None:
+        super().__init__(vector)
+        self.done: dict[tuple[str, str], tuple[NotingFastVAR, Tensor]] = {}
+
+    def sides(self, setting: str) -> list[int]:
+        sides: list[int] = self.vector.facts["settings"][setting]["sides"]
+        return sides
+
+    def method(self, setting: str) -> NotingFastVAR:
+        facts, sides = self.vector.facts["settings"][setting], self.sides(setting)
+        ran = len(facts["scales that run"])
+        first = sides.index(int(next(iter(facts["prune"]))))
+        shares = [facts["prune"].get(str(side), 0.0) for side in sides[first:ran]] + [1.0] * (len(sides) - ran)
+        return NotingFastVAR(shares, layers=(facts["layers"][0], facts["layers"][-1]), cached=sides.index(facts["cache side"]))
+
+    def ran(self, setting: str, how: str) -> tuple[NotingFastVAR, Tensor]:
+        """Return the method and the tokens of a generation, cached; ``how`` is ``forced`` or ``greedy``."""
+        if (setting, how) not in self.done:
+            facts, sides, method = self.vector.facts["settings"][setting], self.sides(setting), self.method(setting)
+            bits = [self.vector[f"{setting}/{how}/bits/{side}"] for side in facts["scales that run"]]
+            tokens = torch.full((1, sum(side**2 for side in sides)), ABSENT)
+            drawn = packed_bits(torch.cat(bits))
+            tokens[0, : len(drawn)] = drawn
+            sampling = Sampling(cfg_scale=self.vector.facts["config"]["cfg"], temperature=0.0)
+            made = self.model(len(sides)).generate(torch.tensor([facts["prompt"]]), [0], method, sampling, Memory(),
+                                                   forced=tokens if how == "forced" else None)
+            self.done[setting, how] = method, made
+        return self.done[setting, how]
+
+    def own_model(self, setting: str) -> Infinity:
+        return self.model(len(self.sides(setting)))
+
+    def logits(self, setting: str, scale: int) -> Tensor:
+        """Return logits of all rows before guidance, (rows, tokens, 2 · bits)."""
+        model, (method, _) = self.own_model(setting), self.ran(setting, "forced")
+        cond = model.text_proj_for_sos["ca"](None, *model.read([self.vector.facts["settings"][setting]["prompt"]], 2))[:, 0]
+        return model.logits(method.hidden[scale, method.layout.layers - 1], cond).flatten(2).detach()
+
+
+def stored(vector: Vector, how: str, part: str) -> Iterator[tuple[str, list[str], Tensor]]:
+    """Yield setting, path and tensor of the file's ``<setting>/<how>/<part>/…``."""
+    for name in sorted(vector.tensors):
+        setting, kind, *path = name.split("/")
+        if [kind, path[0]] == [how, part]:
+            yield setting, path[1:], vector[name]
+
+
+def kept(subject: Settings, vector: Vector, how: str) -> float:
+    """Compare kept sets; the file has them by score."""
+    def share(setting: str, side: str, layer: str, branch: str, expected: Tensor) -> float:
+        method = subject.ran(setting, how)[0]
+        return differing(method.picked[subject.sides(setting).index(int(side)), int(layer), branch], expected.long().sort(-1).values)
+
+    return worst(share(setting, *path, expected) for setting, path, expected in stored(vector, how, "kept"))
+
+
+def merged(subject: Settings, vector: Vector) -> float:
+    return worst(apart(subject.ran(setting, "forced")[0].merged[subject.sides(setting).index(int(side)), int(layer), branch], expected)
+                 for setting, (side, layer, branch), expected in stored(vector, "forced", "restored"))
+
+
+def outputs(subject: Settings, vector: Vector) -> float:
+    """Compare gated outputs of the kept scale, which are stored before their gate."""
+    def gated(setting: str, layer: int, branch: str) -> Tensor:
+        method = subject.ran(setting, "forced")[0]
+        assert method.outputs is not None
+        return method.gates[layer, branch] * method.outputs[layer - method.pruned_layers.start, BRANCHES.index(branch)]
+
+    return worst(apart(gated(setting, int(layer), branch), expected)
+                 for setting, (layer, branch), expected in stored(vector, "forced", "cache"))
+
+
+def hidden(subject: Settings, vector: Vector) -> float:
+    return worst(apart(subject.ran(setting, "forced")[0].hidden[subject.sides(setting).index(int(side)), int(layer)], expected)
+                 for setting, (side, layer), expected in stored(vector, "forced", "hidden"))
+
+
+def logits(subject: Settings, vector: Vector) -> float:
+    return worst(apart(subject.logits(setting, subject.sides(setting).index(int(side))), expected)
+                 for setting, (side,), expected in stored(vector, "forced", "logits"))
+
+
+def greedy_bits(subject: Settings, vector: Vector) -> float:
+    """Compare drawn bits of generated scales; tokens of the others are absent."""
+    def share(setting: str) -> float:
+        model, (_, tokens) = subject.own_model(setting), subject.ran(setting, "greedy")
+        bits = torch.cat([vector[f"{setting}/greedy/bits/{side}"] for side in vector.facts["settings"][setting]["scales that run"]])
+        absent = tokens[0, len(bits) :] == ABSENT
+        return differing(bits_of(tokens[0, : len(bits)], model.config.bits), bits.long()) if bool(absent.all()) else float("inf")
+
+    return worst(share(setting) for setting in vector.facts["settings"])
+
+
+def summed(subject: Settings, vector: Vector) -> float:
+    return worst(apart(subject.own_model(setting).quantizer.restore(subject.ran(setting, how)[1]), expected)
+                 for how in ("forced", "greedy") for setting, _, expected in stored(vector, how, "summed"))
+
+
+KINDS = {
+    "fastvar": Kind(Settings, (
+        Check("kept", 0.0, lambda subject, vector: kept(subject, vector, "forced"), ("middle/forced/kept/16/3/sa",)),
+        Check("outputs", 1e-5, outputs, ("middle/forced/cache/1/sa",)),
+        Check("merged", 1e-5, merged, ("middle/forced/restored/12/1/sa",)),
+        Check("hidden", 5e-5, hidden, ("middle/forced/hidden/16/3",)),
+        Check("logits", 5e-5, logits, ("published/forced/logits/40",)),
+        Check("summed", 1e-5, summed, ("published/forced/summed",)),
+        Check("greedy_kept", 0.0, lambda subject, vector: kept(subject, vector, "greedy"), ("published/greedy/kept/40/3/sa",)),
+        Check("greedy_bits", 0.0, greedy_bits, ("published/greedy/bits/40",)),
+    ), "Infinity under FastVAR: four settings of shares, blocks and kept scales, along the file's bits and greedy", ("fastvar",)),
+}

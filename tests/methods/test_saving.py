@@ -1,0 +1,261 @@
+"""Methods that save computation in next-scale models: oracles of their own, parameters, and budgets in plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cachemark.cache.arena import Memory
+from cachemark.cache.layout import Layout, Site, Step
+from cachemark.contract.method import Method
+from cachemark.core.errors import BadBudget, BadParameter, BadPlan, CachemarkError
+from cachemark.core.spec import Case, Sampling
+from cachemark.kit.saving import SAMPLING, SEEDS, model
+from cachemark.methods.fastvar import FastVAR, deviation, highpass
+from cachemark.methods.fewer_scales import FewerScales
+from cachemark.methods.guidance_off import GuidanceOff
+from cachemark.models.vision.maps import ABSENT
+from cachemark.plans.expand import expand
+from cachemark.plans.schema import load
+from cachemark.roofline.scale_flops import share
+
+MODELS = tuple(SAMPLING)
+LAYERS = (3, 4)
+
+
+def layout(name: str) -> Layout:
+    return model(name).layout(SEEDS, SAMPLING[name])
+
+
+def generate(name: str, method: Method, forced: Tensor | None = None, sampling: Sampling | None = None) -> tuple[Tensor, list[Tensor]]:
+    """Return the tokens, and the guided logits of each scale."""
+    logits = list[Tensor]()
+    tokens = model(name).generate(torch.arange(len(SEEDS)), SEEDS, method, sampling or SAMPLING[name], Memory(), forced=forced,
+                                  see=lambda first, scale: logits.append(scale.clone()))
+    return tokens, logits
+
+
+# -- fewer scales -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("name", MODELS)
+def test_generated_scales_have_the_tokens_of_the_full_cache(name: str, count: int) -> None:
+    full, full_logits = generate(name, Method())
+    tokens, logits = generate(name, FewerScales(count))
+    generated = layout(name).ending(5 - count).visual
+    assert torch.equal(tokens[:, :generated], full[:, :generated])
+    assert bool((tokens[:, generated:] == ABSENT).all())
+    assert all(map(torch.equal, logits, full_logits))
+    assert len(logits) == len(full_logits) - count
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", MODELS)
+def test_absent_scales_add_nothing_to_the_image(name: str) -> None:
+    quantizer, full = model(name).quantizer, generate(name, Method())[0]
+    tokens = generate(name, FewerScales(2))[0]
+    parts = quantizer.split(full)
+    expected = quantizer.empty(len(full))
+    for scale in range(3):
+        expected = quantizer.add(expected, parts[scale], scale)
+    assert torch.equal(quantizer.restore(tokens), expected)
+    assert not torch.allclose(quantizer.restore(full), expected)
+
+
+# -- guidance off -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("start", [0, 3, 5])
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_without_guidance_are_the_conditional_ones(name: str, start: int) -> None:
+    """Along the full cache's tokens: a generation without guidance computes the conditional rows alone."""
+    full, guided = generate(name, Method())
+    without = replace(SAMPLING[name], cfg_scale=0.0)
+    _, conditional = generate(name, Method(), full, without)
+    _, logits = generate(name, GuidanceOff(start), full)
+    for scale, own in enumerate(logits):
+        assert torch.allclose(own, guided[scale] if scale < start else conditional[scale], atol=1e-4)
+    assert not any(torch.allclose(g, c, atol=1e-2) for g, c in zip(guided[1:], conditional[1:], strict=True))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_entries_of_unconditional_rows_end(name: str) -> None:
+    full, method = Method(), GuidanceOff(3)
+    generate(name, full)
+    generate(name, method)
+    tokens = [side**2 for side in layout(name).scales]
+    row = 2 * layout(name).layers * layout(name).heads * layout(name).head_dim * 4
+    assert method.live_bytes == len(SEEDS) * sum(tokens[:4]) * row
+    assert full.live_bytes == 2 * method.live_bytes
+    assert method.logical_bytes == max(2 * sum(tokens[:3]), sum(tokens[:4])) * len(SEEDS) * row
+
+
+# -- FastVAR ----------------------------------------------------------------------------------------------------------
+@dataclass
+class Masking(FastVAR):
+    """FastVAR the slow way: every token is computed, pruned ones are hidden as keys, and their outputs overwritten.
+
+    It checks what the method computes against attention over all entries of this and the earlier scales under a mask.
+    """
+
+    def begin(self, layout: Layout, sites: Any, memory: Memory) -> None:
+        super().begin(layout, sites, memory)
+        self.known: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = {site.layer: [] for site in sites}
+        self.worst = 0.0
+
+    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out = super().attend(site, step, q, k, v)
+        places = torch.arange(step.count).expand(len(q), -1) if self.selected is None else self.selected
+        wide = places[:, None, :, None].expand(-1, k.size(1), -1, k.size(-1))
+        all_keys, all_values = (torch.full((*k.shape[:2], step.count, k.size(-1)), 7.0).scatter(2, wide, part) for part in (k, v))
+        visible = torch.zeros(len(q), step.count, dtype=torch.bool).scatter(1, places, True)
+        self.known[site.layer].append((all_keys, all_values, visible))
+        keys, values, mask = (torch.cat(parts, 2 if parts[0].dim() > 2 else 1) for parts in zip(*self.known[site.layer], strict=True))
+        expected = torch.nn.functional.scaled_dot_product_attention(q, keys, values, attn_mask=mask[:, None, None])
+        self.worst = max(self.worst, float((out - expected).abs().max()))
+        return out
+
+
+@pytest.mark.parametrize("shares", [[0.4, 0.6], [0.3, 0.5, 1]])
+@pytest.mark.parametrize("score", ["deviation", "highpass", "random"])
+@pytest.mark.parametrize("name", MODELS)
+def test_pruning_is_masking(name: str, score: str, shares: list[float]) -> None:
+    method = Masking(shares, layers=LAYERS, score=score)
+    generate(name, method)
+    assert method.worst < 1e-5
+    tokens = [side**2 for side in layout(name).scales]
+    kept = [n - int(n * cut) for n, cut in zip(tokens[5 - len(shares) :], shares, strict=True)]
+    stored = [*tokens[: 5 - len(shares)], *(n for n in kept if n)][:-1]
+    assert {site.layer: slot.live[0] for site, slot in method.slots.items()}[4] == sum(stored)
+    assert {site.layer: slot.live[0] for site, slot in method.slots.items()}[0] == sum(tokens[: len(stored)])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_scores_and_fills_make_different_images(name: str) -> None:
+    ways = [FastVAR([0.5, 0.5], layers=LAYERS, score=score, fill=fill)
+            for score in ("deviation", "highpass", "random") for fill in ("cached", "zero")]
+    tokens = [tuple(generate(name, way)[0].flatten().tolist()) for way in ways]
+    assert len(set(tokens)) == len(ways)
+
+
+def test_a_score_is_of_its_map() -> None:
+    flat = torch.ones(2, 16, 3)
+    assert not deviation(flat).any()
+    assert not highpass(flat).any()
+    step = torch.cat((torch.zeros(1, 8, 3), torch.ones(1, 8, 3)), 1)  # the upper half of a map of 4×4
+    assert len(deviation(step).unique()) == 1, "every token is as far from the mean"
+    assert highpass(step)[0].view(4, 4)[1:3].min() > highpass(step)[0].view(4, 4)[0].max(), "the edge stands out"
+
+
+@dataclass
+class Norms(FastVAR):
+    """Another score as one function."""
+
+    def scored(self, site: Site, step: Step, number: int, x: Tensor) -> Tensor:
+        return x.float().norm(dim=-1)
+
+
+def test_another_score_is_one_function() -> None:
+    tokens = generate("var", Norms([0.5], layers=LAYERS))[0]
+    assert not torch.equal(tokens, generate("var", FastVAR([0.5], layers=LAYERS))[0])
+    assert share(Norms([0.5], layers=LAYERS), layout("var")) == share(FastVAR([0.5], layers=LAYERS), layout("var"))
+
+
+# -- parameters -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("method", "words"), [
+    (FewerScales(5), r"count = 5 is out of range\. Use 0 … 4 of the 5 scales"), (FewerScales(-1), "count = -1"),
+    (GuidanceOff(6), r"start = 6 is out of range\. Use 0 … 5"), (GuidanceOff(-1), "start = -1"),
+    *[(FastVAR(shares), r"shares = .* is out of range\. Use shares above 0 and at most 1 .* at most 4 scales")  # type: ignore[arg-type]
+      for shares in ([0.5, 0], [1.5], [-0.1], [float("nan")], ["0.5"], [0.5] * 5)],
+    (FastVAR(0.5), "shares = 0.5 is out of range. Use a list"),  # type: ignore[arg-type]
+    (FastVAR([1, 0.5]), r"shares = \[1, 0\.5\] skips a scale before one that is not skipped\. Only the last scales can be skipped"),
+    (FastVAR([0.5, 0.5], cached=3), "cached = 3 is out of range. Use 0 … 2: the first pruned scale is 3"),
+    (FastVAR([0.5], layers=(5, 9)), r"layers = \[5, 9\] prune in no block of 5\. Use .* from 0 to 4"),
+    (FastVAR([0.5], layers=(2, 1)), r"layers = \[2, 1\] prune in no block"), (FastVAR([0.5], layers=3), "layers = 3 is out of range"),  # type: ignore[arg-type]
+    (FastVAR([0.5], score="mean"), "score = 'mean' is unknown. Known: deviation, highpass, random"),
+    (FastVAR([0.5], fill="nearest"), "fill = 'nearest' is unknown. Known: cached, zero"),
+])  # fmt: skip
+def test_a_wrong_parameter_is_refused(method: Method, words: str) -> None:
+    with pytest.raises(BadParameter, match=f"{method.name}: {words}"):
+        method.resolve(layout("var"))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_guidance_off_needs_guidance(name: str) -> None:
+    unguided = model(name).layout(SEEDS, replace(SAMPLING[name], cfg_scale=0.0))
+    with pytest.raises(BadParameter, match=r"this sampling has no guidance, .* raise cfg_scale"):
+        GuidanceOff(3).resolve(unguided)
+
+
+@pytest.mark.parametrize("cls", [FewerScales, GuidanceOff, partial(FastVAR, layers=LAYERS)])
+def test_a_budget_of_flops_is_met_and_used(cls: Callable[..., Method]) -> None:
+    method = cls()
+    for budget in (Fraction(3, 4), Fraction(2, 3), Fraction(9, 10)):
+        fitted = cls(**method.fit(budget, layout("infinity")))
+        assert share(fitted, layout("infinity")) <= budget
+    with pytest.raises(BadBudget, match=r"at least .* of the FLOPs of an image, more than 1/10000"):
+        method.fit(Fraction(1, 10**4), layout("infinity"))
+
+
+# -- plans ------------------------------------------------------------------------------------------------------------
+PLAN = """name = "p"
+[timing]
+warmup = 1
+repeats = 3
+[fidelity]
+samples = 2
+[[cells]]
+model = "{model}"
+methods = [{methods}]
+budgets = [{budgets}]
+batch = 2
+"""
+
+
+def cases(folder: Path, methods: str, budgets: str = '"1/2"', model: str = "tiny-var") -> list[Case]:
+    path = folder / "plan.toml"
+    path.write_text(PLAN.format(model=model, methods=methods, budgets=budgets))
+    return [planned.case for planned in expand(load(str(path))) if planned.case.role == "candidate"]
+
+
+def test_the_kind_of_a_budget_is_a_part_of_a_case(tmp_path: Path) -> None:
+    (saving,), (storing,) = (cases(tmp_path, method) for method in ('"fewer_scales"', '"window"'))
+    assert (saving.label, saving.budget_kind, saving.stated_budget) == ("fewer_scales 1/2 FLOPs", "FLOPs", "1/2 FLOPs")
+    assert (storing.label, storing.stated_budget) == ("window 1/2", "1/2")
+    assert "budget_kind" not in storing.to_json()
+    assert saving.to_json()["budget_kind"] == "FLOPs"
+    assert Case.from_json(saving.to_json()) == saving
+    assert replace(saving, budget_kind="entries").key != saving.key
+    assert replace(saving, budget_kind="entries").cell == saving.cell
+
+
+def test_a_share_of_fewer_scales_is_a_budget(tmp_path: Path) -> None:
+    named = '{ name = "fewer_scales", count = 1 }'
+    own, other = cases(tmp_path, f'{named}, {{ name = "fastvar", base = [0.4, 0.5, 0.6, 0.75], layers = [0, 5] }}', named)
+    assert own.stated_budget == other.stated_budget == "4441/10000 FLOPs"
+    assert own.parameters == {"count": 1}
+
+
+@pytest.mark.parametrize(("methods", "budgets", "words"), [
+    ('"window", "fastvar"', '"1/2"', "A budget of window is a fraction of the entries, and one of fastvar of the FLOPs"),
+    ('"fewer_scales"', '"ams_kv"', "A budget of fewer_scales is a fraction of the FLOPs, and one of ams_kv of the entries"),
+])  # fmt: skip
+def test_a_block_has_budgets_of_one_kind(tmp_path: Path, methods: str, budgets: str, words: str) -> None:
+    with pytest.raises(CachemarkError, match=rf"plan\.toml:\d+: {words}\. Put them into two blocks") as raised:
+        cases(tmp_path, methods, budgets)
+    assert isinstance(raised.value, BadPlan)
+
+
+def test_a_codec_is_no_budget_of_flops(tmp_path: Path) -> None:
+    with pytest.raises(BadBudget, match="A budget of fewer_scales is a share of the FLOPs, and a codec saves none"):
+        cases(tmp_path, '"fewer_scales"', '{ name = "fewer_scales", count = 1, codec = "int8" }')
+
+
+def test_methods_that_do_not_run_on_a_model_have_no_say_in_its_budgets(tmp_path: Path) -> None:
+    with pytest.raises(BadBudget, match="fewer_scales does not run on next-token models"):
+        cases(tmp_path, '"window", "fewer_scales"', model="tiny-llamagen")
