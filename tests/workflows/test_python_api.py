@@ -6,11 +6,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from io import BytesIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -24,7 +25,7 @@ from cachemark.methods.registry import METHODS
 from cachemark.models.registry import MODELS
 from cachemark.store.db import Store
 from cachemark.trial.executors import local as executor
-from cachemark.workflows import generate
+from cachemark.workflows import generate, generated
 from cachemark.workflows.compare import Terms
 from cachemark.workflows.generate import ImageModel
 from cachemark.workflows.results import Run
@@ -34,6 +35,7 @@ from support.examples import MODEL
 from test_docs import ROOT, blocks
 
 GUIDE = ROOT / "docs" / "how-to" / "use-from-python.md"
+PROMPT = "two red stars above blue stripes"
 HOSTILE = '<b>&"\'\u202e'
 
 
@@ -59,6 +61,45 @@ def test_a_generation_is_that_of_its_method_and_seeds(model: ImageModel) -> None
     assert five._repr_html_().startswith('<figure><img alt="generated images" src="data:image/png;base64,iVBORw0KGgo')
 
 
+def test_batches_change_memory_alone(model: ImageModel, tmp_path: Path) -> None:
+    together = model.generate(labels=3, seeds=3, method="window", guidance=2.5, sampling="greedy")
+    apart = model.generate(labels=[3, 3, 3], seeds=[0, 1, 2], method="window", batch=2, sampling={"cfg_scale": 2.5, "temperature": 0.0})
+    assert together.case.sampling == apart.case.sampling
+    assert torch.equal(together.tokens, apart.tokens)
+    assert 2 * together.kv_bytes == 3 * apart.kv_bytes, "3 images at a time, or 2"
+    assert together.state_bytes > apart.state_bytes > 0
+    assert all(rate > 0 for each in (together, apart) for rate in each.tokens_per_s)
+    assert not torch.equal(together.tokens, model.generate(labels=3, seeds=3, method="window", sampling="greedy").tokens), "other guidance"
+    with Image.open(together.save(tmp_path / "grid.png", left=apart)) as grid:
+        assert grid.size == (2 * 2 * 64 + generated.GAP, 2 * 64)
+        assert grid.crop((0, 0, 2 * 64, 64)).tobytes() == grid.crop((2 * 64 + generated.GAP, 0, 4 * 64 + generated.GAP, 64)).tobytes()
+    with pytest.raises(Unsupported, match=r"'grid\.gif' does not end in \.png.*'grid\.png'"):
+        together.save("grid.gif")
+    with pytest.raises(Unsupported, match="do not fit side by side"):
+        together.save(tmp_path / "pair.png", left=model.generate(labels=[1]))
+    (tmp_path / "thesis.png").write_text("of somebody else")
+    with pytest.raises(CachemarkError, match="is not a PNG image of cachemark"):
+        together.save(tmp_path / "thesis.png")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_long_generation_shows_its_progress_on_a_terminal(model: ImageModel, terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = StringIO()
+    shown.isatty = lambda: terminal  # type: ignore[method-assign]
+    monkeypatch.setattr(generate, "LONG", 0.0)
+    monkeypatch.setattr("sys.stderr", shown)
+    model.generate(labels=[1, 2], batch=1)
+    assert ("tiny-var full" in shown.getvalue() and "100%" in shown.getvalue()) is terminal
+    assert shown.getvalue().endswith("\n") is terminal, "the line of the bar ends"
+
+
+def test_a_model_is_read_again_for_other_prompts_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = cm.load("tiny-t2i")
+    first = model.generate(prompts=PROMPT, seeds=[4])
+    monkeypatch.setattr(generate.Bench, "load", None)
+    assert torch.equal(model.generate(prompts=[PROMPT], seeds=[4]).tokens, first.tokens)
+
+
 def test_prompts_and_masked_models_have_their_defaults() -> None:
     drawn = cm.load("tiny-t2i").generate(prompts=["two red stars above blue stripes", "two red\nstars"], method="window")
     assert (len(drawn.images), drawn.labels, drawn.case.budget) == (2, (0, 1), "1/2")
@@ -70,7 +111,7 @@ def test_prompts_and_masked_models_have_their_defaults() -> None:
 @pytest.mark.parametrize(("given", "error", "words"), [
     ({"method": "windo"}, UnknownName, "Did you mean 'window'"),
     ({"labels": [99]}, UnknownName, "no class 99.*0 … 9"),
-    ({"labels": [1], "seeds": [1, 2]}, BadPlan, "2 seeds were given for 1 images"),
+    ({"labels": [1, 2], "seeds": [1, 2, 3]}, BadPlan, "3 seeds were given for 2 images"),
     ({"labels": [1], "prompts": ["a"]}, BadPlan, "labels and prompts cannot be combined"),
     ({"prompts": ["a"]}, BadPlan, "no model of this plan is given prompts"),
     ({"seeds": [-1]}, BadPlan, "out of range"),
@@ -79,6 +120,12 @@ def test_prompts_and_masked_models_have_their_defaults() -> None:
     ({"method": "lazymar"}, BadBudget, "does not run on next-scale models"),
     ({"method": "window", "sinkz": 2}, UnknownName, "sinkz"),
     ({"method": "window", "B": -1}, (BadParameter, BadBudget), "B = -1"),
+    ({"budget": "1/2"}, BadBudget, "full cache does not evict, so budget 1/2"),
+    ({"batch": 0}, BadPlan, "generate: batch: .* It is '0'"),
+    ({"sampling": {"temprature": 1}}, BadPlan, "sampling.temprature: extra inputs are not permitted"),
+    ({"sampling": {"temperature": -1}}, BadPlan, "sampling.temperature: .* It is '-1'"),
+    ({"sampling": "gredy", "guidance": 2}, UnknownName, "Did you mean 'greedy'"),
+    ({"guidance": float("nan")}, BadPlan, "cfg_scale: input should be a finite number"),
 ])  # fmt: skip
 def test_a_generation_that_is_refused(model: ImageModel, given: dict[str, Any], error: type[CachemarkError], words: str) -> None:
     with pytest.raises(error, match=words):
@@ -143,6 +190,10 @@ def test_the_example_of_the_readme(demo: Path) -> None:
         exec(block.text.replace('cm.plan("demo")', f"cm.plan({str(demo)!r})"), space)
     run = space["run"]
     assert isinstance(run, Run)
+    with Image.open("stars.png") as made, Image.open(ROOT / "docs" / "assets" / "stars.png") as shown:
+        assert made.size == shown.size
+        difference = np.abs(np.asarray(made, float) - np.asarray(shown, float)).mean()
+        assert difference < 16, "the picture is that of the code, but for rounding on other machines"
     assert {o.case.label for o in run.outcomes} == {"full", "full (other seeds)", "full (other batch)", "rkv 1/2", "streaming 1/2"}
     assert Path("report.html").stat().st_size > 1000
     assert {o.case.label for o in cm.open("results.sqlite").outcomes} == {o.case.label for o in run.outcomes}, "a comparison is not a run"

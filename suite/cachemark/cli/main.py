@@ -13,6 +13,7 @@ from .compare import bisect, compare
 from .endings import ending, open_closed_streams, terminable
 from .export import export
 from .gate import baseline, check, incident
+from .generate import generate
 from .measure import explain, max_batch, price, run, share
 from .score import score
 from .setup import calibrate, doctor, weights
@@ -49,6 +50,6 @@ def main() -> None:
     """Benchmark cache methods for autoregressive image generators."""
 
 
-for command in (advise, baseline, bisect, calibrate, check, compare, db, doctor, explain, export, incident, ingest, list_, max_batch, new,
-                price, report, roofline, run, score, share, show, test, weights):
+for command in (advise, baseline, bisect, calibrate, check, compare, db, doctor, explain, export, generate, incident, ingest, list_,
+                max_batch, new, price, report, roofline, run, score, share, show, test, weights):
     main.add_command(command)

@@ -87,16 +87,23 @@ def size(context: click.Context, option: click.Parameter, text: str | None) -> i
     return int(nbytes)
 
 
-def writable(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
-    """Check that a report can be written to this file, before hours of work."""
+def writable(context: click.Context, option: click.Parameter, path: Path | None, kind: str = "report") -> Path | None:
+    """Check that an output of this kind can be written to this file, before hours of work."""
     if path is None:
         return None
     if not os.path.isdir(path.parent):  # also False for a name that no folder can have
         raise click.BadParameter(f"folder {str(path.parent)[:200]} does not exist. Create it, or use another file.")
     if len(os.fsencode(path.name)) > 255 or not os.access(path if os.path.exists(path) else path.parent, os.W_OK):
         raise click.BadParameter(f"{str(path)[:200]} cannot be written. Use another file.")
-    refuse_other(path, "report")
+    refuse_other(path, kind)
     return path
+
+
+def picture(context: click.Context, option: click.Parameter, path: Path) -> Path | None:
+    """Check that a PNG can be written to this file, before hours of work."""
+    if path.suffix.lower() != ".png":
+        raise click.BadParameter(f"{str(path)[:200]} does not end in .png. Use another name.")
+    return writable(context, option, path, "PNG image")
 
 
 # -- the store --------------------------------------------------------------------------------------------------------

@@ -28,9 +28,19 @@ def plan_error(path: Path, text: str, data: Mapping[str, Any], error: Validation
         near = difflib.get_close_matches(str(keys[-1]), known_keys, n=1)
         hint = f"Did you mean {near[0]!r}? " if near else ""
         return BadPlan(f"{where}: unknown key {keys[-1]!r}.", remedy=f"{hint}Known here: {', '.join(known_keys)}.")
-    value = "" if missing else f" It is {_given(fault['input'])}."
+    return BadPlan(f"{where}: {_described(keys, fault, words)}", remedy="See docs/reference/plan-file.md.")
+
+
+def problem_of(data: Mapping[str, Any], error: ValidationError, skipped: Sequence[str | int] = ()) -> str:
+    """Return the first fault of a plan without a file in words, its keys without the first ones, ``skipped``."""
+    keys, fault, words = _first_fault(data, error)
+    return _described(keys[len(skipped) :] if keys[: len(skipped)] == [*skipped] else keys, fault, words)
+
+
+def _described(keys: Sequence[str | int], fault: Any, allowed: str) -> str:
+    value = "" if fault["type"] == "missing" else f" It is {_given(fault['input'])}."
     problem = fault["msg"][:1].lower() + fault["msg"][1:]
-    return BadPlan(f"{where}: {'.'.join(map(str, keys))}: {problem}{words}.{value}", remedy="See docs/reference/plan-file.md.")
+    return f"{'.'.join(map(str, keys))}: {problem}{allowed}.{value}"
 
 
 def _given(value: Any) -> str:

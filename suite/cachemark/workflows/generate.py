@@ -2,141 +2,143 @@
 
 from __future__ import annotations
 
-import base64
-import io
-import math
+import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from html import escape
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import click
 import torch
-from PIL import Image
+from pydantic import ValidationError
 from torch import Tensor
-from torch.nn.functional import pad
 
 from ..contract.method import Method
-from ..core.errors import BadPlan, UnknownName, Unsupported, unknown
+from ..core.errors import BadBudget, BadPlan, UnknownName, Unsupported, unknown
 from ..core.seeds import Subset, smallest_subset, subset
-from ..core.spec import FULL, Case
-from ..core.wording import on_one_line
+from ..core.spec import FULL, SEQUENTIAL, Budget
 from ..machine.timer import clock
 from ..methods.registry import METHODS
-from ..metrics.compute.image_bytes import nearest_bytes
+from ..metrics.compute.speed import first_half
+from ..models.registry import MODELS
 from ..plans.expand import Planned, expand
+from ..plans.plan_errors import problem_of
 from ..plans.schema import Plan
-from ..trial.child.bench import Bench, case_job
+from ..plugins import loading
+from ..trial.child.bench import Bench, Job, case_job
+from ..trial.child.timing import paced
+from .generated import Generated
 from .session import Machine
 from .weights import fetch, of_model
 
 HUB = "hf:"  # before the name of a repository on Hugging Face
-SHOWN = 64  # images of a grid, at most
-
-
-@dataclass(frozen=True)
-class Generated:
-    """Images of one generation. A notebook shows them as a grid.
-
-    ``images`` (n, 3, H, W) fp32 in [−1, 1]; ``tokens`` (n, N), of a masked model (n, N, C); ``kv_bytes`` of live keys and values of all
-    images at the fullest step, None for a model that keeps none; ``seconds`` of the generation, image decoding included and without a
-    warm-up: :func:`cachemark.measure` measures speed. ``case`` names the method with every parameter resolved.
-    """
-
-    images: Tensor
-    tokens: Tensor
-    kv_bytes: int | None
-    seconds: float
-    case: Case
-    labels: tuple[int, ...]
-    seeds: tuple[int, ...]
-
-    def __repr__(self) -> str:
-        kv = "" if self.kv_bytes is None else f", {self.kv_bytes / 2**20:.2f} MiB of keys and values"
-        return f"<{len(self.images)} images of {self.case.title}: {self.seconds:.2f} s{kv}>"
-
-    def _repr_png_(self) -> bytes:
-        """A grid of the images, nearly square."""
-        pixels = nearest_bytes(self.images[:SHOWN]).cpu()
-        columns = math.ceil(math.sqrt(len(pixels)))
-        tiles = pad(pixels, (0, 0, 0, 0, 0, 0, 0, -len(pixels) % columns), value=255)
-        _, channels, height, width = tiles.shape
-        grid = tiles.view(-1, columns, channels, height, width).permute(0, 3, 1, 4, 2).reshape(-1, columns * width, channels)
-        file = io.BytesIO()
-        Image.fromarray(grid.contiguous().numpy()).save(file, "PNG")
-        return file.getvalue()
-
-    def _repr_html_(self) -> str:
-        """The grid with its method, time and bytes."""
-        png = base64.b64encode(self._repr_png_()).decode()
-        return (f'<figure><img alt="generated images" src="data:image/png;base64,{png}"/>'
-                f"<figcaption>{escape(on_one_line(repr(self)[1:-1], 200))}</figcaption></figure>")
+LONG = 2.0  # seconds after which a generation shows its progress on a terminal
 
 
 class ImageModel:
-    """A loaded model. :func:`load` makes one."""
+    """A model to generate images with. :func:`load` makes one."""
 
     def __init__(self, settings: dict[str, Any], device: str) -> None:
         self.settings, self.device = settings, device
-        self._benches: dict[str, Bench] = {}  # by the prompts
         planned = self._plan(1, FULL, {}, "")
         self.name, self.classes, self.paradigm = planned.case.model, planned.entry.classes, planned.entry.paradigm
-        self._bench(planned)
+        self._bench, self._conditions = Bench.load(planned), planned.case.conditions
 
     def __repr__(self) -> str:
         return f"<model {self.name} on {self.device}, {self.classes} classes or prompts>"
 
     def generate(
-        self, labels: Sequence[int] | None = None, prompts: Sequence[str] | str | None = None, *, seeds: Sequence[int] | int | None = None,
-        method: str = FULL, budget: str | float | None = None, codec: str = "native", decoder: str = "sequential", sampling: str = "paper",
-        **parameters: Any,
+        self, labels: Sequence[int] | int | None = None, prompts: Sequence[str] | str | None = None, *,
+        seeds: Sequence[int] | int | None = None, method: str = FULL, budget: str | float | None = None, codec: str = "native",
+        decoder: str | Mapping[str, Any] = SEQUENTIAL, guidance: float | None = None, sampling: str | Mapping[str, Any] = "paper",
+        batch: int | None = None, **parameters: Any,
     ) -> Generated:
-        """Generate one image for each label or prompt, in one batch.
+        """Generate one image for each label or prompt; a long generation shows its progress on a terminal.
 
-        ``seeds``: one per image, or the number of images (default: 0, 1, …). Without ``labels`` and ``prompts``, classes are balanced over
-        the images. ``budget``: fraction of the full cache that is kept (default: the method's own sizes, else 1/2); ``parameters``: those
-        of the method. Raises UnknownName, BadBudget and BadParameter, Unsupported for a method that does not run on this model, and BadPlan
-        for labels, prompts and seeds that do not match.
+        ``seeds``: one per image, or the number of images (default: 0, 1, …); a single label or prompt is used for all of them. Without
+        ``labels`` and ``prompts``, classes are balanced over the images. ``budget``: fraction of the full cache that is kept (default: the
+        method's own sizes, else 1/2); ``parameters``: those of the method. ``decoder``: its name, or a mapping with its ``name`` and
+        parameters. ``guidance``: scale of classifier-free guidance; ``sampling``: a preset, or changes to the preset ``paper`` such as
+        ``{"temperature": 0.9}``. ``batch``: images at a time (default: all). Raises UnknownName, BadBudget and BadParameter, Unsupported
+        for a method that does not run on this model or a prompt that is too long, and BadPlan for arguments that do not match.
         """
+        return _generate(*self.prepared(labels, prompts, seeds=seeds, method=method, budget=budget, codec=codec, decoder=decoder,
+                                        guidance=guidance, sampling=sampling, batch=batch, **parameters))
+
+    def prepared(
+        self, labels: Sequence[int] | int | None = None, prompts: Sequence[str] | str | None = None, *,
+        seeds: Sequence[int] | int | None = None, method: str = FULL, budget: str | float | None = None, codec: str = "native",
+        decoder: str | Mapping[str, Any] = SEQUENTIAL, guidance: float | None = None, sampling: str | Mapping[str, Any] = "paper",
+        batch: int | None = None, **parameters: Any,
+    ) -> tuple[Planned, Bench, list[int], list[int]]:
+        """Return the case, the model, labels and seeds of a generation. Raises the errors of :meth:`generate`."""
         texts = [prompts] if isinstance(prompts, str) else list(prompts or ())
         if texts and labels is not None:
             raise BadPlan("labels and prompts cannot be combined.", remedy="Pass one of them.")
-        labels = range(len(texts)) if texts else labels
-        drawn = _seeds(seeds, None if labels is None else len(labels))
-        if budget is None:  # the method's own sizes, which a plan names by the method, else 1/2
-            cls: type[Method] = METHODS.get(method)
-            sized = self.paradigm in cls.paradigms and cls.own_budget is not Method.own_budget
-            budget = 1 if method == FULL else method if sized else "1/2"
-        axes = {"budgets": [budget], "codecs": [codec], "decoders": [decoder], "sampling": sampling}
+        numbers = range(len(texts)) if texts else [labels] if isinstance(labels, int) else labels
+        drawn = _seeds(seeds, None if numbers is None else len(numbers))
+        if numbers is not None and len(numbers) == 1:
+            numbers = [numbers[0]] * len(drawn)
+        if method == FULL and budget is not None and Budget.parse(budget).ratio != 1:
+            raise BadBudget(f"The full cache does not evict, so budget {budget} has no effect.", remedy="Name a method, or leave it out.")
+        axes = {"budgets": [self._budget(method) if budget is None else budget], "codecs": [codec], "decoders": [decoder],
+                "sampling": self._sampling(guidance, sampling), "batch": len(drawn) if batch is None else min(batch, len(drawn))}
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "prompts.txt")
             file.write_text("\n".join(" ".join(text.split()) for text in texts) + "\n", encoding="utf-8")
             planned = self._plan(len(drawn), {"name": method, **parameters}, axes, str(file) if texts else "")
-            bench = self._bench(planned)
+            bench = self._loaded(planned)
         classes = bench.entry.classes
-        if labels is None:
-            labels = subset(smallest_subset(len(drawn)), classes).labels[:len(drawn)]
-        if wrong := [label for label in labels if not 0 <= label < classes]:
+        if numbers is None:
+            numbers = subset(smallest_subset(len(drawn)), classes).labels[:len(drawn)]
+        if wrong := [label for label in numbers if not 0 <= label < classes]:
             raise UnknownName(f"{self.name} has no class {wrong[0]}.", remedy=f"Use labels 0 … {classes - 1}.")
-        return _generate(planned, bench, list(labels), drawn)
+        return planned, bench, list(numbers), drawn
+
+    def _budget(self, method: str) -> str | int:
+        """Return the default budget: the method's own sizes, which a plan names by the method, else 1/2."""
+        cls: type[Method] = METHODS.get(method)
+        sized = self.paradigm in cls.paradigms and cls.own_budget is not Method.own_budget
+        return 1 if method == FULL else method if sized else "1/2"
+
+    def _sampling(self, guidance: float | None, sampling: str | Mapping[str, Any]) -> str | dict[str, Any]:
+        """Return sampling as a plan names it: a preset, or changes to ``paper``."""
+        if isinstance(sampling, str) and guidance is None:
+            return sampling
+        presets = MODELS.get(self.name).presets
+        if isinstance(sampling, str):
+            if sampling not in presets:
+                raise unknown(f"sampling preset of {self.name}", sampling, presets)
+            paper = asdict(presets["paper"])
+            sampling = {key: value for key, value in asdict(presets[sampling]).items() if value != paper[key]}
+        return {**sampling, **({} if guidance is None else {"cfg_scale": guidance})}
 
     def _plan(self, samples: int, method: Any, axes: dict[str, Any], prompts: str) -> Planned:
-        """The case of a method with every parameter resolved."""
-        plan = Plan.model_validate({
+        """Return the case of a method with every parameter resolved."""
+        data = {
             "name": "generate", "fidelity": {"seeds": smallest_subset(samples), "samples": samples, "prompts": prompts},
             "cells": [{**self.settings, "methods": [method], "batch": samples, **axes}],
-        })
+        }
+        try:
+            plan = Plan.model_validate(data)
+        except ValidationError as error:
+            raise BadPlan(f"generate: {problem_of(data, error, skipped=('cells', 0))}",
+                          remedy="See docs/how-to/use-from-python.md.") from None
         planned = [each for each in expand(plan, self.device) if each.case.role in ("baseline", "candidate")][-1]
         if planned.unsupported_reason:
             raise Unsupported(planned.unsupported_reason)
         return planned
 
-    def _bench(self, planned: Planned) -> Bench:
-        """The model for the prompts of a case, loaded once."""
-        if planned.case.conditions not in self._benches:
-            self._benches[planned.case.conditions] = Bench.load(planned)
-        return self._benches[planned.case.conditions]
+    def _loaded(self, planned: Planned) -> Bench:
+        """Return the model for the prompts of a case; others are dropped before it is loaded."""
+        if planned.case.conditions != self._conditions:
+            self._conditions = ""
+            del self._bench
+            self._bench, self._conditions = Bench.load(planned), planned.case.conditions
+        return self._bench
 
 
 def load(
@@ -146,13 +148,39 @@ def load(
     """Load a model of the catalogue.
 
     ``weights``: a file or folder, or ``hf:org/name`` to download the published repository; empty for the bundled weights, else random ones.
-    Raises UnknownName, BadCheckpoint for weights of another shape, and the errors of :func:`~cachemark.workflows.weights.fetch`.
+    ``dtype``: float32, bfloat16 or float16; ``engine``: eager, graph, auto or reference. Raises UnknownName, BadCheckpoint for weights of
+    another shape, and the errors of :func:`~cachemark.workflows.weights.fetch`.
     """
     Machine(device).require()
     if str(weights).startswith(HUB):
         weights, decoder_weights = _published(name, str(weights).removeprefix(HUB), decoder_weights)
     return ImageModel({"model": name, "weights": str(weights), "decoder_weights": str(decoder_weights), "dtype": dtype, "engine": engine},
                       device)
+
+
+def generate(
+    model: str, path: str | Path, *, weights: str = "", decoder_weights: str = "", device: str = "cpu", dtype: str = "float32",
+    engine: str = "eager", plugins: Sequence[str | Path] = (), compare: bool = False, method: str = FULL, codec: str = "native",
+    decoder: str = SEQUENTIAL, budget: str | None = None, **request: Any,
+) -> list[Generated]:
+    """Generate images and save them as a PNG grid; with ``compare``, next to those of the full cache, which are to the left.
+
+    ``request``: labels, prompts, seeds, guidance, sampling and batch of :meth:`ImageModel.generate`. Returns the full cache's generation,
+    with ``compare``, and the method's, after a warm-up of one image. Raises the errors of :func:`load` and of :meth:`ImageModel.generate`.
+    """
+    for file in plugins:
+        loading.load(file)
+    generator = load(model, weights, decoder_weights=decoder_weights, device=device, dtype=dtype, engine=engine)
+    prepared = generator.prepared(method=method, budget=budget, codec=codec, decoder=decoder, **request)
+    if not compare:
+        images = _generate(*prepared)
+        images.save(path)
+        return [images]
+    planned, bench, labels, drawn = generator.prepared(**request)
+    _generate(planned, bench, labels[:1], drawn[:1])
+    full, images = _generate(planned, bench, labels, drawn), _generate(*prepared)
+    images.save(path, left=full)
+    return [full, images]
 
 
 def _published(name: str, repository: str, decoder_weights: str | Path) -> tuple[str | Path, str | Path]:
@@ -165,24 +193,82 @@ def _published(name: str, repository: str, decoder_weights: str | Path) -> tuple
 
 
 def _seeds(seeds: Sequence[int] | int | None, images: int | None) -> list[int]:
-    """One seed for each image."""
+    """Return one seed for each image."""
     if seeds is None:
         return list(range(images or 1))
     drawn = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    if images is not None and len(drawn) != images:
+    if images is not None and len(drawn) != images != 1:
         raise BadPlan(f"{len(drawn)} seeds were given for {images} images.", remedy="Pass one seed per label or prompt.")
     if any(not 0 <= seed < 2**31 for seed in drawn):
         raise BadPlan(f"A seed of {drawn} is out of range.", remedy="Use seeds 0 … 2147483647.")
     return drawn
 
 
+# -- the generation -----------------------------------------------------------------------------------------------------
+class _ProgressBar:
+    """A bar on standard error, if that is a terminal and the generation is long."""
+
+    def __init__(self, title: str, steps: int) -> None:
+        self._title, self._steps, self._began, self._stack = title, steps, time.monotonic(), ExitStack()
+        self._bar: Any = None
+        self._shown = sys.stderr.isatty()
+
+    def reach(self, step: int) -> None:
+        """Show that so many steps are done."""
+        if not self._shown:
+            return
+        if self._bar is None and time.monotonic() - self._began > LONG:
+            self._bar = self._stack.enter_context(click.progressbar(
+                length=self._steps, label=self._title, file=sys.stderr, update_min_steps=max(1, self._steps // 100)))
+            self._done = 0
+        if self._bar is not None:
+            self._bar.update(step - self._done)
+            self._done = step
+
+    def close(self) -> None:
+        """End the line of the bar."""
+        self._stack.close()
+
+
 def _generate(planned: Planned, bench: Bench, labels: list[int], drawn: list[int]) -> Generated:
-    """Generate in one batch, and count time and bytes."""
-    job = replace(case_job(planned.case, bench), subset=Subset("given", drawn, labels))
-    method = job.method()
-    watch = clock(bench.device, ())
-    watch.start()
+    """Generate in batches, and count time and bytes."""
+    job = case_job(planned.case, bench)
+    job = replace(job, subset=Subset("given", drawn, labels), batch=min(job.batch, len(drawn)))
+    layout = paced(job.first(job.batch).layout, job.method())
+    half = _first_half(layout)
+    progress = _ProgressBar(planned.case.title, len(job.chunks()) * layout.visual)
+    images, tokens, totals, kv_bytes = list[Tensor](), list[Tensor](), [0.0, 0.0, 0.0], 0
+    watch = clock(bench.device, {half - 1, layout.visual - 1} if half else ())
+    try:
+        for number, part in enumerate(job.chunks()):
+            def mark(index: int, before: int = number * layout.visual) -> None:
+                watch.mark(index)
+                progress.reach(before + index + 1)
+
+            method = job.method()
+            watch.start()
+            tokens.append(_tokens(job, part, method, mark))
+            images.append(job.decode(tokens[-1]))
+            seconds, marks = watch.stop(), watch.marks()
+            ends = (marks[half - 1], marks[layout.visual - 1]) if half else (0.0, 0.0)
+            totals = [total + span for total, span in zip(totals, (seconds, ends[0], ends[1] - ends[0]), strict=True)]
+            kv_bytes = max(kv_bytes, method.logical_bytes)
+    finally:
+        progress.close()
+    rates = (half * len(drawn) / totals[1], (layout.visual - half) * len(drawn) / totals[2]) if half else None
+    return Generated(torch.cat(images), torch.cat(tokens), kv_bytes or None, job.memory.nbytes("state"), totals[0], rates, planned.case,
+                     tuple(labels), tuple(drawn))
+
+
+def _tokens(job: Job, part: slice, method: Method, mark: Callable[[int], None]) -> Tensor:
+    """Return the tokens of one batch under a method whose bytes are read after it."""
     with torch.inference_mode():
-        tokens = replace(job, method=lambda: method).generate(slice(len(drawn)))
-    images = job.decode(tokens)
-    return Generated(images, tokens, method.logical_bytes or None, watch.stop(), planned.case, tuple(labels), tuple(drawn))
+        return replace(job, method=lambda: method).generate(part, mark=mark)
+
+
+def _first_half(layout: Any) -> int:
+    """Return the tokens of the first half, 0 for a single step or scale."""
+    try:
+        return first_half(layout)
+    except Unsupported:
+        return 0

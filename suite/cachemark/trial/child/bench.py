@@ -89,14 +89,17 @@ class Job:
         full_batches = [part for part in self.chunks() if part.stop - part.start == self.batch] or [slice(len(self.subset))]
         return [part for part in full_batches if self._layout(part).condition == self._layout(full_batches[0]).condition]
 
-    def generate(self, part: slice, forced: Tensor | None = None, see: Callable[[Any, Tensor], None] | None = None) -> Tensor:
+    def generate(
+        self, part: slice, forced: Tensor | None = None, see: Callable[[Any, Tensor], None] | None = None,
+        mark: Callable[[int], None] | None = None,
+    ) -> Tensor:
         """Return tokens of some samples, (part, N) or (part, N, C).
 
         A part that does not fit the storage (another size than ``batch``, conditions of other lengths) gets its own."""
         labels = torch.tensor(self.subset.labels[part], device=self.device)
         alike = len(labels) == self.batch and self._layout(part).condition == self._layout(slice(self.batch)).condition
         memory = self.memory if alike else self.memory.another()
-        tokens = self.drawn(labels, self.subset.seeds[part], memory, forced=forced, see=see)
+        tokens = self.drawn(labels, self.subset.seeds[part], memory, forced=forced, see=see, mark=mark)
         self.alive(len(labels))
         return tokens
 

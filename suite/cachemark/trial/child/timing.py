@@ -37,7 +37,7 @@ class _Timed:
     """A job whose generations are timed, image decoding included, one of its batches after the other."""
 
     def __init__(self, job: Job) -> None:
-        self.job, self.layout = job, _paced(job.first(job.batch).layout, job.method())
+        self.job, self.layout = job, paced(job.first(job.batch).layout, job.method())
         self._watch = clock(job.device, watched(self.layout))
         self.batches = [(part, torch.tensor(job.subset.labels[part], device=job.device)) for part in job.alike()]
         self.hashes: TimedTokens = {}
@@ -127,7 +127,7 @@ def _warmed(job: Job, times: int) -> _Timed | None:
     return timed_job
 
 
-def _paced(layout: Layout, method: Method) -> Layout:
+def paced(layout: Layout, method: Method) -> Layout:
     """Return the layout with as many passes or scales as the method makes."""
     if not isinstance(layout, MaskedLayout) and not layout.scales:
         return layout
@@ -142,7 +142,7 @@ def counted(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
     captures does so in a generation before; its pool always exists, so it is part of the peak. The fact has the bytes that are ``live``
     when so many ``tokens`` of an image are drawn: at the watched ones and at the next, whose pass has written and evicted them."""
     method, memory, drawn, live = job.method(), job.memory, [], {}
-    labels, stops = torch.tensor(job.subset.labels, device=job.device), set(watched(_paced(job.layout, job.method())))
+    labels, stops = torch.tensor(job.subset.labels, device=job.device), set(watched(paced(job.layout, job.method())))
 
     def mark(index: int) -> None:
         now = method.live_bytes if {index, index - 1} & stops else None

@@ -1,0 +1,96 @@
+"""Images of a generation with its costs, shown in a notebook or saved as a grid."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ..core.errors import Unsupported
+from ..core.files import output
+from ..core.spec import Case
+from ..core.wording import on_one_line
+from ..metrics.compute.image_bytes import nearest_bytes
+from .session import writing
+
+SHOWN = 64  # images of a grid in a notebook, at most
+GAP = 8  # white pixels between two grids
+WHITE = 255
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Images of one generation. A notebook shows them as a grid.
+
+    ``images`` (n, 3, H, W) fp32 in [−1, 1]; ``tokens`` (n, N), of a masked model (n, N, C). ``kv_bytes`` of live keys and values at the
+    fullest step of the largest batch, None for a model that keeps none; ``state_bytes`` of everything else that the method stores.
+    ``seconds`` of the generation, image decoding included and without a warm-up; ``tokens_per_s`` of the first and the last half, None
+    for a single step: :func:`cachemark.measure` measures speed. ``case`` names the method with every parameter resolved.
+    """
+
+    images: Tensor
+    tokens: Tensor
+    kv_bytes: int | None
+    state_bytes: int
+    seconds: float
+    tokens_per_s: tuple[float, float] | None
+    case: Case
+    labels: tuple[int, ...]
+    seeds: tuple[int, ...]
+
+    def __repr__(self) -> str:
+        rates = "" if self.tokens_per_s is None else ", {:.4g} and {:.4g} tokens/s in the two halves".format(*self.tokens_per_s)
+        kv = "" if self.kv_bytes is None else f", {self.kv_bytes / 2**20:.2f} MiB of keys and values"
+        return f"<{len(self.images)} images of {self.case.title}: {self.seconds:.2f} s{rates}{kv}>"
+
+    def save(self, path: str | Path, left: Generated | None = None) -> Path:
+        """Write a PNG grid of all images, and return its path.
+
+        ``left``: images of the same number and size, for the left side. Raises Unsupported for another suffix or other
+        images, and the errors of writing a file.
+        """
+        path = Path(path)
+        if path.suffix.lower() != ".png":
+            raise Unsupported(f"{str(path)!r} does not end in .png.", remedy=f"Save the grid as {path.with_suffix('.png').name!r}.")
+        grids = [self.grid()]
+        if left is not None:
+            if left.images.shape != self.images.shape:
+                raise Unsupported(f"Images of shape {tuple(left.images.shape)} and {tuple(self.images.shape)} do not fit side by side.",
+                                  remedy="Generate both with the same model and the same seeds.")
+            height = len(grids[0])
+            grids = [left.grid(), torch.full((height, GAP, grids[0].size(2)), WHITE, dtype=torch.uint8), grids[0]]
+        with writing(path), output(path, "PNG image") as part:
+            _picture(torch.cat(grids, 1)).save(part, "PNG")
+        return path
+
+    def grid(self, most: int = 0) -> Tensor:
+        """Return a nearly square grid of the images, (height, width, 3) bytes; at most ``most`` images (0: all)."""
+        pixels = nearest_bytes(self.images[: most or None]).cpu()
+        columns = math.ceil(math.sqrt(len(pixels)))
+        tiles = pad(pixels, (0, 0, 0, 0, 0, 0, 0, -len(pixels) % columns), value=WHITE)
+        _, channels, height, width = tiles.shape
+        return tiles.view(-1, columns, channels, height, width).permute(0, 3, 1, 4, 2).reshape(-1, columns * width, channels)
+
+    def _repr_png_(self) -> bytes:
+        """The grid of the first images."""
+        file = io.BytesIO()
+        _picture(self.grid(SHOWN)).save(file, "PNG")
+        return file.getvalue()
+
+    def _repr_html_(self) -> str:
+        """The grid with its method, time and bytes."""
+        png = base64.b64encode(self._repr_png_()).decode()
+        return (f'<figure><img alt="generated images" src="data:image/png;base64,{png}"/>'
+                f"<figcaption>{escape(on_one_line(repr(self)[1:-1], 200))}</figcaption></figure>")
+
+
+def _picture(grid: Tensor) -> Image.Image:
+    return Image.fromarray(grid.contiguous().numpy())
