@@ -114,3 +114,23 @@ def test_a_window_that_looks_ahead_computes_more_beside_a_method_that_evicts_by_
     assert near["full", 256]["cost"] == far["full", 256]["cost"]
     assert near["linear", 256]["cost"] < far["linear", 256]["cost"] < 16
     assert far["linear", 256]["decoder"] == "jacobi 16 ahead"
+
+
+PUBLISHED = {  # speedups without image decoding at batches of 1, 8 and 64, in bf16, computed independently
+    ("fewer_scales", "1/2"): (2.81, 3.10, 3.12), ("fewer_scales", "3/4"): (1.78, 1.85, 1.86), ("fewer_scales", "1/4"): (4.38, 5.30, 5.36),
+    ("guidance_off", "3/4"): (1.47, 1.51, 1.51), ("guidance_off", "3/5"): (1.62, 1.68, 1.69), ("fastvar", "own"): (3.38, 3.87, 3.90),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "budget"), PUBLISHED)
+def test_infinity_has_the_published_bounds(method: str, budget: str) -> None:
+    rows = table("infinity-2b", "--gpu", "h100", "--method", method, "--budget", budget, "--batch", "1", "--batch", "8", "--batch", "64")
+    for row, expected in zip([row for row in rows if row["method"] == method], PUBLISHED[method, budget], strict=True):
+        assert row["token_speedup"] == pytest.approx(expected, rel=0.01)
+        assert 1 < row["speedup"] < row["token_speedup"]
+
+
+def test_a_table_states_speedups_with_and_without_image_decoding() -> None:
+    head, full = call("roofline", "infinity-2b", "--method", "fewer_scales", "--budget", "1/2").stdout.splitlines()[1:3]
+    assert head.split()[3:5] == ["ideal", "tokens"]
+    assert full.split().count("1.00×") == 2

@@ -11,7 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cachemark.cache.layout import Tokens
 from cachemark.contract.method import Method
+from cachemark.methods import fastvar
+from cachemark.methods.fastvar import FastVAR
 from cachemark.methods.lazymar import LazyMAR
 from cachemark.models import mar, var
 from cachemark.models.emu3 import Emu3
@@ -67,6 +70,11 @@ CONTROLS: list[tuple[str, str, Any, str, Wrong]] = [
     ("emu3/small", "guided_A unconditional_A unconditional_B slots0_A slots2_B", Emu3, "feed",
      lambda right: lambda self, fed, step, place, starts: right(self, fed, step, place, starts.max().expand_as(starts))),
     ("emu3/small_vq", "image_A image_B", FrameConv, "forward", lambda right: first_slice),
+    ("infinity/fastvar", "kept greedy_kept merged logits", FastVAR, "scored",
+     lambda right: lambda self, *arguments: -right(self, *arguments)),
+    ("infinity/fastvar", "hidden logits", Tokens, "take",
+     lambda right: lambda self, places: replace(right(self, places), rope=self.rope[: places.size(1)])),  # by rank, not by position
+    ("infinity/fastvar", "merged hidden logits", fastvar, "as_map", lambda right: lambda x: right(x).mT),
     ("infinity/small", "logits guided hidden", Infinity, "read", attend_padding),
     ("infinity/small", "rounded", infinity, "in_bf16", lambda right: lambda mixed: mixed),
     ("janus/small", "guided_A conditional_A unconditional_A hidden_A slots0_A slots2_B", RMSNorm, "forward",
