@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -89,12 +90,41 @@ def test_what_a_device_cannot_tell_is_none(nvml: FakeNvml, cards: list[Card]) ->
     cards[0].failing = dict.fromkeys(EVERY, pynvml.NVML_ERROR_NOT_SUPPORTED)
     seen = device.gpus(nvml)[0].reading()
     assert (seen.sm_mhz, seen.celsius, seen.watts, seen.joules, seen.busy) == (None,) * 5
-    assert (seen.reasons, seen.processes) == (0, frozenset())
+    assert (seen.reasons, seen.processes) == (None, None)
 
 
 def test_the_environment_of_a_gpu_is_the_drivers_word(nvml: FakeNvml) -> None:
     here = environment("cuda", 1, device.gpus(nvml)[0])
     assert (here.device, here.machine_class, here.facts["driver"]) == ("Fake H100", "fake-h100", "999.1")
+
+
+@pytest.mark.parametrize(("settings", "kind"), [
+    ({}, "fake-h100"), ({"watts": 500}, "fake-h100-500-w"), ({"ecc": 0}, "fake-h100-ecc-off"), ({"mig": 1}, "fake-h100-mig"),
+    ({"compute": 3, "watts": 450}, "fake-h100-450-w-exclusive-process"),
+])
+def test_settings_that_change_times_are_of_the_machine_class(
+    settings: dict[str, int], kind: str, nvml: FakeNvml, cards: list[Card],
+) -> None:
+    vars(cards[0]).update(settings)
+    here = environment("cuda", 2, device.gpus(nvml)[0])
+    assert here.machine_class == kind
+    assert here.facts["power_limit"] == cards[0].watts
+    assert here.facts["ecc"] is bool(cards[0].ecc)
+    if settings:
+        with pytest.raises(Infrastructure, match="with equal settings"), local("cuda", 1, names=["all"], nvml=nvml):
+            pass
+
+
+def test_a_slice_has_its_profile_and_the_settings_of_its_gpu(
+    nvml: FakeNvml, cards: list[Card], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    vars(cards[0]).update(watts=500, mig=1, cpus=(0,))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-cccc")
+    (part,) = device.gpus(nvml)
+    here = environment("cuda", 2, part)
+    assert here.machine_class == "fake-h100-mig-1g-10gb-500-w"
+    assert here.facts["unseen"] == ["clock reductions"]
+    assert part.processors() == {0}
 
 
 # ------------------------------------------------------------------------------------------------ what spoils a case
@@ -117,6 +147,25 @@ def test_a_quiet_case_stands_and_says_what_was_seen(watching: Watch, cards: list
     assert spoilt is None
     assert facts == {"uuid": "GPU-aaaa", "readings": 3, "sm_mhz": [1410, 1410, 1410], "celsius": [40, 40, 40], "watts": [300, 300, 300],
                      "joules": 1.0, "slowed_by": [], "locked_mhz": 1410}
+
+
+EVENTS, OLDER = "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
+PROCESSES = "nvmlDeviceGetComputeRunningProcesses"
+
+
+@pytest.mark.parametrize(("failing", "unseen"), [
+    ({PROCESSES: pynvml.NVML_ERROR_NO_PERMISSION}, ["other processes"]),
+    ({EVENTS: pynvml.NVML_ERROR_FUNCTION_NOT_FOUND}, []),  # a driver before 535 has the older name
+    ({EVENTS: pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, OLDER: pynvml.NVML_ERROR_NOT_SUPPORTED}, ["clock reductions"]),
+])
+def test_what_the_driver_does_not_show_is_stated_and_not_taken_for_quiet(
+    failing: dict[str, int], unseen: list[str], watching: Watch, cards: list[Card],
+) -> None:
+    cards[0].failing, cards[0].reasons = failing, device.HW_THERMAL
+    facts, spoilt = ends(watching, cards[0])
+    assert facts.get("unseen", []) == unseen
+    assert (spoilt is None) == ("clock reductions" in unseen), "where it can be seen it spoils the case"
+    assert environment("cuda", 2, watching.gpu).facts.get("unseen", []) == unseen
 
 
 def test_a_childs_own_processes_are_not_foreign(watching: Watch, cards: list[Card]) -> None:
@@ -246,6 +295,37 @@ def test_a_case_goes_to_a_healthy_device(nvml: FakeNvml, monkeypatch: pytest.Mon
     found = ran(monkeypatch, trials, on(nvml, 0, 1), *"abcdefgh")
     assert {o.status for o in found.values()} == {Status.OK}
     assert sum(gpu == "GPU-aaaa" for _, gpu in trials.ran) <= executor.REJECTS
+
+
+def test_cards_work_on_their_own_node_and_record_how_many_were_busy(
+    nvml: FakeNvml, cards: list[Card], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    cards.extend([Card("GPU-cccc", cpus=(4, 5, 6, 7)), Card("GPU-dddd")])
+    cards[0].cpus = cards[1].cpus = (0, 1, 2, 3)
+    nvml.cards = cards
+
+    def pinned(threads: int, *names: str) -> list[tuple[int, ...]]:
+        with local("cuda", threads, names=names, nvml=nvml) as places:
+            return [place.cpus for place in places.places]
+
+    assert pinned(2, "all") == [(0, 1), (2, 3), (4, 5, 6, 7), ()]
+    assert pinned(3, "all") == [(0, 1, 2, 3), (0, 1, 2, 3), (4, 5, 6, 7), ()], "threads do not queue for fewer processors"
+    assert pinned(2, "1") == [(0, 1, 2, 3)]
+    both = threading.Barrier(2, timeout=60)
+
+    def trial(group: list[Planned], *_: Any, **__: Any) -> Iterator[Finished]:
+        for p in group:
+            if p.case.method in "ab":
+                both.wait()
+            yield Finished(Outcome(p.case, Status.OK, {"latency": [1.0]}, "random"), {})
+            if p.case.method in "ab":
+                both.wait()  # the other has been recorded too
+
+    ended = ran(monkeypatch, trial, on(nvml, 0, 1), "a", "b")  # type: ignore[arg-type]
+    assert [ended[name].facts["busy_places"] for name in "ab"] == [[2, 2], [2, 2]]
+    assert ran(monkeypatch, trial, on(nvml, 0, 1), "c")["c"].facts["busy_places"] == [1, 2]  # type: ignore[arg-type]
+    assert "busy_places" not in ran(monkeypatch, trial, on(nvml, 0), "c")["c"].facts  # type: ignore[arg-type]
 
 
 def test_an_error_in_one_lane_ends_the_run(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:

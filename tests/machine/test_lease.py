@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 
 import pynvml
 import pytest
@@ -37,6 +38,16 @@ def test_two_harnesses_never_share_a_device(nvml: FakeNvml) -> None:
             pass
     with local("cuda", 1, names=["all"], nvml=nvml) as both:
         assert len(both.places) == 2
+
+
+def test_jobs_with_different_folders_for_temporary_files_share_the_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CACHEMARK_LEASES")
+    folders = set()
+    for job in ("/tmp/job1", "/tmp/job2"):
+        monkeypatch.setenv("TMPDIR", job)
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        folders.add(folder())
+    assert len(folders) == 1
 
 
 def test_a_named_device_that_is_held_is_refused(nvml: FakeNvml) -> None:

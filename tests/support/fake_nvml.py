@@ -19,6 +19,8 @@ CLOCKS = [1980, 1965, 1410, 345]
 class Card:
     """One device and what it shall say. ``failing`` maps the name of a function to the error that it raises.
 
+    ``watts``, ``ecc``, ``compute`` and ``mig`` are its settings, here with their defaults; ``cpus`` are those of its node.
+
     ``steady``: its energy counter follows its power and the clock; else the counter advances by 0.5 J a reading."""
 
     uuid: str
@@ -33,6 +35,12 @@ class Card:
     pids: set[int] = field(default_factory=set)
     locked: int = 0
     forbidden: bool = False
+    watts: int = 700
+    ecc: int = 1
+    compute: int = 0
+    mig: int = 0
+    cpus: tuple[int, ...] = ()
+    slice_of: Card | None = None
     failing: dict[str, int] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
 
@@ -64,7 +72,12 @@ class FakeNvml:
         """The only slice is MIG-cccc."""
         if uuid != "MIG-cccc":
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
-        return Card(uuid, "Fake H100 MIG 1g.10gb")
+        unsupported = dict.fromkeys(WHOLE, pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        return Card(uuid, "Fake H100 MIG 1g.10gb", failing=unsupported, slice_of=self.cards[0])
+
+    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, migDevice: Card) -> Card:
+        assert migDevice.slice_of is not None
+        return migDevice.slice_of
 
     def nvmlDeviceGetUUID(self, handle: Card) -> str:
         return handle.uuid
@@ -105,6 +118,31 @@ class FakeNvml:
     def nvmlDeviceGetCurrentClocksEventReasons(self, handle: Card) -> int:
         return self._of(handle, "nvmlDeviceGetCurrentClocksEventReasons").reasons
 
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: Card) -> int:
+        return self._of(handle, "nvmlDeviceGetCurrentClocksThrottleReasons").reasons
+
+    def nvmlDeviceGetPowerManagementLimit(self, handle: Card) -> int:
+        return 1000 * self._of(handle, "nvmlDeviceGetPowerManagementLimit").watts
+
+    def nvmlDeviceGetPowerManagementDefaultLimit(self, handle: Card) -> int:
+        return 700_000
+
+    def nvmlDeviceGetEccMode(self, handle: Card) -> list[int]:
+        return [self._of(handle, "nvmlDeviceGetEccMode").ecc] * 2
+
+    def nvmlDeviceGetDefaultEccMode(self, handle: Card) -> list[int]:
+        return [1]
+
+    def nvmlDeviceGetComputeMode(self, handle: Card) -> int:
+        return self._of(handle, "nvmlDeviceGetComputeMode").compute
+
+    def nvmlDeviceGetMigMode(self, device: Card) -> list[int]:
+        return [self._of(device, "nvmlDeviceGetMigMode").mig] * 2
+
+    def nvmlDeviceGetCpuAffinity(self, handle: Card, cpuSetSize: int) -> list[int]:
+        cpus = self._of(handle, "nvmlDeviceGetCpuAffinity").cpus
+        return [sum(1 << cpu % 64 for cpu in cpus if cpu // 64 == word) for word in range(cpuSetSize)]
+
     def nvmlDeviceGetComputeRunningProcesses(self, handle: Card) -> list[Any]:
         return [SimpleNamespace(pid=pid) for pid in self._of(handle, "nvmlDeviceGetComputeRunningProcesses").pids]
 
@@ -133,6 +171,9 @@ class FakeNvml:
         return card
 
 
+WHOLE = ("nvmlDeviceGetPowerManagementLimit", "nvmlDeviceGetEccMode", "nvmlDeviceGetComputeMode", "nvmlDeviceGetMigMode",
+         "nvmlDeviceGetCpuAffinity", "nvmlDeviceGetClockInfo", "nvmlDeviceGetCurrentClocksEventReasons",
+         "nvmlDeviceGetCurrentClocksThrottleReasons")  # functions that do not answer for a slice
 EVERY = [name for name in vars(FakeNvml) if name.startswith("nvml")]
 
 

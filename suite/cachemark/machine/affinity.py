@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import torch
@@ -31,6 +31,25 @@ def processors(threads: int) -> Iterator[tuple[int, ...]]:
                 stack.enter_context(lease)
                 free.append(number)
         yield tuple(free if len(free) == threads else allowed)
+
+
+def near(nodes: Sequence[frozenset[int]], threads: int) -> list[tuple[int, ...]]:
+    """Return the processors for each of several GPUs: the allowed ones of its NUMA node.
+
+    GPUs of one node divide its processors if each gets at least ``threads``, else they share them. ``nodes``: the processors of each GPU's
+    node; empty if unknown. Empty for a GPU without a restriction."""
+    allowed = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset[int]()
+    local = [node & allowed or allowed for node in nodes]
+    pinned = []
+    for number, own in enumerate(local):
+        alike = [other for other, processors in enumerate(local) if processors == own]
+        size = len(own) // len(alike)
+        first = size * alike.index(number)
+        if len(alike) > 1 and size >= threads:
+            pinned.append(tuple(sorted(own)[first : first + size]))
+        else:
+            pinned.append(() if own == allowed else tuple(sorted(own)))
+    return pinned
 
 
 def pin(numbers: tuple[int, ...]) -> None:

@@ -15,6 +15,7 @@ from ..core.result import Environment
 from ..core.spec import digest
 from ..core.version import __version__
 from .gpu import Gpu, gpus
+from .monitor import unseen
 
 INSTRUCTIONS = re.compile(r"(avx|amx|fma|sse4|asimd|sve)\w*")  # flags of a CPU by which its libraries choose their kernels
 KERNELS = (  # variables by which a user chooses them
@@ -28,7 +29,8 @@ def environment(device: str, threads: int, gpu: Gpu | None = None) -> Environmen
 
     ``gpu`` defaults to the first one. The fingerprint covers everything outside this package that selects kernels: the device with its
     instruction sets, libraries, threads, and the variables of :data:`KERNELS`. It excludes kernels chosen by this package, such as packed
-    linear layers (ADR 13): they belong to the code, which is also part of the result key."""
+    linear layers (ADR 13): they belong to the code, which is also part of the result key. The machine class of a GPU names its unusual
+    settings."""
     if device != "cpu":  # a GPU is asked through its driver: torch would take memory on it, and be a foreign process there
         gpu = gpu or gpus()[0]
     name, driver = (gpu.name, gpu.driver) if gpu else (_cpu("model name"), None)
@@ -41,7 +43,9 @@ def environment(device: str, threads: int, gpu: Gpu | None = None) -> Environmen
         "cpu_capability": torch.backends.cpu.get_cpu_capability(), "onednn": torch.backends.mkldnn.is_available(),
         "kernels": {variable: os.environ[variable] for variable in KERNELS if variable in os.environ},
     }
-    machine = f"{name}, {threads} threads" if device == "cpu" else name
+    if gpu:
+        facts |= gpu.settings | ({"unseen": blind} if (blind := unseen([gpu.reading()])) else {})
+    machine = gpu.kind if gpu else f"{name}, {threads} threads"
     numerics = [name, driver, *(facts[k] for k in ("torch", "threads", "tf32", "cuda", "cudnn", "compute_capability", "kernels"))]
     if device == "cpu":
         flags = sorted(flag for flag in _cpu("flags", "Features").split() if INSTRUCTIONS.fullmatch(flag))

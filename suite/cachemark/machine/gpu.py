@@ -20,6 +20,9 @@ REASONS = {SW_POWER_CAP: "power cap", HW_SLOWDOWN: "hardware slowdown", SW_THERM
            HW_THERMAL: "hardware thermal slowdown", POWER_BRAKE: "power brake"}  # fmt: skip
 """NVML's bits of ClocksEventReasons that slow a device down."""
 
+MODES = {0: "shared", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+"""NVML's compute modes."""
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -30,8 +33,8 @@ class Reading:
     watts: float | None
     joules: float | None  # since the driver was loaded
     busy: int | None  # percent of the last sampling period
-    reasons: int  # NVML's bits of clock reductions
-    processes: frozenset[int]
+    reasons: int | None  # NVML's bits of clock reductions
+    processes: frozenset[int] | None
     at: float = 0.0  # seconds of ``time.monotonic`` at which energy and power were read
 
 
@@ -40,7 +43,11 @@ class Lost(Exception):
 
 
 class Gpu:
-    """One device. Every method raises :class:`Lost` once the device is gone."""
+    """One device. Every method raises :class:`Lost` once the device is gone.
+
+    ``settings``: power limit in W, ECC, compute mode and MIG, where the driver knows them; those of a slice are its GPU's. ``unusual``:
+    those that differ from the device's defaults. They belong to the machine class, because they change times.
+    """
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml, self._handle = nvml, handle
@@ -48,6 +55,12 @@ class Gpu:
         self.name = str(nvml.nvmlDeviceGetName(handle))
         self.driver = str(nvml.nvmlSystemGetDriverVersion())
         self.compute_capability = self._query(nvml.nvmlDeviceGetCudaComputeCapability)
+        self.settings, self.unusual = self._settings()
+
+    @property
+    def kind(self) -> str:
+        """The model with its unusual settings: devices of one kind are equally fast."""
+        return ", ".join((self.name, *self.unusual))
 
     def reading(self) -> Reading:
         """Return the current state."""
@@ -60,12 +73,19 @@ class Gpu:
             self._query(lambda _: nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_SM)),
             self._query(lambda _: nvml.nvmlDeviceGetTemperature(h, nvml.NVML_TEMPERATURE_GPU)),
             None if watts is None else watts / 1e3, None if joules is None else joules / 1e3, None if used is None else used.gpu,
-            self._query(nvml.nvmlDeviceGetCurrentClocksEventReasons) or 0, self.processes(), at,
+            self._reasons(), self.processes(), at,
         )
 
-    def processes(self) -> frozenset[int]:
-        """Return the PIDs that compute on it, in the host's numbering, which may differ from a container's."""
-        return frozenset(p.pid for p in self._query(self._nvml.nvmlDeviceGetComputeRunningProcesses) or ())
+    def processes(self) -> frozenset[int] | None:
+        """Return the PIDs that compute on it, in the host's numbering, which may differ from a container's; None if they are hidden."""
+        processes = self._query(self._nvml.nvmlDeviceGetComputeRunningProcesses)
+        return None if processes is None else frozenset(process.pid for process in processes)
+
+    def processors(self) -> frozenset[int]:
+        """Return the processors of its NUMA node; empty if unknown."""
+        words = -(-max([os.cpu_count() or 1, *(number + 1 for number in os.sched_getaffinity(0))]) // 64)
+        masks = self._query(lambda _: self._nvml.nvmlDeviceGetCpuAffinity(self._whole, words)) or ()
+        return frozenset(64 * word + bit for word, mask in enumerate(masks) for bit in range(64) if mask >> bit & 1)
 
     def cuda(self) -> str:
         """Return the newest CUDA version that the driver supports, such as ``13.0``."""
@@ -112,13 +132,51 @@ class Gpu:
         """The file that exists while a run has locked the clocks."""
         return folder() / f"{self.uuid}.locked"
 
+    @property
+    def _whole(self) -> Any:
+        """The handle of the GPU that a slice is part of, or of the device itself."""
+        slice_ = self.uuid.startswith("MIG-")
+        return (self._query(self._nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle) if slice_ else None) or self._handle
+
+    def _reasons(self) -> int | None:
+        """Return the bits of clock reductions, from drivers before 535 by their older name; None if they are unknown."""
+        bits = self._query(self._nvml.nvmlDeviceGetCurrentClocksEventReasons)
+        return self._query(self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons) if bits is None else bits
+
+    def _settings(self) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Return the known settings, and descriptions of those that differ from the defaults."""
+        nvml, whole = self._nvml, self._whole
+
+        def query(function: str) -> Any:
+            return self._query(lambda _: getattr(nvml, function)(whole))
+
+        limit, usual_limit = query("nvmlDeviceGetPowerManagementLimit"), query("nvmlDeviceGetPowerManagementDefaultLimit")
+        ecc, usual_ecc = query("nvmlDeviceGetEccMode"), query("nvmlDeviceGetDefaultEccMode")
+        compute, mig = query("nvmlDeviceGetComputeMode"), query("nvmlDeviceGetMigMode")
+        settings: dict[str, Any] = {}
+        unusual = []
+        if limit is not None:
+            settings["power_limit"] = limit / 1e3
+            unusual += [f"{limit / 1e3:g} W"] if usual_limit not in (None, limit) else []
+        if ecc is not None:
+            settings["ecc"] = bool(ecc[0])
+            unusual += [f"ECC {'on' if ecc[0] else 'off'}"] if usual_ecc is not None and usual_ecc[0] != ecc[0] else []
+        if compute is not None:
+            settings["compute_mode"] = MODES.get(compute, str(compute))
+            unusual += [settings["compute_mode"]] if compute else []
+        if mig is not None:
+            settings["mig"] = bool(mig[0])
+            unusual += ["MIG"] if mig[0] and "MIG" not in self.name else []
+        return settings, tuple(unusual)
+
     def _query(self, ask: Callable[[Any], Any]) -> Any:
         """Return NVML's answer, or None if the device does not support the query."""
         try:
             return ask(self._handle)
         except (self._nvml.NVMLError_GpuIsLost, self._nvml.NVMLError_ResetRequired) as error:
             raise Lost(f"{self.uuid}: {error}") from None
-        except (self._nvml.NVMLError_NotSupported, self._nvml.NVMLError_NoPermission, self._nvml.NVMLError_FunctionNotFound):
+        except (self._nvml.NVMLError_NotSupported, self._nvml.NVMLError_NoPermission, self._nvml.NVMLError_FunctionNotFound,
+                self._nvml.NVMLError_InvalidArgument):  # the last for most queries of a slice
             return None
 
 

@@ -67,14 +67,14 @@ class Watch:
         reading = self._query(self.gpu.reading)
         if reading is None:
             return
-        if self.child and reading.processes - self.own:
+        if self.child and (reading.processes or frozenset()) - self.own:
             self.own |= family(self.child)
         self._readings.append(reading)
 
     def end(self) -> tuple[dict[str, Any], Disturbance | None]:
         """Return facts about the readings since :meth:`begin`, and a disturbance, if any.
 
-        The fact ``unread`` counts failed readings."""
+        The fact ``unread`` counts failed readings; ``unseen`` lists disturbances that the driver does not show here."""
         self.read()
         readings, unread = self._readings, list(self._unread)
         unread_facts = {"unread": {"times": len(unread), "errors": sorted(set(unread))}} if unread else {}
@@ -86,7 +86,8 @@ class Watch:
             "joules": energy[-1] - energy[0] if len(energy) > 1 else None,
             "slowed_by": _reasons(readings, sum(REASONS)), "locked_mhz": self.locked or None,
         }
-        return facts | unread_facts, self._invalidated(readings)
+        blind = unseen(readings)
+        return facts | unread_facts | ({"unseen": blind} if blind else {}), self._invalidated(readings)
 
     def energy(self, spans: Sequence[Span]) -> Energy:
         """Return the energy of the generations in these spans since :meth:`begin`."""
@@ -109,7 +110,7 @@ class Watch:
     def _invalidated(self, readings: list[Reading]) -> Disturbance | None:
         if self._lost:
             return Disturbance(Status.ERROR, f"The device was lost: {self._lost}.")
-        foreign = sorted({pid for r in readings for pid in strangers(r.processes, self.own)})
+        foreign = sorted({pid for r in readings for pid in strangers(r.processes or frozenset(), self.own)})
         if foreign:
             return Disturbance(Status.CONTENDED, f"Other processes computed on the device: {', '.join(map(str, foreign))}.")
         if slowed_by := _reasons(readings, SPOILING):
@@ -123,6 +124,13 @@ class Watch:
     def _follow(self) -> None:
         while not self._stop.wait(self.period):
             self.read()
+
+
+def unseen(readings: Sequence[Reading]) -> list[str]:
+    """Return the disturbances that no reading shows, because the driver is too old or hides them."""
+    shown = {"other processes": any(r.processes is not None for r in readings),
+             "clock reductions": any(r.reasons is not None for r in readings)}
+    return [name for name, seen in shown.items() if not seen]
 
 
 def strangers(running: frozenset[int], own: frozenset[int], alive: Callable[[int], bool] | None = None) -> frozenset[int]:
@@ -166,4 +174,4 @@ def _spread(values: list[Any]) -> list[float]:
 
 
 def _reasons(readings: list[Reading], bits: int) -> list[str]:
-    return [word for bit, word in REASONS.items() if bits & bit and any(reading.reasons & bit for reading in readings)]
+    return [word for bit, word in REASONS.items() if bits & bit and any((reading.reasons or 0) & bit for reading in readings)]

@@ -15,6 +15,7 @@ from ..core.units import METRICS
 from ..machine import gpu as driver
 from ..machine import rates
 from ..machine.environment import environment
+from ..machine.monitor import unseen
 from ..models.catalogue import next_token
 from ..models.weights import packaged
 
@@ -53,7 +54,8 @@ def _gpus() -> list[dict[str, Any]]:
     except Infrastructure:
         return []
     return [{"uuid": gpu.uuid, "name": gpu.name, "driver": gpu.driver, "cuda up to": gpu.cuda(), "memory": gpu.memory(),
-             **vars(gpu.reading()), "processes": sorted(gpu.processes())} for gpu in gpus]
+             **gpu.settings, **vars(reading := gpu.reading()), "processes": sorted(reading.processes or ()), "unseen": unseen([reading])}
+            for gpu in gpus]
 
 
 def _rates(name: str) -> dict[str, str]:
@@ -92,6 +94,8 @@ def _advice(facts: dict[str, Any], torch_cuda: str | None) -> Iterator[str]:
         if gpu["processes"]:
             processes = ", ".join(map(str, gpu["processes"]))
             yield f"{name}: process {processes} computes on it, and cases there would end as 'contended'. End it, or name another --gpu."
+        if gpu["unseen"]:
+            yield f"{name}: its driver does not show {' or '.join(gpu['unseen'])}. Cases that these disturb pass as undisturbed; update it."
         if (gpu["celsius"] or 0) >= HOT:
             yield f"{name}: {gpu['celsius']} °C. It will slow itself down; look at its cooling, or measure later."
     if facts["gpus"] and torch_cuda is None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from ...core.errors import Infrastructure
 from ...core.limits import Rates
 from ...core.result import Environment, Status
-from ...machine.affinity import processors
+from ...machine.affinity import near, processors
 from ...machine.environment import environment
 from ...machine.gpu import Gpu, chosen, gpus, locked
 from ...machine.lease import lease
@@ -78,6 +78,7 @@ class Local:
     _rejects: Counter[int] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _over: threading.Event = field(default_factory=threading.Event)
+    _busy: dict[int, int] = field(default_factory=dict)  # the most places that ran at once during the present case, by running place
     _turn: int = 0
 
     @property
@@ -131,8 +132,8 @@ class Local:
                 remaining = self._left.popleft() if self._left else []
             if not remaining:
                 return
-            for finished in run_trials(list(remaining), place.request(request), started, watch=place.watch, admit=admit,
-                                       advanced=advanced):
+            for finished in self._counting(number, run_trials(list(remaining), place.request(request), started, watch=place.watch,
+                                                              admit=admit, advanced=advanced)):
                 planned = remaining.pop(0)
                 if not finished.invalidated:
                     yield finished
@@ -150,6 +151,24 @@ class Local:
             if remaining:
                 with self._lock:
                     self._left.appendleft(remaining)
+
+    def _counting(self, number: int, cases: Iterator[Finished]) -> Iterator[Finished]:
+        """Yield the cases of a place; with several places, with the fact how many of them were busy at once."""
+        if len(self.places) == 1:
+            yield from cases
+            return
+        try:
+            with self._lock:
+                self._busy[number] = 0
+                self._busy |= {place: max(most, len(self._busy)) for place, most in self._busy.items()}
+            for finished in cases:
+                with self._lock:
+                    facts = {**finished.outcome.facts, "busy_places": [self._busy[number], len(self.places)]}
+                    self._busy[number] = len(self._busy)
+                yield finished._replace(outcome=replace(finished.outcome, facts=facts))
+        finally:
+            with self._lock:
+                self._busy.pop(number, None)
 
     def _together(self, lanes: Sequence[Iterator[Finished]]) -> Iterator[Finished]:
         """Yield cases of several lanes in threads, which end with their current case if the reader stops."""
@@ -190,8 +209,8 @@ def local(
 ) -> Iterator[Local]:
     """Lease devices of this machine for the block and yield an executor over them.
 
-    ``cuda``: the GPUs of these names, by default the first free one, with clocks locked at ``clock`` MHz unless 0. Raises Infrastructure
-    if a device is not available."""
+    ``cuda``: the GPUs of these names, by default the first free one, each with processors of its NUMA node, with clocks locked at
+    ``clock`` MHz unless 0. Raises Infrastructure if a device is not available."""
     with ExitStack() as stack:
         if device == "cpu":
             if clock:
@@ -200,11 +219,12 @@ def local(
             return
         leased = _leased(stack, gpus(nvml), names)
         stack.enter_context(locked(leased, clock))
-        yield Local([Place((), stack.enter_context(Watch(gpu, clock))) for gpu in leased])
+        cpus = near([gpu.processors() for gpu in leased], threads)
+        yield Local([Place(own, stack.enter_context(Watch(gpu, clock))) for own, gpu in zip(cpus, leased, strict=True)])
 
 
 def _leased(stack: ExitStack, devices: list[Gpu], names: Sequence[str]) -> list[Gpu]:
-    """Lease all devices of these names, or the first free one. They must be of one model."""
+    """Lease all devices of these names, or the first free one. They must be of one kind."""
     if not devices:
         raise Infrastructure("The driver shows no GPU.", remedy="Look at CUDA_VISIBLE_DEVICES, or use --device cpu.")
     candidates, leased, in_use = chosen(names, devices) if names else devices, [], []
@@ -218,7 +238,7 @@ def _leased(stack: ExitStack, devices: list[Gpu], names: Sequence[str]) -> list[
                 break
     if in_use and ((names and "all" not in names) or not leased):
         raise Infrastructure(f"Held by another run: {'; '.join(in_use)}.", remedy="Wait for it, or name another device with --gpu.")
-    if len({gpu.name for gpu in leased}) > 1:
-        raise Infrastructure(f"One run measures on devices of one model, not on {' and '.join(sorted({g.name for g in leased}))}.",
-                             remedy="Name those of one model with --gpu.")
+    if len(kinds := sorted({gpu.kind for gpu in leased})) > 1:
+        raise Infrastructure(f"One run measures on devices of one model with equal settings, not on {' and '.join(kinds)}.",
+                             remedy="Name equal ones with --gpu.")
     return leased
