@@ -92,6 +92,21 @@ def test_lossless_means_within_the_noise_floor_in_tokens_and_kl(agreement: list[
     assert ("lossless on this device" in [mark.text for mark in row_held.marks]) is lossless
 
 
+def test_a_method_that_skips_scales_is_not_lossless() -> None:
+    """Its tokens are compared over the scales that it generates."""
+    equal = timed(sample.candidate("linear", "1/2"), [2.0], token_agreement=[1.0] * 64, kl=[1e-9] * 64)
+    fewer = group(sample.full(), replace(equal, facts={**equal.facts, "generated": 0.5}), sample.other_batch())
+    assert "lossless on this device" not in [mark.text for mark in row(fewer, "linear", "1/2").marks]
+
+
+def test_budgets_of_two_kinds_have_columns_of_their_own() -> None:
+    entries, flops = sample.candidate("linear", "1/2"), sample.candidate("window", "1/2")
+    flops = replace(flops, case=replace(flops.case, budget_kind="FLOPs"))
+    contents = group(sample.full(), entries, flops)
+    assert contents.budgets == ("1/2 FLOPs", "1/2")
+    assert [[row.method for row in contents.candidates_at(budget)] for budget in contents.budgets] == [["window"], ["linear"]]
+
+
 @pytest.mark.parametrize(("full", "candidate", "flag"), [
     ((1000, 1000), {"kv_allocated": 1000, "kv_logical": 250}, "not freed"),
     ((1000, 1000), {"kv_allocated": 260, "kv_logical": 250}, ""),

@@ -73,7 +73,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     path = tmp_path_factory.mktemp("plan") / "plan.toml"
     table = '{ name = "ams_kv", demanding = [4] }'
     path.write_text(short_plan(f'model = "tiny-var"\nmethods = [{table}, "h2o"]\nbudgets = [{table}]\n'
-                               '[[cells]]\nbatch = 2\nmodel = "tiny-var"\nmethods = ["scale_groups"]\nbudgets = [1]'))  # fmt: skip
+                               '[[cells]]\nbatch = 2\nmodel = "tiny-var"\nmethods = ["scale_groups"]\nbudgets = [1]\n'
+                               '[[cells]]\nbatch = 2\nmodel = "tiny-var"\nmethods = ["fewer_scales"]\nbudgets = ["1/2"]'))  # fmt: skip
     planned: list[Planned] = expand(load(str(path)))
     bench = Bench.load(planned[0])
     return {p.case.label.partition(" ")[0] if p.case.role == "candidate" else p.case.role: run_case(p, bench)[0] for p in planned}
@@ -93,6 +94,18 @@ def test_the_true_share_is_written_down(measured: dict[str, Outcome]) -> None:
     outcome = measured["ams_kv"]
     assert outcome.facts["true_ratio"] == pytest.approx(float(Fraction(outcome.case.budget)))
     assert measured["h2o"].facts["true_ratio"] <= outcome.facts["true_ratio"]
+
+
+def test_what_a_method_computes_is_written_down(measured: dict[str, Outcome]) -> None:
+    outcome = measured["fewer_scales"]
+    assert outcome.facts["true_ratio"] == pytest.approx(0.444, abs=1e-3)
+    assert outcome.samples["flops"] == [sum(outcome.facts["flops"].values())]
+    assert outcome.facts["generated"] == 274 / 530
+    assert outcome.facts["footnotes"] == ["It generates 7 of 8 scales, with 51.7% of the tokens; values of tokens are over these.",
+                                          "It stores 47.4% of the full cache's entries."]
+    assert outcome.samples["token_agreement"] == [1.0] * outcome.case.samples
+    assert max(outcome.samples["psnr"]) < 40, "the image lacks its last scale"
+    assert "flops" not in measured["ams_kv"].facts
 
 
 def test_only_the_fused_kernel_is_compared_in_speed(measured: dict[str, Outcome]) -> None:

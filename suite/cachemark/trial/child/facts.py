@@ -62,6 +62,7 @@ def case_facts(planned: Planned, bench: Bench) -> dict[str, Any]:
     elif layout.scales and method.budget_kind == FLOPS:
         facts["true_ratio"] = float(scale_flops.share(method, layout))
         facts["flops"] = scale_flops.work(method, layout)
+        facts |= _generated(method, layout)
         facts["footnotes"] += _of_scales(method, layout)
     elif layout.scales and method.evicts:
         facts["true_ratio"] = entries(method, layout) / (layout.layers * layout.cacheable)
@@ -72,13 +73,16 @@ def case_facts(planned: Planned, bench: Bench) -> dict[str, Any]:
 
 def _of_scales(method: Method, layout: Layout) -> list[str]:
     """Return footnotes about the scales that a method generates, and the entries that it stores."""
-    generated, scales = method.scales(layout), len(layout.scales)
-    stored = entries(method, layout) / (layout.layers * layout.stored)
-    kept = f"It stores {stored:.1%} of the full cache's entries."
-    if generated == scales:
-        return [kept]
-    tokens = layout.ending(generated).visual / layout.visual
-    return [f"It generates {generated} of {scales} scales, with {tokens:.1%} of the tokens; values of tokens are over these.", kept]
+    scales, stored = method.scales(layout), entries(method, layout) / (layout.layers * layout.stored)
+    notes = [f"It generates {scales} of {len(layout.scales)} scales, with {share:.1%} of the tokens; values of tokens are over these."
+             for share in _generated(method, layout).values()]
+    return [*notes, f"It stores {stored:.1%} of the full cache's entries."]
+
+
+def _generated(method: Method, layout: Layout) -> dict[str, float]:
+    """Return the fact of a method that skips scales: the fraction of the tokens that it generates."""
+    generated = layout.ending(method.scales(layout)).visual
+    return {"generated": generated / layout.visual} if generated < layout.visual else {}
 
 
 def _notes(footnotes: str | Sequence[str]) -> list[str]:
