@@ -15,10 +15,12 @@ from gate_examples import CODE, ENVIRONMENT, case, ok
 from cachemark.core.result import Environment, Outcome
 from cachemark.gate import nights as ledger
 from cachemark.gate.comparison import AA
+from cachemark.gate.judgement import RunJudgement
 from cachemark.gate.nights import Night
 from cachemark.stats import changepoints
 from cachemark.store.db import Store
 from cachemark.store.rows import RunRecord, Verdict
+from cachemark.workflows.check import CheckResult
 
 NEWER = replace(ENVIRONMENT, fingerprint="new torch")
 AA_CONFIG = f"{AA}tiny linear"
@@ -230,3 +232,13 @@ def test_the_interval_of_a_rate_is_exact() -> None:
     found = ledger.standing([made(number) for number in range(30)])
     assert (1 - found.high) ** 30 == pytest.approx(0.025)
     assert found.low == 0
+
+
+@pytest.mark.parametrize(("alike", "failing"), [("same", ["regressed (changed)"]), ("numerics", [])])
+def test_the_check_names_verdicts_of_pairs_as_the_comparison_does(alike: str, failing: list[str]) -> None:
+    settings = {"sides": ["A", "B"], "configurations": 1, "alike": alike}
+    run = RunRecord(1, "compare/demo", settings, "2030-01-01T00:00:00+00:00", None, "finished", ENVIRONMENT, CODE)
+    night = Night(run, (Verdict("k", "window 1/2", "output_hash", "changed", "cafe then, beef now"),))
+    judgement = RunJudgement(night=night)
+    lines = CheckResult(run, judgement).failing_lines()
+    assert [line.split(":")[0] for line in lines] == [night.tally.word(row) for row in judgement.failing] == failing

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pynvml
 import pytest
@@ -95,6 +97,23 @@ def test_clocks_are_let_go_after_sigterm(nvml: FakeNvml, cards: list[Card]) -> N
     with pytest.raises(Terminated), terminable(own_process=False):
         terminated()
     assert (held, cards[0].locked) == ([1410], 0)
+
+
+def test_a_second_signal_does_not_interrupt_what_the_first_one_ends() -> None:
+    released = []
+
+    @contextmanager
+    def held() -> Iterator[None]:
+        try:
+            yield
+        finally:
+            os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), signal.SIGTERM)
+            released.append(True)
+
+    with pytest.raises(Terminated), terminable(own_process=False), held():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert released
 
 
 def test_clocks_left_by_a_killed_run_are_let_go_by_the_next(nvml: FakeNvml, cards: list[Card]) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from cachemark.core.errors import CachemarkError, Unsupported
 from cachemark.trial.request import PROTOCOL
+from cachemark.workflows import git as commits
 from cachemark.workflows.git import BAD, GOOD, SKIP, checkouts, code_of, commit_of, repository_of, search
 from support.repositories import git
 
@@ -106,3 +107,19 @@ def test_a_checkout_without_the_package_is_refused(repository: Path) -> None:
     assert repository_of(repository) == repository
     with pytest.raises(CachemarkError, match="failed in"):
         repository_of(Path("/"))
+
+
+def test_a_signal_while_a_worktree_is_created_leaves_none(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = commits.git
+
+    def interrupted(folder: Path, *words: str) -> str:
+        output = real(folder, *words)
+        if words[:2] == ("worktree", "add"):
+            real(folder, "worktree", "lock", words[3])  # as git does until all files are there
+            raise KeyboardInterrupt
+        return output
+
+    monkeypatch.setattr(commits, "git", interrupted)
+    with pytest.raises(KeyboardInterrupt), checkouts(repository, ["HEAD", "HEAD~1"]):
+        pass
+    assert len(git(repository, "worktree", "list").splitlines()) == 1

@@ -51,6 +51,8 @@ def terminable(*, own_process: bool) -> Iterator[None]:
         return
 
     def terminate(number: int, frame: FrameType | None) -> None:
+        for each in before:  # a second one would interrupt the release of devices and worktrees
+            signal.signal(each, signal.SIG_IGN)
         raise Terminated(number)
 
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}

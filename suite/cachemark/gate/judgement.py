@@ -88,6 +88,10 @@ class RunJudgement:
         code = next((code for code in (5, 4, 1, 3) if code in codes), 0)
         return 0 if code == 1 and all((row.case_key, row.metric) in self.decided for row in self.failing) else code
 
+    def word(self, row: Verdict) -> str:
+        """Return the verdict of a row in words; a failing row of the pairs has those of ``compare``."""
+        return self.night.tally.word(row) if self.night and row in self.night.tally.rows else row.verdict
+
     def decision_on(self, row: Verdict) -> str:
         """Return the decision about a failing row in words, or nothing."""
         incident = self.decided.get((row.case_key, row.metric))

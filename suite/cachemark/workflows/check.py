@@ -170,7 +170,7 @@ class CheckResult:
         comparison = self.judgement.comparison
         rows = [*self.judgement.failing, *(comparison.of(MISSING) if comparison else ())]
         texts = [". ".join(filter(None, (BaselineComparison(row).movement, row.reason))) for row in rows]
-        return [f"{row.verdict}: {row.label}, {row.metric}: {text}" for row, text in zip(rows, texts, strict=True)]
+        return [f"{self.judgement.word(row)}: {row.label}, {row.metric}: {text}" for row, text in zip(rows, texts, strict=True)]
 
 
 def chosen(store: Store, number: int | None) -> RunRecord:

@@ -60,17 +60,15 @@ def commit_of(repository: Path, name: str) -> str:
 def checkouts(repository: Path, names: Sequence[str]) -> Iterator[list[Path]]:
     """Check out commits as worktrees in temporary folders; the repository itself is not changed."""
     with tempfile.TemporaryDirectory(prefix="cachemark-") as root:
-        folders = []
+        folders = [Path(root, str(number)) for number in range(len(names))]
         try:
-            for number, name in enumerate(names):
-                folder = Path(root, str(number))
+            for folder, name in zip(folders, names, strict=True):
                 git(repository, "worktree", "add", "--detach", str(folder), commit_of(repository, name))
-                folders.append(folder)
             yield folders
-        finally:
+        finally:  # also of a worktree whose creation a signal interrupted, which git keeps locked: hence twice --force
             for folder in folders:
-                with suppress(CachemarkError):  # it must not hide why the block ended; git prunes a worktree whose folder is gone
-                    git(repository, "worktree", "remove", "--force", str(folder))
+                with suppress(CachemarkError):  # it must not hide why the block ended
+                    git(repository, "worktree", "remove", "--force", "--force", str(folder))
 
 
 def code_of(folder: Path, name: str = "") -> str:

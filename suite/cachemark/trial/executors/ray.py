@@ -7,6 +7,7 @@ import os
 import platform
 import socket
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from .local import Groups, Local, Part, local
 
 PATIENCE = 10.0  # seconds for a cluster to answer
 Packed = Mapping[str, tuple[str, Mapping[str, bytes]]]  # plug-ins by path, as :attr:`cachemark.plugins.sources.Sources.packed` gives them
+REDOS = 1  # times that the cases of a worker that died run again: it may have died of them
 AHEAD = 2  # tasks in hand for each trial that the cluster runs at once: no worker idles, and a deadline still decides late
 
 
@@ -51,10 +53,12 @@ class Ray:
     def run(
         self, groups: Groups, request: TrialRequest, started: Started, admit: Admit = always, advanced: Advanced = unheard
     ) -> Iterator[Finished]:
-        """Yield every case once, without progress. A task whose worker dies ends its cases as errors."""
+        """Yield every case once, without progress.
+
+        The cases of a task whose worker or node died run again, ``REDOS`` times at most; then they end as errors."""
         task, code = self._task(trials, request.threads), {file: read(file).packed for file in request.plugins}
         waiting: dict[Any, list[Planned]] = {}
-        remaining = [list(group) for group in groups]
+        remaining, deaths = [list(group) for group in groups], Counter[str]()
         while remaining or waiting:
             everything = self.ray.cluster_resources()
             width = max(1, int(everything.get("GPU", 0) if self.cuda else everything.get("CPU", 0) / request.threads))
@@ -70,7 +74,13 @@ class Ray:
                     started(group[0])
             if waiting:
                 (done, *_), _ = self.ray.wait(list(waiting), num_returns=1)
-                yield from self._received(done, waiting.pop(done))
+                group = waiting.pop(done)
+                finished = list(self._received(done, group))
+                deaths[group[0].case.key] += (died := any(each.lost for each in finished))
+                if died and deaths[group[0].case.key] <= REDOS:
+                    remaining.append(group)
+                else:
+                    yield from finished
 
     def identify(self, request: TrialRequest, device: str) -> tuple[Environment, dict[str, Any]]:
         self._kind = self._kind or self.environment(device, request.threads).fingerprint
@@ -93,7 +103,9 @@ class Ray:
         try:
             kind, node, finished = self.ray.get(done)
         except self.ray.exceptions.RayError as error:
-            yield from (unmeasured(planned, Status.ERROR, f"The task on the cluster failed: {error}") for planned in group)
+            died = not isinstance(error, self.ray.exceptions.RayTaskError)  # else the task itself raised it
+            for planned in group:
+                yield unmeasured(planned, Status.ERROR, f"The task on the cluster failed: {error}")._replace(lost=died)
             return
         if kind == self._kind:
             yield from finished
