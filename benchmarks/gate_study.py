@@ -138,14 +138,15 @@ def night(noise: Noise, stream: Generator, effect: Floats, rule: Rule) -> tuple[
         side[still], equal[still], used[still] = later.side, later.equal, later.pairs
     verdicts = [EQUIVALENT if e else INCONCLUSIVE for e in equal]
     suspects = np.flatnonzero(side)
-    fresh = paired(noise, stream, effect[suspects], rule.fresh)
+    fresh, counted = paired(noise, stream, effect[suspects], rule.looks[-1]), np.zeros(len(effect), dtype=np.int64)
     p = np.ones((2, len(effect)))
-    if suspects.size:
-        p[(1 - side[suspects]) // 2, suspects] = pairs.sign_flip(fresh * side[suspects, None])
+    for row, config in zip(fresh, suspects, strict=True):
+        counted[config], p[(1 - side[config]) // 2, config] = pairs.confirmed(row, int(side[config]), rule)
     adjusted = pairs.adjusted(p, rule)
     for row, config in zip(fresh, suspects, strict=True):
-        verdicts[config] = pairs.verdict_of(row, int(side[config]), float(adjusted[(1 - side[config]) // 2, config]), rule)
-    return verdicts, used + rule.fresh * (side != 0)
+        p_value = float(adjusted[(1 - side[config]) // 2, config])
+        verdicts[config] = pairs.verdict_of(row[: counted[config]], int(side[config]), p_value, rule)
+    return verdicts, used + counted
 
 
 def least_effect(name: str, stream: Generator) -> float:

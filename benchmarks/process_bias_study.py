@@ -90,7 +90,7 @@ class Month:
     def _measured(self, names: Sequence[str], truth: Floats) -> dict[str, PairRatios]:
         """The pairs of each configuration, as many as the rule asks for."""
         rule, noise = Rule(self.delta, FAMILY), PROFILES[self.name]
-        screening, fresh = (paired(noise, self.stream, truth, count) for count in (rule.interims[-1], rule.fresh))
+        screening, fresh = (paired(noise, self.stream, truth, count) for count in (rule.interims[-1], rule.looks[-1]))
         seen = pairs.screen(screening, rule)
         return {name: PairRatios(screening[i, : seen.pairs[i]].tolist(), fresh[i].tolist() if seen.side[i] else ())
                 for i, name in enumerate(names)}

@@ -149,10 +149,12 @@ def test_what_is_no_row_of_log_ratios_is_refused(bad: Any) -> None:
 # ------------------------------------------------------------------------------------------------ the rule
 
 def test_confirming_pairs_grow_with_the_family() -> None:
-    assert [Rule(0.02, m).fresh for m in (1, 50, 102, 103, 200, 600)] == [14, 14, 14, 15, 15, 17]
+    assert [Rule(0.02, m).looks for m in (1, 4, 50, 102, 103, 200, 600)] == [
+        (6, 14), (8, 14), (11, 14), (12, 15), (13, 16), (13, 16), (15, 18)]
     for m in (1, 200, 600, 5000):
-        rule = Rule(0.02, m)
-        assert 2.0**-rule.fresh * m <= pairs.FDR / 8, "one changed configuration of the family can stand out"
+        first, last = Rule(0.02, m).looks
+        assert pairs.LOOKS * 2.0**-first * m <= pairs.FDR < pairs.LOOKS * 2.0 ** (1 - first) * m, "one changed configuration can stand out"
+        assert pairs.LOOKS * 2.0**-last * m <= pairs.FDR / 8
 
 
 @pytest.mark.parametrize(("fields", "words"), [
@@ -198,7 +200,7 @@ def test_a_suspect_needs_both_a_small_p_and_three_quarters_of_the_effect() -> No
 # ------------------------------------------------------------------------------------------------ verdicts
 
 def config(centre: float, sd: float = 0.003, seed: int = 0, rule: Rule = RULE) -> PairRatios:
-    drawn = noise(1, 24 + rule.fresh, sd, centre, seed)[0]
+    drawn = noise(1, 24 + rule.looks[-1], sd, centre, seed)[0]
     return PairRatios(tuple(drawn[:24]), tuple(drawn[24:]))
 
 
@@ -207,23 +209,23 @@ def test_the_four_verdicts() -> None:
     found = judge(configs, RULE)
     assert {name: j.verdict for name, j in found.items()} == {
         "slow": "regressed", "fast": "improved", "same": "equivalent", "noisy": "inconclusive"}
-    assert found["slow"].adjusted == 200 * 2.0**-RULE.fresh
-    assert (found["slow"].pairs, found["same"].pairs, found["noisy"].pairs) == (6 + RULE.fresh, 6, 24)
+    assert found["slow"].adjusted == 200 * 2 * 2.0 ** -RULE.looks[0]
+    assert (found["slow"].pairs, found["same"].pairs, found["noisy"].pairs) == (6 + RULE.looks[0], 6, 24)
     assert found["noisy"].reason.startswith("not resolved at 2 %: ")
     assert found["same"].reason.startswith("within 2 %: ")
     slow = found["slow"].effect
     assert slow is not None
     assert slow.low < math.expm1(0.06) < slow.high
     assert found["slow"].reason == str(slow)
-    assert f"{RULE.fresh} pairs" in str(slow)
+    assert f"{RULE.looks[0]} pairs" in str(slow)
 
 
 def test_only_fresh_pairs_convict() -> None:
     """A configuration that was chosen because its first pairs were bad is judged by the others."""
     biased = PairRatios(config(0.06).screening, config(0.0).fresh)
     found = judge({"a": biased}, RULE)["a"]
-    assert (found.verdict, found.pairs) == ("equivalent", 6 + RULE.fresh)
-    assert found.effect == Effect.from_ratios(biased.fresh)
+    assert (found.verdict, found.pairs) == ("equivalent", 6 + RULE.looks[0])
+    assert found.effect == Effect.from_ratios(biased.fresh[: RULE.looks[0]])
 
 
 def test_a_change_below_the_minimum_effect_is_none_however_sure() -> None:
@@ -236,12 +238,48 @@ def test_a_change_below_the_minimum_effect_is_none_however_sure() -> None:
 
 def test_a_suspect_without_confirmation_is_never_passed_and_never_convicted() -> None:
     slow = config(0.06)
-    for taken in (0, RULE.fresh - 1):
+    for taken in (0, RULE.looks[0] - 1):
         found = judge({"a": PairRatios(slow.screening, slow.fresh[:taken])}, RULE)["a"]
         assert (found.verdict, found.adjusted) == ("inconclusive", 1.0)
-        assert f"{taken} of {RULE.fresh} pairs confirm" in found.reason
+        assert f"{taken} of {RULE.looks[-1]} pairs confirm" in found.reason
     none = judge({"a": PairRatios(slow.screening[:5])}, RULE)["a"]
     assert (none.verdict, none.effect, none.pairs, none.reason) == ("inconclusive", None, 0, "5 of the 6 pairs that are needed")
+
+
+def test_pairs_stop_at_the_look_that_decides() -> None:
+    """A clear change needs the fewest pairs with which one configuration can stand out, an unclear one those of the second look."""
+    rule, clear = Rule(0.02, 4), config(0.06)
+    unclear = np.array(clear.fresh)
+    unclear[3] = -0.001
+    assert rule.looks == (8, 14)
+    for fresh, missing in ((clear.fresh, (8, 1, 0, 0)), (tuple(unclear), (8, 1, 6, 1))):
+        taken = [needed(PairRatios(clear.screening, fresh[:count]), rule) for count in (0, 7, 8, 13)]
+        assert taken == [("confirm", n) if n else ("done", 0) for n in missing]
+    assert judge({"a": PairRatios(clear.screening, clear.fresh[:8])}, rule)["a"].verdict == "regressed"
+    assert judge({"a": PairRatios(clear.screening, unclear[:13])}, rule)["a"].verdict == "inconclusive"
+    assert judge({"a": PairRatios(clear.screening, unclear[:14])}, rule)["a"].verdict == "regressed"
+
+
+@pytest.mark.parametrize("family", [1, 4, 50])
+def test_two_looks_keep_the_error_rate(family: int) -> None:
+    """Exact rate over all signs of equal pairs: a configuration passes the first look, or by itself the second one."""
+    rule = Rule(0.001, family)
+    first, last = rule.looks
+    signs = 1 - 2 * ((np.arange(2**last)[:, None] >> np.arange(last)) & 1)
+    size = np.linspace(0.9, 1.1, last)
+    p = [pairs.LOOKS * tail((signs * size)[:, :count].sum(axis=1)) for count in (first, last)]
+    passed = (p[0] * family <= pairs.FDR) | (p[1] * family <= pairs.FDR)
+    assert pairs.FDR / family / 2 <= float(passed.mean()) <= pairs.FDR / family
+    some = np.random.default_rng(family).choice(2**last, 60)
+    for row in [*some, *np.flatnonzero(passed)[:20]]:
+        count, own = pairs.confirmed((signs[row] * size).tolist(), 1, rule)
+        assert own == pytest.approx(min(1.0, p[0][row] if count == first else p[1][row]))
+
+
+def tail(sums: np.ndarray) -> np.ndarray:
+    """The share of equally likely values that are at least each one."""
+    ordered = np.sort(sums)
+    return 1 - np.searchsorted(ordered, sums - 1e-9) / len(sums)
 
 
 def test_pairs_beyond_the_plan_do_not_count() -> None:
@@ -253,14 +291,14 @@ def test_pairs_beyond_the_plan_do_not_count() -> None:
 def test_the_family_is_corrected_for() -> None:
     """Four negative pairs among those that confirm: enough alone, not enough for one configuration among many."""
     rule = Rule(0.02, 1)
-    fresh = np.linspace(0.03, 0.05, rule.fresh)
+    fresh = np.linspace(0.03, 0.05, rule.looks[-1])
     fresh[:4] = -0.004, -0.005, -0.006, -0.007
     suspect = PairRatios([0.04] * 6, tuple(fresh))
     assert judge({"a": suspect}, rule)["a"].verdict == "regressed"
-    many = dataclasses.replace(rule, family=102)
-    assert many.fresh == rule.fresh
+    many = dataclasses.replace(rule, family=51)
+    assert many.looks[-1] == rule.looks[-1]
     assert judge({"a": suspect}, many)["a"].verdict == "inconclusive"
-    assert judge({str(i): suspect for i in range(102)}, many)["0"].verdict == "regressed", "many such configurations support each other"
+    assert judge({str(i): suspect for i in range(51)}, many)["0"].verdict == "regressed", "many such configurations support each other"
 
 
 def test_needed_leads_to_the_verdict() -> None:
@@ -319,7 +357,7 @@ def test_equal_sides_raise_no_alarm_and_a_changed_config_does() -> None:
     held."""
     alarms = 0
     for night in range(8):
-        drawn = noise(200, 24 + RULE.fresh, 0.004, seed=night)
+        drawn = noise(200, 24 + RULE.looks[-1], 0.004, seed=night)
         drawn[7] += math.log1p(0.05)
         found = judge({str(i): PairRatios(row[:24], row[24:]) for i, row in enumerate(drawn)}, RULE)
         regressed = {name for name, j in found.items() if j.verdict == "regressed"}

@@ -6,7 +6,8 @@ one process share its bias. The pairs of a configuration are log ratios of costs
 - **Estimate**: Hodges–Lehmann (the median of Walsh averages) with its interval between two Walsh averages, whose ranks come from the exact
   distribution of the signed-rank sum (Hollander, Wolfe and Chicken, *Nonparametric Statistical Methods*, 3.2, 3.3).
 - **Test**: exact one-sided sign flip, valid because the order of the sides is random. The smallest p-value is 2⁻ⁿ for n pairs, which
-  determines the number of confirming pairs.
+  determines the number of confirming pairs. They are tested at two looks, so p-values are doubled (Bonferroni): twice the p-value of
+  whichever look decides is valid, because the smaller of two p-values is below x in at most a share 2x of nights.
 - **Two stages**: a few pairs of every configuration *screen*; a configuration that looks changed is *confirmed* on new pairs alone, so
   that the selection is free. The false discovery rate is controlled over the whole family (Benjamini and Hochberg 1995), in
   which configurations without confirmation have p = 1. A change must also be at least the minimum effect.
@@ -38,6 +39,7 @@ from .sign_flip import Floats, rows, sign_flip
 
 FLOOR = {"cpu": 0.10, "cuda": 0.02}  # least minimum effect of a device class
 FDR = 0.05  # false discovery rate of a family of configurations
+LOOKS = 2  # at the confirming pairs; p-values are multiplied by it
 CONFIDENCE = 0.90  # of the interval that must lie within the minimum effect for "equivalent"
 SCREEN_P = 1 / 16
 SCREEN_SHARE = 0.75  # of the minimum effect
@@ -124,9 +126,10 @@ class Rule:
         return math.log1p(self.delta)
 
     @property
-    def fresh(self) -> int:
-        """Number of confirming pairs: enough to detect one changed configuration of the family, plus three."""
-        return max(14, math.ceil(math.log2(self.family / FDR)) + 3)
+    def looks(self) -> tuple[int, int]:
+        """Numbers of confirming pairs of the two looks: the fewest that can detect one changed configuration of the family, and more."""
+        first = math.ceil(math.log2(LOOKS * self.family / FDR))
+        return first, max(14, first + 3)
 
 
 @dataclass(frozen=True)
@@ -229,8 +232,8 @@ def needed(config: PairRatios, rule: Rule) -> tuple[str, int]:
     """Return the pairs to measure next: ``("screen", n)``, ``("confirm", n)`` or ``("done", 0)``."""
     screened = _screened(config, rule)
     if screened.side[0]:
-        missing = rule.fresh - len(config.fresh)
-        return ("confirm", missing) if missing > 0 else ("done", 0)
+        missing = _look(config.fresh, int(screened.side[0]), rule)[1]
+        return ("confirm", missing) if missing else ("done", 0)
     later = [count for count in rule.interims if count > screened.pairs[0]]
     return ("screen", later[0] - len(config.screening)) if later and not screened.equal[0] else ("done", 0)
 
@@ -238,8 +241,8 @@ def needed(config: PairRatios, rule: Rule) -> tuple[str, int]:
 def judge(configs: Mapping[str, PairRatios], rule: Rule) -> dict[str, PairedVerdict]:
     """Return the verdicts of a family, by configuration.
 
-    Regressions and improvements are corrected separately, because an improvement fails no gate. Exactly the first ``rule.fresh``
-    confirming pairs count, because the number of pairs must not depend on their values."""
+    Regressions and improvements are corrected separately, because an improvement fails no gate. The confirming pairs of the first look that
+    decides count, else those of the last look that was reached."""
     screened = {name: _screened(config, rule) for name, config in configs.items()}
     sides = {name: int(screen_result.side[0]) for name, screen_result in screened.items()}
     worse, better = (_confirmed(configs, sides, side, rule) for side in (1, -1))
@@ -256,8 +259,7 @@ def _screened(config: PairRatios, rule: Rule) -> Screened:
 def _confirmed(configs: Mapping[str, PairRatios], sides: Mapping[str, int], side: int, rule: Rule) -> dict[str, float]:
     """Return adjusted p-values that configurations changed to that side."""
     def p(name: str, config: PairRatios) -> float:
-        ready = sides[name] == side and len(config.fresh) >= rule.fresh
-        return float(sign_flip(side * rows(config.fresh[: rule.fresh]))) if ready else 1.0
+        return confirmed(config.fresh, side, rule)[1] if sides[name] == side else 1.0
 
     return dict(zip(configs, map(float, adjusted([p(name, config) for name, config in configs.items()], rule)), strict=True))
 
@@ -270,13 +272,38 @@ def _judgement(config: PairRatios, screened: Screened, p: float, rule: Rule) -> 
         effect = Effect.from_ratios(config.screening[:used])
         verdict = EQUIVALENT if screened.equal[0] else INCONCLUSIVE
         return PairedVerdict(verdict, effect, 1.0, used, _reason(verdict, effect, rule))
-    if len(config.fresh) < rule.fresh:
+    fresh = config.fresh[: confirmed(config.fresh, side, rule)[0]]
+    verdict = verdict_of(fresh, side, p, rule) if len(fresh) else INCONCLUSIVE
+    if verdict == INCONCLUSIVE and len(fresh) < rule.looks[-1]:
         effect = Effect.from_ratios(config.screening[:used])
-        reason = f"looks changed, but {len(config.fresh)} of {rule.fresh} pairs confirm it: {effect}"
+        reason = f"looks changed, but {len(config.fresh)} of {rule.looks[-1]} pairs confirm it: {effect}"
         return PairedVerdict(INCONCLUSIVE, effect, 1.0, used, reason)
-    fresh = config.fresh[: rule.fresh]
-    effect, verdict = Effect.from_ratios(fresh), verdict_of(fresh, side, p, rule)
-    return PairedVerdict(verdict, effect, p, used + rule.fresh, _reason(verdict, effect, rule))
+    effect = Effect.from_ratios(fresh)
+    return PairedVerdict(verdict, effect, p, used + len(fresh), _reason(verdict, effect, rule))
+
+
+def confirmed(fresh: Sequence[float], side: int, rule: Rule) -> tuple[int, float]:
+    """Return the number of confirming pairs that count, and their p-value before the correction for the family.
+
+    ``side``: 1 looked worse, −1 better. 0 pairs and p = 1 before the first look."""
+    count, _ = _look(fresh, side, rule)
+    return count, _p(fresh[:count], side) if count else 1.0
+
+
+def _look(fresh: Sequence[float], side: int, rule: Rule) -> tuple[int, int]:
+    """Return the number of confirming pairs at the deciding or the newest look, and the number missing for the next look."""
+    reached = 0
+    for count in rule.looks:
+        if len(fresh) < count:
+            return reached, count - len(fresh)
+        reached, p = count, min(1.0, rule.family * _p(fresh[:count], side))
+        if verdict_of(fresh[:count], side, p, rule) != INCONCLUSIVE:
+            break
+    return reached, 0
+
+
+def _p(fresh: ArrayLike, side: int) -> float:
+    return min(1.0, LOOKS * float(sign_flip(side * rows(fresh))))
 
 
 def verdict_of(fresh: ArrayLike, side: int, p: float, rule: Rule) -> str:
@@ -308,7 +335,7 @@ def sees(unchanged: ArrayLike, family: int) -> float:
         """Return whether few pairs decide on average, confirming ones included."""
         rule = Rule(step / 200, family)
         screened = screen(drawn, rule)
-        return bool((screened.pairs + np.where(screened.side != 0, rule.fresh, 0)).mean() <= PAIRS)
+        return bool((screened.pairs + np.where(screened.side != 0, rule.looks[-1], 0)).mean() <= PAIRS)
 
     steps = range(1, 101)  # the larger the minimum effect, the sooner a configuration is decided
     first = bisect.bisect_left(steps, True, key=decides)
@@ -346,7 +373,7 @@ def process_bias(equal: Sequence[ArrayLike], family: int, configs: Sequence[Hash
     if (1 + (drawn.mean(axis=0) >= np.mean(centres**2)).sum()) / (1 + SIGN_DRAWS) > 0.01:
         return 0.0
     variance = max(0.0, float(np.mean((centres**2 - noise) * sizes / (sizes - 1))))  # signs turn a share 1/n of the bias into noise
-    of_verdicts = max(0.0, float(np.mean(noise * sizes - variance))) / Rule(0.5, family).fresh  # the bias comes with it
+    of_verdicts = max(0.0, float(np.mean(noise * sizes - variance))) / Rule(0.5, family).looks[0]  # the bias comes with it
     free = _independent(centres, [config for _, config in pairs_by_config], variance)
     return math.expm1(float(norm.isf(0.05 / 2 / family)) * math.sqrt(variance * free / chi2.ppf(0.05, free) + of_verdicts))
 

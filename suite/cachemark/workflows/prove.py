@@ -154,7 +154,7 @@ def _pairs(planned: Planned, request: TrialRequest, executor: Executor, on_step:
     seconds = SLOWER * latency
     after = {EQUAL: before[EQUAL], SLOWED: _delayed(planned, seconds, 4)}
     rule = Rule(DELTA, 2)
-    most = max(rule.interims[-1], rule.interims[0] + rule.fresh)
+    most = max(rule.interims[-1], rule.interims[0] + rule.looks[-1])
 
     def report(pair: PairOfOutcomes) -> None:
         on_step(f"{pair.config}: pair {pair.number} of {rule.interims[0]} to {most}")
