@@ -209,10 +209,12 @@ def test_what_a_machine_can_see() -> None:
 def test_process_bias_that_lasts_a_night_raises_what_a_machine_can_see() -> None:
     """Pairs of one configuration agree among themselves, so that nothing but other configurations and nights can show it."""
     stream = np.random.default_rng(5)
-    biased = {(run, f"{AA}{config}"): list(stream.normal(stream.normal(0, 0.014), 0.003, 6)) for run in range(4) for config in range(8)}
+    biased = {(run, f"{AA}{config}"): list(stream.normal(stream.normal(0, 0.014), 0.003, 6)) for run in range(30) for config in range(8)}
     least, said = ledger.least_effect(biased, 200, "cuda")
     assert 0.04 < least < 0.08
-    assert "32 A/A samples differ by between-process variance that lasts a night" in said
+    assert "240 A/A samples differ by between-process variance that lasts a night" in said
+    few = {key: pairs for key, pairs in biased.items() if key[0] < 4}
+    assert 0.1 < ledger.least_effect(few, 200, "cuda")[0] < 0.3, "few samples do not rule out rare large biases"
     calm = {key: list(stream.normal(0, 0.003, 6)) for key in biased}
     assert ledger.least_effect(calm, 200, "cuda")[0] == 0.02
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cachemark.stats.intervals import PROCESS_BIAS, ratio_of_medians
-from cachemark.stats.paired_test import process_deviation
+from cachemark.stats.process_bias import process_deviation
 
 
 @pytest.mark.parametrize("deviation", [0.005, 0.02, 0.04])

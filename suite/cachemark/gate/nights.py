@@ -16,7 +16,8 @@ from ..core.units import TIME, metric
 from ..core.verdicts import IMPROVED, NOT_COMPARED, REGRESSED
 from ..core.wording import count, percent
 from ..stats import changepoints as history
-from ..stats.paired_test import FLOOR, log_ratios, process_bias, process_deviation, sees
+from ..stats.paired_test import FLOOR, log_ratios, sees
+from ..stats.process_bias import process_bias, process_deviation
 from ..store.db import Store
 from ..store.rows import COMPARISON, RunRecord, Verdict
 from .comparison import AA, COVERAGE, OTHER_METHODS, Tally
@@ -127,8 +128,8 @@ def least_effect(equal: Mapping[tuple[int, str], Sequence[float]], family: int, 
 def largest_process_bias(equal: Mapping[tuple[int, str], Sequence[float]], family: int) -> float:
     """Return the minimum effect that the process bias of A/A tests requires, else 0.
 
-    See :func:`unchanged` and :func:`cachemark.stats.paired_test.process_bias`."""
-    return min(process_bias(list(equal.values()), family, [config for _, config in equal]), MOST_EFFECT)
+    See :func:`unchanged` and :func:`cachemark.stats.process_bias.process_bias`."""
+    return min(process_bias(list(equal.values()), family, list(equal)), MOST_EFFECT)
 
 
 def shown_process_bias(store: Store, machine_class: str) -> dict[str, float]:

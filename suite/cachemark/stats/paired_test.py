@@ -24,12 +24,12 @@ from __future__ import annotations
 import bisect
 import functools
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import chi2, false_discovery_control, norm
+from scipy.stats import false_discovery_control
 
 from ..core.errors import CachemarkError
 from ..core.verdicts import EQUIVALENT, IMPROVED, INCONCLUSIVE, REGRESSED
@@ -44,7 +44,6 @@ CONFIDENCE = 0.90  # of the interval that must lie within the minimum effect for
 SCREEN_P = 1 / 16
 SCREEN_SHARE = 0.75  # of the minimum effect
 PAIRS = 8.0  # pairs per configuration that a machine should need on average
-LEAST_PAIRS, SIGN_DRAWS = 5, 999  # pairs of a sample that can show process_bias, and draws of their signs
 
 
 # -- statistics of one configuration ---------------------------------------------------------------------------------------------
@@ -232,7 +231,7 @@ def needed(config: PairRatios, rule: Rule) -> tuple[str, int]:
     """Return the pairs to measure next: ``("screen", n)``, ``("confirm", n)`` or ``("done", 0)``."""
     screened = _screened(config, rule)
     if screened.side[0]:
-        missing = _look(config.fresh, int(screened.side[0]), rule)[1]
+        missing = _counting(config.fresh, int(screened.side[0]), rule)[1]
         return ("confirm", missing) if missing else ("done", 0)
     later = [count for count in rule.interims if count > screened.pairs[0]]
     return ("screen", later[0] - len(config.screening)) if later and not screened.equal[0] else ("done", 0)
@@ -286,11 +285,11 @@ def confirmed(fresh: Sequence[float], side: int, rule: Rule) -> tuple[int, float
     """Return the number of confirming pairs that count, and their p-value before the correction for the family.
 
     ``side``: 1 looked worse, −1 better. 0 pairs and p = 1 before the first look."""
-    count, _ = _look(fresh, side, rule)
+    count, _ = _counting(fresh, side, rule)
     return count, _p(fresh[:count], side) if count else 1.0
 
 
-def _look(fresh: Sequence[float], side: int, rule: Rule) -> tuple[int, int]:
+def _counting(fresh: Sequence[float], side: int, rule: Rule) -> tuple[int, int]:
     """Return the number of confirming pairs at the deciding or the newest look, and the number missing for the next look."""
     reached = 0
     for count in rule.looks:
@@ -340,52 +339,3 @@ def sees(unchanged: ArrayLike, family: int) -> float:
     steps = range(1, 101)  # the larger the minimum effect, the sooner a configuration is decided
     first = bisect.bisect_left(steps, True, key=decides)
     return steps[first] / 200 if first < len(steps) else math.inf
-
-
-def process_deviation(unchanged: ArrayLike) -> float:
-    """Return the standard deviation that a process adds to the log of its times.
-
-    It is the upper end of its one-sided 95 % interval.
-
-    ``unchanged``: log ratios of A/A pairs, each of two new processes with the same deviation and mean zero."""
-    ratios = np.ravel(np.asarray(unchanged, dtype=np.float64))
-    return math.sqrt(float((ratios**2).sum()) / 2 / float(chi2.ppf(0.05, len(ratios))))
-
-
-def process_bias(equal: Sequence[ArrayLike], family: int, configs: Sequence[Hashable]) -> float:
-    """Return the minimum effect that constant bias between processes requires, a fraction.
-
-    A bias of one side that lasts for a whole comparison, such as its memory layout, is in all pairs of a configuration and invisible to
-    their test. 0 if A/A tests show none.
-
-    ``equal``: log ratios of A/A pairs, one sample per configuration and night. ``configs``: the configuration of each sample, because a
-    configuration may have the same bias every night. With bias the centers vary more than random signs of their pairs explain (tested at
-    1 %, with a frozen stream). The upper end of the one-sided 95 % interval of its standard deviation and the noise of the confirming pairs
-    give the effect that no side of ``family`` unchanged configurations reaches in 95 % of the nights, for normal bias."""
-    pairs_by_config = [(np.asarray(pairs, dtype=np.float64), config) for pairs, config in zip(equal, configs, strict=True)
-                       if np.size(pairs) >= LEAST_PAIRS]
-    if len(pairs_by_config) < 3:
-        return 0.0
-    stream = np.random.RandomState(0)  # a legacy stream never changes
-    drawn = np.array([hodges_lehmann(x * stream.choice([-1.0, 1.0], size=(SIGN_DRAWS, len(x)))) ** 2 for x, _ in pairs_by_config])
-    centres = np.array([float(hodges_lehmann(x)) for x, _ in pairs_by_config])
-    sizes, noise = np.array([len(x) for x, _ in pairs_by_config]), drawn.mean(axis=1)
-    if (1 + (drawn.mean(axis=0) >= np.mean(centres**2)).sum()) / (1 + SIGN_DRAWS) > 0.01:
-        return 0.0
-    variance = max(0.0, float(np.mean((centres**2 - noise) * sizes / (sizes - 1))))  # signs turn a share 1/n of the bias into noise
-    of_verdicts = max(0.0, float(np.mean(noise * sizes - variance))) / Rule(0.5, family).looks[0]  # the bias comes with it
-    free = _independent(centres, [config for _, config in pairs_by_config], variance)
-    return math.expm1(float(norm.isf(0.05 / 2 / family)) * math.sqrt(variance * free / chi2.ppf(0.05, free) + of_verdicts))
-
-
-def _independent(centres: Floats, configs: Sequence[Hashable], variance: float) -> float:
-    """Return the effective number of independent centers for their mean square.
-
-    Squares of normal values with correlation r have correlation r²."""
-    of_config = [centres[[i for i, other in enumerate(configs) if other == config]] for config in dict.fromkeys(configs)]
-    twos = sum(len(nights) * (len(nights) - 1) for nights in of_config)
-    if not twos:
-        return len(centres)
-    shared = sum(float(nights.sum() ** 2 - (nights**2).sum()) for nights in of_config) / twos
-    alike = min(max(shared / variance, 0.0), 1.0) if variance else 0.0
-    return len(centres) / (1 + twos / len(centres) * alike**2)

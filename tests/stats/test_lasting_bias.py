@@ -1,0 +1,78 @@
+"""The minimum effect that lasting bias of processes requires, on populations whose bias is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.stats import norm, t
+
+from cachemark.stats.process_bias import largest_plausible, process_bias
+
+Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
+FAMILY, EQUAL = 200, 8
+SHAPES: dict[str, Draw] = {
+    "normal": lambda stream, shape: stream.normal(0, 0.01, shape),
+    "t of 3 degrees": lambda stream, shape: 0.01 / math.sqrt(3) * stream.standard_t(3, shape),
+}
+
+
+def required(draw: Draw, nights: int, stream: np.random.Generator, *, common: bool = False) -> float:
+    """What six A/A pairs of 8 configurations a night require; ``common``: configurations of a night have the same bias."""
+    bias = draw(stream, (2, nights, 1 if common else EQUAL)) * np.ones((2, nights, EQUAL))
+    pairs = (bias[1] - bias[0]).reshape(-1, 1) + stream.normal(0, 0.002, (nights * EQUAL, 6))
+    return process_bias(list(pairs), FAMILY, [(number // EQUAL, number % FAMILY) for number in range(len(pairs))])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("nights", [1, 4, 30])
+def test_unchanged_nights_rarely_reach_it_whatever_the_tails(shape: str, nights: int) -> None:
+    stream, rounds, reached = np.random.default_rng(nights), 60 if nights < 30 else 20, 0
+    for _ in range(rounds):
+        limit, sides = required(SHAPES[shape], nights, stream), SHAPES[shape](stream, (2, FAMILY))
+        reached += bool((np.expm1(sides[1] - sides[0]) >= limit).any())
+    assert reached / rounds <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / rounds)
+
+
+def test_many_nights_of_normal_bias_require_little_more_than_it() -> None:
+    exact = 3.5 * math.sqrt(2) * 0.01  # one of 200 normal values lies above in 1 of 20 nights
+    limits = [required(SHAPES["normal"], 30, np.random.default_rng(seed)) for seed in range(9)]
+    assert exact < float(np.median(limits)) < 1.7 * exact
+
+
+def test_a_bias_that_all_configurations_of_a_night_share_is_one_sample_of_it() -> None:
+    """One value decides a night, so the effect may be smaller than for 200, but few nights have shown little of it."""
+    stream, rounds, limits = np.random.default_rng(0), 60, []
+    for _ in range(rounds):
+        limits.append(required(SHAPES["normal"], 3, stream, common=True))
+    reached = [abs(math.expm1(side)) >= limit for side, limit in zip(math.sqrt(2) * stream.normal(0, 0.01, rounds), limits, strict=True)]
+    assert sum(reached) / rounds <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / rounds)
+    assert np.median(limits) < np.median([required(SHAPES["normal"], 3, stream) for _ in range(9)])
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.01])
+@pytest.mark.parametrize("freedom", [3.0, 1000.0])
+def test_many_values_bound_the_tails_under_any_noise_and_few_values_leave_them_heavy(freedom: float, noise: float) -> None:
+    rate, stream = 1e-3, np.random.default_rng(1)
+    values = 0.01 * t.rvs(freedom, size=2000, random_state=stream) + stream.normal(0, noise, 2000)
+    exact = 0.01 * float(t.isf(rate, freedom))
+    many, few = (largest_plausible(values[:count], np.full(count, noise), rate) for count in (2000, 16))
+    assert 0.95 * exact < many < 1.6 * exact
+    assert few > 1.5 * many or freedom == 3.0
+
+
+def test_it_is_the_largest_of_a_second_implementation() -> None:
+    """By SciPy's density and adaptive integration, over a coarse grid: it may miss the largest by little, and by no more."""
+    values, noise = np.array([0.01, -0.02, 0.004, 0.03, -0.006]), 0.004
+
+    def likelihood(freedom: float, scale: float) -> float:
+        return sum(math.log(quad(lambda bias, x=x: t.pdf(bias, freedom, scale=scale) * norm.pdf(x - bias, scale=noise), x - 0.03, x + 0.03,
+                                 points=[0.0, x])[0]) for x in values.tolist())
+
+    known = {(freedom, scale): likelihood(freedom, scale) for freedom in (3.0, 10.0, 1000.0) for scale in np.geomspace(0.01, 0.08, 12)}
+    best = max(known.values())
+    largest = max(float(t.isf(1e-3, freedom)) * scale for (freedom, scale), found in known.items() if best - found <= 1.353)
+    assert largest_plausible(values, np.full(5, noise), 1e-3) == pytest.approx(largest, rel=0.15)
