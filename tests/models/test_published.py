@@ -18,23 +18,25 @@ import test_var
 import torch
 
 from cachemark.cache.arena import Memory
-from cachemark.core.errors import BadBudget, BadCheckpoint, Unsupported
+from cachemark.core.errors import BadBudget, BadCheckpoint, UnknownName, Unsupported
 from cachemark.core.spec import Sampling
 from cachemark.kit.model_checks import MODEL, ModelExample
 from cachemark.methods.registry import METHODS
+from cachemark.models import hub, janus, llamagen_text, lumina, text_features
 from cachemark.models import infinity as infinity_module
-from cachemark.models import janus, llamagen_text, lumina, text_features
 from cachemark.models.catalogue import masked_models, next_scale, next_token, text_to_image
 from cachemark.models.catalogue.family import CatalogueModel
 from cachemark.models.llamagen import LlamaGen, LlamaGenConfig
 from cachemark.models.llamagen_text import CaptionConfig, CaptionedLlamaGen
 from cachemark.models.prompts import FILE, path_beside
 from cachemark.models.protocol import ModelEntry, PublishedFile, Request
+from cachemark.models.publications import of_model, publications
 from cachemark.models.registry import MODELS
 from cachemark.models.vision.kl import KL, KLConfig
 from cachemark.models.vision.msvq import MSVQ, MSVQConfig
 from cachemark.models.vision.vq import VQ, VQConfig
 from cachemark.workflows.verify import verify
+from support.hub import REVISION, cached
 
 GUIDED = Sampling(cfg_scale=2.0, temperature=0.0)
 LINEAR = replace(GUIDED, cfg_schedule="linear", temperature=1.0)
@@ -151,6 +153,59 @@ def test_a_published_layout_goes_from_its_path_to_an_image(official: tuple[Model
     loaded = entry.load(named)
     tokens = loaded.generator.generate(torch.tensor([1]), [7], METHODS.get("full")(), entry.presets["paper"], Memory())
     assert loaded.decode(tokens).isfinite().all()
+
+
+def test_a_published_layout_is_found_by_its_name(
+    official: tuple[ModelEntry, Request], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the cache of huggingface_hub, where the text encoder has a repository of its own."""
+    entry, named = official
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    home, weights = tmp_path / "published", Path(named.weights)
+    repository = next((file.origin.name for file in of_model(entry.name) if file.key == "weights" and file.origin.on_hub), "somebody/model")
+    files = {file.relative_to(home).as_posix(): file.read_bytes() for file in home.rglob("*") if file.is_file()}
+    encoder = {name: content for name, content in files.items() if name.startswith(text_features.ENCODER)}
+    cached(tmp_path / "hub", repository, {name: content for name, content in files.items() if name not in encoder})
+    if encoder:
+        cached(tmp_path / "hub", text_features.REPOSITORY, {name.partition("/")[2]: content for name, content in encoder.items()})
+    if repository == "somebody/model":
+        with pytest.raises(BadCheckpoint, match=r"is a pickle, checkpoint-last\.pth; pickles are read from.*catalogue only"):
+            hub.located(entry.name, f"hf:{repository}:{weights.name}", "")
+        return
+    images = named.decoder_weights if entry.name.startswith("lumina") else ""
+    located = hub.located(entry.name, f"hf:{repository}", images)
+    assert all("/snapshots/" in path or path == images for path in located)
+    assert bool(located[1]) == (bool(named.decoder_weights) or entry.name.startswith(("janus", "emu3")))
+    request = Request(weights=located[0], decoder_weights=located[1])
+    assert entry.identity(request) == entry.identity(named)
+    assert hub.source(located[0]).repository == repository  # type: ignore[union-attr]
+    assert hub.source(located[0]).revision == REVISION  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("model", sorted({file.model for file in publications() if file.key == "weights" and file.origin.on_hub}))
+def test_every_published_checkpoint_has_a_name(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    files = {file.key: file for file in of_model(model) if file.origin.on_hub}
+    name = f"hf:{files['weights'].origin.name}"
+    with pytest.raises(BadCheckpoint, match=f"{name} is not in the cache.*cachemark weights fetch {model} --weights {name}"):
+        hub.located(model, name, "x.pt")
+    for file in files.values():
+        cached(tmp_path, file.origin.name, {pattern.replace("*", f"{file.key}"): b"synthetic" for pattern in file.files})
+    weights, images = hub.located(model, name, "")
+    assert Path(weights).exists()
+    assert Path(weights).parts[-len(Path(files["weights"].path).parts) or None :] == Path(files["weights"].path).parts or (
+        files["weights"].path == "." and Path(weights).name == REVISION)
+    assert bool(images) is ("decoder_weights" in files)
+    assert hub.located(model, f"{name}@{REVISION}", "")[0] == weights
+    with pytest.raises(BadCheckpoint, match="@v2 is not in the cache"):
+        hub.located(model, f"{name}@v2", "")
+
+
+@pytest.mark.parametrize("name", ["hf:", "hf:org", "hf:org/repo@", "hf:org/repo:", "hf:org/repo:../../x", "hf:org/..", "hf:a/b/c",
+                                  "hf:org/re po", "hf:-org/repo", "hf:org/repo@a/../b"])
+def test_what_is_no_name_of_weights_is_refused(name: str) -> None:
+    with pytest.raises(UnknownName, match=r"Write hf:org/repo\[@revision\]\[:file\]"):
+        hub.located("var-d16", name, "")
 
 
 def test_a_published_layout_passes_the_models_kit(official: tuple[ModelEntry, Request]) -> None:

@@ -7,10 +7,11 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 REVISION = "5" * 40
 
@@ -25,6 +26,20 @@ class Hub:
     token: str = "hf_let_me_in_please"
     asked: list[str] = field(default_factory=list)
     url: str = ""
+
+
+def cached(cache: Path, repository: str, files: Mapping[str, bytes]) -> Path:
+    """Write files as huggingface_hub keeps them in its cache; the folder of the revision."""
+    home = cache / f"models--{repository.replace('/', '--')}"
+    (home / "refs").mkdir(parents=True, exist_ok=True)
+    (home / "refs" / "main").write_text(REVISION)
+    for name, content in files.items():
+        blob, file = home / "blobs" / hashlib.sha256(content).hexdigest(), home / "snapshots" / REVISION / name
+        for path in (blob, file):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        blob.write_bytes(content)
+        file.symlink_to(blob)
+    return home / "snapshots" / REVISION
 
 
 @contextmanager
@@ -58,7 +73,9 @@ class _Answers(BaseHTTPRequestHandler):
     def _answer(self, body: bool) -> None:
         self.hub.asked.append(f"{self.command} {self.path}")
         path = self.path.partition("?")[0]
-        if found := re.fullmatch(r"/api/models/(.+?/.+?)(?:/revision/.+)?", path):
+        if found := re.fullmatch(r"/api/models/(.+?/.+?)(?:/revision/(.+))?", path):
+            if found[1] in self.hub.files and found[2] not in (None, "main", REVISION):
+                return self._send(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
             return self._told(found[1])
         found = re.fullmatch(r"/(.+?/.+?)/resolve/[^/]+/(.+)", path)
         if not found or found[2] not in self.hub.files.get(found[1], {}):

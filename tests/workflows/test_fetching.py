@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -10,14 +11,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+import cachemark as cm
 from cachemark.cli import main
-from cachemark.core.errors import UnknownName
+from cachemark.core.errors import BadCheckpoint, UnknownName, Unsupported
 from cachemark.models import text_features
 from cachemark.models.prompts import FILE, path_beside
+from cachemark.models.publications import KEYS, publications
 from cachemark.models.registry import MODELS
 from cachemark.workflows.verify import verify
-from cachemark.workflows.weights import KEYS, publications, weights_list
-from support.hub import Hub, serving
+from cachemark.workflows.weights import weights_list
+from support.hub import REVISION, Hub, serving
 
 pytest.importorskip("huggingface_hub")
 LLAMAGEN, DATA = "FoundationVision/LlamaGen", bytes(range(256)) * 8000
@@ -67,6 +70,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     for name in [name for name in os.environ if name.startswith("HF_")]:
         monkeypatch.delenv(name)
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "nobody"))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     files = {LLAMAGEN: {"c2i_B_256.pt": DATA, "vq_ds16_c2i.pt": DATA[:5000], "c2i_L_384.pt": b"of another size", "README.md": b"# x"}}
     with serving(Hub(files)) as running:
         template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, running.url)
@@ -141,9 +145,84 @@ def test_what_only_a_person_can_fetch_is_told_step_by_step(hub: Hub, tmp_path: P
     assert fetch(tmp_path, "mar-b").exit_code == 0, "what is there need not be fetched"
 
 
-def test_weights_that_are_nowhere_are_one_sentence(tmp_path: Path) -> None:
-    from cachemark.core.errors import BadCheckpoint, Unsupported
+# -- by name ---------------------------------------------------------------------------------------------------------------
+def named(name: str, *options: str, model: str = "llamagen-b") -> Result:
+    return CliRunner().invoke(main, ["weights", "fetch", model, "--weights", name, *options])
 
+
+def test_named_weights_are_fetched_into_the_cache_once(hub: Hub, tmp_path: Path) -> None:
+    done = named(f"hf:{LLAMAGEN}")
+    assert done.exit_code == 0, done.stderr
+    home = tmp_path / "cache" / "models--FoundationVision--LlamaGen" / "snapshots" / REVISION
+    assert sorted(file.name for file in home.iterdir()) == ["c2i_B_256.pt", "vq_ds16_c2i.pt"], "with its image tokenizer"
+    assert f"weights = {json.dumps(str(home / 'c2i_B_256.pt'))}" in done.stdout
+    assert f"decoder_weights = {json.dumps(str(home / 'vq_ds16_c2i.pt'))}" in done.stdout
+    before = len(hub.asked)
+    again = named(f"hf:{LLAMAGEN}@main:c2i_B_256.pt", "--decoder-weights", f"hf:{LLAMAGEN}@{REVISION}")
+    assert (again.exit_code, again.stdout.splitlines()[-1]) == (0, done.stdout.splitlines()[-1])
+    assert not [line for line in hub.asked[before:] if line.startswith("GET") and "/resolve/" in line], "nothing is sent again"
+
+
+@pytest.mark.parametrize(("name", "change", "code", "words"), [
+    ("hf:nobody/nothing", "", 2, "nobody/nothing does not exist, or is private. Check its page"),
+    (f"hf:{LLAMAGEN}@v9", "", 2, "has no revision 'v9'. Name a branch, tag or commit"),
+    (f"hf:{LLAMAGEN}:c2i_B_265.pt", "", 2, "Did you mean 'c2i_B_256.pt'"),
+    (f"hf:{LLAMAGEN}", "gated", 2, "is gated: its terms must be accepted, and no token was sent. Accept them at"),
+    (f"hf:{LLAMAGEN}", "offline", 5, "HF_HUB_OFFLINE is set. Unset it"),
+    (f"hf:{LLAMAGEN}", "down", 5, "cannot be fetched"),
+    ("hf:somebody/model", "", 2, "is a pickle, pytorch_model.bin; pickles are read from repositories of the catalogue only"),
+    ("hf:LlamaGen", "", 2, "Write hf:org/repo[@revision][:file]"),
+])
+def test_a_name_that_is_not_fetched(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, name: str, change: str, code: int, words: str
+) -> None:
+    hub.files["somebody/model"] = {"pytorch_model.bin": b"PK", "config.json": b"{}"}
+    if change == "gated":
+        hub.gated.add(LLAMAGEN)
+    if change == "offline":
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    if change == "down":
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    done = named(f"{name}:pytorch_model.bin" if name == "hf:somebody/model" else name)
+    assert (done.exit_code, words in done.stderr, "Traceback" in done.stderr) == (code, True, False), done.stderr
+
+
+def test_nothing_is_fetched_without_a_request(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither by a plan nor by Python; both name the command. With it the files arrive, which are no weights here."""
+    plan = tmp_path / "mine.toml"
+    plan.write_text(f'name = "mine"\n[[cells]]\nmodel = "llamagen-b"\nmethods = ["window"]\nweights = "hf:{LLAMAGEN}"\n')
+    monkeypatch.chdir(tmp_path)
+    for command in (["run", str(plan)], ["explain", str(plan)], ["generate", "llamagen-b", "--weights", f"hf:{LLAMAGEN}"]):
+        refused = CliRunner().invoke(main, command)
+        assert refused.exit_code == 2, refused.stderr
+        assert f"cachemark weights fetch llamagen-b --weights hf:{LLAMAGEN}" in refused.stderr
+    with pytest.raises(BadCheckpoint, match="is not in the cache"):
+        cm.load("llamagen-b", f"hf:{LLAMAGEN}")
+    assert not hub.asked
+    for call in (["run", str(plan), "--fetch"], ["generate", "llamagen-b", "--weights", f"hf:{LLAMAGEN}", "--fetch"]):
+        fetched = CliRunner().invoke(main, call)
+        assert (fetched.exit_code, "is not a checkpoint" in fetched.stderr) == (2, True), fetched.stderr
+    assert {line.rpartition("/")[2] for line in hub.asked if "/resolve/" in line} == {"c2i_B_256.pt", "vq_ds16_c2i.pt"}
+    assert not (tmp_path / "cachemark.sqlite").exists()
+    with pytest.raises(BadCheckpoint, match="is not a checkpoint"):
+        cm.load("llamagen-b", f"hf:{LLAMAGEN}", fetch=True)
+
+
+def test_a_case_states_repository_revision_and_hash(hub: Hub, tmp_path: Path) -> None:
+    from cachemark.analysis.facts import weights_sources
+    from cachemark.trial.child.facts import _source
+
+    named(f"hf:{LLAMAGEN}")
+    path = next((tmp_path / "cache").rglob("snapshots/*/c2i_B_256.pt"))
+    source, digest = _source(str(path)), hashlib.sha256(DATA).hexdigest()
+    assert source == {"repository": LLAMAGEN, "revision": REVISION, "file": "c2i_B_256.pt", "sha256": digest}
+    assert weights_sources({"weights_sources": {"weights": source}}) == (
+        ("Source of weights", f"hf:{LLAMAGEN}@{REVISION}:c2i_B_256.pt, SHA-256 {digest}"),)
+    (tmp_path / "mine.pt").write_bytes(DATA)
+    assert not _source(str(tmp_path / "mine.pt")), "a file of the user has no repository"
+
+
+def test_weights_that_are_nowhere_are_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(BadCheckpoint, match=r"LlamaGen/c2i_B_256\.pt.* is not a file that can be read") as found:
         verify("llamagen-b", folder=tmp_path)
     assert "cachemark weights fetch" in found.value.remedy

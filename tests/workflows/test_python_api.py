@@ -132,13 +132,6 @@ def test_a_generation_that_is_refused(model: ImageModel, given: dict[str, Any], 
         model.generate(**given)
 
 
-def test_a_hub_repository_is_that_of_the_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(generate, "fetch", lambda name: {"weights": tmp_path / "a", "decoder_weights": tmp_path / "b"})
-    assert generate._published("llamagen-b", "FoundationVision/LlamaGen", "") == (tmp_path / "a", tmp_path / "b")
-    with pytest.raises(UnknownName, match=r"repository of llamagen-b.*FoundationVision/LlamaGen"):
-        cm.load("llamagen-b", "hf:somebody/LlamaGen")
-
-
 # -- measurement ----------------------------------------------------------------------------------------------------------
 @pytest.fixture
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ..core import formatting as fmt
-from ..core.result import Environment
+from ..core.result import WEIGHTS_SOURCES, Environment
 from ..core.spec import Case
 from ..store.differences import flat
 
@@ -40,6 +40,12 @@ def conditions(case: Case) -> tuple[tuple[str, str], ...]:
     sampling = {name.replace("cfg", "CFG").replace("_", " "): value for name, value in asdict(case.sampling).items()}
     evaluation = dict(flat(case.evaluation, "evaluation"))
     return tuple((title(name), as_text(value)) for name, value in {**settings, **sampling, **evaluation}.items())
+
+
+def weights_sources(facts: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Return (name, value) of the weights of a case that come from Hugging Face."""
+    return tuple((f"Source of {key.replace('_', ' ')}", "hf:{repository}@{revision}:{file}, SHA-256 {sha256}".format(**source))
+                 for key, source in facts.get(WEIGHTS_SOURCES, {}).items())
 
 
 def _facts(environment: Environment) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from .answers import Answer, Recommendation, answer, recommendations
 from .baseline_comparison import BaselineComparison, Conclusion, alarms, changes, conclusion
 from .case_group import CaseGroup
 from .device_limits import Limits, against_limits
-from .facts import as_text, conditions, differences, environment_facts
+from .facts import as_text, conditions, differences, environment_facts, weights_sources
 from .image_albums import Albums, Strip, albums, strip
 from .missing import Missing, missing
 from .papers import PaperTable, papers
@@ -169,7 +169,8 @@ def _chapter(
     sure = [row.speedup.confidence for row in group.candidates if row.speedup and row.speedup.stated]
     use, pictures = answer(group, claims), albums(group, artifact)
     evidence = strip(pictures, [row for row in (use.row or use.lean, use.ruined) if row is not None])
-    return Chapter(group, heading, conditions(group.case), sentences(group), _notes(group), pictures,
+    sources = weights_sources(group.rows[0].outcome.facts) if group.rows else ()
+    return Chapter(group, heading, (*conditions(group.case), *sources), sentences(group), _notes(group), pictures,
                    min(sure) if sure else None, process_bias_in_words(group.rows[0].outcome) if group.rows else "",
                    against_limits(group.full, group.candidates), recommendations(group, claims),
                    margin_sentence(group, claims), metric(score).scope if score else "",

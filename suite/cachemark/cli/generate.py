@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import FILE, Finite, Line, echo_json, json_option, picture, plugin_option, say, weights_options
+from .options import FILE, Finite, Line, echo_json, fetch_option, json_option, picture, plugin_option, say, weights_options
 
 if TYPE_CHECKING:
     from ..workflows.generated import Generated
@@ -46,6 +46,7 @@ def sampling(context: click.Context, option: click.Parameter, texts: tuple[str, 
               help="Sampling preset, or changes such as temperature=0.9; repeatable.  [default: paper]")
 @click.option("--batch", type=click.IntRange(1, MOST_IMAGES), help="Images at a time.  [default: all]")
 @weights_options
+@fetch_option
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to generate.")
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="float32", show_default=True,
               help="Number format of the transformer.")

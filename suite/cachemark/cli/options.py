@@ -138,9 +138,10 @@ coverage_option = click.option("--min-coverage", type=Finite(0, 1),
 plugin_option = click.option("--plugin", "plugins", multiple=True, type=click.Path(), callback=note,
                              help="Python file that registers a method, model, decoder or metric; repeatable.")
 weights_options = all_of(
-    click.option("--weights", default="", help="File or folder of the model's weights."),
-    click.option("--decoder-weights", default="", help="File or folder of the image tokenizer's weights."),
+    click.option("--weights", default="", help="File, folder or hf:org/repo[@revision][:file] of the model's weights."),
+    click.option("--decoder-weights", default="", help="The same of the image tokenizer's weights."),
 )
+fetch_option = click.option("--fetch", is_flag=True, help="Download weights of hf: names that are not in the cache.")
 report_option = click.option("--report", "report_path", type=FILE, callback=writable, help="Write the HTML report to this file.")
 fresh_option = click.option("--fresh", is_flag=True, help="Run every case, even those already measured.")
 pair_options = all_of(

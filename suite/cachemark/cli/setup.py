@@ -95,16 +95,19 @@ def _publication_line(row: Publication, width: int) -> str:
 @weights.command("fetch")
 @click.argument("model")
 @click.option("--to", default="weights", show_default=True, type=click.Path(file_okay=False), help="Folder to put them in.")
-def fetch_weights(model: str, to: str) -> None:
+@weights_options
+def fetch_weights(model: str, to: str, weights: str, decoder_weights: str) -> None:
     """Download the weights that MODEL needs from Hugging Face.
 
-    Files that must be downloaded by hand are listed with the steps.
+    Files that must be downloaded by hand are listed with the steps. With --weights hf:… the named weights go into the cache of
+    huggingface_hub instead, where plans and commands find them by that name.
 
-    Complete files are not downloaded again. No other command uses the network.
+    Complete files are not downloaded again. Only this command and --fetch use the network.
     """
-    from ..workflows.weights import fetch
+    from ..workflows.weights import fetch, fetch_named
 
-    for key, path in fetch(model, to, say=say).items():
+    paths = fetch_named(model, weights, decoder_weights, say) if weights or decoder_weights else fetch(model, to, say=say)
+    for key, path in paths.items():
         if key.endswith("weights"):
             say(f"{key} = {json.dumps(str(path))}")
 

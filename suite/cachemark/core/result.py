@@ -36,6 +36,7 @@ JUDGING = ("fidelity", "quality")
 IMAGES = "images_hash"  # of an outcome's facts: the hash of its decoded images, where they were looked at
 SHARE = "share"  # of an outcome's facts: the share of its quality images that was made (index from 0, of how many)
 ENERGY = "energy"  # of an outcome's facts: source and error of its energy, or why there is none (``absent``)
+WEIGHTS_SOURCES = "weights_sources"  # of an outcome's facts: repository, revision, file and SHA-256 of weights from Hugging Face
 PRICE = "price_per_hour"  # of the facts of a run's environment: the price of its device
 FULL_BESIDE = "full_beside"  # of a candidate's facts: latencies of the full cache, each taken right before or after one of its own
 

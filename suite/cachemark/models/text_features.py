@@ -21,12 +21,14 @@ from torch import Tensor
 from ..core.errors import BadCheckpoint, Unsupported
 from ..core.files import replacing
 from ..core.seeds import subset
+from . import hub
 from .prompts import HashedWords, path_beside, refuse_unreadable
 from .protocol import Request
 
 VOCAB = 32128  # of T5, from which the stand-in's words take their vectors
 END = "</s>"  # closes a text, as T5 does
 ENCODER = "flan-t5-xl"  # the published folder, beside the weights
+REPOSITORY = f"google/{ENCODER}"
 KEPT = "cachemark-features"  # folder inside of it, a file for each text by its hash
 SUBSET, RESIDENT = "s2k", 1024  # the features of so many texts stay in memory: of the first samples of every subset, all that are timed
 WORDS = HashedWords(VOCAB)
@@ -75,7 +77,7 @@ class FeatureReader:
         """Return the features of each text on the request's device."""
         where = request.device, request.dtype
         if request.weights:
-            return self.encoded(texts, path_beside(request.weights, ENCODER), *where)
+            return self.encoded(texts, encoder_of(request.weights), *where)
         return self.stand_in(texts, *where)
 
     def stand_in(self, texts: Sequence[str], device: str = "cpu", dtype: torch.dtype = torch.float32) -> Features:
@@ -95,7 +97,7 @@ class FeatureReader:
 
     def identity(self, weights: str) -> str:
         """Return a hash of the encoder next to the weights."""
-        return identity(path_beside(weights, ENCODER))
+        return identity(encoder_of(weights))
 
     def encoded(self, texts: Sequence[str], folder: Path, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Features:
         """Return features of each text by the encoder in a published folder, computed on the CPU in fp32.
@@ -150,6 +152,12 @@ class FeatureReader:
         if actual != self.channels:
             raise BadCheckpoint(f"The text encoder in {str(folder)!r} has {actual} channels; this model reads {self.channels}.",
                                 remedy=f"Use the folder {ENCODER} as it was published.")
+
+
+def encoder_of(weights: str) -> Path:
+    """Return the folder of the text encoder: next to the weights, or its own in the cache of huggingface_hub."""
+    folder = path_beside(weights, ENCODER)
+    return folder if folder.is_dir() else hub.encoder_in_cache(weights, REPOSITORY) or folder
 
 
 def identity(folder: Path) -> str:

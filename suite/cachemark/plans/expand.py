@@ -26,6 +26,7 @@ from ..core.units import set_name
 from ..methods.base import calibrations
 from ..methods.registry import METHODS
 from ..metrics.compute import presets
+from ..models import hub
 from ..models.protocol import ModelEntry, Request
 from ..models.registry import MODELS
 from ..plugins import loading as plugins
@@ -138,7 +139,8 @@ def _with_engine(plan: Plan, cells: Cells, number: int, device: str) -> Iterator
 
 
 def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Planned]:
-    request = _request(plan, cells, device)
+    with _at(plan, "cells", number, "weights"):
+        request = _request(plan, cells, device)
     with _at(plan, "cells", number, "model"):
         named_entry: ModelEntry = MODELS.get(cells.model)
     with _at(plan, "fidelity", "prompts"):
@@ -205,8 +207,8 @@ def _ungrouped(stored: Codec, layout: Layout) -> str:
 
 def _request(plan: Plan, cells: Cells, device: str) -> Request:
     files = (plan.quality.extractor_weights, plan.quality.reference) if plan.quality and cells.quality else ("", "")
-    weights = cells.weights, cells.decoder_weights, cells.random_seed
-    return Request(device, getattr(torch, cells.dtype), *weights, cells.engine, *files, plan.fidelity.prompts,
+    weights = hub.located(cells.model, cells.weights, cells.decoder_weights)
+    return Request(device, getattr(torch, cells.dtype), *weights, cells.random_seed, cells.engine, *files, plan.fidelity.prompts,
                    options_of(plan.metric_tables))
 
 

@@ -22,6 +22,7 @@ from ..core.limits import Rates
 from ..core.spec import FULL, MAX_BATCH, QUALITY_PASS
 from ..methods.registry import METHODS
 from ..metrics.registry import image_metrics
+from ..models import hub
 from ..plugins import loading as plugins
 from ..roofline.bill import bill
 from ..roofline.memory import allocated, weight_bytes
@@ -77,7 +78,7 @@ def without_missing(plan: Plan) -> tuple[Plan, list[str]]:
     missing: dict[str, None] = {}
 
     def present(path: str) -> str:
-        if path and not (is_readable(path) or os.path.isdir(path)):
+        if path and not (is_readable(path) or os.path.isdir(path) or (hub.is_hub(path) and hub.snapshot(hub.HubName.parse(path)))):
             missing[path] = None
             return ""
         return path

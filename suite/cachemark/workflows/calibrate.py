@@ -10,6 +10,7 @@ from typing import Any
 from ..contract.method import Method
 from ..methods.base import calibrations
 from ..methods.registry import METHODS
+from ..models import hub
 from ..models.protocol import Request
 from ..trial.child.profiles import calibrated
 
@@ -36,6 +37,7 @@ def calibrate(
     this folder look for it. Raises Unsupported for a method without calibration.
     """
     cls: type[Method] = METHODS.get(method)
+    weights, decoder_weights = hub.located(model, weights, decoder_weights)
     request = Request(device, weights=weights, decoder_weights=decoder_weights)
     facts = calibrated(cls, model, request, subset=SEEDS, samples=samples)
     path = calibrations.save(method, facts, None if to is None else Path(to))

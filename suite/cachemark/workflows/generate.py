@@ -32,9 +32,8 @@ from ..trial.child.bench import Bench, Job, case_job
 from ..trial.child.timing import paced
 from .generated import Generated
 from .session import Machine
-from .weights import fetch, of_model
+from .weights import fetch_named
 
-HUB = "hf:"  # before the name of a repository on Hugging Face
 LONG = 2.0  # seconds after which a generation shows its progress on a terminal
 
 
@@ -143,25 +142,25 @@ class ImageModel:
 
 def load(
     name: str, weights: str | Path = "", *, decoder_weights: str | Path = "", device: str = "cpu", dtype: str = "float32",
-    engine: str = "eager",
+    engine: str = "eager", fetch: bool = False,
 ) -> ImageModel:
     """Load a model of the catalogue.
 
-    ``weights``: a file or folder, or ``hf:org/name`` to download the published repository; empty for the bundled weights, else random ones.
-    ``dtype``: float32, bfloat16 or float16; ``engine``: eager, graph, auto or reference. Raises UnknownName, BadCheckpoint for weights of
-    another shape, and the errors of :func:`~cachemark.workflows.weights.fetch`.
+    ``weights``: a file, a folder, or ``hf:org/repo[@revision][:file]`` in the cache of huggingface_hub, where ``fetch`` downloads it; empty
+    for the bundled weights, else random ones. ``dtype``: float32, bfloat16 or float16; ``engine``: eager, graph, auto or reference. Raises
+    UnknownName, BadCheckpoint for weights of another shape, and the errors of :func:`~cachemark.workflows.weights.fetch_named`.
     """
     Machine(device).require()
-    if str(weights).startswith(HUB):
-        weights, decoder_weights = _published(name, str(weights).removeprefix(HUB), decoder_weights)
+    if fetch:
+        fetch_named(name, str(weights), str(decoder_weights))
     return ImageModel({"model": name, "weights": str(weights), "decoder_weights": str(decoder_weights), "dtype": dtype, "engine": engine},
                       device)
 
 
 def generate(
     model: str, path: str | Path, *, weights: str = "", decoder_weights: str = "", device: str = "cpu", dtype: str = "float32",
-    engine: str = "eager", plugins: Sequence[str | Path] = (), compare: bool = False, method: str = FULL, codec: str = "native",
-    decoder: str = SEQUENTIAL, budget: str | None = None, **request: Any,
+    engine: str = "eager", fetch: bool = False, plugins: Sequence[str | Path] = (), compare: bool = False, method: str = FULL,
+    codec: str = "native", decoder: str = SEQUENTIAL, budget: str | None = None, **request: Any,
 ) -> list[Generated]:
     """Generate images and save them as a PNG grid; with ``compare``, next to those of the full cache, which are to the left.
 
@@ -170,7 +169,7 @@ def generate(
     """
     for file in plugins:
         loading.load(file)
-    generator = load(model, weights, decoder_weights=decoder_weights, device=device, dtype=dtype, engine=engine)
+    generator = load(model, weights, decoder_weights=decoder_weights, device=device, dtype=dtype, engine=engine, fetch=fetch)
     prepared = generator.prepared(method=method, budget=budget, codec=codec, decoder=decoder, **request)
     if not compare:
         images = _generate(*prepared)
@@ -181,15 +180,6 @@ def generate(
     full, images = _generate(planned, bench, labels, drawn), _generate(*prepared)
     images.save(path, left=full)
     return [full, images]
-
-
-def _published(name: str, repository: str, decoder_weights: str | Path) -> tuple[str | Path, str | Path]:
-    """Download the files that a model was published with; the paths of its weights."""
-    repositories = [each.origin.name for each in of_model(name) if each.origin.on_hub]
-    if repository not in repositories:
-        raise unknown(f"repository of {name}", repository, repositories)
-    paths = fetch(name)
-    return paths["weights"], decoder_weights or paths.get("decoder_weights", "")
 
 
 def _seeds(seeds: Sequence[int] | int | None, images: int | None) -> list[int]:

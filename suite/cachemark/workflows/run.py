@@ -20,7 +20,7 @@ from ..methods.registry import METHODS
 from ..plans.deadline import Deadline, breadth_first, groups
 from ..plans.expand import Planned, expand
 from ..plans.reuse import Earlier, code_identity
-from ..plans.schema import Plan
+from ..plans.schema import Plan, load
 from ..store.db import Store
 from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
@@ -29,12 +29,13 @@ from . import max_batch as search
 from .price import TimeLeft, deadline, decide
 from .results import Measured, Run
 from .session import DEFAULT_STORE, UNWATCHED, Machine, RunWatcher, checked
+from .weights import fetch_named
 
 
 def run(
     plan: Plan | str | Path, store: str | Path = DEFAULT_STORE, *, machine: Machine | str = "cpu", plugins: Sequence[str | Path] = (),
     methods: Sequence[str] = (), fresh: bool = False, reuse_quality: bool | None = None, seconds: float | None = None,
-    price: float = 0.0, watcher: RunWatcher = UNWATCHED,
+    price: float = 0.0, fetch: bool = False, watcher: RunWatcher = UNWATCHED,
 ) -> Run:
     """Measure the cases of a plan that the store does not have, and return the run.
 
@@ -43,6 +44,9 @@ def run(
     unless ``fresh``). With ``seconds`` cases run by priority until the time is up, and the rest is ``not_reached``. With ``price``, of
     one device per hour, every case of the run has a cost of 1,000 images. An interruption keeps every completed case.
     """
+    if fetch:
+        for cells in (plan if isinstance(plan, Plan) else load(str(plan))).cells:
+            fetch_named(cells.model, cells.weights, cells.decoder_weights)
     machine, loaded, files, cases = checked(plan, machine, plugins, methods)
     with Store.open(store) as target:
         with machine.places() as places:

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import Unsupported
-from ..models import checkpoints
+from ..models import checkpoints, hub
 from ..models.protocol import Request
+from ..models.publications import of_model
 from ..models.registry import MODELS
 from ..models.weights import packaged
-from .weights import FOLDER, of_model
+from .weights import FOLDER
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ def verify(model: str, *, weights: str = "", decoder_weights: str = "", folder: 
         bundled = packaged(f"{model}.safetensors").is_file()
         raise Unsupported(f"The weights of {model} {'come with cachemark' if bundled else 'are published nowhere'}.",
                           remedy="Name a model of `cachemark weights list`.")
-    paths = {"weights": weights, "decoder_weights": decoder_weights}
+    paths = dict(zip(("weights", "decoder_weights"), hub.located(model, weights, decoder_weights), strict=True))
     if not any(paths.values()):
         paths = {file.key: str(file.located(folder)) for file in of_model(model) if file.key in paths}
     entry.identity(Request(weights=paths.get("weights", ""), decoder_weights=paths.get("decoder_weights", "")))

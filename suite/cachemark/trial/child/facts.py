@@ -7,6 +7,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -18,8 +19,10 @@ from ...cache.layout import Layout, Site, Step, raster_steps
 from ...cache.masked_layout import MaskedLayout
 from ...contract.method import Method
 from ...core.limits import Rates
+from ...core.result import WEIGHTS_SOURCES
 from ...core.spec import FLOPS, Case
 from ...metrics.compute.speed import ends
+from ...models import checkpoints, hub
 from ...models.costs import case_bill
 from ...models.protocol import ModelEntry
 from ...plans.expand import Planned
@@ -54,6 +57,9 @@ def case_facts(planned: Planned, bench: Bench) -> dict[str, Any]:
         facts["footnotes"] += _notes(decoder().footnotes)
     if case.role == "candidate" and (reason := idle_reason(method, layout)):
         facts["footnotes"] += [reason]
+    paths = {key: path for key in ("weights", "decoder_weights") if (path := getattr(planned.request, key))}
+    if sources := {key: source for key, path in paths.items() if (source := _source(path))}:
+        facts[WEIGHTS_SOURCES] = sources
     if planned.engine_reason:
         facts[ENGINE_REASON] = planned.engine_reason
     if isinstance(layout, MaskedLayout):
@@ -69,6 +75,15 @@ def case_facts(planned: Planned, bench: Bench) -> dict[str, Any]:
     elif "B" in case.parameters:
         facts["true_ratio"] = case.parameters["B"] / layout.visual
     return facts | _apart(case, method, kernel)
+
+
+@cache
+def _source(path: str) -> dict[str, str]:
+    """Return repository, commit, file and SHA-256 of weights from Hugging Face, or nothing for other files."""
+    name = hub.source(path)
+    if name is None:
+        return {}
+    return {"repository": name.repository, "revision": name.revision, "file": name.file, "sha256": checkpoints.sha256(path)}
 
 
 def _of_scales(method: Method, layout: Layout) -> list[str]:
