@@ -71,7 +71,7 @@ def renamed(folder: Path) -> None:
 
 def damaged(name: str, arguments: tuple[str, ...], prepare: Preparation) -> Attack:
     """Return an attack with a store that this package cannot have written."""
-    return Attack(name, arguments, "bad-store", ("damaged",), 2, prepare, changes=LOGS)
+    return Attack(name, arguments, "bad-store", ("damaged",), 2, prepare, changes=(*LOGS, "new.sqlite*"))
 
 
 ROWS = [
@@ -84,6 +84,13 @@ ROWS = [
     damaged("samples that are gone, a check", CHECK, edited(f"UPDATE outcome SET samples = '{{}}' WHERE id = {ONE}")),
     damaged("a metric with a workflow command, a report", REPORT, edited(
         f"UPDATE outcome SET samples = '{{\"\\n{PWNED}\":[1.0]}}' WHERE id = {ONE}")),
+    damaged("a price that is text, a report", REPORT, edited("UPDATE run SET facts = '{\"price_per_hour\": \"free\"}'")),
+    *(damaged(f"{name}, {what}", arguments, edited(f"UPDATE outcome SET {change} WHERE id = {ONE}")) for name, change in (
+        ("seconds that are text", "seconds = 'long'"), ("an artifact that is a number", "artifacts = '{\"grid.png\": 7}'"),
+        ("a pair that is a number", "facts = '{\"pair\": 5}'"), ("latencies that are a table", "facts = '{\"full_beside\": {\"a\": 1}}'"),
+        ("a latency that is text", "facts = '{\"full_beside\": [\"a\"]}'"), ("footnotes that are a number", "facts = '{\"footnotes\": 4}'"),
+        ("energy that is a number", "facts = '{\"energy\": 3}'"))
+        for what, arguments in (("a report", REPORT), ("a merge", ("db", "merge", STORE, "--store", "new.sqlite")))),
     damaged("cut to a half, a check of the store", CHECK_STORE, cut(0.5)),
     damaged("a flipped page of outcome, a check of the store", CHECK_STORE, flipped("outcome")),
     damaged("a flipped page of run, a report", REPORT, flipped("run")),

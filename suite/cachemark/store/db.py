@@ -18,8 +18,8 @@ from . import leases
 from .artifacts import Artifacts, artifacts_of_server
 from .database import file_of, guard, open_file, open_server, writer
 from .differences import differences
-from .rows import COMPARISON, RunRecord, Verdict, insert_once, outcome_of, outcome_row, priced, run_of, utc_now, verdicts_of
-from .schema import RUN_STATES, CaseRow, MembershipRow, OutcomeRow, RunRow
+from .rows import COMPARISON, RunRecord, Verdict, insert_once, is_number, outcome_of, outcome_row, priced, run_of, utc_now, verdicts_of
+from .schema import RUN_STATES, CaseRow, MalformedRow, MembershipRow, OutcomeRow, RunRow
 
 Advanced = Callable[[str, int, int], None]  # called with what a long operation handles, how many so far, and their total
 MOST = 2**31  # numbers of rows are smaller, in every database
@@ -195,6 +195,8 @@ class Store:
         If the run states the price of its device, timed outcomes have a cost."""
         with self._reading() as session:
             price = self._run_row(session, run_id).facts.get(PRICE, 0.0)
+            if not is_number(price):
+                raise MalformedRow(f"Run {run_id} has a price that is no number")
             rows = session.scalars(whole_outcomes().join(MembershipRow).where(MembershipRow.run_id == run_id).order_by(MembershipRow.id))
             return [priced(outcome_of(row), price) for row in rows]
 
@@ -262,7 +264,10 @@ def whole_outcomes() -> Select[Any]:  # the type of a Select with one entity dif
 
 def files_of(session: Session, *conditions: ColumnElement[bool]) -> set[str]:
     """Return the names of the artifacts of outcomes."""
-    return {file for artifacts in session.scalars(select(OutcomeRow.artifacts).where(*conditions)) for file in artifacts.values()}
+    files = {file for artifacts in session.scalars(select(OutcomeRow.artifacts).where(*conditions)) for file in artifacts.values()}
+    if not all(isinstance(file, str) for file in files):
+        raise MalformedRow("An outcome has an artifact without a name")
+    return files
 
 
 def _reusable(session: Session, result_key: str) -> OutcomeRow | None:

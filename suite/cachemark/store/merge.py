@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from .database import guard
 from .db import Advanced, Store, files_of, unheard
-from .rows import columns, insert_once
+from .rows import check_parts, columns, insert_once
 from .schema import Base, CaseRow, Json, MalformedRow, MembershipRow, OutcomeRow, RunRow
 
 CHUNK = 100  # artifacts that are copied before their folders are flushed
@@ -69,8 +69,9 @@ class _Source:
             query = select(*selected).where(*conditions).order_by(*table.__table__.primary_key)
             rows = [dict(row) for row in self.session.execute(query).mappings()]
             for row in rows:
-                for name in texts:
-                    parse(row[name], None)
+                parsed = {name: parse(row[name], None) for name in texts}
+                if table is OutcomeRow:
+                    check_parts(row["id"], row["seconds"], parsed["facts"], parsed["artifacts"])
         return rows
 
     def memberships(self, runs: Mapping[int, int], outcomes: Mapping[int, int]) -> list[dict[str, int]]:
