@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,11 +16,11 @@ from ..core.errors import Unsupported
 from ..core.units import FAMILIES, METRICS, Metric, least_images, metric, quality_name
 from ..metrics.base import ImageBatch, ImageMetric, ImageSet, MetricContext
 from ..metrics.compute import inception
-from ..metrics.compute.distribution import distribution, settings
+from ..metrics.compute.distribution import distribution, too_few
 from ..metrics.compute.image_features import ImageFeatures, RealImages
 from ..metrics.compute.image_folders import ImageFolder, resizing
 from ..metrics.compute.presets import SCENE, Preset, preset, scorer
-from ..metrics.compute.quality_intervals import LEAST, QualityInterval, intervals
+from ..metrics.compute.quality_intervals import QualityInterval, intervals, least_for_intervals
 from ..metrics.registry import image_metrics, set_metrics
 from ..models.tiny.networks import SIDE
 from ..stats.intervals import means_over_seeds
@@ -29,7 +29,6 @@ from .session import Machine, writing
 
 PAIRS = 32  # pairs in memory at a time
 WORST = 8  # pairs of the grid
-WORST_BY = ("lpips", "ssim", "psnr")  # metrics that order pairs, the first one that was measured
 
 
 @dataclass(frozen=True)
@@ -138,7 +137,7 @@ def _pairs(first: ImageFolder, second: ImageFolder, collected: _Collected, devic
     for name, mean in means.items():
         ends = (mean.low, mean.high) if mean.stated else (None, None)
         collected.values[name] = _score(METRICS[name], mean.value, *ends)
-    by = next(name for name in WORST_BY if name in values)
+    by = list(values)[-1]  # the last one in the order of tables, LPIPS if it was measured, is closest to what people see
     order = sorted(range(len(first)), key=lambda i: METRICS[by].loss(0.0, values[by][i]), reverse=True)
     return tuple(Pair(first.names[i], {name: each[i] for name, each in values.items()}) for i in order), by
 
@@ -199,11 +198,10 @@ def _features(folder: ImageFolder, extractor: Any, device: str) -> ImageFeatures
 
 def _of_set(features: ImageFeatures, chosen: Preset, collected: _Collected) -> None:
     """Add the values of the set to ``collected``, and why metrics have none."""
-    options = dict(chosen.options)
-    for base, reason in _too_few(len(features), len(chosen.reference.features), settings(options)):
-        options["prc" if base in ("precision", "recall") else base] = False
-        collected.absent[base] = reason
-    if len(features) < max(LEAST, 2 * settings(options)["isc_splits"]):
+    left_out, reasons = too_few(len(features), len(chosen.reference.features), chosen.options)
+    options = {**chosen.options, **left_out}
+    collected.absent |= reasons
+    if len(features) < least_for_intervals(options):
         alone = distribution(features, chosen.reference, **options)
         ends = {name: QualityInterval(value, math.nan, math.nan) for name, value in alone.items()}
     else:
@@ -217,15 +215,6 @@ def _of_set(features: ImageFeatures, chosen: Preset, collected: _Collected) -> N
             if len(features) < least:
                 note = f"biased: use {least} images or more, or compare sets of equal size only"
             collected.values[name] = _score(metric(name), values[0], low, high, note)
-
-
-def _too_few(images: int, real: int, chosen: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each metric that has too few images, with the reason."""
-    subset, splits, neighbors = chosen["kid_subset_size"], chosen["isc_splits"], chosen["prc_neighborhood"] + 1
-    for names, least, of_real in ((("kid",), subset, True), (("isc",), splits, False), (("precision", "recall"), neighbors, True)):
-        if images < least or (of_real and real < least):
-            counted = f"{images} and {real} real ones" if of_real else str(images)
-            yield from ((name, f"It needs at least {least} images; there are {counted}. Add images.") for name in names)
 
 
 def _score(about: Metric, value: float, low: float | None, high: float | None, note: str = "") -> Score:

@@ -52,6 +52,19 @@ def settings(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**defaults, **dict.fromkeys(METRICS, True), "verbose": False, **options}
 
 
+def too_few(images: int, real: int, options: Mapping[str, Any]) -> tuple[dict[str, bool], dict[str, str]]:
+    """Return options that leave out each metric with too few images or real images, and the reason by metric."""
+    chosen, left_out, reasons = settings(options), dict[str, bool](), dict[str, str]()
+    subset, splits, neighbors = chosen["kid_subset_size"], chosen["isc_splits"], chosen["prc_neighborhood"] + 1
+    for option, names, least, of_real in (("kid", ("kid",), subset, True), ("isc", ("isc",), splits, False),
+                                          ("prc", ("precision", "recall"), neighbors, True)):
+        if images < least or (of_real and real < least):
+            counted = f"{images} and {real} real ones" if of_real else str(images)
+            left_out[option] = False
+            reasons |= dict.fromkeys(names, f"It needs at least {least} images; there are {counted}. Add images.")
+    return left_out, reasons
+
+
 def _require_enough(images: int, real: int, chosen: Mapping[str, Any]) -> None:
     """Raise Unsupported for fewer images, or real images with features, than a metric needs."""
     subset, splits, neighbors = chosen["kid_subset_size"], chosen["isc_splits"], chosen["prc_neighborhood"] + 1

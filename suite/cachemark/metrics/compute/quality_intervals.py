@@ -105,10 +105,15 @@ def difference(
     return _around(value, torch.nan if _few_dominate(first) or _few_dominate(second) else _variance(values, subset_masks))
 
 
+def least_for_intervals(options: Mapping[str, Any]) -> int:
+    """Return the number of images from which :func:`intervals` returns intervals with these options."""
+    chosen = settings(options)
+    return max(LEAST, 2 * chosen["isc_splits"] if chosen["isc"] else 0, 2 * (chosen["prc_neighborhood"] + 1) if chosen["prc"] else 0)
+
+
 def _subset_masks(count: int, share: float, resamples: int, seed: int, chosen: Mapping[str, Any]) -> Tensor:
     """Return subsets, (resamples, count) bool, with equal losses of each split of the Inception score."""
-    least = max(LEAST, 2 * chosen["isc_splits"] if chosen["isc"] else 0, 2 * (chosen["prc_neighborhood"] + 1) if chosen["prc"] else 0)
-    if count < least:
+    if count < (least := least_for_intervals(chosen)):
         raise Unsupported(f"An interval needs {least} images, there are {count}.", remedy="Pass more images, or do without intervals.")
     strata = subsets.chunks(count, chosen) if chosen["isc"] else torch.zeros(count, dtype=torch.int64)
     return subsets.drawn(count, resamples, strata, share, seed)
