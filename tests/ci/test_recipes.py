@@ -155,6 +155,30 @@ def test_a_scheduled_night_that_fails_opens_an_issue() -> None:
     assert "gh issue create" in notify["steps"][0]["run"]
 
 
+def test_the_image_is_pinned_runs_without_root_and_copies_what_its_context_has() -> None:
+    lines = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if not line.startswith("#")]
+    (base,) = [line for line in lines if line.startswith("ARG PYTHON=")]
+    assert re.fullmatch(r"ARG PYTHON=python:3\.11\.\d+-slim-\w+@sha256:[0-9a-f]{64}", base)
+    assert [line for line in lines if line.startswith("FROM")] == ["FROM ${PYTHON} AS build", "FROM ${PYTHON}"]
+    assert [line for line in lines if line.startswith("USER")][-1] == "USER 1000"
+    allowed = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = {name for line in lines if line.startswith("COPY") and "--from" not in line for name in line.split()[1:-1]}
+    assert copied == allowed
+    assert all((ROOT / name).exists() for name in copied)
+
+
+def test_every_night_builds_both_images_and_runs_the_demo_in_them() -> None:
+    image = workflow("nightly")["jobs"]["image"]
+    assert image["strategy"]["matrix"] == {"device": ["cpu", "cuda"]}
+    commands = [line for step in image["steps"] for line in step.get("run", "").splitlines()]
+    assert commands[0] == 'docker build --build-arg "DEVICE=$DEVICE" --tag "cachemark:$DEVICE" .'
+    assert image["env"] == {"DEVICE": "${{ matrix.device }}"}
+    for command in commands[1:]:
+        before, _, call = command.partition('"cachemark:$DEVICE" ')
+        assert before == "docker run --rm "
+        resolve(importlib.import_module("cachemark.cli").main, shlex.split(call))
+
+
 def test_the_smoke_list_names_tests_that_are_there_and_has_every_room() -> None:
     lines = (ROOT / "tests" / "smoke.txt").read_text().splitlines()
     for line in lines:

@@ -32,7 +32,7 @@ def build(tree: Path, what: str, to: Path) -> None:
 
 def of_the_repository(folder: Path) -> Path:
     """The wheel of cachemark, built from the source distribution, which is built from what the repository tracks."""
-    tracked(folder / "tree", "suite", "examples", "pyproject.toml", "README.md", "LICENSE")
+    tracked(folder / "tree", "suite", "examples", "pyproject.toml", "setup.py", "README.md", "LICENSE")
     build(folder / "tree", "build_sdist", folder)
     (source,) = folder.glob("cachemark-*.tar.gz")
     shutil.unpack_archive(source, folder / "source", filter="data")

@@ -3,7 +3,9 @@ of the wheel calls them."""
 
 from __future__ import annotations
 
+import email
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -54,6 +56,24 @@ def test_the_wheel_has_everything_that_the_package_reads(wheel: Path) -> None:
     assert "cachemark/py.typed" in packed, "without it what plug-ins import has no types"
     assert {name.partition("/")[0] for name in everything - packed} == {f"cachemark-{__version__}.dist-info"}, "no example, no test"
     assert wheel.stat().st_size < LARGEST
+
+
+def test_the_page_on_pypi_has_absolute_links_and_addresses_of_the_project(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        about = email.message_from_string(archive.read(name).decode())
+    urls = dict(str(line).split(", ") for line in about.get_all("Project-URL", ()))
+    assert urls.keys() >= {"Repository", "Documentation", "Changelog", "Issues"}
+    text = str(about.get_payload())
+    links = re.findall(r'(?:\]\(|src="|srcset=")([^)"\s]+)', text)
+    assert all(link.startswith(("#", "https://")) for link in links)
+    ours = [link.removeprefix(urls["Repository"]) for link in links if link.startswith(urls["Repository"])]
+    pages = {kind: [link.partition("/main/")[2].partition("#")[0] for link in ours if link.startswith(f"/{kind}/")]
+             for kind in ("blob", "raw")}
+    assert pages["blob"]
+    assert pages["raw"]
+    assert all((ROOT / page).is_file() for page in (*pages["blob"], *pages["raw"]))
+    assert all(page.endswith(".png") for page in pages["raw"])
 
 
 def test_a_command_runs_from_the_wheel_in_an_empty_folder(installed: Any) -> None:
