@@ -57,6 +57,13 @@ def test_a_night_looks_measures_judges_and_writes(night: Any, script: str) -> No
     assert [call.split()[1] for call in calls if call.startswith("export")] == ["github", "csv", "junit"]
 
 
+def test_a_night_without_the_self_test_proves_nothing_and_judges_as_before(night: Any) -> None:
+    code, calls = night("nightly.sh", "curves", "--no-self-test", "--threads", "4", test=1)
+    assert code == 0, "a self-test that would fail is not run"
+    assert [call.split()[0] for call in calls[:4]] == ["doctor", "run", "baseline", "check"]
+    assert calls[1] == "run curves --device cuda --threads 4 --fresh --reuse-quality"
+
+
 def judging(calls: list[str], register: str = "baselines/incidents.json") -> str:
     """The expected call of `cachemark check`."""
     (call,) = [call for call in calls if call.startswith("check --incidents")]

@@ -20,6 +20,7 @@ from cachemark.gate.nights import Night
 from cachemark.stats import changepoints
 from cachemark.store.db import Store
 from cachemark.store.rows import RunRecord, Verdict
+from cachemark.workflows import check
 from cachemark.workflows.check import CheckResult
 
 NEWER = replace(ENVIRONMENT, fingerprint="new torch")
@@ -244,3 +245,13 @@ def test_the_check_names_verdicts_of_pairs_as_the_comparison_does(alike: str, fa
     judgement = RunJudgement(night=night)
     lines = CheckResult(run, judgement).failing_lines()
     assert [line.split(":")[0] for line in lines] == [night.tally.word(row) for row in judgement.failing] == failing
+
+
+def test_the_verdict_is_followed_by_what_the_machine_can_see(store: Store) -> None:
+    run = night(store)
+    for number in range(40):
+        for name in ("before", "after"):
+            store.save(run, side(run, number, name, 1.0 + 0.001 * (number % 3)))
+    summary = check.judge(store, store.run(run)).summary()
+    assert summary[0].startswith("Passed")
+    assert "can see ≥ 10 %" in summary[1]

@@ -79,6 +79,8 @@ def _data(result: CheckResult) -> dict[str, Any]:
 def _lines(result: CheckResult) -> Iterator[str]:
     judgement = result.judgement
     yield judgement.headline if judgement.by_judge else f"{ENDED[result.exit_code]}."
+    if judgement.sees:
+        yield judgement.sees
     yield from judgement.open_incidents
     if judgement.comparison is not None:
         yield from judgement.comparison.details()

@@ -32,7 +32,7 @@ def junit(result: RunJudgement, plan: str, started: str = "") -> str:
             _add(suite, row, class_name, result.decision_on(row), row in fails, BaselineComparison(row).movement)
     verdict = ET.SubElement(suite, "testcase", classname="cachemark gate", name="verdict")
     if result.exit_code:
-        message = on_one_line(" ".join(result.summary()[:2]), TEXT)
+        message = on_one_line(" ".join(result.summary()[: 3 if result.sees else 2]), TEXT)
         tag = "failure" if result.exit_code == 1 else "error"
         ET.SubElement(verdict, tag, message=message, type=ENDED[result.exit_code]).text = message
     for tag, attribute in (("testcase", "tests"), ("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):

@@ -21,8 +21,9 @@ class RunJudgement:
     """Verdicts by the baseline and by pairs; each may be missing.
 
     ``standing``: false-alarm record of the paired test; if it is too bad, times do not fail a run. ``baseline``: file of the baseline.
-    ``history``: changes over the nights. ``decided``: acknowledged or accepted incidents by case and metric; if they cover all failing
-    rows, the run passes. ``open_incidents``: lines about the others: cause, owner, suspects and commands.
+    ``history``: changes over the nights. ``sees``: a sentence about the smallest change of a time that the machine can resolve.
+    ``decided``: acknowledged or accepted incidents by case and metric; if they cover all failing rows, the run passes. ``open_incidents``:
+    lines about the others: cause, owner, suspects and commands.
     """
 
     comparison: Comparison | None = None
@@ -30,6 +31,7 @@ class RunJudgement:
     standing: GateStanding | None = None
     baseline: Path | None = None
     history: tuple[str, ...] = ()
+    sees: str = ""
     decided: Mapping[tuple[str, str], Incident] = field(default_factory=dict)
     open_incidents: tuple[str, ...] = ()
 
@@ -112,14 +114,15 @@ class RunJudgement:
         return f"{ENDED[self.exit_code]}: {'; '.join(parts)}."
 
     def summary(self) -> list[str]:
-        """Return lines: the verdict, open and known incidents, the baseline and the remarks."""
+        """Return lines: the verdict, what the machine can see, open and known incidents, the baseline and the remarks."""
         rows_of: dict[str, list[tuple[str, str]]] = {}
         for (case, name), incident in self.decided.items():
             rows_of.setdefault(f"{incident.key}, {incident.factor} {incident.value}: {incident.decision}", []).append((case, name))
         known = [f"Known incident {title} ({count(len(rows), 'row')})." for title, rows in rows_of.items()]
         if known and not self.exit_code:
             known.insert(0, "Every regression is acknowledged or accepted.")
-        return [self.headline, *self.open_incidents, *known, *(self.comparison.details() if self.comparison else ()), *self.remarks()]
+        details = self.comparison.details() if self.comparison else ()
+        return [self.headline, *filter(None, [self.sees]), *self.open_incidents, *known, *details, *self.remarks()]
 
     def remarks(self) -> list[str]:
         """Return lines about pairs and the false-alarm record of their test."""

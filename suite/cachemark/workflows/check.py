@@ -111,11 +111,20 @@ def _in_pairs(store: Store, run: RunRecord, min_coverage: float | None, own: boo
         mine = [night for night in nights if night.run.code.get("hash") == code and night.stated.get("alike") != OTHER_METHODS]
     night = replace(mine[-1], min_coverage=min_coverage) if mine else None
     history: list[str] = []
+    sees = ""
     if night is not None:
+        sees = _sees(store, nights[: nights.index(mine[-1]) + 1], night.tally.configs)
         delta = float(night.stated.get("delta", 0.1))
         for config in [row.label for row in night.tally.rows if row.metric == TIME]:
             history += ledger.history_lines(nights, config, delta)
-    return RunJudgement(None, night, ledger.standing(nights) if nights else None, history=tuple(history))
+    return RunJudgement(None, night, ledger.standing(nights) if nights else None, history=tuple(history), sees=sees)
+
+
+def _sees(store: Store, nights: Sequence[Night], family: int) -> str:
+    """Return the sentence about what A/A pairs of these nights, oldest first, show that the machine can resolve."""
+    outcomes = [outcome for night in nights[-ledger.WATCHED:] for outcome in store.outcomes(night.run.id)]
+    device = outcomes[-1].case.device_class if outcomes else ""
+    return ledger.least_effect(ledger.unchanged(outcomes), max(1, family), device)[1]
 
 
 def accepted_path(run: RunRecord) -> Path:
