@@ -233,7 +233,8 @@ class _Child:
         """End the worker and the processes of its group."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        with suppress(subprocess.TimeoutExpired):  # while Python ends, the thread that waits for it is gone, and keeps its lock
+            self._process.wait(timeout=ENDING)
 
 
 def _detached(stream: IO[bytes] | None) -> int:

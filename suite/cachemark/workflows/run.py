@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -163,7 +163,8 @@ class PlanRunner:
             for planned in todo:
                 if fresh and planned.feature_cache is not None and planned.reusable is None:
                     shutil.rmtree(planned.feature_cache, ignore_errors=True)
-            self._keep(self._ended([p for p in todo if MAX_BATCH not in p.case.evaluation], self._request()), measured)
+            with closing(self._ended([p for p in todo if MAX_BATCH not in p.case.evaluation], self._request())) as ended:
+                self._keep(ended, measured)
             self._keep(self._searched([p for p in todo if MAX_BATCH in p.case.evaluation]), measured)
         return measured
 
@@ -174,10 +175,11 @@ class PlanRunner:
         self._left = TimeLeft()  # nobody knows what a part of a pass takes
         self.watcher.planned(to_share, self._left)
         failed = []
-        for finished in self._ended(to_share, replace(self._request(Task.FEATURES), share=part)):
-            self.watcher.ended(finished.outcome)
-            if SHARE not in finished.outcome.facts:
-                failed.append(finished.outcome)
+        with closing(self._ended(to_share, replace(self._request(Task.FEATURES), share=part))) as ended:
+            for finished in ended:
+                self.watcher.ended(finished.outcome)
+                if SHARE not in finished.outcome.facts:
+                    failed.append(finished.outcome)
         return failed
 
     def _decided(self, cases: Sequence[Planned], fresh: bool = False) -> tuple[Environment, list[Planned]]:
@@ -211,8 +213,8 @@ class PlanRunner:
         full = {p.case.cell: folder / p.result_key for p in cases if p.case.role == "baseline"}
         return [replace(p, feature_cache=folder / p.result_key, full_features=full.get(p.case.cell)) for p in cases if not p.stored]
 
-    def _ended(self, todo: list[Planned], request: TrialRequest) -> Iterator[Finished]:
-        """Yield every case as it ends."""
+    def _ended(self, todo: list[Planned], request: TrialRequest) -> Generator[Finished, None, None]:
+        """Yield every case as it ends. Closing it ends the workers."""
         planned = {each.case.key: each for each in todo}
         order = breadth_first if self.deadline else groups
         admit = self.deadline.admit if self.deadline else always
