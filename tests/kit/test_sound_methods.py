@@ -70,10 +70,11 @@ def test_a_sound_method_passes_every_check(file: Path) -> None:
 
 def test_snapkv_of_the_guide_passes_every_check(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "how-to" / "write-a-method.md").read_text(encoding="utf-8")
-    (tmp_path / "snapkv.py").write_text(next(block.text for block in blocks(text) if block.file == "snapkv.py"), encoding="utf-8")
+    source = next(block.text for block in blocks(text) if block.file == "recent_queries.py")
+    (tmp_path / "recent_queries.py").write_text(source, encoding="utf-8")
     with forgetting():
-        assert loading.load(tmp_path / "snapkv.py") == ["snapkv"]
-        assert faults_on_small_models("snapkv") == {}
+        assert loading.load(tmp_path / "recent_queries.py") == ["recent_queries"]
+        assert faults_on_small_models("recent_queries") == {}
 
 
 @pytest.mark.parametrize("fault", FAULTS)

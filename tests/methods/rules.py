@@ -197,6 +197,58 @@ class SSDHeads(H2O):
             self.drop_lowest({t: self.mass[t] for t in older}, count)
 
 
+class SnapKV(Rule):
+    """Summed attention of the latest queries, averaged over neighbors (zero outside), at line ends."""
+
+    def __init__(self, parameters: dict[str, Any], lines: int, line: int) -> None:
+        super().__init__(parameters, lines, line)
+        self.queries: list[Array] = []
+
+    def see(self, token: int, q: Array) -> None:
+        self.queries.append(q)
+
+    def evict(self, token: int) -> None:
+        if not self.ends_line(token) or len(self.keys) != self.B:
+            return
+        alpha, half = self.parameters["alpha"], self.parameters["pool"] // 2
+        candidates = sorted(self.keys)[: len(self.keys) - alpha]
+        votes = sum(softmax(self.logits(q, candidates)).mean(0) for q in self.queries[-alpha:])
+        padded = np.concatenate([np.zeros(half), votes, np.zeros(half)])
+        self.drop_lowest({t: float(padded[i : i + 2 * half + 1].mean()) for i, t in enumerate(candidates)}, self.n)
+
+
+class TOVA(Rule):
+    """The least attended by the latest query. Of a layer with one K/V head: heads decide together."""
+
+    def see(self, token: int, q: Array) -> None:
+        self.live = sorted(self.keys)
+        keys = np.array(self.condition + [self.keys[t] for t in self.live])
+        self.weights = softmax(q @ keys.T / np.sqrt(q.shape[-1])).sum(0)[len(self.condition) :]
+
+    def evict(self, token: int) -> None:
+        if len(self.keys) > self.B:
+            self.drop_lowest({t: float(weight) for t, weight in zip(self.live, self.weights, strict=True)}, 1)
+
+
+class KeyNorm(Rule):
+    """The largest keys, at line ends."""
+
+    def evict(self, token: int) -> None:
+        if self.ends_line(token) and len(self.keys) == self.B:
+            self.drop_lowest({t: -float(np.linalg.norm(key)) for t, key in self.keys.items()}, self.n)
+
+
+class KeyDiff(Rule):
+    """The keys nearest to the mean direction, at line ends."""
+
+    def evict(self, token: int) -> None:
+        if self.ends_line(token) and len(self.keys) == self.B:
+            unit = {t: key / max(float(np.linalg.norm(key)), 1e-12) for t, key in self.keys.items()}
+            mean = np.mean(list(unit.values()), axis=0)
+            self.drop_lowest({t: -float(u @ mean) / max(float(np.linalg.norm(mean)), 1e-12) for t, u in unit.items()}, self.n)
+
+
 RULES: dict[str, type[Rule]] = {
     "streaming": Streaming, "window": Window, "h2o": H2O, "linear": Linear, "rkv": RKV, "ssd_heads": SSDHeads,
+    "snapkv": SnapKV, "tova": TOVA, "key_norm": KeyNorm, "keydiff": KeyDiff,
 }

@@ -43,6 +43,11 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("rkv", {"B": 18, "alpha": 3, "mix_lambda": 0.6}),
     ("rkv", {"B": 18, "mix_lambda": 1.0}),
     ("rkv", {"B": 18, "mix_lambda": 0.0}),
+    ("snapkv", {"B": 18}),
+    ("snapkv", {"B": 24, "alpha": 5, "pool": 3}),
+    ("snapkv", {"B": 18, "pool": 1}),
+    ("key_norm", {"B": 18}),
+    ("keydiff", {"B": 18}),
     ("ssd_heads", {"B": 12, "recent": 1}),
     ("ssd_heads", {"B": 12}),
     ("ssd_heads", {"B": 7, "recent": 3}),
@@ -117,6 +122,20 @@ def test_a_method_keeps_what_its_rules_keep(name: str, parameters: dict[str, Any
     check(name, parameters, layout, Feed(layout, seed=SEED), codec)
 
 
+def test_tova_keeps_what_its_rule_keeps() -> None:
+    layout = layout_of((2, 2), kv_heads=1, layers=2)
+    check("tova", {"B": 12}, layout, Feed(layout, seed=SEED))
+
+
+def test_tova_evicts_the_same_tokens_from_all_heads_of_a_layer() -> None:
+    layout = layout_of((2, 2), kv_heads=4, layers=2)
+    kept = kept_by(METHODS.get("tova").build({"B": 12}), layout, Feed(layout, seed=SEED), NATIVE)
+    by_row: dict[tuple[int, int, int], set[tuple[int, ...]]] = {}
+    for (index, layer, row, _), (_, visual) in kept.items():
+        by_row.setdefault((index, layer, row), set()).add(tuple(visual))
+    assert {len(choices) for choices in by_row.values()} == {1}
+
+
 @pytest.mark.parametrize(("name", "parameters"), CASES, ids=IDS)
 def test_of_equal_scores_the_older_goes(name: str, parameters: dict[str, Any]) -> None:
     """Queries and keys are zero, so that scores tie wherever they can."""
@@ -140,11 +159,14 @@ def test_other_shapes_of_an_image(lines: int, line: int, name: str, parameters: 
 
 
 def test_every_method_that_evicts_has_a_rule() -> None:
-    """Random eviction has a test of its own: what it keeps is not decided by rules alone."""
+    """Random eviction has a test of its own: what it keeps is not decided by rules alone.
+
+    PyramidKV and Ada-KV are SnapKV with budgets of their own (test_head_budgets.py).
+    """
     built_in = [cls for cls in map(METHODS.get, METHODS) if cls.__module__.startswith("cachemark.")]
     evicting = {cls.name for cls in built_in if cls.evicts and "next-token" in cls.paradigms}
-    assert evicting - {"random"} <= set(RULES)
-    assert {name for name, _ in CASES} == set(RULES)
+    assert evicting - {"random", "pyramidkv", "adakv"} <= set(RULES)
+    assert {name for name, _ in CASES} == set(RULES) - {"tova"}  # whose rule is of one head
 
 
 def test_copies_are_redundant_only_when_older() -> None:

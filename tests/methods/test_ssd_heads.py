@@ -17,7 +17,7 @@ from cachemark.core.errors import Unsupported
 from cachemark.core.spec import Budget
 from cachemark.kit.driver import RasterFeed, drive, layout_of
 from cachemark.methods.base import calibrations
-from cachemark.methods.base.profiles import RecencyProfile
+from cachemark.methods.base.profiles import LineProfile
 from cachemark.methods.h2o import H2O
 from cachemark.methods.heatkv import HeatKV
 from cachemark.methods.ssd_heads import SSDHeads
@@ -73,7 +73,7 @@ def recency_by_hand(feed: RasterFeed, rows: Sequence[int]) -> list[list[list[flo
 
 def test_the_profile_is_the_mean_share_of_the_conditional_rows() -> None:
     layout = replace(LAYOUT, branches=(0, 1))
-    profile, feeds = RecencyProfile(), [RasterFeed(LAYOUT, seed) for seed in (1, 2)]
+    profile, feeds = LineProfile("recency"), [RasterFeed(LAYOUT, seed) for seed in (1, 2)]
     for feed in feeds:
         drive(profile, layout, feed)
     profiled = torch.tensor(profile.facts["recency"], dtype=torch.float64)

@@ -37,31 +37,31 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             (tmp_path / block.file).write_text(block.text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     with forgetting():
-        assert plugins.load("keydiff.py") == ["keydiff"]
+        assert plugins.load("keyangle.py") == ["keyangle"]
         yield tmp_path
 
 
 def test_its_method_is_short_and_passes_the_kit_at_the_smallest_size(saved: Path) -> None:
-    assert (saved / "keydiff.py").read_text(encoding="utf-8").count("\n") <= MOST_LINES
-    passes_at_the_smallest_size("keydiff")
+    assert (saved / "keyangle.py").read_text(encoding="utf-8").count("\n") <= MOST_LINES
+    passes_at_the_smallest_size("keyangle")
 
 
 @pytest.mark.parametrize("check", ["evicting is masking", "budget is kept", "rows equal single rows", "graph is eager"])
 def test_snapkv_of_the_guide_passes_the_kit(check: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     guide = ROOT / "docs" / "how-to" / "write-a-method.md"
-    text = next(block.text for block in blocks(guide.read_text(encoding="utf-8")) if block.file == "snapkv.py")
-    (tmp_path / "snapkv.py").write_text(text, encoding="utf-8")
+    text = next(block.text for block in blocks(guide.read_text(encoding="utf-8")) if block.file == "recent_queries.py")
+    (tmp_path / "recent_queries.py").write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     with forgetting():
-        assert plugins.load("snapkv.py") == ["snapkv"]
-        assert run_check("snapkv", check).passed
+        assert plugins.load("recent_queries.py") == ["recent_queries"]
+        assert run_check("recent_queries", check).passed
 
 
 def test_its_plan_sets_the_method_beside_four_others_on_two_models(saved: Path) -> None:
-    plan, _ = schema.prepare("newcomer.toml", ["keydiff.py"])
+    plan, _ = schema.prepare("newcomer.toml", ["keyangle.py"])
     candidates = [planned.case for planned in expand(plan) if planned.case.role == "candidate"]
     for model in ("tiny-llamagen", "tiny-t2i"):
-        assert sorted(case.method for case in candidates if case.model == model) == ["keydiff", "random", "rkv", "streaming", "window"]
+        assert sorted(case.method for case in candidates if case.model == model) == ["keyangle", "random", "rkv", "streaming", "window"]
 
 
 def steps() -> list[tuple[Block, list[str]]]:
@@ -107,7 +107,7 @@ def test_it_prints_what_stands_there(tmp_path: Path) -> None:
         printed = iter([unmeasured(line) for line in done.stdout.splitlines()])
         for line in expected:
             assert line == "…" or unmeasured(line) in printed, f"{line!r} in\n{done.stdout}"
-    assert {"keydiff", "tiny-llamagen", "tiny-t2i"} <= set(re.findall(r"[\w-]+", (folder / "newcomer.html").read_text(encoding="utf-8")))
+    assert {"keyangle", "tiny-llamagen", "tiny-t2i"} <= set(re.findall(r"[\w-]+", (folder / "newcomer.html").read_text(encoding="utf-8")))
 
 
 def run(commands: str, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:

@@ -25,11 +25,12 @@ from ...core.edited import LONGEST, text_of, validating
 from ...core.errors import BadCalibration, BadParameter, unknown
 from ...core.files import is_readable, output
 from ...core.spec import canonical, digest
-from .profiles import AttentionProfile, RecencyProfile
+from .profiles import AttentionProfile, LineProfile
 
 VARIABLE, FOLDER = "CACHEMARK_CALIBRATIONS", "calibrations"
 COST = ("seconds", "commit", "machine")  # how a calibration was made, which is no part of its facts
 DIGITS = 16
+BY_LINE = ("recency", "concentration")  # tables of next-token models
 Line = Annotated[str, Field(max_length=LONGEST, pattern=r"^[^\p{Cc}\p{Zl}\p{Zp}]*$")]
 _FACTS = create_model("_FACTS", __config__=ConfigDict(strict=True), weights=(str, ...), model=(Line, ...), samples=(PositiveInt, ...))
 _FILE = create_model("_FILE", method=(Line, ...), facts=(_FACTS, ...))
@@ -117,7 +118,7 @@ def read(path: Path, method: str) -> dict[str, Any]:
 
 
 def even(layout: Layout, method: str) -> str:
-    """Register a uniform calibration of ``hack``, ``hackpp`` or ``ssd_heads`` for arithmetic, and return its digest.
+    """Register a uniform calibration of ``hack``, ``hackpp``, ``ssd_heads`` or ``adakv`` for arithmetic, and return its digest.
 
     All heads are alike, and attention to a scale or line is proportional to its tokens.
     """
@@ -126,8 +127,8 @@ def even(layout: Layout, method: str) -> str:
 
     facts: dict[str, Any] = {"model": "even", "layers": layout.layers, "heads": layout.kv_heads}
     if not layout.scales:
-        recency = all_heads([(line + 1) / layout.lines for line in range(layout.lines)])
-        return remember(method, {**facts, "lines": layout.lines, "line": layout.line, "recency": recency})
+        shares = all_heads([(line + 1) / layout.lines for line in range(layout.lines)])
+        return remember(method, {**facts, "lines": layout.lines, "line": layout.line, **dict.fromkeys(BY_LINE, shares)})
     tokens = [side**2 for side in layout.scales]
     shares = [[own / sum(tokens[: made + 1]) * (source <= made) for source, own in enumerate(tokens)] for made in range(len(tokens))]
     return remember(method, {**facts, "scales": list(layout.scales), "variance": all_heads(0.0), "mass": all_heads(shares)})
@@ -153,7 +154,7 @@ class Calibrated(Planning):
 
     @classmethod
     def profiler(cls) -> Profiler:
-        return RecencyProfile() if "recency" in cls.parts else AttentionProfile(*cls.parts)
+        return LineProfile(*cls.parts) if set(cls.parts) <= set(BY_LINE) else AttentionProfile(*cls.parts)
 
     def calibrate(self, measured: Mapping[str, Any]) -> None:
         self._measured = measured
@@ -194,7 +195,7 @@ def all_tables(layout: Layout) -> dict[str, tuple[int, ...]]:
     """Return the shape of every table that a profile measures."""
     heads, scales = (layout.layers, layout.kv_heads), len(layout.scales)
     return {"scas": (*heads, scales - 1), "asi": (layout.layers, scales - 1), "variance": heads, "mass": (*heads, scales, scales),
-            "recency": (*heads, layout.lines)}
+            **dict.fromkeys(BY_LINE, (*heads, layout.lines))}
 
 
 def shape_of(layout: Layout) -> dict[str, Any]:

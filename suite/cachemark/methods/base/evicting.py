@@ -14,7 +14,7 @@ from ...cache.bank import SlotBank
 from ...cache.layout import Layout, Site, Step
 from ...contract.method import Method
 from ...contract.planning import MethodOverhead
-from ...core.errors import BadPlugin
+from ...core.errors import BadBudget, BadPlugin
 
 
 def visual_budget(budget: Fraction, layout: Layout) -> int:
@@ -112,6 +112,36 @@ class Scored(Evicting):
                                 remedy=f"Return one score per live entry, (layers, rows, kv_heads, live) = {tuple(visual.shape)}.")
             score = score.float().clamp(max=torch.finfo(torch.float32).max)  # the condition outlives protected entries
             slots.evict(lowest(score.masked_fill(visual < 0, float("inf")), visual, count))
+
+
+@dataclass
+class KeyScored(Scored):
+    """A scored method that looks at keys alone, and evicts a line of entries at each line's end."""
+
+    evict_after = "line"
+    slack = 0
+
+    def resolve(self, layout: Layout) -> None:
+        super().resolve(layout)
+        if self.B % layout.line or self.B // layout.line < 2:
+            raise BadBudget(f"{self.name}: B = {self.B} does not fit lines of {layout.line}.",
+                            remedy=f"B must be a multiple of {layout.line} and at least {2 * layout.line}.")
+
+    def horizon(self, first: int) -> int:
+        """Return the rest of the line, at whose end entries are evicted."""
+        return self.layout.line - first % self.layout.line
+
+    def beyond(self, first: int) -> int:
+        """Return all remaining tokens: nothing is stored beside the entries."""
+        return self.layout.visual - first
+
+    def graph_key(self, step: Step) -> None:
+        """Return None: no scope of a pass is overridden."""
+
+    def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
+        """Count the moves and, where entries are evicted, reading the keys."""
+        moved = super().overhead(layout, site, step).numbers
+        return MethodOverhead(0, moved + (self.B * layout.kv_heads * layout.head_dim if moved else 0))
 
 
 def ring(memory: Memory, slots: SlotBank, entries: int) -> Tensor:

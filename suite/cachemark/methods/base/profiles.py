@@ -160,17 +160,22 @@ class ScaleProfile(Method):
         return [[self._similarity[layer, scale] / self.rows for scale in scales] for layer in range(self.layout.layers)]
 
 
-# -- heads of a next-token model: SSD heads ---------------------------------------------------------------------------
-class RecencyProfile(Method):
-    """Measures each head's attention to the latest visual tokens over conditional rows, in fp64."""
+# -- heads of a next-token model: SSD heads and Ada-KV ------------------------------------------------------------------
+class LineProfile(Method):
+    """Measures each head's attention to the latest or strongest visual tokens over conditional rows, in fp64, line by line.
+
+    ``parts``: ``recency``, ``concentration``.
+    """
 
     needs_mass = True
-    rows = 0
+
+    def __init__(self, *parts: str) -> None:
+        self.parts, self.rows = parts, 0
 
     def begin(self, layout: Layout, sites: Any, memory: Any) -> None:
         super().begin(layout, sites, memory)
         if not self.rows:
-            self._shares = torch.zeros(layout.layers, layout.kv_heads, layout.lines, dtype=torch.float64)
+            self._shares = {part: torch.zeros(layout.layers, layout.kv_heads, layout.lines, dtype=torch.float64) for part in self.parts}
         self._asked = [[row for row in range(run.start, run.stop) if not layout.branches[row]] for run in layout.runs]
         self.rows += sum(map(len, self._asked))
 
@@ -183,24 +188,23 @@ class RecencyProfile(Method):
     def _note(self, layer: int, step: Step, run: RowRun, mass: Tensor) -> None:
         """Add the masses (rows, kv_heads, live) of a token's queries, if more lines are visible than counted."""
         tokens, line = step.first + step.count, self.layout.line
-        latest = mass[..., run.condition : run.condition + tokens].double().flip(-1).cumsum(-1)
-        lines = (tokens - 1) // line
-        shares = latest[..., line - 1 : lines * line : line] / latest[..., -1:]
-        self._shares[layer, :, :lines] += shares.sum(0).cpu()
+        visual, lines = mass[..., run.condition : run.condition + tokens].double(), (tokens - 1) // line
+        for part, total in self._shares.items():
+            ordered = (visual.flip(-1) if part == "recency" else visual.sort(-1, descending=True).values).cumsum(-1)
+            total[layer, :, :lines] += (ordered[..., line - 1 : lines * line : line] / ordered[..., -1:]).sum(0).cpu()
 
-    @property
-    def recency(self) -> Tensor:
-        """Fraction of attention to the latest 1, 2, … lines: (layers, kv_heads, lines) fp64.
+    def share(self, part: str) -> Tensor:
+        """Fraction of attention to the latest or strongest 1, 2, … lines of tokens: (layers, kv_heads, lines) fp64.
 
         The mean over passes with more visual tokens than that, 1 if there are none. Only attention to visual tokens counts.
         """
         layout = self.layout
         passes = torch.arange(1, layout.lines + 1).mul(-layout.line).add(layout.visual - 1)
-        return torch.where(passes > 0, self._shares / (self.rows * passes.clamp_min(1)), 1.0)
+        return torch.where(passes > 0, self._shares[part] / (self.rows * passes.clamp_min(1)), 1.0)
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """The table as lists, with its shape."""
+        """The requested tables as lists, with their shape."""
         layout = self.layout
         return {"layers": layout.layers, "heads": layout.kv_heads, "lines": layout.lines, "line": layout.line,
-                "recency": rounded(self.recency.tolist(), 6)}
+                **{part: rounded(self.share(part).tolist(), 6) for part in self.parts}}

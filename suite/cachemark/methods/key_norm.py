@@ -1,0 +1,27 @@
+"""Key norms: keys of a small norm attract attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..cache.bank import SlotBank
+from ..cache.layout import Step
+from .base.evicting import KeyScored
+from .registry import method
+
+
+@method("key_norm")
+@dataclass
+class KNorm(KeyScored):
+    """Evicts the entries with the largest key norms, a line of them at each line's end.
+
+    Devoto et al., "A Simple and Effective L2 Norm-Based Strategy for KV Cache Compression" (EMNLP 2024), §3. Adapted: the paper compresses
+    a prompt; here each line's end.
+    """
+
+    source = "Devoto et al. 2024, §3"
+
+    def score(self, step: Step, slots: SlotBank) -> Tensor:
+        return -slots.keys().float().norm(dim=-1)
