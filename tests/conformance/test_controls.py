@@ -16,8 +16,9 @@ from cachemark.contract.method import Method
 from cachemark.methods import fastvar
 from cachemark.methods.fastvar import FastVAR
 from cachemark.methods.lazymar import LazyMAR
-from cachemark.models import mar, var
+from cachemark.models import glm_image, mar, var
 from cachemark.models.emu3 import Emu3
+from cachemark.models.glm_image import GlmImage
 from cachemark.models.infinity import Infinity
 from cachemark.models.janus import Janus
 from cachemark.models.layers import RMSNorm
@@ -70,6 +71,10 @@ CONTROLS: list[tuple[str, str, Any, str, Wrong]] = [
     ("emu3/small", "guided_A unconditional_A unconditional_B slots0_A slots2_B", Emu3, "feed",
      lambda right: lambda self, fed, step, place, starts: right(self, fed, step, place, starts.max().expand_as(starts))),
     ("emu3/small_vq", "image_A image_B", FrameConv, "forward", lambda right: first_slice),
+    ("glm_image/small", "logits_A logits_B sampled_A slots2_B", GlmImage, "feed",
+     lambda right: lambda self, fed, step, place, starts: right(self, fed, step, place, starts + 1)),
+    ("glm_image/small", "logits_A logits_B slots0_A", glm_image, "offsets",
+     lambda right: lambda config, device: right(config, device)[:, [0, 2, 1]]),
     ("infinity/fastvar", "kept greedy_kept merged logits", FastVAR, "scored",
      lambda right: lambda self, *arguments: -right(self, *arguments)),
     ("infinity/fastvar", "hidden logits", Tokens, "take",

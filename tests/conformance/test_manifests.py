@@ -15,11 +15,12 @@ from torch import nn
 
 from cachemark.methods import lazymar
 from cachemark.methods.base import lazy_schedule as schedule
-from cachemark.models import emu3, infinity, janus, llamagen, llamagen_text, lumina, mar, var
+from cachemark.models import emu3, glm_image, infinity, janus, llamagen, llamagen_text, lumina, mar, var
 from cachemark.models.catalogue.masked_models import AVERAGED
 from cachemark.models.catalogue.next_scale import build as build_var
 from cachemark.models.checkpoints import load
 from cachemark.models.emu3 import Emu3
+from cachemark.models.glm_image import GlmImage
 from cachemark.models.infinity import Infinity
 from cachemark.models.janus import Janus
 from cachemark.models.llamagen import LlamaGen
@@ -119,9 +120,18 @@ def test_names_and_shapes_of_emu3() -> None:
     assert renamed == own | reading
 
 
+def test_names_and_shapes_of_glm_image() -> None:
+    table = manifest("glm_image/AR")["shapes"]
+    with torch.device("meta"):
+        own = shapes(GlmImage(glm_image.PUBLISHED, Prompts()))
+    reading = {key: shape for key, shape in table.items() if any(fnmatchcase(key, pattern) for pattern in glm_image.UNUSED)}
+    assert len(reading) == 488
+    assert table == own | reading
+
+
 def test_every_manifest_is_compared() -> None:
     files = {f"{path.parent.name}/{path.stem.removeprefix('manifest_')}" for path in FOLDER.glob("*/manifest_*.json")}
-    assert files == MODELS.keys() | JANUS_FILES.keys() | {"emu3/Gen"}
+    assert files == MODELS.keys() | JANUS_FILES.keys() | {"emu3/Gen", "glm_image/AR"}
 
 
 def test_sizes_that_no_shape_tells() -> None:

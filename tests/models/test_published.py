@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import test_emu3
+import test_glm_image
 import test_infinity
 import test_janus
 import test_lumina
@@ -118,6 +119,11 @@ def emu3_folder(folder: Path, patch: pytest.MonkeyPatch) -> ModelEntry:
     return test_emu3.tiny_entry()
 
 
+def glm_image_folder(folder: Path, patch: pytest.MonkeyPatch) -> ModelEntry:
+    test_glm_image.published(folder)
+    return test_glm_image.tiny_entry()
+
+
 OFFICIAL: dict[str, tuple[Callable[[Path, pytest.MonkeyPatch], ModelEntry], str, str]] = {
     # builder, transformer and image tokenizer in its folder
     "llamagen": (llamagen, "c2i_B_256.pt", "vq_ds16_c2i.pt"), "var": (var, "var_d16.pth", "vae_ch160v4096z32.pth"),
@@ -125,6 +131,7 @@ OFFICIAL: dict[str, tuple[Callable[[Path, pytest.MonkeyPatch], ModelEntry], str,
     "mar": (mar, "checkpoint-last.pth", "kl16.ckpt"), "infinity": (infinity, "infinity_2b_reg.pth", "infinity_vae_d32reg.pth"),
     "janus": (janus_of("official"), "", ""), "janus, converted": (janus_of("converted"), "", ""),
     "lumina": (lumina_folder, "model.safetensors", "vqgan.ckpt"), "emu3": (emu3_folder, "", ""),
+    "glm-image": (glm_image_folder, "vision_language_encoder", ""),
 }
 
 
@@ -261,15 +268,15 @@ def test_a_partial_download_is_refused(c2i: tuple[ModelEntry, Path]) -> None:
 
 
 @pytest.mark.parametrize(("official", "file"), [
-    ("janus", FILE), ("lumina", FILE), ("emu3", FILE), ("infinity", f"{text_features.ENCODER}/config.json"),
-    ("llamagen, texts", f"{text_features.ENCODER}/config.json"),
+    ("janus", FILE), ("lumina", FILE), ("emu3", FILE), ("glm-image", f"../processor/{FILE}"),
+    ("infinity", f"{text_features.ENCODER}/config.json"), ("llamagen, texts", f"{text_features.ENCODER}/config.json"),
 ], indirect=["official"])
 def test_weights_need_what_reads_their_prompts(official: tuple[ModelEntry, Request], file: str) -> None:
     entry, named = official
     path_beside(named.weights, file).unlink()
-    with pytest.raises(BadCheckpoint, match=file.partition("/")[0]):
+    with pytest.raises(BadCheckpoint, match=file.removeprefix("../").partition("/")[0]):
         verify(entry.name, weights=named.weights)
-    with pytest.raises(BadCheckpoint, match=file.partition("/")[0]):
+    with pytest.raises(BadCheckpoint, match=file.removeprefix("../").partition("/")[0]):
         entry.load(named)
 
 

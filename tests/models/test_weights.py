@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cachemark.models import weights
 from cachemark.models.emu3 import Emu3, Emu3Config
+from cachemark.models.glm_image import GlmImage, GlmImageConfig
 from cachemark.models.infinity import Infinity, InfinityConfig
 from cachemark.models.janus import Janus, JanusConfig
 from cachemark.models.lined import ImageIds
@@ -26,12 +27,14 @@ from cachemark.models.vision.msvq import MultiScaleQuantizer
 GRID = LlamaGenConfig(2, 2, 32, vocab=32, classes=10, grid=3)
 SCALES = VARConfig(2, 2, 32, sides=(1, 2, 4), vocab=32, classes=10, width=8)
 LINED = LuminaConfig(LlamaConfig(2, 4, 64, 80, 128, qk_norm=True), 3, 1, Vocabulary(4, 64, 75, 0, 69, 70, 76))
+TURNED = GlmImageConfig(LlamaConfig(2, 4, 128, 80, 128, kv_heads=2, qkv_bias=True), 48, 64, 4, 2, (2, 3, 3))
 QUANTIZER = MultiScaleQuantizer(SCALES.sides, SCALES.vocab, SCALES.width)
 BUILDS = {
     "llamagen": lambda: LlamaGen(GRID),
     "llamagen-t2i": lambda: CaptionedLlamaGen(CaptionConfig(GRID, text=12, longest=6)),
     "janus": lambda: Janus(JanusConfig(LlamaConfig(2, 4, 64, 96, 128, kv_heads=2), codes=48, grid=4), Prompts()),
     "emu3": lambda: Emu3(Emu3Config(LlamaConfig(2, 4, 64, 80, 128, kv_heads=2), 3, 4, ImageIds(4, 64, 75)), Prompts()),
+    "glm-image": lambda: GlmImage(TURNED, Prompts()),
     "lumina": lambda: Lumina(LINED, Prompts()),
     "var": lambda: VAR(SCALES, QUANTIZER),
     "infinity": lambda: Infinity(InfinityConfig(2, 2, 32, chunks=2, sides=(1, 2, 4), width=5, text=128, longest=6)),

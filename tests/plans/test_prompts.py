@@ -18,7 +18,7 @@ from cachemark.trial.child.bench import Bench, case_job
 from cachemark.trial.request import TrialRequest
 
 PUBLISHED = ("janus-pro-1b", "janus-pro-7b", "lumina-mgpt-7b-768", "lumina-mgpt-7b-1024", "infinity-2b", "infinity-8b", "llamagen-t2i-256",
-             "llamagen-t2i-512", "emu3-gen")
+             "llamagen-t2i-512", "emu3-gen", "glm-image")
 MINE = ("two red stars above blue stripes", "a disc", "three green crosses")
 
 

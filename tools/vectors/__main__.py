@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from ..command import run_command
-from . import emu3
+from . import emu3, glm_image
 
-MODELS = {"emu3": emu3.write}
+MODELS = {"emu3": emu3.write, "glm_image": glm_image.write}
 
 
 @click.command()

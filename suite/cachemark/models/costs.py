@@ -14,6 +14,7 @@ from ..core.spec import Case
 from ..roofline.bill import bill
 from ..roofline.operations import Bill
 from ..roofline.passes import ParameterCounts
+from .glm_image import GlmImageConfig
 from .infinity import InfinityConfig
 from .janus import JanusConfig
 from .lined import LinedConfig
@@ -53,6 +54,12 @@ def lined(config: LinedConfig, image: Image) -> ParameterCounts:
     """Count a Lumina or an Emu3, whose head covers the whole vocabulary, text included."""
     c = config.decoder
     return ParameterCounts(*_llama(c), image, c.dim * c.vocab, c.vocab)
+
+
+def glm_image(config: GlmImageConfig, image: Image) -> ParameterCounts:
+    """Count GLM-Image's autoregressive stage."""
+    c = config.decoder
+    return ParameterCounts(*_llama(c), image, c.dim * config.outputs, config.codes)
 
 
 def _llama(c: LlamaGenConfig | LlamaConfig) -> tuple[int, int]:

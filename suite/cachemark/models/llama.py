@@ -31,7 +31,7 @@ QK_NORM_EPS = 1e-5
 class LlamaConfig(AttentionSizes):
     """Sizes. ``hidden``: width of the MLP; ``kv_heads``: None for as many as heads.
 
-    ``qk_norm``: normalize queries and keys over each head's channels before rotation.
+    ``qk_norm``: normalize queries and keys over each head's channels before rotation. ``qkv_bias``: their projections have biases.
     """
 
     layers: int
@@ -43,6 +43,7 @@ class LlamaConfig(AttentionSizes):
     norm_eps: float = 1e-6
     rope_base: float = 10000.0
     qk_norm: bool = False
+    qkv_bias: bool = False
 
 
 @cache
@@ -53,13 +54,15 @@ def frequencies(head_dim: int, base: float, device: torch.device) -> Tensor:
 
 
 def rotate_halves(x: Tensor, turns: Tensor) -> Tensor:
-    """Rotate channels p and p + head_dim/2 by ``turns`` (rows, tokens, head_dim/2) complex64.
+    """Rotate channels p and p + n, for p < n, by ``turns`` (rows, tokens, n) complex64.
 
-    x: (rows, tokens, heads, head_dim). Computed in fp32 and cast back.
+    x: (rows, tokens, heads, head_dim), with head_dim ≥ 2·n; channels from 2·n on stay. Computed in fp32 and cast back.
     """
-    first, second = x.float().chunk(2, -1)
+    turned = 2 * turns.size(-1)
+    first, second = x[..., :turned].float().chunk(2, -1)
     cos, sin = turns.real[:, :, None], turns.imag[:, :, None]
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).to(x.dtype)
+    rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), -1).to(x.dtype)
+    return rotated if turned == x.size(-1) else torch.cat((rotated, x[..., turned:]), -1)
 
 
 class ChannelNorm(nn.Module):
@@ -80,8 +83,7 @@ class LlamaAttention(nn.Module):
         super().__init__()
         self.head_dim = config.head_dim
         wide, narrow = config.heads * config.head_dim, config.groups * config.head_dim
-        self.q_proj = nn.Linear(config.dim, wide, bias=False)
-        self.k_proj, self.v_proj = nn.Linear(config.dim, narrow, bias=False), nn.Linear(config.dim, narrow, bias=False)
+        self.q_proj, self.k_proj, self.v_proj = (nn.Linear(config.dim, width, config.qkv_bias) for width in (wide, narrow, narrow))
         self.o_proj = nn.Linear(wide, config.dim, bias=False)
         self.q_norm = ChannelNorm(config.head_dim) if config.qk_norm else nn.Identity()
         self.k_norm = ChannelNorm(config.head_dim) if config.qk_norm else nn.Identity()
@@ -110,9 +112,11 @@ class GatedMLP(nn.Module):
 class LlamaBlock(nn.Module):
     """Pre-norm: x += attention(norm(x)); x += mlp(norm(x))."""
 
+    mlp_class: ClassVar[type[nn.Module]] = GatedMLP
+
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
-        self.self_attn, self.mlp = LlamaAttention(config), GatedMLP(config.dim, config.hidden)
+        self.self_attn, self.mlp = LlamaAttention(config), self.mlp_class(config.dim, config.hidden)
         self.input_layernorm = RMSNorm(config.dim, config.norm_eps)
         self.post_attention_layernorm = RMSNorm(config.dim, config.norm_eps)
 
@@ -129,11 +133,13 @@ class LlamaBlock(nn.Module):
 class Llama(nn.Module):
     """Text embedding, blocks and final norm; the image model around it runs them."""
 
+    block_class: ClassVar[type[LlamaBlock]] = LlamaBlock
+
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         self.config = config
         self.embed_tokens = nn.Embedding(config.vocab, config.dim)
-        self.layers = nn.ModuleList(LlamaBlock(config) for _ in range(config.layers))
+        self.layers = nn.ModuleList(self.block_class(config) for _ in range(config.layers))
         self.norm = RMSNorm(config.dim, config.norm_eps)
 
     @property

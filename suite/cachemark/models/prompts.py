@@ -95,19 +95,19 @@ class HashedWords(TextTokenizer):
 class PublishedTokenizer(TextTokenizer):
     """The tokenizer published with the weights, read by the transformers library."""
 
-    def __init__(self, weights: str) -> None:
+    def __init__(self, weights: str, file: str = FILE) -> None:
         try:
             from transformers import PreTrainedTokenizerFast
         except ImportError as error:
             raise Unsupported("Prompts of published weights need the library transformers, which is not installed.",
                               remedy="Get it with: pip install 'cachemark[text]'.") from error
-        file = tokenizer_beside(weights)
+        path = tokenizer_beside(weights, file)
         try:
-            self._tokenizer: Any = PreTrainedTokenizerFast(tokenizer_file=str(file))
+            self._tokenizer: Any = PreTrainedTokenizerFast(tokenizer_file=str(path))
         except Exception as error:  # a file of any origin: the reader may fail in any way
-            raise BadCheckpoint(f"{str(file)!r} is not a readable tokenizer: {' '.join(str(error).split())[:200]}.",
+            raise BadCheckpoint(f"{str(path)!r} is not a readable tokenizer: {' '.join(str(error).split())[:200]}.",
                                 remedy="Fetch it again.") from error
-        self._file = file
+        self._file = path
 
     def ids(self, text: str) -> list[int]:
         return [int(number) for number in self._tokenizer.encode(text, add_special_tokens=False)]
@@ -127,18 +127,19 @@ class PublishedTokenizer(TextTokenizer):
 class TokenReader:
     """Reader of texts as token ids, by the published tokenizer or by ``stand_in``.
 
-    ``bundled``: always use ``stand_in``.
+    ``bundled``: always use ``stand_in``. ``file``: path of the published tokenizer from the folder of the weights.
     """
 
     prompts: Callable[[Sequence[str], TextTokenizer], Prompts]
     stand_in: TextTokenizer
     bundled: bool = False
+    file: str = FILE
 
     def read(self, texts: tuple[str, ...], request: Request) -> Prompts:
         """Return the ids of each text."""
         if self.bundled or not request.weights:
             return self.shapes(texts)
-        return self.prompts(texts, PublishedTokenizer(request.weights))
+        return self.prompts(texts, PublishedTokenizer(request.weights, self.file))
 
     def shapes(self, texts: tuple[str, ...]) -> Prompts:
         """Return the ids of each text with random weights."""
@@ -146,12 +147,12 @@ class TokenReader:
 
     def identity(self, weights: str) -> str:
         """Return the SHA-256 of the published tokenizer; empty for bundled models."""
-        return "" if self.bundled else checkpoints.sha256(tokenizer_beside(weights))
+        return "" if self.bundled else checkpoints.sha256(tokenizer_beside(weights, self.file))
 
 
-def tokenizer_beside(weights: str) -> Path:
+def tokenizer_beside(weights: str, name: str = FILE) -> Path:
     """Return the path of the tokenizer that is published with the weights. Raises BadCheckpoint if it is missing."""
-    file = path_beside(weights, FILE)
+    file = path_beside(weights, name)
     if not file.is_file():
         raise BadCheckpoint(f"{str(file.parent)!r} has no {FILE}, without which no prompt can be read.",
                             remedy="Use weights in the folder of the model as it was published, its tokenizer among them.")

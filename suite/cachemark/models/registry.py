@@ -10,8 +10,8 @@ CATALOGUE = {  # file of models/catalogue: the models that it registers
     "next_scale": ("tiny-var", "var-d16", "var-d20", "var-d24", "var-d30", "var-d36-512"),
     "next_token": ("llamagen-3b", "llamagen-b", "llamagen-l", "llamagen-xl", "llamagen-xxl", "tiny-llamagen"),
     "text_to_image": (
-        "emu3-gen", "infinity-2b", "infinity-2b-256", "infinity-2b-512", "infinity-8b", "infinity-8b-512", "janus-pro-1b", "janus-pro-7b",
-        "llamagen-t2i-256", "llamagen-t2i-512", "lumina-mgpt-7b-1024", "lumina-mgpt-7b-768", "tiny-t2i",
+        "emu3-gen", "glm-image", "infinity-2b", "infinity-2b-256", "infinity-2b-512", "infinity-8b", "infinity-8b-512", "janus-pro-1b",
+        "janus-pro-7b", "llamagen-t2i-256", "llamagen-t2i-512", "lumina-mgpt-7b-1024", "lumina-mgpt-7b-768", "tiny-t2i",
     ),
 }
 MODELS: Registry[ModelEntry] = Registry(

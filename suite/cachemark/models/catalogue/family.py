@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ...cache.layout import Layout
 from ...cache.masked_layout import MaskedLayout
 from ...core import seeds
+from ...core.errors import BadCheckpoint
 from ...core.spec import Sampling
 from ...roofline.passes import ParameterCounts
 from .. import checkpoints
@@ -53,6 +54,7 @@ class Family:
     reader: Callable[[Any], TokenReader | FeatureReader] | None = None
     prompted: bool = False
     one_folder: bool = False  # the image tokenizer is in the folder of the weights
+    views: bool = False  # tokens are only shown: what decodes them is no part of the model
     token_dtype: torch.dtype = torch.int32
 
 
@@ -133,6 +135,7 @@ class CatalogueModel:
     def entry(self) -> ModelEntry:
         """The entry that plans name."""
         files: tuple[PublishedFile, ...] = () if isinstance(self.tokenizer, BundledWeights) else (self.weights, self.tokenizer)
+        files = files[:1] if self.family.views else files
         return ModelEntry(
             self.name, self.family.name, self.family.paradigm, self.family.grid(self.config), len(self.texts) or self.config.classes,
             self.shape, self.load, self.identity, self.presets, self.quality, self.preset,
@@ -156,6 +159,8 @@ class CatalogueModel:
     def _complete(self, request: Request) -> Request:
         """Fill in paths that a request leaves open: bundled files, or the folder of the weights."""
         weights, images = request.weights, request.decoder_weights
+        if images and self.family.views:
+            raise BadCheckpoint(f"{self.name} decodes no images: it has no use for {images!r}.", remedy="Remove decoder_weights.")
         if isinstance(self.tokenizer, BundledWeights):
             weights = weights or str(packaged(self.weights.name))
             images = images or str(packaged(f"{self.tokenizer.name}.safetensors"))

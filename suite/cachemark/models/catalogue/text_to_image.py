@@ -14,8 +14,9 @@ import torch
 from ...core.errors import BadPlan, UnknownName
 from ...core.spec import Sampling
 from ...core.units import METRICS
-from .. import checkpoints, costs, emu3, infinity, janus, llamagen_text, lumina, prompt_lists
+from .. import checkpoints, costs, emu3, glm_image, infinity, janus, llamagen_text, lumina, prompt_lists
 from ..emu3 import Emu3, Emu3Config
+from ..glm_image import CodeView, GlmImage, GlmImageConfig
 from ..infinity import SCALES, SIDES, Infinity
 from ..janus import Janus, JanusConfig
 from ..lined import LinedDecoder
@@ -131,6 +132,28 @@ def emu3_gen(config: Emu3Config = emu3.GEN, tokenizer: Emu3VQConfig = EMU3_VQ) -
     )
 
 
+# -- GLM-Image ----------------------------------------------------------------------------------------------------------------
+GLM_IMAGE = Family(
+    "glm_image", GlmImage.paradigm, "the folder vision_language_encoder of zai-org/GLM-Image on Hugging Face",
+    lambda config, prompts, engine: GlmImage(config, prompts or Prompts()),
+    lambda config, image, prompts: costs.glm_image(config, image),
+    ignored=(*checkpoints.EXTRAS, *glm_image.UNUSED), tables=glm_image.tables,
+    grid=lambda config: (config.lines, config.line), prompted=True, views=True,
+    reader=lambda config: TokenReader(partial(glm_image.prompts_of, config), HashedWords(config.decoder.vocab), file=glm_image.TOKENIZER),
+)
+
+
+def glm_image_model(config: GlmImageConfig = glm_image.PUBLISHED) -> CatalogueModel:
+    """Describe the autoregressive stage of the published model."""
+    return CatalogueModel(
+        GLM_IMAGE, "glm-image", config, "vision_language_encoder",
+        PublishedFile("decoder_weights", "none", GLM_IMAGE.origin, partial(CodeView, config)), with_greedy(glm_image.PAPER),
+        f"GLM-Image's autoregressive stage, {config.decoder.layers} layers with {config.decoder.groups} K/V heads, a preview of "
+        f"{config.preview}×{config.preview} and an image of {config.grid}×{config.grid} tokens",
+        texts=TEXTS, preset="coco",
+    )
+
+
 # -- LlamaGen -----------------------------------------------------------------------------------------------------------------
 LLAMAGEN = Family(
     "llamagen", CaptionedLlamaGen.paradigm, "peizesun/llamagen_t2i on Hugging Face",
@@ -194,6 +217,7 @@ for _size in janus.SIZES:
 for _size in lumina.SIZES:
     register(lumina_mgpt(_size))
 register(emu3_gen())
+register(glm_image_model())
 for _pixels in llamagen_text.SIZES:
     register(llamagen_t2i(_pixels))
 for _size, _pixels in (("2B", 1024), ("2B", 512), ("2B", 256), ("8B", 1024), ("8B", 512)):
