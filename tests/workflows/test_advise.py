@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -173,6 +174,24 @@ def test_without_results_the_answer_is_the_full_cache() -> None:
     found = asked("mar-b", "--batch", "512", "--store", "none.sqlite")
     assert (found["recommended"], found["ranked"], found["not_recommended"]) == ("full", [], [])
     assert found["commands"][0] == "cachemark roofline mar-b --gpu h100 --batch 512"
+
+
+@pytest.mark.parametrize(("model", "batch", "most"), [("glm-image", 1, 1.01), ("glm-image", 16, 1.05)])
+def test_without_results_it_explains_that_no_cache_can_help(model: str, batch: int, most: float) -> None:
+    """Its keys and values take 40 KiB per token, and its weights 18 GB."""
+    text = asked(model, "--batch", str(batch), "--store", "none.sqlite")["text"]
+    assert "No cache can help" in text
+    bound, cost = (float(number) for number in re.findall(r"(\d+\.\d+)×", text))
+    assert 1 <= bound < most
+    assert 1 <= cost < 1.1, "eight tokens cost little more than one"
+
+
+def test_without_results_it_bounds_what_a_cache_can_gain() -> None:
+    """Emu3's K/V heads are four times as many, and its image has six times as many tokens."""
+    text = asked("emu3-gen", "--batch", "16", "--store", "none.sqlite")["text"]
+    assert "No cache can help" not in text
+    [bound] = re.findall(r"(\d+\.\d+)×", text)
+    assert 1.5 < float(bound) < 4
 
 
 # -- measured, and yet ----------------------------------------------------------------------------------------------------

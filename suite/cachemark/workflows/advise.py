@@ -17,7 +17,7 @@ from ..core import limits
 from ..core.errors import unknown
 from ..core.limits import Rates
 from ..core.result import Outcome
-from ..core.spec import Case
+from ..core.spec import FULL, Case
 from ..core.units import metric
 from ..methods.registry import METHODS
 from ..models.protocol import ModelEntry
@@ -26,12 +26,13 @@ from ..plugins import loading
 from ..stats.intervals import Interval
 from ..store.db import Store
 from .forecasts import BOUND, MEASURED, Forecast, Forecaster, identity
-from .roofline import device_rates
+from .roofline import device_rates, parse_decoder, pass_costs, without_attention
 from .session import DEFAULT_STORE, opened
 
 CPU = "cpu"
 MEMORY = {"a800": 80 * 10**9, "a100": 80 * 10**9, "h100": 80 * 10**9, "h200": 141 * 10**9, "h20": 96 * 10**9,
           "3090": 24 * 2**30}  # bytes, as sold
+DECODER = "sjd=8"  # whose passes are counted where no cache can help
 RECENT = 100  # runs that are read; older ones are of older code
 
 
@@ -183,7 +184,7 @@ def advise(wishes: Wishes, store: str | Path | None = DEFAULT_STORE, *, plugins:
     with opened(store) as source:
         evidence = Evidence.read(source, wishes)
     if not evidence.groups:
-        return Advice(f"{FULL_CACHE}. No result of {wishes.model} is stored.", "full", (), (), "", True)
+        return Advice(f"{FULL_CACHE}. No result of {wishes.model} is stored.{_bounds(entry, wishes)}", "full", (), (), "", True)
     full = (evidence.here or evidence.groups)[0].case
     if not evidence.here and wishes.gpu != CPU:
         full = replace(full, dtype="bfloat16")
@@ -216,6 +217,20 @@ def advise(wishes: Wishes, store: str | Path | None = DEFAULT_STORE, *, plugins:
         text.recommendation(forecaster.full), lines[best.key].name if best else "full",
         tuple(line for line in ranked if not line.why_not), tuple(line for line in ranked if line.why_not),
         seeds_that_decide([claim for claim, _, _ in evidence.claims.values()]), any(line.basis != MEASURED for line in ranked))
+
+
+def _bounds(entry: ModelEntry, wishes: Wishes) -> str:
+    """Return what a cache can gain at most on a named GPU, and what a parallel decoder can if that is next to nothing."""
+    if entry.paradigm != "next-token" or wishes.gpu == CPU or entry.parameter_counts() is None:
+        return ""
+    rates, where = limits.gpu(wishes.gpu), f"on {wishes.gpu} at batch {wishes.batch}"
+    most = without_attention(entry, rates, batch=wishes.batch)
+    if most > TOLERANCE:
+        return f" Without any attention, the roofline speedup {where} is {fmt.times(most)}: no cache can gain more."
+    decoder = parse_decoder(DECODER)
+    [row] = pass_costs(entry.name, rates, decoder, methods=[FULL], batches=[wishes.batch])
+    return (f" No cache can help: without any attention, the roofline speedup {where} is {fmt.times(most)}. Parallel decoding can: a step "
+            f"of {decoder.reach} tokens takes {fmt.times(row.cost)} the roofline time of a step of one.")
 
 
 @dataclass

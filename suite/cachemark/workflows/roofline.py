@@ -133,6 +133,16 @@ def roofline_times(
     return rows
 
 
+def without_attention(entry: ModelEntry, rates: Rates, *, batch: int = 1, dtype: str = "bfloat16") -> float:
+    """Return the roofline speedup of a generation without any attention: no cache method of a next-token model can gain more.
+
+    Image decoding is left out. Raises Unsupported for a model without a FLOP model.
+    """
+    layout = replace(entry.shape(entry.presets["paper"], batch), dtype=getattr(torch, dtype))
+    total = bill(METHODS.get(FULL)(), layout, operation_counts(entry), images=False)
+    return total.roofline_time(rates) / total.without("attention").roofline_time(rates)
+
+
 def operation_counts(entry: ModelEntry) -> ParameterCounts:
     """Return the operations of a model. Raises Unsupported if they are not counted."""
     if (counts := entry.parameter_counts()) is None:
