@@ -64,7 +64,9 @@ def test_a_definition_that_does_not_match_its_name_is_ignored() -> None:
 
 @pytest.mark.parametrize(("name", "changes", "said"), [
     ("Contrast", {}, "small letters"), ("color_consistency", {}, "of cachemark itself"), ("fid_mine", {}, "of cachemark itself"),
-    ("contrast", {"kind": "speed"}, "kind"), ("contrast", {"better": "more"}, "better"), ("contrast", {"title": "<b>"}, "title"),
+    ("contrast", {"kind": "speed"}, "kind"), ("contrast", {"better": "more"}, "better"),
+    ("contrast", {"better": ""}, "has better = '', not 'lower' or 'higher'; where neither is better, measure the distance"),
+    ("contrast", {"title": "<b>"}, "title"),
     ("contrast", {"title": ""}, "title"), ("contrast", {"meaning": ""}, "docstring"), ("contrast", {"within": [1, 0]}, "within"),
     ("contrast", {"within": [0, float("nan")]}, "within"), ("contrast", {"within": [-1.7e308, 1.7e308]}, "within"),
 ])  # fmt: skip

@@ -6,6 +6,7 @@ import os
 import random
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from cachemark.analysis.columns import cells, column_groups
 from cachemark.analysis.quality_claims import standing
 from cachemark.analysis.report_view import build
 from cachemark.core import formatting as fmt
+from cachemark.core import units
 from cachemark.core.errors import UnknownName
+from cachemark.core.outside_metrics import KEY, full_name, know
 from cachemark.core.result import Outcome
 from cachemark.export.documents import latex, markdown
 from cachemark.export.tables import Table, TableEntry, TableLine, tables
@@ -166,6 +169,21 @@ def test_columns_and_methods_can_be_chosen() -> None:
     assert column(exported, "kl")["LineAR 1/2"].text == column(complete, "kl")["LineAR 1/2"].text
     assert not [note for note in exported.notes if note.startswith("window")]
     assert [note for note in complete.notes if note.startswith("window")]
+
+
+def test_a_metric_of_a_plugin_is_chosen_without_its_digest() -> None:
+    about = {"title": "Contrast", "unit": "", "better": "lower", "kind": "quality", "per": "image", "meaning": "How grey an image is.",
+             "within": [0.0, None], "deterministic": True, "code": "0123456789ab"}  # fmt: skip
+    name = full_name("contrast", about)
+    know({KEY: {name: about}})
+    try:
+        measured = [replace(outcome, samples={**outcome.samples, name: [1.0] * 64},
+                            case=replace(outcome.case, evaluation={**outcome.case.evaluation, KEY: {name: about}}))
+                    for outcome in (sample.full(), sample.candidate("linear", "1/4"))]
+        (exported,) = tables(build(sample.RUN, measured), ["contrast", "kl"])
+    finally:
+        units.OUTSIDE.pop(name)
+    assert [column.key for column in exported.columns] == ["kl", name]
 
 
 @pytest.mark.parametrize(("columns", "methods", "said"), [(["psrn"], [], "Unknown column 'psrn'. Did you mean 'psnr'"),

@@ -12,7 +12,7 @@ import pytest
 from cachemark.core.errors import BadPlugin
 from cachemark.plugins import installed
 from cachemark.workflows.new import Thing, start
-from support.stages import call
+from support.stages import call, forgetting
 
 
 @pytest.mark.parametrize("thing", ["method", "model", "metric"])
@@ -20,7 +20,8 @@ def test_a_new_package_passes_its_own_test(thing: Thing, tmp_path: Path) -> None
     """Run the written test as it is, and the command."""
     files = start(thing, "my_own", tmp_path)
     assert [file.name for file in files] == ["pyproject.toml", "__init__.py", f"{thing}.py", "test_my_own.py"]
-    runpy.run_path(str(files[3]))[f"test_the_{thing}_passes_the_kit"]()
+    with forgetting():
+        runpy.run_path(str(files[3]))[f"test_the_{thing}_passes_the_kit"]()
     if thing == "model":
         assert call("test", "model", files[2]).exit_code == 0
 
@@ -54,6 +55,13 @@ def test_invalid_and_taken_names_are_refused(name: str, tmp_path: Path) -> None:
 def test_a_metric_does_not_take_a_built_in_name(name: str, tmp_path: Path) -> None:
     with pytest.raises(BadPlugin, match="cachemark itself has a metric"):
         start("metric", name, tmp_path)
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadPlugin, match=r"'[^']*/none' does not exist. Create it: mkdir -p") as refused:
+        start("method", "mine", tmp_path / "none")
+    assert "nothing is overwritten" not in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cachemark.core.result import IDLE
 from cachemark.plans.expand import expand
 from cachemark.plans.schema import Plan
 from cachemark.roofline.bill import SAVES_NOTHING
@@ -40,3 +41,5 @@ def test_the_price_the_log_and_the_row_state_it(tmp_path: Path) -> None:
     assert line in stage.run().stderr
     told = {label: SAVES_NOTHING in outcome.facts["footnotes"] for label, outcome in stage.outcomes().items()}
     assert (told["streaming 1"], told["full"]) == (True, False)
+    idle = {label: outcome.facts.get(IDLE, "") for label, outcome in stage.outcomes().items()}
+    assert (idle["streaming 1"], idle["full"]) == (SAVES_NOTHING, "")

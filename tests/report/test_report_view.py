@@ -20,7 +20,7 @@ from cachemark.analysis.report_row import ReportRow, method_of
 from cachemark.analysis.report_view import ReportView, build
 from cachemark.analysis.summary_sentences import sentences
 from cachemark.core.errors import BadStore
-from cachemark.core.result import Outcome, Status
+from cachemark.core.result import IDLE, Outcome, Status
 from cachemark.core.spec import Sampling
 from cachemark.core.units import TIME
 from cachemark.gate.comparison import AA
@@ -119,6 +119,17 @@ def test_savings_that_are_none_are_flagged(full: tuple[int, int], candidate: dic
     own = timed(sample.candidate("linear", "1/4"), [1.0], **{name: [float(n)] for name, n in {"kv_state": 0, **candidate}.items()})
     flags = {mark.text for mark in row(group(complete, own), "linear", "1/4").marks} & {"not freed", "overhead > savings"}
     assert flags == ({flag} if flag else set())
+
+
+@pytest.mark.parametrize(("facts", "agreement", "flagged"), [
+    ({IDLE: "It saves nothing."}, 0.9, True), ({IDLE: "It saves nothing."}, 1.0, False), ({}, 0.9, False),
+    ({IDLE: "It saves nothing.", "different_kernel": "It attends otherwise."}, 0.9, False),
+])  # fmt: skip
+def test_an_idle_method_that_gives_other_tokens_is_flagged(facts: dict[str, str], agreement: float, flagged: bool) -> None:
+    own = timed(sample.candidate("linear", "1/4"), [1.0], token_agreement=[1.0] * 63 + [agreement])
+    own = replace(own, facts={**own.facts, **facts})
+    marks = {mark.text for mark in row(group(timed(sample.full(), [2.0]), own), "linear", "1/4").marks}
+    assert ("not idle" in marks) is flagged
 
 
 def test_reference_rows_join_the_cell_they_differ_least_from() -> None:

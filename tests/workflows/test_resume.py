@@ -100,7 +100,7 @@ def test_explain_says_that_nothing_is_stored_and_makes_no_store(stage: Stage, mo
 
 def test_explain_names_what_changed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stages.no_child(monkeypatch)
-    assert set(explained(stage, "--threads", "3").values()) == {("run", "changed since: numerics")}
+    assert set(explained(stage, "--threads", "3").values()) == {("run", "changed since: numerics (threads 1 → 3)")}
     edit(stage.plan, 'name = "dots"', 'name = "others"')
     assert set(explained(stage).values()) == {("skip", DONE)}, "a plan's name changes no number"
     edit(stage.plan, '"streaming"', '{ name = "streaming", sinks = 2 }')

@@ -13,6 +13,7 @@ FLAGS = {
     "lossless on this device": "The distance from the full cache is no larger than that of the batch-size reference (noise floor).",
     "not freed": "Used KV memory falls by more than 1 %, but allocated KV memory by less than 90 % of that.",
     "overhead > savings": "The method's state is at least as large as its savings in keys and values.",
+    "not idle": "The method's declared costs equal the full cache's, but its tokens differ from the full cache's.",
     "not timed": "The method needs an attention kernel that the full cache does not use, so times are not comparable.",
     "different kernel": "The method uses an equally fused kernel that returns more than that of the full cache.",
     "no speedup": "The full cache has no results, latency was not measured, or the attention kernels differ.",

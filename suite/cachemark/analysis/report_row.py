@@ -10,9 +10,9 @@ from typing import Any
 
 from ..core import formatting as fmt
 from ..core.limits import Limit
-from ..core.result import ENERGY, Outcome, full_latencies, kernels_apart
+from ..core.result import ENERGY, IDLE, Outcome, full_latencies, kernels_apart
 from ..core.spec import DISTRIBUTION, Case
-from ..core.units import FLOPS, KV, LIVE_KV, METRICS, OUTSIDE, STATE, TIME, image_count, least_images, metric, of_plug_ins
+from ..core.units import FLOPS, KV, LIVE_KV, METRICS, OUTSIDE, STATE, TIME, compared_tokens, image_count, least_images, metric, of_plug_ins
 from ..stats.intervals import LEVEL, PROCESS_BIAS, Interval, mean_of_means, means_over_seeds, ratio_of_medians
 
 FIDELITY = tuple(name for name, of in METRICS.items() if of.kind == "fidelity")
@@ -321,6 +321,11 @@ def _marks(row: ReportRow) -> tuple[Mark, ...]:
         marks.append(Mark("different kernel", "calm", str(own)))
     if row.paradigm == MASKED:
         return tuple(marks)
+    facts = row.outcome.facts
+    alike = facts.get(IDLE) and not ({"quality_only", "different_kernel"} & facts.keys() or row.case.decoder) and row.case.codec == "native"
+    if alike and min(row.outcome.raw(compared_tokens(masked=False)), default=1.0) < 1:
+        marks.append(Mark("not idle", "warn", "Its declared costs equal the full cache's, but it generates other tokens: "
+                          "the declared costs may be wrong."))
     state = row.median(STATE)
     saved, live = _saved_bytes(row.median(KV), row.saving), _saved_bytes(row.median(LIVE_KV), row.saving_live)
     if saved is not None and live and (row.saving_live or 0) > 0.01 and saved < _SHOWS * live:

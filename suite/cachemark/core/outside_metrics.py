@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .units import FAMILIES, METRICS, OUTSIDE, Metric, set_title
@@ -33,7 +33,8 @@ def fault_of(name: str, definition: Mapping[str, Any]) -> str:
         "has a name that is not at most 40 small letters, digits and underscores, the first a letter": bool(NAME.fullmatch(name)),
         "has the name of a metric of cachemark itself, or starts with one": name not in METRICS and name.split("_")[0] not in FAMILIES,
         f"is of kind {kind!r:.40}, not of {' or '.join(kinds)}, for each {definition['per']!r}": kind in kinds,
-        f"is better {definition['better']!r:.40}, not {' or '.join(ENDS)}": definition["better"] in ENDS,
+        f"has better = {definition['better']!r:.40}, not 'lower' or 'higher'; where neither is better, measure the distance from the full "
+        "cache's image, which is better lower": definition["better"] in ENDS,
         "has a title or a unit that is not at most 40 letters, digits, blanks and .,()/+-":
             bool(definition["title"] and PLAIN.fullmatch(definition["title"]) and PLAIN.fullmatch(definition["unit"])),
         f"has no docstring whose first paragraph, of at most {LONGEST} letters, says what it measures":
@@ -47,6 +48,11 @@ def full_name(name: str, definition: Mapping[str, Any]) -> str:
     """Return the name of a metric with the digest of its definition."""
     text = json.dumps([name, dict(definition)], sort_keys=True, separators=(",", ":"), allow_nan=False)
     return f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:DIGITS]}"
+
+
+def stored_names(name: str, stored: Iterable[str]) -> list[str]:
+    """Return the stored names of the plug-in's metrics with this name, which end in their digests."""
+    return [full for full in stored if full in OUTSIDE and full[: -DIGITS - 1] == name]
 
 
 def know(evaluation: Mapping[str, Any]) -> None:

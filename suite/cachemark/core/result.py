@@ -61,6 +61,9 @@ class Environment:
         return cls(data["device"], data["machine_class"], data["fingerprint"], dict(data.get("facts", {})))
 
 
+IDLE = "idle"  # of an outcome's facts: why the declared costs of its method equal the full cache's
+
+
 @dataclass(frozen=True)
 class Outcome:
     """The result of one case.

@@ -13,6 +13,7 @@ from ..analysis.report_row import ReportRow, faster
 from ..analysis.report_view import Chapter, ReportView
 from ..core import formatting as fmt
 from ..core.errors import unknown
+from ..core.outside_metrics import stored_names
 from ..core.units import FID, METRICS, scores
 from ..core.wording import on_one_line
 from ..stats.intervals import LEVEL
@@ -83,8 +84,12 @@ class Table:
 
 
 def tables(view: ReportView, columns: Sequence[str] = (), methods: Sequence[str] = ()) -> tuple[Table, ...]:
-    """Return one table per group, restricted to ``columns`` and ``methods`` if given. Raises UnknownName."""
+    """Return one table per group, restricted to ``columns`` and ``methods`` if given. Raises UnknownName.
+
+    A plug-in's metric may be named without its digest.
+    """
     columns_by_key = dict.fromkeys(key for chapter in view.chapters for key in known_columns(chapter.group))
+    columns = [key for name in columns for key in (stored_names(name, columns_by_key) or [name])]
     named = dict.fromkeys(name for chapter in view.chapters for row in chapter.group.candidates for name in (row.method, row.case.method))
     for kind, wanted_names, among in (("column", columns, columns_by_key), ("method", methods, named)):
         if wrong := next((name for name in wanted_names if name not in among), ""):

@@ -23,6 +23,9 @@ KERNELS = (  # variables by which a user chooses them
     "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "OPENBLAS_CORETYPE", "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE",
 )  # fmt: skip
 
+NUMERICS = ("torch", "threads", "tf32", "cuda", "cudnn", "compute_capability", "kernels")  # facts that the fingerprint covers
+OF_CPU = ("cpu_capability", "onednn")  # and those that it covers on a CPU
+
 
 def environment(device: str, threads: int, gpu: Gpu | None = None) -> Environment:
     """Return the environment of a trial on ``device`` (``cpu`` or ``cuda``) with ``threads`` CPU threads.
@@ -46,11 +49,11 @@ def environment(device: str, threads: int, gpu: Gpu | None = None) -> Environmen
     if gpu:
         facts |= gpu.settings | ({"unseen": blind} if (blind := unseen([gpu.reading()])) else {})
     machine = gpu.kind if gpu else f"{name}, {threads} threads"
-    numerics = [name, driver, *(facts[k] for k in ("torch", "threads", "tf32", "cuda", "cudnn", "compute_capability", "kernels"))]
+    numerics = [name, driver, *(facts[k] for k in NUMERICS)]
     if device == "cpu":
         flags = sorted(flag for flag in _cpu("flags", "Features").split() if INSTRUCTIONS.fullmatch(flag))
         model = [_cpu(field) for field in ("cpu family", "model", "cache size")]  # libraries choose block sizes by these
-        numerics += [facts["cpu_capability"], facts["onednn"], torch.backends.mkl.is_available(), flags, model]
+        numerics += [*(facts[k] for k in OF_CPU), torch.backends.mkl.is_available(), flags, model]
     return Environment(name, slug(machine), digest(numerics), facts)
 
 

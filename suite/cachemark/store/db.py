@@ -219,6 +219,12 @@ class Store:
             row = _newest(session, case_key=case_key, **({"status": str(Status.OK)} if ok else {}))
             return None if row is None else outcome_of(row)
 
+    def latest_environment(self, case_key: str) -> Environment | None:
+        """Return the environment of the newest outcome of a case, or None without one."""
+        with self._reading() as session:
+            row = _newest(session, case_key=case_key)
+            return None if row is None else run_of(self._run_row(session, row.run_id), "").environment
+
     def seconds(self, case_key: str, machine_class: str) -> float | None:
         """Return the seconds of the newest ok outcome of a case on machines of this class, or None."""
         with self._reading() as session:

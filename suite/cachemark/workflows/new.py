@@ -28,7 +28,7 @@ def template(name: str) -> Template:
 def start(thing: Thing, name: str, folder: str | Path = ".") -> list[Path]:
     """Write a package into the new folder ``cachemark-NAME`` of ``folder`` and return its files.
 
-    Raises BadPlugin for an invalid name, for a name that cachemark has itself, and for a folder that exists.
+    Raises BadPlugin for an invalid name, for a name that cachemark has itself, without ``folder``, and if the new folder exists.
     """
     if not NAME.fullmatch(name):
         raise BadPlugin(f"{name[:60]!r} is not a valid name for a {thing}.",
@@ -37,6 +37,8 @@ def start(thing: Thing, name: str, folder: str | Path = ".") -> list[Path]:
     if name in taken[thing] or (thing == "metric" and name.split("_")[0] in FAMILIES):
         raise BadPlugin(f"cachemark itself has a {thing} {name!r}.", remedy="Use another name.")
     root, package = Path(folder) / f"cachemark-{name.replace('_', '-')}", f"cachemark_{name}"
+    if not Path(folder).is_dir():
+        raise BadPlugin(f"The folder {str(folder)!r} does not exist.", remedy=f"Create it: mkdir -p {folder}")
     words = {"name": name, "thing": thing, "package": package, "distribution": root.name, "version": __version__,
              "title": "".join(part.capitalize() for part in name.split("_"))}
     texts = {

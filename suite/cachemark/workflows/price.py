@@ -16,7 +16,7 @@ import torch
 from ..core import limits
 from ..core.result import Environment, Outcome
 from ..core.spec import MAX_BATCH, Case
-from ..machine.environment import environment
+from ..machine.environment import NUMERICS, OF_CPU, environment
 from ..machine.rates import rate
 from ..methods.base import calibrations
 from ..methods.base.calibrations import Calibrated, even
@@ -47,7 +47,7 @@ def explain(
     here = environment(machine.device, machine.threads)
     with opened(store) as source:
         cases = decide(max_batch.limited(cases, machine.memory_cap), source, here, fresh=fresh, memory_cap=machine.memory_cap)
-        return [(planned, DONE if planned.stored else _why_run(planned, source)) for planned in cases]
+        return [(planned, DONE if planned.stored else _why_run(planned, source, here)) for planned in cases]
 
 
 def decide(
@@ -68,12 +68,12 @@ def decide(
     return decided
 
 
-def _why_run(planned: Planned, store: Store | None) -> str:
+def _why_run(planned: Planned, store: Store | None, here: Environment) -> str:
     refused = planned.unsupported_reason
-    return _why_missing(planned, store) + (f"; it will be unsupported: {refused}" if refused else "")
+    return _why_missing(planned, store, here) + (f"; it will be unsupported: {refused}" if refused else "")
 
 
-def _why_missing(planned: Planned, store: Store | None) -> str:
+def _why_missing(planned: Planned, store: Store | None, here: Environment) -> str:
     if store is None:
         return "nothing is stored yet"
     latest = store.latest_for_case(planned.case.key)
@@ -85,8 +85,18 @@ def _why_missing(planned: Planned, store: Store | None) -> str:
     then: dict[str, Any] = dict(latest.facts.get("result_parts", {}))
     now = planned.result_parts
     if changed := [name for name in {**now, **then} if then.get(name) != now.get(name)]:
-        return f"changed since: {', '.join(changed)}"
+        parts = (f"{name}{_numerics(store.latest_environment(planned.case.key), here)}" if name == "numerics" else name for name in changed)
+        return f"changed since: {', '.join(parts)}"
     return "last time a deadline ended its search" if max_batch.unfinished(latest) else "--fresh"
+
+
+def _numerics(then: Environment | None, now: Environment) -> str:
+    """Return in brackets which facts of the numerics differ."""
+    if then is None:
+        return ""
+    names = ("device", "driver", *NUMERICS, *OF_CPU)
+    differing = [f"{name} {then.facts.get(name)} → {now.facts.get(name)}" for name in names if then.facts.get(name) != now.facts.get(name)]
+    return f" ({', '.join(differing) or 'instruction sets of the CPU'})"
 
 
 # -- the cost -----------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from ...cache.layout import Layout, Site, Step, raster_steps
 from ...cache.masked_layout import MaskedLayout
 from ...contract.method import Method
 from ...core.limits import Rates
-from ...core.result import WEIGHTS_SOURCES
+from ...core.result import IDLE, WEIGHTS_SOURCES
 from ...core.spec import FLOPS, Case
 from ...metrics.compute.speed import ends
 from ...models import checkpoints, hub
@@ -57,6 +57,7 @@ def case_facts(planned: Planned, bench: Bench) -> dict[str, Any]:
         facts["footnotes"] += _notes(decoder().footnotes)
     if case.role == "candidate" and (reason := idle_reason(method, layout)):
         facts["footnotes"] += [reason]
+        facts[IDLE] = reason
     paths = {key: path for key in ("weights", "decoder_weights") if (path := getattr(planned.request, key))}
     if sources := {key: source for key, path in paths.items() if (source := _source(path))}:
         facts[WEIGHTS_SOURCES] = sources
