@@ -123,8 +123,8 @@ def test_what_observes_or_evicts_inherits_no_horizon(cls: type[Method], override
 
 # -- horizons ------------------------------------------------------------------------------------------------------------
 def evicting() -> list[str]:
-    return [name for name in registry.METHODS if "next-token" in registry.METHODS.get(name).paradigms
-            and registry.METHODS.get(name).__module__.startswith("cachemark.methods") and "horizon" not in vars(registry.METHODS.get(name))]
+    built_in = {name: cls for name in registry.METHODS if (cls := registry.METHODS.get(name)).__module__.startswith("cachemark.methods")}
+    return [name for name, cls in built_in.items() if "next-token" in cls.paradigms and cls.horizon is Method.horizon]
 
 
 @pytest.mark.parametrize("name", evicting())

@@ -227,7 +227,7 @@ class TOVA(Rule):
 
     def evict(self, token: int) -> None:
         if len(self.keys) > self.B:
-            self.drop_lowest({t: float(weight) for t, weight in zip(self.live, self.weights, strict=True)}, 1)
+            self.drop_lowest({t: float(weight) for t, weight in zip(self.live, self.weights, strict=True) if t != token}, 1)
 
 
 class KeyNorm(Rule):
@@ -235,7 +235,7 @@ class KeyNorm(Rule):
 
     def evict(self, token: int) -> None:
         if self.ends_line(token) and len(self.keys) == self.B:
-            self.drop_lowest({t: -float(np.linalg.norm(key)) for t, key in self.keys.items()}, self.n)
+            self.drop_lowest({t: -float(np.linalg.norm(key)) for t, key in self.keys.items() if t != token}, self.n)
 
 
 class KeyDiff(Rule):
@@ -245,7 +245,7 @@ class KeyDiff(Rule):
         if self.ends_line(token) and len(self.keys) == self.B:
             unit = {t: key / max(float(np.linalg.norm(key)), 1e-12) for t, key in self.keys.items()}
             mean = np.mean(list(unit.values()), axis=0)
-            self.drop_lowest({t: -float(u @ mean) / max(float(np.linalg.norm(mean)), 1e-12) for t, u in unit.items()}, self.n)
+            self.drop_lowest({t: -float(u @ mean) / max(float(np.linalg.norm(mean)), 1e-12) for t, u in unit.items() if t != token}, self.n)
 
 
 RULES: dict[str, type[Rule]] = {

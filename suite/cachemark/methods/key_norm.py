@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..cache.bank import SlotBank
 from ..cache.layout import Step
-from .base.evicting import KeyScored
+from .base.evicting import KeyScored, newest
 from .registry import method
 
 
@@ -24,4 +24,4 @@ class KNorm(KeyScored):
     source = "Devoto et al. 2024, §3"
 
     def score(self, step: Step, slots: SlotBank) -> Tensor:
-        return -slots.keys().float().norm(dim=-1)
+        return -slots.keys().float().norm(dim=-1).masked_fill(newest(step, slots.table()), float("-inf"))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..cache.bank import SlotBank
 from ..cache.layout import Step
-from .base.evicting import KeyScored
+from .base.evicting import KeyScored, newest
 from .registry import method
 
 
@@ -26,4 +26,5 @@ class KeyDiff(KeyScored):
 
     def score(self, step: Step, slots: SlotBank) -> Tensor:
         unit = F.normalize(slots.keys().float(), dim=-1).masked_fill(slots.table()[..., None] < 0, 0)
-        return -F.cosine_similarity(unit, unit.sum(-2, keepdim=True), dim=-1)
+        similar = F.cosine_similarity(unit, unit.sum(-2, keepdim=True), dim=-1)
+        return -similar.masked_fill(newest(step, slots.table()), float("-inf"))

@@ -11,7 +11,7 @@ from ..cache.bank import SlotBank
 from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
 from ..contract.planning import MethodOverhead
-from .base.evicting import Scored, table
+from .base.evicting import Scored, newest, table
 from .registry import method
 
 
@@ -42,5 +42,6 @@ class TOVA(Scored):
         return MethodOverhead(0, super().overhead(layout, site, step).numbers + 2 * layout.kv_heads * attended)
 
     def score(self, step: Step, slots: SlotBank) -> Tensor:
-        mass = self.mass[..., : slots.table().size(-1)]
-        return mass.mean(2, keepdim=True).expand_as(mass)
+        visual = slots.table()
+        mass = self.mass[..., : visual.size(-1)]
+        return mass.mean(2, keepdim=True).expand_as(mass).masked_fill(newest(step, visual), float("inf"))

@@ -144,6 +144,11 @@ class KeyScored(Scored):
         return MethodOverhead(0, moved + (self.B * layout.kv_heads * layout.head_dim if moved else 0))
 
 
+def newest(step: Step, visual: Tensor) -> Tensor:
+    """Return where ``visual``, as of :meth:`SlotBank.table`, has the last token of a pass, which a method may always keep."""
+    return visual == step.first + step.staying - 1
+
+
 def ring(memory: Memory, slots: SlotBank, entries: int) -> Tensor:
     """Allocate state for the latest ``entries`` queries of each site.
 
