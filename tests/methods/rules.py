@@ -197,15 +197,8 @@ class SSDHeads(H2O):
             self.drop_lowest({t: self.mass[t] for t in older}, count)
 
 
-class SnapKV(Rule):
+class SnapKV(RKV):
     """Summed attention of the latest queries, averaged over neighbors (zero outside), at line ends."""
-
-    def __init__(self, parameters: dict[str, Any], lines: int, line: int) -> None:
-        super().__init__(parameters, lines, line)
-        self.queries: list[Array] = []
-
-    def see(self, token: int, q: Array) -> None:
-        self.queries.append(q)
 
     def evict(self, token: int) -> None:
         if not self.ends_line(token) or len(self.keys) != self.B:

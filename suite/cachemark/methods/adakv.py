@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import Any
 
-from ..cache.layout import Layout, Site
-from ..contract.heads import HeadGroups
-from ..core.errors import BadBudget
+from ..cache.layout import Layout
 from .base.calibrations import Calibrated
-from .base.evicting import visual_budget
+from .base.line_budgets import LineBudgets
 from .registry import method
-from .snapkv import SnapKV
 
 
 @method("adakv")
 @dataclass
-class AdaKV(Calibrated, HeadGroups):
+class AdaKV(Calibrated, LineBudgets):
     """Shares the budget of a layer among its heads so that they lose as little attention as possible, and selects entries as SnapKV does.
 
     Feng et al., "Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation for Efficient LLM Inference" (2024), §3: entries go to
@@ -32,26 +27,12 @@ class AdaKV(Calibrated, HeadGroups):
     paradigms = ("next-token",)
     parts = ("concentration",)
 
-    mean: int = 0
     floor: float = 0.2
-    alpha: int = 8
 
-    @classmethod
-    def parameters_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
-        return {"mean": visual_budget(budget, layout)}
-
-    def resolve(self, layout: Layout) -> None:
-        least, line = 1 - -self.alpha // layout.line, layout.line
-        if self.mean % line or self.mean < least * line:
-            raise BadBudget(f"{self.name}: a mean of {self.mean} with alpha = {self.alpha} does not fit lines of {line}.",
-                            remedy=f"mean must be a multiple of {line} and at least {least * line}.")
+    def shares(self, layout: Layout, mean: int, least: int) -> Sequence[Sequence[int]]:
         self.check_range("floor", 0 <= self.floor <= 1, "Use a number from 0 to 1.")
-        mean = self.mean // line
-        self.lines = [shared(curves, mean, max(least, round(self.floor * mean))) for curves in self.facts(layout)["concentration"]]
-        super().resolve(layout)
-
-    def served(self, layout: Layout, site: Site) -> Sequence[SnapKV]:
-        return [SnapKV(B=lines * layout.line, alpha=self.alpha) for lines in self.lines[site.layer]]
+        least = max(least, round(self.floor * mean))
+        return [shared(curves, mean, least) for curves in self.facts(layout)["concentration"]]
 
 
 def shared(curves: Sequence[Sequence[float]], mean: int, least: int) -> list[int]:
