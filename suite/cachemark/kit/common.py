@@ -161,6 +161,37 @@ class MethodCell(KitCell):
         return Memory("cpu", CODECS[self.codec])
 
 
+SHARES = (Fraction(1, 2), Fraction(3, 5), Fraction(3, 4), Fraction(9, 10))  # of an image's FLOPs, the smallest supported one is taken
+
+
+@dataclass(frozen=True)
+class FlopsCell(MethodCell):
+    """One method whose budget is a share of an image's FLOPs, with the parameters of its mode."""
+
+    shadowed: ClassVar[bool] = False
+
+    def at(self, budget: Fraction) -> Method:
+        return self.cls.build(self.cls().fit(budget, self.layout))
+
+    def tight(self) -> Method:
+        return self.cls.build(dict(self.mode))
+
+    def neutral(self) -> Method:
+        return self.cls.build({**self.cls().fit(Fraction(1), self.layout), **neutral_parameters(self.cls)})
+
+
+def smallest_share(cls: type[Method], mode: tuple[tuple[str, Any], ...], layout: Layout) -> tuple[tuple[str, Any], ...] | None:
+    """Return a mode with the parameters of the smallest share that the method supports, or None if it supports none."""
+    for budget in SHARES:
+        try:
+            parameters = {**cls.build(dict(mode)).fit(budget, layout), **dict(mode)}
+            cls.build(parameters).resolve(layout)
+        except Exception:  # whatever a plug-in raises
+            continue
+        return tuple(parameters.items())
+    return None
+
+
 @functools.cache
 def recorded(cell: MethodCell) -> KitRun:
     """Return the reference run, computed once."""

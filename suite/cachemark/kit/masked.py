@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,13 +15,12 @@ from ..cache.layout import Layout
 from ..contract.method import Method
 from ..core.spec import Sampling
 from ..models.mar import MAR, MARConfig
-from .common import KitRun, MethodCell, neutral_parameters
+from .common import FlopsCell, KitRun, smallest_share
 
 # The diffusion head skips its noisiest half, which with random weights would multiply the tokens by thousands.
 CONFIG = MARConfig(32, (2, 4), 4, 6, 24, grid=6, channels=4, classes=10, buffer=4, steps=8, diffusion=(3, 0))
 SAMPLING = Sampling(cfg_scale=3.0, cfg_schedule="linear")
 SEEDS = (5, 11, 23)
-RATIOS = (Fraction(1, 2), Fraction(3, 5), Fraction(3, 4), Fraction(9, 10))
 
 
 @functools.cache
@@ -35,10 +33,8 @@ def model() -> MAR:
 
 
 @dataclass(frozen=True)
-class MaskedCell(MethodCell):
-    """One method with the parameters of its mode."""
-
-    shadowed: ClassVar[bool] = False
+class MaskedCell(FlopsCell):
+    """A cell of a masked model."""
 
     @property
     def size(self) -> str:
@@ -60,15 +56,6 @@ class MaskedCell(MethodCell):
     def parameters(self) -> Iterable[Tensor]:
         return model().parameters()
 
-    def at(self, budget: Fraction) -> Method:
-        return self.cls.build(self.cls().fit(budget, self.layout))
-
-    def tight(self) -> Method:
-        return self.cls.build(dict(self.mode))
-
-    def neutral(self) -> Method:
-        return self.cls.build({**self.cls().fit(Fraction(1), self.layout), **neutral_parameters(self.cls)})
-
     def generate(self, method: Method, memory: Memory, seeds: Sequence[int], forced: Tensor | None, with_logits: bool) -> KitRun:
         """Generate; the class of a sample is its seed modulo the number of classes."""
         labels, drawn = torch.tensor([seed % CONFIG.classes for seed in seeds]), list[Tensor]()
@@ -78,12 +65,7 @@ class MaskedCell(MethodCell):
 
 def masked_cells(cls: type[Method], mode: tuple[tuple[str, Any], ...] = ()) -> Sequence[MaskedCell]:
     """Return the method at the smallest budget that it supports, else with its own parameters."""
-    layout = model().layout(SEEDS, SAMPLING)
-    for budget in RATIOS:
-        try:
-            parameters = {**cls.build(dict(mode)).fit(budget, layout), **dict(mode)}
-            cls.build(parameters).resolve(layout)
-        except Exception:
-            continue
-        return [MaskedCell(cls, tuple(parameters.items()), codec) for codec in ("native", "int8")]
-    return [MaskedCell(cls, mode, "native")]
+    fitted = smallest_share(cls, mode, model().layout(SEEDS, SAMPLING))
+    if fitted is None:
+        return [MaskedCell(cls, mode, "native")]
+    return [MaskedCell(cls, fitted, codec) for codec in ("native", "int8")]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,14 +20,13 @@ from ..models.var import VAR, VARConfig
 from ..models.vision.msvq import MultiScaleQuantizer
 from ..roofline.bill import bill
 from ..roofline.flops import counted
-from .common import Findings, KitRun, MethodCell, neutral_parameters
+from .common import Findings, FlopsCell, KitRun, smallest_share
 
 VAR_SIZES = VARConfig(5, 2, 32, sides=(1, 2, 3, 4, 6), vocab=48, classes=10, width=8)
 INFINITY_SIZES = InfinityConfig(5, 2, 32, chunks=1, sides=(1, 2, 3, 4, 6), width=5, text=256, longest=8)
 TEXTS = 7, 4, 6  # entries of the texts
 SAMPLING = {"var": Sampling(cfg_scale=1.5, cfg_schedule="linear"), "infinity": Sampling(cfg_scale=3.0)}
 SEEDS = (5, 11, 23)
-RATIOS = (Fraction(1, 2), Fraction(3, 5), Fraction(3, 4), Fraction(9, 10))
 
 
 @functools.cache
@@ -50,10 +48,8 @@ def model(name: str) -> VAR | Infinity:
 
 
 @dataclass(frozen=True)
-class SavingCell(MethodCell):
-    """One method with the parameters of its mode; ``attention`` names the model."""
-
-    shadowed: ClassVar[bool] = False
+class SavingCell(FlopsCell):
+    """A cell of a next-scale model, which ``attention`` names."""
 
     @property
     def size(self) -> str:
@@ -78,16 +74,6 @@ class SavingCell(MethodCell):
         own = model(self.attention)
         return [*own.parameters(), *(own.quantizer.parameters() if isinstance(own, VAR) else (own.rope,))]
 
-    def at(self, budget: Fraction) -> Method:
-        """Return the method at a budget."""
-        return self.cls.build(self.cls().fit(budget, self.layout))
-
-    def tight(self) -> Method:
-        return self.cls.build(dict(self.mode))
-
-    def neutral(self) -> Method:
-        return self.cls.build({**self.cls().fit(Fraction(1), self.layout), **neutral_parameters(self.cls)})
-
     def generate(self, method: Method, memory: Memory, seeds: Sequence[int], forced: Tensor | None, with_logits: bool) -> KitRun:
         """Generate; the label of a sample is the position of its seed."""
         labels, logits = torch.tensor([seed % len(TEXTS) for seed in seeds]), list[Tensor]()
@@ -98,20 +84,8 @@ class SavingCell(MethodCell):
 
 def saving_cells(cls: type[Method], mode: tuple[tuple[str, Any], ...] = ()) -> Sequence[SavingCell]:
     """Return the method on both models at the smallest budget that it supports, else with its own parameters."""
-    cells = []
-    for name in SAMPLING:
-        layout = model(name).layout(SEEDS, SAMPLING[name])
-        parameters = dict(mode)
-        for budget in RATIOS:
-            try:
-                fitted = {**cls.build(dict(mode)).fit(budget, layout), **dict(mode)}
-                cls.build(fitted).resolve(layout)
-            except Exception:
-                continue
-            parameters = fitted
-            break
-        cells += [SavingCell(cls, tuple(parameters.items()), codec, name) for codec in ("native", "int8")]
-    return cells
+    modes = {name: smallest_share(cls, mode, model(name).layout(SEEDS, SAMPLING[name])) or mode for name in SAMPLING}
+    return [SavingCell(cls, fitted, codec, name) for name, fitted in modes.items() for codec in ("native", "int8")]
 
 
 def flops_are_the_declared_ones(cell: SavingCell) -> Findings:
