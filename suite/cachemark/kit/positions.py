@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -79,13 +80,16 @@ class Positions(Onlooker):
         return self._step, bank.sites[layer].layer, head, reason
 
 
+@functools.cache
 def _watched(cell: MethodCell) -> Positions:
+    """Run a cell once for both checks."""
     watch = Positions()
     try:
         cell.run(cell.tight(), watch, bare=True)
     except (RuntimeError, IndexError):  # of such a position
         if not watch.fault:
             raise
+    watch._banks.clear()  # which hold keys and values
     return watch
 
 

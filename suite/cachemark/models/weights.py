@@ -74,6 +74,7 @@ def in_chunks(decode: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     def chunked(tokens: Tensor) -> Tensor:
         nonlocal pixels
         pixels = pixels or decode(tokens[:1])[0, 0].numel()
-        return torch.cat([decode(part) for part in tokens.split(max(1, PIXELS // pixels))])
+        images = [decode(part) for part in tokens.split(max(1, PIXELS // pixels))]
+        return images[0] if len(images) == 1 else torch.cat(images)
 
     return chunked
