@@ -67,7 +67,9 @@ class MethodDecoding:
 
     # -- passes ---------------------------------------------------------------------------------------------------------
     def start_pass(self, rows: int, tokens: int, mask: Tensor | None) -> Tensor | None:
-        """Start a pass over (rows, tokens); return positions (rows, tokens) of its tokens, None if they are equal in all rows.
+        """Start a pass over (rows, tokens).
+
+        Return positions (rows, tokens) of its tokens, None if they are equal in all rows.
 
         ``mask`` (rows, tokens so far) is 0 for padding. A mask as long as the pass starts a generation. Raises Unsupported for padding on
         the right, masks of another shape, a pass that does not continue the current generation, and tokens after the image.

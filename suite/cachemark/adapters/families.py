@@ -30,7 +30,10 @@ class SupportedModel:
     text: str = ""
 
     def layout(self, model: Any, grid: tuple[int, int] | None) -> Layout:
-        """Return the layout of one image of ``grid`` = (height, width) tokens; raise BadParameter for an unusable grid."""
+        """Return the layout of one image of ``grid`` = (height, width) tokens.
+
+        Raise BadParameter for an unusable grid.
+        """
         config = model.get_submodule(self.decoder).config
         lines, line = self._grid(model, grid)
         heads = config.num_attention_heads

@@ -133,7 +133,10 @@ class AttachedCache(Cache):
         return args, {**kwargs, "past_key_values": cache, KEYWORD: cache._decoding}
 
     def _of_pass(self, kwargs: dict[str, Any]) -> AttachedCache:
-        """Return the cache of a pass. Guidance by a second forward pass starts without one, and gets the unconditional one."""
+        """Return the cache of a pass.
+
+        Guidance by a second forward pass starts without one, and gets the unconditional one.
+        """
         given = kwargs.get("past_key_values")
         for cache in self._caches:
             if given is cache:

@@ -68,7 +68,10 @@ class Memory:
         return k, v
 
     def adopt(self, name: str, tensor: Tensor, kind: str) -> Tensor:
-        """Count a tensor allocated elsewhere under this name; for the reference engine only. Raises BadPlugin as :meth:`zeros`."""
+        """Count a tensor allocated elsewhere under this name; for the reference engine only.
+
+        Raises BadPlugin as :meth:`zeros`.
+        """
         _check_kind(name, kind)
         self.tensors[name] = (kind, tensor)
         return tensor

@@ -144,14 +144,20 @@ class SlotBank:
         return self.without_padding(self.codec.decode(tuple(part[sites, rows, :, :longest] for part in self.v), self.layout.dtype), rows)
 
     def without_padding(self, x: Tensor, rows: slice) -> Tensor:
-        """Return ``x`` (sites, rows, kv_heads, longest, …) with 0 behind the end of shorter rows; itself if there are none."""
+        """Return ``x`` (sites, rows, kv_heads, longest, …) with 0 behind the end of shorter rows.
+
+        Without any, return ``x`` itself.
+        """
         if len(self.runs) == 1:
             return x
         dead = torch.arange(x.size(3), device=x.device) >= self.length[rows, None]
         return x.masked_fill(dead[None, :, None, :, None], 0)
 
     def evict(self, places: Tensor) -> None:
-        """Evict ``places`` (sites, rows, kv_heads, m), distinct positions of live entries. Raises BadPlugin for another shape."""
+        """Evict ``places`` (sites, rows, kv_heads, m), distinct positions of live entries.
+
+        Raises BadPlugin for another shape.
+        """
         self._check_positions("evict", places)
         sites, _, heads, m = places.shape
         if not m:

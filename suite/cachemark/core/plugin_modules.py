@@ -17,7 +17,10 @@ def files() -> list[str]:
 
 
 def place_of(error: BaseException) -> tuple[str, int] | None:
-    """Return file and line of the innermost frame of a plug-in in an error's traceback; None if no plug-in is involved."""
+    """Return file and line of the innermost frame of a plug-in in an error's traceback.
+
+    None if no plug-in is involved.
+    """
     own = {str(module.__file__) for name, module in list(sys.modules.items()) if name.startswith(MODULE)}
     places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     return next((place for place in reversed(places) if place[0] in own), None)

@@ -94,7 +94,10 @@ def _integral(at: Floats, watts: Floats, span: Span) -> tuple[float, float]:
 
 
 def _checked(joules: Sequence[float], errors: Sequence[float], spans: Sequence[Span], period: float, source: str) -> Energy:
-    """Return the energy of the spans, or why it is not known well enough. ``period``: seconds by which the sensor may be late."""
+    """Return the energy of the spans, or why it is not known well enough.
+
+    ``period``: seconds by which the sensor may be late.
+    """
     seconds = [end - begin for begin, end in spans]
     total = sum(joules)
     if total <= 0 or min(seconds) <= 0:

@@ -77,7 +77,10 @@ class Gpu:
         )
 
     def processes(self) -> frozenset[int] | None:
-        """Return the PIDs that compute on it, in the host's numbering, which may differ from a container's; None if they are hidden."""
+        """Return the PIDs that compute on it, in the host's numbering, which may differ from a container's.
+
+        None if they are hidden.
+        """
         processes = self._query(self._nvml.nvmlDeviceGetComputeRunningProcesses)
         return None if processes is None else frozenset(process.pid for process in processes)
 
@@ -139,7 +142,10 @@ class Gpu:
         return (self._query(self._nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle) if slice_ else None) or self._handle
 
     def _reasons(self) -> int | None:
-        """Return the bits of clock reductions, from drivers before 535 by their older name; None if they are unknown."""
+        """Return the bits of clock reductions, from drivers before 535 by their older name.
+
+        None if they are unknown.
+        """
         bits = self._query(self._nvml.nvmlDeviceGetCurrentClocksEventReasons)
         return self._query(self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons) if bits is None else bits
 

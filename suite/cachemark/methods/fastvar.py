@@ -27,7 +27,10 @@ HUNDREDTHS = 100  # of the factor by which a budget scales the base shares
 
 
 def deviation(x: Tensor) -> Tensor:
-    """Return the squared distance of each token from the mean of its map; ``x`` (rows, side², width) to (rows, side²). FastVAR's score."""
+    """Return the squared distance of each token from the mean of its map.
+
+    ``x`` (rows, side², width) to (rows, side²). FastVAR's score.
+    """
     return (x - x.mean(1, keepdim=True)).square().sum(-1)
 
 
@@ -195,7 +198,10 @@ class FastVAR(SavesFlops):
         return old.flatten(2).transpose(1, 2).scatter(1, places, out)
 
     def scored(self, site: Site, step: Step, number: int, x: Tensor) -> Tensor:
-        """Return the score of each token of ``x`` (rows, tokens, width) in a branch, (rows, tokens) fp32; the highest are computed."""
+        """Return the score of each token of ``x`` (rows, tokens, width) in a branch, (rows, tokens) fp32.
+
+        The highest are computed.
+        """
         if self.score != RANDOM:
             return SCORES[self.score](x.float())
         rows, inner = x.size(0), site.layer * _branches(self.layout) + number

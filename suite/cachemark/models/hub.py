@@ -62,7 +62,10 @@ def needed(model: str, key: str, name: HubName) -> tuple[str, tuple[str, ...]]:
 
 
 def complete(model: str, weights: str, decoder_weights: str) -> tuple[str, str]:
-    """Return both names; an open image tokenizer is that of the weights' repository, if it is published there."""
+    """Return both names.
+
+    An open image tokenizer is that of the weights' repository, if it is published there.
+    """
     if is_hub(weights) and not decoder_weights:
         name = HubName.parse(weights)
         if any(file.origin.name == name.repository for file in _files(model, "decoder_weights")):
@@ -104,7 +107,10 @@ def _path(model: str, key: str, text: str) -> str:
 
 
 def snapshot(name: HubName, cache: Path | None = None) -> Path | None:
-    """Return the folder of a revision in the cache, or None if it was not fetched. Raises Unsupported and UnknownName."""
+    """Return the folder of a revision in the cache, or None if it was not fetched.
+
+    Raises Unsupported and UnknownName.
+    """
     try:
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError

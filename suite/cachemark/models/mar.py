@@ -164,7 +164,10 @@ class MAR(nn.Module):
         self.sites = encoder + decoder + self.diffloss.net.sites
 
     def initialise(self, seed: int) -> MAR:
-        """Draw random weights, std 0.02, including gates and the last layer that the authors start at zero; zero biases."""
+        """Draw random weights, std 0.02, including gates and the last layer that the authors start at zero.
+
+        Zero biases.
+        """
         generator = torch.Generator().manual_seed(seed)
         for name, parameter in self.named_parameters():
             if parameter.dim() > 1:

@@ -49,7 +49,10 @@ class ScaleSizes(AttentionSizes):
     def layout(
         self, seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype = torch.float32, device: str = "cpu", *, text: int = 0,
     ) -> Layout:
-        """Return the layout of a generation: no condition entries, unconditional rows last. ``text``: entries of a text."""
+        """Return the layout of a generation: no condition entries, unconditional rows last.
+
+        ``text``: entries of a text.
+        """
         row_seeds, branches = guided_rows(seeds, sampling.cfg_scale > self.unguided)
         return Layout(ScaleModel.paradigm, (0,) * len(branches), 0, 0, self.heads, self.heads, self.head_dim, self.depth, row_seeds,
                       branches, dtype, device, self.sides, work=self.work(text))

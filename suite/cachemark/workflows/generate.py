@@ -162,7 +162,9 @@ def generate(
     engine: str = "eager", fetch: bool = False, plugins: Sequence[str | Path] = (), compare: bool = False, method: str = FULL,
     codec: str = "native", decoder: str = SEQUENTIAL, budget: str | None = None, **request: Any,
 ) -> list[Generated]:
-    """Generate images and save them as a PNG grid; with ``compare``, next to those of the full cache, which are to the left.
+    """Generate images and save them as a PNG grid.
+
+    With ``compare``, next to those of the full cache, which are to the left.
 
     ``request``: labels, prompts, seeds, guidance, sampling and batch of :meth:`ImageModel.generate`. Returns the full cache's generation,
     with ``compare``, and the method's, after a warm-up of one image. Raises the errors of :func:`load` and of :meth:`ImageModel.generate`.

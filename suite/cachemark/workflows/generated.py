@@ -72,7 +72,10 @@ class Generated:
         return path
 
     def grid(self, most: int = 0) -> Tensor:
-        """Return a nearly square grid of the images, (height, width, 3) bytes; at most ``most`` images (0: all)."""
+        """Return a nearly square grid of the images, (height, width, 3) bytes.
+
+        At most ``most`` images (0: all).
+        """
         pixels = nearest_bytes(self.images[: most or None]).cpu()
         columns = math.ceil(math.sqrt(len(pixels)))
         tiles = pad(pixels, (0, 0, 0, 0, 0, 0, 0, -len(pixels) % columns), value=WHITE)

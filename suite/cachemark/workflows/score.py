@@ -117,7 +117,10 @@ def score(
 
 # -- pairs ------------------------------------------------------------------------------------------------------------
 def _pairs(first: ImageFolder, second: ImageFolder, collected: _Collected, device: str) -> tuple[tuple[Pair, ...], str]:
-    """Return the values of all pairs, worst first, and the metric that orders them; add the means to ``collected``."""
+    """Return the values of all pairs, worst first, and the metric that orders them.
+
+    Add the means to ``collected``.
+    """
     setting = MetricContext(device)
     metrics = dict[str, ImageMetric]()
     for name, cls in image_metrics().items():

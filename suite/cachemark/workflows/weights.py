@@ -41,7 +41,9 @@ def fetch(model: str, to: str | Path = FOLDER, say: Callable[[str], None] = lamb
 
 
 def fetch_named(model: str, weights: str = "", decoder_weights: str = "", say: Callable[[str], None] = lambda line: None) -> dict[str, str]:
-    """Download weights that are named by their repository into the cache of huggingface_hub; return all paths by key.
+    """Download weights that are named by their repository into the cache of huggingface_hub.
+
+    Return all paths by key.
 
     Files in the cache are not downloaded again. A text encoder that the model reads from a repository of its own is fetched too. Raises
     UnknownName for a repository, revision or file that does not exist, and the errors of :func:`fetch`.

@@ -190,6 +190,9 @@ class Emu3VQ(CodeDecoder):
         self.post_quant_conv = FrameConv(config.width, config.width, 1)
 
     def decode(self, codes: Tensor, grid: tuple[int, int]) -> Tensor:
-        """Decode codes (B, h·w) on ``grid`` = (h, w) to images (B, 3, f·h, f·w), nominally in [−1, 1]. Raises Unsupported."""
+        """Decode codes (B, h·w) on ``grid`` = (h, w) to images (B, 3, f·h, f·w), nominally in [−1, 1].
+
+        Raises Unsupported.
+        """
         vectors = self.vectors(codes, grid)
         return self.decoder(self.post_quant_conv(vectors), vectors).float()

@@ -45,7 +45,10 @@ class _Timed:
         self._package = PackageEnergy() if job.device == "cpu" else None
 
     def once(self, turn: int = 0) -> tuple[float, dict[int, float]]:
-        """Return the seconds of one more generation, and its marks. The hash of its tokens and its span are kept."""
+        """Return the seconds of one more generation, and its marks.
+
+        The hash of its tokens and its span are kept.
+        """
         part, labels = self.batches[turn % len(self.batches)]
         seeds = self.job.subset.seeds[part]
         began = self._began()
@@ -76,7 +79,10 @@ class _Timed:
             self._package.stop(now)
 
     def energy(self, count: int) -> Energy:
-        """Return the energy of the last ``count`` generations on a CPU; the parent measures the energy of a GPU."""
+        """Return the energy of the last ``count`` generations on a CPU.
+
+        The parent measures the energy of a GPU.
+        """
         return self._package.of_last(count) if self._package else Energy(absent=UNWATCHED)
 
 
