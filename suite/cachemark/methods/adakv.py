@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ..cache.layout import Layout
 from .base.calibrations import Calibrated
-from .base.line_budgets import LineBudgets
 from .registry import method
+from .snapkv import LineBudgets
 
 
 @method("adakv")

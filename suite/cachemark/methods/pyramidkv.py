@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..cache.layout import Layout
-from .base.line_budgets import LineBudgets
 from .registry import method
+from .snapkv import LineBudgets
 
 
 @method("pyramidkv")

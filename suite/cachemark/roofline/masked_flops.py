@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,8 +12,7 @@ from ..cache.codec import NATIVE, Codec
 from ..cache.layout import Load, Site
 from ..cache.masked_layout import MaskedLayout, MaskedStep, masked_steps
 from ..contract.method import Bidirectional, Method
-from ..contract.planning import largest
-from ..core.errors import BadBudget
+from .flops_budget import as_budget, largest_within
 from .operations import Op
 
 FREQUENCIES = 256  # channels of the sinusoid that a timestep becomes
@@ -58,21 +56,13 @@ def _uncached(layout: MaskedLayout) -> int:
 
 
 def budget_of(method: Method, layout: MaskedLayout) -> Fraction:
-    """Return :func:`share` as a budget, rounded up to a ten-thousandth."""
-    return Fraction(math.ceil(share(method, layout) * 10**4), 10**4)
+    """Return :func:`share` as a budget."""
+    return as_budget(share(method, layout))
 
 
 def fitted(name: str, build: Callable[[int], Method], most: int, budget: Fraction, layout: MaskedLayout) -> int:
-    """Return the largest i of 0 … ``most`` for which ``build(i)`` stays within ``budget`` of the FLOPs.
-
-    FLOPs grow with i. Raises BadBudget.
-    """
-    everything = _uncached(layout)
-    allowed = budget * everything
-    if (least := image_flops(build(0), layout)) > allowed:
-        raise BadBudget(f"{name}: it computes at least {least / everything:.3f} of the FLOPs of an image, more than {budget}.",
-                        remedy="Raise the budget, or give its parameters.")
-    return largest(0, most, lambda i: image_flops(build(i), layout) <= allowed)
+    """Return the largest i of 0 … ``most`` for which ``build(i)``, whose FLOPs grow with i, is within ``budget``. Raises BadBudget."""
+    return largest_within(name, lambda i: share(build(i), layout), most, budget)
 
 
 # -- operations -------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
@@ -11,8 +10,8 @@ from functools import cache
 from ..cache.codec import NATIVE
 from ..cache.layout import Layout
 from ..contract.method import Method
-from ..contract.planning import largest
 from ..core.errors import BadBudget
+from .flops_budget import as_budget, largest_within
 from .passes import ParameterCounts, layers_alike, pass_ops, steps_of
 
 
@@ -60,16 +59,10 @@ def _full(layout: Layout) -> int:
 
 
 def budget_of(method: Method, layout: Layout) -> Fraction:
-    """Return :func:`share` as a budget, rounded up to a ten-thousandth."""
-    return Fraction(math.ceil(share(method, layout) * 10**4), 10**4)
+    """Return :func:`share` as a budget."""
+    return as_budget(share(method, layout))
 
 
 def fitted(name: str, build: Callable[[int], Method], most: int, budget: Fraction, layout: Layout) -> int:
-    """Return the largest i of 0 … ``most`` for which ``build(i)`` stays within ``budget`` of the FLOPs.
-
-    FLOPs grow with i. Raises BadBudget.
-    """
-    if (least := share(build(0), layout)) > budget:
-        raise BadBudget(f"{name}: it computes at least {float(least):.5g} of the FLOPs of an image, more than {budget}.",
-                        remedy="Raise the budget, or give its parameters.")
-    return largest(0, most, lambda i: share(build(i), layout) <= budget)
+    """Return the largest i of 0 … ``most`` for which ``build(i)``, whose FLOPs grow with i, is within ``budget``. Raises BadBudget."""
+    return largest_within(name, lambda i: share(build(i), layout), most, budget)
