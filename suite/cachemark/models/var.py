@@ -100,6 +100,8 @@ def unit(x: Tensor, scale: Tensor | float = 1.0) -> Tensor:
     """Return x / ‖x‖ · scale along the last dimension, computed in at least fp32 and rounded once to the dtype of x."""
     if x.dtype in (torch.float32, torch.float64):
         return F.normalize(x, dim=-1) * scale
+    if torch.is_grad_enabled():  # in training
+        return (F.normalize(x.float(), dim=-1) * scale).to(x.dtype)
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
     return torch.mul(x, scale / norm.clamp_min(1e-12), out=torch.empty_like(x))  # without a copy of x in fp32
 
