@@ -59,6 +59,7 @@ def reference(count: int = 400, keep: int = 300) -> RealImages:
 def in_torch_fidelity(extractor: Extractor) -> str:
     """Register an extractor with torch-fidelity, whose own functions of files then use it, and return its name there."""
     import torch_fidelity
+    from torch_fidelity.registry import FEATURE_EXTRACTORS_REGISTRY
 
     class Bundled(torch_fidelity.FeatureExtractorBase):
         def __init__(self, name: str, layers: list[str], **_: object) -> None:
@@ -77,5 +78,6 @@ def in_torch_fidelity(extractor: Extractor) -> str:
             outputs = dict(zip(("features", "logits"), self.network(images), strict=True))
             return tuple(outputs[name] for name in self.features_list)
 
-    torch_fidelity.register_feature_extractor(extractor.name, Bundled)
+    if extractor.name not in FEATURE_EXTRACTORS_REGISTRY:  # by an earlier test of this process
+        torch_fidelity.register_feature_extractor(extractor.name, Bundled)
     return extractor.name
