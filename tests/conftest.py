@@ -62,7 +62,7 @@ def foreign(table: registry.Registry) -> set[str]:
 
 
 def plugins() -> set[str]:
-    return {name for name in sys.modules if name.startswith("cachemark_plugin_")}
+    return {name for name in list(sys.modules) if name.startswith("cachemark_plugin_")}
 
 
 @pytest.fixture(autouse=True)

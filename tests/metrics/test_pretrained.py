@@ -237,7 +237,7 @@ def preferences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Met
     (tmp_path / "med_config.json").write_text("{}")
     torch.save({"state_dict": {"weight": torch.full((1,), 2.0)}}, tmp_path / "HPS_v2.1_compressed.pt")
     yield MetricContext(options={"weights": str(tmp_path)}, prompts=("a dog", "a ca"))
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("ImageReward", "hpsv2")]:
+    for name in [name for name in list(sys.modules) if name.partition(".")[0] in ("ImageReward", "hpsv2")]:
         del sys.modules[name]
 
 

@@ -44,7 +44,7 @@ def forgetting() -> Iterator[None]:
             for name, thing in table.entries().items():
                 if not getattr(thing, "load", thing).__module__.startswith(("cachemark.", "functools")):
                     del table._entries[name]
-        for name in [n for n in sys.modules if n.startswith("cachemark_plugin_") and n not in loaded]:
+        for name in [n for n in list(sys.modules) if n.startswith("cachemark_plugin_") and n not in loaded]:
             del sys.modules[name]
 
 

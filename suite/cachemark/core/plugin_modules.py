@@ -13,7 +13,7 @@ SAID = 300  # letters of an error's own words
 
 def files() -> list[str]:
     """Return the paths of the imported plug-ins, in import order."""
-    return [str(module.__file__) for name, module in sys.modules.items() if name.startswith(MODULE) and "." not in name]
+    return [str(module.__file__) for name, module in list(sys.modules.items()) if name.startswith(MODULE) and "." not in name]
 
 
 def place_of(error: BaseException) -> tuple[str, int] | None:
