@@ -193,7 +193,8 @@ def test_nothing_is_fetched_without_a_request(hub: Hub, tmp_path: Path, monkeypa
     plan = tmp_path / "mine.toml"
     plan.write_text(f'name = "mine"\n[[cells]]\nmodel = "llamagen-b"\nmethods = ["window"]\nweights = "hf:{LLAMAGEN}"\n')
     monkeypatch.chdir(tmp_path)
-    for command in (["run", str(plan)], ["explain", str(plan)], ["generate", "llamagen-b", "--weights", f"hf:{LLAMAGEN}"]):
+    own = ["llamagen-b", "--weights", f"hf:{LLAMAGEN}"]
+    for command in (["run", str(plan)], ["explain", str(plan)], ["generate", *own], ["test", "model", *own]):
         refused = CliRunner().invoke(main, command)
         assert refused.exit_code == 2, refused.stderr
         assert f"cachemark weights fetch llamagen-b --weights hf:{LLAMAGEN}" in refused.stderr
