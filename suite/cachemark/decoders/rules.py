@@ -1,0 +1,66 @@
+"""Acceptance rules of speculative Jacobi decoding: groups of tokens (GSD), reused drafts (SJD++), and sibling drafts (SJD-PAC).
+
+p is the distribution of a position now, and q the distribution that its draft was drawn from.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def group_of(scores: Tensor, p: Tensor, drafts: Tensor, size: int, gap: float) -> Tensor:
+    """Return which tokens form the group of each draft, (…, vocab) bool.
+
+    The ``size`` tokens around the draft when all are ranked by ``scores`` (…, vocab): half of them below it, then itself and the next ones.
+    Tokens whose p differs from the draft's by ``gap`` or more are left out. A draft with too few tokens below it forms a group alone.
+    """
+    ranks, half = scores.argsort(dim=-1, stable=True).argsort(-1), size // 2
+    own = ranks.gather(-1, drafts[..., None])
+    near = (ranks >= own - half) & (ranks < own + half) & ((p - p.gather(-1, drafts[..., None])).abs() < gap)
+    alone = torch.zeros_like(near).scatter_(-1, drafts[..., None], True)
+    return torch.where(own >= half, near | alone, alone)
+
+
+def group_accepted(coins: Tensor, p: Tensor, q: Tensor, group: Tensor) -> Tensor:
+    """Return which drafts are accepted with probability min(1, Σp/Σq), both summed over the ``group``."""
+    now, then = ((law * group).sum(-1) for law in (p, q))
+    return coins * then < now
+
+
+def reused(p: Tensor, q: Tensor, drafts: Tensor, ratio: float) -> Tensor:
+    """Return which drafts have p/q > ``ratio``."""
+    now, then = (law.gather(-1, drafts[..., None])[..., 0] for law in (p, q))
+    return now > ratio * then
+
+
+def reused_distribution(p: Tensor, q: Tensor, ratio: float) -> Tensor:
+    """Return the distribution of a draft that stays if it is :func:`reused` and is else drawn from p."""
+    staying = torch.where(p > ratio * q, q, 0)
+    return staying + p * (1 - staying.sum(-1, keepdim=True)).clamp_min(0)
+
+
+def siblings_accepted(coins: Tensor, p: Tensor, q: Tensor, siblings: Tensor) -> tuple[Tensor, Tensor]:
+    """Test alternative drafts of one position; return which pass, in the shape of ``siblings``, and the residual distribution.
+
+    ``siblings`` (…, count): drawn from q one after the other without replacement. Each is tested as if those before it were rejected.
+    The first that passes, or else a token drawn from the residual (…, vocab), has the distribution p (recursive rejection sampling).
+    """
+    passes = torch.zeros_like(siblings, dtype=torch.bool)
+    for number in range(siblings.size(-1)):
+        token = siblings[..., number, None]
+        then = q.gather(-1, token)[..., 0]
+        passes[..., number] = (then > 0) & (coins[..., number] * then < p.gather(-1, token)[..., 0])
+        p, q = excess(p, q), normalized(q.scatter(-1, token, 0))
+    return passes, p
+
+
+def excess(p: Tensor, q: Tensor) -> Tensor:
+    """Return the distribution in proportion to max(p − q, 0), or p where nothing is left by rounding."""
+    more = (p - q).clamp_min(0)
+    return torch.where(more.sum(-1, keepdim=True) > 0, normalized(more), p)
+
+
+def normalized(weights: Tensor) -> Tensor:
+    """Return ``weights`` (…, vocab) divided by their sum; zeros stay zeros."""
+    return weights / weights.sum(-1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
