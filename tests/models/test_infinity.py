@@ -21,6 +21,7 @@ from cachemark.models import infinity, text_features
 from cachemark.models.catalogue import text_to_image
 from cachemark.models.catalogue.family import CatalogueModel
 from cachemark.models.infinity import SIDES, SIZES, Infinity, InfinityConfig
+from cachemark.models.layers import MLP
 from cachemark.models.protocol import ModelEntry, Request
 from cachemark.models.registry import MODELS
 from cachemark.models.vision.bsq import BSQ, BitQuantizer, BSQConfig, bits_of, packed_bits
@@ -82,6 +83,16 @@ def test_quantising_takes_the_signs_of_what_is_left() -> None:
     residual = f - quantizer.restore(torch.cat((tokens[:, :5], torch.zeros_like(tokens[:, 5:])), 1)) + quantizer.codes(
         torch.zeros_like(tokens[:, 5:]), 2)
     assert torch.equal(bits_of(tokens[:, 5:], 5), (residual.flatten(2).transpose(1, 2) > 0).long())
+
+
+# -- sizes ---------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("dim", "heads", "width"), [(2048, 16, 8192), (2080, 20, 8192), (3360, 28, 13312), (96, 2, 512)])
+def test_the_mlp_is_a_multiple_of_256_wide(dim: int, heads: int, width: int) -> None:
+    """As in the authors' code, whose other sizes include 2080 and 3360 channels: 32.5 and 52.5 units, rounded half to even."""
+    with torch.device("meta"):
+        block = Infinity(InfinityConfig(1, heads, dim, chunks=1)).stacked[0]
+    assert isinstance(block.ffn, MLP)
+    assert (block.ffn.fc1.weight.shape, block.ffn.fc2.weight.shape) == ((width, dim), (dim, width))
 
 
 # -- bytes ---------------------------------------------------------------------------------------------------------------

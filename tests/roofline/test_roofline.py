@@ -112,7 +112,7 @@ def test_next_token_is_what_is_dispatched(config: Any, method: Callable[[], Meth
     assert costs.flops == flops
 
 
-@pytest.mark.parametrize("config", [SCALES, SHARED, BITWISE], ids=["own", "shared", "bitwise"])
+@pytest.mark.parametrize("config", [SCALES, SHARED, BITWISE, replace(BITWISE, dim=96)], ids=["own", "shared", "bitwise", "rounded"])
 @pytest.mark.parametrize("method", [
     *candidates("next-scale", 20), pytest.param(partial(AMSKV, demanding=(1,)), id="ams_kv"),
     pytest.param(partial(AMSKV, demanding=(), c_min=8, c_max=8), id="ams_kv that drops the third scale"),

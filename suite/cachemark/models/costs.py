@@ -29,7 +29,7 @@ Image = Callable[[], object]  # decodes one image on the meta device
 
 # Numbers per token and block that kernels hand to one another: at every norm, projection, attention and gate what is read and what is
 # written, elementwise arithmetic fused into them, in widths of the model and of its MLP.
-RASTER, SCALES = (12, 4), 22
+RASTER, SCALES = (12, 4), (14, 2)
 
 
 def llamagen(config: LlamaGenConfig, image: Image) -> ParameterCounts:
@@ -72,7 +72,7 @@ def var(config: VARConfig, image: Image) -> ParameterCounts:
     """Count a VAR; blocks' modulations are projected once per row, the head norm's in every pass."""
     c = config
     row = (1 if c.shared_aln else c.depth) * 6 * c.dim**2
-    return ParameterCounts(between=SCALES * c.dim, image=image, vocab=c.vocab, row=row, **c.work()._asdict())
+    return ParameterCounts(between=_between_scales(c.dim, 4 * c.dim), image=image, vocab=c.vocab, row=row, **c.work()._asdict())
 
 
 def infinity(config: InfinityConfig, image: Image, text: int) -> ParameterCounts:
@@ -83,14 +83,19 @@ def infinity(config: InfinityConfig, image: Image, text: int) -> ParameterCounts
     c = config
     entry, once = 2 * c.dim * c.text + c.text * c.dim + c.dim**2, c.dim**2 + 6 * c.dim**2  # weights for each entry of a text, and for all
     row = text * (entry + 2 * c.dim) + once  # pooled by attention of one query
-    return ParameterCounts(between=SCALES * c.dim, image=image, vocab=2 * c.bits, row=row, row_weights=entry + once,
-                           **c.work(text)._asdict())
+    return ParameterCounts(between=_between_scales(c.dim, c.hidden), image=image, vocab=2 * c.bits, row=row,
+                           row_weights=entry + once, **c.work(text)._asdict())
 
 
 def mar(config: MARConfig, image: Image) -> ParameterCounts:
     """Count a MAR; everything but the blocks is in the layout of a masked model."""
     c = config
-    return ParameterCounts(12 * c.dim**2, SCALES * c.dim, image)
+    return ParameterCounts(12 * c.dim**2, _between_scales(c.dim, 4 * c.dim), image)
+
+
+def _between_scales(dim: int, hidden: int) -> int:
+    """Return the numbers passed between the products of a block with modulations."""
+    return SCALES[0] * dim + SCALES[1] * hidden
 
 
 def case_bill(case: Case, entry: ModelEntry, method: Method, steps: Sequence[Step] = (), *, images: bool = True) -> Bill | None:

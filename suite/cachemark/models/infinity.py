@@ -33,6 +33,7 @@ SIDES = (1, 2, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64)  # of 1024 pixels; fewer
 SCALES = {256: 7, 512: 10, 768: 12, 1024: 13}  # by the side of the image
 LEVELS = 15  # rows of the published table of scales
 POOL_HEAD = 128  # channels of the text by which its pooling has a head
+MLP_UNIT = 256  # the MLP's width is a multiple of it
 BUFFERS = ("*.zero_k_bias",)  # of published files: zeros
 
 
@@ -60,9 +61,14 @@ class InfinityConfig(ScaleSizes):
     def bits(self) -> int:
         return self.width * self.patch**2
 
+    @property
+    def hidden(self) -> int:
+        """The width of the MLP: 4·dim, rounded half to even to a multiple of 256."""
+        return MLP_UNIT * max(1, round(4 * self.dim / MLP_UNIT))
+
     def work(self, text: int = 0) -> ScaleWork:
-        return ScaleWork(14 * self.dim**2, 2 * self.dim * self.bits, 2 * self.dim**2, self.bits * self.dim, text=text,
-                         text_block=2 * self.dim**2)
+        block = 6 * self.dim**2 + 2 * self.dim * self.hidden
+        return ScaleWork(block, 2 * self.dim * self.bits, 2 * self.dim**2, self.bits * self.dim, text=text, text_block=2 * self.dim**2)
 
 
 SIZES = {"2B": InfinityConfig(32, 16, 2048), "8B": InfinityConfig(40, 28, 3584, width=14, patch=2)}
@@ -122,7 +128,7 @@ class InfinityBlock(ModulatedBlock):
         self.sa = VARAttention(dim, config.heads)
         self.ca = TextAttention(dim, dim, config.heads, queries=True)
         self.ca_norm = nn.LayerNorm(dim, eps=config.norm_eps)
-        self.ffn = MLP(dim, 4 * dim, dim, approximate="tanh")
+        self.ffn = MLP(dim, config.hidden, dim, approximate="tanh")
 
     def branches(self, site: Site, step: Step, method: Method) -> list[Branch]:
         def attention(tokens: Tokens) -> Tensor:
