@@ -89,7 +89,7 @@ ROWS = [
         ("seconds that are text", "seconds = 'long'"), ("an artifact that is a number", "artifacts = '{\"grid.png\": 7}'"),
         ("a pair that is a number", "facts = '{\"pair\": 5}'"), ("latencies that are a table", "facts = '{\"full_beside\": {\"a\": 1}}'"),
         ("a latency that is text", "facts = '{\"full_beside\": [\"a\"]}'"), ("footnotes that are a number", "facts = '{\"footnotes\": 4}'"),
-        ("energy that is a number", "facts = '{\"energy\": 3}'"))
+        ("energy that is a number", "facts = '{\"energy\": 3}'"), ("a load that is text", "facts = '{\"other_load\": \"high\"}'"))
         for what, arguments in (("a report", REPORT), ("a merge", ("db", "merge", STORE, "--store", "new.sqlite")))),
     damaged("cut to a half, a check of the store", CHECK_STORE, cut(0.5)),
     damaged("a flipped page of outcome, a check of the store", CHECK_STORE, flipped("outcome")),

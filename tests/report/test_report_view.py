@@ -20,7 +20,7 @@ from cachemark.analysis.report_row import ReportRow, method_of
 from cachemark.analysis.report_view import ReportView, build
 from cachemark.analysis.summary_sentences import sentences
 from cachemark.core.errors import BadStore
-from cachemark.core.result import IDLE, Outcome, Status
+from cachemark.core.result import IDLE, OTHER_LOAD, Outcome, Status
 from cachemark.core.spec import Sampling
 from cachemark.core.units import TIME
 from cachemark.gate.comparison import AA
@@ -130,6 +130,15 @@ def test_an_idle_method_that_gives_other_tokens_is_flagged(facts: dict[str, str]
     own = replace(own, facts={**own.facts, **facts})
     marks = {mark.text for mark in row(group(timed(sample.full(), [2.0]), own), "linear", "1/4").marks}
     assert ("not idle" in marks) is flagged
+
+
+@pytest.mark.parametrize(("facts", "flagged"), [({}, False), ({OTHER_LOAD: 0.25}, False), ({OTHER_LOAD: 1.37}, True)])
+@pytest.mark.parametrize("paradigm", ["next-token", "masked"])
+def test_times_that_were_measured_on_a_busy_machine_are_flagged(facts: dict[str, float], flagged: bool, paradigm: str) -> None:
+    own = timed(sample.candidate("linear", "1/4"), [1.0])
+    own = replace(own, facts={**own.facts, **facts, "paradigm": paradigm})
+    marks = {mark.text: mark.reason for mark in row(group(timed(sample.full(), [2.0]), own), "linear", "1/4").marks}
+    assert marks.get("busy machine") == ("Other processes kept 1.4 processors busy while it was timed." if flagged else None)
 
 
 def test_reference_rows_join_the_cell_they_differ_least_from() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cachemark.analysis.report_row import derive
 from cachemark.cache.arena import Memory
-from cachemark.core.result import FULL_BESIDE, Outcome
+from cachemark.core.result import FULL_BESIDE, OTHER_LOAD, Outcome
 from cachemark.gate import baseline_check
 from cachemark.plans.expand import Planned
 from cachemark.plans.price import batches
@@ -97,3 +97,8 @@ def test_a_full_cache_that_does_not_fit_beside_is_left_out(folder: Path, monkeyp
     outcome, _ = run_case(candidate, Bench.load(candidate))
     assert outcome.ok
     assert FULL_BESIDE not in outcome.facts
+
+
+def test_a_case_states_the_load_of_other_processes(drifted: tuple[Outcome, Outcome]) -> None:
+    for outcome in drifted:
+        assert outcome.facts[OTHER_LOAD] >= 0

@@ -12,6 +12,7 @@ FLAGS = {
                   "those of other seeds.",
     "lossless on this device": "The distance from the full cache is no larger than that of the batch-size reference (noise floor).",
     "not freed": "Used KV memory falls by more than 1 %, but allocated KV memory by less than 90 % of that.",
+    "busy machine": "While it was timed, other processes kept more than a quarter of a processor busy. Its times may be too long.",
     "overhead > savings": "The method's state is at least as large as its savings in keys and values.",
     "not idle": "The method's declared costs equal the full cache's, but its tokens differ from the full cache's.",
     "not timed": "The method needs an attention kernel that the full cache does not use, so times are not comparable.",

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..core import formatting as fmt
 from ..core.limits import Limit
-from ..core.result import ENERGY, IDLE, Outcome, full_latencies, kernels_apart
+from ..core.result import ENERGY, IDLE, OTHER_LOAD, Outcome, full_latencies, kernels_apart
 from ..core.spec import DISTRIBUTION, Case
 from ..core.units import FLOPS, KV, LIVE_KV, METRICS, OUTSIDE, STATE, TIME, compared_tokens, image_count, least_images, metric, of_plug_ins
 from ..stats.intervals import LEVEL, PROCESS_BIAS, Interval, mean_of_means, means_over_seeds, ratio_of_medians
@@ -20,6 +20,7 @@ QUALITY = tuple(name for name, of in METRICS.items() if of.kind == "quality")
 FORCED = tuple(name for name, about in METRICS.items() if about.forced)  # along the full cache's own tokens
 MASKED = "masked"  # the paradigm whose full form keeps nothing and whose tokens are vectors
 APART = "apart "  # before the name of a difference
+BUSY = 0.25  # processors that other processes may keep busy before times are flagged
 IMPLAUSIBLE = "implausible speedup"  # mark of a speedup beyond what the device allows
 _SHOWS = 0.9  # of a live saving that must be found again in allocated bytes; below it the saving is called fake
 
@@ -319,6 +320,8 @@ def _marks(row: ReportRow) -> tuple[Mark, ...]:
         marks.append(Mark("no speedup", "warn", row.no_speedup))
     elif own := row.outcome.facts.get("different_kernel"):
         marks.append(Mark("different kernel", "calm", str(own)))
+    if (load := row.outcome.facts.get(OTHER_LOAD, 0.0)) > BUSY:
+        marks.append(Mark("busy machine", "warn", f"Other processes kept {load:.1f} processors busy while it was timed."))
     if row.paradigm == MASKED:
         return tuple(marks)
     facts = row.outcome.facts

@@ -61,6 +61,7 @@ class Environment:
         return cls(data["device"], data["machine_class"], data["fingerprint"], dict(data.get("facts", {})))
 
 
+OTHER_LOAD = "other_load"  # of an outcome's facts: mean number of processors that other processes kept busy while it was timed
 IDLE = "idle"  # of an outcome's facts: why the declared costs of its method equal the full cache's
 
 

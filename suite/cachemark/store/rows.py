@@ -11,13 +11,15 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from ..core.errors import CachemarkError
-from ..core.result import ENERGY, FULL_BESIDE, JUDGING, Environment, Outcome, costs_per_1000
+from ..core.result import ENERGY, FULL_BESIDE, JUDGING, OTHER_LOAD, Environment, Outcome, costs_per_1000
 from ..core.units import COST, TIME, is_finite, metric
 from ..core.verdicts import EQUIVALENT, NOT_COMPARED
 from .schema import Base, MalformedRow, OutcomeRow, RunRow
 
 COMPARISON = "compare/"  # prefix of the plan's name in a comparison
-FACTS: dict[str, type] = {FULL_BESIDE: list, ENERGY: dict, "footnotes": list, "pair": dict, "limit": dict, "result_parts": dict}
+FACTS: dict[str, type] = {
+    FULL_BESIDE: list, ENERGY: dict, OTHER_LOAD: float, "footnotes": list, "pair": dict, "limit": dict, "result_parts": dict,
+}  # fmt: skip
 """Types of the facts of an outcome whose content is read."""
 _INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 

@@ -15,7 +15,7 @@ from ...cache.arena import Memory
 from ...cache.codec import NATIVE
 from ...core import seeds
 from ...core.errors import Unsupported
-from ...core.result import ENERGY, FULL_BESIDE, IMAGES, SHARE, Status
+from ...core.result import ENERGY, FULL_BESIDE, IMAGES, OTHER_LOAD, SHARE, Status
 from ...core.spec import FULL, QUALITY_PASS, TOKENS, Case
 from ...machine.energy import Span
 from ...methods.registry import METHODS
@@ -107,6 +107,7 @@ def _costs(planned: Planned, bench: Bench, job: Job, *, compared: bool) -> tuple
     costs, timed_tokens = ran_in_turns.costs, ran_in_turns.tokens
     facts |= graph_facts(job.memory) | {ENERGY: ran_in_turns.energy.facts}
     facts |= {FULL_BESIDE: ran_in_turns.full} if ran_in_turns.full else {}
+    facts |= {OTHER_LOAD: round(ran_in_turns.other_load, 2)} if ran_in_turns.other_load is not None else {}
     if not case.decoder:
         return replace(costs, **counts), facts | slope(costs.marks, first.layout, first.method()), timed_tokens
     drawn, noted = _decoded(planned, bench, first, ran)

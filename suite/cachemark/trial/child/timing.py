@@ -19,6 +19,7 @@ from ...contract.decoder import Rehearsal
 from ...contract.method import Method
 from ...core.spec import FLOPS, Case
 from ...machine.energy import Energy, PackageEnergy, Span
+from ...machine.load import OtherLoad
 from ...machine.memory import allocated, exhausted, peak_bytes
 from ...machine.timer import clock
 from ...metrics.base import Costs
@@ -88,12 +89,15 @@ class _Timed:
 
 @dataclass(frozen=True)
 class Timed:
-    """Timed generations of a case: costs and energy, the seconds of the full cache in turns, and hashes of the tokens."""
+    """Timed generations of a case: costs and energy, the seconds of the full cache in turns, and hashes of the tokens.
+
+    ``other_load`` is the mean number of processors that other processes kept busy meanwhile, None if unknown."""
 
     costs: Costs
     energy: Energy
     full: Sequence[float]
     tokens: TimedTokens
+    other_load: float | None
 
 
 def timed(case: Case, job: Job, full: Job | None = None) -> Timed:
@@ -103,7 +107,7 @@ def timed(case: Case, job: Job, full: Job | None = None) -> Timed:
     their ratio is the speedup; there is none if memory does not hold both. A job of several batches, whose time depends on the images,
     runs each at least once, and the full cache the same one."""
     own, beside = _Timed(job), _warmed(full, case.warmup) if full else None
-    seconds, marks, full_seconds = list[float](), list[dict[int, float]](), list[float]()
+    seconds, marks, full_seconds, load = list[float](), list[dict[int, float]](), list[float](), OtherLoad()
     for repeat in range(1, case.warmup + max(case.repeats, len(own.batches))):
         counted, turn = repeat >= case.warmup, max(0, repeat - case.warmup)
         if beside and counted and repeat % 2:
@@ -117,7 +121,7 @@ def timed(case: Case, job: Job, full: Job | None = None) -> Timed:
     energy = own.energy(len(seconds))
     costs = Costs(job.batch, own.layout.visual, first_half(own.layout), seconds, marks, spans=own.spans[-len(seconds):],
                   joules=energy.joules, watts=energy.watts)
-    return Timed(costs, energy, full_seconds, own.hashes)
+    return Timed(costs, energy, full_seconds, own.hashes, load.processors())
 
 
 def _warmed(job: Job, times: int) -> _Timed | None:
