@@ -45,6 +45,15 @@ def test_groups_decide_as_the_released_gsd(golden: Vector, size: int, gap: float
     assert sum(a != b for a, b in zip(got, golden["gsd/kept"].tolist(), strict=True)) == differing
 
 
+def test_the_released_gsd_accepts_a_token_that_top_k_excludes(golden: Vector) -> None:
+    """The decoder rejects it, so that images keep to top-k and to the format of the model."""
+    coins, p, q, drafts, scores = windows(golden)
+    group = rules.group_of(scores, p, drafts, GROUP, GAP) & (golden["distance"][drafts] < DISTANCE)
+    right, possible = rules.group_accepted(coins, p, q, group), p.gather(-1, drafts[..., None])[..., 0] > 0
+    assert int((right & ~possible).sum()) == 1
+    assert sum(a != b for a, b in zip(kept(right & possible), golden["gsd/kept"].tolist(), strict=True)) == 1
+
+
 def test_a_group_of_one_decides_as_the_released_sjd(golden: Vector) -> None:
     coins, p, q, drafts, scores = windows(golden)
     assert kept(rules.group_accepted(coins, p, q, rules.group_of(scores, p, drafts, 0, GAP))) == golden["sjd/kept"].tolist()

@@ -35,7 +35,10 @@ from .test_graph import capture_on_cpu, captured
 
 N = GRID**2
 SEEDS = list(range(8))
-DECODERS: dict[str, Callable[..., Decoder]] = {"sjd": SJD, "gumbel": SCD, "maximal": partial(SCD, coupling="maximal")}
+DECODERS: dict[str, Callable[..., Decoder]] = {
+    "sjd": SJD, "gumbel": SCD, "maximal": partial(SCD, coupling="maximal"), "reused": partial(SJD, reuse=1.0),
+    "grouped": partial(SJD, group=14),
+}  # fmt: skip
 with_every_decoder = pytest.mark.parametrize("make", DECODERS.values(), ids=DECODERS)
 WINDOWS = (1, 3, GRID, GRID + 1, N)
 GUIDED = Sampling(cfg_scale=1.5)
@@ -243,6 +246,26 @@ def test_every_place_is_kept_once_and_the_images_are_others(make: Callable[..., 
         assert all(1 <= kept <= fed <= 8 for kept, fed in zip(decoder.kept, decoder.fed, strict=True))
         assert not torch.equal(tokens, sequential())
     assert torch.equal(generate(make(window=8, proposals=proposals)), tokens), "the same seeds, the same images"
+
+
+@pytest.mark.parametrize("options", [{"reuse": 1e15}, {"group": 2 * 64}])
+@pytest.mark.parametrize("proposals", ["uniform", "newest"])
+def test_options_that_leave_nothing_to_choose_are_plain_sjd(options: dict[str, Any], proposals: str) -> None:
+    """No draft exceeds such a ratio, and none has so many tokens of the vocabulary below it."""
+    own, plain = SJD(window=8, proposals=proposals, **options), SJD(window=8, proposals=proposals)
+    assert torch.equal(generate(own), generate(plain))
+    assert own.kept == plain.kept
+
+
+@pytest.mark.parametrize("options", [{"reuse": 1.0}, {"group": 14}])
+def test_options_of_sjd_draw_other_images(options: dict[str, Any]) -> None:
+    assert not torch.equal(generate(SJD(window=8, **options)), generate(SJD(window=8)))
+
+
+@with_every_decoder
+def test_images_do_not_depend_on_their_order_in_a_batch(make: Callable[..., Decoder]) -> None:
+    tokens, order = generate(make(window=8)), [3, 7, 0, 5, 1, 6, 2, 4]
+    assert torch.equal(generate(make(window=8), seeds=order), tokens[order])
 
 
 @with_every_decoder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -12,11 +13,14 @@ from cachemark.cache.arena import Memory
 from cachemark.contract.decoder import Decoder
 from cachemark.decoders.scd import SCD
 from cachemark.decoders.sjd import SJD
+from cachemark.decoders.speculative import DraftWindow
 
 from .toy import LAYOUT, PLACES, distribution, drawn, most, off
 
 DRAWS, BOUND = 150_000, 3.0  # words, and standard deviations of χ² that chance is allowed
-DECODERS = {"sjd": SJD, "gumbel": SCD, "maximal": partial(SCD, coupling="maximal")}
+DECODERS: dict[str, Callable[..., Decoder]] = {
+    "sjd": SJD, "reused": partial(SJD, reuse=0.5), "gumbel": SCD, "maximal": partial(SCD, coupling="maximal"),
+}  # fmt: skip
 SEEDS = torch.arange(DRAWS)
 GRID = [(*drafts, together) for drafts in ((2, "newest"), (3, "uniform"), (4, "newest"), (4, "left")) for together in (1, 2)]
 DAILY = 4, "newest", 2
@@ -63,8 +67,8 @@ def test_what_is_decided_before_an_eviction_is_found_out() -> None:
 class OldDistribution(SCD):
     """Faulty: keeps a draft's old distribution after the first rejection, as the published code does."""
 
-    def remembered(self, p: Tensor, q: Tensor, right: Tensor) -> Tensor:
-        return torch.where(right[..., None], q, p)
+    def remembered(self, tested: DraftWindow) -> Tensor:
+        return torch.where(tested.right[..., None], tested.q, tested.p)
 
 
 @pytest.mark.parametrize(("window", "proposals"), [pytest.param(3, "uniform", marks=pytest.mark.slow), (4, "newest")])
@@ -72,6 +76,28 @@ def test_maximal_coupling_with_the_old_distribution_is_found_out(window: int, pr
     sample = drawn(partial(OldDistribution, window=window, proposals=proposals, coupling="maximal"), SEEDS)
     print(f"old distribution, {window} {proposals}: {off(sample.words):.1f} σ")
     assert off(sample.words) > BOUND
+
+
+class DrawnFromNow(SJD):
+    """Faulty: takes drafts that stay as drawn from p."""
+
+    def remembered(self, tested: DraftWindow) -> Tensor:
+        return tested.p
+
+
+@pytest.mark.parametrize(("ratio", "window"), [pytest.param(1.0, 3, marks=pytest.mark.slow), (0.5, 4)])
+def test_reused_drafts_with_the_distribution_of_new_ones_are_found_out(ratio: float, window: int) -> None:
+    sample = drawn(partial(DrawnFromNow, window=window, proposals="newest", reuse=ratio), SEEDS)
+    print(f"reused as new, {ratio} {window}: {off(sample.words):.1f} σ, {sample.passes.double().mean():.3f} passes")
+    assert off(sample.words) > BOUND
+
+
+@pytest.mark.parametrize(("window", "proposals", "together"), [pytest.param(3, "uniform", 1, marks=pytest.mark.slow), DAILY])
+def test_groups_change_the_distribution(window: int, proposals: str, together: int) -> None:
+    sample = drawn(partial(SJD, window=window, proposals=proposals, group=2), SEEDS, together)
+    print(f"groups of 2, {window} {proposals} {together}: {off(sample.words):.1f} σ, {sample.passes.double().mean():.3f} passes")
+    assert off(sample.words) > BOUND
+    assert (SJD().keeps, SJD(group=2).keeps, SJD(reuse=1.0).keeps) == ("distribution", "", "distribution")
 
 
 class Retested(SJD):
@@ -82,8 +108,8 @@ class Retested(SJD):
         self.reached, self.final = self.final, torch.zeros_like(self.final)
         return accepted
 
-    def remembered(self, p: Tensor, q: Tensor, right: Tensor) -> Tensor:
-        return torch.where(right.cumprod(1).bool()[..., None], q, p)
+    def remembered(self, tested: DraftWindow) -> Tensor:
+        return torch.where(tested.right.cumprod(1).bool()[..., None], tested.q, tested.p)
 
 
 @pytest.mark.slow
@@ -95,12 +121,13 @@ def test_two_images_that_are_tested_again_are_found_out(together: int, wrong: bo
 
 
 @pytest.mark.parametrize("together", [1, 2])
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", [*DECODERS, "grouped"])
 def test_generations_side_by_side_are_those_of_each_alone(name: str, together: int) -> None:
     """The counts rely on batches that equal single generations."""
-    sample = drawn(partial(DECODERS[name], window=4, proposals="newest"), SEEDS[:60], together)
+    make = DECODERS.get(name) or partial(SJD, group=2)
+    sample = drawn(partial(make, window=4, proposals="newest"), SEEDS[:60], together)
     for first in range(0, 60, together):
-        decoder = DECODERS[name](window=4, proposals="newest")
+        decoder = make(window=4, proposals="newest")
         assert torch.equal(alone(decoder, SEEDS[first : first + together]), sample.words[first : first + together])
         assert {len(decoder.kept)} == set(sample.passes[first : first + together].tolist())
 

@@ -130,6 +130,10 @@ def test_a_decoder_runs_on_the_graph_engine() -> None:
     ([{"name": "jacobi", "proposals": "right"}], BadParameter, "Known: newest, left, above, uniform"),
     ([{"name": "scd", "coupling": "maximum"}], BadParameter, "Known: gumbel, maximal"),
     ([{"name": "sjd", "coupling": "gumbel"}], UnknownName, "parameter of sjd"),
+    ([{"name": "sjd", "group": 7}], BadParameter, "group = 7 is out of range. Use an even number of tokens, or 0 for the draft alone."),
+    ([{"name": "sjd", "group": -2}], BadParameter, "group = -2 is out of range."),
+    ([{"name": "sjd", "reuse": -0.5}], BadParameter, "reuse = -0.5 is out of range. Use a ratio of probabilities such as 1, or 0"),
+    ([{"name": "scd", "reuse": 0.5}], UnknownName, "parameter of scd"),
     ([{"name": "sequential", "window": 2}], UnknownName, "parameter of sequential"),
     ([JACOBI, {**JACOBI, "proposals": "left"}], BadPlan, "variant"),
 ])  # fmt: skip

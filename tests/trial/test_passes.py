@@ -137,16 +137,19 @@ def test_its_price_counts_the_batches_that_are_timed(folder: Path) -> None:
     assert WARMUP == 1
 
 
-@pytest.mark.parametrize("name", ["sjd", "scd"])
-def test_a_decoder_that_keeps_only_the_distribution_is_not_compared_seed_by_seed(folder: Path, name: str) -> None:
-    cases = planned(folder, f'decoders = [{{ name = "{name}", window = 8 }}]')
+@pytest.mark.parametrize(("name", "options", "keeps", "note"), [
+    ("sjd", "", "distribution", "differ from them"), ("scd", "", "distribution", "differ from them"),
+    ("sjd", ", group = 14", "", "do not follow the distribution"),
+])  # fmt: skip
+def test_a_decoder_of_other_tokens_is_not_compared_seed_by_seed(folder: Path, name: str, options: str, keeps: str, note: str) -> None:
+    cases = planned(folder, f'decoders = [{{ name = "{name}", window = 8{options} }}]')
     bench = loaded(cases)
     full, (found, files) = run_case(cases["full"], bench)[0], run_case(cases[f"full + {name} 8"], bench)
     assert found.ok, found.log
     assert found.output_hash != full.output_hash
     assert not {"token_agreement", "psnr", "ssim"} & found.samples.keys()
     assert max(found.samples["kl"]) < 1e-6, "a window's logits are those of single tokens"
-    assert found.facts["decoder"]["keeps"] == "distribution"
-    assert any("differ from them" in note for note in found.facts["footnotes"])
+    assert found.facts["decoder"]["keeps"] == keeps
+    assert any(note in footnote for footnote in found.facts["footnotes"])
     assert found.facts["tokens_per_pass"]["mean"] > 1
     assert files["grid.png"]

@@ -1,26 +1,24 @@
-"""Speculative Jacobi decoding: drafts are accepted at random against their own distribution."""
+"""Speculative Jacobi decoding, and two of its successors as options: groups of tokens (GSD) and reused drafts (SJD++)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from ..cache import random_streams as streams
-from ..cache.arena import Memory
-from ..cache.layout import Layout
 from ..core.spec import DISTRIBUTION
+from . import rules
 from .registry import decoder
-from .windowed import Windowed
+from .speculative import ANOTHER, DraftWindow, Speculative
 
-ANOTHER = "Its tokens follow the distribution of sequential decoding but differ from them: compare the quality of images, not single seeds."
+GAP = 0.15  # largest difference of probabilities in a group, as in GSD's code
+GROUPED = "Accepts drafts by groups of tokens, so its images do not follow the distribution of sequential decoding."
 
 
 @decoder("sjd")
 @dataclass
-class SJD(Windowed):
+class SJD(Speculative):
     """Accepts each draft with probability min(1, p/q): p is its distribution now, q its earlier one.
 
     "Accelerating Auto-regressive Text-to-Image Generation with Training-free Speculative Jacobi Decoding" (ICLR 2025, arXiv 2410.01699).
@@ -28,91 +26,51 @@ class SJD(Windowed):
     last token that the pass keeps; the positions after it are redrawn from p. ``proposals`` initializes positions that no pass has drawn;
     all but ``newest`` are taken as certain, q = 1, as in the authors' code.
 
+    ``reuse`` (SJD++, arXiv 2512.07503): a draft behind the first rejected one stays if p/q exceeds this ratio; 0 redraws all. A draft that
+    may stay has neither the distribution p nor q. This decoder computes it and tests the draft against it, so that images still follow the
+    distribution of sequential decoding.
+
+    ``group`` (GSD, ICCV 2025, arXiv 2508.07747): sums p and q over the so many tokens whose p ranks next to the draft's and differs by less
+    than 0.15; 0 for the draft alone, 14 in the authors' code. This changes the distribution of the images. The authors also compare the
+    embeddings of tokens, which a decoder does not see, and their groups let pass drafts that top-k or the format of the image excludes.
+
     Differs from the authors' code, which serves one image: images of a batch advance by the shortest acceptance, and tokens that a longer
     one has accepted stay accepted. (Their code tests these again against the old q, which changes the distribution.) The window reaches
     from the first token to the last; theirs starts and ends a few tokens inside the image.
     """
 
-    keeps = DISTRIBUTION
     source = "Speculative Jacobi decoding, arXiv 2410.01699"
-    footnotes = (ANOTHER,)
 
-    proposals: str = "uniform"
+    group: int = 0
+    reuse: float = 0.0
 
-    def begin(self, layout: Layout, seeds: Tensor, greedy: bool, memory: Memory) -> None:
-        super().begin(layout, seeds, greedy, memory)
-        self.draft_probabilities: Tensor | None = None
-        self.draws = 0
-        self.final = torch.zeros_like(seeds)  # accepted tokens of each image
+    @property
+    def keeps(self) -> str:  # type: ignore[override]
+        """The distribution, unless drafts are accepted by groups."""
+        return "" if self.group else DISTRIBUTION
 
-    def judge(self, accepted: int, logits: Tensor, tokens: Tensor) -> int:
-        behind = accepted + logits.size(1)
-        positions, drafts = self.positions(accepted, behind), tokens[:, accepted:behind]
-        p, q = self._probabilities(logits), self._drawn_from(positions, logits.size(-1))
-        right = self._accepted(positions, p, q, drafts)
-        accepts = right[:, :-1].cumprod(1).sum(1)
-        self.final = torch.maximum(self.final, accepted + (accepts + 1).clamp_max(self.most))
-        coupled = torch.where(right, drafts, self._residual(positions, p, q))
-        tokens[:, accepted:behind] = torch.where(positions < self.final[:, None], coupled, self.next_drafts(logits, coupled, accepted))
-        self._ring(logits.size(-1))[:, positions % self.window] = self.remembered(p, q, right)
-        self.note_drawn(logits, behind)
-        return 1 + int(accepts.min())
+    @property
+    def footnotes(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (GROUPED if self.group else ANOTHER,)
 
-    def next_drafts(self, logits: Tensor, coupled: Tensor, first: int) -> Tensor:
-        """Return the drafts (batch, count) of the next pass for the positions from ``first`` on.
+    def check(self) -> None:
+        super().check()
+        self.check_range("group", self.group >= 0 and self.group % 2 == 0, "Use an even number of tokens, or 0 for the draft alone.")
+        self.check_range("reuse", self.reuse >= 0, "Use a ratio of probabilities such as 1, or 0 to redraw all drafts.")
 
-        ``coupled``: the previous drafts, each kept as often as both distributions allow.
-        """
-        return self.draw(logits, first, logits.size(1))
+    def passes(self, coins: Tensor, p: Tensor, q: Tensor, drafts: Tensor) -> Tensor:
+        if not self.group:
+            return super().passes(coins, p, q, drafts)
+        possible = p.gather(-1, drafts[..., None])[..., 0] > 0
+        return possible & rules.group_accepted(coins, p, q, rules.group_of(p, p, drafts, self.group, GAP))
 
-    def remembered(self, p: Tensor, q: Tensor, right: Tensor) -> Tensor:
-        """Return the distribution of each draft now, (batch, count, vocab).
+    def next_drafts(self, tested: DraftWindow) -> Tensor:
+        drawn = super().next_drafts(tested)
+        if not self.reuse:
+            return drawn
+        stays = rules.reused(tested.p, tested.q, tested.drafts, self.reuse)
+        stays[:, -1] = False  # the last position has no draft
+        return torch.where(stays, tested.drafts, drawn)
 
-        ``p`` also for accepted drafts, since they were tested against ``q``.
-        """
-        return p
-
-    def draw(self, logits: Tensor, first: int, count: int) -> Tensor:
-        """Draw tokens as :meth:`Windowed.draw` does, with new noise in each call."""
-        if self.greedy:
-            return super().draw(logits, first, count)
-        self.draws += 1
-        key = streams.keys(self.seeds[:, None], "draft", self.positions(first, first + count), inner=self.draws)
-        return (logits + streams.gumbel(key, logits.size(-1))).argmax(-1)
-
-    def fill(self, start: int, stop: int, tokens: Tensor) -> None:
-        super().fill(start, stop, tokens)
-        certain = F.one_hot(tokens[:, start:stop], self.newest.size(-1)).float()
-        p = self._probabilities(self.newest) if self.proposals == "newest" else certain
-        self._ring(p.size(-1))[:, self.positions(start, stop) % self.window] = p.expand_as(certain)
-
-    # -- the test -----------------------------------------------------------------------------------------------------
-    def _accepted(self, positions: Tensor, p: Tensor, q: Tensor, drafts: Tensor) -> Tensor:
-        """Return which drafts (batch, count) are accepted, now or before. The last position has no draft."""
-        coin = streams.uniform(streams.keys(self.seeds[:, None], "coin", positions, inner=len(self.kept)), 1)
-        now, then = (probabilities.gather(-1, drafts[..., None]) for probabilities in (p, q))
-        right = (coin * then < now)[..., 0]
-        right[:, -1] = False
-        return right | (positions < self.final[:, None])
-
-    def _residual(self, positions: Tensor, p: Tensor, q: Tensor) -> Tensor:
-        """Draw tokens (batch, count) from max(p − q, 0), and from ``p`` where there is no draft."""
-        more = (p - q).clamp_min(0)
-        more = torch.where(more.sum(-1, keepdim=True) > 0, more, p)  # p and q may be equal up to rounding
-        key = streams.keys(self.seeds[:, None], "residual", positions, inner=len(self.kept))
-        return (more.log() + streams.gumbel(key, p.size(-1))).argmax(-1)
-
-    def _drawn_from(self, positions: Tensor, vocab: int) -> Tensor:
-        """Return the distribution of each draft, (batch, count, vocab); zeros at the last position."""
-        q = self._ring(vocab)[:, positions % self.window]
-        q[:, -1] = 0
-        return q
-
-    def _probabilities(self, logits: Tensor) -> Tensor:
-        return F.one_hot(logits.argmax(-1), logits.size(-1)).float() if self.greedy else logits.softmax(-1)
-
-    def _ring(self, vocab: int) -> Tensor:
-        """Return the ring buffer with the distribution of each draft in the window, (batch, window, vocab)."""
-        if self.draft_probabilities is None:
-            self.draft_probabilities = self.memory.zeros("decoder.probabilities", (len(self.seeds), self.window, vocab), torch.float32)
-        return self.draft_probabilities
+    def remembered(self, tested: DraftWindow) -> Tensor:
+        return rules.reused_distribution(tested.p, tested.q, self.reuse) if self.reuse else super().remembered(tested)

@@ -89,7 +89,7 @@ def _decoders() -> list[dict[str, Any]]:
     from ..decoders.registry import DECODERS
 
     classes = {name: DECODERS.get(name) for name in DECODERS}
-    return [{"name": name, "summary": sentence(cls.__doc__), "source": cls.source, "parameters": cls().parameters(), "keeps": cls.keeps,
+    return [{"name": name, "summary": sentence(cls.__doc__), "source": cls.source, "parameters": cls().parameters(), "keeps": cls().keeps,
              "builtin": cls.__module__.startswith("cachemark.")} for name, cls in classes.items()]
 
 
