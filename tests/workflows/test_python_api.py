@@ -113,6 +113,8 @@ def test_prompts_and_masked_models_have_their_defaults() -> None:
     ({"labels": [99]}, UnknownName, "no class 99.*0 … 9"),
     ({"labels": [1, 2], "seeds": [1, 2, 3]}, BadPlan, "3 seeds were given for 2 images"),
     ({"labels": [1], "prompts": ["a"]}, BadPlan, "labels and prompts cannot be combined"),
+    ({"labels": ["two red stars"]}, BadPlan, "labels are class numbers, not text: 'two red stars'. Pass texts as prompts="),
+    ({"labels": "two red stars"}, BadPlan, "Pass texts as prompts="),
     ({"prompts": ["a"]}, BadPlan, "no model of this plan is given prompts"),
     ({"seeds": [-1]}, BadPlan, "out of range"),
     ({"seeds": 0}, BadPlan, "0 images were requested"),
