@@ -201,7 +201,7 @@ def test_an_edited_plug_in_takes_the_place_of_the_older_one(tmp_path: Path) -> N
 
 
 def test_an_abstract_class_is_refused(tmp_path: Path) -> None:
-    text = METHOD.replace("cachemark.methods.window", "cachemark.methods.base.partial").replace("Window", "Partial")
+    text = METHOD.replace("cachemark.methods.window", "cachemark.methods.base.partial").replace("Window", "Selecting")
     (tmp_path / "old.py").write_text(text.format(line="", value=0.5))
     with pytest.raises(BadPlugin, match="method 'split' does not define check, choose, fit, keep, refreshes, selects_at, spans"):
         plugins.load(tmp_path / "old.py")

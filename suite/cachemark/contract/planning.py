@@ -77,6 +77,14 @@ class Denoising(NamedTuple):
     passes: int
 
 
+LEAST_HEAD_PASSES = 2
+
+
+def head_passes(requested: int, fraction: float) -> int:
+    """Return this fraction of the head's ``requested`` passes, rounded, but no fewer than the head needs."""
+    return min(requested, max(LEAST_HEAD_PASSES, round(fraction * requested)))
+
+
 class Profiler(Protocol):
     """A method that keeps everything and measures facts over all generations that it serves."""
 
@@ -92,9 +100,8 @@ class Planning(Parameters):
     Class attributes: ``paradigms`` are the families it supports; ``sizes`` are parameters that replace the budget if a plan sets them;
     ``source`` names paper and section; ``unstated`` maps each parameter whose default the paper does not state to the origin of the
     default; ``footnotes`` are printed with its values; ``neutral`` are the parameters that, with the whole budget, make the method the
-    full cache (None for an ablation); ``reorders``: tokens are predicted in another order, so they cannot be compared by position.
-    ``budget_kind``: of a next-scale method, whether its budget is a fraction of the stored ``ENTRIES`` or of the ``FLOPS``; the budget of a
-    masked method is always of FLOPs.
+    full cache (None for an ablation). ``budget_kind``: of a next-scale method, whether its budget is a fraction of the stored ``ENTRIES``
+    or of the ``FLOPS``; the budget of a masked method is always of FLOPs.
     """
 
     paradigms: ClassVar[tuple[str, ...]] = ("next-token",)
@@ -103,7 +110,6 @@ class Planning(Parameters):
     unstated: ClassVar[Mapping[str, str]] = {}
     footnotes: ClassVar[tuple[str, ...]] = ()
     neutral: ClassVar[Mapping[str, Any] | None] = {}
-    reorders: ClassVar[bool] = False
     budget_kind: ClassVar[str] = ENTRIES
 
     @classmethod
@@ -148,6 +154,11 @@ class Planning(Parameters):
     def paced(self, layout: MaskedLayout) -> MaskedLayout:
         """Masked: return the layout with the steps that are run and how many tokens each predicts."""
         return replace(layout, steps=self.passes(layout.steps))
+
+    @property
+    def reorders(self) -> bool:
+        """Masked: True if tokens are predicted in another order than the sample's, so that they cannot be compared by position."""
+        return False
 
     def denoising(self, step: MaskedStep, requested: int) -> Sequence[Denoising]:
         """Masked: split the tokens of a step by their number of head steps, of the ``requested`` ones.

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..cache.layout import Layout
 from ..cache.masked_layout import MaskedLayout, MaskedStep, cosine_counts
 from ..contract.method import Bidirectional
-from ..contract.planning import Denoising
+from ..contract.planning import Denoising, head_passes
 from ..core.errors import BadParameter
 from ..roofline.masked_flops import budget_of, fitted
 from .registry import method
@@ -22,7 +22,6 @@ from .registry import method
 AUTHORS = 32  # passes of their MAR-H, where the full model makes 64
 SLOWER = 4  # times as many passes as the next generation stage has
 REBUILT = 16  # one pass in so many belongs to the reconstruction; both together give the authors' rates, 2.67, 10.67 and 64 tokens a pass
-LEAST = 2  # passes that the head needs
 
 
 @method("gtr")
@@ -129,7 +128,7 @@ class GtR(Bidirectional):
     # -- how the head draws -------------------------------------------------------------------------------------------
     def denoising(self, step: MaskedStep, requested: int) -> Sequence[Denoising]:
         generating = sum(self._passes[: max(1, self.stages - 1)])
-        most, least = (min(requested, max(LEAST, round(share * requested))) for share in (self.most, self.least))
+        most, least = (head_passes(requested, share) for share in (self.most, self.least))
         if step.index < generating:
             return (Denoising(step.count, most - (most - least) * step.index // max(1, generating - 1)),)
         fine = round(self.detail * step.count)

@@ -14,13 +14,13 @@ from ..cache.layout import Layout, Site, Step
 from ..cache.masked_layout import MaskedLayout, MaskedStep
 from ..contract.planning import MethodOverhead
 from ..roofline.masked_flops import fitted
-from .base.partial import DECODER, Partial, wide
+from .base.partial import DECODER, Selecting, wide
 from .registry import method
 
 
 @method("marche")
 @dataclass
-class MARche(Partial):
+class MARche(Selecting):
     """Computes only ``active`` tokens after block ``select_layer`` in most passes.
 
     Jiang et al., "MARché: Fast Masked Autoregressive Image Generation with Cache-Aware Attention" (arXiv 2506.12035), §4; no code is

@@ -15,7 +15,7 @@ from ...cache.layout import Layout
 from ...cache.masked_layout import MaskedLayout, MaskedStep
 from ...core.errors import BadBudget, BadParameter
 from ...roofline.masked_flops import fitted
-from .partial import Partial
+from .partial import Selecting
 
 SPAN = 64  # passes that the published numbers are meant for
 AUTHORS = (64, 32)  # numbers of passes that the authors ran them with
@@ -23,7 +23,7 @@ PUBLISHED = (1.0,) * 20 + (0.6,) + (0.5,) * 4 + (0.4,) * 5 + (0.15,) * 5 + (0.12
 
 
 @dataclass
-class Scheduled(Partial):
+class Scheduled(Selecting):
     """The schedule of LazyMAR (arXiv 2503.12450) as in its published code; a subclass defines the scores.
 
     Passes are full before ``start`` and every ``period`` from there. In the others all tokens are computed up to the attention of decoder

@@ -1,8 +1,8 @@
 """Masked models with partial passes, which compute only some of the tokens.
 
-In a *full* pass everything is computed. In a *partial* pass the decoder's blocks after a selection compute the selected tokens alone, and
-the encoder, if set, only newly known tokens. They attend to the keys and values of all tokens; those of tokens that are not computed come
-from an earlier pass.
+In a *full* pass everything is computed. In a *partial* pass some or all of the decoder's blocks compute the selected tokens alone, and the
+encoder, if set, only newly known tokens. They attend to the keys and values of all tokens; those of tokens that are not computed come from
+an earlier pass.
 """
 
 from __future__ import annotations
@@ -77,54 +77,71 @@ def wide(places: Tensor, like: Tensor) -> Tensor:
 
 
 # -- the encoder ------------------------------------------------------------------------------------------------------
-class Incremental:
+class EncoderCache:
+    """Encoder cache: a partial pass encodes the first ``recomputed`` tokens of the buffer and ``fresh`` tokens of the image.
+
+    ``fresh(step)`` returns their raster positions, (rows, n) ascending; they are the last ones that became known. Fresh tokens attend to
+    the keys and values of all known tokens; the other tokens keep theirs. Positions are filled in the order of arrival. State covers the
+    first ``rows`` rows.
+    """
+
+    def __init__(self, layout: MaskedLayout, rows: int, memory: Memory, fresh: Callable[[MaskedStep], Tensor], recomputed: int) -> None:
+        self.buffer, self.fresh = layout.buffer, fresh
+        self.places = Places(ENCODER, range(layout.encoder), layout, rows, memory)
+        self.first = memory.zeros("buffer", (rows, recomputed), torch.int64)
+        self.first += torch.arange(recomputed, device=memory.device)
+
+    def keep(self, canvas: Tensor) -> None:
+        """Take the decoder's input of a full pass, (rows or more, places, dim)."""
+
+    def encode(self, step: MaskedStep, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
+        """Encode buffer and fresh tokens; zeros for all others."""
+        known, new = step.known[: len(self.first)], self.fresh(step)
+        computed = torch.cat((self.first, self.buffer + torch.searchsorted(known, new)), 1)
+        return put(torch.zeros_like(tokens.x), computed, run(tokens.with_x(take(tokens.x, computed))))
+
+    def attend(self, site: Site, step: MaskedStep, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attend from the computed tokens to everything known."""
+        live = self.buffer + step.first
+        arrived = torch.arange(live - k.size(2) + self.first.size(1), live, device=k.device).expand(len(self.first), -1)
+        at = torch.cat((self.first, arrived), 1)
+        return F.scaled_dot_product_attention(q, *self.places.update(site.layer, k, v, at, live))
+
+    def canvas(self, step: MaskedStep, encoded: Tensor) -> Tensor:
+        """Return the decoder's input of a partial pass."""
+        return encoded
+
+
+class Incremental(EncoderCache):
     """Encoder cache: a partial pass encodes the buffer and the tokens of the previous pass.
 
-    They attend to the keys and values of all known tokens. Keys of the buffer are replaced and those of new tokens added; older tokens keep
-    theirs, and their last encoder output for the decoder. Positions are filled in the order of arrival. State covers the first ``rows``
-    rows.
+    The other tokens keep their last encoder output for the decoder.
     """
 
     def __init__(self, layout: MaskedLayout, rows: int, memory: Memory) -> None:
-        self.buffer = layout.buffer
-        self.places = Places(ENCODER, range(layout.encoder), layout, rows, memory)
+        super().__init__(layout, rows, memory, lambda step: step.previous[:rows], layout.buffer)
         self.encoded = memory.zeros("encoded", (rows, layout.places, layout.dim), layout.dtype)
-        self.first = memory.zeros("buffer", (rows, self.buffer), torch.int64)
-        self.first += torch.arange(self.buffer, device=memory.device)
 
     def keep(self, canvas: Tensor) -> None:
         """Store the decoder's input of a full pass, (rows or more, places, dim)."""
         self.encoded.copy_(canvas[: len(self.encoded)])
 
-    def encode(self, step: MaskedStep, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
-        """Encode the buffer and the tokens of the previous pass; zeros for all others."""
-        generated, previous = (at[: len(self.first)] for at in (step.known, step.previous))
-        fresh = torch.cat((self.first, self.buffer + torch.searchsorted(generated, previous)), 1)
-        return put(torch.zeros_like(tokens.x), fresh, run(tokens.with_x(take(tokens.x, fresh))))
-
-    def attend(self, site: Site, step: MaskedStep, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attend from the fresh tokens to everything known."""
-        live = self.buffer + step.first
-        arrived = torch.arange(live - k.size(2) + self.buffer, live, device=k.device).expand(len(self.first), -1)
-        at = torch.cat((self.first, arrived), 1)
-        return F.scaled_dot_product_attention(q, *self.places.update(site.layer, k, v, at, live))
-
     def canvas(self, step: MaskedStep, encoded: Tensor) -> Tensor:
         """Return the decoder's input: ``encoded`` for fresh tokens, stored outputs for the others."""
-        fresh = torch.cat((self.first, self.buffer + step.previous[: len(self.first)]), 1)
-        self.encoded.copy_(put(self.encoded, fresh, take(encoded, fresh)))
+        computed = torch.cat((self.first, self.buffer + self.fresh(step)), 1)
+        self.encoded.copy_(put(self.encoded, computed, take(encoded, computed)))
         return self.encoded
 
 
 # -- the decoder, and when --------------------------------------------------------------------------------------------
 @dataclass
 class Partial(Bidirectional, ABC):
-    """Full and partial passes; tokens are selected in the attention of one block of the decoder.
+    """Full and partial passes; a partial pass computes ``chosen`` positions of the decoder alone.
 
-    A subclass defines which passes are full (:meth:`refreshes`), how many tokens the others keep (:meth:`keep`) and which (:meth:`choose`),
-    and what each block computes (:attr:`selects_at`, :meth:`spans`). ``carries``: a token left out keeps its last hidden state at the
-    decoder's output, else zeros. ``encoder_cache``: the encoder computes only new tokens. ``rows``: how many rows a partial pass computes;
-    all, unless :meth:`check` lowers it.
+    A subclass defines which passes are full (:meth:`refreshes`), how many tokens the others keep (:meth:`keep`) and what each block
+    computes (:meth:`spans`). It sets ``chosen`` before the first block that computes the chosen tokens alone. ``carries``: a token left out
+    keeps its last hidden state at the decoder's output, else zeros. ``encoder_cache``: the encoder computes only new tokens. ``rows``: how
+    many rows a partial pass computes; all, unless :meth:`check` lowers it.
     """
 
     skips = True
@@ -155,32 +172,9 @@ class Partial(Bidirectional, ABC):
     def keep(self, step: MaskedStep) -> int:
         """Return the number of tokens selected in this partial pass."""
 
-    @property
-    @abstractmethod
-    def selects_at(self) -> int:
-        """The block in whose attention tokens are selected."""
-
-    @abstractmethod
     def spans(self, block: int) -> tuple[bool, bool]:
         """Return whether this block computes all tokens in a partial pass: in its attention, and in its MLP."""
-
-    @abstractmethod
-    def choose(self, step: MaskedStep, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Return all positions (rows, places), the selected ones first.
-
-        ``q``, ``k``, ``v`` are those of all tokens.
-        """
-
-    @property
-    def reuses(self) -> bool:
-        """True if a partial pass reads results of an earlier one."""
-        return self.encoder_cache or self.rows < self.shape.rows or not all(self.spans(block)[0] for block in range(self.shape.layers))
-
-    def idle_reason(self, layout: Layout) -> str:
-        if self.reuses or not any(map(self.narrows, self.steps)):  # without a choice it is seen on paper
-            return ""
-        return (f"No pass reuses anything of an earlier one: tokens are left behind in block {self.selects_at} (from 0), and behind it "
-                f"this decoder of {layout.layers} blocks has none that would keep what they were.")
+        return False, False
 
     # -- one generation -----------------------------------------------------------------------------------------------
     def resolve(self, layout: Layout) -> None:
@@ -198,7 +192,7 @@ class Partial(Bidirectional, ABC):
         blocks = [block for block in range(layout.layers) if not self.spans(block)[0]]
         narrow = min(self.kept) < self.shape.places
         self.places = Places(DECODER, blocks, self.shape, self.rows, memory) if narrow and blocks else None
-        self.encoder = Incremental(self.shape, self.rows, memory) if self.encoder_cache else None
+        self.encoder: EncoderCache | None = Incremental(self.shape, self.rows, memory) if self.encoder_cache else None
 
     @property
     def logical_bytes(self) -> int:
@@ -270,9 +264,6 @@ class Partial(Bidirectional, ABC):
             self.encoder.places.fill(site.layer, k, v)
         if site.stack == DECODER and self.rest is not None:
             return self.attend_chosen(site.layer, q, k, v)
-        if site == (DECODER, self.selects_at) and self.narrows(step):
-            chosen, self.others = self.choose(at, q, k, v).tensor_split([self.kept[step.index]], 1)
-            self.chosen = chosen.sort(1).values
         if site.stack == DECODER and self.places and site.layer in self.places.at:
             self.places.fill(site.layer, k, v)
         return super().attend(site, step, q, k, v)
@@ -295,3 +286,48 @@ class Partial(Bidirectional, ABC):
         attention, mlp = self.spans(site.layer)
         few = self.kept[step.index]
         return Load(self.rows, load.tokens if attention else few, load.keys, load.mlp if mlp else few)
+
+
+@dataclass
+class Selecting(Partial):
+    """Partial passes in which tokens are selected in the attention of one block of the decoder.
+
+    A subclass defines that block (:attr:`selects_at`), the selected tokens (:meth:`choose`) and what the other blocks compute
+    (:meth:`spans`).
+    """
+
+    @property
+    @abstractmethod
+    def selects_at(self) -> int:
+        """The block in whose attention tokens are selected."""
+
+    @abstractmethod
+    def spans(self, block: int) -> tuple[bool, bool]:
+        """Return whether this block computes all tokens in a partial pass: in its attention, and in its MLP."""
+
+    @abstractmethod
+    def choose(self, step: MaskedStep, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Return all positions (rows, places), the selected ones first.
+
+        ``q``, ``k``, ``v`` are those of all tokens.
+        """
+
+    @property
+    def reuses(self) -> bool:
+        """True if a partial pass reads results of an earlier one."""
+        return self.encoder_cache or self.rows < self.shape.rows or not all(self.spans(block)[0] for block in range(self.shape.layers))
+
+    def idle_reason(self, layout: Layout) -> str:
+        if self.reuses or not any(map(self.narrows, self.steps)):  # without a choice it is seen on paper
+            return ""
+        return (f"No pass reuses anything of an earlier one: tokens are left behind in block {self.selects_at} (from 0), and behind it "
+                f"this decoder of {layout.layers} blocks has none that would keep what they were.")
+
+    def graph_key(self, step: Step) -> None:
+        """Return None: the head does not depend on the pass of the transformer."""
+
+    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if site == (DECODER, self.selects_at) and self.narrows(step):
+            chosen, self.others = self.choose(cast(MaskedStep, step), q, k, v).tensor_split([self.kept[step.index]], 1)
+            self.chosen = chosen.sort(1).values
+        return super().attend(site, step, q, k, v)
