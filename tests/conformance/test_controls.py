@@ -16,6 +16,7 @@ from cachemark.contract.method import Method
 from cachemark.methods import fastvar
 from cachemark.methods.fastvar import FastVAR
 from cachemark.methods.lazymar import LazyMAR
+from cachemark.methods.recap import ReCAP
 from cachemark.models import glm_image, mar, var
 from cachemark.models.emu3 import Emu3
 from cachemark.models.glm_image import GlmImage
@@ -66,6 +67,15 @@ def first_slice(self: FrameConv, x: Tensor) -> Tensor:
     return F.conv2d(x, self.conv.weight[:, :, 0], self.conv.bias, padding=self.conv.kernel_size[-1] // 2)
 
 
+def keep_the_order(right: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Predict the tokens of a group in the sample's own order."""
+    def ordered(self: ReCAP, order: Tensor) -> Tensor:
+        self.order = "sample"
+        return right(self, order)
+
+    return ordered
+
+
 # Vectors, checks that must fail, and what replaces which attribute before the model is built.
 CONTROLS: list[tuple[str, str, Any, str, Wrong]] = [
     ("emu3/small", "guided_A unconditional_A unconditional_B slots0_A slots2_B", Emu3, "feed",
@@ -95,6 +105,9 @@ CONTROLS: list[tuple[str, str, Any, str, Wrong]] = [
     ("mar/small", "guidance latents", mar, "guidance",
      lambda right: lambda setting, step, tokens: right(setting, replace(step, left=tokens - step.first), tokens)),
     ("mar/lazy", "kept head_inputs", LazyMAR, "scores", lambda right: lambda self, *arguments: -right(self, *arguments)),
+    ("mar/recap", "encoder_computed head_inputs tokens latents", ReCAP, "_drawn", lambda right: lambda self, step: step.previous),
+    ("mar/recap", "places tokens", ReCAP, "ordered", keep_the_order),
+    ("mar/recap", "loads decoder_computed head_inputs", ReCAP, "_recomputed", lambda right: property(lambda self: self.shape.buffer)),
     ("mar/vae_encoder", "encoded", kl, "SCALE", lambda right: 0.18215),
     ("var/small", "logits guided hidden teacher", var, "STEEPEST", lambda right: 99.0),
 ]

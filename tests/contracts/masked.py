@@ -34,6 +34,8 @@ MODES: dict[str, tuple[dict[str, Any], ...]] = {
                {"active": 14, "encoder_cache": True, "refresh_layers": [4]}, {"active": 14, "generating": False},
                {"active": 14, "caching": False}, {"active": 14, "partitioned": True}, {"active": 1, "select_layer": 1}),
     "random_tokens": (SCHEDULE,),
+    "recap": ({"full_steps": 2}, {"full_steps": 0, "partial_steps": 3}, {"full_steps": 1, "partial_steps": 2, "cache_buffer": True},
+              {"full_steps": 4, "order": "sample", "head_fraction": 1.0}),
 }
 
 
@@ -67,19 +69,23 @@ class SkipShadow(Onlooker):
         self.chosen, self.forced = dict[int, Tensor](), dict[int, Tensor]()
         self._kept: dict[Site, tuple[Tensor, Tensor]] = {}
         self._places: Tensor | None = None
+        self._since_full: list[Tensor] = []  # positions predicted since the last full pass, of each pass
 
     def before(self, method: Method, site: Site, step: Step) -> None:
         self._places = self.places(method, site, step)
 
-    @staticmethod
-    def places(method: Any, site: Site, step: Step) -> Tensor | None:
+    def places(self, method: Any, site: Site, step: Step) -> Tensor | None:
         """Where the tokens of this pass stand: (rows, m), None for all of the decoder's."""
         if site.stack == "decoder":
             return method.chosen if getattr(method, "rest", None) is not None else None
         assert isinstance(step, MaskedStep)
-        buffer = torch.arange(CONFIG.buffer).expand(len(step.known), -1)
         fresh = getattr(method, "encoder", None) is not None and not method.full[step.index]
-        return torch.cat((buffer, CONFIG.buffer + (step.previous if fresh else step.known)), 1)
+        whole_group = method.name == "recap"
+        if site.layer == 0:
+            self._since_full = [*(self._since_full if fresh and whole_group else ()), *((step.previous,) if fresh else ())]
+        known = torch.cat(self._since_full, 1).sort(1).values if fresh else step.known
+        buffer = torch.arange(0 if fresh and getattr(method, "cache_buffer", False) else CONFIG.buffer).expand(len(known), -1)
+        return torch.cat((buffer, CONFIG.buffer + known), 1)
 
     def after(self, method: Any, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
         assert isinstance(step, MaskedStep)

@@ -31,7 +31,7 @@ LABEL = MaskedCell.label.fget
 # -- neutral parameters ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("name", "parameters"), [
     ("lazymar", {**SCHEDULE, **OFF}), ("marche", {"period": 1}), ("marche", {"period": 1, "encoder_cache": True}),
-    ("random_tokens", {**SCHEDULE, "period": 1}),
+    ("random_tokens", {**SCHEDULE, "period": 1}), ("recap", {"partial_steps": 0}), ("recap", {"full_steps": 8}),
 ])  # fmt: skip
 def test_neutral_parameters_are_the_full_model_bit_for_bit(name: str, parameters: dict[str, Any]) -> None:
     """Beside those of the whole budget, which the kit checks."""
@@ -83,7 +83,7 @@ UPDATE = Places.update
 
 @pytest.mark.parametrize("broken", [values_stay, one_place_off, one_too_few, nothing_is_written])
 @pytest.mark.parametrize("cell", [c for c in PARTIAL if c.codec == "native" and dict(c.mode) in (
-    {"active": 14}, dict(MODES["random_tokens"][0]), {**MODES["lazymar"][3]})], ids=LABEL)
+    {"active": 14}, dict(MODES["random_tokens"][0]), {**MODES["lazymar"][3]}, dict(MODES["recap"][1]))], ids=LABEL)
 def test_a_wrong_place_is_caught(monkeypatch: pytest.MonkeyPatch, cell: MaskedCell, broken: Any) -> None:
     monkeypatch.setattr(Places, "update", broken)
     assert run(cell)[1].worst > TOLERANCE
@@ -138,9 +138,9 @@ def test_allocated_is_what_a_later_pass_reads(cell: MaskedCell) -> None:
     (ran, _), layout, parameters = recorded(cell), cell.layout, dict(cell.mode)
     entry = 2 * CODECS[cell.codec].entry_bytes(layout.head_dim, layout.dtype) * layout.heads * layout.places
     rows = layout.batch if cell.cls.name == "lazymar" and parameters.get("condition_cache", True) else layout.rows
-    encoder = CONFIG.depth[0] if parameters.get("encoder_cache", cell.cls.name == "lazymar") else 0
+    encoder = CONFIG.depth[0] if parameters.get("encoder_cache", cell.cls.name in ("lazymar", "recap")) else 0
     behind = {"lazymar": parameters.get("layer", 0) + 1, "random_tokens": parameters.get("layer", 0) + 1,
-              "marche": parameters.get("select_layer", 2)}
+              "marche": parameters.get("select_layer", 2), "recap": 0}
     decoder = CONFIG.depth[1] - behind.get(cell.cls.name, CONFIG.depth[1]) - len(parameters.get("refresh_layers", ()))
     decoder = decoder if parameters.get("token_cache", True) else 0
     assert ran.memory.nbytes("slots") == ran.method.logical_bytes == entry * rows * (encoder + decoder)

@@ -64,7 +64,7 @@ def test_parameters_of_a_budget_are_accepted(cls: type[Method], budget: Fraction
 @pytest.mark.parametrize(("name", "parameter", "unit", "most", "budgets"), [
     ("lazymar", "scale", 0.01, 20, ("2/5", "1/3")), ("random_tokens", "scale", 0.01, 20, ("3/4", "4/5")),
     ("marche", "active", 1, 320, ("4/5", "9/10")), ("gtr", "steps", 1, 64, ("3/4", "1/2", "1/3")),
-    ("fewer_steps", "steps", 1, 64, ("1", "1/2", "1/3")),
+    ("fewer_steps", "steps", 1, 64, ("1", "1/2", "1/3")), ("recap", "full_steps", 2, 64, ("1", "9/10", "3/4")),
 ])  # fmt: skip
 def test_a_budget_of_a_masked_model_is_a_fraction_of_the_flops(
     name: str, parameter: str, unit: float, most: float, budgets: tuple[str, ...],
@@ -85,6 +85,7 @@ def test_a_budget_of_a_masked_model_is_a_fraction_of_the_flops(
     ("lazymar", MASKED, {}, "1/10", r"it computes at least 0\.\d+ of the FLOPs of an image, more than 1/10\. Raise"),
     ("random_tokens", MASKED, {}, "1/10", r"it computes at least 0\.\d+ of the FLOPs of an image, more than 1/10\. Raise"),
     ("marche", MASKED, {}, "1/2", r"it computes at least 0\.\d+ of the FLOPs"),
+    ("recap", MASKED, {}, "1/2", r"it computes at least 0\.\d+ of the FLOPs of an image, more than 1/2\."),
     ("gtr", MASKED, {}, "1/100", r"it computes at least 0\.\d+ of the FLOPs of an image, more than 1/100\."),
     ("fewer_steps", MASKED, {}, "1/5", r"it computes at least 0\.\d+ of the FLOPs"),
 ])  # fmt: skip
@@ -169,6 +170,12 @@ def test_a_budget_that_cannot_be_met_is_refused(name: str, layout: Layout, param
     ("marche", {"refresh_layers": [13]}, BadParameter, r"refresh_layers = \[13\] .*a list of blocks in 1 … 12"),
     ("marche", {"refresh_layers": [True]}, BadParameter, "refresh_layers = .* is out of range"),
     ("marche", {"refresh_layers": "3"}, BadParameter, "refresh_layers = .* is out of range"),
+    ("recap", {"full_steps": 65}, BadParameter, r"full_steps = 65 is out of range\. Use 0 … 64, or -1 for half of the steps\."),
+    ("recap", {"full_steps": -2}, BadParameter, r"full_steps = -2 is out of range\."),
+    ("recap", {"partial_steps": -1}, BadParameter, r"partial_steps = -1 is out of range\. Use 0 or more partial steps per group\."),
+    ("recap", {"head_fraction": 0.0}, BadParameter, r"head_fraction = 0\.0 is out of range\. Use a number in \(0, 1\]\."),
+    ("recap", {"head_fraction": float("nan")}, BadParameter, "head_fraction = nan is out of range"),
+    ("recap", {"order": "random"}, BadParameter, "order = 'random' is unknown. Known: raster, sample"),
     ("gtr", {"steps": 65}, BadParameter, "steps = 65 is out of range. Use 3 … 64 in 3 stages"),
     ("gtr", {"stages": 9}, BadParameter, "stages = 9 is out of range. Use 1 … 6 for 16×16 positions"),
     ("gtr", {"split": [24, 6, 2], "steps": 16}, BadParameter, r"split = 24 6 2 is a schedule of 32 steps .*; there are 16 in 3\."),

@@ -1,0 +1,192 @@
+"""MAR under ReCAP (kind ``recap``): whole generations of the published code, on the weights of another file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cachemark.cache.arena import Memory
+from cachemark.cache.layout import Load, Site, Step
+from cachemark.cache.masked_layout import MaskedStep, take
+from cachemark.core.spec import Sampling
+from cachemark.methods.recap import ReCAP
+
+from ..checks import Check, Kind, Vector, apart, compressed, differing, filled, matching, worst
+from . import mar
+
+OURS = Path(__file__).parent.parent / "vectors" / "mar"
+RELATIVE = 1e-5
+TOKENS = 1e-4  # of a short process of the head, which amplifies
+STACKS = ("encoder", "decoder")
+
+
+@dataclass
+class Watched(ReCAP):
+    """ReCAP that records the positions that partial steps compute, and the stored keys and values after step ``noted``."""
+
+    computed: dict[str, dict[int, Tensor]] = field(default_factory=lambda: {stack: {} for stack in STACKS})
+    stored: dict[tuple[str, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
+    noted: int | None = None
+
+    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        assert isinstance(step, MaskedStep)
+        if not self.full[step.index]:
+            assert self.encoder is not None
+            drawn = torch.cat((self.encoder.first, self.shape.buffer + self.encoder.fresh(step)), 1)
+            self.computed[site.stack][step.index] = drawn if site.stack == "encoder" else self.chosen
+        return super().attend(site, step, q, k, v)
+
+    def end_step(self, step: Step) -> None:
+        super().end_step(step)
+        if step.index == self.noted:
+            for stack, places in zip(STACKS, (self.encoder.places, self.places), strict=True):
+                for block in places.at:
+                    self.stored[stack, block] = tuple(part[0].clone() for part in places.read(block, self.shape.places))
+
+
+class ByPlace(mar.Replayed):
+    """MAR with the file's order and noise by position; records what each step draws."""
+
+    def feed(self, orders: Tensor, noise: Tensor) -> None:
+        self.orders, self.by_place = orders.long(), noise
+        self.head_inputs, self.passes, self.drawn_tokens, self.drawn_places = [], [], [], []
+
+    def noise(self, key: Tensor, places: Tensor, passes: int) -> Tensor:
+        return torch.stack([take(each, places) for each in self.by_place[: 1 + passes]])
+
+    def see(self, places: Tensor, tokens: Tensor) -> None:
+        self.drawn_places.append(places)
+        self.drawn_tokens.append(tokens)
+
+
+@dataclass
+class Ran:
+    """One generation: recording method, model, guidance of each step, and the final tokens."""
+
+    method: Watched
+    model: ByPlace
+    scales: list[float]
+    tokens: Tensor
+
+
+@dataclass
+class Subject:
+    """The subject of the checks."""
+
+    weights: dict[str, Tensor]
+    vector: Vector
+
+    @cached_property
+    def runs(self) -> dict[str, Ran]:
+        return {name: self._run(name, facts) for name, facts in self.vector.facts["runs"].items()}
+
+    def _run(self, name: str, facts: dict[str, Any]) -> Ran:
+        full, partial = (sum(mar.sections_of(text)) for text in facts["head"])
+        model = filled(ByPlace(mar.config_of(self.vector.facts, facts["head"][0])), self.weights)
+        model.feed(self.vector[f"{name}/in/orders"], self.vector[f"{name}/in/noise"])
+        method = Watched(full_steps=facts["P"], partial_steps=facts["u"], head_fraction=partial / full, cache_buffer=facts["buffer"],
+                         noted=facts["kv_of_pass"])
+        sampling = Sampling(cfg_scale=facts["cfg"], cfg_schedule=facts["schedule"], temperature=facts["temperature"], steps=facts["T"])
+        labels = torch.tensor(facts["labels"])
+        ours = mar.mar.guidance
+
+        def theirs(sampling: Sampling, step: MaskedStep, tokens: int) -> float | None:
+            """Return the scale of the authors' code, which at the last step is the whole one."""
+            return ours(sampling, replace(step, left=0) if step.index + 1 == step.total else step, tokens)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(mar.mar, "guidance", theirs)
+            tokens = model.generate(labels, [0] * facts["bsz"], method, sampling, Memory(), see=model.see)
+        scales = [theirs(sampling, step, model.config.tokens) or 1.0 for step in model.passes]
+        return Ran(method, model, scales, tokens)
+
+
+def subject(vector: Vector) -> Subject:
+    name = f"{Path(vector.facts['weights']).name}.safetensors"
+    beside = vector.path.with_name(name)
+    other = beside if beside.exists() or compressed(beside).exists() else OURS / name
+    return Subject(Vector.load(other).weights(), vector)
+
+
+def each(name: str, pattern: str, actual: Callable[[Ran, list[str]], Tensor], tolerance: float,
+         by: Callable[[Tensor, Tensor], float]) -> Check:  # fmt: skip
+    """Check every tensor of ``pattern``; ``actual`` gets the generation and the other parts of the tensor's name."""
+
+    def measured(subject: Subject, vector: Vector) -> float:
+        names = [stored for stored, _ in matching(pattern, vector.tensors)]
+        return worst(by(actual(subject.runs[run], rest), vector[stored]) for stored in names for run, *rest in [stored.split("/")])
+
+    return Check(name, tolerance, measured, (pattern,))
+
+
+def same(actual: Tensor, expected: Tensor) -> float:
+    return differing(actual[: len(expected)], expected)
+
+
+def opening(ran: Ran) -> MaskedStep:
+    """Return the full step that opened the group of step ``noted``."""
+    return next(step for step in reversed(ran.model.passes[: ran.method.noted + 1]) if ran.method.full[step.index])
+
+
+def left_out(ran: Ran, rest: list[str]) -> Tensor:
+    """Return the positions that step ``noted`` reads but does not compute, ascending, for the first row."""
+    _, stack, *_ = rest
+    buffer, places = ran.method.shape.buffer, ran.method.shape.places
+    visible = torch.arange(places) if stack == "decoder" else torch.cat((torch.arange(buffer), buffer + opening(ran).known[0]))
+    return visible[~torch.isin(visible, ran.method.computed[stack][ran.method.noted][0])]
+
+
+def held(ran: Ran, rest: list[str]) -> Tensor:
+    """Return our keys or values at those positions.
+
+    The decoder's are stored by position, the encoder's in the order in which their tokens became known.
+    """
+    _, stack, block, part = rest
+    at, buffer = left_out(ran, rest), ran.method.shape.buffer
+    if stack == "encoder":
+        at = torch.where(at < buffer, at, buffer + torch.searchsorted(opening(ran).known[0], at - buffer))
+    return ran.method.stored[stack, int(block)]["kv".index(part)][:, at]
+
+
+def loads(subject: Subject, vector: Vector) -> float:
+    """Compare the work that the method declares with the file's numbers of computed tokens and keys, and the head's steps."""
+    wrong = 0
+    for name, facts in vector.facts["runs"].items():
+        ran = subject.runs[name]
+        shape = ran.method.shape
+        for step, noted in zip(ran.model.passes, facts["passes"], strict=True):
+            for stack, tokens in (("encoder", shape.buffer + step.first), ("decoder", shape.places)):
+                load = ran.method.computes(Site(stack, 0), step, Load(shape.rows, tokens, tokens, tokens))
+                wrong += load != Load(shape.rows, noted[f"{stack}_active"], noted[f"{stack}_keys"], noted[f"{stack}_active"])
+            wrong += [part.passes for part in ran.method.denoising(step, shape.diffusion)] != [noted["head_steps"]]
+            wrong += (step.count, not ran.method.full[step.index]) != (noted["count"], noted["partial"])
+    return float(wrong)
+
+
+def guidance(subject: Subject, vector: Vector) -> float:
+    return worst(apart(torch.tensor(subject.runs[name].scales), torch.tensor([step["cfg"] for step in facts["passes"]]))
+                 for name, facts in vector.facts["runs"].items())
+
+
+KINDS = {
+    "recap": Kind(subject, (
+        Check("loads", 0.0, loads, ("json/runs",)),
+        Check("guidance", 1e-6, guidance, ("json/runs",)),
+        each("places", "*/pass/*/places", lambda ran, rest: ran.model.drawn_places[int(rest[1])], 0.0, differing),
+        *(each(f"{stack}_computed", f"*/pass/*/{stack}_active", lambda ran, rest, stack=stack: ran.method.computed[stack][int(rest[1])],
+               0.0, same) for stack in STACKS),
+        each("head_inputs", "*/pass/*/z", lambda ran, rest: ran.model.head_inputs[int(rest[1])], RELATIVE, mar.far),
+        each("tokens", "*/pass/*/tokens", lambda ran, rest: ran.model.drawn_tokens[int(rest[1])], TOKENS, mar.far),
+        each("stored_positions", "*/kv/*/positions", left_out, 0.0, differing),
+        each("stored_keys", "*/kv/*/*/k", held, RELATIVE, mar.far),
+        each("stored_values", "*/kv/*/*/v", held, RELATIVE, mar.far),
+        each("latents", "*/out/latent", lambda ran, rest: mar.grid_by_patch(ran.tokens, 1), TOKENS, mar.far),
+    ), "generations under ReCAP's published code: what it computes, stores and draws in every step", ("recap",)),
+}
