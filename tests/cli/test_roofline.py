@@ -74,6 +74,7 @@ def test_the_rates_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     (["mar-b", "--steps", "257"], "Use 1 … 256 steps"),
     (["llamagen-b", "--decoder", "jacobi=16", "--tokens-per-pass", "40"], "Use 1 … 16"),
     (["var-d16", "--decoder", "jacobi=4"], "next-token models"), (["llamagen-b", "--decoder", "jacoby=4"], "'jacobi'"),
+    (["llamagen-b", "--decoder", "zipar=4", "--tokens-per-pass", "2"], "does not apply to --decoder zipar=4"),
     (["llamagen-b", "--tokens-per-pass", "2"], "needs --decoder"), (["llamagen-b", "--decoder", "jacobi=4,far"], "jacobi=16,look_ahead"),
 ])  # fmt: skip
 def test_mistakes_name_the_remedy(arguments: list[str], words: str) -> None:
@@ -114,6 +115,15 @@ def test_a_window_that_looks_ahead_computes_more_beside_a_method_that_evicts_by_
     assert near["full", 256]["cost"] == far["full", 256]["cost"]
     assert near["linear", 256]["cost"] < far["linear", 256]["cost"] < 16
     assert far["linear", 256]["decoder"] == "jacobi 16 ahead"
+
+
+def test_a_scheduled_decoder_needs_no_measured_tokens_per_pass_and_the_full_cache() -> None:
+    """224 passes of 576 tokens; at batch 1 the weights that each pass reads dominate."""
+    found = priced("zipar=8", "--method", "linear", "--budget", "1/6")
+    assert found["full", 1]["tokens"] == pytest.approx(576 / 224)
+    assert 0.95 * 576 / 224 < found["full", 1]["speedup"] < 576 / 224
+    assert "Use the method full" in found["linear", 1]["unsupported_reason"]
+    assert "wider than a line of 24" in priced("zipar=25")["full", 1]["unsupported_reason"]
 
 
 PUBLISHED = {  # speedups without image decoding at batches of 1, 8 and 64, in bf16, computed independently

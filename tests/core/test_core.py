@@ -20,7 +20,7 @@ from cachemark.models.registry import CATALOGUE, MODELS
 
 def test_built_in_things_have_the_names_under_which_they_are_listed() -> None:
     assert all(METHODS.get(name).name == name for name in METHODS)
-    assert {name: DECODERS.get(name).name for name in DECODERS} == {name: name for name in ("jacobi", "scd", "sequential", "sjd")}
+    assert {name: DECODERS.get(name).name for name in DECODERS} == {name: name for name in ("jacobi", "scd", "sequential", "sjd", "zipar")}
     assert all({MODELS.get(name).name for name in names} == set(names) for names in CATALOGUE.values())
 
 

@@ -52,7 +52,7 @@ def test_decoders_are_listed_with_their_parameters() -> None:
     assert rows.keys() >= {"sequential", "jacobi"}
     assert rows["jacobi"]["parameters"] == {"window": 16, "proposals": "newest", "look_ahead": False}
     assert {name: row["keeps"] for name, row in rows.items()} == {
-        "sequential": "tokens", "jacobi": "tokens", "sjd": "distribution", "scd": "distribution"}
+        "sequential": "tokens", "jacobi": "tokens", "sjd": "distribution", "scd": "distribution", "zipar": ""}
     assert rows["jacobi"]["summary"].startswith("Redraws a window")
 
 
@@ -115,6 +115,26 @@ def test_what_cannot_run_is_refused_with_the_reason(given: dict[str, Any], reaso
     assert bool(full.unsupported_reason) == bool(given), "beside the full cache of a next-token model it runs"
 
 
+@pytest.mark.parametrize(("window", "given", "reason"), [
+    (8, {"model": "glm-image"}, "zipar: the first 8 lines are a preview, whose tokens do not lie below each other."),
+    (17, {}, "zipar: window = 17 is wider than a line of 16 tokens. Use 2 … 16."),
+    (8, {"codecs": ["kivi4"]}, "kivi4 gives keys a range by groups of tokens"),
+    (8, {"model": "tiny-var", "methods": ("streaming",)}, "a next-scale model draws many a pass by nature"),
+])  # fmt: skip
+def test_a_front_that_cannot_run_is_refused_with_the_reason(window: int, given: dict[str, Any], reason: str) -> None:
+    found = candidates(planned([{"name": "zipar", "window": window}], **given))
+    label = next(label for label in found if label.startswith("full"))
+    assert reason in found[label].unsupported_reason
+
+
+def test_a_front_runs_beside_the_full_cache_alone() -> None:
+    found = candidates(planned([{"name": "zipar", "window": 16}], methods=("linear", "streaming"), codecs=["native", "int8"]))
+    runs = {label for label, each in found.items() if "zipar" in label and not each.unsupported_reason}
+    assert runs == {"full + zipar 16", "full int8 + zipar 16"}
+    assert found["linear 1/2 + zipar 16"].unsupported_reason == (
+        "zipar feeds tokens of incomplete lines, and linear does not run on them. Use the method full.")
+
+
 def test_a_decoder_runs_on_the_graph_engine() -> None:
     found = candidates(planned(["sequential", JACOBI], device="cuda", engine="auto", methods=("streaming", "linear")))
     assert {found[label].case.engine for label in ("streaming 1/2", "full + jacobi 8", "linear 1/2 + jacobi 8")} == {"graph"}
@@ -128,6 +148,7 @@ def test_a_decoder_runs_on_the_graph_engine() -> None:
     ([{"name": "jacobi", "window": "wide"}], BadParameter, "is not an int"),
     ([{"name": "jacobi", "look_ahead": "far"}], BadParameter, "is not a bool"),
     ([{"name": "jacobi", "proposals": "right"}], BadParameter, "Known: newest, left, above, uniform"),
+    ([{"name": "zipar", "window": 1}], BadParameter, "Use 2 … 1024"), ([{"name": "zipar", "look_ahead": True}], UnknownName, "zipar"),
     ([{"name": "scd", "coupling": "maximum"}], BadParameter, "Known: gumbel, maximal"),
     ([{"name": "sjd", "coupling": "gumbel"}], UnknownName, "parameter of sjd"),
     ([{"name": "sjd", "group": 7}], BadParameter, "group = 7 is out of range. Use an even number of tokens, or 0 for the draft alone."),

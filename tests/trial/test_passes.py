@@ -19,6 +19,7 @@ from cachemark.models import costs
 from cachemark.plans import price
 from cachemark.plans.expand import Planned
 from cachemark.trial.child.bench import Bench
+from cachemark.trial.child.facts import WINDOWED
 from cachemark.trial.child.timing import Ran
 from support import measuring
 from support.examples import BATCH, CONFIG, REPEATS, SAMPLES, TOKENS, WARMUP
@@ -153,3 +154,26 @@ def test_a_decoder_of_other_tokens_is_not_compared_seed_by_seed(folder: Path, na
     assert any(note in footnote for footnote in found.facts["footnotes"])
     assert found.facts["tokens_per_pass"]["mean"] > 1
     assert files["grid.png"]
+
+
+def test_a_decoder_that_keeps_neither_is_compared_seed_by_seed_as_an_evicting_method_is(folder: Path) -> None:
+    cases = planned(folder, 'decoders = [{ name = "zipar", window = 2 }, { name = "zipar", window = 4 }]')
+    bench = loaded(cases)
+    near, same = (run_case(cases[f"full + zipar {window}"], bench)[0] for window in (2, 4))
+    full = run_case(cases["full"], bench)[0]
+    assert near.ok, near.log
+    assert (near.facts["decoder"]["keeps"], near.facts["different_kernel"]) == ("", WINDOWED)
+    assert "masked for several lines" in near.facts["kernel"]
+    assert any("It is approximate" in note for note in near.facts["footnotes"])
+    assert 0 < min(near.samples["token_agreement"]) < 1
+    assert near.samples["psnr"]
+    assert min(near.samples["kl"]) > 1e-4
+    assert max(same.samples["kl"]) < 1e-6, "a window as wide as a line is sequential decoding"
+    assert same.output_hash == full.output_hash != near.output_hash
+    assert set(near.samples["passes"]) == {12.0}
+    assert set(same.samples["passes"]) == {float(TOKENS)}
+    assert set(near.samples["drafts_rejected"]) == {0.0}
+    assert min(near.samples["flops"]) > max(same.samples["flops"]), "two stand-ins, and keys that are read and not seen"
+    assert near.samples["kv_logical"] == full.samples["kv_logical"]
+    assert "limit" in near.facts
+    assert "redrawn" not in near.facts

@@ -20,7 +20,8 @@ MASS_KERNEL, FUSED_MASS_KERNEL = "matmul-with-mass", "triton-with-mass"
 
 
 def attention(
-    q: Tensor, slot: Slot, workspace: Workspace | None = None, *, mass: bool = False, causal: bool = False, selected: Tensor | None = None
+    q: Tensor, slot: Slot, workspace: Workspace | None = None, *, mass: bool = False, causal: bool = False, selected: Tensor | None = None,
+    visible: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute softmax(q·kᵀ/√d)·v over the live entries of ``slot``, or over [live | own] in ``workspace``.
 
@@ -28,8 +29,10 @@ def attention(
     summed over queries and over the heads that share it, (rows, kv_heads, longest) fp32, zero after the end of a shorter row. ``causal``:
     query t sees keys 0 … t, and in a window all live entries before it; queries after a shorter row's end are padding, with an output but
     no mass. ``selected`` (rows, kv_heads, count): read the condition and these visual entries alone, counted from 0 behind the condition.
+    ``visible`` (tokens, visual entries): each query sees the condition and these visual entries; without ``mass`` and ``selected``.
 
-    Rows with equally many live entries are one call on exactly those entries: there is no mask, and dead entries are never read.
+    Rows with equally many live entries are one call on exactly those entries: without ``visible`` there is no mask, and dead entries are
+    never read.
     """
     source = slot if workspace is None else workspace
     parts: list[tuple[Tensor, Tensor | None]] = []
@@ -37,7 +40,7 @@ def attention(
         k, v = source.read(run, n)
         if selected is not None:
             k, v = _selected(run, k, selected), _selected(run, v, selected)
-        parts.append(with_mass(q[run.rows], k, v, causal) if mass else (_sdpa(q[run.rows], k, v, causal), None))
+        parts.append(with_mass(q[run.rows], k, v, causal) if mass else (_sdpa(q[run.rows], k, v, causal, visible), None))
     if len(parts) == 1:
         return parts[0]
     out = torch.cat([o for o, _ in parts])
@@ -62,7 +65,9 @@ def by_length(q: Tensor, workspace: RaggedWorkspace) -> Tensor:
     return torch.stack([outs[head] for head in sorted(outs)], 1).reshape(q.shape)
 
 
-def _sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+def _sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool, visible: Tensor | None = None) -> Tensor:
+    if visible is not None:
+        return _masked(q, k, v, F.pad(visible, (k.size(2) - visible.size(1), 0), value=True))
     if not causal or q.size(2) == 1:
         return F.scaled_dot_product_attention(fold(q, k.size(1)), k, v).reshape(q.shape)
     if q.size(2) < k.size(2):
@@ -82,7 +87,11 @@ def _window(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         from torch.nn.attention.bias import causal_lower_right  # a second, which nobody else should pay
 
         return F.scaled_dot_product_attention(q, k, v, attn_mask=causal_lower_right(tokens, keys))
-    visible = torch.ones(tokens, keys, dtype=torch.bool, device=q.device).tril_(keys - tokens)
+    return _masked(q, k, v, torch.ones(tokens, keys, dtype=torch.bool, device=q.device).tril_(keys - tokens))
+
+
+def _masked(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
+    """Attend to the keys that are ``visible`` (tokens, keys) to each query."""
     visible = visible if q.size(1) == k.size(1) else visible.repeat(q.size(1) // k.size(1), 1)
     return F.scaled_dot_product_attention(fold(q, k.size(1)), k, v, attn_mask=visible).reshape(q.shape)
 

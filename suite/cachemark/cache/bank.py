@@ -112,6 +112,8 @@ class SlotBank:
         for run, n in () if step.scale else zip(self.runs, self.live, strict=True):
             if step.count == 0:
                 self.visual[:, run.rows, :, :n] = -1
+            elif step.places:
+                self.visual[:, run.rows, :, n - fed : n] = torch.tensor(step.places, dtype=torch.int16, device=self.visual.device)
             elif fed == 1:
                 self.visual[:, run.rows, :, n - 1] = step.first
             else:
@@ -199,6 +201,11 @@ class SlotBank:
             raise BadPlugin(f"{call} takes positions of shape {tuple(places.shape)} and {places.dtype}.",
                             remedy=f"Use (layers, rows, kv_heads, count) = ({', '.join(map(str, expected))}, ≤ {min(self.live)}) "
                                    "in torch.int64.")
+
+    def evict_visual(self, index: int) -> None:
+        """Evict one visual entry, by its ``index`` behind the condition, in every site, row and head."""
+        for number, run in enumerate(self.runs):
+            self.evict_place(number, run.condition + index)
 
     def evict_place(self, number: int, place: int) -> None:
         """Evict the entry at one ``place`` in every site, row and head of run ``number``."""

@@ -7,7 +7,7 @@ that a step can be captured.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -85,7 +85,8 @@ class Layout:
     × ``line`` visual tokens are generated per row; a next-scale model has ``scales`` instead, the sides of its square token maps, coarse to
     fine. ``kv_heads`` < ``heads`` is GQA. ``seeds`` and ``branches`` identify each row's random stream: the seed of its sample, and 0 for
     the conditional or 1 for the unconditional row. They, not the row index, key random choices, so a sample is the same in any batch.
-    ``line_ends``: the last token of a line is an end-of-line token. ``work``: sizes of a next-scale model's products, None if unknown.
+    ``line_ends``: the last token of a line is an end-of-line token. ``previewed``: how many lines a preview fills before the image.
+    ``work``: sizes of a next-scale model's products, None if unknown.
     """
 
     paradigm: str
@@ -102,6 +103,7 @@ class Layout:
     device: str = "cpu"
     scales: tuple[int, ...] = ()
     line_ends: bool = False
+    previewed: int = 0
     work: ScaleWork | None = None
 
     @property
@@ -162,6 +164,9 @@ class Step:
     for the condition alone). ``line`` counts from 1 and is the line of the last token fed (0 in pass 0); ``scale`` counts from 1 in a
     next-scale model, else 0. ``edges`` names what is complete after the pass: ``token``, ``line``, ``scale``, and ``step`` in a masked
     model. ``beyond``: how many of the last tokens fed never stay; ``line`` and ``edges`` are those of the others.
+
+    A pass over several lines has ``places``, the position of each visual token fed, in any order; ``first`` then is the number of visual
+    entries before it. ``visible`` (tokens, visual entries) are the entries that each token may see, None for all before it.
     """
 
     index: int
@@ -172,6 +177,8 @@ class Step:
     edges: tuple[str, ...] = ()
     scale: int = 0
     beyond: int = 0
+    places: tuple[int, ...] = ()
+    visible: Tensor | None = field(default=None, compare=False)
 
     @property
     def staying(self) -> int:

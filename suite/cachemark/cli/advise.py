@@ -108,6 +108,8 @@ def roofline(
     if decoder is None and tokens_per_pass is not None:
         raise click.UsageError("--tokens-per-pass needs --decoder.")
     parallel = None if decoder is None else parse_decoder(decoder)
+    if parallel and parallel.scheduled and tokens_per_pass is not None:
+        raise click.UsageError(f"--tokens-per-pass does not apply to --decoder {decoder}, whose passes are known. Leave it out.")
     if parallel and tokens_per_pass and tokens_per_pass > parallel.reach:
         raise click.UsageError(f"--tokens-per-pass {tokens_per_pass:g} exceeds the window of --decoder {decoder}. "
                                f"Use 1 … {parallel.reach}, or a larger window.")

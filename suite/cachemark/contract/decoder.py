@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
 from ..cache.arena import Memory
-from ..cache.layout import Layout
+from ..cache.layout import Layout, Step
+from ..core.errors import Unsupported
 from ..core.spec import SEQUENTIAL, TOKENS
 from .method import SCOPES, Method, still_true
 from .planning import Parameters
 
 DECIDING = (*SCOPES, "capacity", "evict", "evict_after", "end_step", "roll_back")  # overriding one of them invalidates an inherited horizon
+
+
+class Front(NamedTuple):
+    """A pass over several lines: its ``step`` with the position of each token fed, all of it known before the generation.
+
+    ``takes``: the token fed at each of these positions, by its index; a stand-in is another token than the one of the position. ``draws``:
+    the tokens drawn, ascending, from the last tokens fed. ``replaces``: positions whose entries are removed before the pass.
+    """
+
+    step: Step
+    takes: tuple[int, ...] = ()
+    draws: tuple[int, ...] = ()
+    replaces: tuple[int, ...] = ()
 
 
 @dataclass
@@ -25,13 +40,17 @@ class Decoder(Parameters):
     decoder; its tensors come from the memory, and only here may a pass be read on the host.
 
     Class attributes: ``keeps`` is what it preserves of sequential decoding, the ``TOKENS`` (bit for bit in fp32), their ``DISTRIBUTION``,
-    or neither (empty). ``source`` names the paper, ``footnotes`` are printed with its values.
+    or neither (empty). ``same_noise``: one that keeps neither uses the noise of sequential decoding, so images of equal seeds are compared.
+    ``scheduled``: its passes follow from the layout, see :meth:`schedule`. ``source`` names the paper, ``footnotes`` are printed with its
+    values.
 
     Attributes of a generation: ``fed`` and ``kept`` are the tokens drawn and accepted by each pass; ``most`` is the largest number that the
     current pass may accept.
     """
 
     keeps: ClassVar[str] = ""
+    same_noise: ClassVar[bool] = False
+    scheduled: ClassVar[bool] = False
     source: ClassVar[str] = ""
     footnotes: ClassVar[tuple[str, ...]] = ()
 
@@ -47,6 +66,13 @@ class Decoder(Parameters):
 
     def check(self) -> None:
         """Raise BadParameter for parameters that cannot be used."""
+
+    def check_layout(self, layout: Layout) -> None:
+        """Raise BadParameter or Unsupported for a layout that it cannot decode."""
+
+    def schedule(self, layout: Layout) -> Sequence[Front]:
+        """Return all passes of a generation of a ``scheduled`` decoder, which has no :meth:`propose` and :meth:`judge`."""
+        return ()
 
     def begin(self, layout: Layout, seeds: Tensor, greedy: bool, memory: Memory) -> None:
         """Start a generation with ``seeds`` (batch,), after the method.
@@ -107,6 +133,20 @@ class Rehearsal(Decoder):
 
     def judge(self, accepted: int, logits: Tensor, tokens: Tensor) -> int:
         return 1
+
+
+def check_fronts(decoder: Decoder, method: Method, layout: Layout) -> Sequence[Front]:
+    """Return the schedule of a decoder, empty if it has none.
+
+    Raises BadParameter or Unsupported if the layout or the method does not fit.
+    """
+    decoder.check_layout(layout)
+    if not decoder.scheduled:
+        return ()
+    if not (method.fronts and still_true("fronts", method, DECIDING)) or method.needs_mass or method.selects:
+        raise Unsupported(f"{decoder.name} feeds tokens of incomplete lines, and {method.name} does not run on them.",
+                          remedy="Use the method full.")
+    return decoder.schedule(layout)
 
 
 def widest(method: Method, layout: Layout) -> int:

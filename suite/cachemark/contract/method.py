@@ -63,7 +63,8 @@ class Method(Planning):
     :class:`~.planning.Planning` has what a plan asks before anything runs. Class attributes: ``evict_after`` is the edge at which ``evict``
     is called (``token``, ``line`` or empty); ``evicts`` and ``skips`` select the contract tests; ``slack`` is how many entries above its
     budget a layer cache may have during a pass; ``selects``: :meth:`selection` chooses what a pass reads; ``merges``: evicted entries are
-    added to others by ``SlotBank.merge``. ``spare``, set before :meth:`begin` by :func:`~.decoder.spare`, is how many entries above its
+    added to others by ``SlotBank.merge``; ``fronts``: all entries are kept and attention obeys ``Step.visible``, so that passes may feed
+    tokens of several lines. ``spare``, set before :meth:`begin` by :func:`~.decoder.spare`, is how many entries above its
     capacity it needs while a decoder looks ahead.
     """
 
@@ -73,6 +74,7 @@ class Method(Planning):
     slack: ClassVar[int] = 0
     selects: ClassVar[bool] = False
     merges: ClassVar[bool] = False
+    fronts: ClassVar[bool] = False
     spare = 0  # not annotated, so that it is no parameter
 
     def stack(self, name: str, step: Step, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
@@ -99,7 +101,8 @@ class Method(Planning):
         if self.workspace is not None:
             self.workspace.put(slot)
         selected = self._selected(site, step, slot, q) if self.selects and step.count else None
-        out, mass = attention(q, slot, self.workspace, mass=self.needs_mass, causal=step.causal, selected=selected)
+        out, mass = attention(q, slot, self.workspace, mass=self.needs_mass, causal=step.causal, selected=selected,
+                              visible=step.visible)
         self.observe(site, step, slot, q, mass)
         return out
 

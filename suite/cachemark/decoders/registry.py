@@ -7,7 +7,7 @@ from ..core.registry import Registry
 from ..core.spec import SEQUENTIAL
 
 DECODERS: Registry[type[Decoder]] = Registry("decoder", Decoder, classes=True,
-                                             built_in={name: f"{__package__}.{name}" for name in ("jacobi", "scd", "sjd")})
+                                             built_in={name: f"{__package__}.{name}" for name in ("jacobi", "scd", "sjd", "zipar")})
 decoder = DECODERS.add
 """Decorator that registers a decoder class by name: ``@cm.decoder("mine")``."""
 decoder(SEQUENTIAL)(Sequential)

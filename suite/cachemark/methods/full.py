@@ -23,6 +23,7 @@ class Full(Method):
 
     paradigms = ("next-token", "next-scale", "masked")
     source = "the baseline"
+    fronts = True
     unstated = {"store_last": "ours: the published code of VAR keeps the last scale, which no pass reads"}
 
     store_last: bool = False

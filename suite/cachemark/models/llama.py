@@ -162,6 +162,11 @@ class PromptedConfig:
     line_ends: ClassVar[bool] = False
 
     @property
+    def previewed(self) -> int:
+        """Lines that a preview fills before the image."""
+        return 0
+
+    @property
     def lines(self) -> int:
         """Lines of an image."""
         return int(vars(self)["grid"])
@@ -178,7 +183,8 @@ class PromptedConfig:
         """Return the layout: one condition entry per prompt id; with guidance, unconditional rows come last."""
         decoder, (row_seeds, branches) = self.decoder, guided_rows(seeds, sampling.cfg_scale > 1)
         return Layout(RasterModel.paradigm, prompts.lengths(labels, 1 + max(branches)), self.lines, self.line, decoder.heads,
-                      decoder.groups, decoder.head_dim, decoder.layers, row_seeds, branches, dtype, device, line_ends=self.line_ends)
+                      decoder.groups, decoder.head_dim, decoder.layers, row_seeds, branches, dtype, device, line_ends=self.line_ends,
+                      previewed=self.previewed)
 
 
 class PromptedLlama(RasterModel):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Self
 
@@ -13,8 +14,9 @@ from torch import Tensor, nn
 from ..cache import random_streams as streams
 from ..cache.arena import Memory
 from ..cache.layout import Layout, Site, Step, Tokens, raster_steps, window_step
-from ..contract.decoder import Decoder, Sequential, spare, window
+from ..contract.decoder import Decoder, Front, Sequential, check_fronts, spare, window
 from ..contract.method import Method, graph_key, run_blocks
+from ..core.errors import Unsupported
 from ..core.spec import Sampling
 from .sampling import draw, filter_logits, guide, guide_window, guided
 
@@ -78,12 +80,17 @@ class RasterModel(nn.Module):
         """Generate tokens (batch, N) int64 for ``labels`` (batch,) under ``method``, one per pass by default.
 
         ``forced`` (batch, N) replaces sampled tokens; ``see(i, logits)`` receives the guided fp32 logits (batch, kept, vocab) from token
-        i on; ``mark(i)`` is called when token i exists, for timing. Samples are ordered by condition length, since attention processes
+        i on; ``mark(i)`` is called when i + 1 tokens exist, for timing. Samples are ordered by condition length, since attention processes
         adjacent rows of equal length together.
         """
-        run = self._generate if decoder is None or isinstance(decoder, Sequential) else partial(self._in_windows, decoder)
-        lengths = self.layout(seeds, sampling, labels.tolist()).condition
-        order = sorted(range(len(labels)), key=lengths.__getitem__)
+        layout = self.layout(seeds, sampling, labels.tolist())
+        if decoder is None or isinstance(decoder, Sequential):
+            run = self._generate
+        elif fronts := check_fronts(decoder, method, layout):
+            run = partial(self._in_fronts, fronts, decoder)
+        else:
+            run = partial(self._in_windows, decoder)
+        order = sorted(range(len(labels)), key=layout.condition.__getitem__)
         if order == list(range(len(labels))):
             return run(labels, seeds, method, sampling, memory, forced, see, mark)
         there = torch.tensor(order, device=labels.device)
@@ -173,7 +180,74 @@ class RasterModel(nn.Module):
         hidden = self(self.feed(fed, step, places, starts), step, method)
         hidden = hidden if step.count else _ends(hidden, starts, method, step)[:, None]
         first = step.first + 1 if step.count else 0
-        return (self.allowed(guide_window(self.logits(hidden), sampling, first), places),)
+        return (self.allowed(guide_window(self.logits(hidden), sampling, range(first, first + hidden.size(1))), places),)
+
+    # -- several lines a pass -----------------------------------------------------------------------------------------
+    def _in_fronts(
+        self, fronts: Sequence[Front], decoder: Decoder, labels: Tensor, seeds: Sequence[int], method: Method, sampling: Sampling,
+        memory: Memory, forced: Tensor | None, see: See, mark: Mark,
+    ) -> Tensor:
+        """Sample tokens of several lines per pass, as scheduled."""
+        if memory.codec.grouped:
+            raise Unsupported(f"{decoder.name} replaces entries, and the codec {memory.codec.name} gives keys a range by groups of tokens.",
+                              remedy="Use another codec, such as int4.")
+        layout, engine = self.layout(seeds, sampling, labels.tolist()), memory.engine
+        method.begin(layout, self.sites, memory)
+        key = engine.hold("seeds", streams.seeds_tensor(seeds, labels.device))
+        starts = engine.hold("starts", torch.tensor(layout.condition, device=labels.device))
+        decoder.begin(layout, key, sampling.temperature == 0, memory)
+        tokens = torch.zeros(len(labels), layout.visual, dtype=torch.int64, device=labels.device) if forced is None else forced.clone()
+        requested, stored = (forced is None, see is not None), list[int]()  # positions of the visual entries, in storage order
+        for front in fronts:
+            for place in front.replaces:
+                _remove(method, stored, place)
+            stored += front.step.places
+            fed = tokens[:, front.takes] if front.step.count else self.first(labels, layout)
+            places = torch.tensor([place + 1 for place in front.step.places] or [0], device=labels.device)
+            kind = "front", layout.runs, front.step, *requested
+            work = partial(self._front, front, max(stored, default=0) > min(front.step.places, default=0), method, sampling, key, starts,
+                           requested)
+            outputs = engine.run(kind, work, (fed, places), method)
+            method.end_step(front.step)
+            if forced is None:
+                tokens[:, front.draws] = outputs[0]
+            for number, place in enumerate(front.draws):
+                if see is not None:
+                    see(place, outputs[-1][:, number : number + 1])
+                if mark is not None:
+                    mark(sum(decoder.kept) + number)
+            decoder.note(len(front.draws), len(front.draws))
+        return tokens
+
+    def _front(
+        self, front: Front, masked: bool, method: Method, sampling: Sampling, key: Tensor, starts: Tensor, requested: tuple[bool, bool],
+        fed: Tensor, places: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """Run one pass; return the ``requested`` among tokens (batch, drawn) and logits (batch, drawn, vocab)."""
+        step = replace(front.step, visible=_visible(method, places - 1)) if masked else front.step
+        hidden = self(self.feed(fed, step, places, starts), step, method)
+        hidden = hidden[:, -len(front.draws) :] if step.count else _ends(hidden, starts, method, step)[:, None]
+        drawn = places[-len(front.draws) :]
+        logits = self.allowed(guide_window(self.logits(hidden), sampling, front.draws), drawn)
+        tokens = (draw(logits, sampling, key[:, None], drawn),) if requested[0] else ()
+        return (*tokens, logits) if requested[1] else tokens
+
+
+def _visible(method: Method, fed: Tensor) -> Tensor:
+    """Return which visual entries each token at the positions ``fed`` may see, (tokens, stored and own): those up to its own position."""
+    bank = method.banks[0]
+    condition = bank.runs[0].condition
+    stored = bank.visual[0, 0, 0, condition : condition + bank.live_visual]
+    return torch.cat((stored.to(fed.dtype), fed)) <= fed[:, None]
+
+
+def _remove(method: Method, stored: list[int], place: int) -> None:
+    """Remove the entry of a position; the last one takes its place."""
+    index = stored.index(place)
+    for bank in method.banks:
+        bank.evict_visual(index)
+    stored[index] = stored[-1]
+    stored.pop()
 
 
 def _ends(hidden: Tensor, starts: Tensor, method: Method, step: Step) -> Tensor:

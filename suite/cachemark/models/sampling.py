@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -31,13 +33,13 @@ def guide(logits: Tensor, sampling: Sampling, position: int) -> Tensor:
     return u + (c - u) * sampling.cfg_scale
 
 
-def guide_window(logits: Tensor, sampling: Sampling, first: int) -> Tensor:
-    """Guide several tokens by their positions: (rows, tokens, vocab) → (batch, tokens, vocab)."""
-    tokens = logits.size(1)
-    inside = sum(guided(sampling, first + i) for i in range(tokens))  # those come first
-    if not 0 < inside < tokens:
-        return guide(logits, sampling, first)
-    return torch.cat((guide(logits[:, :inside], sampling, first), guide(logits[:, inside:], sampling, first + inside)), 1)
+def guide_window(logits: Tensor, sampling: Sampling, positions: Sequence[int]) -> Tensor:
+    """Guide several tokens by their ascending positions: (rows, tokens, vocab) → (batch, tokens, vocab)."""
+    inside = sum(guided(sampling, position) for position in positions)  # those come first
+    if not 0 < inside < len(positions):
+        return guide(logits, sampling, positions[0])
+    parts = (logits[:, :inside], positions[0]), (logits[:, inside:], positions[inside])
+    return torch.cat([guide(part, sampling, first) for part, first in parts], 1)
 
 
 def guide_scale(logits: Tensor, sampling: Sampling, index: int, total: int) -> Tensor:

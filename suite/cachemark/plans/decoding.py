@@ -7,9 +7,9 @@ from typing import Any
 
 from ..cache.codec import codec
 from ..cache.layout import Layout
-from ..contract.decoder import Decoder, beyond, horizon, widest
+from ..contract.decoder import Decoder, beyond, check_fronts, horizon, widest
 from ..contract.method import Method
-from ..core.errors import BadParameter
+from ..core.errors import BadParameter, Unsupported
 from ..core.spec import SEQUENTIAL, Case
 from ..core.units import is_finite
 from ..core.wording import shown
@@ -63,11 +63,17 @@ def refused_decoder(case: Case, cls: type[Method], parameters: Mapping[str, Any]
         return f"{name} draws several tokens a pass, and the reference engine runs the full cache as papers' code does, one at a time"
     if codec(case.codec).grouped:
         return f"{case.codec} gives keys a range by groups of tokens that stay, and {name} feeds tokens that may not; int8 and int4 do not"
-    if widest(method := cls.build(parameters), layout) == 1:
+    decoder = decoder_class(case).build({parameter: value for parameter, value in case.decoder.items() if parameter not in NAMING})
+    try:
+        if check_fronts(decoder, method := cls.build(parameters), layout):
+            return ""
+    except (BadParameter, Unsupported) as error:
+        return str(error)
+    if widest(method, layout) == 1:
         return f"{cls.name} states no horizon, so it runs one token a pass, and {name} has nothing to draw ahead"
     firsts = range(layout.visual)
     if all(horizon(method, first) >= layout.visual - first for first in firsts) or any(beyond(method, first) for first in firsts):
         return ""
-    if decoder_class(case).build({parameter: value for parameter, value in case.decoder.items() if parameter not in NAMING}).ahead:
+    if decoder.ahead:
         return f"{cls.name} allows nothing to be fed beyond its horizon, and look_ahead of {name} has nothing to look at"
     return ""

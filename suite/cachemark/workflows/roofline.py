@@ -12,7 +12,7 @@ import torch
 
 from ..cache.layout import Layout, Step, window_step
 from ..cache.masked_layout import MaskedLayout
-from ..contract.decoder import Decoder, window
+from ..contract.decoder import Decoder, check_fronts, window
 from ..contract.method import Method
 from ..core import limits
 from ..core.errors import BadBudget, BadParameter, Unsupported
@@ -213,14 +213,14 @@ def pass_costs(
 ) -> list[PassCost]:
     """Return the cost of a pass of the decoder for the full cache and each method, without image decoding.
 
-    ``tokens``: tokens that the decoder keeps per pass, which must be measured. Raises Unsupported for a model without a FLOP model, or
-    that is not a next-token model.
+    ``tokens``: tokens that the decoder keeps per pass, which must be measured unless its passes are scheduled. Raises Unsupported for a
+    model without a FLOP model, or that is not a next-token model.
     """
     entry: ModelEntry = MODELS.get(model)
     if entry.paradigm != "next-token":
         raise Unsupported(f"{model}: a decoder is for next-token models.", remedy="Leave --decoder out.")
     counts, rows, full = operation_counts(entry), list[PassCost](), 0.0
-    title = f"{decoder.name} {decoder.reach}{' ahead' if decoder.ahead else ''}"
+    title = f"{decoder.name} {decoder.parameters()['window']}{' ahead' if decoder.ahead else ''}"
     for layout, name, budget, method in _candidates(entry, methods, budgets, batches, dtype):
         row = PassCost(name, budget, layout.batch, title, tokens=tokens)
         if isinstance(method, str):
@@ -228,12 +228,19 @@ def pass_costs(
             continue
         sequential = bill(method, layout, counts, images=False).roofline_time(rates)
         full = sequential if name == FULL else full
-        steps = _windows(method, layout, decoder)
+        try:
+            fronts = check_fronts(decoder, method, layout)
+        except (BadParameter, Unsupported) as error:
+            rows.append(replace(row, unsupported_reason=str(error)))
+            continue
+        steps = [front.step for front in fronts] or _windows(method, layout, decoder)
+        row = replace(row, tokens=layout.visual / len(fronts) if fronts else tokens)
         if max(step.count for step in steps) <= 1 < decoder.reach:
             rows.append(replace(row, unsupported_reason=f"{name} states no horizon, so it runs one token per pass"))
         else:
-            cost = bill(method, layout, counts, images=False, steps=steps).roofline_time(rates) / sequential
-            rows.append(replace(row, cost=cost, speedup=None if tokens is None else full / sequential * tokens / cost))
+            seconds = bill(method, layout, counts, images=False, steps=steps).roofline_time(rates)
+            cost = seconds / len(steps) / (sequential / layout.visual)
+            rows.append(replace(row, cost=cost, speedup=None if row.tokens is None else full / sequential * row.tokens / cost))
     return rows
 
 

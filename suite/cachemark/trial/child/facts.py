@@ -35,6 +35,7 @@ from .bench import Bench, decoder_factory, method_factory
 ENGINE_REASON = "engine_reason"  # of an outcome's facts: why the engine that a plan leaves open is not graph here
 LIMIT, SLOPE = "limit", "slope"  # of an outcome's
 WINDOWS = ", triangle on windows"  # added to the name of the kernel
+FRONTS = ", masked for several lines"
 WINDOWED = "It attends with several queries a pass, which see one another in order: another kernel call, whose price is in its time."
 
 
@@ -49,7 +50,8 @@ def case_facts(planned: Planned, bench: Bench) -> dict[str, Any]:
     elif kernel == KERNEL:
         kernel = chosen(replace(layout, dtype=getattr(torch, case.dtype), device=bench.device))
     decoder = decoder_factory(case)
-    facts: dict[str, Any] = {"kernel": f"{kernel}{WINDOWS if decoder else ''}", "source": method.source,
+    queries = "" if decoder is None else FRONTS if decoder().scheduled else WINDOWS
+    facts: dict[str, Any] = {"kernel": f"{kernel}{queries}", "source": method.source,
                              "footnotes": _notes(method.footnotes), "paradigm": layout.paradigm}
     if decoder:
         decoder_facts = {"source": decoder().source, "rows": "together", "keeps": decoder().keeps}

@@ -67,7 +67,7 @@ def run_case(planned: Planned, bench: Bench) -> Measurement:
     if case.measures(QUALITY_PASS):
         of_set, set_facts = _reused_quality(planned, job, bench, judgement) or _distribution(planned, job, bench, plugin_metrics)
         samples, facts = samples | of_set, facts | set_facts
-    if case.decoder and (case.method, case.codec) == (FULL, NATIVE.name):
+    if job.decoder is not None and not job.decoder().scheduled and (case.method, case.codec) == (FULL, NATIVE.name):
         facts[REDRAWN] = redrawn(judged_job, bench.reference(case, judged_job))
     prompts = bench.entry.prompts
     if prompts and "grid_classes" in judgement.facts:
@@ -190,7 +190,7 @@ def _judge_case(case: Case, job: Job, bench: Bench, plugin_metrics: PluginMetric
     if case.role == "other_batch":
         job = replace(job, batch=job.batch // 2 or 2)
     itself = case.role == "baseline" and case.engine != "reference"
-    paired = job.decoder is None or job.decoder().keeps == TOKENS
+    paired = job.decoder is None or job.decoder().keeps == TOKENS or job.decoder().same_noise
     forced = 0 if job.method().reorders else case.forced
     return judge(job, reference, bench.metrics(case), forced=forced, sprite=case.role == "candidate", itself=itself, paired=paired,
                  plugin_metrics=plugin_metrics)

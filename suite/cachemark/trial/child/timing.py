@@ -15,7 +15,7 @@ from ...cache.arena import Memory
 from ...cache.engines import Graph
 from ...cache.layout import Layout, Step, window_step
 from ...cache.masked_layout import MaskedLayout
-from ...contract.decoder import Rehearsal
+from ...contract.decoder import Decoder, Rehearsal
 from ...contract.method import Method
 from ...core.spec import FLOPS, Case
 from ...machine.energy import Energy, PackageEnergy, Span
@@ -187,8 +187,7 @@ def _capture(job: Job) -> int:
     if not isinstance(engine := job.memory.engine, Graph):
         return 0
     before = allocated(job.device)
-    if job.decoder is not None:
-        decoder = job.decoder()
+    if job.decoder is not None and not (decoder := job.decoder()).scheduled:
         job = replace(job, decoder=partial(Rehearsal, window=decoder.reach, look_ahead=decoder.ahead > 0))
     job.generate(slice(len(job.subset)))
     return allocated(job.device) - before + engine.pool_bytes
@@ -203,14 +202,17 @@ def graph_facts(memory: Memory) -> dict[str, Any]:
 
 # -- passes under a decoder ----------------------------------------------------------------------------------------------
 class Ran(NamedTuple):
-    """One generation: its images, the tokens that each pass drew, and how many of them were kept."""
+    """One generation: its images, the tokens that each pass drew, how many of them were kept, and the passes if they were scheduled."""
 
     images: int
     fed: tuple[int, ...]
     kept: tuple[int, ...]
+    scheduled: tuple[Step, ...] = ()
 
-    def steps(self, layout: Layout) -> list[Step]:
+    def steps(self, layout: Layout) -> Sequence[Step]:
         """Return its passes, each with the edges of its kept tokens."""
+        if self.scheduled:
+            return self.scheduled
         behind = [sum(self.kept[:i]) for i in range(1, len(self.kept))]
         ran = zip(behind, self.fed[1:], self.kept[1:], strict=True)
         return [Step(0, layout.visual), *(window_step(layout, accepted - 1, fed, fed - correct) for accepted, fed, correct in ran)]
@@ -218,7 +220,11 @@ class Ran(NamedTuple):
 
 def noting(job: Job, ran: list[Ran]) -> Job:
     """Return the job, with its generations added to ``ran``, except those with forced tokens."""
-    return replace(job, noted=lambda images, decoder: ran.append(Ran(images, tuple(decoder.fed), tuple(decoder.kept))))
+    def note(images: int, decoder: Decoder) -> None:
+        scheduled = tuple(front.step for front in decoder.schedule(decoder.layout))
+        ran.append(Ran(images, tuple(decoder.fed), tuple(decoder.kept), scheduled))
+
+    return replace(job, noted=note)
 
 
 def pass_values(ran: Sequence[Ran]) -> dict[str, list[float]]:
