@@ -13,11 +13,12 @@ from torch import Tensor
 
 from cachemark.cache.layout import Tokens
 from cachemark.contract.method import Method
+from cachemark.decoders.zipar import ZipAR
 from cachemark.methods import fastvar
 from cachemark.methods.fastvar import FastVAR
 from cachemark.methods.lazymar import LazyMAR
 from cachemark.methods.recap import ReCAP
-from cachemark.models import glm_image, mar, var
+from cachemark.models import glm_image, mar, raster, var
 from cachemark.models.emu3 import Emu3
 from cachemark.models.glm_image import GlmImage
 from cachemark.models.infinity import Infinity
@@ -62,6 +63,12 @@ def attend_padding(right: Callable[..., Any]) -> Callable[..., Any]:
     return read
 
 
+def blind(visible: Tensor) -> Tensor:
+    """Hide the other tokens of a pass from each token."""
+    own = visible.size(0)
+    return torch.cat((visible[:, :-own], torch.eye(own, dtype=torch.bool)), 1)
+
+
 def first_slice(self: FrameConv, x: Tensor) -> Tensor:
     """Return what a convolution that looks ahead would make of the first frame."""
     return F.conv2d(x, self.conv.weight[:, :, 0], self.conv.bias, padding=self.conv.kernel_size[-1] // 2)
@@ -98,6 +105,11 @@ CONTROLS: list[tuple[str, str, Any, str, Wrong]] = [
      lambda right: lambda self, fed, step, place, starts: right(self, fed, step, place, starts.max().expand_as(starts))),
     ("llamagen/small", "logits_cached logits_null guided_logits greedy_cfg greedy_nocfg", Method, "end_step", lose_a_key),
     ("llamagen/small", "filters", llamagen, "filter_logits", drop_the_crossing_token),
+    ("llamagen/zipar", "tokens_w2_cfg tokens_w5_cfg_hidden tokens_w3_nocfg logits_w3_cfg", ZipAR, "_before",
+     lambda right: lambda self, layout, row, column: right(self, layout, row, column) + (0 if column or row < 2 else layout.line)),
+    ("llamagen/zipar", "tokens_w2_cfg_hidden tokens_w3_cfg_hidden logits_w5_cfg_hidden", raster, "_visible",
+     lambda right: lambda method, fed: blind(right(method, fed))),  # tokens of a pass do not see each other
+    ("llamagen/zipar", "schedule", ZipAR, "_start", lambda right: lambda self, layout, row: right(self, layout, row) + (row > 2)),
     ("llamagen/small_vq", "image_bytes bicubic_bytes", llamagen, "to_uint8", lambda right: lambda images: right(images - 0.5 / 127.5)),
     ("lumina/small", "codes_A guided_B kept_A", Lumina, "allowed",
      lambda right: lambda self, logits, place: right(self, logits, place + 1)),

@@ -1,10 +1,25 @@
 """Readers of each family's vectors."""
 
 from ..checks import Family
-from . import emu3, fastvar, glm_image, infinity, infinity_rivals, janus, llamagen, lumina, mar, mar_lazy, mar_recap, mar_vae, var
+from . import (
+    emu3,
+    fastvar,
+    glm_image,
+    infinity,
+    infinity_rivals,
+    janus,
+    llamagen,
+    llamagen_zipar,
+    lumina,
+    mar,
+    mar_lazy,
+    mar_recap,
+    mar_vae,
+    var,
+)
 
 FAMILIES: dict[str, Family] = {
     "emu3": emu3.KINDS, "glm_image": glm_image.KINDS, "infinity": {**infinity.KINDS, **infinity_rivals.KINDS, **fastvar.KINDS},
-    "janus": janus.KINDS, "llamagen": llamagen.KINDS, "lumina": lumina.KINDS,
+    "janus": janus.KINDS, "llamagen": {**llamagen.KINDS, **llamagen_zipar.KINDS}, "lumina": lumina.KINDS,
     "mar": {**mar.KINDS, **mar_vae.KINDS, **mar_lazy.KINDS, **mar_recap.KINDS}, "var": var.KINDS,
 }
