@@ -77,7 +77,7 @@ class ImageModel:
         texts = [prompts] if isinstance(prompts, str) else list(prompts or ())
         if texts and labels is not None:
             raise BadPlan("labels and prompts cannot be combined.", remedy="Pass one of them.")
-        given = [labels] if isinstance(labels, int | str) else labels
+        given: Sequence[Any] | None = [labels] if isinstance(labels, int | str) else labels
         if text := next((label for label in given or () if isinstance(label, str)), ""):
             raise BadPlan(f"labels are class numbers, not text: {text[:60]!r}.", remedy="Pass texts as prompts=.")
         numbers = range(len(texts)) if texts else given
