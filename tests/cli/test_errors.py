@@ -21,6 +21,7 @@ from cachemark.cli.endings import INTERRUPTED, ending
 from cachemark.cli.measure import span
 from cachemark.cli.options import size
 from cachemark.core.errors import NothingMeasured
+from cachemark.models import checkpoints
 from cachemark.models.catalogue.next_token import TINY
 from cachemark.models.llamagen import LlamaGen
 from cachemark.store.db import Store
@@ -205,3 +206,28 @@ def test_a_remedy_names_the_given_plug_ins_if_the_command_has_that_option(stage:
     result = call("compare", stage.plan, *given, "--cases", "streaming 1/2", "window 1/4")
     assert suggested(result.stderr, "explain") == ["explain", *given, "PLAN"]
     assert "doctor --" not in call("run", stage.plan, *given, "--device", "cuda").stderr
+
+
+@pytest.mark.parametrize("error", [
+    MemoryError(), ImportError("libtorch_cpu.so: failed to map segment from shared object"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 8"),
+    OSError(12, "Cannot allocate memory"),
+], ids=lambda error: type(error).__name__)  # fmt: skip
+def test_memory_that_is_used_up_is_the_machines_fault(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    """As under a limit of the shell, ``ulimit -v``."""
+    with pytest.raises(SystemExit) as ended, ending():
+        raise error
+    assert ended.value.code == 5
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("cachemark: The memory of this machine, or what a limit (ulimit -v) leaves of it, is used up. Free some")
+    assert second == "  [infrastructure; see docs/errors.md#infrastructure]"
+
+
+def test_a_checkpoint_that_memory_does_not_hold_is_not_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise RuntimeError("unable to mmap 8 bytes from file: Cannot allocate memory (12)")
+
+    monkeypatch.setattr(checkpoints, "safe_open", full)
+    (tmp_path / "a.safetensors").write_bytes(b"")
+    with pytest.raises(RuntimeError, match="Cannot allocate memory"):
+        checkpoints._safetensors(tmp_path / "a.safetensors")

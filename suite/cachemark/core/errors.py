@@ -15,6 +15,7 @@ from pathlib import Path
 
 DEFECT = 70  # exit code of an error of our own: EX_SOFTWARE of <sysexits.h>
 _MACHINE = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EIO", "EROFS", "EMFILE", "ENFILE", "ENOMEM")}
+_NO_MEMORY = re.compile("[Cc]an(not|'t) allocate memory|failed to map segment")
 _PATH = {getattr(errno, name) for name in ("ENOENT", "ENOTDIR", "EISDIR", "EACCES", "EPERM", "ENAMETOOLONG", "ELOOP", "EEXIST", "ENXIO")}
 
 
@@ -117,12 +118,18 @@ def unknown(kind: str, name: str, known_names: Iterable[str]) -> UnknownName:
     return UnknownName(f"Unknown {kind} {name!r}.", remedy=f"{hint}Known: {', '.join(listed) or 'none'}{more}.")
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """Return whether an error means that no memory of the host was left, in any allocator or while a library was loaded."""
+    return isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)) is not None
+
+
 def of_system(error: Exception) -> CachemarkError | None:
     """Return an error of the operating system as one of this package; None for others.
 
     Full disks and memory are the machine's fault, unusable paths the user's. Paths inside this package are defects: None."""
-    if isinstance(error, MemoryError):
-        return Infrastructure("The memory of this machine is used up.", remedy="Free some, or request less at once.")
+    if out_of_memory(error):
+        return Infrastructure("The memory of this machine, or what a limit (ulimit -v) leaves of it, is used up.",
+                              remedy="Free some, raise the limit, or request less at once.")
     if not isinstance(error, OSError):
         return None
     name = str(error.filename or "")

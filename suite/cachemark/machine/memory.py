@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
+from ..core.errors import out_of_memory
 from ..roofline.flops import UncompiledMode
 
 
@@ -71,8 +72,7 @@ def peak_bytes(device: str, work: Callable[[], object], excluded: Iterable[Tenso
 
 def exhausted(error: BaseException) -> bool:
     """Return whether an error means that memory ran out, in any allocator."""
-    out_of_memory = isinstance(error, MemoryError | torch.OutOfMemoryError)
-    return out_of_memory or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
+    return isinstance(error, torch.OutOfMemoryError) or out_of_memory(error)
 
 
 def cap(device: str, nbytes: int) -> None:

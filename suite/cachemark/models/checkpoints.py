@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..core.edited import LFS
-from ..core.errors import BadCheckpoint
+from ..core.errors import BadCheckpoint, out_of_memory
 from ..core.files import is_readable, read_json
 
 M = TypeVar("M", bound=nn.Module)
@@ -197,6 +197,8 @@ def _unpickle(file: Path) -> Any:
         with warnings.catch_warnings(action="ignore"), torch.serialization.safe_globals([argparse.Namespace]):
             return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # bytes of any origin: the reader may fail in any way
+        if out_of_memory(error):
+            raise
         # PyTorch's own text advises to switch the protection off, so it is not passed on.
         if refused := re.search(r"GLOBAL ([\w.]+)", str(error)):
             raise BadCheckpoint(f"{str(file)!r} holds a Python object, {refused[1]}, that is not loaded because it could run code.",
@@ -210,6 +212,8 @@ def _safetensors(file: Path) -> dict[str, Tensor]:
         with safe_open(file, framework="pt") as tensors:
             return {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118 - not a mapping
     except Exception as error:  # bytes of any origin: the reader may fail in any way
+        if out_of_memory(error):
+            raise
         raise BadCheckpoint(f"{str(file)!r} is not a safetensors file, or a damaged one: {error}.",
                             remedy="Fetch it again and compare its SHA-256.") from error
 
