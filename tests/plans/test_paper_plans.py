@@ -15,11 +15,14 @@ from cachemark.core.limits import gpu
 from cachemark.core.spec import Sampling
 from cachemark.gate import anchors
 from cachemark.methods.base.calibrations import even
+from cachemark.methods.fewer_steps import FewerSteps
+from cachemark.methods.recap import ReCAP
 from cachemark.methods.registry import METHODS
 from cachemark.models.registry import MODELS
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand
 from cachemark.roofline.bill import bill
+from cachemark.roofline.masked_flops import share
 
 TABLES = {
     "linear-table1": "LineAR, Table 1", "linear-table4": "LineAR, Table 4", "ams-kv-table3": "AMS-KV, Table 3",
@@ -28,6 +31,7 @@ TABLES = {
     "marche-table1": "MARché, Table 1", "marche-table4": "MARché, Table 4",
     "scalekv-table1": "ScaleKV, Table 1", "scalekv-figure7": "ScaleKV, Figure 7b", "heatkv-figure1": "HeatKV, Figure 1",
     "ams-kv-table4": "AMS-KV, text on Infinity", "gtr-mar-h": "GtR, MAR-H",
+    "recap-mar": "ReCAP, released scripts",
 }  # fmt: skip
 QUALITY_TABLES = {  # which print no speed: each model with its methods, and the budgets in parts of the full cache
     "linear-table2": {"llamagen-xl": (["linear"], [4, 6, 8]), "llamagen-xxl": (["linear"], [4, 6, 8])},
@@ -116,6 +120,17 @@ def test_the_roofline_time_of_what_no_plan_measures_is_that_of_an_even_calibrati
 def test_the_printed_flops_follow_from_the_plan(cell: PaperCell) -> None:
     """Within 7 %, as the full model's do. Which switches the rows of Table 2 mean was found by this."""
     assert flops(cell) == pytest.approx(float(cell.printed["FLOPs"].removesuffix(" T")), rel=0.07)
+
+
+def test_fewer_steps_of_equal_flops_are_the_most_within_recaps() -> None:
+    for name in (cell.row for cell in CELLS if cell.plan == "recap-mar" and cell.ours["method"] == "recap"):
+        cell = published().row("ReCAP, released scripts", name)
+        case = next(p.case for p in expanded(cell.plan) if cell.means(p.case))
+        (rival,) = [p.case for p in expanded(cell.plan) if p.case.method == "fewer_steps" and p.case.cell == case.cell]
+        layout, steps = MODELS.get(case.model).shape(case.sampling, 1), rival.parameters["steps"]
+        fewer, own, more = (share(method, layout) for method in (FewerSteps(steps), ReCAP.build(case.parameters), FewerSteps(steps + 1)))
+        assert fewer <= own < more
+        assert f", {steps} of {case.sampling.steps}, equal FLOPs" in next(c.row for c in CELLS if c.means(rival))
 
 
 def flops(cell: PaperCell) -> float:
