@@ -89,7 +89,7 @@ def _publication_line(row: Publication, width: int) -> str:
     size = f"about {row.about_mib} MiB" if row.about_mib else "size ?"
     hand = "by hand" if row.steps else "fetch"
     return (f"{row.model:<{width}}  {row.key:<15}  {', '.join(row.files)}  {row.origin.address}  {size}  "
-            f"licence {row.origin.licence or '?'}  {gated}  {hand}")
+            f"license {row.origin.license or '?'}  {gated}  {hand}")
 
 
 @weights.command("fetch")

@@ -22,12 +22,12 @@ HUB = "https://huggingface.co/"
 class Origin:
     """Source of files: a Hugging Face repository ``name``, or an ``address`` for manual download.
 
-    ``licence`` and ``gated`` (terms to accept) are null if unknown.
+    ``license`` and ``gated`` (terms to accept) are null if unknown.
     """
 
     name: str
     address: str
-    licence: str | None = None
+    license: str | None = None
     gated: bool | None = None
 
     @property
@@ -58,7 +58,7 @@ class Publication:
 
     def to_json(self) -> dict[str, Any]:
         return {"model": self.model, "key": self.key, "source": self.origin.address, "files": list(self.files), "about_mib": self.about_mib,
-                "licence": self.origin.licence, "gated": self.origin.gated, "by_hand": list(self.steps)}
+                "license": self.origin.license, "gated": self.origin.gated, "by_hand": list(self.steps)}
 
 
 @functools.cache
