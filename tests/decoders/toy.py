@@ -110,7 +110,11 @@ def part(decoder: Decoder, rows: Tensor) -> Decoder:
 
 def off(words: Tensor) -> float:
     """Return how many standard deviations χ² is above its mean, over words expected at least eight times."""
-    counts, frequencies = numbered(words).bincount(minlength=len(WORDS)).double(), expected() * len(words)
+    return deviation(numbered(words).bincount(minlength=len(WORDS)).double(), expected() * len(words))
+
+
+def deviation(counts: Tensor, frequencies: Tensor) -> float:
+    """Return the same of counts and expected frequencies."""
     common = frequencies >= 8
     pooled = [torch.cat((each[common], each[~common].sum()[None])) for each in (counts, frequencies)]
     cells = int((pooled[1] > 0).sum())
