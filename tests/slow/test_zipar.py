@@ -14,7 +14,6 @@ from cachemark.decoders.zipar import ZipAR
 from cachemark.methods.full import Full
 from cachemark.models.sampling import guide
 from decoders.test_distribution import BOUND
-
 from slow.test_decoders import SAMPLINGS, generate, model, sequential, surprise, twice
 
 pytestmark = pytest.mark.slow
