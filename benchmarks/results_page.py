@@ -2,7 +2,7 @@
 
     python benchmarks/results_page.py rivals results.sqlite [--json benchmarks/results/rivals.json] [--page docs/results.md]
 
-takes the newest run of the plan, `rivals`, `gtr`, `codecs` or `prompts`, keeps its values and writes the tables of the page. In place of
+takes the newest run of the plan (a key of `SECTIONS`), keeps its values and writes the tables of the page. In place of
 a store stands a file of kept values, `benchmarks/results/rivals.json`, where only the tables are to be written anew.
 """
 
@@ -29,7 +29,8 @@ Row = Mapping[str, Any]
 NAMES = {  # of values, in the head of a table
     "kv_allocated": "allocated", "kv_own": "without workspace", "kv_logical": "live", "kv_peak": "peak", "flops": "FLOPs",
     "latency": "time, s", "speedup": "speedup", "token_agreement": "same tokens", "kl": "KL, nat/token", "token_distance": "distance",
-    "forced_distance": "forced distance", "fid": "FID", "precision": "precision", "recall": "recall", "class_accuracy": "class accuracy",
+    "forced_distance": "forced distance", "psnr": "PSNR, dB", "ssim": "SSIM",
+    "color_consistency": "color consistency", "fid": "FID", "precision": "precision", "recall": "recall", "class_accuracy": "class accuracy",
     "prompt_score": "all", "prompt_object": "object", "prompt_colour": "color", "prompt_count": "count", "prompt_position": "position",
     "prompt_ground": "ground",
 }  # fmt: skip
@@ -98,6 +99,16 @@ SECTIONS = {
         "From captions: every caption",
         "One image per caption, which states object, color, count, position and ground. *All*: fraction of images with everything right.",
         (Figures((*INDICES, "prompt_score"), ("prompt_score",), ("prompt_score",), claims=True), Figures(PARTS, PARTS))),
+    "text-caches": Section(
+        "Caches of language models on images",
+        "Six cache methods of language models next to R-KV and LineAR. Color consistency and *all* (fraction of images with everything "
+        "that the caption requests) are quality: they do not use the baseline's images.",
+        (Figures((*INDICES, "psnr", "color_consistency", "prompt_score"), ("color_consistency", "prompt_score")),)),
+    "compute": Section(
+        "Next-scale: saved computation at equal FLOPs",
+        "FastVAR at the FLOPs of a generation with one or two scales skipped, and of one without guidance in the last one or two. Token "
+        "values of `fewer_scales` are over the scales that it generates.",
+        (Figures(("flops", *INDICES, "psnr", "ssim", "color_consistency"), ("color_consistency",)), JUDGED)),
 }
 
 
@@ -120,7 +131,7 @@ def text(values: Row) -> str:
         candidates = sorted((row for row in mine if row["role"] not in REFERENCES), key=lambda row: -_by(row, section.by))
         references = [row for row in mine if row["role"] in REFERENCES]
         parts.append(_wrapped(_about(model, values, candidates, section)))
-        for figures in section.tables:
+        for figures in (_measured(figures, mine) for figures in section.tables):
             rows = [*candidates, *(row for row in references if set(figures.columns) & set(row.get("figures", ())))]
             parts.append(table(_head(figures, section), (_cells(row, figures, section) for row in rows)))
         parts += list(_notes([*candidates, *references]))
@@ -128,6 +139,12 @@ def text(values: Row) -> str:
     rules = " ".join(dict.fromkeys(for_markdown(rule) for rule in values["rule"].values()))
     about = f"{section.about} {rules}".rstrip()
     return "\n\n".join([f"## {section.heading}", _wrapped(about), *parts, *_calibrated(values["calibrations"])])
+
+
+def _measured(figures: Figures, rows: Sequence[Row]) -> Figures:
+    """Leave out columns in which no row has a value, such as the prompt score of a model without prompts."""
+    names = {name for row in rows for name in row.get("figures", {})}
+    return figures._replace(columns=[name for name in figures.columns if name in names])
 
 
 def _wrapped(text: str) -> str:

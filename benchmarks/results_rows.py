@@ -28,7 +28,7 @@ Row = dict[str, Any]
 SHARES = {  # what is counted, by the name of its share of the full cache's: a metric, or one less another
     "kv_allocated": ("kv_allocated",), "kv_own": ("kv_allocated", "kv_workspace"), "kv_logical": ("kv_logical",), "flops": ("flops",),
 }  # fmt: skip
-IMAGES = ("token_agreement", "kl", "token_distance", "forced_distance", "class_accuracy",
+IMAGES = ("token_agreement", "kl", "token_distance", "forced_distance", "psnr", "ssim", "color_consistency", "class_accuracy",
           *(name for name in METRICS if name.startswith("prompt_")))
 SETS = ("fid", "precision", "recall")
 ABOUT = {  # what warns of a value, told where that is shown

@@ -25,7 +25,7 @@ from cachemark.store.db import Store
 
 ROOT = Path(__file__).parents[2]
 MOST = 20_000  # bytes of a file of values
-PLANS = ("rivals", "gtr", "codecs", "prompts")
+PLANS = ("rivals", "gtr", "codecs", "prompts", "text-caches", "compute")
 HERE = Environment("Example CPU", "cpu-example", "5f1c0a7be2d94410", {"threads": 2, "torch": "2.15.0"})
 CODE = {"commit": "3f9a61c0d2b7e845c1a0", "dirty": False, "hash": "b1946ac92492d234", "version": "0.1.0"}
 
@@ -129,7 +129,7 @@ def test_every_case_of_a_plan_has_its_rows(plan: str, script: ModuleType, tmp_pa
     assert f"`cachemark run {plan}`, commit 3f9a61c0d2, Example CPU, 2 threads, torch 2.15.0, fp32" in text
     candidates = [case for case in planned if case.role == "candidate" and case.model == planned[0].model]
     assert len([row for row in first[1:] if not any(cell.startswith("*") for cell in row)]) == len(candidates) + 1
-    if plan not in ("codecs", "gtr"):
+    if plan not in ("codecs", "gtr", "compute"):
         named = [[cell.replace("\\", "") for cell in row[:2]] for row in first[2:]]
         assert named[: len(candidates)] == [[case.method, case.label.split()[1]] for case in candidates]
     assert max(len(line) for line in text.splitlines() if not line.startswith(("| ", "- "))) <= 140

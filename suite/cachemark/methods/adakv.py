@@ -10,6 +10,8 @@ from .base.calibrations import Calibrated
 from .registry import method
 from .snapkv import LineBudgets
 
+RESOLVED = 5  # decimals of a gain: curves are stored with six
+
 
 @method("adakv")
 @dataclass
@@ -18,8 +20,8 @@ class AdaKV(Calibrated, LineBudgets):
 
     Feng et al., "Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation for Efficient LLM Inference" (2024), §3: entries go to
     the heads with the largest attention weights, ``floor`` of the mean to each head at least. Adapted: weights are measured once for the
-    model (:attr:`parts`), since storage cannot depend on an image, and budgets are whole lines, one above the ``alpha`` latest entries at
-    least.
+    model (:attr:`parts`), as means over the 8 latest queries of each line, since storage cannot depend on an image; budgets are whole
+    lines, one above the ``alpha`` latest entries at least.
     """
 
     source = "Feng et al. 2024 (Ada-KV), §3"
@@ -38,10 +40,11 @@ class AdaKV(Calibrated, LineBudgets):
 def shared(curves: Sequence[Sequence[float]], mean: int, least: int) -> list[int]:
     """Return the lines of each head, whose sum is ``mean`` per head; ``least`` to all each.
 
-    ``curves[head][n]``: the attention that the strongest n + 1 lines of entries hold.
+    ``curves[head][n]``: the attention that the strongest n + 1 lines of entries hold. Each line goes to the head that gains most by it;
+    of heads whose gains differ by less than the curves resolve, to the one with the fewest lines.
     """
     lines = [least] * len(curves)
     for _ in range(mean * len(curves) - sum(lines)):
-        gains = [curve[n] - curve[n - 1] if n < len(curve) else -1.0 for curve, n in zip(curves, lines, strict=True)]
-        lines[gains.index(max(gains))] += 1
+        gains = [round(curve[n] - curve[n - 1], RESOLVED) if n < len(curve) else -1.0 for curve, n in zip(curves, lines, strict=True)]
+        lines[max(range(len(lines)), key=lambda head: (gains[head], -lines[head]))] += 1
     return lines
