@@ -1,10 +1,11 @@
-"""SSD heads against masked attention and against the two methods they combine; wrong tables."""
+"""SSD heads against masked attention and against the two methods they combine; profiles of heads; wrong tables."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from itertools import zip_longest
 from typing import Any
 
 import pytest
@@ -16,7 +17,9 @@ from cachemark.contract.method import Method
 from cachemark.core.errors import Unsupported
 from cachemark.core.spec import Budget
 from cachemark.kit.driver import RasterFeed, drive, layout_of
+from cachemark.methods.adakv import AdaKV
 from cachemark.methods.base import calibrations
+from cachemark.methods.base.calibrations import Calibrated
 from cachemark.methods.base.profiles import LineProfile
 from cachemark.methods.h2o import H2O
 from cachemark.methods.heatkv import HeatKV
@@ -71,14 +74,39 @@ def recency_by_hand(feed: RasterFeed, rows: Sequence[int]) -> list[list[list[flo
     return recency
 
 
-def test_the_profile_is_the_mean_share_of_the_conditional_rows() -> None:
+def concentration_by_hand(feed: RasterFeed, rows: Sequence[int]) -> list[list[list[float]]]:
+    """Return the mean attention to the strongest lines of tokens, of the queries of each line that ends; lines have fewer than 8."""
+    concentration = []
+    for layer in range(LAYOUT.layers):
+        fed = [(step, feed.at(step, Site("decoder", layer))) for step in raster_steps(LAYOUT)]
+        keys = torch.cat([k for _, (_, k, _) in fed], 2).double()
+        shares: list[list[list[float]]] = [[[] for _ in range(LAYOUT.lines)] for _ in range(LAYOUT.kv_heads)]
+        for row in rows:
+            for head in range(LAYOUT.kv_heads):
+                votes = [0.0] * LAYOUT.visual
+                for step, (q, _, _) in fed[1:]:
+                    weights = (keys[row, head, : 3 + step.first] @ q[row, head, 0].double() / q.size(-1) ** 0.5).softmax(0)[2:].tolist()
+                    votes = [vote + weight for vote, weight in zip_longest(votes, weights, fillvalue=0.0)]
+                    if len(weights) % LAYOUT.line == 0:
+                        strongest = sorted(votes, reverse=True)
+                        for lines in range(1, len(weights) // LAYOUT.line):
+                            shares[head][lines - 1].append(sum(strongest[: lines * LAYOUT.line]) / sum(votes))
+                        votes = [0.0] * LAYOUT.visual
+        concentration.append([[sum(values) / len(values) if values else 1.0 for values in heads] for heads in shares])
+    return concentration
+
+
+@pytest.mark.parametrize(("part", "by_hand_of"), [("recency", recency_by_hand), ("concentration", concentration_by_hand)])
+def test_the_profile_is_the_mean_share_of_the_conditional_rows(
+    part: str, by_hand_of: Callable[[RasterFeed, Sequence[int]], list[list[list[float]]]],
+) -> None:
     layout = replace(LAYOUT, branches=(0, 1))
-    profile, feeds = LineProfile("recency"), [RasterFeed(LAYOUT, seed) for seed in (1, 2)]
+    profile, feeds = LineProfile("recency", "concentration"), [RasterFeed(LAYOUT, seed) for seed in (1, 2)]
     for feed in feeds:
         drive(profile, layout, feed)
-    profiled = torch.tensor(profile.facts["recency"], dtype=torch.float64)
-    by_hand = torch.tensor([recency_by_hand(feed, [0]) for feed in feeds], dtype=torch.float64).mean(0)
-    of_all_rows = torch.tensor([recency_by_hand(feed, [0, 1]) for feed in feeds], dtype=torch.float64).mean(0)
+    profiled = torch.tensor(profile.facts[part], dtype=torch.float64)
+    by_hand = torch.tensor([by_hand_of(feed, [0]) for feed in feeds], dtype=torch.float64).mean(0)
+    of_all_rows = torch.tensor([by_hand_of(feed, [0, 1]) for feed in feeds], dtype=torch.float64).mean(0)
     assert (profiled - by_hand).abs().max() < 2e-6
     assert (profiled - of_all_rows).abs().max() > 1e-3, "the unconditional row makes no difference, so nothing is tested"
     assert {name: profile.facts[name] for name in ("layers", "heads", "lines", "line")} == {"layers": 2, "heads": 4, "lines": 6, "line": 6}
@@ -96,12 +124,13 @@ def test_the_packaged_table_of_a_bundled_model_has_both_kinds(model: str) -> Non
     assert layout.visual // 4 == method.B
 
 
-def test_a_sample_is_calibrated_like_the_packaged_ten() -> None:
+@pytest.mark.parametrize(("cls", "part"), [(SSDHeads, "recency"), (AdaKV, "concentration")])
+def test_a_sample_is_calibrated_like_the_packaged_ten(cls: type[Calibrated], part: str) -> None:
     """A sample of the tuning seeds under the full cache, by what the command calls."""
-    calibration = calibrated(SSDHeads, "tiny-llamagen", Request(), subset="tune64", samples=1)
-    packaged = next(facts for facts in calibrations.packaged("ssd_heads").values() if facts["model"] == "tiny-llamagen")
+    calibration = calibrated(cls, "tiny-llamagen", Request(), subset="tune64", samples=1)
+    packaged = next(facts for facts in calibrations.packaged(cls.name).values() if facts["model"] == "tiny-llamagen")
     assert calibration["weights"] == packaged["weights"]
-    far = (torch.tensor(calibration["recency"]) - torch.tensor(packaged["recency"])).abs()
+    far = (torch.tensor(calibration[part]) - torch.tensor(packaged[part])).abs()
     assert 0 < far.max() < 0.3
     assert far.mean() < 0.05
 

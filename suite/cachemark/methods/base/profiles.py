@@ -20,6 +20,8 @@ from ...cache.layout import Layout, RowRun, Site, Step
 from ...cache.slot import Slot
 from ...contract.method import Method
 
+RECENCY = "recency"  # a part of LineProfile
+WINDOW = 8  # latest queries of a line whose mean attention concentrates, as many as Ada-KV selects by
 STRONGEST = 16  # weights on earlier tokens that count in ASI; ScaleKV's K' is not stated
 
 
@@ -164,7 +166,7 @@ class ScaleProfile(Method):
 class LineProfile(Method):
     """Measures each head's attention to the latest or strongest visual tokens over conditional rows, in fp64, line by line.
 
-    ``parts``: ``recency``, ``concentration``.
+    ``parts``: ``recency``, of every query, and ``concentration``, of the mean attention of the 8 latest queries at each line's end.
     """
 
     needs_mass = True
@@ -175,6 +177,7 @@ class LineProfile(Method):
     def begin(self, layout: Layout, sites: Any, memory: Any) -> None:
         super().begin(layout, sites, memory)
         if not self.rows:
+            self._votes = defaultdict[tuple[int, int], list[Tensor]](list)
             self._shares = {part: torch.zeros(layout.layers, layout.kv_heads, layout.lines, dtype=torch.float64) for part in self.parts}
         self._asked = [[row for row in range(run.start, run.stop) if not layout.branches[row]] for run in layout.runs]
         self.rows += sum(map(len, self._asked))
@@ -190,16 +193,27 @@ class LineProfile(Method):
         tokens, line = step.first + step.count, self.layout.line
         visual, lines = mass[..., run.condition : run.condition + tokens].double(), (tokens - 1) // line
         for part, total in self._shares.items():
-            ordered = (visual.flip(-1) if part == "recency" else visual.sort(-1, descending=True).values).cumsum(-1)
-            total[layer, :, :lines] += (ordered[..., line - 1 : lines * line : line] / ordered[..., -1:]).sum(0).cpu()
+            if part == RECENCY:
+                ordered = visual.flip(-1)
+            else:
+                votes = self._votes[layer, run.start]
+                votes.append(visual)
+                if tokens % line:
+                    continue
+                latest = [F.pad(each, (0, tokens - each.size(-1))) for each in votes[-WINDOW:]]
+                votes.clear()
+                ordered = torch.stack(latest).sum(0).sort(-1, descending=True).values
+            shares = ordered.cumsum(-1)
+            total[layer, :, :lines] += (shares[..., line - 1 : lines * line : line] / shares[..., -1:]).sum(0).cpu()
 
     def share(self, part: str) -> Tensor:
         """Fraction of attention to the latest or strongest 1, 2, … lines of tokens: (layers, kv_heads, lines) fp64.
 
-        The mean over passes with more visual tokens than that, 1 if there are none. Only attention to visual tokens counts.
+        The mean over passes, or ends of lines, with more visual tokens than that, 1 if there are none. Only attention to visual tokens
+        counts.
         """
-        layout = self.layout
-        passes = torch.arange(1, layout.lines + 1).mul(-layout.line).add(layout.visual - 1)
+        layout, lines = self.layout, torch.arange(1, self.layout.lines + 1)
+        passes = layout.visual - 1 - layout.line * lines if part == RECENCY else layout.lines - 1 - lines
         return torch.where(passes > 0, self._shares[part] / (self.rows * passes.clamp_min(1)), 1.0)
 
     @property
