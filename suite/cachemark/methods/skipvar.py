@@ -27,7 +27,10 @@ PICTURE = 8  # tokens along a side of the images that are read
 
 @dataclass
 class ImageOutcome(Method):
-    """What the decision leaves of one image: ``skipped`` last scales are absent, or ``unguided`` last scales have no guidance."""
+    """The computation of one image after the decision.
+
+    ``skipped`` last scales are absent, or ``unguided`` last scales have no guidance.
+    """
 
     skipped: int = 0
     unguided: int = 0
