@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from cachemark.plugins import loading
+from cachemark.store.db import Store
 from support.kit import faults_on_small_models, run_check
-from support.stages import forgetting
+from support.stages import call, forgetting
 from support.wheels import ROOT
 from test_docs import blocks
 
@@ -75,6 +76,25 @@ def test_snapkv_of_the_guide_passes_every_check(tmp_path: Path) -> None:
     with forgetting():
         assert loading.load(tmp_path / "recent_queries.py") == ["recent_queries"]
         assert faults_on_small_models("recent_queries") == {}
+
+
+def test_fastvar_with_a_score_of_the_reference_passes_every_check_and_is_measured(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "reference" / "methods.md").read_text(encoding="utf-8")
+    for name in ("norm_pruning.py", "scores.toml"):
+        (tmp_path / name).write_text(next(block.text for block in blocks(text) if block.file == name), encoding="utf-8")
+    with forgetting():
+        checked = call("test", "method", tmp_path / "norm_pruning.py")
+        assert checked.exit_code == 0, checked.output
+        assert " 0 failed, 0 skipped" in checked.output
+        plugin, store = ("--plugin", tmp_path / "norm_pruning.py"), tmp_path / "scores.sqlite"
+        ran = call("run", tmp_path / "scores.toml", *plugin, "--store", store, "--threads", "1", "--json")
+        assert ran.exit_code == 0, ran.output
+    with Store.open(store) as opened:
+        outcomes = {outcome.case.label: outcome for outcome in opened.outcomes(1) if outcome.case.role == "candidate"}
+    flops = {label: outcome.samples["flops"] for label, outcome in outcomes.items()}
+    assert len(flops) == 3
+    assert len({tuple(each) for each in flops.values()}) == 1, "of one budget"
+    assert len({outcome.output_hash for outcome in outcomes.values()}) == 3, "each score chooses other tokens"
 
 
 @pytest.mark.parametrize("fault", FAULTS)

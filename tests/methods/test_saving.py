@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -19,6 +20,7 @@ from cachemark.contract.method import Method
 from cachemark.core.errors import BadBudget, BadParameter, BadPlan, CachemarkError
 from cachemark.core.spec import Case, Sampling
 from cachemark.kit.saving import SAMPLING, SEEDS, model
+from cachemark.methods.ams_kv import AMSKV
 from cachemark.methods.fastvar import FastVAR, deviation, highpass
 from cachemark.methods.fewer_scales import FewerScales
 from cachemark.methods.guidance_off import GuidanceOff
@@ -26,6 +28,7 @@ from cachemark.models.vision.maps import ABSENT
 from cachemark.plans.expand import expand
 from cachemark.plans.schema import load
 from cachemark.roofline.scale_flops import share
+from test_docs import blocks
 
 MODELS = tuple(SAMPLING)
 LAYERS = (3, 4)
@@ -259,3 +262,37 @@ def test_a_codec_is_no_budget_of_flops(tmp_path: Path) -> None:
 def test_methods_that_do_not_run_on_a_model_have_no_say_in_its_budgets(tmp_path: Path) -> None:
     with pytest.raises(BadBudget, match="fewer_scales does not run on next-token models"):
         cases(tmp_path, '"window", "fewer_scales"', model="tiny-llamagen")
+
+
+# -- combinations -----------------------------------------------------------------------------------------------------
+def test_a_codec_combines_with_pruning_and_one_that_groups_keys_does_not(tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text(PLAN.format(model="tiny-var", methods='{ name = "fastvar", layers = [0, 5] }', budgets='"1/2"')
+                    + 'codecs = ["int8", "kivi4"]\n')
+    reasons = {planned.case.codec: planned.unsupported_reason for planned in expand(load(str(path))) if planned.case.method == "fastvar"}
+    assert reasons == {"int8": "", "kivi4": "kivi4 groups keys in the order of their arrival, which only next-token models have; "
+                                            "int4 stores each by itself"}
+
+
+@pytest.mark.parametrize("names", ["fastvar + ams_kv", "fewer_scales+guidance_off"])
+def test_two_methods_in_one_case_are_refused_with_the_reason(tmp_path: Path, names: str) -> None:
+    with pytest.raises(BadPlan, match=rf"plan\.toml:\d+: '{re.escape(names)}' names 2 methods, and a case has one") as raised:
+        cases(tmp_path, f'"{names}"')
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_method_of_stored_entries_may_skip_scales(name: str) -> None:
+    """The class of the guide: the generated scales are those of AMS-KV alone."""
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "method-interface.md").read_text(encoding="utf-8")
+    source = next(block.text for block in blocks(text) if block.file == "short_ams_kv.py")
+    namespace: dict[str, Any] = {"__name__": "short_ams_kv"}
+    exec(source.replace('@cm.method("short_ams_kv")', ""), namespace)
+    sizes: dict[str, Any] = {"demanding": [1], "entries": 75}
+    tokens, logits = generate(name, namespace["ShortAMSKV"](**sizes))
+    expected, expected_logits = generate(name, AMSKV(**sizes))
+    generated = layout(name).ending(4).visual
+    assert torch.equal(tokens[:, :generated], expected[:, :generated])
+    assert bool((tokens[:, generated:] == ABSENT).all())
+    assert len(logits) == len(expected_logits) - 1
+    assert not torch.equal(expected, generate(name, Method())[0])

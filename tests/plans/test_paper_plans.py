@@ -31,12 +31,13 @@ TABLES = {
     "marche-table1": "MARché, Table 1", "marche-table4": "MARché, Table 4",
     "scalekv-table1": "ScaleKV, Table 1", "scalekv-figure7": "ScaleKV, Figure 7b", "heatkv-figure1": "HeatKV, Figure 1",
     "ams-kv-table4": "AMS-KV, text on Infinity", "gtr-mar-h": "GtR, MAR-H",
-    "recap-mar": "ReCAP, released scripts",
+    "recap-mar": "ReCAP, released scripts", "fastvar-table1": "FastVAR, Table 1",
 }  # fmt: skip
 QUALITY_TABLES = {  # which print no speed: each model with its methods, and the budgets in parts of the full cache
     "linear-table2": {"llamagen-xl": (["linear"], [4, 6, 8]), "llamagen-xxl": (["linear"], [4, 6, 8])},
     "linear-table3": dict.fromkeys(["llamagen-xl", "janus-pro-1b"], (["random", "streaming", "h2o", "rkv", "linear"], [6, 8])),
     "ams-kv-table4": {"infinity-2b": (["ams_kv"], [])},  # of which the text prints speed
+    "fastvar-table2": {"infinity-2b": (["fastvar", "fewer_scales"], [])},
 }
 CELLS = [cell for cell in published().cells if cell.plan]
 UNEXPLAINED = [published().row("GtR, MAR-H", "GtR-H, 32")]

@@ -14,7 +14,7 @@ NAMES = {
     "scalekv": "ScaleKV", "heatkv": "HeatKV", "hack": "HACK", "hackpp": "HACK++", "lazymar": "LazyMAR", "marche": "MARché", "gtr": "GtR",
     "recap": "ReCAP", "snapkv": "SnapKV", "pyramidkv": "PyramidKV", "adakv": "Ada-KV", "tova": "TOVA", "keydiff": "KeyDiff",
     "key_norm": "key norms", "fastvar": "FastVAR", "fewer_scales": "fewer scales", "guidance_off": "guidance off",
-    "fewer_steps": "fewer steps", "scale_groups": "scale groups", "random_tokens": "random tokens",
+    "skipvar": "SkipVAR", "fewer_steps": "fewer steps", "scale_groups": "scale groups", "random_tokens": "random tokens",
     "jacobi": "Jacobi", "sjd": "SJD", "scd": "SCD", "zipar": "ZipAR",
 }  # fmt: skip
 _NAME = re.compile(rf"(?<!\S)(?:{'|'.join(NAMES)})(?=$|[ :])")

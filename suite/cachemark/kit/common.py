@@ -19,6 +19,7 @@ from ..cache.layout import Layout, Site, Step
 from ..contract.heads import PerHead
 from ..contract.method import Method
 from ..core.errors import Unsupported
+from ..core.spec import FLOPS
 from ..methods.base import calibrations
 from ..methods.base.calibrations import Calibrated
 from .driver import Moment, Onlooker, Outputs, Record, watched
@@ -171,13 +172,15 @@ class FlopsCell(MethodCell):
     shadowed: ClassVar[bool] = False
 
     def at(self, budget: Fraction) -> Method:
-        return self.cls.build(self.cls().fit(budget, self.layout))
+        own = calibration(self.cls, self.layout)
+        return self.cls.build({**own, **self.cls.build(own).fit(budget, self.layout)})
 
     def tight(self) -> Method:
-        return self.cls.build(dict(self.mode))
+        return self.cls.build({**calibration(self.cls, self.layout), **dict(self.mode)})
 
     def neutral(self) -> Method:
-        return self.cls.build({**self.cls().fit(Fraction(1), self.layout), **neutral_parameters(self.cls)})
+        method = self.at(Fraction(1))
+        return self.cls.build({**method.parameters(), **neutral_parameters(self.cls)})
 
 
 def smallest_share(cls: type[Method], mode: tuple[tuple[str, Any], ...], layout: Layout) -> tuple[tuple[str, Any], ...] | None:
@@ -220,7 +223,8 @@ def calibration(cls: type[Method], layout: Layout) -> dict[str, Any]:
     """Return the parameter of a calibration with random facts; empty for a method that needs none."""
     if not issubclass(cls, Calibrated):
         return {}
-    tables = calibrations.all_tables(layout) if layout.scales else cls().tables({}, layout)
+    own_tables = not layout.scales or cls.budget_kind == FLOPS
+    tables = cls().tables({}, layout) if own_tables else calibrations.all_tables(layout)
     draw = torch.Generator().manual_seed(7)
     facts = {name: torch.rand(sizes, generator=draw).tolist() for name, sizes in tables.items()}
     return {"calibration": calibrations.remember(cls.name, {"model": "of random facts", **calibrations.shape_of(layout), **facts})}

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..cache.arena import Memory
 from ..cache.layout import Layout
+from ..contract.deciding import Deciding
 from ..contract.method import Method
 from ..core.spec import Sampling
 from ..models import costs
@@ -44,7 +45,13 @@ def model(name: str) -> VAR | Infinity:
     for parameter_name, parameter in tiny.named_parameters():
         if not parameter_name.endswith(("scale_mul_1H11", "norm.weight")):
             parameter.data.normal_(0, 0.2, generator=draw)
+    tiny.picture = _colored
     return tiny.eval().requires_grad_(False)
+
+
+def _colored(f_hat: Tensor) -> Tensor:
+    """Return the first channels of a feature map as colors, which takes no product."""
+    return f_hat[:, :3].tanh()
 
 
 @dataclass(frozen=True)
@@ -89,18 +96,26 @@ def saving_cells(cls: type[Method], mode: tuple[tuple[str, Any], ...] = ()) -> S
 
 
 def flops_are_the_declared_ones(cell: SavingCell) -> Findings:
-    """The FLOPs that are dispatched are those that follow from ``scales``, ``computed_rows``, ``computes`` and ``attended``."""
-    own = model(cell.attention)
+    """The FLOPs that are dispatched are those that follow from ``scales``, ``computed_rows``, ``computes`` and ``attended``.
+
+    Of a method that decides for each image, they are those of the images' outcomes.
+    """
+    own, layout, method = model(cell.attention), cell.layout, cell.tight()
     counts = costs.var(VAR_SIZES, lambda: None) if isinstance(own, VAR) else costs.infinity(INFINITY_SIZES, lambda: None, max(TEXTS))
-    declared = bill(cell.tight(), cell.layout, counts, images=False).flops
-    dispatched = counted(lambda: cell.run(cell.tight(), bare=True))
+    dispatched = counted(lambda: cell.run(method, bare=True))
+    declared = sum(bill(outcome, layout, counts, images=False).flops for outcome in outcomes_of(method, layout)) // layout.batch
     if dispatched != declared:
         yield cell.finding(f"{declared:,} FLOPs, as declared", f"{dispatched:,}")
 
 
 def scales_that_are_not_generated_are_absent(cell: SavingCell) -> Findings:
     """Every token of a generated scale is sampled, and the others are −1."""
-    method, tokens = cell.record.method, cell.record.tokens
-    generated = cell.layout.ending(method.scales(cell.layout)).visual
-    if int((tokens[:, :generated] < 0).sum()) or int((tokens[:, generated:] != -1).sum()):
-        yield cell.finding(f"{generated} tokens of a sample, and −1 for the others", f"{tokens.tolist()[0]}")
+    for outcome, tokens in zip(outcomes_of(cell.record.method, cell.layout), cell.record.tokens, strict=True):
+        generated = cell.layout.ending(outcome.scales(cell.layout)).visual
+        if int((tokens[:generated] < 0).sum()) or int((tokens[generated:] != -1).sum()):
+            yield cell.finding(f"{generated} tokens of a sample, and −1 for the others", f"{tokens.tolist()}")
+
+
+def outcomes_of(method: Method, layout: Layout) -> Sequence[Method]:
+    """Return a method for each image of a generation: what it has decided, else itself."""
+    return method.outcomes if isinstance(method, Deciding) and method.outcomes else [method] * layout.batch

@@ -312,6 +312,7 @@ def _candidates(plan: Plan, base: Case, table: str | MethodTable, budgets: list[
     """Yield the cases of a method, one per budget, with the reason if it cannot meet the budget."""
     table = MethodTable(name=table) if isinstance(table, str) else table
     name, parameters = table.name, dict(table.model_extra or {})
+    _check_single(name)
     cls: type[Method] = METHODS.get(name)
     if name == FULL:
         return
@@ -329,6 +330,14 @@ def _candidates(plan: Plan, base: Case, table: str | MethodTable, budgets: list[
             resolved, reason = {}, str(error)
         yield replace(base, method=name, variant=table.variant, parameters=resolved, budget=budget,
                       budget_kind=cls.budget_kind), reason
+
+
+def _check_single(name: str) -> None:
+    """Raise BadPlan, with the reason, if ``name`` joins the names of several methods by a plus sign."""
+    names = [part.strip() for part in name.split("+")]
+    if len(names) > 1 and all(part in METHODS for part in names):
+        raise BadPlan(f"{name!r} names {len(names)} methods, and a case has one: each decides what is computed or stored, and has a budget "
+                      "of its own.", remedy='Store less with codecs = ["int8"], or override scales in a subclass of a K/V method.')
 
 
 def _own_size(cls: type[Method], parameters: dict[str, Any], layout: Layout, weights: str) -> list[str]:

@@ -9,6 +9,7 @@ from functools import cache
 
 from ..cache.codec import NATIVE
 from ..cache.layout import Layout
+from ..contract.deciding import Deciding
 from ..contract.method import Method
 from ..core.errors import BadBudget
 from .flops_budget import as_budget, largest_within
@@ -35,12 +36,18 @@ def by_pass(method: Method, layout: Layout) -> list[dict[str, int]]:
 
 
 def work(method: Method, layout: Layout) -> dict[str, int]:
-    """Return the FLOPs of one image by part. Raises what :func:`by_pass` and :meth:`Method.resolve` raise."""
+    """Return the FLOPs of one image by part: of a method that decides for each image, the expected ones.
+
+    Raises what :func:`by_pass` and :meth:`Method.resolve` raise.
+    """
     method.resolve(layout)
+    mix = method.expected(layout) if isinstance(method, Deciding) else [(1, method)]
     flops: Counter[str] = Counter()
-    for parts in by_pass(method, layout):
-        flops.update(parts)
-    return dict(flops)
+    for fraction, outcome in mix:
+        for parts in by_pass(outcome, layout):
+            for part, count in parts.items():
+                flops[part] += fraction * count  # type: ignore[assignment]
+    return {part: round(count) for part, count in flops.items()}
 
 
 def image_flops(method: Method, layout: Layout) -> int:

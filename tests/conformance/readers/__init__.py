@@ -15,11 +15,13 @@ from . import (
     mar_lazy,
     mar_recap,
     mar_vae,
+    skipvar,
     var,
 )
 
 FAMILIES: dict[str, Family] = {
-    "emu3": emu3.KINDS, "glm_image": glm_image.KINDS, "infinity": {**infinity.KINDS, **infinity_rivals.KINDS, **fastvar.KINDS},
+    "emu3": emu3.KINDS, "glm_image": glm_image.KINDS,
+    "infinity": {**infinity.KINDS, **infinity_rivals.KINDS, **fastvar.KINDS, **skipvar.KINDS},
     "janus": janus.KINDS, "llamagen": {**llamagen.KINDS, **llamagen_zipar.KINDS}, "lumina": lumina.KINDS,
     "mar": {**mar.KINDS, **mar_vae.KINDS, **mar_lazy.KINDS, **mar_recap.KINDS}, "var": var.KINDS,
 }

@@ -141,7 +141,11 @@ class TinyMSVQ(Tokenizer):
 
     def decode(self, tokens: Tensor) -> Tensor:
         """Decode tokens (B, N) to images (B, 3, H, W), not clamped."""
-        return self.decoder(self.quantizer.restore(tokens))
+        return self.image(self.quantizer.restore(tokens))
+
+    def image(self, f_hat: Tensor) -> Tensor:
+        """Decode a feature map (B, channels, h, w) to images, not clamped."""
+        return self.decoder(f_hat)
 
 
 class TinyKL(Tokenizer):

@@ -16,6 +16,7 @@ from ...cache.codec import codec
 from ...cache.engines import engine
 from ...cache.layout import Layout
 from ...cache.masked_layout import MaskedLayout
+from ...contract.deciding import Deciding
 from ...contract.decoder import Decoder
 from ...contract.method import Method
 from ...core import seeds
@@ -48,7 +49,7 @@ class Job:
     """Images to generate in chunks of ``batch`` samples, each with a new method and decoder.
 
     ``alive`` is called with the number of images after each chunk, ``noted`` with that number and the decoder after each generation
-    without forced tokens."""
+    without forced tokens; ``decided`` with the method after such a generation, if it decides for each image."""
 
     loaded: Loaded
     method: Callable[[], Method]
@@ -60,6 +61,7 @@ class Job:
     alive: Callable[[int], None] = lambda images: None
     decoder: Callable[[], Decoder] | None = None
     noted: Callable[[int, Decoder], None] = lambda images, decoder: None
+    decided: Callable[[Deciding], None] = lambda method: None
 
     @property
     def layout(self) -> Layout:
@@ -112,8 +114,11 @@ class Job:
         decoder = None if self.decoder is None else self.decoder()
         if decoder is not None:
             options["decoder"] = decoder
+        method = self.method()
         with fused(self.device):
-            tokens = self.loaded.generator.generate(labels, seeds, self.method(), self.sampling, memory, **options)
+            tokens = self.loaded.generator.generate(labels, seeds, method, self.sampling, memory, **options)
+        if isinstance(method, Deciding) and options.get("forced") is None:
+            self.decided(method)
         if decoder is not None and options.get("forced") is None:
             self.noted(len(labels), decoder)
         return tokens

@@ -103,15 +103,19 @@ def divergence(job: Job, reference: FullCacheOutput) -> Tensor:
 
     It cannot be negative: what rounding leaves below 0 is 0."""
     def of_part(part: slice) -> Tensor:
-        expected = reference.log_probs(part)
-        total, drawn = torch.zeros(expected.size(0), dtype=torch.float64, device=expected.device), list[int]()
+        expected, along = reference.log_probs(part), list[tuple[int, int, Tensor]]()
 
         def see(first: int, logits: Tensor) -> None:
-            drawn.append(logits.size(1))
-            total.add_(kl_divergence(expected[:, first : first + logits.size(1)], job.log_probs(logits)).flatten(1).sum(1))
+            count = logits.size(1)
+            along.append((first, count, kl_divergence(expected[:, first : first + count], job.log_probs(logits)).flatten(1).sum(1)))
 
-        job.generate(part, forced=reference.tokens[part], see=see)
-        return total.clamp_min(0.0) / sum(drawn)
+        tokens = job.generate(part, forced=reference.tokens[part], see=see)
+        total, drawn = torch.zeros(2, len(tokens), dtype=torch.float64, device=tokens.device)
+        for first, count, sums in along:
+            made = tokens[:, first] >= 0  # −1: in a scale that was not generated for this image
+            total += sums * made
+            drawn += count * made
+        return total.clamp_min(0.0) / drawn
 
     return torch.cat([of_part(part) for part in job.chunks()])
 

@@ -13,6 +13,7 @@ from safetensors.torch import load
 
 from ...cache.arena import Memory
 from ...cache.codec import NATIVE
+from ...contract.deciding import Deciding
 from ...core import seeds
 from ...core.errors import Unsupported
 from ...core.result import ENERGY, FULL_BESIDE, IMAGES, OTHER_LOAD, SHARE, Status
@@ -30,6 +31,7 @@ from ...plugins.loading import needs
 from ..measurement import Measurement, failed
 from . import quality
 from .bench import Bench, Job, NotFinite, case_job, method_factory
+from .decisions import DECIDED, decided_values
 from .facts import case_facts, limit_facts, slope
 from .judge import JudgedImages, hashed, image_hash, inexact, judge, redrawn, storable
 from .plugin_metrics import PluginMetrics
@@ -57,6 +59,9 @@ def run_case(planned: Planned, bench: Bench) -> Measurement:
         if rate := noted.get(PER_PASS):
             facts["footnotes"] += [f"It draws {rate['mean']:.2f} tokens a pass, {rate['least']:.2f} to {rate['most']:.2f} over the batches "
                                    "that were timed."]
+        if decided := noted.get(DECIDED):
+            each = ", ".join(f"{count} with {what}" for what, count in sorted(decided.items()))
+            facts["footnotes"] += [f"It decides for each image; of the timed ones: {each}."]
         samples, spans = cost_values(costs) | plugin_metrics.costs(costs), costs.spans
     if bench.loaded.random:
         return Measurement(Status.OK, samples, RANDOM, facts=plugin_metrics.added_to(facts), spans=spans)
@@ -97,17 +102,21 @@ def _costs(planned: Planned, bench: Bench, job: Job, *, compared: bool) -> tuple
     """Return the costs of a case, facts about them, and the timed tokens. ``compared``: timed in turns with its full cache."""
     case, first, ran = planned.case, job.first(planned.case.batch), list[Ran]()
     counts, facts = counted(first)
-    clocked = job.first(min(BATCHES * case.batch, case.samples)) if case.decoder else first
+    varies, decided = bool(case.decoder) or isinstance(job.method(), Deciding), list[Deciding]()
+    clocked = job.first(min(BATCHES * case.batch, case.samples)) if varies else first
     beside = None
     if compared and case.role == "candidate":
         full_cache = method_factory(replace(case, method=FULL, parameters={}))
         memory = Memory(job.device, engine=job.memory.engine.another())
         beside = replace(clocked, method=full_cache, memory=memory, decoder=None)
-    ran_in_turns = timed(case, noting(clocked, ran), beside)
+    ran_in_turns = timed(case, replace(noting(clocked, ran), decided=decided.append), beside)
     costs, timed_tokens = ran_in_turns.costs, ran_in_turns.tokens
     facts |= graph_facts(job.memory) | {ENERGY: ran_in_turns.energy.facts}
     facts |= {FULL_BESIDE: ran_in_turns.full} if ran_in_turns.full else {}
     facts |= {OTHER_LOAD: round(ran_in_turns.other_load, 2)} if ran_in_turns.other_load is not None else {}
+    if decided:
+        drawn, noted = decided_values(planned, bench, first, decided[case.warmup - 1 :])
+        return replace(costs, **counts | drawn), facts | noted, timed_tokens
     if not case.decoder:
         return replace(costs, **counts), facts | slope(costs.marks, first.layout, first.method()), timed_tokens
     drawn, noted = _decoded(planned, bench, first, ran)
