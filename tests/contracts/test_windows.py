@@ -20,6 +20,7 @@ from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Step, window_step
 from cachemark.contract.decoder import Decoder, Rehearsal
 from cachemark.contract.method import Method
+from cachemark.core.errors import Unsupported
 from cachemark.core.spec import Sampling
 from cachemark.decoders.jacobi import Jacobi
 from cachemark.decoders.scd import SCD
@@ -29,7 +30,7 @@ from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
 from cachemark.methods.rkv import RKV
 from cachemark.methods.streaming import Streaming
-from cachemark.models.sampling import draw
+from cachemark.models.sampling import draw, guide_window
 
 from .test_graph import capture_on_cpu, captured
 
@@ -39,7 +40,10 @@ DECODERS: dict[str, Callable[..., Decoder]] = {
     "sjd": SJD, "gumbel": SCD, "maximal": partial(SCD, coupling="maximal"), "reused": partial(SJD, reuse=1.0),
     "grouped": partial(SJD, group=14),
 }  # fmt: skip
-with_every_decoder = pytest.mark.parametrize("make", DECODERS.values(), ids=DECODERS)
+TREES: dict[str, Callable[..., Decoder]] = {"tree": partial(SJD, branches=3), "pac": partial(SCD, coupling="maximal", branches=2)}
+SIDE = 10  # tokens that the wider of these trees feeds beside a window
+with_every_decoder = pytest.mark.parametrize("make", (DECODERS | TREES).values(), ids=DECODERS | TREES)
+with_every_chain = pytest.mark.parametrize("make", DECODERS.values(), ids=DECODERS)
 WINDOWS = (1, 3, GRID, GRID + 1, N)
 GUIDED = Sampling(cfg_scale=1.5)
 SAMPLINGS = {
@@ -163,6 +167,32 @@ def test_nothing_is_recorded_behind_a_rehearsal(name: str, window: int, ahead: b
             assert captured(memory) == whole
 
 
+def test_trees_are_recorded_by_a_rehearsal_and_are_those_of_the_eager_engine() -> None:
+    memory, sampling = graph_memory(), SAMPLINGS["interval"]
+    generate(Rehearsal(window=5, branches=3), sampling, SEEDS[:2], memory=memory)
+    whole = captured(memory)
+    decoder = SJD(window=5, branches=3)
+    assert torch.equal(generate(decoder, sampling, SEEDS[2:4], memory=memory), generate(SJD(window=5, branches=3), sampling, SEEDS[2:4]))
+    assert max(decoder.fed) == 5 + SIDE
+    assert captured(memory) == whole
+
+
+@pytest.mark.parametrize("make", TREES.values(), ids=TREES)
+@pytest.mark.parametrize("method", [lambda: Linear(B=3 * GRID, anchor=1), lambda: Streaming(B=9)])
+def test_trees_are_refused_beside_methods_that_evict(make: Callable[..., Decoder], method: Callable[[], Method]) -> None:
+    with pytest.raises(Unsupported, match=r"drafts of a position, and (linear|streaming) does not run on them"):
+        generate(make(window=8), method=method)
+
+
+@pytest.mark.parametrize("name", ["native", "int8", "kivi4"])
+def test_trees_run_with_a_codec(name: str) -> None:
+    """Greedy tokens are those of the codec alone; keys that share ranges are served one by one."""
+    decoder, greedy = SJD(window=8, branches=3), SAMPLINGS["greedy"]
+    tokens = generate(decoder, greedy, memory=Memory(codec=CODECS[name]))
+    assert torch.equal(tokens, generate(None, greedy, memory=Memory(codec=CODECS[name])))
+    assert (len(decoder.kept) == N) == CODECS[name].grouped
+
+
 @pytest.mark.parametrize("name", CODECS)
 def test_a_codec_does_not_change_that(name: str) -> None:
     decoder = Jacobi(window=8)
@@ -180,11 +210,13 @@ def poisoned(cls: type[Method]) -> type[Any]:
             for part in (*slot.k, *slot.v):
                 part[:, :, slot.live[0] :] = float("nan")
 
-    return type("Poisoned", (cls,), {"horizon": cls.horizon, "beyond": cls.beyond, "roll_back": roll_back})
+    return type("Poisoned", (cls,), {"fronts": cls.fronts, "horizon": cls.horizon, "beyond": cls.beyond, "roll_back": roll_back})
 
 
 class Numbered(Full):
     """Checks what is live behind each pass and how it is numbered, and that drafts count in the peak."""
+
+    fronts = True
 
     def horizon(self, first: int) -> int:
         return super().horizon(first)
@@ -205,7 +237,7 @@ class Numbered(Full):
 
 
 @pytest.mark.parametrize("method", [poisoned(Full), Numbered])
-@pytest.mark.parametrize("make", [Jacobi, *DECODERS.values()], ids=["jacobi", *DECODERS])
+@pytest.mark.parametrize("make", [Jacobi, *(DECODERS | TREES).values()], ids=["jacobi", *DECODERS, *TREES])
 def test_rejected_entries_are_never_read_and_kept_ones_live_in_order(make: Callable[..., Decoder], method: type[Full]) -> None:
     decoder = make(window=8)
     assert torch.equal(generate(decoder, method=method), generate(make(window=8)))
@@ -243,7 +275,8 @@ def test_every_place_is_kept_once_and_the_images_are_others(make: Callable[..., 
         decoder = make(window=8, proposals=proposals)
         tokens = generate(decoder)
         assert sum(decoder.kept) == N
-        assert all(1 <= kept <= fed <= 8 for kept, fed in zip(decoder.kept, decoder.fed, strict=True))
+        assert all(1 <= kept <= min(8, fed) for kept, fed in zip(decoder.kept, decoder.fed, strict=True))
+        assert max(decoder.fed) == 8 + SIDE * (decoder.width == 3) + 4 * (decoder.width == 2)
         assert not torch.equal(tokens, sequential())
     assert torch.equal(generate(make(window=8, proposals=proposals)), tokens), "the same seeds, the same images"
 
@@ -263,6 +296,19 @@ def test_options_of_sjd_draw_other_images(options: dict[str, Any]) -> None:
 
 
 @with_every_decoder
+@pytest.mark.parametrize(("attention", "name"), [("mha", "free"), ("gqa", "interval")])
+@torch.inference_mode()
+def test_accepted_tokens_were_drawn_given_those_before_them(make: Callable[..., Decoder], attention: str, name: str) -> None:
+    """The logits of accepted positions are those of one uncached pass over the finished tokens."""
+    seen: list[Tensor] = []
+    tokens = generate(make(window=8), SAMPLINGS[name], attention=attention, see=lambda first, logits: seen.append(logits.clone()))
+    labels = torch.tensor([seed % 10 for seed in SEEDS])
+    rows = (labels,) if name == "free" else (labels, torch.full_like(labels, 10))
+    logits = model(attention).teacher(torch.cat(rows), tokens.repeat(len(rows), 1))
+    assert torch.allclose(torch.cat(seen, 1), guide_window(logits, SAMPLINGS[name], range(N)), atol=1e-4)
+
+
+@with_every_decoder
 def test_images_do_not_depend_on_their_order_in_a_batch(make: Callable[..., Decoder]) -> None:
     tokens, order = generate(make(window=8)), [3, 7, 0, 5, 1, 6, 2, 4]
     assert torch.equal(generate(make(window=8), seeds=order), tokens[order])
@@ -276,7 +322,7 @@ def test_greedy_tokens_are_those_of_sequential_decoding(make: Callable[..., Deco
     assert len(decoder.kept) < N
 
 
-@with_every_decoder
+@with_every_chain
 def test_greedy_tokens_past_the_end_of_a_line_are_those_of_the_method(make: Callable[..., Decoder]) -> None:
     """What is drawn before an eviction is decided behind it."""
     own = generate(None, SAMPLINGS["greedy"], method=lambda: Linear(B=3 * GRID, anchor=1))
@@ -299,7 +345,7 @@ def test_truncated_distributions_give_tokens_that_they_allow(make: Callable[...,
     assert int(rank.max()) > 0
 
 
-@with_every_decoder
+@with_every_chain
 def test_it_composes_with_a_method_up_to_its_horizon(make: Callable[..., Decoder]) -> None:
     decoder = make(window=16, proposals="newest")
     generate(decoder, method=lambda: Linear(B=3 * GRID, anchor=1))

@@ -135,6 +135,14 @@ def test_a_front_runs_beside_the_full_cache_alone() -> None:
         "zipar feeds tokens of incomplete lines, and linear does not run on them. Use the method full.")
 
 
+def test_a_tree_of_drafts_runs_beside_the_full_cache_alone() -> None:
+    found = candidates(planned([{"name": "sjd", "window": 8, "branches": 3}], methods=("linear", "streaming"), codecs=["native", "int8"]))
+    reason = "sjd feeds 3 drafts of a position, and {} does not run on them. Use the method full."
+    assert {label: case.unsupported_reason for label, case in found.items()} == {
+        "full + sjd 8": "", "full int8 + sjd 8": "", **{f"{method} 1/2{codec} + sjd 8": reason.format(method)
+                                                        for method in ("linear", "streaming") for codec in ("", " int8")}}
+
+
 def test_a_decoder_runs_on_the_graph_engine() -> None:
     found = candidates(planned(["sequential", JACOBI], device="cuda", engine="auto", methods=("streaming", "linear")))
     assert {found[label].case.engine for label in ("streaming 1/2", "full + jacobi 8", "linear 1/2 + jacobi 8")} == {"graph"}
@@ -155,6 +163,10 @@ def test_a_decoder_runs_on_the_graph_engine() -> None:
     ([{"name": "sjd", "group": -2}], BadParameter, "group = -2 is out of range."),
     ([{"name": "sjd", "reuse": -0.5}], BadParameter, "reuse = -0.5 is out of range. Use a ratio of probabilities such as 1, or 0"),
     ([{"name": "scd", "reuse": 0.5}], UnknownName, "parameter of scd"),
+    ([{"name": "sjd", "branches": 0}], BadParameter, "branches = 0 is out of range. Use 1 … 8 drafts per position; 1 is no tree."),
+    ([{"name": "sjd", "branches": 9}], BadParameter, "branches = 9 is out of range."),
+    ([{"name": "sjd", "branches": 3, "group": 14}], BadParameter, "Use branches = 1, or group = 0."),
+    ([{"name": "scd", "branches": 3}], BadParameter, "Use coupling = 'maximal', or branches = 1."),
     ([{"name": "sequential", "window": 2}], UnknownName, "parameter of sequential"),
     ([JACOBI, {**JACOBI, "proposals": "left"}], BadPlan, "variant"),
 ])  # fmt: skip

@@ -126,6 +126,14 @@ class SlotBank:
         for number, n in enumerate(self.live):
             self._shorten(number, n, count)
 
+    def arrange(self, fed: int, path: Tensor) -> None:
+        """Move entries of the ``fed`` last tokens, ``path`` (rows, m) among them, to the places of the first m of these."""
+        for run, n in zip(self.runs, self.live, strict=True):
+            for table in (*self.k, *self.v, *self.followers):
+                own = table[:, run.rows, :, n - fed : n]
+                at = path[run.rows].view(1, -1, 1, path.size(1), *[1] * (own.dim() - 4))
+                own[:, :, :, : path.size(1)] = own.gather(3, at.expand(*own.shape[:3], -1, *own.shape[4:]))
+
     def table(self) -> Tensor:
         """Return ``visual`` of the live prefix, (sites, rows, kv_heads, longest), −1 behind a shorter row."""
         longest = max(self.live)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 
 from ..cache.arena import Memory
@@ -45,7 +46,8 @@ class Decoder(Parameters):
     values.
 
     Attributes of a generation: ``fed`` and ``kept`` are the tokens drawn and accepted by each pass; ``most`` is the largest number that the
-    current pass may accept.
+    current pass may accept. A decoder of some ``width`` sets in :meth:`propose` the parents of the pass's ``side`` tokens and the
+    tokens ``beside`` (batch, side), and in :meth:`judge` the ``path`` (batch, count): which token fed comes before each position.
     """
 
     keeps: ClassVar[str] = ""
@@ -63,6 +65,11 @@ class Decoder(Parameters):
     def ahead(self) -> int:
         """The largest number of tokens that a pass draws beyond the method's horizon. They are always drafts."""
         return 0
+
+    @property
+    def width(self) -> int:
+        """The number of alternative drafts that a pass feeds for each of its first positions, see :func:`side_tokens`."""
+        return 1
 
     def check(self) -> None:
         """Raise BadParameter for parameters that cannot be used."""
@@ -83,6 +90,8 @@ class Decoder(Parameters):
         self.fed: list[int] = []
         self.kept: list[int] = []
         self.most = 1
+        self.side: tuple[int, ...] = ()
+        self.beside = self.path = seeds.new_zeros(len(seeds), 0)
 
     def propose(self, accepted: int, count: int, tokens: Tensor) -> None:
         """Write drafts to the ``count`` − 1 positions of ``tokens`` from ``accepted`` on, if they are empty.
@@ -93,8 +102,8 @@ class Decoder(Parameters):
     def judge(self, accepted: int, logits: Tensor, tokens: Tensor) -> int:
         """Sample ``tokens`` from position ``accepted`` on and return how many are accepted.
 
-        ``logits`` (batch, count, vocab) are the filtered fp32 logits of these positions, each given the tokens before it. The result is
-        in 1 … count and the same for all samples; later tokens become drafts.
+        ``logits`` (batch, count, vocab) are the filtered fp32 logits of these positions, each given the tokens before it; those behind
+        ``side`` tokens follow. The result is in 1 … count and the same for all samples; later tokens become drafts.
         """
         raise NotImplementedError
 
@@ -122,6 +131,7 @@ class Rehearsal(Decoder):
 
     window: int = 1
     look_ahead: bool = False
+    branches: int = 1
 
     @property
     def reach(self) -> int:
@@ -130,6 +140,14 @@ class Rehearsal(Decoder):
     @property
     def ahead(self) -> int:
         return self.window - 1 if self.look_ahead else 0
+
+    @property
+    def width(self) -> int:
+        return self.branches
+
+    def propose(self, accepted: int, count: int, tokens: Tensor) -> None:
+        self.side = side_tokens(self, self.layout, accepted, count)
+        self.beside, self.path = tokens.new_zeros(len(tokens), len(self.side)), tokens.new_zeros(len(tokens), 1)
 
     def judge(self, accepted: int, logits: Tensor, tokens: Tensor) -> int:
         return 1
@@ -141,11 +159,11 @@ def check_fronts(decoder: Decoder, method: Method, layout: Layout) -> Sequence[F
     Raises BadParameter or Unsupported if the layout or the method does not fit.
     """
     decoder.check_layout(layout)
-    if not decoder.scheduled:
+    if not decoder.scheduled and decoder.width == 1:
         return ()
     if not (method.fronts and still_true("fronts", method, DECIDING)) or method.needs_mass or method.selects:
-        raise Unsupported(f"{decoder.name} feeds tokens of incomplete lines, and {method.name} does not run on them.",
-                          remedy="Use the method full.")
+        fed = "tokens of incomplete lines" if decoder.scheduled else f"{decoder.width} drafts of a position"
+        raise Unsupported(f"{decoder.name} feeds {fed}, and {method.name} does not run on them.", remedy="Use the method full.")
     return decoder.schedule(layout)
 
 
@@ -174,6 +192,37 @@ def window(method: Method, decoder: Decoder, accepted: int) -> tuple[int, int]:
     remaining = method.layout.visual - accepted
     most = min(decoder.reach, remaining, horizon(method, accepted - 1))
     return min(decoder.reach, remaining, most + min(decoder.ahead, beyond(method, accepted - 1))), most
+
+
+LEVELS = 2  # positions of a pass for which alternative drafts are fed
+
+
+def side_tokens(decoder: Decoder, layout: Layout, accepted: int, count: int) -> tuple[int, ...]:
+    """Return the parent of each token that a pass feeds beside its window, as indices of the tokens fed.
+
+    The window of ``count`` tokens is a chain. The first two of its drafts have ``width`` − 1 siblings each, and each sibling of the first
+    has ``width`` children. Without room for their entries, at the end of an image, none is fed.
+    """
+    if decoder.width == 1 or count < 2:
+        return ()
+    parents = [0] * (decoder.width - 1)
+    if count > LEVELS:
+        parents += [1] * (decoder.width - 1)
+        parents += [count + number for number in range(decoder.width - 1) for _ in range(decoder.width)]
+    return tuple(parents) if accepted + count + len(parents) <= layout.visual else ()
+
+
+def side_places(accepted: int, side: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the position that each of the ``side`` tokens of a pass predicts."""
+    return tuple(accepted + (2 if parent else 1) for parent in side)
+
+
+def ancestors(count: int, side: tuple[int, ...]) -> Tensor:
+    """Return which tokens of a pass each of them may see, (tokens, tokens) bool: itself, its parent, and so on."""
+    seen = torch.eye(count + len(side), dtype=torch.bool)
+    for token, parent in enumerate((*range(count - 1), *side), 1):
+        seen[token] |= seen[parent]
+    return seen
 
 
 def horizon(method: Method, first: int) -> int:

@@ -187,6 +187,14 @@ class Method(Planning):
         """
         return 0
 
+    def arrange(self, fed: int, path: Tensor) -> None:
+        """Move entries of the ``fed`` tokens of the pass that has just run to the front: ``path`` (rows, m), among them.
+
+        Called before :meth:`roll_back` where a decoder has fed several drafts of a position.
+        """
+        for bank in self.banks:
+            bank.arrange(fed, path)
+
     def roll_back(self, count: int) -> None:
         """Remove the last ``count`` tokens of the pass that has just run, before :meth:`end_step`."""
         for bank in self.banks:

@@ -1,4 +1,4 @@
-"""Speculative Jacobi decoding, and two of its successors as options: groups of tokens (GSD) and reused drafts (SJD++)."""
+"""Speculative Jacobi decoding, and its successors as options: reused drafts (SJD++), trees (SJD-PAC), groups of tokens (GSD)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..core.errors import BadParameter
 from ..core.spec import DISTRIBUTION
 from . import rules
 from .registry import decoder
@@ -29,6 +30,9 @@ class SJD(Speculative):
     ``reuse`` (SJD++, arXiv 2512.07503): a draft behind the first rejected one stays if p/q exceeds this ratio; 0 redraws all. A draft that
     may stay has neither the distribution p nor q. This decoder computes it and tests the draft against it, so that images still follow the
     distribution of sequential decoding.
+
+    ``branches`` (SJD-PAC, CVPR 2026, arXiv 2603.18599): so many drafts are fed for each of the first two positions of a pass, see
+    :class:`~.speculative.Speculative`. With ``coupling = "maximal"``, :class:`~.scd.SCD` with branches is all of SJD-PAC.
 
     ``group`` (GSD, ICCV 2025, arXiv 2508.07747): sums p and q over the so many tokens whose p ranks next to the draft's and differs by less
     than 0.15; 0 for the draft alone, 14 in the authors' code. This changes the distribution of the images. The authors also compare the
@@ -57,6 +61,9 @@ class SJD(Speculative):
         super().check()
         self.check_range("group", self.group >= 0 and self.group % 2 == 0, "Use an even number of tokens, or 0 for the draft alone.")
         self.check_range("reuse", self.reuse >= 0, "Use a ratio of probabilities such as 1, or 0 to redraw all drafts.")
+        if self.group and self.branches > 1:
+            raise BadParameter(f"{self.name}: group = {self.group} tests one draft per position, and branches = {self.branches}.",
+                               remedy="Use branches = 1, or group = 0.")
 
     def passes(self, coins: Tensor, p: Tensor, q: Tensor, drafts: Tensor) -> Tensor:
         if not self.group:

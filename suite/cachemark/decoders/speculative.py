@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,9 +13,12 @@ from torch import Tensor
 from ..cache import random_streams as streams
 from ..cache.arena import Memory
 from ..cache.layout import Layout
+from ..contract.decoder import LEVELS, side_tokens
 from ..core.spec import DISTRIBUTION
+from . import rules
 from .windowed import Windowed
 
+WIDEST_TREE = 8
 ANOTHER = "Its tokens follow the distribution of sequential decoding but differ from them: compare the quality of images, not single seeds."
 
 
@@ -23,7 +27,8 @@ class DraftWindow(NamedTuple):
 
     ``first``: its first position. ``logits``, ``p`` and ``q``: (batch, count, vocab), what the pass has computed, its distributions, and
     those that the ``drafts`` (batch, count) were drawn from, 0 at the last position, which has none. ``right``: which drafts are accepted,
-    ignoring those before them. ``coupled``: the drafts that are right, and else tokens drawn from max(p − q, 0).
+    ignoring those before them, or one of their siblings. ``coupled``: the accepted ones, and else tokens drawn from max(p − q, 0), so that
+    each has the distribution p. ``accepts`` (batch,): how many are accepted from the left.
     """
 
     first: int
@@ -33,6 +38,7 @@ class DraftWindow(NamedTuple):
     drafts: Tensor
     right: Tensor
     coupled: Tensor
+    accepts: Tensor
 
 
 @dataclass
@@ -41,12 +47,26 @@ class Speculative(Windowed):
 
     From the left, the first rejected draft is redrawn from max(p − q, 0) and is the last token that the pass keeps. ``proposals``
     initializes positions that no pass has drawn; all but ``newest`` are taken as certain, q = 1.
+
+    With ``branches`` > 1 a pass feeds so many drafts of each of its first two positions, all second ones behind each first one. Those of a
+    position are drawn without replacement and tested in turn; the pass goes on behind the first accepted one. The window goes on behind
+    the first draft alone. The authors of SJD-PAC take the longest accepted path, and draw further drafts from the residual while they test
+    them as drawn from p; both change the distribution. They count the tree's tokens in the window.
     """
 
     keeps = DISTRIBUTION
     footnotes = (ANOTHER,)
 
     proposals: str = "uniform"
+    branches: int = 1
+
+    def check(self) -> None:
+        super().check()
+        self.check_range("branches", 1 <= self.branches <= WIDEST_TREE, f"Use 1 … {WIDEST_TREE} drafts per position; 1 is no tree.")
+
+    @property
+    def width(self) -> int:
+        return self.branches
 
     def begin(self, layout: Layout, seeds: Tensor, greedy: bool, memory: Memory) -> None:
         super().begin(layout, seeds, greedy, memory)
@@ -54,18 +74,23 @@ class Speculative(Windowed):
         self.draws = 0
         self.final = torch.zeros_like(seeds)  # accepted tokens of each image
 
+    def propose(self, accepted: int, count: int, tokens: Tensor) -> None:
+        super().propose(accepted, count, tokens)
+        self.side = side_tokens(self, self.layout, accepted, count)
+        if self.side:
+            self.siblings = self._siblings(self.positions(accepted, accepted + min(LEVELS, count - 1)), tokens)
+            second = self.siblings[:, -1].repeat(1, self.branches)[:, 1:]  # children of every first draft, but for the window's own
+            self.beside = torch.cat((self.siblings[:, 0, 1:], second), 1)[:, : len(self.side)]
+
     def judge(self, accepted: int, logits: Tensor, tokens: Tensor) -> int:
-        behind = accepted + logits.size(1)
-        positions, drafts = self.positions(accepted, behind), tokens[:, accepted:behind]
-        p, q = self._probabilities(logits), self._drawn_from(positions, logits.size(-1))
-        right = self._accepted(positions, p, q, drafts)
-        accepts = right[:, :-1].cumprod(1).sum(1)
-        self.final = torch.maximum(self.final, accepted + (accepts + 1).clamp_max(self.most))
-        tested = DraftWindow(accepted, logits, p, q, drafts, right, torch.where(right, drafts, self._residual(positions, p, q)))
+        behind = accepted + logits.size(1) - len(self.side)
+        positions = self.positions(accepted, behind)
+        tested = (self._walked if self.side else self._tested)(accepted, logits, tokens[:, accepted:behind])
+        self.final = torch.maximum(self.final, accepted + (tested.accepts + 1).clamp_max(self.most))
         tokens[:, accepted:behind] = torch.where(positions < self.final[:, None], tested.coupled, self.next_drafts(tested))
         self._ring(logits.size(-1))[:, positions % self.window] = self.remembered(tested)
-        self.note_drawn(logits, behind)
-        return 1 + int(accepts.min())
+        self.note_drawn(tested.logits, behind)
+        return 1 + int(tested.accepts.min())
 
     def passes(self, coins: Tensor, p: Tensor, q: Tensor, drafts: Tensor) -> Tensor:
         """Return which drafts (batch, count) pass the test with these ``coins``, uniform numbers in (0, 1)."""
@@ -98,6 +123,49 @@ class Speculative(Windowed):
         self._ring(p.size(-1))[:, self.positions(start, stop) % self.window] = p.expand_as(certain)
 
     # -- the test -----------------------------------------------------------------------------------------------------
+    def _tested(self, accepted: int, logits: Tensor, drafts: Tensor) -> DraftWindow:
+        positions = self.positions(accepted, accepted + drafts.size(1))
+        p, q = self._probabilities(logits), self._drawn_from(positions, logits.size(-1))
+        right = self._accepted(positions, p, q, drafts)
+        coupled = torch.where(right, drafts, self._redrawn(positions, p, q))
+        return DraftWindow(accepted, logits, p, q, drafts, right, coupled, right[:, :-1].cumprod(1).sum(1))
+
+    def _walked(self, accepted: int, logits: Tensor, drafts: Tensor) -> DraftWindow:
+        """Test a window that begins with siblings: go down the first accepted one of each position, and on along the window if on it."""
+        (count, levels), images = (drafts.size(1), self.siblings.size(1)), self.positions(0, len(drafts))
+        positions = self.positions(accepted, accepted + count)
+        q = self._drawn_from(positions, logits.size(-1))
+        coins = streams.uniform(streams.keys(self.seeds[:, None], "coin", positions[:levels], inner=len(self.kept)), self.branches)
+        rows, taken, branch, behind = logits[:, :count].clone(), drafts.clone(), torch.zeros_like(images), count
+        path, left, passed = [branch], list[Tensor](), list[Tensor]()
+        for level in range(levels):
+            rows[:, level] = logits[images, path[-1]]
+            p = self._probabilities(rows[:, level])
+            passes, rest = rules.siblings_accepted(coins[:, level], p, q[:, level], self.siblings[:, level])
+            passes[:, 0] |= positions[level] < self.final
+            first = passes.int().argmax(1)  # 0 if none passes
+            taken[:, level] = self.siblings[images, level, first]
+            left, passed, branch = [*left, rest], [*passed, passes.any(1)], branch * self.branches + first
+            path.append(torch.where(branch == 0, level + 1, behind + branch - 1))
+            behind += self.branches ** (level + 1) - 1
+        rows[:, levels] = logits[images, path[-1]]
+        self.path = torch.cat((torch.stack(path, 1), self.positions(levels + 1, count).expand(len(drafts), -1)), 1)
+        p = self._probabilities(rows)
+        right = self._accepted(positions, p, q, drafts)
+        right[:, :levels] = torch.stack(passed, 1)
+        coupled = torch.where(right, taken, self._redrawn(positions, p, q, left))
+        accepts = right[:, :-1].cumprod(1).sum(1)
+        return DraftWindow(accepted, rows, p, q, drafts, right, coupled, torch.where(branch == 0, accepts, accepts.clamp_max(levels)))
+
+    def _siblings(self, positions: Tensor, tokens: Tensor) -> Tensor:
+        """Return the drafts of positions with their siblings (batch, positions, branches), drawn without replacement."""
+        drafts, q = [tokens[:, positions]], self._ring(self.newest.size(-1))[:, positions % self.window]
+        for number in range(1, self.branches):
+            q = q.scatter(-1, drafts[-1][..., None], 0)
+            key = streams.keys(self.seeds[:, None], "draft", positions, branch=1 + number, inner=len(self.kept))
+            drafts.append((q.log() + streams.gumbel(key, q.size(-1))).argmax(-1))
+        return torch.stack(drafts, -1)
+
     def _accepted(self, positions: Tensor, p: Tensor, q: Tensor, drafts: Tensor) -> Tensor:
         """Return which drafts (batch, count) are accepted, now or before. The last position has no draft."""
         coin = streams.uniform(streams.keys(self.seeds[:, None], "coin", positions, inner=len(self.kept)), 1)
@@ -105,10 +173,15 @@ class Speculative(Windowed):
         right[:, -1] = False
         return right | (positions < self.final[:, None])
 
-    def _residual(self, positions: Tensor, p: Tensor, q: Tensor) -> Tensor:
-        """Draw tokens (batch, count) from max(p − q, 0), and from ``p`` where there is no draft."""
+    def _redrawn(self, positions: Tensor, p: Tensor, q: Tensor, residuals: Sequence[Tensor] = ()) -> Tensor:
+        """Draw tokens (batch, count) from max(p − q, 0), or from given ``residuals`` at the first positions.
+
+        p where there is no draft.
+        """
         more = (p - q).clamp_min(0)
         more = torch.where(more.sum(-1, keepdim=True) > 0, more, p)  # p and q may be equal up to rounding
+        for level, residual in enumerate(residuals):
+            more[:, level] = residual
         key = streams.keys(self.seeds[:, None], "residual", positions, inner=len(self.kept))
         return (more.log() + streams.gumbel(key, p.size(-1))).argmax(-1)
 

@@ -36,6 +36,7 @@ ENGINE_REASON = "engine_reason"  # of an outcome's facts: why the engine that a 
 LIMIT, SLOPE = "limit", "slope"  # of an outcome's
 WINDOWS = ", triangle on windows"  # added to the name of the kernel
 FRONTS = ", masked for several lines"
+TREES = ", masked for several drafts of a position"
 WINDOWED = "It attends with several queries a pass, which see one another in order: another kernel call, whose price is in its time."
 
 
@@ -50,7 +51,7 @@ def case_facts(planned: Planned, bench: Bench) -> dict[str, Any]:
     elif kernel == KERNEL:
         kernel = chosen(replace(layout, dtype=getattr(torch, case.dtype), device=bench.device))
     decoder = decoder_factory(case)
-    queries = "" if decoder is None else FRONTS if decoder().scheduled else WINDOWS
+    queries = "" if decoder is None else FRONTS if decoder().scheduled else TREES if decoder().width > 1 else WINDOWS
     facts: dict[str, Any] = {"kernel": f"{kernel}{queries}", "source": method.source,
                              "footnotes": _notes(method.footnotes), "paradigm": layout.paradigm}
     if decoder:

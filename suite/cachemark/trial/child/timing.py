@@ -188,7 +188,8 @@ def _capture(job: Job) -> int:
         return 0
     before = allocated(job.device)
     if job.decoder is not None and not (decoder := job.decoder()).scheduled:
-        job = replace(job, decoder=partial(Rehearsal, window=decoder.reach, look_ahead=decoder.ahead > 0))
+        job = replace(job, decoder=partial(Rehearsal, window=decoder.reach, look_ahead=decoder.ahead > 0,
+                                             branches=decoder.width))
     job.generate(slice(len(job.subset)))
     return allocated(job.device) - before + engine.pool_bytes
 
