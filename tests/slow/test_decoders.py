@@ -124,6 +124,29 @@ def test_passes_of_an_image_alone_are_as_many_as_the_prototype_s(name: str, budg
     assert statistics.fmean(passes) == pytest.approx(expected, rel=0.1)
 
 
+OPTIONS = {
+    "reuse": partial(SJD, reuse=1.0), "tree": partial(SJD, branches=3), "SJD-PAC": partial(SCD, coupling="maximal", branches=3),
+    "GSD": partial(SJD, group=14),
+}  # fmt: skip
+
+
+@cache
+def passes_alone(name: str, window: int) -> list[int]:
+    passes = []
+    for seed in range(ALONE):
+        decoder = (OPTIONS | COINS)[name](window=window)
+        generate([seed], SAMPLINGS["guided"], decoder)
+        passes.append(len(decoder.kept))
+    print(f"{name}, window {window}: {statistics.fmean(passes):.1f} ({min(passes)} … {max(passes)}), σ {statistics.stdev(passes):.1f}")
+    return passes
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_take_fewer_passes_than_plain_sjd(name: str) -> None:
+    assert statistics.fmean(passes_alone(name, 16)) < statistics.fmean(passes_alone("sjd", 16))
+
+
 def twice(seeds: list[int], tokens: Tensor) -> tuple[Tensor, Tensor]:
     """Labels and tokens of conditional rows, then of unconditional ones."""
     labels = torch.tensor([seed % 10 for seed in seeds])
@@ -154,10 +177,10 @@ def surprise(decoder: Callable[[], Decoder], images: int = 100, together: int = 
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", COINS)
+@pytest.mark.parametrize("name", [*COINS, "reuse", "tree", "SJD-PAC"])
 @torch.inference_mode()
 def test_what_is_drawn_surprises_as_much_as_its_law_says(name: str) -> None:
-    result = surprise(partial(COINS[name], window=4))
+    result = surprise(partial((COINS | OPTIONS)[name], window=4))
     print(f"{name}: {result:.2f} σ over 100 images")
     assert abs(result) < BOUND
 
