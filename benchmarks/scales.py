@@ -138,13 +138,13 @@ def profile(entry: ModelEntry, batch: int) -> dict[tuple[int, str], float]:
     return dict(timed.spent)
 
 
-def print_profile(spent: dict[tuple[int, str], float], sides: tuple[int, ...]) -> None:
+def print_profile(spent: dict[tuple[int, str], float], grids: tuple[tuple[int, int], ...]) -> None:
     """One line per scale in milliseconds, and the sums with their shares."""
     parts = (*PARTS, "other")
     print(f"{'scale':>10}" + "".join(f"{part:>11}" for part in parts) + f"{'sum':>11}")
-    for scale in (*range(1, len(sides) + 1), 0):
+    for scale in (*range(1, len(grids) + 1), 0):
         row = [1e3 * spent.get((scale, part), 0.0) for part in parts]
-        print(f"{f'{sides[scale - 1]}×{sides[scale - 1]}' if scale else 'outside':>10}" + "".join(f"{ms:11.1f}" for ms in (*row, sum(row))))
+        print(f"{'×'.join(map(str, grids[scale - 1])) if scale else 'outside':>10}" + "".join(f"{ms:11.1f}" for ms in (*row, sum(row))))
     total = sum(spent.values())
     sums = [sum(ms for (_, name), ms in spent.items() if name == part) for part in parts]
     print(f"{'sum':>10}" + "".join(f"{1e3 * s:11.1f}" for s in (*sums, total)))

@@ -13,6 +13,7 @@ from cachemark.core.errors import Unsupported
 from cachemark.methods.ams_kv import AMSKV
 from cachemark.methods.base.calibrations import Calibrated
 from cachemark.methods.base.evicting import Evicting
+from cachemark.methods.base.profiles import stated_scales
 from cachemark.methods.full import Full
 from cachemark.methods.registry import METHODS
 from cachemark.models.protocol import ModelEntry
@@ -36,7 +37,7 @@ def sizes(model: str, batch: int, dtype: str) -> dict[str, Any]:
     demanding_layers = layout.layers // 6
     width: torch.dtype = getattr(torch, dtype)
     return {"model": model, "batch": batch, "dtype": dtype, "demanding": demanding_layers, "rows": layout.rows, "layers": layout.layers,
-            "scales": list(layout.scales), "methods": _method_rows(layout, demanding_layers, width, entry),
+            "scales": stated_scales(layout), "methods": _method_rows(layout, demanding_layers, width, entry),
             "published": [asdict(claim) for claim in size_claims(entry, width)]}
 
 

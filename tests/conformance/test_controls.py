@@ -99,7 +99,7 @@ CONTROLS: list[tuple[str, str, Any, str, Wrong]] = [
      lambda right: lambda self, *arguments: -right(self, *arguments)),
     ("infinity/fastvar", "hidden logits", Tokens, "take",
      lambda right: lambda self, places: replace(right(self, places), rope=self.rope[: places.size(1)])),  # by rank, not by position
-    ("infinity/fastvar", "merged hidden logits", fastvar, "as_map", lambda right: lambda x: right(x).mT),
+    ("infinity/fastvar", "merged hidden logits", fastvar, "as_map", lambda right: lambda x, grid: right(x, grid).mT),
     ("infinity/skipvar", "moved", skipvar_reader, "moved_edges", lambda right: lambda old, new: right(old[..., 1:], new[..., 1:])),
     ("infinity/skipvar", "high", image_edges, "RADIUS", lambda right: 0.42),
     ("infinity/skipvar", "rows", ImageOutcome, "computed_rows", lambda right: lambda self, layout, scale: right(self, layout, scale + 1)),

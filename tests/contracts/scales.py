@@ -17,7 +17,7 @@ from cachemark.contract.method import Method
 from cachemark.core.spec import ENTRIES
 from cachemark.kit.common import KitRun
 from cachemark.kit.driver import Onlooker, Place, Record, drive, watched
-from cachemark.kit.next_scale import PER_HEAD_BUDGET, ScaleCell, ScaleFeed
+from cachemark.kit.next_scale import PER_HEAD_BUDGET, WIDE, ScaleCell, ScaleFeed
 from cachemark.kit.next_token import ATTENTION
 from cachemark.methods.registry import METHODS
 
@@ -44,13 +44,13 @@ MODES: dict[str, tuple[dict[str, Any], ...]] = {
 
 
 def cells() -> list[ScaleCell]:
-    """Return all cells of the registry."""
+    """Return all cells of the registry: square maps, and of each mode also wide ones."""
     classes: list[type[Method]] = [METHODS.get(name) for name in METHODS]
-    return [ScaleCell(cls, tuple(mode.items()), codec, attention)
-            for cls in classes if "next-scale" in cls.paradigms and cls.budget_kind == ENTRIES
-            for number, mode in enumerate(MODES.get(cls.name, ({},)))
-            for codec in ALONE for attention in ATTENTION
-            if codec in WHOLE or (number == 0 and attention == "gqa")]  # fmt: skip
+    modes = [(cls, number, tuple(mode.items())) for cls in classes if "next-scale" in cls.paradigms and cls.budget_kind == ENTRIES
+             for number, mode in enumerate(MODES.get(cls.name, ({},)))]
+    square = [ScaleCell(cls, mode, codec, attention) for cls, number, mode in modes for codec in ALONE for attention in ATTENTION
+              if codec in WHOLE or (number == 0 and attention == "gqa")]
+    return [*square, *(ScaleCell(cls, mode, "native", "mha", WIDE) for cls, _, mode in modes)]
 
 
 # -- methods whose heads keep different numbers of entries --------------------------------------------------------------

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from cachemark.cache.codec import CODECS
-from cachemark.cache.layout import Layout, Site, Step
+from cachemark.cache.layout import Grid, Layout, Site, Step, squares
 from cachemark.contract.method import Method
 from cachemark.core.spec import Sampling
 from cachemark.kit.common import KitRun, MethodCell
 from cachemark.kit.driver import Onlooker as Watch
 from cachemark.kit.driver import watched
-from cachemark.kit.next_scale import HEADS, LAYERS, SIDES
+from cachemark.kit.next_scale import HEADS, LAYERS, SIDES, ScaleCell
 from cachemark.kit.next_token import ATTENTION, GRID, SAMPLING, Cell
 from cachemark.kit.oracle import Shadow
 from cachemark.methods.base.paper_baseline import PaddedFull
@@ -118,11 +118,11 @@ def every(*, evicting: bool = False) -> list[Any]:
 
 
 @functools.cache
-def infinity() -> Infinity:
+def infinity(scales: tuple[Grid, ...] = squares(SIDES)) -> Infinity:
     """Return random weights of a next-scale model with bitwise tokens, scaled so that what attention reads shows in the logits."""
     draw = torch.Generator().manual_seed(1)
     texts = [torch.randn(length, 128, generator=draw) for length in (3, 7, 4)]
-    config = InfinityConfig(LAYERS, HEADS, 64, chunks=1, sides=SIDES, width=6, text=128, longest=8)
+    config = InfinityConfig(LAYERS, HEADS, 64, chunks=1, scales=scales, width=6, text=128, longest=8)
     tiny = Infinity(config, texts).initialise(0).eval().requires_grad_(False)
     for parameter in tiny.parameters():
         if parameter.dim() > 1:
@@ -131,10 +131,10 @@ def infinity() -> Infinity:
 
 
 @functools.cache
-def double_infinity() -> Infinity:
+def double_infinity(scales: tuple[Grid, ...]) -> Infinity:
     """Return the same model in fp64."""
-    exact = copy.deepcopy(infinity()).double()
-    exact.texts = [text.double() for text in infinity().texts]
+    exact = copy.deepcopy(infinity(scales)).double()
+    exact.texts = [text.double() for text in infinity(scales).texts]
     return exact
 
 
@@ -144,7 +144,7 @@ def generate(cell: MethodCell, method: Method, *watches: Watch, samples: list[in
     logits: list[Tensor] = []
     chosen = samples or list(range(len(LABELS)))
     seen, memory, labels = watched(method, *watches) if watches else method, cell.memory(), torch.tensor([LABELS[i] for i in chosen])
-    model = model or (cell.model if isinstance(cell, PromptedCell) else infinity())
+    model = model or (cell.model if isinstance(cell, PromptedCell) else infinity(cell.scales))  # type: ignore[attr-defined]
     sampling = SAMPLING if isinstance(cell, PromptedCell) else GUIDED
     tokens = model.generate(labels, chosen, seen, sampling, memory, forced=forced, see=lambda _, guided: logits.append(guided.clone()))
     return KitRun(seen, memory, {}, tokens, logits)
@@ -179,9 +179,10 @@ def ragged(cell: MethodCell) -> tuple[KitRun, SizedShadow]:
 
 
 SCALES = test_scales.MHA  # Infinity has no shared heads
-EVERY = every() + sampled(SCALES, one_a_method(SCALES))
+WIDE = [cell for cell in SCALES if not cell.square]
+EVERY = every() + sampled(SCALES, [*one_a_method(SCALES), *one_a_method(WIDE)])
 EVICTED = [cell for cell in SCALES if cell.cls.evicts]
-EVICTING = every(evicting=True) + sampled(EVICTED, one_a_method(EVICTED))
+EVICTING = every(evicting=True) + sampled(EVICTED, [*one_a_method(EVICTED), *one_a_method([cell for cell in EVICTED if not cell.square])])
 
 
 @pytest.mark.parametrize("cell", EVICTING)
@@ -201,7 +202,8 @@ def test_a_sample_is_as_it_is_alone(cell: MethodCell) -> None:
         assert apart(exact, ran, [0]) <= CLOSE, "the longest prompt"
         assert apart(exact, ran, [1]) <= CLOSE, "the shortest"
         return
-    model = double_infinity()
+    assert isinstance(cell, ScaleCell)
+    model = double_infinity(cell.scales)
     if not CODECS[cell.codec].exact or cell.cls is H2O:
         pytest.skip("the last bit may turn a sample; the kit compares one pass after the other")
     ran = generate(cell, cell.tight(), model=model)

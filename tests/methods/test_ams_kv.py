@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from cachemark.cache.layout import Layout, Site, scale_steps
+from cachemark.cache.layout import Layout, Site, scale_steps, squares
 from cachemark.core.errors import BadCalibration
 from cachemark.core.spec import Sampling
 from cachemark.kit.next_scale import LAYERS, SIDES, layout_of
@@ -77,7 +77,8 @@ def test_online_is_algorithm_1(c_min: int, c_max: int, condensed: int, theta: fl
     raised = 0
     for site in [Site("decoder", layer) for layer in range(LAYERS)]:
         keys = [feed.at(step, site)[1] for step in scale_steps(shape)]
-        alike = [True, *(float(inter_scale(k, before)) >= theta for before, k in pairwise(keys))]
+        pairs = zip(pairwise(keys), pairwise(shape.scales), strict=True)
+        alike = [True, *(float(inter_scale(k, before, grids)) >= theta for (before, k), grids in pairs)]
         history, larger = algorithm(c_min, c_max, condensed, alike)
         assert [contents[site] for contents in kept_after] == history
         raised += larger and c_max > c_min
@@ -95,7 +96,7 @@ def _values() -> list[float]:
     """S of each layer at the first scale that overflows c_min = 21, the fourth."""
     shape = layout_of()
     feed, steps, sites = Feed(shape), scale_steps(shape), [Site("decoder", layer) for layer in range(LAYERS)]
-    return sorted(float(inter_scale(feed.at(steps[3], site)[1], feed.at(steps[2], site)[1])) for site in sites)
+    return sorted(float(inter_scale(feed.at(steps[3], site)[1], feed.at(steps[2], site)[1], shape.scales[2:4])) for site in sites)
 
 
 # Between the two lowest values of the first overflowing scale, unless a later scale undercuts it in the other layers too.
@@ -177,7 +178,9 @@ def test_var_d30_with_five_demanding_layers_is_below_a_third() -> None:
 def test_similarity_is_minus_the_mean_square_of_what_bilinear_resizing_leaves() -> None:
     """By hand: from 1×1 to 2×2 every key is compared with the one before; equal ones give 0."""
     before, k = torch.randn(2, 3, 1, 8), torch.randn(2, 3, 4, 8)
-    assert float(inter_scale(k, before)) == pytest.approx(-float((k - before).square().mean()), rel=1e-6)
-    assert float(inter_scale(before.expand(-1, -1, 4, -1), before)) == 0
-    wide = F.interpolate(k.transpose(2, 3).reshape(6, 8, 2, 2), size=(3, 3), mode="bilinear", align_corners=False)
-    assert float(inter_scale(wide.flatten(2).transpose(1, 2).reshape(2, 3, 9, 8), k)) == pytest.approx(0, abs=1e-12)
+    assert float(inter_scale(k, before, squares((1, 2)))) == pytest.approx(-float((k - before).square().mean()), rel=1e-6)
+    assert float(inter_scale(before.expand(-1, -1, 4, -1), before, squares((1, 2)))) == 0
+    for grid in ((3, 3), (3, 5)):
+        larger = F.interpolate(k.transpose(2, 3).reshape(6, 8, 2, 2), size=grid, mode="bilinear", align_corners=False)
+        keys = larger.flatten(2).transpose(1, 2).reshape(2, 3, -1, 8)
+        assert float(inter_scale(keys, k, ((2, 2), grid))) == pytest.approx(0, abs=1e-12)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cachemark.cache.bank import SlotBank
-from cachemark.cache.layout import Layout, Site, Step, scale_steps
+from cachemark.cache.layout import Layout, Site, Step, scale_steps, squares
 from cachemark.contract.method import Method
 from cachemark.core.errors import BadPlugin
 from cachemark.kit.driver import Onlooker as Watch
@@ -95,7 +95,7 @@ class OfNoEdge(Evicting):
 
 @pytest.mark.parametrize("edge", ["token", "line"])
 def test_a_next_scale_model_has_no_lines_to_evict_by(edge: str) -> None:
-    layout = Layout("next-scale", (1,), 0, 0, 2, 2, 4, 1, seeds=(0,), branches=(0,), dtype=torch.float32, scales=(1, 2, 4))
+    layout = Layout("next-scale", (1,), 0, 0, 2, 2, 4, 1, seeds=(0,), branches=(0,), dtype=torch.float32, scales=squares((1, 2, 4)))
     method = type("Edged", (OfNoEdge,), {"evict_after": edge})(B=3)
     seen = [method.attended(layout, Site("decoder", 0), step) for step in scale_steps(layout)]
     assert seen == [1 + 0 + 1, 1 + 1 + 4, 1 + 3 + 16]

@@ -91,7 +91,7 @@ def test_entries_of_unconditional_rows_end(name: str) -> None:
     full, method = Method(), GuidanceOff(3)
     generate(name, full)
     generate(name, method)
-    tokens = [side**2 for side in layout(name).scales]
+    tokens = layout(name).scale_tokens
     row = 2 * layout(name).layers * layout(name).heads * layout(name).head_dim * 4
     assert method.live_bytes == len(SEEDS) * sum(tokens[:4]) * row
     assert full.live_bytes == 2 * method.live_bytes
@@ -131,7 +131,7 @@ def test_pruning_is_masking(name: str, score: str, shares: list[float]) -> None:
     method = Masking(shares, layers=LAYERS, score=score)
     generate(name, method)
     assert method.worst < 1e-5
-    tokens = [side**2 for side in layout(name).scales]
+    tokens = layout(name).scale_tokens
     kept = [n - int(n * cut) for n, cut in zip(tokens[5 - len(shares) :], shares, strict=True)]
     stored = [*tokens[: 5 - len(shares)], *(n for n in kept if n)][:-1]
     assert {site.layer: slot.live[0] for site, slot in method.slots.items()}[4] == sum(stored)
@@ -149,10 +149,13 @@ def test_scores_and_fills_make_different_images(name: str) -> None:
 def test_a_score_is_of_its_map() -> None:
     flat = torch.ones(2, 16, 3)
     assert not deviation(flat).any()
-    assert not highpass(flat).any()
+    assert not highpass(flat, (4, 4)).any()
     step = torch.cat((torch.zeros(1, 8, 3), torch.ones(1, 8, 3)), 1)  # the upper half of a map of 4×4
     assert len(deviation(step).unique()) == 1, "every token is as far from the mean"
-    assert highpass(step)[0].view(4, 4)[1:3].min() > highpass(step)[0].view(4, 4)[0].max(), "the edge stands out"
+    for grid in ((4, 4), (2, 8)):
+        texture = highpass(step, grid)[0].view(grid)
+        assert texture[grid[0] // 2 - 1 : grid[0] // 2 + 1].min() > 0, "the edge stands out"
+        assert texture.sum() == texture[grid[0] // 2 - 1 : grid[0] // 2 + 1].sum()
 
 
 @dataclass

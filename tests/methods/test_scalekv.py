@@ -32,9 +32,10 @@ def test_the_rule_gives_the_published_budgets(model: str, rooms: int) -> None:
 
 
 def test_the_window_covers_a_map_from_its_upper_left_corner() -> None:
-    assert spread(4).tolist() == list(range(16))
-    assert spread(13).tolist() == [13 * row + column for row in (1, 4, 7, 10) for column in (1, 4, 7, 10)]
-    assert max(spread(6).tolist()) == 3 * 6 + 3
+    assert spread((4, 4)).tolist() == list(range(16))
+    assert spread((13, 13)).tolist() == [13 * row + column for row in (1, 4, 7, 10) for column in (1, 4, 7, 10)]
+    assert max(spread((6, 6)).tolist()) == 3 * 6 + 3
+    assert spread((5, 12)).tolist() == [12 * row + column for row in (0, 1, 2, 3) for column in (1, 4, 7, 10)]
 
 
 def test_scores_by_hand() -> None:

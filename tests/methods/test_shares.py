@@ -12,6 +12,7 @@ from cachemark.cache.layout import Layout
 from cachemark.contract.method import Method
 from cachemark.methods.base import calibrations
 from cachemark.methods.base.calibrations import even
+from cachemark.methods.base.profiles import stated_scales
 from cachemark.methods.hack import HACK
 from cachemark.methods.hackpp import HACKPlusPlus
 from cachemark.methods.heatkv import HeatKV
@@ -43,7 +44,7 @@ def computed(name: str, model: str, percent: int) -> tuple[int, int, Layout, Met
         sums = [sum(plus.plan.of_layer(sizes, layer) for layer in range(layout.layers)) for sizes in plus.plan.retained]
         return max(sums), sum(plus.plan.rooms), layout, plus
     variance = [[layer + head / layout.kv_heads for head in range(layout.kv_heads)] for layer in range(layout.layers)]
-    facts = {"model": model, "layers": layout.layers, "heads": layout.kv_heads, "scales": list(layout.scales), "variance": variance}
+    facts = {"model": model, "layers": layout.layers, "heads": layout.kv_heads, "scales": stated_scales(layout), "variance": variance}
     hack = HACK(calibration=calibrations.remember("hack", facts), mean=(100 - percent) * layout.visual // 100)
     hack.resolve(layout)
     few, many = hack.classes.few, hack.classes.pairs - hack.classes.few

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cachemark.cache.arena import Memory
-from cachemark.cache.layout import Layout
+from cachemark.cache.layout import Layout, squares
 from cachemark.contract.deciding import Pictured
 from cachemark.contract.method import Method
 from cachemark.core import seeds
@@ -79,7 +79,7 @@ def test_the_fullest_pass_has_the_entries_of_all_images(name: str) -> None:
     method = Given()
     generate(name, method)
     layout = model(name).layout(NAMED, SAMPLING[name])
-    tokens, entry = [side**2 for side in layout.scales], 2 * layout.layers * layout.heads * layout.head_dim * 4
+    tokens, entry = layout.scale_tokens, 2 * layout.layers * layout.heads * layout.head_dim * 4
     in_pass = [sum(tokens[:scales]) * rows for scales, rows in ((3, 6), (4, 3))]  # two images go on, one of them without guidance
     assert method.logical_bytes == max(in_pass) * entry
 
@@ -246,6 +246,6 @@ def test_a_calibration_of_another_model_is_refused(parameters: dict[str, Any], e
 
 
 def test_a_model_of_few_scales_is_refused() -> None:
-    layout = replace(model("var").layout(NAMED, SAMPLING["var"]), scales=(1, 2, 3, 4))
+    layout = replace(model("var").layout(NAMED, SAMPLING["var"]), scales=squares((1, 2, 3, 4)))
     with pytest.raises(BadParameter, match=r"skipvar: 4 scales are too few to decide about the last 3\. Use a model of at least 5"):
         SkipVAR().resolve(layout)

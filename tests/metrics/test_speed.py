@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from cachemark.cache.layout import Layout
+from cachemark.cache.layout import Layout, squares
 from cachemark.metrics.base import Costs
 from cachemark.metrics.compute.speed import first_half, watched
 from cachemark.metrics.registry import cost_values
@@ -19,7 +19,7 @@ def raster(lines: int, line: int) -> Layout:
 
 
 def scales(*sides: int) -> Layout:
-    return Layout("next-scale", (0,), 0, 0, 1, 1, 1, 1, scales=sides)
+    return Layout("next-scale", (0,), 0, 0, 1, 1, 1, 1, scales=squares(sides))
 
 
 def halves(marks: Mapping[int, float], layout: Layout, batch: int) -> tuple[float, float]:

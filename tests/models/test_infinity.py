@@ -13,22 +13,23 @@ from torch import Tensor
 from benchmarks.papers.entry_counts import kv_bytes
 from benchmarks.papers.published_sizes import MIXED, PAPER_UNIT
 from cachemark.cache.arena import Memory
-from cachemark.cache.layout import Layout
+from cachemark.cache.layout import Layout, squares
 from cachemark.core.errors import BadCheckpoint
 from cachemark.core.spec import Sampling
 from cachemark.methods.full import Full
-from cachemark.models import infinity, text_features
+from cachemark.models import infinity_scales, text_features
 from cachemark.models.catalogue import text_to_image
 from cachemark.models.catalogue.family import CatalogueModel
-from cachemark.models.infinity import SIDES, SIZES, Infinity, InfinityConfig
+from cachemark.models.infinity import SIZES, Infinity, InfinityConfig
+from cachemark.models.infinity_scales import SIDES
 from cachemark.models.layers import MLP
 from cachemark.models.protocol import ModelEntry, Request
 from cachemark.models.registry import MODELS
 from cachemark.models.vision.bsq import BSQ, BitQuantizer, BSQConfig, bits_of, packed_bits
 from cachemark.roofline.memory import entries
 
-CONFIG = InfinityConfig(4, 2, 32, chunks=2, sides=(1, 2, 4), width=5, text=128, longest=6)
-TINY_BSQ = BSQConfig(32, (1, 1), 1, CONFIG.sides, CONFIG.width)
+CONFIG = InfinityConfig(4, 2, 32, chunks=2, scales=squares((1, 2, 4)), width=5, text=128, longest=6)
+TINY_BSQ = BSQConfig(32, (1, 1), 1, CONFIG.scales, CONFIG.width)
 GUIDED = Sampling(cfg_scale=3.0)
 
 
@@ -65,7 +66,7 @@ def test_each_bit_is_drawn_at_its_own_odds() -> None:
 
 
 def test_a_patch_is_four_places_of_the_map() -> None:
-    quantizer = BitQuantizer((1, 2), 3, patch=2)
+    quantizer = BitQuantizer(squares((1, 2)), 3, patch=2)
     assert quantizer.bits == 12
     tokens = torch.randint(0, 2**12, (2, 5), generator=torch.Generator().manual_seed(3))
     codes = quantizer.codes(tokens[:, 1:], 1)
@@ -76,7 +77,7 @@ def test_a_patch_is_four_places_of_the_map() -> None:
 
 
 def test_quantising_takes_the_signs_of_what_is_left() -> None:
-    quantizer = BitQuantizer((1, 2, 4), 5)
+    quantizer = BitQuantizer(squares((1, 2, 4)), 5)
     f = torch.randn(2, 5, 4, 4, generator=torch.Generator().manual_seed(1))
     tokens = quantizer.quantise(f)
     assert torch.equal(bits_of(tokens[:, 0], 5), (f.mean((2, 3)) > 0).long())
@@ -117,14 +118,14 @@ def small(monkeypatch: pytest.MonkeyPatch) -> CatalogueModel:
     """A published size at reduced sizes."""
     monkeypatch.setitem(SIZES, "2B", CONFIG)
     monkeypatch.setitem(text_to_image.INFINITY_TOKENIZERS, "2B", TINY_BSQ)
-    monkeypatch.setitem(infinity.SCALES, 256, 3)
+    monkeypatch.setitem(infinity_scales.COUNTS, 256, 3)
     return replace(text_to_image.infinity_model("2B", 256), texts=("red star", "a blue stripe below"))
 
 
 def published(folder: Path, channels: int = CONFIG.text) -> Request:
     """Write files as the authors publish them, with a text encoder of ``channels``."""
     folder.mkdir()
-    model = tiny(replace(CONFIG, sides=SIDES[:3]))
+    model = tiny(replace(CONFIG, scales=squares(SIDES[:3])))
     state = {**model.state_dict(), **{f"block_chunks.0.module.0.{part}.zero_k_bias": torch.zeros(32) for part in ("sa", "ca")},
              "text_proj_for_sos.ca.zero_k_bias": torch.zeros(32)}
     torch.save(state, folder / "infinity_2b_reg.pth")

@@ -23,7 +23,7 @@ from cachemark.core.errors import BadBudget, BadCheckpoint, UnknownName, Unsuppo
 from cachemark.core.spec import Sampling
 from cachemark.kit.model_checks import MODEL, ModelExample
 from cachemark.methods.registry import METHODS
-from cachemark.models import hub, janus, llamagen_text, lumina, text_features
+from cachemark.models import hub, infinity_scales, janus, llamagen_text, lumina, text_features
 from cachemark.models import infinity as infinity_module
 from cachemark.models.catalogue import masked_models, next_scale, next_token, text_to_image
 from cachemark.models.catalogue.family import CatalogueModel
@@ -88,7 +88,7 @@ def mar(folder: Path, patch: pytest.MonkeyPatch) -> ModelEntry:
 def infinity(folder: Path, patch: pytest.MonkeyPatch) -> ModelEntry:
     patch.setitem(infinity_module.SIZES, "2B", test_infinity.CONFIG)
     patch.setitem(text_to_image.INFINITY_TOKENIZERS, "2B", test_infinity.TINY_BSQ)
-    patch.setitem(infinity_module.SCALES, 256, 3)
+    patch.setitem(infinity_scales.COUNTS, 256, 3)
     folder.rmdir()
     test_infinity.published(folder)
     return text_to_image.infinity_model("2B", 256).asking(TEXTS)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from cachemark.cache.layout import squares
 from cachemark.models import weights
 from cachemark.models.emu3 import Emu3, Emu3Config
 from cachemark.models.glm_image import GlmImage, GlmImageConfig
@@ -37,7 +38,7 @@ BUILDS = {
     "glm-image": lambda: GlmImage(TURNED, Prompts()),
     "lumina": lambda: Lumina(LINED, Prompts()),
     "var": lambda: VAR(SCALES, QUANTIZER),
-    "infinity": lambda: Infinity(InfinityConfig(2, 2, 32, chunks=2, sides=(1, 2, 4), width=5, text=128, longest=6)),
+    "infinity": lambda: Infinity(InfinityConfig(2, 2, 32, chunks=2, scales=squares((1, 2, 4)), width=5, text=128, longest=6)),
     "mar": lambda: MAR(MARConfig(32, (1, 1), 2, 1, 24, grid=4, channels=4, classes=10, buffer=3, steps=5, diffusion=(6, 0))),
 }
 

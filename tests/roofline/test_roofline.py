@@ -17,7 +17,7 @@ import torch
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.codec import INT8, KIVI4, NATIVE, Codec
-from cachemark.cache.layout import Layout, Load, Site
+from cachemark.cache.layout import Layout, Load, Site, squares
 from cachemark.cache.masked_layout import MaskedLayout, masked_steps
 from cachemark.contract.method import Method
 from cachemark.core.limits import GPUS, Rates
@@ -60,7 +60,7 @@ GROUPED = replace(RASTER, kv_heads=2)
 SCALES = VARConfig(3, 2, 32, sides=(1, 2, 3, 4, 6), vocab=48, classes=10, width=8)
 SHARED = replace(SCALES, shared_aln=True)
 MASKED = MARConfig(32, (2, 4), 4, 6, 24, grid=6, channels=4, classes=10, buffer=5, steps=5, diffusion=(9,))
-BITWISE = InfinityConfig(3, 2, 32, chunks=1, sides=(1, 2, 3, 4, 6), width=5, text=256, longest=8)
+BITWISE = InfinityConfig(3, 2, 32, chunks=1, scales=squares((1, 2, 3, 4, 6)), width=5, text=256, longest=8)
 TURNED = glm_image.GlmImageConfig(LlamaConfig(2, 4, 64, 80, 128, kv_heads=2, qkv_bias=True), 64, 72, 4, 2, (1, 2, 1))
 LINED = LuminaConfig(LlamaConfig(2, 4, 64, 80, 128, qk_norm=True), 3, 1, Vocabulary(4, 64, 75, 0, 69, 70, 76))
 PROMPTED = JanusConfig(LlamaConfig(2, 4, 64, 80, 128, kv_heads=2), codes=96, grid=4)

@@ -10,6 +10,7 @@ import torch
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.engines import Graph
+from cachemark.cache.layout import squares
 from cachemark.contract.method import Method
 from cachemark.core.seeds import Subset
 from cachemark.core.spec import Sampling
@@ -30,7 +31,7 @@ BITS = 40
 def job(method: Callable[[], Method] = Full, memory: Memory | None = None) -> Job:
     draw = torch.Generator().manual_seed(0)
     texts = [torch.randn(length, 128, generator=draw) for length in (2, 5)]
-    config = InfinityConfig(2, 2, 32, chunks=1, sides=(1, 2, 3, 4), width=BITS, text=128, longest=5)
+    config = InfinityConfig(2, 2, 32, chunks=1, scales=squares((1, 2, 3, 4)), width=BITS, text=128, longest=5)
     model = Infinity(config, texts).initialise(0).eval().requires_grad_(False)
     for parameter in model.parameters():
         if parameter.dim() > 1:

@@ -152,9 +152,23 @@ def _family(family: str, models: list[ModelEntry]) -> list[str]:
     sampling = "; ".join(text if same else f"{code(*names)}: {text}" for text, names in presets.items())
     parts = [f"### {family}", table(("model", "what it is", "cache of an image", "files (parameters)"), rows),
              f"From {', '.join(origins)}. Preset `paper`: {sampling}."]
+    parts += _aspect_ratios(models)
     checked = [f"- {code(name)}, {len(entry['checks'])} checks: {entry['about']}"
                for name, entry in vectors().items() if entry["family"] == family]
     return [*parts, "Checked against stored outputs of the authors' code:", "\n".join(checked)] if checked else parts
+
+
+def _aspect_ratios(models: list[ModelEntry]) -> list[str]:
+    """Return the grids that a plan may name, or nothing for models with one grid."""
+    named: dict[tuple[tuple[int, int], ...], list[str]] = {}
+    for model in models:
+        named.setdefault(tuple(sorted(model.grids, key=lambda grid: grid[0] / grid[1])), []).append(model.name)
+    named.pop((), None)
+    if not named:
+        return []
+    rows = [(code(*names), ", ".join(f"{rows}×{columns}" for rows, columns in grids)) for grids, names in named.items()]
+    return ["Aspect ratios, as rows × columns of tokens of 16×16 pixels ([`grid`](plan-file.md#cells); default: the square one):",
+            table(("model", "grids"), rows)]
 
 
 @cache

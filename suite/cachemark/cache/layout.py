@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+Grid = tuple[int, int]  # rows and columns of tokens
 EDGES = ("token", "line", "scale", "step")
 """What a pass may complete: see :attr:`Step.edges`."""
 
@@ -82,7 +83,7 @@ class Layout:
     """The shape of one generation.
 
     ``condition``: number of condition entries of every row (conditional and unconditional), so its length is the number of rows. ``lines``
-    × ``line`` visual tokens are generated per row; a next-scale model has ``scales`` instead, the sides of its square token maps, coarse to
+    × ``line`` visual tokens are generated per row; a next-scale model has ``scales`` instead, rows and columns of its token maps, coarse to
     fine. ``kv_heads`` < ``heads`` is GQA. ``seeds`` and ``branches`` identify each row's random stream: the seed of its sample, and 0 for
     the conditional or 1 for the unconditional row. They, not the row index, key random choices, so a sample is the same in any batch.
     ``line_ends``: the last token of a line is an end-of-line token. ``previewed``: how many lines a preview fills before the image.
@@ -101,7 +102,7 @@ class Layout:
     branches: tuple[int, ...] = ()
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
-    scales: tuple[int, ...] = ()
+    scales: tuple[Grid, ...] = ()
     line_ends: bool = False
     previewed: int = 0
     work: ScaleWork | None = None
@@ -118,12 +119,17 @@ class Layout:
     @property
     def visual(self) -> int:
         """Visual tokens per row."""
-        return sum(side**2 for side in self.scales) if self.scales else self.lines * self.line
+        return sum(self.scale_tokens) if self.scales else self.lines * self.line
+
+    @cached_property
+    def scale_tokens(self) -> tuple[int, ...]:
+        """Tokens of each scale of a next-scale model."""
+        return tuple(rows * columns for rows, columns in self.scales)
 
     @property
     def cacheable(self) -> int:
         """Visual tokens per row that a later pass can read: all but those of the last pass."""
-        return self.visual - (self.scales[-1] ** 2 if self.scales else 1)
+        return self.visual - (self.scale_tokens[-1] if self.scales else 1)
 
     def ending(self, scales: int) -> Layout:
         """Return the layout of a next-scale generation that ends after its first ``scales`` scales."""
@@ -148,6 +154,16 @@ class Layout:
             else:
                 runs.append(RowRun(row, row + 1, condition))
         return tuple(runs)
+
+
+def squares(sides: Sequence[int]) -> tuple[Grid, ...]:
+    """Return square token maps by their sides."""
+    return tuple((side, side) for side in sides)
+
+
+def scale_names(scales: Sequence[Grid]) -> list[str]:
+    """Return token maps as text: ``2`` for a square of side 2, ``2×3`` for 2 rows and 3 columns."""
+    return [str(rows) if rows == columns else f"{rows}×{columns}" for rows, columns in scales]
 
 
 def guided_rows(seeds: Sequence[int], guided: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -214,10 +230,10 @@ def window_step(layout: Layout, first: int, count: int, beyond: int = 0) -> Step
 
 def scale_steps(layout: Layout, count: int | None = None) -> list[Step]:
     """Return the passes of a next-scale generation, one for each of its first ``count`` scales, by default of all."""
-    steps, first, scales = [], 0, layout.scales[:count]
-    for index, side in enumerate(scales):
-        steps.append(Step(index, len(scales), first, side**2, edges=("scale",), scale=index + 1))
-        first += side**2
+    steps, first, sizes = [], 0, layout.scale_tokens[:count]
+    for index, tokens in enumerate(sizes):
+        steps.append(Step(index, len(sizes), first, tokens, edges=("scale",), scale=index + 1))
+        first += tokens
     return steps
 
 

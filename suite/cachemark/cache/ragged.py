@@ -160,7 +160,7 @@ class RaggedWorkspace:
 def workspace_entries(layout: Layout, capacity: int) -> int:
     """Return the most entries in the workspace for a site whose buffer has ``capacity`` entries."""
     earlier, most = 0, 0
-    for side in layout.scales:
-        most = max(most, min(earlier * layout.kv_heads, capacity) + side**2 * layout.kv_heads)
-        earlier += side**2
+    for own in layout.scale_tokens:
+        most = max(most, min(earlier * layout.kv_heads, capacity) + own * layout.kv_heads)
+        earlier += own
     return most

@@ -159,8 +159,7 @@ class Workspace:
 def workspace_entries(layout: Layout, capacity: int) -> int:
     """Return the most entries of [live | own] at this capacity in a pass whose own do not all fit."""
     earlier, most = 0, 0
-    for side in layout.scales:
-        own = side**2
+    for own in layout.scale_tokens:
         if earlier + own > capacity:
             most = max(most, min(earlier, capacity) + own)
         earlier += own

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import FILE, Finite, Line, echo_json, fetch_option, json_option, picture, plugin_option, say, weights_options
+from .options import FILE, Finite, Line, echo_json, fetch_option, grid_option, json_option, picture, plugin_option, say, weights_options
 
 if TYPE_CHECKING:
     from ..workflows.generated import Generated
@@ -45,6 +45,7 @@ def sampling(context: click.Context, option: click.Parameter, texts: tuple[str, 
 @click.option("--sampling", multiple=True, callback=sampling, metavar="PRESET|NAME=VALUE",
               help="Sampling preset, or changes such as temperature=0.9; repeatable.  [default: paper]")
 @click.option("--batch", type=click.IntRange(1, MOST_IMAGES), help="Images at a time.  [default: all]")
+@grid_option
 @weights_options
 @fetch_option
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to generate.")

@@ -76,6 +76,18 @@ class Line(click.ParamType):
         return str(value)
 
 
+class TokenGrid(click.ParamType):
+    """Rows and columns of tokens, such as 72x54."""
+
+    name = "ROWSxCOLUMNS"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        match = re.fullmatch(r"([1-9]\d{0,3})[x×]([1-9]\d{0,3})", value, re.ASCII)
+        if match is None:
+            self.fail(f"{printed(value, 80)!r} is not rows and columns of tokens; write 72x54.", param, ctx)
+        return int(match[1]), int(match[2])
+
+
 def size(context: click.Context, option: click.Parameter, text: str | None) -> int:
     """Parse ``24GiB`` as bytes; 0 if the option is not given."""
     if text is None:
@@ -141,6 +153,7 @@ weights_options = all_of(
     click.option("--weights", default="", help="File, folder or hf:org/repo[@revision][:file] of the model's weights."),
     click.option("--decoder-weights", default="", help="The same of the image tokenizer's weights."),
 )
+grid_option = click.option("--grid", type=TokenGrid(), help="Rows and columns of tokens, of a model with several aspect ratios.")
 fetch_option = click.option("--fetch", is_flag=True, help="Download weights of hf: names that are not in the cache.")
 report_option = click.option("--report", "report_path", type=FILE, callback=writable, help="Write the HTML report to this file.")
 fresh_option = click.option("--fresh", is_flag=True, help="Run every case, even those already measured.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import echo_json, echo_rows, json_option, say, weights_options
+from .options import echo_json, echo_rows, grid_option, json_option, say, weights_options
 
 if TYPE_CHECKING:
     from ..workflows.verify import Verified
@@ -39,6 +39,7 @@ def doctor(quick: bool, as_json: bool) -> None:
 @click.argument("method")
 @click.argument("model")
 @click.option("--samples", type=click.IntRange(1, 64), default=10, show_default=True, help="Images of the tuning seeds.")
+@grid_option
 @weights_options
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to measure.")
 @click.option("--to", type=click.Path(dir_okay=False), help="File to write.  [default: where runs in this folder find it]")

@@ -13,7 +13,7 @@ from ..cache.layout import Layout, Step
 from .method import Method
 
 Pictured = Callable[[int], tuple[Tensor, Tensor]]
-"""Return the images (batch, 3, H, W) of the feature maps before and after a scale, reduced to this side in tokens."""
+"""Return the images (batch, 3, H, W) of the feature maps before and after a scale, reduced to this shorter side in tokens."""
 
 
 @dataclass

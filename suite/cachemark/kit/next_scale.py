@@ -11,23 +11,26 @@ import torch
 from torch import Tensor
 
 from ..cache.arena import Memory
-from ..cache.layout import Layout, Site, Step, scale_steps
+from ..cache.layout import Grid, Layout, Site, Step, scale_names, scale_steps, squares
 from ..contract.heads import PerHead
 from ..contract.method import Method
 from .common import KitRun, MethodCell, calibration, neutral_parameters
 from .driver import drive
 
 SIDES = (1, 2, 3, 4, 5, 6)  # 91 tokens, of which later steps read 55
+WIDE = ((1, 1), (1, 2), (2, 4), (3, 5), (4, 6), (5, 7))  # 85 tokens, of which later steps read 50
 HEADS, LAYERS, DIM = 4, 3, 16
 DEMANDING, UNDEMANDING = -0.02, -0.004  # on either side of AMS-KV's threshold
 BUDGET = Fraction(7, 11)  # 35 of 55: the method must evict from the fourth scale on
 PER_HEAD_BUDGET = Fraction(5, 11)
 
 
-def layout_of(kv_heads: int = 4, rows: int = 3, sides: Sequence[int] = SIDES, layers: int = LAYERS, heads: int = HEADS) -> Layout:
+def layout_of(
+    kv_heads: int = 4, rows: int = 3, scales: Sequence[Grid] = squares(SIDES), layers: int = LAYERS, heads: int = HEADS,
+) -> Layout:
     """Return a next-scale layout; each row is its own sample."""
     seeds = tuple(range(100, 100 + rows))
-    return Layout("next-scale", (0,) * rows, 0, 0, heads, kv_heads, DIM, layers, seeds, (0,) * rows, scales=tuple(sides))
+    return Layout("next-scale", (0,) * rows, 0, 0, heads, kv_heads, DIM, layers, seeds, (0,) * rows, scales=tuple(scales))
 
 
 class ScaleFeed:
@@ -53,13 +56,23 @@ class ScaleFeed:
 class ScaleCell(MethodCell):
     """One method in one mode, with one codec, on one kind of attention and size of layout."""
 
-    sides: tuple[int, ...] = SIDES
+    scales: tuple[Grid, ...] = squares(SIDES)
     layers: int = LAYERS
     heads: int = HEADS
 
     @property
     def size(self) -> str:
-        return f"{self.blocks(self.layers, self.heads)}, scales {', '.join(map(str, self.sides))}, codec {self.codec}"
+        return f"{self.blocks(self.layers, self.heads)}, scales {', '.join(scale_names(self.scales))}, codec {self.codec}"
+
+    @property
+    def label(self) -> str:
+        """Method, parameters, codec, attention and the shape of the maps."""
+        return super().label + ("" if self.square else "-wide")
+
+    @property
+    def square(self) -> bool:
+        """True if its maps are square, as those of a VAR."""
+        return self.scales == squares([rows for rows, _ in self.scales])
 
     @property
     def seeds(self) -> Sequence[int]:
@@ -67,8 +80,8 @@ class ScaleCell(MethodCell):
 
     @property
     def smaller(self) -> Sequence[ScaleCell]:
-        sizes = ((1, 1, SIDES[:4]), (1, 2, SIDES[:5]), (2, 2, SIDES))
-        return [replace(self, layers=layers, heads=heads, sides=sides) for layers, heads, sides in sizes]
+        sizes = ((1, 1, 4), (1, 2, 5), (2, 2, 6))
+        return [replace(self, layers=layers, heads=heads, scales=self.scales[:count]) for layers, heads, count in sizes]
 
     @property
     def per_head(self) -> bool:
@@ -79,11 +92,11 @@ class ScaleCell(MethodCell):
     def layout(self) -> Layout:
         """Shape of the reference run; with grouped queries it has two K/V heads."""
         kv_heads = min(self.heads, 2) if self.attention == "gqa" else self.heads
-        return layout_of(kv_heads, sides=self.sides, layers=self.layers, heads=self.heads)
+        return layout_of(kv_heads, scales=self.scales, layers=self.layers, heads=self.heads)
 
     @property
     def passes(self) -> set[int]:
-        return set(range(len(self.sides)))
+        return set(range(len(self.scales)))
 
     def at(self, budget: Fraction, neutral: Mapping[str, Any] | None = None) -> Method:
         """Return the method at a budget, with invented facts if it needs a measurement: every second layer is demanding."""

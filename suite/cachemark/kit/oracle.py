@@ -176,7 +176,7 @@ def _beside_own(entries: Tensor, count: int) -> Tensor:
 def visible_scales(method: Method, step: Step) -> Tensor:
     """Return which earlier tokens a step may read, (tokens,) bool; an ablation hides a group of scales."""
     groups = [getattr(method, "group", lambda *_: "")(scale, step.index) for scale in range(step.scale)]
-    sizes = torch.tensor([side**2 for side in method.layout.scales[: step.scale]])
+    sizes = torch.tensor(method.layout.scale_tokens[: step.scale])
     return torch.tensor([group != getattr(method, "remove", None) for group in groups]).repeat_interleave(sizes)
 
 

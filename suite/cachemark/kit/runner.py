@@ -21,7 +21,7 @@ from .findings import Example, KitFinding, KitResult
 from .masked import masked_cells
 from .metric_checks import METRIC, MetricExample
 from .model_checks import MODEL, ModelExample
-from .next_scale import ScaleCell
+from .next_scale import WIDE, ScaleCell
 from .next_token import Cell
 from .positions import evicted_positions_are_distinct, merged_entries_are_evicted
 from .saving import flops_are_the_declared_ones, saving_cells, scales_that_are_not_generated_are_absent
@@ -60,12 +60,16 @@ REFUSALS = (BadBudget, BadParameter, Unsupported)  # the method does not support
 Mode = tuple[tuple[str, Any], ...]
 
 
-def _both_codecs(kind: type[Cell | ScaleCell], cls: type[Method], mode: Mode) -> list[Cell | ScaleCell]:
-    return [kind(cls, mode, "native", "mha"), kind(cls, mode, "int8", "gqa")]
+def _both_codecs(cls: type[Method], mode: Mode) -> list[Cell]:
+    return [Cell(cls, mode, "native", "mha"), Cell(cls, mode, "int8", "gqa")]
+
+
+def _square_and_wide(cls: type[Method], mode: Mode) -> list[ScaleCell]:
+    return [ScaleCell(cls, mode, "native", "mha"), ScaleCell(cls, mode, "int8", "gqa", WIDE)]
 
 
 FAMILIES: dict[str, tuple[Sequence[Check], Callable[[type[Method], Mode], Sequence[Any]]]] = {  # the checks of a paradigm, and their cells
-    "next-token": (TOKEN, partial(_both_codecs, Cell)), "next-scale": (SCALE, partial(_both_codecs, ScaleCell)),
+    "next-token": (TOKEN, _both_codecs), "next-scale": (SCALE, _square_and_wide),
     "masked": (MASKED, masked_cells),
 }
 

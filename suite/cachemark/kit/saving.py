@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..cache.arena import Memory
-from ..cache.layout import Layout
+from ..cache.layout import Layout, scale_names, squares
 from ..contract.deciding import Deciding
 from ..contract.method import Method
 from ..core.spec import Sampling
@@ -24,9 +24,10 @@ from ..roofline.flops import counted
 from .common import Findings, FlopsCell, KitRun, smallest_share
 
 VAR_SIZES = VARConfig(5, 2, 32, sides=(1, 2, 3, 4, 6), vocab=48, classes=10, width=8)
-INFINITY_SIZES = InfinityConfig(5, 2, 32, chunks=1, sides=(1, 2, 3, 4, 6), width=5, text=256, longest=8)
+INFINITY_SIZES = InfinityConfig(5, 2, 32, chunks=1, scales=squares((1, 2, 3, 4, 6)), width=5, text=256, longest=8)
+WIDE_SIZES = replace(INFINITY_SIZES, scales=((1, 1), (1, 2), (2, 4), (3, 5), (4, 6)))
 TEXTS = 7, 4, 6  # entries of the texts
-SAMPLING = {"var": Sampling(cfg_scale=1.5, cfg_schedule="linear"), "infinity": Sampling(cfg_scale=3.0)}
+SAMPLING = {"var": Sampling(cfg_scale=1.5, cfg_schedule="linear"), **dict.fromkeys(("infinity", "wide infinity"), Sampling(cfg_scale=3.0))}
 SEEDS = (5, 11, 23)
 
 
@@ -41,7 +42,8 @@ def model(name: str) -> VAR | Infinity:
             parameter.data.normal_(0, 0.5, generator=draw)
         tiny = VAR(VAR_SIZES, quantizer)
     else:
-        tiny = Infinity(INFINITY_SIZES, [torch.randn(count, INFINITY_SIZES.text, generator=draw) for count in TEXTS])
+        sizes = WIDE_SIZES if name == "wide infinity" else INFINITY_SIZES
+        tiny = Infinity(sizes, [torch.randn(count, sizes.text, generator=draw) for count in TEXTS])
     for parameter_name, parameter in tiny.named_parameters():
         if not parameter_name.endswith(("scale_mul_1H11", "norm.weight")):
             parameter.data.normal_(0, 0.2, generator=draw)
@@ -60,7 +62,7 @@ class SavingCell(FlopsCell):
 
     @property
     def size(self) -> str:
-        return f"{self.attention} of scales {', '.join(map(str, VAR_SIZES.sides))}, codec {self.codec}"
+        return f"{self.attention} of scales {', '.join(scale_names(self.layout.scales))}, codec {self.codec}"
 
     @property
     def seeds(self) -> Sequence[int]:
@@ -101,7 +103,7 @@ def flops_are_the_declared_ones(cell: SavingCell) -> Findings:
     Of a method that decides for each image, they are those of the images' outcomes.
     """
     own, layout, method = model(cell.attention), cell.layout, cell.tight()
-    counts = costs.var(VAR_SIZES, lambda: None) if isinstance(own, VAR) else costs.infinity(INFINITY_SIZES, lambda: None, max(TEXTS))
+    counts = costs.var(VAR_SIZES, lambda: None) if isinstance(own, VAR) else costs.infinity(own.config, lambda: None, max(TEXTS))
     dispatched = counted(lambda: cell.run(method, bare=True))
     declared = sum(bill(outcome, layout, counts, images=False).flops for outcome in outcomes_of(method, layout)) // layout.batch
     if dispatched != declared:

@@ -16,7 +16,7 @@ from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
 from ..contract.method import Method
 from ..core.errors import BadBudget, BadCalibration, BadParameter
-from .base.profiles import ScaleProfile, inter_scale
+from .base.profiles import ScaleProfile, inter_scale, stated_scales
 from .registry import method
 
 MEASURE = "Use demanding = [layers], or measure it: cachemark calibrate ams_kv MODEL."
@@ -87,14 +87,15 @@ class AMSKV(Method):
 
     def __post_init__(self) -> None:
         self.similarity: Sequence[Sequence[float]] = ()
+        self._measured_scales: Sequence[object] = ()
 
     def calibrate(self, measured: Mapping[str, Any]) -> None:
         """Take ``similarity``, S of every layer at scale 2, 3, …, from a calibration."""
-        self.similarity = measured.get("similarity", ())
+        self.similarity, self._measured_scales = measured.get("similarity", ()), measured.get("scales", ())
 
     def resolve(self, layout: Layout) -> None:
         self._check_parameters(layout)
-        sizes = [side**2 for side in layout.scales]
+        sizes = layout.scale_tokens
         self.anchor = sum(sizes[: self.condensed])
         self.c_max = self.c_max or self.anchor + sizes[-2] + sizes[-1]
         c_min = self.c_min or self.anchor + sizes[-2]
@@ -130,14 +131,13 @@ class AMSKV(Method):
         if not self.similarity:
             raise BadParameter("ams_kv: no inter-scale similarity found for these weights.", remedy=MEASURE)
         scales = [len(s) + 1 for s in self.similarity]
-        if scales != [len(layout.scales)] * layout.layers:
+        if scales != [len(layout.scales)] * layout.layers or (self._measured_scales and self._measured_scales != stated_scales(layout)):
             raise BadCalibration(f"ams_kv: the similarity is of another model or resolution: {len(scales)} layers at "
                                  f"{max(scales)} scales, not {layout.layers} at {len(layout.scales)}.", remedy=MEASURE)
 
         def overflows(similarity: Sequence[float]) -> bool:
             live = 0
-            for scale, side in enumerate(layout.scales[:-1]):
-                own = side**2
+            for scale, own in enumerate(layout.scale_tokens[:-1]):
                 if own <= self.c_max:
                     if scale and live + own > c_min and similarity[scale - 1] < self.theta:
                         return True
@@ -172,8 +172,8 @@ class AMSKV(Method):
     def attended(self, layout: Layout, site: Site, step: Step) -> int:
         """Apply Algorithms 1 and 2 to sizes; ``online`` assumes the larger budget."""
         budget, live = self._room(layout, site.layer), 0
-        for side in layout.scales[: step.index]:
-            live = retained(live, side**2, budget)
+        for own in layout.scale_tokens[: step.index]:
+            live = retained(live, own, budget)
         return live + step.count
 
     # -- one generation -----------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ class AMSKV(Method):
         """Allocate, for ``online``, all keys of the previous scale, since the cache may have dropped some."""
         if self.decide == "online":
             layout = slots.layout
-            shape = (layout.rows, layout.kv_heads, max(layout.scales[:-1]) ** 2, layout.head_dim)
+            shape = (layout.rows, layout.kv_heads, max(layout.scale_tokens[:-1]), layout.head_dim)
             for site in slots.sites:
                 self.before[site] = memory.zeros(f"before.{site}", shape, layout.dtype)
 
@@ -197,8 +197,8 @@ class AMSKV(Method):
         if self.decide == "online" and not step.last:  # lines 5 to 12 of Algorithm 1, which depend on the scale's keys alone
             overflows = step.count <= self.c_max and self.slots[site].live[0] + step.count > self.budget[site]
             if overflows and self.budget[site] == self.c_min and step.index:
-                before = self.before[site][:, :, : self.layout.scales[step.index - 1] ** 2]
-                if float(inter_scale(k, before)) < self.theta:
+                grids, tokens = self.layout.scales[step.index - 1 : step.scale], self.layout.scale_tokens[step.index - 1]
+                if float(inter_scale(k, self.before[site][:, :, :tokens], grids)) < self.theta:
                     self.budget[site] = self.c_max
             self.before[site][:, :, : step.count] = k
         return super().attend(site, step, q, k, v)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..cache import random_streams as streams
 from ..cache.arena import Memory
-from ..cache.layout import Layout, Load, Site, Step, Tokens
+from ..cache.layout import Grid, Layout, Load, Site, Step, Tokens
 from ..contract.method import Block, Branch, ScaleBlock
 from ..contract.planning import MethodOverhead
 from ..core.errors import BadParameter
@@ -29,23 +29,23 @@ HUNDREDTHS = 100  # of the factor by which a budget scales the base shares
 def deviation(x: Tensor) -> Tensor:
     """Return the squared distance of each token from the mean of its map.
 
-    ``x`` (rows, side², width) to (rows, side²). FastVAR's score.
+    ``x`` (rows, tokens, width) to (rows, tokens). FastVAR's score.
     """
     return (x - x.mean(1, keepdim=True)).square().sum(-1)
 
 
-def highpass(x: Tensor) -> Tensor:
+def highpass(x: Tensor, grid: Grid) -> Tensor:
     """Return the squared distance of each token from the mean of its 3×3 neighborhood: StepVAR's texture score (arXiv 2603.01757)."""
-    local = F.avg_pool2d(as_map(x), 3, 1, 1, count_include_pad=False)
-    return (as_map(x) - local).square().sum(1).flatten(1)
+    here = as_map(x, grid)
+    return (here - F.avg_pool2d(here, 3, 1, 1, count_include_pad=False)).square().sum(1).flatten(1)
 
 
-def as_map(x: Tensor) -> Tensor:
-    """Return tokens (rows, side², width) as a map (rows, width, side, side)."""
-    return x.transpose(1, 2).unflatten(2, (math.isqrt(x.size(1)), -1))
+def as_map(x: Tensor, grid: Grid) -> Tensor:
+    """Return tokens (rows, h·w, width) as a map (rows, width, h, w)."""
+    return x.transpose(1, 2).unflatten(2, grid)
 
 
-SCORES: dict[str, Callable[[Tensor], Tensor]] = {"deviation": deviation, "highpass": highpass}
+SCORES: dict[str, Callable[[Tensor, Grid], Tensor]] = {"deviation": lambda x, grid: deviation(x), "highpass": highpass}
 RANDOM = "random"
 
 
@@ -61,7 +61,7 @@ class FastVAR(SavesFlops):
     the first share), resized by area, or zero with ``fill`` = ``zero``; it stores no key and value. All tokens of a scale are sampled. A
     budget multiplies the ``base`` shares by the smallest hundredths that meet it; without one, they are the shares.
 
-    Differs from the authors' code: any batch and any schedule of square maps are supported (theirs handles two rows and finds scales by
+    Differs from the authors' code: any batch and any schedule of maps are supported (theirs handles two rows and finds scales by
     their width, and repeats outputs of an earlier image for some aspect ratios); only pruning blocks keep outputs, before their gate; the
     last generated scale is not stored; rows keep positions in ascending order; VAR is supported, for which no code is published.
     """
@@ -114,7 +114,7 @@ class FastVAR(SavesFlops):
                                remedy=f"Use the first and the last block that prune, from 0 to {layout.layers - 1}.")
         self.cache_scale = first - 1 if self.cached == -1 else self.cached
         self.generated = scales - sum(share == 1 for share in self.shares)
-        self.kept = {scale: layout.scales[scale] ** 2 - int(layout.scales[scale] ** 2 * share)
+        self.kept = {scale: layout.scale_tokens[scale] - int(layout.scale_tokens[scale] * share)
                      for scale, share in enumerate(self.shares, first) if share < 1}
         self.pruned_layers = range(self.layers[0], min(self.layers[1] + 1, layout.layers))
 
@@ -142,14 +142,14 @@ class FastVAR(SavesFlops):
         return load._replace(tokens=tokens, mlp=tokens)
 
     def attended(self, layout: Layout, site: Site, step: Step) -> int:
-        return sum(self._tokens(site, scale, side**2) for scale, side in enumerate(layout.scales[: step.scale]))
+        return sum(self._tokens(site, scale, tokens) for scale, tokens in enumerate(layout.scale_tokens[: step.scale]))
 
     def capacity(self, layout: Layout, site: Site) -> int:
-        return sum(self._tokens(site, scale, side**2) for scale, side in enumerate(layout.scales[: self.generated - 1]))
+        return sum(self._tokens(site, scale, tokens) for scale, tokens in enumerate(layout.scale_tokens[: self.generated - 1]))
 
     def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
         """Return the numbers moved by each branch: scores, selected tokens, stored outputs and the merged output."""
-        width, old = layout.heads * layout.head_dim, layout.scales[self.cache_scale] ** 2
+        width, old = layout.heads * layout.head_dim, layout.scale_tokens[self.cache_scale]
         if site.layer not in self.pruned_layers or step.index not in (*self.kept, self.cache_scale):
             return MethodOverhead()
         moved = 2 * step.count + 3 * self.kept[step.index] + old if step.index in self.kept else old
@@ -161,7 +161,7 @@ class FastVAR(SavesFlops):
     # -- one generation -----------------------------------------------------------------------------------------------
     def begin(self, layout: Layout, sites: Sequence[Site], memory: Memory) -> None:
         super().begin(layout, sites, memory)
-        shape = (len(self.pruned_layers), _branches(layout), layout.rows, layout.scales[self.cache_scale] ** 2)
+        shape = (len(self.pruned_layers), _branches(layout), layout.rows, layout.scale_tokens[self.cache_scale])
         reuses = self.kept and self.fill == "cached"
         self.outputs = memory.zeros("outputs", (*shape, layout.heads * layout.head_dim), layout.dtype) if reuses else None
         named = memory.zeros("streams", (2, layout.rows), torch.int64)
@@ -194,7 +194,8 @@ class FastVAR(SavesFlops):
         self.selected = None
         if self.outputs is None:
             return torch.zeros_like(tokens.x).scatter(1, places, out)
-        old = F.interpolate(as_map(self._stored(site, number, out)), size=(math.isqrt(step.count),) * 2, mode="area")
+        scales = self.layout.scales
+        old = F.interpolate(as_map(self._stored(site, number, out), scales[self.cache_scale]), size=scales[step.index], mode="area")
         return old.flatten(2).transpose(1, 2).scatter(1, places, out)
 
     def scored(self, site: Site, step: Step, number: int, x: Tensor) -> Tensor:
@@ -203,7 +204,7 @@ class FastVAR(SavesFlops):
         The highest are computed.
         """
         if self.score != RANDOM:
-            return SCORES[self.score](x.float())
+            return SCORES[self.score](x.float(), self.layout.scales[step.index])
         rows, inner = x.size(0), site.layer * _branches(self.layout) + number
         key = streams.keys(self.seeds[:rows], "evict", step.first, branch=self.row_branches[:rows], inner=inner)
         return streams.uniform(key, x.size(1))

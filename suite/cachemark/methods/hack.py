@@ -104,4 +104,4 @@ class HACK(HeadAware):
 
 def _sink(layout: Layout) -> int:
     """Return the tokens of the first scales, which structural heads keep."""
-    return sum(side**2 for side in layout.scales[:FIRST])
+    return sum(layout.scale_tokens[:FIRST])

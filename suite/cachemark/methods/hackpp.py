@@ -84,7 +84,7 @@ class HACKPlusPlus(HeadAware):
         self.check_range("attention_budget", 0 <= self.attention_budget <= layout.visual, f"Use 1 … {layout.visual} tokens.")
 
     def _planned(self, layout: Layout, mean: int) -> RelianceBudgets:
-        return _planned(self.classed(layout), self.calibration, layout.scales, mean, self.exponent)
+        return _planned(self.classed(layout), self.calibration, layout.scale_tokens, mean, self.exponent)
 
     # -- on paper -----------------------------------------------------------------------------------------------------
     def entries(self, layout: Layout, site: Site) -> int:
@@ -97,7 +97,7 @@ class HACKPlusPlus(HeadAware):
     def begin(self, layout: Layout, sites: Sequence[Site], memory: Memory) -> None:
         super().begin(layout, sites, memory)
         scales = len(layout.scales)
-        sizes = torch.tensor([side**2 for side in layout.scales])
+        sizes = torch.tensor(layout.scale_tokens)
         mass = torch.tensor(self.facts(layout)["mass"], dtype=torch.float64)
         self.factor = memory.zeros("factor", (layout.layers, layout.kv_heads, scales, scales), torch.float32)
         self.factor.copy_(mass / sizes)
@@ -121,8 +121,7 @@ class HACKPlusPlus(HeadAware):
 
 
 @cache
-def _planned(classes: HeadClasses, calibration: str, sides: tuple[int, ...], mean: int, exponent: float) -> RelianceBudgets:
-    tokens = tuple(side**2 for side in sides)
+def _planned(classes: HeadClasses, calibration: str, tokens: tuple[int, ...], mean: int, exponent: float) -> RelianceBudgets:
     return RelianceBudgets(tokens, classes, _reliance(calibration, tokens), mean, exponent)
 
 

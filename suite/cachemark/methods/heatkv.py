@@ -82,7 +82,7 @@ class HeatKV(CalibratedHeads):
 
     def _shape(self, layout: Layout) -> Shape:
         self.check_range("sink", 1 <= self.sink < len(layout.scales), f"Use 1 … {len(layout.scales) - 1} scales.")
-        return Shape(tuple(side**2 for side in layout.scales), layout.layers, layout.kv_heads, self.sink)
+        return Shape(layout.scale_tokens, layout.layers, layout.kv_heads, self.sink)
 
     def _calibrated(self, layout: Layout) -> str:
         """Return the digest of a calibration with orders for this sink."""

@@ -50,7 +50,7 @@ class ScaleGroups(Method):
 
     def attend_scale(self, step: Step, q: Tensor, slot: Slot, workspace: Workspace | None) -> tuple[Tensor, Tensor | None]:
         k, v = (slot if workspace is None else workspace).read(slot.bank.runs[0], slot.live[0])
-        sizes = [side**2 for side in self.layout.scales[: step.scale]]
+        sizes = self.layout.scale_tokens[: step.scale]
         mask = torch.cat([torch.full((size,), self.group(scale, step.index) != self.remove, device=q.device)
                           for scale, size in enumerate(sizes)])
         grouped = q.size(1) != k.size(1)

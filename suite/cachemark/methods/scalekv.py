@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, cached_property
 from itertools import accumulate
-from math import isqrt
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from ..cache.arena import Memory
 from ..cache.attention import fold
-from ..cache.layout import Layout, Site, Step
+from ..cache.layout import Grid, Layout, Site, Step
 from ..cache.slot import Slot
 from ..contract.method import Method
 from ..contract.planning import MethodOverhead
@@ -41,8 +40,8 @@ class ScaleKV(Calibrated, Method):
     in the paper: attention weights and the mean of five.
 
     Differs from the code: budgets other than the published ones follow from a rule that reproduces those; ties keep the older entry (theirs
-    depends on the device); nothing is projected twice; keys are in the model's dtype (theirs in fp32). A map smaller than 4×4 is scored by
-    all its queries.
+    depends on the device); nothing is projected twice; keys are in the model's dtype (theirs in fp32). A map narrower than 4
+    is scored by its last 16 queries. 16 spaced queries also score a map that is not square (theirs keeps the last 16 entries instead).
     """
 
     paradigms = ("next-scale",)
@@ -98,7 +97,7 @@ class ScaleKV(Calibrated, Method):
 
     def _budgets(self, layout: Layout, mean: int) -> LayerBudgets:
         self.facts(layout)
-        return _budgets(self.calibration, layout.scales, layout.layers, mean, self.drafters)
+        return _budgets(self.calibration, layout.scale_tokens, layout.layers, mean, self.drafters)
 
     # -- on paper -----------------------------------------------------------------------------------------------------
     def capacity(self, layout: Layout, site: Site) -> int:
@@ -113,7 +112,7 @@ class ScaleKV(Calibrated, Method):
             return MethodOverhead()
         attended, stays = self.attended(layout, site, step), self.plan.retained[step.index + 1][site.layer]
         width = layout.kv_heads * layout.head_dim
-        return MethodOverhead(WINDOW * layout.heads * layout.head_dim * attended, width * attended + 4 * width * stays)
+        return MethodOverhead(min(WINDOW, step.count) * layout.heads * layout.head_dim * attended, width * attended + 4 * width * stays)
 
     # -- one generation -----------------------------------------------------------------------------------------------
     @property
@@ -146,7 +145,7 @@ class ScaleKV(Calibrated, Method):
     def observe_raw(self, site: Site, step: Step, q: Tensor) -> None:
         """Store the queries of the window, if entries will be evicted."""
         if self._cuts(site, step):
-            chosen = _asked(q, step)
+            chosen = _asked(q, self.layout.scales[step.index])
             self.asked[:, :, : chosen.size(2)] = chosen
 
     def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -157,7 +156,7 @@ class ScaleKV(Calibrated, Method):
     def survivors(self, site: Site, step: Step, slot: Slot, total: int) -> Tensor:
         """Return the window and the entries with the highest pooled scores, ascending; ties by age."""
         assert self.workspace is not None
-        window = _window(step, total, self.asked.device)
+        window = _window(self.layout.scales[step.index], total, self.asked.device)
         scores = self.pooled(self.asked[:, :, : min(WINDOW, step.count)], self.workspace.k[:, :, :total], window)
         count = self.plan.retained[step.index + 1][site.layer] - len(window)
         best = scores.sort(dim=-1, descending=True, stable=True).indices[..., :count]
@@ -176,28 +175,27 @@ class ScaleKV(Calibrated, Method):
 
 
 @cache
-def _budgets(calibration: str, sides: tuple[int, ...], layers: int, mean: int, drafters: int) -> LayerBudgets:
+def _budgets(calibration: str, tokens: tuple[int, ...], layers: int, mean: int, drafters: int) -> LayerBudgets:
     facts = calibrations.named(ScaleKV.name, calibration)[1]
-    return LayerBudgets(tuple(side**2 for side in sides), layers, mean, drafters_of(facts, drafters), WINDOW)
+    return LayerBudgets(tokens, layers, mean, drafters_of(facts, drafters), WINDOW)
 
 
-def spread(side: int, device: torch.device | str = "cpu") -> Tensor:
-    """Return 16 positions in a map of ``side``² (at least 4×4): the centers of equal squares."""
-    part = side // GRID
-    at = torch.arange(GRID, device=device) * part + (part - 1) // 2
-    return (at[:, None] * side + at).flatten()
+def spread(grid: Grid, device: torch.device | str = "cpu") -> Tensor:
+    """Return 16 positions in a map of at least 4×4 tokens: the centers of equal rectangles."""
+    rows, columns = (torch.arange(GRID, device=device) * (side // GRID) + (side // GRID - 1) // 2 for side in grid)
+    return (rows[:, None] * grid[1] + columns).flatten()
 
 
-def _asked(q: Tensor, step: Step) -> Tensor:
-    """Return the queries of the window, (rows, heads, 16, head_dim); all queries of a smaller map."""
-    side = isqrt(step.count)
-    return q.index_select(2, spread(side, q.device)) if side >= GRID else q
+def _asked(q: Tensor, grid: Grid) -> Tensor:
+    """Return the queries of the window, (rows, heads, 16, head_dim); of a narrower map the last ones, at most 16."""
+    return q.index_select(2, spread(grid, q.device)) if min(grid) >= GRID else q[:, :, -WINDOW:]
 
 
-def _window(step: Step, total: int, device: torch.device) -> Tensor:
+def _window(grid: Grid, total: int, device: torch.device) -> Tensor:
     """Return positions of the entries that always stay: those of the queries, or the last 16 of the cache."""
-    side = isqrt(step.count)
-    return spread(side, device) + total - step.count if side >= GRID else torch.arange(total - WINDOW, total, device=device)
+    if min(grid) < GRID:
+        return torch.arange(total - WINDOW, total, device=device)
+    return spread(grid, device) + total - grid[0] * grid[1]
 
 
 LEAST = 200 / 650  # of the mean, that a refiner keeps at least: so in the published budgets

@@ -123,7 +123,7 @@ class SkipVAR(Calibrated, Deciding, SavesFlops):
         return len(layout.scales) - LAST - 1 if self.threshold < 1 else None
 
     def decide(self, pictured: Pictured) -> Sequence[Method]:
-        old, new = pictured(min(PICTURE, self.layout.scales[-1]))
+        old, new = pictured(min(PICTURE, *self.layout.scales[-1]))
         features = torch.stack((moved_edges(old, new), high_frequencies(new)), 1).double().cpu()
         skipped, unguided = chosen(features, self.skips_by), chosen(features, self.unguides_by)
         without = LAST if any(self.layout.branches) else 0

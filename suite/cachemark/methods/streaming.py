@@ -33,7 +33,7 @@ class Streaming(Evicting):
 
     @classmethod
     def parameters_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
-        own = {"sinks": sum(side**2 for side in layout.scales[:2])} if layout.scales else {}
+        own = {"sinks": sum(layout.scale_tokens[:2])} if layout.scales else {}
         return {**super().parameters_for(budget, layout), **own}
 
     def resolve(self, layout: Layout) -> None:

@@ -4,7 +4,7 @@ Han et al., "Infinity: Scaling Bitwise AutoRegressive Modeling for High-Resoluti
 load under their own names. Text enters by cross-attention and as the first map's input, never as cache entries. What differs from the
 authors' code: everything is computed in the model's dtype (theirs keeps residuals and K in fp32 under autocast and rounds inputs of
 cross-attention to bf16), modulations are projected once per generation (theirs: in every scale), texts are padded under a mask to the
-longest of the list (theirs: concatenated), and bits are sampled by Gumbel-max keyed by the sample. Images are square. Guidance is one
+longest of the list (theirs: concatenated), and bits are sampled by Gumbel-max keyed by the sample. Guidance is one
 number for all scales and acts on logits.
 """
 
@@ -19,9 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..cache.engines import Engine
-from ..cache.layout import Layout, ScaleWork, Site, Step, Tokens
+from ..cache.layout import Grid, Layout, ScaleWork, Site, Step, Tokens, squares
 from ..contract.method import Branch, Method
 from ..core.spec import Sampling
+from .infinity_scales import SIDES
 from .layers import MLP, Projection, RMSNorm, grid_angles, modulation
 from .sampling import draw, guide
 from .scales import Given, HeadNorm, ModulatedBlock, ScaleModel, ScaleSizes
@@ -29,8 +30,6 @@ from .text_features import lengths_of
 from .var import VARAttention
 from .vision.bsq import BitQuantizer, packed_bits
 
-SIDES = (1, 2, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64)  # of 1024 pixels; fewer pixels take the first of them
-SCALES = {256: 7, 512: 10, 768: 12, 1024: 13}  # by the side of the image
 LEVELS = 15  # rows of the published table of scales
 POOL_HEAD = 128  # channels of the text by which its pooling has a head
 MLP_UNIT = 256  # the MLP's width is a multiple of it
@@ -41,6 +40,7 @@ BUFFERS = ("*.zero_k_bias",)  # of published files: zeros
 class InfinityConfig(ScaleSizes):
     """Sizes. ``chunks``: groups of blocks in published names.
 
+    ``scales``: rows and columns of the token maps, coarse to fine; ``finest``: the map in units of which positions are counted.
     ``text``: channels of the text encoder; ``longest``: tokens of a text. ``width``, ``patch``: of the image tokenizer; a token has
     ``width``·``patch``² bits.
     """
@@ -49,7 +49,8 @@ class InfinityConfig(ScaleSizes):
     heads: int
     dim: int
     chunks: int = 8
-    sides: tuple[int, ...] = SIDES
+    scales: tuple[Grid, ...] = squares(SIDES)
+    finest: Grid = (SIDES[-1], SIDES[-1])
     width: int = 32
     patch: int = 1
     text: int = 2048
@@ -76,13 +77,15 @@ SIZES = {"2B": InfinityConfig(32, 16, 2048), "8B": InfinityConfig(40, 28, 3584, 
 
 @cache
 @torch.inference_mode(False)  # first asked for by a generation, it must serve training too
-def rope_table(head_dim: int, sides: tuple[int, ...], base: float, device: torch.device) -> Tensor:
+def rope_table(head_dim: int, scales: tuple[Grid, ...], finest: Grid, base: float, device: torch.device) -> Tensor:
     """Return rotations of all tokens, (N, head_dim/2) complex64: first half by row, second by column.
 
-    Positions are in units of the finest map of 1024 pixels, whatever the resolution, rounded half to even.
+    Positions are in units of ``finest``, the ratio's last map of 1024 pixels, whatever the resolution, rounded half to even.
     """
-    places = (torch.round(torch.arange(side, dtype=torch.float32, device=device) * (SIDES[-1] / side)) for side in sides)
-    angles = torch.cat([grid_angles(at, head_dim, base) for at in places])
+    def places(side: int, unit: int) -> Tensor:
+        return torch.round(torch.arange(side, dtype=torch.float32, device=device) * (unit / side))
+
+    angles = torch.cat([grid_angles(places(rows, finest[0]), places(columns, finest[1]), head_dim, base) for rows, columns in scales])
     return torch.polar(torch.ones_like(angles), angles)
 
 
@@ -163,7 +166,7 @@ class Infinity(ScaleModel[Texts]):
         super().__init__()
         self.config, self.texts, self.recompute = config, texts, recompute
         self.longest = max(lengths_of(texts), default=0)
-        self._quantizer = BitQuantizer(config.sides, config.width, config.patch)
+        self._quantizer = BitQuantizer(config.scales, config.width, config.patch)
         c = config
         self.cfg_uncond = nn.Parameter(torch.zeros(c.longest, c.text))
         self.text_norm = RMSNorm(c.text, c.norm_eps)
@@ -188,7 +191,7 @@ class Infinity(ScaleModel[Texts]):
     def rope(self) -> Tensor:
         """The rotation table on the model's device, (N, head_dim/2) complex64."""
         c = self.config
-        return rope_table(c.head_dim, c.sides, c.rope_base, self.head.weight.device)
+        return rope_table(c.head_dim, c.scales, c.finest, c.rope_base, self.head.weight.device)
 
     def read(self, labels: Sequence[int], copies: int) -> tuple[Tensor, Tensor]:
         """Return normed text features (rows, longest, channels) and the mask of visible entries.

@@ -75,14 +75,16 @@ def rotate_pairs(x: Tensor, angles: Tensor) -> Tensor:
     return torch.view_as_real(pairs * angles.unsqueeze(-2)).flatten(-2).to(x.dtype)
 
 
-def grid_angles(places: Tensor, head_dim: int, base: float) -> Tensor:
-    """Return the angles of a grid, (side², head_dim/2) fp32: first half by row, second by column.
+def grid_angles(rows: Tensor, columns: Tensor, head_dim: int, base: float) -> Tensor:
+    """Return the angles of a grid, (h·w, head_dim/2) fp32: first half by row, second by column.
 
-    ``places`` (side,) fp32: positions of the rows, and of the columns.
+    ``rows`` (h,), ``columns`` (w,) fp32: their positions.
     """
-    half, side = head_dim // 2, len(places)
-    turn = places[:, None] * base ** (-torch.arange(0, half, 2, dtype=torch.float32, device=places.device) / half)
-    return torch.cat((turn[:, None].expand(side, side, -1), turn[None].expand(side, side, -1)), -1).flatten(0, 1)
+    half = head_dim // 2
+    down, across = (places[:, None] * base ** (-torch.arange(0, half, 2, dtype=torch.float32, device=places.device) / half)
+                    for places in (rows, columns))
+    shape = (len(rows), len(columns), -1)
+    return torch.cat((down[:, None].expand(shape), across[None].expand(shape)), -1).flatten(0, 1)
 
 
 class Projection(nn.Linear):

@@ -72,7 +72,8 @@ def rope_table(head_dim: int, grid: int, base: float, device: torch.device) -> T
     The first half of the pairs rotates by row, the second by column. **The class position's entry is zero, not the identity**: its cached
     key is exactly zero, and published weights were trained with that.
     """
-    angles = grid_angles(torch.arange(grid, dtype=torch.float32, device=device), head_dim, base)
+    places = torch.arange(grid, dtype=torch.float32, device=device)
+    angles = grid_angles(places, places, head_dim, base)
     return torch.cat((torch.zeros(1, head_dim // 2, dtype=torch.complex64, device=device), torch.polar(torch.ones_like(angles), angles)))
 
 

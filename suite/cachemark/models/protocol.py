@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -12,14 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from ..cache.arena import Memory
-from ..cache.layout import Layout
+from ..cache.layout import Grid, Layout
 from ..contract.method import Method
-from ..core.errors import BadCheckpoint
+from ..core.errors import BadCheckpoint, BadPlan
 from ..core.spec import Sampling, digest
 from ..roofline.passes import ParameterCounts
 from . import checkpoints
 from .checkpoints import EXTRAS, WRAPPERS
 from .prompt_lists import prompt_list
+
+NEAR = 3  # grids that an error names
 
 
 class Generator(Protocol):
@@ -71,6 +74,7 @@ class Loaded:
 class Request:
     """Options of loading a model. Empty paths select bundled or random weights.
 
+    ``grid``: rows and columns of the tokens of an image; empty for the model's own.
     ``engine``: ``reference`` repeats in every pass what the published code repeats. ``extractor``, ``reference``: paths of the feature
     network and its real statistics. ``prompts``: name or path of a list (:mod:`cachemark.models.prompt_lists`). ``metrics``: paths as
     (metric, option, path).
@@ -86,6 +90,7 @@ class Request:
     reference: str = ""
     prompts: str = ""
     metrics: tuple[tuple[str, str, str], ...] = ()
+    grid: Grid | tuple[()] = ()
 
 
 @dataclass(frozen=True)
@@ -128,7 +133,8 @@ class ModelEntry:
     ``identity(request)``: the ``weights`` of :class:`Loaded`; raises BadCheckpoint for a file that does not fit. ``quality``: metrics of
     this model's images without a reference set; ``preset``: feature network and real images for the others. ``files``: the authors' files
     of a published model. ``prompts``: texts of a text-to-image model, which are its classes. ``asking(texts)``: the entry for other
-    texts. ``parameter_counts()``: cost of its products, or None.
+    texts. ``parameter_counts()``: cost of its products, or None. ``grids``: token grids of all aspect ratios, if there are several, and
+    ``sized(grid)``: the entry for one of them.
     """
 
     name: str
@@ -147,17 +153,37 @@ class ModelEntry:
     parameter_counts: Callable[[], ParameterCounts | None] = lambda: None
     prompts: tuple[str, ...] = ()
     asking: Callable[[tuple[str, ...]], ModelEntry] | None = None
+    grids: tuple[Grid, ...] = ()
+    sized: Callable[[Grid], ModelEntry] | None = None
 
     def for_request(self, request: Request) -> ModelEntry:
-        """Return the entry for the prompt list that a request names. Raises the errors of reading it."""
-        if not request.prompts or self.asking is None:
+        """Return the entry for the grid and the prompt list that a request names. Raises BadPlan and the errors of reading the list."""
+        entry = self.of_grid(request.grid) if request.grid else self
+        if not request.prompts or entry.asking is None:
+            return entry
+        return _asking(entry.asking, prompt_list(request.prompts).texts)
+
+    def of_grid(self, grid: Grid) -> ModelEntry:
+        """Return the entry for images of other rows and columns of tokens. Raises BadPlan for a grid that the model does not have."""
+        if grid == self.grid:
             return self
-        return _asking(self.asking, prompt_list(request.prompts).texts)
+        if self.sized is None or grid not in self.grids:
+            known = sorted(self.grids or (self.grid,), key=lambda each: abs(math.log(each[0] / each[1] * grid[1] / grid[0])))
+            near = ", ".join(f"{rows}×{columns}" for rows, columns in known[:NEAR])
+            raise BadPlan(f"{self.name} has no images of {grid[0]}×{grid[1]} tokens (rows × columns).",
+                          remedy=f"Use a grid that it has; the nearest by aspect ratio: {near}.")
+        return _of_size(self.sized, grid)
 
     @property
     def conditions(self) -> str:
         """The classes or prompts, as they enter the identity of a case."""
         return f"{self.classes} prompts {digest(self.prompts)}, balanced" if self.prompts else f"{self.classes} classes, balanced"
+
+
+@lru_cache(maxsize=32)
+def _of_size(sized: Callable[[Grid], ModelEntry], grid: Grid) -> ModelEntry:
+    """Cache entries by grid, so that lists of prompts are read once for each."""
+    return sized(grid)
 
 
 @lru_cache(maxsize=32)

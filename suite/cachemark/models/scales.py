@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..cache import random_streams as streams
 from ..cache.arena import Memory
 from ..cache.engines import Engine
-from ..cache.layout import Layout, ScaleWork, Site, Step, Tokens, guided_rows, scale_steps
+from ..cache.layout import Grid, Layout, ScaleWork, Site, Step, Tokens, guided_rows, scale_steps
 from ..contract.deciding import Deciding
 from ..contract.method import Branch, Method, graph_key, run_blocks
 from ..core.errors import Unsupported
@@ -26,24 +26,25 @@ from .vision.maps import ABSENT, MapQuantizer
 
 
 class ScaleSizes(AttentionSizes):
-    """Sizes of a next-scale transformer. ``sides``: of the token maps, coarse to fine.
-
-    ``unguided``: the largest ``cfg_scale`` without guidance.
-    """
+    """Sizes of a next-scale transformer. ``unguided``: the largest ``cfg_scale`` without guidance."""
 
     unguided: ClassVar[float] = 1
     depth: int
-    sides: tuple[int, ...]
 
     @property
-    def grid(self) -> int:
-        """The side of the last map."""
-        return self.sides[-1]
+    @abstractmethod
+    def scales(self) -> tuple[Grid, ...]:
+        """Rows and columns of the token maps, coarse to fine."""
+
+    @property
+    def grid(self) -> Grid:
+        """Rows and columns of the last map."""
+        return self.scales[-1]
 
     @property
     def tokens(self) -> int:
         """The number of tokens of all maps."""
-        return sum(side**2 for side in self.sides)
+        return sum(rows * columns for rows, columns in self.scales)
 
     @abstractmethod
     def work(self, text: int = 0) -> ScaleWork:
@@ -58,7 +59,7 @@ class ScaleSizes(AttentionSizes):
         """
         row_seeds, branches = guided_rows(seeds, sampling.cfg_scale > self.unguided)
         return Layout(ScaleModel.paradigm, (0,) * len(branches), 0, 0, self.heads, self.heads, self.head_dim, self.depth, row_seeds,
-                      branches, dtype, device, self.sides, work=self.work(text))
+                      branches, dtype, device, self.scales, work=self.work(text))
 
 
 @dataclass(frozen=True)
@@ -217,12 +218,12 @@ class ScaleModel(nn.Module, Generic[G]):
         return codes, f_hat, *logits
 
     def _pictured(self, before: Tensor, after: Tensor, side: int) -> tuple[Tensor, Tensor]:
-        """Return the images of two feature maps that are reduced to ``side`` tokens. Raises Unsupported without a decoder."""
+        """Return the images of two feature maps whose shorter side is reduced to ``side`` tokens. Raises Unsupported without a decoder."""
         if self.picture is None:
             raise Unsupported("This model has no image decoder of its own, so no method can read its images.",
                               remedy="Set picture to a function from feature maps to images.")
-        pixels = before.size(-1) * side // self.config.sides[-1]
-        small = (resized(f_hat, pixels) for f_hat in (before, after))
+        height, width = (latents * side // min(self.config.grid) for latents in before.shape[2:])
+        small = (resized(f_hat, (height, width)) for f_hat in (before, after))
         old, new = (self.picture(part).float() for part in small)
         return old, new
 

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..cache.engines import Engine
-from ..cache.layout import Layout, ScaleWork, Site, Step, Tokens
+from ..cache.layout import Grid, Layout, ScaleWork, Site, Step, Tokens, squares
 from ..contract.method import Blockwise, Branch, Method
 from ..core.errors import BadCheckpoint
 from ..core.spec import Sampling
@@ -36,7 +36,7 @@ BUFFERS = ("*.zero_k_bias", "lvl_1L", "attn_bias_for_masking")  # of published f
 
 @dataclass(frozen=True)
 class VARConfig(ScaleSizes):
-    """Sizes. ``classes`` excludes the null class, whose id is ``classes``.
+    """Sizes. ``sides``: of the square token maps; ``classes`` excludes the null class, whose id is ``classes``.
 
     ``width``: channels of the quantizer. ``l2_norm``: unit queries and keys with a learned scale per head, else a softmax scale of
     0.25/√head_dim. ``shared_aln``: one projection of the class for all blocks, plus a table per block.
@@ -53,6 +53,10 @@ class VARConfig(ScaleSizes):
     l2_norm: bool = True
     shared_aln: bool = False
     norm_eps: float = 1e-6
+
+    @property
+    def scales(self) -> tuple[Grid, ...]:
+        return squares(self.sides)
 
     def work(self, text: int = 0) -> ScaleWork:
         return ScaleWork(12 * self.dim**2, self.dim * self.vocab, 2 * self.dim**2, self.width * self.dim,

@@ -24,6 +24,7 @@ from ..core.outside_metrics import KEY
 from ..core.spec import FLOPS, FORCED_SAMPLES, FULL, MAX_BATCH, QUALITY_PASS, REFERENCE_SAMPLES, Budget, Case
 from ..core.units import set_name
 from ..methods.base import calibrations
+from ..methods.base.profiles import stated_scales
 from ..methods.registry import METHODS
 from ..metrics.compute import presets
 from ..models import hub
@@ -143,6 +144,8 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
         request = _request(plan, cells, device)
     with _at(plan, "cells", number, "model"):
         named_entry: ModelEntry = MODELS.get(cells.model)
+    with _at(plan, "cells", number, "grid"):
+        named_entry = named_entry.of_grid(request.grid or named_entry.grid)
     with _at(plan, "fidelity", "prompts"):
         entry = named_entry.for_request(request)
     with _at(plan, "cells", number, "sampling"):
@@ -209,7 +212,7 @@ def _request(plan: Plan, cells: Cells, device: str) -> Request:
     files = (plan.quality.extractor_weights, plan.quality.reference) if plan.quality and cells.quality else ("", "")
     weights = hub.located(cells.model, cells.weights, cells.decoder_weights)
     return Request(device, getattr(torch, cells.dtype), *weights, cells.random_seed, cells.engine, *files, plan.fidelity.prompts,
-                   options_of(plan.metric_tables))
+                   options_of(plan.metric_tables), (cells.grid[0], cells.grid[1]) if cells.grid else ())
 
 
 def _likeness(plan: Plan, samples: int, entry: ModelEntry, request: Request, quality: Mapping[str, Any]) -> dict[str, Any]:
@@ -255,7 +258,7 @@ def _budget(budget: str | float | int | MethodTable, layout: Layout, weights: st
     if cls.own_budget is Method.own_budget or layout.paradigm not in cls.paradigms:
         raise _not_sized(cls, layout)
     with plugins.answering(cls):
-        return Budget(calibrated(cls, parameters, weights).own_budget(layout) * smaller)
+        return Budget(calibrated(cls, parameters, weights, layout).own_budget(layout) * smaller)
 
 
 def _check_kinds(cells: Cells, layout: Layout) -> None:
@@ -347,7 +350,7 @@ def _own_size(cls: type[Method], parameters: dict[str, Any], layout: Layout, wei
         if not 0 < entries <= total:
             raise BadParameter(f"{cls.name}: B = {entries} does not fit.", remedy=f"Use 1 … {total} visual entries.")
         return [str(Budget(Fraction(entries, total)))]
-    return [str(Budget(calibrated(cls, parameters, weights).own_budget(layout)))] if set(cls.sizes) & set(parameters) else []
+    return [str(Budget(calibrated(cls, parameters, weights, layout).own_budget(layout)))] if set(cls.sizes) & set(parameters) else []
 
 
 def _idle_reason(planned: Planned) -> str:
@@ -372,7 +375,8 @@ def resolve(cls: type[Method], budget: Budget, layout: Layout, parameters: dict[
     if layout.paradigm not in cls.paradigms:
         raise BadBudget(f"{cls.name} does not run on {layout.paradigm} models.", remedy=f"It runs on: {', '.join(cls.paradigms)}.")
     check_numbers(cls.name, parameters)
-    method = calibrated(cls, {**calibrated(cls, parameters, weights).fit(budget.ratio, layout), **parameters}, weights)
+    fitted = calibrated(cls, parameters, weights, layout).fit(budget.ratio, layout)
+    method = calibrated(cls, {**fitted, **parameters}, weights, layout)
     method.resolve(layout)
     resolved = method.parameters()
     if wrong := plugins.unusable(resolved):
@@ -380,8 +384,8 @@ def resolve(cls: type[Method], budget: Budget, layout: Layout, parameters: dict[
     return resolved
 
 
-def calibrated(cls: type[Method], parameters: Mapping[str, Any], weights: str) -> Method:
-    """Return an instance with the calibration of these weights. Raises like :meth:`Method.build`."""
+def calibrated(cls: type[Method], parameters: Mapping[str, Any], weights: str, layout: Layout) -> Method:
+    """Return an instance with the calibration of these weights and token maps. Raises like :meth:`Method.build`."""
     method = cls.build(parameters)
-    method.calibrate(calibrations.measured(cls.name, weights))
+    method.calibrate(calibrations.measured(cls.name, weights, stated_scales(layout)))
     return method

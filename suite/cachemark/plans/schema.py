@@ -20,6 +20,7 @@ from .plan_errors import Kinds, line, plan_error
 
 LONGEST_NAME, LONGEST_PATH, LONGEST_TEXT = 100, 4096, 10_000  # characters
 LARGEST_BATCH = MOST_SAMPLES = max(seeds.SIZES.values())  # images: there are seeds for no more
+LARGEST_SIDE = 10_000  # tokens along a side of an image
 LONGEST_WAIT = 20 * 24 * 3600.0  # seconds: an operating system counts a wait in milliseconds, and not much further
 MOST_CASES = 10_000
 SHIPPED = PACKAGE / "data" / "plans"
@@ -127,7 +128,8 @@ class AnchorTable(PlanTable):
 class Cells(PlanTable):
     """A block of the matrix: one model, methods × budgets × codecs × decoders.
 
-    The full cache that all are compared with is always sequential. ``batch = "max"`` searches for the largest batch that fits each case,
+    The full cache that all are compared with is always sequential. ``grid``: rows and columns of tokens, for models with several aspect
+    ratios (None: the model's own). ``batch = "max"`` searches for the largest batch that fits each case,
     and measures throughput without quality. ``samples`` overrides the plan's number (0: no override). ``quality``: whether the plan's
     quality pass includes this block. ``engine = "auto"`` is graph if device and method allow it, else eager. With a deadline the lowest
     ``priority`` comes first."""
@@ -138,6 +140,7 @@ class Cells(PlanTable):
     codecs: Annotated[list[Name], Axis] = ["native"]
     decoders: Annotated[list[Name | MethodTable], Axis] = [SEQUENTIAL]
     sampling: Name | SamplingTable = "paper"
+    grid: Annotated[list[Annotated[int, Field(ge=1, le=LARGEST_SIDE)]], Field(min_length=2, max_length=2)] | None = None
     batch: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] | Literal["max"] = 16
     samples: Annotated[int, Field(ge=0, le=MOST_SAMPLES)] = 0
     quality: bool = True

@@ -130,7 +130,8 @@ def _planned_json(planned: Planned) -> dict[str, Any]:
 def _planned(item: Mapping[str, Any]) -> Planned:
     request_data = _known(item["request"], Request)
     metrics = tuple(tuple(option) for option in request_data.get("metrics", ()))
-    request = Request(**{**request_data, "metrics": metrics, "dtype": getattr(torch, item["request"]["dtype"].removeprefix("torch."))})
+    request_data |= {"metrics": metrics, "grid": tuple(request_data.get("grid", ()))}
+    request = Request(**{**request_data, "dtype": getattr(torch, item["request"]["dtype"].removeprefix("torch."))})
     feature_cache, full_features = (Path(item[name]) if item[name] else None for name in ("feature_cache", "full_features"))
     rates = Rates(**item["rates"]) if item["rates"] else None
     reusable = Earlier(**item["reusable"]) if item["reusable"] else None

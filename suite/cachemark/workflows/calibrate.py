@@ -29,16 +29,17 @@ class Calibration:
 
 def calibrate(
     method: str, model: str, *, samples: int = 10, weights: str = "", decoder_weights: str = "", device: str = "cpu",
-    to: str | Path | None = None,
+    grid: tuple[int, int] | None = None, to: str | Path | None = None,
 ) -> Calibration:
     """Compute the calibration of a method for a model and write it to a file.
 
-    The first ``samples`` of the tuning seeds are generated with the full cache in fp32. Without ``to``, the file is written where runs in
+    The first ``samples`` of the tuning seeds are generated with the full cache in fp32. ``grid``: rows and columns of tokens, for a model
+    with several aspect ratios. Without ``to``, the file is written where runs in
     this folder look for it. Raises Unsupported for a method without calibration.
     """
     cls: type[Method] = METHODS.get(method)
     weights, decoder_weights = hub.located(model, weights, decoder_weights)
-    request = Request(device, weights=weights, decoder_weights=decoder_weights)
+    request = Request(device, weights=weights, decoder_weights=decoder_weights, grid=grid or ())
     facts = calibrated(cls, model, request, subset=SEEDS, samples=samples)
     path = calibrations.save(method, facts, None if to is None else Path(to))
     return Calibration(method, facts, calibrations.fingerprint(facts), path)

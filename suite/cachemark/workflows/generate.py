@@ -44,7 +44,7 @@ class ImageModel:
         self.settings, self.device = settings, device
         planned = self._plan(1, FULL, {}, "")
         self.name, self.classes, self.paradigm = planned.case.model, planned.entry.classes, planned.entry.paradigm
-        self._bench, self._conditions = Bench.load(planned), planned.case.conditions
+        self._bench, self._loaded_for = Bench.load(planned), (planned.case.conditions, planned.case.grid)
 
     def __repr__(self) -> str:
         return f"<model {self.name} on {self.device}, {self.classes} classes or prompts>"
@@ -53,7 +53,7 @@ class ImageModel:
         self, labels: Sequence[int] | int | None = None, prompts: Sequence[str] | str | None = None, *,
         seeds: Sequence[int] | int | None = None, method: str = FULL, budget: str | float | None = None, codec: str = "native",
         decoder: str | Mapping[str, Any] = SEQUENTIAL, guidance: float | None = None, sampling: str | Mapping[str, Any] = "paper",
-        batch: int | None = None, **parameters: Any,
+        batch: int | None = None, grid: Sequence[int] | None = None, **parameters: Any,
     ) -> Generated:
         """Generate one image for each label or prompt; a long generation shows its progress on a terminal.
 
@@ -61,17 +61,18 @@ class ImageModel:
         ``labels`` and ``prompts``, classes are balanced over the images. ``budget``: fraction of the full cache that is kept (default: the
         method's own sizes, else 1/2); ``parameters``: those of the method. ``decoder``: its name, or a mapping with its ``name`` and
         parameters. ``guidance``: scale of classifier-free guidance; ``sampling``: a preset, or changes to the preset ``paper`` such as
-        ``{"temperature": 0.9}``. ``batch``: images at a time (default: all). Raises UnknownName, BadBudget and BadParameter, Unsupported
-        for a method that does not run on this model or a prompt that is too long, and BadPlan for arguments that do not match.
+        ``{"temperature": 0.9}``. ``batch``: images at a time (default: all). ``grid``: rows and columns of tokens, for a model with several
+        aspect ratios (default: its own). Raises UnknownName, BadBudget and BadParameter, Unsupported for a method that does not run on this
+        model or a prompt that is too long, and BadPlan for arguments that do not match.
         """
         return _generate(*self.prepared(labels, prompts, seeds=seeds, method=method, budget=budget, codec=codec, decoder=decoder,
-                                        guidance=guidance, sampling=sampling, batch=batch, **parameters))
+                                        guidance=guidance, sampling=sampling, batch=batch, grid=grid, **parameters))
 
     def prepared(
         self, labels: Sequence[int] | int | None = None, prompts: Sequence[str] | str | None = None, *,
         seeds: Sequence[int] | int | None = None, method: str = FULL, budget: str | float | None = None, codec: str = "native",
         decoder: str | Mapping[str, Any] = SEQUENTIAL, guidance: float | None = None, sampling: str | Mapping[str, Any] = "paper",
-        batch: int | None = None, **parameters: Any,
+        batch: int | None = None, grid: Sequence[int] | None = None, **parameters: Any,
     ) -> tuple[Planned, Bench, list[int], list[int]]:
         """Return the case, the model, labels and seeds of a generation. Raises the errors of :meth:`generate`."""
         texts = [prompts] if isinstance(prompts, str) else list(prompts or ())
@@ -87,7 +88,8 @@ class ImageModel:
         if method == FULL and budget is not None and Budget.parse(budget).ratio != 1:
             raise BadBudget(f"The full cache does not evict, so budget {budget} has no effect.", remedy="Name a method, or leave it out.")
         axes = {"budgets": [self._budget(method) if budget is None else budget], "codecs": [codec], "decoders": [decoder],
-                "sampling": self._sampling(guidance, sampling), "batch": len(drawn) if batch is None else min(batch, len(drawn))}
+                "sampling": self._sampling(guidance, sampling), "batch": len(drawn) if batch is None else min(batch, len(drawn)),
+                "grid": None if grid is None else list(grid)}
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "prompts.txt")
             file.write_text("\n".join(" ".join(text.split()) for text in texts) + "\n", encoding="utf-8")
@@ -135,11 +137,12 @@ class ImageModel:
         return planned
 
     def _loaded(self, planned: Planned) -> Bench:
-        """Return the model for the prompts of a case; others are dropped before it is loaded."""
-        if planned.case.conditions != self._conditions:
-            self._conditions = ""
+        """Return the model for the prompts and the grid of a case; others are dropped before it is loaded."""
+        wanted = planned.case.conditions, planned.case.grid
+        if wanted != self._loaded_for:
+            self._loaded_for = ("", (0, 0))
             del self._bench
-            self._bench, self._conditions = Bench.load(planned), planned.case.conditions
+            self._bench, self._loaded_for = Bench.load(planned), wanted
         return self._bench
 
 
@@ -169,8 +172,9 @@ def generate(
 
     With ``compare``, next to those of the full cache, which are to the left.
 
-    ``request``: labels, prompts, seeds, guidance, sampling and batch of :meth:`ImageModel.generate`. Returns the full cache's generation,
-    with ``compare``, and the method's, after a warm-up of one image. Raises the errors of :func:`load` and of :meth:`ImageModel.generate`.
+    ``request``: labels, prompts, seeds, guidance, sampling, batch and grid of :meth:`ImageModel.generate`. Returns the full cache's
+    generation, with ``compare``, and the method's, after a warm-up of one image. Raises the errors of :func:`load` and of
+    :meth:`ImageModel.generate`.
     """
     for file in plugins:
         loading.load(file)

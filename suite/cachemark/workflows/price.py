@@ -151,6 +151,7 @@ def _calibrated(block: Cells) -> Cells:
     if block.model not in MODELS:
         return block
     entry: ModelEntry = MODELS.get(block.model)
+    entry = entry.of_grid((block.grid[0], block.grid[1])) if block.grid else entry
     layout = entry.shape(entry.presets["paper"], 1)
 
     def assumed(method: str | MethodTable) -> str | MethodTable:

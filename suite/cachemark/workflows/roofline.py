@@ -26,6 +26,7 @@ from ..methods.ams_kv import AMSKV
 from ..methods.base import calibrations
 from ..methods.base.calibrations import Calibrated
 from ..methods.base.evicting import Evicting
+from ..methods.base.profiles import stated_scales
 from ..methods.registry import METHODS
 from ..models.protocol import ModelEntry, Request
 from ..models.registry import MODELS
@@ -154,7 +155,9 @@ def calibration_parameter(cls: type[Method], entry: ModelEntry) -> dict[str, str
     """Return the parameter that names the calibration of a model or of its packaged weights, if any."""
     if not issubclass(cls, Calibrated):
         return {}
-    facts = calibrations.packaged(cls.name).get(entry.name) or calibrations.measured(cls.name, entry.identity(Request()))
+    scales, facts = stated_scales(entry.shape(entry.presets["paper"], 1)), calibrations.packaged(cls.name).get(entry.name, {})
+    if not facts or facts.get("scales", []) != scales:  # published ones are of square images
+        facts = calibrations.measured(cls.name, entry.identity(Request()), scales)
     return {"calibration": calibrations.remember(cls.name, facts)} if facts else {}
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from cachemark.cache.arena import Memory
-from cachemark.cache.layout import Site, Step, Tokens
+from cachemark.cache.layout import Grid, Site, Step, Tokens, squares
 from cachemark.contract.method import Block, Branch
 from cachemark.core.spec import Sampling
 from cachemark.methods.fastvar import FastVAR
@@ -64,33 +64,42 @@ class Settings(Rival):
         super().__init__(vector)
         self.done: dict[tuple[str, str], tuple[NotingFastVAR, Tensor]] = {}
 
-    def sides(self, setting: str) -> list[int]:
-        sides: list[int] = self.vector.facts["settings"][setting]["sides"]
-        return sides
+    def maps(self, setting: str) -> dict[str, Grid]:
+        """Return the maps of a setting by their names in the file: ``6`` for 6×6, ``6x4`` for 6 rows and 4 columns."""
+        stated = self.vector.facts["settings"][setting]["sides"]
+        maps = squares(stated) if isinstance(stated[0], int) else tuple((rows, columns) for rows, columns in stated)
+        return {str(rows) if rows == columns else f"{rows}x{columns}": (rows, columns) for rows, columns in maps}
+
+    def index(self, setting: str, name: str) -> int:
+        """Return the scale of a map by its name."""
+        return list(self.maps(setting)).index(name)
+
+    def names(self, setting: str) -> list[str]:
+        """Return the names of the maps that are generated."""
+        return list(self.maps(setting))[: len(self.vector.facts["settings"][setting]["scales that run"])]
 
     def method(self, setting: str) -> NotingFastVAR:
-        facts, sides = self.vector.facts["settings"][setting], self.sides(setting)
-        ran = len(facts["scales that run"])
-        first = sides.index(int(next(iter(facts["prune"]))))
-        shares = [facts["prune"].get(str(side), 0.0) for side in sides[first:ran]] + [1.0] * (len(sides) - ran)
-        return NotingFastVAR(shares, layers=(facts["layers"][0], facts["layers"][-1]), cached=sides.index(facts["cache side"]))
+        facts, names = self.vector.facts["settings"][setting], self.names(setting)
+        first, cached = (self.index(setting, str(name)) for name in (next(iter(facts["prune"])), facts["cache side"]))
+        shares = [facts["prune"].get(name, 0.0) for name in names[first:]] + [1.0] * (len(self.maps(setting)) - len(names))
+        return NotingFastVAR(shares, layers=(facts["layers"][0], facts["layers"][-1]), cached=cached)
 
     def ran(self, setting: str, how: str) -> tuple[NotingFastVAR, Tensor]:
         """Return the method and the tokens of a generation, cached; ``how`` is ``forced`` or ``greedy``."""
         if (setting, how) not in self.done:
-            facts, sides, method = self.vector.facts["settings"][setting], self.sides(setting), self.method(setting)
-            bits = [self.vector[f"{setting}/{how}/bits/{side}"] for side in facts["scales that run"]]
-            tokens = torch.full((1, sum(side**2 for side in sides)), ABSENT)
+            facts, method = self.vector.facts["settings"][setting], self.method(setting)
+            bits = [self.vector[f"{setting}/{how}/bits/{name}"] for name in self.names(setting)]
+            tokens = torch.full((1, sum(rows * columns for rows, columns in self.maps(setting).values())), ABSENT)
             drawn = packed_bits(torch.cat(bits))
             tokens[0, : len(drawn)] = drawn
             sampling = Sampling(cfg_scale=self.vector.facts["config"]["cfg"], temperature=0.0)
-            made = self.model(len(sides)).generate(torch.tensor([facts["prompt"]]), [0], method, sampling, Memory(),
+            made = self.own_model(setting).generate(torch.tensor([facts["prompt"]]), [0], method, sampling, Memory(),
                                                    forced=tokens if how == "forced" else None)
             self.done[setting, how] = method, made
         return self.done[setting, how]
 
     def own_model(self, setting: str) -> Infinity:
-        return self.model(len(self.sides(setting)))
+        return self.model(tuple(self.maps(setting).values()))
 
     def logits(self, setting: str, scale: int) -> Tensor:
         """Return logits of all rows before guidance, (rows, tokens, 2 · bits)."""
@@ -111,13 +120,13 @@ def kept(subject: Settings, vector: Vector, how: str) -> float:
     """Compare kept sets; the file has them by score."""
     def share(setting: str, side: str, layer: str, branch: str, expected: Tensor) -> float:
         method = subject.ran(setting, how)[0]
-        return differing(method.picked[subject.sides(setting).index(int(side)), int(layer), branch], expected.long().sort(-1).values)
+        return differing(method.picked[subject.index(setting, side), int(layer), branch], expected.long().sort(-1).values)
 
     return worst(share(setting, *path, expected) for setting, path, expected in stored(vector, how, "kept"))
 
 
 def merged(subject: Settings, vector: Vector) -> float:
-    return worst(apart(subject.ran(setting, "forced")[0].merged[subject.sides(setting).index(int(side)), int(layer), branch], expected)
+    return worst(apart(subject.ran(setting, "forced")[0].merged[subject.index(setting, side), int(layer), branch], expected)
                  for setting, (side, layer, branch), expected in stored(vector, "forced", "restored"))
 
 
@@ -133,12 +142,12 @@ def outputs(subject: Settings, vector: Vector) -> float:
 
 
 def hidden(subject: Settings, vector: Vector) -> float:
-    return worst(apart(subject.ran(setting, "forced")[0].hidden[subject.sides(setting).index(int(side)), int(layer)], expected)
+    return worst(apart(subject.ran(setting, "forced")[0].hidden[subject.index(setting, side), int(layer)], expected)
                  for setting, (side, layer), expected in stored(vector, "forced", "hidden"))
 
 
 def logits(subject: Settings, vector: Vector) -> float:
-    return worst(apart(subject.logits(setting, subject.sides(setting).index(int(side))), expected)
+    return worst(apart(subject.logits(setting, subject.index(setting, side)), expected)
                  for setting, (side,), expected in stored(vector, "forced", "logits"))
 
 
@@ -146,7 +155,7 @@ def greedy_bits(subject: Settings, vector: Vector) -> float:
     """Compare drawn bits of generated scales; tokens of the others are absent."""
     def share(setting: str) -> float:
         model, (_, tokens) = subject.own_model(setting), subject.ran(setting, "greedy")
-        bits = torch.cat([vector[f"{setting}/greedy/bits/{side}"] for side in vector.facts["settings"][setting]["scales that run"]])
+        bits = torch.cat([vector[f"{setting}/greedy/bits/{side}"] for side in subject.names(setting)])
         absent = tokens[0, len(bits) :] == ABSENT
         return differing(bits_of(tokens[0, : len(bits)], model.config.bits), bits.long()) if bool(absent.all()) else float("inf")
 

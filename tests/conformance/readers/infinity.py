@@ -1,13 +1,14 @@
 """Infinity: transformer, whole generations, and image decoder (kind ``small``).
 
-Texts of different length are padded in one batch; the authors concatenate them.
+Any aspect ratio, number of layers and heads, and guidance and temperature per scale. Texts of different length are padded in one batch;
+the authors concatenate them.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,8 +16,10 @@ import torch
 from torch import Tensor
 
 from cachemark.cache.arena import Memory
+from cachemark.cache.layout import Grid, Step
 from cachemark.core.spec import Sampling
-from cachemark.models.infinity import Infinity, InfinityConfig, TextAttention, rope_table
+from cachemark.models.infinity import Infinity, InfinityConfig, TextAttention, Texts, rope_table
+from cachemark.models.infinity_scales import RATIOS
 from cachemark.models.vision import bsq
 from cachemark.models.vision.bsq import BSQ, BSQConfig, bits_of
 
@@ -56,11 +59,10 @@ class Subject:
     def ran(self) -> Ran:
         """A generation along the file's bits."""
         tokens, guided, method = self._generate(tokens_of(self.vector))
-        model, sides, quantizer = self.model, self.model.config.sides, self.model.quantizer
-        labels = list(range(len(model.texts)))
-        features, attended = model.read(labels, 2)
+        model, quantizer = self.model, self.model.quantizer
+        features, attended = model.read(range(len(model.texts)), 2 if self.guided else 1)
         cond = model.text_proj_for_sos["ca"](None, features, attended)[:, 0]
-        split = tokens.split([side**2 for side in sides], 1)
+        split = quantizer.split(tokens)
         maps = [quantizer.empty(len(tokens))]
         for scale, part in enumerate(split):
             maps.append(quantizer.add(maps[-1], part, scale))
@@ -77,12 +79,24 @@ class Subject:
                 module.mixed = in_bf16(module.mixed)  # type: ignore[method-assign]
         return patch.ran.plain
 
+    @property
+    def guided(self) -> bool:
+        """True if any scale has guidance, for which every scale computes unconditional rows."""
+        return any(cfg != 1 for cfg in self.vector.facts["config"]["cfg_list"])
+
     def _generate(self, forced: Tensor | None = None) -> tuple[Tensor, list[Tensor], Watched]:
-        facts, method, guided = self.vector.facts["config"], Watched(), []
-        sampling = Sampling(cfg_scale=facts["cfg_list"][0], temperature=0.0)
-        samples = len(self.model.texts)
+        facts, method, guided, own = self.vector.facts["config"], Watched(), list[Tensor](), type(self.model).guided
+
+        def by_scale(hidden: Tensor, step: Step, sampling: Sampling, texts: Texts) -> Tensor:
+            cfg = facts["cfg_list"][step.index]
+            if cfg == 1:
+                return self.model.logits(hidden, texts.cond)[: len(texts.key)]
+            return own(self.model, hidden, step, replace(sampling, cfg_scale=cfg), texts)
+
+        self.model.guided = by_scale  # type: ignore[method-assign]
+        samples, sampling = len(self.model.texts), Sampling(cfg_scale=2.0 if self.guided else 1.0, temperature=0.0)
         tokens = self.model.generate(torch.arange(samples), range(samples), method, sampling, Memory(), forced=forced,
-                                     see=lambda _, logits: guided.append(logits / facts["tau_list"][0]))
+                                     see=lambda _, logits: guided.append(logits / facts["tau_list"][len(guided)]))
         return tokens, guided, method
 
 
@@ -95,7 +109,7 @@ def in_bf16(mixed: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def bits_of_file(vector: Vector) -> list[Tensor]:
-    """Return the file's bits by scale: (batch, side², bits)."""
+    """Return the file's bits by scale: (batch, h·w, bits)."""
     return [vector[name].flatten(1, 3) for name, _ in vector.matching("out/bits/*")]
 
 
@@ -103,23 +117,31 @@ def tokens_of(vector: Vector) -> Tensor:
     return bsq.packed_bits(torch.cat(bits_of_file(vector), 1))
 
 
+def finest_of(scales: Sequence[Grid], ratio: float | None = None) -> Grid:
+    """Return the last map of 1024 pixels of a ratio of height and width, by default of the one that begins with these maps."""
+    if ratio is not None:
+        return RATIOS[min(RATIOS, key=lambda known: abs(known - ratio))][-1]
+    return next(maps[-1] for maps in RATIOS.values() if maps[: len(scales)] == tuple(scales))
+
+
 def config_of(facts: dict[str, Any]) -> InfinityConfig:
+    """Return the sizes that a file states. Raises ValueError for those that the published models do not have."""
     c = facts["config"]
-    assert c["mlp_ratio"] == 4
-    assert c["h_div_w"] == 1
-    assert len(set(c["cfg_list"])) == len(set(c["tau_list"])) == 1
-    sides = tuple(height for _, height, _ in c["scale_schedule"])
-    return InfinityConfig(c["depth"], c["num_heads"], c["embed_dim"], c["block_chunks"], sides, c["codebook_dim"], text=c["text_channels"],
-                          longest=c["text_maxlen"], norm_eps=c["norm_eps"])
+    if c["mlp_ratio"] != 4 or c.get("apply_spatial_patchify"):
+        raise ValueError("the reader has no MLP of another mlp_ratio than 4, and no apply_spatial_patchify")
+    scales = tuple((rows, columns) for _, rows, columns in c["scale_schedule"])
+    return InfinityConfig(c["depth"], c["num_heads"], c["embed_dim"], c["block_chunks"], scales, finest_of(scales, c["h_div_w"]),
+                          c["codebook_dim"], text=c["text_channels"], longest=c["text_maxlen"], norm_eps=c["norm_eps"])
 
 
 def subject(vector: Vector) -> Subject:
     c = vector.facts["config"]
     config = config_of(vector.facts)
     model = Infinity(config, vector["text/kv"].split(c["text_lens"]))
-    images = BSQ(BSQConfig(c["vae_base_ch"], tuple(c["vae_ch_mult"]), c["vae_num_res_blocks"], config.sides, config.width))
+    images = BSQ(BSQConfig(c["vae_base_ch"], tuple(c["vae_ch_mult"]), c["vae_num_res_blocks"], config.scales, config.width))
     state = {bsq.official(name): tensor for name, tensor in below(vector.weights(), "vae/").items()}
-    assert images.config.factor == c["vae_patch_size"]
+    if images.config.factor != c["vae_patch_size"]:
+        raise ValueError(f"vae_patch_size {c['vae_patch_size']} does not follow from {len(c['vae_ch_mult'])} levels")
     return Subject(vector, filled(model, below(vector.weights(), "var/")), filled(images, state, "encoder."))
 
 
@@ -136,7 +158,7 @@ def image_bytes(subject: Subject, vector: Vector) -> Tensor:
 
 def rotations(subject: Subject, vector: Vector) -> Tensor:
     c = subject.model.config
-    table = rope_table(c.head_dim, c.sides, c.rope_base, torch.device("cpu"))
+    table = rope_table(c.head_dim, c.scales, c.finest, c.rope_base, torch.device("cpu"))
     return torch.stack((table.real, table.imag))
 
 
@@ -148,12 +170,18 @@ def slot_part(part: int, name: str) -> Check:
     return Check(name.partition("/")[2], LOGITS, measure, (name,))
 
 
+def plain(subject: Subject, vector: Vector, which: str) -> Tensor:
+    """Return logits before guidance and temperature; a scale without guidance has none of unconditional rows."""
+    logits, conditional = subject.ran.plain[int(which)].flatten(2), len(subject.model.texts)
+    return logits if vector.facts["config"]["cfg_list"][int(which)] != 1 else logits[:conditional]
+
+
 KINDS = {
     "small": Kind(subject, (
         Check("bits", 0.0, lambda subject, vector: differing(
             bits_of(subject.tokens, subject.model.config.bits), torch.cat(bits_of_file(vector), 1)), ("out/bits/*",)),
         compare("guided", "out/bit_logits_cfg/*", lambda subject, vector, i: subject.ran.guided[int(i)].flatten(1, 2)),
-        compare("logits", "out/logits_pre/*", lambda subject, vector, i: subject.ran.plain[int(i)].flatten(2)),
+        compare("logits", "out/logits_pre/*", plain),
         compare("hidden", "out/hidden_last/*", lambda subject, vector, i: subject.ran.hidden[int(i)]),
         # By root mean square, since summation order moves single values across a bf16 step. One such value moves a logit by up to 0.012.
         # The most seen on any processor is 0.0019; without rounding it is 0.0065.

@@ -1,6 +1,6 @@
 """Infinity under HeatKV and ScaleKV: generations along the file's bits.
 
-Weights and texts are those of ``golden_small`` next to the file. Each prompt has one row of guidance.
+Weights and texts are those of the file of kind ``small`` that the JSON names, next to the vector. Each prompt has one row of guidance.
 """
 
 from __future__ import annotations
@@ -8,27 +8,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from cachemark.cache.arena import Memory
-from cachemark.cache.layout import Layout, Site, Step, Tokens, scale_steps
+from cachemark.cache.layout import Grid, Layout, Site, Step, Tokens, scale_steps, squares
 from cachemark.contract.method import Block, Method
 from cachemark.core.spec import Sampling
 from cachemark.methods.base import calibrations
-from cachemark.methods.base.profiles import AttentionProfile
+from cachemark.methods.base.profiles import AttentionProfile, stated_scales
 from cachemark.methods.heatkv import HeatKV, Shape, orders_of, removed
 from cachemark.methods.scalekv import LayerBudgets, ScaleKV, spread
-from cachemark.models.infinity import SIDES, Infinity
+from cachemark.models.infinity import Infinity
 from cachemark.models.vision.bsq import packed_bits
 
 from ..checks import LOGITS, Check, Kind, Vector, apart, below, compare, differing, filled, worst
-from .infinity import config_of
+from .infinity import config_of, finest_of
 from .var import HiddenStates
 
 SCAS = 1e-6
+SHORT, LONG = "full/0/bits", "long/bits"  # of HeatKV's file
 MASK = 2**32 - 1
 EVERY = 8  # token of a long generation whose logits are stored
 
@@ -50,13 +52,29 @@ class Rival:
 
     def __init__(self, vector: Vector) -> None:
         self.vector = vector
-        self.models: dict[int, Infinity] = {}
+        self.models: dict[tuple[Grid, ...], Infinity] = {}
 
-    def model(self, scales: int) -> Infinity:
-        """Return the model for the first ``scales``, cached."""
+    @cached_property
+    def small(self) -> Vector:
+        """The file with weights and texts."""
+        stated = str(self.vector.facts.get("weights") or self.vector.facts["config"]["weights"])
+        return Vector.load(self.vector.path.parent / f"{Path(stated.partition(',')[0]).stem}.safetensors")
+
+    @property
+    def prompt(self) -> int:
+        """The text of the generations, unless a check names another."""
+        return int(self.vector.facts["config"].get("prompts_of_the_weights_file", [0])[0])
+
+    def scales(self, bits: str) -> tuple[Grid, ...]:
+        """Return the maps of the file's bits."""
+        shapes = [self.vector[name].shape for name, _ in self.vector.matching(f"{bits}/*")]
+        return tuple((rows, columns) for _, _, rows, columns, _ in shapes)
+
+    def model(self, scales: tuple[Grid, ...]) -> Infinity:
+        """Return the model for these scales, cached."""
         if scales not in self.models:
-            small = Vector.load(self.vector.path.parent / "golden_small.safetensors")
-            config = replace(config_of(small.facts), sides=SIDES[:scales])
+            small = self.small
+            config = replace(config_of(small.facts), scales=scales, finest=finest_of(scales, self.vector.facts["config"].get("h_div_w")))
             model = Infinity(config, small["text/kv"].split(small.facts["config"]["text_lens"]))
             self.models[scales] = filled(model, below(small.weights(), "var/"))
         return self.models[scales]
@@ -64,21 +82,21 @@ class Rival:
     def generate(self, method: Method, bits: str, prompt: int = 0) -> Layout:
         """Generate one prompt along the file's bits."""
         bits_by_scale = [self.vector[name].flatten(1, 3) for name, _ in self.vector.matching(f"{bits}/*")]
-        model, facts = self.model(len(bits_by_scale)), self.vector.facts["config"]
+        model, facts = self.model(self.scales(bits)), self.vector.facts["config"]
         sampling = Sampling(cfg_scale=facts["cfg"], temperature=0.0)
         model.generate(torch.tensor([prompt]), [0], method, sampling, Memory(), forced=packed_bits(torch.cat(bits_by_scale, 1)))
         return model.layout([0], sampling)
 
-    def logits(self, hidden: Sequence[Tensor], prompt: int = 0) -> list[Tensor]:
+    def logits(self, hidden: Sequence[Tensor], bits: str, prompt: int = 0) -> list[Tensor]:
         """Return logits of all rows, (rows, tokens, 2 · bits) per scale."""
-        model = self.model(len(hidden))
+        model = self.model(self.scales(bits))
         cond = model.text_proj_for_sos["ca"](None, *model.read([prompt], 2))[:, 0]
         return [model.logits(h, cond).flatten(2).detach() for h in hidden]
 
 
-def codes_of(orders: Tensor) -> list[list[int]]:
+def codes_of(orders: Tensor, heads: int) -> list[list[int]]:
     """Return codes of the file's (head, layer) pairs."""
-    return [[layer * 4 + head for head, layer in pairs] for pairs in orders.tolist()]
+    return [[layer * heads + head for head, layer in pairs] for pairs in orders.tolist()]
 
 
 class Heat(Rival):
@@ -93,19 +111,24 @@ class Heat(Rival):
         """S-CAS after the first prompt, and after both."""
         profile = AttentionProfile("scas")
         tables = []
-        for prompt in (0, 1):
+        for prompt in self.vector.facts["config"]["prompts_of_the_weights_file"]:
             self.generate(profile, f"full/{prompt}/bits", prompt)
             tables.append(profile.scas)
         return tables
 
-    def shape(self, name: str) -> Shape:
-        return Shape(tuple(side**2 for side in SIDES[: self.vector[name].size(0)]), 4, 4, self.vector.facts["config"]["sink_scales"])
+    @property
+    def sink(self) -> int:
+        return int(self.vector.facts["config"]["sink_scales"])
 
-    def plan(self, name: str, orders: str) -> Tensor:
+    def shape(self, bits: str) -> Shape:
+        config = config_of(self.small.facts)
+        return Shape(tuple(rows * columns for rows, columns in self.scales(bits)), config.depth, config.heads, self.sink)
+
+    def plan(self, name: str, orders: str, bits: str) -> Tensor:
         """Return the plan (target, source, layer, head) of a budget, from the file's orders."""
-        shape, budget = self.shape(f"{name}/removed"), float(name.rpartition("_")[2])
+        shape, budget = self.shape(bits), float(name.rpartition("_")[2])
         limit = int(budget * shape.pairs * shape.before[-1])
-        gone = removed(shape, codes_of(self.vector[orders]), limit)
+        gone = removed(shape, codes_of(self.vector[orders], shape.heads), limit)
         tables = torch.zeros_like(self.vector[f"{name}/removed"])
         for target, sources in enumerate(gone):
             for source, pairs in sources.items():
@@ -117,12 +140,12 @@ class Heat(Rival):
         """Return the generation under a budget, with the file's orders as calibration; cached."""
         if name in self.done:
             return self.done[name]
-        shape = self.shape(f"{name}/removed")
-        facts: dict[str, Any] = {"model": name, "layers": 4, "heads": 4, "scales": [int(n**0.5) for n in shape.tokens],
-                                 "first_source": shape.sink, "orders": codes_of(self.vector[orders])}
+        shape, layout = self.shape(bits), self.model(self.scales(bits)).layout([0], Sampling())
+        facts: dict[str, Any] = {"model": name, "layers": shape.layers, "heads": shape.heads, "scales": stated_scales(layout),
+                                 "first_source": shape.sink, "orders": codes_of(self.vector[orders], shape.heads)}
         limit = int(float(name.rpartition("_")[2]) * shape.pairs * shape.before[-1])
-        method = Noting(calibration=calibrations.remember("heatkv", facts), limit=limit)
-        self.generate(method, bits)
+        method = Noting(calibration=calibrations.remember("heatkv", facts), limit=limit, sink=shape.sink)
+        self.generate(method, bits, self.prompt)
         self.done[name] = method
         return method
 
@@ -130,30 +153,30 @@ class Heat(Rival):
 def scas(subject: Heat, vector: Vector) -> float:
     """Compare sources other than sinks, which have no number in the file."""
     after = zip(subject.scas, ("calibration/scas_after_prompt_0", "calibration/scas"), strict=True)
-    return worst(apart(measured[..., 3:-1], vector[name][..., 3:-1]) for measured, name in after)
+    return worst(apart(measured[..., subject.sink : -1], vector[name][..., subject.sink : -1]) for measured, name in after)
 
 
 def orders(subject: Heat, vector: Vector) -> float:
     """Compare orders from measured scores, and from the file's long scores."""
     def share(name: str, scores: Tensor) -> float:
         layers, heads, scales = scores.shape
-        codes = orders_of({"scas": scores.tolist()}, Shape((1,) * scales, layers, heads, 3))
-        return differing(torch.tensor(codes), torch.tensor(codes_of(vector[name])))
+        codes = orders_of({"scas": scores.tolist()}, Shape((1,) * scales, layers, heads, subject.sink))
+        return differing(torch.tensor(codes), torch.tensor(codes_of(vector[name], heads)))
 
     return max(share("calibration/orders", subject.scas[1]), share("long/orders", vector["long/scas"]))
 
 
 def short_run(subject: Heat, which: str) -> Noting:
-    return subject.ran(f"budget_{which}", "calibration/orders", "full/0/bits")
+    return subject.ran(f"budget_{which}", "calibration/orders", SHORT)
 
 
 def logits(subject: Heat, vector: Vector, which: str) -> float:
-    actual = subject.logits(short_run(subject, which).hidden)
+    actual = subject.logits(short_run(subject, which).hidden, SHORT, subject.prompt)
     return worst(apart(actual[int(i)], vector[name]) for name, i in vector.matching(f"budget_{which}/logits_pre/*"))
 
 
 def long_logits(subject: Heat, vector: Vector, which: str) -> float:
-    actual = subject.logits(subject.ran(f"long/budget_{which}", "long/orders", "long/bits").hidden)
+    actual = subject.logits(subject.ran(f"long/budget_{which}", "long/orders", LONG).hidden, LONG, subject.prompt)
     stored = vector.matching(f"long/budget_{which}/logits_pre_every_8th/*")
     return worst(apart(actual[int(i)][:, ::EVERY], vector[name]) for name, i in stored)
 
@@ -186,28 +209,28 @@ class Scaled(Rival):
         rows = facts["cache_sizes[scale_ind + 2][layer]"]
         vars(plan)["budgets"] = [rows[str(scale + 2)] for scale in range(plan.first, len(tokens) - 1)]
         method = NotingScores(budgets=plan)
-        self.generate(method, "e2e/bits", self.vector.facts["config"]["prompts_of_the_weights_file"][0])
+        self.generate(method, "e2e/bits", self.prompt)
         return method
 
     @cached_property
     def plain(self) -> list[Tensor]:
         """Logits of all rows, by scale."""
-        return self.logits(self.ran.hidden, self.vector.facts["config"]["prompts_of_the_weights_file"][0])
+        return self.logits(self.ran.hidden, "e2e/bits", self.prompt)
 
     @cached_property
     def asi(self) -> Tensor:
         """ASI of the conditional row, (layers, scales from the second on)."""
         profile = AttentionProfile("asi")
-        self.generate(profile, "e2e/bits", self.vector.facts["config"]["prompts_of_the_weights_file"][0])
+        self.generate(profile, "e2e/bits", self.prompt)
         return profile.asi
 
     @cached_property
     def cluster(self) -> dict[tuple[int, int], Tensor]:
         """Retained entries of synthetic keys under published budgets: by scale and layer (heads, m)."""
         facts, heads, dim = self.vector.facts["cluster"], self.vector.facts["cluster"]["heads"], self.vector.facts["cluster"]["head_dim"]
-        layout = Layout("next-scale", (0,), 0, 0, heads, heads, dim, 32, (0,), (0,), scales=SIDES)
-        small_vector = calibrations.packaged("scalekv")["infinity-2b"]
-        method = ScaleKV(calibration=calibrations.remember("scalekv", {**small_vector, "heads": heads}), mean=650)
+        published = calibrations.packaged("scalekv")[f"infinity-{facts['model']}"]
+        layout = Layout("next-scale", (0,), 0, 0, heads, heads, dim, published["layers"], (0,), (0,), scales=squares(published["scales"]))
+        method = ScaleKV(calibration=calibrations.remember("scalekv", {**published, "heads": heads}), mean=650)
         sites = [Site("decoder", layer) for layer in facts["layers"]]
         method.begin(layout, sites, Memory())
         tokens: dict[tuple[int, int], Tensor] = {}
@@ -243,19 +266,19 @@ def kept_tokens(subject: Scaled, vector: Vector) -> float:
     return worst(differing(subject.ran.retained[where].to(torch.int16), expected) for where, expected in by_scale(vector, "e2e/kept"))
 
 
-def scored(vector: Vector, which: str) -> tuple[Tensor, Tensor, Tensor]:
+def scored(subject: Scaled, vector: Vector, which: str) -> tuple[Tensor, Tensor, Tensor]:
     """Return the file's queries and keys of the first layer at a scale, and window positions."""
-    scale, sides = int(which), SIDES[: int(which) + 1]
-    before, own = vector[f"e2e/kept/{scale - 1}/0"].long(), sides[-1] ** 2
-    first = sum(side**2 for side in sides[:-1])
+    scale, scales = int(which), subject.scales("e2e/bits")
+    tokens = [rows * columns for rows, columns in scales]
+    before, own, first = vector[f"e2e/kept/{scale - 1}/0"].long(), tokens[scale], sum(tokens[:scale])
     places = torch.cat((before, torch.arange(first, first + own).expand(*before.shape[:2], -1)), -1)
     k = vector["e2e/k/0"].gather(2, places[..., None].expand(-1, -1, -1, vector["e2e/k/0"].size(-1)))
-    return vector[f"e2e/window_q/{which}/0"], k, spread(sides[-1]) + places.size(-1) - own
+    return vector[f"e2e/window_q/{which}/0"], k, spread(scales[scale]) + places.size(-1) - own
 
 
 def pooled(subject: Scaled, vector: Vector, which: str) -> float:
     """Compare pooled scores of the file's keys and queries; −inf must match."""
-    actual, expected = ScaleKV().pooled(*scored(vector, which)), vector[f"e2e/pooled/{which}/0"]
+    actual, expected = ScaleKV().pooled(*scored(subject, vector, which)), vector[f"e2e/pooled/{which}/0"]
     same = bool(((actual == -torch.inf) == (expected == -torch.inf)).all())
     return apart(actual.masked_fill(actual == -torch.inf, 0), expected.masked_fill(expected == -torch.inf, 0)) if same else float("inf")
 
@@ -271,7 +294,8 @@ def cluster(subject: Scaled, vector: Vector) -> float:
 
 KINDS = {
     "scalekv": Kind(Scaled, (
-        compare("windows", "e2e/window/*", lambda subject, vector, scale: spread(SIDES[int(scale)]).to(torch.int16), 0.0, by=differing),
+        compare("windows", "e2e/window/*", lambda subject, vector, scale: spread(subject.scales("e2e/bits")[int(scale)]).to(torch.int16),
+                0.0, by=differing),
         Check("pooled_*", 1e-5, pooled, ("e2e/pooled/*/0",)),
         Check("kept", 0.0, kept_tokens, ("e2e/kept/3/0",)),
         compare("logits", "e2e/logits_pre/*", lambda subject, vector, scale: subject.plain[int(scale)]),
@@ -281,13 +305,13 @@ KINDS = {
     "heatkv": Kind(Heat, (
         Check("scas", SCAS, scas, ("calibration/scas", "full/0/bits/0", "full/1/bits/0")),
         Check("orders", 0.0, orders, ("calibration/orders", "long/scas", "long/orders")),
-        compare("plan_*", "budget_*/removed", lambda subject, vector, which: subject.plan(f"budget_{which}", "calibration/orders"), 0.0,
-                by=differing),
+        compare("plan_*", "budget_*/removed", lambda subject, vector, which: subject.plan(f"budget_{which}", "calibration/orders", SHORT),
+                0.0, by=differing),
         compare("live_*", "budget_*/live", lambda subject, vector, which: torch.stack(short_run(subject, which).live).to(torch.int16), 0.0,
                 by=differing),
         Check("logits_*", LOGITS, logits, ("budget_*/logits_pre/6",)),
-        compare("long_plan_*", "long/budget_*/removed", lambda subject, vector, which: subject.plan(f"long/budget_{which}", "long/orders"),
-                0.0, by=differing),
+        compare("long_plan_*", "long/budget_*/removed",
+                lambda subject, vector, which: subject.plan(f"long/budget_{which}", "long/orders", LONG), 0.0, by=differing),
         Check("long_logits_*", LOGITS, long_logits, ("long/budget_*/logits_pre_every_8th/12",)),
     ), "Infinity under HeatKV: scores, orders and plans of two and of thirteen scales, and generations along the file's bits", ("heatkv",)),
 }

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cachemark.cache.arena import Memory
-from cachemark.cache.layout import Layout, Site, Step, Tokens
+from cachemark.cache.layout import Layout, Site, Step, Tokens, squares
 from cachemark.contract.deciding import Pictured
 from cachemark.contract.method import Block, Method
 from cachemark.core.spec import Sampling
@@ -50,7 +50,7 @@ class Pictures:
         self.named = {name: self._picture(side, *numbers) for name, numbers in vector.facts["pictures"].items()}
         pairs = [[self.named[name] for name in pair] for pair in vector.facts["pairs"]]
         self.new, self.old = (torch.stack(part) for part in zip(*pairs, strict=True))
-        config = InfinityConfig(2, 2, 32, chunks=1, sides=SIDES, width=5, text=256, longest=8)
+        config = InfinityConfig(2, 2, 32, chunks=1, scales=squares(SIDES), width=5, text=256, longest=8)
         self.model = Infinity(config, [torch.ones(3, config.text)]).initialise(1).eval()
 
     @staticmethod

@@ -25,7 +25,7 @@ from ...core.edited import LONGEST, text_of, validating
 from ...core.errors import BadCalibration, BadParameter, unknown
 from ...core.files import is_readable, output
 from ...core.spec import canonical, digest
-from .profiles import AttentionProfile, LineProfile
+from .profiles import AttentionProfile, LineProfile, stated_scales
 
 VARIABLE, FOLDER = "CACHEMARK_CALIBRATIONS", "calibrations"
 COST = ("seconds", "commit", "machine")  # how a calibration was made, which is no part of its facts
@@ -47,14 +47,18 @@ def folder() -> Path:
     return Path(os.environ.get(VARIABLE) or FOLDER)
 
 
-def place(method: str, weights: str) -> Path:
-    """Return the file of a user's calibration for a method and the identity of weights."""
-    return folder() / f"{method}-{digest(weights.partition('/')[0], 12)}.json"
+def place(method: str, weights: str, scales: object = ()) -> Path:
+    """Return the file of a user's calibration for a method and the identity of weights.
+
+    ``scales``: those of the facts; token maps that are not square have a file of their own."""
+    last = scales[-1] if isinstance(scales, list) and scales else 0
+    shape = f"-{last[0]}x{last[1]}" if isinstance(last, list) else ""
+    return folder() / f"{method}-{digest(weights.partition('/')[0], 12)}{shape}.json"
 
 
 def save(method: str, facts: Mapping[str, Any], to: Path | None = None) -> Path:
     """Write a calibration to its file, or to another, and return the path."""
-    path = to or place(method, str(facts["weights"]))
+    path = to or place(method, str(facts["weights"]), facts.get("scales"))
     with output(path, "calibration") as part:
         part.write_text(canonical({"method": method, "facts": dict(facts)}) + "\n", encoding="utf-8")
     return path
@@ -67,12 +71,12 @@ def remember(method: str, facts: Mapping[str, Any]) -> str:
     return key
 
 
-def measured(method: str, weights: str) -> dict[str, Any]:
-    """Return the facts for a method and weights, the user's own before bundled ones; else empty.
+def measured(method: str, weights: str, scales: object = ()) -> dict[str, Any]:
+    """Return the facts for a method, weights and the scales that facts state, the user's own before bundled ones; else empty.
 
     Of the weights' identity the transformer's counts. Raises BadCalibration for a broken file.
     """
-    own = place(method, weights)
+    own = place(method, weights, scales)
     if is_readable(own):
         return read(own, method)
     return packaged(method).get(weights.partition("/")[0], {})
@@ -129,9 +133,9 @@ def even(layout: Layout, method: str) -> str:
     if not layout.scales:
         shares = all_heads([(line + 1) / layout.lines for line in range(layout.lines)])
         return remember(method, {**facts, "lines": layout.lines, "line": layout.line, **dict.fromkeys(BY_LINE, shares)})
-    tokens = [side**2 for side in layout.scales]
+    tokens = layout.scale_tokens
     shares = [[own / sum(tokens[: made + 1]) * (source <= made) for source, own in enumerate(tokens)] for made in range(len(tokens))]
-    return remember(method, {**facts, "scales": list(layout.scales), "variance": all_heads(0.0), "mass": all_heads(shares)})
+    return remember(method, {**facts, "scales": stated_scales(layout), "variance": all_heads(0.0), "mass": all_heads(shares)})
 
 
 _SOUND: set[tuple[object, ...]] = set()  # checked calibrations, and the shapes of their models
@@ -200,12 +204,15 @@ def all_tables(layout: Layout) -> dict[str, tuple[int, ...]]:
 
 def shape_of(layout: Layout) -> dict[str, Any]:
     """Return the sizes that a calibration must share with the model."""
-    tokens = {"scales": list(layout.scales)} if layout.scales else {"lines": layout.lines, "line": layout.line}
+    tokens = {"scales": stated_scales(layout)} if layout.scales else {"lines": layout.lines, "line": layout.line}
     return {"layers": layout.layers, "heads": layout.kv_heads, **tokens}
 
 
 def _brief(value: object) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+    """Return sizes as text: ``1 2 5×4``."""
+    if not isinstance(value, list):
+        return str(value)
+    return " ".join("×".join(map(str, item)) if isinstance(item, list) else str(item) for item in value)
 
 
 def _is_table(value: object, sizes: tuple[int, ...]) -> bool:

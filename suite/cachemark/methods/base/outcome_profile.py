@@ -37,7 +37,7 @@ class OutcomeProfile(Deciding):
         return len(layout.scales) - LAST - 1
 
     def decide(self, pictured: Pictured) -> Sequence[Method]:
-        old, new = pictured(min(self.picture, self.layout.scales[-1]))
+        old, new = pictured(min(self.picture, *self.layout.scales[-1]))
         self.features.append(torch.stack((moved_edges(old, new), high_frequencies(new)), 1).double().cpu())
         return ()
 

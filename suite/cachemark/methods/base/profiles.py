@@ -5,7 +5,6 @@ One instance serves many generations and averages over their rows.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from ...cache.arena import Memory
 from ...cache.attention import fold
-from ...cache.layout import Layout, RowRun, Site, Step
+from ...cache.layout import Grid, Layout, RowRun, Site, Step
 from ...cache.slot import Slot
 from ...contract.method import Method
 
@@ -32,6 +31,11 @@ def rounded(values: Any, decimals: int) -> Any:
     if isinstance(values, list | tuple):
         return [rounded(value, decimals) for value in values]
     return round(values, decimals) if isinstance(values, float) else values
+
+
+def stated_scales(layout: Layout) -> list[int | list[int]]:
+    """Return the token maps as calibrations store them: the side of a square one, else rows and columns."""
+    return [rows if rows == columns else [rows, columns] for rows, columns in layout.scales]
 
 
 # -- heads of a next-scale model: HeatKV, ScaleKV, HACK and HACK++ -----------------------------------------------------
@@ -58,7 +62,7 @@ class AttentionProfile(Method):
     def observe(self, site: Site, step: Step, slot: Slot, q: Tensor, mass: Tensor | None) -> None:
         staged = slot.live[0] == step.first  # the last scale stays where it was put beside the others
         k, _ = (self.workspace if staged and self.workspace is not None else slot).read(slot.bank.runs[0], slot.live[0])
-        sizes = [side**2 for side in self.layout.scales[: step.scale]]
+        sizes = list(self.layout.scale_tokens[: step.scale])
         queries = fold(q, k.size(1))
         for row in self._asked:
             for head in range(k.size(1)):
@@ -110,26 +114,27 @@ class AttentionProfile(Method):
         """The requested parts as lists, with their shape; S-CAS without the last scale."""
         layout = self.layout
         parts = {part: getattr(self, part)[..., : -1 if part == "scas" else None].tolist() for part in self.parts}
-        return {"layers": layout.layers, "heads": layout.kv_heads, "scales": list(layout.scales),
+        return {"layers": layout.layers, "heads": layout.kv_heads, "scales": stated_scales(layout),
                 **{part: rounded(values, 9) for part, values in parts.items()}}
 
 
 # -- layers of a next-scale model: AMS-KV -----------------------------------------------------------------------------
-def inter_scale(k: Tensor, before: Tensor) -> Tensor:
+def inter_scale(k: Tensor, before: Tensor, grids: Sequence[Grid]) -> Tensor:
     """Return S of AMS-KV (Eq. 3) as minus the mean of (k − k̂)², a scalar fp32 tensor.
 
-    The mean is over rows, heads, tokens and channels. ``k`` (rows, heads, side², head_dim): keys of a scale as cached, after normalization
-    if any. ``before``: **all** keys of the previous scale, here resized bilinearly to the side of ``k`` (corners not aligned). 0 is equal,
-    lower is less similar. Eq. 3 prints a norm without its normalization; the mean square is our reading, which fits the paper's thresholds
-    near −0.01.
+    The mean is over rows, heads, tokens and channels. ``k`` (rows, heads, tokens, head_dim): keys of a scale as cached, after
+    normalization if any. ``before``: **all** keys of the previous scale, here resized bilinearly to the map of ``k`` (corners not aligned).
+    ``grids``: of both maps, the previous one first. 0 is equal, lower is less similar. Eq. 3 prints a norm without its normalization; the
+    mean square is our reading, which fits the paper's thresholds near −0.01.
     """
-    def maps(x: Tensor) -> Tensor:
-        """Reshape (rows, heads, side², head_dim) to (rows·heads, head_dim, side, side) fp32."""
-        return x.flatten(0, 1).transpose(1, 2).unflatten(2, (math.isqrt(x.size(2)), -1)).float()
+    def maps(x: Tensor, grid: Grid) -> Tensor:
+        """Reshape (rows, heads, h·w, head_dim) to (rows·heads, head_dim, h, w) fp32."""
+        return x.flatten(0, 1).transpose(1, 2).unflatten(2, grid).float()
 
+    earlier, own = grids
     with torch.autocast(k.device.type, enabled=False):
-        resized = F.interpolate(maps(before), size=(math.isqrt(k.size(2)),) * 2, mode="bilinear", align_corners=False)
-        return -(maps(k) - resized).square().mean()
+        resized = F.interpolate(maps(before, earlier), size=own, mode="bilinear", align_corners=False)
+        return -(maps(k, own) - resized).square().mean()
 
 
 class ScaleProfile(Method):
@@ -146,14 +151,15 @@ class ScaleProfile(Method):
 
     def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if step.index:
-            self._similarity[site.layer, step.index] += float(inter_scale(k, self._before[site])) * k.size(0)
+            grids = self.layout.scales[step.index - 1 : step.scale]
+            self._similarity[site.layer, step.index] += float(inter_scale(k, self._before[site], grids)) * k.size(0)
         self._before[site] = k
         return super().attend(site, step, q, k, v)
 
     @property
     def facts(self) -> Mapping[str, Any]:
         """The facts that :meth:`AMSKV.calibrate` takes."""
-        return {"scales": list(self.layout.scales), "similarity": self.similarity}
+        return {"scales": stated_scales(self.layout), "similarity": self.similarity}
 
     @property
     def similarity(self) -> list[list[float]]:

@@ -14,7 +14,7 @@ def ends(layout: Layout) -> list[int]:
     if isinstance(layout, MaskedLayout):
         return [step.first + step.count - 1 for step in masked_steps(layout, layout.steps)]
     if layout.scales:
-        return [total - 1 for total in accumulate(side**2 for side in layout.scales)]
+        return [total - 1 for total in accumulate(layout.scale_tokens)]
     return list(range(layout.line - 1, layout.visual, layout.line))
 
 

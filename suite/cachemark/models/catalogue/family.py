@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...cache.layout import Layout
+from ...cache.layout import Grid, Layout
 from ...cache.masked_layout import MaskedLayout
 from ...core import seeds
 from ...core.errors import BadCheckpoint
@@ -64,7 +64,8 @@ class CatalogueModel:
     """One model of a family, whose weights are in the package if its image tokenizer is; a request may name others.
 
     Without them, the weights of a published model are random. ``file``: name of the weights file; ``pixels``: see :class:`PublishedFile`.
-    ``texts``: prompts of a text-to-image model; ``check_texts`` raises for texts that it cannot read.
+    ``texts``: prompts of a text-to-image model; ``check_texts`` raises for texts that it cannot read. ``grids``: token grids of its
+    aspect ratios, if it has several, and ``of_grid``: the model with one of them.
     """
 
     family: Family
@@ -79,6 +80,8 @@ class CatalogueModel:
     check_texts: Callable[[tuple[str, ...]], object] = lambda texts: None
     quality: tuple[str, ...] = ()
     preset: str = "adm"
+    grids: tuple[Grid, ...] = ()
+    of_grid: Callable[[Grid], CatalogueModel] | None = None
 
     @cached_property
     def weights(self) -> PublishedFile:
@@ -134,6 +137,11 @@ class CatalogueModel:
         _ = model.shapes
         return model.entry
 
+    def sized(self, grid: Grid) -> ModelEntry:
+        """Return the entry for another of its grids, with the same texts."""
+        assert self.of_grid is not None
+        return replace(self.of_grid(grid), texts=self.texts).entry
+
     @property
     def entry(self) -> ModelEntry:
         """The entry that plans name."""
@@ -143,7 +151,7 @@ class CatalogueModel:
             self.name, self.family.name, self.family.paradigm, self.family.grid(self.config), len(self.texts) or self.config.classes,
             self.shape, self.load, self.identity, self.presets, self.quality, self.preset,
             f"{self.about}; weights optional, else random" if files else self.about, files, lambda: self.counts, self.texts,
-            self.asking if self.texts else None,
+            self.asking if self.texts else None, self.grids, self.sized if self.grids else None,
         )
 
     @cached_property

@@ -37,7 +37,7 @@ def build(config: VARConfig, tokenizer: TinyMSVQ | MSVQ | None = None, engine: s
 
 
 FAMILY = Family("var", VAR.paradigm, "FoundationVision/var on Hugging Face", build, costs.var, ignored=(*EXTRAS, *var.BUFFERS),
-                check=var.check_sides)
+                check=var.check_sides, grid=lambda config: config.grid)
 
 register(CatalogueModel(
     FAMILY, TINY_NAME, TINY_VAR, f"{TINY_NAME}.safetensors", MSVQ_WEIGHTS, with_greedy(Sampling(cfg_scale=1.5, cfg_schedule="linear")),
@@ -48,5 +48,5 @@ for _size, _config in var.SIZES.items():
     _decoder = PublishedFile("decoder_weights", "vae_ch160v4096z32.pth", FAMILY.origin, _tokenizer, ignored=(*EXTRAS, *msvq.USED))
     register(CatalogueModel(
         FAMILY, f"var-{_size}", _config, f"var_{_size.partition('-')[0]}.pth", _decoder, with_greedy(PAPER),
-        f"VAR-{_size}, {_config.depth} blocks, {len(_config.sides)} scales up to {_config.grid}×{_config.grid}",
+        f"VAR-{_size}, {_config.depth} blocks, {len(_config.sides)} scales up to {'×'.join(map(str, _config.grid))}",
     ))

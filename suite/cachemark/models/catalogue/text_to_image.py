@@ -11,13 +11,15 @@ from typing import Any
 
 import torch
 
+from ...cache.layout import Grid
 from ...core.errors import BadPlan, UnknownName
 from ...core.spec import Sampling
 from ...core.units import METRICS
 from .. import checkpoints, costs, emu3, glm_image, infinity, janus, llamagen_text, lumina, prompt_lists
 from ..emu3 import Emu3, Emu3Config
 from ..glm_image import CodeView, GlmImage, GlmImageConfig
-from ..infinity import SCALES, SIDES, Infinity
+from ..infinity import Infinity
+from ..infinity_scales import COUNTS, schedules
 from ..janus import Janus, JanusConfig
 from ..lined import LinedDecoder
 from ..llama import LlamaConfig, rotations
@@ -183,7 +185,7 @@ INFINITY = Family(
     lambda config, texts, engine: Infinity(config, texts or (), recompute=engine == "reference"),
     lambda config, image, lengths: costs.infinity(config, image, max(lengths)),
     ignored=(*checkpoints.EXTRAS, *infinity.BUFFERS), tables=lambda model: [model.rope, *model.texts.resident.values()],
-    reader=lambda config: FeatureReader(config.text, config.longest), token_dtype=torch.int64,
+    reader=lambda config: FeatureReader(config.text, config.longest), token_dtype=torch.int64, grid=lambda config: config.grid,
 )
 INFINITY_PAPER = Sampling(cfg_scale=4.0, top_k=900, top_p=0.97, temperature=0.5)  # the authors' script for single images
 INFINITY_FILES = {
@@ -193,17 +195,19 @@ INFINITY_FILES = {
 INFINITY_TOKENIZERS = {"2B": BSQConfig(), "8B": BSQConfig(ch_mult=(1, 2, 4, 4), z=14, patch=2)}
 
 
-def infinity_model(size: str, pixels: int) -> CatalogueModel:
-    """Describe one size at one resolution, in pixels along a side."""
-    config = replace(infinity.SIZES[size], sides=SIDES[: SCALES[pixels]])
+def infinity_model(size: str, pixels: int, grid: Grid | None = None) -> CatalogueModel:
+    """Describe one size at one resolution, in pixels along the side of a square image, for images of a published ``grid``."""
+    known = schedules(pixels)
+    config = replace(infinity.SIZES[size], **known[grid or next(iter(known))]._asdict())
     transformer, tokenizer = INFINITY_FILES[size]
     images = PublishedFile("decoder_weights", tokenizer, INFINITY.origin,
-                           partial(BSQ, replace(INFINITY_TOKENIZERS[size], sides=config.sides)), ("vae", *checkpoints.WRAPPERS),
+                           partial(BSQ, replace(INFINITY_TOKENIZERS[size], scales=config.scales)), ("vae", *checkpoints.WRAPPERS),
                            (*checkpoints.EXTRAS, *bsq.UNUSED), bsq.official)
     return CatalogueModel(
-        INFINITY, f"infinity-{size.lower()}" + ("" if pixels == max(SCALES) else f"-{pixels}"), config, transformer, images,
+        INFINITY, f"infinity-{size.lower()}" + ("" if pixels == max(COUNTS) else f"-{pixels}"), config, transformer, images,
         with_greedy(INFINITY_PAPER), texts=TEXTS, preset="coco",
-        about=f"Infinity-{size}, {config.depth} blocks, {len(config.sides)} scales up to {config.grid}×{config.grid}",
+        about=f"Infinity-{size}, {config.depth} blocks, {len(config.scales)} scales up to {'×'.join(map(str, config.grid))}",
+        grids=tuple(known), of_grid=partial(infinity_model, size, pixels),
     )
 
 

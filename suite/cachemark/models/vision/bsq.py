@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...cache.layout import Grid, squares
 from .autoencoder import KLDecoder, KLEncoder
 from .maps import MapQuantizer
 from .vq import Pyramid
@@ -46,74 +47,77 @@ def bits_of(tokens: Tensor, count: int) -> Tensor:
 class BitQuantizer(MapQuantizer):
     """Signs to feature maps and back, without learned parameters.
 
-    ``sides``: of the token maps, coarse to fine. Feature maps are (B, width, P·patch, P·patch) fp32 with P the last side. With ``patch``
-    2 a token covers 2×2 positions and has four signs per channel.
+    ``scales``: rows and columns of the token maps, coarse to fine. Feature maps are (B, width, H·patch, W·patch) fp32 with H×W the last
+    map. With ``patch`` 2 a token covers 2×2 positions and has four signs per channel.
     """
 
-    def __init__(self, sides: Sequence[int], width: int, patch: int = 1) -> None:
-        self.sides, self.width, self.patch = tuple(sides), width, patch
+    def __init__(self, scales: Sequence[Grid], width: int, patch: int = 1) -> None:
+        self.scales, self.width, self.patch = tuple(scales), width, patch
 
     @property
     def bits(self) -> int:
         return self.width * self.patch**2
 
     def empty(self, batch: int) -> Tensor:
-        side = self.sides[-1] * self.patch
-        return torch.zeros(batch, self.width, side, side)
+        return torch.zeros(batch, self.width, *self.latents(-1))
+
+    def latents(self, scale: int) -> Grid:
+        """Return rows and columns of a scale's latents."""
+        rows, columns = self.scales[scale]
+        return rows * self.patch, columns * self.patch
 
     def codes(self, tokens: Tensor, scale: int) -> Tensor:
-        """Return code vectors of a scale's tokens (B, side²): (B, width, side·patch, side·patch).
+        """Return code vectors of a scale's tokens (B, h·w): (B, width, h·patch, w·patch).
 
         Each sign is divided by √width.
         """
-        side = self.sides[scale]
         signs = (2 * bits_of(tokens, self.bits).float() - 1) / math.sqrt(self.width)
-        return F.pixel_shuffle(signs.transpose(1, 2).unflatten(2, (side, side)), self.patch)
+        return F.pixel_shuffle(signs.transpose(1, 2).unflatten(2, self.scales[scale]), self.patch)
 
     def add(self, f_hat: Tensor, codes: Tensor, scale: int) -> Tensor:
-        return f_hat + resized(self.codes(codes, scale), f_hat.shape[-1])
+        return f_hat + resized(self.codes(codes, scale), self.latents(-1))
 
     def next_map(self, f_hat: Tensor, scale: int) -> Tensor:
-        small = F.pixel_unshuffle(resized(f_hat, self.sides[scale] * self.patch), self.patch)
+        small = F.pixel_unshuffle(resized(f_hat, self.latents(scale)), self.patch)
         return small.flatten(2).transpose(1, 2)
 
     def quantise(self, f: Tensor) -> Tensor:
-        """Quantize latents (B, width, P·patch, P·patch) to tokens (B, N) int64 by signs of residuals."""
+        """Quantize latents (B, width, H·patch, W·patch) to tokens (B, N) int64 by signs of residuals."""
         residual, tokens = f.float(), []
-        for scale, side in enumerate(self.sides):
-            small = F.interpolate(residual, size=(side * self.patch,) * 2, mode="area")
+        for scale in range(len(self.scales)):
+            small = F.interpolate(residual, size=self.latents(scale), mode="area")
             tokens.append(packed_bits(F.pixel_unshuffle(small, self.patch).flatten(2).transpose(1, 2) > 0))
-            residual = residual - resized(self.codes(tokens[-1], scale), residual.shape[-1])
+            residual = residual - resized(self.codes(tokens[-1], scale), self.latents(-1))
         return torch.cat(tokens, 1)
 
 
-def resized(x: Tensor, side: int) -> Tensor:
+def resized(x: Tensor, grid: Grid) -> Tensor:
     """Resize (B, C, h, w) bilinearly; unchanged if it has that size."""
-    return x if x.shape[-1] == side else F.interpolate(x, size=(side, side), mode="bilinear", align_corners=False)
+    return x if x.shape[2:] == grid else F.interpolate(x, size=grid, mode="bilinear", align_corners=False)
 
 
 @dataclass(frozen=True)
 class BSQConfig(Pyramid):
-    """Shape of a tokenizer. ``sides``, ``patch``: see :class:`BitQuantizer`; ``z``: channels of latents."""
+    """Shape of a tokenizer. ``scales``, ``patch``: see :class:`BitQuantizer`; ``z``: channels of latents."""
 
     ch_mult: tuple[int, ...] = (1, 2, 4, 4, 4)
-    sides: tuple[int, ...] = (1, 2, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64)
+    scales: tuple[Grid, ...] = squares((1, 2, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64))
     z: int = 32
     patch: int = 1
 
 
 class BSQ(nn.Module):
-    """Infinity's tokenizer for images (B, 3, H, W) of side factor·patch·P; runs in fp32."""
+    """Infinity's tokenizer for images (B, 3, H, W) of factor·patch pixels per token and side; runs in fp32."""
 
     def __init__(self, config: BSQConfig | None = None) -> None:
         super().__init__()
         self.config = c = config or BSQConfig()
         self.encoder, self.decoder = KLEncoder(c, c.z, nn.Identity), KLDecoder(c, c.z, nn.Identity)
-        self.quantizer = BitQuantizer(c.sides, c.z, c.patch)
+        self.quantizer = BitQuantizer(c.scales, c.z, c.patch)
 
     def encode(self, images: Tensor) -> Tensor:
         """Encode images in [−1, 1] to tokens (B, N) int64."""
-        self.config.check(images, self.config.sides[-1] * self.config.patch)
+        self.config.check(images, self.quantizer.latents(-1))
         return self.quantizer.quantise(self.encoder(images))
 
     def image(self, f_hat: Tensor) -> Tensor:

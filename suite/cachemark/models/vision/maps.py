@@ -8,17 +8,19 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ...cache.layout import Grid, scale_names
 from ...core.errors import Unsupported
 
 ABSENT = -1  # in place of the tokens of a scale that was not generated
 
-class MapQuantizer:
-    """Token maps (B, side²) int64 to one feature map (B, width, P, P) fp32, to which each map adds its part.
 
-    ``sides``: of the maps; the last is P.
+class MapQuantizer:
+    """Token maps (B, h·w) int64 to one feature map (B, width, H, W) fp32, to which each map adds its part.
+
+    ``scales``: rows and columns of the maps; the last are H and W.
     """
 
-    sides: tuple[int, ...]
+    scales: tuple[Grid, ...]
 
     @abstractmethod
     def empty(self, batch: int) -> Tensor:
@@ -26,7 +28,7 @@ class MapQuantizer:
 
     @abstractmethod
     def add(self, f_hat: Tensor, codes: Tensor, scale: int) -> Tensor:
-        """Return the feature map with the tokens (B, side²) of scale ``scale`` (from 0) added."""
+        """Return the feature map with the tokens (B, h·w) of scale ``scale`` (from 0) added."""
 
     @abstractmethod
     def next_map(self, f_hat: Tensor, scale: int) -> Tensor:
@@ -34,9 +36,9 @@ class MapQuantizer:
 
     def split(self, tokens: Tensor) -> Sequence[Tensor]:
         """Split tokens (B, N) by scale. Raises Unsupported for another number of tokens."""
-        sizes = [side**2 for side in self.sides]
+        sizes = [rows * columns for rows, columns in self.scales]
         if tokens.ndim != 2 or tokens.shape[1] != sum(sizes):
-            raise Unsupported(f"Tokens of shape {tuple(tokens.shape)} do not fill the scales {' '.join(map(str, self.sides))}.",
+            raise Unsupported(f"Tokens of shape {tuple(tokens.shape)} do not fill the scales {' '.join(scale_names(self.scales))}.",
                               remedy=f"Use (batch, {sum(sizes)}).")
         return tokens.split(sizes, 1)
 

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...cache.layout import squares
 from .autoencoder import JointAttnBlock, KLDecoder, KLEncoder
 from .maps import MapQuantizer
 from .vq import Pyramid
@@ -37,6 +38,7 @@ class MultiScaleQuantizer(MapQuantizer, nn.Module):
     def __init__(self, sides: Sequence[int], codes: int, width: int, *, phis: int = 4, ratio: float = 0.5) -> None:
         super().__init__()
         self.sides, self.codes, self.width, self.ratio = tuple(sides), codes, width, ratio
+        self.scales = squares(sides)
         self.embedding = nn.Embedding(codes, width)
         self.quant_resi = Phis(width, phis)
         self._phi = [nearest_phi(i, len(self.sides), phis) for i in range(len(self.sides))]
@@ -131,7 +133,7 @@ class MSVQ(nn.Module):
 
     def latents(self, images: Tensor) -> Tensor:
         """Encode images in [−1, 1] to latents (B, z, P, P)."""
-        self.config.check(images, self.config.sides[-1])
+        self.config.check(images, self.quantize.scales[-1])
         return self.quant_conv(self.encoder(images))
 
     def encode(self, images: Tensor) -> Tensor:

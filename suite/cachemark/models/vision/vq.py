@@ -45,12 +45,12 @@ class Pyramid:
         """Pixels per latent along one side."""
         return 2 ** (len(self.ch_mult) - 1)
 
-    def check(self, images: Tensor, latents: int = 0) -> None:
-        """Raise Unsupported for images that cannot be encoded, or are not squares of ``latents`` per side."""
-        side = latents * self.factor
+    def check(self, images: Tensor, latents: tuple[int, int] = (0, 0)) -> None:
+        """Raise Unsupported for images that cannot be encoded, or do not have ``latents`` rows and columns."""
+        height, width = (side * self.factor for side in latents)
         fits = images.ndim == 4 and images.shape[1] == 3 and not any(pixels % self.factor for pixels in images.shape[2:])
-        if not fits or (side and images.shape[2:] != (side, side)):
-            sides = f"{side}, {side})" if side else f"height, width) with sides that are multiples of {self.factor}"
+        if not fits or (height and images.shape[2:] != (height, width)):
+            sides = f"{height}, {width})" if height else f"height, width) with sides that are multiples of {self.factor}"
             raise Unsupported(f"Images of shape {tuple(images.shape)} cannot be encoded.", remedy=f"Use (batch, 3, {sides}.")
 
 

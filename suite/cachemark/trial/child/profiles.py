@@ -26,7 +26,7 @@ def calibrated(method: type[Method], model: str, request: Request, *, subset: st
     watcher = method.profiler()
     if watcher is None:
         raise Unsupported(f"{method.name} needs no calibration.", remedy="It runs on a model as it is.")
-    entry: ModelEntry = MODELS.get(model)
+    entry: ModelEntry = MODELS.get(model).for_request(request)
     if entry.paradigm not in method.paradigms:
         lacks = " and has no scales" if "next-scale" in method.paradigms else ""
         raise Unsupported(f"{model} is a {entry.paradigm} model{lacks}.",

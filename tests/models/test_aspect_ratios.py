@@ -1,0 +1,169 @@
+"""Infinity's aspect ratios: the published table, positions and maps that are not square, and how a user asks for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+import cachemark as cm
+from cachemark.core.errors import BadCalibration, BadPlan
+from cachemark.methods.registry import METHODS
+from cachemark.models import infinity
+from cachemark.models.catalogue import text_to_image
+from cachemark.models.infinity import InfinityConfig, rope_table
+from cachemark.models.infinity_scales import COUNTS, RATIOS, schedules
+from cachemark.models.protocol import Request
+from cachemark.models.registry import MODELS
+from cachemark.models.vision.bsq import BitQuantizer, BSQConfig, bits_of, packed_bits
+from cachemark.plans import schema
+from cachemark.plans.expand import Planned, expand
+from cachemark.trial.request import TrialRequest
+from cachemark.workflows.calibrate import calibrate
+from cachemark.workflows.generate import ImageModel
+
+NAME, GRID = "infinity-2b-256", (20, 15)
+SCALES = ((1, 1), (2, 2), (4, 3), (8, 6), (12, 9), (16, 12), (20, 15))  # of 4:3, in the authors' table
+TOKENS = 1 + 4 + 12 + 48 + 108 + 192 + 300
+NEXT_SCALE = [name for name in METHODS if "next-scale" in METHODS.get(name).paradigms]
+
+
+# -- the table -----------------------------------------------------------------------------------------------------------
+def test_the_table_has_fifteen_ratios_of_the_same_size() -> None:
+    """Every map but the first three has its ratio and the last ones nearly the same number of tokens."""
+    assert len(RATIOS) == 15
+    for ratio, maps in RATIOS.items():
+        assert (len(maps), maps[:2]) == (13, ((1, 1), (2, 2)))
+        assert all(rows / columns == pytest.approx(ratio, rel=0.05) for rows, columns in maps[3:])
+        assert maps[-1][0] * maps[-1][1] == pytest.approx(64**2, rel=0.06)
+        assert all(a < c and b < d for (a, b), (c, d) in pairwise(maps[2:]))
+        assert tuple((columns, rows) for rows, columns in maps) in RATIOS.values()
+
+
+def test_a_resolution_has_the_first_maps_of_every_ratio() -> None:
+    assert schedules(256)[GRID] == (SCALES, (72, 54))
+    assert [len(schedules(pixels)) for pixels in COUNTS] == [15] * 4
+    square = [sum(rows * columns for rows, columns in next(iter(schedules(pixels).values())).scales) for pixels in COUNTS]
+    assert square == [521, 2521, 6425, 10521]
+
+
+# -- maps that are not square ---------------------------------------------------------------------------------------------
+def test_positions_are_in_units_of_the_finest_map_of_the_ratio() -> None:
+    table = rope_table(8, SCALES, (72, 54), 10000.0, torch.device("cpu")).split([rows * columns for rows, columns in SCALES])
+    for (rows, columns), turns in zip(SCALES, table, strict=True):
+        for place, turn in enumerate(turns):
+            row, column = round(Fraction(place // columns * 72, rows)), round(Fraction(place % columns * 54, columns))
+            angles = [at * 10000.0 ** (-exponent / 4) for at in (row, column) for exponent in (0, 2)]
+            torch.testing.assert_close(turn, torch.polar(torch.ones(4), torch.tensor(angles)), rtol=0, atol=1e-5)
+
+
+def test_wide_maps_are_added_and_taken_apart() -> None:
+    """A token of 2×2 positions with a map of 2 rows and 3 columns, and quantization of the coarser map by area."""
+    quantizer = BitQuantizer(((1, 1), (2, 3)), 3, patch=2)
+    tokens = torch.randint(0, 2**12, (2, 7), generator=torch.Generator().manual_seed(3))
+    codes = quantizer.codes(tokens[:, 1:], 1)
+    assert codes.shape == (2, 3, 4, 6)
+    assert torch.equal(packed_bits(quantizer.next_map(codes, 1) > 0), tokens[:, 1:])
+    bits = bits_of(tokens[:, 1 + 1 * 3 + 2], 12).view(2, 3, 2, 2)  # of the token in row 1 and column 2
+    assert torch.equal((codes[:, :, 2:, 4:] > 0).long(), bits)
+    assert quantizer.restore(tokens).shape == (2, 3, 4, 6)
+    again = quantizer.quantise(quantizer.restore(tokens) * 9)
+    assert torch.equal(bits_of(again[:, 0], 12), (quantizer.restore(tokens).unflatten(2, (2, 2)).unflatten(4, (2, 3)).mean((3, 5)) > 0)
+                       .flatten(1).long())
+
+
+# -- what a user asks for -------------------------------------------------------------------------------------------------
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    """A published name at reduced sizes, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(infinity.SIZES, "2B", InfinityConfig(4, 2, 32, chunks=2, width=5, text=128, longest=120))
+    monkeypatch.setitem(text_to_image.INFINITY_TOKENIZERS, "2B", BSQConfig(32, (1, 1), 1, z=5))
+    before = MODELS.entries()
+    MODELS.get(NAME)
+    MODELS.restore({**MODELS.entries(), NAME: text_to_image.infinity_model("2B", 256).entry})
+    yield NAME
+    MODELS.restore(before)
+
+
+def planned(folder: Path, grid: str, methods: str = '["streaming"]') -> list[Planned]:
+    (folder / "wide.toml").write_text(f'name = "wide"\n[[cells]]\nmodel = "{NAME}"\n{grid}\nmethods = {methods}\nbatch = 2\n')
+    return expand(schema.load(str(folder / "wide.toml")))
+
+
+def test_a_plan_names_a_grid_and_the_square_one_is_the_default(small: str, tmp_path: Path) -> None:
+    wide, square, named = (planned(tmp_path, grid) for grid in ("grid = [20, 15]", "", "grid = [16, 16]"))
+    assert {case.case.grid for case in wide} == {GRID}
+    assert [case.case.key for case in named] == [case.case.key for case in square] != [case.case.key for case in wide]
+    assert wide[0].entry.shape(wide[0].case.sampling, 2).visual == TOKENS
+    sent = [TrialRequest(cases=tuple(cases)).to_json()["cases"] for cases in (wide, square)]
+    assert ["grid" in case["request"] for cases in sent for case in cases] == [True] * len(wide) + [False] * len(square)
+    again = TrialRequest.from_json(TrialRequest(cases=tuple(wide)).to_json()).cases
+    assert [case.request for case in again] == [case.request for case in wide]
+    assert again[0].entry.grid == GRID
+
+
+def test_a_grid_that_is_not_in_the_table_is_refused_with_the_nearest(small: str, tmp_path: Path) -> None:
+    with pytest.raises(BadPlan, match=r"wide.toml:4: infinity-2b-256 has no images of 15×21 tokens") as raised:
+        planned(tmp_path, "grid = [15, 21]")
+    assert raised.value.remedy == "Use a grid that it has; the nearest by aspect ratio: 15×20, 14×21, 16×20."
+    with pytest.raises(BadPlan, match=r"tiny-var has no images of 8×16 tokens"):
+        MODELS.get("tiny-var").of_grid((8, 16))
+
+
+def test_texts_and_grids_are_asked_for_in_any_order(small: str, tmp_path: Path) -> None:
+    (tmp_path / "two.txt").write_text("red star\nblue star\n")
+    entry = MODELS.get(small).for_request(Request(prompts=str(tmp_path / "two.txt"), grid=GRID))
+    assert (entry.prompts, entry.grid, entry.of_grid(GRID)) == (("red star", "blue star"), GRID, entry)
+    other = MODELS.get(small).for_request(Request(prompts=str(tmp_path / "two.txt"))).of_grid(GRID)
+    assert (other.prompts, other.grid) == (entry.prompts, entry.grid)
+
+
+@pytest.fixture
+def model(small: str) -> ImageModel:
+    return cm.load(small)
+
+
+def test_a_generation_has_the_grid_of_its_request(model: ImageModel, tmp_path: Path) -> None:
+    square = model.generate(prompts="red star", seeds=[3])
+    wide = model.generate(prompts="red star", seeds=[3, 4], grid=GRID)
+    assert (tuple(wide.images.shape), tuple(wide.tokens.shape), wide.case.grid) == ((2, 3, 40, 30), (2, TOKENS), GRID)
+    wide.save(tmp_path / "wide.png")
+    with Image.open(tmp_path / "wide.png") as picture:
+        assert picture.size == (60, 40)
+    assert torch.equal(model.generate(prompts="red star", seeds=[3]).tokens, square.tokens), "the square one again"
+    assert not torch.equal(model.generate(prompts="red star", seeds=[3], grid=GRID[::-1]).tokens, wide.tokens[:1])
+
+
+@pytest.mark.parametrize("name", NEXT_SCALE)
+def test_every_method_generates_a_wide_image(name: str, small: str) -> None:
+    """Those that are calibrated need a calibration of the same maps, which lies beside that of square ones."""
+    if METHODS.get(name).profiler() is not None:
+        square = calibrate(name, small, samples=1)
+        if name != "ams_kv":  # whose demanding layers are the parameter, not the calibration
+            with pytest.raises(BadCalibration, match="of another model or resolution"):
+                cm.load(small).generate(labels=0, method=name, budget="1/2", grid=GRID, calibration=square.digest)
+        measured = calibrate(name, small, samples=1, grid=GRID)
+        assert measured.path.name == square.path.name.replace(".json", "-20x15.json")
+    model = cm.load(small)
+    budget = 1 if name == "scale_groups" else None  # which frees nothing
+    full, made = model.generate(labels=0, grid=GRID), model.generate(labels=0, grid=GRID, method=name, budget=budget)
+    assert made.tokens.shape == (1, TOKENS)
+    assert made.images.shape == (1, 3, 40, 30)
+    assert made.kv_bytes is not None
+    assert full.kv_bytes is not None
+    evicts = METHODS.get(name).evicts and name != "ams_kv"  # all of whose layers are demanding here
+    assert made.kv_bytes < full.kv_bytes if evicts else made.kv_bytes <= full.kv_bytes
+
+
+def test_a_wide_case_keeps_the_key_of_its_fields(small: str, tmp_path: Path) -> None:
+    """The grid was a field of every case before models had several, so no other key changes."""
+    wide = planned(tmp_path, "grid = [20, 15]")[0].case
+    square = planned(tmp_path, "")[0].case
+    assert replace(square, grid=GRID).key == wide.key
