@@ -16,6 +16,7 @@ from cachemark.analysis.baseline_comparison import alarms
 from cachemark.analysis.case_group import OTHER_SEEDS, CaseGroup, case_groups
 from cachemark.analysis.columns import cells, column_groups, paired_speed_note
 from cachemark.analysis.device_limits import OF_SPEED
+from cachemark.analysis.image_albums import strip
 from cachemark.analysis.report_row import ReportRow, method_of
 from cachemark.analysis.report_view import ReportView, build
 from cachemark.analysis.summary_sentences import sentences
@@ -194,6 +195,20 @@ def test_a_short_list_of_seeds_cannot_misname_a_tile() -> None:
     tiles = build(sample.RUN, [sample.full(), candidate], artifact=sample.artifact).chapters[0].albums["LineAR"][0].tiles
     assert [t.seed for t in tiles] == ["9", "8"] + [""] * 10
     assert {t.label for t in tiles} == {""}
+
+
+def test_tiles_that_are_not_square_keep_their_shape() -> None:
+    """Of a sprite of 768×128 pixels, six tiles of 64×128; the strip has the fixed ones of both rows."""
+    candidate = sample.candidate("linear", "1/4")
+    candidate = replace(candidate, facts={**candidate.facts, "grid_width": 128})
+    view = build(sample.RUN, [sample.full(), candidate], artifact=sample.artifact)
+    sprite = view.chapters[0].albums["LineAR"][0]
+    assert (sprite.tile, sprite.width, len(sprite.tiles), sprite.worst) == (64, 128, 6, 2)
+    assert "--n:6;--w:2.0000" in render(view)
+    drawn = strip(view.chapters[0].albums, [sprite.row])
+    assert drawn is not None
+    with Image.open(io.BytesIO(drawn.png)) as picture:
+        assert (drawn.tile, drawn.columns, picture.size) == (64, 4, (4 * 128, 2 * 64))
 
 
 def test_the_conclusion_says_how_much_was_judged_and_how_old_the_baseline_is() -> None:

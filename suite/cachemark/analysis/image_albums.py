@@ -32,11 +32,12 @@ class Tile:
 
 @dataclass(frozen=True)
 class Sprite:
-    """PNG with two rows of square tiles, ``tile`` pixels wide, or the reason why it is ``missing``."""
+    """PNG with two rows of tiles, ``tile`` pixels high and ``width`` wide, or the reason why it is ``missing``."""
 
     row: ReportRow
     png: bytes = b""
     tile: int = 0
+    width: int = 0
     tiles: tuple[Tile, ...] = ()
     missing: str = ""
 
@@ -64,7 +65,7 @@ def albums(group: CaseGroup, artifact: Callable[[str], bytes] | None) -> Albums:
 
 @dataclass(frozen=True)
 class Strip:
-    """PNG with one row of square tiles, ``tile`` pixels wide, for each of ``names``, at the same seeds."""
+    """PNG with one row of tiles, ``tile`` pixels high, for each of ``names``, at the same seeds."""
 
     png: bytes
     tile: int
@@ -76,15 +77,16 @@ def strip(pages: Albums, rows: Sequence[ReportRow]) -> Strip | None:
     """Return the fixed seeds of the full cache and of some rows, None without images."""
     sprites = {sprite.row.case.key: sprite for album in pages.values() for sprite in album if not sprite.missing}
     chosen = [sprites[row.case.key] for row in rows if row.case.key in sprites]
-    if not chosen or len({(sprite.tile, sprite.worst, len(sprite.tiles)) for sprite in chosen}) > 1:
+    if not chosen or len({(sprite.tile, sprite.width, sprite.worst, len(sprite.tiles)) for sprite in chosen}) > 1:
         return None
-    tile, columns, first = chosen[0].tile, len(chosen[0].tiles) - chosen[0].worst, chosen[0].worst * chosen[0].tile
-    sheet = Image.new("RGB", (columns * tile, (1 + len(chosen)) * tile))
+    tile, columns, first = chosen[0].tile, len(chosen[0].tiles) - chosen[0].worst, chosen[0].worst * chosen[0].width
+    width = columns * chosen[0].width
+    sheet = Image.new("RGB", (width, (1 + len(chosen)) * tile))
     for k, sprite in enumerate(chosen):
         with Image.open(io.BytesIO(sprite.png), formats=["PNG"]) as image:
             if k == 0:
-                sheet.paste(image.crop((first, 0, first + columns * tile, tile)), (0, 0))
-            sheet.paste(image.crop((first, tile, first + columns * tile, 2 * tile)), (0, (1 + k) * tile))
+                sheet.paste(image.crop((first, 0, first + width, tile)), (0, 0))
+            sheet.paste(image.crop((first, tile, first + width, 2 * tile)), (0, (1 + k) * tile))
     drawn = io.BytesIO()
     sheet.save(drawn, format="PNG", optimize=True)
     return Strip(drawn.getvalue(), tile, columns, ("full cache", *(sprite.row.label for sprite in chosen)))
@@ -101,11 +103,12 @@ def _sprite(row: ReportRow, file: str, artifact: Callable[[str], bytes]) -> Spri
             width, height = image.size
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return Sprite(row, missing="The image file is not a PNG, or a damaged one.")
-    tile = height // 2
-    if not tile or width % tile or height % 2:
-        return Sprite(row, missing=f"The image file is not a sprite of two rows of square tiles ({width} × {height}).")
     stored = (row.outcome.facts.get(f"grid_{kind}") for kind in ("seeds", "classes", "prompts"))
     texts = [[str(item) for item in listed] if isinstance(listed, (list, tuple)) else [] for listed in stored]
-    columns = range(width // tile)
+    tile, stated = height // 2, row.outcome.facts.get("grid_width")  # which only images that are not square have
+    wide = stated if type(stated) is int and stated > 0 else tile
+    if not tile or width % wide or height % 2:
+        return Sprite(row, missing=f"The image file is not a sprite of two rows of equal tiles ({width} × {height}).")
+    columns = range(width // wide)
     tiles = (Tile(k < len(columns) - _FIXED, *(listed[k] if k < len(listed) else "" for listed in texts)) for k in columns)
-    return Sprite(row, png, tile, tuple(tiles))
+    return Sprite(row, png, tile, wide, tuple(tiles))

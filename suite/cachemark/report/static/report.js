@@ -246,13 +246,14 @@
     at = (at + count) % count;
     document.getElementById("zoom-title").textContent = hits[at].dataset.title;
     document.getElementById("zoom-name").textContent = strip.dataset.name;
+    zoom.style.setProperty("--h", 1 / Number(getComputedStyle(strip).getPropertyValue("--w")));
     crops.forEach((crop) => crop.dataset.lines.split(" ").forEach((line, k) => {
       const image = crop.querySelectorAll("img")[k];
       image.src = source;
       image.style.imageRendering = strip.classList.contains("smooth") ? "auto" : "pixelated";
       image.style.width = "calc(var(--z) * " + count + ")";
-      image.style.height = "calc(var(--z) * 2)";
-      image.style.transform = "translate(calc(var(--z) * " + -at + "), calc(var(--z) * " + -line + "))";
+      image.style.height = "calc(var(--z) * var(--h) * 2)";
+      image.style.transform = "translate(calc(var(--z) * " + -at + "), calc(var(--z) * var(--h) * " + -line + "))";
     }));
   }
   function picture(within) {

@@ -66,6 +66,7 @@ def judge(
         order = [*worst, *range(min(FIXED, len(tokens)))]
         artifacts["grid.png"] = _sprite(reference.images[order], images[order])
         facts |= {"grid_seeds": [job.subset.seeds[i] for i in order], "grid_classes": [job.subset.labels[i] for i in order]}
+        facts |= {"grid_width": images.size(3)} if images.size(2) != images.size(3) else {}
     measured = {name: values.double().tolist() for name, values in samples.items()}
     if plugin_metrics is not None and job.loaded.pictures:
         on_host = ImageBatch(images.float().cpu(), reference.images.float().cpu(), stored, storable(job, reference.tokens),
