@@ -30,7 +30,8 @@ NAMES = {  # of values, in the head of a table
     "kv_allocated": "allocated", "kv_own": "without workspace", "kv_logical": "live", "kv_peak": "peak", "flops": "FLOPs",
     "latency": "time, s", "speedup": "speedup", "token_agreement": "same tokens", "kl": "KL, nat/token", "token_distance": "distance",
     "forced_distance": "forced distance", "psnr": "PSNR, dB", "ssim": "SSIM",
-    "color_consistency": "color consistency", "fid": "FID", "precision": "precision", "recall": "recall", "class_accuracy": "class accuracy",
+    "color_consistency": "color consistency",
+    "fid": "FID", "precision": "precision", "recall": "recall", "class_accuracy": "class accuracy",
     "prompt_score": "all", "prompt_object": "object", "prompt_colour": "color", "prompt_count": "count", "prompt_position": "position",
     "prompt_ground": "ground",
 }  # fmt: skip
@@ -192,7 +193,7 @@ def _figure(values: Mapping[str, Sequence[float]], name: str, absent: str, marke
     if name == "speedup":
         value, *limits = (f"{number:.2f}" for number in values[name])
         return f"{value}× ({'–'.join(limits)})" if limits else f"{value}×"
-    text = ends(values[name], 1 if name == "fid" else 2 if name == "latency" else 3)
+    text = ends(values[name], 1 if name in ("fid", "psnr") else 2 if name == "latency" else 3)
     value, space, interval = text.partition(" ")
     return f"{value}\\*{space}{interval}" if marked else text
 
