@@ -46,7 +46,7 @@ def passed(decoder: Decoder, known: int, count: int, tokens: Tensor, edge: int =
     """Return what a decoder's pass computes: the distributions of its window, then those behind each of its side tokens."""
     behind = [tokens[:, : known + at] for at in range(count)]  # the tokens before what each fed one predicts
     for number, parent in enumerate(decoder.side):
-        behind.append(torch.cat((behind[parent], decoder.beside[:, number, None]), 1))
+        behind.append(torch.cat((behind[parent], decoder.side_drafts[:, number, None]), 1))
     side = [CONDITIONALS[before.size(1)][numbered(before)].log_softmax(-1) for before in behind[count:]]
     return torch.cat((distribution(known, count, tokens, edge), *(row[:, None] for row in side)), 1)
 

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from cachemark.core.result import FULL_BESIDE, Outcome
+from cachemark.core.result import FULL_BESIDE, OTHER_LOAD, Outcome
 from cachemark.core.units import metric
 from cachemark.store.db import Store
 from support import stages
 from support.bad_plugins import MORE, PLUGINS, BadPlugin
 from support.stages import Stage
 
+TIMED = ("slope", "limit", "cpus", "footnotes", FULL_BESIDE, OTHER_LOAD)  # facts that differ from run to run
 CALM = ["full", "full (other seeds)", "full (other batch)", "streaming 1/2", "calm 1/2"]
 
 
@@ -33,7 +34,7 @@ def lasting(outcome: Outcome) -> dict[str, object]:
     """Everything in an outcome but times, and the process and processors of its case."""
     data = outcome.to_json()
     samples = {name: values for name, values in data["samples"].items() if metric(name).kind != "speed"}
-    facts = {name: fact for name, fact in data["facts"].items() if name not in ("slope", "limit", "cpus", "footnotes", FULL_BESIDE)}
+    facts = {name: fact for name, fact in data["facts"].items() if name not in TIMED}
     return {**data, "samples": samples, "facts": facts, "seconds": 0.0}
 
 

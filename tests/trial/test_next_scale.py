@@ -65,7 +65,7 @@ def test_a_name_alone_means_the_defaults(write: Write) -> None:
         planned = expand(write('model = "tiny-var"\nmethods = ["window"]\nbudgets = ["ams_kv"]\n'))
         entry = MODELS.get("tiny-var")
         layout = entry.shape(entry.presets["paper"], 2)
-        share = calibrated(AMSKV, {}, planned[0].case.weights).own_budget(layout)
+        share = calibrated(AMSKV, {}, planned[0].case.weights, layout).own_budget(layout)
     assert planned[-1].case.budget == str(share)
     assert planned[-1].case.parameters["B"] == int(share * layout.cacheable)
 

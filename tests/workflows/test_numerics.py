@@ -26,14 +26,14 @@ def test_another_class_has_no_false_verdict(tmp_path: Path, monkeypatch: pytest.
     plan.write_text(short_plan('model = "tiny-var"\nmethods = ["window"]\nbudgets = ["1/2"]'))
     with monkeypatch.context() as usual:
         usual.setattr(fork_server, "enabled", True)
-        cm.run(plan, store="here.sqlite")
+        cm.run(plan, store="here.sqlite", machine=cm.Machine(threads=1))
     with Store.open("here.sqlite") as store:
         first = store.run()
         accepted = baselines.save(store, first.id, reason="the tests")
         assert baseline_of(first, None) == accepted
     for name, value in WITHOUT.items():
         monkeypatch.setenv(name, value)
-    cm.run(plan, store="here.sqlite")
+    cm.run(plan, store="here.sqlite", machine=cm.Machine(threads=1))
     with Store.open("here.sqlite") as store:
         second = store.run()
         assert not store.reused(second.id), "results of other numerics are not reused"

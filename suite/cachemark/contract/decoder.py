@@ -47,7 +47,7 @@ class Decoder(Parameters):
 
     Attributes of a generation: ``fed`` and ``kept`` are the tokens drawn and accepted by each pass; ``most`` is the largest number that the
     current pass may accept. A decoder of some ``width`` sets in :meth:`propose` the parents of the pass's ``side`` tokens and the
-    tokens ``beside`` (batch, side), and in :meth:`judge` the ``path`` (batch, count): which token fed comes before each position.
+    tokens ``side_drafts`` (batch, side), and in :meth:`judge` the ``path`` (batch, count): which token fed comes before each position.
     """
 
     keeps: ClassVar[str] = ""
@@ -91,7 +91,7 @@ class Decoder(Parameters):
         self.kept: list[int] = []
         self.most = 1
         self.side: tuple[int, ...] = ()
-        self.beside = self.path = seeds.new_zeros(len(seeds), 0)
+        self.side_drafts = self.path = seeds.new_zeros(len(seeds), 0)
 
     def propose(self, accepted: int, count: int, tokens: Tensor) -> None:
         """Write drafts to the ``count`` − 1 positions of ``tokens`` from ``accepted`` on, if they are empty.
@@ -147,7 +147,7 @@ class Rehearsal(Decoder):
 
     def propose(self, accepted: int, count: int, tokens: Tensor) -> None:
         self.side = side_tokens(self, self.layout, accepted, count)
-        self.beside, self.path = tokens.new_zeros(len(tokens), len(self.side)), tokens.new_zeros(len(tokens), 1)
+        self.side_drafts, self.path = tokens.new_zeros(len(tokens), len(self.side)), tokens.new_zeros(len(tokens), 1)
 
     def judge(self, accepted: int, logits: Tensor, tokens: Tensor) -> int:
         return 1

@@ -80,7 +80,7 @@ class Speculative(Windowed):
         if self.side:
             self.siblings = self._siblings(self.positions(accepted, accepted + min(LEVELS, count - 1)), tokens)
             second = self.siblings[:, -1].repeat(1, self.branches)[:, 1:]  # children of every first draft, but for the window's own
-            self.beside = torch.cat((self.siblings[:, 0, 1:], second), 1)[:, : len(self.side)]
+            self.side_drafts = torch.cat((self.siblings[:, 0, 1:], second), 1)[:, : len(self.side)]
 
     def judge(self, accepted: int, logits: Tensor, tokens: Tensor) -> int:
         behind = accepted + logits.size(1) - len(self.side)

@@ -155,7 +155,7 @@ class RasterModel(nn.Module):
             kind = "window", layout.runs, step.count, step.beyond, len(side), inside, graph_key(method, step)
             inputs: tuple[Tensor, ...] = fed, places[accepted : accepted + count]
             if side:
-                inputs = torch.cat((fed, decoder.beside), 1), *_tree_inputs(count, side, inputs[1])
+                inputs = torch.cat((fed, decoder.side_drafts), 1), *_tree_inputs(count, side, inputs[1])
             work = partial(self._window, step, side, method, sampling, starts)
             logits = engine.run(kind, work, inputs, method)[0]
             correct = decoder.most = most
