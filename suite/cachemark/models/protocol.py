@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from ..contract.method import Method
 from ..core.errors import BadCheckpoint, BadPlan
 from ..core.spec import Sampling, digest
 from ..roofline.passes import ParameterCounts
-from . import checkpoints
+from . import checkpoints, hub
 from .checkpoints import EXTRAS, WRAPPERS
 from .prompt_lists import prompt_list
 
@@ -91,6 +91,15 @@ class Request:
     prompts: str = ""
     metrics: tuple[tuple[str, str, str], ...] = ()
     grid: Grid | tuple[()] = ()
+
+    @classmethod
+    def of(cls, model: str, weights: str = "", decoder_weights: str = "", **options: Any) -> Self:
+        """Return the request for a model's weights by path, or by name in the cache of huggingface_hub.
+
+        Raises the errors of :func:`cachemark.models.hub.located`.
+        """
+        weights, decoder_weights = hub.located(model, weights, decoder_weights)
+        return cls(weights=weights, decoder_weights=decoder_weights, **options)
 
 
 @dataclass(frozen=True)

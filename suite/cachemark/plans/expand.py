@@ -27,7 +27,6 @@ from ..methods.base import calibrations
 from ..methods.base.profiles import stated_scales
 from ..methods.registry import METHODS
 from ..metrics.compute import presets
-from ..models import hub
 from ..models.protocol import ModelEntry, Request
 from ..models.registry import MODELS
 from ..plugins import loading as plugins
@@ -210,9 +209,10 @@ def _ungrouped(stored: Codec, layout: Layout) -> str:
 
 def _request(plan: Plan, cells: Cells, device: str) -> Request:
     files = (plan.quality.extractor_weights, plan.quality.reference) if plan.quality and cells.quality else ("", "")
-    weights = hub.located(cells.model, cells.weights, cells.decoder_weights)
-    return Request(device, getattr(torch, cells.dtype), *weights, cells.random_seed, cells.engine, *files, plan.fidelity.prompts,
-                   options_of(plan.metric_tables), (cells.grid[0], cells.grid[1]) if cells.grid else ())
+    return Request.of(
+        cells.model, cells.weights, cells.decoder_weights, device=device, dtype=getattr(torch, cells.dtype), seed=cells.random_seed,
+        engine=cells.engine, extractor=files[0], reference=files[1], prompts=plan.fidelity.prompts,
+        metrics=options_of(plan.metric_tables), grid=(cells.grid[0], cells.grid[1]) if cells.grid else ())
 
 
 def _likeness(plan: Plan, samples: int, entry: ModelEntry, request: Request, quality: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from typing import Any
 from ..contract.method import Method
 from ..methods.base import calibrations
 from ..methods.registry import METHODS
-from ..models import hub
 from ..models.protocol import Request
 from ..trial.child.profiles import calibrated
 
@@ -38,8 +37,7 @@ def calibrate(
     this folder look for it. Raises Unsupported for a method without calibration.
     """
     cls: type[Method] = METHODS.get(method)
-    weights, decoder_weights = hub.located(model, weights, decoder_weights)
-    request = Request(device, weights=weights, decoder_weights=decoder_weights, grid=grid or ())
+    request = Request.of(model, weights, decoder_weights, device=device, grid=grid or ())
     facts = calibrated(cls, model, request, subset=SEEDS, samples=samples)
     path = calibrations.save(method, facts, None if to is None else Path(to))
     return Calibration(method, facts, calibrations.fingerprint(facts), path)

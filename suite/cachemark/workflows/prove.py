@@ -18,7 +18,6 @@ from ..kit.findings import KitReport, KitResult
 from ..kit.metric_checks import metric_example
 from ..kit.runner import PlannedCheck, method_checks, metric_checks, model_checks
 from ..methods.registry import METHODS
-from ..models import hub
 from ..models.protocol import Request
 from ..models.registry import MODELS
 from ..plans import schema as plans
@@ -94,13 +93,8 @@ def planned_checks(kind: installed.Kind, named: str | Path, options: Mapping[str
             METHODS.get(name).build(options)  # raises BadParameter before any check runs
         return {name: list(method_checks(METHODS.get(name), options)) for name in names}
     if kind == "models":
-        return {name: list(model_checks(MODELS.get(name), _request(name, **options))) for name in names}
+        return {name: list(model_checks(MODELS.get(name), Request.of(name, **options))) for name in names}
     return {name: list(metric_checks(metric_example(name))) for name in names}
-
-
-def _request(model: str, weights: str = "", decoder_weights: str = "") -> Request:
-    weights, decoder_weights = hub.located(model, weights, decoder_weights)
-    return Request(weights=weights, decoder_weights=decoder_weights)
 
 
 def _prove(kind: installed.Kind, named: str | Path, options: Mapping[str, Any], on_check: OnCheck) -> list[KitReport]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import Unsupported
-from ..models import checkpoints, hub
+from ..models import checkpoints
 from ..models.protocol import Request
 from ..models.publications import of_model
 from ..models.registry import MODELS
@@ -34,8 +34,9 @@ def verify(model: str, *, weights: str = "", decoder_weights: str = "", folder: 
         bundled = packaged(f"{model}.safetensors").is_file()
         raise Unsupported(f"The weights of {model} {'come with cachemark' if bundled else 'are published nowhere'}.",
                           remedy="Name a model of `cachemark weights list`.")
-    paths = dict(zip(("weights", "decoder_weights"), hub.located(model, weights, decoder_weights), strict=True))
-    if not any(paths.values()):
-        paths = {file.key: str(file.located(folder)) for file in of_model(model) if file.key in paths}
-    entry.identity(Request(weights=paths.get("weights", ""), decoder_weights=paths.get("decoder_weights", "")))
-    return [Verified(key, path, checkpoints.sha256(path)) for key, path in paths.items() if path]
+    request = Request.of(model, weights, decoder_weights)
+    if request == Request():
+        files = {file.key: str(file.located(folder)) for file in of_model(model)}
+        request = Request(weights=files.get("weights", ""), decoder_weights=files.get("decoder_weights", ""))
+    entry.identity(request)
+    return [Verified(key, path, checkpoints.sha256(path)) for key in ("weights", "decoder_weights") if (path := getattr(request, key))]
