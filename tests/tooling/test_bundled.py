@@ -84,9 +84,6 @@ def test_the_description_is_of_this_file(name: str) -> None:
     assert description["sha256"] == hashlib.sha256(file(name).read_bytes()).hexdigest()
     assert description["finished"]
     assert description["data"] == (caption_scene.VERSION if name in OF_CAPTIONS else VERSION)
-    last = json.loads(file(name).with_suffix(".log.jsonl").read_text().splitlines()[-1])
-    assert last["step"] == description["steps"]
-    assert description["held_out"].items() <= last.items()
 
 
 def test_generator_and_tokenizer_speak_one_language(family: Family) -> None:

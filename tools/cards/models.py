@@ -39,7 +39,7 @@ def models_page(baselines: Path) -> str:
         "```console\n$ cachemark list models\n$ cachemark weights list\n```",
         "## Bundled models",
         "Trained on procedural data, so nothing is downloaded; `python -m tools.train NAME` trains one again. The weights, their "
-        "SHA-256, configuration, held-out scores and training log are in `suite/cachemark/data/weights/`. Each was trained once.",
+        "SHA-256, configuration and held-out scores are in `suite/cachemark/data/weights/`. Each was trained once.",
         table(("model", "what it is", "parameters", "training, CPU", "held-out score"), [_bundled_row(name) for name in names]),
         "Image quality of the full cache with 95 % intervals, from the newest accepted baseline with the most images:",
         *_quality_table([name for name in names if name in MODELS], baselines),
