@@ -16,7 +16,7 @@ from cachemark.cache.layout import Layout, Site, Step
 from cachemark.cache.ragged import RaggedSlot
 from cachemark.cache.slot import Slot, Workspace
 from cachemark.contract.method import Method
-from cachemark.kit import batches, budgets, checks, ragged
+from cachemark.kit import batches, checks, ragged
 from cachemark.kit.common import MethodCell
 from cachemark.kit.next_scale import ScaleCell
 from cachemark.kit.next_token import Cell
@@ -149,16 +149,6 @@ class Skips(H2O):
             super().observe(site, step, slot, q, mass)
 
 
-class KeepsLess(Streaming):
-    """Keeps two entries less than its budget."""
-
-    def evict(self, step: Step, slots: SlotBank) -> None:
-        super().evict(step, slots)
-        if slots.live_visual == self.B:
-            slots.evict_place(0, slots.live[0] - 3)
-            slots.evict_place(0, slots.live[0] - 3)
-
-
 class Declares(Streaming):
     """Allocates more than it needs."""
 
@@ -226,29 +216,6 @@ class ByRow(Streaming):
 
 
 @dataclass
-class Shared(H2O):
-    """A head's score borrows from the other samples of the batch."""
-
-    def evict(self, step: Step, slots: SlotBank) -> None:
-        self.mass += 0.05 * self.mass.mean(1, keepdim=True)
-        super().evict(step, slots)
-
-
-@dataclass
-class SeesAhead(Method):
-    """Attention of its own that forgets that a condition of several tokens is causal."""
-
-    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        out = super().attend(site, step, q, k, v)
-        if step.count:
-            return out
-        run = self.slots[site].bank.runs[0]
-        keys, values = (part[run.rows, :, : run.condition] for part in (k, v))
-        own = F.scaled_dot_product_attention(q[run.rows, :, : run.condition], keys, values, enable_gqa=True)
-        return torch.cat((torch.cat((own, out[run.rows, :, run.condition :]), 2), out[run.stop :]))
-
-
-@dataclass
 class Misfolded(Method):
     """Attention of its own whose queries meet the K/V heads in turns instead of in groups."""
 
@@ -277,20 +244,17 @@ def begin(self: Method, layout: Layout, sites: Sequence[Site], memory: Any) -> N
 HOST = checks.nothing_is_read_on_the_host
 FAULTS: list[tuple[type[Method], Check, str]] = [  # words of the finding
     *((cls, checks.neutral_is_no_special_case, "") for cls in (Replaced, Skips)),
-    (KeepsLess, budgets.budget_is_used, ""), (Declares, checks.declared_is_used, ""), (Padded, checks.dead_is_never_read, "nan"),
+    (Declares, checks.declared_is_used, ""), (Padded, checks.dead_is_never_read, "nan"),
     (ReadsBeyond, checks.dead_is_never_read, "nan"), (HeadReadsBeyond, checks.dead_is_never_read, "nan"),
     (HeadsDeclare, checks.declared_is_used, ""),
-    (SeesAhead, ragged.long_conditions_are_causal, ""), (Misfolded, checks.evicting_is_masking, ""),
+    (Misfolded, checks.evicting_is_masking, ""),
     (FromTheFirstRow, ragged.rows_equal_single_rows, ""), (ByRow, batches.samples_are_the_same_in_any_batch, "other entries kept"),
-    (Shared, batches.samples_are_the_same_in_any_batch, "other entries kept"),
-    (observing(lambda self, step, q: q.amax().item()), HOST, "reads a tensor"),
     (observing(lambda self, step, q: q.amax().tolist()), HOST, "reads a tensor"),
     (observing(lambda self, step, q: bool(q.amax() > 0)), HOST, "reads a tensor"),
     (observing(lambda self, step, q: q[q > 0]), HOST, "boolean"), (observing(lambda self, step, q: (q > 0).nonzero()), HOST, "nonzero"),
     (observing(lambda self, step, q: q.amax().item(), Method), checks.graph_is_eager, "reads a tensor"),
     (observing(lambda self, step, q: q.mul_(torch.tensor([1.0] * q.size(-1))), Method), checks.graph_is_eager, "numbers of the host"),
     (observing(lambda self, step, q: q.mul_(self.kept), Method, begin=begin), checks.graph_is_eager, "this generation only"),
-    (observing(lambda self, step, q: setattr(self, "asked", step.index), Method, asked=0), checks.graph_is_eager, "changes asked"),
     (observing(lambda self, step, q: self.counts.update(a=step.index), Method, begin=begin), checks.graph_is_eager, "changes counts"),
 ]
 
