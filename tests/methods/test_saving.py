@@ -99,45 +99,6 @@ def test_entries_of_unconditional_rows_end(name: str) -> None:
 
 
 # -- FastVAR ----------------------------------------------------------------------------------------------------------
-@dataclass
-class Masking(FastVAR):
-    """FastVAR the slow way: every token is computed, pruned ones are hidden as keys, and their outputs overwritten.
-
-    It checks what the method computes against attention over all entries of this and the earlier scales under a mask.
-    """
-
-    def begin(self, layout: Layout, sites: Any, memory: Memory) -> None:
-        super().begin(layout, sites, memory)
-        self.known: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = {site.layer: [] for site in sites}
-        self.worst = 0.0
-
-    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        out = super().attend(site, step, q, k, v)
-        places = torch.arange(step.count).expand(len(q), -1) if self.selected is None else self.selected
-        wide = places[:, None, :, None].expand(-1, k.size(1), -1, k.size(-1))
-        all_keys, all_values = (torch.full((*k.shape[:2], step.count, k.size(-1)), 7.0).scatter(2, wide, part) for part in (k, v))
-        visible = torch.zeros(len(q), step.count, dtype=torch.bool).scatter(1, places, True)
-        self.known[site.layer].append((all_keys, all_values, visible))
-        keys, values, mask = (torch.cat(parts, 2 if parts[0].dim() > 2 else 1) for parts in zip(*self.known[site.layer], strict=True))
-        expected = torch.nn.functional.scaled_dot_product_attention(q, keys, values, attn_mask=mask[:, None, None])
-        self.worst = max(self.worst, float((out - expected).abs().max()))
-        return out
-
-
-@pytest.mark.parametrize("shares", [[0.4, 0.6], [0.3, 0.5, 1]])
-@pytest.mark.parametrize("score", ["deviation", "highpass", "random"])
-@pytest.mark.parametrize("name", MODELS)
-def test_pruning_is_masking(name: str, score: str, shares: list[float]) -> None:
-    method = Masking(shares, layers=LAYERS, score=score)
-    generate(name, method)
-    assert method.worst < 1e-5
-    tokens = layout(name).scale_tokens
-    kept = [n - int(n * cut) for n, cut in zip(tokens[5 - len(shares) :], shares, strict=True)]
-    stored = [*tokens[: 5 - len(shares)], *(n for n in kept if n)][:-1]
-    assert {site.layer: slot.live[0] for site, slot in method.slots.items()}[4] == sum(stored)
-    assert {site.layer: slot.live[0] for site, slot in method.slots.items()}[0] == sum(tokens[: len(stored)])
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_scores_and_fills_make_different_images(name: str) -> None:
     ways = [FastVAR([0.5, 0.5], layers=LAYERS, score=score, fill=fill)

@@ -1,4 +1,4 @@
-"""ScaleKV: the published budgets, the selection by hand, and what wrong readings would keep."""
+"""ScaleKV: the published budgets, the observation window, and the drafters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-import torch
 
 from cachemark.core.spec import Budget
 from cachemark.methods.base import calibrations
@@ -36,13 +35,6 @@ def test_the_window_covers_a_map_from_its_upper_left_corner() -> None:
     assert spread((13, 13)).tolist() == [13 * row + column for row in (1, 4, 7, 10) for column in (1, 4, 7, 10)]
     assert max(spread((6, 6)).tolist()) == 3 * 6 + 3
     assert spread((5, 12)).tolist() == [12 * row + column for row in (0, 1, 2, 3) for column in (1, 4, 7, 10)]
-
-
-def test_scores_by_hand() -> None:
-    """One query and keys on a line: products, maximum of five neighbors, window left out."""
-    k = torch.tensor([0.0, 1.0, 5.0, 2.0, 9.0, 0.0, 3.0])[None, None, :, None]
-    scores = ScaleKV().pooled(torch.ones(1, 1, 1, 1), k, torch.tensor([4]))[0, 0].tolist()
-    assert scores == [5.0, 5.0, 5.0, 5.0, -torch.inf, 3.0, 3.0]
 
 
 def infinity(budget: str = "0.1012", **parameters: Any) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from cachemark.core.errors import BadBudget, BadCalibration, BadParameter, Cache
 from cachemark.core.spec import Budget
 from cachemark.kit.saving import SAMPLING, model
 from cachemark.methods.base import calibrations
-from cachemark.methods.base.image_edges import high_frequencies, moved_edges
 from cachemark.methods.base.outcome_profile import LAST, NEVER, THRESHOLDS, OutcomeProfile, fitted
 from cachemark.methods.fewer_scales import FewerScales
 from cachemark.methods.guidance_off import GuidanceOff
@@ -145,21 +144,6 @@ def test_an_image_is_read_before_and_after_the_scale() -> None:
         maps.append(var.quantizer.add(maps[-1], parts[scale], scale))
     for image, f_hat in zip(read[0], maps[1:], strict=True):  # 5 scales, of which the last three are decided about
         assert torch.equal(image, F.interpolate(f_hat, size=(3, 3), mode="bilinear")[:, :3].tanh())
-
-
-def test_edges_and_frequencies_are_those_of_convolutions_and_loops() -> None:
-    draw = torch.Generator().manual_seed(3)
-    old, new = torch.rand(2, 2, 3, 12, 12, generator=draw)
-    kernel = torch.tensor([[1.0, 0, -1], [2, 0, -2], [1, 0, -1]])
-
-    def convolved(images: Tensor) -> Tensor:
-        return F.conv2d(images.mean(1, keepdim=True), torch.stack((kernel, kernel.T))[:, None], padding=1).square().sum(1).sqrt()
-
-    assert torch.allclose(moved_edges(old, new), (convolved(new) - convolved(old)).abs().mean((1, 2)), atol=1e-6)
-    amplitudes = torch.fft.fft2(new.mean(1)).abs()
-    far = [(i, j) for i in range(12) for j in range(12) if (min(i, 12 - i) ** 2 + min(j, 12 - j) ** 2) ** 0.5 > 2]
-    expected = sum(amplitudes[:, i, j] for i, j in far) / amplitudes.sum((1, 2))
-    assert torch.allclose(high_frequencies(new), torch.as_tensor(expected), rtol=1e-5)
 
 
 # -- the fit ----------------------------------------------------------------------------------------------------------
