@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import multiprocessing
 import os
 import random
 import shutil
 import signal
 import sqlite3
-import sys
 import time
 from contextlib import closing
-from multiprocessing import forkserver
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cachemark.core.errors import BadStore
-from cachemark.core.result import Status
 from cachemark.core.spec import Case
 from cachemark.store import rows
 from cachemark.store.db import Store
 from cachemark.workflows.run import PlanRunner
 from support import fork_server, stages, stub
-from support.bad_plugins import BadPlugin
 from support.stages import Stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(5400)]
@@ -121,28 +115,7 @@ def test_runs_and_trials_killed_again_and_again_lose_nothing_and_repeat_nothing(
     assert made.states()[-1] == "finished"
 
 
-def test_a_hanging_method_is_ended_by_the_clock(tmp_path: Path) -> None:
-    made = stages.stage(tmp_path / "stage", '"hangs", "calm"', timeout=30.0)
-    assert made.run("--plugin", BadPlugin("time.sleep(10_000)", "timeout").write(tmp_path, "hangs")).exit_code == 0
-    outcomes = made.outcomes()
-    assert outcomes["hangs 1/2"].status is Status.TIMEOUT
-    assert "No outcome within 30 s" in outcomes["hangs 1/2"].log
-    assert outcomes["calm 1/2"].ok
-
-
 # ------------------------------------------------------------------------------------------------ trials that are made up
-
-@pytest.fixture(scope="module")
-def processes() -> Any:
-    """Children of a server that has imported everything already: they start in milliseconds."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([stub.__name__])
-    with pytest.MonkeyPatch.context() as patch:
-        # Before Python 3.13 the server imports with its own path, passes over what it does not find, and every child imports it anew.
-        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-        forkserver.ensure_running()
-    return context
-
 
 @pytest.fixture
 def empty(tmp_path: Path) -> Path:
@@ -178,7 +151,7 @@ def test_a_full_disk_ends_the_run_and_keeps_what_was_saved(empty: Path) -> None:
     sound(empty)
     saved = len(stub.keys(empty))
     assert 7 <= saved < 12
-    assert stub.drive(empty, 0).reused == saved
+    assert stub.drive(empty).reused == saved
     sound(empty)
 
 
@@ -188,7 +161,7 @@ def test_a_clock_that_jumps_backwards_changes_no_order(empty: Path, monkeypatch:
     monkeypatch.setattr(rows, "utc_now", lambda: next(times))
     monkeypatch.setattr("cachemark.store.db.utc_now", lambda: next(times))
     monkeypatch.setattr(time, "time", lambda: 1e9 - time.monotonic())
-    first, again = stub.drive(empty, 0), stub.drive(empty, 1)
+    first, again = stub.drive(empty), stub.drive(empty)
     assert (len(first.ran), again.reused) == (12, 12)
     with Store.open(empty, create=False, read_only=True) as store:
         newest, oldest = store.runs()
@@ -196,25 +169,3 @@ def test_a_clock_that_jumps_backwards_changes_no_order(empty: Path, monkeypatch:
         assert newest.started < oldest.started, "the clock did jump"
         assert newest.finished is not None
         assert store.run().id == newest.id
-
-
-def test_eight_writers_on_sqlite(empty: Path, processes: Any) -> None:
-    writers = [processes.Process(target=stub.drive, args=(empty, seed)) for seed in range(8)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
-    assert [w.exitcode for w in writers] == [0] * 8
-    connection = sqlite3.connect(empty)
-    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    connection.close()
-    complete(str(empty), 8)
-
-
-def complete(url: str, runs: int) -> None:
-    """Every run has every case, whether it measured it or found what another had measured."""
-    with Store.open(url) as store:
-        assert [run.state for run in store.runs()] == ["finished"] * runs
-        for run in store.runs():
-            assert len({o.case.key for o in store.outcomes(run.id)}) == 12
-            assert all(o.ok and store.artifacts.read(o.artifacts["tokens.bin"]) == stub.artifact(o.case) for o in store.outcomes(run.id))

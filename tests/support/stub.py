@@ -6,8 +6,6 @@ What is under test then is everything around a trial: the session, the store, th
 from __future__ import annotations
 
 import hashlib
-import random
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,10 +41,8 @@ def artifact(case: Case) -> bytes:
 
 @dataclass
 class Stub:
-    """``pause`` seconds at most for a case, different ones for different ``seed``; ``before`` is called with each case that begins."""
+    """``before`` is called with each case that begins."""
 
-    pause: float = 0.0
-    seed: int = 0
     before: Callable[[Case], None] = lambda case: None
 
     def environment(self, device: str, threads: int) -> Environment:
@@ -59,14 +55,12 @@ class Stub:
         self, groups: Sequence[Sequence[Planned]], request: TrialRequest, started: Callable[[Planned], None],
         admit: Callable[[Planned], str] = always, advanced: Callable[[Planned, int], None] = unheard,
     ) -> Iterator[Finished]:  # fmt: skip
-        moments = random.Random(self.seed)
         for planned in (p for group in groups for p in group):
             if reason := admit(planned):
                 yield Finished(outcome_of(planned, Measurement(Status.NOT_REACHED, log=reason)), {})
                 continue
             started(planned)
             self.before(planned.case)
-            time.sleep(moments.uniform(0, self.pause))
             samples = {"latency": [1.0, 2.0, 3.0], "kv_allocated": [4096.0]}
             measured = Measurement(Status.OK, samples, "random weights", seconds=2.0)
             yield Finished(outcome_of(planned, measured), {"tokens.bin": artifact(planned.case)})
@@ -83,10 +77,10 @@ class Confirmed(RunWatcher):
             file.write(outcome.case.key + "\n")
 
 
-def drive(database: Path, seed: int, pause: float = 0.004) -> Measured:
-    """One run of the plan into the database, as a process of its own does it."""
+def drive(database: Path) -> Measured:
+    """One run of the plan into the database."""
     with Store.open(database) as store:
-        return PlanRunner(tiny_plan(), store, Stub(pause, seed), watcher=Confirmed(database.with_suffix(".confirmed"))).measure()
+        return PlanRunner(tiny_plan(), store, Stub(), watcher=Confirmed(database.with_suffix(".confirmed"))).measure()
 
 
 def keys(path: Path) -> list[str]:

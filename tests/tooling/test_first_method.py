@@ -18,7 +18,7 @@ import pytest
 from cachemark.plans import schema
 from cachemark.plans.expand import expand
 from cachemark.plugins import loading as plugins
-from support.kit import passes_at_the_smallest_size, run_check
+from support.kit import passes_at_the_smallest_size
 from support.stages import forgetting
 from support.wheels import ROOT, of_the_installed, of_the_repository
 from test_docs import Block, blocks
@@ -44,17 +44,6 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_its_method_is_short_and_passes_the_kit_at_the_smallest_size(saved: Path) -> None:
     assert (saved / "keyangle.py").read_text(encoding="utf-8").count("\n") <= MOST_LINES
     passes_at_the_smallest_size("keyangle")
-
-
-@pytest.mark.parametrize("check", ["evicting is masking", "budget is kept", "rows equal single rows", "graph is eager"])
-def test_snapkv_of_the_guide_passes_the_kit(check: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    guide = ROOT / "docs" / "how-to" / "write-a-method.md"
-    text = next(block.text for block in blocks(guide.read_text(encoding="utf-8")) if block.file == "recent_queries.py")
-    (tmp_path / "recent_queries.py").write_text(text, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    with forgetting():
-        assert plugins.load("recent_queries.py") == ["recent_queries"]
-        assert run_check("recent_queries", check).passed
 
 
 def test_its_plan_sets_the_method_beside_four_others_on_two_models(saved: Path) -> None:
