@@ -12,11 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cachemark.cache.layout import Tokens
+from cachemark.cache.masked_layout import cosine_counts
 from cachemark.contract.method import Method
 from cachemark.decoders.zipar import ZipAR
-from cachemark.methods import fastvar
+from cachemark.methods import fastvar, halton
 from cachemark.methods.base import image_edges
 from cachemark.methods.fastvar import FastVAR
+from cachemark.methods.halton import Halton
 from cachemark.methods.lazymar import LazyMAR
 from cachemark.methods.recap import ReCAP
 from cachemark.methods.skipvar import ImageOutcome
@@ -122,6 +124,10 @@ CONTROLS: list[tuple[str, str, Any, str, Wrong]] = [
     ("lumina/small_vq", "image_A image_B", vq, "GROUP_EPS", lambda right: 1e-2),
     ("mar/small", "guidance latents", mar, "guidance",
      lambda right: lambda setting, step, tokens: right(setting, replace(step, left=tokens - step.first), tokens)),
+    ("mar/halton", "orders", halton, "halton_order",
+     lambda right: lambda lines, line: [place % line * line + place // line for place in right(lines, line)]),  # columns in base 2
+    ("mar/halton", "orders", Halton, "ordered", lambda right: lambda self, order: right(self, order).flip(1)),
+    ("mar/halton", "counts", halton, "arccos_counts", lambda right: cosine_counts),
     ("mar/lazy", "kept head_inputs", LazyMAR, "scores", lambda right: lambda self, *arguments: -right(self, *arguments)),
     ("mar/recap", "encoder_computed head_inputs tokens latents", ReCAP, "_drawn", lambda right: lambda self, step: step.previous),
     ("mar/recap", "places tokens", ReCAP, "ordered", keep_the_order),

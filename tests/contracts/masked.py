@@ -28,6 +28,7 @@ SCHEDULE = {"schedule": "published", "start": 2, "period": 5, "layer": 1, "table
 MODES: dict[str, tuple[dict[str, Any], ...]] = {
     "fewer_steps": ({"steps": 5},),
     "gtr": ({"steps": 5}, {"steps": 6, "detail": 0.4, "most": 1.0, "least": 0.5}, {"steps": 5, "stages": 2, "rate": "cosine"}),
+    "halton": ({"steps": 5}, {"steps": 6, "rate": "arccos", "roll": True}, {"steps": 5, "rate": "arccos", "order": "sample"}),
     "lazymar": (SCHEDULE, *({**SCHEDULE, **OFF, switch: True} for switch in OFF), {**SCHEDULE, "select": "min-similarity"},
                 {**SCHEDULE, "select": "predicted"}, {**SCHEDULE, "forced": "always"}),
     "marche": ({"active": 14}, {"active": 14, "refresh": "low"}, {"active": 14, "refresh": "blind"},

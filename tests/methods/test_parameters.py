@@ -65,6 +65,7 @@ def test_parameters_of_a_budget_are_accepted(cls: type[Method], budget: Fraction
     ("lazymar", "scale", 0.01, 20, ("2/5", "1/3")), ("random_tokens", "scale", 0.01, 20, ("3/4", "4/5")),
     ("marche", "active", 1, 320, ("4/5", "9/10")), ("gtr", "steps", 1, 64, ("3/4", "1/2", "1/3")),
     ("fewer_steps", "steps", 1, 64, ("1", "1/2", "1/3")), ("recap", "full_steps", 2, 64, ("1", "9/10", "3/4")),
+    ("halton", "steps", 1, 64, ("1", "1/2", "1/3")),
 ])  # fmt: skip
 def test_a_budget_of_a_masked_model_is_a_fraction_of_the_flops(
     name: str, parameter: str, unit: float, most: float, budgets: tuple[str, ...],
@@ -88,6 +89,7 @@ def test_a_budget_of_a_masked_model_is_a_fraction_of_the_flops(
     ("recap", MASKED, {}, "1/2", r"it computes at least 0\.\d+ of the FLOPs of an image, more than 1/2\."),
     ("gtr", MASKED, {}, "1/100", r"it computes at least 0\.\d+ of the FLOPs of an image, more than 1/100\."),
     ("fewer_steps", MASKED, {}, "1/5", r"it computes at least 0\.\d+ of the FLOPs"),
+    ("halton", MASKED, {}, "1/5", r"it computes at least 0\.\d+ of the FLOPs of an image, more than 1/5\."),
 ])  # fmt: skip
 def test_a_budget_that_cannot_be_met_is_refused(name: str, layout: Layout, parameters: dict[str, Any], budget: str, words: str) -> None:
     cls = METHODS.get(name)
@@ -186,6 +188,11 @@ def test_a_budget_that_cannot_be_met_is_refused(name: str, layout: Layout, param
     ("gtr", {"most": 0.1}, BadParameter, r"least = 0\.2 .*\(0, 0\.1\], the value of most"),
     ("gtr", {"detail": 1.0}, BadParameter, r"detail = 1\.0 is out of range\."),
     ("gtr", {"rate": "evn"}, BadParameter, "evn.*even"),
+    ("halton", {"steps": 65}, BadParameter, r"steps = 65 is out of range\. Use 1 … 64, the requested steps, or a budget such as 1/2\."),
+    ("halton", {"steps": -1}, BadParameter, r"steps = -1 is out of range\."),
+    ("halton", {"rate": "cos"}, BadParameter, r"rate = 'cos' is unknown\. Known: cosine, arccos\."),
+    ("halton", {"order": "random"}, BadParameter, r"order = 'random' is unknown\. Known: halton, sample\."),
+    ("halton", {"order": "sample", "roll": True}, BadParameter, r"roll = True has no effect .* order = 'halton' or roll = False\."),
 ])  # fmt: skip
 def test_a_wrong_parameter_is_refused(name: str, parameters: dict[str, Any], error: type[CachemarkError], words: str) -> None:
     layouts = {"next-token": LAYOUT, "next-scale": SCALES, "masked": MASKED}

@@ -148,9 +148,9 @@ OFF = dict.fromkeys(("token_cache", "condition_cache", "encoder_cache", "head_ca
 PRUNING: dict[str, Any] = {"start": 1, "period": 4, "schedule": "published", "layer": 1, "table": [0.3] * 5, "extra": 2}
 MASKED_METHODS: list[tuple[str, dict[str, Any]]] = [
     ("full", {}), ("fewer_steps", {"steps": 3}), ("gtr", {"steps": 4, "detail": 0.3, "most": 0.9}), ("random_tokens", PRUNING),
-    ("lazymar", PRUNING), *(("lazymar", {**PRUNING, **OFF, switch: True}) for switch in OFF), ("marche", {"active": 9}),
-    ("marche", {"active": 9, "encoder_cache": True, "refresh_layers": [4]}), ("marche", {"active": 9, "partitioned": True}),
-    ("recap", {"full_steps": 1}), ("recap", {"full_steps": 0, "partial_steps": 3, "cache_buffer": True, "head_fraction": 0.7}),
+    ("lazymar", PRUNING), *(("lazymar", {**PRUNING, **OFF, switch: True}) for switch in OFF), ("halton", {"steps": 4, "rate": "arccos"}),
+    *(("marche", {"active": 9, **also}) for also in ({}, {"encoder_cache": True, "refresh_layers": [4]}, {"partitioned": True})),
+    *(("recap", mode) for mode in ({"full_steps": 1}, {"full_steps": 0, "partial_steps": 3, "cache_buffer": True, "head_fraction": 0.7})),
 ]
 
 

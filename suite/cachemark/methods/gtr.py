@@ -45,7 +45,6 @@ class GtR(Bidirectional):
     sizes = ("steps", "split")
     source = "GtR (arXiv 2510.17171), read from its abstract and from summaries; no code is published"
     neutral = {"stages": 1, "rate": "cosine", "most": 1.0, "least": 1.0}
-    reorders = True
     unstated = {
         "steps": "half of the requested ones, at most 32: the authors make 32 of 64",
         "stages": "3 for MAR; how more than three divide the even places is ours: the coarsest grid first",
@@ -114,6 +113,10 @@ class GtR(Bidirectional):
         return [after - before for before, after in pairwise(bounds)]
 
     # -- which passes, and in what order ------------------------------------------------------------------------------
+    @property
+    def reorders(self) -> bool:
+        return self.stages > 1
+
     def passes(self, requested: int) -> int:
         return self.steps
 

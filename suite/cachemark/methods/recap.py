@@ -79,6 +79,9 @@ class ReCAP(Partial):
     def reorders(self) -> bool:
         return self.order == "raster"
 
+    def idle_reason(self, layout: Layout) -> str:
+        return "Every step is full: no group has a partial step." if all(self.full) else super().idle_reason(layout)
+
     # -- which steps and tokens ---------------------------------------------------------------------------------------
     def refreshes(self, step: MaskedStep) -> bool:
         return self._opened(step.index) == step.index

@@ -60,8 +60,8 @@ def attended(method: Method, layout: Layout) -> float:
 def idle_reason(method: Method, layout: Layout) -> str:
     """Return why a method cannot change anything on this layout, or "".
 
-    The reason is the method's own, or that all its passes cost as much as the full cache's. The full cache has none. Raises what
-    :meth:`Method.resolve` raises.
+    The reason is the method's own, or that all its passes cost as much as the full cache's and predict tokens in the same order. The full
+    cache has none. Raises what :meth:`Method.resolve` raises.
     """
     if method.name == FULL:
         return ""
@@ -73,7 +73,7 @@ def _as_full(method: Method, layout: Layout) -> bool:
     if isinstance(method, Deciding):
         return method.decides_after(layout) is None
     if isinstance(layout, MaskedLayout):
-        return share(method, layout) == 1
+        return share(method, layout) == 1 and not method.reorders
     full, sites = Method(), [Site("decoder", layer) for layer in range(layout.layers)]
     if any(method.capacity(layout, site) != full.capacity(layout, site) for site in sites):
         return False
