@@ -60,7 +60,9 @@ def process_bias(equal: Sequence[ArrayLike], family: int, keys: Sequence[tuple[H
     nights, alike = (_alike(centers, [key[part] for _, key in samples], variance) for part in (0, 1))
     different = 1 + (family - 1) * (1 - nights.correlation)  # biases of a night: configurations may share one
     bias = largest_plausible(centers, np.sqrt(of_pairs / sizes), FALSE_ALARMS / 2 / different, 1 / (1 + nights.squares + alike.squares))
-    return math.expm1(math.hypot(bias, float(norm.isf(FALSE_ALARMS / 2 / family)) * math.sqrt(of_pairs / Rule(0.5, family).looks[0])))
+    error = float(norm.isf(FALSE_ALARMS / 2 / family)) * math.sqrt(of_pairs / Rule(0.5, family).looks[0])
+    common, own = bias * math.sqrt(nights.correlation), bias * math.sqrt(1 - nights.correlation)
+    return math.expm1(common + math.hypot(own, error))  # a common bias adds to the largest of all errors
 
 
 def largest_plausible(centers: Floats, noise: Floats, rate: float, weight: float = 1.0) -> float:
