@@ -1,11 +1,12 @@
 """Shared layers, and linear layers packed in the order of the CPU kernel.
 
-With few rows, a product is bound by reading weights, which it first copies into blocks at every call. oneDNN accepts weights in blocks
-from the start (ADR 13).
+A product with few rows is bound by reading weights, which torch copies into blocks at every call. oneDNN accepts weights that are already
+in blocks (ADR 13).
 """
 
 from __future__ import annotations
 
+import os
 from typing import TypeVar
 
 import torch
@@ -15,7 +16,8 @@ from torch import Tensor, nn
 M = TypeVar("M", bound=nn.Module)
 
 LEAST = 2**19  # weights of a layer that is packed: below, a call costs more than its blocks save
-ROWS = 64  # for which the blocks are chosen; the same serve any number of rows
+ROWS = 64  # for which oneDNN chooses the blocks; they serve any number of rows
+PACKED_ROWS = range(4, 257)  # rows of a product that packed weights make faster, on Intel and AMD: `benchmarks/packed.py`
 
 
 class AttentionSizes:
@@ -96,30 +98,33 @@ class Projection(nn.Linear):
 
 
 class Packed(nn.Module):
-    """A linear fp32 layer on the CPU with weights in oneDNN's order, for inference only.
+    """A linear fp32 layer on the CPU with a second copy of its weights in oneDNN's order, for inference only.
 
-    It replaces :class:`Projection`. Only shape, dtype and device of ``weight`` can be read; it is not in the state dict.
+    It replaces :class:`Projection`. Products of ``PACKED_ROWS`` rows use the copy, which is not in the state dict.
     """
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
-        self.register_buffer("weight", torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), ROWS), persistent=False)
-        self.bias = layer.bias
+        self.weight, self.bias = layer.weight, layer.bias
+        self.register_buffer("blocks", torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), ROWS), persistent=False)
 
     def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """Map (…, in) to (…, out)."""
         bias = self.bias if bias is None else bias
-        return torch.ops.mkldnn._linear_pointwise(x.contiguous(), self.weight, bias, "none", [], "")
+        if x.numel() // x.size(-1) not in PACKED_ROWS:
+            return F.linear(x, self.weight, bias)
+        return torch.ops.mkldnn._linear_pointwise(x.contiguous(), self.blocks, bias, "none", [], "")
 
 
 def packed(model: M) -> M:
-    """Pack the model's large fp32 CPU layers in place, if torch has oneDNN, and return the model."""
-    if not torch.backends.mkldnn.is_available():
-        return model
-    for module in list(model.modules()):
-        for name, layer in list(module.named_children()):
-            if not isinstance(layer, nn.Linear) or layer.weight.numel() < LEAST:
-                continue
-            if layer.weight.device.type == "cpu" and layer.weight.dtype == torch.float32:
-                setattr(module, name, Packed(layer))
+    """Pack the model's large fp32 CPU layers in place and return the model.
+
+    Nothing is packed if torch lacks oneDNN, or if the copies would take more than a quarter of the machine's memory."""
+    large = [(module, name, layer) for module in list(model.modules()) for name, layer in module.named_children()
+             if isinstance(layer, nn.Linear) and layer.weight.numel() >= LEAST
+             and layer.weight.device.type == "cpu" and layer.weight.dtype == torch.float32]
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if torch.backends.mkldnn.is_available() and 4 * sum(layer.weight.nbytes for _, _, layer in large) <= memory:
+        for module, name, layer in large:
+            setattr(module, name, Packed(layer))
     return model
