@@ -1,6 +1,6 @@
-"""Three nights through ci/nightly.sh with real processes: the first proposes a baseline, the second is unchanged, the third is slower.
+"""Four nights through ci/nightly.sh with real processes: a first one, one without a change, a slower one, and one with wrong eviction.
 
-Nothing is done about the noise of the machine; whatever else it does meanwhile is in the times.
+The noise of the machine is not removed: whatever else it does meanwhile is in the times.
 """
 
 from __future__ import annotations
@@ -18,6 +18,17 @@ from support.stages import Stage, stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 SCRIPT = Path(__file__).parents[2] / "ci" / "nightly.sh"
+AS_FAST_AS_BEFORE = "\n\nLlamaGen.generate = _generate\n"
+WRONG_EVICTION = """
+
+def _newest(self, step, slots):
+    for number, run in enumerate(slots.runs):
+        if slots.live[number] - run.condition > self.B:
+            slots.evict_place(number, run.condition + self.sinks)
+
+
+Streaming.evict = _newest
+"""
 
 
 class Nights:
@@ -48,7 +59,7 @@ class Nights:
         return done.returncode, (out / "check.txt").read_text(), out
 
 
-def test_a_baseline_an_unchanged_and_a_slower_night_end_with_0_0_and_1_and_one_page(tmp_path: Path) -> None:
+def test_the_exit_code_of_each_night_is_its_verdict(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "repository", weights=True)
     nights = Nights(tmp_path / "runner", stage(tmp_path / "stage", '"streaming", "calm"', examples.MODEL), repository)
     code, messages, out = nights.night()
@@ -65,4 +76,10 @@ def test_a_baseline_an_unchanged_and_a_slower_night_end_with_0_0_and_1_and_one_p
     code, messages, out = nights.night()
     assert (code, messages.count("  again: ")) == (1, 1), messages
     assert "<failure" in (out / "junit.xml").read_text()
+    assert "regressed" in (out / "comment.md").read_text()
+
+    repository.commit("as fast as before", "models/llamagen.py", AS_FAST_AS_BEFORE)
+    repository.commit("wrong eviction", "methods/streaming.py", WRONG_EVICTION)
+    code, messages, out = nights.night()
+    assert (code, "streaming" in messages) == (1, True), messages
     assert "regressed" in (out / "comment.md").read_text()
