@@ -1,82 +1,121 @@
-"""What packed weights are worth: a linear layer over few rows, plain and packed, as gigabytes of weights read per second.
+"""Packed and plain weights on the CPU: ratios of times of linear layers by rows, and of whole generations.
 
-Weights are taken in turn from a set that no cache holds, as in a model. Each value is the best of five tries. Beside the table stands the
-machine's bandwidth, reading and writing counted, as everywhere.
+The first table has plain time over packed time of one layer, the median of several tries in turn; above 1, packed weights are faster.
+Layers take turns from a set that no cache can keep, as in a model. ``PACKED_ROWS`` of models/layers.py is chosen from it.
 
-    python benchmarks/packed.py [--threads 2] [--json FILE]
+The second has generations of full-size shapes with random weights, fp32, without image decoding, in three ways that alternate in one
+process: all products plain, all packed, and by the number of rows as the suite does it. Values are medians (min–max) of the time over
+that of the suite. Infinity-2B is cut to its first 4 of 32 blocks.
+
+    python benchmarks/packed.py [--threads 2] [--rounds 3] [--models NAME …] [--json FILE]
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
+import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from cachemark.models.layers import Packed, Projection
+from cachemark.cache.arena import Memory
+from cachemark.methods.full import Full
+from cachemark.models import layers
+from cachemark.models.catalogue.family import register
+from cachemark.models.catalogue.text_to_image import infinity_model
+from cachemark.models.protocol import Request
+from cachemark.models.registry import MODELS
 from origin import Origin
 
-SHAPES = ((192, 768), (384, 384), (768, 768), (768, 3072), (1024, 3072))
-ROWS = (1, 4, 8, 64, 640)
-COLD = 120_000_000  # bytes of weights that are gone through before one comes again
-TRIES = 5
+SHAPES = ((768, 768), (768, 3072), (1024, 1024), (1024, 4096), (4096, 1024))
+ROWS = (1, 2, 4, 8, 32, 64, 128, 256, 400, 640, 1280)
+COLD = 100_000_000  # bytes of weights that are read before a layer comes again
+TRIES, LEAST_SECONDS = 5, 0.08
+KERNELS = {"plain": range(0), "packed": range(1, 2**62), "suite": layers.PACKED_ROWS}
+CUT, BLOCKS = "infinity-2b-256-cut", 4
+BATCHES = {"llamagen-b": 2, "mar-b": 4, "var-d16": 2, CUT: 2}
 
 
-def seconds(call: Callable[[], object], calls: int) -> float:
-    """Of one call, the best of several tries."""
-    best = float("inf")
-    for _ in range(TRIES):
-        start = time.perf_counter()
-        for _ in range(calls):
-            call()
-        best = min(best, (time.perf_counter() - start) / calls)
-    return best
-
-
-def measured_bandwidth() -> float:
-    """Bytes read and written per second by a large copy."""
-    source = torch.ones(COLD // 2)
-    target = torch.empty_like(source)
-    return 2 * source.nbytes / seconds(lambda: target.copy_(source), 3)
+def seconds(kernel: str, stack: Sequence[nn.Module], x: Tensor, rounds: int) -> float:
+    """Return the seconds of one call, with the packed layers of ``stack`` called in turn."""
+    layers.PACKED_ROWS = KERNELS[kernel]
+    start = time.perf_counter()
+    for _ in range(rounds):
+        for layer in stack:
+            layer(x)
+    return (time.perf_counter() - start) / rounds / len(stack)
 
 
 @torch.inference_mode()
-def measured() -> Iterator[dict[str, float]]:
-    """A row for every shape and number of rows: bytes of weights per second, plain and packed."""
+def by_rows() -> Iterator[dict[str, float]]:
+    """Yield plain time over packed time by rows, for each shape."""
     for inside, width in SHAPES:
-        plain = [Projection(inside, width) for _ in range(max(4, COLD // (4 * inside * width)))]
-        kinds: dict[str, list[nn.Module]] = {"plain": list(plain), "packed": [Packed(layer) for layer in plain]}
+        stack = [layers.Packed(layers.Projection(inside, width)) for _ in range(max(2, COLD // (4 * inside * width)))]
+        row: dict[str, float] = {"in": inside, "out": width}
         for rows in ROWS:
-            x, calls = torch.randn(rows, inside), 48 if rows < 640 else 4
-            spent = {kind: seconds(_turning(layers, x), calls) for kind, layers in kinds.items()}
-            yield {"in": inside, "out": width, "rows": rows, **{kind: 4 * inside * width / of_one for kind, of_one in spent.items()}}
+            x = torch.randn(rows, inside)
+            warm = max(seconds(kernel, stack, x, 1) for kernel in ("plain", "packed"))
+            rounds = max(1, int(LEAST_SECONDS / warm / len(stack)))
+            tries = [seconds("plain", stack, x, rounds) / seconds("packed", stack, x, rounds) for _ in range(TRIES)]
+            row[str(rows)] = statistics.median(tries)
+        yield row
 
 
-def _turning(layers: list[nn.Module], x: Tensor) -> Callable[[], Tensor]:
-    """A call of the next layer each time."""
-    turn = itertools.cycle(layers)
-    return lambda: next(turn)(x)
+def generation(name: str) -> Callable[[], Tensor]:
+    """Return a call that generates a batch with the full cache."""
+    if name == CUT:
+        model = infinity_model("2B", 256)
+        register(replace(model, name=CUT, config=replace(model.config, depth=BLOCKS, chunks=1)))
+    entry, batch, memory = MODELS.get(name), BATCHES[name], Memory()
+    labels, seeds, sampling = torch.arange(batch), list(range(batch)), entry.presets["paper"]
+    generator = entry.load(Request()).generator
+
+    @torch.inference_mode()
+    def generate() -> Tensor:
+        return generator.generate(labels, seeds, Full(), sampling, memory)
+
+    return generate
+
+
+def whole(name: str, rounds: int) -> dict[str, list[float]]:
+    """Return the seconds of generations by kernel, in turns."""
+    generate = generation(name)
+    spent: dict[str, list[float]] = {kernel: [] for kernel in KERNELS}
+    for number in range(rounds + 1):  # the first is the warm-up
+        for kernel in (*KERNELS,)[number % 3 :] + (*KERNELS,)[: number % 3]:
+            layers.PACKED_ROWS = KERNELS[kernel]
+            start = time.perf_counter()
+            generate()
+            spent[kernel].append(time.perf_counter() - start)
+    return {kernel: values[1:] for kernel, values in spent.items()}
 
 
 def main() -> None:
-    """Print the table."""
+    """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--models", nargs="*", choices=list(BATCHES), default=list(BATCHES))
     parser.add_argument("--json", help="write everything measured to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     origin = Origin(arguments.threads)
-    rate = measured_bandwidth()
-    print(f"{origin}, bandwidth {rate / 1e9:.1f} GB/s")
+    print(f"{origin}, {torch.backends.cpu.get_cpu_capability()}\n\n| in → out | {' | '.join(map(str, ROWS))} |")
     table = []
-    for row in measured():
+    for row in by_rows():
         table.append(row)
-        rates = f"plain {row['plain'] / 1e9:5.1f} GB/s, packed {row['packed'] / 1e9:5.1f}"
-        print(f"  {row['in']:>5} → {row['out']:<5} {row['rows']:>4} rows: {rates}")
-    origin.write(arguments.json, copy=rate, table=table)
+        print(f"| {row['in']} → {row['out']} | {' | '.join(f'{row[str(rows)]:.2f}' for rows in ROWS)} |", flush=True)
+    generations = {}
+    print("\n| model, batch | suite, s | plain / suite | packed / suite |")
+    for name in arguments.models:
+        generations[name] = spent = whole(name, arguments.rounds)
+        ratios = {kernel: [a / b for a, b in zip(spent[kernel], spent["suite"], strict=True)] for kernel in ("plain", "packed")}
+        cells = [f"{statistics.median(values):.2f} ({min(values):.2f}–{max(values):.2f})" for values in ratios.values()]
+        print(f"| {name}, {BATCHES[name]} | {statistics.median(spent['suite']):.1f} | {' | '.join(cells)} |", flush=True)
+    origin.write(arguments.json, layers=table, generations=generations)
 
 
 if __name__ == "__main__":
