@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from cachemark.methods.registry import METHODS
 
-from .checks import Check, Vector, apart, compressed, differing_bytes
+from .checks import Check, Vector, apart, compressed, content, differing_bytes
 from .discovery import DEFAULT, find
 from .readers import FAMILIES
 from .summary import PATH, summary, text
@@ -26,7 +26,7 @@ def copied(folder: Path, *names: str) -> Path:
     for name in names:
         target = folder / f"{name}.safetensors"
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(GOLDEN.with_suffix(".safetensors"), target)
+        target.write_bytes(content(GOLDEN.with_suffix(".safetensors")))
         shutil.copy(GOLDEN.with_suffix(".json"), target.with_suffix(".json"))
     return target
 
