@@ -219,7 +219,7 @@ def test_memory_that_is_used_up_is_the_machines_fault(error: Exception, capsys: 
         raise error
     assert ended.value.code == 5
     first, second = capsys.readouterr().err.splitlines()
-    assert first.startswith("cachemark: The memory of this machine, or what a limit (ulimit -v) leaves of it, is used up. Free some")
+    assert first.startswith("cachemark: This machine is out of memory, or a limit (ulimit -v) is reached. Free some")
     assert second == "  [infrastructure; see docs/errors.md#infrastructure]"
 
 

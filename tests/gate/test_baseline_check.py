@@ -46,7 +46,7 @@ H200 = dataclasses.replace(ENVIRONMENT, machine_class="h200")
 
 
 @pytest.mark.parametrize(("then", "now", "options", "method", "metric", "verdict", "reason", "code"), [
-    (CAPTURED, CAPTURED, {}, "linear", "capture_seconds", "not_compared", "a single wall time: stated, not judged", 0),
+    (CAPTURED, CAPTURED, {}, "linear", "capture_seconds", "not_compared", "a single wall time: reported without a verdict", 0),
     (plan(), SLOWER, {"threshold": 0.09}, "linear", "latency", "regressed", "", 1),
     (plan(), SLOWER, {"threshold": 0.11}, "linear", "latency", "equivalent", "", 0),
     (plan(), changed(plan(), "linear", samples={"latency": [1.0, 1.1, 9.0]}), {}, "linear", "latency", "equivalent", "", 0),
@@ -91,7 +91,7 @@ def test_what_is_not_compared_on_the_same_machine() -> None:
             ("full", "latency"), ("full", "tokens_per_s_last"), ("full", "color_consistency"),
             ("linear 1/4", "color_consistency"), ("h2o 1/4", "color_consistency"))
     }
-    assert row(found, "full", "latency").reason == "the full cache is the yardstick of its own run"
+    assert row(found, "full", "latency").reason == "the full cache is the reference of its own run"
     assert "paired test" in row(found, "linear", "color_consistency").reason
 
 
@@ -206,7 +206,7 @@ def test_too_little_coverage() -> None:
     found = judge(plan()[:2])
     assert (found.coverage, found.exit_code) == (0.5, 4)
     assert judge(plan()[:2], min_coverage=0.5).exit_code == 0
-    assert RunJudgement(found).headline.startswith("Too little was judged: ")
+    assert RunJudgement(found).headline.startswith("Too little was compared: ")
     worse = judge(changed(plan()[:2], "linear", samples={"kv_logical": [9999.0]}))
     assert worse.exit_code == 4
     assert any("Worst: tiny linear 1/4, kv_logical" in line for line in worse.details()), "the regression is still told"

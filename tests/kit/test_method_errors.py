@@ -32,7 +32,7 @@ MISTAKES: dict[str, tuple[str, str, str, str]] = {  # base, body, check, words o
     "wrong shape of scores": ("cm.Scored", "    def score(self, step, slots):\n        return slots.keys()",
                               "evicting is masking", "layers, rows, kv_heads, live"),
     "no slack": ("cm.Evicting", TOKEN + EVICT + f"slots.evict({OLDEST})", "evicting is masking", "such as slack = 1"),
-    "unknown edge": ("cm.Evicting", "    evict_after = 'tokens'\n", "neutral is full", "'tokens' is no edge. Use one of token, line"),
+    "unknown edge": ("cm.Evicting", "    evict_after = 'tokens'\n", "neutral is full", "'tokens' is not an edge. Use one of token, line"),
     "positions without heads": ("cm.Evicting", SLACK + TOKEN + EVICT + f"slots.evict({OLDEST}[:, :, 0])",
                                 "evicting is masking", "(layers, rows, kv_heads, count) = (1, 4, 1, ≤ "),
     "positions as numbers of another type": ("cm.Evicting", SLACK + TOKEN + EVICT + f"slots.evict({OLDEST}.float())",

@@ -20,7 +20,7 @@ from support.stages import call, forgetting
 AWAY = "return (batch.images - batch.reference).flatten(1).square().mean(1) / 8"
 QUALITY, FIDELITY = 'kind = "quality"', 'kind = "fidelity"'
 FAULTS = [  # a check, what is replaced in the metric by what, the location of the finding, and words of it
-    ("attributes are set", 'better = "higher"', "", "the attributes of its class", "that of ImageMetric, 'higher'"),
+    ("attributes are set", 'better = "higher"', "", "the attributes of its class", "inherited from ImageMetric, 'higher'"),
     ("values are valid", "pass", "return grey.flatten(1).std(1).log()", "1 image of 16×16 pixels and 16 tokens (black)", "not fin"),
     ("values are valid", "clamp(-1, 1)|pass", "clamp(-9, 9)|return grey.flatten(1).amax(1)", "(a drawing beyond", "out of its range"),
     ("values are valid", "pass", "return grey.flatten(1).mean(1).amax(0, True)", "2 images of 16×16", "of shape (1,) for 2 images"),

@@ -100,7 +100,7 @@ def test_a_budget_that_cannot_be_met_is_refused(name: str, layout: Layout, param
 # -- single values ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("name", "parameters", "error", "words"), [
     ("h2o", {}, BadParameter, "B = 0 is out of range"),
-    ("streaming", {"B": 4}, BadBudget, r"4 sinks .*room in B = 4.*0 … 3"),
+    ("streaming", {"B": 4}, BadBudget, r"4 sinks .*fit in B = 4.*0 … 3"),
     ("streaming", {"B": 9, "sinks": -1}, BadBudget, "-1 sinks"),
     ("window", {"B": 1, "keep_condition": False}, BadBudget, "a condition of 2 entries does not fit in B = 1"),
     ("full", {"store_last": True}, BadParameter, "next-scale"),

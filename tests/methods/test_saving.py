@@ -240,7 +240,7 @@ def test_a_codec_combines_with_pruning_and_one_that_groups_keys_does_not(tmp_pat
 
 @pytest.mark.parametrize("names", ["fastvar + ams_kv", "fewer_scales+guidance_off"])
 def test_two_methods_in_one_case_are_refused_with_the_reason(tmp_path: Path, names: str) -> None:
-    with pytest.raises(BadPlan, match=rf"plan\.toml:\d+: '{re.escape(names)}' names 2 methods, and a case has one") as raised:
+    with pytest.raises(BadPlan, match=rf"plan\.toml:\d+: '{re.escape(names)}' names 2 methods, but a case has one") as raised:
         cases(tmp_path, f'"{names}"')
     assert "\n" not in str(raised.value)
 

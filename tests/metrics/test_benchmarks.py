@@ -68,7 +68,7 @@ LACKING: dict[str, tuple[str, str, dict[str, str], str]] = {
     "prompts": ("", "geneval", GENEVAL, "own prompts, named under fidelity.prompts, get "),
     "others": ("own64", "geneval", GENEVAL, "needs its own prompts"),
     "colours": ("m.jsonl", "geneval", {"detector": "d"}, "needs a CLIP model for colors"),
-    "questions": ("dpg", "dpg", {"weights": "v"}, "needs dpg_bench.csv beside the prompts in "),
+    "questions": ("dpg", "dpg", {"weights": "v"}, "needs dpg_bench.csv next to the prompts in "),
     "package": ("", "image_reward", {"weights": "w"}, "needs ImageReward, get it with: pip install image-reward"),
 }
 

@@ -28,7 +28,7 @@ def test_every_caption_is_read_as_it_was_meant() -> None:
     "two red stars stripes above", "",
 ])  # fmt: skip
 def test_other_words_and_orders_are_no_caption(text: str) -> None:
-    with pytest.raises(ValueError, match="is no caption"):
+    with pytest.raises(ValueError, match="is not a caption"):
         parsed(text)
 
 

@@ -88,7 +88,7 @@ def test_a_method_beyond_whose_horizon_nothing_may_be_fed_is_refused() -> None:
     layout = MODELS.get("tiny-llamagen").shape(Sampling(), 2)
     parameters = Linear.parameters_for(Fraction(1, 2), layout)
     case = next(p.case for p in planned([{**JACOBI, "look_ahead": True}], methods=("linear",)) if p.case.method == "linear")
-    assert "look_ahead of jacobi has nothing to look at" in refused_decoder(case, Shy, parameters, layout)
+    assert "look_ahead of jacobi has no effect" in refused_decoder(case, Shy, parameters, layout)
     assert not refused_decoder(case, Linear, parameters, layout)
     assert not refused_decoder(case, Full, {}, layout), "it stops at no line"
     assert not refused_decoder(replace(case, decoder=JACOBI), Shy, parameters, layout)
@@ -101,9 +101,9 @@ def test_code_of_decoders_counts_only_where_one_runs() -> None:
 
 
 @pytest.mark.parametrize(("given", "reason"), [
-    ({}, "h2o states no horizon, so it runs one token a pass, and jacobi has nothing to draw ahead"),
-    ({"model": "tiny-var", "methods": ("streaming",)}, "a next-scale model draws many a pass by nature"),
-    ({"model": "tiny-mar", "methods": ("lazymar",), "budgets": ["3/4"]}, "a masked model draws many a pass by nature"),
+    ({}, "h2o states no horizon, so it runs one token per pass, and jacobi cannot draft ahead"),
+    ({"model": "tiny-var", "methods": ("streaming",)}, "a next-scale model generates many anyway"),
+    ({"model": "tiny-mar", "methods": ("lazymar",), "budgets": ["3/4"]}, "a masked model generates many anyway"),
     ({"codecs": ["kivi4"]}, "kivi4 gives keys a range by groups of tokens"),
     ({"engine": "reference"}, "the reference engine runs the full cache"),
 ])  # fmt: skip
@@ -116,10 +116,10 @@ def test_what_cannot_run_is_refused_with_the_reason(given: dict[str, Any], reaso
 
 
 @pytest.mark.parametrize(("window", "given", "reason"), [
-    (8, {"model": "glm-image"}, "zipar: the first 8 lines are a preview, whose tokens do not lie below each other."),
+    (8, {"model": "glm-image"}, "zipar: the first 8 lines are a preview, whose tokens are not below each other."),
     (17, {}, "zipar: window = 17 is wider than a line of 16 tokens. Use 2 … 16."),
     (8, {"codecs": ["kivi4"]}, "kivi4 gives keys a range by groups of tokens"),
-    (8, {"model": "tiny-var", "methods": ("streaming",)}, "a next-scale model draws many a pass by nature"),
+    (8, {"model": "tiny-var", "methods": ("streaming",)}, "a next-scale model generates many anyway"),
 ])  # fmt: skip
 def test_a_front_that_cannot_run_is_refused_with_the_reason(window: int, given: dict[str, Any], reason: str) -> None:
     found = candidates(planned([{"name": "zipar", "window": window}], **given))
@@ -163,7 +163,7 @@ def test_a_decoder_runs_on_the_graph_engine() -> None:
     ([{"name": "sjd", "group": -2}], BadParameter, "group = -2 is out of range."),
     ([{"name": "sjd", "reuse": -0.5}], BadParameter, "reuse = -0.5 is out of range. Use a ratio of probabilities such as 1, or 0"),
     ([{"name": "scd", "reuse": 0.5}], UnknownName, "parameter of scd"),
-    ([{"name": "sjd", "branches": 0}], BadParameter, "branches = 0 is out of range. Use 1 … 8 drafts per position; 1 is no tree."),
+    ([{"name": "sjd", "branches": 0}], BadParameter, "branches = 0 is out of range. Use 1 … 8 drafts per position; 1 disables the tree."),
     ([{"name": "sjd", "branches": 9}], BadParameter, "branches = 9 is out of range."),
     ([{"name": "sjd", "branches": 3, "group": 14}], BadParameter, "Use branches = 1, or group = 0."),
     ([{"name": "scd", "branches": 3}], BadParameter, "Use coupling = 'maximal', or branches = 1."),

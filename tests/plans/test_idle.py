@@ -15,7 +15,7 @@ from support import stages
 
 ALONE = {"condition_cache": False, "encoder_cache": False, "head_cache": False}
 CASES = (  # model, method, budget, the beginning of what is said
-    ("tiny-mar", {"name": "lazymar", **ALONE}, "0.97", "No pass reuses anything of an earlier one"),
+    ("tiny-mar", {"name": "lazymar", **ALONE}, "0.97", "No pass reuses results of an earlier one"),
     ("tiny-mar", {"name": "lazymar", **ALONE, "layer": 2}, "0.97", ""),
     ("tiny-mar", {"name": "lazymar", **ALONE, "head_cache": True}, "0.97", ""),
     ("tiny-mar", {"name": "lazymar", **ALONE, "token_cache": False}, "1", SAVES_NOTHING), ("tiny-mar", {"name": "lazymar"}, "0.97", ""),

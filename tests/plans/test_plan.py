@@ -150,7 +150,7 @@ def test_an_unmet_budget_is_an_error_or_a_case_that_says_why(write: Write) -> No
         expand(write(text))
     planned = expand(write(text.replace("timeout", 'on_unsupported = "unsupported"\ntimeout')))
     assert labels(planned) == ["full", "streaming 1/2", "calm 1/2"]
-    assert [p.unsupported_reason for p in planned] == ["", "streaming: 8 sinks leave no room in B = 8. Use sinks in 0 … 7.", ""]
+    assert [p.unsupported_reason for p in planned] == ["", "streaming: 8 sinks do not fit in B = 8. Use sinks in 0 … 7.", ""]
 
 
 def test_more_methods_join_every_block_once(write: Write) -> None:

@@ -87,7 +87,7 @@ def test_a_list_of_prompts_reaches_the_trial(tmp_path: Path, mine: str) -> None:
 
 @pytest.mark.parametrize(("text", "says"), [
     ("two red sters", r"plan.toml:4: tiny-t2i reads only captions of its own procedural scenes\. Unknown word of a caption 'sters'"),
-    ("stars red two", r"plan.toml:4: tiny-t2i reads only captions of its own procedural scenes\. 'stars red two' is no caption"),
+    ("stars red two", r"plan.toml:4: tiny-t2i reads only captions of its own procedural scenes\. 'stars red two' is not a caption"),
 ])  # fmt: skip
 def test_the_bundled_model_reads_captions_alone(tmp_path: Path, mine: str, text: str, says: str) -> None:
     Path(mine).write_text(text)

@@ -78,7 +78,7 @@ def test_random_weights_have_no_figures_of_images() -> None:
     headline = page.tables()[0]
     for row in headline[2:]:
         if len(row) > 1 and row[1].split()[0] in map(display_name, sample.METHODS):
-            assert row[-1] == "not judged: Weights are random: images are noise."
+            assert row[-1] == "not evaluated: Weights are random: images are noise."
     assert not [e for e in page.all("img") if "src" in e.attrs]
     assert len(page.all("svg")) == 3  # speed and bytes mean something all the same
 

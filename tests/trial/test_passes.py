@@ -72,7 +72,7 @@ def test_its_figures_are_those_of_the_passes_that_ran(results: dict[str, Outcome
     again = SAMPLES // BATCH * BATCH
     assert passes[:BATCH] == passes[again : again + BATCH], "the first batch comes again after the last one"
     rate = found.facts["tokens_per_pass"]
-    assert f"It draws {rate['mean']:.2f} tokens a pass" in found.facts["footnotes"][-1]
+    assert f"It generates {rate['mean']:.2f} tokens per pass" in found.facts["footnotes"][-1]
     assert rate["least"] <= rate["mean"] <= rate["most"]
     assert rate["mean"] == pytest.approx(sum(TOKENS / each for each in passes) / len(passes))
     assert len(found.samples["flops"]) == timed
@@ -126,7 +126,7 @@ def test_other_tokens_in_fp32_are_an_error(folder: Path, monkeypatch: pytest.Mon
     cases = planned(folder)
     outcome = run_case(cases["full + jacobi 8"], loaded(cases))[0]
     assert outcome.status is Status.ERROR
-    assert "of the tokens are those of sequential decoding" in outcome.log
+    assert "of the tokens equal sequential decoding's" in outcome.log
     assert not outcome.samples
 
 

@@ -45,4 +45,4 @@ def test_a_plug_in_that_hurries_while_it_is_timed_has_no_speed(first: int, folde
     assert outcomes[name].output_hash == outcomes["window"].output_hash, "what is judged is the same"
     assert "quality_only" not in outcomes["window"].facts
     reason = outcomes[name].facts.get("quality_only", "")
-    assert reason == ("Timed generations gave other tokens than the judged ones in 1 of 1 batches." if first else "")
+    assert reason == ("Timed generations gave other tokens than the evaluated ones in 1 of 1 batches." if first else "")

@@ -205,7 +205,7 @@ def test_a_case_whose_largest_batch_is_searched_is_no_side() -> None:
     assert {p.case.batch for p in expand(both, "cpu")} == {4, FIRST}
     assert configs_of(both, "cpu") == configs_of(fixed, "cpu")
     assert {p.case.batch for p in configs_of(both, "cpu").values()} == {4}
-    with pytest.raises(NothingMeasured, match="nothing but the largest batch"):
+    with pytest.raises(NothingMeasured, match="only searches the largest batch"):
         configs_of(searched, "cpu")
 
 

@@ -203,7 +203,7 @@ def of_no_kind(folder: Path) -> tuple[object, ...]:
     (empty, "has no images. Use a folder of files that end with .png"),
     (damaged, "03.png is not an image, or a damaged one"), (not_an_image, "03.png is not an image, or a damaged one"),
     (single, "has one image; FID needs at least 2. Add images."),
-    (without_pairs, "A grid needs pairs: no file name is in both folders. Give the images of a pair the same name"),
+    (without_pairs, "A grid needs pairs: no file name is in both folders. Use the same file name for both images of a pair"),
     (of_scene_size, "are 32×32; preset scene takes 64×64. Resize them, e.g.: mogrify"),
     (missing, "a is not a folder. Use a folder of images."), (without_reference, "{b} does not exist. Use a folder of images, or a file"),
     (without_weights, "needs the weights of Inception v3, get it with: curl -LO"),

@@ -48,7 +48,7 @@ class MethodDecoding:
 
     @property
     def length(self) -> int:
-        """Tokens of each row so far, from which a model infers positions; 0 when the image is complete."""
+        """Number of tokens in each row so far, which a model uses as positions; 0 when the image is complete."""
         return self.fed if self._tokens or self._visual < self.layout.visual - 1 else 0
 
     @property
@@ -67,7 +67,7 @@ class MethodDecoding:
 
     # -- passes ---------------------------------------------------------------------------------------------------------
     def start_pass(self, rows: int, tokens: int, mask: Tensor | None) -> Tensor | None:
-        """Start a pass over (rows, tokens).
+        """Start a pass with tokens (rows, tokens).
 
         Return positions (rows, tokens) of its tokens, None if they are equal in all rows.
 

@@ -19,8 +19,8 @@ class SupportedModel:
     """A supported class of models.
 
     ``decoder``: path of its decoder. ``branches``: 2 if a batch contains the unconditional rows. ``closing``: tokens that may follow the
-    image, of which all but the last are fed. ``line_end``: each line ends with an end-of-line token. ``text``: path of the module that only
-    text generation runs, if any.
+    image; all but the last are fed. ``line_end``: each line ends with an end-of-line token. ``text``: path of the module that only text
+    generation runs, if any.
     """
 
     decoder: str

@@ -1,4 +1,4 @@
-"""The cache that models of the transformers library take as ``past_key_values``, and the attention function that fills it.
+"""Cache methods as ``past_key_values`` of transformers models, and the attention function that fills the cache.
 
 A layer of transformers calls ``cache.update(k, v)`` and then an attention function with the queries. Methods need all three, so ``update``
 returns its arguments and the attention function passes everything to the method.
@@ -22,7 +22,7 @@ KEYWORD = "cachemark_decoding"  # the decoder hands it on to the attention funct
 
 
 class AttachedLayer(CacheLayerMixin):
-    """Length of a generation, as transformers asks each layer for it."""
+    """Length of a generation, in the form that transformers expects of each layer."""
 
     is_sliding = False
 
@@ -61,10 +61,10 @@ class AttachedLayer(CacheLayerMixin):
 
 
 class AttachedCache(Cache):
-    """A cache method as the ``past_key_values`` of ``generate``, inside the block of :func:`cachemark.attach`.
+    """A cache method as the ``past_key_values`` of ``generate``.
 
-    One generation after the other can use it, with any batch size. A generation that stopped before its last image token must be followed
-    by :meth:`reset`.
+    Use it inside the block of :func:`cachemark.attach`, for one generation after the other with any batch size. After a generation that
+    stopped before its last image token, call :meth:`reset`.
     """
 
     def __init__(self, decoding: MethodDecoding, unconditional: MethodDecoding | None = None) -> None:
@@ -137,11 +137,11 @@ class AttachedCache(Cache):
 
         Guidance by a second forward pass starts without one, and gets the unconditional one.
         """
-        given = kwargs.get("past_key_values")
+        past = kwargs.get("past_key_values")
         for cache in self._caches:
-            if given is cache:
+            if past is cache:
                 return cache
-        if given is None and self._unconditional and self._decoding.fed and kwargs.get("use_cache") is not False:
+        if past is None and self._unconditional and self._decoding.fed and kwargs.get("use_cache") is not False:
             self._unconditional.reset()
             return self._unconditional
         raise Unsupported("The model runs without its attached cache.", remedy="Pass it: generate(…, past_key_values=cache).")
@@ -159,7 +159,7 @@ def attention(
     decoding: MethodDecoding | None = kwargs.get(KEYWORD)
     if decoding is None:
         raise Unsupported("A model that shares its config with an attached model is used.",
-                          remedy="Give each model its own: copy.deepcopy(config).")
+                          remedy="Use a separate config for each model: copy.deepcopy(config).")
     layer: Any = module.layer_idx
     return decoding.attend(layer, query, key, value).transpose(1, 2), None
 

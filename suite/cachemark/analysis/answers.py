@@ -44,14 +44,14 @@ class Candidate:
 
     @property
     def least_gain(self) -> float:
-        """Lower end of the gain, by which candidates are ordered."""
+        """Lower end of the gain, the sort key of candidates."""
         return self.gain.low if self.gain else -math.inf
 
 
 def select(candidates: Iterable[Candidate], *, full_fits: bool = True) -> tuple[Candidate | None, Candidate | None]:
-    """Return the fastest qualified candidate that fits and is faster than the full cache, and another with the largest saving.
+    """Return the fastest qualified candidate that fits and beats the full cache, and the one with the largest saving.
 
-    Where the full cache does not fit, a candidate need not be faster than it. None stands for the full cache, and for no saving.
+    If the full cache does not fit, a candidate need not be faster. The first result is None for the full cache, the second for no saving.
     """
     fitting = [each for each in candidates if each.qualified and each.fits]
     lean = max((each for each in fitting if each.saving is not None and each.saving > 0), key=lambda each: each.saving or 0.0, default=None)
@@ -65,7 +65,7 @@ class Answer:
 
     ``row`` is the recommended row, None for the baseline; ``lean`` the non-inferior row with the largest saving; ``ruined`` the row with
     the worst images, for comparison; ``needed`` the number of seeds that would decide one more row. ``numbers`` are title, value and
-    interval of the recommended row's speed, saving and quality; ``flags`` say why its speed is unreliable.
+    interval of the recommended row's speed, saving and quality; ``flags`` explain why its speed is unreliable.
     """
 
     verdict: str

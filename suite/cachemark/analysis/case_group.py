@@ -17,7 +17,7 @@ from .report_row import MASKED, Mark, ReportRow, is_random, rows_of, share_of_fu
 
 _REFERENCES = ("other_seeds", "other_batch")
 _OF_THE_BATCH = ("batch", "seeds", "samples", "evaluation", "warmup", "repeats")  # what blocks that are compared over batches may differ in
-COLLAPSED = 0.1  # precision below which images are no longer compared
+COLLAPSED = 0.1  # smallest precision of images that are compared
 SAME_DISTRIBUTION = "The decoder samples other images from the same distribution, so images are not compared seed by seed."
 OTHER_SEEDS = "Not closer to the full cache than the different-seed reference."
 

@@ -17,7 +17,7 @@ from .case_group import CaseGroup
 from .report_row import FIDELITY, MASKED, OUTSIDE, QUALITY, ReportRow, by_definition, exactly, share_of_full
 
 NO_INTERVAL, BY_DEFINITION = "no interval", "by definition"
-FITS = 0.9  # fraction of the variance that a line must explain before its slope is shown
+FITS = 0.9  # fraction of the variance that a line must explain to have its slope printed
 VISIBLE = 0.02  # of a speed-up: twice the error of latencies of three digits
 _UNITS_IN_HEADINGS = ("token/s", "dB", "nat/token")  # units that a value of a table does not show
 
@@ -263,12 +263,12 @@ RECOMMENDED = ColumnGroup("At equal quality", "smallest non-inferior budget",
 def column_groups(group: CaseGroup) -> tuple[ColumnGroup, ...]:
     """Return the columns of a group's table; masked models have computation instead of KV memory.
 
-    Energy is shown if a row has it."""
+    There is an energy column if any row has energy."""
     masked = group.paradigm == MASKED
     measured = {name for row in group.rows for name in (*row.fidelity, *row.quality)}
     sampled = {name for row in group.rows for name in row.outcome.samples}
-    shown = [base for base in FAMILIES if FAMILIES[base].column]
-    sets = [name for base in shown if (name := next((value[0] for row in group.rows if (value := row.of_set(base))), ""))]
+    set_families = [base for base in FAMILIES if FAMILIES[base].column]
+    sets = [name for base in set_families if (name := next((value[0] for row in group.rows if (value := row.of_set(base))), ""))]
     fidelity = ColumnGroup("Fidelity", f"to the full {'model' if masked else 'cache'} at the same seeds",
                            tuple(map(image_column, (*_of_kind("fidelity", measured, masked), *of_plug_ins(measured, "fidelity")))))
     quality = ColumnGroup("Quality", "of the images alone", tuple(map(image_column, (
@@ -319,7 +319,7 @@ def cells(row: ReportRow, groups: tuple[ColumnGroup, ...]) -> tuple[TableCell, .
         return (TableCell("status", str(row.outcome.status), row.outcome.reason, span=len(columns)),)
     if row.no_judgement and not row.fidelity and not row.quality:
         measured = [column for column in columns if not column.of_images]
-        reason = TableCell("judgement", "not judged", row.no_judgement, span=len(columns) - len(measured), empty=True)
+        reason = TableCell("judgement", "not evaluated", row.no_judgement, span=len(columns) - len(measured), empty=True)
         return (*(column.cell(row) for column in measured), reason)
     return tuple(column.cell(row) for column in columns)
 
@@ -339,5 +339,5 @@ def paired_speed_note(group: CaseGroup) -> str:
     distance, label, ratio = max(ratios, default=(0.0, "", 1.0))
     if distance <= VISIBLE:
         return ""
-    return ("Speedups compare with the full cache timed in turns with each method, not with its row above, by which "
+    return ("Speedups compare with the full cache timed in turns with each method, not with its row above; by that row, "
             f"{fmt.name(label)} would be at {fmt.times(ratio)}.")

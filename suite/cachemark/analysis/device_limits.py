@@ -13,10 +13,10 @@ from .report_row import IMPLAUSIBLE, Mark, ReportRow
 
 LOW_UTILIZATION = "low utilization"
 OF_SPEED = (LOW_UTILIZATION, IMPLAUSIBLE)  # flags of unreliable speedups
-TOLERANCE = 1.1  # measured over roofline speedup, above which the baseline rather than the method is the likelier cause
-UTILIZATION = 0.4  # fraction of bandwidth and of peak FLOP/s below which a baseline underuses its device
+TOLERANCE = 1.1  # largest plausible ratio of measured to roofline speedup; above it, the baseline is probably at fault
+UTILIZATION = 0.4  # smallest fraction of bandwidth or peak FLOP/s of a baseline that uses its device well
 OPERATIONS = {"linear": "matmul"}  # names of parts; "linear" is also a method
-CACHED = 0.95  # measured over roofline time, below which data came from a cache of the device
+CACHED = 0.95  # smallest ratio of measured to roofline time; below it, data came from a cache of the device
 
 
 def with_limits(rows: Sequence[ReportRow]) -> list[ReportRow]:

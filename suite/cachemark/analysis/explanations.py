@@ -1,4 +1,4 @@
-"""Rules behind flags and verdicts, and the glossary of the report."""
+"""Rules for flags and verdicts, and the glossary of the report."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ..core.verdicts import CHANGED, EQUIVALENT, IMPROVED, INCONCLUSIVE, MISSING
 
 FLAGS = {
     "not ranked": "Ranked are methods with non-inferior quality, precision of at least 10 %, and images closer to the full cache's than "
-                  "those of other seeds.",
-    "lossless on this device": "The distance from the full cache is no larger than that of the batch-size reference (noise floor).",
+                  "images of other seeds are.",
+    "lossless on this device": "The distance from the full cache is at most the distance of the batch-size reference (noise floor).",
     "not freed": "Used KV memory falls by more than 1 %, but allocated KV memory by less than 90 % of that.",
     "busy machine": "While it was timed, other processes kept more than a quarter of a processor busy. Its times may be too long.",
     "overhead > savings": "The method's state is at least as large as its savings in keys and values.",
     "not idle": "The method's declared costs equal the full cache's, but its tokens differ from the full cache's.",
     "not timed": "The method needs an attention kernel that the full cache does not use, so times are not comparable.",
-    "different kernel": "The method uses an equally fused kernel that returns more than that of the full cache.",
+    "different kernel": "The method uses an equally fused kernel that returns more than the full cache's kernel.",
     "no speedup": "The full cache has no results, latency was not measured, or the attention kernels differ.",
     "low utilization": "The full cache uses less than 40 % of both the memory bandwidth and the peak FLOP/s of the device.",
     "implausible speedup": "The speedup is above 1.1 × the roofline speedup.",
@@ -35,7 +35,7 @@ VERDICTS = {
 ADVICE = {
     REGRESSED: "Check the raw samples and measure again. If the change is intended, promote a new baseline.",
     INCONCLUSIVE: "Measure more pairs.",
-    MISSING: "Compare the plan with that of the baseline.",
+    MISSING: "Compare the plan with the baseline's plan.",
     CHANGED: "Check whether the change of output is intended.",
     IMPROVED: "If it is intended, promote a new baseline.",
 }
@@ -57,15 +57,15 @@ _WORDS = {
     "different-seed reference": "The full cache at other seeds, i.e. unrelated images.",
     "batch-size reference (noise floor)": "The full cache at half the batch size. Only rounding differs, so smaller differences are noise.",
     "speedup": "Median latency of the full cache, timed in turns with the method, over median latency of the method, in the same group.",
-    "saving": "1 − bytes (or FLOPs) over those of the full cache.",
+    "saving": "1 − bytes (or FLOPs) over the full cache's.",
     "interval": "Range that contains the true value with the stated confidence.",
     "non-inferior": "A paired test shows that the quality loss is below the margin.",
     "roofline time": "Time that the required bytes and FLOPs take at the peak rates of the device.",
     "Pareto front": "Cases that no other case beats in both quantities of a chart.",
     "true ratio": "Fraction of entries kept after rounding to whole lines.",
-    "coverage": "Fraction of the baseline's cases of which at least one value was compared.",
-    "false-alarm rate": "How often the gate reports a regression where nothing changed.",
-    "numerics fingerprint": "Identifies the device, driver, libraries and threads under which outputs are bit-equal.",
+    "coverage": "Fraction of the baseline's cases with at least one compared value.",
+    "false-alarm rate": "How often the gate reports a regression although nothing changed.",
+    "numerics fingerprint": "Identifies the device, driver, libraries and threads. Outputs are bit-equal only if it is equal.",
 }
 
 

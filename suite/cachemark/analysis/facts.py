@@ -12,7 +12,7 @@ from ..core.result import WEIGHTS_SOURCES, Environment
 from ..core.spec import Case
 from ..store.differences import flat
 
-NEAR = 0.1  # share by which two measured rates of one machine may differ and still count as equal
+NEAR = 0.1  # two measured rates of one machine count as equal up to this relative difference
 RATES = ("bandwidth", 1e9, "GB/s"), ("peak_flops", 1e12, "TFLOP/s")
 ABBREVIATIONS = {"cpu": "CPU", "cpus": "CPUs", "cuda": "CUDA", "os": "OS", "tf32": "TF32", "gpu": "GPU"}
 

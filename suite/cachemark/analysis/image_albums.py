@@ -32,7 +32,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Sprite:
-    """PNG with two rows of tiles, ``tile`` pixels high and ``width`` wide, or the reason why it is ``missing``."""
+    """PNG with two rows of tiles, ``tile`` pixels high and ``width`` wide, or why it is ``missing``."""
 
     row: ReportRow
     png: bytes = b""
@@ -105,8 +105,8 @@ def _sprite(row: ReportRow, file: str, artifact: Callable[[str], bytes]) -> Spri
         return Sprite(row, missing="The image file is not a PNG, or a damaged one.")
     stored = (row.outcome.facts.get(f"grid_{kind}") for kind in ("seeds", "classes", "prompts"))
     texts = [[str(item) for item in listed] if isinstance(listed, (list, tuple)) else [] for listed in stored]
-    tile, stated = height // 2, row.outcome.facts.get("grid_width")  # which only images that are not square have
-    wide = stated if type(stated) is int and stated > 0 else tile
+    tile, tile_width = height // 2, row.outcome.facts.get("grid_width")  # which only images that are not square have
+    wide = tile_width if type(tile_width) is int and tile_width > 0 else tile
     if not tile or width % wide or height % 2:
         return Sprite(row, missing=f"The image file is not a sprite of two rows of equal tiles ({width} × {height}).")
     columns = range(width // wide)

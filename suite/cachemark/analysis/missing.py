@@ -27,7 +27,7 @@ class Missing:
 
 
 def missing(run_id: object, state: str, groups: Sequence[CaseGroup]) -> Iterable[Missing]:
-    """Yield what a run lacks: cases not reached, failed cases, then values that the full cache or other candidates have."""
+    """Yield the missing results of a run: unreached and failed cases, then values that other rows have."""
     if state != "finished":
         yield Missing(f"run {run_id}", state, "The run was cut short.")
     for group in groups:
@@ -77,7 +77,7 @@ def _gaps(group: CaseGroup) -> Iterable[Missing]:
     candidates = [row for row in group.rows if row.ok and row.case.role == "candidate"]
     for row in candidates:
         if row.no_judgement and not group.searched:
-            yield Missing(f"{group.model}: {row.label}, fidelity and quality", "not judged", row.no_judgement)
+            yield Missing(f"{group.model}: {row.label}, fidelity and quality", "not evaluated", row.no_judgement)
     timed = [row for row in group.rows if row.ok and row.timed]
     if not any(JOULES in row.outcome.samples for row in timed) and (reason := next((row.no_energy for row in timed if row.no_energy), "")):
         yield Missing(f"{group.model}: {METRICS[JOULES].title}", "not measured", reason)

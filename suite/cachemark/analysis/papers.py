@@ -20,7 +20,7 @@ from ..core.units import TIME
 from .device_limits import implausible
 from .report_row import is_random
 
-SHARED = {"full", "fewer_steps"}  # rows that stand in several papers: they alone do not make a table one of this run's
+SHARED = {"full", "fewer_steps"}  # rows of several papers, which alone do not assign a table to a run
 TOO_FAST, IMPOSSIBLE = "implausible speedup", "below roofline time"  # marks of a published row that is not believed
 
 
@@ -103,7 +103,7 @@ class PaperRow:
     """Row of a paper's table with our measurement.
 
     Speedups: ``claimed`` by the paper, ``possible`` by roofline times, ``reached`` here by the case ``case_key``. ``measured`` is our time
-    per image in seconds; ``how`` names dtype and engine or explains why there is none. ``remark`` and ``mark`` flag implausible values.
+    per image in seconds; ``how`` names dtype and engine, or the reason for a missing time. ``remark`` and ``mark`` flag implausible values.
     """
 
     cell: PaperCell

@@ -61,12 +61,12 @@ class QualityClaim:
 
     @cached_property
     def least(self) -> int:
-        """Number of seeds below which no claim is possible."""
+        """The smallest number of seeds that allows a claim."""
         return 0 if self.share is not None else least_seeds(self.margin, metric(self.metric).apart[0], self.claims)
 
     @cached_property
     def needed(self) -> int | None:
-        """About the number of seeds that would decide the claim, None if the margin is lost or too many are needed."""
+        """Approximate number of seeds that would decide the claim; None if too many, or if the margin is lost."""
         if self.share is None:
             return seeds_to_show(self.gains, self.margin, metric(self.metric).apart[0], self.claims)
         if self.loses or self.without_interval:
@@ -101,7 +101,7 @@ class QualityClaim:
 
     @property
     def why_not(self) -> str:
-        """The reason why quality is not shown to be non-inferior; empty if it is."""
+        """The reason why the quality was not established as non-inferior; empty if it was."""
         if self.non_inferior:
             return ""
         if self.n < self.least:

@@ -21,7 +21,7 @@ FORCED = tuple(name for name, about in METRICS.items() if about.forced)  # along
 MASKED = "masked"  # the paradigm whose full form keeps nothing and whose tokens are vectors
 APART = "apart "  # before the name of a difference
 BUSY = 0.25  # processors that other processes may keep busy before times are flagged
-IMPLAUSIBLE = "implausible speedup"  # mark of a speedup beyond what the device allows
+IMPLAUSIBLE = "implausible speedup"  # mark of a speedup above the device's limit
 _SHOWS = 0.9  # of a live saving that must be found again in allocated bytes; below it the saving is called fake
 
 
@@ -41,7 +41,7 @@ class ReportRow:
     ``speedup`` is relative to the full cache timed in turns, or None with the reason in ``no_speedup``. ``saving`` and ``saving_live`` are
     1 − bytes / bytes of the full cache, allocated and used; ``saving`` of masked models is of FLOPs. ``fidelity`` and ``quality`` are means
     over seeds or values of image sets; ``no_judgement``: why both are empty. ``to_full`` holds paired quality differences. ``place`` is
-    the rank within a budget; ``unranked``: why there is none; ``unproven``: quality is only inconclusive. ``limit_marks`` flag
+    the rank within a budget; ``unranked``: why the rank is missing; ``unproven``: quality is only inconclusive. ``limit_marks`` flag
     times that contradict the roofline. ``equal_memory`` is the throughput (images per second) at ``equal_memory_batch``, the largest batch
     that needs no more memory than the full cache.
     """
@@ -206,7 +206,10 @@ def rows_of(outcomes: Sequence[Outcome], full: Outcome | None) -> list[ReportRow
 
 
 def derive(outcome: Outcome, full: Outcome | None, intervals: Mapping[str, Interval]) -> ReportRow:
-    """Return the row of a result. ``intervals``: of its fidelity, quality and quality differences; an empty mapping leaves them out."""
+    """Return the row of a result.
+
+    ``intervals``: intervals of its fidelity, quality and quality differences; an empty mapping leaves them out.
+    """
     row = ReportRow(outcome)
     if not outcome.ok:
         return row
@@ -232,9 +235,9 @@ def _speedup(outcome: Outcome, full: Outcome | None) -> tuple[Interval | None, s
 
 def process_bias(outcome: Outcome) -> tuple[float, int]:
     """Return the process-to-process deviation of the machine, and its number of A/A pairs (0: assumed)."""
-    shown: Any = outcome.facts.get("process_bias")
+    stored: Any = outcome.facts.get("process_bias")
     try:
-        deviation, pairs = float(shown["deviation"]), int(shown["pairs"])
+        deviation, pairs = float(stored["deviation"]), int(stored["pairs"])
     except (TypeError, KeyError, ValueError):
         return PROCESS_BIAS, 0
     return (deviation, pairs) if 0 <= deviation < 1 else (PROCESS_BIAS, 0)

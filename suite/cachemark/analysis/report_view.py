@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # a page is made without a store
     from ..store.rows import RunRecord
 
 
-MOST = 150_000  # raw values that a page carries; beyond, it says how to print those of one case
+MOST = 150_000  # raw values in a page; a page with more prints the command for one case's values
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Chapter:
     """Group with everything that the page shows about it.
 
     ``coverage`` is the confidence of its speedup intervals, 0 to 1; ``not_reproduced`` explains why its values are not comparable with
-    published ones; ``margin`` is the test behind ``recommendations``, and ``scope`` what its score judges; ``history`` is None for a single
-    run.
+    published ones; ``margin`` is the test that ``recommendations`` rest on, and ``scope`` describes its score; ``history`` is None for a
+    single run.
     """
 
     group: CaseGroup
@@ -115,8 +115,8 @@ def build(
     """Return the view of one run.
 
     ``comparison`` holds the verdicts on the run; ``baseline`` is its other side. ``artifact`` reads a stored file by name (without
-    it no images are shown); ``not_reproduced`` returns why a model's values are not comparable with published ones. ``nights`` are the runs
-    of this plan, oldest first, this one last; ``trials`` maps case keys to processes.
+    it the page has no images); ``not_reproduced`` returns why a model's values are not comparable with published ones. ``nights`` are the
+    runs of this plan, oldest first, this one last; ``trials`` maps case keys to processes.
     """
     results, environment, code = list(outcomes), run.environment, dict(run.code)
     ended, entries = Counter(outcome.status for outcome in results), tuple({outcome.case.key: outcome for outcome in results}.values())

@@ -48,7 +48,7 @@ class CaseHistory:
 
 @dataclass(frozen=True)
 class RunHistory:
-    """Runs of a group, oldest first, with the relative latencies of its cases and the ``full`` cache's own."""
+    """Runs of a group, oldest first, with relative latencies of its cases and of the ``full`` cache."""
 
     names: tuple[str, ...]
     fingerprints: tuple[str, ...]
@@ -83,7 +83,7 @@ def _followed(
 
 
 def _changed(case: CaseHistory, names: Sequence[str], fingerprints: Sequence[str], days: Sequence[int]) -> CaseHistory:
-    """Return the case with the changes of its log costs, and with what the newest runs cannot show."""
+    """Return the case with the changes of its log costs, and the change that the newest runs cannot detect."""
     label, least = case.row.label, FLOOR.get(case.row.case.device_class, max(FLOOR.values()))
     segments = changes([math.nan if value is None else math.log(value) for value in case.values], fingerprints, least, days)
     newest = segments[-1]

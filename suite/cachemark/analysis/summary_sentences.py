@@ -44,7 +44,7 @@ def _fid(full: ReportRow) -> str:
     text = f" {metric(name).title}: {fid.text(name)}"
     bias, real = (full.outcome.facts.get(fact, {}).get(name) for fact in ("bias", "real"))
     if bias and bias > 0:
-        text += f", of which about {fmt.metric_value(bias, name)} is small-sample bias"
+        text += f", including about {fmt.metric_value(bias, name)} is small-sample bias"
     if real:
         text += f"; {Interval(real[0], real[1], real[2], fid.confidence, fid.n).text(name)} for as many other real images"
     return f"{text}."

@@ -61,7 +61,7 @@ class Memory:
         return tensor.zero_()
 
     def pairs(self, name: str, shape: Iterable[int], head_dim: int, dtype: torch.dtype) -> tuple[Parts, Parts]:
-        """Return the zeroed parts of keys and of values as the codec stores them, each ``shape`` × the part's width."""
+        """Return zeroed key and value parts as the codec stores them, each ``shape`` × the part's width."""
         shape = tuple(shape)
         k, v = (tuple(self.zeros(f"{kind}.{name}.{i}", (*shape, width), part, "slots") for i, (width, part) in enumerate(widths))
                 for kind, widths in (("k", self.codec.key_widths(head_dim, dtype)), ("v", self.codec.widths(head_dim, dtype))))
@@ -97,7 +97,7 @@ def _check_kind(name: str, kind: str) -> None:
 class MemoryPart(Memory):
     """One method's part of a memory.
 
-    Its tensors are counted in the ``whole``, which begins generations; ``workspace`` holds the buffers that the parts share.
+    Its tensors are counted in the ``whole``, which starts generations; ``workspace`` holds the buffers that the parts share.
     """
 
     def __init__(self, memory: Memory, name: str, workspace: dict[str, Tensor]) -> None:
@@ -114,4 +114,4 @@ class MemoryPart(Memory):
         return self._workspace[name][: math.prod(shape)].view(shape)
 
     def begin(self) -> None:
-        """Do nothing: the whole memory has begun."""
+        """Do nothing, since the whole memory has already started the generation."""

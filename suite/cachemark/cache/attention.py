@@ -28,11 +28,11 @@ def attention(
     ``q``: (rows, heads, tokens, head_dim). Returns the output in the shape of ``q`` and, with ``mass``, the attention mass of each live key
     summed over queries and over the heads that share it, (rows, kv_heads, longest) fp32, zero after the end of a shorter row. ``causal``:
     query t sees keys 0 … t, and in a window all live entries before it; queries after a shorter row's end are padding, with an output but
-    no mass. ``selected`` (rows, kv_heads, count): read the condition and these visual entries alone, counted from 0 behind the condition.
+    no mass. ``selected`` (rows, kv_heads, count): read the condition and these visual entries alone, counted from 0 after the condition.
     ``visible`` (tokens, visual entries): each query sees the condition and these visual entries; without ``mass`` and ``selected``.
 
-    Rows with equally many live entries are one call on exactly those entries: without ``visible`` there is no mask, and dead entries are
-    never read.
+    Rows with equally many live entries share one call on exactly these entries: without ``visible`` no mask is needed, and dead entries
+    are never read.
     """
     source = slot if workspace is None else workspace
     parts: list[tuple[Tensor, Tensor | None]] = []
@@ -48,7 +48,7 @@ def attention(
 
 
 def _selected(run: RowRun, x: Tensor, selected: Tensor) -> Tensor:
-    """Return the condition and the selected visual entries of a run, in the order in which they are stored."""
+    """Return the condition and the selected visual entries of a run, in storage order."""
     places = selected[run.rows].sort(-1).values + run.condition
     return torch.cat((x[:, :, : run.condition], x.gather(2, places[..., None].expand(*places.shape, x.size(-1)))), 2)
 

@@ -22,7 +22,7 @@ TRANSIENT = 192 * 2**20
 
 
 def chunks(sites: int, rows: int, each: int) -> Iterator[tuple[slice, slice]]:
-    """Split work on sites × rows into portions, where a row of a site needs ``each`` temporary bytes.
+    """Split work on sites × rows into portions, given the temporary bytes ``each`` of one row and site.
 
     A portion has all rows of some sites or some rows of one site, so that its storage is contiguous.
     """
@@ -102,7 +102,7 @@ class SlotBank:
         return self.layout.kv_heads * (entries * self.codec.pair_bytes(*kind) + shared)
 
     def follow(self, table: Tensor) -> Tensor:
-        """Let ``table`` (sites, rows, kv_heads, reach) move with the entries; freed positions are zeroed."""
+        """Move the values of ``table`` (sites, rows, kv_heads, reach) with the entries; freed positions are zeroed."""
         self.followers.append(table)
         return table
 
@@ -127,7 +127,7 @@ class SlotBank:
             self._shorten(number, n, count)
 
     def arrange(self, fed: int, path: Tensor) -> None:
-        """Move entries of the ``fed`` last tokens, ``path`` (rows, m) among them, to the places of the first m of these."""
+        """Move the entries ``path`` (rows, m) among the ``fed`` last tokens to the front of these."""
         for run, n in zip(self.runs, self.live, strict=True):
             for table in (*self.k, *self.v, *self.followers):
                 own = table[:, run.rows, :, n - fed : n]
@@ -135,7 +135,7 @@ class SlotBank:
                 own[:, :, :, : path.size(1)] = own.gather(3, at.expand(*own.shape[:3], -1, *own.shape[4:]))
 
     def table(self) -> Tensor:
-        """Return ``visual`` of the live prefix, (sites, rows, kv_heads, longest), −1 behind a shorter row."""
+        """Return ``visual`` of the live prefix, (sites, rows, kv_heads, longest), −1 after a shorter row."""
         longest = max(self.live)
         if len(self.runs) == 1:
             return self.visual[..., :longest]
@@ -144,7 +144,10 @@ class SlotBank:
         return self.visual[..., :longest].masked_fill(dead[None, :, None], -1)
 
     def keys(self, sites: slice = slice(None), rows: slice = slice(None)) -> Tensor:
-        """Return decoded keys of the live prefix, (sites, rows, kv_heads, longest, head_dim), 0 behind a shorter row."""
+        """Return decoded keys of the live prefix, (sites, rows, kv_heads, longest, head_dim).
+
+        They are 0 after the end of a shorter row.
+        """
         longest = max(self.live)
         return self.without_padding(self.codec.decode(tuple(part[sites, rows, :, :longest] for part in self.k), self.layout.dtype), rows)
 
@@ -154,9 +157,9 @@ class SlotBank:
         return self.without_padding(self.codec.decode(tuple(part[sites, rows, :, :longest] for part in self.v), self.layout.dtype), rows)
 
     def without_padding(self, x: Tensor, rows: slice) -> Tensor:
-        """Return ``x`` (sites, rows, kv_heads, longest, …) with 0 behind the end of shorter rows.
+        """Return ``x`` (sites, rows, kv_heads, longest, …) with 0 after the end of shorter rows.
 
-        Without any, return ``x`` itself.
+        If no row is shorter, return ``x`` itself.
         """
         if len(self.runs) == 1:
             return x
@@ -180,7 +183,7 @@ class SlotBank:
             self._shorten(number, n, m)
 
     def merge(self, places: Tensor, into: Tensor, weights: Tensor, own: Tensor | None = None, *, keys: bool = False) -> None:
-        """Add the values of entries that will be evicted to those of entries that stay, as in CaM and D2O.
+        """Add values of entries that will be evicted to values of entries that stay, as in CaM and D2O.
 
         The entries at ``into`` (sites, rows, kv_heads, r) become ``own`` · their value + ``weights`` · the values at ``places`` (sites,
         rows, kv_heads, m), both distinct positions of live entries. ``weights``: (sites, rows, kv_heads, r, m); ``own``: (sites, rows,
@@ -211,7 +214,7 @@ class SlotBank:
                                    "in torch.int64.")
 
     def evict_visual(self, index: int) -> None:
-        """Evict one visual entry, by its ``index`` behind the condition, in every site, row and head."""
+        """Evict one visual entry, by its ``index`` after the condition, in every site, row and head."""
         for number, run in enumerate(self.runs):
             self.evict_place(number, run.condition + index)
 

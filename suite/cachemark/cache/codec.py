@@ -102,7 +102,7 @@ def _groups(head_dim: int) -> int:
 def levels(x: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
     """Quantize ``x`` to 0 … 15 in its range along ``dim``; return codes, step and minimum (fp16).
 
-    The smallest step is 2⁻²⁴, that of fp16.
+    The smallest step is 2⁻²⁴, the smallest fp16 number.
     """
     x = x.float()
     least = x.amin(dim, keepdim=True).half()

@@ -1,7 +1,7 @@
-"""Engines that run the passes of a generation: eagerly, or captured once and replayed without running their Python.
+"""Engines that run the passes of a generation: eagerly, or captured once and replayed without Python.
 
-The generation loops pass every step to the engine of their :class:`~cachemark.cache.arena.Memory`, with a key of all that the host knows of
-it. What differs between steps of one key is an input: a tensor or number.
+The generation loops pass every step to the engine of their :class:`~cachemark.cache.arena.Memory`, with a key of everything that the host
+knows about it. Steps with the same key differ only in their inputs (tensors or numbers).
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Graph(Engine):
         return Graph(self._backend.another(), self._device)
 
     def hold(self, name: str, tensor: Tensor) -> Tensor:
-        """Keep the first tensor of a name and copy later ones into it; raise ValueError for another shape."""
+        """Store the first tensor of a name and copy later ones into it; raise ValueError for another shape."""
         constant = self._constants.get(name)
         if constant is None:
             constant = self._constants[name] = tensor
@@ -229,8 +229,8 @@ def _first_line(error: BaseException) -> str:
 class CudaGraphs:
     """CUDA graphs that share one memory pool.
 
-    One of them runs at a time and none keeps a result in the pool. ``nbytes`` counts what the pool has taken from the device; the driver's
-    own storage for graph nodes is invisible to the allocator and not counted.
+    One of them runs at a time and none keeps a result in the pool. ``nbytes`` is the device memory of the pool; the driver's own storage
+    for graph nodes is invisible to the allocator and not counted.
     """
 
     def __init__(self, device: torch.device | str, stream: torch.cuda.Stream | None = None) -> None:
@@ -240,7 +240,7 @@ class CudaGraphs:
         self.nbytes = 0
 
     def another(self) -> CudaGraphs:
-        """Return a backend with its own pool on the same stream, to which library workspaces belong."""
+        """Return a backend with its own pool on the same stream, which owns the library workspaces."""
         return type(self)(self._device, self._stream)
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:

@@ -61,11 +61,11 @@ class Load(NamedTuple):
 
 
 class ScaleWork(NamedTuple):
-    """Sizes of the products of a next-scale transformer, from which the FLOPs of a generation follow.
+    """Sizes of the products of a next-scale transformer, for counting FLOPs.
 
     ``block``: weights of one block, each used once per token. ``logits``: weights between a hidden state and its logits. ``row_pass``:
     weights that a row uses once per pass. ``fed``: weights that embed a drawn token, once for all rows of a sample. ``scale``:
-    multiplications per sample between a pass's tokens and the next input. ``text``: text entries to which every token attends in every
+    multiplications per sample between a pass's tokens and the next input. ``text``: text entries that every token attends to in every
     block, and ``text_block``: weights of a block for each of them in every pass.
     """
 
@@ -128,7 +128,7 @@ class Layout:
 
     @property
     def cacheable(self) -> int:
-        """Visual tokens per row that a later pass can read: all but those of the last pass."""
+        """Visual tokens per row that a later pass can read: all except the last pass's own."""
         return self.visual - (self.scale_tokens[-1] if self.scales else 1)
 
     def ending(self, scales: int) -> Layout:
@@ -167,7 +167,7 @@ def scale_names(scales: Sequence[Grid]) -> list[str]:
 
 
 def guided_rows(seeds: Sequence[int], guided: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return ``seeds`` and ``branches`` of a layout: with guidance, unconditional rows follow the conditional ones."""
+    """Return ``seeds`` and ``branches`` of a layout. With guidance, unconditional rows follow the others."""
     copies = 2 if guided else 1
     return tuple(seeds) * copies, tuple(branch for branch in range(copies) for _ in seeds)
 
@@ -178,11 +178,11 @@ class Step:
 
     ``index`` of ``total``; pass 0 feeds the condition. ``first`` is the index of the first visual token fed and ``count`` their number (0
     for the condition alone). ``line`` counts from 1 and is the line of the last token fed (0 in pass 0); ``scale`` counts from 1 in a
-    next-scale model, else 0. ``edges`` names what is complete after the pass: ``token``, ``line``, ``scale``, and ``step`` in a masked
-    model. ``beyond``: how many of the last tokens fed never stay; ``line`` and ``edges`` are those of the others.
+    next-scale model, else 0. ``edges`` names the units that are complete after the pass: ``token``, ``line``, ``scale``, and ``step`` in a
+    masked model. ``beyond``: how many of the last tokens fed are always discarded; ``line`` and ``edges`` ignore these.
 
-    A pass over several lines has ``places``, the position of each visual token fed, in any order; ``first`` then is the number of visual
-    entries before it. ``visible`` (tokens, visual entries) are the entries that each token may see, None for all before it.
+    A pass that feeds several lines has ``places``, the position of each visual token fed, in any order; ``first`` then is the number of
+    visual entries before it. ``visible`` (tokens, visual entries) are the entries that each token may see, None for all before it.
     """
 
     index: int
@@ -229,7 +229,7 @@ def window_step(layout: Layout, first: int, count: int, beyond: int = 0) -> Step
 
 
 def scale_steps(layout: Layout, count: int | None = None) -> list[Step]:
-    """Return the passes of a next-scale generation, one for each of its first ``count`` scales, by default of all."""
+    """Return the passes of a next-scale generation, one for each of its first ``count`` scales (default: all)."""
     steps, first, sizes = [], 0, layout.scale_tokens[:count]
     for index, tokens in enumerate(sizes):
         steps.append(Step(index, len(sizes), first, tokens, edges=("scale",), scale=index + 1))

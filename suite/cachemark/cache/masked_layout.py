@@ -1,4 +1,4 @@
-"""Layout and passes of a masked generation: how many tokens each predicts, and at which positions.
+"""Layout and passes of a masked generation: the number and positions of the tokens that each predicts.
 
 The numbers are known on the host before the first tensor is computed; positions are drawn per sample, on the device. No shape depends on a
 value, and nothing is read back.
@@ -25,7 +25,7 @@ class MaskedLayout(Layout):
 
     ``steps``: passes of the generation. ``encoder``: blocks of the encoder. The diffusion head has ``head`` blocks of ``head_width``
     channels, which run ``diffusion`` times for each token of ``channels`` numbers. Unconditional rows follow the conditional ones.
-    ``counts``: tokens of each pass, if not those of the cosine schedule.
+    ``counts``: tokens of each pass, by default from the cosine schedule.
     """
 
     steps: int = 0
@@ -53,7 +53,7 @@ class MaskedLayout(Layout):
 
     @property
     def stored(self) -> int:
-        """0: without a cache every pass computes all tokens anew."""
+        """0, since without a cache every pass computes all tokens again."""
         return 0
 
 
@@ -61,9 +61,9 @@ class MaskedLayout(Layout):
 class MaskedStep(Step):
     """A pass of a masked generation: ``count`` tokens are predicted from the ``first`` known ones.
 
-    ``left``: length of the mask afterwards by the schedule, at least 1. ``known``, ``generating`` and ``previous`` are raster positions,
-    ascending, (rows, …) int64 on the device: what the encoder sees, what this pass predicts, and what the previous pass predicted; empty
-    until the generation has drawn its order. In the diffusion head ``inner`` counts its passes from 0, of ``inners``; elsewhere both are 0.
+    ``left``: scheduled length of the mask after the pass, at least 1. ``known`` (seen by the encoder), ``generating`` (predicted by this
+    pass) and ``previous`` (predicted by the previous pass) are raster positions, ascending, (rows, …) int64 on the device; empty until the
+    generation has drawn its order. In the diffusion head ``inner`` counts its passes from 0, of ``inners``; elsewhere both are 0.
     """
 
     left: int = 0

@@ -1,7 +1,7 @@
 """Ragged storage for K/V heads with different numbers of entries, without padding or mask.
 
-A site has one flat buffer with the heads' extents one behind the other. A pass lays out [live | own] of every head in the workspace, heads
-of one length side by side, attends there with one call per length, and writes the survivors back, packed anew.
+A site has one flat buffer with the heads' extents one after the other. A pass lays out [live | own] of every head in the workspace, heads
+of one length side by side, attends there with one call per length, and writes the survivors back, packed again.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _count(places: Kept) -> int:
 
 
 def _identity(places: Kept) -> object:
-    """Return what is equal for heads that keep the same positions."""
+    """Return a value that is equal for heads that keep the same positions."""
     return id(places) if isinstance(places, Tensor) else tuple(places)
 
 

@@ -1,4 +1,4 @@
-"""KV storage of one layer (live entries first), and the workspace, which holds a scale before eviction."""
+"""KV storage of one layer (live entries first), and the workspace for a scale before eviction."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class Slot:
         return self.bank.visual[self.index, self._shown]
 
     def show(self, rows: slice) -> None:
-        """Serve these rows alone, as one run: those of one image."""
+        """Serve these rows alone, as one run. They belong to one image."""
         self.k, self.v = (tuple(part[self.index, rows] for part in parts) for parts in (self.bank.k, self.bank.v))
         self._shown, self.runs = rows, (self.bank.runs[0]._replace(start=0, stop=self.k[0].size(0)),)
 
     def narrow(self, rows: int) -> None:
-        """Keep the first ``rows`` rows alone, which are one run; the entries of the others are no longer live."""
+        """Reduce the slot to the first ``rows`` rows as one run; entries of the others are no longer live."""
         self.runs = (self.runs[0]._replace(stop=rows),)
 
     def number(self, first: int, count: int, places: Tensor | None = None) -> None:
-        """Number the ``count`` entries behind the live ones from ``first`` on, or by their ``places`` (rows, count) from there."""
+        """Number the ``count`` entries after the live ones from ``first`` on, or by ``places`` (rows, count)."""
         n = self.live[0]
         if places is None:
             self.visual[:, :, n : n + count] = torch.arange(first, first + count, device=self.visual.device)
@@ -70,14 +70,18 @@ class Slot:
         return self.live[0] - self.bank.runs[0].condition
 
     def visual_keys(self) -> Tensor:
-        """Return decoded keys of the live visual entries, (rows, kv_heads, visual, head_dim), where the condition is kept."""
+        """Return decoded keys of the live visual entries, (rows, kv_heads, visual, head_dim).
+
+        Requires that the condition is stored.
+        """
         parts = [self.read(run, n)[0][:, :, run.condition :] for run, n in zip(self.bank.runs, self.live, strict=True)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def absorb(self, workspace: Workspace, survivors: Sequence[range] | Tensor) -> None:
-        """Replace the live entries with the selected positions of the workspace [live | own], in the given order.
+        """Replace the live entries with the selected positions of the workspace [live | own].
 
-        ``survivors``: ranges for all rows and heads, or (rows, kv_heads, m) ascending. Tables follow. All rows have one length here.
+        ``survivors``: ranges for all rows and heads, or (rows, kv_heads, m) ascending; entries are stored in this order. Tables follow. All
+        rows have one length here.
         """
         if isinstance(survivors, Tensor):
             self._gather(workspace, survivors)
@@ -130,8 +134,8 @@ def require_room(needed: int, capacity: int) -> None:
 class Workspace:
     """Workspace shared by the layers of a stack: a decoded layer cache, then the pass's own entries.
 
-    Attention reads [live | own] as one range, and only survivors are written back. Without it a method would have to allocate in every
-    layer what it claims to save.
+    Attention reads [live | own] as one range, and only survivors are written back. Without it a method would have to allocate the entries
+    that it claims to save in every layer.
     """
 
     def __init__(self, layout: Layout, entries: int, memory: Memory) -> None:
@@ -141,7 +145,7 @@ class Workspace:
         self.own = 0
 
     def put(self, slot: Slot, k: Tensor | None = None, v: Tensor | None = None) -> None:
-        """Lay out the live entries and behind them the pass's own ``k``, ``v``.
+        """Lay out the live entries, followed by the pass's own ``k``, ``v``.
 
         ``k``, ``v``: (rows, kv_heads, tokens, head_dim).
         """

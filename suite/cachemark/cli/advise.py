@@ -99,7 +99,7 @@ def roofline(
     """Print lower bounds on the time and memory of a model.
 
     For each method on a device: the roofline time by part, and the speedup that it allows. No operation is faster than its bytes at the
-    bandwidth or its FLOPs at the peak FLOP/s; measured times lie above the roofline time.
+    bandwidth or its FLOPs at the peak FLOP/s; measured times are above the roofline time.
     """
     from ..workflows.roofline import device_rates, parse_decoder, pass_costs, roofline_times
 

@@ -1,4 +1,4 @@
-"""``cachemark compare`` and ``bisect``: paired tests of two sides, and the commit that made a case worse."""
+"""``cachemark compare`` and ``bisect``: paired tests, and the search for the commit of a regression."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..gate.comparison import PairOfOutcomes
     from ..store.rows import Verdict
 
-LEAST, MOST = 5, 2_000  # seeds at which images are compared: fewer cannot be tested, and all their images are in memory at once
+LEAST, MOST = 5, 2_000  # seeds for comparing images: fewer cannot be tested, and all their images are in memory at once
 
 
 def _samples(context: click.Context, parameter: click.Parameter, value: int | None) -> int | None:

@@ -109,7 +109,7 @@ def _shorten(text: str) -> str:
 
 
 def _leave(code: int, *lines: str) -> NoReturn:
-    """Exit with this code after printing these lines on standard error, whether or not anybody reads them.
+    """Exit with this code after printing these lines on standard error, even if it is closed.
 
     Both streams are flushed first: Python exits with codes of its own if output cannot be written.
     """
@@ -146,7 +146,7 @@ def note(context: click.Context, option: click.Parameter, value: Any) -> Any:
 def runnable(text: str) -> str:
     """Add the noted options to every cachemark command in the text that accepts them."""
     context = click.get_current_context(silent=True)
-    given = context.meta.get(GIVEN) if context else None
+    noted_options = context.meta.get(GIVEN) if context else None
 
     def completed(match: re.Match[str]) -> str:
         assert context is not None
@@ -155,7 +155,7 @@ def runnable(text: str) -> str:
             command = command.commands.get(words[names], click.Command(None))
             names += 1
         accepted = {name for parameter in command.params for name in parameter.opts}
-        options = [word for name, value in given or () if name in accepted for word in (name, shlex.quote(value))]
+        options = [word for name, value in noted_options or () if name in accepted for word in (name, shlex.quote(value))]
         return " ".join([*words[:names], *options, *words[names:]])
 
-    return COMMAND.sub(completed, text) if given else text
+    return COMMAND.sub(completed, text) if noted_options else text

@@ -63,14 +63,14 @@ for form, (form_options, summary) in FORMATS.items():
 @click.option("--summary", type=FILE, envvar="GITHUB_STEP_SUMMARY", show_envvar=True, help="Append the summary of the step to this file.")
 @click.option("--comment", type=FILE, help="Write the text of a comment on a pull request to this file.")
 @register_option
-def github(summary: Path | None, comment: Path | None, **judged: Any) -> None:
+def github(summary: Path | None, comment: Path | None, **options: Any) -> None:
     """Print annotations for GitHub Actions.
 
     Also writes a summary and a comment. A run without a baseline has no annotations. The exit code is not a verdict; use `check` for that.
     """
     from ..workflows.export import append, put, step_texts
 
-    texts = step_texts(**judged)
+    texts = step_texts(**options)
     if summary is not None:
         say(f"Written: {append(texts.summary, summary)}", err=True)
     if comment is not None:
@@ -113,7 +113,7 @@ def grid(**options: Any) -> None:
 
     The first row is the full cache; CASES, such as "linear 1/4", follow at the same seeds.
 
-    Without CASES all methods are shown. A method's worst seeds are left out; the report has them.
+    Without CASES the image has all methods. A method's worst seeds are left out; the report has them.
     """
     from ..workflows.export import image_grid
 

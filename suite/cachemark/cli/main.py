@@ -21,7 +21,7 @@ from .stored import db, ingest, list_, report, show
 from .test import new, test
 
 RESUMED = "Completed work is stored; run the same command to resume."
-KEPT = {  # what Ctrl-C leaves behind
+KEPT = {  # messages after Ctrl-C about stored work
     **dict.fromkeys(("run", "max-batch", "share", "weights"), RESUMED),
     "compare": "The pairs measured so far are stored; the same command compares from the start.",
 }

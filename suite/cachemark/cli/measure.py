@@ -1,4 +1,4 @@
-"""``cachemark run``, ``max-batch``, ``share``, ``price`` and ``explain``: measuring a plan, and what that would take."""
+"""``cachemark run``, ``max-batch``, ``share``, ``price`` and ``explain``: measure a plan, or estimate the cost."""
 
 from __future__ import annotations
 

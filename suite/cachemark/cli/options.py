@@ -120,7 +120,7 @@ def picture(context: click.Context, option: click.Parameter, path: Path) -> Path
 
 # -- the store --------------------------------------------------------------------------------------------------------
 def _store(context: click.Context, option: click.Parameter, url: str) -> str:
-    """Note the store; refuse a password on the command line, since every user can read it in the list of processes."""
+    """Store the option; reject a password, since the process list shows it to every user of the machine."""
     if "://" in url and context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE:
         from sqlalchemy.engine import make_url
         from sqlalchemy.exc import ArgumentError
@@ -188,13 +188,13 @@ def machine_options_with(threads: int = os.cpu_count() or 1) -> Callable[[F], F]
 
     def decorated(function: F) -> F:
         @functools.wraps(function)
-        def gathered(**given: Any) -> Any:
+        def gathered(**options: Any) -> Any:
             from ..workflows.session import Machine
 
-            fields = {name: given.pop(name) for name in ("device", "threads", "gpus", "clock", "memory_cap", "executor")}
+            fields = {name: options.pop(name) for name in ("device", "threads", "gpus", "clock", "memory_cap", "executor")}
             if fields["device"] == "cpu" and (fields["gpus"] or fields["clock"]):
                 raise click.UsageError("--gpu and --lock-clocks have no effect with --device cpu. Add --device cuda, or leave them out.")
-            return function(machine=Machine(**fields), **given)
+            return function(machine=Machine(**fields), **options)
 
         return options(gathered)  # type: ignore[return-value]
 

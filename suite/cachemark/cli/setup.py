@@ -1,4 +1,4 @@
-"""``cachemark doctor``, ``calibrate`` and ``weights``: the machine and the files that a measurement needs."""
+"""``cachemark doctor``, ``calibrate`` and ``weights``: check the machine and get files for a measurement."""
 
 from __future__ import annotations
 

@@ -137,14 +137,14 @@ def report(
     from ..workflows.report import report as write_report
     from ..workflows.report import site as write_site
 
-    given = {name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    on_command_line = {name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
     if site is None:
-        if "days" in given:
+        if "days" in on_command_line:
             raise click.UsageError("--days needs --site.")
         page = write_report(store, path, run=run, baseline=baseline, public=public, register=register)
         say(f"Report: {page.path}")
         return
-    if given & {"path", "run"}:
+    if on_command_line & {"path", "run"}:
         raise click.UsageError("--site writes one page per run of the store. Leave out PATH and --run.")
     made = write_site(store, site, baseline=baseline, days=days, public=public, register=register)
     say(f"Site: {made.index}; {len(made.made)} new pages, {made.removed} removed")
@@ -220,7 +220,7 @@ def merge(sources: tuple[Path, ...], store: str, as_json: bool) -> None:
 def prune(store: str, nights: int, yes: bool, as_json: bool) -> None:
     """Delete the runs of old nights and their artifacts.
 
-    Runs behind a baseline, runs with a regression, and runs with results that a kept run reuses are kept.
+    Runs of a baseline, runs with a regression, and runs with results that a kept run reuses are kept.
     """
     from ..workflows.db import prune_store
 

@@ -1,4 +1,4 @@
-"""Next-scale methods that decide for each image what its last scales compute."""
+"""Base class of next-scale methods that choose the computation of the last scales for each image."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ..cache.layout import Layout, Step
 from .method import Method
 
 Pictured = Callable[[int], tuple[Tensor, Tensor]]
-"""Return the images (batch, 3, H, W) of the feature maps before and after a scale, reduced to this shorter side in tokens."""
+"""Decode the feature maps before and after a scale to images (batch, 3, H, W). The argument is the shorter side in tokens."""
 
 
 @dataclass
 class Deciding(Method):
-    """A next-scale method that reads the image after one scale, on the host, and decides what its later scales compute.
+    """Base class of methods that read the image after one scale and choose the computation of the later scales.
 
-    An *outcome* is a method whose ``scales`` and ``computed_rows`` are an image's. Images of a batch are generated together up to the
-    decision and one after the other behind it, so that none depends on the others. Costs on paper are those that :meth:`expected` states;
-    after a generation, ``outcomes`` has one outcome per image.
+    The image is read on the host. An *outcome* is a method with the ``scales`` and ``computed_rows`` chosen for one image. Images of a
+    batch are generated together up to the decision and one by one after it, so that they do not depend on each other. Computed costs use
+    the fractions from :meth:`expected`. After a generation, ``outcomes`` has one outcome per image.
     """
 
     def begin(self, layout: Layout, sites: Any, memory: Any) -> None:
@@ -35,11 +35,11 @@ class Deciding(Method):
 
     @abstractmethod
     def decide(self, pictured: Pictured) -> Sequence[Method]:
-        """Return the outcome of each image, or nothing to go on as before."""
+        """Return the outcome of each image, or an empty sequence to change nothing."""
 
     @abstractmethod
     def expected(self, layout: Layout) -> Sequence[tuple[float, Method]]:
-        """Return all outcomes with their expected fractions of the images, after :meth:`resolve`."""
+        """Return each possible outcome with its expected fraction of images. Call after :meth:`resolve`."""
 
     def typical(self, layout: Layout) -> Method:
         """Return the expected outcome of most images."""
@@ -55,11 +55,11 @@ class Deciding(Method):
         return sum(self._rows(outcome, scale) for outcome in self.outcomes)
 
     def _rows(self, outcome: Method, scale: int) -> int:
-        """Return the rows of one image at a scale."""
+        """Return how many rows one image has at a scale."""
         return outcome.computed_rows(self.layout, scale) // self.layout.batch if scale < outcome.scales(self.layout) else 0
 
     def apart(self, step: Step) -> Iterator[tuple[int, int, Step]]:
-        """Serve the images that compute this scale one after the other: yield number, rows, and the step as the image's own."""
+        """Serve the images that compute this scale one by one; yield each image's number, rows and step."""
         slots = [slot for bank in self.banks for slot in bank.slots]
         before, after = [slot.live[0] for slot in slots], [slot.live[0] for slot in slots]
         for image, outcome in enumerate(self.outcomes):

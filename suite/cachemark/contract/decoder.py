@@ -1,4 +1,4 @@
-"""Decoders: how many tokens a forward pass of a next-token model draws and accepts."""
+"""Decoders: how many tokens a forward pass of a next-token model generates and accepts."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ DECIDING = (*SCOPES, "capacity", "evict", "evict_after", "end_step", "roll_back"
 
 
 class Front(NamedTuple):
-    """A pass over several lines: its ``step`` with the position of each token fed, all of it known before the generation.
+    """A pass that generates tokens of several lines, known before the generation.
 
-    ``takes``: the token fed at each of these positions, by its index; a stand-in is another token than the one of the position. ``draws``:
-    the tokens drawn, ascending, from the last tokens fed. ``replaces``: positions whose entries are removed before the pass.
+    ``step`` has the position of each token fed. ``takes``: index of the token fed at each position, which differs from the position for a
+    substitute. ``draws``: the generated tokens, ascending, from the last tokens fed. ``replaces``: positions whose entries are removed
+    before the pass.
     """
 
     step: Step
@@ -40,14 +41,14 @@ class Decoder(Parameters):
     :meth:`~.method.Method.horizon`, :meth:`~.method.Method.beyond` and :meth:`~.method.Method.roll_back`. Each generation has a new
     decoder; its tensors come from the memory, and only here may a pass be read on the host.
 
-    Class attributes: ``keeps`` is what it preserves of sequential decoding, the ``TOKENS`` (bit for bit in fp32), their ``DISTRIBUTION``,
-    or neither (empty). ``same_noise``: one that keeps neither uses the noise of sequential decoding, so images of equal seeds are compared.
-    ``scheduled``: its passes follow from the layout, see :meth:`schedule`. ``source`` names the paper, ``footnotes`` are printed with its
-    values.
+    Class attributes: ``keeps``: the decoder preserves the ``TOKENS`` of sequential decoding (bit for bit in fp32), their ``DISTRIBUTION``,
+    or neither (empty). ``same_noise``: it preserves neither but uses the noise of sequential decoding, so images of equal seeds are
+    compared. ``scheduled``: its passes follow from the layout, see :meth:`schedule`. ``source`` names the paper, ``footnotes`` are printed
+    with its values.
 
-    Attributes of a generation: ``fed`` and ``kept`` are the tokens drawn and accepted by each pass; ``most`` is the largest number that the
-    current pass may accept. A decoder of some ``width`` sets in :meth:`propose` the parents of the pass's ``side`` tokens and the
-    tokens ``side_drafts`` (batch, side), and in :meth:`judge` the ``path`` (batch, count): which token fed comes before each position.
+    Attributes of a generation: ``fed`` and ``kept`` are how many tokens each pass generated and accepted; ``most`` is the largest number
+    that the current pass may accept. A decoder with ``width`` > 1 sets in :meth:`propose` the parents of the pass's ``side`` tokens and
+    the tokens ``side_drafts`` (batch, side), and in :meth:`judge` the ``path`` (batch, count): which token fed precedes each position.
     """
 
     keeps: ClassVar[str] = ""
@@ -58,27 +59,27 @@ class Decoder(Parameters):
 
     @property
     def reach(self) -> int:
-        """The largest number of tokens that a pass draws."""
+        """The largest number of tokens that a pass generates."""
         return 1
 
     @property
     def ahead(self) -> int:
-        """The largest number of tokens that a pass draws beyond the method's horizon. They are always drafts."""
+        """The largest number of tokens that a pass generates beyond the method's horizon, always drafts."""
         return 0
 
     @property
     def width(self) -> int:
-        """The number of alternative drafts that a pass feeds for each of its first positions, see :func:`side_tokens`."""
+        """The number of alternative drafts for each of a pass's first positions, see :func:`side_tokens`."""
         return 1
 
     def check(self) -> None:
         """Raise BadParameter for parameters that cannot be used."""
 
     def check_layout(self, layout: Layout) -> None:
-        """Raise BadParameter or Unsupported for a layout that it cannot decode."""
+        """Raise BadParameter or Unsupported for a layout that the decoder does not support."""
 
     def schedule(self, layout: Layout) -> Sequence[Front]:
-        """Return all passes of a generation of a ``scheduled`` decoder, which has no :meth:`propose` and :meth:`judge`."""
+        """Return all passes of a ``scheduled`` decoder, which needs neither :meth:`propose` nor :meth:`judge`."""
         return ()
 
     def begin(self, layout: Layout, seeds: Tensor, greedy: bool, memory: Memory) -> None:
@@ -102,20 +103,20 @@ class Decoder(Parameters):
     def judge(self, accepted: int, logits: Tensor, tokens: Tensor) -> int:
         """Sample ``tokens`` from position ``accepted`` on and return how many are accepted.
 
-        ``logits`` (batch, count, vocab) are the filtered fp32 logits of these positions, each given the tokens before it; those behind
-        ``side`` tokens follow. The result is in 1 … count and the same for all samples; later tokens become drafts.
+        ``logits`` (batch, count, vocab) are the filtered fp32 logits of these positions, each given the tokens before it, followed by the
+        logits after the ``side`` tokens. The result is in 1 … count and the same for all samples; later tokens become drafts.
         """
         raise NotImplementedError
 
     def note(self, fed: int, accepted: int) -> None:
-        """Record the tokens that a pass has drawn and accepted."""
+        """Record how many tokens were generated and accepted by a pass."""
         self.fed.append(fed)
         self.kept.append(accepted)
 
 
 @dataclass
 class Sequential(Decoder):
-    """Draws one token per pass: the loop that all values are compared with."""
+    """Generates one token per pass: the reference for all other decoders."""
 
     name = SEQUENTIAL
     keeps = TOKENS
@@ -154,7 +155,7 @@ class Rehearsal(Decoder):
 
 
 def check_fronts(decoder: Decoder, method: Method, layout: Layout) -> Sequence[Front]:
-    """Return the schedule of a decoder, empty if it has none.
+    """Return the schedule of a decoder, empty without one.
 
     Raises BadParameter or Unsupported if the layout or the method does not fit.
     """
@@ -168,9 +169,9 @@ def check_fronts(decoder: Decoder, method: Method, layout: Layout) -> Sequence[F
 
 
 def widest(method: Method, layout: Layout) -> int:
-    """Return the most tokens that a decoder may accept at once with a method.
+    """Return the largest number of tokens that a decoder may accept at once with a method.
 
-    The method need not have begun.
+    Works before the method's :meth:`~.method.Method.begin`.
     """
     _resolve(method, layout)
     return max(horizon(method, first) for first in range(layout.visual))
@@ -179,7 +180,7 @@ def widest(method: Method, layout: Layout) -> int:
 def spare(method: Method, layout: Layout, decoder: Decoder) -> int:
     """Return how many entries above its capacity a layer cache needs for a decoder's look-ahead.
 
-    The method need not have begun.
+    Works before the method's :meth:`~.method.Method.begin`.
     """
     if not decoder.ahead:
         return 0
@@ -188,20 +189,20 @@ def spare(method: Method, layout: Layout, decoder: Decoder) -> int:
 
 
 def window(method: Method, decoder: Decoder, accepted: int) -> tuple[int, int]:
-    """Return how many tokens the pass after ``accepted`` tokens draws, and how many of them it may accept."""
+    """Return how many tokens the pass after ``accepted`` tokens generates, and how many it may accept."""
     remaining = method.layout.visual - accepted
     most = min(decoder.reach, remaining, horizon(method, accepted - 1))
     return min(decoder.reach, remaining, most + min(decoder.ahead, beyond(method, accepted - 1))), most
 
 
-LEVELS = 2  # positions of a pass for which alternative drafts are fed
+LEVELS = 2  # positions of a pass with alternative drafts
 
 
 def side_tokens(decoder: Decoder, layout: Layout, accepted: int, count: int) -> tuple[int, ...]:
-    """Return the parent of each token that a pass feeds beside its window, as indices of the tokens fed.
+    """Return the parent of each token that a pass feeds in addition to its window.
 
-    The window of ``count`` tokens is a chain. The first two of its drafts have ``width`` − 1 siblings each, and each sibling of the first
-    has ``width`` children. Without room for their entries, at the end of an image, none is fed.
+    Parents are indices of the tokens fed. The window of ``count`` tokens is a chain. Its first two drafts have ``width`` − 1 siblings each,
+    and each sibling of the first one has ``width`` children. At the end of an image, where their entries do not fit, none is fed.
     """
     if decoder.width == 1 or count < 2:
         return ()
@@ -218,11 +219,11 @@ def side_places(accepted: int, side: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def ancestors(count: int, side: tuple[int, ...]) -> Tensor:
-    """Return which tokens of a pass each of them may see, (tokens, tokens) bool: itself, its parent, and so on."""
-    seen = torch.eye(count + len(side), dtype=torch.bool)
+    """Return which tokens of a pass each token may see (itself, its parent, …), (tokens, tokens) bool."""
+    visible = torch.eye(count + len(side), dtype=torch.bool)
     for token, parent in enumerate((*range(count - 1), *side), 1):
-        seen[token] |= seen[parent]
-    return seen
+        visible[token] |= visible[parent]
+    return visible
 
 
 def horizon(method: Method, first: int) -> int:
@@ -236,7 +237,7 @@ def beyond(method: Method, first: int) -> int:
 
 
 def _resolve(method: Method, layout: Layout) -> None:
-    """Prepare a method that has not begun for questions about its horizon."""
+    """Prepare a method for :func:`horizon` before its generation starts."""
     method.resolve(layout)
     method.layout, method.banks = layout, []
 

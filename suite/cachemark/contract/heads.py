@@ -68,7 +68,7 @@ class HeadGroups(Method):
                 group.heads[site] = tuple(heads)
         for group in groups.values():
             group.method.resolve(group.layout)
-        self.groups = list(groups.values())  # type: ignore[misc]  # a ClassVar, so that it is no field and no parameter
+        self.groups = list(groups.values())  # type: ignore[misc]  # a ClassVar, which is neither a field nor a parameter
 
     # -- on paper -----------------------------------------------------------------------------------------------------
     def at(self, site: Site) -> list[HeadGroup]:
@@ -115,7 +115,7 @@ class HeadGroups(Method):
         self.workspace = largest_first[0].method.workspace  # which the others share
 
     def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Let each group attend with its own method and heads."""
+        """Run the attention of each group with its own method and heads."""
         share, outs = q.size(1) // k.size(1), dict[int, Tensor]()
         for group in self.at(site):
             heads = group.heads[site]
@@ -164,7 +164,7 @@ class PerHead(Method):
     evicts = True
 
     def entries(self, layout: Layout, site: Site) -> int:
-        """Return the most entries of all K/V heads of a site after any pass, per row: what is allocated."""
+        """Return the allocated entries per row of a site: the most entries of all K/V heads after any pass."""
         return layout.stored * layout.kv_heads
 
     def select(self, site: Site, step: Step, slot: RaggedSlot, workspace: RaggedWorkspace, q: Tensor) -> Sequence[Kept]:

@@ -60,12 +60,12 @@ class ScaleBlock(Block, Protocol):
 class Method(Planning):
     """The scopes of a forward pass, outermost first; by default each behaves as the full cache.
 
-    :class:`~.planning.Planning` has what a plan asks before anything runs. Class attributes: ``evict_after`` is the edge at which ``evict``
-    is called (``token``, ``line`` or empty); ``evicts`` and ``skips`` select the contract tests; ``slack`` is how many entries above its
-    budget a layer cache may have during a pass; ``selects``: :meth:`selection` chooses what a pass reads; ``merges``: evicted entries are
-    added to others by ``SlotBank.merge``; ``fronts``: all entries are kept and attention obeys ``Step.visible``, so that passes may feed
-    tokens of several lines. ``spare``, set before :meth:`begin` by :func:`~.decoder.spare`, is how many entries above its
-    capacity it needs while a decoder looks ahead.
+    :class:`~.planning.Planning` has the part that plans need before anything runs. Class attributes: ``evict_after``: ``evict`` is called
+    after each ``token`` or ``line``, or never (empty); ``evicts`` and ``skips`` select the contract tests; ``slack`` is how many entries
+    above its budget a layer cache may have during a pass; ``selects``: :meth:`selection` chooses the entries that a pass reads; ``merges``:
+    evicted entries are added to others by ``SlotBank.merge``; ``fronts``: all entries are kept and attention obeys ``Step.visible``, so
+    that passes may feed tokens of several lines. ``spare``, set before :meth:`begin` by :func:`~.decoder.spare`, is how many entries above
+    its capacity it needs while a decoder looks ahead.
     """
 
     evict_after: ClassVar[str] = ""
@@ -75,7 +75,7 @@ class Method(Planning):
     selects: ClassVar[bool] = False
     merges: ClassVar[bool] = False
     fronts: ClassVar[bool] = False
-    spare = 0  # not annotated, so that it is no parameter
+    spare = 0  # not annotated, so that it is not a parameter
 
     def stack(self, name: str, step: Step, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
         """Choose which rows and tokens are computed. A stack ends before its final norm."""
@@ -107,11 +107,11 @@ class Method(Planning):
         return out
 
     def selection(self, site: Site, step: Step, slot: Slot, q: Tensor) -> Tensor:
-        """Return the visual entries that each head reads in this pass, (rows, kv_heads, count) int64, if the method ``selects``.
+        """Return the visual entries that each head reads in this pass, (rows, kv_heads, count) int64.
 
-        They are distinct and counted from 0 behind the condition, which is always read; the newest is ``slot.live_visual - 1``. Called for
-        a visual token that has just been written; ``q``: (rows, heads, 1, head_dim). ``attended`` declares how many entries it reads. As
-        in Quest (Tang et al. 2024), nothing has to be evicted. Next-token models only.
+        Called if the method ``selects``, for a visual token that has just been written; ``q``: (rows, heads, 1, head_dim). Entries are
+        distinct and counted from 0 after the condition, which is always read; the newest is ``slot.live_visual - 1``. ``attended`` declares
+        how many entries are read. As in Quest (Tang et al. 2024), nothing has to be evicted. Next-token models only.
         """
         return torch.arange(slot.live_visual, device=q.device).expand(q.size(0), self.layout.kv_heads, -1)
 
@@ -125,7 +125,7 @@ class Method(Planning):
     def observe(self, site: Site, step: Step, slot: Slot, q: Tensor, mass: Tensor | None) -> None:
         """Read the queries and, with ``needs_mass``, each live key's mass (rows, kv_heads, live)."""
 
-    # -- what is stored, and what is evicted at the end of a pass ---------------------------------------------------------
+    # -- storage, and eviction at the end of a pass -----------------------------------------------------------------------
     def capacity(self, layout: Layout, site: Site) -> int:
         """Return the entries that a site needs. What no later pass reads is not stored; 0 allocates nothing."""
         return layout.ending(self.scales(layout)).stored
@@ -136,7 +136,7 @@ class Method(Planning):
         self.layout = layout
         self.resolve(layout)
         if self.evict_after not in ("", *EDGES):
-            raise BadPlugin(f"{self.name}: evict_after = {self.evict_after!r} is no edge.", remedy=f"Use one of {', '.join(EDGES)}.")
+            raise BadPlugin(f"{self.name}: evict_after = {self.evict_after!r} is not an edge.", remedy=f"Use one of {', '.join(EDGES)}.")
         capacity = {site: entries for site in sites if (entries := self.capacity(layout, site))}
         if self.spare:
             capacity = {site: entries + min(self.spare, max(0, layout.stored - entries)) for site, entries in capacity.items()}
@@ -175,22 +175,22 @@ class Method(Planning):
     def horizon(self, first: int) -> int:
         """Return how many tokens, starting at ``first``, can be fed before the method may evict.
 
-        A parallel decoder accepts at most this many tokens per pass. Nothing that the method stores may depend on which of them are
-        accepted. Call :func:`~.decoder.horizon`.
+        A parallel decoder accepts at most this many tokens per pass. The method's state must not depend on the tokens that are rejected.
+        Call :func:`~.decoder.horizon`.
         """
         return 1
 
     def beyond(self, first: int) -> int:
-        """Return how many tokens can be fed behind the :meth:`horizon` in one pass, of which none stays.
+        """Return how many tokens can be fed beyond the :meth:`horizon` in one pass, to be discarded after it.
 
         The method's state must be the same without the last ``step.beyond`` tokens of a pass. Call :func:`~.decoder.beyond`.
         """
         return 0
 
     def arrange(self, fed: int, path: Tensor) -> None:
-        """Move entries of the ``fed`` tokens of the pass that has just run to the front: ``path`` (rows, m), among them.
+        """Move the entries ``path`` (rows, m) among the ``fed`` tokens of the last pass to the front of these.
 
-        Called before :meth:`roll_back` where a decoder has fed several drafts of a position.
+        Called before :meth:`roll_back` if a decoder has fed several drafts of a position.
         """
         for bank in self.banks:
             bank.arrange(fed, path)
@@ -226,7 +226,7 @@ class Method(Planning):
         """Bytes of the keys and values that are live now; None where positions are fixed."""
         return sum(bank.live_bytes for bank in self.banks)
 
-    # -- next-scale models: a pass writes a whole scale, of which only some entries may survive ---------------------------
+    # -- next-scale models: a pass writes a whole scale, and only some of its entries may survive -------------------------
     def room(self, site: Site) -> int:
         """Return how many entries a site may have now, at most its capacity."""
         return self.slots[site].bank.capacity
@@ -264,16 +264,16 @@ class Method(Planning):
 
     # -- which tokens of a masked model, and when ---------------------------------------------------------------------
     def ordered(self, order: Tensor) -> Tensor:
-        """Return the order (rows, N) in which a masked model predicts positions, the tail first.
+        """Return the positions (rows, N) of a masked model in the order of their prediction, the last ones first.
 
         ``order``: the sample's own random order.
         """
         return order
 
     def ranked(self, step: MaskedStep, z: Tensor) -> Tensor:
-        """Return the order (batch, count) in which the parts of :meth:`denoising` take tokens.
+        """Return the tokens (batch, count) in the order that assigns them to the parts of :meth:`denoising`.
 
-        Called where there are several parts. ``z`` (batch, count, width): input of the diffusion head, conditional rows only.
+        Called if it has several parts. ``z`` (batch, count, width): input of the diffusion head, conditional rows only.
         """
         return torch.arange(z.size(1), device=z.device).expand(z.shape[:2])
 
@@ -289,7 +289,7 @@ class Method(Planning):
         return True
 
     def graph_key(self, step: Step) -> Hashable:
-        """Return what the scopes of a pass read of ``step`` on the host, in addition to live lengths.
+        """Return the values of ``step`` that the scopes of a pass read on the host, in addition to live lengths.
 
         A captured pass is replayed only for an equal key. A class that overrides a scope but not this is assumed to read everything.
         """
@@ -326,8 +326,8 @@ def _pass_scale(method: Method, site: Site, step: Step, slot: Slot, q: Tensor, k
     """Attend to a scale, then keep the surviving entries.
 
     A scale that fits is written to the layer cache and read there. Otherwise, and always with a lossy codec (a pass sees its own keys
-    exactly), it is placed in the workspace until its survivors are known. The last scale is stored only if there is room for everything,
-    since no later pass reads it.
+    exactly), it is placed in the workspace until its survivors are known. The last scale is stored only if everything fits, since no later
+    pass reads it.
     """
     n, own = slot.live[0], k.size(2)
     fits = n + own <= method.room(site) and not (step.last and slot.bank.capacity < method.layout.visual)

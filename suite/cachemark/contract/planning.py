@@ -52,7 +52,7 @@ class Parameters:
 
 
 def largest(least: int, most: int, fits: Callable[[int], bool]) -> int:
-    """Return the largest number of ``least`` … ``most`` that fits, by bisection; the least is not asked."""
+    """Return the largest number of ``least`` … ``most`` that fits, by bisection; the least always fits."""
     while least < most:
         middle = (least + most + 1) // 2
         least, most = (middle, most) if fits(middle) else (least, middle - 1)
@@ -118,7 +118,7 @@ class Planning(Parameters):
         return {}
 
     def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
-        """Return the parameters that meet ``budget`` together with those of this instance."""
+        """Return parameters that meet ``budget`` together with this instance's parameters."""
         return self.parameters_for(budget, layout)
 
     def own_budget(self, layout: Layout) -> Fraction:
@@ -146,7 +146,7 @@ class Planning(Parameters):
         They may only fill in parameters: a trial receives resolved parameters and no facts.
         """
 
-    # -- FLOPs and bytes of the full cache, or in a masked model of no cache; asked after `resolve` --------------------
+    # -- FLOPs and bytes of the full cache, or of a masked model without cache; available after `resolve` -------------
     def passes(self, requested: int) -> int:
         """Masked: return the number of steps to run, of the ``requested`` ones."""
         return requested
@@ -157,7 +157,7 @@ class Planning(Parameters):
 
     @property
     def reorders(self) -> bool:
-        """Masked: True if tokens are predicted in another order than the sample's, so that they cannot be compared by position."""
+        """Masked: True if the order of prediction differs from the sample's, so tokens cannot be compared."""
         return False
 
     def denoising(self, step: MaskedStep, requested: int) -> Sequence[Denoising]:
@@ -172,9 +172,9 @@ class Planning(Parameters):
         return len(layout.scales)
 
     def computed_rows(self, layout: Layout, scale: int) -> int:
-        """Next-scale: return how many rows scale ``scale`` (from 0) computes: all, or the conditional ones, which come first.
+        """Next-scale: return how many rows scale ``scale`` (from 0) computes.
 
-        Rows that are left out do not come back.
+        These are all rows, or the conditional ones, which come first. Rows that are left out do not come back.
         """
         return layout.rows
 

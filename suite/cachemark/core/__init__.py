@@ -1,1 +1,1 @@
-"""Cases, outcomes, metrics, errors, names and seeds, for every room. Nothing here needs torch."""
+"""Cases, outcomes, metrics, errors, names and seeds, for every package. Nothing here needs torch."""

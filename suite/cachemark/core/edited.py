@@ -12,7 +12,7 @@ from .wording import shown
 LARGEST = 200_000_000  # bytes of a file
 LONGEST = 4_000  # characters of a text on one line
 LFS = b"version https://git-lfs.github.com/"
-_FOREIGN = (  # how a file begins, the problem and its fix
+_FOREIGN = (  # first bytes of a file, the problem and its fix
     (LFS, "is a pointer of Git LFS, not the file itself", "Run: git lfs pull"),
     (b"\xef\xbb\xbf", "starts with a byte order mark", "Save it as UTF-8 without one."),
     (b"\xff\xfe", "is UTF-16", "Save it as UTF-8."),
@@ -27,7 +27,7 @@ def validating(source: str, error: type[CachemarkError], remedy: str = REMEDY) -
     try:
         yield
     except ValueError as invalid:
-        faults = getattr(invalid, "errors", None)  # a ValidationError; this room does not import pydantic
+        faults = getattr(invalid, "errors", None)  # a ValidationError; this package does not import pydantic
         fault = faults()[0] if faults else {"type": "", "loc": (), "msg": str(invalid)}
         key = ".".join(map(str, fault["loc"]))
         if fault["type"] == "missing":

@@ -2,7 +2,7 @@
 
 A message states the problem with the value, the nearest known name and the remedy. Each class has a ``slug``, its name with dashes, and an
 entry in docs/errors.md. Only the command line catches :class:`CachemarkError`; it prints the text and exits with ``exit_code``. Any other
-exception there is a defect of this package and exits with ``DEFECT``.
+exception there is a bug of this package and exits with ``DEFECT``.
 """
 
 from __future__ import annotations
@@ -119,16 +119,16 @@ def unknown(kind: str, name: str, known_names: Iterable[str]) -> UnknownName:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Return whether an error means that no memory of the host was left, in any allocator or while a library was loaded."""
+    """Return whether an error means that the host is out of memory, in any allocator or while loading a library."""
     return isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)) is not None
 
 
 def of_system(error: Exception) -> CachemarkError | None:
     """Return an error of the operating system as one of this package; None for others.
 
-    Full disks and memory are the machine's fault, unusable paths the user's. Paths inside this package are defects: None."""
+    Full disks and memory are the machine's fault, unusable paths the user's. Errors of paths inside this package are bugs, so None."""
     if out_of_memory(error):
-        return Infrastructure("The memory of this machine, or what a limit (ulimit -v) leaves of it, is used up.",
+        return Infrastructure("This machine is out of memory, or a limit (ulimit -v) is reached.",
                               remedy="Free some, raise the limit, or request less at once.")
     if not isinstance(error, OSError):
         return None

@@ -14,8 +14,8 @@ from typing import Any
 from .errors import CachemarkError
 
 PACKAGE = Path(__file__).resolve().parents[1]
-HEAD = 4096  # bytes by which a file is recognized
-OUTPUTS = {  # how the files begin that commands write where the user names a path
+HEAD = 4096  # bytes that identify the type of a file
+OUTPUTS = {  # first bytes of files that commands write to a path from the user
     "report": rb"<!DOCTYPE html>.*<meta name=\"generator\" content=\"cachemark",
     "CSV table": rb"run,commit,machine_class,",
     "Markdown table": rb"### .*\n\n\| method \|",
@@ -26,7 +26,7 @@ OUTPUTS = {  # how the files begin that commands write where the user names a pa
     "PNG image": rb"\x89PNG",
     "calibration": rb"\{\"facts\":",
 }
-NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"  # of what has a file of its own: it stays in its folder and does not look like an option
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"  # of things that are stored as files: no name leaves its folder or looks like an option
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def refuse_other(path: Path, kind: str) -> None:
 
 
 def head_of(path: Path) -> bytes:
-    """Return the first bytes of a file, by which it is recognized. Raises OSError."""
+    """Return the first bytes of a file, which identify its type. Raises OSError."""
     with path.open("rb") as file:
         return file.read(HEAD)
 

@@ -1,4 +1,4 @@
-"""Numbers as text, in one spelling per unit, and names of methods and decoders as their papers print them."""
+"""Numbers as text, in one spelling per unit, and names of methods and decoders as in their papers."""
 
 from __future__ import annotations
 

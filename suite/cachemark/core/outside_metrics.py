@@ -17,9 +17,9 @@ from typing import Any
 from .units import FAMILIES, METRICS, OUTSIDE, Metric, set_title
 
 KEY = "metrics"  # of a case's evaluation
-FAULTS = "metric_faults"  # of an outcome's facts: by name what was wrong with a metric that has no values, ``fault`` and ``said``
+FAULTS = "metric_faults"  # of an outcome's facts: by name, ``fault`` and ``said`` of a metric without values
 DIGITS = 12
-KINDS = {"image": ("fidelity", "quality"), "set": ("quality",), "case": ("speed", "work", "memory")}  # by what has a value
+KINDS = {"image": ("fidelity", "quality"), "set": ("quality",), "case": ("speed", "work", "memory")}  # by image, set or case
 ENDS = ("lower", "higher")
 NAME, PLAIN = re.compile(r"[a-z][a-z0-9_]{0,39}"), re.compile(r"[A-Za-z0-9 .,()/+-]{0,40}")
 LONGEST = 400  # letters of a meaning
@@ -27,7 +27,7 @@ OF_SET = "set"  # a field of metrics of whole sets: the preset and the number of
 
 
 def fault_of(name: str, definition: Mapping[str, Any]) -> str:
-    """Return the reason why a plug-in's definition is invalid, to follow the metric's name, or an empty text."""
+    """Return why a plug-in's definition is invalid, as text after the metric's name; empty if it is valid."""
     kind, kinds, meaning = definition["kind"], KINDS[definition["per"]], definition["meaning"]
     rules = {
         "has a name that is not at most 40 small letters, digits and underscores, the first a letter": bool(NAME.fullmatch(name)),
@@ -37,11 +37,11 @@ def fault_of(name: str, definition: Mapping[str, Any]) -> str:
         "cache's image, which is better lower": definition["better"] in ENDS,
         "has a title or a unit that is not at most 40 letters, digits, blanks and .,()/+-":
             bool(definition["title"] and PLAIN.fullmatch(definition["title"]) and PLAIN.fullmatch(definition["unit"])),
-        f"has no docstring whose first paragraph, of at most {LONGEST} letters, says what it measures":
+        f"has no docstring whose first paragraph, of at most {LONGEST} letters, states what it measures":
             0 < len(meaning) <= LONGEST and meaning.isprintable(),
         "has a range (within) that is not two numbers, the smaller first and not too far apart": _is_range(*definition["within"]),
     }
-    return next((fault for fault, kept in rules.items() if not kept), "")
+    return next((fault for fault, valid in rules.items() if not valid), "")
 
 
 def full_name(name: str, definition: Mapping[str, Any]) -> str:
@@ -68,11 +68,11 @@ def know(evaluation: Mapping[str, Any]) -> None:
 
 
 def _ends(low: float | None, high: float | None) -> tuple[float, float]:
-    """Return the range of a definition, in which None means no end."""
+    """Return the range of a definition; None means no end."""
     return -math.inf if low is None else float(low), math.inf if high is None else float(high)
 
 
 def _is_range(low: float | None, high: float | None) -> bool:
-    """Return whether these are ends of a range; differences reach as far to both sides, and have to be finite too."""
+    """Return whether these are ends of a range whose differences, in both directions, are finite too."""
     first, last = _ends(low, high)
     return first < last and (None in (low, high) or math.isfinite(2 * (last - first)))

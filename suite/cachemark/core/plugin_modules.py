@@ -7,7 +7,7 @@ import traceback
 
 from .errors import BadPlugin
 
-MODULE = "cachemark_plugin_"  # begins the names of a plug-in's modules; the digests of its path and of its files' contents follow
+MODULE = "cachemark_plugin_"  # prefix of a plug-in's module names; digests of its path and of its files' contents follow
 SAID = 300  # letters of an error's own words
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Thing = TypeVar("Thing")  # a decorator returns the class that it is given with its own type
-LONGEST = 100  # letters of a name: it stands in tables, labels and file names
+LONGEST = 100  # letters of a name, which appears in tables, labels and file names
 
 
 class Registry(Generic[T]):
@@ -77,12 +77,12 @@ class Registry(Generic[T]):
         return sorted(name for name, thing in self._entries.items() if _is_within(thing, module))
 
     def drop(self, module: str) -> None:
-        """Remove what a module or its submodules have registered."""
+        """Remove all registrations of a module and its submodules."""
         self._entries = {name: thing for name, thing in self._entries.items() if not _is_within(thing, module)}
 
     @contextmanager
     def importing(self, older: Iterable[str], lookups: set[str]) -> Iterator[None]:
-        """Let a plug-in register in place of its ``older`` modules; an error or an interruption of the block undoes it.
+        """Replace registrations of a plug-in's ``older`` modules inside this context; an error undoes it.
 
         The modules of all things that are looked up in the block are added to ``lookups``."""
         before, self._lookups = self.entries(), lookups
@@ -136,4 +136,4 @@ def _described(thing: object) -> str:
     return f"the class {thing.__name__[:40]}" if isinstance(thing, type) else f"of type {type(thing).__name__[:40]}"
 
 
-metrics: Registry[type[MetricBase]] = Registry("metric", classes=True)  # of plug-ins: ours stand in :mod:`cachemark.core.units`
+metrics: Registry[type[MetricBase]] = Registry("metric", classes=True)  # of plug-ins: ours are in :mod:`cachemark.core.units`

@@ -1,4 +1,4 @@
-"""Typed outcomes, in which speed requires a judgement of the images.
+"""Typed outcomes, where speed requires a judgement of the images.
 
 ``ok`` has samples and a judgement: fidelity or quality, or the reason for its absence. Every other status has a log and no values. The
 database enforces the same rule as a CHECK.
@@ -33,9 +33,9 @@ class Status(enum.StrEnum):
 DISTURBED = (Status.THROTTLED, Status.CONTENDED)  # others or the device itself were in the values
 INFRASTRUCTURE = (*DISTURBED, Status.NOT_REACHED)  # the machine is the reason, and nothing is known of the case
 JUDGING = ("fidelity", "quality")
-IMAGES = "images_hash"  # of an outcome's facts: the hash of its decoded images, where they were looked at
+IMAGES = "images_hash"  # of an outcome's facts: the hash of its decoded images, if they were evaluated
 SHARE = "share"  # of an outcome's facts: the share of its quality images that was made (index from 0, of how many)
-ENERGY = "energy"  # of an outcome's facts: source and error of its energy, or why there is none (``absent``)
+ENERGY = "energy"  # of an outcome's facts: source and error of its energy, or why it is missing (``absent``)
 WEIGHTS_SOURCES = "weights_sources"  # of an outcome's facts: repository, revision, file and SHA-256 of weights from Hugging Face
 PRICE = "price_per_hour"  # of the facts of a run's environment: the price of its device
 FULL_BESIDE = "full_beside"  # of a candidate's facts: latencies of the full cache, each taken right before or after one of its own
@@ -144,14 +144,14 @@ def check_values(status: Status, samples: Mapping[str, Sequence[float]], judgeme
 
 
 def costs_per_1000(seconds: Sequence[float], batch: int, price: float) -> list[float]:
-    """Return the cost of 1,000 images by each generation of a ``batch``, on a device with a ``price`` per hour."""
+    """Return the cost of 1,000 images for each generation of a ``batch``, given a device's ``price`` per hour."""
     return [1000 * price * each / 3600 / batch for each in seconds]
 
 
 def full_latencies(outcome: Outcome, full: Outcome) -> Sequence[float]:
     """Return the latencies of the full cache to compare an outcome with.
 
-    Those measured in turns with it, because machines drift, else those of the full cache's own case."""
+    Prefer latencies measured in turns with the outcome, because machines drift, to latencies of the full cache's own case."""
     return outcome.facts.get(FULL_BESIDE) or full.raw(TIME)
 
 

@@ -20,14 +20,14 @@ from .outside_metrics import know
 from .wording import shown
 
 FULL, SEQUENTIAL = "full", "sequential"
-ENTRIES, FLOPS = "entries", "FLOPs"  # what a budget is a fraction of
-TOKENS, DISTRIBUTION = "tokens", "distribution"  # of sequential decoding: what a decoder keeps
+ENTRIES, FLOPS = "entries", "FLOPs"  # the quantities that a budget can be a fraction of
+TOKENS, DISTRIBUTION = "tokens", "distribution"  # the properties of sequential decoding that a decoder can preserve
 OWN = ("method", "variant", "parameters", "budget", "budget_kind", "role", "codec", "decoder")  # not shared with its full cache
-REFERENCE_SAMPLES = "reference_samples"  # of a case's evaluation: how many samples its reference rows take, where these are not all
+REFERENCE_SAMPLES = "reference_samples"  # of a case's evaluation: number of samples of its reference rows, if smaller
 FORCED_SAMPLES = "forced_samples"  # likewise: how many are compared along the full cache's own tokens
-QUALITY_PASS = "quality"  # of a case's evaluation: the pass over many images that compares them with real ones
+QUALITY_PASS = "quality"  # of a case's evaluation: the comparison of many images with real ones
 MICRO = "pytest-benchmark"  # engine of imported micro-benchmarks
-MAX_BATCH = "max_batch"  # of a case's evaluation, where its largest batch is what is asked
+MAX_BATCH = "max_batch"  # of a case's evaluation, if its largest batch is searched
 FINEST, LONGEST_BUDGET = 10**6, 100  # the largest denominator of a budget, and the most characters that one is written with
 SIMPLE = 16  # the largest denominator of a share that is printed as a fraction
 
@@ -114,8 +114,8 @@ RANGES: Mapping[str, tuple[float, float]] = {  # of sampling settings in files t
 class Sampling:
     """Sampling settings.
 
-    ``cfg_interval`` −1 guides every position; ``top_k`` 0 and ``top_p`` 1 are off. ``steps`` are the steps of a masked model and
-    ``diffusion_steps`` those of its head per token; 0 is the model's default."""
+    ``cfg_interval`` −1 guides every position; ``top_k`` 0 and ``top_p`` 1 are off. ``steps`` is the number of steps of a masked model, and
+    ``diffusion_steps`` the number of its head's steps per token; 0 is the model's default."""
 
     cfg_scale: float = 1.0
     cfg_schedule: str = "constant"
@@ -134,9 +134,9 @@ class Case:
     ``weights`` is ``random:<seed>`` or the SHA-256 of the weights file, then a slash and the same for the image decoder. ``seeds`` names a
     fixed subset of seeds, ``samples`` the number used. ``role`` is ``candidate``, ``baseline`` (the full cache that candidates are
     compared with), or a reference row of fidelity: ``other_seeds``, or ``other_batch`` (half the batch size). ``variant`` distinguishes
-    several sets of parameters of one method. ``budget_kind`` is what the budget is a fraction of, the stored ``ENTRIES`` (of a masked
-    model: the FLOPs) or the ``FLOPS`` of a next-scale model; the former is no part of the key. ``decoder`` is empty for sequential
-    decoding, else the ``name`` of a decoder, its resolved parameters and its ``variant``."""
+    several sets of parameters of one method. ``budget_kind``: the budget is a fraction of the stored ``ENTRIES`` (of a masked model: the
+    FLOPs) or of the ``FLOPS`` of a next-scale model; ``ENTRIES`` is not part of the key. ``decoder`` is empty for sequential decoding,
+    else the ``name`` of a decoder, its resolved parameters and its ``variant``."""
 
     model: str
     weights: str
@@ -176,7 +176,7 @@ class Case:
         return cls(**{**values, "grid": tuple(data["grid"]), "sampling": Sampling(**data["sampling"])})
 
     def worded(self, **changes: Any) -> Case:
-        """Return the case with other texts for display, under the same key and cell."""
+        """Return the case with other texts for display, under the same key and configuration."""
         made = replace(self, **changes)
         vars(made).update(key=self.key, cell=self.cell)  # cached, so that neither is computed
         return made

@@ -21,7 +21,7 @@ class Metric:
     """One measured quantity.
 
     ``better`` is ``lower`` or ``higher``; ``kind`` is its group; ``within`` is the range of one image's value, which bounds the
-    uncertainty of a mean over few images; ``per`` is ``image``, ``set`` or ``case``. The other fields are those of the classes in
+    uncertainty of a mean over few images; ``per`` is ``image``, ``set`` or ``case``. The other fields are documented in
     :mod:`cachemark.metrics.base`. The metric decides which of two values is better."""
 
     name: str
@@ -118,7 +118,7 @@ FAMILIES = _Declarations(families=True)
 """Metrics of a whole set of images, one family each. What they were compared with and how many images there were belong to the name,
 because values differ with both: ``fid_scene_2k``."""
 
-# Metrics from which speedups, savings, ranks and charts are derived, by what they are there.
+# Metrics that speedups, savings, ranks and charts are derived from, by their role.
 TIME, TOKEN_TIME = "latency", "latency_tokens"
 JOULES, WATTS, COST = "energy_per_image", "mean_power", "cost_per_1000"
 KV, LIVE_KV, WORKSPACE, STATE, PEAK, FLOPS = "kv_allocated", "kv_logical", "kv_workspace", "kv_state", "peak_memory", "flops"
@@ -163,7 +163,7 @@ def set_name(preset: str, count: int) -> str:
 
 
 def least_images(name: str) -> int:
-    """Return the number of images from which a set metric is informative; 0 without a known bound.
+    """Return the smallest number of images for an informative set metric; 0 without a known bound.
 
     With fewer, the small number alone adds more than half of the bundled models' FID, or a tenth of an Inception score."""
     base, _, tail = name.partition("_")

@@ -18,7 +18,7 @@ class Jacobi(Windowed):
 
     Wiggers and Hoogeboom, "Predictive Sampling with Forecasting Autoregressive Models" (ICML 2020), ARM fixed-point iteration. The token
     of a position is argmax(logits + noise); the noise depends on the sample and the position alone, so the sequential tokens are the only
-    fixed point. The first token of a pass is correct, and each further one as long as the drafts before it were. Tokens drawn behind the
+    fixed point. The first token of a pass is correct, and each further one if all drafts before it were. Tokens generated after the
     accepted ones are the next drafts; ``proposals`` initializes the others. All images of a batch advance by the shortest acceptance.
     """
 
@@ -28,9 +28,9 @@ class Jacobi(Windowed):
     def judge(self, accepted: int, logits: Tensor, tokens: Tensor) -> int:
         count = logits.size(1)
         fresh = self.draw(logits, accepted, count)
-        behind = accepted + count
-        right = tokens[:, accepted : behind - 1] == fresh[:, :-1]
+        stop = accepted + count
+        right = tokens[:, accepted : stop - 1] == fresh[:, :-1]
         correct = 1 + int(right.cumprod(1).sum(1).min()) if count > 1 else 1
-        tokens[:, accepted:behind] = fresh
-        self.note_drawn(logits, behind)
+        tokens[:, accepted:stop] = fresh
+        self.note_drawn(logits, stop)
         return correct

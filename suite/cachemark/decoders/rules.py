@@ -1,6 +1,6 @@
-"""Acceptance rules of speculative Jacobi decoding: groups of tokens (GSD), reused drafts (SJD++), and sibling drafts (SJD-PAC).
+"""Acceptance rules of GSD (token groups), SJD++ (reused drafts) and SJD-PAC (sibling drafts).
 
-p is the distribution of a position now, and q the distribution that its draft was drawn from.
+p is a position's current distribution, and q the distribution that its draft was drawn from.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from torch import Tensor
 def group_of(scores: Tensor, p: Tensor, drafts: Tensor, size: int, gap: float) -> Tensor:
     """Return which tokens form the group of each draft, (…, vocab) bool.
 
-    The ``size`` tokens around the draft when all are ranked by ``scores`` (…, vocab): half of them below it, then itself and the next ones.
-    Tokens whose p differs from the draft's by ``gap`` or more are left out. A draft with too few tokens below it forms a group alone.
+    A group has the ``size`` tokens around the draft in the ranking by ``scores`` (…, vocab): half of them below it, then the draft and the
+    next ones. Tokens whose p differs from the draft's by ``gap`` or more are excluded. A draft with fewer tokens below it is alone.
     """
     ranks, half = scores.argsort(dim=-1, stable=True).argsort(-1), size // 2
     own = ranks.gather(-1, drafts[..., None])
@@ -24,27 +24,28 @@ def group_of(scores: Tensor, p: Tensor, drafts: Tensor, size: int, gap: float) -
 
 def group_accepted(coins: Tensor, p: Tensor, q: Tensor, group: Tensor) -> Tensor:
     """Return which drafts are accepted with probability min(1, Σp/Σq), both summed over the ``group``."""
-    now, then = ((law * group).sum(-1) for law in (p, q))
+    now, then = ((probabilities * group).sum(-1) for probabilities in (p, q))
     return coins * then < now
 
 
 def reused(p: Tensor, q: Tensor, drafts: Tensor, ratio: float) -> Tensor:
     """Return which drafts have p/q > ``ratio``."""
-    now, then = (law.gather(-1, drafts[..., None])[..., 0] for law in (p, q))
+    now, then = (probabilities.gather(-1, drafts[..., None])[..., 0] for probabilities in (p, q))
     return now > ratio * then
 
 
 def reused_distribution(p: Tensor, q: Tensor, ratio: float) -> Tensor:
-    """Return the distribution of a draft that stays if it is :func:`reused` and is else drawn from p."""
+    """Return the distribution of a draft that is kept if :func:`reused`, and otherwise drawn from p."""
     staying = torch.where(p > ratio * q, q, 0)
     return staying + p * (1 - staying.sum(-1, keepdim=True)).clamp_min(0)
 
 
 def siblings_accepted(coins: Tensor, p: Tensor, q: Tensor, siblings: Tensor) -> tuple[Tensor, Tensor]:
-    """Test alternative drafts of one position; return which pass, in the shape of ``siblings``, and the residual distribution.
+    """Test alternative drafts of one position; return which of them pass, and the residual distribution.
 
-    ``siblings`` (…, count): drawn from q one after the other without replacement. Each is tested as if those before it were rejected.
-    The first that passes, or else a token drawn from the residual (…, vocab), has the distribution p (recursive rejection sampling).
+    ``siblings`` (…, count) were drawn from q without replacement. The first result has their shape. Each is tested as if the previous ones
+    were rejected. The first that passes, or a token drawn from the residual (…, vocab), has the distribution p (recursive rejection
+    sampling).
     """
     passes = torch.zeros_like(siblings, dtype=torch.bool)
     for number in range(siblings.size(-1)):
@@ -56,7 +57,7 @@ def siblings_accepted(coins: Tensor, p: Tensor, q: Tensor, siblings: Tensor) -> 
 
 
 def excess(p: Tensor, q: Tensor) -> Tensor:
-    """Return the distribution in proportion to max(p − q, 0), or p where nothing is left by rounding."""
+    """Return the distribution proportional to max(p − q, 0), or p if rounding leaves only zeros."""
     more = (p - q).clamp_min(0)
     return torch.where(more.sum(-1, keepdim=True) > 0, normalized(more), p)
 

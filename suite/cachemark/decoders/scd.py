@@ -22,7 +22,7 @@ class SCD(Speculative):
     :class:`~.jacobi.Jacobi` does, but accepts at random, so tokens differ from the sequential ones. ``"maximal"`` continues the test of
     :class:`~.sjd.SJD` after the first rejected draft; the tokens that it keeps or redraws are the next drafts.
 
-    Differs from the authors' code: a draft that maximal coupling keeps has the distribution p from then on, as their paper says. Their code
+    Differs from the authors' code: a draft that maximal coupling keeps has the distribution p from then on, as in their paper. Their code
     for Lumina and Janus continues with the previous distribution, which changes the distribution of the images.
     """
 

@@ -1,4 +1,4 @@
-"""Speculative Jacobi decoding, and its successors as options: reused drafts (SJD++), trees (SJD-PAC), groups of tokens (GSD)."""
+"""Speculative Jacobi decoding, with options of SJD++ (reuse), SJD-PAC (trees) and GSD (token groups)."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ GROUPED = "Accepts drafts by groups of tokens, so its images do not follow the d
 @decoder("sjd")
 @dataclass
 class SJD(Speculative):
-    """Accepts each draft with probability min(1, p/q): p is its distribution now, q its earlier one.
+    """Accepts each draft with probability min(1, p/q), for its current distribution p and earlier one q.
 
     "Accelerating Auto-regressive Text-to-Image Generation with Training-free Speculative Jacobi Decoding" (ICLR 2025, arXiv 2410.01699).
-    Images follow the distribution of sequential decoding. From the left, the first rejected draft is redrawn from max(p − q, 0) and is the
-    last token that the pass keeps; the positions after it are redrawn from p. ``proposals`` initializes positions that no pass has drawn;
-    all but ``newest`` are taken as certain, q = 1, as in the authors' code.
+    Images follow the distribution of sequential decoding. The leftmost rejected draft is redrawn from max(p − q, 0) and is the last token
+    that the pass keeps; the positions after it are redrawn from p. ``proposals`` initializes positions that no pass has drawn yet; except
+    with ``newest``, these drafts count as certain (q = 1), as in the authors' code.
 
-    ``reuse`` (SJD++, arXiv 2512.07503): a draft behind the first rejected one stays if p/q exceeds this ratio; 0 redraws all. A draft that
-    may stay has neither the distribution p nor q. This decoder computes it and tests the draft against it, so that images still follow the
-    distribution of sequential decoding.
+    ``reuse`` (SJD++, arXiv 2512.07503): keeps a draft after the first rejected one if p/q exceeds this ratio; 0 redraws all. Such a draft
+    has a distribution other than p and q. This decoder computes it and tests the draft against it, so images still follow the distribution
+    of sequential decoding.
 
-    ``branches`` (SJD-PAC, CVPR 2026, arXiv 2603.18599): so many drafts are fed for each of the first two positions of a pass, see
-    :class:`~.speculative.Speculative`. With ``coupling = "maximal"``, :class:`~.scd.SCD` with branches is all of SJD-PAC.
+    ``branches`` (SJD-PAC, CVPR 2026, arXiv 2603.18599): number of drafts fed for each of the first two positions of a pass, see
+    :class:`~.speculative.Speculative`. For complete SJD-PAC, use branches with :class:`~.scd.SCD` and ``coupling = "maximal"``.
 
-    ``group`` (GSD, ICCV 2025, arXiv 2508.07747): sums p and q over the so many tokens whose p ranks next to the draft's and differs by less
-    than 0.15; 0 for the draft alone, 14 in the authors' code. This changes the distribution of the images. The authors also compare the
-    embeddings of tokens, which a decoder does not see, and their groups let pass drafts that top-k or the format of the image excludes.
+    ``group`` (GSD, ICCV 2025, arXiv 2508.07747): sums p and q over this many tokens, ranked next to the draft by p and within 0.15 of its
+    p; 0 uses the draft alone, the authors' code uses 14. This changes the distribution of the images. The authors also compare token
+    embeddings, which a decoder cannot see, and their groups accept drafts that top-k or the image format excludes.
 
-    Differs from the authors' code, which serves one image: images of a batch advance by the shortest acceptance, and tokens that a longer
-    one has accepted stay accepted. (Their code tests these again against the old q, which changes the distribution.) The window reaches
-    from the first token to the last; theirs starts and ends a few tokens inside the image.
+    Differs from the authors' code, which serves one image: images of a batch advance by the shortest acceptance, and tokens already
+    accepted in other images stay accepted. (Their code tests these again against the old q, which changes the distribution.) The window
+    covers all tokens; theirs starts and ends a few tokens inside the image.
     """
 
     source = "Speculative Jacobi decoding, arXiv 2410.01699"

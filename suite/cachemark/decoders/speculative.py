@@ -1,4 +1,4 @@
-"""Base of decoders that accept drafts at random, each against the distribution that it was drawn from."""
+"""Base of decoders that accept drafts at random, given the distributions that these were drawn from."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ ANOTHER = "Its tokens follow the distribution of sequential decoding but differ 
 
 
 class DraftWindow(NamedTuple):
-    """A window of drafts behind its test.
+    """A tested window of drafts.
 
-    ``first``: its first position. ``logits``, ``p`` and ``q``: (batch, count, vocab), what the pass has computed, its distributions, and
-    those that the ``drafts`` (batch, count) were drawn from, 0 at the last position, which has none. ``right``: which drafts are accepted,
-    ignoring those before them, or one of their siblings. ``coupled``: the accepted ones, and else tokens drawn from max(p − q, 0), so that
-    each has the distribution p. ``accepts`` (batch,): how many are accepted from the left.
+    ``first``: position of the first draft. ``logits`` (batch, count, vocab): output of the pass. ``p``: the distributions given by the
+    logits; ``q``: the distributions that the ``drafts`` (batch, count) were drawn from, 0 at the last position, which has no draft.
+    ``right``: which drafts (or one of their siblings) are accepted, regardless of the previous ones. ``coupled``: the accepted drafts, and
+    tokens drawn from max(p − q, 0) in place of the others, so that each has the distribution p. ``accepts`` (batch,): length of the
+    accepted prefix.
     """
 
     first: int
@@ -43,15 +44,15 @@ class DraftWindow(NamedTuple):
 
 @dataclass
 class Speculative(Windowed):
-    """Accepts each draft with probability min(1, p/q): p is its distribution now, q its earlier one.
+    """Accepts each draft with probability min(1, p/q), for its current distribution p and earlier one q.
 
-    From the left, the first rejected draft is redrawn from max(p − q, 0) and is the last token that the pass keeps. ``proposals``
-    initializes positions that no pass has drawn; all but ``newest`` are taken as certain, q = 1.
+    The leftmost rejected draft is redrawn from max(p − q, 0) and is the last token that the pass keeps. ``proposals`` initializes
+    positions that no pass has drawn yet; except with ``newest``, these drafts count as certain (q = 1).
 
-    With ``branches`` > 1 a pass feeds so many drafts of each of its first two positions, all second ones behind each first one. Those of a
-    position are drawn without replacement and tested in turn; the pass goes on behind the first accepted one. The window goes on behind
-    the first draft alone. The authors of SJD-PAC take the longest accepted path, and draw further drafts from the residual while they test
-    them as drawn from p; both change the distribution. They count the tree's tokens in the window.
+    With ``branches`` > 1 a pass feeds a tree: this many drafts of the first position, and as many second drafts after each of them. Drafts
+    of a position are drawn without replacement and tested in turn; the first accepted one decides the path. Only the first draft's path
+    continues along the window. The authors of SJD-PAC take the longest accepted path, and draw further drafts from the residual but test
+    them as drawn from p; both change the distribution. Their window size includes the tree's tokens.
     """
 
     keeps = DISTRIBUTION
@@ -62,7 +63,7 @@ class Speculative(Windowed):
 
     def check(self) -> None:
         super().check()
-        self.check_range("branches", 1 <= self.branches <= WIDEST_TREE, f"Use 1 … {WIDEST_TREE} drafts per position; 1 is no tree.")
+        self.check_range("branches", 1 <= self.branches <= WIDEST_TREE, f"Use 1 … {WIDEST_TREE} drafts per position; 1 disables the tree.")
 
     @property
     def width(self) -> int:
@@ -83,13 +84,13 @@ class Speculative(Windowed):
             self.side_drafts = torch.cat((self.siblings[:, 0, 1:], second), 1)[:, : len(self.side)]
 
     def judge(self, accepted: int, logits: Tensor, tokens: Tensor) -> int:
-        behind = accepted + logits.size(1) - len(self.side)
-        positions = self.positions(accepted, behind)
-        tested = (self._walked if self.side else self._tested)(accepted, logits, tokens[:, accepted:behind])
+        stop = accepted + logits.size(1) - len(self.side)
+        positions = self.positions(accepted, stop)
+        tested = (self._walked if self.side else self._tested)(accepted, logits, tokens[:, accepted:stop])
         self.final = torch.maximum(self.final, accepted + (tested.accepts + 1).clamp_max(self.most))
-        tokens[:, accepted:behind] = torch.where(positions < self.final[:, None], tested.coupled, self.next_drafts(tested))
+        tokens[:, accepted:stop] = torch.where(positions < self.final[:, None], tested.coupled, self.next_drafts(tested))
         self._ring(logits.size(-1))[:, positions % self.window] = self.remembered(tested)
-        self.note_drawn(tested.logits, behind)
+        self.note_drawn(tested.logits, stop)
         return 1 + int(tested.accepts.min())
 
     def passes(self, coins: Tensor, p: Tensor, q: Tensor, drafts: Tensor) -> Tensor:
@@ -102,14 +103,14 @@ class Speculative(Windowed):
         return self.draw(tested.logits, tested.first, tested.logits.size(1))
 
     def remembered(self, tested: DraftWindow) -> Tensor:
-        """Return the distribution of each draft now, (batch, count, vocab).
+        """Return the current distribution of each draft, (batch, count, vocab).
 
-        p also for accepted drafts, since they were tested against q.
+        Accepted drafts have p too, since they were tested against q.
         """
         return tested.p
 
     def draw(self, logits: Tensor, first: int, count: int) -> Tensor:
-        """Draw tokens as :meth:`Windowed.draw` does, with new noise in each call."""
+        """Draw tokens like :meth:`Windowed.draw`, with new noise in each call."""
         if self.greedy:
             return super().draw(logits, first, count)
         self.draws += 1
@@ -131,34 +132,40 @@ class Speculative(Windowed):
         return DraftWindow(accepted, logits, p, q, drafts, right, coupled, right[:, :-1].cumprod(1).sum(1))
 
     def _walked(self, accepted: int, logits: Tensor, drafts: Tensor) -> DraftWindow:
-        """Test a window that begins with siblings: go down the first accepted one of each position, and on along the window if on it."""
+        """Test a window that starts with siblings.
+
+        Follow the first accepted sibling of each position; if this path is the window's own, test the rest of the window too.
+        """
         (count, levels), images = (drafts.size(1), self.siblings.size(1)), self.positions(0, len(drafts))
         positions = self.positions(accepted, accepted + count)
         q = self._drawn_from(positions, logits.size(-1))
         coins = streams.uniform(streams.keys(self.seeds[:, None], "coin", positions[:levels], inner=len(self.kept)), self.branches)
-        rows, taken, branch, behind = logits[:, :count].clone(), drafts.clone(), torch.zeros_like(images), count
-        path, left, passed = [branch], list[Tensor](), list[Tensor]()
+        rows, chosen, branch, offset = logits[:, :count].clone(), drafts.clone(), torch.zeros_like(images), count
+        path, residuals, passed = [branch], list[Tensor](), list[Tensor]()
         for level in range(levels):
             rows[:, level] = logits[images, path[-1]]
             p = self._probabilities(rows[:, level])
-            passes, rest = rules.siblings_accepted(coins[:, level], p, q[:, level], self.siblings[:, level])
+            passes, residual = rules.siblings_accepted(coins[:, level], p, q[:, level], self.siblings[:, level])
             passes[:, 0] |= positions[level] < self.final
             first = passes.int().argmax(1)  # 0 if none passes
-            taken[:, level] = self.siblings[images, level, first]
-            left, passed, branch = [*left, rest], [*passed, passes.any(1)], branch * self.branches + first
-            path.append(torch.where(branch == 0, level + 1, behind + branch - 1))
-            behind += self.branches ** (level + 1) - 1
+            chosen[:, level] = self.siblings[images, level, first]
+            residuals, passed, branch = [*residuals, residual], [*passed, passes.any(1)], branch * self.branches + first
+            path.append(torch.where(branch == 0, level + 1, offset + branch - 1))
+            offset += self.branches ** (level + 1) - 1
         rows[:, levels] = logits[images, path[-1]]
         self.path = torch.cat((torch.stack(path, 1), self.positions(levels + 1, count).expand(len(drafts), -1)), 1)
         p = self._probabilities(rows)
         right = self._accepted(positions, p, q, drafts)
         right[:, :levels] = torch.stack(passed, 1)
-        coupled = torch.where(right, taken, self._redrawn(positions, p, q, left))
+        coupled = torch.where(right, chosen, self._redrawn(positions, p, q, residuals))
         accepts = right[:, :-1].cumprod(1).sum(1)
         return DraftWindow(accepted, rows, p, q, drafts, right, coupled, torch.where(branch == 0, accepts, accepts.clamp_max(levels)))
 
     def _siblings(self, positions: Tensor, tokens: Tensor) -> Tensor:
-        """Return the drafts of positions with their siblings (batch, positions, branches), drawn without replacement."""
+        """Return the drafts of positions and their siblings, (batch, positions, branches).
+
+        Siblings are drawn without replacement.
+        """
         drafts, q = [tokens[:, positions]], self._ring(self.newest.size(-1))[:, positions % self.window]
         for number in range(1, self.branches):
             q = q.scatter(-1, drafts[-1][..., None], 0)
@@ -174,9 +181,9 @@ class Speculative(Windowed):
         return right | (positions < self.final[:, None])
 
     def _redrawn(self, positions: Tensor, p: Tensor, q: Tensor, residuals: Sequence[Tensor] = ()) -> Tensor:
-        """Draw tokens (batch, count) from max(p − q, 0), or from given ``residuals`` at the first positions.
+        """Draw tokens (batch, count) from max(p − q, 0), or from ``residuals`` at the first positions.
 
-        p where there is no draft.
+        A position without a draft has q = 0, so its token is drawn from p.
         """
         more = (p - q).clamp_min(0)
         more = torch.where(more.sum(-1, keepdim=True) > 0, more, p)  # p and q may be equal up to rounding

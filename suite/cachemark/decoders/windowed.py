@@ -19,11 +19,11 @@ WIDEST = 1024
 
 @dataclass
 class Windowed(Decoder):
-    """A decoder whose passes draw up to ``window`` tokens each.
+    """Base of decoders whose passes generate up to ``window`` tokens each.
 
-    ``proposals`` initializes drafts of positions that no pass has drawn: a token of the ``newest`` distribution of the window, the token
-    to the ``left``, the token ``above``, or a ``uniform`` one. With ``look_ahead`` the window continues behind a line at whose end the
-    method evicts; tokens behind it are drafts of the next line.
+    ``proposals`` initializes drafts of positions that no pass has generated yet: a token from the ``newest`` distribution of the window,
+    the token to the ``left``, the token ``above``, or a ``uniform`` one. With ``look_ahead`` the window continues after the end of a line
+    even if the method evicts there; its tokens in the next line are drafts.
     """
 
     window: int = 16
@@ -54,7 +54,7 @@ class Windowed(Decoder):
             self.fill(start, stop, tokens)
 
     def fill(self, start: int, stop: int, tokens: Tensor) -> None:
-        """Write drafts to the positions ``start`` … ``stop`` − 1, which have none."""
+        """Write drafts to the positions ``start`` … ``stop`` − 1."""
         if self.proposals == "newest":
             tokens[:, start:stop] = self.draw(self.newest, start, stop - start)
             return
@@ -67,9 +67,9 @@ class Windowed(Decoder):
             end = min(at + back, stop)
             tokens[:, at:end] = tokens[:, at - back : end - back]
 
-    def note_drawn(self, logits: Tensor, behind: int) -> None:
-        """Note that a pass has drawn the positions before ``behind`` from ``logits`` (batch, count, vocab)."""
-        self.newest, self.drawn = logits[:, -1:], max(self.drawn, behind)
+    def note_drawn(self, logits: Tensor, stop: int) -> None:
+        """Record that a pass has generated the positions before ``stop`` from ``logits`` (batch, count, vocab)."""
+        self.newest, self.drawn = logits[:, -1:], max(self.drawn, stop)
 
     def draw(self, logits: Tensor, first: int, count: int) -> Tensor:
         """Draw tokens (batch, count) from ``first`` on, with the noise of each position.

@@ -1,4 +1,4 @@
-"""ZipAR: several lines at once, each a few tokens behind the line above."""
+"""ZipAR: generates several lines at once, each a few tokens after the line above."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from ..core.errors import BadParameter, Unsupported
 from .registry import decoder
 from .windowed import WIDEST
 
-APPROXIMATE = ("It is approximate: it draws tokens before those to their upper right exist, so neither tokens nor their distribution are "
-               "those of sequential decoding.")
+APPROXIMATE = ("It is approximate: it generates tokens before their upper-right neighbors exist, so both the tokens and their distribution "
+               "differ from sequential decoding.")
 
 
 @decoder("zipar")
 @dataclass
 class ZipAR(Decoder):
-    """Draws a token of several lines per pass; a line starts when the line above has ``window`` tokens.
+    """Generates one token in each of several lines per pass.
 
-    "ZipAR: Parallel Auto-regressive Image Generation through Spatial Locality" (arXiv 2412.04062), with a fixed window. The second line
-    starts after the first is complete. With n lines of m tokens and a window of s < m, a generation has 2·m + (n − 2)·s passes, which
-    depend on nothing else; all images of a batch advance alike. With s = m it is sequential decoding.
+    A line starts when the line above has ``window`` tokens. "ZipAR: Parallel Auto-regressive Image Generation through Spatial Locality"
+    (arXiv 2412.04062), with a fixed window. The second line starts after the first is complete. With n lines of m tokens and a window of s
+    < m, a generation always has 2·m + (n − 2)·s passes; all images of a batch advance alike. With s = m it is sequential decoding.
 
-    Until the last token of the line above is drawn, the newest token two lines above stands in for it: the first token of a line is drawn
-    from the stand-in, at the missing token's position. Its entry is replaced when that token is fed. In a model whose lines end in a token
-    of their own, that token is the stand-in.
+    Until the last token of the line above exists, the newest token two lines above substitutes for it: it is fed at the missing token's
+    position to generate the first token of a line. Its entry is replaced when the missing token is fed. In a model with end-of-line
+    tokens, the end-of-line token is the substitute.
 
     Differs from the authors' code for LlamaGen: positions without an entry are masked (theirs: attended with a zero key and value), the
-    end of ``cfg_interval`` is a position (theirs: a number of drawn tokens), and images share the noise of sequential decoding. Their code
-    for Lumina-mGPT also starts the second line early, which takes m − s fewer passes. The adaptive window of the paper is in neither.
+    end of ``cfg_interval`` is a position (theirs: a number of generated tokens), and images share the noise of sequential decoding. Their
+    code for Lumina-mGPT also starts the second line early, which takes m − s fewer passes. Neither has the paper's adaptive window.
     """
 
     source = "ZipAR, arXiv 2412.04062"
@@ -44,7 +44,7 @@ class ZipAR(Decoder):
 
     def check_layout(self, layout: Layout) -> None:
         if layout.previewed:
-            raise Unsupported(f"{self.name}: the first {layout.previewed} lines are a preview, whose tokens do not lie below each other.",
+            raise Unsupported(f"{self.name}: the first {layout.previewed} lines are a preview, whose tokens are not below each other.",
                               remedy="Use a decoder that keeps the raster order, such as jacobi.")
         if self.window > layout.line:
             raise BadParameter(f"{self.name}: window = {self.window} is wider than a line of {layout.line} tokens.",
@@ -65,16 +65,16 @@ class ZipAR(Decoder):
         return fronts
 
     def _start(self, layout: Layout, row: int) -> int:
-        """Return the pass that draws the first token of a line."""
+        """Return the pass that generates the first token of a line."""
         return layout.line + (row - 1) * self.window if row else 0
 
     def _ended(self, layout: Layout, row: int, index: int) -> int:
-        """Return the last token of a line if it was drawn in the previous pass, behind the start of the next line; else 0."""
+        """Return the last token of a line if the previous pass generated it while the next line was active; else 0."""
         drawn = self._start(layout, row) + layout.line == index
         return (row + 1) * layout.line - 1 if drawn and self._start(layout, row + 1) < index else 0
 
     def _before(self, layout: Layout, row: int, column: int) -> int:
-        """Return the token that is fed to draw the token of a line and column: the one before it, or its stand-in."""
+        """Return the token fed to generate ``row``, ``column``: the previous one, or its substitute."""
         line, place = layout.line, row * layout.line + column
         if column or row < 2 or self.window == line:
             return place - 1

@@ -1,1 +1,1 @@
-"""Results in other formats: tables, frames, figures, and files of other programs."""
+"""Results in other formats: tables, frames, charts, and files of other programs."""

@@ -1,8 +1,8 @@
 """Results as files of asv, which plots them over commits.
 
-asv expects lower values to be better, so others become costs: seconds per token, 1 − agreement, the error behind a PSNR. In asv 0.6 a
-result file is one commit on one machine, a row needs the version of ``benchmarks.json``, and each combination of ``params`` is its own
-curve, so these hold what makes values incomparable (machine class, device, major versions) but not drivers or clocks.
+asv expects lower values to be better, so others become costs: seconds per token, 1 − agreement, the error that a PSNR measures. In asv 0.6
+a result file is one commit on one machine, a row needs the version of ``benchmarks.json``, and each combination of ``params`` is its own
+curve. So ``params`` contain everything that makes values incomparable (machine class, device, major versions), but not drivers or clocks.
 """
 
 from __future__ import annotations
@@ -227,9 +227,9 @@ def _write_point(folder: Path, point: _Point, benchmarks: Mapping[str, Any]) -> 
 
 
 def _stats(samples: list[float]) -> tuple[float | None, ...]:
-    """Return the values of :data:`STATS`, by which ``asv compare`` tells a change from noise.
+    """Return the values of :data:`STATS`, which ``asv compare`` uses to distinguish changes from noise.
 
-    Too few samples have an infinite interval, as asv itself writes it: nothing differs from it."""
+    Too few samples have an infinite interval, as asv itself writes it, so they never differ significantly."""
     if not samples:
         return (None,) * len(STATS)
     middle, (low, high) = median_over_repeats(samples, 0.99), np.quantile(samples, (0.25, 0.75)).tolist()

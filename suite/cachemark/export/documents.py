@@ -15,7 +15,7 @@ from ..core.wording import on_one_line
 from .escape import for_latex, for_markdown, slug
 from .tables import NAME, Table
 
-REASON, NOTE = 300, 1000  # characters of sentences that are shown
+REASON, NOTE = 300, 1000  # most characters of a sentence
 
 
 def latex(tables: Iterable[Table]) -> str:

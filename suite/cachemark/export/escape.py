@@ -1,6 +1,6 @@
 """User text made safe for LaTeX, Markdown and spreadsheets.
 
-The results contain no command, tag, link, mention or formula, end no cell and do not change the reading direction.
+The results contain no command, tag, link, mention or formula, and never end a cell or change the reading direction.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _LATEX = {
     "↑": r"$\uparrow$", "↓": r"$\downarrow$", "→": r"$\to$", "≤": r"$\leq$", "≥": r"$\geq$", "√": r"$\surd$", "\u00a0": "~",
 }  # fmt: skip
 _BEYOND_OT1 = "ÐðÞþ"  # letters of Latin-1 that the font encoding of an ordinary document lacks
-JOINER = "&#8288;"  # shows nothing, and keeps what it parts from being read as one thing
+JOINER = "&#8288;"  # invisible; prevents that its two sides are parsed as one word
 _MARKDOWN = str.maketrans({
     **{mark: f"\\{mark}" for mark in "\\`*_{}[]+!|~$"}, "&": "&amp;", "<": "&lt;", ">": "&gt;", "@": f"@{JOINER}", "#": f"\\#{JOINER}",
 })
-_LINKED = re.compile(r"(?i)(www(?=\.)|:(?=/)|\bgh(?=-))")  # what begins an address, or a reference to an issue
+_LINKED = re.compile(r"(?i)(www(?=\.)|:(?=/)|\bgh(?=-))")  # start of an address, or of a reference to an issue
 _FORMULA = tuple("=+-@＝＋－＠")
 
 

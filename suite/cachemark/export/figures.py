@@ -1,6 +1,7 @@
-"""Figures for papers: charts of the report as SVG, and images as one PNG, the full cache above methods at the same seeds.
+"""Figures for papers: charts of the report as SVG, and grids of images as PNG.
 
-In charts, methods differ in color, shape and dash, so that figures are readable in gray. Unranked cases are hollow.
+A grid has one row per method below the full cache, at the same seeds. In charts, methods differ in color, shape and dash, so that they are
+readable in gray. Unranked cases are hollow.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _POINTS = {"in": 72.0, "cm": 72 / 2.54, "mm": 72 / 25.4, "pt": 1.0}
 _SIZE = 8.0  # of letters, in points
 _DASHES = ("", "5 2", "2 2", "6 2 2 2")
 _INK = "#111111"
-NAME = 28  # characters of a name beside images
+NAME = 28  # characters of a name next to images
 
 
 def points(width: str) -> float:
@@ -127,7 +128,7 @@ def grid(outcomes: Sequence[Outcome], artifact: Callable[[str], bytes], cases: S
     drawn = {group.model: strip_ for group, rows in chosen if rows and (strip_ := strip(albums(group, artifact), rows))}
     if not drawn:
         raise NothingMeasured("No pictures of these cases were kept, or they differ in size.",
-                              remedy="Name others; random weights have none.")
+                              remedy="Pass other cases; there are no images of random weights.")
     if len(drawn) > 1:
         raise UnknownName(f"These cases are of several models: {', '.join(drawn)}.", remedy="Name one with --model.")
     return _named(next(iter(drawn.values())))

@@ -34,8 +34,8 @@ Source = Store | str | Path | Iterable[Outcome]
 def frame(source: Source, run: int | None = None) -> pd.DataFrame:
     """Return a frame with the columns ``COLUMNS``, one row per case and metric.
 
-    ``source`` is a store, its path or URL, or results; ``run`` a run number, by default the newest. ``value`` is what the report shows: the
-    median of times and counts, the mean over seeds otherwise. ``low``, ``high`` and ``confidence`` are NaN without an interval. ``n``
+    ``source`` is a store, its path or URL, or results; ``run`` a run number, by default the newest. ``value`` is the value in the report:
+    the median of times and counts, the mean over seeds otherwise. ``low``, ``high`` and ``confidence`` are NaN without an interval. ``n``
     counts raw values, or images of image-set metrics. Speedup and savings have the kind ``derived``. A case without values has one row with
     the ``reason``; fidelity and quality of random weights are left out. Raises BadStore, and NothingMeasured for a store without runs.
     """
@@ -44,7 +44,7 @@ def frame(source: Source, run: int | None = None) -> pd.DataFrame:
     for group in standing(outcomes)[0]:
         columns = derived_columns(group)
         for row in group.rows:
-            rows.setdefault(id(row.outcome), (row, columns))  # a reference row may stand in several groups
+            rows.setdefault(id(row.outcome), (row, columns))  # several groups may contain the same reference row
     records = [_whole(record) for outcome in outcomes for record in _records(*rows[id(outcome)], shared)]
     return pd.DataFrame(records, columns=list(COLUMNS)).astype({"n": "Int64", "version": "Int64", "run": "Int64"})
 

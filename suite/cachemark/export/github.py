@@ -19,7 +19,7 @@ from .tables import NAME, tables
 SUMMARY_BYTES = 1024 * 1024  # of a step's summary; GitHub drops one that is longer
 COMMENT_CHARACTERS = 65_536  # of a comment; GitHub refuses one that is longer
 ANNOTATIONS = 10  # of one kind in a step; GitHub does not show more
-ANSWERS = 12  # models of which it is said which cache to use
+ANSWERS = 12  # models with a recommendation in the comment
 SHOWN = 50  # rows of a comparison in a table
 _HEAD = "| case | metric | verdict | then | now | × then | reason |\n| :-- | :-- | --: | --: | --: | --: | --: |"
 _LEVELS = {REGRESSED: "error", MISSING: "warning", CHANGED: "notice"}
@@ -33,15 +33,15 @@ def summary(view: ReportView, result: RunJudgement | None = None) -> str:
 def comment(view: ReportView, result: RunJudgement | None = None) -> str:
     """Return Markdown for a pull-request comment, at most 65,536 characters and bytes.
 
-    It starts with an invisible mark that depends only on the plan, by which the comment of the last push can be replaced.
+    It starts with an invisible mark that depends only on the plan, so that the comment of the last push can be replaced.
     """
-    title, *others = _head(view, result)
+    title, *paragraphs = _head(view, result)
     mark = f"<!-- cachemark {slug(view.plan)} -->\n{title}"
     folded = []
     for table in tables(view):
         heading = html.escape(on_one_line(table.title, NAME), quote=False).replace("#", f"#{JOINER}").replace("@", f"@{JOINER}")
         folded.append(f"<details><summary>{heading}</summary>\n\n{markdown([table])}\n</details>\n")
-    return _fitting([mark, *others, *folded], COMMENT_CHARACTERS)
+    return _fitting([mark, *paragraphs, *folded], COMMENT_CHARACTERS)
 
 
 def _head(view: ReportView, result: RunJudgement | None) -> list[str]:

@@ -19,7 +19,7 @@ def junit(result: RunJudgement, plan: str, started: str = "") -> str:
     ``started``: when the run started, ISO 8601.
 
     Regressions fail unless acknowledged; values that were not compared are skipped with the reason. The test case ``verdict`` fails if the
-    run regressed, and has an error if it was not resolved or too little was judged.
+    run regressed, and has an error if the check is inconclusive or covers too little.
     """
     suite = ET.Element("testsuite", name=on_one_line(f"cachemark {plan}", NAME))
     if started:

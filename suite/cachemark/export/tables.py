@@ -21,7 +21,7 @@ from ..stats.sign_flip import sign_flips
 
 ALPHA = 0.05  # of a test of two values of single images
 ARROWS = {"lower": "↓", "higher": "↑"}
-NAME = 60  # characters of a name that are shown
+NAME = 60  # most characters of a name
 BOLD = (f"Bold: the best ranked value of a budget and its statistical ties (per image: sign-flip test, p > {ALPHA:g}; otherwise "
         "overlapping intervals). Speedups and latencies are bold only with a speedup interval above 1×.")
 
@@ -30,8 +30,8 @@ BOLD = (f"Bold: the best ranked value of a budget and its statistical ties (per 
 class TableEntry:
     """Value as text.
 
-    ``margin`` is the distance to the farther end of a 95 % interval; ``ends`` are those of an interval with less coverage; ``missing`` is
-    the number of the reason (from 1) without a value.
+    ``margin`` is the distance to the farther end of a 95 % interval; ``ends`` are the ends of an interval with less coverage; ``missing``
+    is the number of the reason (from 1) without a value.
     """
 
     text: str = ""
@@ -162,7 +162,7 @@ def _end(value: float, column: Column, text: str) -> str:
     return f"{value * (1000 if unit == 'ms' else 1):.{len(number.partition('.')[2])}f}"
 
 
-# -- what is best -----------------------------------------------------------------------------------------------------
+# -- best values ------------------------------------------------------------------------------------------------------
 def _best(rows: Iterable[ReportRow], column: Column) -> list[ReportRow]:
     """Return the best ranked rows and their statistical ties; none without an interval or a second row."""
     ranked = [(value.value, row) for row in rows if row.ok and not row.unranked and (value := column.value(row)) is not None]
@@ -195,7 +195,7 @@ def told_apart(row: ReportRow, other: ReportRow, column: Column) -> bool:
     return True
 
 
-# -- what stands below ------------------------------------------------------------------------------------------------
+# -- notes below a table ----------------------------------------------------------------------------------------------
 def _notes(view: ReportView, chapter: Chapter, labels: set[str]) -> Iterable[str]:
     for note in chapter.notes:
         if rows := [row for row in note.rows if row in labels]:

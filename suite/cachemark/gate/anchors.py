@@ -26,7 +26,7 @@ Reached = Collection[tuple[str, str]]  # models and their weights
 
 @dataclass(frozen=True)
 class Anchor:
-    """A published value of a full cache: ``metric`` within ``tolerance`` of ``expected``. ``source`` is the publication."""
+    """A published value of a full cache: ``metric`` within ``tolerance`` of ``expected``, from ``source``."""
 
     metric: str
     expected: float
@@ -35,9 +35,9 @@ class Anchor:
 
 
 def judge(anchor: Anchor, outcome: Outcome) -> tuple[str, str]:
-    """Compare a result with the anchor: return ``passed``, ``failed`` or ``not measured``, and the reason in a sentence.
+    """Compare a result with the anchor; return ``passed``, ``failed`` or ``not measured``, and the reason.
 
-    It is ``not measured`` for anything but the full cache, for a failed case, and for random weights."""
+    Only a successful full cache with published weights is compared; anything else is ``not measured``."""
     if reason := _unfit(anchor, outcome):
         return NOT_MEASURED, reason
     value = outcome.mean(anchor.metric)
@@ -47,7 +47,7 @@ def judge(anchor: Anchor, outcome: Outcome) -> tuple[str, str]:
     if abs(off) <= anchor.tolerance:
         return PASSED, f"{text}."
     return FAILED, (f"{text}: {abs(off):.4g} {'above' if off > 0 else 'below'} it. "
-                    "Weights, sampling or evaluation are not those of the publication.")
+                    "Weights, sampling or evaluation differ from the publication.")
 
 
 def _unfit(anchor: Anchor, outcome: Outcome) -> str:
@@ -80,10 +80,10 @@ def not_reproduced(model: str, weights: str, reached: Reached) -> str:
     if "random:" in weights:
         why = "its weights are random, so its images are noise and no quality here compares with a published one."
         return f"{model} is not anchored: {why}"
-    others = model in {name for name, _ in reached}
-    why = "its anchor was reached with other weights" if others else "its full cache has not been shown to reach a published quality here"
+    other_weights = model in {name for name, _ in reached}
+    why = "its anchor was reached with other weights" if other_weights else "its full cache has not reproduced a published quality here"
     plan = f" To show it: cachemark run anchor-{model}" if model in shipped() else ""
-    return f"{model} is not anchored: {why}, so its values do not compare with those of papers.{plan}"
+    return f"{model} is not anchored: {why}, so its values are not comparable with papers.{plan}"
 
 
 @functools.cache

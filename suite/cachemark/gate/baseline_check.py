@@ -27,10 +27,10 @@ from ..core.verdicts import CHANGED, EQUIVALENT, IMPROVED, JUDGED, MISSING, NEW,
 from ..store.exchange import Exchange, rounded
 from ..store.rows import Verdict
 
-THRESHOLD = 0.15  # share by which a time may change where it is judged here
+THRESHOLD = 0.15  # largest relative change of a time without a verdict from pairs
 TOKENS = "output_hash"
-HASHES = (TOKENS, IMAGES)  # of the tokens, and of what was decoded from them
-STATED = "stated, not judged"  # begins the reason of a time that pairs test or can test
+HASHES = (TOKENS, IMAGES)  # of the tokens, and of the decoded images
+STATED = "reported without a verdict"  # start of the reason for a time that pairs test or can test
 
 
 @dataclass(frozen=True)
@@ -47,22 +47,22 @@ class Comparison:
 
     @property
     def cases(self) -> tuple[int, int]:
-        """The number of the baseline's cases with a judged row, and the number of its cases.
+        """The number of the baseline's cases with a verdict, and the number of its cases.
 
-        Under other numerics memory alone does not make a case judged: its bytes may be equal while everything else is unknown."""
+        With other numerics, a case needs a verdict on more than memory: its bytes may be equal while everything else is unknown."""
         case_keys = {r.case_key for r in self.rows if r.verdict != NEW}
-        judged = {r.case_key for r in self.rows if r.verdict in JUDGED and not (self.other_numerics and _is_memory(r.metric))}
-        return len(judged), len(case_keys)
+        compared = {r.case_key for r in self.rows if r.verdict in JUDGED and not (self.other_numerics and _is_memory(r.metric))}
+        return len(compared), len(case_keys)
 
     @property
     def coverage(self) -> float:
-        """Fraction of the baseline's cases with a judged row."""
+        """Fraction of the baseline's cases with a verdict."""
         compared, total = self.cases
         return compared / total
 
     @property
     def exit_code(self) -> int:
-        """4 if too little was judged, 1 if something regressed, else 0."""
+        """4 if too few cases have verdicts, 1 if something regressed, else 0."""
         if self.coverage < self.min_coverage or not self.cases[0]:
             return 4
         return 1 if self.of(REGRESSED) else 0
@@ -78,7 +78,7 @@ class Comparison:
         return ", ".join(f"{n} {v.replace('_', ' ')}" for v in (*JUDGED, NOT_COMPARED, MISSING, NEW) if (n := by_verdict[v]))
 
     def details(self) -> list[str]:
-        """Return at most four lines: coverage, worst row, rows not compared, and how times were judged."""
+        """Return at most four lines: coverage, worst row, rows not compared, and how times were compared."""
         compared, total = self.cases
         lines = [f"Judged {compared} of the baseline's {total} cases; {100 * self.min_coverage:g}% are needed."]
         if worst := _worst(self.of(REGRESSED)):
@@ -99,10 +99,10 @@ def compare(
     baseline: Exchange, outcomes: Sequence[Outcome], environment: Environment, *,
     threshold: float = THRESHOLD, min_coverage: float = 0.95, plan: str | None = None, in_pairs: Callable[[Case], str] = lambda case: "",
 ) -> Comparison:
-    """Judge ``outcomes``, measured in ``environment``, against ``baseline``.
+    """Compare ``outcomes``, measured in ``environment``, with ``baseline``.
 
-    ``in_pairs`` returns how the times of a case are or can be tested in pairs; then they are reported without a verdict. Of several
-    outcomes of one case the last counts. Raises NothingMeasured if the baseline belongs to another plan than ``plan``, or shares no case
+    ``in_pairs`` returns how the times of a case are or can be tested in pairs; then they are reported without a verdict. If a case has
+    several outcomes, the last one counts. Raises NothingMeasured if the baseline belongs to another plan than ``plan``, or shares no case
     with the outcomes."""
     if not 0 < threshold <= 1 or not 0 <= min_coverage <= 1:
         raise CachemarkError(f"Threshold {threshold} or coverage {min_coverage} cannot be used.",
@@ -133,7 +133,7 @@ class RowVerdict(NamedTuple):
 
 @dataclass(frozen=True)
 class _Pair:
-    """Both sides of a comparison, full caches by cell, and rounding noise by model and metric."""
+    """Both sides of a comparison, full caches by configuration, and rounding noise by model and metric."""
 
     baseline: Exchange
     environment: Environment
@@ -154,7 +154,7 @@ class _Pair:
             verdicts |= {name: self._metric(metric(name), old, new) for name in in_order([*old.samples, *new.samples])}
             if old.output_hash or new.output_hash:
                 verdicts[TOKENS] = self._hash(old.output_hash, new.output_hash)
-            if IMAGES in old.facts and IMAGES in new.facts:  # older baselines have none
+            if IMAGES in old.facts and IMAGES in new.facts:  # older baselines lack them
                 verdicts[IMAGES] = self._hash(old.facts[IMAGES], new.facts[IMAGES])
         for name, (verdict, reason, then, now) in verdicts.items():
             change = now / then if then and now is not None else None
@@ -179,17 +179,17 @@ class _Pair:
             sides = metric.worst(old.samples[name]), metric.worst(new.samples[name])
             return RowVerdict(NOT_COMPARED, reason) if reason else self._by_threshold(metric, *sides)
         if metric.kind == "work":
-            return RowVerdict(NOT_COMPARED, "a single wall time: stated, not judged")
+            return RowVerdict(NOT_COMPARED, "a single wall time: reported without a verdict")
         return RowVerdict(NOT_COMPARED, f"{metric.kind} varies from sample to sample and needs a paired test")
 
     def _time(self, metric: Metric, old: Outcome, new: Outcome) -> RowVerdict:
-        """Judge the median over repeats, as a ratio to the full cache's median in the same run."""
+        """Compare the median over repeats, as a ratio to the full cache's median in the same run."""
         if reason := self._other_machine or self._other_numerics:
             return RowVerdict(NOT_COMPARED, reason)
         if old.case.is_micro:
             return self._by_threshold(metric, *(_median(metric.name, side.samples[metric.name]) for side in (old, new)))
         if _is_reference(old):
-            return RowVerdict(NOT_COMPARED, "the full cache is the yardstick of its own run")
+            return RowVerdict(NOT_COMPARED, "the full cache is the reference of its own run")
         then, now = _ratio(metric.name, old, self.full_then), _ratio(metric.name, new, self.full_now)
         if then is None or now is None:
             side = "baseline" if then is None else "run"
@@ -206,7 +206,7 @@ class _Pair:
         return RowVerdict(REGRESSED if cost > limit else IMPROVED if cost * limit < 1 else EQUIVALENT, "", then, now)
 
     def _exact(self, metric: Metric, old: Outcome, new: Outcome) -> RowVerdict:
-        """Judge value by value: exactly, except fidelity under other numerics, by rounding noise."""
+        """Compare value by value: exactly, except fidelity under other numerics, by rounding noise."""
         then, now = list(old.samples[metric.name]), list(new.samples[metric.name])
         other_numerics = "" if metric.kind == "memory" else self._other_numerics
         if len(then) != len(now):
@@ -224,7 +224,7 @@ class _Pair:
     def _by_noise(self, metric: Metric, model: str, then: float, now: float, other_numerics: str) -> RowVerdict:
         """Compare means under two numerics: never worse or better, since a larger difference may be chance.
 
-        By the triangle inequality the distance from the full cache changes by at most the noise of the method plus that of the full cache.
+        By the triangle inequality the distance from the full cache changes by at most the method's noise plus the full cache's.
         """
         noise = self.noise.get((model, metric.name))
         if noise is None:
@@ -273,7 +273,7 @@ def _is_reference(outcome: Outcome) -> bool:
 
 
 def _full_caches(outcomes: Iterable[Outcome]) -> dict[str, Outcome]:
-    """Return the full cache of each cell; a baseline has precedence over a candidate."""
+    """Return the full cache of each configuration; a baseline has precedence over a candidate."""
     ordered = sorted(filter(_is_reference, outcomes), key=lambda o: o.case.role == "baseline")
     return {o.case.cell: o for o in ordered}
 
@@ -283,7 +283,7 @@ def rounding_noise(outcomes: Iterable[Outcome]) -> dict[tuple[str, str], float]:
 
     It is the largest distance of a batch-size reference row from equal output.
 
-    Decibels have none: they are the logarithm of a distance, so noises do not add up."""
+    Metrics in decibels are excluded: they are the logarithm of a distance, so noises do not add up."""
     noise: dict[tuple[str, str], float] = {}
     for outcome in outcomes:
         if outcome.ok and outcome.case.role == "other_batch":
@@ -297,7 +297,7 @@ def rounding_noise(outcomes: Iterable[Outcome]) -> dict[tuple[str, str], float]:
 
 
 def _ratio(name: str, outcome: Outcome, full_caches: Mapping[str, Outcome]) -> float | None:
-    """Return the median of a metric over that of the full cache in its cell, or None without one."""
+    """Return the median of a metric relative to the full cache of its configuration, or None without one."""
     full = full_caches.get(outcome.case.cell)
     if full is None or name not in full.samples:
         return None

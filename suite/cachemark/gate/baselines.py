@@ -27,7 +27,7 @@ from ..store.rows import RunRecord, utc_now
 Content = TypeVar("Content")
 
 ROOT = Path("baselines/accepted")
-DAYS = 180  # for which a baseline judges unless told otherwise
+DAYS = 180  # default validity of a baseline
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def refuse_present(run: RunRecord, root: Path | str, name: str | None = None) ->
 
 
 def propose(store: Store, run_id: int, root: Path) -> Path:
-    """Write a finished run as a baseline into a folder of proposals, which judge nothing until accepted."""
+    """Write a finished run as a baseline into a folder of proposals, which are not used until accepted."""
     run = store.run(run_id)
     path = path_of(root, run.environment.machine_class, run.plan)
     write(path, _baseline_text(store, run, run.plan, reason="proposed: there was no baseline"), remedy="Name another folder for proposals.")
@@ -113,8 +113,8 @@ def promote(
 ) -> Path:
     """Replace an accepted baseline of the same plan and environment by a finished run.
 
-    ``upgraded``: of another environment instead, which begins a new series. Raises BadBaseline without a reason or a baseline to replace,
-    for another plan, and if the numerics fingerprint differs (``upgraded``: is equal), which would hide a regression as an upgrade."""
+    With ``upgraded``, the environment must differ, which starts a new series. Raises BadBaseline without a reason or a baseline to replace,
+    for another plan, and if the numerics fingerprint differs (with ``upgraded``: if it is equal, which would hide a regression)."""
     run = store.run(run_id)
     if not reason.strip():
         raise BadBaseline("--reason is required.", remedy="Example: --reason \"faster attention since 1a2b3c\"")
@@ -127,7 +127,7 @@ def promote(
         raise BadBaseline(f"Run {run.id} was measured with other numerics than {old.source}: {then} then, {now} now.",
                           remedy="An upgrade starts a new series: cachemark baseline rebase --reason …")
     if then == now and upgraded:
-        raise BadBaseline(f"Run {run.id} has the numerics of {old.source}: nothing was upgraded.",
+        raise BadBaseline(f"Run {run.id} has the same numerics as {old.source}: nothing was upgraded.",
                           remedy="Accept changed values with: cachemark baseline promote --reason …")
     replaced = {key: old.meta[key] for key in ("run", "saved", "reason", "series") if key in old.meta}
     replaces = {"digest": old.digest, "fingerprint": then, "commit": old.code.get("commit"), **replaced}

@@ -2,7 +2,7 @@
 
 A function that measures pairs is passed in. Latency is tested by :mod:`cachemark.stats.paired_test`, as is the allocator's peak if it
 varies, in a family of its own; bytes, FLOPs and output hashes are compared exactly, in every pair; other wall times get no verdict. A
-configuration with a side that keeps failing is judged by its status (:mod:`cachemark.gate.flakes`).
+configuration with a side that keeps failing gets its verdict from its status (:mod:`cachemark.gate.flakes`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ..store.rows import Verdict
 from . import flakes
 from .flakes import FlakeRule
 
-AA = "A/A "  # begins the name of a configuration whose sides are equal
-COVERAGE = 0.95  # share of the configurations of which something must be said
-MOST_OPEN = 0.10  # share of the configurations that may be inconclusive
-PEAK_SHARE = 0.01  # by which the allocator's peak may differ
+AA = "A/A "  # prefix of the name of a configuration with equal sides
+COVERAGE = 0.95  # smallest share of configurations with a verdict
+MOST_OPEN = 0.10  # largest share of inconclusive configurations
+PEAK_SHARE = 0.01  # largest relative change of the allocator's peak
 CURABLE = (Status.OOM, Status.TIMEOUT, Status.NAN_OUTPUT)  # ends of a first side that ran: if the second is well, it is better
-NEVER_RAN = "the first side does not run"  # begins the reason of a configuration whose first side is no measure of the second
+NEVER_RAN = "the first side does not run"  # start of the reason for a configuration without a working first side
 SAME_TOKENS = "same tokens, nothing to compare"
 SAME, OTHER_METHODS, OTHER_NUMERICS = "same", "methods", "numerics"
 
@@ -87,7 +87,7 @@ class ConfigPairs(PairRatios):
 
     @property
     def in_doubt(self) -> bool:
-        """True if a failure is neither a flake nor shown to have a cause."""
+        """True if a failure is neither a known flake nor a confirmed regression."""
         return bool(self.failures) and self.failed is None and not flakes.quiet(len(self.further), self.tries)
 
     def add(self, pair: PairOfOutcomes, rule: Rule) -> None:
@@ -175,8 +175,8 @@ def other_tokens(configs: Mapping[str, ConfigPairs]) -> list[str]:
 def verdicts(configs: Mapping[str, ConfigPairs], rule: Rule, alike: str = SAME) -> list[Verdict]:
     """Return the rows of a comparison.
 
-    ``alike`` is what the sides share: ``same`` (all, so bytes and hashes must be equal), ``methods`` (all but the method) or ``numerics``
-    (all but the numerics, so bytes must be equal)."""
+    ``alike`` names the common properties of the sides: ``same`` (all, so bytes and hashes must be equal), ``methods`` (all except the
+    method) or ``numerics`` (all except the numerics, so bytes must be equal)."""
     well = {config: pairs for config, pairs in configs.items() if pairs.failed is None}
     judgements = judge(well, rule)
     varied = {config: peak_ratios for config, pairs in well.items() if pairs.counted and (peak_ratios := peaks(pairs.measured, rule))}
@@ -200,14 +200,14 @@ def _flaked(pairs: ConfigPairs) -> Verdict:
     """Return the row of a configuration with a failure that has no proven cause."""
     pair, further = pairs.failures[0], len(pairs.further)
     reason = (f"{pair.before.status} then, {pair.after.status} now: failed once, and in {further or 'none'} of {pairs.tries} more pairs: "
-              f"{'neither a flake nor shown to have a cause' if pairs.in_doubt else 'taken for a flake'}")
+              f"{'neither a known flake nor a confirmed regression' if pairs.in_doubt else 'taken for a flake'}")
     return pair.row("status", INCONCLUSIVE if pairs.in_doubt else EQUIVALENT, reason)
 
 
 def failure(pair: PairOfOutcomes) -> Verdict:
     """Return the verdict on a configuration by the status of both sides.
 
-    An error of the first side says nothing about the second: this harness may be unable to run it."""
+    An error of the first side is no evidence about the second, since this harness may be unable to run the first."""
     reason = f"{pair.before.status} then, {pair.after.status} now"
     bad = pair.before if not pair.before.ok else pair.after
     if bad.status in INFRASTRUCTURE or pair.after.status in INFRASTRUCTURE:
@@ -254,9 +254,9 @@ def _counted(pair: PairOfOutcomes, metric: Metric, then: float, now: float, same
     """Return the verdict on a counted value of the worst pair: exact, or within ``PEAK_SHARE`` for peaks."""
     limit, cost, reason = 0.0 if metric.deterministic else PEAK_SHARE, metric.cost_ratio(then, now), ""
     if metric.timed:
-        verdict, reason = NOT_COMPARED, "a wall time of its own, which no pairs test"
+        verdict, reason = NOT_COMPARED, "a separate wall time, which is not tested in pairs"
     elif not same:
-        verdict, reason = NOT_COMPARED, "two methods: stated, not judged"
+        verdict, reason = NOT_COMPARED, "two methods: reported without a verdict"
     elif 1 - limit <= cost <= 1 + limit:
         verdict = EQUIVALENT
     else:
@@ -300,7 +300,7 @@ def _redrawn(measured: Sequence[PairOfOutcomes]) -> bool:
 
 
 def _drawn(measured: Sequence[PairOfOutcomes], side: int) -> set[str]:
-    """Return the image hashes of one side; an empty one stands for a missing hash."""
+    """Return the image hashes of one side; a missing hash is empty."""
     return {str(pair.sides[side].facts.get(IMAGES) or "") for pair in measured}
 
 
@@ -316,7 +316,7 @@ class Tally:
 
     @property
     def covered(self) -> set[str]:
-        """Configurations with a judged row."""
+        """Configurations with a verdict."""
         return {r.label for r in self.rows if r.verdict != NOT_COMPARED}
 
     @property
@@ -337,14 +337,14 @@ class Tally:
     def exit_code(self) -> int:
         """5, 4, 1, 3 or 0.
 
-        4: nothing or too little was judged; 5: because of the machine, or because no first side runs; 1: something regressed; 3: too much
-        is inconclusive."""
+        4: no or too few configurations have verdicts; 5: because of the machine, or because no first side runs; 1: something regressed; 3:
+        too much is inconclusive."""
         if not self.configs or not self.covered or len(self.covered) / self.configs < self.min_coverage:
             ended = [r for r in self.rows if r.metric == "status"]
-            lost = {r.label for r in ended if r.verdict == NOT_COMPARED} - self.covered
+            undecided = {r.label for r in ended if r.verdict == NOT_COMPARED} - self.covered
             by_machine = any(str(status) in r.reason for r in ended for status in DISTURBED)
             unready = {r.label for r in ended if r.reason.startswith(NEVER_RAN)}
-            return 5 if lost and (by_machine or len(unready) == self.configs) else 4
+            return 5 if undecided and (by_machine or len(unready) == self.configs) else 4
         if self.regressed:
             return 1
         return self._left_open

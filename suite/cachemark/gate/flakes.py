@@ -18,8 +18,8 @@ from ..core.result import INFRASTRUCTURE, Outcome, Status
 from ..stats.paired_test import FDR
 
 RATE = 0.01  # failures by chance, per process and configuration, that the gate withstands
-QUIET, MOST = 6, 24  # pairs after a failure: without another it was a flake, and after so many nothing more is tried
-FINAL = frozenset({Status.UNSUPPORTED, *INFRASTRUCTURE})  # trying again is somebody else's matter, or tells nothing
+QUIET, MOST = 6, 24  # pairs after a failure: enough to call it a flake if none fails, and the most that are tried
+FINAL = frozenset({Status.UNSUPPORTED, *INFRASTRUCTURE})  # repeating these is useless here
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Incidents: configurations that became worse for one cause, reported once.
 
-The register is a file of open incidents in version control: its diff shows who acknowledged what, until when, and where it is discussed.
+The register is a file of open incidents in version control. Its diff documents who acknowledged what, until when, and where to discuss it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from .baseline_check import HASHES
 from .baselines import read, write
 
 NEW, ACKNOWLEDGED, ACCEPTED = "new", "acknowledged", "accepted"
-BASELINE, PAIRS = "baseline", "pairs"  # the judges of a night
+BASELINE, PAIRS = "baseline", "pairs"  # the two tests of a nightly run
 FACTORS = ("method", "model", "engine", "device_class")
-SHARE = 0.5  # of the judged configurations with one factor that must have become worse for it to be called the cause
-OUTPUT = "output"  # family of what follows from the tokens: other tokens have other hashes, another KL, another PSNR
-MOST = 1e6  # cost ratio that stands for any larger one: JSON has no infinity
+SHARE = 0.5  # smallest share of configurations with one factor value that became worse if that value is the cause
+OUTPUT = "output"  # family of metrics that depend on the tokens, such as hashes, KL and PSNR
+MOST = 1e6  # replaces larger cost ratios, since JSON has no infinity
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,12 @@ Line = Annotated[str, Field(max_length=4_000, pattern=r"^[^\p{Cc}\p{Zl}\p{Zp}]*$
 
 @validated(frozen=True, config=ConfigDict(strict=True, allow_inf_nan=False, extra="forbid"))
 class Incident:
-    """Configurations that became worse for one cause. The register of incidents is edited by people, so each value is validated.
+    """Configurations that became worse for one cause.
 
-    ``factor`` and ``value``: the common factor, such as ``method`` and ``linear``, or ``configuration`` and its title. ``key`` never
-    changes. ``change``: the median cost ratio when it was last reported. ``onset``: the commit of the run that found it. ``found_by``: the
-    only judge that can close it. ``who``: the person who decided last."""
+    The register of incidents is edited by people, so each value is validated. ``factor`` and ``value``: the common factor, such as
+    ``method`` and ``linear``, or ``configuration`` and its title. ``key`` never changes. ``change``: the median cost ratio when it was last
+    reported. ``onset``: the commit of the run that found it. ``found_by``: the only judge that can close it. ``who``: the person who
+    decided last."""
 
     key: Annotated[str, Field(pattern="^[A-Za-z0-9]{1,40}$")]
     metric: Line
@@ -103,7 +104,7 @@ def family(name: str) -> str:
 
 
 def _value(case: Case, factor: str) -> str:
-    """Return the value of a factor. Configurations are compared by title: a case and its side in pairs are one."""
+    """Return the value of a factor. Configurations are identified by title, in runs and in pairs."""
     return case.full_title if factor == "configuration" else str(getattr(case, factor))
 
 
@@ -111,11 +112,11 @@ def _value(case: Case, factor: str) -> str:
 def fold(failing: Sequence[GateRow], covered: Iterable[Case], today: date, onset: str = "") -> list[Incident]:
     """Fold failing rows into one incident per cause.
 
-    ``covered``: the cases that were judged, worse or not.
+    ``covered``: the cases with a verdict, worse or not.
 
-    For each family of metrics, take the factor value that explains most of the worse configurations, provided that there are at
-    least two and that they are at least half of the judged configurations with that value; then the next one. Each remaining
-    configuration is an incident of its own."""
+    For each family of metrics, take the factor value that explains most of the worse configurations, provided that these are at
+    least two and at least half of the covered configurations with that value; then the next one. Each remaining configuration is an
+    incident of its own."""
     cases = list({case.key: case for case in covered}.values())
     incidents, groups = list[Incident](), dict[str, list[GateRow]]()
     for gate_row in failing:
@@ -178,7 +179,7 @@ def merge(register: Sequence[Incident], rows: Sequence[GateRow], today: date, de
 
     Failing rows that an open incident covers belong to it; the others are folded into new incidents. ``onset``: their commit, or empty."""
     failing = [gate_row for gate_row in rows if gate_row.fails]
-    updated, notify, known, fixed = list[Incident](), list[Incident](), list[Incident](), list[Incident]()
+    updated, notify, unchanged, fixed = list[Incident](), list[Incident](), list[Incident](), list[Incident]()
     for old in register:
         own = [gate_row for gate_row in failing if old.covers(gate_row)]
         if not own:
@@ -191,17 +192,17 @@ def merge(register: Sequence[Incident], rows: Sequence[GateRow], today: date, de
             now = replace(now, metric=new.metric, change=new.change, reason=new.reason, state=NEW, until=None)
             notify.append(now)
         else:
-            known.append(now)
+            unchanged.append(now)
         updated.append(now)
     covered = [gate_row.case for gate_row in rows if gate_row.row.verdict in JUDGED]
     fresh = fold([gate_row for gate_row in failing if not any(old.covers(gate_row) for old in register)], covered, today, onset)
-    return IncidentNight((*updated, *fresh), (*notify, *fresh), tuple(known), tuple(fixed))
+    return IncidentNight((*updated, *fresh), (*notify, *fresh), tuple(unchanged), tuple(fixed))
 
 
 def _is_over(incident: Incident, rows: Sequence[GateRow]) -> bool:
     """Return whether the judge that found an incident decided all of its configurations.
 
-    Pairs detect regressions below the threshold of the baseline, so that the baseline cannot close what they found."""
+    Pairs detect regressions below the threshold of the baseline, so the baseline cannot close their incidents."""
     by_config: dict[str, list[Verdict]] = {}
     for gate_row in rows:
         if gate_row.judge == incident.found_by:
@@ -233,7 +234,7 @@ def decisions(rows: Iterable[GateRow], register: Sequence[Incident], today: date
 
 
 def undecided(rows: Iterable[GateRow], register: Sequence[Incident], today: date) -> list[Incident]:
-    """Return the incidents of failing rows that nobody has acknowledged or accepted, or no longer."""
+    """Return the incidents of failing rows without a valid acknowledgement or acceptance."""
     failing = [gate_row for gate_row in rows if gate_row.fails]
     return [i for i in register if (i.state == NEW or i.is_expired(today)) and any(map(i.covers, failing))]
 
@@ -257,8 +258,8 @@ class IncidentRegister:
 
 
 def load(path: Path) -> list[Incident]:
-    """Read a register; empty if there is no file. Raises BadBaseline for an invalid one, and for one of an older format."""
-    remedy = f"{REMEDY} After an upgrade, delete a register of an older format: the next check reports its incidents anew."
+    """Read a register; empty without a file. Raises BadBaseline if it is invalid or has an older format."""
+    remedy = f"{REMEDY} After an upgrade, delete a register of an older format: the next check reports its incidents again."
     return read(path, IncidentRegister, remedy).incidents if path.exists() else []
 
 

@@ -52,7 +52,7 @@ class RunJudgement:
 
     @property
     def rows(self) -> tuple[Verdict, ...]:
-        """The rows of the baseline, or without one those of the pairs."""
+        """The rows of the baseline; without one, the rows of the pairs."""
         return self.comparison.rows if self.comparison else self.all_rows
 
     @property
@@ -62,14 +62,14 @@ class RunJudgement:
 
     @property
     def cases(self) -> tuple[int, int]:
-        """The number of judged cases of the baseline and of all its cases, or without one of the pairs' configurations."""
+        """The numbers of cases with a verdict and of all cases; without a baseline, of the pairs' configurations."""
         if self.comparison or not self.night:
             return self.comparison.cases if self.comparison else (0, 0)
         return len(self.night.tally.covered), self.night.tally.configs
 
     @property
     def sides(self) -> tuple[str, ...] | None:
-        """The names of the sides of the pairs; None if the rows are those of a baseline."""
+        """The names of the sides of the pairs; None if the rows come from a baseline."""
         return None if self.comparison or not self.night else tuple(map(str, self.night.stated.get("sides", ())))
 
     @property
@@ -91,7 +91,7 @@ class RunJudgement:
         return 0 if code == 1 and all((row.case_key, row.metric) in self.decided for row in self.failing) else code
 
     def word(self, row: Verdict) -> str:
-        """Return the verdict of a row in words; a failing row of the pairs has those of ``compare``."""
+        """Return the verdict of a row in words; a failing row of the pairs uses the words of ``compare``."""
         return self.night.tally.word(row) if self.night and row in self.night.tally.rows else row.verdict
 
     def decision_on(self, row: Verdict) -> str:
@@ -106,7 +106,7 @@ class RunJudgement:
 
     @property
     def headline(self) -> str:
-        """The verdict, as the exit code states it, and the number of rows behind it."""
+        """The verdict, as the exit code states it, and the number of rows with it."""
         parts = [self.comparison.counts] if self.comparison else []
         if self.night:
             tally = self.night.tally
@@ -114,15 +114,15 @@ class RunJudgement:
         return f"{ENDED[self.exit_code]}: {'; '.join(parts)}."
 
     def summary(self) -> list[str]:
-        """Return lines: the verdict, what the machine can see, open and known incidents, the baseline and the remarks."""
+        """Return lines: verdict, resolution of the machine, open and known incidents, baseline and remarks."""
         rows_of: dict[str, list[tuple[str, str]]] = {}
         for (case, name), incident in self.decided.items():
             rows_of.setdefault(f"{incident.key}, {incident.factor} {incident.value}: {incident.decision}", []).append((case, name))
-        known = [f"Known incident {title} ({count(len(rows), 'row')})." for title, rows in rows_of.items()]
-        if known and not self.exit_code:
-            known.insert(0, "Every regression is acknowledged or accepted.")
+        known_lines = [f"Known incident {title} ({count(len(rows), 'row')})." for title, rows in rows_of.items()]
+        if known_lines and not self.exit_code:
+            known_lines.insert(0, "Every regression is acknowledged or accepted.")
         details = self.comparison.details() if self.comparison else ()
-        return [self.headline, *filter(None, [self.sees]), *self.open_incidents, *known, *details, *self.remarks()]
+        return [self.headline, *filter(None, [self.sees]), *self.open_incidents, *known_lines, *details, *self.remarks()]
 
     def remarks(self) -> list[str]:
         """Return lines about pairs and the false-alarm record of their test."""

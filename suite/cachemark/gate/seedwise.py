@@ -2,10 +2,10 @@
 
 Both sides made images at the same seeds, so every value per image (agreement, PSNR, color consistency) gives one difference per seed. In
 A/A tests the sign of a difference is random, and the exact sign-flip test computes how often chance alone adds up to as much. Fidelity and
-quality of all configurations form one family, separate from that of times (Benjamini and Hochberg).
+quality of all configurations form one family, separate from the family of times (Benjamini and Hochberg).
 
-The effect is the mean over seeds, not the Hodges–Lehmann estimate: a method often changes few images much and most images not at all, for
-which the median of Walsh averages is zero. "Equivalent" refers to these seeds: 64 seeds rarely show an event of one image in fifty, so the
+The effect is the mean over seeds, not the Hodges–Lehmann estimate: a method often changes few images much and most images not at all, and
+then the median of Walsh averages is zero. "Equivalent" refers to these seeds: 64 seeds rarely show an event of one image in fifty, so the
 standard error is reported and no interval.
 """
 
@@ -45,9 +45,9 @@ class SeedwiseRow:
 def seedwise(pairs: Mapping[str, PairOfOutcomes], alike: str = SAME) -> list[Verdict]:
     """Return one row per configuration and value that is known seed by seed on both sides.
 
-    ``alike`` is what the sides share (:func:`cachemark.gate.comparison.verdicts`). A configuration without such a value has a row with the
-    reason, and one whose second side alone failed has regressed. Two full caches are compared by their image hashes: each is the reference
-    of its own fidelity."""
+    ``alike``: see :func:`cachemark.gate.comparison.verdicts`. A configuration without such a value has a row with the reason; if only its
+    second side failed, it has regressed. Two full caches are compared by their image hashes, since each is the reference of its own
+    fidelity."""
     lines = {config: list(_lines(pair)) for config, pair in pairs.items()}
     flat = [line for config_lines in lines.values() for line in config_lines]
     sides = sign_flips([line.worse for line in flat])

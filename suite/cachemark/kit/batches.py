@@ -71,7 +71,7 @@ class Choices(Onlooker):
 
 @contextmanager
 def choosing(method: Method) -> Iterator[Choices]:
-    """Yield an onlooker that records choices by ``lowest`` with their gaps; other choices have none, so none is excused."""
+    """Yield an onlooker that records choices by ``lowest`` with their gaps; other choices are never excused."""
     scores: list[Tensor] = []
 
     def recording_lowest(score: Tensor, age: Tensor, count: int) -> Tensor:
@@ -79,7 +79,7 @@ def choosing(method: Method) -> Iterator[Choices]:
         return lowest(score, age, count)
 
     with ExitStack() as patches:
-        for name in {cls.__module__ for cls in type(method).__mro__}:  # the method's own module, or that of a base class such as Scored
+        for name in {cls.__module__ for cls in type(method).__mro__}:  # the module of the method or of a base class such as Scored
             if getattr(sys.modules[name], "lowest", None) is lowest:
                 patches.enter_context(patch.object(sys.modules[name], "lowest", recording_lowest))
         yield Choices(scores)
@@ -94,9 +94,10 @@ def gap(score: Tensor, count: int) -> Tensor:
 def compare(
     seeds: Sequence[int], first: Sequence[Pass], second: Sequence[Pass], logits: tuple[Tensor, Tensor], excused: set[int],
 ) -> Iterator[tuple[int, int, str]]:
-    """Yield how two runs of the samples ``seeds`` differ, as (sample, step, words), and add to the ``excused`` samples.
+    """Yield the differences of two runs of the samples ``seeds``, as (sample, step, words).
 
-    Rows are the samples' conditional rows, then their unconditional ones; logits are (steps, samples, vocab).
+    Samples with tied scores are added to ``excused``. Rows are the samples' conditional rows, then their unconditional ones; logits are
+    (steps, samples, vocab).
     """
     for index, (a, b) in enumerate(zip(first, second, strict=True)):
         distance = (logits[0][index] - logits[1][index]).abs().amax(-1).tolist()
@@ -140,8 +141,8 @@ def watched_choices(cell: Cell, seeds: Sequence[int], forced: Tensor | None = No
 def samples_are_the_same_in_any_batch(cell: Cell) -> Findings:
     """A sample has the same logits, entries and tokens in any batch, unless scores tie to 1e-6.
 
-    The second run is teacher-forced with the first run's tokens; without forcing, it would differ exactly where it samples another token
-    than the forced one.
+    The second run is teacher-forced with the first run's tokens; without forcing, the runs would diverge once they sample different
+    tokens.
     """
     full, first = watched_choices(cell, range(SEEDS))
     excused, equal, order = set[int](), 0, random.Random(1).sample(range(SEEDS), SEEDS)

@@ -53,7 +53,7 @@ class NotCapturable(AssertionError):
 
 
 class Capture(UncompiledMode, Onlooker):
-    """Logs every operation of ``passes``, as (name, shapes of inputs); with ``refuses``, raises NotCapturable.
+    """Logs every operation of ``passes`` as (name, input shapes); with ``refuses``, raises NotCapturable.
 
     As an onlooker it is on from the first site of a step to ``end_step``. Views are not logged: they launch nothing, and a full-length
     slice is another operation than a shorter one.
@@ -169,7 +169,7 @@ class _Reads(HostReads):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", "") == "__setitem__" and isinstance(args[2], int | float) and _sliced(args[1]):
             part = args[0][args[1]]
-            if part.dim():  # what goes into a single element is copied there
+            if part.dim():  # a value for a single element is copied there
                 part.fill_(args[2])
                 return None
         return super().__torch_function__(func, types, args, kwargs)

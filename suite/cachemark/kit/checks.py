@@ -28,7 +28,7 @@ ACCUMULATED = 1e-3  # of attention and logits, where an output that differs in i
 # -- the full cache ---------------------------------------------------------------------------------------------------
 def differences(cell: KitCell, expected: KitRun, actual: KitRun, whose: str, tolerance: float = 0.0,
                 seeds: Sequence[int] | None = None) -> Findings:  # fmt: skip
-    """Yield the first difference of two generations above ``tolerance``: an output of attention, else logits or tokens."""
+    """Yield the first difference of two generations above ``tolerance``, in attention, logits or tokens."""
     for (index, site), out in expected.answers.items() if actual.answers else ():
         other = actual.answers.get((index, site))
         if other is None or other.shape != out.shape:
@@ -50,7 +50,7 @@ def _equal(first: torch.Tensor, second: torch.Tensor, tolerance: float) -> bool:
 
 
 def neutral_is_full(cell: MethodCell) -> Findings:
-    """At full budget the method equals the full cache: bit for bit, or to 1e-5 where it computes attention by itself."""
+    """At full budget the method equals the full cache, bit for bit or to 1e-5 with attention of its own."""
     method = cell.neutral()
     method.resolve(cell.layout)
     if not computes_attention(method):
@@ -102,7 +102,7 @@ def tight_is_not_neutral(cell: MethodCell) -> Findings:
 def evicting_is_masking(cell: MethodCell) -> Findings:
     """Attention equals attention over all entries with the evicted and unselected ones masked, to 1e-5.
 
-    Merged values are those of entries that evicted entries were added to by ``SlotBank.merge``; nothing else changes a stored entry.
+    Stored values change only by ``SlotBank.merge``, which adds evicted entries to them.
     """
     shadow = cell.record.shadow
     if (cell.cls.evicts or cell.cls.selects) and not shadow.hidden:
@@ -144,7 +144,7 @@ def _broken_rule(method: Method, step: Step, tokens: torch.Tensor) -> str:
 
 # -- bytes ------------------------------------------------------------------------------------------------------------
 def _declared(method: Method) -> dict[Site, int]:
-    """Return the entries that the method declares for all heads of each site that it has a place for, in one row."""
+    """Return the entries that the method declares for each of its sites, over all heads of one row."""
     return declared_entries(method, method.layout, dict.fromkeys(Site(place.stack, place.layer) for place in entries_of(method)))
 
 
@@ -224,7 +224,7 @@ def dead_is_never_read(cell: MethodCell) -> Findings:
 
 
 def second_generation_repeats(cell: KitCell) -> Findings:
-    """A second generation in the same memory gives the same bits from the same storage, for any random state of torch."""
+    """A second generation in the same memory gives the same bits, for any random state of torch."""
     memory = cell.memory()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(123)

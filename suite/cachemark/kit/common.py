@@ -100,7 +100,7 @@ class KitCell(Example):
 
     def run(self, method: Method, *watches: Onlooker, memory: Memory | None = None, seeds: Sequence[int] | None = None,
             forced: Tensor | None = None, bare: bool = False, with_logits: bool = True) -> KitRun:  # fmt: skip
-        """Generate with ``watches`` and, if the cell ``records`` and unless ``bare``, a record."""
+        """Generate with ``watches`` and, if ``records`` is set and ``bare`` is not, a record."""
         record = Record()
         watches = (*watches, record) if self.records and not bare else watches
         subject = watched(method, *watches) if watches else method
@@ -136,7 +136,7 @@ class MethodCell(KitCell):
 
     @abstractmethod
     def neutral(self) -> Method:
-        """Return the method at full budget with neutral parameters. Raises Unsupported if it has none."""
+        """Return the method at full budget with neutral parameters. Raises Unsupported without such parameters."""
 
     @property
     def record(self) -> KitRun:
@@ -184,7 +184,7 @@ class FlopsCell(MethodCell):
 
 
 def smallest_share(cls: type[Method], mode: tuple[tuple[str, Any], ...], layout: Layout) -> tuple[tuple[str, Any], ...] | None:
-    """Return a mode with the parameters of the smallest share that the method supports, or None if it supports none."""
+    """Return a mode with the parameters of the smallest supported share, or None if no share is supported."""
     for budget in SHARES:
         try:
             parameters = {**cls.build(dict(mode)).fit(budget, layout), **dict(mode)}

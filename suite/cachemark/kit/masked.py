@@ -34,7 +34,7 @@ def model() -> MAR:
 
 @dataclass(frozen=True)
 class MaskedCell(FlopsCell):
-    """A cell of a masked model."""
+    """A method on a masked model."""
 
     @property
     def size(self) -> str:

@@ -139,12 +139,12 @@ def _differences(example: MetricExample, expected: Tensor, actual: Tensor, whose
 
 # -- the checks ---------------------------------------------------------------------------------------------------------
 def attributes_are_set(example: MetricExample) -> Findings:
-    """The class itself sets unit, direction and kind; an inherited value may have been forgotten."""
+    """The class itself sets unit, direction and kind; an inherited value may be an oversight."""
     example.measure(example.images())
     own = {name for base in example.cls.__mro__ if base not in ImageMetric.__mro__ for name in vars(base)}
     for name, choices in ATTRIBUTES.items():
         if name not in own:
-            yield KitFinding(f"the class attribute {name} ({choices})", f"that of ImageMetric, {getattr(ImageMetric, name)!r}",
+            yield KitFinding(f"the class attribute {name} ({choices})", f"inherited from ImageMetric, {getattr(ImageMetric, name)!r}",
                              "the attributes of its class")
 
 
@@ -209,7 +209,7 @@ def kind_and_direction_are_right(example: MetricExample) -> Findings:
             if quality:
                 yield example.finding(f"{own_value:.9g} for any reference, or kind = \"fidelity\"", f"{value:.9g} with reference {name}")
             else:
-                expected = f"no value better ({better}) than {own_value:.9g}, that of the reference itself"
+                expected = f"no value better ({better}) than {own_value:.9g}, the value of the reference itself"
                 yield example.finding(expected, f"{value:.9g}", note=name)
             return
         worse += gain < 0

@@ -87,7 +87,7 @@ class ModelExample(KitCell):
 
 
 def far_step(expected: Sequence[Tensor], actual: Sequence[Tensor], least: float = 0.0) -> tuple[int, float] | None:
-    """Return the first step whose predictions differ by more than 1e-4 of the largest (or of ``least``), and by how much."""
+    """Return the first step that differs by more than 1e-4 of the largest value (or ``least``), and by how much."""
     for step, (first, second) in enumerate(zip(expected, actual, strict=True)):
         distance = float((first.double() - second.double()).abs().max()) if first.shape == second.shape else float("inf")
         if not distance <= CLOSE * max(least, float(first.abs().max())):
@@ -97,7 +97,7 @@ def far_step(expected: Sequence[Tensor], actual: Sequence[Tensor], least: float 
 
 # -- the entry and the weights ------------------------------------------------------------------------------------------
 def entry_matches_the_model(model: ModelExample) -> Findings:
-    """The entry's shape and identity, which plans read, equal those of the loaded model."""
+    """The entry's shape and identity, which plans read, equal the loaded model's."""
     entry, loaded = model.entry, model.loaded
     if entry.paradigm not in PARADIGMS:
         yield model.finding(f"one of {', '.join(PARADIGMS)}", entry.paradigm)
@@ -149,7 +149,7 @@ def samples_are_the_same_in_any_batch(model: ModelExample) -> Findings:
 
 
 def forced_tokens_are_followed(model: ModelExample) -> Findings:
-    """Along its own tokens, forced, the model predicts what it predicted when it generated them."""
+    """Forced along its own tokens, the model repeats its predictions."""
     free = model.reference
     forced = model.run(Method(), forced=free.tokens)
     if not torch.equal(forced.tokens, free.tokens):

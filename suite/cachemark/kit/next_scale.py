@@ -17,8 +17,8 @@ from ..contract.method import Method
 from .common import KitRun, MethodCell, calibration, neutral_parameters
 from .driver import drive
 
-SIDES = (1, 2, 3, 4, 5, 6)  # 91 tokens, of which later steps read 55
-WIDE = ((1, 1), (1, 2), (2, 4), (3, 5), (4, 6), (5, 7))  # 85 tokens, of which later steps read 50
+SIDES = (1, 2, 3, 4, 5, 6)  # 91 tokens; later steps read 55 of them
+WIDE = ((1, 1), (1, 2), (2, 4), (3, 5), (4, 6), (5, 7))  # 85 tokens; later steps read 50 of them
 HEADS, LAYERS, DIM = 4, 3, 16
 DEMANDING, UNDEMANDING = -0.02, -0.004  # on either side of AMS-KV's threshold
 BUDGET = Fraction(7, 11)  # 35 of 55: the method must evict from the fourth scale on
@@ -71,7 +71,7 @@ class ScaleCell(MethodCell):
 
     @property
     def square(self) -> bool:
-        """True if its maps are square, as those of a VAR."""
+        """True if its maps are square, as in VAR."""
         return self.scales == squares([rows for rows, _ in self.scales])
 
     @property
@@ -99,7 +99,7 @@ class ScaleCell(MethodCell):
         return set(range(len(self.scales)))
 
     def at(self, budget: Fraction, neutral: Mapping[str, Any] | None = None) -> Method:
-        """Return the method at a budget, with invented facts if it needs a measurement: every second layer is demanding."""
+        """Return the method at a budget, with invented facts (every second layer is demanding) if it needs facts."""
         layout = self.layout
         own = {**calibration(self.cls, layout), **dict(self.mode)}
         fitted = {} if {"c_min", "c_max"} & own.keys() else self.cls.build(own).fit(budget, layout)

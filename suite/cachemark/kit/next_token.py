@@ -58,7 +58,7 @@ class Cell(MethodCell):
 
     @property
     def model(self) -> LlamaGen:
-        """The model of the cell."""
+        """The model under the method."""
         return model(self.attention, self.grid, self.layers, self.heads)
 
     @property
@@ -78,7 +78,7 @@ class Cell(MethodCell):
 
     @property
     def undecided(self) -> tuple[int, ...]:
-        """Steps in which no budget evicts anything: the condition, the first token, the end of the first line."""
+        """Steps without eviction at any budget: the condition, the first token, the end of the first line."""
         return 0, 1, next(step.index for step in raster_steps(self.layout) if "line" in step.edges)
 
     def at(self, budget: Fraction, driven: Layout | None = None) -> Method:

@@ -29,9 +29,10 @@ Part = tuple[slice, int, Tensor, Tensor, Tensor]  # rows, tokens of a step, keys
 
 
 def computes_attention(method: Method) -> bool:
-    """Return whether a resolved method computes attention by itself, so that its outputs may differ from the full cache's in the last bits.
+    """Return whether a resolved method computes attention by itself.
 
-    It overrides a scope that attends outside this package, or assigns heads to methods with different kernels.
+    Then its outputs may differ from the full cache's in the last bits. It overrides a scope that attends outside this package, or assigns
+    heads to methods with different kernels.
     """
     parts = [group.method for group in method.groups] if isinstance(method, HeadGroups) else []
     owners = [next(cls for cls in type(part).__mro__ if name in vars(cls)) for part in (method, *parts) for name in ATTENTION]
@@ -135,7 +136,7 @@ class Shadow(Onlooker):
         self._rounded[site] = tuple(torch.cat(pair, 2) for pair in zip(before, rounded, strict=True))  # type: ignore[assignment]
 
     def _selecting(self, method: Method) -> Callable[..., Tensor]:
-        """Return ``selection`` of the method, which also records what it returns."""
+        """Return the method's ``selection``, wrapped to record its results."""
         def selection(site: Site, step: Step, slot: Slot, q: Tensor) -> Tensor:
             self._selected = type(method).selection(method, site, step, slot, q)
             return self._selected
@@ -195,7 +196,7 @@ def stored_before(method: Method, site: Site, step: Step) -> list[Tensor]:
 
 
 def selected_mask(selected: Tensor, slot: Slot, run: RowRun, step: Step, entries: int) -> Tensor:
-    """Return which of ``entries`` a selection reads, (rows, kv_heads, entries) bool: the condition and the selected tokens."""
+    """Return which ``entries`` a selection reads (condition and selected tokens), (rows, kv_heads, entries) bool."""
     visual = slot.visual[run.rows].long().gather(2, selected + run.condition)
     newest = selected == slot.live_visual - 1  # it has no number before the pass ends
     mask = torch.zeros(*selected.shape[:2], entries, dtype=torch.bool)
@@ -204,7 +205,7 @@ def selected_mask(selected: Tensor, slot: Slot, run: RowRun, step: Step, entries
 
 
 def tokens_at(bank: SlotBank, places: Tensor) -> Tensor:
-    """Return where the full cache stores the entries at ``places``: behind each row's condition, in the order of tokens."""
+    """Return where the full cache stores the entries at ``places``: after each row's condition, by token."""
     visual, offset = bank.visual.long().gather(3, places), torch.tensor(bank.layout.condition)[:, None, None]
     return torch.where(visual < 0, places, visual + offset)
 

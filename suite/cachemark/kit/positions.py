@@ -1,4 +1,4 @@
-"""Checks of the positions that a method evicts and merges: each head names different live entries, and what is merged goes."""
+"""Checks that evicted and merged positions are distinct live entries per head, and that merged ones are evicted."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Positions(Onlooker):
 
 @functools.cache
 def _watched(cell: MethodCell) -> Positions:
-    """Run a cell once for both checks."""
+    """Run a method once for both checks."""
     watch = Positions()
     try:
         cell.run(cell.tight(), watch, bare=True)
@@ -102,7 +102,7 @@ def evicted_positions_are_distinct(cell: MethodCell) -> Findings:
 
 
 def merged_entries_are_evicted(cell: MethodCell) -> Findings:
-    """A method that merges declares it, and evicts in the same step what it has added to other entries."""
+    """A method that merges declares it, and evicts in the same step the entries that it has added to others."""
     watch = _watched(cell)
     if bool(watch.merges) is not cell.cls.merges:
         yield cell.finding(f"merges = {bool(watch.merges)}", f"{watch.merges} calls of merge")

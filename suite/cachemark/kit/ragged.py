@@ -69,13 +69,13 @@ def long_conditions_are_causal(cell: Cell) -> Findings:
 
 
 def padding_is_never_read(cell: Cell) -> Findings:
-    """Storage behind the end of a shorter row is never read: NaN in it changes no bit of any row."""
+    """Storage after the end of a shorter row is never read: NaN in it changes no bit of any row."""
     rows, watch = layout(cell.attention), Poison()
     spoiled, contents = run(cell.tight(rows), rows, feed(cell.attention), cell.codec, watch)
     outputs, clean = batched(cell)
     for (index, site), out in outputs.items():
         for row, condition in enumerate(CONDITION):
-            real = slice(None if index else condition)  # queries behind a shorter condition are padding
+            real = slice(None if index else condition)  # queries after a shorter condition are padding
             if wrong := first_difference(out[row : row + 1, :, real], spoiled[index, site][row : row + 1, :, real], index, site, 0):
                 yield KitFinding(f"row {row} as with zeros there, {wrong.expected:.9g}", f"{wrong.actual:.9g}", _size(cell), (100 + row,),
                                  index, site.layer, wrong.head)
@@ -127,7 +127,7 @@ def rows_keep_the_budget(cell: Cell) -> Findings:
                 most, own = method.B + (CONDITION[row] if with_condition else 0), (tokens < 0).sum(-1)
                 if tokens.size(-1) > most or (with_condition and not (own == CONDITION[row]).all()):
                     expected = f"at most {most} entries{f', {CONDITION[row]} of them the condition' if with_condition else ''}"
-                    yield KitFinding(expected, f"{tokens.size(-1)}, of which {own.tolist()} of the condition",
+                    yield KitFinding(expected, f"{tokens.size(-1)}, {own.tolist()} of them the condition",
                                   f"row {row} of {LINES}×{GRID} tokens", (), index, site.layer)
                     return
     if not all(tokens.size(-1) < LINES * GRID for tokens in contents.steps[-1][Site("decoder", 0)]):

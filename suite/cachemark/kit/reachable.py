@@ -25,7 +25,7 @@ def outside(method: Method, memory: Memory) -> list[tuple[str, tuple[int, ...]]]
 
 
 def reachable(method: Method) -> Iterator[tuple[str, Tensor]]:
-    """Yield every reachable tensor with its name, except those of the memory and of built-in classes."""
+    """Yield every reachable tensor with its name, except tensors of the memory and of built-in classes."""
     visited: dict[int, Any] = {}  # holds the objects, so that no later one gets the same id
     yield from _walk("", vars(method), visited, 0)
     for cls in type(method).__mro__:

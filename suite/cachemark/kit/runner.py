@@ -68,7 +68,7 @@ def _square_and_wide(cls: type[Method], mode: Mode) -> list[ScaleCell]:
     return [ScaleCell(cls, mode, "native", "mha"), ScaleCell(cls, mode, "int8", "gqa", WIDE)]
 
 
-FAMILIES: dict[str, tuple[Sequence[Check], Callable[[type[Method], Mode], Sequence[Any]]]] = {  # the checks of a paradigm, and their cells
+FAMILIES: dict[str, tuple[Sequence[Check], Callable[[type[Method], Mode], Sequence[Any]]]] = {  # by paradigm: checks, and what they run
     "next-token": (TOKEN, _both_codecs), "next-scale": (SCALE, _square_and_wide),
     "masked": (MASKED, masked_cells),
 }

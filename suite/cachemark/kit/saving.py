@@ -1,4 +1,4 @@
-"""Examples of next-scale methods that save computation, on a tiny VAR and a tiny Infinity with random weights, and their check of work."""
+"""Check of the declared work of next-scale methods that save computation, on a tiny VAR and Infinity."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _colored(f_hat: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class SavingCell(FlopsCell):
-    """A cell of a next-scale model, which ``attention`` names."""
+    """A method on a next-scale model, which ``attention`` names."""
 
     @property
     def size(self) -> str:
@@ -92,15 +92,15 @@ class SavingCell(FlopsCell):
 
 
 def saving_cells(cls: type[Method], mode: tuple[tuple[str, Any], ...] = ()) -> Sequence[SavingCell]:
-    """Return the method on both models at the smallest budget that it supports, else with its own parameters."""
+    """Return the method on both models, at its smallest budget or else with its own parameters."""
     modes = {name: smallest_share(cls, mode, model(name).layout(SEEDS, SAMPLING[name])) or mode for name in SAMPLING}
     return [SavingCell(cls, fitted, codec, name) for name, fitted in modes.items() for codec in ("native", "int8")]
 
 
 def flops_are_the_declared_ones(cell: SavingCell) -> Findings:
-    """The FLOPs that are dispatched are those that follow from ``scales``, ``computed_rows``, ``computes`` and ``attended``.
+    """Dispatched FLOPs follow from ``scales``, ``computed_rows``, ``computes`` and ``attended``.
 
-    Of a method that decides for each image, they are those of the images' outcomes.
+    For a method that decides for each image, the declarations of the images' outcomes count.
     """
     own, layout, method = model(cell.attention), cell.layout, cell.tight()
     counts = costs.var(VAR_SIZES, lambda: None) if isinstance(own, VAR) else costs.infinity(own.config, lambda: None, max(TEXTS))
@@ -119,5 +119,5 @@ def scales_that_are_not_generated_are_absent(cell: SavingCell) -> Findings:
 
 
 def outcomes_of(method: Method, layout: Layout) -> Sequence[Method]:
-    """Return a method for each image of a generation: what it has decided, else itself."""
+    """Return a method for each image of a generation: its outcome, else the method itself."""
     return method.outcomes if isinstance(method, Deciding) and method.outcomes else [method] * layout.batch

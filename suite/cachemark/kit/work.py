@@ -99,7 +99,10 @@ def work_is_declared(cell: MethodCell) -> Findings:
 
 
 def _attention_and_scores(cell: MethodCell, method: Method, work: WorkCounter) -> Findings:
-    """Compare products without weights, in any scope, with ``attended`` and ``overhead``; rows may have conditions of other lengths."""
+    """Compare products without weights, in any scope, with ``attended`` and ``overhead``.
+
+    Rows may have conditions of different lengths.
+    """
     shortest = replace(cell.layout, condition=(min(cell.layout.condition),) * len(cell.layout.condition))
     least, most, counted = _attention_flops(method, shortest), sum(_attention_flops(method, cell.layout)), work.flops - work.weights
     if work.attend < (1 - TOLERANCE) * least[0]:
@@ -124,7 +127,7 @@ def _count(cell: MethodCell, method: Method) -> WorkCounter:
 
 
 def _attention_flops(method: Method, layout: Layout) -> tuple[int, int]:
-    """Return FLOPs of attention in a generation, and those of the method's own products."""
+    """Return the FLOPs of attention in a generation, and the FLOPs of the method's own products."""
     method.resolve(layout)
     width = layout.heads // layout.kv_heads * layout.head_dim
     attention = own = 0

@@ -60,7 +60,7 @@ def pin(numbers: tuple[int, ...]) -> None:
 
 @contextmanager
 def torch_threads(count: int | None) -> Iterator[None]:
-    """Let torch use ``count`` threads inside the block; None or 0 changes nothing."""
+    """Set torch to ``count`` threads inside this context; None or 0 changes nothing."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:

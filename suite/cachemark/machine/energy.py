@@ -20,7 +20,7 @@ RAPL_PERIOD = 0.001  # seconds between two updates of the energy counter of a CP
 RAPL = Path("/sys/class/powercap")
 
 Floats = npt.NDArray[np.float64]
-Span = tuple[float, float]  # begin and end of a generation, in seconds of ``time.monotonic``, which processes of a machine share
+Span = tuple[float, float]  # start and end of a generation, in seconds of ``time.monotonic``, which processes of a machine share
 
 
 @dataclass(frozen=True)
@@ -62,20 +62,20 @@ def energy_of(readings: Sequence[Reading], spans: Sequence[Span]) -> Energy:
     if any(begin < at[0] or end > at[-1] for begin, end in spans):
         return Energy(absent="The device was not read during every timed generation. See the fact device of the case.")
     peak = _peak(at, totals, [watts for _, watts in sampled])
-    known = [_counter(at, totals, span, peak) if points is counted else _integral(at, totals, span) for span in spans]
-    return _checked([joules for joules, _ in known], [error for _, error in known], spans, SENSOR_PERIOD,
+    estimates = [_counter(at, totals, span, peak) if points is counted else _integral(at, totals, span) for span in spans]
+    return _checked([joules for joules, _ in estimates], [error for _, error in estimates], spans, SENSOR_PERIOD,
                     "energy counter" if points is counted else "power samples")
 
 
 def _peak(at: Floats, joules: Floats, watts: Sequence[float]) -> float:
-    """Return the highest power: of the samples, and of the counter between readings that are far enough apart."""
+    """Return the highest power in the samples, and in the counter between readings far enough apart."""
     steps = [(now - then, after - before) for (then, now), (before, after) in zip(pairwise(at), pairwise(joules), strict=True)]
     slopes = [used / seconds for seconds, used in (*steps, (at[-1] - at[0], joules[-1] - joules[0])) if seconds >= SENSOR_PERIOD > 0]
     return max([*watts, *slopes], default=0.0)
 
 
 def _counter(at: Floats, joules: Floats, span: Span, peak: float) -> tuple[float, float]:
-    """Return the difference of a counter between both ends of a span, and the bound of its error for powers from 0 to ``peak``."""
+    """Return the difference of a counter over a span, and an error bound for powers from 0 to ``peak``."""
     ends, error = np.interp(span, at, joules), 0.0
     for moment, value in zip(span, ends, strict=True):
         after = max(1, int(np.searchsorted(at, moment)))
@@ -86,7 +86,7 @@ def _counter(at: Floats, joules: Floats, span: Span, peak: float) -> tuple[float
 
 
 def _integral(at: Floats, watts: Floats, span: Span) -> tuple[float, float]:
-    """Return the integral of sampled power over a span, and its error if power is monotonic between two samples."""
+    """Return the integral of sampled power over a span, and its error if power is monotonic between samples."""
     moments = np.array([span[0], *at[(at > span[0]) & (at < span[1])], span[1]])
     power = np.interp(moments, at, watts)
     width = np.diff(moments)
@@ -96,7 +96,7 @@ def _integral(at: Floats, watts: Floats, span: Span) -> tuple[float, float]:
 def _checked(joules: Sequence[float], errors: Sequence[float], spans: Sequence[Span], period: float, source: str) -> Energy:
     """Return the energy of the spans, or why it is not known well enough.
 
-    ``period``: seconds by which the sensor may be late.
+    ``period``: largest delay of the sensor in seconds.
     """
     seconds = [end - begin for begin, end in spans]
     total = sum(joules)

@@ -17,8 +17,8 @@ from ..core.version import __version__
 from .gpu import Gpu, gpus
 from .monitor import unseen
 
-INSTRUCTIONS = re.compile(r"(avx|amx|fma|sse4|asimd|sve)\w*")  # flags of a CPU by which its libraries choose their kernels
-KERNELS = (  # variables by which a user chooses them
+INSTRUCTIONS = re.compile(r"(avx|amx|fma|sse4|asimd|sve)\w*")  # flags of a CPU that select the kernels of its libraries
+KERNELS = (  # variables of the user that select them
     "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE",
     "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "OPENBLAS_CORETYPE", "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE",
 )  # fmt: skip
@@ -34,7 +34,7 @@ def environment(device: str, threads: int, gpu: Gpu | None = None) -> Environmen
     instruction sets, libraries, threads, and the variables of :data:`KERNELS`. It excludes kernels chosen by this package, such as packed
     linear layers (ADR 13): they belong to the code, which is also part of the result key. The machine class of a GPU names its unusual
     settings."""
-    if device != "cpu":  # a GPU is asked through its driver: torch would take memory on it, and be a foreign process there
+    if device != "cpu":  # query a GPU through its driver: torch would take memory on it, and count as a foreign process
         gpu = gpu or gpus()[0]
     name, driver = (gpu.name, gpu.driver) if gpu else (_cpu("model name"), None)
     cuda = torch.version.cuda if device != "cpu" else None

@@ -35,7 +35,7 @@ class Reading:
     busy: int | None  # percent of the last sampling period
     reasons: int | None  # NVML's bits of clock reductions
     processes: frozenset[int] | None
-    at: float = 0.0  # seconds of ``time.monotonic`` at which energy and power were read
+    at: float = 0.0  # times of readings of energy and power, in seconds of ``time.monotonic``
 
 
 class Lost(Exception):
@@ -45,8 +45,8 @@ class Lost(Exception):
 class Gpu:
     """One device. Every method raises :class:`Lost` once the device is gone.
 
-    ``settings``: power limit in W, ECC, compute mode and MIG, where the driver knows them; those of a slice are its GPU's. ``unusual``:
-    those that differ from the device's defaults. They belong to the machine class, because they change times.
+    ``settings``: power limit in W, ECC, compute mode and MIG, if the driver reports them; a slice has its GPU's settings. ``unusual``:
+    settings that differ from the device's defaults. They belong to the machine class, because they change times.
     """
 
     def __init__(self, nvml: Any, handle: Any) -> None:
@@ -151,10 +151,10 @@ class Gpu:
 
     def _settings(self) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Return the known settings, and descriptions of those that differ from the defaults."""
-        nvml, whole = self._nvml, self._whole
+        nvml, device = self._nvml, self._whole
 
         def query(function: str) -> Any:
-            return self._query(lambda _: getattr(nvml, function)(whole))
+            return self._query(lambda _: getattr(nvml, function)(device))
 
         limit, usual_limit = query("nvmlDeviceGetPowerManagementLimit"), query("nvmlDeviceGetPowerManagementDefaultLimit")
         ecc, usual_ecc = query("nvmlDeviceGetEccMode"), query("nvmlDeviceGetDefaultEccMode")

@@ -45,7 +45,7 @@ def lock(name: str) -> IO[str] | None:
 
 @contextmanager
 def lease(device: str) -> Iterator[str]:
-    """Hold a device. Yields another holder, or an empty text if the device is ours."""
+    """Lock a device. Yields the other owner of the lock, or an empty text if it is ours."""
     file = lock(device)
     if file is None:
         taken_by = ""

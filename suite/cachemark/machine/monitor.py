@@ -17,8 +17,8 @@ from .gpu import HW_SLOWDOWN, HW_THERMAL, POWER_BRAKE, REASONS, SW_THERMAL, Gpu,
 
 SPOILING = HW_SLOWDOWN | SW_THERMAL | HW_THERMAL | POWER_BRAKE
 """Reasons that spoil a measurement. The power cap is none: under load a device is expected to meet it."""
-LEAST_CLOCK = 0.95  # share of the locked clock below which the median clock under load spoils a measurement
-BUSY = 50  # percent; slower clocks of a device that waits say nothing
+LEAST_CLOCK = 0.95  # smallest median clock under load, relative to the locked clock, of a valid measurement
+BUSY = 50  # percent; slower clocks of an idle device mean nothing
 PERIOD = 0.2  # seconds between two readings: a handful within the shortest timing, and about 0.1 % of one processor
 
 
@@ -58,7 +58,7 @@ class Watch:
             self._thread.join()
 
     def begin(self) -> None:
-        """Start a case and forget earlier readings."""
+        """Start a case and discard earlier readings."""
         self._readings, self._unread = [], []
         self.read()
 
@@ -128,9 +128,9 @@ class Watch:
 
 def unseen(readings: Sequence[Reading]) -> list[str]:
     """Return the disturbances that no reading shows, because the driver is too old or hides them."""
-    shown = {"other processes": any(r.processes is not None for r in readings),
+    readable_by_name = {"other processes": any(r.processes is not None for r in readings),
              "clock reductions": any(r.reasons is not None for r in readings)}
-    return [name for name, seen in shown.items() if not seen]
+    return [name for name, readable in readable_by_name.items() if not readable]
 
 
 def strangers(running: frozenset[int], own: frozenset[int], alive: Callable[[int], bool] | None = None) -> frozenset[int]:

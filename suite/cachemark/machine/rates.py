@@ -22,7 +22,7 @@ from .affinity import torch_threads
 from .timer import clock
 
 COPIED = {"cpu": 128 * 2**20, "cuda": 2**30}  # bytes of the buffer that is read
-SIDES = {"cpu": (512, 1024), "cuda": (4096, 8192)}  # of the square matrices, of which the faster counts
+SIDES = {"cpu": (512, 1024), "cuda": (4096, 8192)}  # sizes of the square matrices; the faster one counts
 PATIENCE = 0.4  # seconds after which no further attempt is made
 ATTEMPTS = (3, 20)  # at least, at most
 

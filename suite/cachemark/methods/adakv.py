@@ -16,12 +16,12 @@ RESOLVED = 5  # decimals of a gain: curves are stored with six
 @method("adakv")
 @dataclass
 class AdaKV(Calibrated, LineBudgets):
-    """Shares the budget of a layer among its heads so that they lose as little attention as possible, and selects entries as SnapKV does.
+    """Divides a layer's budget among its heads to lose as little attention as possible; selects entries like SnapKV.
 
     Feng et al., "Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation for Efficient LLM Inference" (2024), §3: entries go to
-    the heads with the largest attention weights, ``floor`` of the mean to each head at least. Adapted: weights are measured once for the
-    model (:attr:`parts`), as means over the 8 latest queries of each line, since storage cannot depend on an image; budgets are whole
-    lines, one above the ``alpha`` latest entries at least.
+    the heads with the largest attention weights; each head gets at least the fraction ``floor`` of the mean. Adapted: weights are measured
+    once for the model (:attr:`parts`), as means over the 8 latest queries of each line, since storage cannot depend on an image; budgets
+    are whole lines, at least one in addition to the ``alpha`` latest entries.
     """
 
     source = "Feng et al. 2024 (Ada-KV), §3"

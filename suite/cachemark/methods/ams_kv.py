@@ -63,7 +63,7 @@ class AMSKV(Method):
     demanding: Sequence[int] | None = None
     entries: int = 0
 
-    # -- what a plan asks ---------------------------------------------------------------------------------------------
+    # -- planning -----------------------------------------------------------------------------------------------------
     @classmethod
     def parameters_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
         return {"entries": int(budget * layout.layers * layout.cacheable)}
@@ -215,5 +215,5 @@ class AMSKV(Method):
 
 
 def retained(before: int, own: int, budget: int) -> int:
-    """Return how many tokens a layer has after a scale of ``own`` tokens."""
+    """Return the number of tokens in a layer after a scale of ``own`` tokens."""
     return before if own > budget else min(before + own, budget)

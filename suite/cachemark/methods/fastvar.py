@@ -1,4 +1,4 @@
-"""FastVAR: blocks compute only the tokens of the last scales that differ most; the others reuse an earlier scale's outputs."""
+"""FastVAR: in the last scales, blocks compute only the most different tokens; others reuse earlier outputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..roofline.scale_flops import fitted
 from .base.saves_flops import SavesFlops
 from .registry import method
 
-HUNDREDTHS = 100  # of the factor by which a budget scales the base shares
+HUNDREDTHS = 100  # steps of the factor that a budget multiplies the base shares by
 
 
 def deviation(x: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ def deviation(x: Tensor) -> Tensor:
 
 
 def highpass(x: Tensor, grid: Grid) -> Tensor:
-    """Return the squared distance of each token from the mean of its 3×3 neighborhood: StepVAR's texture score (arXiv 2603.01757)."""
+    """Return each token's squared distance from its 3×3 mean, the texture score of StepVAR (arXiv 2603.01757)."""
     here = as_map(x, grid)
     return (here - F.avg_pool2d(here, 3, 1, 1, count_include_pad=False)).square().sum(1).flatten(1)
 
@@ -52,18 +52,19 @@ RANDOM = "random"
 @method("fastvar")
 @dataclass
 class FastVAR(SavesFlops):
-    """Prunes tokens in the last scales: in some blocks each branch computes only the tokens with the highest score.
+    """Prunes tokens in the last scales: in some blocks each branch computes only the highest-scored tokens.
 
     Guo et al., "FastVAR: Linear Visual Autoregressive Modeling via Cached Token Pruning" (ICCV 2025, arXiv 2503.23367). ``shares`` are cut
     from the last scales, coarse to fine; a share of 1 skips the scale, and only last scales can be skipped. ``layers`` are the first and
-    the last block (from 0) that prune. Each branch (attention, text, MLP) of each row selects anew by ``score``: ``deviation`` from the
-    mean of the map, ``highpass``, or ``random``. A pruned token reuses the branch's output at scale ``cached`` (from 0; −1: the one before
-    the first share), resized by area, or zero with ``fill`` = ``zero``; it stores no key and value. All tokens of a scale are sampled. A
-    budget multiplies the ``base`` shares by the smallest hundredths that meet it; without one, they are the shares.
+    the last block (from 0) that prune. Each branch (attention, text, MLP) of each row selects tokens by ``score``: ``deviation`` from the
+    mean of the map, ``highpass``, or ``random``. A pruned token reuses the branch's output at scale ``cached`` (from 0; −1: the scale
+    before the first share), resized by area, or zero with ``fill`` = ``zero``; it stores no key and value. All tokens of a scale are
+    sampled. A budget multiplies the ``base`` shares by the smallest number of hundredths that meets it; without a budget, they are the
+    shares.
 
     Differs from the authors' code: any batch and any schedule of maps are supported (theirs handles two rows and finds scales by
     their width, and repeats outputs of an earlier image for some aspect ratios); only pruning blocks keep outputs, before their gate; the
-    last generated scale is not stored; rows keep positions in ascending order; VAR is supported, for which no code is published.
+    last generated scale is not stored; rows keep positions in ascending order; VAR is supported, although no code for it is published.
     """
 
     sizes = ("shares",)
@@ -84,7 +85,7 @@ class FastVAR(SavesFlops):
     score: str = "deviation"
     fill: str = "cached"
 
-    # -- what a plan asks ---------------------------------------------------------------------------------------------
+    # -- planning -----------------------------------------------------------------------------------------------------
     def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
         """Return the base shares times the smallest factor that meets this fraction of an image's FLOPs."""
         self._check_lists()
@@ -92,8 +93,8 @@ class FastVAR(SavesFlops):
             return {}
         self._check_shares("base", len(layout.scales))
         most = math.ceil(HUNDREDTHS / min(self.base))
-        left = fitted(self.name, lambda i: replace(self, shares=self._scaled(most - i)), most - 1, budget, layout)
-        return {"shares": self._scaled(most - left)}
+        reduction = fitted(self.name, lambda i: replace(self, shares=self._scaled(most - i)), most - 1, budget, layout)
+        return {"shares": self._scaled(most - reduction)}
 
     def _scaled(self, hundredths: int) -> list[float]:
         shares = [min(1.0, round(hundredths * share / HUNDREDTHS, 9)) for share in self.base]
@@ -148,7 +149,7 @@ class FastVAR(SavesFlops):
         return sum(self._tokens(site, scale, tokens) for scale, tokens in enumerate(layout.scale_tokens[: self.generated - 1]))
 
     def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
-        """Return the numbers moved by each branch: scores, selected tokens, stored outputs and the merged output."""
+        """Return how many numbers each branch moves: scores, selected tokens, stored and merged outputs."""
         width, old = layout.heads * layout.head_dim, layout.scale_tokens[self.cache_scale]
         if site.layer not in self.pruned_layers or step.index not in (*self.kept, self.cache_scale):
             return MethodOverhead()

@@ -18,8 +18,8 @@ from .registry import method
 class FewerSteps(Bidirectional):
     """Generates the image in ``steps`` passes instead of the requested number, without a cache.
 
-    The baseline of LazyMAR (arXiv 2503.12450), Table 1. Order and noise belong to the positions of a sample, so images are paired with
-    those of the requested number of passes.
+    The baseline of LazyMAR (arXiv 2503.12450), Table 1. Order and noise belong to the positions of a sample, so images are paired with the
+    images of the requested number of passes.
     """
 
     sizes = ("steps",)

@@ -21,7 +21,7 @@ from .registry import method
 
 AUTHORS = 32  # passes of their MAR-H, where the full model makes 64
 SLOWER = 4  # times as many passes as the next generation stage has
-REBUILT = 16  # one pass in so many belongs to the reconstruction; both together give the authors' rates, 2.67, 10.67 and 64 tokens a pass
+REBUILT = 16  # one pass in so many belongs to the reconstruction; both give the authors' rates of 2.67, 10.67 and 64 tokens per pass
 
 
 @method("gtr")
@@ -35,8 +35,8 @@ class GtR(Bidirectional):
     pass and in the reconstruction, where the fraction ``detail`` of tokens with the most high frequencies gets ``most`` again.
 
     MAR of 16×16 tokens in 32 passes: 64 tokens in 24, 64 in 6, 128 in 2; 50 of 100 passes of the head, down to 20; 10 % of the tokens with
-    detail. Frequencies of a token are those of its condition z, the D numbers that the head receives: Σ |DFT(z)ₙ|·(1 + n/(D/2)) over n ≤
-    D/2, in the conditional row.
+    detail. The frequency content of a token is computed from its condition z, the D numbers that the head receives: Σ |DFT(z)ₙ|·(1 +
+    n/(D/2)) over n ≤ D/2, in the conditional row.
 
     Nothing is cached: a budget is a fraction of FLOPs, as for ``fewer_steps``. The order within a stage and the noise of a position are the
     sample's own. Tokens are predicted in another order than the full model's, so no forced distance is measured.
@@ -47,7 +47,7 @@ class GtR(Bidirectional):
     neutral = {"stages": 1, "rate": "cosine", "most": 1.0, "least": 1.0}
     unstated = {
         "steps": "half of the requested ones, at most 32: the authors make 32 of 64",
-        "stages": "3 for MAR; how more than three divide the even places is ours: the coarsest grid first",
+        "stages": "3 for MAR; the split of even positions into more than three is ours: the coarsest grid first",
         "split": "ours: a sixteenth of the passes for the reconstruction, and of the others four times as many for each stage as for the "
                  "next, which gives the authors' mean rates at 32",
         "rate": "ours: as many tokens in each pass of a stage; the paper gives means alone",
@@ -64,7 +64,7 @@ class GtR(Bidirectional):
     least: float = 0.2
     detail: float = 0.1
 
-    # -- what a plan asks ---------------------------------------------------------------------------------------------
+    # -- planning -----------------------------------------------------------------------------------------------------
     def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
         """Return the most passes within this fraction of an image's FLOPs."""
         shape = cast(MaskedLayout, layout)
@@ -147,7 +147,7 @@ class GtR(Bidirectional):
 
 
 def stage_of(layout: Layout, stages: int) -> Tensor:
-    """Return the stage, from 0, in which each position is predicted, (N,) int64.
+    """Return the stage (from 0) of each position, (N,) int64.
 
     The last stage has the odd diagonals, the one before it those divisible by 2 once, and so on; the first has all others.
     """

@@ -16,7 +16,7 @@ from .registry import method
 @method("guidance_off")
 @dataclass
 class GuidanceOff(SavesFlops):
-    """Computes no unconditional rows from scale ``start`` (from 0) on, and samples from conditional logits there.
+    """Computes only conditional rows from scale ``start`` (from 0) on, and samples from their logits.
 
     The unconditional branch replacement of SkipVAR (arXiv 2506.08908), for a fixed scale. The temperature stays as it is, as in the
     authors' code. A budget is at least half of the FLOPs. VAR's guidance is strongest in its last scales, Infinity's is constant.

@@ -25,9 +25,10 @@ class HACK(HeadAware):
     """Cuts every head to its budget before a scale attends: dropped entries are neither seen nor kept.
 
     Qin et al., "Head-Aware KV Cache Compression for Efficient Visual Autoregressive Modeling" (AAAI 2026, arXiv 2504.09261). *Contextual*
-    heads, whose weights vary least between queries, have a small budget and keep what a few queries attend to most; *structural* heads have
-    a large one and always keep the first two scales and the newest. ``mean`` is the mean number of entries per head; the paper's ratio is 1
-    − ``mean`` / all tokens, including the last scale, which no pass reads: its 70 % is 49 % of the full cache on Infinity at 1024 pixels.
+    heads, whose weights vary least between queries, have a small budget and keep the entries that a few queries attend to most;
+    *structural* heads have a large one and always keep the first two scales and the newest. ``mean`` is the mean number of entries per
+    head; the paper's ratio is 1 − ``mean`` / all tokens, including the last scale, which no pass reads: its 70 % is 49 % of the full cache
+    on Infinity at 1024 pixels.
 
     Differs from the paper, whose code was not available: entries dropped in the last scale are not merged into others, since the variant of
     merging is not stated; heads stay in place.
@@ -45,7 +46,7 @@ class HACK(HeadAware):
 
     contrast: float = 0.5
 
-    # -- what a plan asks ---------------------------------------------------------------------------------------------
+    # -- planning -----------------------------------------------------------------------------------------------------
     def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
         self.check_parameters(layout)
         classes = self.classed(layout)

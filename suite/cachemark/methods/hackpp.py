@@ -37,8 +37,8 @@ class HACKPlusPlus(HeadAware):
     and ``mean`` over all tokens, including the last scale, which no pass reads: η_c = 10 % is 16.4 % of the full cache on Infinity at 1024
     pixels.
 
-    Differs from the paper, whose code was not available: budgets are rounded down to whole entries, at least one and at most what a head
-    has; neither the first scales nor the newest always stay, since no such rule is stated; heads stay in place.
+    Differs from the paper, whose code was not available: budgets are rounded down to whole entries, at least one and at most all entries
+    of a head; neither the first scales nor the newest always stay, since no such rule is stated; heads stay in place.
     """
 
     source = "HACK++ (arXiv 2606.08302); no code found; read from its abstract and from summaries"
@@ -59,7 +59,7 @@ class HACKPlusPlus(HeadAware):
     exponent: float = 1.0
     attention_budget: int = 0
 
-    # -- what a plan asks ---------------------------------------------------------------------------------------------
+    # -- planning -----------------------------------------------------------------------------------------------------
     def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
         """Return the largest mean within the budget."""
         self.check_parameters(layout)

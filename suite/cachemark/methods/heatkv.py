@@ -27,14 +27,14 @@ PUBLISHED = Fraction(1, 10)  # the default of the authors' code
 class HeatKV(CalibratedHeads):
     """Keeps all tokens of a scale in a head or none, by a static plan within ``limit`` entries.
 
-    Cederlund et al., "HeatKV" (arXiv 2605.14877) and the code arm-research/heatkv, commit 96dc288, from which the schedule is taken. For
-    each scale but the first ``sink`` ones heads are ranked by their later attention to it (S-CAS); the lowest lose it first. The plan
+    Cederlund et al., "HeatKV" (arXiv 2605.14877); the schedule follows the code arm-research/heatkv, commit 96dc288. For each scale except
+    the first ``sink`` ones, heads are ranked by their later attention to it (S-CAS); the lowest lose it first. The plan
     follows from a calibration: ``infinity-2b`` and ``infinity-8b`` are the published orders, others come from ``cachemark calibrate``.
     ``early`` drops some tokens before the next scale, so that the limit holds between layers too.
 
-    Differs from the code: a layer's buffer fits the most that its heads keep after any scale, since survivors are packed (theirs never
-    move, so at 10 % it allocates 17.6 % of the full cache on Infinity-2B, ours 15.0 %); keys are in the model's dtype (theirs in fp32);
-    S-CAS is the mean over the conditional rows of all samples, which equals theirs over prompts one by one.
+    Differs from the code: a layer's buffer fits the most entries that its heads keep after any scale, since survivors are packed (theirs
+    never move, so at 10 % it allocates 17.6 % of the full cache on Infinity-2B, ours 15.0 %); keys are in the model's dtype (theirs in
+    fp32); S-CAS is the mean over the conditional rows of all samples, which equals theirs over prompts one by one.
     """
 
     source = "HeatKV (arXiv 2605.14877), and its code, arm-research/heatkv at 96dc288"
@@ -50,7 +50,7 @@ class HeatKV(CalibratedHeads):
     counts: str = "allocated"
     limit: int = 0
 
-    # -- what a plan asks ---------------------------------------------------------------------------------------------
+    # -- planning -----------------------------------------------------------------------------------------------------
     def tables(self, facts: Mapping[str, Any], layout: Layout) -> Mapping[str, tuple[int, ...]]:
         """Return the tables' shapes; the published files have orders alone."""
         if "orders" in facts:
@@ -124,7 +124,7 @@ def _planned(calibration: str, shape: Shape, limit: int, early: bool) -> HeatPla
 
 
 def _places(has: Sequence[int], keeps: Sequence[int], tokens: Sequence[int]) -> list[range]:
-    """Return positions of the tokens of the scales ``keeps`` among those of ``has``, merged into ranges."""
+    """Return the positions of tokens of the scales ``keeps`` among tokens of ``has``, merged into ranges."""
     ranges: list[range] = []
     at = 0
     for source in has:
@@ -172,7 +172,7 @@ class Shape:
 def removed(shape: Shape, orders: Sequence[Sequence[Pair]], entries: int, *, early: bool = True) -> list[Gone]:
     """Return, for every scale, the pairs without the tokens of each source scale.
 
-    ``orders``: all pairs per source, lowest S-CAS first. ``entries``: most live entries in all layers and heads, at least those of the
+    ``orders``: all pairs per source, lowest S-CAS first. ``entries``: most live entries in all layers and heads, at least the number of
     sinks. Follows arm-research/heatkv, commit 96dc288: as many pairs lose every source scale as the tokens before the next scale require;
     with ``early`` some lose it before the scale is generated, so that the limit holds between its layers too.
     """
@@ -237,7 +237,7 @@ class HeatPlan:
 
     @classmethod
     def without(cls, shape: Shape, gone: Sequence[Gone]) -> HeatPlan:
-        """Return the plan in which these pairs have lost these scales."""
+        """Return the plan after these pairs have lost these scales."""
         layers, heads = range(shape.layers), range(shape.heads)
         return cls(shape, tuple(tuple(tuple(
             tuple(source for source in range(scale) if layer * shape.heads + head not in dropped.get(source, ())) for head in heads)

@@ -16,10 +16,10 @@ from .registry import method
 @method("keydiff")
 @dataclass
 class KeyDiff(KeyScored):
-    """Evicts the entries whose keys are most similar to the mean direction of all keys, a line of them at each line's end.
+    """Evicts the entries whose keys are most similar to the mean direction of all keys.
 
-    Park et al., "KeyDiff: Key Similarity-Based KV Cache Eviction for Long-Context LLM Inference in Resource-Constrained Environments"
-    (2025), §3. Adapted: blocks are lines, and the mean is over visual keys.
+    The end of each line evicts one line of entries. Park et al., "KeyDiff: Key Similarity-Based KV Cache Eviction for Long-Context LLM
+    Inference in Resource-Constrained Environments" (2025), §3. Adapted: blocks are lines, and the mean is over visual keys.
     """
 
     source = "Park et al. 2025, §3"

@@ -1,4 +1,4 @@
-"""LazyMAR: recomputes tokens, unconditional rows, encoder and diffusion head only where they change."""
+"""LazyMAR: recomputes tokens, unconditional rows, encoder and diffusion head only if they change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .registry import method
 SELECTIONS = ("similarity", "min-similarity", "random", "predicted", "unpredicted")
 HEAD_PERIOD = 7  # every seventh step of the process computes everything
 BRIDGED = range(1, 5)  # blocks whose whole change of the hidden state is reused
-EARLY = 0.9  # above this share of the process the other blocks' MLPs are computed anew
+EARLY = 0.9  # above this share of the process the other blocks' MLPs are computed again
 
 
 @method("lazymar")
@@ -33,13 +33,13 @@ class LazyMAR(Scheduled):
     Yan et al., "LazyMAR: Accelerating Masked Autoregressive Models via Feature Caching" (ICCV 2025), and its published code.
     ``token_cache``: after the attention of block ``layer`` only tokens whose values changed most since the previous pass are computed
     (§3.2.1). ``condition_cache``: only conditional rows run; unconditional hidden states follow from their difference in the last full pass
-    (§3.2.2). ``encoder_cache`` and ``head_cache`` are not in the paper: see :class:`~.base.partial.Incremental` and :class:`HeadCache`. The
-    other parameters are those of :class:`~cachemark.methods.base.lazy_schedule.Scheduled`.
+    (§3.2.2). ``encoder_cache`` and ``head_cache`` are not in the paper: see :class:`~.base.partial.Incremental` and :class:`HeadCache`. See
+    :class:`~cachemark.methods.base.lazy_schedule.Scheduled` for the other parameters.
 
-    ``select`` names the tokens that are left out, as in Table 3: those most like before (``similarity``), least like before
-    (``min-similarity``), ``random`` ones, or random with a preference for tokens with a value (``predicted``) or without (``unpredicted``).
-    As published, a forced token has similarity 0 (``forced = "zero"``), so that less similar ones precede it; with ``always``, and under
-    every other selection, forced tokens are always computed.
+    ``select`` names the tokens that are left out, as in Table 3: the most similar to the previous pass (``similarity``), the least similar
+    (``min-similarity``), ``random`` ones, or random with a preference for tokens with a value (``predicted``) or without
+    (``unpredicted``). As published, a forced token has similarity 0 (``forced = "zero"``), so that less similar ones precede it; with
+    ``always``, and with every other selection, forced tokens are always computed.
 
     Differs from the code: keys and values are stored only for blocks that read them in a later pass.
     """

@@ -19,7 +19,7 @@ from ..core.errors import BadBudget, BadParameter
 from .base.evicting import Evicting, lowest, ring, table
 from .registry import method
 
-MEMBER, PINNED, EXCLUDED = "member", "pinned", "excluded"  # what the token that ends a line is, of models that have one
+MEMBER, PINNED, EXCLUDED = "member", "pinned", "excluded"  # treatments of end-of-line tokens, in models that have them
 
 
 @method("linear")
@@ -55,7 +55,7 @@ class Linear(Evicting):
     @classmethod
     def parameters_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
         parameters = super().parameters_for(budget, layout)
-        spare = parameters["B"] - 3 * layout.line  # beside a recent line and two lines to choose one from
+        spare = parameters["B"] - 3 * layout.line  # in addition to a recent line, and two lines that lose one
         return {**parameters, "anchor": min(layout.line, max(0, spare)), "recent_lines": 1}
 
     @property
@@ -88,7 +88,7 @@ class Linear(Evicting):
     def observe(self, site: Site, step: Step, slot: Slot, q: Tensor, mass: Tensor | None) -> None:
         if mass is not None:
             self.mass[slot.index, ..., : mass.size(-1)] += mass
-        elif step.count:  # a rejected draft's query stands where that of the token in its place comes
+        elif step.count:  # the accepted token's query overwrites a rejected draft's
             column = step.first % self.layout.line
             self.guide[slot.index, :, :, column : column + step.staying] = q[:, :, : step.staying]
 

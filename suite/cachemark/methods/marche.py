@@ -25,8 +25,8 @@ class MARche(Selecting):
 
     Jiang et al., "MARché: Fast Masked Autoregressive Image Generation with Cache-Aware Attention" (arXiv 2506.12035), §4; no code is
     published. Every ``period``-th pass is full. In the others, from after block ``select_layer`` (from 1) on, the active set has
-    *generating* tokens, predicted in this pass; *caching* ones, predicted in the previous pass; and *refreshing* ones, to which the
-    generating tokens attend most in that block. If the first two kinds exceed ``active``, there is no third.
+    *generating* tokens, predicted in this pass; *caching* tokens, predicted in the previous pass; and *refreshing* tokens, which the
+    generating tokens attend to most in that block. If the first two kinds exceed ``active``, no tokens are refreshed.
 
     Its ablations: ``generating`` and ``caching`` off leave that kind out (§5.3); ``refresh`` selects refreshing tokens with ``high`` or
     ``low`` attention or ``random`` ones, and with ``blind`` the whole set is random (§5.3); ``refresh_layers`` lists further blocks, from
@@ -62,7 +62,7 @@ class MARche(Selecting):
     encoder_cache: bool = False
     partitioned: bool = False
 
-    # -- what a plan asks ---------------------------------------------------------------------------------------------
+    # -- planning -----------------------------------------------------------------------------------------------------
     def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
         """Return the most active tokens within this fraction of an image's FLOPs."""
         shape = cast(MaskedLayout, layout)

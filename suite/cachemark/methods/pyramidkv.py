@@ -13,7 +13,7 @@ from .snapkv import LineBudgets
 @method("pyramidkv")
 @dataclass
 class PyramidKV(LineBudgets):
-    """Gives layers budgets that fall linearly with depth, with a mean of ``mean`` entries, and selects entries as SnapKV does.
+    """Gives layers budgets that fall linearly with depth, ``mean`` on average; selects entries like SnapKV.
 
     Cai et al., "PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information Funneling" (2024), §4.1: the last layer has
     ``mean`` / ``beta``, the first one so many that the mean is right. Adapted: budgets are whole lines, at least one above the ``alpha``
@@ -30,7 +30,10 @@ class PyramidKV(LineBudgets):
 
 
 def pyramid(mean: int, layers: int, beta: float, least: int, most: int) -> list[int]:
-    """Return whole lines per layer, falling linearly from the first one, whose sum is ``mean`` · ``layers``; ``least`` to ``most`` each."""
+    """Return whole lines per layer, falling linearly, whose sum is ``mean`` · ``layers``.
+
+    Each layer has ``least`` to ``most`` lines.
+    """
     last = max(float(least), mean / beta, 2.0 * mean - most)
     first, lines, total = 2 * mean - last, list[int](), 0.0
     for layer in range(layers):

@@ -1,4 +1,4 @@
-"""ReCAP: a full step and partial steps that compute only the tokens which these steps predict together."""
+"""ReCAP: each full step is followed by partial steps, which compute only the tokens that the group predicts."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class ReCAP(Partial):
 
     Liu et al., "Plug-and-Play Context Feature Reuse for Efficient Masked Generation" (arXiv 2505.19089, NeurIPS 2025), and its published
     code for MAR. The first ``full_steps`` steps are full. Then come *groups* of a full step and up to ``partial_steps`` partial ones. A
-    partial step computes the tokens that its group predicts, and the buffer, in every block of the decoder; in the encoder, those of
-    them that are already predicted. They attend to the keys and values that the group's full step stored for all other tokens. Which tokens
-    are computed is known before the generation starts.
+    partial step computes the tokens that its group predicts, and the buffer, in every block of the decoder; the encoder computes the ones
+    that are already predicted. They attend to the keys and values that the group's full step stored for all other tokens. The computed
+    tokens are known before the generation starts.
 
     The diffusion head runs ``head_fraction`` of its steps in partial steps. ``cache_buffer``: the buffer is not computed in partial steps
     either. ``order``: within a group the tokens are predicted in ``raster`` order, as in the published code, or in the ``sample``'s own.
@@ -44,7 +44,7 @@ class ReCAP(Partial):
     unstated = {
         "full_steps": "half of the steps, as in the published scripts",
         "partial_steps": "as in all published scripts",
-        "head_fraction": "what the published code runs; its scripts ask for 0.4, which the code ignores",
+        "head_fraction": "the value that the published code runs; its scripts set 0.4, which the code ignores",
         "cache_buffer": "off in the published scripts; the code's function has it on",
         "order": "of the published code",
     }
@@ -55,9 +55,9 @@ class ReCAP(Partial):
     cache_buffer: bool = False
     order: str = "raster"
 
-    # -- what a plan asks ---------------------------------------------------------------------------------------------
+    # -- planning -----------------------------------------------------------------------------------------------------
     def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
-        """Return the most full steps before the first group within this fraction of the FLOPs, so that all groups are whole."""
+        """Return the number of full steps before the first group for this fraction of the FLOPs, with whole groups."""
         shape, size = cast(MaskedLayout, layout), 1 + max(0, self.partial_steps)
         groups = shape.steps // size
 
@@ -107,7 +107,7 @@ class ReCAP(Partial):
         return self.steps[opened].first, last.first + last.count
 
     def ordered(self, order: Tensor) -> Tensor:
-        """Return the sample's own order, of each group the first tokens in raster order first; the tail is predicted first."""
+        """Return the sample's own order, with each group sorted by raster position; the tail is predicted first."""
         if self.order == "raster":
             groups = [self._group(index) for index, full in enumerate(self.full) if full]
             parts = order.split([end - first for first, end in reversed(groups)], 1)
@@ -116,7 +116,7 @@ class ReCAP(Partial):
         return order
 
     def _predicted(self, first: int, end: int) -> Tensor:
-        """Return where the tokens ``first`` … ``end`` − 1 of the order are, raster positions (rows, n) ascending."""
+        """Return the raster positions (rows, n), ascending, of the tokens ``first`` … ``end`` − 1 of the order."""
         tokens = self.shape.visual
         return self.sequence[:, tokens - end : tokens - first].sort(1).values
 

@@ -24,13 +24,13 @@ class ScaleGroups(Method):
 
     The ablation of AMS-KV (arXiv 2511.16047), Table 1. ``remove`` names the group: the first ``condensed`` scales, the ``local`` most
     recent ones, or the ``intermediate`` ones between them; a scale that is both first and recent is condensed. It saves nothing, since a
-    local scale is intermediate later. The paper does not state how many scales are local; two are what its larger budget fits.
+    local scale is intermediate later. The paper does not state how many scales are local; its larger budget fits two.
     """
 
     paradigms = ("next-scale",)
     source = "AMS-KV (arXiv 2511.16047), Table 1"
     neutral = None  # it always hides a group
-    kernel = "sdpa-masked"  # another than that of the full cache: no speedup is stated
+    kernel = "sdpa-masked"  # differs from the full cache's kernel, so no speedup is reported
     unstated = {"local": "ours: the number that fits the larger budget of AMS-KV; the paper does not state it"}
 
     remove: str = "intermediate"

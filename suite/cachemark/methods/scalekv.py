@@ -61,7 +61,7 @@ class ScaleKV(Calibrated, Method):
     counts: str = "allocated"
     mean: int = 0
 
-    # -- what a plan asks ---------------------------------------------------------------------------------------------
+    # -- planning -----------------------------------------------------------------------------------------------------
     def tables(self, facts: Mapping[str, Any], layout: Layout) -> Mapping[str, tuple[int, ...]]:
         """Return the table's shape; the published files have budgets alone, which imply the drafters."""
         return {} if "drafters" in facts else super().tables(facts, layout)
@@ -74,7 +74,7 @@ class ScaleKV(Calibrated, Method):
                             remedy=f"Use at least {WINDOW / layout.cacheable:.4f}.")
         if self.counts == "live":
             return {"mean": most // layout.layers}
-        above = min(most // layout.layers + 1, layout.cacheable)  # rooms add up to the means and more, but for what a split rounds off
+        above = min(most // layout.layers + 1, layout.cacheable)  # the layers' sizes add up to at least the means, except for rounding
         return {"mean": next((mean for mean in range(above, WINDOW, -1) if sum(self._budgets(layout, mean).rooms) <= most), WINDOW)}
 
     def own_budget(self, layout: Layout) -> Fraction:
@@ -187,12 +187,12 @@ def spread(grid: Grid, device: torch.device | str = "cpu") -> Tensor:
 
 
 def _asked(q: Tensor, grid: Grid) -> Tensor:
-    """Return the queries of the window, (rows, heads, 16, head_dim); of a narrower map the last ones, at most 16."""
+    """Return the queries of the window, (rows, heads, 16, head_dim); in a narrower map, at most the last 16."""
     return q.index_select(2, spread(grid, q.device)) if min(grid) >= GRID else q[:, :, -WINDOW:]
 
 
 def _window(grid: Grid, total: int, device: torch.device) -> Tensor:
-    """Return positions of the entries that always stay: those of the queries, or the last 16 of the cache."""
+    """Return the positions of entries that always stay: the queries' own, or the last 16 of the cache."""
     if min(grid) < GRID:
         return torch.arange(total - WINDOW, total, device=device)
     return spread(grid, device) + total - grid[0] * grid[1]
@@ -218,7 +218,7 @@ class LayerBudgets:
 
     @cached_property
     def first(self) -> int:
-        """The first scale after which entries are evicted; the last one if there is none."""
+        """The first scale that is followed by an eviction, else the last scale."""
         cumulative = list(accumulate(self.tokens))
         return next((scale for scale, n in enumerate(cumulative[:-1]) if n > self.mean), len(self.tokens) - 1)
 
@@ -236,7 +236,7 @@ class LayerBudgets:
         return by_scale
 
     def _split(self, available: int, larger: int) -> tuple[int, int]:
-        """Return the budget of ``larger`` drafters with ``available`` entries, and that of the other layers."""
+        """Return the budgets of ``larger`` drafters with ``available`` entries and of the other layers."""
         refiners, total = self.layers - larger, self.mean * self.layers
         least = max(self.window, round(LEAST * self.mean))
         sizes = range(min(available, (total - refiners * least) // max(larger, 1)), self.mean - 1, -1)

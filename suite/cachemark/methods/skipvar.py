@@ -1,4 +1,4 @@
-"""SkipVAR: each image decides after an early scale whether its last scales are skipped or computed without guidance."""
+"""SkipVAR: skips an image's last scales, or their guidance, depending on the image after an early scale."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ImageOutcome(Method):
         return not site.layer
 
     def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
-        """Return the work of adding the last map to the image, which the decision reads, where no later scale does."""
+        """Return the work of adding the last map to the image for the decision, unless a later scale adds it."""
         reads = self.skipped == LAST and not site.layer and step.last and layout.work is not None
         return MethodOverhead(products=layout.work.scale * layout.batch // layout.rows if reads and layout.work else 0)
 
@@ -57,7 +57,7 @@ OUTCOMES = (ImageOutcome(), *(ImageOutcome(skipped=count) for count in COUNTS), 
 @method("skipvar")
 @dataclass
 class SkipVAR(Calibrated, Deciding, SavesFlops):
-    """Skips up to three of the last scales of an image, or computes them without guidance, as a fitted table decides.
+    """Skips up to three of the last scales of an image, or their guidance, as a fitted table decides.
 
     Li et al., "SkipVAR: Accelerating Visual Autoregressive Modeling via Adaptive Frequency-Aware Skipping" (arXiv 2506.08908). After the
     fourth of the last scales, the image so far and the one before that scale are decoded at 8×8 tokens. Two linear classifiers read how
@@ -103,8 +103,8 @@ class SkipVAR(Calibrated, Deciding, SavesFlops):
             raise BadParameter(f"skipvar: {len(layout.scales)} scales are too few to decide about the last {LAST}.",
                                remedy=f"Use a model of at least {LAST + 2} scales.")
         facts = self.facts(layout)
-        known = f"Use one of {', '.join(map(str, THRESHOLDS))}, 1 for no decision, or a budget such as 3/4."
-        self.check_range("threshold", self.threshold in (*THRESHOLDS, 1), known)
+        choices = f"Use one of {', '.join(map(str, THRESHOLDS))}, 1 for no decision, or a budget such as 3/4."
+        self.check_range("threshold", self.threshold in (*THRESHOLDS, 1), choices)
         if self.threshold < 1:
             row = THRESHOLDS.index(self.threshold)
             self.skips_by, self.unguides_by, self.frequencies = facts["skip"][row], facts["unguided"][row], facts["outcomes"][row]
@@ -132,6 +132,9 @@ class SkipVAR(Calibrated, Deciding, SavesFlops):
 
 
 def chosen(features: Tensor, weights: Sequence[Sequence[float]]) -> list[int]:
-    """Return the class of each image from its ``features`` (batch, 2), by ``weights`` (classes, 3), the last of which is added."""
+    """Return the class of each image from its ``features`` (batch, 2).
+
+    ``weights``: (classes, 3), two factors and a bias.
+    """
     table = torch.tensor(weights, dtype=torch.float64)
     return ((features[:, None] * table[:, :2]).sum(2) + table[:, 2]).argmax(1).tolist()

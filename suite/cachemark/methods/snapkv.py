@@ -1,4 +1,4 @@
-"""SnapKV: what the latest queries attend to, with budgets for layers and heads as others give them."""
+"""SnapKV: keeps the entries that the latest queries attend to. Base of methods with other budgets by layer or head."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .registry import method
 @method("snapkv")
 @dataclass
 class SnapKV(Observing):
-    """Keeps the entries with the most attention of the ``alpha`` latest queries, pooled along positions, and the latest ones.
+    """Keeps the latest entries and those with the most attention from the ``alpha`` latest queries.
 
     Li et al., "SnapKV: LLM Knows What You are Looking for Before Generation" (NeurIPS 2024), §4. Adapted: the paper compresses a prompt
-    once, by its last tokens; here the last tokens of each line select what stays of the image. Differs from the authors' code: the softmax
-    is over the entries that may go, and heads that share keys vote together.
+    once, by its last tokens; here the last tokens of each line select the entries of the image that stay. Attention is pooled along
+    positions. Differs from the authors' code: the softmax is over the entries that may be evicted, and heads that share keys vote together.
     """
 
     source = "Li et al. 2024, §4"
@@ -44,9 +44,9 @@ class SnapKV(Observing):
 
 @dataclass
 class LineBudgets(HeadGroups):
-    """Selects entries as SnapKV does, ``mean`` of them per head on average; at least one line above the ``alpha`` latest stays.
+    """Selects entries like SnapKV, ``mean`` per head on average.
 
-    A subclass defines :meth:`shares`.
+    At least one line in addition to the ``alpha`` latest entries stays. A subclass defines :meth:`shares`.
     """
 
     mean: int = 0

@@ -15,7 +15,7 @@ from .base.calibrations import Calibrated
 from .h2o import H2O
 from .registry import method
 
-TOKEN, LINE = "token", "line"  # edges behind which entries go
+TOKEN, LINE = "token", "line"  # evictions follow each token or each line
 
 
 @method("ssd_heads")
@@ -48,7 +48,7 @@ class SSDHeads(Calibrated, H2O):
     recent: int = 0
     buffer: str = TOKEN
 
-    # -- what a plan asks ---------------------------------------------------------------------------------------------
+    # -- planning -----------------------------------------------------------------------------------------------------
     def resolve(self, layout: Layout) -> None:
         super().resolve(layout)
         self.check_choice("buffer", TOKEN, LINE)
@@ -56,7 +56,7 @@ class SSDHeads(Calibrated, H2O):
         self.check_range("tau", 0 <= self.tau <= 1, "Use a number from 0 to 1.")
         n = layout.line if self.buffer == LINE else 0
         if n and (self.B % n or n == self.B):
-            raise BadBudget(f"ssd_heads: B = {self.B} does not fit lines of {n}, one of which is evicted at a time.",
+            raise BadBudget(f"ssd_heads: B = {self.B} does not fit lines of {n} tokens, which are evicted one line at a time.",
                             remedy=f"B must be a multiple of {n} and at least {2 * n}.")
         most = self.B - n
         self.recent = self.recent or max(1, most // 2)

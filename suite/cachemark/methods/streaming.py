@@ -39,7 +39,7 @@ class Streaming(Evicting):
     def resolve(self, layout: Layout) -> None:
         super().resolve(layout)
         if not 0 <= self.sinks < self.B:
-            raise BadBudget(f"streaming: {self.sinks} sinks leave no room in B = {self.B}.", remedy=f"Use sinks in 0 … {self.B - 1}.")
+            raise BadBudget(f"streaming: {self.sinks} sinks do not fit in B = {self.B}.", remedy=f"Use sinks in 0 … {self.B - 1}.")
 
     def evict(self, step: Step, slots: SlotBank) -> None:
         """Evict the oldest token that is not a sink. The others are a ring buffer, so its position is known."""

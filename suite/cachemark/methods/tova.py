@@ -1,4 +1,4 @@
-"""TOVA: what the latest query attends to."""
+"""TOVA: keeps the entries that the latest query attends to."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class ImageBatch:
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Features and class logits of a whole set of images, the label of each, and the preset with the real images.
+    """Features, class logits and labels of a whole set of images, and the preset with the real images.
 
     ``intervals``: the values that torch-fidelity computes, by metric. ``full``: the features of the full cache's images at the same seeds,
     or None for the full cache itself and if they are not stored.
@@ -98,7 +98,7 @@ class Costs:
     an image, ``half`` of them in its first half. Bytes of live keys and values at the fullest step (``live_bytes``) and between two layers
     (``peak_live_bytes``), of the buffers of slots, of the workspace that layers share, of the method's state, of the pool of captured steps
     (``graph_bytes``), and of the peak above the loaded model. ``flops``, ``passes`` and ``rejected`` drafts of each image.
-    ``spans``: begin and end of each counted generation by the host's monotonic clock; ``joules`` and ``watts``: its energy and mean power;
+    ``spans``: start and end of each counted generation by the host's monotonic clock; ``joules`` and ``watts``: its energy and mean power;
     ``price`` of the device per hour, if the run states it.
     ``largest_batch`` and ``largest_seconds``: from a search for the largest batch.
     """
@@ -133,15 +133,15 @@ class Costs:
 
 
 class MetricBase(ABC):
-    """The attributes of every metric. Reports show the first paragraph of its docstring, or ``meaning``.
+    """Attributes of every metric. Reports print the first paragraph of its docstring, or ``meaning``.
 
     ``kind`` is the group: ``speed``, ``work``, ``memory``, ``fidelity`` (compared with the full cache's image at the same seed) or
     ``quality`` (of the image alone). ``within`` is the range of one image's value, which determines the interval of a mean over seeds
     (``docs/explanation/statistics.md``); an end is infinite only if there is no limit. ``better`` is ``higher`` or ``lower``.
     ``deterministic``: the same images give the same bits, so that a gate compares them exactly. ``version`` increases when values are no
     longer comparable with older ones. ``ceiling`` is an upper limit of all values, for formats where less is better, and ``cost_name``
-    the name there. ``stated``: gates report the value without a verdict. ``heading`` and ``tip`` are those of its column; ``column`` is
-    false if a report shows it below the table.
+    the name there. ``stated``: gates report the value without a verdict. ``heading`` and ``tip`` belong to its column; ``column`` is false
+    if a report prints it below the table.
     """
 
     per: ClassVar[str] = "image"
@@ -190,12 +190,12 @@ class MetricBase(ABC):
 class ImageMetric(MetricBase):
     """A value of each image.
 
-    ``plan_name``: the name by which a plan asks for it (its own, or that of the metric that it is a part of); empty where it is always
-    measured. ``options``: what the plan must give beside the name, each a path. ``of_model``: models name it as one of theirs.
-    ``prompted``: only of models that are given prompts. ``tokens``: ``indices`` or ``vectors`` where it compares tokens and not images.
-    ``forced``: along the full cache's own tokens. ``paired``: meaningless where seeds draw other images than the full cache's. ``price``:
-    generations that it adds. ``packages``: those that it needs. ``scope``: what it judges as a score, for claims without FID.
-    ``mean_of``: not measured, but the mean of the means of these.
+    ``plan_name``: its name in a plan (for a part of another metric, this metric's name); empty if it is always measured. ``options``:
+    options that the plan must set in addition to the name, each a path. ``of_model``: models list it as one of their metrics.
+    ``prompted``: only for models with prompts. ``tokens``: ``indices`` or ``vectors`` if it compares tokens instead of images. ``forced``:
+    measured along the full cache's own tokens. ``paired``: meaningless if seeds give other images than the full cache's. ``price``: number
+    of additional generations. ``packages``: required packages. ``scope``: coverage of the score, for claims without FID. ``mean_of``: not
+    measured, but the mean of the means of these metrics.
     """
 
     plan_name: ClassVar[str] = ""
@@ -214,7 +214,10 @@ class ImageMetric(MetricBase):
 
     @classmethod
     def identity(cls, setting: MetricContext) -> dict[str, str]:
-        """Return the part of a case's identity that the metric's files determine. Raises Unsupported for missing files."""
+        """Return the hash or version of the metric's files, as part of a case's identity.
+
+        Raises Unsupported for missing files.
+        """
         return {}
 
     def prepared(self, setting: MetricContext) -> ImageMetric:
@@ -228,7 +231,7 @@ class ImageMetric(MetricBase):
 
     @abstractmethod
     def measure(self, batch: ImageBatch) -> Tensor:
-        """Return the values of B images, (B,), each from its own row only. Raise ValueError for unsupported shapes."""
+        """Return the values of B images, (B,), each from its own row. Raise ValueError for unsupported shapes."""
 
 
 class FidelityMetric(ImageMetric):
@@ -252,7 +255,7 @@ class SetMetric(MetricBase):
 
     @abstractmethod
     def measure(self, images: ImageSet) -> Sequence[float]:
-        """Return the value of the set, or values of each image if ``family`` is false; nothing if there is none."""
+        """Return the set's value, or values of each image if ``family`` is false; empty without a value."""
 
     def facts(self, images: ImageSet) -> Mapping[str, Any]:
         """Return facts about the value by kind.
@@ -280,7 +283,7 @@ class CostMetric(MetricBase):
 
 
 def benchmark_prompts(setting: MetricContext, kind: str, file: str, source: str) -> PromptList:
-    """Return the prompts of a benchmark. Raises Unsupported, with how to get them, if the plan uses others."""
+    """Return the prompts of a benchmark. Raises Unsupported, with a remedy, if the plan uses other prompts."""
     prompts = prompt_list(setting.prompt_list) if setting.prompt_list else None
     if prompts is None or prompts.kind != kind:
         raise Unsupported(f"not measured: needs its own prompts, named under fidelity.prompts, get them with: curl -LO {source}{file}")
@@ -293,7 +296,7 @@ def known(*values: float) -> list[float | None]:
 
 
 def problem(values: object, count: int, within: tuple[float, float]) -> tuple[str, str]:
-    """Return the fault in the values of ``count`` images and its details; both empty if there is none."""
+    """Return the fault in the values of ``count`` images and its details; both empty without a fault."""
     from torch import Tensor
 
     if not isinstance(values, Tensor) or tuple(values.shape) != (count,) or values.is_complex():

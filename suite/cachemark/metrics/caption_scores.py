@@ -1,6 +1,6 @@
-"""Prompt scores of captioned procedural scenes: does an image show what its caption describes?
+"""Prompt scores of captioned procedural scenes: does an image match its caption?
 
-Ghosh et al., "GenEval: An Object-Focused Framework for Evaluating Text-to-Image Alignment" (2023), asks an object detector about
+Ghosh et al., "GenEval: An Object-Focused Framework for Evaluating Text-to-Image Alignment" (2023), uses an object detector on
 photographs. Here the bundled :class:`~cachemark.models.tiny.networks.TinyReader` classifies captioned procedural scenes. It always
 chooses, so guessing gives 1/6 for an object or a color, 1/3 for a count, 1/4 for a position.
 """
@@ -46,7 +46,7 @@ class CaptionScore(ImageMetric):
         return torch.tensor(right, dtype=torch.float64)
 
     def _read(self, images: Tensor) -> dict[str, list[int]]:
-        """Return what the reader sees on each axis of a caption, from the bytes of images (B, 3, 64, 64)."""
+        """Return the reader's class on each axis of a caption, from the bytes of images (B, 3, 64, 64)."""
         from ..models.tiny.networks import READER_WEIGHTS
         from ..models.weights import packaged
         from .compute.image_bytes import as_bytes
@@ -62,7 +62,7 @@ class PromptScore(CaptionScore):
 
     name = "prompt_score"
     title = "Prompt score"
-    scope = "what the prompt asked for, not how clean shapes are or the rest of the image"
+    scope = "the prompt's content, not how clean shapes are or the rest of the image"
     axes = ("object", "colour", "count", "position", "texture", "ground_colour")
 
 

@@ -1,4 +1,4 @@
-"""Color consistency: regions of a procedural scene that match its color key, the two swatches in its first line.
+"""Color consistency: regions of a procedural scene that match its color key (two swatches in the first line).
 
 Four regions are tested, from pixels alone:
 
@@ -82,7 +82,7 @@ def matching_colors(images: Tensor) -> Tensor:
 
 
 def _hue(rgb: Tensor, region: tuple[slice, slice]) -> Tensor:
-    """Return the hue (B,) in [0, 1) of a rectangle of images (B, 3, 64, 64); NaN where it has no chroma."""
+    """Return the hue (B,) in [0, 1) of a rectangle of images (B, 3, 64, 64); NaN without chroma."""
     rows, columns = region
     return _direction(rgb[:, :, rows, columns].flatten(2).mean(2))
 

@@ -49,9 +49,9 @@ class KernelDistance(FeatureMetric):
 
 
 class InceptionScore(FeatureMetric):
-    """Exponential of the mean divergence of an image's classes from those of the set."""
+    """Exponential of the mean divergence of an image's class probabilities from the set's mean."""
 
-    meaning = "How surely each image shows one class, and how evenly all classes are shown."
+    meaning = "How clearly each image shows one class, and how evenly the classes occur."
     name = "isc"
     title = "Inception score"
     within = (1.0, math.inf)

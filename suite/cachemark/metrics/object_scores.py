@@ -1,4 +1,4 @@
-"""GenEval with its six kinds of prompts: does an image show the requested objects, with their number, colors and positions?
+"""GenEval with its six kinds of prompts: are the objects, numbers, colors and positions in the image?
 
 Ghosh et al., "GenEval: An Object-Focused Framework for Evaluating Text-to-Image Alignment" (NeurIPS 2023), with the rules and thresholds
 of the authors' script. Objects and colors come from any detector and color namer. The authors' detector is from
@@ -39,7 +39,7 @@ class ObjectScore(ImageMetric):
 
     @classmethod
     def identity(cls, setting: MetricContext) -> dict[str, str]:
-        """Return detector, colors and tasks. Raises Unsupported if one is missing, or the detector lacks a class."""
+        """Return detector, colors and tasks. Raises Unsupported if one or a class of the detector is missing."""
         from .compute import detector
         from .compute.pretrained import CLIP, DETECTOR
 
@@ -93,7 +93,7 @@ class GenEvalScore(ObjectScore):
 
     name = "geneval"
     title = "GenEval"
-    scope = "what the prompt asked for, not how clean objects are or the rest of the image"
+    scope = "the prompt's content, not how clean objects are or the rest of the image"
 
 
 class GenEvalOverall(ObjectScore):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class PreferenceMetric(ImageMetric):
-    """A score by a network that was trained on human choices: ``weights`` in a folder, ``published`` on Hugging Face."""
+    """A score by a network trained on human choices, with ``weights`` in a folder, ``published`` on Hugging Face."""
 
     prompted = True
     options = ("weights",)
@@ -100,7 +100,7 @@ class HumanPreference(PreferenceMetric):
     published = "xswu/HPSv2"
 
     def build(self, package: Any, folder: Path) -> Callable[[Image, str], float]:
-        """Use the parts of HPSv2's function, which would load 4 GB per image; in fp32 instead of half precision."""
+        """Build the scorer from HPSv2's parts, in fp32, since its own function would load 4 GB per image."""
         import torch
 
         device, parts = self.setting.device, importlib.import_module("hpsv2.src.open_clip")

@@ -1,4 +1,4 @@
-"""DPG-Bench: the fraction of questions about a long prompt that a network answers with yes for an image.
+"""DPG-Bench: the fraction of questions about a long prompt that a network answers with yes.
 
 Hu et al., "ELLA: Equip Diffusion Models with LLM for Enhanced Semantic Alignment" (2024), with the rules of the authors' script: a
 question counts as no if a question that it depends on counts as no. The authors' network is mPLUG-large; here any network for visual
@@ -25,7 +25,7 @@ LONGEST = 10  # tokens of an answer
 
 
 class QuestionScore(ImageMetric):
-    """Fraction of DPG-Bench's questions about the prompt whose answer, and that of their parents, is yes."""
+    """Fraction of DPG-Bench's questions about the prompt that are answered with yes, like all their parents."""
 
     name = "dpg"
     title = "DPG-Bench"
@@ -34,7 +34,7 @@ class QuestionScore(ImageMetric):
     prompted = True
     plan_name = "dpg"
     options = ("weights",)
-    scope = "what the prompt asked for, not how clean the image is or the rest of it"
+    scope = "the prompt's content, not how clean the image is or the rest of it"
 
     @classmethod
     def identity(cls, setting: MetricContext) -> dict[str, str]:
@@ -43,7 +43,7 @@ class QuestionScore(ImageMetric):
 
         prompts = benchmark_prompts(setting, "dpg", "dpg_bench.csv", SOURCE)
         if not prompts.questions:
-            raise Unsupported(f"not measured: needs dpg_bench.csv beside the prompts in {setting.prompt_list!r}, get it with: "
+            raise Unsupported(f"not measured: needs dpg_bench.csv next to the prompts in {setting.prompt_list!r}, get it with: "
                               f"curl -LO {SOURCE}dpg_bench.csv")
         questions = [[[question.number, question.text, question.needs] for question in group] for group in prompts.questions]
         return {"weights": ANSWERER.identity(setting.options["weights"]), "questions": digest(questions)}
@@ -71,9 +71,9 @@ def share_of_yes(questions: Sequence[Question], answers: Sequence[str]) -> float
 
 
 def answerer(folder: str, device: str = "cpu") -> Callable[[Tensor, str], str]:
-    """Return a function that answers a question about bytes (3, H, W), by a network that writes (BLIP) or classifies (ViLT).
+    """Return a function that answers a question about bytes (3, H, W).
 
-    Raises Unsupported for missing files, BadCheckpoint for inconsistent ones.
+    Its network writes (BLIP) or classifies (ViLT). Raises Unsupported for missing files, BadCheckpoint for inconsistent ones.
     """
     import torch
 

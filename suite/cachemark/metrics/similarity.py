@@ -1,6 +1,7 @@
-"""Similarity to the full cache's image at the same seed: PSNR and SSIM of pixels, and LPIPS (Zhang et al., CVPR 2018) by torch-fidelity.
+"""Similarity to the full cache's image at the same seed: PSNR, SSIM and LPIPS.
 
-The network of LPIPS is VGG16 with the authors' linear layers. Its two files are read from PyTorch's download cache; nothing is downloaded.
+LPIPS (Zhang et al., CVPR 2018) is computed by torch-fidelity, with VGG16 and the authors' linear layers. Its two files are read from
+PyTorch's download cache; nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ def _unit(images: Tensor) -> Tensor:
 
 
 def files() -> dict[Path, str]:
-    """Return the two files with their addresses. Raises Unsupported, with the command to get it, if one is missing."""
+    """Return the two files with their addresses. Raises Unsupported, with a command, if one is missing."""
     from .compute.extractor import cached, toolkit
 
     toolkit()

@@ -33,7 +33,7 @@ EXTRAS = ("freqs_cis", "*.freqs_cis", "*.k_cache", "*.v_cache")  # buffers that 
 DRAWS = ("normal_", "uniform_", "kaiming_uniform_", "kaiming_normal_")  # of tensors and of torch.nn.init
 INDEX = ".index.json"  # of files that hold a model together
 PUBLISHED = ("model.safetensors", f"model.safetensors{INDEX}", "pytorch_model.bin", f"pytorch_model.bin{INDEX}")  # in a folder
-ZIP = b"PK\x03\x04"  # how what torch.save writes begins
+ZIP = b"PK\x03\x04"  # first bytes of torch.save's files
 PIXELS_IN_NAME = re.compile(r"[_-](256|384|512|768|1024)$")
 SHOWN = 3  # names in an error before the text gives only their number
 
@@ -66,7 +66,7 @@ def sha256(path: str | Path) -> str:
 
 
 def combined(hashes: Mapping[Path, str]) -> str:
-    """Return one SHA-256 for those of :func:`digests`."""
+    """Return one SHA-256 for the results of :func:`digests`."""
     if len(hashes) == 1:
         return next(iter(hashes.values()))
     return hashlib.sha256("".join(f"{file.name} {digest}\n" for file, digest in hashes.items()).encode()).hexdigest()
@@ -193,7 +193,7 @@ def _unreadable(path: Path, reason: str = "") -> BadCheckpoint:
 
 def _unpickle(file: Path) -> Any:
     try:
-        # A TorchScript archive warns before it is refused; the refusal says enough.
+        # A TorchScript archive causes a warning before it is rejected; the error is enough.
         with warnings.catch_warnings(action="ignore"), torch.serialization.safe_globals([argparse.Namespace]):
             return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # bytes of any origin: the reader may fail in any way
@@ -234,9 +234,9 @@ def _unwrap(content: Any, file: Path, wrappers: Sequence[str]) -> dict[str, Tens
 def _compare(expected: Mapping[str, Tensor], present: Mapping[str, Tensor], title: str) -> None:
     missing = [name for name in expected if name not in present]
     unexpected = [name for name in present if name not in expected]
-    both = {name: (present[name], tensor) for name, tensor in expected.items() if name in present}
-    shapes = [f"{name} {_shape(own)} != {_shape(tensor)}" for name, (own, tensor) in both.items() if own.shape != tensor.shape]
-    numbers = [f"{name} {str(own.dtype).removeprefix('torch.')}" for name, (own, tensor) in both.items() if not _fits(own, tensor)]
+    common = {name: (present[name], tensor) for name, tensor in expected.items() if name in present}
+    shapes = [f"{name} {_shape(own)} != {_shape(tensor)}" for name, (own, tensor) in common.items() if own.shape != tensor.shape]
+    numbers = [f"{name} {str(own.dtype).removeprefix('torch.')}" for name, (own, tensor) in common.items() if not _fits(own, tensor)]
     kinds = {f"of {len(expected)} tensors missing": missing, "unexpected": unexpected, "of another shape": shapes,
              "of another kind of number": numbers}
     faults = [f"{len(names)} {kind} ({_some(names)})" for kind, names in kinds.items() if names]

@@ -92,7 +92,7 @@ class Process:
             "signal": numpy.sqrt(signal), "noise": numpy.sqrt(1 - signal),
             "start_of_x": numpy.sqrt(1 / signal), "start_of_eps": numpy.sqrt(1 / signal - 1),
             "mean_of_start": beta * numpy.sqrt(before) / (1 - signal), "mean_of_x": (1 - before) * numpy.sqrt(1 - beta) / (1 - signal),
-            "widest": numpy.log(beta), "least": numpy.log(numpy.append(variance[1], variance[1:])),  # that of step 0 would be −∞
+            "widest": numpy.log(beta), "least": numpy.log(numpy.append(variance[1], variance[1:])),  # the logarithm for step 0 would be −∞
         }
         self.backs = [self._back(i) for i in range(len(self.timesteps))]
 
@@ -281,7 +281,7 @@ class DiffusionHead(nn.Module):
     def sample(self, z: Tensor, noise: Tensor, guidance: Guidance, schedule: DenoisingSchedule, step: MaskedStep, method: Method) -> Tensor:
         """Sample tokens (batch, n, C) fp32 from conditions ``z`` (rows, n, cond), unconditional rows last.
 
-        ``noise`` (1 + passes, batch, n, C) fp32: the initial noise, then that of every pass; the last is unused.
+        ``noise`` (1 + passes, batch, n, C) fp32: the initial noise, then the noise of every pass; the last is unused.
         """
         passes, copies, x, noise = len(schedule.process), z.size(0) // noise.size(1), noise[0], noise[1:] * schedule.temperature
         for inner, cond in enumerate(self.conditions(z, schedule)):

@@ -1,8 +1,8 @@
-"""Emu3-Gen, text-to-image: a Llama decoder with grouped K/V heads and one vocabulary for text and image.
+"""Emu3-Gen, text-to-image: a Llama decoder with grouped K/V heads and one vocabulary.
 
-Wang et al., "Emu3: Next-Token Prediction is All You Need" (2024), as the transformers library has it. A prompt ends with the size of the
+Wang et al., "Emu3: Next-Token Prediction is All You Need" (2024), as in the transformers library. A prompt ends with the size of the
 image in codes, then follow lines of codes. As in the authors' script, words on quality are added to each text, and the unconditional row
-is a list of faults. What differs from it: both branches of guidance run in one batch, each row with its own positions and number of
+is a list of faults. Differences from the script: both branches of guidance run in one batch, each row with its own positions and number of
 entries, guidance combines logits (theirs: log-probabilities, which gives the same distribution), forbidden logits are very small (theirs:
 −∞), and tokens are sampled by Gumbel-max keyed by the sample. The three tokens after the last line are not generated.
 """
@@ -35,7 +35,7 @@ GEN = Emu3Config(LlamaConfig(32, 32, 4096, 14336, 184622, kv_heads=8, norm_eps=1
 
 # -- published files ---------------------------------------------------------------------------------------------------
 IMAGES = "vqmodel."  # prefix of the image tokenizer, which is in the same file
-UNUSED = (f"{IMAGES}*",)  # beside the generator
+UNUSED = (f"{IMAGES}*",)  # in addition to the generator
 UNUSED_BY_TOKENIZER = ("model.*", "lm_head.weight", "encoder.*", "quant_conv.*")  # the latter read images
 NAMES = (
     (r"^model\.text_model\.", "model."), (r"^text_model\.model\.", "model."), (r"^text_model\.lm_head\.", "lm_head."),
@@ -65,7 +65,7 @@ FAULTS = ("lowres, bad anatomy, bad hands, text, error, missing fingers, extra d
 def prompts_of(config: Emu3Config, texts: Sequence[str], tokenizer: TextTokenizer) -> Prompts:
     """Return ids of each text and of ``FAULTS``, with the image size. Raises Unsupported.
 
-    A text must not be empty, and must leave room for the image in the model's context.
+    A text must not be empty, and must fit in the model's context together with the image.
     """
     begin, image, codes = map(tokenizer.special, (BEGIN, IMAGE, CODES))
     size, longest = tokenizer.ids(f"{config.lines}*{config.line - 1}"), CONTEXT - config.lines * config.line

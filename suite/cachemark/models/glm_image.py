@@ -1,9 +1,9 @@
-"""GLM-Image's autoregressive stage: a GLM-4 decoder that generates a small preview, then the image, 32×32 pixels per code.
+"""GLM-Image's autoregressive stage: a GLM-4 decoder that generates a small preview, then the image.
 
-Z.ai, "GLM-Image" (2026), as the transformers and diffusers libraries have it. Positions have three axes: text counts on all of them, and
-the codes of an image share the first and count rows and columns on the others. There is no guidance. The diffusion transformer that draws
-an image from the codes is left out. What differs from the published code: special tokens cannot be sampled among the codes, and tokens are
-sampled by Gumbel-max keyed by the sample. The token after the image is not generated.
+Z.ai, "GLM-Image" (2026), as in the transformers and diffusers libraries, with 32×32 pixels per code. Positions have three axes: text
+advances on all of them; the codes of an image share the first one and use the others for rows and columns. Guidance is not used. The
+diffusion transformer that decodes an image from the codes is left out. Differences from the published code: special tokens cannot be
+sampled among the codes, and tokens are sampled by Gumbel-max keyed by the sample. The token after the image is not generated.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from .prompts import FILE, Prompts, TextTokenizer, refuse_unreadable
 PAPER = Sampling(temperature=0.9, top_p=0.75)  # of the published generation_config.json
 CONTEXT = 131072
 TOKENIZER = f"../processor/{FILE}"  # from the folder of the weights
-UNUSED = ("model.visual.*", "model.vqmodel.*")  # beside the generator: both read images
+UNUSED = ("model.visual.*", "model.vqmodel.*")  # in addition to the generator: both read images
 SHOWN = 8  # pixels along a side of a code in a view
 
 
 @dataclass(frozen=True)
 class GlmImageConfig(PromptedConfig):
-    """Sizes: of the decoder, number of codes, outputs of the head, and sides of the image and of its preview in codes.
+    """Sizes of the decoder, its vocabulary of codes and head, and sides of the image and preview in codes.
 
     ``sections``: frequencies of each of the three axes of positions. The preview fills whole lines of the image's width.
     """
@@ -68,8 +68,8 @@ GRID_BEGIN, GRID_END, IMAGE = "<sop>", "<eop>", "<|dit_token_16384|>"
 def prompts_of(config: GlmImageConfig, texts: Sequence[str], tokenizer: TextTokenizer) -> Prompts:
     """Return ids of each text, followed by the sizes of image and preview. Raises Unsupported.
 
-    A text must not be empty, and must leave room for the image in the model's context. The unconditional row, which only a plan that sets
-    guidance runs, is the sizes alone.
+    A text must not be empty, and must fit in the model's context together with the image. The unconditional row, for plans that set
+    guidance, has the sizes alone.
     """
     begin, end, image = map(tokenizer.special, (GRID_BEGIN, GRID_END, IMAGE))
     sizes = [number for side in (config.grid, config.preview) for number in (begin, *tokenizer.ids(f"{side} {side}"), end)]
@@ -82,7 +82,7 @@ def prompts_of(config: GlmImageConfig, texts: Sequence[str], tokenizer: TextToke
 # -- positions ---------------------------------------------------------------------------------------------------------
 @cache
 def offsets(config: GlmImageConfig, device: torch.device) -> Tensor:
-    """Return the positions of all codes relative to the length of the prompt, (codes, 3): preview, then image."""
+    """Return the positions of all codes (preview, then image) relative to the prompt's length, (codes, 3)."""
     grids, start = [], 0
     for side in (config.preview, config.grid):
         place = torch.arange(side**2, device=device)
@@ -123,7 +123,7 @@ class GlmBlock(LlamaBlock):
 
 
 class Glm(Llama):
-    """The decoder, with a norm behind each sublayer; a part of each head is rotated."""
+    """The decoder, with a norm after each sublayer; a part of each head is rotated."""
 
     block_class = GlmBlock
 
@@ -132,7 +132,10 @@ class Glm(Llama):
         self.sections = sections
 
     def turns(self, positions: Tensor) -> Tensor:
-        """Return rotations at ``positions`` (rows, tokens) or (rows, tokens, 3): (rows, tokens, frequencies) complex64."""
+        """Return rotations (rows, tokens, frequencies), complex64.
+
+        ``positions``: (rows, tokens) or (rows, tokens, 3).
+        """
         if positions.dim() == 2:
             positions = positions[..., None].expand(*positions.shape, len(self.sections))
         each = [positions[..., axis : axis + 1].expand(*positions.shape[:2], count) for axis, count in enumerate(self.sections)]
@@ -170,7 +173,7 @@ class GlmImage(PromptedLlama):
 
 
 def tables(model: GlmImage) -> list[Tensor]:
-    """Return what is computed once: frequencies, and positions of codes."""
+    """Return the tables that are computed once: frequencies, and positions of codes."""
     device = model.decoder.embed_tokens.weight.device
     return [frequencies(2 * sum(model.config.sections), model.config.decoder.rope_base, device), offsets(model.config, device)]
 

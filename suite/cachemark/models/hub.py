@@ -25,7 +25,7 @@ _CACHED = re.compile(r"models--([^/]+?)--([^/]+)/snapshots/([0-9a-f]{40})(?:/(.+
 
 @dataclass(frozen=True)
 class HubName:
-    """A repository, its revision (branch, tag or commit), and a file in it; empty for the files that the catalogue lists."""
+    """A repository, its revision (branch, tag or commit), and a file in it (empty: files in the catalogue)."""
 
     repository: str
     revision: str = REVISION
@@ -64,7 +64,7 @@ def needed(model: str, key: str, name: HubName) -> tuple[str, tuple[str, ...]]:
 def complete(model: str, weights: str, decoder_weights: str) -> tuple[str, str]:
     """Return both names.
 
-    An open image tokenizer is that of the weights' repository, if it is published there.
+    An image tokenizer that is not named is taken from the weights' repository, if it is published there.
     """
     if is_hub(weights) and not decoder_weights:
         name = HubName.parse(weights)
@@ -79,7 +79,7 @@ def encoders(model: str) -> tuple[Publication, ...]:
 
 
 def located(model: str, weights: str, decoder_weights: str) -> tuple[str, str]:
-    """Return the paths of weights; those of repositories are in the cache.
+    """Return the paths of weights; files of repositories are in the cache.
 
     Raises UnknownName, BadCheckpoint for a name that is not in the cache or a pickle of a repository that is not in the catalogue, and
     Unsupported without huggingface_hub.

@@ -31,7 +31,7 @@ from .var import VARAttention
 from .vision.bsq import BitQuantizer, packed_bits
 
 LEVELS = 15  # rows of the published table of scales
-POOL_HEAD = 128  # channels of the text by which its pooling has a head
+POOL_HEAD = 128  # channels of the text per head of its pooling
 MLP_UNIT = 256  # the MLP's width is a multiple of it
 BUFFERS = ("*.zero_k_bias",)  # of published files: zeros
 
@@ -40,7 +40,7 @@ BUFFERS = ("*.zero_k_bias",)  # of published files: zeros
 class InfinityConfig(ScaleSizes):
     """Sizes. ``chunks``: groups of blocks in published names.
 
-    ``scales``: rows and columns of the token maps, coarse to fine; ``finest``: the map in units of which positions are counted.
+    ``scales``: rows and columns of the token maps, coarse to fine; ``finest``: the map that defines the unit of positions.
     ``text``: channels of the text encoder; ``longest``: tokens of a text. ``width``, ``patch``: of the image tokenizer; a token has
     ``width``·``patch``² bits.
     """

@@ -44,11 +44,11 @@ SIZES = {
 TOKENIZER = VQConfig(usage_window=0)
 
 # -- published files ---------------------------------------------------------------------------------------------------
-PREFIX = "gen_vision_model."  # of the image tokenizer, which lies in the same file
-READING = ("vision_model.*", "aligner.*")  # what reads images: never touched where one is made
-UNUSED = ("language_model.lm_head.weight", "*.rotary_emb.inv_freq", *READING)  # beside the generator; the head is that for text
+PREFIX = "gen_vision_model."  # of the image tokenizer, which is in the same file
+READING = ("vision_model.*", "aligner.*")  # for reading images: not used for generation
+UNUSED = ("language_model.lm_head.weight", "*.rotary_emb.inv_freq", *READING)  # in addition to the generator, and the head for text
 UNUSED_BY_TOKENIZER = ("language_model.*", "gen_embed.*", "gen_aligner.*", "gen_head.*", "quantize.codebook_used", *READING)
-# Names in the files that the transformers library converted, and what the authors call the same.
+# Names in the files that the transformers library converted, and the authors' names.
 CONVERTED = (
     (r"^model\.language_model\.", "language_model.model."), (r"^lm_head\.", "language_model.lm_head."),
     (r"^model\.generation_embeddings\.", "gen_embed."),

@@ -1,6 +1,6 @@
-"""Generators with one vocabulary for text and image codes, whose lines each end in a token of their own.
+"""Generators with one vocabulary for text and image codes, and a token at the end of each line.
 
-That token is an ordinary entry of its line: fed, cached, scored and evicted; its query is the line's last.
+The end-of-line token is an ordinary entry of its line: fed, cached, scored and evicted; its query is the line's last.
 """
 
 from __future__ import annotations

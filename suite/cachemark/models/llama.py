@@ -1,7 +1,7 @@
-"""The Llama decoder of many text-to-image models, with the parameter names of transformers, and the base of these models.
+"""The Llama decoder with transformers' parameter names, and the base of text-to-image models that use it.
 
 Touvron et al., "LLaMA: Open and Efficient Foundation Language Models" (2023). K is cached after the q/k norm, if any, and after rotation.
-What differs from the published code: attention reads only live entries, and rotations are computed in fp32 and rounded once (theirs: in
+Differences from the published code: attention reads only live entries, and rotations are computed in fp32 and rounded once (theirs: in
 the model's dtype).
 """
 

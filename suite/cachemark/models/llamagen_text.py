@@ -50,7 +50,7 @@ SIZES = {pixels: replace(XL, transformer=replace(XL.transformer, grid=pixels // 
 
 
 class CaptionEmbedding(nn.Module):
-    """Projection of text features; ``uncond_embedding`` (longest, text) stands for no text."""
+    """Projection of text features; ``uncond_embedding`` (longest, text) replaces them in unconditional rows."""
 
     uncond_embedding: Tensor
 

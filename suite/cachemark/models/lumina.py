@@ -28,12 +28,12 @@ PAPER = Sampling(cfg_scale=4.0, top_k=2000)
 UNIT = 32  # pixels that the tokens of the size count in
 ASKED = "Generate an image of {width}x{height} according to the following prompt:\n{text}"
 CODE_NAME = re.compile(r"IMGIMG([A-J]+)Z")  # a code's number spelt in letters
-UNUSED = ("*.rotary_emb.inv_freq", "model.vqmodel.*")  # beside the generator; images are read by the latter
+UNUSED = ("*.rotary_emb.inv_freq", "model.vqmodel.*")  # in addition to the generator; the latter reads images
 
 
 @dataclass(frozen=True)
 class Vocabulary(ImageIds):
-    """Ids of non-text tokens; ``size`` is that of size 0."""
+    """Ids of non-text tokens; ``size`` is the id of size 0."""
 
     first: int = 4
     codes: int = 8192

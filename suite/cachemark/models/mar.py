@@ -69,7 +69,7 @@ class MARConfig:
         )
 
     def spacing(self, sampling: Sampling, passes: int = 0) -> tuple[int, ...]:
-        """Return the sections of the head's process for the number of passes that the sampling asks for.
+        """Return the sections of the head's process for the number of passes in ``sampling``.
 
         A model that takes one step per section, or leaves sections out, also does so with fewer passes.
         """

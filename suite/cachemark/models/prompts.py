@@ -17,7 +17,7 @@ from ..core.errors import BadCheckpoint, Unsupported
 from . import checkpoints
 from .protocol import Request
 
-FILE = "tokenizer.json"  # of a published text tokenizer, beside the weights
+FILE = "tokenizer.json"  # of a published text tokenizer, next to the weights
 MULTIPLE = 8  # lengths of the stand-in's prompts
 PIECE = re.compile(r"<[^<>\s]+>|\w+|\n+|[^\w\s]")  # a special token, a word, an empty line, a sign
 
@@ -151,7 +151,7 @@ class TokenReader:
 
 
 def tokenizer_beside(weights: str, name: str = FILE) -> Path:
-    """Return the path of the tokenizer that is published with the weights. Raises BadCheckpoint if it is missing."""
+    """Return the path of the tokenizer next to the weights. Raises BadCheckpoint if it is missing."""
     file = path_beside(weights, name)
     if not file.is_file():
         raise BadCheckpoint(f"{str(file.parent)!r} has no {FILE}, without which no prompt can be read.",

@@ -74,10 +74,9 @@ class Loaded:
 class Request:
     """Options of loading a model. Empty paths select bundled or random weights.
 
-    ``grid``: rows and columns of the tokens of an image; empty for the model's own.
-    ``engine``: ``reference`` repeats in every pass what the published code repeats. ``extractor``, ``reference``: paths of the feature
-    network and its real statistics. ``prompts``: name or path of a list (:mod:`cachemark.models.prompt_lists`). ``metrics``: paths as
-    (metric, option, path).
+    ``grid``: rows and columns of the tokens of an image; empty for the model's own. ``engine``: ``reference`` repeats the redundant work of
+    the published code in every pass. ``extractor``, ``reference``: paths of the feature network and its real statistics. ``prompts``: name
+    or path of a list (:mod:`cachemark.models.prompt_lists`). ``metrics``: paths as (metric, option, path).
     """
 
     device: str = "cpu"
@@ -166,19 +165,25 @@ class ModelEntry:
     sized: Callable[[Grid], ModelEntry] | None = None
 
     def for_request(self, request: Request) -> ModelEntry:
-        """Return the entry for the grid and the prompt list that a request names. Raises BadPlan and the errors of reading the list."""
+        """Return the entry for the grid and the prompt list of a request.
+
+        Raises BadPlan and the errors of reading the list.
+        """
         entry = self.of_grid(request.grid) if request.grid else self
         if not request.prompts or entry.asking is None:
             return entry
         return _asking(entry.asking, prompt_list(request.prompts).texts)
 
     def of_grid(self, grid: Grid) -> ModelEntry:
-        """Return the entry for images of other rows and columns of tokens. Raises BadPlan for a grid that the model does not have."""
+        """Return the entry for images with other rows and columns of tokens.
+
+        Raises BadPlan for a grid that the model does not support.
+        """
         if grid == self.grid:
             return self
         if self.sized is None or grid not in self.grids:
-            known = sorted(self.grids or (self.grid,), key=lambda each: abs(math.log(each[0] / each[1] * grid[1] / grid[0])))
-            near = ", ".join(f"{rows}×{columns}" for rows, columns in known[:NEAR])
+            by_distance = sorted(self.grids or (self.grid,), key=lambda each: abs(math.log(each[0] / each[1] * grid[1] / grid[0])))
+            near = ", ".join(f"{rows}×{columns}" for rows, columns in by_distance[:NEAR])
             raise BadPlan(f"{self.name} has no images of {grid[0]}×{grid[1]} tokens (rows × columns).",
                           remedy=f"Use a grid that it has; the nearest by aspect ratio: {near}.")
         return _of_size(self.sized, grid)

@@ -1,4 +1,4 @@
-"""Published checkpoints of the catalogue and their sources, without torch. Nothing here uses the network.
+"""Published checkpoints of the catalogue and their sources, without torch or network access.
 
 The facts are in ``data/publications.json``; unknown facts are null.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 from ..core.errors import unknown
 
-KEYS = ("weights", "decoder_weights", "tokenizer", "text_encoder")  # the last two lie next to the weights
+KEYS = ("weights", "decoder_weights", "tokenizer", "text_encoder")  # the last two are next to the weights
 HUB = "https://huggingface.co/"
 
 

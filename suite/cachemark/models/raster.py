@@ -133,7 +133,7 @@ class RasterModel(nn.Module):
         drawn = (draw(logits, sampling, key, place),) if requested[0] else ()
         return (*drawn, logits) if requested[1] else drawn
 
-    # -- several tokens a pass ----------------------------------------------------------------------------------------
+    # -- several tokens per pass --------------------------------------------------------------------------------------
     def _in_windows(
         self, decoder: Decoder, labels: Tensor, seeds: Sequence[int], method: Method, sampling: Sampling, memory: Memory,
         forced: Tensor | None, see: See, mark: Mark,
@@ -186,7 +186,7 @@ class RasterModel(nn.Module):
         self, step: Step, side: tuple[int, ...], method: Method, sampling: Sampling, starts: Tensor, fed: Tensor, places: Tensor,
         visible: Tensor | None = None,
     ) -> tuple[Tensor]:
-        """Return the logits (batch, count, vocab) of the tokens at ``places``, first those of the window."""
+        """Return the logits (batch, count, vocab) of the tokens at ``places``, starting with the window."""
         if side:
             step = replace(step, count=step.count + len(side), visible=visible)
         hidden = self(self.feed(fed, step, places, starts), step, method)
@@ -198,7 +198,7 @@ class RasterModel(nn.Module):
             guided = torch.cat((guided, guide_window(logits[:, window:], sampling, side_places(first, side))), 1)
         return (self.allowed(guided, places),)
 
-    # -- several lines a pass -----------------------------------------------------------------------------------------
+    # -- several lines per pass ---------------------------------------------------------------------------------------
     def _in_fronts(
         self, fronts: Sequence[Front], decoder: Decoder, labels: Tensor, seeds: Sequence[int], method: Method, sampling: Sampling,
         memory: Memory, forced: Tensor | None, see: See, mark: Mark,
@@ -250,7 +250,7 @@ class RasterModel(nn.Module):
 
 
 def _tree_inputs(count: int, side: tuple[int, ...], places: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the positions that the tokens of a pass with ``side`` tokens predict, and which of them each may see.
+    """Return the positions predicted by the tokens of a pass with ``side`` tokens, and their visibility.
 
     ``places`` (count,): positions of the window.
     """
@@ -259,7 +259,10 @@ def _tree_inputs(count: int, side: tuple[int, ...], places: Tensor) -> tuple[Ten
 
 
 def _visible(method: Method, fed: Tensor) -> Tensor:
-    """Return which visual entries each token at the positions ``fed`` may see, (tokens, stored and own): those up to its own position."""
+    """Return which visual entries each token at the positions ``fed`` may see, (tokens, stored and own).
+
+    A token sees all entries up to its own position.
+    """
     bank = method.banks[0]
     condition = bank.runs[0].condition
     stored = bank.visual[0, 0, 0, condition : condition + bank.live_visual]
@@ -277,5 +280,5 @@ def _remove(method: Method, stored: list[int], place: int) -> None:
 
 def _ends(hidden: Tensor, starts: Tensor, method: Method, step: Step) -> Tensor:
     """Return the hidden state of each row's last token, (rows, dim)."""
-    padded = step.count == 0 and len(method.layout.runs) > 1  # the pass over conditions of different lengths
+    padded = step.count == 0 and len(method.layout.runs) > 1  # the pass with conditions of different lengths
     return hidden[torch.arange(len(starts), device=starts.device), starts - 1] if padded else hidden[:, -1]

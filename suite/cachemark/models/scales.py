@@ -133,7 +133,10 @@ class ScaleModel(nn.Module, Generic[G]):
         """Sample tokens (batch, count) int64 from guided logits."""
 
     def initialise(self, seed: int) -> Self:
-        """Draw random weights, std 0.02, including gates and head; scales of attention and norms of the text keep their weights."""
+        """Draw random weights with std 0.02, including gates and head.
+
+        Scales of attention and norms of the text keep their weights.
+        """
         generator = torch.Generator().manual_seed(seed)
         for name, parameter in self.named_parameters():
             if not name.endswith(("scale_mul_1H11", "text_norm.weight", "ca_norm.weight")):
@@ -208,17 +211,20 @@ class ScaleModel(nn.Module, Generic[G]):
         """
         codes, f_hat, logits = torch.full((len(f_hat), step.count), ABSENT, device=f_hat.device), f_hat.clone(), list[Tensor]()
         for image, rows, own_step in method.apart(step):
-            one = slice(image, image + 1)
-            inputs = (f_hat[one],) if forced is None else (f_hat[one], forced[one])
-            codes[one], f_hat[one], *own = self._pass(own_step, method, sampling, condition.only(image, rows), with_logits, *inputs)
+            row = slice(image, image + 1)
+            inputs = (f_hat[row],) if forced is None else (f_hat[row], forced[row])
+            codes[row], f_hat[row], *own = self._pass(own_step, method, sampling, condition.only(image, rows), with_logits, *inputs)
             if own and not logits:
                 logits = [own[0].new_zeros(len(f_hat), *own[0].shape[1:])]
             for part, full in zip(own, logits, strict=True):
-                full[one] = part
+                full[row] = part
         return codes, f_hat, *logits
 
     def _pictured(self, before: Tensor, after: Tensor, side: int) -> tuple[Tensor, Tensor]:
-        """Return the images of two feature maps whose shorter side is reduced to ``side`` tokens. Raises Unsupported without a decoder."""
+        """Return the images of two feature maps, reduced to ``side`` tokens along the shorter side.
+
+        Raises Unsupported without a decoder.
+        """
         if self.picture is None:
             raise Unsupported("This model has no image decoder of its own, so no method can read its images.",
                               remedy="Set picture to a function from feature maps to images.")

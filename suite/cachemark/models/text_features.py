@@ -25,9 +25,9 @@ from . import hub
 from .prompts import HashedWords, path_beside, refuse_unreadable
 from .protocol import Request
 
-VOCAB = 32128  # of T5, from which the stand-in's words take their vectors
+VOCAB = 32128  # of T5; words of the stand-in use its vectors
 END = "</s>"  # closes a text, as T5 does
-ENCODER = "flan-t5-xl"  # the published folder, beside the weights
+ENCODER = "flan-t5-xl"  # the published folder, next to the weights
 REPOSITORY = f"google/{ENCODER}"
 KEPT = "cachemark-features"  # folder inside of it, a file for each text by its hash
 SUBSET, RESIDENT = "s2k", 1024  # the features of so many texts stay in memory: of the first samples of every subset, all that are timed
@@ -37,7 +37,7 @@ WORDS = HashedWords(VOCAB)
 class Features(Sequence[Tensor]):
     """Features (n, channels) of each text by label, on a device.
 
-    ``resident``: those of the first ``RESIDENT`` samples; others are read by ``get`` each time. ``lengths``: the number n of each.
+    ``resident``: features of the first ``RESIDENT`` samples; others are read by ``get`` each time. ``lengths``: the number n of each.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class FeatureReader:
 
 
 def encoder_of(weights: str) -> Path:
-    """Return the folder of the text encoder: next to the weights, or its own in the cache of huggingface_hub."""
+    """Return the folder of the text encoder: next to the weights, or in the cache of huggingface_hub."""
     folder = path_beside(weights, ENCODER)
     return folder if folder.is_dir() else hub.encoder_in_cache(weights, REPOSITORY) or folder
 

@@ -30,13 +30,13 @@ from .vision.msvq import MultiScaleQuantizer
 
 SIDES_256 = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16)
 SIDES_512 = (1, 2, 3, 4, 6, 9, 13, 18, 24, 32)
-STEEPEST = math.log(100)  # to which the learned logarithm of the softmax scale is clamped
+STEEPEST = math.log(100)  # upper limit of the learned logarithm of the softmax scale
 BUFFERS = ("*.zero_k_bias", "lvl_1L", "attn_bias_for_masking")  # of published files: recomputed here, or not needed
 
 
 @dataclass(frozen=True)
 class VARConfig(ScaleSizes):
-    """Sizes. ``sides``: of the square token maps; ``classes`` excludes the null class, whose id is ``classes``.
+    """Sizes. ``sides``: of the square token maps; ``classes`` excludes the null class (id ``classes``).
 
     ``width``: channels of the quantizer. ``l2_norm``: unit queries and keys with a learned scale per head, else a softmax scale of
     0.25/√head_dim. ``shared_aln``: one projection of the class for all blocks, plus a table per block.
@@ -101,7 +101,7 @@ class VARAttention(nn.Module):
 
 
 def unit(x: Tensor, scale: Tensor | float = 1.0) -> Tensor:
-    """Return x / ‖x‖ · scale along the last dimension, computed in at least fp32 and rounded once to the dtype of x."""
+    """Return x / ‖x‖ · scale along the last dimension, computed in at least fp32 and rounded once."""
     if x.dtype in (torch.float32, torch.float64):
         return F.normalize(x, dim=-1) * scale
     if torch.is_grad_enabled():  # in training
@@ -139,7 +139,7 @@ class Placed(Given):
 class VAR(ScaleModel[Placed]):
     """The transformer, with published parameter names.
 
-    ``quantizer`` belongs to the image tokenizer's file and is no part of this module's state. ``recompute``: project modulations in every
+    ``quantizer`` belongs to the image tokenizer's file, not to this module's state. ``recompute``: project modulations in every
     scale, as the authors do, for comparison.
     """
 
@@ -149,7 +149,7 @@ class VAR(ScaleModel[Placed]):
         super().__init__()
         assert (quantizer.sides, quantizer.width, quantizer.codes) == (config.sides, config.width, config.vocab), "of another model"
         self.config, self.recompute = config, recompute
-        self._quantizer = (quantizer,)  # in a tuple, so that it is no submodule
+        self._quantizer = (quantizer,)  # in a tuple, so that it is not a submodule
         c = config
         self.word_embed = nn.Linear(c.width, c.dim)
         self.class_emb = nn.Embedding(c.classes + 1, c.dim)

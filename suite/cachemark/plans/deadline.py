@@ -55,7 +55,7 @@ class Deadline:
 def breadth_first(planned: Sequence[Planned], trial: str) -> list[list[Planned]]:
     """Return groups of cases in the order of a run with a deadline.
 
-    By priority; then the full cache and first candidate of every cell before any second candidate; reference rows of fidelity last.
+    By priority; then the full cache and first candidate of every configuration before any second candidate; fidelity references last.
     Successive cases of one model share a process."""
     rounds: dict[tuple[str, str], int] = {}
 

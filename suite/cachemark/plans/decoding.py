@@ -58,9 +58,9 @@ def refused_decoder(case: Case, cls: type[Method], parameters: Mapping[str, Any]
         return ""
     name = case.decoder["name"]
     if layout.paradigm != "next-token":
-        return f"{name} draws several tokens a pass where others draw one, and a {layout.paradigm} model draws many a pass by nature"
+        return f"{name} generates several tokens per pass instead of one, and a {layout.paradigm} model generates many anyway"
     if case.engine == "reference":
-        return f"{name} draws several tokens a pass, and the reference engine runs the full cache as papers' code does, one at a time"
+        return f"{name} generates several tokens per pass, and the reference engine runs the full cache like papers' code, one at a time"
     if codec(case.codec).grouped:
         return f"{case.codec} gives keys a range by groups of tokens that stay, and {name} feeds tokens that may not; int8 and int4 do not"
     decoder = decoder_class(case).build({parameter: value for parameter, value in case.decoder.items() if parameter not in NAMING})
@@ -70,10 +70,10 @@ def refused_decoder(case: Case, cls: type[Method], parameters: Mapping[str, Any]
     except (BadParameter, Unsupported) as error:
         return str(error)
     if widest(method, layout) == 1:
-        return f"{cls.name} states no horizon, so it runs one token a pass, and {name} has nothing to draw ahead"
+        return f"{cls.name} states no horizon, so it runs one token per pass, and {name} cannot draft ahead"
     firsts = range(layout.visual)
     if all(horizon(method, first) >= layout.visual - first for first in firsts) or any(beyond(method, first) for first in firsts):
         return ""
     if decoder.ahead:
-        return f"{cls.name} allows nothing to be fed beyond its horizon, and look_ahead of {name} has nothing to look at"
+        return f"{cls.name} allows nothing to be fed beyond its horizon, so look_ahead of {name} has no effect"
     return ""

@@ -83,7 +83,7 @@ def expand(plan: Plan, device: str = "cpu") -> list[Planned]:
     count = sum(3 + len(c.methods) * len(c.budgets) * len(c.codecs) * len(c.decoders) + len(c.decoders) - 1 for c in plan.cells)
     if count > plan.max_cases:
         raise BadPlan(f"{plan.place('cells')}: the plan would mean up to {count} cases, and at most {plan.max_cases} are measured.",
-                      remedy=f"Leave some of what its axes list out, or raise the bound above all tables: max_cases = {count}")
+                      remedy=f"Remove values from its axes, or raise the bound above all tables: max_cases = {count}")
     entries = [MODELS.get(cells.model) for cells in plan.cells if cells.model in MODELS]
     if plan.fidelity.prompts and entries and all(entry.asking is None for entry in entries):
         readers = [name for name in MODELS if MODELS.get(name).asking is not None]
@@ -116,8 +116,7 @@ def _at(plan: Plan, *keys: str | int, place: str = "") -> Iterator[None]:
 def _with_engine(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Planned]:
     """Yield the cases of a block, with ``auto`` resolved to graph, or to eager if that is unsupported.
 
-    Candidates that cannot be captured go into an eager cell with a full cache of their own, because a speedup across engines would compare
-    the engines."""
+    Candidates that cannot be captured run eagerly with an eager full cache, because a speedup across engines would compare the engines."""
     if cells.engine != AUTO:
         yield from _block(plan, cells, number, device)
         return
@@ -135,7 +134,7 @@ def _with_engine(plan: Plan, cells: Cells, number: int, device: str) -> Iterator
             yield planned
     for planned in _block(plan, eager, number, device) if uncaptured else ():
         if planned.case.role != "candidate" or planned.case.label in uncaptured:
-            yield replace(planned, engine_reason=uncaptured.get(planned.case.label, f"beside {', '.join(uncaptured)}"))
+            yield replace(planned, engine_reason=uncaptured.get(planned.case.label, f"compared with {', '.join(uncaptured)}"))
 
 
 def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Planned]:
@@ -240,7 +239,7 @@ def _quality_pass(plan: Plan, cells: Cells, entry: ModelEntry) -> dict[str, Any]
 
 
 def _budget(budget: str | float | int | MethodTable, layout: Layout, weights: str) -> Budget:
-    """Return a budget: a fraction, or that of a named method's own sizes, to measure others at its bytes.
+    """Return a budget: a fraction, or the fraction of a named method's own sizes, for comparisons at equal bytes.
 
     With a codec it is the fraction of the native full cache's bytes."""
     if isinstance(budget, str) and budget in METHODS:
@@ -287,7 +286,7 @@ def _parsed(budget: str | float, layout: Layout) -> Budget:
 
 
 def _sized() -> dict[str, type[Method]]:
-    """Return the methods with sizes of their own, whose names can stand for a budget."""
+    """Return the methods with sizes of their own, whose names are valid budgets."""
     return {name: cls for name in METHODS if (cls := METHODS.get(name)).own_budget is not Method.own_budget}
 
 
@@ -339,8 +338,8 @@ def _check_single(name: str) -> None:
     """Raise BadPlan, with the reason, if ``name`` joins the names of several methods by a plus sign."""
     names = [part.strip() for part in name.split("+")]
     if len(names) > 1 and all(part in METHODS for part in names):
-        raise BadPlan(f"{name!r} names {len(names)} methods, and a case has one: each decides what is computed or stored, and has a budget "
-                      "of its own.", remedy='Store less with codecs = ["int8"], or override scales in a subclass of a K/V method.')
+        raise BadPlan(f"{name!r} names {len(names)} methods, but a case has one method and its budget.",
+                      remedy='Store less with codecs = ["int8"], or override scales in a subclass of a K/V method.')
 
 
 def _own_size(cls: type[Method], parameters: dict[str, Any], layout: Layout, weights: str) -> list[str]:
@@ -385,7 +384,7 @@ def resolve(cls: type[Method], budget: Budget, layout: Layout, parameters: dict[
 
 
 def calibrated(cls: type[Method], parameters: Mapping[str, Any], weights: str, layout: Layout) -> Method:
-    """Return an instance with the calibration of these weights and token maps. Raises like :meth:`Method.build`."""
+    """Return an instance calibrated for these weights and token maps. Raises like :meth:`Method.build`."""
     method = cls.build(parameters)
     method.calibrate(calibrations.measured(cls.name, weights, stated_scales(layout)))
     return method

@@ -180,7 +180,7 @@ def paper(planned: Planned) -> Bill:
     case, layout = planned.case, _layout(planned)
     try:
         method: Method = METHODS.get(case.method).build(case.parameters)
-    except CachemarkError:  # it does not run here at all; what it would cost is that of no method
+    except CachemarkError:  # it does not run here at all, so its cost is unknown
         method = Method()
     with plugins.answering(type(method)):
         return bill(method, layout, _counts(planned, layout), codec=codec(case.codec))
@@ -193,6 +193,6 @@ def _layout(planned: Planned) -> Layout:
 
 
 def _counts(planned: Planned, layout: Layout) -> ParameterCounts:
-    """Return the operations of the case's model; plain transformer blocks without an image decoder if they are not counted."""
+    """Return the operations of the case's model; if they are not counted, of plain transformer blocks."""
     plain = ParameterCounts(block=BLOCK * (layout.heads * layout.head_dim) ** 2, between=0, image=lambda: None)
     return planned.entry.parameter_counts() or plain

@@ -2,9 +2,9 @@
 
 A stored outcome is valid as long as nothing has changed that its values depend on. The code part (``COUNTED``) is everything between a
 case and its values in the child process: storage, contract, models and methods, FLOPs and roofline times, metrics, the child with its
-clock, memory counting and CPU affinity, and the seeds. Code that decides whether, when or in which process a child starts (plans, costs,
-deadlines, supervisor, executors, leases), watches the machine, or stores, evaluates or displays results does not count. Decisions of a
-plan are in the case, and metric definitions have versions.
+clock, memory counting and CPU affinity, and the seeds. Code that starts children (plans, costs, deadlines, supervisor, executors, leases),
+watches the machine, or stores, evaluates or displays results does not count. Decisions of a plan are in the case, and metric definitions
+have versions.
 
 Only plug-ins that define the case's method or model are in the key: a process never imports one that its cases do not need
 (:mod:`cachemark.trial.supervisor`).
@@ -42,7 +42,7 @@ COUNTED = {
 }  # fmt: skip
 """Rooms and files whose edit changes values, by the part of the result key that they make."""
 REUSED = "reused"  # of an outcome's facts: {"metrics": names, "from": the result key of the outcome that measured them}
-FACTS = ("intervals", "bias", "real", "to_full")  # what a quality pass says beside its values
+FACTS = ("intervals", "bias", "real", "to_full")  # facts of a quality pass, stored with its values
 SAME = ("numerics", "metrics")  # parts of the result key without which a value would be another one
 
 
@@ -72,7 +72,7 @@ class Earlier:
             return None
         names = outcome.facts.get("quality_metrics", ())
         if any(metric(name).per == "set" and name not in outcome.samples for name in outcome.case.plugin_metrics):
-            return None  # a metric of a plug-in failed, and is asked again
+            return None  # a metric of a plug-in failed, and is computed again
         quality = {name: list(outcome.samples[name]) for name in names if name in outcome.samples}
         proof = {n: v for n, v in _proving(outcome.samples).items() if n not in quality and metric(n).kind in ("fidelity", "quality")}
         source = outcome.facts.get(REUSED, {}).get("from", outcome.result_key)
@@ -116,7 +116,7 @@ def result_key(parts: Mapping[str, str]) -> str:
 @cache
 def code_identity() -> dict[str, Any]:
     """Return the commit, ``dirty`` for an edited tree, and a hash of the code in ``COUNTED``."""
-    ours = _git("ls-files", "--", str(PACKAGE / "__init__.py"))  # an installed copy may lie in the checkout of something else
+    ours = _git("ls-files", "--", str(PACKAGE / "__init__.py"))  # an installed copy may be inside the checkout of another project
     commit = _git("rev-parse", "HEAD") if ours else ""
     dirty = bool(_git("status", "--porcelain", "--untracked-files=no", "--", str(PACKAGE))) if commit else None
     return {"commit": commit, "dirty": dirty, "hash": _code(sum(COUNTED.values(), ())), "version": __version__}

@@ -90,9 +90,9 @@ class Timing(PlanTable):
 class Fidelity(PlanTable):
     """Comparison with the full cache.
 
-    ``seeds``: a fixed subset; ``samples``: the number used; ``reference_samples``: those of the reference rows; ``forced_samples``: those
-    compared along the full cache's tokens (0: all); ``batch``: images per batch (0: the timed batch). ``prompts`` of text-to-image models:
-    a shipped list or a file (empty: the model's)."""
+    ``seeds``: a fixed subset; ``samples``: the number used; ``reference_samples``: the number for reference rows; ``forced_samples``: the
+    number compared along the full cache's tokens (0: all); ``batch``: images per batch (0: the timed batch). ``prompts`` of text-to-image
+    models: a shipped list or a file (empty: the model's)."""
 
     seeds: Name = "s64"
     samples: Annotated[int, Field(ge=1, le=MOST_SAMPLES)] = 64
@@ -229,7 +229,7 @@ class Plan(PlanTable):
     def joined(self, extra: Sequence[str], files: Mapping[str, str | Path] = MappingProxyType({})) -> Plan:
         """Return the plan with more methods, each in all blocks whose model supports it.
 
-        A block that names the method keeps it as it is. A method that no model supports is added to all blocks, where it causes an error.
+        A block that names the method keeps it as it is. A method that no model supports is added to all blocks and causes an error there.
         ``files``: the plug-in files of methods."""
         models = {cells.model for cells in self.cells}
         places = {method: {model for model in models if _runs_on(method, model)} or models for method in extra}

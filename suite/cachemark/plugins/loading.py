@@ -38,8 +38,8 @@ _lookups: dict[str, set[str]] = {}  # by the plug-in's first module: modules who
 def load(path: str | Path) -> list[str]:
     """Import the Python file at ``path`` and return the names of the methods it registered.
 
-    A file is imported once per process and content, including the files that it imports; a newer content replaces all that an older one
-    registered. A refused file leaves nothing behind. Only files named by the user are ever imported, never one named in a database.
+    A file is imported once per process and content, including the files that it imports; newer content replaces all registrations of older
+    content. A rejected file registers nothing. Only files named by the user are ever imported, never one named in a database.
     """
     sources = read(path)
     prefix = f"{MODULE}{short(str(sources.file).encode())}_"
@@ -77,7 +77,7 @@ def _load_installed(offer: installed.Offer) -> str:
     except CachemarkError as error:
         raise BadPlugin(f"{offer.source}: {error.message}", remedy=error.remedy) from error
     if offer.name not in TABLES[offer.kind]:
-        raise BadPlugin(f"{offer.source} says that {offer.module} registers the {offer.kind[:-1]} {offer.name!r}, and it does not.",
+        raise BadPlugin(f"{offer.source} reports that {offer.module} registers the {offer.kind[:-1]} {offer.name!r}, and it does not.",
                         remedy="Register it under that name, or fix the entry point in the package's pyproject.toml.")
     return str(offer.file)
 
@@ -109,8 +109,8 @@ def answering(*things: Any) -> Iterator[None]:
     except CachemarkError:
         raise
     except Exception as error:
-        if known := fault(error):
-            raise known from error
+        if plugin_error := fault(error):
+            raise plugin_error from error
         for thing in things:
             for file, _ in filter(None, map(origin, getattr(thing, "__mro__", (thing,)))):
                 problem = f"{thing.name!r} answers what cannot be used: {type(error).__name__}: {message_of(error)}."
@@ -171,7 +171,7 @@ def _execute(name: str, sources: Sources) -> None:
         importlib.import_module(f"{name}.{sources.main}" if sources.main else name)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # also SystemExit, with which a script may end
+    except BaseException as error:  # also SystemExit, as a script may end with it
         text, remedy = f"{type(error).__name__}: {message_of(error)}.", "Fix the file; cachemark imports it as ordinary Python."
         if isinstance(error, CachemarkError):
             text, remedy = message_of(error, error.message), error.remedy

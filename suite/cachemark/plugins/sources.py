@@ -23,7 +23,7 @@ from typing import Any
 from ..core.files import PACKAGE
 
 DIGITS = 12  # of a digest
-INSTALLED = ("site-packages", "dist-packages")  # folders in which each distribution has names of its own
+INSTALLED = ("site-packages", "dist-packages")  # folders where each distribution has names of its own
 NEVER = {*sys.stdlib_module_names, *sys.builtin_module_names, "cachemark"}  # names that are never files of a plug-in
 
 
@@ -40,8 +40,8 @@ class Source:
 class Sources:
     """All files of a plug-in.
 
-    ``modules``: by dotted import name. ``main``: name of the given file, empty for a file in no package. ``root``: the folder in which the
-    names begin.
+    ``modules``: by dotted import name. ``main``: name of the given file, empty for a file in no package. ``root``: the folder that
+    the names are relative to.
     """
 
     root: Path
@@ -99,7 +99,7 @@ def short(*parts: bytes) -> str:
 
 
 def _neighbours(file: Path) -> set[str]:
-    """Return the names of modules and packages beside a file; in site-packages, of its distribution."""
+    """Return the names of modules and packages next to a file; in site-packages, of its distribution."""
     names = {path.stem for path in file.parent.glob("*.py")} | {path.parent.name for path in file.parent.glob("*/__init__.py")}
     if file.parent.name in INSTALLED:
         of = importlib.metadata.packages_distributions()
@@ -140,12 +140,12 @@ def _imports(name: str, source: Source, names: Callable[[], set[str]]) -> set[st
     return {module for module in imported if module.partition(".")[0] in own}
 
 
-known: dict[str, Sources] = {}  # of imported plug-ins, by the name of the plug-in's first module
+sources_by_plugin: dict[str, Sources] = {}  # of imported plug-ins, by the name of the plug-in's first module
 
 
 def know(plugin: str, sources: Sources) -> None:
-    """Let modules of the plug-in be imported from these sources."""
-    known[plugin] = sources
+    """Make modules of the plug-in importable from these sources."""
+    sources_by_plugin[plugin] = sources
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
@@ -155,7 +155,7 @@ class _Finder(MetaPathFinder):
 
     def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         plugin, _, name = fullname.partition(".")
-        source = known[plugin].modules.get(name) if plugin in known else None
+        source = sources_by_plugin[plugin].modules.get(name) if plugin in sources_by_plugin else None
         if source is None:
             return None
         spec = ModuleSpec(fullname, _Loader(plugin, source), origin=str(source.path), is_package=source.package)
@@ -170,7 +170,7 @@ class _Loader(Loader):
         self._plugin, self._source = plugin, source
 
     def exec_module(self, module: ModuleType) -> None:
-        own = {name.partition(".")[0] for name in known[self._plugin].modules} - {""}
+        own = {name.partition(".")[0] for name in sources_by_plugin[self._plugin].modules} - {""}
         if own:
             vars(module)["__builtins__"] = vars(builtins) | {"__import__": _importing(self._plugin, own)}
         exec(compile(self._source.content, str(self._source.path), "exec", dont_inherit=True), vars(module))

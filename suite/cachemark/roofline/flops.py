@@ -33,7 +33,7 @@ class UncompiledMode(TorchDispatchMode):
 
 
 class FlopCounter(UncompiledMode):
-    """Add up torch's FLOP formulas; decompose operations without one where that is possible.
+    """Add up torch's FLOP formulas; decompose operations without a formula if possible.
 
     Torch's own counter would import the compiler first, and keep account of every module."""
 

@@ -16,7 +16,10 @@ def as_budget(share: Fraction) -> Fraction:
 
 
 def largest_within(name: str, share: Callable[[int], Fraction], most: int, budget: Fraction) -> int:
-    """Return the largest i of 0 … ``most`` for which ``share(i)``, which grows with i, is within ``budget``. Raises BadBudget."""
+    """Return the largest i of 0 … ``most`` with ``share(i)`` ≤ ``budget``. Raises BadBudget.
+
+    ``share(i)`` must grow with i.
+    """
     if (least := share(0)) > budget:
         raise BadBudget(f"{name}: it computes at least {float(least):.5g} of the FLOPs of an image, more than {budget}.",
                         remedy="Raise the budget, or give its parameters.")

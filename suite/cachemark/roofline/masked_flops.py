@@ -1,4 +1,4 @@
-"""FLOPs and bytes of a masked generation, from what a method computes in each block of each pass."""
+"""FLOPs and bytes of a masked generation, from a method's declared work in each block of each pass."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def work(method: Method, layout: MaskedLayout) -> dict[str, int]:
     """Return the FLOPs of one image by part (encoder, decoder, head) under a method.
 
     A multiplication and an addition are two; matrix products and attention alone are counted, without a method's scores. The head includes
-    what is computed once for all passes. Raises what :meth:`Method.resolve` raises.
+    the constants computed once for all passes. Raises the errors of :meth:`Method.resolve`.
     """
     method.resolve(layout)
     flops: Counter[str] = Counter()
@@ -61,7 +61,10 @@ def budget_of(method: Method, layout: MaskedLayout) -> Fraction:
 
 
 def fitted(name: str, build: Callable[[int], Method], most: int, budget: Fraction, layout: MaskedLayout) -> int:
-    """Return the largest i of 0 … ``most`` for which ``build(i)``, whose FLOPs grow with i, is within ``budget``. Raises BadBudget."""
+    """Return the largest i of 0 … ``most`` such that ``build(i)`` is within ``budget``. Raises BadBudget.
+
+    The FLOPs of ``build(i)`` must grow with i.
+    """
     return largest_within(name, lambda i: share(build(i), layout), most, budget)
 
 
@@ -81,7 +84,7 @@ def masked_ops(method: Method, layout: MaskedLayout, weights: int = 0, between: 
 def ops_by_pass(
     method: Method, layout: MaskedLayout, weights: int = 0, between: int = 0, codec: Codec = NATIVE
 ) -> Iterator[list[Op]]:
-    """Yield the operations of each pass, without what the head computes once for all of them."""
+    """Yield the operations of each pass, without the head's constants for all passes."""
     steps = _steps(method, layout)
     head_loads = cache(lambda passes: _head_loads(method, layout, steps[0], passes))
     head = cache(lambda part: tuple(_head(head_loads(part.passes), layout, part.tokens)))
@@ -133,7 +136,7 @@ def _head_loads(method: Method, layout: MaskedLayout, step: MaskedStep, passes: 
 
 
 def head_weights(layout: MaskedLayout) -> int:
-    """Return the weights that :func:`_head` reads at most, and those of the time embedding."""
+    """Return the weights that :func:`_head` reads at most, and the weights of the time embedding."""
     inside = layout.head_width
     return inside * (layout.dim + 5 * inside * layout.head + 3 * layout.channels + 2 * inside + FREQUENCIES + inside)
 

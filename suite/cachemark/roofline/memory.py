@@ -1,4 +1,4 @@
-"""Memory of a generation: the weights, and what its method allocates."""
+"""Memory of a generation: the weights, and the allocations of its method."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .passes import ParameterCounts
 def allocated(method: Method, layout: Layout, codec: Codec = NATIVE) -> int:
     """Return the bytes that a method allocates: slots, workspace and state.
 
-    It begins on the meta device, where nothing is kept but counted. Raises what :meth:`Method.resolve` raises.
+    The generation starts on the meta device, which counts bytes without allocating them. Raises the errors of :meth:`Method.resolve`.
     """
     masked = {"encoder": layout.encoder, "decoder": layout.layers, "head": layout.head} if isinstance(layout, MaskedLayout) else {}
     sites = [Site(stack, layer) for stack, depth in (masked or {"decoder": layout.layers}).items() for layer in range(depth)]
     memory = Memory("meta", codec)
     method.resolve(layout)
-    with suppress(RuntimeError):  # of a plug-in that looks at a value: there is none here, and what it asked for before is counted
+    with suppress(RuntimeError):  # a plug-in reads a value, which the meta device lacks; its allocations so far are counted
         method.begin(layout, sites, memory)
     return memory.nbytes()
 

@@ -20,7 +20,7 @@ class Op(NamedTuple):
     """One operation, repeated ``times``; a multiplication and an addition are two ``flops``.
 
     The other fields are bytes: of ``weights``; of keys and values ``read`` (live ones only) and ``written``; of ``activations`` between its
-    products; of what a method reads and writes beside the model (``own``: scores, moved entries).
+    products; and of the method's ``own`` reads and writes (scores, moved entries).
     """
 
     part: str
@@ -71,7 +71,7 @@ class Bill:
 
     @property
     def parts(self) -> list[str]:
-        """Parts in the order in which they first occur."""
+        """Parts in the order of their first occurrence."""
         return list(dict.fromkeys(op.part for op in self.ops))
 
     @property

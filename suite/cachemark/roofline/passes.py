@@ -19,7 +19,7 @@ class ParameterCounts:
     elementwise operations are fused. ``logits``: weights between a hidden state and its ``vocab`` logits. ``fed``: weights that embed a
     drawn token, once for all branches of guidance. ``row``: multiplications of a row once per generation, by ``row_weights`` (0: as many
     weights; entries of a text share theirs). ``row_pass``: weights that a row uses once per pass. ``scale``: multiplications per image in
-    every pass but the last, between its output and the next input. ``text``: text entries to which every token attends in every block, and
+    every pass but the last, between its output and the next input. ``text``: text entries that every token attends to in every block, and
     ``text_block``: weights of a block for each of them in every pass. ``image()`` decodes one image on the meta device, where FLOPs are
     counted without computing.
     """
@@ -44,7 +44,7 @@ def steps_of(method: Method, layout: Layout) -> list[Step]:
 
 
 def load_of(method: Method, layout: Layout, site: Site, step: Step) -> Load:
-    """Return what a block computes in a pass; ``keys`` is the mean over K/V heads, rounded up."""
+    """Return the work of a block in a pass; ``keys`` is the mean over K/V heads, rounded up."""
     tokens, keys = step.count or layout.longest_condition, method.attended(layout, site, step)
     if not step.scale:
         return Load(layout.rows, tokens, keys, tokens)
@@ -65,7 +65,7 @@ def layers_alike(method: Method, layout: Layout) -> list[tuple[Site, int]]:
 def pass_ops(
     method: Method, layout: Layout, counts: ParameterCounts, codec: Codec, step: Step, alike: Sequence[tuple[Site, int]],
 ) -> Iterator[Op]:
-    """Yield the operations of one pass, with those of a block for each of the ``alike`` layers."""
+    """Yield the operations of one pass; operations of a block count for each of the ``alike`` layers."""
     rows, width, across = layout.rows, layout.dtype.itemsize, layout.heads * layout.head_dim
     for site, times in alike:
         load = load_of(method, layout, site, step)

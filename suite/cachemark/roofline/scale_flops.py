@@ -1,4 +1,4 @@
-"""FLOPs of a next-scale generation, from what a method computes in each pass; budgets are fractions of them."""
+"""FLOPs of a next-scale generation, from a method's declared work in each pass; budgets in FLOPs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .passes import ParameterCounts, layers_alike, pass_ops, steps_of
 
 
 def by_pass(method: Method, layout: Layout) -> list[dict[str, int]]:
-    """Return the FLOPs of one image by part (matmul, attention, method, logits, input) in each pass, after :meth:`Method.resolve`.
+    """Return the FLOPs of one image by part (matmul, attention, method, logits, input) in each pass.
 
-    A multiplication and an addition are two. All rows count; what runs once per generation and image decoding do not. Raises BadBudget for
-    a model that does not state its sizes.
+    Call after :meth:`Method.resolve`. A multiplication and an addition are two. All rows count; work that runs once per generation and
+    image decoding do not. Raises BadBudget for a model that does not state its sizes.
     """
     if layout.work is None:
         raise BadBudget(f"{method.name}: this model does not state the sizes of its products, so no FLOPs follow.",
@@ -71,5 +71,8 @@ def budget_of(method: Method, layout: Layout) -> Fraction:
 
 
 def fitted(name: str, build: Callable[[int], Method], most: int, budget: Fraction, layout: Layout) -> int:
-    """Return the largest i of 0 … ``most`` for which ``build(i)``, whose FLOPs grow with i, is within ``budget``. Raises BadBudget."""
+    """Return the largest i of 0 … ``most`` such that ``build(i)`` is within ``budget``. Raises BadBudget.
+
+    The FLOPs of ``build(i)`` must grow with i.
+    """
     return largest_within(name, lambda i: share(build(i), layout), most, budget)

@@ -1,6 +1,6 @@
-"""Change points of a nightly series, and what the series cannot show.
+"""Change points of a nightly series, and the changes that it cannot detect.
 
-The series is the ratio to a frozen canary, an old version of the code that is measured beside the new one every night, so that a slower
+The series is the ratio to a frozen canary, an old version of the code that is measured with the new one every night, so that a slower
 day cancels. A *baseline series* is a stretch of nights in one environment; nothing is compared across its ends. A change that the ratio
 hides shows in the canary's own times.
 
@@ -8,9 +8,9 @@ hides shows in the canary's own times.
 - **Changes of level** are located by the largest standardized rank CUSUM (Pettitt 1979, with the weights of James, James and Siegmund
   1987) and tested by the difference of the means on both sides over the deviation within them, with outliers clipped. Autocorrelation of
   neighboring nights looks like changes: the autocorrelation without the change, plus its standard error, widens that deviation by the root
-  of (1 + r) / (1 - r). The p-value is that of the maximum of a Brownian bridge (Miller and Siegmund 1982). Both sides of a change are
+  of (1 + r) / (1 - r). The p-value follows from the maximum of a Brownian bridge (Miller and Siegmund 1982). Both sides of a change are
   searched again; remaining changes must shift the median by at least the minimum effect. A segment has at least ``LEAST`` nights, so a
-  single outlier is no change.
+  single outlier is never a change.
 - A change that a linear rise fits better than steps, by the Bayesian information criterion, is a **ramp**.
 - A series whose rank correlation of neighboring nights exceeds ``MOST_ALIKE`` without the changes is *non-stationary*; its changes are
   reported and do not gate.
@@ -39,14 +39,14 @@ from .sign_flip import Floats
 
 STEP, RAMP = "step", "ramp"
 LEAST = 5  # nights of a segment
-LEVEL_OF_LEVELS = 0.001  # of the test for a change of level, which is asked again every night
+LEVEL_OF_LEVELS = 0.001  # of the test for a change of level, which is repeated every night
 MOST_ALIKE = 0.7  # rank correlation of neighbouring nights
 WEEK, WEEKS = 7, 4  # nights after which a cycle returns, and how many of them can show one
 MOST_ODD = 3.0  # deviations from the level that a night counts with
-SOON = 14  # nights after a change within which it is asked to show
-POWER = 0.9  # probability with which a step is found that is said to show
+SOON = 14  # nights after a change within which it must be detected
+POWER = 0.9  # probability of detecting a step that counts as detectable
 _MOST = 37.0  # deviations whose probability is still a float
-_GRID = 80  # places at which a ramp may begin and end
+_GRID = 80  # positions where a ramp may start and end
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def level_change(values: Floats) -> tuple[int, float]:
     least = p_value(_widened(0.0, n))
     if least > LEVEL_OF_LEVELS:
         return place, least
-    p = p_value(_widening(residuals))  # what a step leaves of a ramp looks like likeness; but a ramp fits a wave better than a step does
+    p = p_value(_widening(residuals))  # the rest of a ramp without a step looks correlated; but a ramp fits a wave better than a step does
     if p <= LEVEL_OF_LEVELS or p_value(_widened(0.0, n, 2)) > LEVEL_OF_LEVELS or (ramp := _ramp(values, np.arange(n), [place])) is None:
         return place, p
     return place, min(p, p_value(_widening(values - ramp[2], 2)))
@@ -183,7 +183,7 @@ def _clipped(residuals: Floats) -> Floats:
 
 
 def _widening(residuals: Floats, errors: int = 1) -> float:
-    """Return the factor by which autocorrelation, plus standard ``errors``, raises the variance of sums."""
+    """Return the increase of the variance of sums by autocorrelation plus standard ``errors``, as a factor."""
     return _widened(max(_alike(residuals), 0.0), len(residuals), errors)
 
 
@@ -202,7 +202,7 @@ def _tail(height: float, n: int) -> float:
 
 @cache
 def _significant(n: int) -> float:
-    """Return the height at which a change among n values is significant."""
+    """Return the smallest height of a significant change among n values."""
     return float(brentq(lambda height: _tail(height, n) - LEVEL_OF_LEVELS, 1.5, 10.0))
 
 
@@ -305,7 +305,7 @@ def _one_way(x: Floats, places: Sequence[int]) -> Iterator[list[int]]:
 def _ramp(x: Floats, nights: NDArray[np.intp], places: Sequence[int]) -> tuple[int, int, Floats] | None:
     """Return first and last value of a linear rise and the fit; None if steps fit better.
 
-    The rise is linear in nights, some of which may be missing. Single outliers are smoothed before both fits, which are charged ln n per
+    The rise is linear in nights; some nights may be missing. Single outliers are smoothed before both fits, which are charged ln n per
     parameter."""
     smooth, n = median_filter(x, 3, mode="nearest"), len(x)
     ends = np.unique(np.linspace(nights[0], nights[-1], min(nights[-1] - nights[0] + 1, _GRID)).astype(int))
@@ -315,7 +315,7 @@ def _ramp(x: Floats, nights: NDArray[np.intp], places: Sequence[int]) -> tuple[i
     away = smooth - smooth.mean()
     weight = np.einsum("ij,ij->i", rise, rise) - rise.sum(axis=1) ** 2 / n
     slope = rise @ away / weight
-    best = int((slope**2 * weight).argmax())  # what a ramp explains
+    best = int((slope**2 * weight).argmax())  # the variation that a ramp explains
     fit = smooth.mean() + slope[best] * (rise[best] - rise[best].mean())
     error = float(((smooth - fit) ** 2).sum())
     stairs = np.concatenate([np.full(len(part), part.mean()) for part in np.split(smooth, places)])

@@ -1,7 +1,7 @@
 """Gaffke's test and bounds of the mean of values with a known lower limit, for any number of values.
 
 Values Y ≥ 0 and one more value at 0 are given random weights, uniform on the simplex. The probability that the weighted mean is at most m
-is the p-value of "the mean is at most m" (Gaffke 2005); the m at which it is 2.5 % is the lower bound of an interval (Learned-Miller and
+is the p-value of "the mean is at most m" (Gaffke 2005); the m with a p-value of 2.5 % is the lower bound of an interval (Learned-Miller and
 Thomas 2019). For binary values it is the exact binomial test, and the bound is Clopper and Pearson's. Validity is proven for those and
 conjectured otherwise; no counter-example is known, and ``benchmarks/claims_study.py`` searches for one. No variance is estimated, so rare
 losses are accounted for.
@@ -42,7 +42,7 @@ def chances_at_most(values: ArrayLike, counts: ArrayLike, limit: float, least: f
     many = np.asarray(counts, dtype=np.float64)
     many = np.concatenate([many, np.ones((len(many), 1))], axis=1)
     off = np.where(many > 0, np.append(np.asarray(values, dtype=np.float64), least) - limit, 0.0)
-    chances = np.where(off.max(1) <= 0, 1.0, 0.0)  # nothing lies above the limit, or, where the limit is below them, all does
+    chances = np.where(off.max(1) <= 0, 1.0, 0.0)  # no value is above the limit, or all are if the limit is below them
     split = (off.max(1) > 0) & (off.min(1) < 0)
     if split.any():
         chances[split] = _integral(off[split], many[split])

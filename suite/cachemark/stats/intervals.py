@@ -7,7 +7,7 @@ show rare values:
 - **nonnegative** without an upper end: the hull of the interval of a lognormal mean (Zou, Taleban and Huo 2009) and of a bootstrap-t.
 - **unbounded**: the hull of Student's interval and of a bootstrap-t.
 
-Values for which no method kept at least 93 % coverage in simulation have no interval; see the table in docs/results/validation.md.
+Values have no interval if no method kept at least 93 % coverage in simulation; see the table in docs/results/validation.md.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Range = tuple[float, float]
 Ends = tuple[Floats, Floats]
 ANY: Range = (-math.inf, math.inf)
 LEVEL = 0.95
-PROCESS_BIAS = 0.02  # standard deviation of what a process adds to all times of a case that are measured in it
-FEWEST = 8  # seeds below which only bounded quantities have an interval
-OPEN = 100.0  # an upper end of so many times the mean says that the seeds leave the mean open, and is not stated
+PROCESS_BIAS = 0.02  # standard deviation of the bias of a process, common to all its times of a case
+FEWEST = 8  # with fewer seeds, only bounded quantities have an interval
+OPEN = 100.0  # an upper end above this multiple of the mean is uninformative, and is not stated
 _TAIL = (1 - LEVEL) / 2
 _Z = statistics.NormalDist().inv_cdf(1 - _TAIL)
 _RESAMPLES = 4000
 _AT_ONCE = 256  # rows of a product: their resamples take 8 MB
-_KEPT = 2048  # values up to which all their resamples are kept: 64 MB
+_KEPT = 2048  # most values whose resamples are all kept: 64 MB
 _PART = 200  # resamples at a time of more values: 80 MB at 50,000
 
 
@@ -86,10 +86,10 @@ def median_over_repeats(values: Sequence[float], level: float = LEVEL) -> Interv
 def ratio_of_medians(above: Sequence[float], below: Sequence[float], process_bias: float = PROCESS_BIAS) -> Interval:
     """Return ``median(above) / median(below)`` with an interval that is valid across processes.
 
-    Both are positive times. Each median lies between two of its own order statistics with a known probability, so the ratio lies between
+    Both are positive times. Each median is between two of its own order statistics with a known probability, so the ratio is between
     the ratios of their far ends with at least the product of both probabilities, which is below 95 % for few repeats. The bias of a
-    process is invisible within it: both ends are moved out by the difference of two processes with this ``process_bias``, a standard
-    deviation, in 95 % of cases. ``confidence`` is the product of all three."""
+    process is invisible within it, so both ends are moved out by the 95 % bound of the difference of two processes with the standard
+    deviation ``process_bias``. ``confidence`` is the product of all three."""
     a, b = sorted(above), sorted(below)
     cut_a, sure_a = _ranks(len(a), math.sqrt(LEVEL))
     cut_b, sure_b = _ranks(len(b), math.sqrt(LEVEL))
@@ -124,8 +124,8 @@ def means_over_seeds(named: Mapping[Key, Sequence[float]], within: Mapping[Key, 
 def mean_of_means(parts: Sequence[Interval]) -> Interval:
     """Return the mean of the means of disjoint groups of seeds with equal weights.
 
-    The variance of each mean is recovered from its interval (MOVER; Zou and Donner, Statistics in Medicine 27, 2008). There is no interval
-    unless every group has one."""
+    The variance of each mean is recovered from its interval (MOVER; Zou and Donner, Statistics in Medicine 27, 2008). The result has an
+    interval only if every group has one."""
     value, n = statistics.fmean(part.value for part in parts), sum(part.n for part in parts)
     if not all(part.stated for part in parts):
         return Interval(value, value, value, 0.0, n)
@@ -216,12 +216,15 @@ def _bootstrap_t(data: Floats) -> Ends:
     return mean - up * error, mean - down * error
 
 
-# -- resamples: the same ever after, since a legacy stream never changes; in parts where all of them would be gigabytes ------------------
+# -- resamples: always the same, since a legacy stream never changes; in parts if all of them would be gigabytes -------------------------
 Draw = Callable[[np.random.RandomState, int, int], Floats]
 
 
 def _resamples(draw: Draw, n: int) -> Iterable[Floats]:
-    """Return ``_RESAMPLES`` columns for n values; all at once are kept, since their product is 30 times as fast as drawing again."""
+    """Return ``_RESAMPLES`` columns for n values.
+
+    All columns are kept at once, since multiplying is 30 times as fast as drawing again.
+    """
     if n <= _KEPT:
         return (_all(draw, n),)
     stream = np.random.RandomState(0)

@@ -40,7 +40,7 @@ from .sign_flip import Floats, rows, sign_flip
 FLOOR = {"cpu": 0.10, "cuda": 0.02}  # least minimum effect of a device class
 FDR = 0.05  # false discovery rate of a family of configurations
 LOOKS = 2  # at the confirming pairs; p-values are multiplied by it
-CONFIDENCE = 0.90  # of the interval that must lie within the minimum effect for "equivalent"
+CONFIDENCE = 0.90  # of the interval that must be within the minimum effect for "equivalent"
 SCREEN_P = 1 / 16
 SCREEN_SHARE = 0.75  # of the minimum effect
 PAIRS = 8.0  # pairs per configuration that a machine should need on average
@@ -50,7 +50,7 @@ PAIRS = 8.0  # pairs per configuration that a machine should need on average
 def log_ratios(before: ArrayLike, after: ArrayLike) -> Floats:
     """Return the log cost ratio of each pair, (pairs,), positive if ``after`` is worse.
 
-    ``before`` and ``after``: positive values in one unit, (pairs,) or (pairs, images), of which the median of the logs counts. Raises
+    ``before`` and ``after``: positive values in one unit, (pairs,) or (pairs, images); the median of a pair's logs counts. Raises
     CachemarkError for other shapes and values."""
     a, b = (np.asarray(side, dtype=np.float64) for side in (before, after))
     if len(a.shape) not in (1, 2) or a.shape[:1] != b.shape[:1] or len(a.shape) != len(b.shape) or 0 in (*a.shape, *b.shape):
@@ -58,7 +58,7 @@ def log_ratios(before: ArrayLike, after: ArrayLike) -> Floats:
                              remedy="Pass both sides as (pairs,) or (pairs, images), with as many pairs in both.")
     if not all(np.isfinite(side).all() and (side > 0).all() for side in (a, b)):
         raise CachemarkError("Some values of the pairs are not positive numbers, and only those have a ratio.",
-                             remedy="Leave out pairs of which a side failed.")
+                             remedy="Remove pairs with a failed side.")
     then, now = (np.log(side) if side.ndim == 1 else np.median(np.log(side), axis=1) for side in (a, b))
     return now - then
 
@@ -126,7 +126,10 @@ class Rule:
 
     @property
     def looks(self) -> tuple[int, int]:
-        """Numbers of confirming pairs of the two looks: the fewest that can detect one changed configuration of the family, and more."""
+        """Numbers of confirming pairs of the two looks.
+
+        The first is the smallest number that can detect one changed configuration of the family.
+        """
         first = math.ceil(math.log2(LOOKS * self.family / FDR))
         return first, max(14, first + 3)
 
@@ -159,7 +162,7 @@ def screen(ratios: ArrayLike, rule: Rule) -> Screened:
 
 
 def within(ratios: ArrayLike, rule: Rule) -> NDArray[np.bool_]:
-    """Return whether the interval lies inside the minimum effect on both sides. (..., n) -> (...)."""
+    """Return whether the interval is inside the minimum effect on both sides. (..., n) -> (...)."""
     low, high, sure = interval(ratios)
     return (low > -rule.limit) & (high < rule.limit) & (sure >= CONFIDENCE)
 
@@ -240,8 +243,8 @@ def needed(config: PairRatios, rule: Rule) -> tuple[str, int]:
 def judge(configs: Mapping[str, PairRatios], rule: Rule) -> dict[str, PairedVerdict]:
     """Return the verdicts of a family, by configuration.
 
-    Regressions and improvements are corrected separately, because an improvement fails no gate. The confirming pairs of the first look that
-    decides count, else those of the last look that was reached."""
+    Regressions and improvements are corrected separately, because an improvement fails no gate. The confirming pairs of the first
+    deciding look count, or else of the last look that was reached."""
     screened = {name: _screened(config, rule) for name, config in configs.items()}
     sides = {name: int(screen_result.side[0]) for name, screen_result in screened.items()}
     worse, better = (_confirmed(configs, sides, side, rule) for side in (1, -1))
@@ -282,7 +285,7 @@ def _judgement(config: PairRatios, screened: Screened, p: float, rule: Rule) -> 
 
 
 def confirmed(fresh: Sequence[float], side: int, rule: Rule) -> tuple[int, float]:
-    """Return the number of confirming pairs that count, and their p-value before the correction for the family.
+    """Return the number of counted confirming pairs, and their p-value before the family correction.
 
     ``side``: 1 looked worse, −1 better. 0 pairs and p = 1 before the first look."""
     count, _ = _counting(fresh, side, rule)
@@ -290,7 +293,7 @@ def confirmed(fresh: Sequence[float], side: int, rule: Rule) -> tuple[int, float
 
 
 def _counting(fresh: Sequence[float], side: int, rule: Rule) -> tuple[int, int]:
-    """Return the number of confirming pairs at the deciding or the newest look, and the number missing for the next look."""
+    """Return the numbers of confirming pairs at the deciding or newest look, and missing for the next look."""
     reached = 0
     for count in rule.looks:
         if len(fresh) < count:
@@ -319,7 +322,7 @@ def _reason(verdict: str, effect: Effect, rule: Rule) -> str:
     return {EQUIVALENT: f"within {least}: {effect}", INCONCLUSIVE: f"not resolved at {least}: {effect}"}.get(verdict, str(effect))
 
 
-# -- what a machine can see ---------------------------------------------------------------------------------------------
+# -- resolution of a machine --------------------------------------------------------------------------------------------
 def sees(unchanged: ArrayLike, family: int) -> float:
     """Return the smallest minimum effect, in steps of 0.5 %, that ``PAIRS`` pairs can decide on average.
 

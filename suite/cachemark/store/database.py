@@ -1,4 +1,4 @@
-"""Opening of a store's database: a SQLite file or a PostgreSQL server, with this schema. Its errors as :class:`BadStore`."""
+"""Open a store's database, a SQLite file or a PostgreSQL server; its errors become :class:`BadStore`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..core.version import __version__
 from .schema import SCHEMA_VERSION, Base, MalformedRow
 
 VERSION_TABLE = "cachemark_version"
-LONGEST = 240  # bytes of a file name: those of the files next to the database are longer
+LONGEST = 240  # bytes of a file name, as the files next to the database have longer names
 _LOCATIONS = "Write a path for SQLite, or postgresql+psycopg://user@host/database."
 _LOCK = 0x63616368  # any number that is equal in every process
 
@@ -51,7 +51,7 @@ def file_of(url_or_path: str | Path) -> Path | None:
 
 
 def writer(engine: Engine) -> Engine:
-    """Return an engine on the same connections whose transactions take the write lock when they begin."""
+    """Return an engine on the same connections whose transactions take the write lock when they start."""
     return engine.execution_options(cachemark_write=True)
 
 
@@ -137,13 +137,13 @@ def _on_connect(connection: Any, _record: object) -> None:
 
 
 def _on_begin(connection: Connection) -> None:
-    """Lock at the start of a transaction that writes: two that began by reading would block each other."""
+    """Lock at the start of a writing transaction, since two that start by reading would block each other."""
     write = connection.get_execution_options().get("cachemark_write", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
 
 def _write_ahead(engine: Engine) -> None:
-    """Let readers and the writer work at the same time. SQLite does not wait for a lock here, so we do."""
+    """Allow readers during a write. SQLite does not wait for a lock here, so we do."""
     raw = engine.raw_connection()
     try:
         until = time.monotonic() + BUSY_SECONDS

@@ -21,7 +21,7 @@ from .differences import differences
 from .rows import COMPARISON, RunRecord, Verdict, insert_once, is_number, outcome_of, outcome_row, priced, run_of, utc_now, verdicts_of
 from .schema import RUN_STATES, CaseRow, MalformedRow, MembershipRow, OutcomeRow, RunRow
 
-Advanced = Callable[[str, int, int], None]  # called with what a long operation handles, how many so far, and their total
+Advanced = Callable[[str, int, int], None]  # called with the items of a long operation, how many are done, and their total
 MOST = 2**31  # numbers of rows are smaller, in every database
 
 
@@ -137,7 +137,7 @@ class Store:
             return [run_of(row, leases.state(session, row)) for row in rows]
 
     def run(self, run_id: int | None = None) -> RunRecord:
-        """Return one run, by default the newest that is no comparison; NothingMeasured if the store is empty."""
+        """Return one run, by default the newest that is not a comparison. Raises NothingMeasured for an empty store."""
         with self._reading() as session:
             newest = select(func.max(RunRow.id)).where(RunRow.plan.not_like(f"{COMPARISON}%"))
             if run_id is None and (run_id := session.scalar(newest)) is None:
@@ -190,13 +190,13 @@ class Store:
             return outcome_of(row)
 
     def outcomes(self, run_id: int) -> list[Outcome]:
-        """Return all outcomes of a run, including reused ones, in the order in which they were added.
+        """Return all outcomes of a run, including reused ones, in the order of insertion.
 
         If the run states the price of its device, timed outcomes have a cost."""
         with self._reading() as session:
             price = self._run_row(session, run_id).facts.get(PRICE, 0.0)
             if not is_number(price):
-                raise MalformedRow(f"Run {run_id} has a price that is no number")
+                raise MalformedRow(f"Run {run_id} has a price that is not a number")
             rows = session.scalars(whole_outcomes().join(MembershipRow).where(MembershipRow.run_id == run_id).order_by(MembershipRow.id))
             return [priced(outcome_of(row), price) for row in rows]
 
@@ -207,7 +207,7 @@ class Store:
             return frozenset(session.scalars(query.where(MembershipRow.run_id == run_id, OutcomeRow.run_id != run_id)))
 
     def trials(self, run_id: int) -> dict[str, str]:
-        """Return run and trial (name, else number of the outcome) in which each case of a run was measured, by case key."""
+        """Return the run and trial (name, else number of the outcome) that measured each case, by case key."""
         with self._reading() as session:
             query = select(OutcomeRow.case_key, OutcomeRow.trial, OutcomeRow.id, OutcomeRow.run_id).join(MembershipRow)
             rows = session.execute(query.where(MembershipRow.run_id == run_id))
@@ -233,18 +233,18 @@ class Store:
             return session.scalar(here.order_by(OutcomeRow.id.desc()).limit(1))
 
     def nearest(self, case: Case) -> dict[str, tuple[Any, Any]]:
-        """Return the fields, with both values, in which the most similar measured case of the model differs.
+        """Return the differences from the most similar measured case of the model: fields with both values.
 
         Empty without such a case."""
         with self._reading() as session:
             measured = CaseRow.key.in_(select(OutcomeRow.case_key))
-            others = select(CaseRow.body).where(CaseRow.model == case.model, CaseRow.key != case.key, measured).order_by(CaseRow.key)
-            return min((differences(body, case.to_json()) for body in session.scalars(others)), key=len, default={})
+            other_cases = select(CaseRow.body).where(CaseRow.model == case.model, CaseRow.key != case.key, measured).order_by(CaseRow.key)
+            return min((differences(body, case.to_json()) for body in session.scalars(other_cases)), key=len, default={})
 
     # baselines and verdicts
 
     def keep(self, run_id: int) -> None:
-        """Mark a run as one behind a baseline, which :func:`~cachemark.store.upkeep.prune` keeps."""
+        """Mark a run as the source of a baseline, which :func:`~cachemark.store.upkeep.prune` keeps."""
         with self._writing() as session:
             self._run_row(session, run_id).kept = True
 
@@ -254,7 +254,7 @@ class Store:
             self._run_row(session, run_id).verdicts = {"rows": [vars(verdict) for verdict in verdicts]}
 
     def verdicts(self, run_id: int) -> list[Verdict]:
-        """Return the verdicts on a comparison in the order in which they were stored."""
+        """Return the verdicts on a comparison in the order of insertion."""
         with self._reading() as session:
             return verdicts_of(self._run_row(session, run_id))
 

@@ -1,7 +1,7 @@
 """Heartbeats of runs, so that a run whose process was killed is recognized.
 
 After :data:`LAPSE` seconds without a heartbeat a run counts as interrupted, and as running again with the next; its row stays as it is.
-Times are those of the server's clock, or for a file those of the writers' clocks.
+Times are read from the server's clock, or for a file from the writers' clocks.
 """
 
 from __future__ import annotations

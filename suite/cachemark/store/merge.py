@@ -30,10 +30,10 @@ class Merged:
 
 
 def merge(target: Store, source: Store, advanced: Advanced = unheard) -> Merged:
-    """Add every run of ``source`` that ``target`` lacks, with outcomes, verdicts and artifacts, in one transaction.
+    """Add every run of ``source`` that ``target`` lacks, with outcomes, verdicts and artifacts.
 
-    Runs get new numbers. Two runs are the same if plan, start, numerics and code are equal; a repeated merge adds only what is missing and
-    updates a run that continued meanwhile. A run that still runs in ``source`` is interrupted in ``target``.
+    This is one transaction. Runs get new numbers. Two runs are the same if plan, start, numerics and code are equal; a repeated merge adds
+    only missing parts and updates a run that continued meanwhile. A run that is active in ``source`` is interrupted in ``target``.
     """
     in_order = select(RunRow).order_by(RunRow.id)
     with source._reading() as theirs:
@@ -49,8 +49,8 @@ def merge(target: Store, source: Store, advanced: Advanced = unheard) -> Merged:
                 if copy.state == "interrupted":
                     copy.state = "interrupted" if run.state == "running" else run.state
                     copy.finished, copy.verdicts = run.finished, run.verdicts
-            known = sum(_origin(run) in existing for run in runs)
-            return Merged(len(pairs) - known, added, known)
+            present = sum(_origin(run) in existing for run in runs)
+            return Merged(len(pairs) - present, added, present)
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,8 @@ def _add_outcomes(source: _Source, ours: Session, pairs: list[tuple[RunRow, RunR
     """Copy the outcomes that the copies of runs lack, with cases and memberships; return how many.
 
     Case and time of saving identify an outcome within its run. Columns of JSON are copied as text."""
-    known = set(ours.scalars(select(CaseRow.key)))
-    insert_once(ours, CaseRow, *(row for row in source.rows(CaseRow) if row["key"] not in known))
+    existing_keys = set(ours.scalars(select(CaseRow.key)))
+    insert_once(ours, CaseRow, *(row for row in source.rows(CaseRow) if row["key"] not in existing_keys))
     total = source.session.scalar(select(func.count()).select_from(OutcomeRow)) or 0
     added = done = 0
     numbers: dict[int, int] = {}  # of outcomes: in the source, and in the target

@@ -43,7 +43,7 @@ class RunRecord:
 
     @property
     def day(self) -> int:
-        """Ordinal of the start date, which gives the weekday; 0 if the start is no date."""
+        """Ordinal of the start date, which gives the weekday; 0 if the start is not a date."""
         try:
             return date.fromisoformat(self.started[:10]).toordinal()
         except ValueError:
@@ -122,9 +122,9 @@ def check_parts(row: int, seconds: Any, facts: Mapping[str, Any], artifacts: Map
         raise MalformedRow(f"Outcome {row} has no number of seconds")
     for name, kind in FACTS.items():
         if facts.get(name) is not None and not isinstance(facts[name], kind):
-            raise MalformedRow(f"Outcome {row} has a fact {name!r} that is no {kind.__name__}")
+            raise MalformedRow(f"Outcome {row} has a fact {name!r} that is not of type {kind.__name__}")
     if not all(map(is_number, facts.get(FULL_BESIDE) or ())):
-        raise MalformedRow(f"Outcome {row} has a latency that is no number")
+        raise MalformedRow(f"Outcome {row} has a latency that is not a number")
     if not all(isinstance(file, str) for file in artifacts.values()):
         raise MalformedRow(f"Outcome {row} has an artifact without a name")
 
@@ -139,7 +139,7 @@ def outcome_of(row: OutcomeRow) -> Outcome:
 
 
 def priced(outcome: Outcome, price: float) -> Outcome:
-    """Return the outcome with its cost of 1,000 images, if it was timed and the device has a ``price`` per hour."""
+    """Return the outcome with its cost of 1,000 images, if it was timed and ``price`` per hour is set."""
     costs = costs_per_1000(outcome.raw(TIME), outcome.case.batch, price) if price else []
     return replace(outcome, samples={**outcome.samples, COST: costs}) if costs else outcome
 

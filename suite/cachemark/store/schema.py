@@ -1,7 +1,7 @@
 """Tables of a store for SQLite and PostgreSQL.
 
-A constraint of ``outcome`` makes sure that no program can store a speed without a judgement of its images: status ``ok`` has values and a
-judgement; every other status has a log and no values.
+A constraint of ``outcome`` prevents that a speed is stored without a judgement of its images: status ``ok`` has values and a judgement;
+every other status has a log and no values.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _one_of(column: str, names: tuple[str, ...]) -> CheckConstraint:
 
 
 class Json(TypeDecorator[Any]):
-    """JSON object as text with sorted keys. A text is that of another store, and is stored as it is."""
+    """JSON object as text with sorted keys. A string comes from another store and is stored as it is."""
 
     impl = Text
     cache_ok = True
@@ -59,10 +59,10 @@ class Base(DeclarativeBase):
 
 
 class RunRow(Base):
-    """One ``cachemark run`` on one machine. Times are UTC in ISO 8601. Numbers are never used twice, even after a prune.
+    """One ``cachemark run`` on one machine.
 
-    ``kept``: a baseline was saved from it. ``verdicts``: those of a comparison, under ``rows``. ``beat``: its last heartbeat in seconds
-    since 1970.
+    Times are UTC in ISO 8601. Numbers are never used twice, even after a prune. ``kept``: a baseline was saved from it. ``verdicts``:
+    results of a comparison, under ``rows``. ``beat``: its last heartbeat in seconds since 1970.
     """
 
     __tablename__ = "run"

@@ -22,7 +22,7 @@ NIGHTS = 365
 def check(store: Store, advanced: Advanced = unheard) -> list[str]:
     """Return all problems: damaged pages, broken references, unreadable rows, missing artifacts.
 
-    ``advanced`` is called with what is read, the number read so far, and the total.
+    ``advanced`` is called with the name of the items, the number read so far, and the total.
     """
     problems = []
     if (path := file_of(store.where)) is not None:
@@ -63,18 +63,19 @@ class Pruned:
 
 
 def prune(store: Store, nights: int = NIGHTS, *, dry: bool = True) -> Pruned:
-    """Delete all runs but those of the newest ``nights``, with their artifacts; with ``dry``, only count.
+    """Delete all runs except the newest ``nights``, with their artifacts; with ``dry``, only count.
 
-    Nights are the start dates of runs. Runs behind a baseline, runs with a regression, and runs whose outcomes a kept run reuses are kept.
+    Nights are the start dates of runs. Runs of a baseline, runs with a regression, and runs whose outcomes a kept run reuses are kept.
     """
     with store._reading() if dry else store._writing() as session:
         runs = session.scalars(select(RunRow)).all()
         newest = sorted({run.started[:10] for run in runs}, reverse=True)[:nights]
-        kept = {run.id for run in runs if run.kept or run.started[:10] in newest or any(v.verdict == REGRESSED for v in verdicts_of(run))}
+        kept_ids = {run.id for run in runs
+                    if run.kept or run.started[:10] in newest or any(v.verdict == REGRESSED for v in verdicts_of(run))}
         reused = select(OutcomeRow.run_id).join(MembershipRow)
-        while more := set(session.scalars(reused.where(MembershipRow.run_id.in_(kept)))) - kept:
-            kept |= more
-        gone = {run.id for run in runs} - kept
+        while more := set(session.scalars(reused.where(MembershipRow.run_id.in_(kept_ids)))) - kept_ids:
+            kept_ids |= more
+        gone = {run.id for run in runs} - kept_ids
         of_gone = OutcomeRow.run_id.in_(gone)
         count, files = session.scalar(select(func.count(OutcomeRow.id)).where(of_gone)) or 0, files_of(session, of_gone)
         if not dry:
@@ -87,4 +88,4 @@ def prune(store: Store, nights: int = NIGHTS, *, dry: bool = True) -> Pruned:
     nbytes = sum(path.stat().st_size for path in paths)
     for path in () if dry else paths:  # after the rows that named them: an interruption leaves files that nothing names
         path.unlink(missing_ok=True)
-    return Pruned(len(gone), count, len(paths), nbytes, len(kept))
+    return Pruned(len(gone), count, len(paths), nbytes, len(kept_ids))

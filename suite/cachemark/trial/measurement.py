@@ -27,7 +27,7 @@ LONGEST = 1 << 30  # bytes of a message, which includes the artifacts of a case
 class Measurement:
     """Everything that the process of a case reports; fields as in :class:`~cachemark.core.result.Outcome`.
 
-    ``artifacts`` are the contents of files by name, ``spans`` the begin and end of each timed generation. Raises ValueError for an ok
+    ``artifacts`` are the contents of files by name, ``spans`` the start and end of each timed generation. Raises ValueError for an ok
     measurement without finite samples or a judgement, or another one without a log."""
 
     status: Status
@@ -63,10 +63,10 @@ class Measurement:
                    dict(data["facts"]), artifacts, [(float(begin), float(end)) for begin, end in data.get("spans", ())])
 
     def with_energy(self, energy: Energy, batch: int) -> Measurement:
-        """Return the measurement with the energy of its timed generations, each of ``batch`` images, in place of any other."""
+        """Return the measurement with the energy of its timed generations, each of ``batch`` images."""
         values = cost_values(Costs(batch, joules=energy.joules, watts=energy.watts))
-        kept = {name: given for name, given in self.samples.items() if metric(name).kind != "energy"}
-        return replace(self, samples=kept | values, facts={**self.facts, ENERGY: energy.facts})
+        other_samples = {name: samples for name, samples in self.samples.items() if metric(name).kind != "energy"}
+        return replace(self, samples=other_samples | values, facts={**self.facts, ENERGY: energy.facts})
 
 
 def failed(status: Status, log: str, facts: Mapping[str, Any] | None = None) -> Measurement:
@@ -106,7 +106,7 @@ def read_message(content: bytes) -> dict[str, Any]:
 
 # -- limits on the length of texts from other people's code --------------------------------------------------------------
 def bounded_log(text: str) -> str:
-    """Shorten long lines and the middle of a long log, and note what was omitted."""
+    """Shorten long lines and the middle of a long log, and note the omissions."""
     text = _without_middle(text, 2 * LOG)  # before it is split into lines: there may be millions
     return _without_middle("\n".join(_beginning(line, LINE) for line in text.split("\n")), LOG)
 

@@ -34,7 +34,7 @@ class Task(enum.StrEnum):
 
     CASE = "case"  # times, bytes, fidelity and quality: everything in its plan
     TIMES = "times"  # a side of a pair: times and bytes
-    IMAGES = "images"  # a side of a pair: its images judged, nothing timed
+    IMAGES = "images"  # a side of a pair: its images are evaluated, nothing is timed
     PROBE = "probe"  # times and bytes of one batch, for the search of the largest that fits
     FEATURES = "features"  # features of a share of its quality images, which stay on disk for the run that needs them
 
@@ -44,9 +44,9 @@ class TrialRequest:
     """The cases of a trial and how they are run.
 
     ``timeout``: seconds without a message, from the start of a case or the last message. ``threads``: CPU threads, on the processors
-    ``cpus`` (empty: any). ``plugins``: Python files, of which each case imports those it needs. ``share``: index and number of shares of
+    ``cpus`` (empty: any). ``plugins``: Python files; each case imports the ones that it needs. ``share``: index and number of shares of
     features. ``memory_cap``: bytes of the device that may be allocated (0: all). ``gpu``: UUID of the only visible device (empty: all).
-    ``python``: the interpreter, ``code``: a folder with another copy of the package (empty: those of this process). ``node``: the machine
+    ``python``: the interpreter, ``code``: a folder with another copy of the package (empty: as in this process). ``node``: the machine
     of a cluster, as a fact of its outcomes."""
 
     timeout: float = 600.0
@@ -71,10 +71,10 @@ class TrialRequest:
     def environment(self) -> dict[str, str]:
         """Environment variables of the worker: allowed ones, the number of threads, and only the leased GPU."""
         own = {name: str(self.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-        own |= {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # no compiler processes beside the measured one
+        own |= {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # no compiler processes next to the measured one
         own |= {"CUDA_VISIBLE_DEVICES": self.gpu} if self.gpu else {}
         own |= {"PYTHONPATH": os.pathsep.join(filter(None, (self.code, os.environ.get("PYTHONPATH", ""))))} if self.code else {}
-        if any(planned.request.metrics for planned in self.cases):  # some networks would fetch what they lack
+        if any(planned.request.metrics for planned in self.cases):  # some networks would download missing files
             own |= {"HF_HUB_OFFLINE": "1", "TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1"}
         return {**{name: value for name, value in os.environ.items() if ALLOWED.fullmatch(name)}, **own}
 

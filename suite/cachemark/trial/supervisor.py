@@ -25,7 +25,7 @@ from .request import TrialRequest
 _STARTED = itertools.count(1)  # children of this process
 LAST = 4000  # characters of a dead child's standard error
 ENDING = 10.0  # seconds for the pipes of a child that has ended to be read
-STARTUP = 120.0  # seconds for a child to import torch and the plug-ins; no case has begun then, so its time is not counted
+STARTUP = 120.0  # seconds for a child to import torch and the plug-ins; this is before the first case, so no case's time includes it
 
 Started = Callable[[Planned], None]
 Advanced = Callable[[Planned, int], None]
@@ -67,7 +67,7 @@ def run_trials(
     """Run cases of one model in order, in one process as long as it lives.
 
     A worker that dies or stays silent past the deadline ends its case with a typed outcome; later cases run in a new process. ``started``
-    is called when a case begins, ``advanced`` with the number of images since its last call. ``watch`` observes the device and may
+    is called when a case starts, ``advanced`` with the number of images since its last call. ``watch`` observes the device and may
     invalidate a case. If ``admit`` returns a reason, that case and all later ones are not reached.
     """
     remaining = list(planned)
@@ -108,7 +108,7 @@ def _heard(
                     return
             elif images := message.get("images"):
                 if watch is not None:
-                    watch.read()  # at the end of a generation, from which its energy is known
+                    watch.read()  # at the end of a generation, when its energy is known
                 advanced(remaining[0], images)
     except (BadMessage, Silence) as error:
         fault = error
@@ -181,7 +181,7 @@ class _Child:
         return self._process.pid
 
     def messages(self) -> Iterator[dict[str, Any]]:
-        """Yield messages until the worker has finished or ended. Raises Silence, and BadMessage for a malformed message."""
+        """Yield messages until the worker has finished or died. Raises Silence or BadMessage."""
         done = 0
         while done < self._expected:
             try:
@@ -195,7 +195,7 @@ class _Child:
             yield message
 
     def obituary(self, fault: BadMessage | Silence | None) -> Measurement:
-        """Return the measurement of the case in which the worker ended, or was ended for a ``fault``."""
+        """Return the measurement of the case that was running when the worker died, or was killed for a ``fault``."""
         if fault is None:
             reason = f"The process ended {_cause(self._process.wait())}."
         elif isinstance(fault, Silence):
@@ -219,11 +219,11 @@ class _Child:
     def _note_end(self) -> None:
         """Add the end of the process to the messages, after the last one that it sent."""
         self._process.wait()
-        self._listener.join(timeout=ENDING)  # a process that it left behind may hold the pipe open
+        self._listener.join(timeout=ENDING)  # a remaining child process may keep the pipe open
         self._messages.put(None)
 
     def _log(self, descriptor: int) -> None:
-        """Keep the end of the worker's output."""
+        """Collect the end of the worker's output."""
         with suppress(OSError):
             while part := os.read(descriptor, 1 << 16):
                 self._tail = (self._tail + part)[-4 * LAST :]  # bytes, at most four per character

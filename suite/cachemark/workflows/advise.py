@@ -32,7 +32,7 @@ from .session import DEFAULT_STORE, opened
 CPU = "cpu"
 MEMORY = {"a800": 80 * 10**9, "a100": 80 * 10**9, "h100": 80 * 10**9, "h200": 141 * 10**9, "h20": 96 * 10**9,
           "3090": 24 * 2**30}  # bytes, as sold
-DECODER = "sjd=8"  # whose passes are counted where no cache can help
+DECODER = "sjd=8"  # whose passes are counted if no cache can help
 RECENT = 100  # runs that are read; older ones are of older code
 
 
@@ -115,7 +115,7 @@ class Evidence:
 
     @classmethod
     def read(cls, store: Store | None, wishes: Wishes) -> Evidence:
-        """Read the newest results of each block with a full cache, preferably those of the device."""
+        """Read the newest results of each block with a full cache, preferably from this device."""
         cells: dict[str, tuple[bool, list[Outcome]]] = {}
         references: dict[str, Outcome] = {}
         records = [] if store is None else [run for run in store.runs() if not run.is_comparison][:RECENT]
@@ -220,7 +220,7 @@ def advise(wishes: Wishes, store: str | Path | None = DEFAULT_STORE, *, plugins:
 
 
 def _bounds(entry: ModelEntry, wishes: Wishes) -> str:
-    """Return what a cache can gain at most on a named GPU, and what a parallel decoder can if that is next to nothing."""
+    """Return the largest gain of a cache on a named GPU, and of a parallel decoder if that is almost nothing."""
     if entry.paradigm != "next-token" or wishes.gpu == CPU or entry.parameter_counts() is None:
         return ""
     rates, where = limits.gpu(wishes.gpu), f"on {wishes.gpu} at batch {wishes.batch}"
@@ -237,7 +237,7 @@ def _bounds(entry: ModelEntry, wishes: Wishes) -> str:
 class _Answer:
     """The sentences of an answer.
 
-    ``best`` and ``lean``: as :func:`select` returns them; ``lines``: all methods by identity; ``qualified``: those of equal quality.
+    ``best`` and ``lean``: as :func:`select` returns them; ``lines``: all methods by identity; ``qualified``: methods of equal quality.
     """
 
     wishes: Wishes

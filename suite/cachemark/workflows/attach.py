@@ -33,8 +33,8 @@ def attach(
 
     ``model``: a ``JanusForConditionalGeneration`` (image mode) or ``Emu3ForConditionalGeneration`` of transformers ≥ 5.5. ``budget``:
     fraction of the full cache that is kept (default: 1/2). ``grid``: size of the image in tokens, (height, width), for models that generate
-    any size. ``parameters``: those of the method. Behind the block the model is as it was. Raises UnknownName, BadBudget, BadParameter, and
-    Unsupported for another model or a method that is not for next-token models.
+    any size. ``parameters``: parameters of the method. After the block the model is unchanged. Raises UnknownName, BadBudget, BadParameter,
+    and Unsupported for another model or a method that is not for next-token models.
     """
     entry = entry_of(model)
     require_transformers()

@@ -78,7 +78,7 @@ class _Hunt:
 
     def run(self, repository: Path, good: str, bad: str, new: Path) -> BisectResult:
         rule, code = Rule(self.delta, 1), code_of(new, bad)
-        rows = self.compared(code, bad, rule, once=True)  # what is exact shows in one pair, times do not
+        rows = self.compared(code, bad, rule, once=True)  # exact metrics differ in a single pair, times do not
         rows = rows if _culprit(rows) else self.compared(code, bad, rule)
         if (culprit := _culprit(rows)) is None:
             failed = [r.reason for r in _failed(rows)]
@@ -114,7 +114,7 @@ class _Hunt:
 
 
 def _culprit(rows: Sequence[Verdict]) -> Verdict | None:
-    """Return the row in which the bad end is worse: an exact metric if there is one, else the latency.
+    """Return a row that is worse at the bad end: an exact metric if there is one, else the latency.
 
     Other wall times, such as the time of graph capture, are ignored: one pair of them is not enough.
     """
@@ -124,7 +124,7 @@ def _culprit(rows: Sequence[Verdict]) -> Verdict | None:
 
 
 def _failed(rows: Sequence[Verdict]) -> list[Verdict]:
-    """Return the rows of a side that keeps failing; a side that failed once and then succeeded has none."""
+    """Return the rows of a side that keeps failing; empty if it failed once and then succeeded."""
     return [row for row in rows if row.metric == "status" and row.verdict not in (EQUIVALENT, INCONCLUSIVE)]
 
 

@@ -18,7 +18,7 @@ SEEDS = "tune64"  # no value is measured on them
 
 @dataclass(frozen=True)
 class Calibration:
-    """A calibration: method, facts, digest (by which cases name it), and file."""
+    """A calibration: method, facts, digest (its name in cases), and file."""
 
     method: str
     facts: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""Check of a run against its baseline, by pairs and by known incidents, and the decisions of reviewers."""
+"""Check a run against its baseline, pairs and known incidents, and record decisions of reviewers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def judge(
 ) -> RunJudgement:
     """Compare a run with the baseline at ``path``, if any, and with the newest comparison of its code.
 
-    A comparison without a baseline is judged by its own verdicts; a comparison of two methods does not count for a run. ``min_coverage``
+    A comparison without a baseline is checked by its own verdicts; a comparison of two methods does not count for a run. ``min_coverage``
     applies to both (None: 0.95, and the comparison's own setting). Times are tested against a ``threshold`` if one is given or pairs cannot
     test them. ``register``: file of incidents, whose decisions about failing rows are added. Raises NothingMeasured for an incomplete
     comparison, and for an expired baseline unless ``expired`` ones are allowed.
@@ -121,7 +121,7 @@ def _in_pairs(store: Store, run: RunRecord, min_coverage: float | None, own: boo
 
 
 def _sees(store: Store, nights: Sequence[Night], family: int) -> str:
-    """Return the sentence about what A/A pairs of these nights, oldest first, show that the machine can resolve."""
+    """Return a sentence on the resolution of the machine, from A/A pairs of these nights, oldest first."""
     outcomes = [outcome for night in nights[-ledger.WATCHED:] for outcome in store.outcomes(night.run.id)]
     device = outcomes[-1].case.device_class if outcomes else ""
     return ledger.least_effect(ledger.unchanged(outcomes), max(1, family), device)[1]

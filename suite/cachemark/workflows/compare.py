@@ -47,7 +47,7 @@ from .git import checkouts, code_of, repository_of
 from .pairs import IMAGES, Configs, MakeSide, PairRunner, Side, configs_of, image_side, sides_of, timed_side
 from .session import DEFAULT_STORE, Machine
 
-OnPair = Callable[[PairOfOutcomes, str], None]  # called with each pair and with what was measured of it: ``times`` or ``images``
+OnPair = Callable[[PairOfOutcomes, str], None]  # called with each pair and the kind of its measurement, ``times`` or ``images``
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def compare(
 
     The sides are either ``cases`` (two labels), ``commits`` of ``repository`` (None: the one around this package), or ``environments`` (two
     interpreters). ``only``: labels of the cases to compare. ``images``: generations per pair that count. Images are compared at ``samples``
-    seeds if tokens differ (None: those of the plan, 0: never). Every pair and verdict is stored.
+    seeds if tokens differ (None: the plan's seeds, 0: never). Every pair and verdict is stored.
 
     Raises UnfairComparison for sides that differ in more than the compared setting, NothingMeasured for a plan without such a case,
     Unsupported for a commit of another trial protocol, and Infrastructure if the device is unavailable or lost.
@@ -174,8 +174,8 @@ def _requests(
 class _PairedRun:
     """A comparison in progress: measures pairs, tests them, and stores both.
 
-    ``images``: both sides once more for comparing images, or None. ``alike``: what the sides share; ``where`` and ``code``: the environment
-    and the code of each.
+    ``images``: both sides once more for comparing images, or None. ``alike``: the common properties of the sides; ``where`` and ``code``:
+    the environment and the code of each.
     """
 
     plan: Plan

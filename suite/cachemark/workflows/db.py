@@ -17,7 +17,7 @@ from .session import DEFAULT_STORE, reading
 def check_store(store: str | Path = DEFAULT_STORE, advanced: Advanced = unheard) -> list[str]:
     """Every problem of a store. Raises BadStore for a file that cannot be opened, or of another schema.
 
-    ``advanced`` is called with what is read, the number read so far, and the total.
+    ``advanced`` is called with the name of the items, the number read so far, and the total.
     """
     with reading(store) as source:
         return upkeep.check(source, advanced)
@@ -33,9 +33,9 @@ def backup_store(target: Path, store: str | Path = DEFAULT_STORE) -> None:
 
 
 def merge_file(other: Path, store: str | Path = DEFAULT_STORE, advanced: Advanced = unheard) -> Merged:
-    """Add the runs of another store, a file with its folder of artifacts. Runs that are present are skipped.
+    """Add the runs of another store, a file with its folder of artifacts; skip runs that are present.
 
-    ``advanced`` is called with what is copied, the number of copies so far, and their total.
+    ``advanced`` is called with the name of the items, the number copied so far, and the total.
     """
     with Store.open(store) as target, reading(other) as source:
         return merge(target, source, advanced)

@@ -26,7 +26,7 @@ OPTIONAL = {
     **{package: (metric.title, package) for metric in METRICS.values() for package in metric.packages},
     "psycopg": ("a store on a PostgreSQL server", "'cachemark[postgres]'"), "ray": ("measuring on a Ray cluster", "'cachemark[ray]'"),
 }
-BUSY, HOT = 0.3, 80  # processors' worth of other work, °C: from there on a measurement is in doubt
+BUSY, HOT = 0.3, 80  # processors busy with other work, °C: a measurement above these limits is in doubt
 
 
 def doctor(*, quick: bool = False) -> dict[str, Any]:

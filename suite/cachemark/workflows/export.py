@@ -102,7 +102,7 @@ def _junit(run: Run, baseline: str | Path | None, register: str | Path | None) -
 
     if run.record.is_comparison:
         raise Unsupported(f"Run {run.id} is a comparison, which has no JUnit form.",
-                          remedy=f"Name another run with --run, or judge it with: cachemark check --run {run.id}")
+                          remedy=f"Pass another run with --run, or check it with: cachemark check --run {run.id}")
     judgement = _judgement(run, baseline_of(run.record, baseline) or accepted_path(run.record), register)
     assert judgement is not None, "there is a baseline"
     return junit.junit(judgement, run.record.plan, run.record.started)

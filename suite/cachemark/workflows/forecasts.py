@@ -20,7 +20,7 @@ from ..stats.intervals import Interval
 from ..trial.child.bench import method_factory
 from .roofline import operation_counts
 
-MEASURED, PREDICTED, BOUND = "measured", "predicted", "bound"  # what a forecast is based on
+MEASURED, PREDICTED, BOUND = "measured", "predicted", "bound"  # possible bases of a forecast
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Forecast:
 
     ``gain`` is the speedup over the full cache, ``allowed`` its roofline bound; ``seconds`` and ``memory`` (bytes, weights included) are
     per batch. ``basis``: measured, predicted, or only bounded. ``doubt``: why the gain is implausible; ``no_speedup``: why a measured case
-    has none.
+    lacks a gain.
     """
 
     gain: Interval

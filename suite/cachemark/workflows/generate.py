@@ -59,7 +59,7 @@ class ImageModel:
 
         ``seeds``: one per image, or the number of images (default: 0, 1, …); a single label or prompt is used for all of them. Without
         ``labels`` and ``prompts``, classes are balanced over the images. ``budget``: fraction of the full cache that is kept (default: the
-        method's own sizes, else 1/2); ``parameters``: those of the method. ``decoder``: its name, or a mapping with its ``name`` and
+        method's own sizes, else 1/2); ``parameters``: of the method. ``decoder``: its name, or a mapping with its ``name`` and
         parameters. ``guidance``: scale of classifier-free guidance; ``sampling``: a preset, or changes to the preset ``paper`` such as
         ``{"temperature": 0.9}``. ``batch``: images at a time (default: all). ``grid``: rows and columns of tokens, for a model with several
         aspect ratios (default: its own). Raises UnknownName, BadBudget and BadParameter, Unsupported for a method that does not run on this
@@ -78,10 +78,10 @@ class ImageModel:
         texts = [prompts] if isinstance(prompts, str) else list(prompts or ())
         if texts and labels is not None:
             raise BadPlan("labels and prompts cannot be combined.", remedy="Pass one of them.")
-        given: Sequence[Any] | None = [labels] if isinstance(labels, int | str) else labels
-        if text := next((label for label in given or () if isinstance(label, str)), ""):
+        label_list: Sequence[Any] | None = [labels] if isinstance(labels, int | str) else labels
+        if text := next((label for label in label_list or () if isinstance(label, str)), ""):
             raise BadPlan(f"labels are class numbers, not text: {text[:60]!r}.", remedy="Pass texts as prompts=.")
-        numbers = range(len(texts)) if texts else given
+        numbers = range(len(texts)) if texts else label_list
         drawn = _seeds(seeds, None if numbers is None else len(numbers))
         if numbers is not None and len(numbers) == 1:
             numbers = [numbers[0]] * len(drawn)
@@ -138,11 +138,11 @@ class ImageModel:
 
     def _loaded(self, planned: Planned) -> Bench:
         """Return the model for the prompts and the grid of a case; others are dropped before it is loaded."""
-        wanted = planned.case.conditions, planned.case.grid
-        if wanted != self._loaded_for:
+        conditions = planned.case.conditions, planned.case.grid
+        if conditions != self._loaded_for:
             self._loaded_for = ("", (0, 0))
             del self._bench
-            self._bench, self._loaded_for = Bench.load(planned), wanted
+            self._bench, self._loaded_for = Bench.load(planned), conditions
         return self._bench
 
 
@@ -170,7 +170,7 @@ def generate(
 ) -> list[Generated]:
     """Generate images and save them as a PNG grid.
 
-    With ``compare``, next to those of the full cache, which are to the left.
+    With ``compare``, the full cache's images are to the left of them.
 
     ``request``: labels, prompts, seeds, guidance, sampling, batch and grid of :meth:`ImageModel.generate`. Returns the full cache's
     generation, with ``compare``, and the method's, after a warm-up of one image. Raises the errors of :func:`load` and of

@@ -1,4 +1,4 @@
-"""Commits of a repository: checkouts in separate folders, ``git bisect``, and the suspects of an incident."""
+"""Commits of a repository: separate checkouts, ``git bisect``, and the suspects of an incident."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def checkouts(repository: Path, names: Sequence[str]) -> Iterator[list[Path]]:
 
 
 def code_of(folder: Path, name: str = "") -> str:
-    """Return the folder of a checkout from which the package is imported.
+    """Return the folder of a checkout that the package is imported from.
 
     ``name``: the commit, for the error. Raises CachemarkError without a package, and Unsupported for another trial protocol.
     """
     folders = sorted(path.parent.parent for path in folder.glob("*/cachemark/__init__.py"))
     if not folders:
         raise CachemarkError(f"{folder} holds no copy of cachemark.", remedy="Name commits of a repository of cachemark.")
-    from ..trial.identity import check_protocol  # here, since what reads a store alone, and asks git, runs without torch
+    from ..trial.identity import check_protocol  # imported here, so that commands that only read a store and git run without torch
 
     check_protocol(folders[0], f"The commit {name}" if name else f"The code in {folder}")
     return str(folders[0])

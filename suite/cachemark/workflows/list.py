@@ -22,7 +22,7 @@ def listing(kind: Kind, *, store: str | Path = DEFAULT_STORE, plugins: Sequence[
     """List everything of a kind: ``name``, ``summary``, and facts of the kind.
 
     Includes ``plugins`` and installed packages: ``origin`` and ``version`` state the source, ``refused`` why an installed one cannot be
-    loaded. Runs are those of ``store``, newest first.
+    loaded. Runs come from ``store``, newest first.
     """
     if plugins:
         from ..plugins import loading

@@ -14,7 +14,7 @@ from ..metrics.registry import cost_values
 from ..plans.expand import SEEDS, Planned
 from ..trial.measurement import Measurement, outcome_of
 
-MOST = 8192  # images; nobody samples more at once, and the search must end on any card
+MOST = 8192  # images; larger batches are unrealistic, and the search must end on any card
 ENDED = "search_ended"  # of an outcome's facts: {"status", "log"} of the attempt that ended a search before it was done
 NO_IMAGES = "throughput only: image metrics belong to a run at the plan's own batch"
 

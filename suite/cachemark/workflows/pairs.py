@@ -30,7 +30,7 @@ MakeSide = Callable[[Planned, int], Planned]
 
 
 def timed_side(planned: Planned, images: int = IMAGES) -> Planned:
-    """Return the case as one side of a pair: ``images`` generations of one batch, and no pass over images."""
+    """Return the case as one side of a pair: ``images`` generations of one batch, without a quality pass."""
     case = replace(planned.case, warmup=WARMUP, repeats=images, samples=planned.case.batch, evaluation={})
     return replace(planned, case=case, feature_cache=None, full_features=None)
 
@@ -69,7 +69,7 @@ def configs_of(
     runnable = [p for p in expand(plan, device) if p.case.role in ("candidate", "baseline") and not p.unsupported_reason]
     fixed = [p for p in runnable if MAX_BATCH not in p.case.evaluation]
     if runnable and not fixed:
-        raise NothingMeasured(f"Plan {plan.name} asks for nothing but the largest batch, which is searched for and not compared.",
+        raise NothingMeasured(f"Plan {plan.name} only searches the largest batch, which is not compared.",
                               remedy='Set a batch in one of its blocks, such as: batch = 8')
     cases = dict(zip(names_of([p.case for p in fixed]), fixed, strict=True))
     labels_of = {name: {title.removeprefix(start) for start in ("", f"{p.case.model} ")
@@ -106,7 +106,10 @@ def sides_of(
 
 @dataclass(frozen=True)
 class Side:
-    """One side of every configuration, by name; ``request`` holds the interpreter and the copy of the code that run it."""
+    """One side of every configuration, by name.
+
+    ``request`` holds the interpreter and the copy of the code.
+    """
 
     name: str
     configs: Configs
@@ -136,7 +139,10 @@ def measure(sides: Sequence[Side], names: Sequence[str], executor: Executor) -> 
 
 @dataclass
 class PairRunner:
-    """Measures pairs of two sides. Half of the pairs, chosen by ``seed``, run the second side first; ``on_pair`` receives each pair."""
+    """Measures pairs of two sides.
+
+    Half of the pairs, chosen by ``seed``, run the second side first; ``on_pair`` receives each pair.
+    """
 
     before: Side
     after: Side

@@ -1,4 +1,4 @@
-"""Which cases of a plan must run and why, what they cost, the deadline of a run, and its remaining time."""
+"""The cases of a plan that must run, with reasons and costs; the deadline and remaining time of a run."""
 
 from __future__ import annotations
 
@@ -248,8 +248,8 @@ class TimeLeft:
         """Return the seconds until all cases have ended; None if unknown, or for a batch search."""
         with self._lock:
             estimates = [self._remaining(key, each.case) for key, each in self._left.items()]
-            known = [seconds for seconds in estimates if seconds is not None]
-            return sum(known) / self._at_once if known and len(known) == len(estimates) else None
+            estimated = [seconds for seconds in estimates if seconds is not None]
+            return sum(estimated) / self._at_once if estimated and len(estimated) == len(estimates) else None
 
     def _remaining(self, key: str, case: Case) -> float | None:
         images, seconds = self._pace.get(case.model) or self._pace.get("") or (0.0, 0.0)

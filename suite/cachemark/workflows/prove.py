@@ -47,8 +47,8 @@ EQUAL, SLOWED = "A/A test", "slowed side"
 def prove_method(named: str | Path, *, parameters: Mapping[str, Any] | None = None, on_check: OnCheck = UNHEARD) -> list[KitReport]:
     """Run every check of the kit on a method, or on all methods of a Python file, on one thread.
 
-    ``parameters`` are set in addition to those of a budget. ``on_check`` is called with the name and each result. Raises UnknownName,
-    BadPlugin for a file without a method, and BadParameter.
+    ``parameters`` are set in addition to the parameters of a budget. ``on_check`` is called with the name and each result. Raises
+    UnknownName, BadPlugin for a file without a method, and BadParameter.
     """
     return _prove("methods", named, dict(parameters or {}), on_check)
 
@@ -144,7 +144,7 @@ def self_test(machine: Machine | str = "cpu", on_step: OnStep = lambda message: 
 
 
 def _pairs(planned: Planned, request: TrialRequest, executor: Executor, on_step: OnStep) -> list[Proof]:
-    """Measure an A/A test and a slowed side in the same processes, and judge them by the same rule."""
+    """Measure an A/A test and a slowed side in the same processes, and test them by the same rule."""
     before = {EQUAL: _delayed(planned, 0.0, 3), SLOWED: _delayed(planned, 0.0, 4)}
     on_step("How long does a generation take?")
     outcome = measure([Side("before", before, request)], [EQUAL], executor)[0][EQUAL]  # in a process of its own

@@ -30,7 +30,7 @@ from ..store.rows import RunRecord
 from .check import chosen, judge
 from .session import DEFAULT_STORE, reading, writing
 
-LIVE = 10  # newest runs, whose pages are always written anew
+LIVE = 10  # newest runs, whose pages are always rewritten
 _SIDES = ("after", "before")
 
 
@@ -74,7 +74,7 @@ def site(
 ) -> WrittenSite:
     """Write or update a site: an index, and a page for each run of the last ``days``.
 
-    The pages of the newest ``LIVE`` runs and missing pages are written anew; verdicts and incidents of older runs no longer change.
+    The pages of the newest ``LIVE`` runs and missing pages are rewritten; verdicts and incidents of older runs no longer change.
     """
     folder, now, made, incidents = Path(folder), datetime.now(UTC), [], None if register is None else Path(register)
     lines: dict[str, dict[str, Any]] = {}
@@ -103,7 +103,7 @@ def baseline_of(record: RunRecord, path: str | Path | None) -> Path | None:
     accepted = baselines.path_of(baselines.ROOT, record.environment.machine_class, record.plan)
     if not accepted.is_file():
         return None
-    with suppress(BadBaseline):  # the page names what is wrong with it
+    with suppress(BadBaseline):  # the page reports its problem
         return accepted if baselines.load(accepted).environment.fingerprint == record.environment.fingerprint else None
     return accepted
 
@@ -123,7 +123,7 @@ def _without_collector() -> Iterator[None]:
 def _view(
     store: Store, record: RunRecord, path: Path | None, public: bool, register: Path | None, *, required: bool = False,
 ) -> ReportView:
-    """Return what a page shows, without a baseline that shares no case unless it is ``required``."""
+    """Return the view of a page, without a baseline that shares no case unless it is ``required``."""
     reached, outcomes, plan = anchors.reached(store), _outcomes(store, record), record.plan.removeprefix(ledger.COMPARISON)
     judgement: RunJudgement | None = None
     baseline: Exchange | None = None
@@ -194,7 +194,7 @@ def _joined(processes: Sequence[Outcome]) -> Outcome:
                    facts={name: value for name, value in last.facts.items() if name != "pair"})
 
 
-# -- what anybody may see ---------------------------------------------------------------------------------------------
+# -- public content ---------------------------------------------------------------------------------------------------
 def _public_judgement(judgement: RunJudgement) -> RunJudgement:
     comparison = judgement.comparison and replace(judgement.comparison, rows=public_verdicts(judgement.comparison.rows))
     night = judgement.night and replace(judgement.night, run=public_run(judgement.night.run), rows=public_verdicts(judgement.night.rows))

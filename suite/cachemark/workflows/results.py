@@ -110,7 +110,7 @@ class Run:
 
     @property
     def answers(self) -> dict[str, Answer]:
-        """The recommended cache of each model: a sentence (``text``), and its ``row``, None for the full cache."""
+        """The recommended cache of each model: a ``text``, and its ``row``, None for the full cache."""
         return {chapter.heading: chapter.answer for chapter in self.view.chapters}
 
     def frame(self) -> pd.DataFrame:
@@ -162,7 +162,7 @@ class RunCase:
         return f"<{self.case.full_title}: {self.outcome.status}>"
 
     def images(self) -> bytes | None:
-        """Return a PNG with the full cache's images above those of the case, or None if none are stored."""
+        """Return a PNG with the full cache's images above the case's images, or None if none are stored."""
         file = next((file for name, file in self.outcome.artifacts.items() if name.partition(".")[0] == "grid"), None)
         if file is None:
             return None

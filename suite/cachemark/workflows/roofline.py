@@ -135,9 +135,9 @@ def roofline_times(
 
 
 def without_attention(entry: ModelEntry, rates: Rates, *, batch: int = 1, dtype: str = "bfloat16") -> float:
-    """Return the roofline speedup of a generation without any attention: no cache method of a next-token model can gain more.
+    """Return the roofline speedup of a generation without attention, the bound of all cache methods.
 
-    Image decoding is left out. Raises Unsupported for a model without a FLOP model.
+    For next-token models, without image decoding. Raises Unsupported for a model without a FLOP model.
     """
     layout = replace(entry.shape(entry.presets["paper"], batch), dtype=getattr(torch, dtype))
     total = bill(METHODS.get(FULL)(), layout, operation_counts(entry), images=False)
@@ -162,7 +162,7 @@ def calibration_parameter(cls: type[Method], entry: ModelEntry) -> dict[str, str
 
 
 def known_parameters(cls: type[Method], entry: ModelEntry) -> dict[str, Any]:
-    """Return parameters in place of measured ones: a calibration, or a sixth of AMS-KV's layers, as in its Table 2."""
+    """Return a substitute for measured parameters: a calibration, or a sixth of AMS-KV's layers (its Table 2)."""
     if issubclass(cls, AMSKV):
         return {"demanding": tuple(range(entry.shape(entry.presets["paper"], 1).layers // 6))}
     return calibration_parameter(cls, entry)
@@ -191,8 +191,8 @@ def _built(cls: type[Method], budget: str, layout: Layout, entry: ModelEntry) ->
         raise BadBudget(f"{cls.name} does not run on {layout.paradigm} models.", remedy=f"It runs on: {', '.join(cls.paradigms)}.")
     if budget == OWN and issubclass(cls, Evicting) and cls.own_budget is Method.own_budget:
         raise BadBudget(f"{cls.name} has no sizes of its own.", remedy="Use a fraction of the full cache, such as 1/4.")
-    known = known_parameters(cls, entry)
-    method = cls.build(known if budget == OWN else resolve(cls, Budget.parse(budget), layout, known))
+    parameters = known_parameters(cls, entry)
+    method = cls.build(parameters if budget == OWN else resolve(cls, Budget.parse(budget), layout, parameters))
     method.resolve(layout)
     return method
 

@@ -1,4 +1,4 @@
-"""Measurement of a plan into a store: its cases, the largest batches, or a share of its quality images."""
+"""Measure a plan into a store: its cases, the largest batches, or a share of its quality images."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def run(
 ) -> Run:
     """Measure the cases of a plan that the store does not have, and return the run.
 
-    ``plan``: a plan, the name of a shipped plan, or a TOML file. ``methods`` and those of ``plugins`` join every block that they can run
+    ``plan``: a plan, the name of a shipped plan, or a TOML file.     in. ``fresh``
+``methods`` and the methods of ``plugins`` join every block that they can run
+    in. ``fresh``
     in. ``fresh`` measures every case again; ``reuse_quality`` then keeps earlier quality values if the tokens did not change (default:
     unless ``fresh``). With ``seconds`` cases run by priority until the time is up, and the rest is ``not_reached``. With ``price``, of
     one device per hour, every case of the run has a cost of 1,000 images. An interruption keeps every completed case.
@@ -63,7 +65,7 @@ def measure(
 ) -> Run:
     """Measure methods × budgets on one model and its full cache without a plan file, and return the run.
 
-    ``seeds``: images compared with those of the full cache, ``batch`` at a time. A budget that a method cannot meet is an outcome with the
+    ``seeds``: images compared with the full cache's, ``batch`` at a time. A budget that a method cannot meet is an outcome with the
     reason. Each case runs in its own process, so your own method must be in one of the files ``plugins``. Raises Unsupported for a method
     of a notebook or script, and the errors of :func:`run`.
     """
@@ -83,9 +85,10 @@ def max_batch(
     plan: Plan | str | Path, store: str | Path = DEFAULT_STORE, *, machine: Machine | str = "cpu", plugins: Sequence[str | Path] = (),
     methods: Sequence[str] = (), fresh: bool = False, watcher: RunWatcher = UNWATCHED,
 ) -> Run:
-    """Find the largest batch that fits, for the full cache and every candidate, and its throughput there and at the plan's batch.
+    """Find the largest batch that fits, for the full cache and every candidate.
 
-    On a CPU the machine needs a ``memory_cap``. Each batch is tried in a process of its own.
+    The throughput is measured at this batch and at the plan's. On a CPU the machine needs a ``memory_cap``. Each batch is tried in a
+    process of its own.
     """
     machine, loaded, files, cases = checked(plan, machine, plugins, methods, searches=True)
     cases = [search.searched(planned, machine.memory_cap) for planned in cases if planned.case.role in ("baseline", "candidate")]
@@ -118,9 +121,9 @@ def _anchored(plan: Plan, store: Store, run_id: int) -> list[str]:
     """Return lines about the anchor of a plan."""
     if plan.anchor is None:
         return []
-    judged = [(o.case.model, *anchors.judge(anchors.Anchor(**plan.anchor.model_dump()), o)) for o in store.outcomes(run_id)
+    results = [(o.case.model, *anchors.judge(anchors.Anchor(**plan.anchor.model_dump()), o)) for o in store.outcomes(run_id)
               if o.case.role == "baseline"]
-    return [f"Anchor of {model}: {state}. {reason}" for model, state, reason in judged]
+    return [f"Anchor of {model}: {state}. {reason}" for model, state, reason in results]
 
 
 @dataclass
@@ -172,7 +175,7 @@ class PlanRunner:
         """Generate one share of the quality images of every case that is not stored; return failed outcomes."""
         _, cases = self._decided(self.cases)
         to_share = [p for p in self._with_caches(cases) if not p.unsupported_reason and p.case.measures(QUALITY_PASS)]
-        self._left = TimeLeft()  # nobody knows what a part of a pass takes
+        self._left = TimeLeft()  # the time of a part of a pass is unknown
         self.watcher.planned(to_share, self._left)
         failed = []
         with closing(self._ended(to_share, replace(self._request(Task.FEATURES), share=part))) as ended:
@@ -273,8 +276,8 @@ def _rated(
         return here, cases
     by_dtype = rates(dtypes)
     rated = [planned if planned.stored else replace(planned, rates=by_dtype.get(planned.case.dtype)) for planned in cases]
-    stated = {dtype: {"bandwidth": rate.bandwidth, "peak_flops": rate.peak_flops} for dtype, rate in by_dtype.items()}
-    return replace(here, facts={**here.facts, "rates": stated}), rated
+    rate_facts = {dtype: {"bandwidth": rate.bandwidth, "peak_flops": rate.peak_flops} for dtype, rate in by_dtype.items()}
+    return replace(here, facts={**here.facts, "rates": rate_facts}), rated
 
 
 def _with_earlier(planned: Planned, store: Store) -> Planned:

@@ -1,4 +1,4 @@
-"""Scores of image folders that any tool has written, by the metrics and presets of the quality pass."""
+"""Scores of image folders from any tool, with the metrics and presets of the quality pass."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WORST = 8  # pairs of the grid
 class Score:
     """A value of a set, or the mean over pairs, with the ends of its 95 % interval (None: no interval).
 
-    ``note``: why the value needs care."""
+    ``note``: a caveat about the value."""
 
     value: float
     low: float | None
@@ -46,7 +46,7 @@ class Score:
 
 
 class Pair(NamedTuple):
-    """Values of two images of one name."""
+    """Values for two images of the same name."""
 
     name: str
     values: Mapping[str, float]
@@ -54,9 +54,9 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class Scores:
-    """The values of a folder by metric; ``absent``: why other metrics have none.
+    """The values of a folder by metric.
 
-    ``against``: what the images are compared with; ``pairs``: every pair, the worst one first."""
+    ``absent``: the reasons for missing values, by metric. ``against``: the name of the reference. ``pairs``: all pairs, worst first."""
 
     images: int
     size: tuple[int, int]
@@ -84,9 +84,9 @@ def score(
 
     Images of the same name in both folders are pairs and get PSNR, SSIM and LPIPS. FID, KID, precision and recall compare the sets by the
     features of the preset, and the Inception score needs no reference. ``against``: a folder, a file of statistics (npz; safetensors for
-    ``scene``), or nothing for the bundled real scenes of ``scene``. ``preset_name`` defaults to ``adm`` for a folder or an npz file, else
-    to ``scene``. ``grid``: a PNG file for the worst pairs. Raises Unsupported for folders that cannot be compared, and what
-    :func:`.presets.preset` raises."""
+    ``scene``), or empty for the bundled real scenes of ``scene``. ``preset_name`` defaults to ``adm`` for a folder or an npz file, else
+    to ``scene``. ``grid``: a PNG file for the worst pairs. Raises Unsupported for folders that cannot be compared, and the errors of
+    :func:`.presets.preset`."""
     Machine(device).require()
     if against and not Path(against).exists():
         raise Unsupported(f"{against} does not exist.", remedy="Use a folder of images, or a file of statistics.")
@@ -98,8 +98,8 @@ def score(
         pairs, worst_by = _pairs(generated, other, collected, device)
     elif grid:
         raise Unsupported("A grid needs pairs: no file name is in both folders." if other else "A grid needs a second folder.",
-                          remedy="Give the images of a pair the same name, or leave --grid out.")
-    shown = str(against) if against else "the bundled real scenes"
+                          remedy="Use the same file name for both images of a pair, or omit --grid.")
+    reference_name = str(against) if against else "the bundled real scenes"
     try:
         chosen, features = _prepared(generated, other, name, weights, against, device)
     except Unsupported as error:
@@ -112,7 +112,7 @@ def score(
         assert other is not None
         with writing(grid):
             _grid(generated, other, pairs[:WORST]).save(grid, "PNG")
-    return Scores(len(generated), generated.size, name, shown, collected.values, collected.absent, pairs, worst_by)
+    return Scores(len(generated), generated.size, name, reference_name, collected.values, collected.absent, pairs, worst_by)
 
 
 # -- pairs ------------------------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def _pairs(first: ImageFolder, second: ImageFolder, collected: _Collected, devic
     for name, mean in means.items():
         ends = (mean.low, mean.high) if mean.stated else (None, None)
         collected.values[name] = _score(METRICS[name], mean.value, *ends)
-    by = list(values)[-1]  # the last one in the order of tables, LPIPS if it was measured, is closest to what people see
+    by = list(values)[-1]  # the last column of tables (LPIPS if measured), which is closest to human perception
     order = sorted(range(len(first)), key=lambda i: METRICS[by].loss(0.0, values[by][i]), reverse=True)
     return tuple(Pair(first.names[i], {name: each[i] for name, each in values.items()}) for i in order), by
 
@@ -151,11 +151,11 @@ def _batch(images: Tensor, reference: Tensor) -> ImageBatch:
 
 
 def _grid(first: ImageFolder, second: ImageFolder, pairs: tuple[Pair, ...]) -> Image.Image:
-    """Return a picture with a row per pair: the first image, the second, and their difference, the largest one white."""
+    """Return a picture with one row per pair: both images and their scaled difference."""
     names = [pair.name for pair in pairs]
-    left, right = first.images(names), second.images(names)
-    apart = (left.int() - right.int()).abs()
-    rows = torch.cat((left, right, (255 * apart // max(1, int(apart.max()))).to(torch.uint8)), 3)
+    first_images, second_images = first.images(names), second.images(names)
+    apart = (first_images.int() - second_images.int()).abs()
+    rows = torch.cat((first_images, second_images, (255 * apart // max(1, int(apart.max()))).to(torch.uint8)), 3)
     return Image.fromarray(rows.permute(0, 2, 3, 1).flatten(0, 1).contiguous().numpy())
 
 
@@ -163,7 +163,7 @@ def _grid(first: ImageFolder, second: ImageFolder, pairs: tuple[Pair, ...]) -> I
 def _prepared(
     generated: ImageFolder, other: ImageFolder | None, name: str, weights: str | Path, against: str | Path, device: str,
 ) -> tuple[Preset, ImageFeatures]:
-    """Return the preset, with the other folder as its real images if there is one, and the features of the images."""
+    """Return the preset and the features of the images; ``other``, if any, provides the real images."""
     if name == SCENE:
         for folder in filter(None, (generated, other)):
             _require_side(folder, SIDE, f"preset {name} takes")
@@ -184,23 +184,23 @@ def _require_side(folder: ImageFolder, side: int, what: str) -> None:
 
 
 def _with_statistics(name: str, weights: str | Path, file: str | Path, device: str) -> Preset:
-    """Return the preset with the statistics in a file, or only their mean and covariance if it has no images."""
-    if name == SCENE or (known := inception.statistics_alone(file)) is None:
+    """Return the preset with the real statistics of a file, which may have a mean and covariance only."""
+    if name == SCENE or (moments := inception.statistics_alone(file)) is None:
         return preset(name, weights=weights, reference=file, device=device)
-    (extractor, options), (mean, covariance) = scorer(name, weights), known
+    (extractor, options), (mean, covariance) = scorer(name, weights), moments
     nothing = torch.empty(0, len(mean))
     return Preset(name, extractor, RealImages(extractor.name, 0, mean, covariance, nothing, nothing), options=options)
 
 
 def _features(folder: ImageFolder, extractor: Any, device: str) -> ImageFeatures:
-    """Return the features of all images, in the parts of a quality pass, so that they are equal to the last bit."""
+    """Return the features of all images, in the parts of a quality pass for bit-equal results."""
     if len(folder) < 2:
         raise Unsupported(f"{folder.path} has one image; FID needs at least 2.", remedy="Add images.")
     return ImageFeatures.joined([ImageFeatures.of(part, extractor, device=device) for part in folder.parts(PART)])
 
 
 def _of_set(features: ImageFeatures, chosen: Preset, collected: _Collected) -> None:
-    """Add the values of the set to ``collected``, and why metrics have none."""
+    """Add the values of the set to ``collected``, and the reasons for missing ones."""
     left_out, reasons = too_few(len(features), len(chosen.reference.features), chosen.options)
     options = {**chosen.options, **left_out}
     collected.absent |= reasons

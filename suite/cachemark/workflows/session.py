@@ -1,4 +1,4 @@
-"""The machine to measure on, the store to read, and callbacks for progress; naming them needs no torch."""
+"""The machine to measure on, the store to read, and callbacks for progress, without torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Download of published weights, without torch. Only :func:`fetch` and :func:`fetch_named` use the network."""
+"""Download published weights, without torch. Only :func:`fetch` and :func:`fetch_named` use the network."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def fetch_named(model: str, weights: str = "", decoder_weights: str = "", say: C
 def _from_hub(
     repository: str, folder: Path | None, patterns: Iterable[str], say: Callable[[str], None], revision: str = hub.REVISION,
 ) -> None:
-    """Download the files of a repository that match, unless they are present, to ``folder`` or the cache (None)."""
+    """Download matching, missing files of a repository to ``folder`` or the cache (None)."""
     try:
         import huggingface_hub
     except ImportError as error:
@@ -77,7 +77,7 @@ def _from_hub(
             if path is None or not (path.is_file() and path.stat().st_size == file.size):
                 say(f"{path or f'{repository}: {name}'}  {(file.size or 0) / 1e6:,.1f} MB")
                 huggingface_hub.hf_hub_download(repository, name, revision=answer.sha if folder else revision, local_dir=folder)
-    except Exception as error:  # what a network or a server may answer has no end, and differs between versions of the library
+    except Exception as error:  # errors of networks and servers are many, and differ between versions of the library
         raise _refused(error, repository, revision) from error
     if absent := sorted(pattern for pattern in patterns if "*" not in pattern and pattern not in files and pattern not in MAY_LACK):
         if folder is None:

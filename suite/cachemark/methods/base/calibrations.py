@@ -28,7 +28,7 @@ from ...core.spec import canonical, digest
 from .profiles import AttentionProfile, LineProfile, stated_scales
 
 VARIABLE, FOLDER = "CACHEMARK_CALIBRATIONS", "calibrations"
-COST = ("seconds", "commit", "machine")  # how a calibration was made, which is no part of its facts
+COST = ("seconds", "commit", "machine")  # how a calibration was made, which is not part of its facts
 DIGITS = 16
 BY_LINE = ("recency", "concentration")  # tables of next-token models
 Line = Annotated[str, Field(max_length=LONGEST, pattern=r"^[^\p{Cc}\p{Zl}\p{Zp}]*$")]
@@ -50,7 +50,7 @@ def folder() -> Path:
 def place(method: str, weights: str, scales: object = ()) -> Path:
     """Return the file of a user's calibration for a method and the identity of weights.
 
-    ``scales``: those of the facts; token maps that are not square have a file of their own."""
+    ``scales``: the scales of the facts; token maps that are not square have a file of their own."""
     last = scales[-1] if isinstance(scales, list) and scales else 0
     shape = f"-{last[0]}x{last[1]}" if isinstance(last, list) else ""
     return folder() / f"{method}-{digest(weights.partition('/')[0], 12)}{shape}.json"
@@ -72,9 +72,10 @@ def remember(method: str, facts: Mapping[str, Any]) -> str:
 
 
 def measured(method: str, weights: str, scales: object = ()) -> dict[str, Any]:
-    """Return the facts for a method, weights and the scales that facts state, the user's own before bundled ones; else empty.
+    """Return the facts for a method, weights and scales; empty if there are none.
 
-    Of the weights' identity the transformer's counts. Raises BadCalibration for a broken file.
+    The user's own facts precede bundled ones. Only the transformer's part of the weights' identity counts. Raises BadCalibration for a
+    broken file.
     """
     own = place(method, weights, scales)
     if is_readable(own):
@@ -84,13 +85,13 @@ def measured(method: str, weights: str, scales: object = ()) -> dict[str, Any]:
 
 def named(method: str, name: str) -> tuple[str, Mapping[str, Any]]:
     """Return digest and facts of a calibration, by digest or bundled name; raise UnknownName."""
-    known = {**_packaged_names(method), **{key: (key, facts) for key, facts in _remembered.get(method, {}).items()}}
-    if name in known:
-        return known[name]
+    calibrations = {**_packaged_names(method), **{key: (key, facts) for key, facts in _remembered.get(method, {}).items()}}
+    if name in calibrations:
+        return calibrations[name]
     for path in sorted(folder().glob(f"{method}-*.json")):
         if is_readable(path) and remember(method, facts := read(path, method)) == name:
             return name, facts
-    raise unknown(f"calibration of {method}", name, [key for key in known if key != known[key][0]])
+    raise unknown(f"calibration of {method}", name, [key for key in calibrations if key != calibrations[key][0]])
 
 
 @cache
@@ -117,14 +118,15 @@ def read(path: Path, method: str) -> dict[str, Any]:
     if content["method"] != method:
         raise BadCalibration(f"{path} is a calibration for {content['method']}, not for {method}.", remedy=remedy)
     if "orders" in content["facts"]:
-        raise BadCalibration(f"{path} has facts.orders, which only what comes with the package has.", remedy=remedy)
+        raise BadCalibration(f"{path} has facts.orders, which only bundled calibrations may have.", remedy=remedy)
     return dict(content["facts"])
 
 
 def even(layout: Layout, method: str) -> str:
-    """Register a uniform calibration of ``hack``, ``hackpp``, ``ssd_heads`` or ``adakv`` for arithmetic, and return its digest.
+    """Register a uniform calibration of a method with per-head budgets, for arithmetic; return its digest.
 
-    All heads are alike, and attention to a scale or line is proportional to its tokens.
+    For ``hack``, ``hackpp``, ``ssd_heads`` and ``adakv``. All heads are alike, and attention to a scale or line is proportional to its
+    tokens.
     """
     def all_heads(value: object) -> list[list[object]]:
         return [[value] * layout.kv_heads] * layout.layers
@@ -166,7 +168,7 @@ class Calibrated(Planning):
     def facts(self, layout: Layout) -> Mapping[str, Any]:
         """Return the facts for a model of this layout; fill in ``calibration``.
 
-        Raises BadParameter if there are none, UnknownName for an unknown name, BadCalibration for broken facts or those of another model.
+        Raises BadParameter without facts, UnknownName for an unknown name, BadCalibration for broken facts or facts of another model.
         """
         if not self.calibration:
             if not self._measured:

@@ -132,7 +132,7 @@ class KeyScored(Scored):
         return self.layout.line - first % self.layout.line
 
     def beyond(self, first: int) -> int:
-        """Return all remaining tokens: nothing is stored beside the entries."""
+        """Return all remaining tokens, since nothing except the entries is stored."""
         return self.layout.visual - first
 
     def graph_key(self, step: Step) -> None:
@@ -145,7 +145,10 @@ class KeyScored(Scored):
 
 
 def newest(step: Step, visual: Tensor) -> Tensor:
-    """Return where ``visual``, as of :meth:`SlotBank.table`, has the last token of a pass, which a method may always keep."""
+    """Return where ``visual`` (see :meth:`SlotBank.table`) has the last token of a pass.
+
+    A method may always keep this token.
+    """
     return visual == step.first + step.staying - 1
 
 
@@ -175,6 +178,6 @@ def lowest(score: Tensor, age: Tensor, count: int) -> Tensor:
         tied = score == score.amin(-1, keepdim=True)
         oldest = torch.iinfo(age.dtype).max
         return age.masked_fill(~tied, oldest).argmin(-1, keepdim=True)
-    bits = (score + 0.0).view(torch.int32).long()  # in the order of the numbers where they are not negative; −0 becomes 0
+    bits = (score + 0.0).view(torch.int32).long()  # the bits of numbers from 0 on have the same order; −0 becomes 0
     bits ^= (bits >> 31) & 0x7FFFFFFF  # and of negative ones too
     return (bits * 2**16 + age.long()).topk(count, dim=-1, largest=False).indices

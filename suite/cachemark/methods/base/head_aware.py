@@ -78,11 +78,11 @@ class CalibratedHeads(Calibrated, PerHead):
 
 @dataclass
 class HeadAware(CalibratedHeads):
-    """A method with two classes of heads, *contextual* and *structural*, each with its own budget.
+    """Base of methods with two classes of heads, *contextual* and *structural*, each with its own budget.
 
-    The share ``contextual`` of all heads with the lowest variance is contextual. One set of scores selects what a scale attends to and what
-    survives it. A subclass defines :meth:`cut`, :meth:`kept_before` and :meth:`scores`; ``structural_asks``: structural heads are scored by
-    queries, too.
+    The share ``contextual`` of all heads, those with the lowest variance, is contextual. One set of scores selects the entries that a scale
+    attends to and the survivors. A subclass defines :meth:`cut`, :meth:`kept_before` and :meth:`scores`; ``structural_asks``: structural
+    heads are scored by queries, too.
     """
 
     structural_asks: ClassVar[bool] = True

@@ -26,12 +26,12 @@ PUBLISHED = (1.0,) * 20 + (0.6,) + (0.5,) * 4 + (0.4,) * 5 + (0.15,) * 5 + (0.12
 class Scheduled(Selecting):
     """The schedule of LazyMAR (arXiv 2503.12450) as in its published code; a subclass defines the scores.
 
-    Passes are full before ``start`` and every ``period`` from there. In the others all tokens are computed up to the attention of decoder
+    Passes before ``start`` are full, and every ``period``-th one from there. The others compute all tokens up to the attention of decoder
     block ``layer`` (from 0), and after it the fraction in ``table`` (None: the published one) times ``scale``; at least the tokens of this
     pass and the previous one (*forced*) and ``extra`` more. ``count`` > 0 sets a fixed number of tokens instead.
 
     ``schedule = "published"`` reads start, period and table at pass s, as the code does for any number of passes T; ``scaled`` reads them
-    at ⌊64·s/T⌋, where a pass is full if a refresh has become due since the previous one. ``auto`` is ``published`` for T = 64 or 32, which
+    at ⌊64·s/T⌋, and a pass is full if a refresh has become due since the previous one. ``auto`` is ``published`` for T = 64 or 32, which
     the authors ran.
     """
 
@@ -57,7 +57,7 @@ class Scheduled(Selecting):
     }
     most_scale = 20  # turns even the least share of the published table into all tokens
 
-    # -- what a plan asks ---------------------------------------------------------------------------------------------
+    # -- planning -----------------------------------------------------------------------------------------------------
     def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
         """Return the largest ``scale``, in hundredths, within this fraction of the FLOPs."""
         shape = cast(MaskedLayout, layout)
@@ -76,7 +76,7 @@ class Scheduled(Selecting):
 
     # -- which passes, and how many tokens ----------------------------------------------------------------------------
     def _read_at(self, index: int) -> int:
-        """Return the position at which start, period and table are read in pass ``index``."""
+        """Return the position in start, period and table for pass ``index``."""
         return index if self.schedule == "published" else SPAN * index // len(self.steps)
 
     def refreshes(self, step: MaskedStep) -> bool:

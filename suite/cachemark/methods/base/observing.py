@@ -19,9 +19,9 @@ from .evicting import Evicting, lowest, ring
 
 @dataclass
 class Observing(Evicting):
-    """A method that evicts a line of entries at each line's end, by the queries of the ``alpha`` latest tokens, which stay.
+    """Base of methods that evict a line of entries at each line's end by the latest tokens' queries.
 
-    A subclass defines :meth:`scored`; entries of the lowest score go.
+    The ``alpha`` latest tokens are used, and stay. A subclass defines :meth:`scored`; entries with the lowest scores are evicted.
     """
 
     evict_after = "line"

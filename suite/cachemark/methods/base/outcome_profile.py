@@ -1,4 +1,4 @@
-"""The profile that calibrates SkipVAR: the images of every outcome, and classifiers that are fitted to their SSIM."""
+"""Profile that calibrates SkipVAR: generates the images of every outcome and fits classifiers to their SSIM."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DECIMALS, NEWTON = 6, 30  # of the weights; steps of a fit
 
 
 class OutcomeProfile(Deciding):
-    """The full cache, which notes the numbers that a decision reads; :meth:`note` takes the SSIM of each outcome's images.
+    """The full cache, recording the features that a decision reads; :meth:`note` takes each outcome's SSIM.
 
     ``picture``: tokens along a side of the images that are read. ``compared``: the outcomes, the full cache's first, then those with fewer
     scales and those with less guidance.
@@ -70,10 +70,10 @@ def _most(passes: Tensor) -> Tensor:
 
 
 def fitted(features: Tensor, labels: Tensor, classes: int = LAST + 1) -> Tensor:
-    """Fit a multinomial logistic regression to ``features`` (images, 2): (classes, 3), the last of which is added.
+    """Fit a multinomial logistic regression to ``features`` (images, 2).
 
-    Features are standardized; squares of their weights are halved and added to the negative log-likelihood. A class without images is
-    never chosen.
+    Returns (classes, 3), two weights and a bias. Features are standardized; squares of their weights are halved and added to the negative
+    log-likelihood. A class without images is never chosen.
     """
     present = labels.unique().tolist()
     table = torch.zeros(classes, 3, dtype=torch.float64)
@@ -91,16 +91,16 @@ def fitted(features: Tensor, labels: Tensor, classes: int = LAST + 1) -> Tensor:
 
 
 def _regressed(x: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """Return the weights (classes, 3) of least regularized loss for ``x`` (images, 3), by Newton's method with halved steps."""
+    """Minimize the regularized loss for ``x`` (images, 3) by a damped Newton method; return weights (classes, 3)."""
     own, penalty = torch.zeros(classes, 3, dtype=torch.float64), torch.tensor((1.0, 1.0, 1e-8), dtype=torch.float64)
-    wanted, diagonal = F.one_hot(labels, classes).double(), torch.eye(classes, dtype=torch.float64)
+    targets, diagonal = F.one_hot(labels, classes).double(), torch.eye(classes, dtype=torch.float64)
 
     def loss(weights: Tensor) -> Tensor:
         return F.cross_entropy(x @ weights.T, labels, reduction="sum") + (penalty * weights.square()).sum() / 2
 
     for _ in range(NEWTON):
         p = (x @ own.T).softmax(1)
-        gradient = ((p - wanted).T @ x + penalty * own).flatten()
+        gradient = ((p - targets).T @ x + penalty * own).flatten()
         curvature = p[:, :, None] * (diagonal - p[:, None])  # (images, classes, classes)
         hessian = torch.einsum("nab,ni,nj->aibj", curvature, x, x).reshape(3 * classes, -1) + torch.diag(penalty.repeat(classes))
         step, size = torch.linalg.solve(hessian, gradient).view_as(own), 1.0

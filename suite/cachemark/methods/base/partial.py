@@ -1,8 +1,8 @@
 """Masked models with partial passes, which compute only some of the tokens.
 
 In a *full* pass everything is computed. In a *partial* pass some or all of the decoder's blocks compute the selected tokens alone, and the
-encoder, if set, only newly known tokens. They attend to the keys and values of all tokens; those of tokens that are not computed come from
-an earlier pass.
+encoder, if set, only newly known tokens. They attend to the keys and values of all tokens; keys and values of tokens that are not computed
+come from an earlier pass.
 """
 
 from __future__ import annotations
@@ -78,9 +78,10 @@ def wide(places: Tensor, like: Tensor) -> Tensor:
 
 # -- the encoder ------------------------------------------------------------------------------------------------------
 class EncoderCache:
-    """Encoder cache: a partial pass encodes the first ``recomputed`` tokens of the buffer and ``fresh`` tokens of the image.
+    """Encoder cache: a partial pass encodes ``recomputed`` tokens of the buffer and ``fresh`` ones of the image.
 
-    ``fresh(step)`` returns their raster positions, (rows, n) ascending; they are the last ones that became known. Fresh tokens attend to
+    The buffer's first tokens are recomputed. ``fresh(step)`` returns the raster positions, (rows, n) ascending, of the tokens that became
+    known last. Fresh tokens attend to
     the keys and values of all known tokens; the other tokens keep theirs. Positions are filled in the order of arrival. State covers the
     first ``rows`` rows.
     """
@@ -96,8 +97,8 @@ class EncoderCache:
 
     def encode(self, step: MaskedStep, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
         """Encode buffer and fresh tokens; zeros for all others."""
-        known, new = step.known[: len(self.first)], self.fresh(step)
-        computed = torch.cat((self.first, self.buffer + torch.searchsorted(known, new)), 1)
+        known_positions, new = step.known[: len(self.first)], self.fresh(step)
+        computed = torch.cat((self.first, self.buffer + torch.searchsorted(known_positions, new)), 1)
         return put(torch.zeros_like(tokens.x), computed, run(tokens.with_x(take(tokens.x, computed))))
 
     def attend(self, site: Site, step: MaskedStep, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -155,10 +156,10 @@ class Partial(Bidirectional, ABC):
     def own_budget(self, layout: Layout) -> Fraction:
         return budget_of(self, cast(MaskedLayout, layout))
 
-    # -- what a subclass decides, on the host but for the choice itself -----------------------------------------------
+    # -- decisions of a subclass, on the host except for the selection itself -----------------------------------------
     @abstractmethod
     def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
-        """Return parameters for which an image costs at most this fraction of the FLOPs without a cache."""
+        """Return parameters that cost at most this fraction of an image's FLOPs without a cache."""
 
     @abstractmethod
     def check(self) -> None:
@@ -249,7 +250,7 @@ class Partial(Bidirectional, ABC):
         """Return the tokens that are computed next: all of them, or the selected ones."""
         if all_tokens is (self.rest is None):
             return tokens
-        assert self.chosen is not None, "tokens are chosen before any is left behind"
+        assert self.chosen is not None, "tokens are chosen before any is left out"
         if self.rest is None:
             self.rest = tokens.x
             return tokens.with_x(take(tokens.x, self.chosen))
@@ -290,9 +291,9 @@ class Partial(Bidirectional, ABC):
 
 @dataclass
 class Selecting(Partial):
-    """Partial passes in which tokens are selected in the attention of one block of the decoder.
+    """Partial passes that select tokens in the attention of one block of the decoder.
 
-    A subclass defines that block (:attr:`selects_at`), the selected tokens (:meth:`choose`) and what the other blocks compute
+    A subclass defines this block (:attr:`selects_at`), the selected tokens (:meth:`choose`) and the computation of the other blocks
     (:meth:`spans`).
     """
 
@@ -309,7 +310,7 @@ class Selecting(Partial):
     def choose(self, step: MaskedStep, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Return all positions (rows, places), the selected ones first.
 
-        ``q``, ``k``, ``v`` are those of all tokens.
+        ``q``, ``k``, ``v`` belong to all tokens.
         """
 
     @property
@@ -320,8 +321,8 @@ class Selecting(Partial):
     def idle_reason(self, layout: Layout) -> str:
         if self.reuses or not any(map(self.narrows, self.steps)):  # without a choice it is seen on paper
             return ""
-        return (f"No pass reuses anything of an earlier one: tokens are left behind in block {self.selects_at} (from 0), and behind it "
-                f"this decoder of {layout.layers} blocks has none that would keep what they were.")
+        return (f"No pass reuses results of an earlier one: tokens are left out after block {self.selects_at} (from 0), but none of the "
+                f"decoder's {layout.layers} blocks leaves them out of its attention.")
 
     def graph_key(self, step: Step) -> None:
         """Return None: the head does not depend on the pass of the transformer."""

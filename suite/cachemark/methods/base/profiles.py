@@ -1,4 +1,4 @@
-"""Profiles: the full cache, measuring facts by which methods are calibrated. No methods to benchmark.
+"""Profiles: the full cache, measuring facts for the calibration of methods. Not meant for benchmarks.
 
 One instance serves many generations and averages over their rows.
 """
@@ -60,7 +60,7 @@ class AttentionProfile(Method):
         self.rows += len(self._asked)
 
     def observe(self, site: Site, step: Step, slot: Slot, q: Tensor, mass: Tensor | None) -> None:
-        staged = slot.live[0] == step.first  # the last scale stays where it was put beside the others
+        staged = slot.live[0] == step.first  # the last scale stays in the workspace, after the others
         k, _ = (self.workspace if staged and self.workspace is not None else slot).read(slot.bank.runs[0], slot.live[0])
         sizes = list(self.layout.scale_tokens[: step.scale])
         queries = fold(q, k.size(1))
@@ -87,7 +87,7 @@ class AttentionProfile(Method):
 
     @property
     def scas(self) -> Tensor:
-        """S-CAS of HeatKV: the attention to a scale, averaged over all later ones, (layers, heads, source scale) fp64.
+        """S-CAS of HeatKV: mean attention to a scale over all later ones, (layers, heads, source scale) fp64.
 
         NaN for the last scale.
         """
@@ -106,7 +106,7 @@ class AttentionProfile(Method):
 
     @property
     def variance(self) -> Tensor:
-        """Variance of each key's weight over the queries of the last scale, summed over keys, (layers, heads) fp64."""
+        """Variance of keys' weights over the last scale's queries, summed over keys, (layers, heads) fp64."""
         return self._variance / self.rows
 
     @property
@@ -170,9 +170,10 @@ class ScaleProfile(Method):
 
 # -- heads of a next-token model: SSD heads and Ada-KV ------------------------------------------------------------------
 class LineProfile(Method):
-    """Measures each head's attention to the latest or strongest visual tokens over conditional rows, in fp64, line by line.
+    """Measures each head's attention to the latest or strongest visual tokens, line by line.
 
-    ``parts``: ``recency``, of every query, and ``concentration``, of the mean attention of the 8 latest queries at each line's end.
+    Means over conditional rows, in fp64. ``parts``: ``recency``, of every query, and ``concentration``, of the mean attention of the 8
+    latest queries at each line's end.
     """
 
     needs_mass = True
@@ -213,10 +214,10 @@ class LineProfile(Method):
             total[layer, :, :lines] += (shares[..., line - 1 : lines * line : line] / shares[..., -1:]).sum(0).cpu()
 
     def share(self, part: str) -> Tensor:
-        """Fraction of attention to the latest or strongest 1, 2, … lines of tokens: (layers, kv_heads, lines) fp64.
+        """Fraction of attention to the latest or strongest 1, 2, … lines of tokens, (layers, kv_heads, lines).
 
-        The mean over passes, or ends of lines, with more visual tokens than that, 1 if there are none. Only attention to visual tokens
-        counts.
+        In fp64: the mean over passes, or ends of lines, with more visual tokens than these lines have; 1 without such passes. Only
+        attention to visual tokens counts.
         """
         layout, lines = self.layout, torch.arange(1, self.layout.lines + 1)
         passes = layout.visual - 1 - layout.line * lines if part == RECENCY else layout.lines - 1 - lines

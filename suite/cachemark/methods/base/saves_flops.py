@@ -14,7 +14,7 @@ from ...roofline.scale_flops import budget_of
 
 @dataclass
 class SavesFlops(Method):
-    """A next-scale method whose budget is a fraction of an image's FLOPs, which :meth:`fit` turns into parameters."""
+    """Base of next-scale methods whose budget is a fraction of FLOPs; :meth:`fit` converts it to parameters."""
 
     paradigms = ("next-scale",)
     budget_kind = FLOPS

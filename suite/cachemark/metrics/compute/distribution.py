@@ -1,4 +1,4 @@
-"""FID, KID, Inception score, precision and recall of a set of images, by torch-fidelity's functions of features."""
+"""FID, KID, Inception score, precision and recall of a set of images, computed by torch-fidelity."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def settings(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def too_few(images: int, real: int, options: Mapping[str, Any]) -> tuple[dict[str, bool], dict[str, str]]:
-    """Return options that leave out each metric with too few images or real images, and the reason by metric."""
+    """Return options that disable metrics with too few images or real images, and the reason by metric."""
     chosen, left_out, reasons = settings(options), dict[str, bool](), dict[str, str]()
     subset, splits, neighbors = chosen["kid_subset_size"], chosen["isc_splits"], chosen["prc_neighborhood"] + 1
     for option, names, least, of_real in (("kid", ("kid",), subset, True), ("isc", ("isc",), splits, False),

@@ -1,6 +1,6 @@
-"""Feature networks, named by the hash of their weights, and files of torch-fidelity in PyTorch's download cache.
+"""Feature networks, named by the hash of their weights, and torch-fidelity's files in PyTorch's cache.
 
-Weights that torch-fidelity would download are read from that cache; nothing is downloaded here.
+Weights that torch-fidelity would download are read from the download cache; nothing is downloaded here.
 """
 
 from __future__ import annotations

@@ -90,8 +90,8 @@ class ImageFeatures:
             saved = cls(header["extractor"], tensors["features"], tensors["logits"])
         except Exception:  # bytes of any origin: the reader may fail in any way
             return None
-        whole = saved.features.dim() == saved.logits.dim() == 2 and len(saved.features) == len(saved.logits)
-        return saved if whole and saved.extractor == extractor else None
+        complete = saved.features.dim() == saved.logits.dim() == 2 and len(saved.features) == len(saved.logits)
+        return saved if complete and saved.extractor == extractor else None
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ class RealImages:
     """Statistics and features of real images by the extractor of this name.
 
     ``mean`` (F,) float32 and ``covariance`` (F, F) float64 of ``count`` images, as torch-fidelity computes them for FID; ``features``
-    (M, F) and ``logits`` (M, C) float32 of M of them, for KID, precision and recall. ``floors``: by number of images, the FID of as many
-    other real images with the ends of its interval, which a perfect generator would reach.
+    (M, F) and ``logits`` (M, C) float32 of M of them, for KID, precision and recall. ``floors``: by number of images, the
+    FID of as many other real images with the ends of its interval, which a perfect generator would reach.
     """
 
     extractor: str

@@ -27,7 +27,10 @@ class ImageFolder:
 
     @classmethod
     def open(cls, path: str | Path) -> ImageFolder:
-        """List the images of a folder, sorted by name. Raises Unsupported for another path, no image, or several sizes."""
+        """List the images of a folder, sorted by name.
+
+        Raises Unsupported if it is not a folder, has no image, or has several sizes.
+        """
         folder = Path(path)
         if not folder.is_dir():
             raise Unsupported(f"{folder} is not a folder.", remedy="Use a folder of images.")
@@ -50,7 +53,10 @@ class ImageFolder:
         return _by(self.size)
 
     def parts(self, most: int) -> Iterator[Tensor]:
-        """Yield the images in order, ``most`` at a time, as RGB bytes (B, 3, H, W). Raises Unsupported for a damaged file."""
+        """Yield the images in order, ``most`` at a time, as RGB bytes (B, 3, H, W).
+
+        Raises Unsupported for a damaged file.
+        """
         for start in range(0, len(self), most):
             yield self.images(self.names[start : start + most])
 

@@ -1,11 +1,11 @@
 """Inception v3 of torch-fidelity, with real images of ImageNet (``adm``) or COCO (``coco``).
 
-``adm`` compares with guided-diffusion's reference batch for ImageNet at 256×256. FID uses the statistics in the file, those of the
-whole training set; KID, precision and recall use its 10 000 images, by the same 2048 features (torch-fidelity would take VGG16 for
+``adm`` compares with guided-diffusion's reference batch for ImageNet at 256×256. FID uses the statistics of the whole training set in
+the file; KID, precision and recall use its 10 000 images, by the same 2048 features (torch-fidelity would take VGG16 for
 precision and recall; published values do not). Differences to the authors' evaluator: distances in float32, not float16; images are
 shuffled before the splits of the Inception score.
 
-``coco`` is the protocol of FID-30k for text-to-image models. There is no common file of real images, so values compare between
+``coco`` is the protocol of FID-30k for text-to-image models. No file of real images is in common use, so values compare between
 methods that used one file, and approximately with published ones if it contains 30 000 validation images of 2014, cropped to squares
 of 256×256 pixels.
 
@@ -49,10 +49,10 @@ CHUNK = 100  # images per read
 def load(
     name: str, weights: str | Path, reference: str | Path, *, device: str = "cpu", batch: int = 64
 ) -> tuple[Extractor, RealImages]:
-    """Return the extractor and the real images of ``adm`` or ``coco``; ``weights`` default to PyTorch's download cache.
+    """Return the extractor and the real images of ``adm`` or ``coco``.
 
-    The features of the real images are computed once and saved next to ``reference``. Raises Unsupported, with how to get it, for a
-    missing file; BadCheckpoint for a damaged or wrong one.
+    ``weights`` default to PyTorch's download cache. The features of the real images are computed once and saved next to ``reference``.
+    Raises Unsupported, with how to get it, for a missing file; BadCheckpoint for a damaged or wrong one.
     """
     weights = _required(name, weights, reference)
     extractor, real = inception_extractor(weights), ReferenceBatch(reference)
@@ -82,7 +82,10 @@ def _required(name: str, weights: str | Path, reference: str | Path) -> Path:
 
 
 def weights_file(weights: str | Path = "") -> Path:
-    """Return the path of the weights, by default in PyTorch's download cache. Raises Unsupported, with how to get it, if it is missing."""
+    """Return the path of the weights, by default in PyTorch's download cache.
+
+    Raises Unsupported, with how to get it, if it is missing.
+    """
     if not weights and (downloaded := cached(source())).is_file():
         weights = downloaded
     _require(weights, "the weights of Inception v3", f"with: curl -LO {source()}")
@@ -164,14 +167,14 @@ class ReferenceBatch:
 
 
 def statistics_alone(path: str | Path) -> tuple[Tensor, Tensor] | None:
-    """Return mean and covariance of an npz file without images, as pytorch-fid writes it; None for another file.
+    """Return mean and covariance of an npz file without images, as pytorch-fid writes it, or None.
 
-    Raises BadCheckpoint for values that are no statistics."""
+    Raises BadCheckpoint for values that are not statistics."""
     try:
         with np.load(path, allow_pickle=False) as file:
             if not {"mu", "sigma"} <= set(file.files) or ARRAY.removesuffix(".npy") in file.files:
                 return None
-    except Exception:  # bytes of any origin: the reader of a reference batch states what is wrong
+    except Exception:  # bytes of any origin: the reader of a reference batch reports the problem
         return None
     try:
         return _statistics(path)
@@ -191,7 +194,7 @@ def _statistics(path: str | Path) -> tuple[Tensor, Tensor]:
 
 
 def _header(file: IO[bytes]) -> tuple[int, ...]:
-    """Return the shape in the header of an npy file of images, and move the file behind the header."""
+    """Return the shape in the header of an npy file of images, and move the file to the end of the header."""
     read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     shape, fortran_order, dtype = read[np.lib.format.read_magic(file)](file)
     if dtype != np.uint8 or fortran_order or len(shape) != 4 or shape[3] != 3:

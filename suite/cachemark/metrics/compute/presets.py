@@ -30,8 +30,8 @@ class Preset:
     """Everything besides the images that a value such as ``fid_scene_2k`` depends on.
 
     ``name`` is part of the value's name (lowercase letters and digits). ``extractor`` gives features and logits.
-    ``resize`` is the side of its input, or None for any size. ``options`` are those of :func:`~.distribution.distribution`.
-    ``names_classes``: its logits are those of the classes that a model generates.
+    ``resize`` is the side of its input, or None for any size. ``options`` are passed to :func:`~.distribution.distribution`.
+    ``names_classes``: its logits refer to the classes that a model generates.
     """
 
     name: str

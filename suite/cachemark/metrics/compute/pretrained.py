@@ -42,9 +42,10 @@ def toolkit() -> Any:
 
 @dataclass(frozen=True)
 class PublishedNetwork:
-    """A network from Hugging Face in a folder: its ``kind`` in messages, an example of it, and the files that determine its values.
+    """A network from Hugging Face in a folder.
 
-    ``needed`` files must exist; those of ``more`` count if they do.
+    It has a ``kind`` for messages, an example, and the files that determine its values: ``needed`` files must exist; files of ``more``
+    count if they exist.
     """
 
     kind: str
@@ -53,13 +54,16 @@ class PublishedNetwork:
     more: tuple[str, ...] = ()
 
     def identity(self, folder: str) -> str:
-        """Return a hash over the files. Raises Unsupported, with how to get it, if a file or a library is missing."""
+        """Return a hash over the files. Raises Unsupported, with a remedy, for a missing file or library."""
         toolkit()
         present = required_files(folder, self.needed, self.repository)
         return files_identity(present + [Path(folder) / name for name in self.more if is_readable(Path(folder) / name)])
 
     def part(self, folder: str, name: str, **options: Any) -> Any:
-        """Return the part that transformers' class ``name`` reads. Raises BadCheckpoint for an unreadable folder."""
+        """Return the part that transformers' class ``name`` reads.
+
+        Raises BadCheckpoint for an unreadable folder.
+        """
         return built(folder, self.kind, lambda: getattr(toolkit(), name).from_pretrained(folder, local_files_only=True, **options))
 
 
@@ -75,7 +79,10 @@ ANSWERER = PublishedNetwork(
 
 
 def required_files(folder: str, names: Sequence[str], download: str) -> list[Path]:
-    """Return the paths of files in a folder. Raises Unsupported, with the ``download`` by Hugging Face's command, if one is missing."""
+    """Return the paths of files in a folder.
+
+    Raises Unsupported, with Hugging Face's command for the ``download``, if one is missing.
+    """
     if missing := [name for name in names if not is_readable(Path(folder) / name)]:
         raise Unsupported(f"not measured: needs {', '.join(missing)} in {folder!r}, get it with: "
                           f"hf download {download} --local-dir {folder}")

@@ -5,9 +5,9 @@ of infinitely many images, because FID and the Inception score are biased in the
 
 - **precision** is a mean over images, each inside the manifold of the reference or not: Clopper and Pearson's interval.
 - **FID, KID, Inception score, recall**: a delete-d jackknife (Shao and Wu, The Annals of Statistics 17, 1989). It leaves out a random
-  tenth of the images, for recall a quarter, many times; the variance of the values of the subsets times (n − d) / d estimates that of
-  the whole set. The ends are ±1.96 standard errors, for FID of its logarithm. A bootstrap is not suitable: an image that is drawn
-  twice has distance 0 to its copy, which shrinks the manifold of recall, biases KID, and lowers the rank of the covariance.
+  tenth of the images, for recall a quarter, many times; the variance of the values of the subsets times (n − d) / d estimates the
+  variance for the whole set. The ends are ±1.96 standard errors, for FID of its logarithm. A bootstrap is not suitable: an image that
+  is drawn twice has distance 0 to its copy, which shrinks the manifold of recall, biases KID, and lowers the rank of the covariance.
 - **KID** is reported by torch-fidelity as a mean over random subsets of the set: the variance of that mean is added.
 - **No interval** (both ends NaN) if few images dominate: all but precision and recall depend on second and higher moments of the
   features. If the squared distances from the mean have a kurtosis above 0.03 times the number of images, one set does not show how
@@ -42,8 +42,8 @@ from .image_features import ImageFeatures, RealImages
 Z = NormalDist().inv_cdf(0.975)  # half the width of an interval of 95 %, in standard errors
 LEFT_OUT = {"fid": 0.1, "kid": 0.1, "isc": 0.1, "recall": 0.25}  # fraction that a subset lacks; recall is discontinuous and needs more
 RESAMPLES = 200  # which gives the width of an interval to about 5 %
-LEAST = 20  # images below which a width would be noise
-TAILS = 0.03  # highest kurtosis of squared distances, per image, at which FID has an interval
+LEAST = 20  # fewest images with a meaningful width
+TAILS = 0.03  # highest kurtosis of squared distances, per image, for an interval of FID
 _LIGHT = 8.0  # a kurtosis that is accepted for any number of images; d normal features have 3 + 12 / d
 _VALUES = {"fid": subsets.fid, "kid": subsets.kid, "isc": subsets.isc, "recall": subsets.recall}
 _RANGE = {"fid": (0.0, torch.inf), "kid": (-torch.inf, torch.inf), "isc": (1.0, torch.inf), "recall": (0.0, 1.0)}
@@ -106,7 +106,7 @@ def difference(
 
 
 def least_for_intervals(options: Mapping[str, Any]) -> int:
-    """Return the number of images from which :func:`intervals` returns intervals with these options."""
+    """Return the smallest number of images for :func:`intervals` with these options."""
     chosen = settings(options)
     return max(LEAST, 2 * chosen["isc_splits"] if chosen["isc"] else 0, 2 * (chosen["prc_neighborhood"] + 1) if chosen["prc"] else 0)
 

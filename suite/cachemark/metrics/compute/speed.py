@@ -1,4 +1,4 @@
-"""Speed from raw marks: the times at which tokens were generated."""
+"""Speed from raw marks, the times when tokens were generated."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def ends(layout: Layout) -> list[int]:
 def first_half(layout: Layout) -> int:
     """Return the tokens of the first half: ⌊N/2⌋.
 
-    Tokens of a scale come at once, so the boundary of two scales nearest to N/2 counts, the later of two. Halves of a masked model are
-    those of its *steps*, whose first half generates far fewer tokens. Raises Unsupported for a single step or scale.
+    Tokens of a scale come at once, so the boundary of two scales nearest to N/2 counts, the later of two. A masked model is split by its
+    *steps*, and the first half generates far fewer tokens. Raises Unsupported for a single step or scale.
     """
     if isinstance(layout, MaskedLayout):
         if layout.steps < 2:

@@ -55,17 +55,17 @@ class Family:
     reader: Callable[[Any], TokenReader | FeatureReader] | None = None
     prompted: bool = False
     one_folder: bool = False  # the image tokenizer is in the folder of the weights
-    views: bool = False  # tokens are only shown: what decodes them is no part of the model
+    views: bool = False  # tokens are only displayed, so their decoder is not part of the model
     token_dtype: torch.dtype = torch.int32
 
 
 @dataclass(frozen=True)
 class CatalogueModel:
-    """One model of a family, whose weights are in the package if its image tokenizer is; a request may name others.
+    """One model of a family. Its weights are in the package if its image tokenizer is; a request may name others.
 
-    Without them, the weights of a published model are random. ``file``: name of the weights file; ``pixels``: see :class:`PublishedFile`.
-    ``texts``: prompts of a text-to-image model; ``check_texts`` raises for texts that it cannot read. ``grids``: token grids of its
-    aspect ratios, if it has several, and ``of_grid``: the model with one of them.
+    Without weights, the weights of a published model are random. ``file``: name of the weights file; ``pixels``: see
+    :class:`PublishedFile`. ``texts``: prompts of a text-to-image model; ``check_texts`` raises for texts that it cannot read. ``grids``:
+    token grids of its aspect ratios, if it has several, and ``of_grid``: the model with one of them.
     """
 
     family: Family

@@ -17,7 +17,7 @@ from .family import SCENE_QUALITY, CatalogueModel, Family, register
 
 AVERAGED = ("model_ema", "model")  # entries of a published file: the averaged weights are those that were evaluated
 PAPER_STEPS = 256
-FEWER_STEPS = 64  # with which the papers on caches compare
+FEWER_STEPS = 64  # the one in papers on caches
 FOLDERS = {"B": "mar_base", "L": "mar_large", "H": "mar_huge"}
 TINY_NAME = "tiny-mar"
 # Its head takes one step of each 25th of the process, the least noisy one, and so begins at time 960. The published models begin at 999,

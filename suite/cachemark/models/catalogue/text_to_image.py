@@ -100,12 +100,12 @@ LUMINA = Family(
 def lumina_mgpt(size: str) -> CatalogueModel:
     """Describe a published size at one resolution; the image tokenizer is Chameleon's."""
     config = lumina.SIZES[size]
-    images = PublishedFile("decoder_weights", "vqgan.ckpt", "the tokenizer of Meta's Chameleon, which asks for an agreement to its terms",
+    images = PublishedFile("decoder_weights", "vqgan.ckpt", "the tokenizer of Meta's Chameleon, which requires an agreement to its terms",
                            partial(VQGAN, lumina.TOKENIZER), ignored=(*checkpoints.EXTRAS, *vqgan.UNUSED))
     return CatalogueModel(
         LUMINA, f"lumina-mgpt-{size.lower()}", config, f"Lumina-mGPT-{size}", images, with_greedy(lumina.PAPER),
         f"Lumina-mGPT-{size}, {config.decoder.layers} layers, {config.lines} lines of {config.line} tokens, "
-        "the last of which ends the line",
+        "the last one ends the line",
         pixels=lumina.UNIT * config.width, texts=TEXTS, preset="coco",
     )
 
@@ -129,7 +129,7 @@ def emu3_gen(config: Emu3Config = emu3.GEN, tokenizer: Emu3VQConfig = EMU3_VQ) -
     return CatalogueModel(
         EMU3, "emu3-gen", config, "Emu3-Gen-hf", images, with_greedy(emu3.PAPER),
         f"Emu3-Gen, {config.decoder.layers} layers with {config.decoder.groups} K/V heads, {config.lines} lines of {config.line} tokens, "
-        "the last of which ends the line",
+        "the last one ends the line",
         texts=TEXTS, preset="coco",
     )
 
@@ -196,9 +196,9 @@ INFINITY_TOKENIZERS = {"2B": BSQConfig(), "8B": BSQConfig(ch_mult=(1, 2, 4, 4), 
 
 
 def infinity_model(size: str, pixels: int, grid: Grid | None = None) -> CatalogueModel:
-    """Describe one size at one resolution, in pixels along the side of a square image, for images of a published ``grid``."""
-    known = schedules(pixels)
-    config = replace(infinity.SIZES[size], **known[grid or next(iter(known))]._asdict())
+    """Describe one size at one resolution (pixels per side of a square image) for a published ``grid``."""
+    by_grid = schedules(pixels)
+    config = replace(infinity.SIZES[size], **by_grid[grid or next(iter(by_grid))]._asdict())
     transformer, tokenizer = INFINITY_FILES[size]
     images = PublishedFile("decoder_weights", tokenizer, INFINITY.origin,
                            partial(BSQ, replace(INFINITY_TOKENIZERS[size], scales=config.scales)), ("vae", *checkpoints.WRAPPERS),
@@ -207,7 +207,7 @@ def infinity_model(size: str, pixels: int, grid: Grid | None = None) -> Catalogu
         INFINITY, f"infinity-{size.lower()}" + ("" if pixels == max(COUNTS) else f"-{pixels}"), config, transformer, images,
         with_greedy(INFINITY_PAPER), texts=TEXTS, preset="coco",
         about=f"Infinity-{size}, {config.depth} blocks, {len(config.scales)} scales up to {'×'.join(map(str, config.grid))}",
-        grids=tuple(known), of_grid=partial(infinity_model, size, pixels),
+        grids=tuple(by_grid), of_grid=partial(infinity_model, size, pixels),
     )
 
 

@@ -21,7 +21,7 @@ PLACES = ("above", "below", "left of", "right of")  # of the ground, as the obje
 TEXTURES = ("stripes", "bars", "checks", "dots")
 AXES = {"object": SHAPES, "colour": COLOURS, "count": COUNTS, "position": PLACES, "texture": TEXTURES, "ground_colour": COLOURS}
 PLURALS = {shape: f"{shape}es" if shape.endswith("s") else f"{shape}s" for shape in SHAPES}
-CAPTION = "{}"  # a caption stands alone, where a published model is talked to
+CAPTION = "{}"  # a caption is the whole prompt, unlike in the chats of published models
 SPECIAL = (BEGIN, PAD, IMAGE)
 VOCABULARY = (*SPECIAL, *COUNTS, *SHAPES, *PLURALS.values(), *COLOURS, "above", "below", "left", "right", "of", *TEXTURES)
 
@@ -57,7 +57,7 @@ def parsed(caption: str) -> Asked:
     """Parse a caption. Raises UnknownName for an unknown word, ValueError for words in another order."""
     WordTokenizer().ids(caption)
     if (caption_facts := _every().get(" ".join(caption.lower().split()))) is None:
-        raise ValueError(f"{caption!r} is no caption, which reads like {Asked(3, 1, 0, 0, 0, 4).caption!r}")
+        raise ValueError(f"{caption!r} is not a caption, which reads like {Asked(3, 1, 0, 0, 0, 4).caption!r}")
     return caption_facts
 
 

@@ -1,4 +1,4 @@
-"""Small networks that read procedural scenes: their features, and what a caption names."""
+"""Small networks that read procedural scenes: their features, and the attributes of a caption."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TinyFeatures(nn.Module):
         return self.body(readable(images, "tiny-features"))
 
     def judge(self, embedded: Tensor) -> dict[str, Tensor]:
-        """Return logits (B, choices) by attribute, and one per entry of CONSISTENT, for embedded images."""
+        """Return logits (B, choices) by attribute, and one per entry of CONSISTENT, for image embeddings."""
         active = nn.functional.silu(embedded)
         return {**{name: head(active) for name, head in self.heads.items()}, "consistent": self.consistent(active)}
 

@@ -56,7 +56,7 @@ class BundledWeights(Generic[M]):
             with safe_open(str(path), framework="pt") as file:
                 about = json.loads((file.metadata() or {}).get("cachemark", "{}"))
             if about.get("model") != self.name:
-                raise ValueError(f"it says it is {about.get('model', 'nothing')!r}")
+                raise ValueError(f"it claims to be {about.get('model', 'nothing')!r}")
             return partial(self.model, self.sizes(**json.loads(about["config"])))
         except Exception as error:  # bytes of any origin: the reader may fail in any way
             raise BadCheckpoint(f"{str(path)!r} holds no {self.name} weights: {error}.", remedy=remedy) from error

@@ -45,7 +45,7 @@ class KLLevel(nn.Module):
 
 
 def _attends(shape: Pyramid, lowest: Attend) -> list[Attend]:
-    """Return the attention of each level: that of the lowest resolution alone."""
+    """Return whether each level has attention: only the lowest resolution has."""
     return [*[nn.Identity] * (len(shape.widths) - 1), lowest]
 
 

@@ -107,7 +107,7 @@ class BSQConfig(Pyramid):
 
 
 class BSQ(nn.Module):
-    """Infinity's tokenizer for images (B, 3, H, W) of factor·patch pixels per token and side; runs in fp32."""
+    """Infinity's tokenizer for images (B, 3, H, W), factor·patch pixels per token and side; runs in fp32."""
 
     def __init__(self, config: BSQConfig | None = None) -> None:
         super().__init__()

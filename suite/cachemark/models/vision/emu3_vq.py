@@ -1,7 +1,7 @@
 """The decoder of Emu3's video tokenizer for single images: 8×8 pixels per code.
 
 Wang et al., "Emu3: Next-Token Prediction is All You Need" (2024); normalization by the codes as in MoVQ (Zheng et al., 2022). Parameter
-names are those of the transformers library. An image is the first of the frames that the published code decodes. Its convolutions over
+names as in the transformers library. An image is the first of the frames that the published code decodes. Its convolutions over
 frames are causal, so the first frame reads only the last slice of each kernel, and the others are not computed here.
 """
 
@@ -18,7 +18,7 @@ from .vq import Codebook, CodeDecoder, Pyramid, Upsample, conv, norm
 
 @dataclass(frozen=True)
 class Emu3VQConfig(Pyramid):
-    """Shape of the decoder. ``width``: channels of a code; ``attended``: levels with attention; ``frames``: per code."""
+    """Shape of the decoder. ``width``: channels of a code; ``attended``: levels with attention; ``frames`` per code."""
 
     ch: int = 256
     ch_mult: tuple[int, ...] = (1, 2, 2, 4)
@@ -172,7 +172,7 @@ class Emu3Decoder(nn.Module):
         return self.conv_out(F.silu(self.norm_out(x, vectors)))
 
     def first_frame(self, x: Tensor) -> Tensor:
-        """Return the first frame (B, width, h, w) that the convolutions over frames make of one code per position."""
+        """Return the first frame (B, width, h, w) of the convolutions over frames, from one code per position."""
         for block in self.time_res_stack:
             x = block(x)
         for upsample in self.time_conv:

@@ -1,6 +1,6 @@
 """The KL-16 autoencoder of latent diffusion (Rombach et al., CVPR 2022), as trained for MAR.
 
-Names are those of ``kl16.ckpt``. Tokens are raster ordered and scaled by ``SCALE``, to a deviation of about one.
+Names as in ``kl16.ckpt``. Tokens are raster ordered and scaled by ``SCALE``, to a deviation of about one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .autoencoder import KLDecoder, KLEncoder
 from .vq import AttnBlock, Pyramid
 
 SCALE = 0.2325
-UNUSED = ("loss.*",)  # the discriminator of its training, where a file still holds it
+UNUSED = ("loss.*",)  # the discriminator of its training, which some files contain
 
 
 @dataclass(frozen=True)

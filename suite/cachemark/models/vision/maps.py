@@ -1,4 +1,4 @@
-"""Token maps, coarse to fine: what the tokenizers of next-scale models have in common."""
+"""Token maps, coarse to fine: the common part of the tokenizers of next-scale models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ABSENT = -1  # in place of the tokens of a scale that was not generated
 
 
 class MapQuantizer:
-    """Token maps (B, h·w) int64 to one feature map (B, width, H, W) fp32, to which each map adds its part.
+    """Quantizer from token maps (B, h·w) int64 to one feature map (B, width, H, W) fp32, their sum.
 
     ``scales``: rows and columns of the maps; the last are H and W.
     """

@@ -17,7 +17,7 @@ from .autoencoder import JointAttnBlock, KLDecoder, KLEncoder
 from .maps import MapQuantizer
 from .vq import Pyramid
 
-USED = ("quantize.ema_vocab_hit_SV",)  # how often each code was used in training: in published files, and nobody's business here
+USED = ("quantize.ema_vocab_hit_SV",)  # how often each code was used in training: in published files, not needed here
 
 
 class Phis(nn.Module):

@@ -1,7 +1,7 @@
 """The convolutional VQ tokenizers VQ-16 and VQ-8 (LlamaGen, arXiv 2406.06525; the VQGAN layout).
 
-Module names are those of the published checkpoints. It should run in fp32 even with a bf16 transformer. It computes what the authors'
-code does, with PyTorch's own attention and code vectors normalized after the look-up.
+Module names as in the published checkpoints. It should run in fp32 even with a bf16 transformer. It is equivalent to the authors' code,
+with PyTorch's own attention and code vectors normalized after the look-up.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class Codebook(nn.Module):
         return (rows.square().sum(1, keepdim=True) + table.square().sum(1) - 2 * rows @ table.T).argmin(1)
 
     def scaled(self, vectors: Tensor) -> Tensor:
-        """Return vectors (..., width) in the length in which they are compared."""
+        """Return vectors (..., width) with the length that is used for comparing them."""
         return F.normalize(vectors, dim=-1) if self.unit else vectors
 
 
@@ -232,7 +232,7 @@ class CodeDecoder(nn.Module):
 
 
 class CodeTokenizer(CodeDecoder):
-    """A tokenizer: images (B, 3, f·h, f·w) to raster-ordered codes (B, h·w) and back. ``unit``: see :class:`Codebook`."""
+    """Tokenizer: images (B, 3, f·h, f·w) to raster-ordered codes (B, h·w) and back. ``unit``: see Codebook."""
 
     def __init__(self, config: VQConfig, encoder: nn.Module, decoder: nn.Module, *, unit: bool) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """Chameleon's VQGAN (2024): images to codes of a plain codebook and back.
 
-Names are those of ``vqgan.ckpt``; attention is only in the middle of encoder and decoder.
+Names as in ``vqgan.ckpt``; attention is only in the middle of encoder and decoder.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from .autoencoder import KLDecoder, KLEncoder
 from .vq import AttnBlock, CodeTokenizer, VQConfig
 
-UNUSED = ("loss.*",)  # the discriminator of its training, where a file still holds it
+UNUSED = ("loss.*",)  # the discriminator of its training, which some files contain
 CHAMELEON = VQConfig(codebook_size=8192, codebook_dim=256, usage_window=0)
 
 

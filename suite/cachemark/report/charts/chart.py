@@ -15,7 +15,7 @@ from .svg import SHAPES, RowPlot, XYPlot
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#999933", "#AA4499", "#44AA99", "#CC6677", "#8C8CD9")
 GLYPHS = dict(zip(SHAPES, ("●", "■", "▲", "◆", "▼", "✚"), strict=True))
 INK = "currentColor"
-MOST = 80  # cases of a drawing; nobody reads a longer one, and its table holds all of them
+MOST = 80  # most cases of a readable chart; its table lists all of them
 Plot = XYPlot | RowPlot
 
 

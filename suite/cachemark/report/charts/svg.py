@@ -29,7 +29,7 @@ class Style:
     size: float = 11.0
     ink: str = "currentColor"
     family: str = "sans-serif"
-    tips: bool = True  # marks say what they are to a pointer; a drawing on paper has none
+    tips: bool = True  # tooltips of marks; a printed chart has none
 
 
 PAGE = Style()
@@ -180,7 +180,7 @@ class _Box:
 
 
 def _sheet(parts: Iterable[str], title: str, width: float, height: float, style: Style) -> str:
-    label = quoteattr(f"{title}; the table below the chart holds its figures" if style.tips else title)
+    label = quoteattr(f"{title}; the table below the chart has its values" if style.tips else title)
     return (f'<svg xmlns="{_SVG}" viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label={label} fill="none" '
             f'font-family={quoteattr(style.family)} font-size="{style.size:g}">{"".join(parts)}</svg>')
 

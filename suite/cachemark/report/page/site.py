@@ -15,9 +15,9 @@ from ...core.files import output, replacing
 from ...core.version import __version__
 from .render import engine, policy, static
 
-LINES = "site.json"  # beside the index: its lines
-FOLDER = "runs"  # of the pages, below that of the site; nothing else in it is touched
-LINE = ("run", "plan", "when", "machine", "commit", "dirty", "state", "counts")  # what the index shows of a view, beside its verdict
+LINES = "site.json"  # next to the index: its lines
+FOLDER = "runs"  # folder of the pages, inside the folder of the site; other files of the site are not touched
+LINE = ("run", "plan", "when", "machine", "commit", "dirty", "state", "counts")  # facts of a view in the index, in addition to its verdict
 
 
 def page_of(folder: Path, run_id: int) -> Path:

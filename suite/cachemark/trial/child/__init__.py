@@ -1,1 +1,1 @@
-"""The process of a trial: it loads a model, measures cases and judges their images."""
+"""The process of a trial: it loads a model, measures cases and evaluates their images."""

@@ -210,7 +210,7 @@ class Bench:
     def reference(self, case: Case, job: Job) -> FullCacheOutput:
         """Return the full cache's output for a job's samples, on the case's engine, generated once per trial.
 
-        Reference rows share it: they differ from their cell by the quality pass alone and may have fewer samples."""
+        Reference rows share it: they differ from their configuration by the quality pass alone and may have fewer samples."""
         cell = replace(case, evaluation={k: v for k, v in case.evaluation.items() if k != QUALITY_PASS}).cell
         reference = self.references.get(cell)
         if reference is None or len(reference.tokens) < len(job.subset):
@@ -219,14 +219,14 @@ class Bench:
         return reference.first(len(job.subset))
 
     def metrics(self, case: Case) -> list[ImageMetric]:
-        """Return the case's metrics of single images for which nothing is missing."""
+        """Return the case's metrics of single images whose requirements are met."""
         labels = seeds.subset(case.seeds, self.entry.classes).labels[: case.compared]
         prepared = [cls().prepared(setting(cls.plan_name, self.entry, self.request, self.networks)) for cls in image_metrics().values()
                     if (not cls.plan_name or case.measures(cls.plan_name)) and (not cls.of_model or cls.name in self.entry.quality)]
         return [metric for metric in prepared if metric.applies(labels)]
 
     def preset(self, case: Case) -> Preset:
-        """Return the preset by which the images of all cases are compared with real ones."""
+        """Return the preset for comparing the images of all cases with real ones."""
         if self.feature_preset is None:
             name, request = case.evaluation[QUALITY_PASS]["preset"], self.request
             self.feature_preset = presets.preset(name, weights=request.extractor, reference=request.reference, device=self.device)

@@ -1,4 +1,4 @@
-"""Costs of timed generations in which a method has decided for each image what to compute."""
+"""Costs of timed generations whose method decided the computation for each image."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DECIDED = "decided"  # of an outcome's facts: how many timed images compute what
 
 
 def decided_values(planned: Planned, bench: Bench, job: Job, methods: Sequence[Deciding]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the FLOPs of each image, and facts: their mean fraction, the decisions, and the limit of the median image."""
+    """Return the FLOPs of each image, and facts: mean fraction, decisions, limit of the median image."""
     layout = job.layout
     outcomes = [outcome for method in methods for outcome in method.outcomes or [Method()] * layout.batch]
     flops = [image_flops(outcome, layout) for outcome in outcomes]

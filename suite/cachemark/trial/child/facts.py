@@ -1,4 +1,4 @@
-"""Facts about a case beside its values: kernel, actual budget, source, roofline time.
+"""Facts about a case in addition to its values: kernel, actual budget, source, roofline time.
 
 They are recorded with the measurement, because the report has neither models nor torch."""
 
@@ -32,12 +32,12 @@ from ...roofline.masked_flops import share, work
 from ...roofline.memory import entries
 from .bench import Bench, decoder_factory, method_factory
 
-ENGINE_REASON = "engine_reason"  # of an outcome's facts: why the engine that a plan leaves open is not graph here
+ENGINE_REASON = "engine_reason"  # of an outcome's facts: why ``auto`` is not the graph engine here
 LIMIT, SLOPE = "limit", "slope"  # of an outcome's
 WINDOWS = ", triangle on windows"  # added to the name of the kernel
 FRONTS = ", masked for several lines"
 TREES = ", masked for several drafts of a position"
-WINDOWED = "It attends with several queries a pass, which see one another in order: another kernel call, whose price is in its time."
+WINDOWED = "It attends with several ordered queries per pass, with a different kernel call, whose cost is part of its time."
 
 
 def case_facts(planned: Planned, bench: Bench) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def case_facts(planned: Planned, bench: Bench) -> dict[str, Any]:
 
 @cache
 def _source(path: str) -> dict[str, str]:
-    """Return repository, commit, file and SHA-256 of weights from Hugging Face, or nothing for other files."""
+    """Return repository, commit, file and SHA-256 of weights from Hugging Face, empty for other files."""
     name = hub.source(path)
     if name is None:
         return {}
@@ -126,10 +126,10 @@ def _apart(case: Case, method: Method, kernel: str) -> dict[str, str]:
 
 
 def limit_facts(case: Case, entry: ModelEntry, method: Method, rates: Rates | None, steps: Sequence[Step] = ()) -> dict[str, Any]:
-    """Return the roofline time of a candidate or a full cache, or nothing if the rates are unknown.
+    """Return the roofline time of a candidate or a full cache, empty if the rates are unknown.
 
-    The reference engine has the full cache's limit, so that its padding and copies show. Under a decoder the limit follows from the
-    ``steps`` that ran; without them there is none."""
+    The reference engine has the full cache's limit, so that its padding and copies show. With a decoder the limit follows from
+    the ``steps`` that ran, if known."""
     if rates is None or case.role not in ("candidate", "baseline") or (case.decoder and not steps):
         return {}
     bill = case_bill(case, entry, method, steps)

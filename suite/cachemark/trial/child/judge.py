@@ -27,7 +27,7 @@ from .bench import FullCacheOutput, Job, NotFinite
 from .plugin_metrics import PluginMetrics
 
 WORST, FIXED = 8, 4  # tiles of a sprite: the seeds that differ most, then the first of the subset
-PARTED = "It is not exact here: {share:.4%} of the tokens are those of sequential decoding, and in fp32 all have to be."
+PARTED = "It is not exact here: {share:.4%} of the tokens equal sequential decoding's, and in fp32 all have to."
 
 
 @dataclass(frozen=True)
@@ -100,9 +100,9 @@ def image_hash(images: Tensor) -> str:
 
 
 def divergence(job: Job, reference: FullCacheOutput) -> Tensor:
-    """Return the mean KL(full ‖ job) along the full cache's tokens in nats per drawn token, (samples,) fp64.
+    """Return the mean KL(full ‖ job) along the full cache's tokens, in nats per token, (samples,) fp64.
 
-    It cannot be negative: what rounding leaves below 0 is 0."""
+    Negative values are rounding errors, so they become 0."""
     def of_part(part: slice) -> Tensor:
         expected, along = reference.log_probs(part), list[tuple[int, int, Tensor]]()
 

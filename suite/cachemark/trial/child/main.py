@@ -1,7 +1,7 @@
 """A trial: one fresh process that runs cases of one model and reports each as a message to its parent.
 
 Run as ``python -m cachemark.trial.child.main``. A case that runs code of a plug-in has a process of its own
-(:func:`cachemark.trial.supervisor.run_trials`): what that code does to the process ends with it. The trial ends with its parent.
+(:func:`cachemark.trial.supervisor.run_trials`), so that effects of this code end with the process. The trial ends with its parent.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def main() -> None:
 class _Parent:
     """The connection to the parent process, by the standard streams that the parent opened.
 
-    Other code that reads standard input gets an empty file, and what it prints goes to standard error, which is the log."""
+    Other code that reads standard input gets an empty file, and its output goes to standard error, which is the log."""
 
     def __init__(self) -> None:
         self._in, self._out = Connection(os.dup(0), writable=False), Connection(os.dup(1), readable=False)
@@ -76,7 +76,10 @@ class _Parent:
         threading.Thread(target=self._end_with_parent, daemon=True).start()
 
     def _end_with_parent(self) -> None:
-        """End this process and its children when the parent ends: it sends nothing more, so only the end of the pipe is read."""
+        """End this process and its children when the parent ends.
+
+        The parent sends nothing more, so a read returns only at the end of the pipe.
+        """
         with suppress(EOFError):
             self._in.recv_bytes()
         os.killpg(0, signal.SIGKILL)
@@ -114,10 +117,10 @@ class _Trial:
         return replace(measured, seconds=seconds, facts=facts)
 
     def _import(self, digests: Sequence[str]) -> None:
-        """Import these plug-ins, in the order in which they were named."""
+        """Import these plug-ins in the given order."""
         files = {plugins.read(file).digest: file for file in self.request.plugins} if digests else {}
         if gone := set(digests) - files.keys():
-            raise BadPlugin(f"A plug-in has changed since the run began: {len(gone)} of {', '.join(self.request.plugins)}.",
+            raise BadPlugin(f"A plug-in has changed since the run started: {len(gone)} of {', '.join(self.request.plugins)}.",
                             remedy="Leave the file alone while it is measured, and run the same command again.")
         for digest, file in files.items():
             if digest in digests:

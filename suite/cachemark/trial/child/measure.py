@@ -1,4 +1,4 @@
-"""One case in a loaded model: time it, measure its memory, judge its images."""
+"""Measure one case in a loaded model: time, memory and images."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def run_case(planned: Planned, bench: Bench) -> Measurement:
         costs, noted, timed_tokens = _costs(planned, bench, job, compared="quality_only" not in facts)
         facts |= noted
         if rate := noted.get(PER_PASS):
-            facts["footnotes"] += [f"It draws {rate['mean']:.2f} tokens a pass, {rate['least']:.2f} to {rate['most']:.2f} over the batches "
-                                   "that were timed."]
+            facts["footnotes"] += [f"It generates {rate['mean']:.2f} tokens per pass, {rate['least']:.2f} to {rate['most']:.2f} over the "
+                                   "timed batches."]
         if decided := noted.get(DECIDED):
             each = ", ".join(f"{count} with {what}" for what, count in sorted(decided.items()))
             facts["footnotes"] += [f"It decides for each image; of the timed ones: {each}."]
@@ -84,22 +84,25 @@ def run_case(planned: Planned, bench: Bench) -> Measurement:
 def _other_tokens(
     planned: Planned, timed_tokens: TimedTokens, job: Job, images: JudgedImages, facts: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return facts about timed generations with other tokens than the judged ones of the same batches, or nothing.
+    """Return facts about timed generations whose tokens differ from the evaluated ones; empty if none does.
 
     The speed of a plug-in's method then is not the speed of these images; on some devices built-in methods round differently each time."""
-    judged = load(images.artifacts["tokens.safetensors"])["tokens"]
+    evaluated = load(images.artifacts["tokens.safetensors"])["tokens"]
     parts = {(part.start, part.stop) for part in job.chunks()} & timed_tokens.keys()
-    other = sum(timed_tokens[part] != {hashed(judged[slice(*part)].contiguous())} for part in parts)
+    other = sum(timed_tokens[part] != {hashed(evaluated[slice(*part)].contiguous())} for part in parts)
     if not other:
         return {}
-    text = f"Timed generations gave other tokens than the judged ones in {other} of {len(parts)} batches."
+    text = f"Timed generations gave other tokens than the evaluated ones in {other} of {len(parts)} batches."
     if planned.runs_plugin:
         return {"quality_only": text}
     return {"footnotes": [*facts["footnotes"], text]}
 
 
 def _costs(planned: Planned, bench: Bench, job: Job, *, compared: bool) -> tuple[Costs, dict[str, Any], TimedTokens]:
-    """Return the costs of a case, facts about them, and the timed tokens. ``compared``: timed in turns with its full cache."""
+    """Return the costs of a case, facts about them, and the timed tokens.
+
+    ``compared``: timed in turns with its full cache.
+    """
     case, first, ran = planned.case, job.first(planned.case.batch), list[Ran]()
     counts, facts = counted(first)
     varies, decided = bool(case.decoder) or isinstance(job.method(), Deciding), list[Deciding]()
@@ -169,7 +172,7 @@ def fill(planned: Planned, bench: Bench, share: tuple[int, int]) -> Measurement:
 
 
 def probe(planned: Planned, bench: Bench) -> Measurement:
-    """Time a case at its batch and judge nothing: does the batch fit, and how fast is it?"""
+    """Time a case at its batch without evaluating images: does the batch fit, and how fast is it?"""
     return _one_batch(planned, bench)[1]
 
 
@@ -185,7 +188,7 @@ def _one_batch(planned: Planned, bench: Bench) -> tuple[Job, Measurement]:
 
 
 def _judged_job(case: Case, job: Job) -> Job:
-    """Return the job whose images are judged, in the plan's own batches or as many as are timed."""
+    """Return the job whose images are evaluated, in the plan's own batches or as many as are timed."""
     batch = min(int(case.evaluation.get("batch", case.batch)), case.samples)
     return replace(job.first(case.compared), batch=batch, memory=job.memory.another())
 

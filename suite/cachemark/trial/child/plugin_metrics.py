@@ -48,7 +48,7 @@ class PluginMetrics:
         return self._measured("set", lambda instance: _plain_values(instance, images))
 
     def costs(self, costs: Costs) -> dict[str, list[float]]:
-        """Return values of what was timed and counted."""
+        """Return the values of metrics of times and counts."""
         return self._measured("case", lambda instance: _plain_values(instance, costs))
 
     def _measured(
@@ -59,7 +59,7 @@ class PluginMetrics:
             try:
                 file = self._files.get(str(self._stated[name]["code"]), "")
                 if not file:
-                    raise Fault("changed", "its plug-in is not what it was when the run began")
+                    raise Fault("changed", "its plug-in has changed since the run started")
                 if values := measure(_guarded(_instance, file, name)):
                     samples[name] = values
             except Fault as error:

@@ -22,7 +22,7 @@ from ...metrics.registry import set_metrics
 from .bench import Job, NotFinite
 
 NAME = "{:05d}.safetensors"  # of a part in a feature cache
-PART = 500  # images whose features are kept together: what is lost at most when a pass is interrupted
+PART = 500  # images whose features are stored together, the most that an interruption of a pass loses
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class FeatureCache:
         return None if self.folder is None else ImageFeatures.load(self.folder / NAME.format(number), extractor)
 
     def put(self, number: int, part: ImageFeatures) -> None:
-        """Keep a part."""
+        """Store a part."""
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
             part.save(self.folder / NAME.format(number))
 
     def take(self, other: FeatureCache) -> None:
-        """Keep the parts of another cache too, as hard links where the file system has them."""
+        """Add the parts of another cache, as hard links if the file system has them."""
         if self.folder is None or other.folder is None or self.folder == other.folder:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ def _images(job: Job) -> Iterator[Tensor]:
 
 
 def set_values(images: ImageSet) -> tuple[dict[str, list[float]], dict[str, Any]]:
-    """Return samples by metric and facts by kind, for metrics for which there are enough images."""
+    """Return samples by metric and facts by kind, for metrics with enough images."""
     samples, facts = dict[str, list[float]](), {"intervals": dict[str, Any]()}
     for cls in set_metrics():
         name = quality_name(cls.name, images.preset.name, len(images.features)) if cls.family else cls.name

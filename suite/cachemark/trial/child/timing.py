@@ -65,7 +65,7 @@ class _Timed:
 
 
     def _began(self) -> float:
-        """Return the moment before a generation, after all earlier work, and start the energy counter of a CPU."""
+        """Return the time before a generation, after all earlier work; start the energy counter of a CPU."""
         if self.job.device != "cpu":
             torch.cuda.synchronize()
         now = time.monotonic()
@@ -89,7 +89,7 @@ class _Timed:
 
 @dataclass(frozen=True)
 class Timed:
-    """Timed generations of a case: costs and energy, the seconds of the full cache in turns, and hashes of the tokens.
+    """Timed generations of a case: costs, energy, the full cache's seconds in turns, and token hashes.
 
     ``other_load`` is the mean number of processors that other processes kept busy meanwhile, None if unknown."""
 
@@ -104,8 +104,8 @@ def timed(case: Case, job: Job, full: Job | None = None) -> Timed:
     """Run other warm-ups and timed generations, in turns with the full cache.
 
     The speed of a machine drifts, so each timed generation has one of ``full``, the full cache, right before or after it in turns, and
-    their ratio is the speedup; there is none if memory does not hold both. A job of several batches, whose time depends on the images,
-    runs each at least once, and the full cache the same one."""
+    their ratio is the speedup; it is missing if both do not fit in memory. A job of several batches, whose time depends on the images,
+    runs each at least once, and the full cache runs the same batch."""
     own, beside = _Timed(job), _warmed(full, case.warmup) if full else None
     seconds, marks, full_seconds, load = list[float](), list[dict[int, float]](), list[float](), OtherLoad()
     for repeat in range(1, case.warmup + max(case.repeats, len(own.batches))):
@@ -181,7 +181,7 @@ def counted(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _capture(job: Job) -> int:
-    """Let the graph engine capture in its own generation. Return the bytes it keeps, with its pool.
+    """Run a generation for the graph engine's captures. Return the bytes it keeps, with its pool.
 
     A decoder may skip passes here that it runs for other images, so all of them are run."""
     if not isinstance(engine := job.memory.engine, Graph):
@@ -203,7 +203,7 @@ def graph_facts(memory: Memory) -> dict[str, Any]:
 
 # -- passes under a decoder ----------------------------------------------------------------------------------------------
 class Ran(NamedTuple):
-    """One generation: its images, the tokens that each pass drew, how many of them were kept, and the passes if they were scheduled."""
+    """One generation: its images, the numbers of tokens fed and kept by each pass, and the passes if scheduled."""
 
     images: int
     fed: tuple[int, ...]
@@ -235,6 +235,6 @@ def pass_values(ran: Sequence[Ran]) -> dict[str, list[float]]:
 
 
 def tokens_per_pass(ran: Sequence[Ran], tokens: int) -> dict[str, float]:
-    """Return the tokens per pass over the generations: mean, spread, least and most."""
+    """Return the tokens per pass in all generations: mean, spread, least and most."""
     rates = [tokens / len(batch.kept) for batch in ran]
     return {"mean": statistics.fmean(rates), "spread": statistics.pstdev(rates), "least": min(rates), "most": max(rates)}

@@ -1,1 +1,1 @@
-"""Executors, which run trials on the devices of this machine or on those of a cluster."""
+"""Executors, which run trials on the devices of this machine or of a cluster."""

@@ -35,7 +35,7 @@ class Executor(Protocol):
     """Runs groups of cases, each group in a process of its own."""
 
     def environment(self, device: str, threads: int) -> Environment:
-        """Return machine and software on which trials run."""
+        """Return machine and software of trials."""
 
     def rates(self, device: str, threads: int, dtypes: Iterable[str]) -> dict[str, Rates]:
         """Return measured rates of the device by dtype; empty if they cannot be measured."""
@@ -53,13 +53,13 @@ class Executor(Protocol):
 
 
 class Place(NamedTuple):
-    """A place for one trial at a time: on these processors, and on the watched device."""
+    """A slot for one trial at a time, on these processors and the watched device."""
 
     cpus: tuple[int, ...] = ()
     watch: Watch | None = None
 
     def request(self, request: TrialRequest) -> TrialRequest:
-        """Return the request of a trial restricted to this place."""
+        """Return the request of a trial restricted to this slot."""
         return replace(request, cpus=self.cpus, gpu=self.watch.gpu.uuid if self.watch else "")
 
 
@@ -96,7 +96,7 @@ class Local:
     def run(
         self, groups: Groups, request: TrialRequest, started: Started, admit: Admit = always, advanced: Advanced = unheard
     ) -> Iterator[Finished]:
-        """Yield every case of the groups once; cases for which no device is left are not reached."""
+        """Yield every case of the groups once; cases without a remaining device are not reached."""
         self._left, self._over = deque(list(group) for group in groups), threading.Event()
 
         def admitted(planned: Planned, running: bool = False) -> str:
@@ -114,7 +114,7 @@ class Local:
         return identify(self._next_place.request(request), device)
 
     def in_turn(self, parts: Sequence[Part]) -> list[list[Finished]]:
-        """Run every group once on one place. After an invalidated case, the next call uses the next place."""
+        """Run every group once in one slot. After an invalidated case, the next call uses the next slot."""
         place = self._next_place
         results = [list(run_trials(group, place.request(request), lambda planned: None, watch=place.watch)) for group, request in parts]
         self._turn += any(finished.invalidated for group in results for finished in group)
@@ -125,7 +125,7 @@ class Local:
         return self.places[self._turn % len(self.places)]
 
     def _lane(self, number: int, request: TrialRequest, started: Started, admit: Admit, advanced: Advanced) -> Iterator[Finished]:
-        """Yield cases that one place finishes, until nothing is left or its device has invalidated too many."""
+        """Yield cases that one slot finishes, until none is left or its device has invalidated too many."""
         place = self.places[number]
         while self._rejects[number] < REJECTS:
             with self._lock:
@@ -153,7 +153,7 @@ class Local:
                     self._left.appendleft(remaining)
 
     def _counting(self, number: int, cases: Iterator[Finished]) -> Iterator[Finished]:
-        """Yield the cases of a place; with several places, with the fact how many of them were busy at once."""
+        """Yield the cases of a slot; with several slots, record how many were busy at once."""
         if len(self.places) == 1:
             yield from cases
             return

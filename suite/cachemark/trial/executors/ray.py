@@ -116,7 +116,7 @@ class Ray:
 
 
 def trials(parts: list[Part], code: Packed, *, in_turn: bool = False) -> tuple[str, str, list[Finished]]:
-    """Run groups of cases on a worker's device. Return its numerics' fingerprint, its name and the results.
+    """Run groups of cases on a worker's device; return its numerics fingerprint, name and results.
 
     ``in_turn``: as :meth:`Executor.in_turn` does, each group once."""
     device, threads = parts[0][0][0].case.device_class, max(request.threads for _, request in parts)
