@@ -1,8 +1,8 @@
-"""Speed of a transformers model with attached caches, next to the caches of transformers, in one process.
+"""Speed of a transformers model with attached caches, compared with the library's own caches in one process.
 
 A Janus of random weights generates images through ``generate``; every round runs each cache once, in another order. A speedup is the time
 with the cache of transformers divided by the time with the attached one in the same round: the median of the rounds, with the smallest and
-largest. On a CPU it is the CPU time of the process, which other processes change least, so one thread is best.
+largest. On a CPU it is the CPU time of the process, which other processes affect least, so one thread is best.
 
     python benchmarks/attached.py [--layers 2] [--dim 512] [--grid 24] [--batch 8] [--rounds 3] [--threads 1] [--json FILE]
 """

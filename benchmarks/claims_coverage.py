@@ -1,4 +1,4 @@
-"""Coverage of every interval that cachemark prints, on populations whose truth is known: the tables of claims_study.py."""
+"""Coverage of every interval that cachemark prints, on populations with known truth, for claims_study.py."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ Floats = NDArray[np.float64]
 Row = dict[str, Any]
 Draw = Callable[[Generator, tuple[int, int]], Floats]
 SEEDS = (16, 32, 64)
-RESAMPLES = 400  # of the bootstrap that was there before
+RESAMPLES = 400  # of the earlier bootstrap
 
 
-# What no interval of values without a bound can know, since so few seeds often show nothing of it.
+# Rare outliers of unbounded quantities: few seeds often contain none of them, so no interval can cover them.
 UNSEEN = ("KL 0.02, at 5 % of seeds 1", "ImageReward, nothing, at 10 % of seeds −1.7 ± 0.5")
 
 
 class Population(NamedTuple):
-    """A quantity of the metric ``metric``, drawn (samples, seeds), and its true mean."""
+    """A quantity of the metric ``metric``, a function that draws (samples, seeds), and its true mean."""
 
     metric: str
     draw: Draw
@@ -102,7 +102,10 @@ DIFFERENCES: Mapping[str, Population] = {
 
 
 def means_table(size: float, seed: int) -> Iterator[Row]:
-    """``told``: the share of samples that have an interval, where not all have; ``before``: of the percentile bootstrap at 64 seeds."""
+    """Simulate means over seeds.
+
+    ``reported``: fraction of samples with an interval; ``before``: coverage of the percentile bootstrap.
+    """
     yield from _covered(MEANS, size, seed, lambda name: METRICS[name].within)
 
 
@@ -113,27 +116,27 @@ def differences_table(size: float, seed: int) -> Iterator[Row]:
 def _covered(populations: Mapping[str, Population], size: float, seed: int, within: Callable[[str], tuple[float, float]]) -> Iterator[Row]:
     for name, (of, draw, mean) in populations.items():
         row: Row = {"quantity": name}
-        told, before, wide = [], [], []
+        reported, before, wide = [], [], []
         for n in SEEDS:
             data = draw(np.random.default_rng([seed, 5, n, *name.encode()]), (round(4000 * size), n))
-            found = list(means_over_seeds(dict(enumerate(data)), dict.fromkeys(range(len(data)), within(of))).values())
-            row[f"{n} seeds"] = held(found, mean)
-            told.append(sum(ends.stated for ends in found) / len(found))
+            estimates = list(means_over_seeds(dict(enumerate(data)), dict.fromkeys(range(len(data)), within(of))).values())
+            row[f"{n} seeds"] = coverage(estimates, mean)
+            reported.append(sum(ends.stated for ends in estimates) / len(estimates))
             old = percentiles(data[: round(1000 * size)])
             before.append(float(np.mean((old[0] <= mean) & (mean <= old[1]))))
-            wide.append(float(np.median([ends.high - ends.low for ends in found if ends.stated] or [math.nan])))
-        yield {**row, "told": " / ".join(f"{share:.3g}" for share in told), "width": " / ".join(f"{w:.3g}" for w in wide),
+            wide.append(float(np.median([ends.high - ends.low for ends in estimates if ends.stated] or [math.nan])))
+        yield {**row, "reported": " / ".join(f"{share:.3g}" for share in reported), "width": " / ".join(f"{w:.3g}" for w in wide),
                "before": " / ".join(f"{share:.3g}" for share in before)}
 
 
-def held(found: list[Interval], truth: float) -> float:
-    """The share of the intervals that are stated, and hold the truth; NaN where less than one in a hundred is stated."""
-    stated = [ends.low <= truth <= ends.high for ends in found if ends.stated]
-    return sum(stated) / len(stated) if len(stated) >= 0.01 * len(found) else math.nan
+def coverage(estimates: list[Interval], truth: float) -> float:
+    """Return the fraction of reported intervals that contain the truth; NaN if less than 1 % are reported."""
+    covering = [ends.low <= truth <= ends.high for ends in estimates if ends.stated]
+    return sum(covering) / len(covering) if len(covering) >= 0.01 * len(estimates) else math.nan
 
 
 def percentiles(data: Floats) -> tuple[Floats, Floats]:
-    """The 95 % percentile bootstrap of each row."""
+    """Return the 95 % percentile bootstrap interval of each row."""
     n = data.shape[1]
     counts = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=RESAMPLES).T / n
     low, high = np.quantile(data @ counts, [0.025, 0.975], axis=1)
@@ -142,35 +145,38 @@ def percentiles(data: Floats) -> tuple[Floats, Floats]:
 
 # -- times --------------------------------------------------------------------------------------------------------------
 def _latencies(stream: Generator, rounds: int, n: int, process_bias: float) -> Floats:
-    """(rounds, n) times of cases, each in a process of its own: noise of 1 % within it, and the bias of the process."""
+    """Return times of cases (rounds, n), one process each, with 1 % noise within it and the process's bias."""
     return np.exp(stream.normal(0, process_bias, (rounds, 1)) + 0.01 * stream.standard_t(5, (rounds, n)))
 
 
 def times_table(size: float, seed: int) -> Iterator[Row]:
-    """``stated``: what the page says that the interval of a speedup covers; ``latency``: of the median of the same process alone."""
+    """Simulate speedups and latencies.
+
+    ``stated``: confidence of a speedup's interval as the report states it; ``latency``: coverage of a process's own median.
+    """
     for n in (3, 5, 10):
         row: Row = {"repeats": n}
         for process_bias in (0.0, 0.01, PROCESS_BIAS, 0.03):
             stream, rounds = np.random.default_rng([seed, 6, n, round(1000 * process_bias)]), round(4000 * size)
             above, below = (_latencies(stream, rounds, n, process_bias) for _ in range(2))
-            found = [ratio_of_medians(a, b) for a, b in zip(above.tolist(), below.tolist(), strict=True)]
-            row["stated"] = found[0].confidence
-            row[f"process bias {100 * process_bias:g} %"] = held(found, 1.0)
+            estimates = [ratio_of_medians(a, b) for a, b in zip(above.tolist(), below.tolist(), strict=True)]
+            row["stated"] = estimates[0].confidence
+            row[f"process bias {100 * process_bias:g} %"] = coverage(estimates, 1.0)
         alone = [median_over_repeats(a) for a in _latencies(np.random.default_rng([seed, 7, n]), rounds, n, 0.0).tolist()]
-        yield {**row, "latency, stated": alone[0].confidence, "latency": held(alone, 1.0)}
+        yield {**row, "latency, stated": alone[0].confidence, "latency": coverage(alone, 1.0)}
 
 
 def faster_table(size: float, seed: int) -> Iterator[Row]:
-    """Pairs of equal cases; ``before``: by the order statistics alone."""
+    """Simulate pairs of equal cases; ``before``: the rule with order statistics alone."""
     for n in (3, 5, 10):
         row: Row = {"repeats": n}
         for process_bias in (0.0, 0.01, PROCESS_BIAS, 0.03):
             stream, rounds = np.random.default_rng([seed, 8, n, round(1000 * process_bias)]), round(4000 * size)
             above, below = (_latencies(stream, rounds, n, process_bias).tolist() for _ in range(2))
-            both = [(ratio_of_medians(a, b), ratio_of_medians(b, a)) for a, b in zip(above, below, strict=True)]
-            row[f"process bias {100 * process_bias:g} %"] = sum(faster(one) or faster(other) for one, other in both) / rounds
+            ratios = [(ratio_of_medians(a, b), ratio_of_medians(b, a)) for a, b in zip(above, below, strict=True)]
+            row[f"process bias {100 * process_bias:g} %"] = sum(any(map(faster, pair)) for pair in ratios) / rounds
             apart = math.exp(1.959964 * math.sqrt(2) * PROCESS_BIAS)
-            row[f"before, {100 * process_bias:g} %"] = sum(one.low * apart > 1 or other.low * apart > 1 for one, other in both) / rounds
+            row[f"before, {100 * process_bias:g} %"] = sum(any(ratio.low * apart > 1 for ratio in pair) for pair in ratios) / rounds
         yield row
 
 
@@ -180,7 +186,7 @@ OPTIONS: Mapping[str, Any] = {"kid_subset_size": 40, "kid_subsets": 10, "isc_spl
 
 
 def _rows(stream: Generator, kind: str, count: int) -> Floats:
-    """Features of images that are worse than real ones, whose features are standard normal."""
+    """Return features of images that are worse than real ones, which have standard normal features."""
     rows = stream.standard_normal((count, FEATURES))
     if kind == "t, 4 degrees, all at once":
         rows /= np.sqrt(stream.chisquare(4, (count, 1)) / 2)
@@ -192,65 +198,73 @@ def _rows(stream: Generator, kind: str, count: int) -> Floats:
 
 
 def _seen(rows: Floats) -> ImageFeatures:
-    held_ = torch.from_numpy(rows).float()
-    return ImageFeatures("study-0000000000000", held_, held_[:, :5].contiguous())
+    values = torch.from_numpy(rows).float()
+    return ImageFeatures("study-0000000000000", values, values[:, :5].contiguous())
 
 
 def sets_table(size: float, seed: int) -> Iterator[Row]:
-    """At 8 and 24 images a feature, and for the difference of two sets at the same seeds; ``told`` as above, of FID."""
+    """Simulate sets with 8 and 24 images per feature, and differences of two sets at the same seeds.
+
+    ``reported``: fraction of sets with an interval of FID.
+    """
     stream = np.random.default_rng([seed, 9])
     real = RealImages.of(_seen(stream.standard_normal((20_000, FEATURES))))
     real = replace(real, features=real.features[:300], logits=real.logits[:300])
     for kind in ("normal", "exponential", "t, 4 degrees, each", "t, 4 degrees, all at once"):
         for count in (8 * FEATURES, 24 * FEATURES):
-            found: dict[str, list[QualityInterval]] = {}
+            intervals_by_name: dict[str, list[QualityInterval]] = {}
             for _ in range(max(round(100 * size), 4)):
                 rows = _rows(stream, kind, count)
                 seen, other = _seen(rows), _seen(rows * 1.05 + 0.02 * stream.standard_normal(rows.shape))
                 every = {**intervals(seen, real, resamples=60, **OPTIONS), "FID less another's": difference(other, seen, real, 60)}
                 for name, ends in every.items():
-                    found.setdefault(name, []).append(ends)
-            told = np.mean([not math.isnan(ends.low) for ends in found["fid"]])
-            yield {"features": kind, "images": count, **{name: _of_sets(ends) for name, ends in found.items()}, "told": float(told)}
+                    intervals_by_name.setdefault(name, []).append(ends)
+            reported = np.mean([not math.isnan(ends.low) for ends in intervals_by_name["fid"]])
+            rates = {name: _of_sets(ends) for name, ends in intervals_by_name.items()}
+            yield {"features": kind, "images": count, **rates, "reported": float(reported)}
 
 
-def _of_sets(found: list[QualityInterval]) -> float:
-    """The share of stated intervals that hold the mean of all values."""
-    middle = float(np.mean([ends.value for ends in found]))
-    stated = [ends.low <= middle <= ends.high for ends in found if not math.isnan(ends.low)]
-    return sum(stated) / len(stated) if len(stated) >= 0.05 * len(found) else math.nan
+def _of_sets(estimates: list[QualityInterval]) -> float:
+    """Return the fraction of reported intervals that contain the mean of all values."""
+    middle = float(np.mean([ends.value for ends in estimates]))
+    covering = [ends.low <= middle <= ends.high for ends in estimates if not math.isnan(ends.low)]
+    return sum(covering) / len(covering) if len(covering) >= 0.05 * len(estimates) else math.nan
 
 
 def bias_table(size: float, seed: int) -> Iterator[Row]:
-    """Of the packaged scenes' features, drawn without repetition from the 3000 that the reference keeps; ``estimated`` by the subsets."""
+    """Compute the bias of FID in the number of images.
+
+    Features are drawn without repetition from the 3000 stored ones of real scenes. ``estimated``: bias from subsets.
+    """
     from cachemark.metrics.compute.presets import preset
 
     real, stream = preset("scene").reference, np.random.default_rng([seed, 10])
     every = real.image_features
     for count in (64, 128, 256, 384, 500, 1000, 2000):
-        found = []
+        estimates = []
         for _ in range(max(round((8 if count < 1000 else 4) * size), 1)):
             chosen = torch.from_numpy(np.sort(stream.permutation(len(every))[:count]))
             images = replace(every, features=every.features[chosen], logits=every.logits[chosen])
-            found.append(intervals(images, real, resamples=40, kid=False, isc=False, prc=False)["fid"])
-        yield {"images": count, "a feature": count / every.features.shape[1], "FID": float(np.mean([ends.value for ends in found])),
-               "estimated": float(np.mean([ends.bias for ends in found]))}
+            estimates.append(intervals(images, real, resamples=40, kid=False, isc=False, prc=False)["fid"])
+        yield {"images": count, "images per feature": count / every.features.shape[1],
+               "FID": float(np.mean([ends.value for ends in estimates])),
+               "estimated": float(np.mean([ends.bias for ends in estimates]))}
 
 
 # -- others -------------------------------------------------------------------------------------------------------------
 def others_table(size: float, seed: int) -> Iterator[Row]:
-    """The rate of nights with a false alarm (exact), and the estimate of a comparison in pairs (of the signed ranks)."""
+    """Simulate the exact interval of the false-alarm rate, and the signed-rank interval of a comparison in pairs."""
     rounds = round(4000 * size)
     for nights, rate in ((30, 0.02), (365, 0.005)):
         alarms = np.random.default_rng([seed, 11, nights]).binomial(nights, rate, rounds)
-        known = {int(k): binomtest(int(k), nights).proportion_ci(0.95) for k in np.unique(alarms)}
+        interval_of = {int(k): binomtest(int(k), nights).proportion_ci(0.95) for k in np.unique(alarms)}
         yield {"interval": f"false alarms, {100 * rate:g} % of {nights} nights", "stated": 0.95,
-               "covered": float(np.mean([known[int(k)].low <= rate <= known[int(k)].high for k in alarms]))}
-    cells, share, family = 240, 0.0005, 200  # of thirty nights with eight equal cells each
+               "covered": float(np.mean([interval_of[int(k)].low <= rate <= interval_of[int(k)].high for k in alarms]))}
+    cells, share, family = 240, 0.0005, 200  # thirty nights with eight A/A configurations each
     wrong = np.random.default_rng([seed, 13]).binomial(cells, share, rounds)
     ends = {int(k): [of_a_night(float(end), family) for end in binomtest(int(k), cells).proportion_ci(0.95)] for k in np.unique(wrong)}
     true = of_a_night(share, family)
-    yield {"interval": f"false alarms of nights of {family} cells, {100 * true:.0f} %, from {cells} equal cells", "stated": 0.95,
+    yield {"interval": f"false alarms of nights of {family} configurations, {100 * true:.0f} %, from {cells} A/A tests", "stated": 0.95,
            "covered": float(np.mean([ends[int(k)][0] <= true <= ends[int(k)][1] for k in wrong]))}
     for pairs in (6, 14, 24):
         low, high, sure = interval(np.random.default_rng([seed, 12, pairs]).standard_t(3, (rounds, pairs)))

@@ -1,7 +1,7 @@
-"""Rules that could decide "non-inferior" instead: what the report did before, what is common, and bounds that are proven.
+"""Alternative rules for "non-inferior": the report's earlier one, common tests, and proven bounds.
 
-Each says for samples of gains, given as counts of the values that they share, (samples, values), which of them it
-calls non-inferior. No gain is below −1 or above 1, and ``alpha`` is the level of one claim.
+Each rule gets samples of gains as counts (samples, values) of their common values, and returns which samples it calls non-inferior. Gains
+are in −1 … 1, and ``alpha`` is the level of one claim.
 """
 
 from __future__ import annotations
@@ -18,17 +18,20 @@ from cachemark.stats.gaffke import chances_at_most
 Floats = NDArray[np.float64]
 Claimed = NDArray[np.bool_]
 Rule = Callable[[Floats, Floats, float, float], Claimed]
-RESAMPLES = 400  # of the bootstrap, whose ends are then known to a third of a percent of resamples
+RESAMPLES = 400  # of the bootstrap
 
 
 def gaffke(values: Floats, counts: Floats, margin: float, alpha: float) -> Claimed:
-    """The rule of the report, see :mod:`cachemark.stats.non_inferiority`."""
+    """Apply the rule of the report, see :mod:`cachemark.stats.non_inferiority`."""
     alike, whose = np.unique(counts, axis=0, return_inverse=True)
     return (chances_at_most(values, alike, -margin, -1.0) <= alpha)[whose.reshape(-1)]
 
 
 def betting(values: Floats, counts: Floats, margin: float, alpha: float) -> Claimed:
-    """The capital of bets on a smaller loss, averaged over all stakes alike (Waudby-Smith and Ramdas 2024): proven, also for peeking."""
+    """Bet on a smaller loss, with the mean capital of all stakes (Waudby-Smith and Ramdas 2024).
+
+    Proven, also for repeated looks.
+    """
     stakes = (np.arange(400) + 0.5) / 400
     logs = counts @ np.log1p(stakes / (1 - margin) * (values[:, None] + margin))
     return np.log(np.exp(logs - logs.max(1, keepdims=True)).mean(1)) + logs.max(1) >= -math.log(alpha)
@@ -42,7 +45,7 @@ def student(values: Floats, counts: Floats, margin: float, alpha: float) -> Clai
 
 
 def bootstrap(values: Floats, counts: Floats, margin: float, alpha: float) -> Claimed:
-    """The lower end of a 95 % percentile interval, whatever ``alpha``: what the report did before."""
+    """Use the lower end of a 95 % percentile interval for any ``alpha``, as the report did before."""
     n, stream = int(counts[0].sum()), np.random.default_rng(0)
     sums = np.stack([stream.multinomial(n, counts / n) @ values for _ in range(RESAMPLES)])
     return np.quantile(sums / n, 0.025, axis=0) >= -margin
@@ -54,20 +57,20 @@ def hoeffding(values: Floats, counts: Floats, margin: float, alpha: float) -> Cl
 
 
 def bentkus(values: Floats, counts: Floats, margin: float, alpha: float) -> Claimed:
-    """e times the tail of a binomial (Bentkus 2004)."""
+    """Use e times the tail of a binomial distribution (Bentkus 2004)."""
     n, mean, _ = _moments(values, counts)
     return math.e * binom.sf(np.ceil(n * (mean + 1) / 2 - 1e-9) - 1, n, (1 - margin) / 2) <= alpha
 
 
 def empirical_bernstein(values: Floats, counts: Floats, margin: float, alpha: float) -> Claimed:
-    """Maurer and Pontil 2009."""
+    """Use the empirical Bernstein bound (Maurer and Pontil 2009)."""
     n, mean, spread = _moments(values, counts)
     log = math.log(2 / alpha)
     return mean + margin >= np.sqrt(2 * spread * log / n) + 14 * log / (3 * (n - 1))
 
 
 def anderson(values: Floats, counts: Floats, margin: float, alpha: float) -> Claimed:
-    """The mean under the highest distribution function within Smirnov's one-sided band (Anderson 1969)."""
+    """Use the mean of the highest distribution function in Smirnov's one-sided band (Anderson 1969)."""
     n = int(counts[0].sum())
     order = np.argsort(values)
     reach = np.minimum(np.cumsum(counts[:, order], axis=1) / n + ksone.isf(alpha, n), 1)
@@ -82,7 +85,7 @@ RULES: Mapping[str, Rule] = {
 
 
 def _moments(values: Floats, counts: Floats) -> tuple[Floats, Floats, Floats]:
-    """Number, mean and variance of each sample."""
+    """Return number, mean and variance of each sample."""
     n = counts.sum(1)
     mean = counts @ values / n
     return n, mean, np.maximum(counts @ values**2 - n * mean**2, 0) / (n - 1)

@@ -1,8 +1,8 @@
-"""Simulate what a report claims of images and times: false "non-inferior", its power, and the coverage of every interval that is printed.
+"""Simulate the claims of a report: errors and power of "non-inferior", and the coverage of all intervals.
 
     python benchmarks/claims_study.py --json benchmarks/claims.json --page docs/results/validation.md
 
-writes the tables of docs/results/validation.md, in some minutes of one core. Rules were chosen on other seeds than the default.
+This writes the tables of docs/results/validation.md in a few minutes on one core. Rules were chosen on other seeds than the default.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from claims_rivals import RULES, Floats, gaffke
 from gate_page import markdown
 from pages import put
 
-BEGIN, END = "<!-- written by benchmarks/claims_study.py -->", "<!-- end of what is written -->"
+BEGIN, END = "<!-- written by benchmarks/claims_study.py -->", "<!-- end of benchmarks/claims_study.py -->"
 MARGIN, METHODS, SEEDS = 0.05, 12, (16, 32, 64, 256)
 SIZES = {"quick": 0.02, "default": 1.0}
 Row = dict[str, Any]
@@ -32,13 +32,13 @@ Shares = Mapping[float, float]  # of gains
 
 
 def color_consistency(full: float, method: float) -> Shares:
-    """Gains of a method whose images answer each of the four color questions rightly with this probability, each by itself."""
+    """Return gains of a method whose images match each of the four colors with this probability, independently."""
     own, its = (binom.pmf(range(5), 4, p) for p in (method, full))
     return dict(zip((np.arange(-4, 5) / 4).tolist(), np.convolve(own, its[::-1]).tolist(), strict=True))
 
 
 def smooth(mean: float, spread: float) -> Shares:
-    """Normal gains, cut at three deviations, on a grid."""
+    """Return normal gains on a grid, cut at three standard deviations."""
     z = np.linspace(-3, 3, 13)
     return dict(zip((mean + spread * z).tolist(), (np.exp(-(z**2) / 2) / np.exp(-(z**2) / 2).sum()).tolist(), strict=True))
 
@@ -58,15 +58,17 @@ TRUTHS: Mapping[str, Shares] = {  # none loses so much
 
 
 def drawn(stream: Generator, shares: Shares, n: int, samples: int) -> tuple[Floats, Floats]:
-    """The values and how often each of so many samples of n has them."""
+    """Return the values, and how often each of ``samples`` samples of size n has them."""
     values = np.array(list(shares))
     return values, stream.multinomial(n, np.array(list(shares.values())) / sum(shares.values()), size=samples).astype(np.float64)
 
 
 # -- the claim ----------------------------------------------------------------------------------------------------------
 def false_table(size: float, seed: int) -> Iterator[Row]:
-    """Reports of twelve methods that all lose the margin: in how many is one of them called non-inferior? The rules are corrected by Holm,
-    of which the first step decides; the bootstrap was not."""
+    """Count reports with a false "non-inferior", among twelve methods that all lose the margin.
+
+    The rules use the first step of Holm's correction; the bootstrap is not corrected.
+    """
     for name, shares in LOSSES.items():
         for n in SEEDS:
             row: Row = {"loss": name, "seeds": n}
@@ -78,7 +80,7 @@ def false_table(size: float, seed: int) -> Iterator[Row]:
 
 
 def power_table(size: float, seed: int) -> Iterator[Row]:
-    """How often a method that loses less is called non-inferior, among twelve."""
+    """Count how often a method that loses less is called non-inferior, among twelve."""
     for name, shares in TRUTHS.items():
         for n in (64, 107, 128, 256, 512):
             row: Row = {"truth": name, "seeds": n}
@@ -90,22 +92,25 @@ def power_table(size: float, seed: int) -> Iterator[Row]:
 
 
 def search_table(size: float, seed: int) -> Iterator[Row]:
-    """The distribution, of hundreds drawn at random that lose the margin, at which the test errs most: picked on some samples, and its rate
-    counted on others. Two values are proven, so there are three to five."""
+    """Search random distributions that lose the margin for the highest false rate of the test.
+
+    The worst one is selected on some samples and its rate is counted on others. Distributions have three to five values, since validity is
+    proven for two.
+    """
     for n in (4, 16, 64, 256):
         for alpha in (ALPHA, ALPHA / METHODS):
-            stream, found = np.random.default_rng([seed, 3, n, round(1 / alpha)]), []
+            stream, rates = np.random.default_rng([seed, 3, n, round(1 / alpha)]), []
             for _ in range(round(200 * size)):
                 shares = losing(stream)
                 values, counts = drawn(stream, shares, n, 1000)
-                found.append((float(gaffke(values, counts, MARGIN, alpha).mean()), tuple(shares.items())))
-            worst = dict(max(found)[1])
+                rates.append((float(gaffke(values, counts, MARGIN, alpha).mean()), tuple(shares.items())))
+            worst = dict(max(rates)[1])
             again = gaffke(*drawn(stream, worst, n, round(40_000 * size)), MARGIN, alpha)
-            yield {"seeds": n, "level": alpha, "distributions": len(found), "highest rate": float(again.mean())}
+            yield {"seeds": n, "level": alpha, "distributions": len(rates), "highest rate": float(again.mean())}
 
 
 def losing(stream: Generator) -> Shares:
-    """A distribution of three to five gains, of which a bad and a good part are mixed so that they lose the margin."""
+    """Return a distribution of three to five gains, a mixture of losses and gains whose mean is the margin."""
     low = np.unique(np.append(-stream.beta(0.7, 0.7, stream.integers(1, 3)) * (1 - MARGIN) - MARGIN, -1.0)[stream.integers(0, 2) :])
     high = stream.uniform(-MARGIN, [0.1, 1.0][stream.integers(0, 2)], stream.integers(1, 4))
     bad, good = stream.dirichlet(np.ones(len(low))), stream.dirichlet(np.ones(len(high)))
@@ -117,7 +122,7 @@ def losing(stream: Generator) -> Shares:
 TABLES = {"false": false_table, "search": search_table, "power": power_table, **claims_coverage.TABLES}
 
 
-COVERAGE = {"quantity": "quantity", "16 seeds": "16 seeds", "64 seeds": "64 seeds", "told": "reported at 16, 32, 64"}
+COVERAGE = {"quantity": "quantity", "16 seeds": "16 seeds", "64 seeds": "64 seeds", "reported": "reported at 16, 32, 64"}
 BIASES = tuple(f"process bias {percent} %" for percent in range(4))
 COLUMNS: Mapping[str, Mapping[str, str]] = {  # of the page, with their headings; the file has more
     "false": {"loss": "loss", "seeds": "seeds", "Gaffke (the report)": "Gaffke (used)", "Student": "Student",
@@ -163,7 +168,7 @@ def write(page: Path, results: Mapping[str, Any]) -> None:
 
 
 def study(only: Sequence[str], size: float, seed: int, results: dict[str, Any]) -> dict[str, Any]:
-    """The tables named, made anew among those that there are."""
+    """Compute the tables in ``only`` and add them to ``results``."""
     seconds: dict[str, float] = results.get("seconds", {})
     for name in only:
         began = time.perf_counter()
@@ -174,19 +179,19 @@ def study(only: Sequence[str], size: float, seed: int, results: dict[str, Any]) 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Simulate what a report claims.")
+    parser = argparse.ArgumentParser(description="Simulate the claims of a report.")
     parser.add_argument("--quick", action="store_const", const="quick", dest="size", help="seconds: to see that it runs")
     parser.add_argument("--only", nargs="*", choices=TABLES, default=list(TABLES))
     parser.add_argument("--seed", type=int, default=20_000)
-    parser.add_argument("--json", type=Path, help="keep every value in this file, and take those of --only's others from it")
+    parser.add_argument("--json", type=Path, help="store all values in this file; tables not in --only are taken from it")
     parser.add_argument("--page", type=Path, help="put the tables into this page")
-    given = parser.parse_args()
-    known = json.loads(given.json.read_text(encoding="utf-8")) if given.json and given.json.is_file() else {}
-    results = study(given.only, SIZES[given.size or "default"], given.seed, known)
-    if given.json:
-        given.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    if given.page:
-        write(given.page, results)
+    arguments = parser.parse_args()
+    stored = json.loads(arguments.json.read_text(encoding="utf-8")) if arguments.json and arguments.json.is_file() else {}
+    results = study(arguments.only, SIZES[arguments.size or "default"], arguments.seed, stored)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    if arguments.page:
+        write(arguments.page, results)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,16 @@
-"""Several tokens a pass against one, as ratios from one process: how much of what the passes allow is reached.
+"""Speedup of parallel decoding over sequential decoding, and the speedup that its passes allow.
 
-The packaged tiny-llamagen, fp32, on the CPU, guidance 1.5, at batch 1 and 4, beside the full cache and LineAR at a quarter. A decoder
-that draws *a* tokens a pass, whose passes cost *a\\** times a pass of one token, can gain *a*/*a\\**. All three are measured here:
+The bundled tiny-llamagen runs in fp32 on the CPU with guidance 1.5, at batch 1 and 4, with the full cache and LineAR at a quarter. A
+decoder that generates *a* tokens per pass, at *a\\** times the cost of a pass with one token, can gain *a*/*a\\**. All three are measured
+here:
 
-- the gain, time of sequential decoding over time under Jacobi iteration, of the same images in turns, at several batches of seeds;
-- the tokens a pass, from the passes that ran;
-- the cost of a pass: these very passes once more, as wide and kept as far, and passes of one token, both where the tokens are given, so
-  that nothing is drawn, judged or proposed. The same lines are evicted in both.
+- the gain: time of sequential decoding over time of Jacobi decoding, for the same images in turns, for several batches of seeds;
+- the tokens per pass, from the passes that ran;
+- the cost of a pass: the same passes once more, with the same widths and acceptances, relative to passes of one token. Tokens are given in
+  both, so nothing is sampled, accepted or drafted. Both evict the same lines.
 
-More than all is reached where drawing costs sequential decoding more: it draws noise in a call for every token.
-With one thread `--clock cpu` counts the seconds that this process computed, which other work on the machine disturbs less.
+More than 100 % can be reached, since sequential decoding draws noise in one call per token. With one thread, `--clock cpu` counts the CPU
+time of this process, which other work on the machine disturbs less.
 
     python benchmarks/decoders.py [--batches 16] [--window 8] [--threads 1] [--clock wall|cpu] [--json FILE [--page PAGE]]
 
@@ -48,7 +49,7 @@ CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 class Replay(Decoder):
-    """Feeds the passes that another decoder ran on the same images once more, with ``tokens`` (batch, N) that are known."""
+    """Repeats the passes of another decoder on the same images, with known ``tokens`` (batch, N)."""
 
     def __init__(self, ran: Decoder, tokens: Tensor) -> None:
         self.ran, self.known = ran, tokens
@@ -64,7 +65,7 @@ class Replay(Decoder):
 
 
 class Cell:
-    """A method at a batch size: generations of it in storage that is kept, one for every kind of pass."""
+    """A method at a batch size, with one memory for each kind of pass, which generations reuse."""
 
     def __init__(self, model: LlamaGen, name: str, batch: int, clock: Callable[[], float]) -> None:
         self.clock, self.model, self.batch, self.layout = clock, model, batch, model.layout(range(batch), SAMPLING)
@@ -75,7 +76,7 @@ class Cell:
         self.memories: dict[str, Memory] = {}
 
     def run(self, kind: str, first: int, decoder: Decoder | None = None, forced: Tensor | None = None) -> tuple[float, Tensor]:
-        """Seconds and tokens of the images from seed ``first`` on."""
+        """Return seconds and tokens of the images from seed ``first`` on."""
         seeds = list(range(first, first + self.batch))
         memory = self.memories.setdefault(kind, Memory())
         began = self.clock()
@@ -84,30 +85,30 @@ class Cell:
         return self.clock() - began, tokens
 
     def compare(self, number: int, window: int) -> dict[str, float]:
-        """Every value of one batch of images. Variants take turns, so that a machine that becomes slower slows all of them."""
+        """Measure all values of one batch of images. Variants take turns, so that drift of the machine affects all."""
         first, decoder, variants = number * self.batch, Jacobi(window=window), dict[str, tuple[float, Tensor]]()
         for variant in ("sequential", "jacobi") if number % 2 else ("jacobi", "sequential"):
             variants[variant] = self.run(variant, first, decoder if variant == "jacobi" else None)
         (sequential, own), (jacobi, tokens) = variants["sequential"], variants["jacobi"]
-        one = self.run("sequential", first, forced=own)[0] / self.layout.visual
+        per_token = self.run("sequential", first, forced=own)[0] / self.layout.visual
         replay = Replay(decoder, own)
-        cost = self.run("jacobi", first, replay)[0] / len(decoder.fed) / one
-        assert (replay.fed, replay.kept) == (decoder.fed, decoder.kept), "other passes than those that are priced"
+        cost = self.run("jacobi", first, replay)[0] / len(decoder.fed) / per_token
+        assert (replay.fed, replay.kept) == (decoder.fed, decoder.kept), "the replay must repeat the passes"
         rate, gain = self.layout.visual / len(decoder.fed), sequential / jacobi
         return {"gain": gain, "tokens per pass": rate, "cost": cost, "allowed": rate / cost, "reached": gain * cost / rate,
                 "agreement": float((own == tokens).float().mean())}
 
 
 def measure(cell: Cell, name: str, window: int, batches: int) -> dict[str, Any]:
-    """Every value over batches of seeds, behind a batch that is not counted."""
+    """Measure all values for several batches of seeds, after a warm-up batch."""
     cell.compare(0, window)
-    each = [cell.compare(number, window) for number in range(batches)]
+    measured = [cell.compare(number, window) for number in range(batches)]
     return {"method": name, "batch": cell.batch, "window": window, "batches": batches,
-            **{figure: [round(found[figure], 4) for found in each] for figure in each[0]}}
+            **{figure: [round(values[figure], 4) for values in measured] for figure in measured[0]}}
 
 
-def told(result: dict[str, Any]) -> str:
-    """One line of a cell."""
+def line_of(result: dict[str, Any]) -> str:
+    """Return the line of one result."""
     low, gain, high = statistics.quantiles(result["gain"], n=4)
     tokens, cost, allowed, reached = (statistics.median(result[name]) for name in ("tokens per pass", "cost", "allowed", "reached"))
     return (f"batch {result['batch']}, {result['method']:10}  gain {gain:.2f} ({low:.2f} … {high:.2f})  tokens/pass {tokens:.2f}  "
@@ -115,9 +116,9 @@ def told(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure every cell and print a line of each."""
+    """Measure every method and batch size, and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batches", type=int, default=16, help="of different seeds, for time depends on the image")
+    parser.add_argument("--batches", type=int, default=16, help="number of batches, each with other seeds, since time depends on the image")
     parser.add_argument("--window", type=int, default=8)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
@@ -133,7 +134,7 @@ def main() -> None:
     for batch in BATCHES:
         for name in METHODS:
             results.append(measure(Cell(model, name, batch, CLOCKS[arguments.clock]), name, arguments.window, arguments.batches))
-            print(told(results[-1]), flush=True)
+            print(line_of(results[-1]), flush=True)
     if arguments.json:
         command = f"benchmarks/decoders.py --batches {arguments.batches} --window {arguments.window} --clock {arguments.clock}"
         keep(arguments.json, "speed", {"command": command, "commit": origin.commit, "machine": origin.environment.device,

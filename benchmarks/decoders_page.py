@@ -1,9 +1,9 @@
-"""What parallel decoders gain and what their images are worth, as tables of docs/results.md.
+"""Speed and image quality of parallel decoders, as tables of docs/results.md.
 
     python benchmarks/decoders_page.py quality.sqlite [--json benchmarks/decoders.json] [--page docs/results.md]
 
-takes the quality of the newest run of a store, one of the plan `decoders` or of its last block; `benchmarks/decoders.py` keeps the speeds.
-In place of the store stands `benchmarks/decoders.json` where only the tables are to be written anew.
+This reads the quality of the newest run of a store, which must be of the plan `decoders` or its last block; `benchmarks/decoders.py` stores
+the speeds. Pass `benchmarks/decoders.json` instead of a store to only rewrite the tables.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Row = Mapping[str, Any]
 # -- tables -------------------------------------------------------------------------------------------------------------
 def speed(values: Row) -> Iterator[str]:
     """Yield the measured speedup of every configuration next to what its steps allow."""
-    yield "| batch | method | gain | tokens a pass | a pass costs | allowed | reached | tokens equal |"
+    yield "| batch | method | gain | tokens per pass | cost of a pass | allowed | reached | tokens equal |"
     yield "|---|---|---|---|---|---|---|---|"
     for row in values["results"]:
         low, gain, high = statistics.quantiles(row["gain"], n=4)
@@ -108,7 +108,7 @@ def apart(mine: Interval, its: Interval) -> Interval:
 def main() -> None:
     """Update the tables of decoders."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("store", type=Path, help="a store, or a file of values that was kept of one (.json)")
+    parser.add_argument("store", type=Path, help="a store, or a file of its stored values (.json)")
     parser.add_argument("--json", type=Path, default=Path(__file__).with_name("decoders.json"))
     parser.add_argument("--page", type=Path, help="put the tables into this page")
     arguments = parser.parse_args()

@@ -1,9 +1,9 @@
-"""Class accuracy of `scd` with Gumbel coupling against the sequential full cache, at seeds that the plan `decoders` does not use.
+"""Class accuracy of `scd` with Gumbel coupling and of sequential decoding, at seeds outside the plan `decoders`.
 
     python benchmarks/decoders_seeds.py [--first 2000] [--images 4000] [--threads 1]
 
-Whether a difference that a table of many shows is there at seeds that nobody has looked at: one value, one interval, chosen beforehand.
-The packaged tiny-llamagen, fp32, on the CPU, with the window, guidance and batch of the plan; classes are told by the same network.
+This checks whether a difference found in a table of many values also occurs at fresh seeds, with one value and one interval, chosen
+beforehand. The bundled tiny-llamagen runs in fp32 on the CPU, with the window, guidance and batch of the plan; the same network classifies.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ MODEL, SAMPLING, WINDOW, BATCH = "tiny-llamagen", Sampling(cfg_scale=1.5), 4, 25
 
 
 def right(loaded: Loaded, part: Subset, decoder: Callable[[], Decoder] | None) -> list[float]:
-    """1 for each image that is of the class that was asked for, else 0."""
+    """Return 1 for each image of the requested class, else 0."""
     job = Job(loaded, Full, Memory(), SAMPLING, part, BATCH, "cpu", decoder=decoder)
-    seen = preset(SCENE).extract(job.decode(job.generate(chunk)) for chunk in job.chunks())
-    return (seen.logits.argmax(1) == torch.tensor(part.labels)).double().tolist()
+    features = preset(SCENE).extract(job.decode(job.generate(chunk)) for chunk in job.chunks())
+    return (features.logits.argmax(1) == torch.tensor(part.labels)).double().tolist()
 
 
-def shown(found: Interval) -> str:
-    """A value with the ends of its interval."""
-    return ends(rounded(found), 4)
+def shown(interval: Interval) -> str:
+    """Format a value with the ends of its interval."""
+    return ends(rounded(interval), 4)
 
 
 @torch.inference_mode()

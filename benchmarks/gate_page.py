@@ -1,4 +1,4 @@
-"""The gate study as tables and drawings, and their place in the guide: what stands between two marks of the page is replaced."""
+"""Tables and charts of the gate study, written between two marks of a page."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 from pages import around, put
 
 Row = Mapping[str, Any]
-BEGIN, END = "<!-- written by benchmarks/gate_study.py -->", "<!-- end of what is written -->"
-SECONDS = 1.0  # an image, in the price of a night
+BEGIN, END = "<!-- written by benchmarks/gate_study.py -->", "<!-- end of benchmarks/gate_study.py -->"
+SECONDS = 1.0  # per image, in the cost of a night
 GENERATED = 10  # images of a side in a pair, warm-ups included
 RULES = ("profile", "rule", "images", "false alarms of 200", "power 5%", "power 10%", "matched 5%, equal cost", "matched 10%, equal cost")
 SERIES = ("profile", "shape", "effect", "ours", "asv publish", "otava", "otava on our ratios", "z-score", "fence")
 WAITS = ("profile", "correlation", "nights simulated", "false alarms", "at least")
-CLEARLY = 0.02  # by which a power must differ to be called a difference
+CLEARLY = 0.02  # smallest difference of two powers that is listed
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#999933", "#AA4499")
 
 
@@ -29,11 +29,13 @@ def written(value: object) -> str:
 
 
 def markdown(rows: Sequence[Row], names: Iterable[str] = ()) -> str:
-    """Tables of rows, a new one wherever the columns change; only the columns ``names``, if given; a mapping gives their headings. Lists
-    are left out."""
-    wanted, lines, before = tuple(names), list[str](), tuple[str, ...]()
+    """Return tables of rows, starting a new one when the columns change.
+
+    ``names``: the columns to include (default: all except lists); a mapping also sets their headings.
+    """
+    selected, lines, before = tuple(names), list[str](), tuple[str, ...]()
     for row in rows:
-        columns = tuple(c for c in (wanted or row) if c in row and not isinstance(row[c], list))
+        columns = tuple(c for c in (selected or row) if c in row and not isinstance(row[c], list))
         if columns != before:
             headings = [names[c] for c in columns] if isinstance(names, Mapping) else columns
             lines += ["", f"| {' | '.join(headings)} |", "|" + "---|" * len(columns)]
@@ -43,42 +45,48 @@ def markdown(rows: Sequence[Row], names: Iterable[str] = ()) -> str:
 
 
 def nights(rows: Sequence[Row]) -> Iterator[Row]:
-    """What unchanged nights of 200 configurations cost, profile by profile; ``at most``: with 95 % confidence, where none had an alarm."""
+    """Yield the cost of unchanged nights of 200 configurations by profile.
+
+    ``at most``: 95 % bound of the alarm rate, for profiles without an alarm.
+    """
     for row in rows:
         if row["effect"] == 0 and row["family"] == 200:
             alarms = row["nights with a false alarm"]
             yield {"profile": row["profile"], "δ": row["delta"], "nights": row["nights"], "with a false alarm": alarms,
                    "at most": 1 - 0.05 ** (1 / row["nights"]) if not alarms else math.nan, "not resolved": row["inconclusive"],
-                   "pairs per cell": row["pairs per cell"],
-                   "minutes a night": row["pairs per cell"] * 2 * GENERATED * SECONDS * 200 / 60}
+                   "pairs per configuration": row["pairs per configuration"],
+                   "minutes per night": row["pairs per configuration"] * 2 * GENERATED * SECONDS * 200 / 60}
 
 
 def powers(rows: Sequence[Row]) -> Iterator[Row]:
-    """Power by effect, for one changed configuration, a tenth of them, and all."""
+    """Yield the power by effect, for one changed configuration, a tenth of them, and all."""
     for profile in dict.fromkeys(row["profile"] for row in rows):
         for affected in (1, 20, 200):
             mine = [r for r in rows if (r["profile"], r["affected"], r["family"]) == (profile, affected, 200) and r["effect"] > 0]
             if mine:
-                yield {"profile": profile, "cells changed": affected, **{f"{r['effect']:.0%}": r["power"] for r in mine}}
+                yield {"profile": profile, "changed configurations": affected, **{f"{r['effect']:.0%}": r["power"] for r in mine}}
 
 
 def defeats(results: Mapping[str, Sequence[Row]]) -> list[str]:
-    """Where another rule finds clearly more than the gate: at the same false-alarm rate and cost for two runs, as they come for series."""
+    """Return where another rule finds clearly more than the gate.
+
+    Rules for two runs are compared at the same false-alarm rate and cost, rules for series with their defaults.
+    """
     ours = {(r["profile"], f"{r['effect']:.0%}"): r["power"] for r in results["gate"] if r["affected"] == 1 and r["family"] == 200}
-    found = [f"{row['profile']}, {effect}: {row['rule']}, threshold matched, equal cost: {written(row[name])}, the gate {written(mine)}"
+    lines = [f"{row['profile']}, {effect}: {row['rule']}, threshold matched, equal cost: {written(row[name])}, the gate {written(mine)}"
              for (profile, effect), mine in ours.items() for row in results["rules"] if row["profile"] == profile
              for name in (f"matched {effect}, equal cost",) if name in row and row[name] > mine + CLEARLY]
     for row in results["history"]:
         for rival in ("asv publish", "otava", "otava on our ratios", "z-score", "fence"):
             if row["shape"] in ("step", "ramp") and not math.isnan(row[rival]) and row[rival] > row["ours"] + CLEARLY:
-                found.append(f"{row['profile']}, a {row['shape']} of {row['effect']:.0%} in 60 nights: {rival} {written(row[rival])}, "
+                lines.append(f"{row['profile']}, a {row['shape']} of {row['effect']:.0%} in 60 nights: {rival} {written(row[rival])}, "
                              f"the gate {written(row['ours'])}")
-    return found
+    return lines
 
 
 # -- drawings -----------------------------------------------------------------------------------------------------------
 def points(results: Mapping[str, Sequence[Row]], profile: str) -> list[dict[str, Any]]:
-    """Points of every curve of a profile."""
+    """Return the points of every curve of a profile."""
     ours = sorted((r["false alarms of 200"], r["power"]) for r in results["roc"] if r["profile"] == profile)
     curves = {"this gate": ours}
     for row in results["rules"]:
@@ -88,7 +96,7 @@ def points(results: Mapping[str, Sequence[Row]], profile: str) -> list[dict[str,
 
 
 def draw(results: Mapping[str, Sequence[Row]], profile: str, file: Path) -> None:
-    """Power over false alarms of a family of 200, a curve for each way to score."""
+    """Plot power over false alarms of a family of 200, with one curve per score."""
     import altair as alt
 
     data = points(results, profile)
@@ -96,8 +104,8 @@ def draw(results: Mapping[str, Sequence[Row]], profile: str, file: Path) -> None
     names = list(dict.fromkeys(p["rule"] for p in data))
     colour = alt.Color("rule:N", title=None, scale=alt.Scale(domain=names, range=list(COLOURS[: len(names)])))
     percent = alt.Axis(format="%")
-    x = alt.X("false:Q", title="Nights with a false alarm, 200 unchanged cells", scale=alt.Scale(domain=[0, 1]), axis=percent)
-    y = alt.Y("power:Q", title=f"Power at +{effect:.0%} in one cell", scale=alt.Scale(domain=[0, 1]), axis=percent)
+    x = alt.X("false:Q", title="Nights with a false alarm, 200 unchanged configurations", scale=alt.Scale(domain=[0, 1]), axis=percent)
+    y = alt.Y("power:Q", title=f"Power at +{effect:.0%} in one configuration", scale=alt.Scale(domain=[0, 1]), axis=percent)
     chart = alt.Chart(alt.Data(values=data)).encode(x=x, y=y, color=colour)
     allowed = alt.Chart(alt.Data(values=[{"x": 0.05}])).mark_rule(strokeDash=[4, 3], color="#888").encode(x="x:Q")
     dots = chart.transform_filter("datum.rule == 'this gate'").mark_point(filled=True, size=50)
@@ -107,25 +115,25 @@ def draw(results: Mapping[str, Sequence[Row]], profile: str, file: Path) -> None
 
 # -- the page -----------------------------------------------------------------------------------------------------------
 def text(results: Mapping[str, Any], drawings: Mapping[str, str]) -> str:
-    """What stands between the marks."""
+    """Return the text between the marks."""
     seconds, size = sum(results["seconds"].values()), results["size"]
-    lost = defeats(results) or ["nowhere in this study"]
+    better_rules = defeats(results) or ["nowhere in this study"]
     parts = [
-        f"Seed {results['seed']}, {size['unchanged']} unchanged cells for each rule, {seconds / 60:.0f} minutes of one core.",
-        "### Nights without a change, 200 cells", markdown(list(nights(results["gate"]))),
+        f"Seed {results['seed']}, {size['unchanged']} unchanged configurations per rule, {seconds / 60:.0f} minutes of one core.",
+        "### Nights without a change, 200 configurations", markdown(list(nights(results["gate"]))),
         "### Power of the gate", markdown(list(powers(results["gate"]))),
         "### Other rules", markdown(results["rules"], RULES),
         "### Power against false alarms", *(f"![{name}: power against false alarms]({file})\n" for name, file in drawings.items()),
         "### Nightly series", markdown([r for r in results["history"] if r["shape"] != "improvement" and r["effect"] <= 0.10], SERIES),
         "### Nights until a false alarm in any of 200 unchanged series", markdown(results["waits"], WAITS),
-        "### Where another rule finds more", "\n".join(f"- {line}." for line in lost),
+        "### Where another rule finds more", "\n".join(f"- {line}." for line in better_rules),
     ]
     return "\n\n".join(part.strip("\n") for part in parts)
 
 
 def write(page: Path, results: Mapping[str, Any]) -> None:
-    """Put the tables into the page, and the drawings beside it."""
-    around(page, BEGIN, END)  # before anything is drawn beside a page that has no place for it
+    """Write the tables into the page, and the charts next to it."""
+    around(page, BEGIN, END)  # fail before writing charts if the page has no marks
     drawings = {}
     for profile in dict.fromkeys(row["profile"] for row in results["roc"]):
         drawings[profile] = f"gate-{re.sub('[^a-z]+', '-', profile.lower())}.svg"

@@ -1,9 +1,7 @@
-"""The rules by which other tools call a regression, each as a function of numbers: through the tool's own code where it is installed,
-else by the formula that is all there is to it.
+"""Regression rules of other tools, by the tool's own code if it is installed, else by its published formula.
 
-Two runs: a *score* is a ratio of costs, 1 where the rule sees no difference, and the rule alarms above its parameter.
-Series: a *verdict* says whether the rule shows a regression in a series of nightly values.
-Apache Otava is not among this project's dependencies; the study uses it where it finds it.
+For two runs, a *score* is a ratio of costs (1: no difference), and the rule alarms above its parameter. For series, a *verdict* is whether
+the rule detects a regression in nightly values. Apache Otava is not a dependency of this project; the study uses it if it is installed.
 """
 
 from __future__ import annotations
@@ -21,8 +19,7 @@ Score = Callable[[Floats, Floats], float]
 
 @dataclass(frozen=True)
 class Rule:
-    """A tool's rule for two runs: how it scores them, above which score it alarms, and whether it is meant for as many images as the
-    gate takes."""
+    """A tool's rule for two runs: its score, the parameter above which it alarms, and whether it needs ``many`` images."""
 
     name: str
     score: str
@@ -36,7 +33,7 @@ def installed(name: str) -> bool:
 
 # -- two runs -----------------------------------------------------------------------------------------------------------
 def by_asv(before: Floats, after: Floats) -> float:
-    """Ratio of medians where ``asv compare`` finds the samples different."""
+    """Return the ratio of medians if ``asv compare`` finds the samples different, else 1."""
     from asv._stats import is_different
     from asv_runner.statistics import compute_stats
 
@@ -45,7 +42,7 @@ def by_asv(before: Floats, after: Floats) -> float:
 
 
 def by_pytest_benchmark(field: str) -> Score:
-    """What ``--benchmark-compare-fail`` computes, as a ratio."""
+    """Return the score of ``--benchmark-compare-fail``, as a ratio."""
     from pytest_benchmark.utils import PercentageRegressionCheck
 
     check = PercentageRegressionCheck(field, 0)
@@ -62,13 +59,13 @@ def by_median(before: Floats, after: Floats) -> float:
 
 
 def scores() -> dict[str, Score]:
-    """Every score that can be computed here, by name."""
-    found: dict[str, Score] = {"median": by_median, "mean": by_mean}
+    """Return every score that can be computed here, by name."""
+    scores_by_name: dict[str, Score] = {"median": by_median, "mean": by_mean}
     if installed("pytest_benchmark"):
-        found |= {"pytest-benchmark min": by_pytest_benchmark("min"), "pytest-benchmark median": by_pytest_benchmark("median")}
+        scores_by_name |= {"pytest-benchmark min": by_pytest_benchmark("min"), "pytest-benchmark median": by_pytest_benchmark("median")}
     if installed("asv"):
-        found["asv"] = by_asv
-    return found
+        scores_by_name["asv"] = by_asv
+    return scores_by_name
 
 
 RULES = (
@@ -80,28 +77,28 @@ RULES = (
 
 # -- series -------------------------------------------------------------------------------------------------------------
 def by_asv_publish(times: Floats) -> bool:
-    """Whether ``asv publish`` shows a regression, at its default of 5 %."""
+    """Return whether ``asv publish`` reports a regression, at its default of 5 %."""
     from asv.step_detect import detect_regressions, detect_steps
 
     return detect_regressions(detect_steps(list(map(float, times))), 0.05)[0] is not None
 
 
 def by_otava(times: Floats, least: float = 0.0, ignored: int = 0) -> bool:
-    """Whether Apache Otava finds a rise of at least ``least``, other than in the last ``ignored`` nights."""
+    """Return whether Apache Otava finds a rise of at least ``least``, except in the last ``ignored`` nights."""
     from otava.analysis import compute_change_points
 
-    found = compute_change_points(list(map(float, times)), min_magnitude=least)[0]
-    return any(c.stats.mean_2 > c.stats.mean_1 for c in found if c.index < len(times) - ignored)
+    change_points = compute_change_points(list(map(float, times)), min_magnitude=least)[0]
+    return any(c.stats.mean_2 > c.stats.mean_1 for c in change_points if c.index < len(times) - ignored)
 
 
 def by_z_score(times: Floats) -> bool:
-    """The last night against the mean before it, in standard deviations of what was before: conbench's five."""
+    """Compare the last night with the previous ones: an alarm is 5 standard deviations from their mean (conbench)."""
     before = times[:-1]
     return bool(times[-1] - before.mean() > 5 * before.std(ddof=1))
 
 
 def by_fence(times: Floats) -> bool:
-    """The last difference against the third quartile of those before and three times their spread, as rustc-perf does."""
+    """Compare the last difference with the third quartile of earlier ones plus 3 interquartile ranges (rustc-perf)."""
     differences = np.abs(np.diff(np.log(times)))
     low, high = np.quantile(differences[:-1], [0.25, 0.75])
     return bool(times[-1] > times[-2] and differences[-1] > high + 3 * (high - low))

@@ -1,18 +1,18 @@
-"""What the gate misses and what it raises for nothing, by simulation, beside the rules that other tools use.
+"""Simulate missed regressions and false alarms of the gate, and of the rules of other tools.
 
 Time is simulated as log y = configuration + effect + day + process + mode + warmth + AR(1) of t-distributed noise + outliers, in three
 profiles whose parameters are assumed, not measured: a GPU with locked clocks, one without, and a shared CPU. Left out: the timer's quantum
 (far below all other noise), throttled pairs (the gate redoes them, so they cost time and no verdicts) and the difference between GPUs (the
 gate pairs on one device; for the other rules it would be part of the day).
 
-- ``gate``: whole nights of a family of configurations through :mod:`cachemark.stats.paired_test`, the minimum effect chosen as on a real
-machine (``sees``, at least 2 %, on a shared CPU 10 %). Alarms are nights with any false regression.
-- ``rules``: other tools' decisions configuration by configuration (``gate_rivals.py``); a family of m configurations raises a false alarm
-with 1 − (1 − f)^m. They compare today's run with a stored one of another day, as these tools do. *Matched* is the power that is left when
-the rule's own threshold is moved to where a family of 200 gives 5 % false alarms; *equal cost*: with as many images as the gate takes.
-- ``roc``: the gate with its minimum effect moved, for the drawings.
-- ``history``: nightly series with a change and without. Only the ratio to the canary is followed by the gate; the other rules follow
-  absolute times. ``waits``: nights until the first false alarm in any of 200 series that do not change.
+- ``gate``: whole nights of a family of configurations through :mod:`cachemark.stats.paired_test`, with the minimum effect chosen as on a
+  real machine (``sees``, at least 2 %, on a shared CPU 10 %). Alarms are nights with any false regression.
+- ``rules``: other tools' decisions on single configurations (``gate_rivals.py``); a family of m configurations has a false alarm with
+  probability 1 − (1 − f)^m. Like these tools, they compare today's run with a stored one of another day. *Matched*: power if the rule's
+  threshold is moved so that a family of 200 has 5 % false alarms; *equal cost*: with as many images as the gate.
+- ``roc``: the gate with other minimum effects, for the charts.
+- ``history``: nightly series with and without a change. The gate follows the ratio to the canary; the other rules follow absolute times.
+  ``waits``: nights until the first false alarm in any of 200 unchanged series.
 
     python benchmarks/gate_study.py [--quick | --full] [--only gate rules …] [--seed 0] [--json FILE] [--page docs/results/validation.md]
 """
@@ -44,14 +44,17 @@ from history_study import may_change
 Floats = NDArray[np.float64]
 FAMILY, IMAGES, LONE, RHO, TAU, STICKY = 200, 8, 10, 0.3, 10.0, 0.5
 EFFECTS = (0.01, 0.02, 0.03, 0.05, 0.10, 0.20)
-PER_CONFIG = 1 - 0.95 ** (1 / FAMILY)  # the rate per configuration at which a family of 200 has 5 % false alarms
+PER_CONFIG = 1 - 0.95 ** (1 / FAMILY)  # rate per configuration that gives a family of 200 5 % false alarms
 
 
 @dataclass(frozen=True)
 class Noise:
-    """One profile, shares: standard deviations within a process, between processes and between days; the rise from cold to warm; how
-    often a process runs in another mode and how much slower that is; how often an image is an outlier and its size; degrees of
-    freedom of the noise within a process."""
+    """The noise of one profile, in relative numbers.
+
+    Standard deviations ``within`` a process, between processes (``process``) and days (``day``); ``warmth``: rise from cold to warm;
+    ``mode``: probability of a slow mode of a process, and ``shift`` its slowdown; ``outliers``: probability of an outlier image, and its
+    ``size``; ``freedom``: degrees of freedom of the noise within a process.
+    """
 
     within: float
     process: float
@@ -74,8 +77,11 @@ ALLOWED = {"locked": 0.02, "unlocked": 0.02, "shared CPU": 0.10}
 
 @dataclass(frozen=True)
 class Size:
-    """How much is simulated: nights of the gate, configurations of each other rule (unchanged, changed), histories; nights of a wait for a
-    false alarm, how many waits, and series that are watched in each."""
+    """Size of the simulation.
+
+    ``nights`` of the gate; ``unchanged`` and ``changed`` configurations for each other rule; ``series`` of histories; ``wait``: nights of a
+    wait for a false alarm, ``waits`` their number, and ``watched`` the series in each.
+    """
 
     nights: int
     unchanged: int
@@ -97,7 +103,10 @@ COMPARED = (0.03, 0.05, 0.10, 0.20)
 
 # -- the noise ----------------------------------------------------------------------------------------------------------
 def images(noise: Noise, stream: Generator, shape: tuple[int, ...], count: int, mode: NDArray[np.bool_], warm: Floats) -> Floats:
-    """Log times of ``count`` images of processes, (*shape, count), day and effect left out; ``warm``: images run just before."""
+    """Return log times of ``count`` images of processes, (*shape, count), without day and effect.
+
+    ``warm``: number of images that ran just before.
+    """
     inner = stream.standard_t(noise.freedom, (*shape, count)) * noise.within * math.sqrt((noise.freedom - 2) / noise.freedom)
     for i in range(1, count):
         inner[..., i] = RHO * inner[..., i - 1] + math.sqrt(1 - RHO**2) * inner[..., i]
@@ -107,8 +116,10 @@ def images(noise: Noise, stream: Generator, shape: tuple[int, ...], count: int, 
 
 
 def paired(noise: Noise, stream: Generator, effect: Floats, count: int) -> Floats:
-    """Log ratios of pairs of configurations with these effects (log ratios), (configs, count): the sides of a pair share a day, one runs
-    into the other's warmth, in random order, and the mode sticks for half of them."""
+    """Return log ratios of pairs of configurations, (configs, count), with these effects in log ratios.
+
+    The sides of a pair share a day; in random order, one runs on the device that the other warmed up; half of the pairs share the mode.
+    """
     shape = (len(effect), count, 2)
     mode = stream.random(shape) < noise.mode
     mode[..., 1] = np.where(stream.random(shape[:2]) < STICKY, mode[..., 0], mode[..., 1])
@@ -119,7 +130,7 @@ def paired(noise: Noise, stream: Generator, effect: Floats, count: int) -> Float
 
 
 def lone(noise: Noise, stream: Generator, effect: Floats, count: int) -> Floats:
-    """Times of one process per configuration on a day of its own, (configs, count)."""
+    """Return times of one process per configuration, each on another day, (configs, count)."""
     shape = effect.shape
     times = images(noise, stream, shape, count, stream.random(shape) < noise.mode, np.zeros(shape))
     return np.exp(times + (effect + stream.normal(0, noise.day, shape))[:, None])
@@ -127,10 +138,13 @@ def lone(noise: Noise, stream: Generator, effect: Floats, count: int) -> Floats:
 
 # -- our gate, as whole nights ------------------------------------------------------------------------------------------
 def night(noise: Noise, stream: Generator, effect: Floats, rule: Rule) -> tuple[list[str], NDArray[np.int64]]:
-    """Verdicts of one night's configurations and the pairs each took. Later pairs are drawn only for configurations that ask for them."""
+    """Return the verdicts of one night's configurations, and the number of pairs of each.
+
+    Later pairs are simulated only for configurations that need them.
+    """
     ratios = paired(noise, stream, effect, rule.interims[0])
-    seen = pairs.screen(ratios, rule)
-    side, equal, used = seen.side, seen.equal, seen.pairs
+    screened = pairs.screen(ratios, rule)
+    side, equal, used = screened.side, screened.equal, screened.pairs
     still = np.flatnonzero((side == 0) & ~equal)
     if still.size:
         more = np.concatenate((ratios[still], paired(noise, stream, effect[still], rule.interims[-1] - rule.interims[0])), axis=1)
@@ -150,31 +164,32 @@ def night(noise: Noise, stream: Generator, effect: Floats, rule: Rule) -> tuple[
 
 
 def least_effect(name: str, stream: Generator) -> float:
-    """The minimum effect as a machine of that profile would get it from 400 A/A pairs, and no less than is allowed there."""
+    """Return the minimum effect of a profile's machine, from 400 A/A pairs, at least the allowed minimum."""
     return max(ALLOWED[name], pairs.sees(paired(PROFILES[name], stream, np.zeros(400), 1), FAMILY))
 
 
 def nights(noise: Noise, stream: Generator, rule: Rule, effect: float, affected: int, count: int) -> dict[str, float]:
-    """Figures of ``count`` nights of ``rule.family`` configurations, the first ``affected`` of which are changed by ``effect``."""
+    """Simulate ``count`` nights of ``rule.family`` configurations; ``effect`` changes the first ``affected``."""
     truth = np.zeros(rule.family)
     truth[:affected] = math.log1p(effect)
     runs = [night(noise, stream, truth, rule) for _ in range(count)]
-    said = np.array([verdicts for verdicts, _ in runs])
-    flagged, same = said == REGRESSED, truth == 0
-    false, found = flagged[:, same], flagged[:, ~same]
+    outcomes = np.array([verdicts for verdicts, _ in runs])
+    flagged, same = outcomes == REGRESSED, truth == 0
+    false, detected = flagged[:, same], flagged[:, ~same]
     return {
         "effect": effect, "affected": affected, "family": rule.family, "delta": rule.delta, "nights": count,
-        "false per cell": float(false.mean()) if false.size else math.nan, "nights with a false alarm": float(false.any(axis=1).mean()),
+        "false per configuration": float(false.mean()) if false.size else math.nan,
+        "nights with a false alarm": float(false.any(axis=1).mean()),
         "false discoveries": float(np.mean(false.sum(axis=1) / np.maximum(flagged.sum(axis=1), 1))),
-        "power": float(found.mean()) if found.size else math.nan,
-        "passed though changed": float((said[:, ~same] == EQUIVALENT).mean()) if found.size else math.nan,
-        "inconclusive": float((said == INCONCLUSIVE).mean()), "improved": float((said == IMPROVED).mean()),
-        "pairs per cell": float(np.mean([used for _, used in runs])),
+        "power": float(detected.mean()) if detected.size else math.nan,
+        "passed though changed": float((outcomes[:, ~same] == EQUIVALENT).mean()) if detected.size else math.nan,
+        "inconclusive": float((outcomes == INCONCLUSIVE).mean()), "improved": float((outcomes == IMPROVED).mean()),
+        "pairs per configuration": float(np.mean([used for _, used in runs])),
     }  # fmt: skip
 
 
 def gate_table(size: Size, seed: int) -> Iterator[dict[str, object]]:
-    """All settings of the gate: no change in families of 1, 50 and 200, then every effect in one configuration, a tenth and all."""
+    """Simulate the gate: no change in families of 1, 50 and 200; each effect in one configuration, a tenth and all."""
     for name, noise in PROFILES.items():
         stream = np.random.default_rng([seed, *name.encode()])
         delta = least_effect(name, stream)
@@ -189,7 +204,7 @@ def gate_table(size: Size, seed: int) -> Iterator[dict[str, object]]:
 
 # -- other tools' rules, configuration by configuration -----------------------------------------------------------------------------------
 def scored(name: str, noise: Noise, stream: Generator, effect: float, configs: int, count: int) -> Floats:
-    """Scores of a rule for configurations with this effect, each from a stored run and today's of ``count`` images."""
+    """Return a rule's scores for configurations with this effect, from a stored run and today's, ``count`` images each."""
     score = SCORES[name]
     before = lone(noise, stream, np.zeros(configs), count)
     after = lone(noise, stream, np.full(configs, math.log1p(effect)), count)
@@ -201,15 +216,18 @@ def family_rate(per_config: float) -> float:
 
 
 def curve(none: Floats, some: Floats) -> list[tuple[float, float]]:
-    """Points (false alarms of a family of 200, power) of a score whose parameter is moved."""
+    """Return points (false alarms of a family of 200, power) of a score for many parameters."""
     rates = np.linspace(0, PER_CONFIG * 20, 60)
     parameters = [max(float(np.quantile(none, 1 - rate)), 1.0) for rate in rates]
     return [(family_rate(float((none > parameter).mean())), float((some > parameter).mean())) for parameter in parameters]
 
 
 def rule_table(size: Size, seed: int) -> Iterator[dict[str, object]]:
-    """Every rule in every profile: false alarms, power, and power with the threshold at which 5 % of nights have a false alarm, with ten
-    images and with as many as the gate takes for both sides (these rules compare with a stored run, so all of them are today's)."""
+    """Yield false alarms and power of every rule in every profile.
+
+    The power is also computed with the threshold that gives 5 % of nights with a false alarm, for ten images and for as many as the gate
+    uses for both sides (these rules compare with a stored run, so all images are today's).
+    """
     for name, noise in PROFILES.items():
         stream = np.random.default_rng([seed, 1, *name.encode()])
         pairs_of_a_config = float(night(noise, stream, np.zeros(2000), Rule(least_effect(name, stream), 2000))[1].mean())
@@ -226,7 +244,7 @@ def rule_table(size: Size, seed: int) -> Iterator[dict[str, object]]:
 def rule_row(profile: str, rule: rivals.Rule, drawn: dict[bool, tuple[int, Floats, dict[float, Floats]]]) -> dict[str, object]:
     count, none, some = drawn[rule.many]
     rate = float((none > rule.parameter).mean())
-    row: dict[str, object] = {"profile": profile, "rule": rule.name, "images": count, "false per cell": rate,
+    row: dict[str, object] = {"profile": profile, "rule": rule.name, "images": count, "false per configuration": rate,
                               "false alarms of 200": family_rate(rate)}
     row |= {f"power {e:.0%}": float((some[e] > rule.parameter).mean()) for e in COMPARED}
     for many, (_, none, some) in drawn.items():
@@ -237,8 +255,7 @@ def rule_row(profile: str, rule: rivals.Rule, drawn: dict[bool, tuple[int, Float
 
 
 def roc_table(size: Size, seed: int) -> Iterator[dict[str, object]]:
-    """The gate with its own parameter, the minimum effect, moved: false alarms of 200 configurations, and power for one changed
-    configuration."""
+    """Yield false alarms of 200 configurations and power for one changed one, for several minimum effects."""
     for name, noise in PROFILES.items():
         stream = np.random.default_rng([seed, 3, *name.encode()])
         delta = least_effect(name, stream)
@@ -247,7 +264,8 @@ def roc_table(size: Size, seed: int) -> Iterator[dict[str, object]]:
             unchanged = nights(noise, stream, rule, 0.0, 0, max(1, size.nights // 10))
             changed = nights(noise, stream, rule, TARGET[name], 1, max(1, size.nights // 10))
             yield {"profile": name, "delta": rule.delta, "effect": TARGET[name], "power": changed["power"],
-                   "false alarms of 200": unchanged["nights with a false alarm"], "pairs per cell": unchanged["pairs per cell"]}
+                   "false alarms of 200": unchanged["nights with a false alarm"],
+                   "pairs per configuration": unchanged["pairs per configuration"]}
 
 
 # -- histories ----------------------------------------------------------------------------------------------------------
@@ -262,7 +280,10 @@ SHAPES: dict[str, Callable[[Floats], Floats]] = {
 
 
 def ratios_to_canary(noise: Noise, stream: Generator, series: int, count: int, alike: float = 0.0, missing: float = 0.05) -> Floats:
-    """Nightly estimates from six pairs each, (series, count), some of the nights missing; ``alike``: correlation of neighbours."""
+    """Return nightly estimates from six pairs each, (series, count), with some nights missing.
+
+    ``alike``: correlation of neighboring nights.
+    """
     values = pairs.hodges_lehmann(paired(noise, stream, np.zeros(series * count), 6)).reshape(series, count)
     for i in range(1, count):
         values[:, i] = alike * values[:, i - 1] + math.sqrt(1 - alike**2) * values[:, i]
@@ -271,25 +292,28 @@ def ratios_to_canary(noise: Noise, stream: Generator, series: int, count: int, a
 
 
 def alarms(values: Floats, delta: float) -> list[history.ChangePoint]:
-    """Changes of one series that gate."""
+    """Return the changes of one series that fail the gate."""
     return [c for segment in history.changes(values, [0] * len(values), delta) for c in segment.changes if c.gates]
 
 
 def shape_row(noise: Noise, stream: Generator, delta: float, shape: str, effect: float, series: int) -> dict[str, object]:
-    """How often a change in 60 nights is found, named and placed. Rules that look at the last night alone are asked at the onset."""
+    """Count how often a change in 60 nights is found, with its kind and night.
+
+    Rules that use only the last night are applied at the onset.
+    """
     t = np.arange(NIGHTS, dtype=np.float64)
     truth = math.log1p(effect) * SHAPES[shape](t)
     followed = ratios_to_canary(noise, stream, series, NIGHTS) + truth
     ours = [alarms(row, delta) for row in followed]
     absolute = [np.median(lone(noise, stream, truth, LONE), axis=1) for _ in range(series)]
-    late = [abs(found[0].first - ONSET) for found in ours if found]
+    late = [abs(change_points[0].first - ONSET) for change_points in ours if change_points]
 
     def share(there: str, by: Callable[[Floats], bool], rows: Iterable[Floats]) -> float:
         return float(np.mean([by(row) for row in rows])) if not there or rivals.installed(there) else math.nan
 
     return {
-        "shape": shape, "effect": effect, "delta": delta, "ours": float(np.mean([bool(found) for found in ours])),
-        "named ramp": float(np.mean([any(c.kind == history.RAMP for c in found) for found in ours])),
+        "shape": shape, "effect": effect, "delta": delta, "ours": float(np.mean([bool(change_points) for change_points in ours])),
+        "named ramp": float(np.mean([any(c.kind == history.RAMP for c in change_points) for change_points in ours])),
         "nights off": float(np.median(late)) if late else math.nan,
         "asv publish": share("asv", rivals.by_asv_publish, absolute), "otava": share("otava", rivals.by_otava, absolute),
         "otava on our ratios": share("otava", lambda row: rivals.by_otava(row, delta, 4), [np.exp(r[~np.isnan(r)]) for r in followed]),
@@ -299,18 +323,22 @@ def shape_row(noise: Noise, stream: Generator, delta: float, shape: str, effect:
 
 
 def wait(values: Floats, delta: float) -> int | None:
-    """Nights until the first alarm in any of the series, (series, nights), looked at every night over the last 60; None where none came.
-    Most series are let pass together, by what cannot be significant in them."""
+    """Return the nights until the first alarm in any of the series, (series, nights), or None.
+
+    Every night, the last 60 nights are tested. Most series are skipped together, since nothing in them can be significant.
+    """
     for last in range(2 * history.LEAST, values.shape[1] + 1):
-        seen = values[:, max(0, last - NIGHTS) : last]
-        if any(alarms(row, delta) for row in seen[may_change(seen)]):
+        recent = values[:, max(0, last - NIGHTS) : last]
+        if any(alarms(row, delta) for row in recent[may_change(recent)]):
             return last
     return None
 
 
 def wait_row(noise: Noise, stream: Generator, delta: float, alike: float, size: Size) -> dict[str, object]:
-    """How long until a false alarm in any series that do not change. ``at least``: the mean wait with 95 % confidence, waits being
-    exponential, so that nights without an alarm count too."""
+    """Simulate the wait until a false alarm in any unchanged series.
+
+    ``at least``: lower 95 % bound of the mean wait. Waits are exponential, so nights without an alarm count too.
+    """
     waits = [wait(ratios_to_canary(noise, stream, size.watched, size.wait, alike, missing=0.0), delta) for _ in range(size.waits)]
     simulated, came = sum(w or size.wait for w in waits), sum(w is not None for w in waits)
     return {"correlation": alike, "series": size.watched, "nights simulated": simulated, "false alarms": came,
@@ -346,22 +374,22 @@ def main() -> None:
     how_much.add_argument("--full", action="store_const", const="full", dest="size", help="hours")
     parser.add_argument("--only", nargs="*", choices=TABLES, default=list(TABLES))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="keep every value in this file, and take those of --only's others from it")
-    parser.add_argument("--page", type=Path, help="put the tables into this page, and the drawings beside it")
-    given = parser.parse_args()
-    size = SIZES[given.size or "default"]
-    results: dict[str, Any] = json.loads(given.json.read_text(encoding="utf-8")) if given.json and given.json.is_file() else {}
-    for name in given.only:
+    parser.add_argument("--json", type=Path, help="store all values in this file; tables not in --only are taken from it")
+    parser.add_argument("--page", type=Path, help="put the tables into this page, and the charts next to it")
+    arguments = parser.parse_args()
+    size = SIZES[arguments.size or "default"]
+    results: dict[str, Any] = json.loads(arguments.json.read_text(encoding="utf-8")) if arguments.json and arguments.json.is_file() else {}
+    for name in arguments.only:
         start = time.process_time()
-        results[name] = list(TABLES[name](size, given.seed))
+        results[name] = list(TABLES[name](size, arguments.seed))
         results.setdefault("seconds", {})[name] = round(time.process_time() - start)
         print(f"\n## {name} ({results['seconds'][name]} s)\n{gate_page.markdown(results[name])}", flush=True)
-    if given.only:
-        results |= {"seed": given.seed, "size": asdict(size)}
-    if given.json:
-        given.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
-    if given.page:
-        gate_page.write(given.page, results)
+    if arguments.only:
+        results |= {"seed": arguments.seed, "size": asdict(size)}
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    if arguments.page:
+        gate_page.write(arguments.page, results)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Simulate years of nights of one cell: how soon a step is found in its history, how often one is seen that is not there.
+"""Simulate years of nights of one configuration: how soon a step is found, and how often a false one.
 
     python benchmarks/history_study.py [--years 16] [--seed 101] [--asv] [KIND ...]
 
-prints the table of docs/results/validation.md, in some minutes of one core; ``--asv`` prints the step detection of asv beside ours, looked
-at every 30 nights (ADR 34). The noise is assumed, not measured. Each year is checked every
-night; ``may_change`` goes through all years at once and leaves few nights to the history itself.
+This prints the table of docs/results/validation.md in a few minutes on one core; ``--asv`` adds the step detection of asv, applied every 30
+nights (ADR 34). The noise is assumed, not measured. Each year is checked every night; ``may_change`` filters all years at once, so that the
+history itself runs on few nights.
 """
 
 from __future__ import annotations
@@ -29,13 +29,16 @@ from gate_page import markdown
 Floats = NDArray[np.float64]
 NIGHTS, ONSET, BURN = 365, 180, 60
 STEP, DELTA = 0.05, 0.02
-NEAR = 5  # nights by which a step may be placed wrongly and still be the one that is there
+NEAR = 5  # largest error in nights of a step's position that counts as found
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Noise of log ratios to the canary: its deviation, the correlation of neighbouring nights, and a cycle of the week around its level,
-    a sine or working days against two others."""
+    """Noise of log ratios to the canary.
+
+    ``sd``: its standard deviation; ``alike``: correlation of neighboring nights; ``cycle``: a weekly cycle, a sine or, if ``sudden``, five
+    working days and two others.
+    """
 
     sd: float
     alike: float = 0.0
@@ -43,7 +46,7 @@ class Kind:
     sudden: bool = False
 
     def years(self, stream: Generator, count: int) -> Floats:
-        """Unchanged years, (count, nights)."""
+        """Return unchanged years, (count, nights)."""
         drawn = stream.normal(0, math.sqrt(1 - self.alike**2), (count, BURN + NIGHTS))
         nights = np.arange(NIGHTS)
         week = np.where(nights % 7 >= 5, 1.0, -1.0) if self.sudden else np.sin(2 * np.pi * nights / 7)
@@ -61,7 +64,7 @@ KINDS: Mapping[str, Kind] = {
 
 
 def segment(nights: Floats) -> history.BaselineSeries:
-    """What the history says of nights in one environment."""
+    """Return the history of nights in one environment."""
     return history.changes(nights.tolist(), [0] * len(nights), DELTA)[0]
 
 
@@ -70,7 +73,7 @@ def gating(nights: Floats) -> list[history.ChangePoint]:
 
 
 def false_years(years: Floats, every: int = 1) -> int:
-    """How many unchanged years are told to have a change on any night, looked at after so many nights each."""
+    """Count the unchanged years with a reported change on any night, checked every ``every`` nights."""
     quiet = np.ones(len(years), dtype=bool)
     for last in range(BURN // 2, NIGHTS + 1, every):
         suspects = np.flatnonzero(quiet)[may_change(years[quiet, :last])]
@@ -79,15 +82,18 @@ def false_years(years: Floats, every: int = 1) -> int:
 
 
 def may_change(rows: Floats) -> NDArray[np.bool_]:
-    """Which rows, (years, nights), may have a change: those with a stretch whose largest is significant with neighbours as alike as they
-    are beside a step, or as little alike as they could be beside a ramp."""
+    """Return which rows, (years, nights), may have a change.
+
+    These have a stretch whose largest change is significant with the smaller autocorrelation: the actual one without a step, or the least
+    possible one without a ramp.
+    """
     rows = rows - weekly(rows)
     stretches = list(history._windows(0, rows.shape[1]))
     return np.any([_height(rows[:, a:b]) >= history._significant(b - a) - 1e-6 for a, b in stretches], axis=0)
 
 
 def weekly(rows: Floats) -> Floats:
-    """:func:`cachemark.stats.changepoints.weekly` for rows of one night a day."""
+    """Compute :func:`cachemark.stats.changepoints.weekly` for rows with one night per day."""
     n = rows.shape[1]
     if n < history.WEEK * history.WEEKS:
         return np.zeros_like(rows)
@@ -105,30 +111,30 @@ def weekly(rows: Floats) -> Floats:
 
 
 def _height(rows: Floats) -> Floats:
-    """The standardised height of the most likely change of each row, that beside a step or the most that it could be beside a ramp."""
+    """Return the standardized height of each row's most likely change, for a step or at most for a ramp."""
     n = rows.shape[1]
     place = history.LEAST + history._heights(rankdata(rows, axis=1)).argmax(axis=1)
     sides = [side := np.arange(n) >= place[:, None], ~side]
-    rest = rows - np.select(sides, [_medians(rows, side) for side in sides])
-    most = history.MOST_ODD * 1.4826 * np.median(np.abs(rest), axis=1)[:, None]
-    kept = rows - rest + np.clip(rest, -most, most)
-    after, before = (((kept * side).sum(axis=1) / side.sum(axis=1))[:, None] for side in sides)
-    within = ((kept - np.where(side, after, before)) ** 2).sum(axis=1) / (n - 2)
-    widening = np.minimum(_widening(rest), history._widened(0.0, n, 2))
+    residuals = rows - np.select(sides, [_medians(rows, side) for side in sides])
+    most = history.MOST_ODD * 1.4826 * np.median(np.abs(residuals), axis=1)[:, None]
+    clipped = rows - residuals + np.clip(residuals, -most, most)
+    after, before = (((clipped * side).sum(axis=1) / side.sum(axis=1))[:, None] for side in sides)
+    within = ((clipped - np.where(side, after, before)) ** 2).sum(axis=1) / (n - 2)
+    widening = np.minimum(_widening(residuals), history._widened(0.0, n, 2))
     error = np.sqrt(within * n / (place * (n - place)) * widening)
     return history.standardised(np.abs(after - before)[:, 0] / error, n)
 
 
-def _widening(rest: Floats) -> Floats:
-    n = rest.shape[1]
-    before, after = (part - n / 2 for part in (rankdata(rest[:, :-1], axis=1), rankdata(rest[:, 1:], axis=1)))
+def _widening(residuals: Floats) -> Floats:
+    n = residuals.shape[1]
+    before, after = (part - n / 2 for part in (rankdata(residuals[:, :-1], axis=1), rankdata(residuals[:, 1:], axis=1)))
     alike = (before * after).sum(axis=1) / np.sqrt((before**2).sum(axis=1) * (after**2).sum(axis=1))
     alike = np.minimum(np.maximum(alike, 0) + 1 / math.sqrt(n), 0.95)
     return (1 + alike) / (1 - alike)
 
 
 def _medians(rows: Floats, side: NDArray[np.bool_]) -> Floats:
-    """The median of what each row has on that side, (rows, 1)."""
+    """Return the median of each row's values on one side, (rows, 1)."""
     ordered, count = np.sort(np.where(side, rows, np.inf), axis=1), side.sum(axis=1)
     middle = [np.take_along_axis(ordered, at[:, None], axis=1) for at in ((count - 1) // 2, count // 2)]
     return np.mean(middle, axis=0)
@@ -139,7 +145,7 @@ def stepped(nights: Floats) -> Floats:
 
 
 def wait(nights: Floats, most: int = 2 * history.SOON) -> int | None:
-    """Nights of the new level until the step is told of, looked at every night; None where it is not by the last one."""
+    """Return the nights after the step until it is reported, checked every night; None if it is not reported."""
     for after in range(1, most + 1):
         if any(abs(change.first - ONSET) <= NEAR for change in gating(stepped(nights)[: ONSET + after])):
             return after
@@ -147,11 +153,14 @@ def wait(nights: Floats, most: int = 2 * history.SOON) -> int | None:
 
 
 def row(name: str, years: int, seed: int) -> dict[str, Any]:
-    """One kind of noise. ``at most``: false alarms a year with 95 % confidence; ``promised``: years whose history says, on the night before
-    the step, that it would show; ``found of these``: those in which it is then found within ``SOON`` nights."""
+    """Simulate one kind of noise.
+
+    ``at most a year``: 95 % bound of false alarms per year; ``promised``: years whose history, before the step, reports that it would be
+    detected; ``found of these``: fraction of these years that find it within ``SOON`` nights.
+    """
     nights = KINDS[name].years(np.random.default_rng([seed, *name.encode()]), years)
     false = false_years(nights)
-    waits = [math.inf if (found := wait(year)) is None else found for year in nights]
+    waits = [math.inf if (delay := wait(year)) is None else delay for year in nights]
     shows = np.array([segment(year[:ONSET]).shows for year in nights])
     soon, promised = np.array(waits) <= history.SOON, shows <= STEP
     return {
@@ -164,7 +173,7 @@ def row(name: str, years: int, seed: int) -> dict[str, Any]:
 
 # -- asv's step detection -----------------------------------------------------------------------------------------------
 def asv_places(nights: Floats, threshold: float) -> list[int]:
-    """Return the nights at which ``asv publish`` reports a regression above ``threshold``."""
+    """Return the nights of regressions above ``threshold`` that ``asv publish`` reports."""
     from asv.step_detect import detect_regressions, detect_steps
 
     regressions = detect_regressions(detect_steps(np.exp(nights).tolist()), threshold)[2]
@@ -172,7 +181,7 @@ def asv_places(nights: Floats, threshold: float) -> list[int]:
 
 
 def beside_asv(name: str, years: int, seed: int, every: int = 30) -> dict[str, Any]:
-    """Return unchanged years with a false alarm, and the fraction of steps found within ``SOON`` nights, of ours and of asv."""
+    """Return false alarms in unchanged years, and steps found within ``SOON`` nights, of our history and asv."""
     nights = KINDS[name].years(np.random.default_rng([seed, *name.encode()]), years)
     until = ONSET + history.SOON
     ours = [any(abs(change.first - ONSET) <= NEAR for change in gating(stepped(year)[:until])) for year in nights]
@@ -186,11 +195,11 @@ def beside_asv(name: str, years: int, seed: int, every: int = 30) -> dict[str, A
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Simulate what the history of a cell tells.")
+    parser = argparse.ArgumentParser(description="Simulate the change detection in a configuration's history.")
     parser.add_argument("kinds", nargs="*", default=list(KINDS), metavar="KIND", help="some kinds of noise (default: all)")
     parser.add_argument("--years", type=int, default=16)
     parser.add_argument("--seed", type=int, default=101)
-    parser.add_argument("--asv", action="store_true", help="print the step detection of asv beside ours")
+    parser.add_argument("--asv", action="store_true", help="compare with the step detection of asv")
     arguments = parser.parse_args()
     began = time.process_time()
     rows = [(beside_asv if arguments.asv else row)(name, arguments.years, arguments.seed) for name in arguments.kinds]

@@ -1,15 +1,15 @@
-"""How much of the speedup that the saved bytes allow is reached on the CPU: LlamaGen-B, 24×24, batch 2 with guidance, fp32.
+"""Fraction of the byte-bound speedup that is reached on the CPU: LlamaGen-B, 24×24, batch 2 with guidance, fp32.
 
-A pass must read every weight once and every live key and value once, and write its own. On a CPU that is bound by its memory the
-bytes of two variants are the best ratio of their times. The bytes are counted from the live lengths of every pass, not from a formula.
+A pass must read every weight once and every live key and value once, and write its own. On a memory-bound CPU, the ratio of bytes of two
+variants is the best possible ratio of their times. The bytes are counted from the live lengths of every pass, not from a formula.
 
 - ``full``       the full cache;
 - ``linear``     LineAR at a sixth of it;
 - ``reference``  the papers' kind of baseline: a padded buffer under a mask and the un-fused kernel, which moves K five times (copied
                  to the query heads, scaled, read) and V three times; its layers are plain, those of the others packed.
 
-All variants generate at the same time, each in a thread of its own of which only one runs, and take turns after every line of tokens: what
-else happens on the machine meets all of them alike. A value is the ratio of whole generations; the quartiles are those over lines.
+All variants generate at the same time, each in its own thread, and take turns after every line of tokens, so that only one runs at a time
+and other work on the machine affects all alike. A value is the ratio of whole generations; quartiles are over lines.
 
     python benchmarks/ideal.py [--rounds 3] [--threads 2] [--variants full,linear,reference] [--json FILE] [--profile]
 """
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 
-os.environ.setdefault("GOMP_SPINCOUNT", "100000")  # workers of a waiting variant go to sleep, and do not take turns from the running one
+os.environ.setdefault("GOMP_SPINCOUNT", "100000")  # workers of a waiting variant sleep and do not disturb the running one
 
 import argparse
 import statistics
@@ -44,13 +44,13 @@ from origin import Origin
 
 GRID, BATCH, SHARE = 24, 2, Fraction(1, 6)
 SAMPLING = Sampling(cfg_scale=2.0)
-MOVED = {"reference": 4.0}  # times that a key or value of the buffer is moved in a pass, on average over K and V; else it is read once
+MOVED = {"reference": 4.0}  # moves of a key or value per pass, averaged over K and V; others read it once
 PAIRS = (("full", "linear"), ("reference", "full"))
 
 
 @dataclass
 class Turns:
-    """Lets the variants run one at a time, in an order that turns from line to line."""
+    """Runs the variants one at a time, in an order that rotates from line to line."""
 
     variants: list[str]
     ready: Condition = field(default_factory=Condition)
@@ -72,11 +72,11 @@ class Turns:
 
 @dataclass
 class Variant:
-    """One method with its storage; seconds and bytes of every line of the last generation."""
+    """A method with its storage, and the seconds and bytes of every line of its last generation."""
 
     name: str
     model: LlamaGen
-    weights: int  # bytes of them that a pass reads
+    weights: int  # bytes of the weights that a pass reads
     build: Callable[[], Method]
     memory: Memory = field(default_factory=Memory)
     seconds: list[float] = field(default_factory=list)
@@ -101,7 +101,7 @@ class Variant:
 
     @property
     def bytes(self) -> list[float]:
-        """Of every line: weights and live entries of each of its passes, and the entry that is written."""
+        """Return the bytes of every line: weights, live entries and the written entry of each of its passes."""
         c = self.model.config
         entry = 2 * BATCH * 2 * c.layers * c.groups * c.head_dim * 4
         passes = [self.weights + entry * (n * MOVED.get(self.name, 1.0) + 1) for n in self.live]
@@ -109,7 +109,7 @@ class Variant:
 
 
 def together(variants: list[Variant], number: int) -> None:
-    """One generation of every variant, turn by turn."""
+    """Run one generation of every variant in turns."""
     turns = Turns([variant.name for variant in variants[number % len(variants) :] + variants[: number % len(variants)]])
     threads = [Thread(target=variant.generate, args=(turns,)) for variant in variants]
     for thread in threads:
@@ -119,7 +119,7 @@ def together(variants: list[Variant], number: int) -> None:
 
 
 def compared(slow: Variant, fast: Variant) -> dict[str, float]:
-    """Measured and ideal ratio of one round."""
+    """Return the measured and the ideal ratio of one round."""
     lines = [a / b for a, b in zip(slow.seconds, fast.seconds, strict=True)]
     low, middle, high = statistics.quantiles(lines, n=4)
     measured, ideal = sum(slow.seconds) / sum(fast.seconds), sum(slow.bytes) / sum(fast.bytes)
@@ -127,7 +127,7 @@ def compared(slow: Variant, fast: Variant) -> dict[str, float]:
 
 
 def profiled(variant: Variant) -> str:
-    """Where the time of one generation goes, by operation."""
+    """Return the time of one generation by operation."""
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         variant.generate(Turns([variant.name]))
     return str(seen.key_averages().table(sort_by="self_cpu_time_total", row_limit=15, max_name_column_width=40))
@@ -141,31 +141,31 @@ def main() -> None:
     parser.add_argument("--variants", default="full,linear,reference", help="which of them, by name")
     parser.add_argument("--json", help="write everything measured to this file")
     parser.add_argument("--profile", action="store_true", help="also print where the time of full and linear goes")
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    origin = Origin(given.threads)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    origin = Origin(arguments.threads)
     print(origin)
     plain = LlamaGen(replace(SIZES["B"], grid=GRID)).initialise(0).eval().requires_grad_(False)
-    tables = (plain.tok_embeddings.weight, plain.cls_embedding.embedding_table.weight)  # of which a few rows are read
+    tables = (plain.tok_embeddings.weight, plain.cls_embedding.embedding_table.weight)  # a pass reads only a few of its rows
     weights = sum(p.nbytes for p in plain.parameters()) - sum(t.nbytes for t in tables)
     models = {"reference": plain, "full": (fast := packed(deepcopy(plain))), "linear": fast}
     parameters = Linear.parameters_for(SHARE, plain.layout(range(BATCH), SAMPLING))
     builds: dict[str, Callable[[], Method]] = {"full": Full, "linear": lambda: Linear.build(parameters), "reference": PaddedFull}
-    variants = {name: Variant(name, models[name], weights, builds[name]) for name in given.variants.split(",")}
+    variants = {name: Variant(name, models[name], weights, builds[name]) for name in arguments.variants.split(",")}
     pairs = [(a, b) for a, b in PAIRS if {a, b} <= variants.keys()]
-    found = []
-    for number in range(given.rounds + 1):
+    rounds = []
+    for number in range(arguments.rounds + 1):
         together(list(variants.values()), number)
         if number:  # the first round is the warm-up
-            found.append({f"{a}/{b}": compared(variants[a], variants[b]) for a, b in pairs})
-            for pair, values in found[-1].items():
+            rounds.append({f"{a}/{b}": compared(variants[a], variants[b]) for a, b in pairs})
+            for pair, values in rounds[-1].items():
                 print(f"round {number}, time {pair}: {values['measured']:.3f}, by bytes {values['ideal']:.3f}, "
                       f"share of it {values['share']:.3f}; lines {values['low']:.3f} … {values['high']:.3f}", flush=True)
-    for pair in found[0]:
-        print(f"{pair}: median share of the ideal {statistics.median(r[pair]['share'] for r in found):.3f}")
-    for name in {"full", "linear"} & variants.keys() if given.profile else ():
+    for pair in rounds[0]:
+        print(f"{pair}: median share of the ideal {statistics.median(r[pair]['share'] for r in rounds):.3f}")
+    for name in {"full", "linear"} & variants.keys() if arguments.profile else ():
         print(f"\n{name}\n{profiled(variants[name])}")
-    origin.write(given.json, rounds=found)
+    origin.write(arguments.json, rounds=rounds)
 
 
 if __name__ == "__main__":

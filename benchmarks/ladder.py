@@ -1,9 +1,8 @@
-"""The baseline ladder: paper-faithful, then attention on live keys, then recorded graphs; and every method over each rung.
+"""The baseline ladder: paper-faithful, attention on live keys, captured graphs; and methods relative to each.
 
-Runs a plan that has the full cache in several engines (``ladder`` on a CPU, ``ladder-gpu`` on a GPU) and prints one table in Markdown. On
-a CUDA device each block that runs eagerly is measured in the graph engine too, where this version has one; on a CPU that
-rung is left out and the table says so. A speedup over the lowest rung is what a paper prints; the one over the highest is what the
-method is worth.
+Runs a plan with the full cache in several engines (``ladder`` on a CPU, ``ladder-gpu`` on a GPU) and prints one table in Markdown. On a
+CUDA device each eager block is also measured in the graph engine; on a CPU this rung is left out, with a note. Papers print the speedup
+over the lowest rung; the speedup over the highest rung is the method's own gain.
 
     python benchmarks/ladder.py [PLAN] [--device cuda] [--threads 2] [--model NAME]... [--out FILE]
 """
@@ -31,8 +30,10 @@ RUNGS = {"reference": "paper-faithful", "eager": "flash on live keys", "graph": 
 
 @dataclass(frozen=True)
 class LadderRow:
-    """One line: a full cache on a rung, or a method on the highest rung that it was measured on. ``over`` holds its speedup over the full
-    cache of each rung, None where that was not measured; ``allowed`` the one that bytes and FLOPs allow over the full cache."""
+    """A full cache on a rung, or a method on the highest rung with a measurement.
+
+    ``over``: its speedup over the full cache of each rung, None if not measured; ``allowed``: the roofline speedup over the full cache.
+    """
 
     name: str
     engine: str
@@ -43,7 +44,7 @@ class LadderRow:
 
 @dataclass(frozen=True)
 class Ladder:
-    """All lines of one model at one batch, sampling and dtype. ``missing`` says of each rung without a full cache why."""
+    """All rows of one model at one batch, sampling and dtype; ``missing``: why a rung has no full cache."""
 
     model: str
     batch: int
@@ -53,16 +54,16 @@ class Ladder:
 
 
 def ladders(outcomes: Iterable[Outcome]) -> tuple[Ladder, ...]:
-    """One for each model, batch, sampling, dtype and device class, of native codec, in the order in which they were measured."""
+    """Return a ladder for each model, batch, sampling, dtype and device class with native codec, in measured order."""
     cells: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         if outcome.case.role in ("candidate", "baseline") and outcome.case.codec == "native":
             cells.setdefault(_cell(outcome), []).append(outcome)
-    return tuple(_ladder(found) for found in cells.values())
+    return tuple(_ladder(group) for group in cells.values())
 
 
 def _cell(outcome: Outcome) -> str:
-    """The settings that the rungs of a ladder share: all but the engine and those of a single candidate."""
+    """Return the digest of the settings that the rungs of a ladder share: all except the engine and a candidate's own."""
     data = outcome.case.to_json()
     return digest({name: value for name, value in data.items() if name not in (*OWN, "engine", "evaluation", "samples")})
 
@@ -73,7 +74,7 @@ def _ladder(outcomes: Sequence[Outcome]) -> Ladder:
     missing = {rung: _no_rung(engine, fulls.get(engine)) for engine, rung in RUNGS.items() if engine not in timed}
     steps = [_step(o, timed) for engine in RUNGS if (o := timed.get(engine))]
     best: dict[str, Outcome] = {}
-    for engine in RUNGS:  # a later engine takes the place of an earlier one
+    for engine in RUNGS:  # a later engine replaces an earlier one
         best |= {o.case.label: o for o in outcomes if o.case.engine == engine and o.case.method != FULL and o.median("latency")}
     case = outcomes[0].case
     return Ladder(case.model, case.batch, case.dtype, (*steps, *(_step(o, timed) for o in best.values())), missing)
@@ -95,25 +96,25 @@ def _step(outcome: Outcome, fulls: dict[str, Outcome]) -> LadderRow:
 
 
 def _allowed(outcome: Outcome, fulls: dict[str, Outcome]) -> float | None:
-    """The roofline speedup over the full cache of the same engine, or None for a full cache and where a roofline time is not known."""
+    """Return the roofline speedup over the full cache of the same engine; None for a full cache or if unknown."""
     full = fulls.get(outcome.case.engine)
     if full is None or outcome.case.method == FULL or not {"limit"} <= outcome.facts.keys() & full.facts.keys():
         return None
     return roofline_speedup(Limit.from_json(full.facts["limit"]), Limit.from_json(outcome.facts["limit"]))
 
 
-def markdown(found: Sequence[Ladder], environment: Environment, commit: str = "") -> str:
-    """One table for all, and below it what is missing and where it was measured."""
+def markdown(ladder_list: Sequence[Ladder], environment: Environment, commit: str = "") -> str:
+    """Return one table, followed by missing rungs and the machine."""
     rungs = list(RUNGS.values())
     lines = ["| model, batch, dtype | method | engine | s a batch | " + " | ".join(f"over {rung}" for rung in rungs) + " | ideal |",
              "|---|---|---|---|" + "---|" * (len(rungs) + 1)]
-    for ladder in found:
+    for ladder in ladder_list:
         name = f"{ladder.model}, {ladder.batch}, {ladder.dtype}"
         for step in ladder.steps:
             cells = [_times(step.over[rung]) for rung in rungs]
             lines.append(f"| {name} | {step.name} | {step.engine} | {step.seconds:.3g} | {' | '.join(cells)} | {_times(step.allowed)} |")
     reasons: dict[tuple[str, str], list[str]] = {}
-    for ladder in found:
+    for ladder in ladder_list:
         for rung, why in ladder.missing.items():
             reasons.setdefault((rung, why), []).append(ladder.model)
     lines += ["", *(f"Rung *{rung}* of {', '.join(dict.fromkeys(models))}: {why}." for (rung, why), models in reasons.items())]
@@ -125,7 +126,7 @@ def _times(value: float | None) -> str:
 
 
 def with_graphs(plan: Plan, device: str) -> Plan:
-    """The plan with every eager block once more in the graph engine, where that can be."""
+    """Return the plan with every eager block repeated in the graph engine, if the device has one."""
     if device == "cpu" or "graph" not in get_args(Cells.model_fields["engine"].annotation):
         return plan
     graphs = [cells.model_copy(update={"engine": "graph"}) for cells in plan.cells if cells.engine == "eager"]
@@ -133,15 +134,15 @@ def with_graphs(plan: Plan, device: str) -> Plan:
 
 
 def only(plan: Plan, models: list[str]) -> Plan:
-    """The blocks of these models, all of them where none is named."""
+    """Return the plan with the blocks of these models; without names, of all."""
     return plan.model_copy(update={"cells": [cells for cells in plan.cells if not models or cells.model in models]})
 
 
 def climb(plan: Plan, device: str, threads: int) -> str:
-    """Run the plan into a store of its own and return the table."""
+    """Run the plan into a temporary store and return the table."""
     with tempfile.TemporaryDirectory() as folder:
-        found = run(plan, f"{folder}/ladder.sqlite", machine=Machine(device, threads))
-        return markdown(ladders(found.outcomes), found.record.environment, str(found.record.code.get("commit") or ""))
+        result = run(plan, f"{folder}/ladder.sqlite", machine=Machine(device, threads))
+        return markdown(ladders(result.outcomes), result.record.environment, str(result.record.code.get("commit") or ""))
 
 
 def main() -> None:
@@ -151,10 +152,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--model", action="append", default=[])
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
-    table = climb(with_graphs(only(plans.load(given.plan), given.model), given.device), given.device, given.threads)
-    if given.out:
-        given.out.write_text(table, encoding="utf-8")
+    arguments = parser.parse_args()
+    table = climb(with_graphs(only(plans.load(arguments.plan), arguments.model), arguments.device), arguments.device, arguments.threads)
+    if arguments.out:
+        arguments.out.write_text(table, encoding="utf-8")
     print(table)
 
 

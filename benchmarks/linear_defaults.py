@@ -1,4 +1,4 @@
-"""The sweep behind LineAR's default ``anchor``: the paper states neither it nor ``recent_lines``.
+"""Parameter sweep for LineAR's default ``anchor``, since the paper states neither it nor ``recent_lines``.
 
 Teacher-forced KL to the full cache on the bundled model over the tuning seeds ``tune64``, which no evaluation uses, for
 anchors of up to two lines and one to three recent lines at a half and a quarter of the cache.
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def fits(parameters: dict[str, int], layout: Layout) -> bool:
-    """Whether the budget leaves a line to evict beside anchor and recent lines."""
+    """Return whether the budget leaves a line to evict in addition to anchor and recent lines."""
     try:
         Linear.build(parameters).resolve(layout)
     except BadBudget:

@@ -1,17 +1,17 @@
-"""The masked family on the CPU: what computing less is worth in time, as ratios from one process.
+"""Masked models on the CPU: speedups from computing less, as ratios within one process.
 
 The MAR-B shape with random weights, fp32, batch 4 with guidance, passes 23 … 31 of 64: one pass in which LazyMAR computes everything
 and the eight that follow it (MARché computes everything in every third). Variants:
 
-- ``full``       our full model: nothing kept, the head's embeddings and coefficients computed once;
+- ``full``       our full model: no cache, the head's embeddings and coefficients computed once;
 - ``reference``  the head as its published code runs it;
 - ``lazymar``    all four switches;
 - ``marche``     the paper's defaults.
 
-Variants alternate within a round, in an order that turns from round to round; a value is the median over rounds of the ratio of two
-variants of one round. Beside each speedup stands the one that the FLOPs of the same passes allow. Before the clock starts every variant
-makes the passes that fill its caches. A value for the whole image is put together from the times by kind of pass, full or not, scaled by
-the FLOPs of the image's own passes. Image decoding is left out.
+Variants alternate within a round, in an order that rotates from round to round; a value is the median over rounds of the ratio of two
+variants of one round. Each speedup is printed with the bound by the FLOPs of the same passes. Before the clock starts, every variant runs
+the passes that fill its caches. The value for a whole image combines the times of full and other passes, scaled by the FLOPs of the image's
+own passes. Image decoding is left out.
 
     python benchmarks/masked.py [--rounds 5] [--threads 2] [--batch 4] [--json FILE]
 """
@@ -58,7 +58,7 @@ class Variant:
     memory: Memory
 
     def passes(self, steps: Sequence[MaskedStep], latents: Tensor, labels: Tensor, seeds: Sequence[int], sampling: Sampling) -> list[float]:
-        """Make these passes over known ``latents`` (batch, N, C); seconds of each."""
+        """Run these passes on known ``latents`` (batch, N, C); return the seconds of each."""
         model, layout, batch = self.model, self.model.layout(seeds, sampling), len(labels)
         key = streams.seeds_tensor(seeds, labels.device)
         cond = torch.cat((model.class_emb(labels), model.fake_latent.expand(batch, -1)))
@@ -77,7 +77,7 @@ class Variant:
 
 
 def variants_of(entry: ModelEntry, layout: MaskedLayout) -> dict[str, Variant]:
-    """Every variant by name, its method at the beginning of a generation."""
+    """Return every variant by name, with its method at the start of a generation."""
     plain, eager = (entry.load(Request(engine=engine)).generator for engine in ("eager", "reference"))
     methods: dict[str, tuple[Any, Method]] = {"full": (plain, Full()), "reference": (eager, Full()), "lazymar": (plain, LazyMAR()),
                                               "marche": (plain, MARche())}
@@ -89,7 +89,7 @@ def variants_of(entry: ModelEntry, layout: MaskedLayout) -> dict[str, Variant]:
 
 @torch.inference_mode()
 def measured(entry: ModelEntry, batch: int, rounds: int) -> dict[str, Any]:
-    """Seconds of every variant in every round and pass."""
+    """Return the seconds of every variant in every round and pass."""
     sampling, labels, seeds = entry.presets[PRESET], torch.arange(batch), list(range(batch))
     layout = entry.shape(sampling, batch)
     assert isinstance(layout, MaskedLayout)
@@ -111,25 +111,27 @@ def measured(entry: ModelEntry, batch: int, rounds: int) -> dict[str, Any]:
     return {"batch": batch, "rounds": rounds, "seconds": seconds, "flops": flops}
 
 
-def ratios(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """For every variant its time and its FLOPs against full's, in the timed passes and over the whole image."""
-    seconds, flops = found["seconds"], found["flops"]
+def ratios(measurements: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the time and FLOPs of every variant relative to full, in the timed passes and the whole image."""
+    seconds, flops = measurements["seconds"], measurements["flops"]
     window = slice(FIRST, LAST + 1)
     table = {}
     for name in seconds:
         timed = [sum(a) / sum(b) for a, b in zip(seconds["full"], seconds[name], strict=True)]
         allowed = sum(flops["full"][window]) / sum(flops[name][window])
-        table[name] = {"speedup": timed, "allowed": allowed, "whole image": image(found, name),
+        table[name] = {"speedup": timed, "allowed": allowed, "whole image": image(measurements, name),
                        "whole image allowed": sum(flops["full"]) / sum(flops[name])}
     return table
 
 
-def image(found: dict[str, Any], name: str) -> float:
-    """Speedup over a whole image, from medians over rounds: every pass takes as many seconds per FLOP as the timed ones of its kind, those
-    in which the method computes as much as the full model and those in which it computes less."""
-    seconds = {variant: [statistics.median(column) for column in zip(*found["seconds"][variant], strict=True)]
+def image(measurements: dict[str, Any], name: str) -> float:
+    """Return the speedup of a whole image, from medians over rounds.
+
+    Every pass takes as many seconds per FLOP as the timed passes of its kind: passes that compute as much as the full model, and others.
+    """
+    seconds = {variant: [statistics.median(column) for column in zip(*measurements["seconds"][variant], strict=True)]
                for variant in ("full", name)}
-    full, mine = found["flops"]["full"], found["flops"][name]
+    full, mine = measurements["flops"]["full"], measurements["flops"][name]
 
     def rate(variant: str, flops: Sequence[int], whole: bool) -> float:
         timed = [i for i in range(FIRST, LAST + 1) if (full[i] == mine[i]) is whole]
@@ -152,13 +154,13 @@ def main() -> None:
     origin = Origin(arguments.threads)
     print(origin)
     print(f"{MODEL}, random weights, batch {arguments.batch} + CFG, fp32, passes {FIRST} … {LAST}")
-    found = measured(MODELS.get(MODEL), arguments.batch, arguments.rounds)
-    table = ratios(found)
+    measurements = measured(MODELS.get(MODEL), arguments.batch, arguments.rounds)
+    table = ratios(measurements)
     for name, row in table.items():
         middle, low, high = statistics.median(row["speedup"]), min(row["speedup"]), max(row["speedup"])
         print(f"  {name:10} {middle:.3f}× (least {low:.3f}, most {high:.3f}, n = {arguments.rounds}); FLOPs allow {row['allowed']:.3f}×, "
               f"of which {middle / row['allowed']:.1%}; whole image {row['whole image']:.3f}× of {row['whole image allowed']:.3f}×")
-    origin.write(arguments.json, result=found, ratios=table)
+    origin.write(arguments.json, result=measurements, ratios=table)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Where the values of a script come from: its head line, and the file that keeps them."""
+"""Origin of a script's values: code and machine, for its first line and its JSON file."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Origin:
 
     @property
     def commit(self) -> str:
-        """The beginning of the commit's name, and whether the code differs from it."""
+        """The first digits of the commit, and whether the code differs from it."""
         return f"{self.code['commit'][:10]}{' (dirty)' if self.code['dirty'] else ''}"
 
     def __str__(self) -> str:
         return f"cachemark {__version__}, commit {self.commit}, {self.environment.machine_class}, torch {self.environment.facts['torch']}"
 
-    def write(self, path: str | None, **found: Any) -> None:
-        """Keep what was found as JSON, where a path is given."""
+    def write(self, path: str | None, **results: Any) -> None:
+        """Write the results as JSON, if a path is given."""
         if path:
             with open(path, "w", encoding="utf-8") as file:
-                json.dump({"environment": self.environment.to_json(), "code": self.code, **found}, file, indent=1)
+                json.dump({"environment": self.environment.to_json(), "code": self.code, **results}, file, indent=1)

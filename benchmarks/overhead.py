@@ -1,17 +1,17 @@
-"""What the harness itself costs: the share of a run's wall time in which no case is being measured.
+"""Overhead of the harness: the share of a run's wall time outside the measurement of cases.
 
     python benchmarks/overhead.py [--seconds 20] [--model tiny-llamagen] [--threads N]
 
-**Wall** is from the start of the process `cachemark run` to its end, by a monotonic clock. **Measured** is the sum of what every case says
-it took (``Outcome.seconds``): from the moment at which its trial has the model and turns to the case, until its values are complete.
-That holds the warm-up, watched and timed generations, image decoding, and the passes of fidelity and quality, whether they are in a
-sample or not. All else is **overhead**: starting Python twice, importing torch, reading the plan, asking the machine for its rates,
-loading the model, sending outcomes through the pipe, writing artifacts and rows. Nothing runs beside anything else here, so
+**Wall** is the time from start to end of the process `cachemark run`, by a monotonic clock. **Measured** is the sum of ``Outcome.seconds``
+over all cases: from the start of a case in a trial with a loaded model until its values are complete. It includes warm-up, watched and
+timed generations, image decoding, and the passes of fidelity and quality, whether they are in a sample or not. All else is **overhead**:
+starting Python twice, importing torch, reading the plan, measuring the machine's rates, loading the model, sending outcomes through the
+pipe, writing artifacts and rows. Nothing runs in parallel here, so
 
     overhead = 1 - measured / wall.
 
-The plan is one model with the full cache, its reference rows and three methods, each generated as often as makes it take ``--seconds`` or
-more, all in one process: with ``trial = "case"`` every case pays for a start of its own. How often that is, a short run finds out first.
+The plan has one model with the full cache, its reference rows and three methods. Each is repeated until it takes at least ``--seconds``; a
+short run finds the number of repeats first. All run in one process: with ``trial = "case"`` every case has its own start.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ model = "{model}"
 methods = ["window", "random", "streaming"]
 batch = 4
 """
-SMALLEST = (3, 4)  # repeats and samples of the run that finds out how long a generation takes
+SMALLEST = (3, 4)  # repeats and samples of the run that measures the time of a generation
 MOST = 2000  # samples
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one run: seconds of wall time, and outcomes."""
+    """Seconds of wall time and outcomes of one run."""
 
     wall: float
     outcomes: list[Outcome]
 
     @property
     def measured(self) -> float:
-        """Seconds in which a case was being measured."""
+        """Seconds spent on measuring cases."""
         return sum(outcome.seconds for outcome in self.outcomes)
 
     @property
@@ -65,7 +65,7 @@ class Cost:
 
     @property
     def share(self) -> float:
-        """The part of the wall time in which none was."""
+        """Fraction of the wall time outside the measurement of cases."""
         return 1 - self.measured / self.wall
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class Cost:
 
 
 def cost(plan: Path, *arguments: str) -> Cost:
-    """Run a plan in a process of its own, into a store beside it."""
+    """Run a plan in a separate process, into a store next to it."""
     store = plan.with_suffix(".sqlite")
     command = [sys.executable, "-P", "-c", "from cachemark.cli import main; main()", "run", str(plan), "--store", str(store), *arguments]
     began = time.monotonic()
@@ -89,22 +89,22 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="least seconds of a case")
     parser.add_argument("--model", default="tiny-llamagen")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    given = parser.parse_args()
-    origin = Origin(given.threads)
+    arguments = parser.parse_args()
+    origin = Origin(arguments.threads)
     print(origin)
     with tempfile.TemporaryDirectory(prefix="cachemark-") as folder:
         def run(name: str, repeats: int, samples: int) -> Cost:
             plan = Path(folder, f"{name}.toml")
-            plan.write_text(PLAN.format(model=given.model, repeats=repeats, samples=samples), encoding="utf-8")
-            return cost(plan, "--threads", str(given.threads))
+            plan.write_text(PLAN.format(model=arguments.model, repeats=repeats, samples=samples), encoding="utf-8")
+            return cost(plan, "--threads", str(arguments.threads))
 
         short = run("short", *SMALLEST)
         print(f"short: {short}", flush=True)
-        times = given.seconds / short.shortest * 1.2
+        times = arguments.seconds / short.shortest * 1.2
         long = run("long", max(3, round(SMALLEST[0] * times)), min(MOST, max(4, round(SMALLEST[1] * times))))
         print(f"long:  {long}")
-        if long.shortest < given.seconds:
-            print(f"The shortest case took less than {given.seconds:g} s: the share is that of another plan than was asked for.")
+        if long.shortest < arguments.seconds:
+            print(f"The shortest case took less than {arguments.seconds:g} s: the share is that of another plan than was asked for.")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Tables of Markdown between two marks of a page, and figures in them."""
+"""Write Markdown tables between two marks of a page, and format their values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CONTENTS = "<!-- contents -->", "<!-- end of contents -->"
 
 
 def around(page: Path, begin: str, end: str) -> tuple[str, str]:
-    """The text of a page before two marks and behind them."""
+    """Return the text of a page before the first mark and after the second."""
     before, _, rest = page.read_text(encoding="utf-8").partition(begin)
     _, closed, after = rest.partition(end)
     if not closed:
@@ -22,34 +22,34 @@ def around(page: Path, begin: str, end: str) -> tuple[str, str]:
 
 
 def put(page: Path, begin: str, end: str, text: str) -> None:
-    """Put ``text`` between two marks of a page, in place of what stands there."""
+    """Replace the text between two marks of a page."""
     before, after = around(page, begin, end)
     page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")
 
 
 def contents(page: Path) -> str:
-    """A list of links to the headings of a page."""
-    found = re.findall(r"^(##+) (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    """Return a list of links to the headings of a page."""
+    headings = re.findall(r"^(##+) (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return "\n".join(f"{'    ' * (len(marks) - 2)}- [{title}](#{re.sub(r'[^a-z0-9 -]', '', title.lower()).replace(' ', '-')})"
-                     for marks, title in found)
+                     for marks, title in headings)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of cells that are written already."""
+    """Return a table of formatted cells."""
     return "\n".join(f"| {' | '.join(cells)} |" if cells else "|---" * len(head) + "|" for cells in (head, (), *rows))
 
 
-def rounded(found: Interval) -> list[float]:
-    """A value with the ends of its interval, as a file keeps them; three times the value where it has none."""
-    return [round(value, 5) for value in (found.value, found.low, found.high)]
+def rounded(interval: Interval) -> list[float]:
+    """Return a value and the ends of its interval for a file; without an interval, three times the value."""
+    return [round(value, 5) for value in (interval.value, interval.low, interval.high)]
 
 
-def ends(found: Sequence[float] | None, places: int) -> str:
-    """A value with the ends of its interval, where they are given and differ."""
-    if found is None:
+def ends(interval: Sequence[float] | None, places: int) -> str:
+    """Format a value with the ends of its interval, if it has one."""
+    if interval is None:
         return ""
-    value, *limits = (f"{number:.{places}f}".replace("-", "−") for number in found)
-    return value if len(set(found[1:])) < 2 else f"{value} [{', '.join(limits)}]"
+    value, *limits = (f"{number:.{places}f}".replace("-", "−") for number in interval)
+    return value if len(set(interval[1:])) < 2 else f"{value} [{', '.join(limits)}]"
 
 
 def stated(less: Sequence[float]) -> bool:
@@ -63,10 +63,10 @@ def apart(less: Sequence[float]) -> bool:
 
 
 def verdict(less: Mapping[str, Sequence[float]]) -> str:
-    """The names of the differences whose interval leaves out 0, as one says that they differ, and of those that have none and so tell
-    nothing; a dash where none has one."""
-    other, untold = [name for name, one in less.items() if apart(one)], [name for name, one in less.items() if not stated(one)]
-    if len(untold) == len(less):
+    """Return which differences have an interval without 0, and which have no interval; a dash if none has one."""
+    different = [name for name, difference in less.items() if apart(difference)]
+    unknown = [name for name, difference in less.items() if not stated(difference)]
+    if len(unknown) == len(less):
         return DASH
-    said = f"{', '.join(other)} differ{'s' if len(other) == 1 else ''}" if other else "equal within the intervals"
-    return f"{said}; {', '.join(untold)} not told" if untold else said
+    summary = f"{', '.join(different)} differ{'s' if len(different) == 1 else ''}" if different else "equal within the intervals"
+    return f"{summary}; no interval of {', '.join(unknown)}" if unknown else summary

@@ -1,15 +1,15 @@
-"""One attention over keys and values that are written in place, against MARché's two parts joined by an online softmax.
+"""One attention on keys and values written in place, compared with MARché's two parts joined by an online softmax.
 
 MARché (arXiv 2506.12035), Appendix B, compares its attention in two parts with one that first concatenates the keys and values of
-active and cached tokens. Here is a third way, which the package's method takes: the active tokens' keys and values are written to
-their places among the others, and one ordinary attention reads them all. Variants, on the shape of one decoder block of a published MAR:
+active and cached tokens. The package's method uses a third variant: the active tokens' keys and values are written to their positions among
+the others, and one ordinary attention reads them all. Variants, on the shape of one decoder block of a published MAR:
 
 - ``in place``     the write and one attention;
 - ``concatenated`` the write, both parts concatenated, and one attention: the paper's baseline;
 - ``partitioned``  the write and the paper's attention in two parts, with ordinary matrix products and no kernel of its own.
 
-The cached part is taken as given, as the paper does: it is gathered before the clock starts. Variants alternate within a round, in an order
-that turns from round to round; a value is the median over rounds of the ratio of two variants of one round, with a bootstrap interval.
+As in the paper, the cached part is gathered before the clock starts. Variants alternate within a round, in an order
+that rotates from round to round; a value is the median over rounds of the ratio of two variants of one round, with a bootstrap interval.
 
     python benchmarks/partitioned.py [--model mar-b] [--rounds 31] [--threads 2] [--batch 4] [--json FILE]
 """
@@ -44,7 +44,7 @@ RESAMPLES = 2000
 
 
 def variants_of(layout: MaskedLayout, active: int) -> dict[str, Callable[[], Tensor]]:
-    """Each variant by name, on the same random numbers."""
+    """Return each variant by name, on the same random numbers."""
     draw, rows = torch.Generator().manual_seed(0), layout.rows
 
     def normal(tokens: int) -> Tensor:
@@ -73,10 +73,10 @@ def variants_of(layout: MaskedLayout, active: int) -> dict[str, Callable[[], Ten
 
 @torch.inference_mode()
 def ratios(layout: MaskedLayout, active: int, rounds: int) -> dict[str, Any]:
-    """Seconds per call of every variant in every round, how far the variants are apart, and the ratios."""
+    """Return the seconds per call of every variant in every round, the largest difference of results, and the ratios."""
     variants = variants_of(layout, active)
-    made = {name: run() for name, run in variants.items()}  # warm-up
-    apart = max(float((out - made["in place"]).abs().max()) for out in made.values())
+    outputs = {name: run() for name, run in variants.items()}  # warm-up
+    apart = max(float((out - outputs["in place"]).abs().max()) for out in outputs.values())
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     for number in range(rounds):
         turn = number % len(variants)
@@ -85,12 +85,12 @@ def ratios(layout: MaskedLayout, active: int, rounds: int) -> dict[str, Any]:
             for _ in range(REPEATS):
                 variants[name]()
             seconds[name].append((time.perf_counter() - start) / REPEATS)
-    found = {f"{a}/{b}": [x / y for x, y in zip(seconds[a], seconds[b], strict=True)] for a, b in PAIRS}
-    return {"active": active, "cached": layout.places - active, "rounds": rounds, "apart": apart, "seconds": seconds, "ratios": found}
+    by_pair = {f"{a}/{b}": [x / y for x, y in zip(seconds[a], seconds[b], strict=True)] for a, b in PAIRS}
+    return {"active": active, "cached": layout.places - active, "rounds": rounds, "apart": apart, "seconds": seconds, "ratios": by_pair}
 
 
 def interval(values: list[float]) -> tuple[float, float]:
-    """The 95 % bootstrap interval of the median."""
+    """Return the 95 % bootstrap interval of the median."""
     draw = random.Random(0)
     medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(RESAMPLES))
     return medians[round(0.025 * RESAMPLES)], medians[round(0.975 * RESAMPLES) - 1]

@@ -1,12 +1,13 @@
-"""Simulate months of nights with between-process variance that lasts: how often a night alarms for nothing, and what is printed of that.
+"""Simulate months of nights with persistent between-process variance, and count false alarms.
 
     python benchmarks/process_bias_study.py [--months 20] [--seed 17] [--page docs/results/validation.md]
 
-Process bias is what a side of a configuration has in all pairs of a night, such as where its code lies in memory: a share drawn for each
-side of each configuration, of equal configurations too, or one for each side that all of them have (*common*), every night anew or once
-for a month. It is normal or Student's t of three degrees of freedom, with this standard deviation. Every month begins with an empty store;
-its nights are judged as `cachemark compare` judges them: the minimum effect by the A/A tests of all nights so far, tonight's included, and
-the standing by those of the last thirty. *The effect kept* is the same gate without that raise.
+Process bias is a relative change of the times of one side of a configuration in all pairs of a night, for example from its code's position
+in memory. It is drawn for each side of each configuration, including A/A configurations, or once per side for all of them (*common*), every
+night or once per month. Its distribution is normal or Student's t with three degrees of freedom, with the given standard deviation. Every
+month starts with an empty store. Its nights are tested like in `cachemark compare`: the minimum effect follows from the A/A tests of all
+nights so far, including tonight's, and the false-alarm record from the last thirty nights. *Kept* is the same gate without raising the
+minimum effect.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from pages import put
 SEED, MONTHS, NIGHTS = 17, 20, 30
 CONFIGS = [str(config) for config in range(FAMILY)]
 EQUAL = len(ledger.equal_configs(CONFIGS))
-EFFECTS = {0.03: 10, 0.10: 10}  # how much slower configurations of the last night of a month truly are, and how many
+EFFECTS = {0.03: 10, 0.10: 10}  # slowdown of some configurations on the last night of a month, and their number
 COLUMNS = ("profile", "process bias", "drawn for", "effect", "falsely regressed", "with a false alarm", "in the worst month",
            "can see after a night", "can see after a month", *(f"found of +{effect:.0%}" for effect in EFFECTS))
 BEGIN, END = "<!-- written by benchmarks/process_bias_study.py -->", "<!-- end of what process_bias_study.py has written -->"
@@ -49,8 +50,11 @@ SETTINGS = ((0.0, NORMAL, "a night"), (0.005, NORMAL, "a night"), (0.01, NORMAL,
 
 @dataclass
 class Month:
-    """A store of nights of one profile: what A/A tests have shown so far. ``raised``: whether their process bias raises the minimum effect;
-    ``shape`` of its distribution; ``found``: the share of the truly slower configurations of the last night that is found, by effect."""
+    """The nights of one profile and their A/A tests.
+
+    ``raised``: the process bias found by A/A tests raises the minimum effect; ``shape``: distribution of the bias; ``found``: by effect,
+    the fraction of slowed configurations of the last night that are found.
+    """
 
     name: str
     stream: Generator
@@ -69,14 +73,14 @@ class Month:
         self._sides, self._aa_bias = self._drawn(), self._drawn()
 
     def _drawn(self) -> Floats:
-        """The log ratio that process bias gives to two sides of every configuration, (configurations,)."""
+        """Return the log ratio of both sides' process bias for every configuration, (configurations,)."""
         shape = 2, 1 if self.shape == COMMON else FAMILY
         heavy = self.shape == HEAVY
         sides = self.process_bias * (self.stream.standard_t(3, shape) / math.sqrt(3) if heavy else self.stream.normal(size=shape))
         return np.broadcast_to(sides[1] - sides[0], FAMILY)
 
     def night(self) -> None:
-        """Measure and judge one more night. On the last one some configurations are truly slower."""
+        """Measure and test one more night. On the last one some configurations are slower."""
         number = len(self.nights)
         if self.lasts == "a night":
             self._sides, self._aa_bias = self._drawn(), self._drawn()
@@ -89,41 +93,41 @@ class Month:
         configs = self._measured(CONFIGS, truth)
         equal = self._measured([f"{AA}{config}" for config in tonight], self._aa_bias[[int(config) for config in tonight]])
         self.equal |= {(number, name): [*config.screening, *config.fresh] for name, config in equal.items()}
-        if self.raised:  # what was stored before tonight was seen at the end of the night before
+        if self.raised:  # earlier A/A tests are in the store already
             self.delta = max(ledger.FLOOR["cuda"], ledger.least_effect(self.equal, FAMILY, "cuda")[0])
-        said, of_equal = self._judged(configs), self._judged(equal)
-        self.alarms.append({said[config] for config in CONFIGS[sum(map(len, changed.values())) :]} - {EQUIVALENT})
+        verdicts, of_equal = self._judged(configs), self._judged(equal)
+        self.alarms.append({verdicts[config] for config in CONFIGS[sum(map(len, changed.values())) :]} - {EQUIVALENT})
         self.deltas.append(self.delta)
-        self.found = {effect: float(np.mean([said[config] == REGRESSED for config in configs])) for effect, configs in changed.items()}
+        self.found = {effect: float(np.mean([verdicts[config] == REGRESSED for config in configs])) for effect, configs in changed.items()}
         rows = tuple(Verdict("", name, TIME, verdict) for name, verdict in of_equal.items())
         self.nights.append(ledger.Night(RunRecord(number, "", {"configurations": FAMILY}, "", "", "finished", ENVIRONMENT, {}), rows))
 
     def _measured(self, names: Sequence[str], truth: Floats) -> dict[str, PairRatios]:
-        """The pairs of each configuration, as many as the rule asks for."""
+        """Measure the pairs of each configuration that the rule requires."""
         rule, noise = Rule(self.delta, FAMILY), PROFILES[self.name]
         screening, fresh = (paired(noise, self.stream, truth, count) for count in (rule.interims[-1], rule.looks[-1]))
-        seen = pairs.screen(screening, rule)
-        return {name: PairRatios(screening[i, : seen.pairs[i]].tolist(), fresh[i].tolist() if seen.side[i] else ())
+        screened = pairs.screen(screening, rule)
+        return {name: PairRatios(screening[i, : screened.pairs[i]].tolist(), fresh[i].tolist() if screened.side[i] else ())
                 for i, name in enumerate(names)}
 
     def _judged(self, configs: Mapping[str, PairRatios]) -> dict[str, str]:
-        """What is told of each configuration: what was not confirmed raises no alarm, and is not judged here, which saves time."""
-        found = pairs.judge({name: config for name, config in configs.items() if config.fresh}, Rule(self.delta, FAMILY))
-        alarms = {name: verdict.verdict for name, verdict in found.items() if verdict.verdict in (REGRESSED, IMPROVED)}
+        """Return the verdict of each configuration; without a confirmation it is not an alarm, so it is not tested."""
+        verdicts = pairs.judge({name: config for name, config in configs.items() if config.fresh}, Rule(self.delta, FAMILY))
+        alarms = {name: verdict.verdict for name, verdict in verdicts.items() if verdict.verdict in (REGRESSED, IMPROVED)}
         return {name: alarms.get(name, EQUIVALENT) for name in configs}
 
 
 def row(name: str, process_bias: float, shape: str, lasts: str, raised: bool, months: int, seed: int) -> dict[str, Any]:
-    """Figures of some months. The rate that is true is that of all their nights: what is printed on the last one is compared with it."""
-    held = []
+    """Simulate months and return one row. The reported false-alarm rate is compared with the rate of all nights."""
+    simulated = []
     for number in range(months):
         month = Month(name, np.random.default_rng([seed, number, *name.encode()]), process_bias, shape, lasts, raised)
         for _ in range(NIGHTS):
             month.night()
-        held.append(month)
-    regressed, alarms = (np.array([[kind in night if kind else bool(night) for night in month.alarms[:-1]] for month in held])
+        simulated.append(month)
+    regressed, alarms = (np.array([[kind in night if kind else bool(night) for night in month.alarms[:-1]] for month in simulated])
                          for kind in (REGRESSED, ""))
-    true, printed = float(alarms.mean()), [ledger.standing(month.nights) for month in held]
+    true, printed = float(alarms.mean()), [ledger.standing(month.nights) for month in simulated]
     return {
         "profile": name, "process bias": f"{process_bias:.1%}, {shape}" if process_bias else "none",
         "drawn for": lasts, "effect": "raised" if raised else "kept", "nights": alarms.size,
@@ -131,9 +135,9 @@ def row(name: str, process_bias: float, shape: str, lasts: str, raised: bool, mo
         "printed": float(np.median([standing.rate for standing in printed])),
         "interval holds it": float(np.mean([standing.low <= true <= standing.high for standing in printed])),
         "advisory": float(np.mean([standing.advisory for standing in printed])),
-        "can see after a night": float(np.median([month.deltas[0] for month in held])),
-        "can see after a month": float(np.median([month.deltas[-1] for month in held])),
-        **{f"found of +{effect:.0%}": float(np.mean([month.found[effect] for month in held])) for effect in EFFECTS},
+        "can see after a night": float(np.median([month.deltas[0] for month in simulated])),
+        "can see after a month": float(np.median([month.deltas[-1] for month in simulated])),
+        **{f"found of +{effect:.0%}": float(np.mean([month.found[effect] for month in simulated])) for effect in EFFECTS},
     }  # fmt: skip
 
 
@@ -149,15 +153,15 @@ def main() -> None:
     parser.add_argument("--months", type=int, default=MONTHS)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--page", type=Path, help="put the table into this page")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     start = time.process_time()
-    made = list(rows(given.months, given.seed))
+    table_rows = list(rows(arguments.months, arguments.seed))
     minutes = (time.process_time() - start) / 60
-    table = gate_page.markdown(made, COLUMNS)
-    table = f"Seed {given.seed}, {given.months} months for each row, {minutes:.0f} minutes of one core.\n{table}"
+    table = gate_page.markdown(table_rows, COLUMNS)
+    table = f"Seed {arguments.seed}, {arguments.months} months for each row, {minutes:.0f} minutes of one core.\n{table}"
     print(table)
-    if given.page:
-        put(given.page, BEGIN, END, table)
+    if arguments.page:
+        put(arguments.page, BEGIN, END, table)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""Speed as ratios from one process: the full cache against the papers' kind of baseline, the cost of the hooks, LineAR.
+"""Speed ratios within one process: the full cache over papers' baselines, the cost of hooks, and LineAR.
 
 Four variants on the LlamaGen-B shape with random weights, fp32, on the CPU:
 
 - ``full``       our full cache, through the method interface;
-- ``reference``  one padded buffer under a mask, un-fused attention: what LlamaGen's published generation code does, with plain layers;
-- ``bare``       our full cache written out by hand, without methods, slots or steps: what the interface costs;
-- ``linear …``   LineAR at a quarter and a sixth of the cache, beside the speedup that the bytes and FLOPs they save allow on this machine.
+- ``reference``  one padded buffer under a mask with un-fused attention, as in LlamaGen's published generation code, with plain layers;
+- ``bare``       our full cache written by hand, without methods, slots or steps, to measure the cost of the interface;
+- ``linear …``   LineAR at a quarter and a sixth of the cache, with the speedup that its saved bytes and FLOPs allow on this machine.
 
-Variants alternate within a round, in an order that turns from round to round; a value is the median over rounds of the ratio of
-two variants of one round. Image decoding is left out: it is the same in all variants.
+Variants alternate within a round, in an order that rotates from round to round; a value is the median over rounds of the ratio of
+two variants of one round. Image decoding is left out, since it is the same in all variants.
 
     python benchmarks/ratios.py [--rounds 11] [--threads 2] [--json FILE]
 """
@@ -52,20 +52,20 @@ PAIRS = (("reference", "full"), ("full", "bare"), *(("full", f"linear {budget}")
 
 
 def through_methods(model: LlamaGen, build: Callable[[], Method]) -> Callable[[Tensor, list[int]], Tensor]:
-    """A generation under a method, with storage that is kept between generations."""
+    """Return a generation under a method, with storage that generations reuse."""
     memory = Memory()
     return lambda labels, seeds: model.generate(labels, seeds, build(), SAMPLING, memory)
 
 
 def bare(model: LlamaGen) -> Callable[[Tensor, list[int]], Tensor]:
-    """The full cache by hand: two buffers per layer, attention on the live prefix, nothing else."""
-    held: dict[int, Tensor] = {}
+    """Return a generation with a full cache by hand: two buffers per layer, attention on the live prefix."""
+    buffers: dict[int, Tensor] = {}
 
     @torch.inference_mode()
     def generate(labels: Tensor, seeds: list[int]) -> Tensor:
         c, rows = model.config, 2 * len(labels)
         tokens, shape = c.grid**2, (2, c.layers, rows, c.groups, c.grid**2, c.head_dim)
-        k, v = held.setdefault(0, torch.zeros(shape)).zero_()
+        k, v = buffers.setdefault(0, torch.zeros(shape)).zero_()
         key, rope = streams.seeds_tensor(seeds, "cpu"), model.rope
         out = torch.empty(len(labels), tokens, dtype=torch.int64)
         x = model.cls_embedding(torch.cat((labels, torch.full_like(labels, c.classes)))[:, None])
@@ -87,7 +87,7 @@ def bare(model: LlamaGen) -> Callable[[Tensor, list[int]], Tensor]:
 
 
 def variants_of(plain: LlamaGen, model: LlamaGen, batch: int) -> dict[str, Callable[[Tensor, list[int]], Tensor]]:
-    """Every variant by name; ``model`` is ``plain`` with packed layers."""
+    """Return every variant by name; ``model`` is ``plain`` with packed layers."""
     return {
         "full": through_methods(model, Full),
         "reference": through_methods(plain, PaddedFull),
@@ -97,14 +97,14 @@ def variants_of(plain: LlamaGen, model: LlamaGen, batch: int) -> dict[str, Calla
 
 
 def linear(model: LlamaGen, batch: int, budget: str) -> Linear:
-    """LineAR at a share of the cache."""
+    """Return LineAR at a fraction of the cache."""
     method = Linear.build(Linear.parameters_for(Fraction(budget), model.layout(range(batch), SAMPLING)))
     assert isinstance(method, Linear)
     return method
 
 
 def ideals(model: LlamaGen, batch: int, rates: Rates) -> dict[str, float]:
-    """Speedups over the full cache that bytes and FLOPs allow, image decoding left out; and the full cache's roofline time in seconds."""
+    """Return roofline speedups over the full cache, without image decoding, and its roofline time in seconds."""
     parts, layout = costs.llamagen(model.config, lambda: None), model.layout(range(batch), SAMPLING)
     full = bill(Full(), layout, parts, images=False).roofline_time(rates)
     variants = {f"full/linear {budget}": linear(model, batch, budget) for budget in BUDGETS}
@@ -113,7 +113,7 @@ def ideals(model: LlamaGen, batch: int, rates: Rates) -> dict[str, float]:
 
 
 def measure(grid: int, batch: int, rounds: int, rates: Rates) -> dict[str, Any]:
-    """Seconds of every variant in every round, and the ratios."""
+    """Return the seconds of every variant in every round, and the ratios."""
     plain = LlamaGen(replace(SIZES["B"], grid=grid)).initialise(0).eval().requires_grad_(False)
     model = packed(deepcopy(plain))
     labels, seeds, variants = torch.arange(batch), list(range(batch)), variants_of(plain, model, batch)
@@ -132,17 +132,17 @@ def measure(grid: int, batch: int, rounds: int, rates: Rates) -> dict[str, Any]:
 
 
 def step_bytes(model: LlamaGen, batch: int) -> dict[str, float]:
-    """Mean MB that one pass must move: weights once, live keys and values once; the padded buffer as its code reads it."""
+    """Return the mean MB that a pass must move: weights and live entries once, the padded buffer as its code reads it."""
     c = model.config
     tokens, row = c.grid**2, 2 * c.layers * c.groups * c.head_dim * 4
-    tables = (model.tok_embeddings.weight, model.cls_embedding.embedding_table.weight)  # of which a pass reads a few rows
+    tables = (model.tok_embeddings.weight, model.cls_embedding.embedding_table.weight)  # a pass reads only a few of its rows
     weights = sum(p.nbytes for p in model.parameters()) - sum(t.nbytes for t in tables)
     padded = -(-(tokens + 1) // 8) * 8
     return {"weights": weights / 1e6, "live KV": 2 * batch * row * (tokens + 1) / 2 / 1e6, "padded KV": 2 * batch * row * padded / 1e6}
 
 
 def share(ratio: float, allowed: float | None) -> str:
-    """How much of the roofline speedup a ratio is."""
+    """Return a ratio as a fraction of the roofline speedup."""
     return "" if allowed is None else f"; ideal {allowed:.3f}, of which {ratio / allowed:.0%}"
 
 

@@ -1,9 +1,9 @@
-"""Tables of docs/results.md from a store: what methods of a plan keep, how near they stay to the full cache, what their images are worth.
+"""Tables of docs/results.md from a store: memory, fidelity and image quality of a plan's methods.
 
     python benchmarks/results_page.py rivals results.sqlite [--json benchmarks/results/rivals.json] [--page docs/results.md]
 
-takes the newest run of the plan (a key of `SECTIONS`), keeps its values and writes the tables of the page. In place of
-a store stands a file of kept values, `benchmarks/results/rivals.json`, where only the tables are to be written anew.
+This reads the newest run of the plan (a key of `SECTIONS`), stores its values and writes the tables of the page. Pass the file of stored
+values, such as `benchmarks/results/rivals.json`, instead of a store to only rewrite the tables.
 """
 
 from __future__ import annotations
@@ -43,8 +43,11 @@ WIDTH = 140  # characters of a line of the page
 
 
 class Figures(NamedTuple):
-    """A table of a section: the values in its columns; those that are ``marked`` where the interval of the paired difference from the
-    baseline excludes 0; those of these with the difference in a column of its own; and whether non-inferiority is stated."""
+    """A table of a section.
+
+    ``columns``: its values; ``marked``: values with a mark if the interval of the paired difference from the baseline excludes 0; ``less``:
+    values with a column for this difference; ``claims``: whether the table states non-inferiority.
+    """
 
     columns: Sequence[str]
     marked: Sequence[str] = ()
@@ -143,7 +146,7 @@ def text(values: Row) -> str:
 
 
 def _measured(figures: Figures, rows: Sequence[Row]) -> Figures:
-    """Leave out columns in which no row has a value, such as the prompt score of a model without prompts."""
+    """Remove columns without any value, such as the prompt score of a model without prompts."""
     names = {name for row in rows for name in row.get("figures", {})}
     return figures._replace(columns=[name for name in figures.columns if name in names])
 
@@ -234,7 +237,7 @@ def main() -> None:
     """Update the tables of a plan."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("plan", choices=SECTIONS)
-    parser.add_argument("store", type=Path, help="a store, or a file of values that was kept of one (.json)")
+    parser.add_argument("store", type=Path, help="a store, or a file of its stored values (.json)")
     parser.add_argument("--json", type=Path, help="by default benchmarks/results/PLAN.json")
     parser.add_argument("--page", type=Path, help="put the tables into this page")
     arguments = parser.parse_args()

@@ -25,13 +25,13 @@ from cachemark.workflows.session import reading
 from pages import rounded
 
 Row = dict[str, Any]
-SHARES = {  # what is counted, by the name of its share of the full cache's: a metric, or one less another
+SHARES = {  # by name of the fraction of the full cache: a metric, or the difference of two
     "kv_allocated": ("kv_allocated",), "kv_own": ("kv_allocated", "kv_workspace"), "kv_logical": ("kv_logical",), "flops": ("flops",),
 }  # fmt: skip
 IMAGES = ("token_agreement", "kl", "token_distance", "forced_distance", "psnr", "ssim", "color_consistency", "class_accuracy",
           *(name for name in METRICS if name.startswith("prompt_")))
 SETS = ("fid", "precision", "recall")
-ABOUT = {  # what warns of a value, told where that is shown
+ABOUT = {  # warnings about a value, printed if the table has the value
     "latency": (*OF_SPEED, "no speedup"), "kv_allocated": ("not freed", "overhead exceeds saving"),
 }  # fmt: skip
 

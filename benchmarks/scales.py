@@ -1,13 +1,13 @@
-"""The next-scale family on the CPU: speed as ratios from one process, and where the time of a generation goes.
+"""Next-scale models on the CPU: speed ratios within one process, and a profile of a generation.
 
 Variants on the VAR-d16 shape with random weights, fp32, batch with guidance:
 
 - ``full``       our full cache: slots, the last scale in the workspace, AdaLN's projections computed once;
-- ``reference``  VAR's published cache and blocks: concatenation in every scale, AdaLN projected anew in every scale;
+- ``reference``  VAR's published cache and blocks: concatenation in every scale, AdaLN projected again in every scale;
 - ``ams_kv``     AMS-KV with a sixth of the layers demanding.
 
-Variants alternate within a round, in an order that turns from round to round; a value is the median over rounds of the ratio of
-two variants of one round. Image decoding is left out of the ratios: it is the same in all variants.
+Variants alternate within a round, in an order that rotates from round to round; a value is the median over rounds of the ratio of
+two variants of one round. Image decoding is left out of the ratios, since it is the same in all variants.
 
     python benchmarks/scales.py [--rounds 11] [--threads 2] [--batch 2] [--json FILE]
     python benchmarks/scales.py --profile      # one generation by scale and part, image decoding included
@@ -46,7 +46,7 @@ PARTS = ("adaLN", "attention", "MLP", "head", "sampling", "quantiser", "decoder"
 
 
 def variants_of(entry: ModelEntry) -> dict[str, tuple[Loaded, Callable[[], Method]]]:
-    """Every variant by name: a loaded model and what makes its method. Both models have the same random weights."""
+    """Return every variant by name: a loaded model and its method's factory. Both models have equal random weights."""
     eager, published = entry.load(Request()), entry.load(Request(engine="reference"))
     layers = entry.shape(entry.presets["paper"], 1).layers
     demanding = tuple(range(0, layers, 6))
@@ -54,7 +54,7 @@ def variants_of(entry: ModelEntry) -> dict[str, tuple[Loaded, Callable[[], Metho
 
 
 def ratios(entry: ModelEntry, batch: int, rounds: int) -> dict[str, Any]:
-    """Seconds of every variant in every round, slot bytes, and the ratios."""
+    """Return the seconds of every variant in every round, slot bytes, and the ratios."""
     sampling, labels, seeds = entry.presets["paper"], torch.arange(batch), list(range(batch))
     variants, memories = variants_of(entry), defaultdict(Memory)
 
@@ -71,14 +71,14 @@ def ratios(entry: ModelEntry, batch: int, rounds: int) -> dict[str, Any]:
             start = time.perf_counter()
             generate(name)
             seconds[name].append(time.perf_counter() - start)
-    found = {f"{a}/{b}": [x / y for x, y in zip(seconds[a], seconds[b], strict=True)] for a, b in PAIRS}
-    held = {name: memory.nbytes("slots") for name, memory in memories.items()}
-    return {"batch": batch, "rounds": rounds, "agreement with full": agree, "slot bytes": held, "seconds": seconds, "ratios": found}
+    by_pair = {f"{a}/{b}": [x / y for x, y in zip(seconds[a], seconds[b], strict=True)] for a, b in PAIRS}
+    nbytes = {name: memory.nbytes("slots") for name, memory in memories.items()}
+    return {"batch": batch, "rounds": rounds, "agreement with full": agree, "slot bytes": nbytes, "seconds": seconds, "ratios": by_pair}
 
 
 @dataclass
 class Timed(Full):
-    """The full cache with a clock at every seam of a block."""
+    """The full cache with a clock around every part of a block."""
 
     at: int = 0
     spent: dict[tuple[int, str], float] = field(default_factory=lambda: defaultdict(float))
@@ -95,7 +95,7 @@ class Timed(Full):
 
     @contextmanager
     def clock(self, part: str) -> Iterator[None]:
-        """Add what runs inside to ``part`` of the scale that is at work."""
+        """Add the time inside this context to ``part`` of the current scale."""
         start = time.perf_counter()
         yield
         self.spent[self.at, part] += time.perf_counter() - start
@@ -103,7 +103,7 @@ class Timed(Full):
 
 @contextmanager
 def clocked(timed: Timed, owner: Any, name: str, part: str) -> Iterator[None]:
-    """Let a function of the model be timed while the block runs."""
+    """Time a function of the model inside this context."""
     plain = getattr(owner, name)
 
     def watched(*arguments: Any, **options: Any) -> Any:
@@ -118,7 +118,7 @@ def clocked(timed: Timed, owner: Any, name: str, part: str) -> Iterator[None]:
 
 
 def profile(entry: ModelEntry, batch: int) -> dict[tuple[int, str], float]:
-    """Seconds of one generation, after one to warm up, by scale (0: outside of any) and part."""
+    """Return the seconds of one generation, after a warm-up, by scale (0: outside of scales) and part."""
     loaded, timed, sampling = entry.load(Request()), Timed(), entry.presets["paper"]
     model: Any = loaded.generator
     labels, seeds, memory = torch.arange(batch), list(range(batch)), Memory()
@@ -139,7 +139,7 @@ def profile(entry: ModelEntry, batch: int) -> dict[tuple[int, str], float]:
 
 
 def print_profile(spent: dict[tuple[int, str], float], grids: tuple[tuple[int, int], ...]) -> None:
-    """One line per scale in milliseconds, and the sums with their shares."""
+    """Print one line per scale in milliseconds, and the sums with their fractions."""
     parts = (*PARTS, "other")
     print(f"{'scale':>10}" + "".join(f"{part:>11}" for part in parts) + f"{'sum':>11}")
     for scale in (*range(1, len(grids) + 1), 0):

@@ -1,7 +1,8 @@
-"""The sweep behind the defaults of SSD heads: the paper states neither its threshold nor whether semantic heads spare the latest tokens.
+"""Parameter sweep for the defaults of SSD heads.
 
-Teacher-forced KL to the full cache on the bundled model over the tuning seeds ``tune64``, which no evaluation uses, for thresholds from
-a window (``tau`` = 0) to H2O (1), for numbers of spared tokens, and with a buffer, at a half and a quarter of the cache.
+The paper states neither its threshold nor whether semantic heads keep the latest tokens. This prints the teacher-forced KL to the full
+cache on the bundled model over the tuning seeds ``tune64``, which no evaluation uses, for thresholds from a window (``tau`` = 0) to H2O
+(1), for numbers of spared tokens, and with a buffer, at a half and a quarter of the cache.
 
     python benchmarks/ssd_heads_defaults.py [--threads 2] [--samples 64]
 """

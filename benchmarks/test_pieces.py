@@ -1,6 +1,7 @@
-"""Micro-benchmarks of the hot pieces by pytest-benchmark: ``pytest benchmarks --benchmark-autosave``, then ``--benchmark-compare``.
+"""Micro-benchmarks of hot functions with pytest-benchmark.
 
-Groups are the pieces, so that a comparison is side by side. ``cachemark ingest pytest-benchmark`` imports a run.
+Run ``pytest benchmarks --benchmark-autosave``, then ``--benchmark-compare``. Each function is a group, for side-by-side comparison.
+``cachemark ingest pytest-benchmark`` imports a run.
 """
 
 from __future__ import annotations

@@ -26,25 +26,25 @@ from campaign.runner import CUT, Stage, call
 
 SUITE = Path(__file__).resolve().parent.parent / "suite"
 
-# Name, question, seconds, whether it can be continued. The prices of plans are the roofline's for an H100, times 1.5 (see `list`).
+# Name, question, seconds, whether it can be continued. Times of plans are the roofline's for an H100, times 1.5 (see `list`).
 STAGES = (
-    ("device", "What can the device do: bandwidth and FLOP/s, the price of a launch?", 60, False),
-    ("graphs", "Are captured passes equal to those as written, for every method and family?", 240, True),
+    ("device", "What are the device's bandwidth, FLOP/s and launch cost?", 60, False),
+    ("graphs", "Are captured passes equal to eager ones, for every method and family?", 240, True),
     ("ladder", "LlamaGen-XL over each kind of full cache, batch 1 to 256, and LineAR's Table 4", 430, True),
     ("scales", "VAR-d30 with AMS-KV", 65, True),
     ("masked", "MAR-L and MAR-H with LazyMAR and MARché", 220, True),
-    ("driver", "Are NVML, clocks, random streams and leases what the tests on a CPU take for granted?", 90, True),
+    ("driver", "Do NVML, clocks, random streams and leases behave as the tests on a CPU assume?", 90, True),
     ("kernels", "Where does the time of a pass go beyond the roofline?", 120, True),
-    ("regimes", "From which batch on does forgetting pay?", 190, True),
-    ("decoders", "Where do several tokens a pass beat one, beside the full cache and beside LineAR?", 240, True),
-    ("bundled", "The bundled models whole, with fidelity and quality", 150, True),
-    ("gate", "Does the gate pass A/A tests and find three per cent?", 330, False),
-    ("pairs", "What is LineAR worth beside the full cache, in pairs?", 330, False),
+    ("regimes", "From which batch size on is eviction faster?", 190, True),
+    ("decoders", "When is parallel decoding faster, with the full cache and with LineAR?", 240, True),
+    ("bundled", "Complete runs of the bundled models, with fidelity and quality", 150, True),
+    ("gate", "Does the gate pass A/A tests and detect 3 %?", 330, False),
+    ("pairs", "How much faster is LineAR than the full cache, in pairs?", 330, False),
 )  # fmt: skip
 
 
 def work_of(name: str) -> Callable[..., int]:
-    """What a stage does; torch is imported here and not before."""
+    """Return the function of a stage; this imports torch."""
     from campaign import works
 
     return {
@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             command.add_argument("--budget", type=float, default=540.0, help="seconds that this call may take")
             command.add_argument("--from", dest="earlier", type=Path, help="a folder that an earlier call brought back")
             command.add_argument("--stage", action="append", default=[], choices=[name for name, *_ in STAGES], help="run only this stage")
-            command.add_argument("--commit", default="", help="commit of this copy, where it is no checkout")
+            command.add_argument("--commit", default="", help="commit of this copy, if it is not a checkout")
         if name in ("run", "work"):
             command.add_argument("--rehearse", action="store_true", help="without a GPU, with small models")
         if name == "work":

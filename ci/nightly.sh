@@ -1,26 +1,25 @@
 #!/usr/bin/env bash
-# One night: look at the machine, measure a plan, compare it in pairs, prove the gate, judge, write what people and programs read.
+# One night: check the machine, measure a plan, compare it in pairs, test the gate, check the run, and write reports and exports.
 #
 #   ci/nightly.sh PLAN [--no-self-test] [OPTIONS OF cachemark run]
 #
 # --no-self-test skips the self-test of the gate, for nights that must be short.
 # Options about the device (--threads, --gpu, --lock-clocks, --memory-cap) apply to the self-test and the pairs too.
 #
-# The exit code is that of `cachemark check`: 0 pass, 1 regressed, 2 wrong usage, 3 inconclusive, 4 nothing or too little measured,
-# 5 infrastructure. The first night has nothing to compare with: it proposes its run as the baseline, in the folder `proposed` of
-# CACHEMARK_OUT, and passes. Times are tested in pairs with the canary; without one, with the commit of the baseline. Where pairs were asked
-# for and could not be measured, a night that would pass ends as they did. Where measuring itself fails, the code is that of `cachemark run`;
-# where the gate takes A/A tests for unequal ones or misses a slow-down that is injected, it is 5: such a gate judges nothing. A night that
-# ran out of time (`--budget`) is judged by what it has measured and ends with 4 at best, and a report that cannot be written turns a pass
-# into 5.
+# Exits with the code of `cachemark check`: 0 pass, 1 regressed, 2 wrong usage, 3 inconclusive, 4 nothing or too little measured,
+# 5 infrastructure. The first night has no baseline: it proposes its run as the baseline, in the folder `proposed` of CACHEMARK_OUT, and
+# passes. Times are tested in pairs with the canary; without one, with the commit of the baseline. If requested pairs could not be measured,
+# a night that would pass exits with their code. If the measurement fails, the code is the one of `cachemark run`. If the gate reports a
+# change in A/A tests or misses an injected slowdown, it is 5, since such a gate is not reliable. A night that ran out of time (`--budget`)
+# is checked with its results so far and exits with 4 at best, and a report that cannot be written turns a pass into 5.
 #
-# CACHEMARK_STORE   database that all nights share; keep it where the next night finds it   [nightly.sqlite]
-# CACHEMARK_OUT     folder for what this night writes                                       [nightly]
+# CACHEMARK_STORE   database of all nights; keep it for the next night                      [nightly.sqlite]
+# CACHEMARK_OUT     folder for the output of this night                                     [nightly]
 # CACHEMARK_DEVICE  cuda or cpu                                                             [cuda]
-# CACHEMARK_CANARY  commit that every night is compared with, pair by pair, A/A tests among the pairs; "none" for no pairs
-#                                                                                           [that of the baseline]
-# CACHEMARK_MINUTES how long these pairs may take                                           [60]
-# CACHEMARK_INCIDENTS register of incidents; keep it where the next night finds it          [baselines/incidents.json]
+# CACHEMARK_CANARY  commit that every night is compared with in pairs, with A/A tests; "none" for no pairs
+#                                                                                           [the baseline's commit]
+# CACHEMARK_MINUTES time limit of these pairs                                               [60]
+# CACHEMARK_INCIDENTS register of incidents; keep it for the next night                     [baselines/incidents.json]
 # CACHEMARK_MACHINE options about the device, such as "--gpu 1 --lock-clocks 1410"          [none]
 # CACHEMARK_PAIRS   more options of `cachemark compare`, such as "--plugin 'my method.py'"  [none]
 set -euo pipefail
@@ -58,7 +57,7 @@ measured=0
 cachemark run "$plan" "${machine[@]}" --fresh --reuse-quality "${options[@]}" || measured=$?
 case $measured in 0 | 4) ;; *) exit "$measured" ;; esac
 
-set +e # whatever fails from here on, what was measured is judged and shown
+set +e # even if a later step fails, check and report the results
 proved=0
 if [ "$self_test" = 1 ]; then
     cachemark test gate "${machine[@]}" 2>&1 | tee "$out/self-test.txt"
@@ -66,7 +65,7 @@ if [ "$self_test" = 1 ]; then
 fi
 canary=${CACHEMARK_CANARY:-$(cachemark baseline commit 2>/dev/null)} # nothing on the first night
 compared=0
-if [ -n "$canary" ] && [ "$canary" != none ]; then # what comes out of it is judged by `check`
+if [ -n "$canary" ] && [ "$canary" != none ]; then # `check` evaluates the result
     cachemark compare "$plan" --commits "$canary" HEAD "${machine[@]}" --minutes "${CACHEMARK_MINUTES:-60}" "${more[@]}" 2>&1 |
         tee "$out/compare.txt"
     compared=${PIPESTATUS[0]}

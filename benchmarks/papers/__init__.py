@@ -1,1 +1,1 @@
-"""Published sizes and speeds of caches beside this package's arithmetic: ``python -m benchmarks.papers``."""
+"""Published sizes and speeds of caches, compared with computed ones: ``python -m benchmarks.papers``."""

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.papers``: published sizes and speedups of a model beside this package's arithmetic."""
+"""``python -m benchmarks.papers``: published sizes and speedups of a model, compared with computed ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def papers() -> None:
 @click.option("--dtype", type=click.Choice(DTYPES), default="float16", show_default=True, help="Data type of K and V.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def sizes(model: str, batch: int, dtype: str, as_json: bool) -> None:
-    """Print bytes of keys and values of every method on a next-scale MODEL, and which published sizes follow."""
+    """Print KV bytes of every method on a next-scale MODEL, and which published sizes are reproduced."""
     from .method_sizes import sizes as computed
 
     data: dict[str, Any] = computed(model, batch, dtype)
@@ -55,15 +55,15 @@ def _print_size_claim(claim: dict[str, Any], dtype: str) -> None:
 @click.option("--method", "methods", multiple=True, help="A method; repeatable.  [default: all]")
 @click.option("--budget", "budgets", multiple=True, help="A fraction of the full cache, or `own`; repeatable.  [default: all]")
 @click.option("--batch", "batches", type=click.IntRange(1, 1_000_000), multiple=True, help="Images per batch; repeatable.  [default: all]")
-@click.option("--gpu", default="h200", show_default=True, help="Compute roofline times of this GPU in 16 bit, beside those of the paper's.")
+@click.option("--gpu", default="h200", show_default=True, help="Also compute roofline times of this GPU in 16 bit.")
 @click.option("--dtype", type=click.Choice(DTYPES), default="bfloat16", show_default=True, help="Data type of weights, K and V.")
-@click.option("--store", help="File or URL of the store whose measurements stand beside.  [default: none]")
+@click.option("--store", help="File or URL of a store with measurements to print.  [default: none]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def speeds(
     model: str, methods: tuple[str, ...], budgets: tuple[str, ...], batches: tuple[int, ...], gpu: str, dtype: str, store: str | None,
     as_json: bool,
 ) -> None:
-    """Print published speedups of MODEL beside what their GPU and another one allow, and beside measurements."""
+    """Print published speedups of MODEL with the bounds on their GPU and on another one, and with measurements."""
     from cachemark.workflows.roofline import device_rates
 
     from .speed_claims import speed_claims

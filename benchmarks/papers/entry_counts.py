@@ -1,4 +1,4 @@
-"""Entries of a next-scale method by arithmetic: between two scales, between two layers of one scale, and allocated."""
+"""Computed entries of a next-scale method: between scales, between layers of one scale, and allocated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from cachemark.methods.base.head_aware import HeadAware
 
 
 def kv_bytes(layout: Layout, count: int, widths: tuple[int, int]) -> int:
-    """Return the bytes of ``count`` entries in every row and head; ``widths``: bytes of one number of K and of V."""
+    """Return the bytes of ``count`` entries in every row and head.
+
+    ``widths``: bytes of one number of K and of V.
+    """
     return layout.rows * layout.kv_heads * layout.head_dim * count * sum(widths)
 
 
@@ -20,8 +23,8 @@ def kv_bytes(layout: Layout, count: int, widths: tuple[int, int]) -> int:
 class EntryCounts:
     """Entries of one row, all layers and heads together.
 
-    ``live``: the most that stay between two scales. ``peak``: the most at one moment between two layers of a scale, when some have grown
-    and others not yet shrunk. ``allocated``: for a generation. ``full``: all that later passes can read, the basis of every share."""
+    ``live``: maximum between two scales. ``peak``: maximum between two layers of a scale, when some layers have grown and others not yet
+    shrunk. ``allocated``: for a generation. ``full``: all entries that later passes can read, the basis of every fraction."""
 
     live: int
     peak: int
@@ -30,7 +33,7 @@ class EntryCounts:
 
 
 def entry_counts(method: Method, layout: Layout) -> EntryCounts:
-    """Count the entries of a method on a next-scale layout. Raises what :meth:`Method.resolve` raises."""
+    """Count the entries of a method on a next-scale layout. Raises the errors of :meth:`Method.resolve`."""
     method.resolve(layout)
     sites = [Site("decoder", layer) for layer in range(layout.layers)]
     by_scale = [[_live_before(method, layout, site, step) for site in sites] for step in scale_steps(layout)]
@@ -41,7 +44,7 @@ def entry_counts(method: Method, layout: Layout) -> EntryCounts:
 
 
 def _live_before(method: Method, layout: Layout, site: Site, step: Step) -> int:
-    """Entries that all heads of a site keep from the scales before ``step``."""
-    if isinstance(method, HeadAware):  # whose queries may see fewer
+    """Return the number of entries that all heads of a site keep from the scales before ``step``."""
+    if isinstance(method, HeadAware):  # its queries may see fewer
         return sum(method.kept_before(site, step, contextual=few) for few in method.classes.contextual[site.layer])
     return method.attended_by_heads(layout, site, step) - layout.kv_heads * step.count

@@ -42,7 +42,7 @@ def sizes(model: str, batch: int, dtype: str) -> dict[str, Any]:
 
 
 def _method_rows(layout: Layout, demanding: int, dtype: torch.dtype, entry: ModelEntry) -> list[dict[str, Any]]:
-    """Every method that runs on the layout: ams_kv with ``demanding`` layers, and the others at the same bytes."""
+    """Return rows of all methods for the layout: ams_kv with ``demanding`` layers, others at the same bytes."""
     ams_kv = AMSKV(demanding=tuple(range(demanding)))
     per_layer = entries(ams_kv, layout) // layout.layers
     methods = {"full, last scale kept": Full(store_last=True), "full": Full(), f"ams_kv, {demanding} demanding layers": ams_kv}
@@ -62,7 +62,7 @@ def _method_rows(layout: Layout, demanding: int, dtype: torch.dtype, entry: Mode
 
 
 def _named(cls: type[Method], per_layer: int, calibration: dict[str, str]) -> dict[str, Method]:
-    """A method by name, at ``per_layer`` entries or at its own sizes; empty where it needs a calibration that the model lacks."""
+    """Return a method by name, at ``per_layer`` entries or its own sizes; empty without a necessary calibration."""
     if issubclass(cls, Evicting):
         return {f"{cls.name}, B = {per_layer}": cls(B=per_layer)}
     return {} if issubclass(cls, Calibrated) and not calibration else {cls.name: cls.build(calibration)}

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-PAPER_UNIT = 1000 * 2**20  # what AMS-KV prints as GB
-UNITS = {"MiB": 2**20, "1000 MiB": PAPER_UNIT, "GiB": 2**30}  # what papers print as MB or GB
+PAPER_UNIT = 1000 * 2**20  # AMS-KV's "GB"
+UNITS = {"MiB": 2**20, "1000 MiB": PAPER_UNIT, "GiB": 2**30}  # papers' "MB" and "GB"
 MIXED = (4, 2)  # bytes of K and V in published code of VAR and Infinity under autocast: its K is normalised, hence cached, in fp32
 HALF = (2, 2)  # both in 16 bit
 
@@ -18,9 +18,9 @@ HALF = (2, 2)  # both in 16 bit
 class PublishedSize:
     """A published size of a KV cache, as its paper prints it.
 
-    ``unit`` is the printed one, ``means`` one of ``UNITS``: that in which full caches of the table follow. ``batch`` 0: none is printed.
-    ``budget``: the paper's word for how much a method keeps; ``parameters``: those of our method that mean the same; both empty where it
-    needs none. ``inferred``: parameters that are stated nowhere and taken from this very size."""
+    ``unit`` is the printed one; ``means`` is the one of ``UNITS`` that reproduces the full caches of the table. ``batch`` 0: none is
+    printed. ``budget``: the paper's name of the budget; ``parameters``: our method's equivalent parameters; both empty if not needed.
+    ``inferred``: parameters that are stated nowhere and inferred from this size."""
 
     paper: str
     table: str
@@ -41,27 +41,27 @@ class PublishedSize:
 
     @property
     def interval(self) -> float:
-        """The range of sizes in bytes that give the printed digits.
+        """Return the range of sizes in bytes that give the printed digits.
 
         From half of the last digit below to a whole one above."""
         return 1.5 * 10.0 ** -self._digits * UNITS[self.means]
 
     @property
     def _digits(self) -> int:
-        """Digits behind the point."""
+        """Digits after the decimal point."""
         return len(self.printed.partition(".")[2])
 
     def in_unit(self, size: float) -> float:
-        """``size`` in bytes in the unit of the printed one."""
+        """Convert ``size`` in bytes to the unit of the printed size."""
         return size / UNITS[self.means]
 
     def agrees(self, size: int) -> bool:
-        """True where ``size`` in bytes gives the printed digits, rounded or cut off."""
+        """Return whether ``size`` in bytes gives the printed digits, rounded or truncated."""
         scaled = self.in_unit(size) * 10**self._digits
         return self.printed in {f"{rounded / 10**self._digits:.{self._digits}f}" for rounded in (round(scaled), math.floor(scaled))}
 
 
 def published(model: str) -> list[PublishedSize]:
-    """The sizes that papers print for a model."""
+    """Return the sizes that papers print for a model."""
     text = Path(__file__).with_name("kv_cache.json").read_text(encoding="utf-8")
     return [size for row in json.loads(text)["kv_cache"] if (size := PublishedSize(**row)).model == model]

@@ -1,4 +1,4 @@
-"""Published sizes of a KV cache: whether they follow by arithmetic, by which accounting, and what this package's method allocates."""
+"""Published sizes of a KV cache: whether arithmetic reproduces them, with which accounting, and our allocation."""
 
 from __future__ import annotations
 
@@ -40,9 +40,10 @@ class Allocation:
 
 @dataclass(frozen=True)
 class SizeClaim:
-    """A printed size and the ``finding`` whether it follows; ``unit`` is the printed unit, ``means`` the actual one.
+    """A printed size and the ``finding`` whether it is reproduced.
 
-    ``batch`` 0: none is printed; then ``allocated`` is for as many images as the paper's full cache turns out to hold, or for one."""
+    ``unit`` is the printed unit, ``means`` the actual one. ``batch`` 0: none is printed; then ``allocated`` is for the number of images
+    that reproduces the paper's full cache, or for one."""
 
     paper: str
     table: str
@@ -58,33 +59,33 @@ class SizeClaim:
 
 @dataclass(frozen=True)
 class Accounting:
-    """A way in which a paper may count a cache.
+    """A way to count the bytes of a cache.
 
-    ``widths``: bytes of a number of K and of V. ``store_last``: whether its full cache keeps the last scale. ``images``: 0 where no source
-    states how many."""
+    ``widths``: bytes of a number of K and of V. ``store_last``: whether its full cache keeps the last scale. ``images``: 0 if no source
+    states the number."""
 
     widths: tuple[int, int]
     store_last: bool
     images: int
 
     def full(self, image: Layout) -> int:
-        """Entries of the full cache, all layers and heads of a row together."""
+        """Return the entries of the full cache in all layers and heads of a row."""
         return _pairs(image) * (image.visual if self.store_last else image.cacheable)
 
     def matching_images(self, figure: PublishedSize, image_bytes: int) -> int:
-        """Return the number of images that gives the printed digits; 0 where none does."""
+        """Return the number of images that gives the printed digits, or 0."""
         images = self.images or round(figure.nbytes / image_bytes)
         return images if figure.agrees(images * image_bytes) else 0
 
 
 def size_claims(entry: ModelEntry, dtype: torch.dtype) -> list[SizeClaim]:
-    """Return every printed size of a model, in the order of the papers; allocations have K and V in ``dtype``."""
+    """Return every printed size of a model, in papers' order; allocations have K and V in ``dtype``."""
     image, figures = entry.shape(entry.presets["paper"], 1), published(entry.name)
     return [_claim(figure, _accountings(figure, figures, image), image, dtype, entry) for figure in figures]
 
 
 def _claim(figure: PublishedSize, accountings: Sequence[Accounting], image: Layout, dtype: torch.dtype, entry: ModelEntry) -> SizeClaim:
-    """Build the claim of a value; ``accountings``: those by which a full cache in its table follows."""
+    """Build the claim of a value; ``accountings`` reproduce a full cache in its table."""
     name, method = _own_method(figure, image, entry)
     counts = entry_counts(method, image)
     images = figure.batch or (accountings[0].images if accountings else 1)
@@ -97,7 +98,7 @@ def _claim(figure: PublishedSize, accountings: Sequence[Accounting], image: Layo
 
 
 def _own_method(figure: PublishedSize, image: Layout, entry: ModelEntry) -> tuple[str, Method]:
-    """Return a label and this package's method at the published budget; with even attention where the model has no calibration."""
+    """Return a label and our method at the published budget, with even attention if the model has no calibration."""
     cls: type[Method] = METHODS.get(figure.method)
     if cls is AMSKV:
         sixth = image.layers // 6
@@ -111,12 +112,12 @@ def _own_method(figure: PublishedSize, image: Layout, entry: ModelEntry) -> tupl
 
 # -- accountings --------------------------------------------------------------------------------------------------------
 def _all_accountings(images: int) -> list[Accounting]:
-    """Every accounting of so many images, that of the published codes first."""
+    """Return every accounting of this number of images, starting with the published codes' own."""
     return [Accounting(widths, store_last, images) for store_last in LAST for widths in WIDTHS]
 
 
 def _accountings(figure: PublishedSize, figures: Sequence[PublishedSize], image: Layout) -> list[Accounting]:
-    """Those by which a full cache in the same table follows, for as many images as ``figure`` has; empty where none does."""
+    """Return the accountings that reproduce a full cache in the same table, for the images of ``figure``."""
     full_rows = [row for row in figures if (row.method, row.paper, row.table) == (FULL, figure.paper, figure.table)]
     matching = [replace(way, images=figure.batch or images) for row in full_rows for way in _all_accountings(row.batch)
                 if (images := way.matching_images(row, _bytes(image, way.full(image), way.widths)))]
@@ -128,22 +129,22 @@ def _pairs(image: Layout) -> int:
 
 
 def _bytes(image: Layout, count: int, widths: tuple[int, int]) -> int:
-    """Bytes of ``count`` entries, all layers and heads of a row together."""
+    """Return the bytes of ``count`` entries in all layers and heads of a row."""
     return kv_bytes(image, count, widths) // image.kv_heads
 
 
 # -- findings -----------------------------------------------------------------------------------------------------------
 def _finding(figure: PublishedSize, ways: Sequence[Accounting], image: Layout, name: str, counts: EntryCounts) -> str:
-    """State whether a size follows.
+    """State whether a size is reproduced.
 
-    A full cache is compared by these accountings, AMS-KV at a batch by numbers of demanding layers, and another method by the entries that
-    live between two scales under this package's method, labelled ``name``."""
+    A full cache is compared with these accountings, AMS-KV at a batch with numbers of demanding layers, and another method with the entries
+    between two scales of our method, labeled ``name``."""
     if figure.method == FULL:
         ways = ways if figure.batch else _all_accountings(0)
         return _follows(figure, [(way, f"{WIDTHS[way.widths]}, {LAST[way.store_last]}", way.full(image)) for way in ways], image)
     if figure.batch and not figure.parameters:
         return "; ".join(_demanding_layers(figure, image, widths) for widths in WIDTHS)
-    alike = dict.fromkeys(replace(way, store_last=False) for way in ways)  # nothing of the last scale lives between two scales
+    alike = dict.fromkeys(replace(way, store_last=False) for way in ways)  # no entries of the last scale live between two scales
     parts = [_follows(figure, [(way, WIDTHS[way.widths], counts.live) for way in alike], image),
              f"counted is what lives between two scales under {name}: {counts.live / _pairs(image):.1f} entries a layer, "
              f"{counts.live / counts.full:.1%} of the full cache"]
@@ -153,7 +154,7 @@ def _finding(figure: PublishedSize, ways: Sequence[Accounting], image: Layout, n
 
 
 def _follows(figure: PublishedSize, ways: Sequence[tuple[Accounting, str, int]], image: Layout) -> str:
-    """State whether the printed size follows by one of ``ways``: an accounting, its description, and the entries of an image."""
+    """State whether one of ``ways`` reproduces the printed size: accounting, description, and entries of an image."""
     matches, misses, chance = [], [], 0.0
     for way, description, count in ways:
         image_bytes = _bytes(image, count, way.widths)
@@ -173,7 +174,7 @@ def _follows(figure: PublishedSize, ways: Sequence[tuple[Accounting, str, int]],
 
 
 def _demanding_layers(figure: PublishedSize, image: Layout, widths: tuple[int, int]) -> str:
-    """State how many demanding layers a printed size of AMS-KV would mean, with C_max and C_min of every layer taken literally."""
+    """State how many demanding layers a size of AMS-KV implies, with C_max and C_min of every layer taken literally."""
     policy, description = AMSKV(demanding=()), WIDTHS[widths]
     policy.resolve(image)
     most, least, layers = policy.c_max, policy.c_min, image.layers

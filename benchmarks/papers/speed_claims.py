@@ -40,11 +40,10 @@ class SpeedClaim:
     """One row of a paper's table.
 
     ``baseline`` describes its full cache, the row ``against``, that ``speedup`` is over, by the printed ``seconds`` per image.
-    ``allocated`` and ``live``: fractions of the full cache, None of a masked model. ``roofline_there`` seconds per image and the
-    ``speedup_bound_there`` speedup are those of the paper's ``gpu``, ``roofline_here`` and ``speedup_bound_here`` of the requested one.
-    ``measured`` seconds and ``measured_speedup``, on ``machine``, come from the newest run that has the row beside its full cache, else
-    from the newest that has the row. ``remark``: why the claim is implausible, and ``mark`` a word for it; ``notes``: those of the
-    table."""
+    ``allocated`` and ``live``: fractions of the full cache, None for a masked model. ``roofline_there`` (seconds per image) and
+    ``speedup_bound_there`` are for the paper's ``gpu``, ``roofline_here`` and ``speedup_bound_here`` for the requested one. ``measured``
+    seconds and ``measured_speedup``, on ``machine``, come from the newest run with the row and its full cache, else from the newest with
+    the row. ``remark``: why the claim is implausible, and ``mark`` a word for it; ``notes``: notes of the table."""
 
     table: str
     row: str
@@ -79,7 +78,7 @@ def speed_claims(
     """Return the claims about a model.
 
     Empty ``methods``, ``budgets`` and ``batches`` match every claim, as does a batch that no paper states, and the budget ``own``.
-    ``rates``: of the requested GPU with numbers of ``dtype``. The ``store`` is opened only where there are claims."""
+    ``rates``: of the requested GPU with numbers of ``dtype``. The ``store`` is opened only if there are claims."""
     cells = [cell for cell in published().cells if cell.model == model and cell.ours["method"] != FULL
              and (not methods or cell.ours["method"] in methods)
              and (not batches or not cell.batch_stated or cell.batch in batches)
@@ -105,7 +104,7 @@ def _claim(cell: PaperCell, rates: Rates, dtype: str, runs: Iterable[tuple[str, 
 
 
 def _measured(cell: PaperCell, runs: Iterable[tuple[str, list[Outcome]]]) -> tuple[str, PaperRow]:
-    """Return the row from the newest run that measured it and its full cache, else from the newest that measured it."""
+    """Return the row from the newest run that has it with its full cache, else from the newest that has it."""
     rows = [(machine, row) for machine, outcomes in runs if (row := paper_row(cell, outcomes)).measured]
     return next((pair for pair in rows if pair[1].reached), rows[0] if rows else ("", paper_row(cell, [])))
 
@@ -121,9 +120,9 @@ def _runs(store: Store | None, model: str) -> Iterable[tuple[str, list[Outcome]]
 
 # -- one row by arithmetic ----------------------------------------------------------------------------------------------
 def built(cell: PaperCell) -> tuple[Layout, Method]:
-    """Return the layout and the method of a row, with even attention where the model has no calibration."""
+    """Return the layout and the method of a row, with even attention if the model has no calibration."""
     entry: ModelEntry = MODELS.get(cell.model)
-    if "variant" in cell.ours:  # whose parameters stand in the plan alone
+    if "variant" in cell.ours:  # its parameters are in the plan alone
         case = next(planned.case for planned in _planned(cell.plan, cell.model) if cell.means(planned.case))
         return entry.shape(case.sampling, case.batch), METHODS.get(case.method).build(case.parameters)
     layout = entry.shape(replace(entry.presets["paper"], steps=cell.steps), cell.batch)
@@ -148,7 +147,10 @@ def _roofline_time(table: str, row: str, rates: Rates, dtype: str) -> float:
 
 
 def _entry_counts(cell: PaperCell) -> EntryCounts | None:
-    """Return the entries of a row's method; of a next-token model, live, peak and allocated are the same; None of a masked model."""
+    """Return the entries of a row's method; None for a masked model.
+
+    For a next-token model, live, peak and allocated entries are equal.
+    """
     layout, method = built(cell)
     if isinstance(layout, MaskedLayout):
         return None

@@ -1,1 +1,1 @@
-"""The asv suite: it follows the speed of the code itself over its commits. Histories of measured plans come from `export asv`."""
+"""The asv suite, which tracks the speed of the code over commits; for measured plans, use `export asv`."""

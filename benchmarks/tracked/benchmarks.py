@@ -1,4 +1,4 @@
-"""Benchmarks that asv runs at each commit: hot pieces, generation of one image, its KV bytes, and peak memory of a process."""
+"""Benchmarks for asv: hot functions, generation of one image, its KV bytes, and peak memory of a process."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""The hot pieces of generations with the bundled models, each as a call that can be repeated.
+"""Hot functions of generations with the bundled models, each as a call that can be repeated.
 
-A generation is run up to the moment when the piece would be called for the first time, and is left there: what it was called with is
-real, and the call can be made again and again. Where a call changes the cache, the number of live entries is set back; what stands
-behind them is another's, which takes the same time.
+A generation runs until the first call of the function and stops there, so that the call has real arguments and can be repeated. If a call
+changes the cache, the number of live entries is reset; the storage after them then has other contents, which take the same time.
 """
 
 from __future__ import annotations
@@ -25,24 +24,24 @@ SEEDS = (0,)
 
 
 class _Reached(Exception):
-    """The generation has come to the piece."""
+    """The generation has reached the function."""
 
 
 def entry(model: str) -> ModelEntry:
-    """A model by name."""
+    """Load a model by name."""
     found: ModelEntry = MODELS.get(model)
     return found
 
 
 def built(model: str, method: str, budget: str | None = None, **parameters: Any) -> Method:
-    """A method with the parameters of a budget, or with its own size; ``parameters`` go before both."""
+    """Return a method with the parameters of a budget, or with its own size; ``parameters`` override both."""
     cls: type[Method] = METHODS.get(method)
     layout = entry(model).shape(entry(model).presets["paper"], len(SEEDS))
     return cls.build({**(cls.parameters_for(Fraction(budget), layout) if budget else {}), **parameters})
 
 
 def generation(model: str, method: Callable[[], Method], loaded: Loaded | None = None) -> Callable[[], torch.Tensor]:
-    """A whole generation of one image with its decoding; the storage is the same each time."""
+    """Return a function that generates and decodes one image, with the same storage each time."""
     held, memory = loaded or entry(model).load(Request()), Memory()
     sampling, labels = entry(model).presets["paper"], torch.tensor([k % entry(model).classes for k in SEEDS])
 
@@ -54,7 +53,7 @@ def generation(model: str, method: Callable[[], Method], loaded: Loaded | None =
 
 
 def _reach(model: str, method: Method, scope: str, due: Callable[..., bool]) -> tuple[Method, tuple[Any, ...]]:
-    """The method and the arguments of its first call of ``scope`` for which ``due`` holds."""
+    """Return the method and the arguments of the first call of its ``scope`` that meets ``due``."""
     cls, found = type(method), []
 
     def caught(self: Method, *given: Any) -> Any:
@@ -81,7 +80,7 @@ def _repeated(work: Callable[[], object]) -> Callable[[], None]:
 
 
 def line_end(method: str = "linear") -> Callable[[], None]:
-    """The eviction at the end of a line, or of one token by methods that evict each time: tiny-llamagen at half of the cache."""
+    """Return the eviction at a line's end, or of one token, for tiny-llamagen at half of the cache."""
     def due(self: Any, step: Any, slots: Any) -> bool:
         return bool(slots.live_visual >= self.B + (self.evict_after == "token") and step.line < self.layout.lines)
 
@@ -98,7 +97,7 @@ def line_end(method: str = "linear") -> Callable[[], None]:
 
 
 def scale_update() -> Callable[[], None]:
-    """AMS-KV's choice of what stays of a scale that does not fit, and the writing of it: tiny-var, no layer demanding."""
+    """Return AMS-KV's selection and writing of entries of a scale that does not fit, for tiny-var without demanding layers."""
     held, (site, step, slot, seen) = _reach("tiny-var", built("tiny-var", "ams_kv", demanding=[]), "survivors",
                                             lambda self, site, step, slot, seen: step.count <= self.budget[site])
     live, cls = list(slot.live), type(held).__mro__[1]
@@ -113,14 +112,14 @@ def scale_update() -> Callable[[], None]:
 
 
 def selection() -> Callable[[], None]:
-    """LazyMAR's scores, by which a pass chooses the tokens that it computes: tiny-mar."""
+    """Return the computation of LazyMAR's scores, which select the computed tokens, for tiny-mar."""
     held, (step, values) = _reach("tiny-mar", built("tiny-mar", "lazymar"), "scores", lambda self, step, values: True)
     cls: Any = type(held).__mro__[1]
     return _repeated(lambda: cls.scores(held, step, values))
 
 
 def read() -> Callable[[], None]:
-    """One attention of one new token to half an image: tiny-llamagen's full cache."""
+    """Return one attention of a new token to half an image, for tiny-llamagen's full cache."""
     held, (site, _, q, *_) = _reach("tiny-llamagen", built("tiny-llamagen", "full"), "attend",
                                          lambda self, site, step, q, k, v: step.index == self.layout.visual // 2)
     slot = held.slots[site]
@@ -128,7 +127,7 @@ def read() -> Callable[[], None]:
 
 
 def page(cases: int = 24) -> Callable[[], None]:
-    """The report of a run of so many invented cases, from outcomes to HTML."""
+    """Return the creation of a report with invented cases, from outcomes to HTML."""
     from cachemark.analysis import report_view
     from cachemark.core.result import Environment, Outcome, Status
     from cachemark.core.spec import Case, Sampling
@@ -145,7 +144,7 @@ def page(cases: int = 24) -> Callable[[], None]:
 
 
 def void(_: object) -> None:
-    """Nothing."""
+    """Do nothing."""
 
 
 PIECES: dict[str, Callable[[], Callable[[], None]]] = {

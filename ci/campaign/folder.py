@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-FILES, BYTES = 8, 16 * 2**20  # the most that a folder may hold, and of one file
+FILES, BYTES = 8, 16 * 2**20  # largest number of files in a folder, and largest size of a file
 ROOM = BYTES - 2**20  # of the archive of artifacts; what does not fit is left out and counted
-LOG = 64 * 2**10  # bytes that are kept of what a stage has printed
+LOG = 64 * 2**10  # stored bytes of a stage's output
 STATE, STORE, ARTIFACTS, PRINTED = "campaign.json", "store.sqlite", "artifacts.zip", "campaign.log"
 
 
@@ -47,14 +47,14 @@ class Folder:
         path.mkdir(parents=True, exist_ok=True)
         if earlier is not None and not (path / STATE).exists():
             for file in (file for file in earlier.iterdir() if file.is_file()):
-                shutil.copyfile(file, path / file.name)  # without its mode: what has travelled may be read-only
+                shutil.copyfile(file, path / file.name)  # without its mode, since returned files may be read-only
         if not (path / STATE).exists():
             return cls(path)
         state = json.loads((path / STATE).read_text(encoding="utf-8"))
         return cls(path, {name: Record(**record) for name, record in state["stages"].items()}, state["facts"], state["left_out"])
 
     def of(self, stage: str) -> Record:
-        """The record of a stage, to be changed."""
+        """Return the record of a stage, which may be modified."""
         return self.stages.setdefault(stage, Record())
 
     def save(self) -> None:
@@ -67,7 +67,7 @@ class Folder:
         replace(self.path / name, json.dumps(results, indent=1, default=str) + "\n")
 
     def read(self, name: str) -> Any:
-        """What :meth:`write` has written, or an empty dict."""
+        """Return the contents written by :meth:`write`, or an empty dict."""
         file = self.path / name
         return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 

@@ -26,7 +26,7 @@ PLAN = "gpu-campaign"
 class Target:
     """A value to reach by a model at a batch with a method.
 
-    ``least``: by part of a GPU's name; ``figure`` reads the value from an outcome and its full cache; ``unit`` is printed after it.
+    ``least``: by part of a GPU's name; ``figure`` computes the value from an outcome and its full cache; ``unit`` is printed after it.
     """
 
     model: str
@@ -89,7 +89,7 @@ RECORDED = 3.0  # times that the graph engine should be faster than the eager on
 
 
 def bring_home(folder: Folder, report: Path, reason: str = "") -> str:
-    """Write the report of all results and, with a ``reason``, an accepted baseline; return a Markdown table."""
+    """Write the report of all results and, with a ``reason``, an accepted baseline; return a table."""
     with tempfile.TemporaryDirectory() as work:
         store = folder.unpack(Path(work))
         with Store.open(store, create=False) as opened:
@@ -200,6 +200,6 @@ def _where(record: RunRecord, folder: Folder) -> str:
     here = code_identity()
     commit = str(folder.facts.get("commit") or record.code.get("commit") or "unknown")[:10]  # a copied checkout may name an old one
     if here["hash"] == record.code.get("hash") and here["commit"]:
-        commit = f"{here['commit'][:10]}, whose measuring code is that of this run by its hash"
+        commit = f"{here['commit'][:10]}, whose measuring code has the same hash as this run"
     return (f"`python ci/gpu_campaign.py run`, {record.environment.device}, driver {facts.get('driver')}, torch {facts.get('torch')}, "
             f"commit {commit}. Random weights; bf16; medians; image decoding left out. Bounds by measured bandwidth and FLOP/s.")

@@ -103,7 +103,7 @@ def _wait(device: str) -> None:
 
 
 def _rows(tracer: profile, device: str) -> list[dict[str, Any]]:
-    """Return kernels of a trace by name, longest first; on a CPU operations without the operations they call."""
+    """Return kernels of a trace by name, longest first; on a CPU, operations without nested ones."""
     kernel_rows = []
     for event in tracer.key_averages():
         on_device = event.device_type == torch.autograd.DeviceType.CUDA
@@ -114,7 +114,7 @@ def _rows(tracer: profile, device: str) -> list[dict[str, Any]]:
 
 
 def _least(planned: Planned) -> dict[str, float]:
-    """Return the roofline time of each part of a batch in microseconds; empty without rates or a FLOP model."""
+    """Return the roofline time of each part of a batch in µs; empty without rates or a FLOP model."""
     case = planned.case
     total = case_bill(case, MODELS.get(case.model), METHODS.get(case.method).build(case.parameters))
     if total is None or planned.rates is None:

@@ -15,7 +15,7 @@ IMAGES, QUICK = 400, "next-scale"  # the least that a FID is stated of, and the 
 
 
 def rehearsed(plan: Plan, *, engine: str = "eager", models: dict[str, str] = SMALL) -> Plan:
-    """Return the plan with small models, a small batch, few images and this ``engine``; equal blocks are merged."""
+    """Return the plan with small models, a small batch, few images and this ``engine``; merge equal blocks."""
     cells = distinct(_small(cells, engine, models) for cells in plan.cells)
     quality = plan.quality and Quality(seeds="s2k", samples=IMAGES, batch=50)
     fidelity = Fidelity(seeds="s64", samples=BATCH, batch=BATCH)

@@ -16,9 +16,9 @@ from pathlib import Path
 from .folder import STORE, Folder, small
 
 MOST = 480.0  # seconds of one stage in one call
-RESERVE = 20.0  # seconds at the end of a call that no stage gets: to end the last one, and to write everything down
-GRACE = 5.0  # of them, those after which a stage that should have ended by itself is told to, and as many later killed
-LEAST = 60.0  # seconds that a stage which can be continued is begun with: most of them go into starting it
+RESERVE = 20.0  # seconds at the end of a call for stopping the last stage and storing everything
+GRACE = 5.0  # after so many of them a stage that has not ended is terminated, and after as many more it is killed
+LEAST = 60.0  # fewest seconds to start a stage that can be continued; most of them are its start-up
 CUT = 4  # exit code of a stage that ended in time and has more to do
 
 

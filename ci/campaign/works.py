@@ -38,10 +38,10 @@ from .runner import CUT
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 TESTS, DEVICE, WINDOWS = "tests.jsonl", "device.json", "profiles.json"
-ONE_WINDOW = 40.0  # seconds in which a profile may begin: loading, three generations and the trace
-SHARE, DELTA = 0.03, 0.02  # of the time of a case that is planted, and the smallest change that is asked for
-LARGE, ONE_PAIR = 0.5, 1.0  # the latter in a rehearsal, which judges nothing, and the seconds in which its pairs begin
-ENDING = 90.0  # seconds of a comparison after which no new pair begins: one pair, and what comes after the last
+ONE_WINDOW = 40.0  # seconds of a profile: loading, three generations and the trace
+SHARE, DELTA = 0.03, 0.02  # injected slowdown as a fraction of a case's time, and the smallest change to detect
+LARGE, ONE_PAIR = 0.5, 1.0  # the latter in a rehearsal, which gives no verdict, and the seconds for its pairs
+ENDING = 90.0  # seconds at the end of a comparison without new pairs: one pair, and the work after the last
 DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -164,7 +164,7 @@ def small_name(task: Task, model: str) -> str:
 def compared(task: Task) -> int:
     """Compares the full cache with LineAR in pairs of fresh processes."""
     verdict = _paired(task, task.plan("pairs"), ("full", "linear 1/6"), ())
-    print(f"linear 1/6 beside full: {verdict.reason}")
+    print(f"linear 1/6 against full: {verdict.reason}")
     return 0
 
 

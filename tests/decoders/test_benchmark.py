@@ -72,7 +72,7 @@ def test_what_is_reached_is_all_where_drawing_takes_no_time(
     assert result["reached"] == pytest.approx([1, 1, 1], abs=1e-3)
     assert all(1 < rate <= WINDOW for rate in result["tokens per pass"])
     assert all(cost > 1 for cost in result["cost"]) if method != "full" else result["cost"] == [1, 1, 1]
-    assert f"batch {batch}, {method}" in " ".join(benchmark_of_decoders.told(result).split())
+    assert f"batch {batch}, {method}" in " ".join(benchmark_of_decoders.line_of(result).split())
 
 
 def test_the_page_holds_the_stored_output(page_of_decoders: ModuleType) -> None:

@@ -41,7 +41,7 @@ def test_unchanged_nights_of_200_cells_seldom_alarm(study: ModuleType, found: di
         nights, alarms = row["nights"], round(row["nights with a false alarm"] * row["nights"])
         assert nights >= 1000
         assert beta.ppf(0.95, alarms + 1, nights - alarms) <= MOST_ALARMS
-        assert row["pairs per cell"] <= 8, "an unchanged cell decides in eight pairs on average"
+        assert row["pairs per configuration"] <= 8, "an unchanged configuration needs eight pairs on average"
 
 
 @pytest.mark.parametrize(("profile", "effect"), [("locked", 0.03), ("unlocked", 0.05)])

@@ -19,7 +19,7 @@ def pages(main: click.Group, name: str = "cachemark") -> dict[str, str]:
     context = click.Context(main, info_name=name)
     commands = dict(_below(main, context))
     rows = [f"| [`{name} {word}`]({word}.md) | {_text(command.get_short_help_str(limit=200))} |" for word, command in commands.items()]
-    index = [f"# {name}", _prose(main), "| command | what it does |\n|---|---|\n" + "\n".join(rows), *_options(main, context)]
+    index = [f"# {name}", _prose(main), "| command | description |\n|---|---|\n" + "\n".join(rows), *_options(main, context)]
     made = {INDEX: index} | {f"{word}.md": list(_sections(command, context, word, 1)) for word, command in commands.items()}
     return {file: "\n\n".join(part for part in parts if part) + "\n" for file, parts in made.items()}
 

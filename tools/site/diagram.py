@@ -17,7 +17,7 @@ def fence(source: str, *_: object, **__: object) -> str:
 
 
 def edges(source: str) -> list[tuple[str, str]]:
-    """Return the edges of a ``flowchart TD`` with lines such as ``a --> b & c``; raise ValueError for other syntax."""
+    """Return the edges of a ``flowchart TD`` with lines like ``a --> b & c``; raise ValueError otherwise."""
     head, *lines = (line.strip() for line in source.strip().splitlines())
     if head != "flowchart TD":
         raise ValueError(f"this draws 'flowchart TD' and no {head!r}")

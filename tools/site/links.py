@@ -1,6 +1,6 @@
 """Links that leave ``docs/``: their targets become part of the site.
 
-Markdown files become pages, files that a browser can show are copied, and other files are shown as text. Pages can be read in the
+Markdown files become pages, files that a browser can display are copied, and other files become text pages. Pages can be read in the
 repository and on the site, and the site needs no other host.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 DOCS = "docs"
-OUTSIDE = "repository"  # the folder of the site for what is not in docs/
+OUTSIDE = "repository"  # the folder of the site for files outside docs/
 SHOWN = frozenset({".html", ".svg", ".png", ".pdf"})
 LANGUAGES = {".py": "python", ".sh": "bash", ".slurm": "bash", ".toml": "toml", ".yml": "yaml", ".yaml": "yaml", ".json": "json"}
 _FENCE = re.compile(r"^ *(```|~~~).*?^ *\1 *$", re.M | re.S)
@@ -24,7 +24,7 @@ def place(path: str) -> str:
     if path.startswith(f"{DOCS}/"):
         return path.removeprefix(f"{DOCS}/")
     suffix = posixpath.splitext(path)[1]
-    visible = "/".join(part.lstrip(".") for part in path.split("/"))  # hosts leave out folders that begin with a dot
+    visible = "/".join(part.lstrip(".") for part in path.split("/"))  # hosts ignore folders that start with a dot
     return f"{OUTSIDE}/{visible}" + ("" if suffix == ".md" or suffix in SHOWN else ".md")
 
 

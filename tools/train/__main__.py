@@ -34,18 +34,18 @@ TOKENIZERS = {  # by the model that learns their tokens
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("weights"), show_default=True,
               help="Folder for weights, description, log and checkpoint.")
 @click.option("--steps", type=click.IntRange(min=1),
-              help="Optimiser steps; tiny-vq adds half as many for its decoder.  [default: those of the bundled weights]")
+              help="Optimiser steps; tiny-vq adds half as many for its decoder.  [default: as for the bundled weights]")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of data, weights and dropped labels.")
 @click.option("--threads", type=click.IntRange(min=0), default=0, show_default=True, help="CPU threads; 0 leaves it to torch.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to train.")
 @click.option("--tokenizer", type=click.Path(dir_okay=False, path_type=Path),
               help="Weights that make the tokens: of tiny-vq for tiny-llamagen, tiny-msvq for tiny-var, tiny-kl for tiny-mar.  "
-                   "[default: those of OUT, else the bundled ones]")
+                   "[default: weights in OUT, else the bundled ones]")
 @click.option("--resume/--fresh", default=True, show_default=True, help="Continue from the checkpoint in OUT, or start again.")
 def train(model: str, out: Path, steps: int | None, seed: int, threads: int, device: str, tokenizer: Path | None, resume: bool) -> None:
     """Train MODEL, one of the small models that come with cachemark.
 
-    No data is needed: the pictures are computed. A killed run continues where its last checkpoint stands. On one CPU core a
+    No data is needed: the pictures are computed. A killed run continues from its last checkpoint. On one CPU core a
     tokenizer takes about half an hour and a generator about an hour.
     """
     if device == "cuda" and not torch.cuda.is_available():

@@ -1,7 +1,7 @@
 """Captioned scenes: one to three equal objects next to a patterned ground, with captions.
 
 An image is a pale field with the ground on one side and the objects in a row in the rest. Everything that a caption may name is drawn
-independently from a seed; hue of the field, phase of the pattern, exact positions and sizes are free. Shapes and colors are those of
+independently from a seed; hue of the field, phase of the pattern, exact positions and sizes are free. Shapes and colors are defined in
 :mod:`~tools.train.scene`. Lengths are in pixels, hues in [0, 1).
 """
 
@@ -26,7 +26,7 @@ DRAWN_AS = {"disc": "disc", "square": "square", "triangle": "triangle", "ring": 
 MOST = 3  # objects
 DEPTH = 28  # of the ground
 PERIOD = 8  # of a pattern
-NAMED = {"colour": 0.9, "position": 0.9, "ground_colour": 0.9}  # how often a caption names what it could leave out
+NAMED = {"colour": 0.9, "position": 0.9, "ground_colour": 0.9}  # probability that a caption names an optional attribute
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _render(p: dict[str, Tensor]) -> Tensor:
     place = p["position"].view(-1, 1, 1)
     upright = place < PLACES.index("left of")
     image = hsv(field, torch.tensor(0.12), 0.96).expand(-1, -1, SIZE, SIZE)
-    depth = torch.where(upright, y, x)  # along which the ground begins
+    depth = torch.where(upright, y, x)  # the border of the ground
     first = (place == PLACES.index("above")) | (place == PLACES.index("left of"))  # the objects come before the ground
     covered = torch.where(first, depth > SIZE - DEPTH, depth < DEPTH)
     image = painted(image, hsv(ground, 0.75, 0.45 + 0.4 * _pattern(p, x, y)), covered)

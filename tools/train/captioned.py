@@ -20,7 +20,7 @@ from .caption_scene import VERSION, caption_scenes, stream
 from .generators import BATCH, CodesPredictorTask
 from .tokenizers import WholeTask
 
-BEHIND = -1  # in the place of ids behind the end of a shorter caption
+BEHIND = -1  # in place of ids after the end of a shorter caption
 READ = 512  # held-out pictures for the reader
 
 
@@ -37,7 +37,7 @@ class CaptionedTask(CodesPredictorTask):
     def __init__(self, tokenizer: Path, seed: int = 0, *, device: str = "cpu", config: JanusConfig = TINY_T2I, batch: int = BATCH) -> None:
         model, coder = Janus(config, Prompts()).initialise(stream(seed, "initial weights")), VQ_WEIGHTS.load(tokenizer, device="cpu")
         nn.init.zeros_(model.get_parameter("gen_head.vision_head.weight"))  # training starts from uniform predictions
-        model.gen_embed.weight.data.copy_(coder.codebook / coder.codebook.std())  # and from what the codes look like
+        model.gen_embed.weight.data.copy_(coder.codebook / coder.codebook.std())  # and from the appearance of the codes
         inner = [p for p in model.blocks.parameters() if p.dim() == 2]
         super().__init__(model, coder.to(device), inner, seed, device, batch)
         self.pad = WordTokenizer().special(janus.PAD)

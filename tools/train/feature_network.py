@@ -1,7 +1,7 @@
 """Training of the feature network: the content of a scene, and whether it was corrupted.
 
-Half of each batch is corrupted: the hues of a rectangle are rotated, or the image restarts further down, as a generator does that forgets
-its first lines. Labels of the corruption come from :func:`cachemark.metrics.color_consistency.matching_colors`.
+Half of each batch is corrupted: the hues of a rectangle are rotated, or the image restarts further down, as from a generator without its
+first lines. Labels of the corruption come from :func:`cachemark.metrics.color_consistency.matching_colors`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from .scene import HUES, VERSION, Scene, scenes, stream
 from .tokenizers import WholeTask
 
 BATCH = 64
-RESTARTS = 0.25  # share of corrupted pictures that start anew, instead of having a rectangle in other colours
+RESTARTS = 0.25  # share of corrupted pictures that restart, instead of having a rectangle in other colors
 HELD_OUT = 512
 ATTRIBUTES = tuple(HEADS)
-REAL, KEPT = 10_000, 3_000  # scenes behind the reference statistics, and those whose features it keeps: together less than 1 MB
-FLOORS = (500, 1000, 2000)  # numbers of other scenes whose FID is told with it
+REAL, KEPT = 10_000, 3_000  # scenes for the reference statistics, and scenes whose features are stored: together less than 1 MB
+FLOORS = (500, 1000, 2000)  # numbers of other scenes whose FID is stored with it
 CHUNK = 500
 
 
@@ -145,8 +145,8 @@ def real_floor(real: ImageFeatures, reference: RealImages, count: int) -> Qualit
     stored_rows = [{row.tobytes() for row in x.half().numpy()} for x in (reference.features, chosen.features)]  # as files store them
     repeated = len(stored_rows[0] & stored_rows[1])
     if repeated > count // 2:
-        raise Unsupported(f"{repeated} of {count} images are in the reference itself: their FID says nothing about other real images.",
-                          remedy="Give real images that are not in the reference.")
+        raise Unsupported(f"{repeated} of {count} images are in the reference itself, so their FID does not apply to other real images.",
+                          remedy="Pass real images that are not in the reference.")
     return intervals(chosen, reference, kid=False, isc=False, prc=False)["fid"]
 
 

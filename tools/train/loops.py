@@ -35,7 +35,7 @@ from cachemark.machine.affinity import torch_threads
 
 from .scene import VERSION, stream
 
-DECAY = 0.45  # share of the steps in which the learning rate falls
+DECAY = 0.45  # share of the steps with a falling learning rate
 
 
 class TrainingTask(ABC):
@@ -156,7 +156,7 @@ def has_bf16(kind: str) -> bool:
 
 
 def keep_memory(device: str) -> None:
-    """Let glibc keep freed memory instead of returning it to the kernel after each layer.
+    """Configure glibc to keep freed memory instead of returning it to the kernel after each layer.
 
     A CPU training step frees and allocates hundreds of megabytes, which would be mapped and page-faulted each time. It changes the whole
     process, so only the command line calls it.
@@ -209,10 +209,10 @@ def _restore(task: TrainingTask, run: TrainingRun, log: list[dict[str, Any]]) ->
                             remedy="Start again with --fresh.") from error
     other = [f"{k} {identity.get(k)!r}, not {expected[k]!r}" for k in expected if identity.get(k) != expected[k]]
     if any(before.factor(s) != run.factor(s) for s in range(step)):
-        other.append(f"steps {before.steps}, not {run.steps}, and its learning rate has begun to fall")
+        other.append(f"steps {before.steps}, not {run.steps}, and its learning rate is already falling")
     if other:
         raise BadCheckpoint(f"{str(path)!r} is of another run: {'; '.join(other)}.",
-                            remedy="Give the same options, another --out, or --fresh to start again.")
+                            remedy="Pass the same options, another --out, or --fresh to start again.")
     for name, part in task.parts.items():
         part.load_state_dict(saved["parts"][name])
     log.extend(saved["log"])

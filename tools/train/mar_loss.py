@@ -1,4 +1,4 @@
-"""Training loss of MAR (Li et al., 2024, §3.4): masked tokens, their noise, and both parts of the diffusion loss."""
+"""Training loss of MAR (Li et al., 2024, §3.4): masked tokens, noise, and both parts of the diffusion loss."""
 
 from __future__ import annotations
 

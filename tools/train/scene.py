@@ -1,8 +1,8 @@
 """Procedural scenes: an endless dataset of 64x64 images with known long-range structure.
 
-An image shows one of ten shapes in front of a sky and a ground. Two small *swatches* in the first four rows (one line of tokens at 4
-pixels per token) announce the hues of object and ground; a footer in the last four rows repeats them mirrored. A model that forgets the
-first line paints the ground in a wrong color, which :mod:`cachemark.metrics.color_consistency` measures without a network.
+An image shows one of ten shapes in front of a sky and a ground. Two small *swatches* in the first four rows (one line of tokens at 4 pixels
+per token) announce the hues of object and ground; a footer in the last four rows repeats them mirrored. A model without access to the first
+line paints the ground in a wrong color, which :mod:`cachemark.metrics.color_consistency` measures without a network.
 
 Coordinates: x to the right, y downward, both in [-1, 1] at pixel centers. Hues in [0, 1).
 """
@@ -44,7 +44,7 @@ class Scene:
 def stream(seed: int, purpose: str, index: int = 0, *, version: str = VERSION) -> int:
     """Return a seed for one purpose and index, so that training and held-out images share no numbers.
 
-    ``version`` is that of the data.
+    ``version`` is the version of the data.
     """
     return int(digest([version, seed, purpose, index]), 16) % 2**63
 
@@ -59,7 +59,7 @@ def scenes(what: int | Tensor, seed: int, *, device: str | torch.device = "cpu")
     drawn = torch.randint(len(CLASSES), (count,), generator=generator)
     classes = drawn if isinstance(what, int) else what.to("cpu", torch.int64).reshape(-1)
     if count and not 0 <= int(classes.min()) <= int(classes.max()) < len(CLASSES):
-        raise ValueError(f"classes lie in 0..{len(CLASSES) - 1}, got {int(classes.min())}..{int(classes.max())}")
+        raise ValueError(f"classes are in 0..{len(CLASSES) - 1}, got {int(classes.min())}..{int(classes.max())}")
     params = {name: value.to(device) for name, value in _draw(classes, generator).items()}
     return Scene(
         images=_render(params), classes=params["classes"], object_hue=params["h1"], sky_hue=params["h2"], ground_hue=params["h3"],

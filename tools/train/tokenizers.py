@@ -97,7 +97,7 @@ class ReconstructionTask(TrainingTask):
     def validate(self) -> dict[str, float]:
         """Return PSNR in dB of held-out scenes (peak 2, images clamped), and the number of used codes.
 
-        ``psnr`` is the mean over images, ``psnr_pooled`` that of the mean error.
+        ``psnr`` is the mean over images, ``psnr_pooled`` the PSNR of the mean error.
         """
         images = scenes(HELD_OUT, stream(self.seed, "held out"), device=self.device).images
         tokens = self.model.encode(images)
@@ -152,7 +152,7 @@ class CodesTask(CodebookTask):
         vectors = z.detach().movedim(1, -1).flatten(0, -2)
         self.codebook.start(self.model.codebook, vectors, generator)
         codes = self.model.quantise(z.detach())
-        # The table moves before it is read, so the decoder sees what the next step will see.
+        # The table moves before it is read, so the decoder sees the codes of the next step.
         self.codebook.move(self.model.codebook, vectors, codes.flatten(), generator)
         chosen = F.embedding(codes, self.model.codebook).transpose(1, 2).reshape(z.shape)
         restored = self.model.decoder(z + (chosen - z).detach()).float()

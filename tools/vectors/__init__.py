@@ -1,1 +1,1 @@
-"""Test vectors of models whose reference code is in the transformers library: tiny random models and what they compute."""
+"""Test vectors of models with reference code in the transformers library: tiny random models and outputs."""

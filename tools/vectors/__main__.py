@@ -1,4 +1,4 @@
-"""``python -m tools.vectors``: write the test vectors and the manifest of a model of the transformers library."""
+"""``python -m tools.vectors``: write test vectors and the manifest of a model of the transformers library."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def tiny() -> Any:
 
 
 def allowed(start: int, lines: int, line: int) -> Callable[[int, Tensor], list[int]]:
-    """Return the rule of transformers' documentation: codes, the end of each line, then the tokens that close the image."""
+    """Return transformers' documented rule: codes, the end of each line, then the tokens that close the image."""
 
     def tokens(_: int, ids: Tensor) -> list[int]:
         place = len(ids) - start
@@ -98,7 +98,7 @@ def decoded(model: Any, grid: tuple[int, int], seed: int) -> dict[str, Tensor]:
 
 
 def manifest(path: Path) -> Path:
-    """Write the names that BAAI/Emu3-Gen-hf has: those of transformers before version 5."""
+    """Write the parameter names of BAAI/Emu3-Gen-hf, as in transformers before version 5."""
     with torch.device("meta"):
         model = hf.Emu3ForConditionalGeneration(hf.Emu3Config(vocabulary_map=VOCABULARY))
     renames = (r"^lm_head\.", "text_model.lm_head."), (r"^model\.text_model\.", "text_model.model."), (r"^model\.vqmodel\.", "vqmodel.")

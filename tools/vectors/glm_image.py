@@ -18,7 +18,7 @@ ROPE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 
 
 
 def tiny() -> Any:
-    """Build a model of 3 layers whose heads are rotated in half, as those of the published one."""
+    """Build a model of 3 layers whose heads are rotated in half, as in the published one."""
     text = hf.GlmImageTextConfig(
         vocab_size=64, vision_vocab_size=OUTPUTS, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=128, pad_token_id=0, eos_token_id=END, rope_parameters=ROPE)

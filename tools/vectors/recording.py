@@ -17,7 +17,7 @@ SPREAD = 0.25  # of weights: the library's own initial weights are so small that
 
 
 def randomize(model: nn.Module, seed: int) -> None:
-    """Draw every weight anew, as numbers that bf16 represents; weights of norms around 1, other vectors around 0."""
+    """Draw every weight as a bf16 number, weights of norms around 1, other vectors around 0."""
     generator = torch.Generator().manual_seed(seed)
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if not tensor.is_floating_point() or name.endswith("inv_freq"):
@@ -36,7 +36,7 @@ def randomize(model: nn.Module, seed: int) -> None:
 class Recorder:
     """Logits of every forward pass (calls, vocab), and the cache of the last, by the branch of guidance.
 
-    ``branches``: names in the order in which a step calls them.
+    ``branches``: names in the order of a step's calls.
     """
 
     branches: tuple[str, ...]
@@ -52,7 +52,7 @@ class Recorder:
         self.caches[branch] = output.past_key_values
 
     def tensors(self, layers: tuple[int, ...]) -> dict[str, Tensor]:
-        """Return logits (calls, vocab), and keys and values (heads, entries, head_dim) of some layers, by branch."""
+        """Return logits (calls, vocab), and keys and values (heads, entries, head_dim) of some layers."""
         named = {f"logits_{branch}": torch.stack(rows) for branch, rows in self.logits.items()}
         for branch, cache in self.caches.items():
             for layer in layers:

@@ -1,8 +1,8 @@
 """GPT-2 over the pixels of an image, each a colour of a palette, in raster order.
 
 Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), with a class in the place of the first token, as Chen et al.,
-"Generative Pretraining from Pixels" (2020), draw colours. Parameters are called as in GPT-2. What differs from their code: linear layers
-are torch's own, so that their weights lie the other way round; the head is not tied to the embedding; nothing is dropped out.
+"Generative Pretraining from Pixels" (2020), generate colours. Parameters have the names of GPT-2. Differences from their code: linear
+layers are torch's own, so their weights are transposed; the head is not tied to the embedding; nothing is dropped out.
 """
 
 from __future__ import annotations
