@@ -100,7 +100,7 @@ SECTIONS = {
         "cache's; rows are sorted by live bytes. Allocated bytes include the decoding buffer.",
         (Figures(("kv_logical", "kv_allocated", *INDICES)), JUDGED), kind=("how", _how), by="kv_logical"),
     "prompts": Section(
-        "From captions: every caption",
+        "Prompt scores: every caption",
         "One image per caption, which states object, color, count, position and ground. *All*: fraction of images with everything right.",
         (Figures((*INDICES, "prompt_score"), ("prompt_score",), ("prompt_score",), claims=True), Figures(PARTS, PARTS))),
     "text-caches": Section(
