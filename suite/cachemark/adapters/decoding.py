@@ -129,7 +129,7 @@ class MethodDecoding:
             out = self._attend_closing(layer, method, q, k, v)
         elif step.count or self._padding is None:
             out = method.attend(Site(STACK, layer), step, q, k, v)
-        else:  # methods take the padding of shorter prompts behind their tokens
+        else:  # methods expect padding after the tokens of shorter prompts
             place = torch.arange(q.size(2), device=q.device)
             to, back = (place + self._padding) % q.size(2), (place - self._padding) % q.size(2)
             out = _take(method.attend(Site(STACK, layer), step, _take(q, to), _take(k, to), _take(v, to)), back)

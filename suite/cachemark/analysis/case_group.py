@@ -16,7 +16,7 @@ from .device_limits import with_limits
 from .report_row import MASKED, Mark, ReportRow, is_random, rows_of, share_of_full
 
 _REFERENCES = ("other_seeds", "other_batch")
-_OF_THE_BATCH = ("batch", "seeds", "samples", "evaluation", "warmup", "repeats")  # what blocks that are compared over batches may differ in
+_OF_THE_BATCH = ("batch", "seeds", "samples", "evaluation", "warmup", "repeats")  # may differ between blocks compared over batches
 COLLAPSED = 0.1  # smallest precision of images that are compared
 SAME_DISTRIBUTION = "The decoder samples other images from the same distribution, so images are not compared seed by seed."
 OTHER_SEEDS = "Not closer to the full cache than the different-seed reference."

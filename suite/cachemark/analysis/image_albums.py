@@ -105,7 +105,7 @@ def _sprite(row: ReportRow, file: str, artifact: Callable[[str], bytes]) -> Spri
         return Sprite(row, missing="The image file is not a PNG, or a damaged one.")
     stored = (row.outcome.facts.get(f"grid_{kind}") for kind in ("seeds", "classes", "prompts"))
     texts = [[str(item) for item in listed] if isinstance(listed, (list, tuple)) else [] for listed in stored]
-    tile, tile_width = height // 2, row.outcome.facts.get("grid_width")  # which only images that are not square have
+    tile, tile_width = height // 2, row.outcome.facts.get("grid_width")  # set only if images are not square
     wide = tile_width if type(tile_width) is int and tile_width > 0 else tile
     if not tile or width % wide or height % 2:
         return Sprite(row, missing=f"The image file is not a sprite of two rows of equal tiles ({width} × {height}).")

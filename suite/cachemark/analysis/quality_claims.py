@@ -21,7 +21,7 @@ from .case_group import CaseGroup, case_groups, ordered
 from .report_row import Mark, ReportRow, differences_to_full
 
 UNJUDGED = "Image quality was not measured."
-MORE = 4  # factor on the number of seeds, to show what more seeds could rule out
+MORE = 4  # factor on the number of seeds, for the losses that more seeds could rule out
 _NORMAL = NormalDist()
 _Z = _NORMAL.inv_cdf(0.975)  # half the width of a stated interval of a FID, in standard errors
 

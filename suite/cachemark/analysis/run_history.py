@@ -18,7 +18,7 @@ from .report_row import ReportRow
 if TYPE_CHECKING:  # a page is made without a store
     from ..store.rows import RunRecord
 
-MOST = 60  # runs that a history goes back
+MOST = 60  # most runs in a history
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def _window(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """
     tokens, keys = q.size(2), k.size(2)
     if q.is_cuda and q.size(1) == k.size(1):
-        from torch.nn.attention.bias import causal_lower_right  # a second, which nobody else should pay
+        from torch.nn.attention.bias import causal_lower_right  # importing takes a second, so only on demand
 
         return F.scaled_dot_product_attention(q, k, v, attn_mask=causal_lower_right(tokens, keys))
     return _masked(q, k, v, torch.ones(tokens, keys, dtype=torch.bool, device=q.device).tril_(keys - tokens))

@@ -280,7 +280,7 @@ def _nothing_collected() -> Iterator[None]:
             gc.enable()
 
 
-# -- engines by the name that a plan gives them -------------------------------------------------------------------------
+# -- engines by their names in plans ------------------------------------------------------------------------------------
 def refused(name: str, device: str) -> str:
     """Return why an engine does not run on a device, or ""."""
     return f"the graph engine captures CUDA graphs, and the device is {device!r}" if name == GRAPH and device == "cpu" else ""

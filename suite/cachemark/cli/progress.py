@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..plans.expand import Planned
     from ..workflows.price import TimeLeft
 
-QUIET = 60.0  # seconds without a line, after which the next one reports how far a case is
+QUIET = 60.0  # after so many seconds without a line, the progress of the case is printed
 
 TICK = 2.0  # seconds between two lines about an operation that takes seconds or minutes
 

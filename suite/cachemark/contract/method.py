@@ -262,7 +262,7 @@ class Method(Planning):
         """True if ``observe`` needs the attention mass of each key, which no fused kernel returns."""
         return False
 
-    # -- which tokens of a masked model, and when ---------------------------------------------------------------------
+    # -- tokens of each pass of a masked model ------------------------------------------------------------------------
     def ordered(self, order: Tensor) -> Tensor:
         """Return the positions (rows, N) of a masked model in the order of their prediction, the last ones first.
 

@@ -105,7 +105,7 @@ class StoreUnavailable(BadStore, Infrastructure):
     """Intact store that is unusable now: full disk, lock, or silent server."""
 
 
-MOST_LISTED = 20  # names of one kind that a line still holds
+MOST_LISTED = 20  # most names of one kind in a line
 
 
 def unknown(kind: str, name: str, known_names: Iterable[str]) -> UnknownName:

@@ -21,7 +21,7 @@ class Rates:
 
 
 # In 16 bit. From data sheets (dense, 80 GB A800 and H100 SXM; of the RTX 3090 with fp32 accumulation, which PyTorch uses); of the H200
-# what a copy and a large product were measured to reach.
+# the measured rates of a copy and of a large product.
 GPUS = {
     "a800": Rates(2.04e12, 312e12, "A800 80 GB"),
     "a100": Rates(2.04e12, 312e12, "A100 80 GB"),

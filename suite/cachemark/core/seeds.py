@@ -19,8 +19,8 @@ VERSION = 1
 SIZES = {"s64": 64, "s256": 256, "s2k": 2_000, "s10k": 10_000, "s50k": 50_000, "tune64": 64, "tune256": 256}
 """Name of each subset and its number of samples."""
 
-_TUNE_START = 1_000_000  # further than the series `s` will ever reach
-_OTHER_SEEDS_SHIFT = 1 << 30  # further than any start, yet all seeds stay below 2**31, which every generator takes
+_TUNE_START = 1_000_000  # beyond the end of the series `s`
+_OTHER_SEEDS_SHIFT = 1 << 30  # beyond any start; all seeds stay below 2**31, which every generator supports
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 

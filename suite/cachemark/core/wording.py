@@ -30,7 +30,7 @@ def plain(text: object, limit: int = 0) -> str:
 
     ``limit`` above 0 truncates it."""
     clean = str(text)
-    if not clean.isprintable():  # which is quick, and true of nearly all
+    if not clean.isprintable():  # fast path for nearly all texts
         clean = _UNFIT.sub(" ", clean)
     return clean if not limit or len(clean) <= limit else clean[: limit - 1].rstrip() + "…"
 

@@ -79,7 +79,7 @@ def write(store: Store, folder: str | Path, repository: str | Path = ".") -> Wri
     return Written(tuple(file for file, _ in written), sum(count for _, count in written), tuple(left_out))
 
 
-# -- what belongs where -----------------------------------------------------------------------------------------------
+# -- assignment of values to files ------------------------------------------------------------------------------------
 def _collect(store: Store, run: RunRecord, repository: str | Path, points: dict[str, _Point]) -> str:
     commit = str(run.code.get("commit") or "")
     if not commit:

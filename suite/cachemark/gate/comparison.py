@@ -140,7 +140,7 @@ def measure_until_decided(
     return pairs_of
 
 
-# -- what may be compared -----------------------------------------------------------------------------------------------
+# -- comparable configurations ------------------------------------------------------------------------------------------
 def refuse_unequal(before: Case, after: Case, where: tuple[Environment, Environment]) -> None:
     """Raise UnfairComparison if the sides differ in a condition that is known before they run."""
     _refuse(before, after, {

@@ -36,7 +36,7 @@ MOST = 1e6  # replaces larger cost ratios, since JSON has no infinity
 
 @dataclass(frozen=True)
 class GateRow:
-    """A row of a judge, ``baseline`` or ``pairs``, with its case. ``fails``: whether it fails the gate."""
+    """A row of a test (``judge``: ``baseline`` or ``pairs``) with its case. ``fails``: whether it fails the gate."""
 
     case: Case
     row: Verdict
@@ -200,7 +200,7 @@ def merge(register: Sequence[Incident], rows: Sequence[GateRow], today: date, de
 
 
 def _is_over(incident: Incident, rows: Sequence[GateRow]) -> bool:
-    """Return whether the judge that found an incident decided all of its configurations.
+    """Return whether the test that found an incident decided all of its configurations.
 
     Pairs detect regressions below the threshold of the baseline, so the baseline cannot close their incidents."""
     by_config: dict[str, list[Verdict]] = {}

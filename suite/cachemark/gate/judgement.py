@@ -100,7 +100,7 @@ class RunJudgement:
         return f"incident {incident.key}, {incident.decision}" if incident else ""
 
     def gate_rows(self, cases: Mapping[str, Case]) -> list[GateRow]:
-        """Return all rows with their judges and cases. ``cases``: all cases by key."""
+        """Return all rows with their tests and cases. ``cases``: all cases by key."""
         return [GateRow(cases[row.case_key], row, judge, row in fails)
                 for judge, (rows, failing) in self.by_judge.items() for fails in [set(failing)] for row in rows if row.case_key in cases]
 

@@ -27,7 +27,7 @@ from .common import Findings, KitRun
 from .driver import Onlooker
 from .next_token import SAMPLING, Cell
 
-SEEDS, BATCHES = 16, (7, 4, 4, 1)  # a batch of 1 takes another path through the matrix product
+SEEDS, BATCHES = 16, (7, 4, 4, 1)  # a batch of 1 uses other kernels for matrix products
 CLOSE = 1e-4  # logits
 GAP = 1e-6  # scores
 

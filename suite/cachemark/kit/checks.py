@@ -201,7 +201,7 @@ def live_bytes_are_counted(cell: MethodCell) -> Findings:
 
 
 def slots_are_live(cell: MethodCell) -> Findings:
-    """Bytes in slots are bytes of live keys and values: a masked method has a place for every token."""
+    """Bytes in slots are bytes of live keys and values: a masked method stores every token."""
     ran = cell.record
     if (allocated := ran.memory.nbytes("slots")) != (live := ran.method.logical_bytes):
         yield cell.finding(f"{allocated} B live, as allocated in slots", f"{live} B; use a kind of memory that it counts, such as state")

@@ -161,7 +161,7 @@ def forced_tokens_are_followed(model: ModelExample) -> Findings:
         yield model.finding("different logits along other tokens", "the same")
 
 
-# -- what methods see ---------------------------------------------------------------------------------------------------
+# -- calls of methods ---------------------------------------------------------------------------------------------------
 @dataclass
 class Calls(Onlooker):
     """Records the calls of a method in every step, and tensors whose shape differs from the layout's."""

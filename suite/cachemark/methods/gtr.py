@@ -112,7 +112,7 @@ class GtR(Bidirectional):
         bounds = [tokens * index // passes for index in range(passes + 1)]
         return [after - before for before, after in pairwise(bounds)]
 
-    # -- which passes, and in what order ------------------------------------------------------------------------------
+    # -- passes and order ---------------------------------------------------------------------------------------------
     @property
     def reorders(self) -> bool:
         return self.stages > 1

@@ -91,7 +91,7 @@ class LazyMAR(Scheduled):
     def graph_key(self, step: Step) -> None:
         """Return None: the head's cache depends on the inner pass alone."""
 
-    # -- which rows ---------------------------------------------------------------------------------------------------
+    # -- computed rows ------------------------------------------------------------------------------------------------
     def stack(self, name: str, step: Step, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
         if name == HEAD and self.head:
             return self.head.stack(cast(MaskedStep, step), tokens, run)
@@ -109,7 +109,7 @@ class LazyMAR(Scheduled):
             return self.head.block(site, cast(MaskedStep, step), tokens, block, self)
         return super().block(site, step, tokens, block)
 
-    # -- which tokens -------------------------------------------------------------------------------------------------
+    # -- computed tokens ----------------------------------------------------------------------------------------------
     def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         out = super().attend(site, step, q, k, v)
         if site == (DECODER, self.layer) and self.values is not None:

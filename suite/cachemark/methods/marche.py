@@ -82,7 +82,7 @@ class MARche(Selecting):
         valid = not isinstance(layers, str) and all(type(layer) is int and 1 <= layer <= blocks for layer in layers)
         self.check_range("refresh_layers", valid, f"Use a list of blocks in 1 … {blocks}.")
 
-    # -- which passes, blocks and tokens ------------------------------------------------------------------------------
+    # -- full passes, and computed blocks and tokens ------------------------------------------------------------------
     def refreshes(self, step: MaskedStep) -> bool:
         return step.index % self.period == 0
 

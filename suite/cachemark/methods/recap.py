@@ -82,7 +82,7 @@ class ReCAP(Partial):
     def idle_reason(self, layout: Layout) -> str:
         return "Every step is full: no group has a partial step." if all(self.full) else super().idle_reason(layout)
 
-    # -- which steps and tokens ---------------------------------------------------------------------------------------
+    # -- full steps and computed tokens -------------------------------------------------------------------------------
     def refreshes(self, step: MaskedStep) -> bool:
         return self._opened(step.index) == step.index
 

@@ -62,6 +62,6 @@ def redundancy(k: Tensor) -> Tensor:
     unit = F.normalize(k, dim=-1)
     cosine = unit @ unit.mT
     cosine.diagonal(dim1=-2, dim2=-1).zero_()
-    rank = torch.arange(1, k.size(2) + 1, device=k.device, dtype=torch.int16)  # a matrix of these is what takes the time
+    rank = torch.arange(1, k.size(2) + 1, device=k.device, dtype=torch.int16)  # a matrix of these takes most of the time
     newest = ((cosine > SIMILAR) * rank).amax(-1, keepdim=True)
     return cosine.masked_fill_(newest == rank, 0).mean(-2).softmax(-1)

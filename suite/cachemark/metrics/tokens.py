@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class TokenAgreement(FidelityMetric):
-    """Fraction of positions with the full cache's token, of those that both draw."""
+    """Fraction of positions with the full cache's token, among positions that both sample."""
 
     name = "token_agreement"
     title = "Token agreement"

@@ -31,11 +31,11 @@ M = TypeVar("M", bound=nn.Module)
 WRAPPERS = ("model", "module", "state_dict")
 EXTRAS = ("freqs_cis", "*.freqs_cis", "*.k_cache", "*.v_cache")  # buffers that reference code saved by accident
 DRAWS = ("normal_", "uniform_", "kaiming_uniform_", "kaiming_normal_")  # of tensors and of torch.nn.init
-INDEX = ".index.json"  # of files that hold a model together
+INDEX = ".index.json"  # of files that together contain a model
 PUBLISHED = ("model.safetensors", f"model.safetensors{INDEX}", "pytorch_model.bin", f"pytorch_model.bin{INDEX}")  # in a folder
 ZIP = b"PK\x03\x04"  # first bytes of torch.save's files
 PIXELS_IN_NAME = re.compile(r"[_-](256|384|512|768|1024)$")
-SHOWN = 3  # names in an error before the text gives only their number
+SHOWN = 3  # most names in an error; of more, only the number is printed
 
 
 class _NoDraws(TorchFunctionMode):
@@ -78,7 +78,7 @@ def parts(path: str | Path) -> list[Path]:
     A folder must contain one of the ``PUBLISHED`` names. Raises BadCheckpoint if a file is missing.
     """
     source = Path(path)
-    if os.path.isdir(source):  # which answers of any name
+    if os.path.isdir(source):  # which has every attribute
         present = [source / name for name in PUBLISHED if (source / name).is_file()]
         if not present:
             raise BadCheckpoint(f"{str(path)!r} holds no weights: none of {', '.join(PUBLISHED)}.",

@@ -179,7 +179,7 @@ class MAR(nn.Module):
     def layout(self, seeds: Sequence[int], sampling: Sampling, labels: Sequence[int] = ()) -> MaskedLayout:
         return self.config.layout(seeds, sampling, self.mask_token.dtype, str(self.mask_token.device))
 
-    # -- what belongs to the sample -----------------------------------------------------------------------------------
+    # -- random numbers of the sample ---------------------------------------------------------------------------------
     def order(self, key: Tensor) -> Tensor:
         """Return a random order of positions per seed of ``key`` (batch,): (batch, N) int64, last first."""
         return streams.integers(streams.keys(key, "order", 0), self.config.tokens).argsort(dim=1, stable=True)

@@ -63,7 +63,7 @@ class VARConfig(ScaleSizes):
                          9 * self.width**2 * self.sides[-1] ** 2)
 
 
-# Those of the paper have as many heads as blocks, of 64 channels.
+# The paper's models have as many heads as blocks, with 64 channels each.
 SIZES = {f"d{depth}": VARConfig(depth, depth, 64 * depth) for depth in (16, 20, 24, 30)}
 SIZES["d36-512"] = VARConfig(36, 36, 64 * 36, SIDES_512, shared_aln=True)
 

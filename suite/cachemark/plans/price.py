@@ -37,7 +37,7 @@ MARGIN = 1.5  # expected seconds of a case as a multiple of its roofline time
 STARTUP = 30.0  # seconds for a process to import torch and load a model
 LAUNCHES, LAUNCH = 16, 4e-6  # kernels of one block in one pass, and seconds for the host to launch one on a GPU
 # On a CPU (measured with tiny-llamagen on one thread of an AMD EPYC): seconds per call, and the calls of a block of a diffusion head,
-# which has no attention, as a share of those of another block.
+# which has no attention, relative to another block.
 CALL, HEAD = 12e-6, 0.25
 BLOCK = 12  # weights of a plain transformer block, in squares of its width: 4 around attention, 8 in the MLP
 FORCED = 1 + max(cls.price for cls in image_metrics().values())  # generations per image of fidelity

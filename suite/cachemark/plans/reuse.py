@@ -43,7 +43,7 @@ COUNTED = {
 """Rooms and files whose edit changes values, by the part of the result key that they make."""
 REUSED = "reused"  # of an outcome's facts: {"metrics": names, "from": the result key of the outcome that measured them}
 FACTS = ("intervals", "bias", "real", "to_full")  # facts of a quality pass, stored with its values
-SAME = ("numerics", "metrics")  # parts of the result key without which a value would be another one
+SAME = ("numerics", "metrics")  # parts of the result key that every value depends on
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from ..plugins import installed
 from .plan_errors import Kinds, line, plan_error
 
 LONGEST_NAME, LONGEST_PATH, LONGEST_TEXT = 100, 4096, 10_000  # characters
-LARGEST_BATCH = MOST_SAMPLES = max(seeds.SIZES.values())  # images: there are seeds for no more
+LARGEST_BATCH = MOST_SAMPLES = max(seeds.SIZES.values())  # images: the number of available seeds
 LARGEST_SIDE = 10_000  # tokens along a side of an image
 LONGEST_WAIT = 20 * 24 * 3600.0  # seconds: an operating system counts a wait in milliseconds, and not much further
 MOST_CASES = 10_000
@@ -270,7 +270,7 @@ class Plan(PlanTable):
 
 def _runs_on(method: str, model: str) -> bool:
     """Return whether a method supports a model, or one is unknown, which the expansion reports."""
-    from ..methods.registry import METHODS  # with torch, without which plans are read
+    from ..methods.registry import METHODS  # imports torch, which reading a plan does not need
     from ..models.registry import MODELS
 
     return (method not in METHODS or model not in MODELS
@@ -290,7 +290,7 @@ def _budget_name(budget: object) -> str:
         return budget.name
     try:
         return str(Budget.parse(str(budget)))
-    except BadBudget:  # the name of a method whose sizes are meant
+    except BadBudget:  # the name of a method with its own sizes
         return str(budget)
 
 

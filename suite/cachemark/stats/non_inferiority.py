@@ -10,7 +10,7 @@ import numpy as np
 from .gaffke import chance_at_most, chances_at_most
 
 ALPHA = 0.05  # how often any claim of a report may be false
-MOST = 10**6  # seeds beyond which no number is named
+MOST = 10**6  # largest number of seeds that is reported
 
 
 def p_non_inferior(gains: Sequence[float], margin: float, least: float) -> float:

@@ -90,7 +90,7 @@ def _reached(d: Floats) -> tuple[list[int], list[int]]:
     above, below = np.zeros(d.shape[1], dtype=np.int64), np.zeros(d.shape[1], dtype=np.int64)
     rows = max(1, BLOCK // len(d))
     for begin in range(0, DRAWS, rows):
-        sums = (2.0 * stream.randint(0, 2, size=(min(rows, DRAWS - begin), len(d))) - 1.0) @ d  # what ``choice`` draws, twice as fast
+        sums = (2.0 * stream.randint(0, 2, size=(min(rows, DRAWS - begin), len(d))) - 1.0) @ d  # equal to ``choice``, but twice as fast
         above += (sums >= total - slack).sum(0)
         below += (sums <= total + slack).sum(0)
     return above.tolist(), below.tolist()

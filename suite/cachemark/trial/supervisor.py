@@ -80,7 +80,7 @@ def run_trials(
             yield unmeasured(remaining.pop(0), Status.CONTENDED, log)._replace(invalidated=True)
             continue
         built_in = list(itertools.takewhile(lambda case: not case.runs_plugin, remaining))
-        shared = built_in or remaining[:1]  # a case with plug-in code has a process of its own
+        shared = built_in or remaining[:1]  # a case with plug-in code runs in a separate process
         with _Child(replace(request, cases=tuple(shared))) as child:
             for finished in _heard(child, shared, started, watch, admit, advanced):
                 remaining.pop(0)
@@ -151,7 +151,7 @@ class _Child:
         self._expected = len(request.cases)
         self._patience = max(STARTUP, request.timeout)
         self._tail = b""
-        # A session of its own: Ctrl-C reaches the parent alone, which then ends the child and all processes of its group.
+        # In a new session, Ctrl-C reaches the parent alone, which then ends the child and all processes of its group.
         self._process = subprocess.Popen(
             [*request.command, "-m", "cachemark.trial.child.main"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             start_new_session=True, env=request.environment,
@@ -208,11 +208,11 @@ class _Child:
         return failed(Status.TIMEOUT if isinstance(fault, Silence) else Status.ERROR, f"{reason}\n{tail}".strip())
 
     def _send(self, content: bytes) -> None:
-        with suppress(OSError):  # it ended before it read the request, which its exit code shows
+        with suppress(OSError):  # it ended before it read the request, see its exit code
             self._request.send_bytes(content)
 
     def _listen(self, connection: Connection) -> None:
-        with connection, suppress(EOFError, OSError):  # the end, or bytes that are no message; what follows them is not read
+        with connection, suppress(EOFError, OSError):  # the end, or a malformed message; the rest is not read
             while True:
                 self._messages.put(connection.recv_bytes(LONGEST))
 

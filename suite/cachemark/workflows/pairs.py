@@ -23,8 +23,8 @@ from ..plans.schema import Plan
 from ..trial.executors.local import REDOS, Executor
 from ..trial.request import TrialRequest
 
-IMAGES, WARMUP = 8, 2  # counted generations of a side, and those before them
-ONLY = "only"  # key of a side's evaluation: the one thing that is measured
+IMAGES, WARMUP = 8, 2  # counted generations of a side, and warm-ups
+ONLY = "only"  # key of a side's evaluation: the measured quantity
 Configs = Mapping[str, Planned]
 MakeSide = Callable[[Planned, int], Planned]
 

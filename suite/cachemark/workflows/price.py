@@ -37,7 +37,7 @@ from .session import DEFAULT_STORE, Machine, checked, opened
 DONE = "done: same case, code, metric definitions and numerics"
 
 
-# -- what must run ------------------------------------------------------------------------------------------------------
+# -- cases to run -------------------------------------------------------------------------------------------------------
 def explain(
     plan: Plan | str | Path, store: str | Path = DEFAULT_STORE, *, machine: Machine | str = "cpu", plugins: Sequence[str | Path] = (),
     methods: Sequence[str] = (), fresh: bool = False,

@@ -34,7 +34,7 @@ from .session import Machine
 OnCheck = Callable[[str, KitResult], None]
 UNHEARD: OnCheck = lambda name, result: None  # noqa: E731
 OnStep = Callable[[str], None]
-REGISTRATION = {  # how a plug-in registers a thing of each kind
+REGISTRATION = {  # registration in a plug-in, by kind
     "methods": "@cachemark.method('name')", "models": "cachemark.models.registry.MODELS.add('name')",
     "metrics": "@cachemark.core.registry.metrics.add('name')",
 }
@@ -147,7 +147,7 @@ def _pairs(planned: Planned, request: TrialRequest, executor: Executor, on_step:
     """Measure an A/A test and a slowed side in the same processes, and test them by the same rule."""
     before = {EQUAL: _delayed(planned, 0.0, 3), SLOWED: _delayed(planned, 0.0, 4)}
     on_step("How long does a generation take?")
-    outcome = measure([Side("before", before, request)], [EQUAL], executor)[0][EQUAL]  # in a process of its own
+    outcome = measure([Side("before", before, request)], [EQUAL], executor)[0][EQUAL]  # in a separate process
     if (latency := outcome.median(TIME)) is None:
         last = (outcome.log.strip().splitlines() or [str(outcome.status)])[-1]
         raise Infrastructure(f"The self-test's model does not run here: {last}", remedy="See: cachemark doctor")

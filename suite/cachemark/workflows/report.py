@@ -96,7 +96,7 @@ def site(
 
 def baseline_of(record: RunRecord, path: str | Path | None) -> Path | None:
     """Return the baseline at ``path``, else the accepted one of this plan and numerics, else None."""
-    if path or record.is_comparison:  # a comparison has two sides of its own and no accepted baseline
+    if path or record.is_comparison:  # a comparison has two sides, and no accepted baseline
         return Path(path) if path else None
     if not re.fullmatch(NAME, record.plan):  # a store may hold names that no baseline can have
         return None
@@ -178,7 +178,7 @@ def by_case(outcomes: Iterable[Outcome]) -> list[Outcome]:
     for outcome in (outcome for outcome in outcomes if id(outcome) not in equal):
         side = str(outcome.facts.get("pair", {}).get("side", ""))
         by_side.setdefault(outcome.case.key, {}).setdefault(side, []).append(outcome)
-    # a side that is neither, as in an edited store, comes last
+    # other sides, as in an edited store, come last
     return [_joined(sides[min(sides, key=lambda side: _SIDES.index(side) if side in _SIDES else len(_SIDES))])
             for sides in by_side.values()]
 

@@ -143,7 +143,7 @@ class PlanRunner:
     deadline: Deadline | None = None
     cases: list[Planned] = field(default_factory=list)
     price: float = 0.0  # of one device per hour
-    _process_bias: dict[str, float] = field(default_factory=dict)  # what A/A pairs of this machine have shown
+    _process_bias: dict[str, float] = field(default_factory=dict)  # results of A/A pairs on this machine
     _processes: dict[str, str] = field(default_factory=dict)  # by name: their numbers in this run, counted from 1
     _left: TimeLeft = field(default_factory=TimeLeft)
 

@@ -74,7 +74,7 @@ class Scheduled(Selecting):
             self.schedule = "published" if len(self.steps) in AUTHORS else "scaled"
         self.check_range("layer", 0 <= self.layer < self.shape.layers, f"Use a decoder block in 0 … {self.shape.layers - 1}.")
 
-    # -- which passes, and how many tokens ----------------------------------------------------------------------------
+    # -- full passes, and numbers of tokens ---------------------------------------------------------------------------
     def _read_at(self, index: int) -> int:
         """Return the position in start, period and table for pass ``index``."""
         return index if self.schedule == "published" else SPAN * index // len(self.steps)
@@ -97,7 +97,7 @@ class Scheduled(Selecting):
                                remedy="Use schedule = 'scaled', fewer passes, or a longer table.")
         return max(forced + self.extra, int(places * min(1, table[at] * self.scale)))
 
-    # -- which blocks and tokens --------------------------------------------------------------------------------------
+    # -- blocks and tokens of partial passes --------------------------------------------------------------------------
     @property
     def selects_at(self) -> int:
         return self.layer

@@ -49,7 +49,7 @@ class Observing(Evicting):
     def observe(self, site: Site, step: Step, slot: Slot, q: Tensor, mass: Tensor | None) -> None:
         if step.count == 1:
             self.queries[slot.index, :, :, step.first % self.alpha] = q[:, :, 0]
-        elif step.count:  # a rejected draft's query stands where that of the token in its place comes, before the line ends
+        elif step.count:  # the accepted token's query overwrites a rejected draft's before the line ends
             latest = range(max(0, step.staying - self.alpha), step.staying)
             places = torch.arange(step.first + latest.start, step.first + latest.stop, device=q.device)
             self.queries[slot.index][:, :, places % self.alpha] = q[:, :, latest.start : latest.stop]

@@ -139,8 +139,8 @@ class Incremental(EncoderCache):
 class Partial(Bidirectional, ABC):
     """Full and partial passes; a partial pass computes ``chosen`` positions of the decoder alone.
 
-    A subclass defines which passes are full (:meth:`refreshes`), how many tokens the others keep (:meth:`keep`) and what each block
-    computes (:meth:`spans`). It sets ``chosen`` before the first block that computes the chosen tokens alone. ``carries``: a token left out
+    A subclass defines which passes are full (:meth:`refreshes`), how many tokens the others keep (:meth:`keep`) and the tokens of each
+    block (:meth:`spans`). It sets ``chosen`` before the first block that computes the chosen tokens alone. ``carries``: a token left out
     keeps its last hidden state at the decoder's output, else zeros. ``encoder_cache``: the encoder computes only new tokens. ``rows``: how
     many rows a partial pass computes; all, unless :meth:`check` lowers it.
     """

@@ -15,13 +15,13 @@ from ..vision import kl
 from ..vision.kl import KL
 from .family import SCENE_QUALITY, CatalogueModel, Family, register
 
-AVERAGED = ("model_ema", "model")  # entries of a published file: the averaged weights are those that were evaluated
+AVERAGED = ("model_ema", "model")  # entries of a published file: the authors evaluated the averaged weights
 PAPER_STEPS = 256
 FEWER_STEPS = 64  # the one in papers on caches
 FOLDERS = {"B": "mar_base", "L": "mar_large", "H": "mar_huge"}
 TINY_NAME = "tiny-mar"
-# Its head takes one step of each 25th of the process, the least noisy one, and so begins at time 960. The published models begin at 999,
-# where almost nothing is left of the token and an error in the predicted noise is magnified a thousandfold: that takes a longer training.
+# Its head takes one step per 25 times of the process, the least noisy one, and so starts at time 960. The published models start at 999,
+# where the token is almost pure noise and an error in the predicted noise is magnified a thousandfold, which requires longer training.
 TINY_MAR = MARConfig(
     dim=160, depth=(4, 4), heads=5, head_depth=3, head_width=128, grid=16, channels=Sizes().channels, classes=10, buffer=8, steps=20,
     diffusion=(1,) * 25,

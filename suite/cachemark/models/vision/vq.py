@@ -202,7 +202,7 @@ class Codebook(nn.Module):
         super().__init__()
         self.unit, self.embedding = unit, nn.Embedding(codes, width)
         if usage_window:
-            self.register_buffer("codebook_used", torch.zeros(usage_window))  # loaded because files hold it, never read
+            self.register_buffer("codebook_used", torch.zeros(usage_window))  # loaded because files contain it, never read
 
     def forward(self, codes: Tensor) -> Tensor:
         """Map codes (...) to vectors (..., width)."""

@@ -15,7 +15,7 @@ from ...roofline.scale_flops import image_flops
 from .bench import Bench, Job
 from .facts import limit_facts
 
-DECIDED = "decided"  # of an outcome's facts: how many timed images compute what
+DECIDED = "decided"  # of an outcome's facts: number of timed images by decision
 
 
 def decided_values(planned: Planned, bench: Bench, job: Job, methods: Sequence[Deciding]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -24,11 +24,11 @@ from ..identity import identify
 from ..request import TrialRequest
 from ..supervisor import Admit, Advanced, Finished, Started, always, run_trials, unheard, unmeasured
 
-REJECTS = 3  # invalidated cases after which a device gets no more
+REJECTS = 3  # a device with so many invalidated cases gets no more
 REDOS = 3  # times that an invalidated case or pair is measured again
 
 Part = tuple[Sequence[Planned], TrialRequest]  # a group of cases, and how it is run
-Groups = Sequence[Sequence[Planned]]  # of cases: each group in a process of its own
+Groups = Sequence[Sequence[Planned]]  # of cases: each group runs in a separate process
 
 
 class Executor(Protocol):
