@@ -1,9 +1,9 @@
-# `make` or `make help` lists everything there is. Nothing but make and Python has to be on the machine.
+# `make` or `make help` lists all commands. They need only make and Python.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq --constraint constraints.txt
-# Compiled tests are kept, whatever the shell says: to rewrite their asserts anew takes each worker as long as many of them.
+# Keep compiled tests in any shell, since rewriting their asserts takes each worker as long as many tests.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
 
 .DEFAULT_GOAL := help
@@ -18,13 +18,13 @@ demo: $(VENV)/.installed ## which cache should each bundled model use? in minute
 	@$(BIN)/cachemark run demo --threads 1 --store demo/demo.sqlite --report demo/report.html
 	@echo "The report: $(CURDIR)/demo/report.html"
 
-smoke: $(VENV)/.installed ## a little of every room in about a minute: the tests that tests/smoke.txt names
+smoke: $(VENV)/.installed ## some tests of every package, in about a minute (listed in tests/smoke.txt)
 	@$(PYTEST) -m "not slow and not gpu" @tests/smoke.txt
 
-test: $(VENV)/.installed ## what CI runs: all tests that need neither a GPU nor long repetitions
+test: $(VENV)/.installed ## all tests that need neither a GPU nor long repetitions, as in CI
 	@$(PYTEST) -m "not slow and not gpu" --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-test-slow: $(VENV)/.installed ## what CI runs at night: repeated trials, and every case of what `make test` samples
+test-slow: $(VENV)/.installed ## the nightly tests of CI: repeated trials, and all cases that `make test` samples
 	@$(PYTEST) -m "slow and not gpu"
 
 test-gpu: $(VENV)/.installed ## the tests that need a CUDA device
@@ -37,14 +37,14 @@ check: $(VENV)/.installed-dev ## ruff and mypy
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
-docs: $(VENV)/.installed-docs ## make the cards anew, run every code block of the guides, build the site into site/
+docs: $(VENV)/.installed-docs ## generate reference pages, run every code block of the guides, build the site into site/
 	@PYTHONPATH=tests:. $(BIN)/python -m conformance.summary
 	@$(BIN)/python -m tools.cards docs
 	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/mkdocs build --strict
 	@$(PYTEST) tests/test_docs.py tests/test_errors.py tests/test_site.py
 	@echo "The site: $(CURDIR)/site/index.html"
 
-# An environment is as old as its stamp: an edit of either file installs anew.
+# The stamp has the environment's age; editing either file reinstalls it.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing cachemark into $(VENV); the first time this takes some minutes."
 	@$(PIP) --editable '.[quality,test]'

@@ -202,7 +202,7 @@
     });
   }
 
-  /* Charts: what a mark says, and one method lit among the others. */
+  /* Charts: tooltips of marks, and highlighting of one method. */
   function chart(within) {
     all(".chart svg", within).forEach((drawing) => {
       const marks = new Map(all("[data-series]", drawing).map((mark) => {
@@ -238,7 +238,7 @@
     });
   }
 
-  /* Images: one seed of a sprite, full cache beside method and their difference; arrows go to the next seed. */
+  /* Images: one seed of a sprite, full cache, method and their difference; arrows go to the next seed. */
   const zoom = document.getElementById("zoom"), crops = all(".crop", zoom);
   let strip = null, at = 0;
   function draw() {
@@ -285,14 +285,14 @@
     if (link && link.getAttribute("href") === location.hash) follow();
   });
 
-  /* A table that is wider than the screen fades at the side to which it goes on. */
-  let asked = 0;
+  /* A table that is wider than the screen fades at the side where it continues. */
+  let frame = 0;
   const fade = () => all(".scroll").forEach((part) => part.classList.toggle("more", part.scrollWidth - part.clientWidth - part.scrollLeft > 8));
-  const look = () => { cancelAnimationFrame(asked); asked = requestAnimationFrame(fade); };
+  const look = () => { cancelAnimationFrame(frame); frame = requestAnimationFrame(fade); };
   ["load", "resize", "hashchange"].forEach((name) => window.addEventListener(name, look));
   ["scroll", "toggle", "click"].forEach((name) => document.addEventListener(name, look, true));
 
-  /* Print: every part, with what is folded open, but for the raw samples; and fold it again. */
+  /* Print: open all folded parts except the raw samples, and fold them again afterwards. */
   let folded = [];
   window.addEventListener("beforeprint", () => {
     folded = all("details:not([open], .case)");
