@@ -89,7 +89,7 @@ class Scored(Staggered):
     def select(self, site: Site, step: Step, slot: RaggedSlot, workspace: RaggedWorkspace, q: Tensor) -> Sequence[Kept]:
         found: dict[int, Kept] = {}
         for extent in workspace.extents:
-            size = extent.of(workspace.v).norm(dim=-1)
+            size = extent.view(workspace.v).norm(dim=-1)
             for at in range(extent.heads):
                 head = extent.first + at
                 found[head] = size[:, at].topk(self.held(site.layer, head, extent.length), -1).indices.sort(-1).values

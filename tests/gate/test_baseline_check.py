@@ -86,7 +86,7 @@ def test_the_same_run_passes() -> None:
 
 def test_what_is_not_compared_on_the_same_machine() -> None:
     found = judge(plan())
-    assert {(r.label, r.metric) for r in found.of("not_compared")} == {
+    assert {(r.label, r.metric) for r in found.with_verdict("not_compared")} == {
         (f"tiny {label}", metric) for label, metric in (
             ("full", "latency"), ("full", "tokens_per_s_last"), ("full", "color_consistency"),
             ("linear 1/4", "color_consistency"), ("h2o 1/4", "color_consistency"))
@@ -160,7 +160,7 @@ def test_other_numerics_are_compared_within_their_rounding_noise(kl: float, refe
     other = dataclasses.replace(ENVIRONMENT, fingerprint="avx512")
     rows = [] if reference is None else [ok(case("full", role="other_batch"), kl=[reference, reference, reference])]
     comparison = judge([*changed(plan(), "h2o", samples={"kl": [kl, kl, kl]}), *rows], [*plan(), *rows], other)
-    assert (row(comparison, "h2o", "kl").verdict, comparison.of("regressed")) == (verdict, ())
+    assert (row(comparison, "h2o", "kl").verdict, comparison.with_verdict("regressed")) == (verdict, ())
     assert row(comparison, "h2o", "psnr").verdict == "not_compared", "decibels of two noises do not add up"
     assert row(comparison, "h2o", "kv_allocated").verdict == "equivalent", "bytes are counted, so they are equal everywhere"
 
@@ -215,7 +215,7 @@ def test_too_little_coverage() -> None:
 def test_nothing_judged_never_passes() -> None:
     outcomes = [Outcome(case("linear"), Status.OK, {"latency": [1.0]}, judgement="random weights")]
     found = judge(outcomes, outcomes, min_coverage=0.0)
-    assert found.of("not_compared") == found.rows
+    assert found.with_verdict("not_compared") == found.rows
     assert found.exit_code == 4
 
 

@@ -156,7 +156,7 @@ def reused(folder: Path, shelves: Path) -> tuple[Outcome, Outcome]:
     cases = planned(folder)
     full, side = of_role(cases, "baseline"), of_role(cases, "candidate")
     first = replace(pass_of(replace(full, feature_cache=shelves / "old"), Bench.load(full)), result_key="old")
-    known = Earlier.of(replace(first, facts={**first.facts, "result_parts": {}}), {})
+    known = Earlier.from_outcome(replace(first, facts={**first.facts, "result_parts": {}}), {})
     again = pass_of(replace(full, feature_cache=shelves / "new", reusable=known), Bench.load(full))
     return again, pass_of(replace(side, feature_cache=shelves / "side", full_features=shelves / "new"), Bench.load(side))
 

@@ -43,7 +43,7 @@ def test_another_class_has_no_false_verdict(tmp_path: Path, monkeypatch: pytest.
         differ = [then.output_hash != now.output_hash or then.samples != now.samples
                   for then, now in zip(store.outcomes(first.id), store.outcomes(second.id), strict=True)]
     assert any(differ)
-    assert comparison.of(REGRESSED) == ()
+    assert comparison.with_verdict(REGRESSED) == ()
     assert {row.verdict for row in comparison.rows if row.metric == TOKENS} == {"not_compared"}
     assert {row.verdict for row in comparison.rows if row.metric in ("latency", "psnr")} == {"not_compared"}
     assert {row.verdict for row in comparison.rows if row.metric == "token_agreement"} == {"equivalent"}, "within the rounding noise"

@@ -29,7 +29,7 @@ class Extent(NamedTuple):
     start: int
     length: int
 
-    def of(self, flat: Tensor) -> Tensor:
+    def view(self, flat: Tensor) -> Tensor:
         """Return a view of these heads' entries, (rows, heads, length, …), of a buffer (rows, entries, …)."""
         return flat[:, self.start : self.start + self.heads * self.length].unflatten(1, (self.heads, self.length))
 
@@ -75,7 +75,7 @@ class RaggedSlot:
     def read(self, extent: Extent) -> tuple[Tensor, Tensor]:
         """Return decoded keys and values of some heads, each (rows, heads, length, head_dim)."""
         decode, dtype = self.codec.decode, self.layout.dtype
-        return decode(tuple(extent.of(p) for p in self.k), dtype), decode(tuple(extent.of(p) for p in self.v), dtype)
+        return decode(tuple(extent.view(p) for p in self.k), dtype), decode(tuple(extent.view(p) for p in self.v), dtype)
 
     def absorb(self, workspace: RaggedWorkspace, survivors: Sequence[Kept]) -> None:
         """Replace the live entries with these positions of the workspace, for each head."""
@@ -92,18 +92,18 @@ class RaggedSlot:
         encode = self.codec.encode
         if isinstance(survivors, Tensor):
             wide = survivors[:, None, :, None].expand(-1, -1, -1, workspace.k.size(-1))
-            k, v = encode(staged.of(workspace.k).gather(2, wide)), encode(staged.of(workspace.v).gather(2, wide))
+            k, v = encode(staged.view(workspace.k).gather(2, wide)), encode(staged.view(workspace.v).gather(2, wide))
             for part, codes in zip((*self.k, *self.v), (*k, *v), strict=True):
-                to.of(part).copy_(codes)
-            to.of(self.visual).copy_(staged.of(workspace.visual).gather(2, survivors[:, None]))
+                to.view(part).copy_(codes)
+            to.view(self.visual).copy_(staged.view(workspace.visual).gather(2, survivors[:, None]))
             return
         at = 0
         for places in survivors:
             source, target = slice(places.start, places.stop), slice(at, at + len(places))
-            k, v = encode(staged.of(workspace.k)[:, :, source]), encode(staged.of(workspace.v)[:, :, source])
+            k, v = encode(staged.view(workspace.k)[:, :, source]), encode(staged.view(workspace.v)[:, :, source])
             for part, codes in zip((*self.k, *self.v), (*k, *v), strict=True):
-                to.of(part)[:, :, target] = codes
-            to.of(self.visual)[:, :, target] = staged.of(workspace.visual)[:, :, source]
+                to.view(part)[:, :, target] = codes
+            to.view(self.visual)[:, :, target] = staged.view(workspace.visual)[:, :, source]
             at += len(places)
 
 
@@ -143,10 +143,10 @@ class RaggedWorkspace:
             start += here.heads * here.length
             self.extents.append(here)
             if n:
-                here.of(self.k)[:, :, :n], here.of(self.v)[:, :, :n] = slot.read(source)
-                here.of(self.visual)[:, :, :n] = source.of(slot.visual)
-            here.of(self.k)[:, :, n:], here.of(self.v)[:, :, n:] = k[:, heads], v[:, heads]
-            here.of(self.visual)[:, :, n:] = numbers
+                here.view(self.k)[:, :, :n], here.view(self.v)[:, :, :n] = slot.read(source)
+                here.view(self.visual)[:, :, :n] = source.view(slot.visual)
+            here.view(self.k)[:, :, n:], here.view(self.v)[:, :, n:] = k[:, heads], v[:, heads]
+            here.view(self.visual)[:, :, n:] = numbers
 
     def by_length(self) -> Iterator[tuple[list[int], Tensor, Tensor]]:
         """Yield heads of one length with views of their keys and values, (rows, heads, length, head_dim)."""
@@ -154,7 +154,7 @@ class RaggedWorkspace:
             alike = list(group)
             heads = [head for extent in alike for head in range(extent.first, extent.first + extent.heads)]
             extent_of_all = Extent(heads[0], len(heads), alike[0].start, length)
-            yield heads, extent_of_all.of(self.k), extent_of_all.of(self.v)
+            yield heads, extent_of_all.view(self.k), extent_of_all.view(self.v)
 
 
 def workspace_entries(layout: Layout, capacity: int) -> int:

@@ -77,7 +77,7 @@ def generate(path: Path, images: int | None, seeds: tuple[int, ...], compare: bo
         return
     width = max(len(each.case.title) for each in generations)
     for each in generations:
-        say(_line(each, width))
+        say(_cost_line(each, width))
     say(f"{path}: {generations[0].case.label} to the left, {generations[1].case.label} to the right" if compare else str(path))
 
 
@@ -89,7 +89,7 @@ def _values(images: Generated) -> dict[str, Any]:
             "kv_state": images.state_bytes}
 
 
-def _line(images: Generated, width: int) -> str:
+def _cost_line(images: Generated, width: int) -> str:
     """Return the costs of a generation on one line."""
     rates = "—" if images.tokens_per_s is None else "{:.4g} | {:.4g} tokens/s (first | last half)".format(*images.tokens_per_s)
     kv = "" if images.kv_bytes is None else f"  KV {images.kv_bytes / 2**20:.2f} MiB"

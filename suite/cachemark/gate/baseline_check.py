@@ -65,10 +65,10 @@ class Comparison:
         """4 if too few cases have verdicts, 1 if something regressed, else 0."""
         if self.coverage < self.min_coverage or not self.cases[0]:
             return 4
-        return 1 if self.of(REGRESSED) else 0
+        return 1 if self.with_verdict(REGRESSED) else 0
 
-    def of(self, verdict: str) -> tuple[Verdict, ...]:
-        """Return the rows with that verdict."""
+    def with_verdict(self, verdict: str) -> tuple[Verdict, ...]:
+        """Return the rows with this verdict."""
         return tuple(r for r in self.rows if r.verdict == verdict)
 
     @property
@@ -81,12 +81,12 @@ class Comparison:
         """Return at most four lines: coverage, worst row, rows not compared, and how times were compared."""
         compared, total = self.cases
         lines = [f"Judged {compared} of the baseline's {total} cases; {100 * self.min_coverage:g}% are needed."]
-        if worst := _worst(self.of(REGRESSED)):
+        if worst := _worst(self.with_verdict(REGRESSED)):
             lines.append(worst)
         if self.other_numerics:
             lines.append("Other numerics than the baseline's: fidelity is compared within its rounding noise, times and hashes are not. "
                          "Start a new series with: cachemark baseline rebase --reason …")
-        elif reasons := Counter(r.reason for r in self.of(NOT_COMPARED)).most_common(1):
+        elif reasons := Counter(r.reason for r in self.with_verdict(NOT_COMPARED)).most_common(1):
             lines.append(f"Not compared, most often ({reasons[0][1]} rows): {reasons[0][0]}.")
         stated_reasons = Counter(r.reason for r in self.rows if r.reason.startswith(STATED)).most_common(1)
         times_judged = any(r.verdict in JUDGED and is_metric(r.metric) and metric(r.metric).relative for r in self.rows)

@@ -40,7 +40,7 @@ class RunJudgement:
         """All rows and the failing ones, of the baseline and of the pairs."""
         rows: dict[str, tuple[Sequence[Verdict], Sequence[Verdict]]] = {}
         if self.comparison:
-            rows[BASELINE] = self.comparison.rows, self.comparison.of(REGRESSED)
+            rows[BASELINE] = self.comparison.rows, self.comparison.with_verdict(REGRESSED)
         if self.night:
             rows[PAIRS] = self.night.tally.rows, self.night.tally.regressed
         return rows

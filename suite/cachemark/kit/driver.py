@@ -67,7 +67,7 @@ def watched(method: Method, *watches: Onlooker) -> Method:
 
 def tokens_by_head(slot: RaggedSlot) -> list[Tensor]:
     """Return the visual tokens of each head, (rows, length) each."""
-    return [tokens for extent in extents(slot.lengths) for tokens in extent.of(slot.visual).long().unbind(1)]
+    return [tokens for extent in extents(slot.lengths) for tokens in extent.view(slot.visual).long().unbind(1)]
 
 
 def entries_of(method: Method) -> dict[Place, list[Tensor]]:

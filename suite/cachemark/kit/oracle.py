@@ -164,7 +164,7 @@ class Shadow(Onlooker):
         def chosen(site: Site, step: Step, part: Extent, q: Tensor) -> tuple[Tensor | None, Tensor | None]:
             visible, attended = type(method).chosen(method, site, step, part, q)
             if visible is not None:
-                tokens = part.of(method.shown.visual).long().gather(2, visible)
+                tokens = part.view(method.shown.visual).long().gather(2, visible)
                 self._chosen |= {part.first + at: tokens[:, at] for at in range(part.heads)}
             return visible, attended
         return chosen

@@ -94,7 +94,7 @@ class HACK(HeadAware):
 
     def scores(self, site: Site, step: Step, part: Extent, q: Tensor) -> Tensor:
         """Return the attention of a few queries; structural heads put the sinks and the newest scale first."""
-        scores = self.subset_attention(q, part.of(self.shown.k), step).sum(2)
+        scores = self.subset_attention(q, part.view(self.shown.k), step).sum(2)
         if not self.is_contextual(site, part.first):
             sink, own = _sink(self.layout), part.length - step.count
             scores[..., :sink] = torch.inf

@@ -113,11 +113,11 @@ class HACKPlusPlus(HeadAware):
     def scores(self, site: Site, step: Step, part: Extent, q: Tensor) -> Tensor:
         """Return pooled mean attention of a few queries, or calibrated attention times the value's norm."""
         if self.is_contextual(site, part.first):
-            attention = self.subset_attention(q, part.of(self.shown.k), step).mean(2)
+            attention = self.subset_attention(q, part.view(self.shown.k), step).mean(2)
             return F.max_pool1d(attention, self.pool, 1, self.pool // 2)
         factor = self.factor[site.layer, part.first : part.first + part.heads, step.index]
-        scale = self.scale_of[part.of(self.shown.visual).long()]
-        return factor.expand(len(scale), -1, -1).gather(2, scale) * part.of(self.shown.v).float().norm(dim=-1)
+        scale = self.scale_of[part.view(self.shown.visual).long()]
+        return factor.expand(len(scale), -1, -1).gather(2, scale) * part.view(self.shown.v).float().norm(dim=-1)
 
 
 @cache

@@ -61,7 +61,7 @@ class Earlier:
     facts: Mapping[str, Any]
 
     @classmethod
-    def of(cls, outcome: Outcome | None, parts: Mapping[str, str]) -> Earlier | None:
+    def from_outcome(cls, outcome: Outcome | None, parts: Mapping[str, str]) -> Earlier | None:
         """Return the reusable quality of a stored outcome, or None.
 
         None without quality or image hash, or if the result key's ``parts`` have other numerics or definitions."""

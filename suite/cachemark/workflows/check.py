@@ -177,7 +177,7 @@ class CheckResult:
     def failing_lines(self) -> list[str]:
         """Return a line for each failing row and each missing one, with both values as tables print them."""
         comparison = self.judgement.comparison
-        rows = [*self.judgement.failing, *(comparison.of(MISSING) if comparison else ())]
+        rows = [*self.judgement.failing, *(comparison.with_verdict(MISSING) if comparison else ())]
         texts = [". ".join(filter(None, (BaselineComparison(row).movement, row.reason))) for row in rows]
         return [f"{self.judgement.word(row)}: {row.label}, {row.metric}: {text}" for row, text in zip(rows, texts, strict=True)]
 

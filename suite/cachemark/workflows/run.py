@@ -284,4 +284,4 @@ def _with_earlier(planned: Planned, store: Store) -> Planned:
     """Add the quality values of the newest successful outcome of the case, if it has a quality pass."""
     if planned.unsupported_reason or not planned.case.measures(QUALITY_PASS):
         return planned
-    return replace(planned, reusable=Earlier.of(store.latest_for_case(planned.case.key, ok=True), planned.result_parts))
+    return replace(planned, reusable=Earlier.from_outcome(store.latest_for_case(planned.case.key, ok=True), planned.result_parts))

@@ -147,7 +147,7 @@ class HeadAware(CalibratedHeads):
         survivors: dict[int, Kept] = {}
         for part in self._alike(site, step, workspace):
             heads = range(part.first, part.first + part.heads)
-            group_queries, keys, values = queries[:, heads.start : heads.stop], part.of(workspace.k), part.of(workspace.v)
+            group_queries, keys, values = queries[:, heads.start : heads.stop], part.view(workspace.k), part.view(workspace.v)
             visible, stays = self.chosen(site, step, part, group_queries)
             if visible is not None:
                 wide = visible[..., None].expand(-1, -1, -1, k.size(-1))
