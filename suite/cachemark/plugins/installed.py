@@ -41,7 +41,7 @@ class Offer:
         if path is not None and self.kind == "plans":
             path = path.parent / f"{self.name}.toml"
         if path is None or not path.is_file():
-            raise BadPlugin(f"{self.source} states its {self.module!r} brings the {self.kind[:-1]} {self.name!r}, and there is no such file.",
+            raise BadPlugin(f"{self.source} names {self.module!r} for the {self.kind[:-1]} {self.name!r}, and there is no such file.",
                             remedy="Install the package again, or fix the entry points in its pyproject.toml.")
         return path
 
