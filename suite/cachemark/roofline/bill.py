@@ -60,8 +60,8 @@ def attended(method: Method, layout: Layout) -> float:
 def idle_reason(method: Method, layout: Layout) -> str:
     """Return why a method cannot change anything on this layout, or "".
 
-    The reason is the method's own, or that all its passes cost as much as the full cache's and predict tokens in the same order. It is empty
-    for the full cache. Raises the errors of :meth:`Method.resolve`.
+    The reason is the method's own, or that all its passes cost as much as the full cache's and predict tokens in the same order. It is
+    empty for the full cache. Raises the errors of :meth:`Method.resolve`.
     """
     if method.name == FULL:
         return ""
