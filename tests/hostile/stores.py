@@ -15,7 +15,6 @@ REPORT, CHECK, CHECK_STORE = ("report", "page.html", *STORED), ("check", *STORED
 RUN = ("run", PLAN, "--plugin", "dot.py", "--threads", "1", "--fresh")
 LOGS = (f"{STORE}-shm", f"{STORE}-wal")  # beside a database that somebody reads
 LONG = "n" * 5_000
-DEEP = '{"a":' * 5_000 + "1" + "}" * 5_000
 CALM = "(SELECT key FROM \"case\" WHERE body LIKE '%\"method\":\"calm\"%')"
 ONE = f"(SELECT id FROM outcome WHERE case_key = {CALM})"
 
@@ -29,11 +28,6 @@ def edited(*statements: str) -> Preparation:
             assert sum(connection.execute(statement).rowcount for statement in statements) > 0
 
     return edit
-
-
-def cut(share: float) -> Preparation:
-    """Return a preparation: the end of the file is gone."""
-    return lambda folder: (folder / STORE).open("r+b").truncate(int(share * (folder / STORE).stat().st_size))
 
 
 def flipped(table: str) -> Preparation:
@@ -76,11 +70,6 @@ def damaged(name: str, arguments: tuple[str, ...], prepare: Preparation) -> Atta
 
 ROWS = [
     damaged("a plan that is no JSON, a report", REPORT, edited("UPDATE run SET plan_json = '{'")),
-    damaged("a plan that is nested without end, a check", CHECK, edited(f"UPDATE run SET plan_json = '{DEEP}'")),
-    damaged("facts that are a list, a check of the store", CHECK_STORE, edited(f"UPDATE outcome SET facts = '[1]' WHERE id = {ONE}")),
-    damaged("a case without its fields, a report", REPORT, edited(f"UPDATE \"case\" SET body = '{{}}' WHERE key = {CALM}")),
-    damaged("a latency of NaN, a report", REPORT, edited(
-        f"UPDATE outcome SET samples = replace(samples, '\"latency\":[', '\"latency\":[NaN,') WHERE id = {ONE}")),
     damaged("samples that are gone, a check", CHECK, edited(f"UPDATE outcome SET samples = '{{}}' WHERE id = {ONE}")),
     damaged("a metric with a workflow command, a report", REPORT, edited(
         f"UPDATE outcome SET samples = '{{\"\\n{PWNED}\":[1.0]}}' WHERE id = {ONE}")),
@@ -91,7 +80,6 @@ ROWS = [
         ("a latency that is text", "facts = '{\"full_beside\": [\"a\"]}'"), ("footnotes that are a number", "facts = '{\"footnotes\": 4}'"),
         ("energy that is a number", "facts = '{\"energy\": 3}'"), ("a load that is text", "facts = '{\"other_load\": \"high\"}'"))
         for what, arguments in (("a report", REPORT), ("a merge", ("db", "merge", STORE, "--store", "new.sqlite")))),
-    damaged("cut to a half, a check of the store", CHECK_STORE, cut(0.5)),
     damaged("a flipped page of outcome, a check of the store", CHECK_STORE, flipped("outcome")),
     damaged("a flipped page of run, a report", REPORT, flipped("run")),
     Attack("a store that is a pipe", REPORT, "bad-store", ("is a pipe or a device",), prepare=piped(STORE)),

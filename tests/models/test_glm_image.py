@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+from test_emu3 import Spelled
 
 from cachemark.cache.arena import Memory
 from cachemark.contract.method import Method
@@ -16,7 +17,7 @@ from cachemark.models import glm_image
 from cachemark.models.catalogue import text_to_image
 from cachemark.models.glm_image import CodeView, GlmImage, GlmImageConfig, offsets, prompts_of
 from cachemark.models.llama import LlamaConfig
-from cachemark.models.prompts import HashedWords, Prompts
+from cachemark.models.prompts import Prompts
 from cachemark.models.protocol import ModelEntry, Request
 from cachemark.models.registry import MODELS
 
@@ -42,16 +43,6 @@ def test_positions_count_rows_and_columns_of_the_preview_and_then_of_the_image()
     assert table.shape == (1280, 3)
     assert table[[0, 17, 255]].tolist() == [[0, 0, 0], [0, 1, 1], [0, 15, 15]]
     assert table[[256, 256 + 33, 1279]].tolist() == [[16, 16, 16], [16, 17, 17], [16, 47, 47]]
-
-
-class Spelled(HashedWords):
-    """Returns one id per character, so that texts can be read from the ids."""
-
-    def ids(self, text: str) -> list[int]:
-        return [ord(character) for character in text]
-
-    def whole(self, ids: tuple[int, ...]) -> tuple[int, ...]:
-        return ids
 
 
 def test_a_prompt_ends_with_the_sizes_of_image_and_preview() -> None:
