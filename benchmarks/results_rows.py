@@ -11,7 +11,7 @@ from cachemark.analysis.case_group import CaseGroup
 from cachemark.analysis.device_limits import OF_SPEED
 from cachemark.analysis.quality_claims import Claims, margin_sentence, standing
 from cachemark.analysis.report_row import ReportRow, method_of
-from cachemark.core.spec import Case, shown_share
+from cachemark.core.spec import FLOPS, Case, shown_share
 from cachemark.core.units import METRICS
 from cachemark.core.wording import printed
 from cachemark.methods.base import calibrations
@@ -121,7 +121,10 @@ def _short(figures: Mapping[str, list[float]], names: Collection[str]) -> dict[s
 def _shares(row: ReportRow, full: ReportRow | None) -> dict[str, list[float]]:
     pairs = {name: (_counted(row, *of), _counted(full, *of)) for name, of in SHARES.items()}
     pairs["kv_peak"] = _counted(row, "kv_peak"), _counted(full, "kv_logical")
-    return {name: [round(mine / its, 5)] for name, (mine, its) in pairs.items() if mine is not None and its}
+    shares = {name: [round(mine / its, 5)] for name, (mine, its) in pairs.items() if mine is not None and its}
+    if row.case.budget_kind == FLOPS and (true := row.outcome.facts.get("true_ratio")):
+        shares["flops"] = [round(true, 5)]  # the mean of images that decide
+    return shares
 
 
 def _counted(row: ReportRow | None, name: str, without: str = "") -> float | None:
