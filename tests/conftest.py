@@ -1,5 +1,7 @@
-"""What every test shares: one thread, property tests that repeat themselves, registries that forget the plug-ins of a test, and fixtures
-over the small model and the stand-in for NVML."""
+"""Shared fixtures: one thread, reproducible property tests, and registries without the plug-ins of earlier tests.
+
+Also fixtures with the small model and the stand-in for NVML.
+"""
 
 from __future__ import annotations
 

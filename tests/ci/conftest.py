@@ -1,4 +1,4 @@
-"""The scripts of ci/ import their own package, and run where little else can be imported."""
+"""Import path of the scripts of ci/, which have a package of their own."""
 
 from __future__ import annotations
 

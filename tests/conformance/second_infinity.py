@@ -1,7 +1,7 @@
-"""A second Infinity, to make vectors of shapes for which no outputs of the authors' code are stored.
+"""A second Infinity, for vectors of shapes without stored outputs of the authors' code.
 
 Written from the formulas alone and without code of the package: no cache, but all tokens of a row at once under a mask, one row after the
-other, in the layout and under the names of the authors' vectors. It reproduces those before it is used for others.
+other, in the layout and under the names of the authors' vectors. It must reproduce these before it is used for other shapes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Next-scale cells: every method of that family × its modes × codec × {MHA, GQA}, and methods whose heads differ."""
+"""Next-scale cases: all methods of the family × modes × codecs × {MHA, GQA}, and methods whose heads differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Budgets as people read them: simple fractions stay, others are decimals, and every older spelling is still understood."""
+"""Budgets in labels: simple fractions stay, others become decimals, and every older spelling is still parsed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Definitions of metrics of plug-ins: a case carries them, a reader knows them from it, and only as their names say."""
+"""Definitions of plug-in metrics: a case carries them, and a reader needs nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files for asv: what is in them, and what asv itself makes of them."""
+"""Files for asv: their contents, and how asv reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JUnit: what a dashboard counts is what the gate found."""
+"""JUnit: the counts of a dashboard equal the gate's results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables for documents: the page's figures, margins, what is bold, and why a cell is empty."""
+"""Tables for documents: values as on the page, margins, bold entries, and reasons for empty cells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Anchors: what reaches one, what does not, and the warning of reports."""
+"""Anchors: which outcomes reach one, and the warning of reports."""
 
 from __future__ import annotations
 

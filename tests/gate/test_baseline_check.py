@@ -1,4 +1,4 @@
-"""The plain gate: each kind of change gets its verdict, and what cannot be compared says why."""
+"""The baseline check: each kind of change gets its verdict, and uncompared values have a reason."""
 
 from __future__ import annotations
 

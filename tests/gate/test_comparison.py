@@ -1,4 +1,4 @@
-"""A comparison from made-up pairs: when it asks for more, what it says of each configuration, and how it ends."""
+"""Comparisons from made-up pairs: additional pairs, the verdict on each configuration, and exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failures and peaks: what is a flake and what a cause, at the rates that the guide states. Seeds here chose no rule."""
+"""Failures and peaks: flakes and real causes, at the rates stated in the guide. The seeds were not used to choose rules."""
 
 from __future__ import annotations
 

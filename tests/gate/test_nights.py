@@ -1,4 +1,4 @@
-"""What the store knows of earlier comparisons: the rate of false alarms, what a machine can see, and a configuration's history."""
+"""History of earlier comparisons in the store: false-alarm rate, resolution of the machine, and a configuration's series."""
 
 from __future__ import annotations
 

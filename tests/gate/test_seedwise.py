@@ -1,4 +1,4 @@
-"""Images compared seed by seed: what is called worse, at which rate by mistake, and what has nothing to say."""
+"""Images compared seed by seed: verdicts, their error rate, and values without a verdict."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""What only a CUDA device can show: the same random integers, the same tokens up to rounding, clocks and peaks that run. In a rehearsal
-(see test_graph.py) the CPU is compared with itself."""
+"""Properties of a CUDA device: equal random integers, tokens equal up to rounding, working clocks and memory peaks.
+
+In a rehearsal (see test_graph.py) the CPU is compared with itself.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real driver, held to what the tests of the fake one take for granted. Writes what it saw to gpu-seen.json."""
+"""The real driver behaves as the tests of the fake one assume. Writes its observations to gpu-seen.json."""
 
 from __future__ import annotations
 

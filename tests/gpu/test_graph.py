@@ -1,7 +1,7 @@
-"""The graph engine on a CUDA device: what the CPU graph emulator covers, and what it cannot show.
+"""The graph engine on a CUDA device: everything that the CPU graph emulator covers, and the rest.
 
-With CACHEMARK_REHEARSE in the environment these tests run on a CPU, on that emulator: so that none fails on a device for a reason that has
-nothing to do with it. Those that are about the device alone are left out.
+With CACHEMARK_REHEARSE in the environment these tests run on a CPU with the emulator, so that no test fails on a device for an unrelated
+reason. Tests of the device itself are skipped then.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One attack: arguments of the command line, the required answer, and the files that may change; and the faults of its end."""
+"""One attack: arguments of the command line, the required result, and the files that may change; and its possible faults."""
 
 from __future__ import annotations
 

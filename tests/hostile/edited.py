@@ -1,4 +1,4 @@
-"""Files that people edit, and those that other programs write: baselines, registers of incidents, benchmarks."""
+"""Files edited by people, and files of other programs: baselines, registers of incidents, benchmarks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options and arguments of the command line: numbers beyond any bound, texts that are commands, paths that lead nowhere."""
+"""Options and arguments of the command line: numbers without bounds, texts that are commands, paths that do not exist."""
 
 from __future__ import annotations
 

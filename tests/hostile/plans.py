@@ -1,4 +1,4 @@
-"""Plans that are broken, huge, nested without end, or name files that are none."""
+"""Plans that are broken, huge, nested without end, or name invalid files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plug-ins that do anything at their import, register what is no method or metric, or misbehave where a plan asks what they are."""
+"""Plug-ins with side effects at import, invalid registrations, or errors when a plan queries them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores that rotted, were cut short or were edited: each command that reads one is refused with a line and exit code 2."""
+"""Stores that are damaged, truncated or edited: each command that reads one fails with one line and exit code 2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Published weights: indices that name their files, and what a source said of them."""
+"""Published weights: indices that name their files, and the answers of a source about them."""
 
 from __future__ import annotations
 

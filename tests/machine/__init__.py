@@ -1,1 +1,1 @@
-"""Tests of devices, leases, clocks and what disturbs a measurement."""
+"""Tests of devices, leases, clocks and disturbances of a measurement."""

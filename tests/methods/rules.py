@@ -1,8 +1,8 @@
 """Second implementation of the evicting methods: lists of positions and fp64 arithmetic, per K/V head.
 
-Written from the rules, not from the package: no slots, no positions in a buffer, no batches. A rule holds what one head of one row and
-layer keeps. ``narrowest`` is the smallest nonzero gap by which a score has decided, so that a test can tell that its data is not on the
-edge; ``ties`` counts decisions by age alone.
+Written from the rules, not from the package: no slots, no positions in a buffer, no batches. A rule stores the entries of one head of one
+row and layer. ``narrowest`` is the smallest nonzero gap of scores in a decision, so that a test can check that its data is not ambiguous;
+``ties`` counts decisions by age alone.
 """
 
 from __future__ import annotations

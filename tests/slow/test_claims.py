@@ -1,4 +1,4 @@
-"""Claims at small samples in their full size, from another seed than that of docs/results/validation.md."""
+"""Claims at small samples in their full size, from another seed than docs/results/validation.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jacobi iteration on the trained model of the package: exact tokens over many seeds, and the passes that it takes."""
+"""Jacobi decoding on the bundled model: exact tokens over many seeds, and the number of passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real runs, ended at moments nobody chose: whatever was complete is kept, and the same command finishes the plan."""
+"""Real runs that are killed at random moments: completed cases are kept, and the same command finishes the plan."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The gate end to end, with real processes: A/A tests pass, what is injected into the code is found, and bisection names its commit.
+"""The gate end to end, with real processes: A/A tests pass, injected slowdowns are found, and bisection names their commit.
 
-What is injected is code, in commits of a copy of this package. Configurations of one comparison share their processes. The model is the
-tests' own of 16 tokens; the self-test runs on the bundled one.
+Slowdowns are injected as code, in commits of a copy of this package. Configurations of one comparison share their processes. The model is
+the tests' own with 16 tokens; the self-test runs on the bundled one.
 """
 
 from __future__ import annotations

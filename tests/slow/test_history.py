@@ -1,4 +1,4 @@
-"""Histories of cells in simulated years, looked at every night, from a seed other than the one that the rule was chosen with."""
+"""Histories of configurations in simulated years, checked every night, from another seed than the one used to choose the rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the harness costs beside what it measures."""
+"""Overhead of the harness relative to the measured time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Months of nights with process bias that lasts, from another seed than that of docs/results/validation.md."""
+"""Months of nights with persistent process bias, from another seed than docs/results/validation.md."""
 
 from __future__ import annotations
 

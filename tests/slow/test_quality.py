@@ -1,4 +1,4 @@
-"""Quality at its real size: values of files, intervals as wide as fresh sets of real scenes scatter, and models that show their class."""
+"""Quality at its real size: values from files, intervals as wide as the scatter of fresh real scenes, and class accuracy of models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate study in its full size: the rates that docs/results/validation.md states, from another seed than the page's."""
+"""The gate study in its full size: the rates in docs/results/validation.md, from another seed than the page's."""
 
 from __future__ import annotations
 

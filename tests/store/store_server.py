@@ -1,4 +1,4 @@
-"""A PostgreSQL server of a test's own: made in its folder, reached by a socket there, ended with the test."""
+"""A PostgreSQL server for a test: created in its folder, reached by a socket there, stopped after the test."""
 
 from __future__ import annotations
 

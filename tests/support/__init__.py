@@ -1,1 +1,1 @@
-"""What tests of several rooms share: a small model as a plug-in, plans over it, stand-ins for executors and for NVML."""
+"""Shared helpers of tests: a small model as a plug-in, plans for it, stand-ins for executors and for NVML."""

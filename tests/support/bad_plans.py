@@ -1,4 +1,4 @@
-"""Every way to get a plan wrong: what is changed in a right one, and what the error must say."""
+"""Every kind of invalid plan: the change to a valid one, and the expected error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plug-ins that misbehave while their method runs: each a file of its own, with one method of the plug-in's name."""
+"""Plug-ins that misbehave while their method runs: one file each, with one method of the plug-in's name."""
 
 from __future__ import annotations
 

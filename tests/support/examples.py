@@ -1,4 +1,4 @@
-"""A model that generates in milliseconds, methods that behave badly, and plans over them: plug-in files as a user writes them."""
+"""Plug-in files as a user writes them: a model that generates in milliseconds, misbehaving methods, and plans for them."""
 
 from __future__ import annotations
 

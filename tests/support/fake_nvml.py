@@ -1,6 +1,6 @@
-"""A driver that does what a test says, behind the functions of the module ``pynvml``.
+"""A driver controlled by a test, through the functions of the module ``pynvml``.
 
-Errors and constants are the real module's; a test holds every function against the real one of the same name.
+Errors and constants are the real module's; a test compares every function with the real one of the same name.
 """
 
 from __future__ import annotations

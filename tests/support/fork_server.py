@@ -1,8 +1,9 @@
-"""Processes of trials by fork: a process that has imported torch and this package once, and computed nothing, is copied for each trial that
-a test starts. A copy is a process like any other, a child of who started it, at a tenth of the price: nothing is imported again.
+"""Trial processes by fork, from a process that has imported torch and this package once.
 
-This file is also what that process runs. Only Linux can do this; elsewhere, and in tests marked ``slow``, ``gpu`` or ``fresh_process``,
-every process is started as for a user."""
+It has computed nothing, and is copied for each trial that a test starts. A copy is an ordinary child process of its starter, at a tenth of
+the cost, since nothing is imported again. This file is also the program of that process. Only Linux supports this; elsewhere, and in tests
+marked ``slow``, ``gpu`` or ``fresh_process``, every process is started as for a user.
+"""
 
 from __future__ import annotations
 

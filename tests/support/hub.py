@@ -1,5 +1,4 @@
-"""A server on this machine that answers as Hugging Face does, as far as files are fetched: what it holds, its sizes and SHA-256, and
-repositories that ask for a token."""
+"""A local server that answers file requests like Hugging Face: files, sizes, SHA-256, and gated repositories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders of networks that judge images, of the published layouts, with random weights and small sizes."""
+"""Folders of image-scoring networks of the published layouts, with random weights and small sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules that some tests need and that take seconds to import: imported when a test first uses them, so that collecting costs nothing."""
+"""Modules that take seconds to import, imported when a test first uses them, so that collecting stays fast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A copy of the package under git, so that something can be injected into its code, commit by commit."""
+"""A copy of the package under git, for injecting code commit by commit."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""An executor that measures nothing: outcomes are made from the case alone, so that a run of many cases takes a moment.
+"""An executor without measurements: outcomes depend on the case alone, so that a run of many cases takes a moment.
 
-What is under test then is everything around a trial: the session, the store, the files.
+This tests everything around a trial: the session, the store, the files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The sample run of the report's tests stands beside them; and training that holds little out."""
+"""Import path of the report tests' sample run, and training with little held-out data."""
 
 import sys
 from collections.abc import Callable, Iterator

@@ -1,1 +1,1 @@
-"""Tests of one trial: its child process, its supervisor, and what it measures."""
+"""Tests of one trial: its child process, its supervisor, and its measurements."""

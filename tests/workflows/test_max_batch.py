@@ -1,4 +1,4 @@
-"""The search for the largest batch, and what running out of memory needs_new_process behind."""
+"""The search for the largest batch, and the state after running out of memory."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Infinity under FastVAR: generations along the file's bits, and greedy ones.
 
-Weights and texts are those of ``golden_small`` next to the file. Each setting prunes one prompt with its row of guidance.
+Weights and texts come from ``golden_small`` next to the file. Each setting prunes one prompt with its row of guidance.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Infinity under HeatKV and ScaleKV: generations along the file's bits.
 
-Weights and texts are those of the file of kind ``small`` that the JSON names, next to the vector. Each prompt has one row of guidance.
+Weights and texts come from the file of kind ``small`` that the JSON names, next to the vector. Each prompt has one row of guidance.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Generations of models that read prompts, and their slots: what the checks of Janus-Pro and Lumina-mGPT share."""
+"""Common checks of Janus-Pro and Lumina-mGPT: generations of models that read prompts, and their slots."""
 
 from __future__ import annotations
 

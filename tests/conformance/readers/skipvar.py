@@ -1,4 +1,4 @@
-"""SkipVAR on Infinity: the two numbers of a decision, and which rows each pass computes after it."""
+"""SkipVAR on Infinity: the two features of a decision, and the rows that each pass computes after it."""
 
 from __future__ import annotations
 
