@@ -110,8 +110,9 @@ SECTIONS = {
         (Figures((*INDICES, "psnr", "color_consistency", "prompt_score"), ("color_consistency", "prompt_score")),)),
     "compute": Section(
         "Next-scale: saved computation at equal FLOPs",
-        "FastVAR at the FLOPs of a generation with one or two scales skipped, and of one without guidance in the last one or two. Token "
-        "values of `fewer_scales` are over the scales that it generates.",
+        "FastVAR at the FLOPs of a generation with one or two scales skipped, and of one without guidance in the last one or two; "
+        "SkipVAR at the thresholds 0.84 and 0.7. The budget of SkipVAR is what its tuning images lead to expect, *FLOPs* the mean of the "
+        "timed images. Token values are over the scales that a method generates.",
         (Figures(("flops", *INDICES, "psnr", "ssim", "color_consistency"), ("color_consistency",)), JUDGED)),
 }
 

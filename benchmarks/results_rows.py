@@ -32,7 +32,7 @@ IMAGES = ("token_agreement", "kl", "token_distance", "forced_distance", "psnr", 
           *(name for name in METRICS if name.startswith("prompt_")))
 SETS = ("fid", "precision", "recall")
 ABOUT = {  # warnings about a value, printed if the table has the value
-    "latency": (*OF_SPEED, "no speedup"), "kv_allocated": ("not freed", "overhead exceeds saving"),
+    "latency": (*OF_SPEED, "no speedup", "busy machine"), "kv_allocated": ("not freed", "overhead exceeds saving"),
 }  # fmt: skip
 
 
