@@ -38,8 +38,8 @@ PIXELS_IN_NAME = re.compile(r"[_-](256|384|512|768|1024)$")
 SHOWN = 3  # most names in an error; of more, only the number is printed
 
 
-class _NoDraws(TorchFunctionMode):
-    """Skips random initial values, which on the meta device only import PyTorch's compiler."""
+class NoDraws(TorchFunctionMode):
+    """Skips random initial values, which only take time, and on the meta device import PyTorch's compiler."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -174,7 +174,7 @@ def fitted(
     rename: Callable[[str], str] = str,
 ) -> tuple[M, dict[str, Tensor]]:
     """Return the meta-device module and its mapped tensors by name. Raises the errors of :func:`load`."""
-    with torch.device("meta"), _NoDraws():
+    with torch.device("meta"), NoDraws():
         module = factory()
     expected = module.state_dict()
     patterns = (*EXTRAS, *ignore)

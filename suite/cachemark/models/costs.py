@@ -25,7 +25,7 @@ from .mar import MARConfig
 from .protocol import ModelEntry
 from .var import VARConfig
 
-Image = Callable[[], object]  # decodes one image on the meta device
+Image = Callable[[], object]  # decodes one image to count its FLOPs
 
 # Numbers per token and block that kernels hand to one another: at every norm, projection, attention and gate what is read and what is
 # written, elementwise arithmetic fused into them, in widths of the model and of its MLP.

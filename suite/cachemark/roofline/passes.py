@@ -20,8 +20,8 @@ class ParameterCounts:
     drawn token, once for all branches of guidance. ``row``: multiplications of a row once per generation, by ``row_weights`` (0: as many
     weights; entries of a text share theirs). ``row_pass``: weights that a row uses once per pass. ``scale``: multiplications per image in
     every pass but the last, between its output and the next input. ``text``: text entries that every token attends to in every block, and
-    ``text_block``: weights of a block for each of them in every pass. ``image()`` decodes one image on the meta device, where FLOPs are
-    counted without computing.
+    ``text_block``: weights of a block for each of them in every pass. ``image()`` decodes one image to count its FLOPs, with the decoder
+    of a published model on the meta device, which computes nothing.
     """
 
     block: int

@@ -160,7 +160,9 @@ class CatalogueModel:
         layout = self.shape(self.presets["paper"], 1)
 
         def image() -> Tensor:
-            with torch.device("meta"):
+            # A bundled decoder runs in milliseconds; the meta device imports PyTorch's compiler, which takes seconds in every trial.
+            device = "cpu" if isinstance(self.tokenizer, BundledWeights) else "meta"
+            with torch.device(device), checkpoints.NoDraws():
                 tokens = torch.empty(1, layout.visual, layout.channels) if isinstance(layout, MaskedLayout) else \
                     torch.zeros(1, layout.visual, dtype=torch.int64)
                 return self.family.decoding(self.config, self.tokenizer.build(), Request())(tokens)
