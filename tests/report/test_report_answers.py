@@ -15,7 +15,7 @@ from cachemark.analysis.image_albums import strip
 from cachemark.analysis.quality_claims import margin_sentence, quality_claims, standing
 from cachemark.analysis.report_view import build
 from cachemark.core.limits import Limit
-from cachemark.core.result import Outcome
+from cachemark.core.result import OTHER_LOAD, Outcome
 from cachemark.export.frames import frame
 from cachemark.report.charts.chart import signs_of
 from cachemark.report.charts.svg import XYPlot
@@ -78,6 +78,12 @@ def test_a_speed_that_says_little_is_flagged_on_the_first_screen() -> None:
     first = render(build(sample.RUN, limits)).split('id="leaderboard"')[0]
     assert all(f">{flag}</span>" in first for flag in ("implausible speedup", "low utilization"))
     assert told(FULL, GOOD).flags == ()
+
+
+def test_a_busy_machine_is_flagged_on_the_first_screen() -> None:
+    busy = [replace(o, facts={**o.facts, OTHER_LOAD: load}) for o, load in ((FULL, 0.5), (GOOD, 1.7))]
+    (flag,) = told(*busy).flags
+    assert (flag.text, "kept 1.7 processors busy" in flag.reason) == ("busy machine", True)
 
 
 @pytest.mark.parametrize(("outcomes", "lean"), [([FULL, COLLAPSED], None), ([FULL, LEAN], "linear 1/4")])

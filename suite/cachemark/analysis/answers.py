@@ -111,7 +111,8 @@ def answer(group: CaseGroup, claims: Claims) -> Answer:
 
 def _flags(row: ReportRow, group: CaseGroup) -> tuple[Mark, ...]:
     rows = (row,) if row is group.full or group.full is None else (row, group.full)
-    return tuple(mark for each in rows for mark in each.marks if mark.text in OF_SPEED)
+    marks = [mark for each in rows for mark in each.marks if mark.text in OF_SPEED]
+    return tuple({mark.text: mark for mark in marks[::-1]}.values())[::-1]  # the row's own mark, if both have one
 
 
 def _numbers(row: ReportRow, group: CaseGroup) -> Iterator[tuple[str, str, str]]:

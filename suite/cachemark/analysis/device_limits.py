@@ -9,10 +9,10 @@ from ..core import formatting as fmt
 from ..core.limits import roofline_speedup
 from ..core.spec import FULL, Case
 from ..core.units import TIME
-from .report_row import IMPLAUSIBLE, Mark, ReportRow
+from .report_row import BUSY_MACHINE, IMPLAUSIBLE, Mark, ReportRow
 
 LOW_UTILIZATION = "low utilization"
-OF_SPEED = (LOW_UTILIZATION, IMPLAUSIBLE)  # flags of unreliable speedups
+OF_SPEED = (LOW_UTILIZATION, IMPLAUSIBLE, BUSY_MACHINE)  # flags of unreliable speedups
 TOLERANCE = 1.1  # largest plausible ratio of measured to roofline speedup; above it, the baseline is probably at fault
 UTILIZATION = 0.4  # smallest fraction of bandwidth or peak FLOP/s of a baseline that uses its device well
 OPERATIONS = {"linear": "matmul"}  # names of parts; "linear" is also a method

@@ -20,6 +20,7 @@ QUALITY = tuple(name for name, of in METRICS.items() if of.kind == "quality")
 FORCED = tuple(name for name, about in METRICS.items() if about.forced)  # along the full cache's own tokens
 MASKED = "masked"  # the paradigm whose full form keeps nothing and whose tokens are vectors
 APART = "apart "  # before the name of a difference
+BUSY_MACHINE = "busy machine"
 BUSY = 0.25  # processors that other processes may keep busy before times are flagged
 IMPLAUSIBLE = "implausible speedup"  # mark of a speedup above the device's limit
 _SHOWS = 0.9  # of a live saving that must be found again in allocated bytes; below it the saving is called fake
@@ -324,7 +325,7 @@ def _marks(row: ReportRow) -> tuple[Mark, ...]:
     elif own := row.outcome.facts.get("different_kernel"):
         marks.append(Mark("different kernel", "calm", str(own)))
     if (load := row.outcome.facts.get(OTHER_LOAD, 0.0)) > BUSY:
-        marks.append(Mark("busy machine", "warn", f"Other processes kept {load:.1f} processors busy while it was timed."))
+        marks.append(Mark(BUSY_MACHINE, "warn", f"Other processes kept {load:.1f} processors busy while it was timed."))
     if row.paradigm == MASKED:
         return tuple(marks)
     facts = row.outcome.facts
