@@ -12,7 +12,7 @@ from torch import nn
 
 from cachemark.machine.memory import TensorPeak
 from cachemark.models import weights
-from cachemark.models.layers import LEAST, Packed, Projection, packed
+from cachemark.models.layers import LEAST, ROWS, Packed, Projection, packed
 from cachemark.models.mar import MAR, MARConfig
 from cachemark.models.protocol import PublishedFile, Request
 from cachemark.models.registry import MODELS
@@ -96,3 +96,20 @@ def test_flops_of_packed_layers_are_counted(net: Net) -> None:
     x = torch.randn(2, 3, 1024)
     plain = counted(lambda: net(x))
     assert counted(lambda: packed(net)(x)) == plain == 2 * 6 * (1024 * 512 + 512 * 1024 + 1024 * 511)
+
+
+@pytest.mark.parametrize(("rows", "uses_blocks"), [(1, False), (3, False), (4, True), (256, True), (257, False)])
+def test_products_of_few_or_many_rows_use_plain_weights(net: Net, rows: int, uses_blocks: bool) -> None:
+    x = torch.randn(rows, 1024)
+    layer = packed(net).large
+    assert isinstance(layer, Packed)
+    layer.blocks = torch.ops.mkldnn._reorder_linear_weight(torch.zeros(512, 1024), ROWS)
+    assert (layer(x).abs().max() == 0) == uses_blocks
+
+
+def test_a_model_whose_copies_would_fill_the_memory_stays_plain(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = {"SC_PHYS_PAGES": 4, "SC_PAGE_SIZE": 2 * LEAST * 4 - 1}  # one byte less per copy than four times the weights
+    monkeypatch.setattr("cachemark.models.layers.os.sysconf", pages.__getitem__)
+    assert not any(isinstance(module, Packed) for module in packed(net).modules())
+    pages["SC_PAGE_SIZE"] += 1
+    assert any(isinstance(module, Packed) for module in packed(net).modules())
