@@ -25,6 +25,7 @@ from cachemark.trial.request import Task, TrialRequest
 from cachemark.trial.supervisor import Finished
 from cachemark.workflows import pairs
 from cachemark.workflows.pairs import PairRunner, Side, configs_of, image_side, orders, sides_of
+from support import examples, stages
 from support.measuring import run_side, see_side
 from support.stages import Stage
 
@@ -77,8 +78,43 @@ def test_a_round_is_a_fresh_process_for_each_side_and_model(plan: Plan, ran: lis
         swapped = next(order)
         assert [c.config for c in found] == list(configs)
         assert {(c.number, c.swapped, c.redone) for c in found} == {(number, swapped, 0)}
-        assert [code for code, _ in ran] == (["b"] * models + ["a"] * models if swapped else ["a"] * models + ["b"] * models)
+        assert [code for code, _ in ran] == (["b", "a"] if swapped else ["a", "b"]) * models
         assert sorted(label for code, labels in ran for label in labels if code == "a") == sorted(p.case.label for p in configs.values())
+
+
+NOTED = examples.MODEL + """
+import pathlib
+import time
+
+_generate = llamagen.LlamaGen.generate
+
+
+def noted(self, *arguments, **options):
+    began = time.monotonic()
+    tokens = _generate(self, *arguments, **options)
+    with open(pathlib.Path(__file__).with_name("spans"), "a") as file:
+        file.write(f"{os.getpid()} {began} {time.monotonic()}\\n")
+    return tokens
+
+
+def set_up():
+    llamagen.LlamaGen.generate = noted
+"""
+
+
+def test_the_processes_of_a_pair_alternate_after_each_generation(tmp_path: Path) -> None:
+    stage = stages.stage(tmp_path, plugin=NOTED)
+    with stages.forgetting():
+        plan, plugins = plans.prepare(stage.plan, [stage.plugin])
+        configs = configs_of(plan, "cpu", ["streaming 1/2"], 3)
+    request = replace(REQUEST, plugins=plugins)
+    (pair,) = PairRunner(Side("a", configs, request), Side("b", configs, request), Local()).round(list(configs))
+    assert pair.ok
+    assert [len(side.samples["latency"]) for side in pair.sides] == [3, 3]
+    spans = sorted((float(began), float(ended), pid) for pid, began, ended in map(str.split, (tmp_path / "spans").read_text().splitlines()))
+    assert all(ended <= began for (_, ended, _), (began, _, _) in itertools.pairwise(spans)), "they compute at the same time"
+    assert len(spans) == 2 * 6, "a watched one, a warm-up, three timed ones, and one whose images are hashed, on each side"
+    assert all(one != other for (_, _, one), (_, _, other) in itertools.pairwise(spans))
 
 
 def test_sides_are_not_mixed_up(plan: Plan, ran: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from ..plans.expand import Planned
 from ..plans.reuse import Earlier
 
 PROTOCOL = 2  # trial/identity.py reads this line in other copies of the code
+GO_ON = b"go on"  # the message to a worker that waits
 PARENT_ONLY = ("timeout", "gpu", "python", "code", "node")  # fields for starting the process
 
 
@@ -45,9 +46,9 @@ class TrialRequest:
 
     ``timeout``: seconds without a message, from the start of a case or the last message. ``threads``: CPU threads, on the processors
     ``cpus`` (empty: any). ``plugins``: Python files; each case imports the ones that it needs. ``share``: index and number of shares of
-    features. ``memory_cap``: bytes of the device that may be allocated (0: all). ``gpu``: UUID of the only visible device (empty: all).
-    ``python``: the interpreter, ``code``: a folder with another copy of the package (empty: as in this process). ``node``: the machine
-    of a cluster, as a fact of its outcomes."""
+    features. ``pauses``: wait for the parent after each generation. ``memory_cap``: bytes of the device that may be allocated (0: all).
+    ``gpu``: UUID of the only visible device (empty: all). ``python``: the interpreter, ``code``: a folder with another copy of the package
+    (empty: as in this process). ``node``: the machine of a cluster, as a fact of its outcomes."""
 
     timeout: float = 600.0
     threads: int = 1
@@ -55,6 +56,7 @@ class TrialRequest:
     task: Task = Task.CASE
     share: tuple[int, int] = (0, 1)
     cpus: tuple[int, ...] = ()
+    pauses: bool = False
     memory_cap: int = 0
     gpu: str = ""
     python: str = ""

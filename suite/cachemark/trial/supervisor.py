@@ -10,7 +10,7 @@ import queue
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -20,7 +20,7 @@ from ..core.result import Outcome, Status
 from ..machine.monitor import Watch
 from ..plans.expand import Planned
 from .measurement import LONGEST, BadMessage, Measurement, failed, outcome_of, read_message
-from .request import TrialRequest
+from .request import GO_ON, TrialRequest
 
 _STARTED = itertools.count(1)  # children of this process
 LAST = 4000  # characters of a dead child's standard error
@@ -63,12 +63,13 @@ def unheard(planned: Planned, images: int) -> None:
 def run_trials(
     planned: Sequence[Planned], request: TrialRequest, started: Started, *, watch: Watch | None = None, admit: Admit = always,
     advanced: Advanced = unheard,
-) -> Iterator[Finished]:
+) -> Generator[Finished | None]:
     """Run cases of one model in order, in one process as long as it lives.
 
     A worker that dies or stays silent past the deadline ends its case with a typed outcome; later cases run in a new process. ``started``
     is called when a case starts, ``advanced`` with the number of images since its last call. ``watch`` observes the device and may
-    invalidate a case. If ``admit`` returns a reason, that case and all later ones are not reached.
+    invalidate a case. If ``admit`` returns a reason, that case and all later ones are not reached. If ``request.pauses``, yield None after
+    each generation; the worker waits until the reader goes on.
     """
     remaining = list(planned)
     while remaining:
@@ -83,14 +84,15 @@ def run_trials(
         shared = built_in or remaining[:1]  # a case with plug-in code runs in a separate process
         with _Child(replace(request, cases=tuple(shared))) as child:
             for finished in _heard(child, shared, started, watch, admit, advanced):
-                remaining.pop(0)
+                if finished is not None:
+                    remaining.pop(0)
                 yield finished
 
 
 def _heard(
     child: _Child, remaining: list[Planned], started: Started, watch: Watch | None, admit: Admit, advanced: Advanced,
-) -> Iterator[Finished]:
-    """Yield finished cases, removed from ``remaining``, until the worker ends or a case is not admitted."""
+) -> Iterator[Finished | None]:
+    """Yield finished cases, removed from ``remaining``, until the worker ends or a case is not admitted; None while it waits."""
     if watch is not None:
         watch.child = child.pid
     fault: BadMessage | Silence | None = None
@@ -110,6 +112,9 @@ def _heard(
                 if watch is not None:
                     watch.read()  # at the end of a generation, when its energy is known
                 advanced(remaining[0], images)
+            elif "waits" in message:
+                yield None
+                child.go_on()
     except (BadMessage, Silence) as error:
         fault = error
     if remaining:
@@ -193,6 +198,10 @@ class _Child:
             message = read_message(content)
             done, self._patience = done + ("measurement" in message), self._timeout
             yield message
+
+    def go_on(self) -> None:
+        """Let a worker that waits continue."""
+        self._send(GO_ON)
 
     def obituary(self, fault: BadMessage | Silence | None) -> Measurement:
         """Return the measurement of the case that was running when the worker died, or was killed for a ``fault``."""

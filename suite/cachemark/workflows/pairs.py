@@ -1,7 +1,7 @@
 """Pairs of measurements: two fresh processes on one device, in random order, with the same seeds.
 
-The test is in :mod:`cachemark.stats.paired_test`. A process runs its side of several configurations. Both sides run on a leased, monitored
-device; disturbed pairs are repeated.
+The test is in :mod:`cachemark.stats.paired_test`. A process runs its side of several configurations. On a CPU, the processes alternate
+after each generation. Both sides run on a leased, monitored device; disturbed pairs are repeated.
 """
 
 from __future__ import annotations
@@ -115,25 +115,26 @@ class Side:
     configs: Configs
     request: TrialRequest
 
-    def groups(self, names: Sequence[str]) -> list[list[str]]:
-        """Group the configurations that share a process: one model, one request, the same plug-ins."""
-        groups: dict[Any, list[str]] = {}
-        for name in names:
-            config = self.configs[name]
-            groups.setdefault((config.case.model, config.request, config.needs), []).append(name)
-        return list(groups.values())
+
+def _groups(sides: Sequence[Side], names: Sequence[str]) -> list[list[str]]:
+    """Group the configurations that share a process on every side: one model, one request, the same plug-ins."""
+    groups: dict[Any, list[str]] = {}
+    for name in names:
+        configs = [side.configs[name] for side in sides]
+        groups.setdefault(tuple((config.case.model, config.request, config.needs) for config in configs), []).append(name)
+    return list(groups.values())
 
 
 def measure(sides: Sequence[Side], names: Sequence[str], executor: Executor) -> list[dict[str, Outcome]]:
-    """Measure configurations of each side in turn on one device. Raises Infrastructure if it is lost."""
-    groups = [(number, group) for number, side in enumerate(sides) for group in side.groups(names)]
-    ended = executor.in_turn([([sides[number].configs[name] for name in group], sides[number].request) for number, group in groups])
-    if lost_case := next((finished for part in ended for finished in part if finished.lost), None):
-        raise Infrastructure(f"The comparison ends with its device. {lost_case.outcome.log.strip().splitlines()[0]}",
-                             remedy="See `cachemark doctor`; the pairs measured so far are stored.")
+    """Measure configurations of all sides in turn on one device. Raises Infrastructure if it is lost."""
     outcomes: list[dict[str, Outcome]] = [{} for _ in sides]
-    for (number, group), part in zip(groups, ended, strict=True):
-        outcomes[number] |= {name: finished.outcome for name, finished in zip(group, part, strict=True)}
+    for group in _groups(sides, names):
+        ended = executor.in_turn([([side.configs[name] for name in group], side.request) for side in sides])
+        if lost_case := next((finished for part in ended for finished in part if finished.lost), None):
+            raise Infrastructure(f"The comparison ends with its device. {lost_case.outcome.log.strip().splitlines()[0]}",
+                                 remedy="See `cachemark doctor`; the pairs measured so far are stored.")
+        for of_side, part in zip(outcomes, ended, strict=True):
+            of_side |= {name: finished.outcome for name, finished in zip(group, part, strict=True)}
     return outcomes
 
 

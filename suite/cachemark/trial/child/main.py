@@ -51,7 +51,7 @@ def main() -> None:
         Task.CASE: run_case, Task.TIMES: run_side, Task.IMAGES: see_side, Task.PROBE: probe,
         Task.FEATURES: partial(fill, share=request.share),
     }
-    trial = _Trial(request, works[request.task], lambda images: parent.send({"images": images}))
+    trial = _Trial(request, works[request.task], partial(parent.advanced, pauses=request.pauses))
     for planned in request.cases:
         parent.send({"start": planned.case.key})
         measured = trial.run(planned)
@@ -73,16 +73,23 @@ class _Parent:
             os.dup2(nothing.fileno(), 0)
         os.dup2(2, 1)
         self.request: dict[str, Any] = json.loads(self._in.recv_bytes())
+        self._turns = threading.Semaphore(0)
         threading.Thread(target=self._end_with_parent, daemon=True).start()
 
     def _end_with_parent(self) -> None:
-        """End this process and its children when the parent ends.
-
-        The parent sends nothing more, so a read returns only at the end of the pipe.
-        """
+        """End this process and its children when the parent ends, which closes the pipe. Its messages end pauses."""
         with suppress(EOFError):
-            self._in.recv_bytes()
+            while True:
+                self._in.recv_bytes()
+                self._turns.release()
         os.killpg(0, signal.SIGKILL)
+
+    def advanced(self, images: int, pauses: bool) -> None:
+        """Send the number of new images; wait until the parent answers if the worker ``pauses``."""
+        self.send({"images": images})
+        if pauses:
+            self.send({"waits": True})
+            self._turns.acquire()
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send a message. Raises ValueError or TypeError if it is not JSON, before anything is sent."""

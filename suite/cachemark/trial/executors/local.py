@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
@@ -21,7 +21,7 @@ from ...machine.monitor import Watch
 from ...machine.rates import rates
 from ...plans.expand import Planned
 from ..identity import identify
-from ..request import TrialRequest
+from ..request import Task, TrialRequest
 from ..supervisor import Admit, Advanced, Finished, Started, always, run_trials, unheard, unmeasured
 
 REJECTS = 3  # a device with so many invalidated cases gets no more
@@ -49,7 +49,25 @@ class Executor(Protocol):
         """Return environment and code identity of a side, where its trials run."""
 
     def in_turn(self, parts: Sequence[Part]) -> list[list[Finished]]:
-        """Run groups of cases one right after the other on one device, each once and in its own process."""
+        """Run groups of cases on one device, each once and in its own process. Only one process computes at a time."""
+
+
+def alternated(trials: Sequence[Generator[Finished | None]]) -> list[list[Finished]]:
+    """Return the cases of each trial; a trial that yields None waits for one step of each of the others."""
+    results: list[list[Finished]] = [[] for _ in trials]
+    running = deque(zip(trials, results, strict=True))
+    try:
+        while running:
+            trial, finished = running.popleft()
+            for case in trial:
+                if case is None:
+                    running.append((trial, finished))
+                    break
+                finished.append(case)
+    finally:
+        for trial in trials:
+            trial.close()  # ends its process
+    return results
 
 
 class Place(NamedTuple):
@@ -114,9 +132,15 @@ class Local:
         return identify(self._next_place.request(request), device)
 
     def in_turn(self, parts: Sequence[Part]) -> list[list[Finished]]:
-        """Run every group once in one slot. After an invalidated case, the next call uses the next slot."""
+        """Run every group once in one slot. After an invalidated case, the next call uses the next slot.
+
+        On a CPU, timed groups alternate after each generation, so that a change of the machine's speed affects all of them. GPUs run one
+        group after the other, since memory and monitoring belong to one process.
+        """
         place = self._next_place
-        results = [list(run_trials(group, place.request(request), lambda planned: None, watch=place.watch)) for group, request in parts]
+        trials = [run_trials(group, replace(place.request(request), pauses=place.watch is None and request.task is Task.TIMES),
+                             lambda planned: None, watch=place.watch) for group, request in parts]
+        results = alternated(trials)
         self._turn += any(finished.invalidated for group in results for finished in group)
         return results
 
@@ -132,8 +156,8 @@ class Local:
                 remaining = self._left.popleft() if self._left else []
             if not remaining:
                 return
-            for finished in self._counting(number, run_trials(list(remaining), place.request(request), started, watch=place.watch,
-                                                              admit=admit, advanced=advanced)):
+            cases = run_trials(list(remaining), place.request(request), started, watch=place.watch, admit=admit, advanced=advanced)
+            for finished in self._counting(number, filter(None, cases)):
                 planned = remaining.pop(0)
                 if not finished.invalidated:
                     yield finished
