@@ -128,6 +128,8 @@ def test_log_ratios_are_positive_where_the_second_side_is_worse() -> None:
     assert slower == pytest.approx([math.log(1.1)] * 2)
     images = log_ratios([[1.0, 1.0, 9.0]], [[2.0, 2.0, 1.0]])
     assert images == pytest.approx([math.log(2)]), "the median image counts"
+    drifting = log_ratios([[1.0, 1.0, 3.0]], [[1.1, 3.3, 3.3]])
+    assert drifting == pytest.approx([math.log(1.1)]), "images of one index were measured at the same speed of the machine"
 
 
 @pytest.mark.parametrize(("before", "after", "words"), [
