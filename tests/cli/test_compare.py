@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -76,6 +78,27 @@ def test_a_store_of_comparisons_alone_says_what_can_be_done_with_them(machine: M
     accepted = call("baseline", "save", "--store", stage.store, "--run", 1, "--name", "dots")
     assert accepted.exit_code == 2
     assert "Run 1 is a comparison, which has two sides of its own." in accepted.stderr
+
+
+def test_tonights_bias_of_equal_code_raises_the_minimum_effect(machine: Machine, stage: Stage) -> None:
+    """Equal sides run from two folders, so a bias by folder shows; from the third sample on it counts, in that night too."""
+    deltas = []
+    for bias in (1.3, 0.75, 1.25):
+        machine.speed = lambda planned, options, bias=bias: bias if "cachemark-equal-" in options.code else 1.0
+        deltas.append(json.loads(compare(stage, *SIDES, "--json").stdout)["delta"])
+    assert deltas[:2] == [0.1, 0.1]
+    assert deltas[2] > 0.3
+
+
+def test_images_are_not_begun_when_the_time_is_over(machine: Machine, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.changed = other_tokens
+    now = SimpleNamespace(monotonic=lambda: 3600.0 * (machine.trials >= 12))
+    monkeypatch.setattr("cachemark.workflows.compare.time", now)
+    result = compare(stage, *SIDES, "--no-aa", "--minutes", 59)
+    assert (result.exit_code, machine.trials, machine.seen) == (0, 12, [])
+    with Store.open(stage.store, create=False, read_only=True) as store:
+        (row,) = [row for row in store.verdicts(2) if row.metric == "status"]
+    assert (row.verdict, row.reason) == ("not_compared", "time was up before its images were compared")
 
 
 def test_what_time_does_not_allow_stays_open(machine: Machine, stage: Stage) -> None:
@@ -216,7 +239,7 @@ def test_how_much_must_be_judged_can_be_told(machine: Machine, stage: Stage) -> 
 
 
 def test_two_commits_owe_the_same_bytes_and_tokens(machine: Machine, stage: Stage, repository: Path) -> None:
-    machine.changed = lambda o, options: replace(o, samples={**o.samples, "kv_allocated": [4096.0 + (number(options) > 3)]})
+    machine.changed = lambda o, options: replace(o, samples={**o.samples, "kv_allocated": [4096.0 + 1024 * (number(options) > 3)]})
     where = ("--repository", repository, "--no-aa", "--only", "calm 1/2")
     code, said = rows(stage, "--commits", "HEAD~16", "HEAD~14", *where)
     assert (code, set(said.values())) == (0, {"equivalent"})

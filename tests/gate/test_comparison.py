@@ -106,13 +106,14 @@ def exact(alike: str = "same", when: int = 0, **changed: Any) -> dict[str, str]:
 def test_bytes_and_tokens_are_compared_exactly() -> None:
     plain = exact()
     assert plain == {"latency": "equivalent", "kv_allocated": "equivalent", "peak_memory": "equivalent", "output_hash": "equivalent"}
-    assert exact(samples={"kv_allocated": [2049.0]}) == {**plain, "kv_allocated": "regressed"}
-    assert exact(samples={"kv_allocated": [2047.0]}) == {**plain, "kv_allocated": "improved"}
+    assert exact(samples={"kv_allocated": [2080.0]}) == {**plain, "kv_allocated": "regressed"}
+    assert exact(samples={"kv_allocated": [2010.0]}) == {**plain, "kv_allocated": "improved"}
+    assert exact(samples={"kv_allocated": [2049.0]}) == {**plain, "kv_allocated": "changed"}, "2.00 KiB both times"
     assert exact(samples={"peak_memory": [5040.0]}) == plain
     assert exact(samples={"peak_memory": [5060.0]}) == {**plain, "peak_memory": "regressed"}
     assert exact(output_hash="beef") == {**plain, "output_hash": "changed"}
     assert exact(output_hash="beef", when=3) == {**plain, "output_hash": "changed"}, "not in every pair: not deterministic"
-    assert exact(samples={"kv_allocated": [2049.0]}, when=5) == {**plain, "kv_allocated": "regressed"}
+    assert exact(samples={"kv_allocated": [2080.0]}, when=5) == {**plain, "kv_allocated": "regressed"}
 
 
 def test_what_may_differ_is_not_judged() -> None:
@@ -186,6 +187,7 @@ def test_how_a_comparison_ends() -> None:
     assert Tally((*equal, *(row(f"o{i}", "inconclusive") for i in range(3))), 21).exit_code == 3
     assert Tally((*equal, row("x", "changed", "output_hash")), 18).exit_code == 1
     assert Tally((*equal, row("x", "changed", "output_hash")), 18, fail_on_change=False).exit_code == 0
+    assert Tally((*equal, row("x", "changed", "kv_allocated")), 18).exit_code == 0, "less than is printed"
     assert Tally(tuple(equal), 19).exit_code == 4
     assert Tally(tuple(equal), 19, min_coverage=0.9).exit_code == 0
     assert Tally((*equal, row("x", "not_compared", "status", "ok then, throttled now: …")), 19).exit_code == 5

@@ -70,6 +70,12 @@ def test_a_change_below_the_minimum_effect_fails_nothing_however_sure() -> None:
     assert (found.verdict, found.reason.startswith("0.1 dB worse")) == ("equivalent", True)
 
 
+def test_a_change_that_is_not_printed_fails_nothing() -> None:
+    before = np.full(SEEDS, 0.0496)
+    for change, verdict in ((1.012, "changed"), (0.9879, "improved"), (1.03, "regressed")):  # 0.050, 0.049 and 0.051
+        assert rows(pair("configuration", before, change * before, "kl"))["configuration", "kl"].verdict == verdict
+
+
 def test_figures_of_both_signs_have_the_minimum_effect_of_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a balance around 0 a share of the mean would be no effect at all."""
     monkeypatch.setitem(units.OUTSIDE, "balance", replace(units.METRICS["psnr"], name="balance", within=(-math.inf, math.inf)))

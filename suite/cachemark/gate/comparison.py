@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..core.errors import UnfairComparison
+from ..core.formatting import looks_equal
 from ..core.result import DISTURBED, IMAGES, INFRASTRUCTURE, Environment, Outcome, Status, kernels_apart
 from ..core.spec import Case
 from ..core.units import PEAK, TIME, Metric, in_order, metric
@@ -19,6 +20,7 @@ from ..core.verdicts import CHANGED, EQUIVALENT, IMPROVED, INCONCLUSIVE, NOT_COM
 from ..stats.paired_test import PairedVerdict, PairRatios, Rule, judge, log_ratios, needed
 from ..store.rows import Verdict
 from . import flakes
+from .baseline_check import HASHES
 from .flakes import FlakeRule
 
 AA = "A/A "  # prefix of the name of a configuration with equal sides
@@ -259,6 +261,8 @@ def _counted(pair: PairOfOutcomes, metric: Metric, then: float, now: float, same
         verdict, reason = NOT_COMPARED, "two methods: reported without a verdict"
     elif 1 - limit <= cost <= 1 + limit:
         verdict = EQUIVALENT
+    elif looks_equal(then, now, metric.name):
+        verdict, reason = CHANGED, "they differ by less than is printed"
     else:
         verdict = REGRESSED if cost > 1 else IMPROVED
         reason = "must be equal" if metric.deterministic else f"may differ by {PEAK_SHARE:.0%}"
@@ -322,7 +326,7 @@ class Tally:
     @property
     def regressed(self) -> list[Verdict]:
         """Failing rows: regressions, and changed tokens if they must be equal."""
-        return [r for r in self.rows if r.verdict == REGRESSED or (r.verdict == CHANGED and self.fail_on_change)]
+        return [r for r in self.rows if r.verdict == REGRESSED or (r.verdict == CHANGED and r.metric in HASHES and self.fail_on_change)]
 
     def word(self, row: Verdict) -> str:
         """Return the verdict of a row; for a failing row with another verdict, both."""

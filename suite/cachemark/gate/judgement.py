@@ -129,4 +129,6 @@ class RunJudgement:
         lines = []
         if self.night is not None:
             lines.append(f"Pairs: comparison {self.night.run.id}, {' → '.join(map(str, self.night.stated.get('sides', ())))}.")
+        if self.exit_code == 3:
+            lines.append(f"To decide: rerun on a quieter machine, or with a larger --minutes or --delta: {self.command}")
         return [*lines, *self.history, *([str(self.standing)] if self.standing else [])]

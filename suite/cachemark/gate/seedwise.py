@@ -18,10 +18,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.stats import false_discovery_control, t
 
+from ..core.formatting import looks_equal
 from ..core.outside_metrics import FAULTS
 from ..core.result import IMAGES, INFRASTRUCTURE, JUDGING, Status
 from ..core.units import Metric, in_order, metric
-from ..core.verdicts import EQUIVALENT, IMPROVED, INCONCLUSIVE, NOT_COMPARED, REGRESSED
+from ..core.verdicts import CHANGED, EQUIVALENT, IMPROVED, INCONCLUSIVE, NOT_COMPARED, REGRESSED
 from ..stats.paired_test import CONFIDENCE, FDR
 from ..stats.sign_flip import Floats, sign_flips
 from ..store.rows import Verdict
@@ -113,12 +114,12 @@ def _row(line: SeedwiseRow, adjusted: tuple[float, float], family: int) -> Verdi
     p = adjusted[0] if effect > 0 else adjusted[1]
     reason = (f"{abs(effect):.3g}{unit} {'worse' if effect > 0 else 'better'} on average (standard error {error:.2g}, {seeds} seeds, "
               f"p = {p:.2g})")
+    then, now = (float(outcome.mean(name) or 0.0) for outcome in line.pair.sides)
     if p <= FDR and abs(effect) >= limit:
-        verdict = REGRESSED if effect > 0 else IMPROVED
+        verdict = CHANGED if looks_equal(then, now, name) else REGRESSED if effect > 0 else IMPROVED
     else:
         verdict = EQUIVALENT if abs(effect) + margin <= limit else INCONCLUSIVE
         least = math.ceil(math.log2(family / FDR))  # the smallest p-value is 2^-n, and the family multiplies it
         if seeds < least:
             reason += f"; alone among {family} values none can be detected with so few: {least} seeds are needed"
-    then, now = (float(outcome.mean(name) or 0.0) for outcome in line.pair.sides)
     return line.pair.row(name, verdict, reason, then, now, now / then if then else None)
