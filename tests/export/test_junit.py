@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,10 @@ from cachemark.export.documents import markdown
 from cachemark.export.github import ANNOTATIONS, COMMENT_CHARACTERS, SHOWN, SUMMARY_BYTES, comment, summary, workflow_commands
 from cachemark.export.junit import junit
 from cachemark.export.tables import tables
+from cachemark.gate.comparison import PairOfOutcomes
 from cachemark.gate.judgement import RunJudgement
+from cachemark.gate.nights import Night
+from cachemark.report.page.render import render
 from cachemark.store.rows import Verdict
 from report import report_sample as sample
 
@@ -71,9 +75,12 @@ def test_too_little_judged_is_an_error() -> None:
 def test_class_names_have_one_form_every_night() -> None:
     """A dashboard follows a test by its name, so the key is there also where the label is unique."""
     rows = (Verdict("a1", "full", "latency", "equivalent"), Verdict("b2", "full", "latency", "regressed"), Verdict("c", "rkv", "kl", "new"))
-    element = ET.fromstring(junit(sample.compared(*rows), "demo", "2026-11-26T14:08:16.123456+00:00").encode())[0]
+    moments = "2026-11-26T14:08:16.123456+00:00", "2026-11-26T14:10:17.623456+00:00"
+    suites = ET.fromstring(junit(sample.compared(*rows), "demo", *moments).encode())
+    element = suites[0]
     assert [case.get("classname") for case in element] == ["full a1", "full b2", "rkv c", "cachemark gate"]
-    assert element.get("timestamp") == "2026-11-26T14:08:16"
+    assert (element.get("timestamp"), element.get("time"), suites.get("time")) == ("2026-11-26T14:08:16", "121.500", "121.500")
+    assert ET.fromstring(junit(sample.compared(*rows), "demo", moments[0]).encode())[0].get("time") is None, "a run that was killed"
 
 
 SCHEMA = Path(__file__).parent / "data" / "junit.xsd"
@@ -84,7 +91,7 @@ def test_the_file_is_of_the_usual_schema() -> None:
     schema = xmlschema.XMLSchema(SCHEMA)
     evil = (sample.poison(evil)[2] for evil in (sample.SCRIPTS, sample.BREAKERS))
     for comparison in (sample.comparison(), sample.compared(*LITTLE), *evil):
-        schema.validate(junit(comparison, "demo"))
+        schema.validate(junit(comparison, "demo", "2026-11-26T14:08:16+00:00", "2026-11-26T14:10:16+00:00"))
     for wrong in ('<testsuites skipped="1"/>', '<testsuites><testcase name="x"/></testsuites>',
                   '<testsuites><testsuite name="x" tests="1" failures="0"/></testsuites>'):
         with pytest.raises(xmlschema.XMLSchemaValidationError):
@@ -141,6 +148,36 @@ def test_a_table_of_changes_is_cut_with_a_word() -> None:
     assert len(re.findall(r"^\| linear 1/4 \d+ \|", text, re.M)) == SHOWN
     assert "and 7 more." in text
     assert "and 7 more." not in summary(VIEW, many(SHOWN))
+
+
+def test_a_night_that_is_not_resolved_is_called_so_by_every_text() -> None:
+    """By the exit code, although the baseline finds everything equal."""
+    settings = {"sides": ["A", "B"], "configurations": 1, "alike": "same"}
+    run = replace(sample.RUN, id=7, plan="compare/demo", plan_json=settings)
+    night = Night(run, (Verdict("k", "window 1/2", "latency", "inconclusive", "not resolved at 10 %", 1.0, 1.1, 1.1, absolute=True),))
+    judgement = replace(sample.compared(LITTLE[0]), night=night, sees="This machine can see ≥ 11 %.")
+    headline = "Not resolved: 1 equivalent; in pairs 0 regressed, 1 not resolved."
+    assert judgement.exit_code == 3
+    assert judgement.summary()[:2] == [headline, "This machine can see ≥ 11 %."]
+    assert any(line.startswith("To decide: ") and line.endswith(": cachemark compare demo --env A B") for line in judgement.summary())
+    (error,) = suite(judgement).iter("error")
+    assert (error.get("type"), (error.text or "").startswith(headline)) == ("Not resolved", True)
+    page = render(build(sample.RUN, sample.mixed(), judgement))
+    for text in (summary(VIEW, judgement), comment(VIEW, judgement), page):
+        assert "Not resolved: 1 equivalent" in text
+        assert "Passed" not in text
+
+
+def test_seconds_of_pairs_are_no_ratios_to_the_full_cache() -> None:
+    pair = PairOfOutcomes("linear 1/4", sample.candidate("linear", "1/4"), sample.candidate("linear", "1/4"))
+    run = replace(sample.RUN, plan_json={"configurations": 1, "alike": "same"})
+    night = Night(run, (pair.row("latency", "regressed", "+12 %", 0.119, 0.133, 1.12),
+                        pair.row("kl", "changed", "less than is printed", 0.1190, 0.1191, 1.001)))
+    judgement = RunJudgement(night=night)
+    lines = workflow_commands(judgement)
+    assert lines[0] == "::error title=cachemark linear 1/4::latency regressed: 119 ms → 133 ms (× 1.120) +12 %25"
+    assert lines[1].endswith("kl changed: 0.119 nat/token (× 1.001) less than is printed"), "not 0.119 → 0.119"
+    assert suite(judgement).find(".//failure").get("message") == "regressed: 119 ms → 133 ms. +12 %"  # type: ignore[union-attr]
 
 
 def test_texts_fit_whatever_is_in_them() -> None:

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from cachemark.cli import main
-from cachemark.core.errors import BadCheckpoint, Unsupported
+from cachemark.core.errors import BadCheckpoint, CachemarkError, Unsupported
 from cachemark.metrics.compute.image_features import ImageFeatures
 from cachemark.metrics.similarity import psnr, ssim
 from cachemark.workflows import score as scoring
@@ -103,6 +103,19 @@ def test_the_command_prints_a_table_json_and_a_grid(tmp_path: Path) -> None:
     assert data["values"]["fid_scene_6"]["low"] is None
     assert "384 images" in data["values"]["fid_scene_6"]["note"]
     assert data["absent"]["kid"] == "It needs at least 250 images; there are 6 and 6 real ones. Add images."
+
+
+def test_a_grid_replaces_an_older_grid_and_no_other_file(tmp_path: Path) -> None:
+    first, second = few(tmp_path, "a"), few(tmp_path, "b")
+    for _ in range(2):
+        assert called(first, second, "--preset", "scene", "--grid", tmp_path / "worst.png").exit_code == 0
+    other = tmp_path / "page.png"
+    other.write_text('<!DOCTYPE html>\n<meta name="generator" content="cachemark">')
+    refused = called(first, second, "--preset", "scene", "--grid", other)
+    assert (refused.exit_code, "is not a PNG image of cachemark" in refused.output) == (2, True)
+    with pytest.raises(CachemarkError, match="is not a PNG image"):
+        score(first, second, preset_name="scene", grid=other)
+    assert other.read_text().startswith("<!DOCTYPE")
 
 
 def test_sets_without_common_names_are_compared_as_sets(tmp_path: Path) -> None:

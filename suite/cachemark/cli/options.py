@@ -111,9 +111,9 @@ def writable(context: click.Context, option: click.Parameter, path: Path | None,
     return path
 
 
-def picture(context: click.Context, option: click.Parameter, path: Path) -> Path | None:
+def picture(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
     """Check that a PNG can be written to this file, before hours of work."""
-    if path.suffix.lower() != ".png":
+    if path is not None and path.suffix.lower() != ".png":
         raise click.BadParameter(f"{str(path)[:200]} does not end in .png. Use another name.")
     return writable(context, option, path, "PNG image")
 

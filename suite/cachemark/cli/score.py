@@ -9,7 +9,7 @@ import click
 
 from ..core.formatting import metric_value
 from ..core.units import metric
-from .options import FILE, echo_json, json_option, say, writable
+from .options import FILE, echo_json, json_option, picture, say
 
 if TYPE_CHECKING:
     from ..workflows.score import Score, Scores
@@ -23,7 +23,7 @@ SHOWN = 5  # worst pairs in the text
 @click.option("--preset", "preset_name", type=click.Choice(["scene", "adm", "coco"]),
               help="Feature network.  [default: adm for a folder or an npz file, else scene]")
 @click.option("--weights", default="", help="File with the weights of the feature network.  [default: PyTorch's download cache]")
-@click.option("--grid", type=FILE, callback=writable, help="Write the worst pairs to this PNG file: first, second, difference.")
+@click.option("--grid", type=FILE, callback=picture, help="Write the worst pairs to this PNG file: first, second, difference.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where the networks run.")
 @json_option
 def score(folder: Path, against: Path | None, grid: Path | None, as_json: bool, **options: Any) -> None:

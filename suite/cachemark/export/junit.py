@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from datetime import datetime
 
 from ..analysis.baseline_comparison import BaselineComparison
 from ..core.verdicts import CHANGED, ENDED, JUDGED, REGRESSED
@@ -13,10 +14,10 @@ from ..store.rows import Verdict
 NAME, TEXT = 120, 1000  # characters of a name and of a message
 
 
-def junit(result: RunJudgement, plan: str, started: str = "") -> str:
+def junit(result: RunJudgement, plan: str, started: str = "", finished: str | None = None) -> str:
     """Return JUnit XML with one test case per case and compared metric.
 
-    ``started``: when the run started, ISO 8601.
+    ``started`` and ``finished``: when the run started and ended, ISO 8601.
 
     Regressions fail unless acknowledged; values that were not compared are skipped with the reason. The test case ``verdict`` fails if the
     run regressed, and has an error if the check is inconclusive or covers too little.
@@ -24,6 +25,8 @@ def junit(result: RunJudgement, plan: str, started: str = "") -> str:
     suite = ET.Element("testsuite", name=on_one_line(f"cachemark {plan}", NAME))
     if started:
         suite.set("timestamp", started[:19])
+    if seconds := _seconds(started, finished):
+        suite.set("time", seconds)
     fails = set(result.failing)
     for judge, (rows, _) in result.by_judge.items():
         for row in rows:
@@ -37,10 +40,19 @@ def junit(result: RunJudgement, plan: str, started: str = "") -> str:
         ET.SubElement(verdict, tag, message=message, type=ENDED[result.exit_code]).text = message
     for tag, attribute in (("testcase", "tests"), ("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
         suite.set(attribute, str(len(list(suite.iter(tag)))))
-    suites = ET.Element("testsuites", {name: value for name, value in suite.items() if name != "skipped"})
+    suites = ET.Element("testsuites", {name: value for name, value in suite.items() if name not in ("skipped", "timestamp")})
     suites.append(suite)
     ET.indent(suites)
     return f'<?xml version="1.0" encoding="utf-8"?>\n{ET.tostring(suites, encoding="unicode")}\n'
+
+
+def _seconds(started: str, finished: str | None) -> str:
+    """Return the duration of a run in seconds, empty if it is unknown."""
+    try:
+        seconds = (datetime.fromisoformat(finished or "") - datetime.fromisoformat(started)).total_seconds()
+    except (TypeError, ValueError):
+        return ""
+    return f"{max(0.0, seconds):.3f}"
 
 
 def _add(suite: ET.Element, row: Verdict, class_name: str, decided: str, fails: bool, values: str) -> None:

@@ -105,7 +105,7 @@ def _junit(run: Run, baseline: str | Path | None, register: str | Path | None) -
                           remedy=f"Pass another run with --run, or check it with: cachemark check --run {run.id}")
     judgement = _judgement(run, baseline_of(run.record, baseline) or accepted_path(run.record), register)
     assert judgement is not None, "there is a baseline"
-    return junit.junit(judgement, run.record.plan, run.record.started)
+    return junit.junit(judgement, run.record.plan, run.record.started, run.record.finished)
 
 
 def _judgement(run: Run, path: Path | None, register: str | Path | None) -> RunJudgement | None:
@@ -152,7 +152,8 @@ def append(text: str, path: str | Path) -> Path:
     """Append to a file of text. Raises CachemarkError for any other file, and Infrastructure."""
     path = Path(path)
     with writing(path):
-        if path.exists() and (not path.is_file() or b"\0" in head_of(path)):
+        other = path.suffix.lower() not in ("", ".md", ".txt")  # GitHub's own file has no suffix
+        if path.exists() and (other or not path.is_file() or b"\0" in head_of(path)):
             raise CachemarkError(f"{path} is not a file of text.", remedy="Name a Markdown file.")
         with path.open("a", encoding="utf-8", newline="\n") as file:
             file.write(text)

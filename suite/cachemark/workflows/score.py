@@ -13,6 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from ..core.errors import Unsupported
+from ..core.files import output
 from ..core.units import FAMILIES, METRICS, Metric, least_images, metric, quality_name
 from ..metrics.base import ImageBatch, ImageMetric, ImageSet, MetricContext
 from ..metrics.compute import inception
@@ -110,8 +111,8 @@ def score(
         _of_set(features, chosen, collected)
     if grid:
         assert other is not None
-        with writing(grid):
-            _grid(generated, other, pairs[:WORST]).save(grid, "PNG")
+        with writing(grid), output(grid, "PNG image") as part:
+            _grid(generated, other, pairs[:WORST]).save(part, "PNG")
     return Scores(len(generated), generated.size, name, reference_name, collected.values, collected.absent, pairs, worst_by)
 
 
