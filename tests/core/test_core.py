@@ -30,6 +30,12 @@ def test_a_built_in_name_is_taken_before_its_file_is_imported() -> None:
         table.add("mine")(type("Mine", (), {}))
 
 
+@pytest.mark.parametrize("name", ["<b>mine</b>", "a & b", 'mine"', "mi|ne", "`mine`", "mi\nne", " mine", "", "x" * 101])
+def test_a_name_is_printable_text_without_markup(name: str) -> None:
+    with pytest.raises(BadPlugin, match="is not a valid name of a thing"):
+        Registry("thing").add(name)
+
+
 @pytest.mark.parametrize("value", [math.nan, -math.inf, 10**400])
 def test_a_figure_that_no_float_holds_is_refused(value: float) -> None:
     case = Case("tiny-llamagen", "ab" * 32, (8, 8), "10 classes, balanced", Sampling(), "full")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Thing = TypeVar("Thing")  # a decorator returns the class that it is given with its own type
 LONGEST = 100  # letters of a name, which appears in tables, labels and file names
+PLAIN = re.compile(rf"[^<>&\"'`|]{{1,{LONGEST}}}")  # no markup of HTML or Markdown
 
 
 class Registry(Generic[T]):
@@ -35,9 +37,9 @@ class Registry(Generic[T]):
 
         A class without a ``name`` of its own gets it; one derived from a dataclass becomes one. Raises BadPlugin for a name that cannot be
         printed, a name that is taken by another module, or a thing of another kind."""
-        if not isinstance(name, str) or not 0 < len(name) <= LONGEST or not name.isprintable() or name != name.strip():
+        if not isinstance(name, str) or not PLAIN.fullmatch(name) or not name.isprintable() or name != name.strip():
             raise BadPlugin(f"{_described(name)} is not a valid name of a {self.kind}.",
-                            remedy=f"Use 1 to {LONGEST} printable letters without blanks at their ends.")
+                            remedy=f"Use 1 to {LONGEST} printable letters without markup or blanks at their ends.")
 
         def register(thing: Thing) -> Thing:
             self._check_free(name, thing)
