@@ -22,6 +22,9 @@ from cachemark.store.db import Store
 from cachemark.store.rows import RunRecord, Verdict
 from cachemark.workflows import check
 from cachemark.workflows.check import CheckResult
+from cachemark.workflows.run import PlanRunner
+from cachemark.workflows.session import Machine
+from support import stub
 
 NEWER = replace(ENVIRONMENT, fingerprint="new torch")
 AA_CONFIG = f"{AA}tiny linear"
@@ -182,6 +185,18 @@ def test_the_process_bias_of_a_machine_is_what_its_equal_pairs_have_shown(store:
     shown = ledger.shown_process_bias(store, ENVIRONMENT.machine_class)
     assert shown["pairs"] == 40
     assert 0.03 <= shown["deviation"] < 0.045
+
+
+def test_a_run_stores_the_process_bias_that_pairs_have_shown_before_it(store: Store) -> None:
+    here = stub.Stub().environment("cpu", 1)
+    earlier = night(store, environment=here)
+    for number in range(30):
+        for name, seconds in (("before", 1.0), ("after", 1.0 + 0.01 * (number % 7))):
+            store.save(earlier, side(earlier, number, name, seconds))
+    shown = ledger.shown_process_bias(store, here.machine_class)
+    measured = PlanRunner(stub.tiny_plan(), store, stub.Stub(), Machine("cpu", 1)).measure()
+    assert shown["pairs"] == 30
+    assert all(outcome.facts["process_bias"] == shown for outcome in store.outcomes(measured.run_id))
 
 
 def test_pairs_of_equal_sides_are_put_together() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -63,6 +64,16 @@ def test_devices_of_two_models_are_no_place_for_one_run(nvml: FakeNvml, cards: l
         pass
 
 
+def test_only_its_owner_can_write_a_lease_and_everybody_can_take_it() -> None:
+    """Another user locks the file that it can only read, so that devices are exclusive among all users."""
+    before = os.umask(0)
+    try:
+        with lease("GPU-x"):
+            assert stat.S_IMODE((folder() / "GPU-x.lock").stat().st_mode) == 0o644
+    finally:
+        os.umask(before)
+
+
 def test_a_lease_ends_with_its_process_however_it_ends() -> None:
     child = subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
@@ -114,6 +125,15 @@ def test_a_second_signal_does_not_interrupt_what_the_first_one_ends() -> None:
     with pytest.raises(Terminated), terminable(own_process=False), held():
         os.kill(os.getpid(), signal.SIGTERM)
     assert released
+
+
+def test_another_ctrl_c_while_a_command_ends_prints_nothing() -> None:
+    """Python still has to end: a KeyboardInterrupt would print a traceback, and end with another code."""
+    script = ("import os, signal\nfrom cachemark.cli.endings import terminable\nwith terminable(own_process=True):\n    pass\n"
+              "os.kill(os.getpid(), signal.SIGINT)")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
+                          preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_clocks_left_by_a_killed_run_are_let_go_by_the_next(nvml: FakeNvml, cards: list[Card]) -> None:

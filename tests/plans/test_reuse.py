@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -14,10 +16,12 @@ import torch
 from cachemark.core.spec import Case, Sampling
 from cachemark.core.units import METRICS
 from cachemark.machine import environment
+from cachemark.machine.gpu import Gpu, gpus
 from cachemark.plans import reuse
 from cachemark.plans.reuse import COUNTED, code_identity, result_key, result_parts
 from cachemark.plugins import loading as plugins
 from support import examples
+from support.fake_nvml import Card, FakeNvml
 from support.stages import forgetting
 
 CASE = Case("tiny-llamagen", "random:0", (4, 4), "c", Sampling(), "streaming", {"B": 8})
@@ -142,6 +146,39 @@ def test_threads_and_devices_make_other_numerics() -> None:
     assert one.machine_class != two.machine_class
     assert one == environment.environment("cpu", 1)
     assert one.facts["threads"] == 1
+
+
+@pytest.mark.parametrize(("module", "name", "value"), [
+    (torch, "__version__", "9.9"), (torch.backends.mkldnn, "is_available", lambda: None),
+    (torch.backends.mkl, "is_available", lambda: None),
+], ids=["torch", "oneDNN", "MKL"])
+def test_other_libraries_make_other_numerics(module: Any, name: str, value: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = environment.environment("cpu", 1)
+    monkeypatch.setattr(module, name, value)
+    assert environment.environment("cpu", 1).fingerprint != before.fingerprint
+
+
+def card(**fields: object) -> Callable[[pytest.MonkeyPatch, Gpu], None]:
+    return lambda patch, gpu: vars(gpu).update(fields)
+
+
+@pytest.mark.parametrize("change", [
+    card(name="Fake H200"), card(driver="999.2"), card(compute_capability=(8, 9)),
+    lambda patch, gpu: patch.setattr(torch.version, "cuda", "13.0"),
+    lambda patch, gpu: patch.setattr(torch.backends.cudnn, "version", lambda: 99),
+    lambda patch, gpu: patch.setattr(torch.backends.cuda, "matmul", SimpleNamespace(allow_tf32=True)),
+    lambda patch, gpu: patch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8"),
+], ids=["name", "driver", "capability", "CUDA", "cuDNN", "TF32", "cuBLAS"])  # fmt: skip
+def test_what_selects_the_kernels_of_a_gpu_is_in_its_numerics(
+    change: Callable[[pytest.MonkeyPatch, Gpu], None], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr(torch.backends.cuda, "matmul", SimpleNamespace(allow_tf32=False))
+    (gpu,) = gpus(FakeNvml(Card("GPU-aaaa")))
+    before = environment.environment("cuda", 1, gpu).fingerprint
+    assert environment.environment("cuda", 1, gpu).fingerprint == before
+    change(monkeypatch, gpu)
+    assert environment.environment("cuda", 1, gpu).fingerprint != before
 
 
 @pytest.mark.parametrize("change", ["capability", "flags", "variable"])

@@ -57,6 +57,20 @@ def test_speedup_is_a_ratio_of_medians_with_its_interval() -> None:
     assert (speedup.low, speedup.high) == (pytest.approx(2.0 / 1.2 / process_bias), pytest.approx(2.4 / 1.0 * process_bias))
 
 
+@pytest.mark.parametrize(("shown", "deviation", "words"), [
+    ({"deviation": 0.04, "pairs": 32}, 0.04, "this machine's process-to-process variation of 4.0 % (32 A/A pairs)"),
+    (None, PROCESS_BIAS, "an assumed 2.0 % process-to-process variation"),
+    ({"deviation": "x"}, PROCESS_BIAS, "an assumed 2.0 % process-to-process variation"),
+])  # fmt: skip
+def test_speedups_are_widened_by_what_pairs_of_equal_code_have_shown(shown: object, deviation: float, words: str) -> None:
+    full, own = timed(sample.full(), [2.0, 2.1, 2.4]), timed(sample.candidate("linear", "1/4"), [1.0, 1.2, 1.1])
+    full, own = (replace(o, facts={**o.facts, "process_bias": shown}) for o in (full, own))
+    speedup = row(group(full, own), "linear", "1/4").speedup
+    assert speedup is not None
+    assert speedup.low == pytest.approx(2.0 / 1.2 / math.exp(1.959964 * math.sqrt(2) * deviation))
+    assert build(sample.RUN, [full, own]).chapters[0].process_bias == words
+
+
 def test_without_a_full_cache_nothing_is_derived() -> None:
     broken = sample.failed(sample.full(), Status.OOM, "out of memory")
     for outcomes in ([sample.candidate("linear", "1/4")], [broken, sample.candidate("linear", "1/4")]):

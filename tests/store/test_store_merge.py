@@ -135,6 +135,15 @@ def test_an_interrupted_merge_adds_nothing_and_a_repeated_one_nothing_more(
     assert count_rows(store) == counts
 
 
+def test_runs_of_two_numerics_stay_two(store: Store, other: Store) -> None:
+    """The same plan at the same moment, as two jobs of one machine that differ in their libraries."""
+    night(store, 3, 1, 2)
+    with other._writing() as session:
+        session.execute(update(RunRow).where(RunRow.id == 1).values(fingerprint="other libraries"))
+    assert merge(store, other).runs == 2
+    assert merge(store, other).runs == 0
+
+
 def test_a_merged_store_merges_as_its_origin(store: Store, other: Store, tmp_path: Path) -> None:
     with Store.open(tmp_path / "between.db") as between:
         merge(between, other)

@@ -25,6 +25,7 @@ from cachemark.core.limits import Limit, Rates
 from cachemark.core.result import FULL_BESIDE, OTHER_LOAD, Outcome, Status
 from cachemark.core.spec import Case
 from cachemark.core.units import METRICS
+from cachemark.machine.load import STAT
 from cachemark.metrics.compute import pretrained
 from cachemark.metrics.text_similarity import class_names
 from cachemark.metrics.tokens import kl_divergence
@@ -189,6 +190,7 @@ def test_facts_say_what_the_figures_rest_on(results: Results) -> None:
     assert "quality_only" not in streaming
     assert "codec int8 stores is decoded into a buffer" in results["streaming 1/2 int8"][0].facts["quality_only"]
     assert "true_ratio" not in results["full"][0].facts
+    assert (OTHER_LOAD in streaming) is (OTHER_LOAD in results["full"][0].facts) is STAT.exists(), "the load of the machine is stated"
 
 
 def test_live_bytes_are_noted_as_the_image_grows(results: Results) -> None:

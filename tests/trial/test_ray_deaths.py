@@ -73,3 +73,8 @@ def test_the_cases_of_a_worker_that_died_run_again(deaths: int, error: type[RayE
     assert {each.outcome.case.method: each.outcome.status for each in finished} == {
         "a": Status.OK, "b": ended, "c": Status.OK, "dies": ended}
     assert cluster.ran.count("dies") == runs
+
+
+def test_results_of_a_worker_with_other_numerics_are_refused() -> None:
+    (finished,) = Ray(Cluster(0), _kind="first").run([[planned("a")]], TrialRequest(1.0, 1), lambda case: None)
+    assert (finished.outcome.status, "worker of another kind (numerics" in finished.outcome.log) == (Status.ERROR, True)

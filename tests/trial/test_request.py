@@ -16,7 +16,7 @@ import pytest
 import cachemark
 from cachemark.core.errors import Infrastructure, Unsupported
 from cachemark.core.limits import Rates
-from cachemark.machine.environment import environment
+from cachemark.machine.environment import KERNELS, environment
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned
 from cachemark.plans.reuse import Earlier
@@ -115,7 +115,7 @@ def test_a_child_gets_the_interpreter_and_the_code_of_its_side() -> None:
 @pytest.mark.parametrize(("name", "reaches"), [
     ("PATH", True), ("HOME", True), ("LC_ALL", True), ("CUDA_VISIBLE_DEVICES", True), ("OMP_NUM_THREADS", True), ("HF_HOME", True),
     ("CACHEMARK_CALIBRATIONS", True), ("DB_PASS", False), ("GH_PAT", False), ("HF_TOKEN", False), ("AWS_SECRET_ACCESS_KEY", False),
-    ("CACHEMARK_STORE", False), ("MY_PATH_TOKEN", False), ("PGPASSWORD", False),
+    ("CACHEMARK_STORE", False), ("MY_PATH_TOKEN", False), ("PGPASSWORD", False), *((name, True) for name in KERNELS),
 ])  # fmt: skip
 def test_a_trial_gets_the_variables_of_a_list_and_no_others(name: str, reaches: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "c4n4ry")
