@@ -54,11 +54,12 @@ def test_figures_replace_figures_only(stage: Stage, tmp_path: Path) -> None:
     assert figure.read_text() == "mine"
 
 
-def test_a_site_leaves_another_index_page(stage: Stage, tmp_path: Path) -> None:
-    index = tmp_path / "index.html"
-    index.write_text("<!DOCTYPE html><title>my home page</title>")
-    assert call("report", "--site", tmp_path, "--store", stage.store).exit_code == 2
-    assert index.read_text() == "<!DOCTYPE html><title>my home page</title>"
+def test_a_site_leaves_another_index(stage: Stage, tmp_path: Path) -> None:
+    for name, text in (("index.html", "<!DOCTYPE html><title>my home page</title>"), ("site.json", '{"title": "my home page"}')):
+        (file := tmp_path / name).write_text(text)
+        assert call("report", "--site", tmp_path, "--store", stage.store).exit_code == 2
+        assert file.read_text() == text
+        file.unlink()
 
 
 def test_a_pipe_is_no_target(stage: Stage, tmp_path: Path) -> None:

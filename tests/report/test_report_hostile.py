@@ -101,11 +101,12 @@ def test_runs_are_listed_with_their_verdicts_and_pages() -> None:
 
 
 def test_only_pages_of_the_site_are_removed(tmp_path: Path) -> None:
-    for name in ("run-1.html", "run-2.html", "mine.html"):
-        (tmp_path / site.FOLDER).mkdir(exist_ok=True)
-        (tmp_path / site.FOLDER / name).write_text("")
+    page = site.index([])
+    (tmp_path / site.FOLDER).mkdir()
+    for name, text in (("run-1.html", page), ("run-2.html", page), ("run-3.html", "notes"), ("mine.html", page)):
+        (tmp_path / site.FOLDER / name).write_text(text)
     assert site.prune(tmp_path, [2]) == 1
-    assert sorted(p.name for p in (tmp_path / site.FOLDER).iterdir()) == ["mine.html", "run-2.html"]
+    assert sorted(p.name for p in (tmp_path / site.FOLDER).iterdir()) == ["mine.html", "run-2.html", "run-3.html"]
 
 
 @pytest.mark.parametrize("evil", [sample.SCRIPTS + sample.BREAKERS, "\u202eturned", "A" * 10_000, "😀 \ud800"], ids=lambda e: ascii(e[:8]))

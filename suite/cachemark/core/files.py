@@ -17,6 +17,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 HEAD = 4096  # bytes that identify the type of a file
 OUTPUTS = {  # first bytes of files that commands write to a path from the user
     "report": rb"<!DOCTYPE html>.*<meta name=\"generator\" content=\"cachemark",
+    "list of reports": rb"\{(\}|\n \"\d+\": \{\n  \"run\": )",
     "CSV table": rb"run,commit,machine_class,",
     "Markdown table": rb"### .*\n\n\| method \|",
     "Markdown comment": rb"<!-- cachemark ",
@@ -62,9 +63,13 @@ def refuse_other(path: Path, kind: str) -> None:
         return
     if path.exists() and not path.is_file():
         raise CachemarkError(f"{path} is not an ordinary file.", remedy="Name a file; tables are printed if no path is given.")
-    head = head_of(path) if path.exists() else b""
-    if head and not re.match(OUTPUTS[kind], head, re.DOTALL):
+    if path.exists() and path.stat().st_size and not is_output(path, kind):
         raise CachemarkError(f"{path} exists and is not a {kind} of cachemark.", remedy="Use another name, or delete the file first.")
+
+
+def is_output(path: Path, kind: str) -> bool:
+    """Return whether a file starts as an output of this ``kind`` of OUTPUTS. Raises OSError."""
+    return re.match(OUTPUTS[kind], head_of(path), re.DOTALL) is not None
 
 
 def head_of(path: Path) -> bytes:

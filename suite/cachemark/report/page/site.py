@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from ...analysis.report_view import ReportView
-from ...core.files import output, replacing
+from ...core.files import is_output, output
 from ...core.version import __version__
 from .render import engine, policy, static
 
@@ -44,7 +44,7 @@ def publish(folder: Path, lines: Mapping[str, dict[str, Any]]) -> Path:
     file = folder / "index.html"
     with output(file, "report") as part:
         part.write_bytes(index([*lines.values()]).encode("utf-8", errors="replace"))
-    with replacing(folder / LINES) as part:
+    with output(folder / LINES, "list of reports") as part:
         part.write_text(json.dumps(lines, indent=1), encoding="utf-8")
     return file
 
@@ -67,9 +67,10 @@ def too_old(started: str, now: datetime, days: int) -> bool:
 
 
 def prune(folder: Path, run_ids: Sequence[int]) -> int:
-    """Remove the reports of other runs and return their number."""
+    """Remove the reports of other runs and return their number; other files are not touched."""
     names = {page_of(folder, run_id).name for run_id in run_ids}
-    old = [file for file in (folder / FOLDER).glob("run-*.html") if file.name not in names]
+    old = [file for file in (folder / FOLDER).glob("run-*.html")
+           if file.name not in names and file.is_file() and is_output(file, "report")]
     for file in old:
         file.unlink()
     return len(old)
