@@ -139,11 +139,9 @@ def matching(pattern: str, names: Iterable[str]) -> list[tuple[str, str]]:
     return sorted(matches, key=lambda entry: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", entry[1])])
 
 
-def filled(model: M, weights: Mapping[str, Tensor], *absent: str) -> M:
-    """Load weights into a model; only tensors whose names begin with one of ``absent`` may be missing."""
-    missing, unexpected = model.load_state_dict(weights, strict=False)
-    assert not unexpected, unexpected
-    assert all(name.startswith(absent) for name in missing), missing
+def filled(model: M, weights: Mapping[str, Tensor]) -> M:
+    """Load all weights of a model, and no others."""
+    model.load_state_dict(weights)
     return model.eval().requires_grad_(False)
 
 

@@ -132,7 +132,7 @@ CONTROLS: list[tuple[str, str, Any, str, Wrong]] = [
     ("mar/recap", "encoder_computed head_inputs tokens latents", ReCAP, "_drawn", lambda right: lambda self, step: step.previous),
     ("mar/recap", "places tokens", ReCAP, "ordered", keep_the_order),
     ("mar/recap", "loads decoder_computed head_inputs", ReCAP, "_recomputed", lambda right: property(lambda self: self.shape.buffer)),
-    ("mar/vae_encoder", "encoded", kl, "SCALE", lambda right: 0.18215),
+    ("mar/vae_decoder", "decoded", kl, "SCALE", lambda right: 0.18215),
     ("var/small", "logits guided hidden teacher", var, "STEEPEST", lambda right: 99.0),
 ]
 

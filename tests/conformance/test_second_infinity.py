@@ -53,7 +53,7 @@ def drawn_weights(facts: dict[str, Any], seed: int) -> dict[str, Tensor]:
     c = facts["config"]
     image = BSQ(BSQConfig(c["vae_base_ch"], tuple(c["vae_ch_mult"]), c["vae_num_res_blocks"], config.scales, config.width))
     shapes = {**{f"var/{name}": tensor for name, tensor in Infinity(config).state_dict().items()},
-              **{f"vae/{name}": tensor for name, tensor in image.state_dict().items() if name.startswith("decoder.")}}
+              **{f"vae/{name}": tensor for name, tensor in image.state_dict().items()}}
     weights = {}
     for name, tensor in shapes.items():
         values = torch.randn(tensor.shape, generator=draw)

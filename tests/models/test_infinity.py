@@ -76,16 +76,6 @@ def test_a_patch_is_four_places_of_the_map() -> None:
     assert torch.equal(packed_bits(again > 0), tokens[:, 1:]), "what is put together is taken apart alike"
 
 
-def test_quantising_takes_the_signs_of_what_is_left() -> None:
-    quantizer = BitQuantizer(squares((1, 2, 4)), 5)
-    f = torch.randn(2, 5, 4, 4, generator=torch.Generator().manual_seed(1))
-    tokens = quantizer.quantise(f)
-    assert torch.equal(bits_of(tokens[:, 0], 5), (f.mean((2, 3)) > 0).long())
-    residual = f - quantizer.restore(torch.cat((tokens[:, :5], torch.zeros_like(tokens[:, 5:])), 1)) + quantizer.codes(
-        torch.zeros_like(tokens[:, 5:]), 2)
-    assert torch.equal(bits_of(tokens[:, 5:], 5), (residual.flatten(2).transpose(1, 2) > 0).long())
-
-
 # -- sizes ---------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("dim", "heads", "width"), [(2048, 16, 8192), (2080, 20, 8192), (3360, 28, 13312), (96, 2, 512)])
 def test_the_mlp_is_a_multiple_of_256_wide(dim: int, heads: int, width: int) -> None:

@@ -26,7 +26,7 @@ from cachemark.models.vision.vq import VQConfig
 CONFIG = JanusConfig(LlamaConfig(2, 4, 64, 96, 128, kv_heads=2), codes=48, grid=4)
 GUIDED = Sampling(cfg_scale=5.0, temperature=0.0)
 PROMPTS = Prompts(((1, 40, 3), (1, 17, 90, 41, 66, 7, 3), (1, 5, 33, 3)), ((1, 2, 3), (1, 2, 2, 2, 2, 2, 3), (1, 2, 2, 3)))
-TINY_VQ = VQConfig(32, (1, 1), 1, 16, CONFIG.codes, usage_window=0)
+TINY_VQ = VQConfig(32, (1, 1), 1, 16, CONFIG.codes)
 
 
 def tiny(config: JanusConfig = CONFIG, prompts: Prompts = PROMPTS) -> Janus:
@@ -65,7 +65,9 @@ def test_random_weights_are_those_of_their_seed() -> None:
 
 
 # -- published folders -------------------------------------------------------------------------------------------------
-READING = {"vision_model.blocks.0.attn.qkv.weight": torch.ones(2), "aligner.layers.0.bias": torch.ones(2)}
+READING = {name: torch.ones(2) for name in (
+    "vision_model.blocks.0.attn.qkv.weight", "aligner.layers.0.bias", "gen_vision_model.encoder.mid.0.norm1.bias",
+    "gen_vision_model.quant_conv.bias")}
 
 
 def converted(name: str) -> str:
@@ -75,7 +77,7 @@ def converted(name: str) -> str:
         ("gen_embed.", "model.generation_embeddings."), ("gen_aligner.layers.0.", "model.generation_aligner.fc1."),
         ("gen_aligner.layers.2.", "model.generation_aligner.hidden_layers.0."),
         ("gen_head.output_mlp_projector.", "model.generation_head.proj_out."), ("gen_head.", "model.generation_head."),
-        ("gen_vision_model.", "model.vqmodel."), ("encoder.conv_blocks.", "encoder.down."), ("decoder.conv_blocks.", "decoder.up."),
+        ("gen_vision_model.", "model.vqmodel."), ("decoder.conv_blocks.", "decoder.up."),
         (".res.", ".block."), ("mid.0.", "mid.block_1."), ("mid.1.", "mid.attn_1."), ("mid.2.", "mid.block_2."),
     ):
         name = name.replace(theirs, ours)

@@ -27,7 +27,7 @@ from cachemark.models.vision.vqgan import VQGAN
 
 IDS = Vocabulary(4, 32, 42, 0, 40, 41, 44)
 CONFIG = LuminaConfig(LlamaConfig(2, 4, 64, 96, 64, qk_norm=True), 2, 3, IDS)
-TINY = VQConfig(32, (1, 1, 1), 1, 16, 32, 16, usage_window=0)
+TINY = VQConfig(32, (1, 1, 1), 1, 16, 32, 16)
 PROMPTS = Prompts(((0, 50, 41, 40, 46, 47), (0, 51, 52, 53, 41, 40, 46, 47)), ((40, 46, 47),) * 2)
 GUIDED = Sampling(cfg_scale=3.0, top_k=20)
 

@@ -46,7 +46,8 @@ def models_page(baselines: Path) -> str:
         "## Published models",
         "Their weights are not bundled. Without them weights are random: speed and bytes are real, fidelity and quality are not measured. "
         "A file must hold every tensor with its shape, at the top level or under the key that the authors use; `cachemark weights verify "
-        "MODEL` names each tensor that is missing, unexpected or of another shape.",
+        "MODEL` names each tensor that is missing, unexpected or of another shape. Encoders of image tokenizers are skipped and not "
+        "counted here: only decoders are loaded.",
         "*Cache of an image*: allocation of the full cache in bf16 for one image, including all rows of guidance. "
         "Published speeds of a model next to its roofline time are in the Papers tab of a report and in `cachemark roofline MODEL`; "
         "`python -m benchmarks.papers sizes MODEL` prints published cache sizes and the model's computed ones.",

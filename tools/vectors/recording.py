@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any
 
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import save as packed
 from torch import Tensor, nn
 
+FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 1, "lp": 2, "pb": 2}]  # numbers of 4 bytes
 SPREAD = 0.25  # of weights: the library's own initial weights are so small that attention would not matter
 
 
@@ -77,8 +79,9 @@ def weights_of(model: nn.Module, *parts: str) -> dict[str, Tensor]:
 def save(folder: Path, name: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> list[Path]:
     """Write a vector and its facts; return the paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    files = [folder / f"{name}.safetensors", folder / f"{name}.json"]
-    save_file({key: tensor.detach().clone().contiguous() for key, tensor in tensors.items()}, files[0])
+    files = [folder / f"{name}.safetensors.xz", folder / f"{name}.json"]
+    content = packed({key: tensor.detach().clone().contiguous() for key, tensor in tensors.items()})
+    files[0].write_bytes(lzma.compress(content, filters=FILTERS))
     about = {"transformers": transformers.__version__, "torch": torch.__version__.partition("+")[0], **facts}
     files[1].write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
     return files

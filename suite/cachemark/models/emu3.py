@@ -17,6 +17,7 @@ from ..core.spec import Sampling
 from .lined import ImageIds, LinedConfig, LinedLlama
 from .llama import LlamaConfig
 from .prompts import Prompts, TextTokenizer, refuse_unreadable
+from .vision import vq
 
 PAPER = Sampling(cfg_scale=3.0, top_k=2048)  # the authors' script
 CONTEXT = 9216  # positions that it was trained with
@@ -36,7 +37,7 @@ GEN = Emu3Config(LlamaConfig(32, 32, 4096, 14336, 184622, kv_heads=8, norm_eps=1
 # -- published files ---------------------------------------------------------------------------------------------------
 IMAGES = "vqmodel."  # prefix of the image tokenizer, which is in the same file
 UNUSED = (f"{IMAGES}*",)  # in addition to the generator
-UNUSED_BY_TOKENIZER = ("model.*", "lm_head.weight", "encoder.*", "quant_conv.*")  # the latter read images
+UNUSED_BY_TOKENIZER = ("model.*", "lm_head.weight", *vq.ENCODER)
 NAMES = (
     (r"^model\.text_model\.", "model."), (r"^text_model\.model\.", "model."), (r"^text_model\.lm_head\.", "lm_head."),
     (r"^model\.vqmodel\.", IMAGES),

@@ -22,7 +22,8 @@ from ..cache.masked_layout import take
 from ..contract.method import Uncached
 from .llama import Llama, LlamaConfig, PromptedConfig, PromptedLlama
 from .prompts import Prompts, TextTokenizer, refuse_unreadable
-from .vision.vq import VQ, VQConfig
+from .vision import vq
+from .vision.vq import VQ, VQ16
 
 PAPER_CFG = 5.0
 LONGEST = 4096 - 24**2  # tokens of a prompt: those that it was trained with, less an image
@@ -41,13 +42,13 @@ SIZES = {
     "1B": JanusConfig(LlamaConfig(24, 16, 2048, 5632, 102400)),
     "7B": JanusConfig(LlamaConfig(30, 32, 4096, 11008, 102400)),
 }
-TOKENIZER = VQConfig(usage_window=0)
+TOKENIZER = VQ16
 
 # -- published files ---------------------------------------------------------------------------------------------------
 PREFIX = "gen_vision_model."  # of the image tokenizer, which is in the same file
 READING = ("vision_model.*", "aligner.*")  # for reading images: not used for generation
 UNUSED = ("language_model.lm_head.weight", "*.rotary_emb.inv_freq", *READING)  # in addition to the generator, and the head for text
-UNUSED_BY_TOKENIZER = ("language_model.*", "gen_embed.*", "gen_aligner.*", "gen_head.*", "quantize.codebook_used", *READING)
+UNUSED_BY_TOKENIZER = ("language_model.*", "gen_embed.*", "gen_aligner.*", "gen_head.*", *vq.UNUSED, *READING)
 # Names in the files that the transformers library converted, and the authors' names.
 CONVERTED = (
     (r"^model\.language_model\.", "language_model.model."), (r"^lm_head\.", "language_model.lm_head."),
@@ -56,12 +57,11 @@ CONVERTED = (
     (r"^model\.generation_aligner\.hidden_layers\.0\.", "gen_aligner.layers.2."),
     (r"^model\.generation_head\.proj_out\.", "gen_head.output_mlp_projector."), (r"^model\.generation_head\.", "gen_head."),
     (r"^model\.vision_model\.", "vision_model."), (r"^model\.aligner\.", "aligner."),
-    (r"^model\.vqmodel\.(encoder\.down|decoder\.up)\.(\d+)\.block\.", r"model.vqmodel.\1.\2.res."),
-    (r"^model\.vqmodel\.encoder\.down\.", PREFIX + "encoder.conv_blocks."),
+    (r"^model\.vqmodel\.decoder\.up\.(\d+)\.block\.", r"model.vqmodel.decoder.up.\1.res."),
     (r"^model\.vqmodel\.decoder\.up\.", PREFIX + "decoder.conv_blocks."),
-    (r"^model\.vqmodel\.(encoder|decoder)\.mid\.block_1\.", PREFIX + r"\1.mid.0."),
-    (r"^model\.vqmodel\.(encoder|decoder)\.mid\.attn_1\.", PREFIX + r"\1.mid.1."),
-    (r"^model\.vqmodel\.(encoder|decoder)\.mid\.block_2\.", PREFIX + r"\1.mid.2."),
+    (r"^model\.vqmodel\.decoder\.mid\.block_1\.", PREFIX + "decoder.mid.0."),
+    (r"^model\.vqmodel\.decoder\.mid\.attn_1\.", PREFIX + "decoder.mid.1."),
+    (r"^model\.vqmodel\.decoder\.mid\.block_2\.", PREFIX + "decoder.mid.2."),
     (r"^model\.vqmodel\.", PREFIX),
 )
 

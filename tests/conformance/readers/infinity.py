@@ -142,7 +142,7 @@ def subject(vector: Vector) -> Subject:
     state = {bsq.official(name): tensor for name, tensor in below(vector.weights(), "vae/").items()}
     if images.config.factor != c["vae_patch_size"]:
         raise ValueError(f"vae_patch_size {c['vae_patch_size']} does not follow from {len(c['vae_ch_mult'])} levels")
-    return Subject(vector, filled(model, below(vector.weights(), "var/")), filled(images, state, "encoder."))
+    return Subject(vector, filled(model, below(vector.weights(), "var/")), filled(images, state))
 
 
 def codes(subject: Subject, vector: Vector, scale: str) -> Tensor:

@@ -98,11 +98,10 @@ def to_uint8(images: Tensor) -> Tensor:
 def decoder(vector: Vector) -> VQ:
     c = vector.facts["config"]
     number, width = c["codebook"]
-    model = VQ(VQConfig(c["ch"], tuple(c["ch_mult"]), c["num_res_blocks"], c["z_channels"], number, width, usage_window=0))
+    model = VQ(VQConfig(c["ch"], tuple(c["ch_mult"]), c["num_res_blocks"], c["z_channels"], number, width))
     assert model.config.factor == c["upsample"]
     weights = {janus.official_tokenizer(name): tensor for name, tensor in vector.weights().items()}
-    del weights["quantize.codebook_used"]
-    return filled(model, weights, "encoder.")
+    return filled(model, weights)
 
 
 def image_of(model: VQ, vector: Vector, which: str) -> Tensor:

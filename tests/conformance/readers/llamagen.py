@@ -121,7 +121,7 @@ def to_uint8(images: Tensor) -> Tensor:
 def tokenizer(vector: Vector) -> VQ:
     c = vector.facts["config"]
     config = VQConfig(c["ch"], tuple(c["ch_mult"]), c["num_res_blocks"], c["z_channels"], c["codebook_size"], c["codebook_embed_dim"])
-    return filled(VQ(config), vector.weights(), "encoder.", "quant_conv.", "quantize.codebook_used")
+    return filled(VQ(config), vector.weights())
 
 
 def image_of(model: VQ, vector: Vector) -> Tensor:
@@ -158,7 +158,7 @@ KINDS = {
         Check("filters", PROBABILITIES, filters, ("filter/logits_in",)),
     ), "the LlamaGen transformer, with and without a cache, and its sampling", ("full",)),
     "small_vq": Kind(tokenizer, (
-        compare("code_vectors", "quant", lambda model, vector: model.vectors(
+        compare("code_vectors", "quant", lambda model, vector: model.quantize(
             vector["input/codes"], tuple(vector.facts["config"]["grid"])), 1e-6),
         compare("image", "image", image_of),
         compare("image_bytes", "image_u8_hwc", lambda *arguments: to_uint8(image_of(*arguments)), RARE, by=differing_bytes),

@@ -114,8 +114,8 @@ def to_uint8(images: Tensor) -> Tensor:
 def decoder(vector: Vector) -> VQGAN:
     c = vector.facts["config"]
     d = c["ddconfig"]
-    config = VQConfig(d["ch"], tuple(d["ch_mult"]), d["num_res_blocks"], d["z_channels"], c["n_embed"], c["embed_dim"], usage_window=0)
-    return filled(VQGAN(config), vector.weights(), "encoder.")
+    config = VQConfig(d["ch"], tuple(d["ch_mult"]), d["num_res_blocks"], d["z_channels"], c["n_embed"], c["embed_dim"])
+    return filled(VQGAN(config), vector.weights())
 
 
 def image_of(model: VQGAN, vector: Vector, which: str) -> Tensor:

@@ -45,7 +45,7 @@ register(CatalogueModel(
 ))
 for _size, _config in var.SIZES.items():
     _tokenizer = partial(MSVQ, MSVQConfig(sides=_config.sides, z=_config.width, codes=_config.vocab))
-    _decoder = PublishedFile("decoder_weights", "vae_ch160v4096z32.pth", FAMILY.origin, _tokenizer, ignored=(*EXTRAS, *msvq.USED))
+    _decoder = PublishedFile("decoder_weights", "vae_ch160v4096z32.pth", FAMILY.origin, _tokenizer, ignored=(*EXTRAS, *msvq.UNUSED))
     register(CatalogueModel(
         FAMILY, f"var-{_size}", _config, f"var_{_size.partition('-')[0]}.pth", _decoder, with_greedy(PAPER),
         f"VAR-{_size}, {_config.depth} blocks, {len(_config.sides)} scales up to {'×'.join(map(str, _config.grid))}",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from ...core.spec import Sampling
 from .. import costs
+from ..checkpoints import EXTRAS
 from ..llamagen import PAPER_CFG, SIZES, LlamaGen, LlamaGenConfig
 from ..protocol import PublishedFile
 from ..tiny.tokenizers import VQ_WEIGHTS
+from ..vision import vq
 from ..vision.vq import VQ
 from .family import SCENE_QUALITY, CatalogueModel, Family, register, with_greedy
 
@@ -17,7 +19,7 @@ TINY_WEIGHTS, TINY_DECODER = "tiny-llamagen.safetensors", "tiny-vq.safetensors"
 
 FAMILY = Family("llamagen", LlamaGen.paradigm, "FoundationVision/LlamaGen on Hugging Face",
                 lambda config, tokenizer, engine: LlamaGen(config), costs.llamagen, tables=lambda model: [model.rope])
-DECODER = PublishedFile("decoder_weights", "vq_ds16_c2i.pt", FAMILY.origin, VQ)
+DECODER = PublishedFile("decoder_weights", "vq_ds16_c2i.pt", FAMILY.origin, VQ, ignored=(*EXTRAS, *vq.UNUSED))
 
 register(CatalogueModel(
     FAMILY, TINY_NAME, TINY, TINY_WEIGHTS, VQ_WEIGHTS, with_greedy(Sampling(cfg_scale=1.5)),

@@ -30,7 +30,7 @@ from ..protocol import PublishedFile, Request
 from ..text_features import FeatureReader
 from ..tiny.captions import CAPTION, VOCABULARY, WordTokenizer, parsed
 from ..tiny.tokenizers import VQ_WEIGHTS
-from ..vision import bsq, vqgan
+from ..vision import bsq, vq, vqgan
 from ..vision.bsq import BSQ, BSQConfig
 from ..vision.emu3_vq import EMU3_VQ, Emu3VQ, Emu3VQConfig
 from ..vision.vq import VQ
@@ -166,7 +166,7 @@ LLAMAGEN = Family(
     reader=lambda config: FeatureReader(config.text, config.longest),
 )
 LLAMAGEN_FILES = {256: "t2i_XL_stage1_256.pt", 512: "t2i_XL_stage2_512.pt"}
-LLAMAGEN_IMAGES = PublishedFile("decoder_weights", "vq_ds16_t2i.pt", LLAMAGEN.origin, VQ, ignored=checkpoints.EXTRAS)
+LLAMAGEN_IMAGES = PublishedFile("decoder_weights", "vq_ds16_t2i.pt", LLAMAGEN.origin, VQ, ignored=(*checkpoints.EXTRAS, *vq.UNUSED))
 
 
 def llamagen_t2i(pixels: int) -> CatalogueModel:

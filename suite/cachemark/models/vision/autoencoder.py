@@ -1,7 +1,7 @@
-"""The autoencoder of VQGAN and latent diffusion, with published names ``down.N.block.M``.
+"""The decoder of VQGAN and latent diffusion, with published names ``up.N.block.M``.
 
-VAR's multi-scale tokenizer and MAR's KL autoencoder use it. Images are (B, 3, H, W) in [−1, 1]. Blocks come from
-:mod:`~cachemark.models.vision.vq`, whose files order them differently.
+VAR's multi-scale tokenizer and MAR's KL autoencoder use it. Blocks come from :mod:`~cachemark.models.vision.vq`, whose files order them
+differently.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .vq import Attend, Downsample, Pyramid, ResBlock, Upsample, conv, middle, norm
+from .vq import Attend, Pyramid, ResBlock, Upsample, conv, middle, norm
 
 MIDDLE = "block_1", "attn_1", "block_2"
 
@@ -35,43 +35,12 @@ class KLLevel(nn.Module):
         super().__init__()
         self.block = nn.ModuleList(ResBlock(c_in if i == 0 else c_out, c_out) for i in range(depth))
         self.attn = nn.ModuleList(attend(c_out) for _ in range(depth))
-        self.downsample: nn.Module = nn.Identity()
         self.upsample: nn.Module = nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         for block, attn in zip(self.block, self.attn, strict=True):
             x = attn(block(x))
-        return self.downsample(self.upsample(x))
-
-
-def _attends(shape: Pyramid, lowest: Attend) -> list[Attend]:
-    """Return whether each level has attention: only the lowest resolution has."""
-    return [*[nn.Identity] * (len(shape.widths) - 1), lowest]
-
-
-class KLEncoder(nn.Module):
-    """Images (B, 3, f·h, f·w) to latents (B, z, h, w).
-
-    ``in_levels``: attend after every block of the lowest resolution, not only in the middle.
-    """
-
-    def __init__(self, shape: Pyramid, z: int, attend: Attend, *, in_levels: bool = True) -> None:
-        super().__init__()
-        widths = shape.widths
-        self.conv_in = conv(3, shape.ch)
-        levels = zip((shape.ch, *widths), widths, _attends(shape, attend if in_levels else nn.Identity), strict=False)
-        self.down = nn.ModuleList(KLLevel(a, b, shape.num_res_blocks, kind) for a, b, kind in levels)
-        for level, width in zip(self.down[:-1], widths, strict=False):
-            level.downsample = Downsample(width)
-        self.mid = middle(widths[-1], attend, MIDDLE)
-        self.norm_out = norm(widths[-1])
-        self.conv_out = conv(widths[-1], z)
-
-    def forward(self, images: Tensor) -> Tensor:
-        x = self.conv_in(images)
-        for level in self.down:
-            x = level(x)
-        return self.conv_out(F.silu(self.norm_out(self.mid(x))))
+        return self.upsample(x)
 
 
 class KLDecoder(nn.Module):
@@ -85,7 +54,8 @@ class KLDecoder(nn.Module):
         widths = shape.widths
         self.conv_in = conv(z, widths[-1])
         self.mid = middle(widths[-1], attend, MIDDLE)
-        levels = zip((*widths[1:], widths[-1]), widths, _attends(shape, attend if in_levels else nn.Identity), strict=True)
+        kinds = [*[nn.Identity] * (len(widths) - 1), attend if in_levels else nn.Identity]
+        levels = zip((*widths[1:], widths[-1]), widths, kinds, strict=True)
         self.up = nn.ModuleList(KLLevel(a, b, shape.num_res_blocks + 1, kind) for a, b, kind in levels)
         for level, width in zip(self.up[1:], widths[1:], strict=True):
             level.upsample = Upsample(width)

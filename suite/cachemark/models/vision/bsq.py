@@ -1,4 +1,4 @@
-"""Infinity's bitwise tokenizer: binary spherical quantization of residual maps, coarse to fine.
+"""The decoder of Infinity's bitwise tokenizer: binary spherical quantization of residual maps, coarse to fine.
 
 A token is one integer: bit c is the sign of channel c. Module names are the published ones without the extra level ``conv`` or ``norm``
 around each layer (:func:`official`).
@@ -16,11 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...cache.layout import Grid, squares
-from .autoencoder import KLDecoder, KLEncoder
+from .autoencoder import KLDecoder
 from .maps import MapQuantizer
-from .vq import Pyramid
+from .vq import ENCODER, Pyramid
 
-UNUSED = ("quantizer.lfq.mask", "quantize.lfq.mask")  # of published files: powers of two
+UNUSED = (*ENCODER, "quantizer.lfq.mask", "quantize.lfq.mask")  # the latter two: powers of two
 WRAPPED = (
     (r"\b(conv_in|conv_out|conv1|conv2|nin_shortcut|(?:up|down)sample\.conv)\.conv\.", r"\1."),
     (r"\b(norm1|norm2|norm_out)\.norm\.", r"\1."),
@@ -81,15 +81,6 @@ class BitQuantizer(MapQuantizer):
         small = F.pixel_unshuffle(resized(f_hat, self.latents(scale)), self.patch)
         return small.flatten(2).transpose(1, 2)
 
-    def quantise(self, f: Tensor) -> Tensor:
-        """Quantize latents (B, width, H·patch, W·patch) to tokens (B, N) int64 by signs of residuals."""
-        residual, tokens = f.float(), []
-        for scale in range(len(self.scales)):
-            small = F.interpolate(residual, size=self.latents(scale), mode="area")
-            tokens.append(packed_bits(F.pixel_unshuffle(small, self.patch).flatten(2).transpose(1, 2) > 0))
-            residual = residual - resized(self.codes(tokens[-1], scale), self.latents(-1))
-        return torch.cat(tokens, 1)
-
 
 def resized(x: Tensor, grid: Grid) -> Tensor:
     """Resize (B, C, h, w) bilinearly; unchanged if it has that size."""
@@ -107,18 +98,13 @@ class BSQConfig(Pyramid):
 
 
 class BSQ(nn.Module):
-    """Infinity's tokenizer for images (B, 3, H, W), factor·patch pixels per token and side; runs in fp32."""
+    """The decoder of Infinity's tokenizer for images (B, 3, H, W), factor·patch pixels per token and side; runs in fp32."""
 
     def __init__(self, config: BSQConfig | None = None) -> None:
         super().__init__()
         self.config = c = config or BSQConfig()
-        self.encoder, self.decoder = KLEncoder(c, c.z, nn.Identity), KLDecoder(c, c.z, nn.Identity)
+        self.decoder = KLDecoder(c, c.z, nn.Identity)
         self.quantizer = BitQuantizer(c.scales, c.z, c.patch)
-
-    def encode(self, images: Tensor) -> Tensor:
-        """Encode images in [−1, 1] to tokens (B, N) int64."""
-        self.config.check(images, self.quantizer.latents(-1))
-        return self.quantizer.quantise(self.encoder(images))
 
     def image(self, f_hat: Tensor) -> Tensor:
         """Decode a restored feature map to images (B, 3, H, W) in [−1, 1]."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .vq import Codebook, CodeDecoder, Pyramid, Upsample, conv, norm
+from .vq import Codebook, Pyramid, Upsample, conv, norm
 
 
 @dataclass(frozen=True)
@@ -180,13 +180,13 @@ class Emu3Decoder(nn.Module):
         return x
 
 
-class Emu3VQ(CodeDecoder):
+class Emu3VQ(nn.Module):
     """Codes to images, in fp32."""
 
     def __init__(self, config: Emu3VQConfig = EMU3_VQ) -> None:
         super().__init__()
         self.config, self.decoder = config, Emu3Decoder(config)
-        self.quantize = Codebook(config.codebook_size, config.width, unit=False, usage_window=0)
+        self.quantize = Codebook(config.codebook_size, config.width, unit=False)
         self.post_quant_conv = FrameConv(config.width, config.width, 1)
 
     def decode(self, codes: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -194,5 +194,5 @@ class Emu3VQ(CodeDecoder):
 
         Raises Unsupported.
         """
-        vectors = self.vectors(codes, grid)
+        vectors = self.quantize(codes, grid)
         return self.decoder(self.post_quant_conv(vectors), vectors).float()

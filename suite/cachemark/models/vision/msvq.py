@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...cache.layout import squares
-from .autoencoder import JointAttnBlock, KLDecoder, KLEncoder
+from .autoencoder import JointAttnBlock, KLDecoder
 from .maps import MapQuantizer
-from .vq import Pyramid
+from .vq import ENCODER, Pyramid
 
-USED = ("quantize.ema_vocab_hit_SV",)  # how often each code was used in training: in published files, not needed here
+UNUSED = (*ENCODER, "quantize.ema_vocab_hit_SV")  # the latter: how often each code was used in training
 
 
 class Phis(nn.Module):
@@ -119,7 +119,7 @@ class MSVQConfig(Pyramid):
 
 
 class MSVQ(nn.Module):
-    """VAR's tokenizer, with the names of ``vae_ch160v4096z32.pth``; runs in fp32.
+    """The decoder of VAR's tokenizer, with the names of ``vae_ch160v4096z32.pth``; runs in fp32.
 
     Images are (B, 3, H, W) of side factor·P.
     """
@@ -127,18 +127,9 @@ class MSVQ(nn.Module):
     def __init__(self, config: MSVQConfig | None = None) -> None:
         super().__init__()
         self.config = c = config or MSVQConfig()
-        self.encoder, self.decoder = KLEncoder(c, c.z, JointAttnBlock), KLDecoder(c, c.z, JointAttnBlock)
+        self.decoder = KLDecoder(c, c.z, JointAttnBlock)
         self.quantize = MultiScaleQuantizer(c.sides, c.codes, c.z, phis=c.phis)
-        self.quant_conv, self.post_quant_conv = nn.Conv2d(c.z, c.z, 3, padding=1), nn.Conv2d(c.z, c.z, 3, padding=1)
-
-    def latents(self, images: Tensor) -> Tensor:
-        """Encode images in [−1, 1] to latents (B, z, P, P)."""
-        self.config.check(images, self.quantize.scales[-1])
-        return self.quant_conv(self.encoder(images))
-
-    def encode(self, images: Tensor) -> Tensor:
-        """Encode images to tokens (B, N) int64."""
-        return self.quantize.quantise(self.latents(images))
+        self.post_quant_conv = nn.Conv2d(c.z, c.z, 3, padding=1)
 
     def image(self, f_hat: Tensor) -> Tensor:
         """Decode a restored feature map (B, z, P, P) to images (B, 3, H, W) in [−1, 1]."""

@@ -1,7 +1,7 @@
-"""The convolutional VQ tokenizers VQ-16 and VQ-8 (LlamaGen, arXiv 2406.06525; the VQGAN layout).
+"""Decoders of the convolutional VQ tokenizers VQ-16 and VQ-8 (LlamaGen, arXiv 2406.06525; the VQGAN layout).
 
 Module names as in the published checkpoints. It should run in fp32 even with a bf16 transformer. It is equivalent to the authors' code,
-with PyTorch's own attention and code vectors normalized after the look-up.
+with PyTorch's own attention and code vectors normalized after the look-up. Encoders, which generation does not need, are not loaded.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -19,16 +18,17 @@ from ...core.errors import Unsupported
 
 GROUPS = 32
 GROUP_EPS = 1e-6
-USAGE_WINDOW = 65536  # length of the training-time buffer in LlamaGen's published files
+ENCODER = ("encoder.*", "quant_conv.*")  # of published files of image tokenizers: only for reading images
+UNUSED = (*ENCODER, "quantize.codebook_used")  # the latter: how often each code was used in training
 
 Attend = Callable[[int], nn.Module]  # makes an attention block for that many channels; `nn.Identity` makes none
 
 
 @dataclass(frozen=True)
 class Pyramid:
-    """Widths of an autoencoder's levels.
+    """Widths of a decoder's levels.
 
-    ``ch_mult``: channel multiples from the highest resolution to the lowest; each level but the last halves the resolution.
+    ``ch_mult``: channel multiples from the highest resolution to the lowest; each level has half the resolution of the one before.
     """
 
     ch: int = 128
@@ -45,30 +45,21 @@ class Pyramid:
         """Pixels per latent along one side."""
         return 2 ** (len(self.ch_mult) - 1)
 
-    def check(self, images: Tensor, latents: tuple[int, int] = (0, 0)) -> None:
-        """Raise Unsupported for images that cannot be encoded, or do not have ``latents`` rows and columns."""
-        height, width = (side * self.factor for side in latents)
-        fits = images.ndim == 4 and images.shape[1] == 3 and not any(pixels % self.factor for pixels in images.shape[2:])
-        if not fits or (height and images.shape[2:] != (height, width)):
-            sides = f"{height}, {width})" if height else f"height, width) with sides that are multiples of {self.factor}"
-            raise Unsupported(f"Images of shape {tuple(images.shape)} cannot be encoded.", remedy=f"Use (batch, 3, {sides}.")
-
 
 @dataclass(frozen=True)
 class VQConfig(Pyramid):
-    """Shape of a tokenizer. ``usage_window``: length of the file's training-time buffer, or 0."""
+    """Shape of a tokenizer."""
 
     z_channels: int = 256
     codebook_size: int = 16384
     codebook_dim: int = 8
-    usage_window: int = USAGE_WINDOW
 
 
 VQ16 = VQConfig()
 
 
 def norm(channels: int) -> nn.GroupNorm:
-    """Return the normalization of all these autoencoders."""
+    """Return the normalization of all these decoders."""
     return nn.GroupNorm(GROUPS, channels, eps=GROUP_EPS)
 
 
@@ -119,57 +110,25 @@ class Upsample(nn.Module):
         return self.conv(F.interpolate(x, scale_factor=2.0, mode="nearest"))
 
 
-class Downsample(nn.Module):
-    """A strided convolution, padded at the right and bottom edges only: (B, C, 2H, 2W) to (B, C, H, W)."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(channels, channels, 3, stride=2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.conv(F.pad(x, (0, 1, 0, 1)))
-
-
 class VQLevel(nn.Module):
     """All blocks of one resolution; absent parts are identities, which add no key to the state dict."""
 
-    def __init__(self, c_in: int, c_out: int, depth: int, attend: Attend, *, upsample: bool = False, downsample: bool = False) -> None:
+    def __init__(self, c_in: int, c_out: int, depth: int, attend: Attend, *, upsample: bool) -> None:
         super().__init__()
         self.res = nn.ModuleList(ResBlock(c_in if i == 0 else c_out, c_out) for i in range(depth))
         self.attn = nn.ModuleList(attend(c_out) for _ in range(depth))
         self.upsample = Upsample(c_out) if upsample else nn.Identity()
-        self.downsample = Downsample(c_out) if downsample else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         for res, attn in zip(self.res, self.attn, strict=True):
             x = attn(res(x))
-        return self.downsample(self.upsample(x))
+        return self.upsample(x)
 
 
 def middle(channels: int, attend: Attend, names: Sequence[str]) -> nn.Sequential:
     """Build two residual blocks with attention between them, under their names in published files."""
     parts = ResBlock(channels, channels), attend(channels), ResBlock(channels, channels)
     return nn.Sequential(OrderedDict(zip(names, parts, strict=True)))
-
-
-class VQEncoder(nn.Module):
-    """Pixels (B, 3, H, W) to latents (B, z, H/f, W/f), with attention at the lowest resolution."""
-
-    def __init__(self, config: VQConfig) -> None:
-        super().__init__()
-        widths, last = config.widths, len(config.widths) - 1
-        self.conv_in = conv(3, config.ch)
-        self.conv_blocks = nn.Sequential(*(
-            VQLevel(c_in, c_out, config.num_res_blocks, AttnBlock if i == last else nn.Identity, downsample=i != last)
-            for i, (c_in, c_out) in enumerate(zip((config.ch, *widths), widths, strict=False))
-        ))
-        self.mid = middle(widths[-1], AttnBlock, "012")
-        self.norm_out = norm(widths[-1])
-        self.conv_out = conv(widths[-1], config.z_channels)
-
-    def forward(self, images: Tensor) -> Tensor:
-        x = self.mid(self.conv_blocks(self.conv_in(images)))
-        return self.conv_out(F.silu(self.norm_out(x)))
 
 
 class VQDecoder(nn.Module):
@@ -193,52 +152,28 @@ class VQDecoder(nn.Module):
 
 
 class Codebook(nn.Module):
-    """The table of code vectors. ``unit``: they are normalized to unit length when used.
+    """The table of code vectors. ``unit``: they are normalized to unit length when used."""
 
-    ``usage_window``: length of the file's training-time buffer, or 0.
-    """
-
-    def __init__(self, codes: int, width: int, *, unit: bool, usage_window: int) -> None:
+    def __init__(self, codes: int, width: int, *, unit: bool) -> None:
         super().__init__()
         self.unit, self.embedding = unit, nn.Embedding(codes, width)
-        if usage_window:
-            self.register_buffer("codebook_used", torch.zeros(usage_window))  # loaded because files contain it, never read
 
-    def forward(self, codes: Tensor) -> Tensor:
-        """Map codes (...) to vectors (..., width)."""
-        return self.scaled(self.embedding(codes))
-
-    def nearest(self, vectors: Tensor) -> Tensor:
-        """Map vectors (n, width) to the nearest codes (n,); ties go to the first code."""
-        rows, table = self.scaled(vectors), self.scaled(self.embedding.weight)
-        return (rows.square().sum(1, keepdim=True) + table.square().sum(1) - 2 * rows @ table.T).argmin(1)
-
-    def scaled(self, vectors: Tensor) -> Tensor:
-        """Return vectors (..., width) with the length that is used for comparing them."""
-        return F.normalize(vectors, dim=-1) if self.unit else vectors
-
-
-class CodeDecoder(nn.Module):
-    """Base of tokenizers that look up raster-ordered codes in a codebook."""
-
-    quantize: Codebook
-
-    def vectors(self, codes: Tensor, grid: tuple[int, int]) -> Tensor:
-        """Return the code vectors (B, d, h, w) of codes (B, h·w). Raises Unsupported."""
+    def forward(self, codes: Tensor, grid: tuple[int, int]) -> Tensor:
+        """Map raster-ordered codes (B, h·w) to vectors (B, width, h, w). Raises Unsupported."""
         if codes.ndim != 2 or codes.shape[1] != grid[0] * grid[1]:
             raise Unsupported(f"Codes of shape {tuple(codes.shape)} do not fill a grid of {grid[0]}×{grid[1]}.",
                               remedy=f"Use a batch of {grid[0] * grid[1]} codes each, or the grid that they came from.")
-        return self.quantize(codes).transpose(1, 2).unflatten(2, grid)
+        vectors = self.embedding(codes)
+        return (F.normalize(vectors, dim=-1) if self.unit else vectors).transpose(1, 2).unflatten(2, grid)
 
 
-class CodeTokenizer(CodeDecoder):
-    """Tokenizer: images (B, 3, f·h, f·w) to raster-ordered codes (B, h·w) and back. ``unit``: see Codebook."""
+class CodeDecoder(nn.Module):
+    """Base of image tokenizers with a codebook: raster-ordered codes to images. ``unit``: see Codebook."""
 
-    def __init__(self, config: VQConfig, encoder: nn.Module, decoder: nn.Module, *, unit: bool) -> None:
+    def __init__(self, config: VQConfig, decoder: nn.Module, *, unit: bool) -> None:
         super().__init__()
-        self.config, self.encoder, self.decoder = config, encoder, decoder
-        self.quantize = Codebook(config.codebook_size, config.codebook_dim, unit=unit, usage_window=config.usage_window)
-        self.quant_conv = conv(config.z_channels, config.codebook_dim, 1)
+        self.config, self.decoder = config, decoder
+        self.quantize = Codebook(config.codebook_size, config.codebook_dim, unit=unit)
         self.post_quant_conv = conv(config.codebook_dim, config.z_channels, 1)
 
     def decode(self, codes: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
@@ -246,18 +181,11 @@ class CodeTokenizer(CodeDecoder):
 
         Images are fp32, nominally in [−1, 1] and not clamped. Raises Unsupported if the codes do not fill the grid.
         """
-        return self.decoder(self.post_quant_conv(self.vectors(codes, grid or (math.isqrt(codes.shape[-1]),) * 2))).float()
-
-    def encode(self, images: Tensor) -> Tensor:
-        """Encode images (B, 3, f·h, f·w) in [−1, 1] to int64 codes (B, h·w)."""
-        self.config.check(images)
-        latents = self.quant_conv(self.encoder(images)).flatten(2).transpose(1, 2)
-        # One image at a time: the distances of a whole batch to every code would take gigabytes.
-        return torch.stack([self.quantize.nearest(rows) for rows in latents])
+        return self.decoder(self.post_quant_conv(self.quantize(codes, grid or (math.isqrt(codes.shape[-1]),) * 2))).float()
 
 
-class VQ(CodeTokenizer):
+class VQ(CodeDecoder):
     """LlamaGen's tokenizer."""
 
     def __init__(self, config: VQConfig = VQ16) -> None:
-        super().__init__(config, VQEncoder(config), VQDecoder(config), unit=True)
+        super().__init__(config, VQDecoder(config), unit=True)
