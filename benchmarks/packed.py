@@ -5,7 +5,7 @@ Layers take turns from a set that no cache can keep, as in a model. ``PACKED_ROW
 
 The second has generations of full-size shapes with random weights, fp32, without image decoding, in three ways that alternate in one
 process: all products plain, all packed, and by the number of rows as the suite does it. Values are medians (min–max) of the time over
-that of the suite. Infinity-2B is cut to its first 4 of 32 blocks.
+that of the suite. Infinity-2B is cut to its first 4 of 32 blocks, and MAR-B makes 64 passes.
 
     python benchmarks/packed.py [--threads 2] [--rounds 3] [--models NAME …] [--json FILE]
 """
@@ -70,7 +70,7 @@ def generation(name: str) -> Callable[[], Tensor]:
         model = infinity_model("2B", 256)
         register(replace(model, name=CUT, config=replace(model.config, depth=BLOCKS, chunks=1)))
     entry, batch, memory = MODELS.get(name), BATCHES[name], Memory()
-    labels, seeds, sampling = torch.arange(batch), list(range(batch)), entry.presets["paper"]
+    labels, seeds, sampling = torch.arange(batch), list(range(batch)), entry.presets.get("fewer", entry.presets["paper"])
     generator = entry.load(Request()).generator
 
     @torch.inference_mode()
