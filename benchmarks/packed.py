@@ -3,9 +3,9 @@
 The first table has plain time over packed time of one layer, the median of several tries in turn; above 1, packed weights are faster.
 Layers take turns from a set that no cache can keep, as in a model. ``PACKED_ROWS`` of models/layers.py is chosen from it.
 
-The second has generations of full-size shapes with random weights, fp32, without image decoding, in three ways that alternate in one
-process: all products plain, all packed, and by the number of rows as the suite does it. Values are medians (min–max) of the time over
-that of the suite. Infinity-2B is cut to its first 4 of 32 blocks, and MAR-B makes 64 passes.
+The second has generations of full-size shapes with random weights, fp32, without image decoding, in four ways that alternate in one
+process: all products plain, all packed, by the number of rows as the suite does it, and the papers' baseline (``engine = "reference"``).
+Values are medians (min–max) of the time over that of the suite. Infinity-2B is cut to its first 4 of 32 blocks, and MAR-B makes 64 passes.
 
     python benchmarks/packed.py [--threads 2] [--rounds 3] [--models NAME …] [--json FILE]
 """
@@ -22,6 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from cachemark.cache.arena import Memory
+from cachemark.contract.method import Method
+from cachemark.methods.base.paper_baseline import REFERENCE
 from cachemark.methods.full import Full
 from cachemark.models import layers
 from cachemark.models.catalogue.family import register
@@ -64,33 +66,33 @@ def by_rows() -> Iterator[dict[str, float]]:
         yield row
 
 
-def generation(name: str) -> Callable[[], Tensor]:
-    """Return a call that generates a batch with the full cache."""
+def generations(name: str) -> dict[str, Callable[[], Tensor]]:
+    """Return calls that generate a batch with the full cache: of the suite's baseline, and of the papers'."""
     if name == CUT:
         model = infinity_model("2B", 256)
         register(replace(model, name=CUT, config=replace(model.config, depth=BLOCKS, chunks=1)))
-    entry, batch, memory = MODELS.get(name), BATCHES[name], Memory()
+    entry, batch = MODELS.get(name), BATCHES[name]
     labels, seeds, sampling = torch.arange(batch), list(range(batch)), entry.presets.get("fewer", entry.presets["paper"])
-    generator = entry.load(Request()).generator
 
-    @torch.inference_mode()
-    def generate() -> Tensor:
-        return generator.generate(labels, seeds, Full(), sampling, memory)
+    def of(engine: str, method: Callable[[], Method]) -> Callable[[], Tensor]:
+        generator, memory = entry.load(Request(engine=engine)).generator, Memory()
+        return torch.inference_mode()(lambda: generator.generate(labels, seeds, method(), sampling, memory))
 
-    return generate
+    return {"suite": of("eager", Full), "reference": of("reference", REFERENCE[entry.paradigm])}
 
 
 def whole(name: str, rounds: int) -> dict[str, list[float]]:
-    """Return the seconds of generations by kernel, in turns."""
-    generate = generation(name)
-    spent: dict[str, list[float]] = {kernel: [] for kernel in KERNELS}
+    """Return the seconds of generations by variant, in turns."""
+    calls, variants = generations(name), [*KERNELS, "reference"]
+    spent: dict[str, list[float]] = {variant: [] for variant in variants}
     for number in range(rounds + 1):  # the first is the warm-up
-        for kernel in (*KERNELS,)[number % 3 :] + (*KERNELS,)[: number % 3]:
-            layers.PACKED_ROWS = KERNELS[kernel]
+        first = number % len(variants)
+        for variant in variants[first:] + variants[:first]:
+            layers.PACKED_ROWS = KERNELS.get(variant, KERNELS["plain"])
             start = time.perf_counter()
-            generate()
-            spent[kernel].append(time.perf_counter() - start)
-    return {kernel: values[1:] for kernel, values in spent.items()}
+            calls.get(variant, calls["suite"])()
+            spent[variant].append(time.perf_counter() - start)
+    return {variant: values[1:] for variant, values in spent.items()}
 
 
 def main() -> None:
@@ -108,14 +110,14 @@ def main() -> None:
     for row in by_rows():
         table.append(row)
         print(f"| {row['in']} → {row['out']} | {' | '.join(f'{row[str(rows)]:.2f}' for rows in ROWS)} |", flush=True)
-    generations = {}
-    print("\n| model, batch | suite, s | plain / suite | packed / suite |")
+    seconds_of = {}
+    print("\n| model, batch | suite, s | plain / suite | packed / suite | papers' baseline / suite |")
     for name in arguments.models:
-        generations[name] = spent = whole(name, arguments.rounds)
-        ratios = {kernel: [a / b for a, b in zip(spent[kernel], spent["suite"], strict=True)] for kernel in ("plain", "packed")}
+        seconds_of[name] = spent = whole(name, arguments.rounds)
+        ratios = {variant: [a / b for a, b in zip(spent[variant], spent["suite"], strict=True)] for variant in spent if variant != "suite"}
         cells = [f"{statistics.median(values):.2f} ({min(values):.2f}–{max(values):.2f})" for values in ratios.values()]
         print(f"| {name}, {BATCHES[name]} | {statistics.median(spent['suite']):.1f} | {' | '.join(cells)} |", flush=True)
-    origin.write(arguments.json, layers=table, generations=generations)
+    origin.write(arguments.json, layers=table, generations=seconds_of)
 
 
 if __name__ == "__main__":
