@@ -73,6 +73,22 @@ def test_devices_are_known_by_uuid(nvml: FakeNvml, monkeypatch: pytest.MonkeyPat
         assert [gpu.uuid for gpu in device.gpus(nvml)] == left
 
 
+def test_an_index_among_unlike_devices_needs_the_order_of_the_bus(
+    nvml: FakeNvml, cards: list[Card], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """CUDA sorts them by speed by default, and NVML by bus."""
+    cards[1].name = "Fake T400"
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    for visible in ("1", "GPU-aa,1"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        with pytest.raises(Infrastructure, match="CUDA_DEVICE_ORDER=PCI_BUS_ID"):
+            device.gpus(nvml)
+    for visible, order in (("GPU-bbbb", "FASTEST_FIRST"), ("1", "PCI_BUS_ID")):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        monkeypatch.setenv("CUDA_DEVICE_ORDER", order)
+        assert [gpu.uuid for gpu in device.gpus(nvml)] == ["GPU-bbbb"]
+
+
 def test_a_device_of_another_job_is_left_out(nvml: FakeNvml, cards: list[Card]) -> None:
     """A node gives a job some of its devices, and NVML refuses the others."""
     cards[0].forbidden = True

@@ -189,7 +189,7 @@ class Gpu:
 def gpus(nvml: Any = None) -> list[Gpu]:
     """Return every device allowed by CUDA_VISIBLE_DEVICES, in NVML's order.
 
-    Raises Infrastructure without a driver."""
+    Raises Infrastructure without a driver, and for an ambiguous index."""
     if nvml is None:
         nvml = importlib.import_module("pynvml")
     try:
@@ -207,7 +207,12 @@ def gpus(nvml: Any = None) -> list[Gpu]:
 def _visible(nvml: Any, names: str, devices: Sequence[Gpu]) -> list[Gpu]:
     """Return the devices that CUDA sees by these names.
 
-    Those before the first unknown name, and none if one is named twice."""
+    Those before the first unknown name, and none if one is named twice. Raises Infrastructure for an index that CUDA and NVML may read
+    differently: CUDA sorts unlike devices by speed unless CUDA_DEVICE_ORDER is PCI_BUS_ID, the order of NVML."""
+    by_index = any(name.strip().isdecimal() for name in names.split(","))
+    if by_index and len({gpu.name for gpu in devices}) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+        raise Infrastructure(f"CUDA_VISIBLE_DEVICES = {names} names GPUs of different models by index, which CUDA sorts by speed.",
+                             remedy="Set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPUs by UUID.")
     picked = list[Gpu]()
     for name in map(str.strip, names.split(",")):
         gpu = _mig(nvml, name) if name.startswith("MIG-") else _named(name, devices)
