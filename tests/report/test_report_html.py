@@ -19,6 +19,8 @@ from page import Page
 from cachemark.analysis.report_view import build
 from cachemark.core.formatting import display_name
 from cachemark.report.page.render import TABS, render
+from cachemark.stats import intervals
+from cachemark.store.db import Store
 
 GOLD = Path(__file__).parent / "gold" / "page.txt"
 REGOLD = "CACHEMARK_REGOLD"
@@ -109,3 +111,29 @@ def test_prompts_stand_under_the_images_that_they_asked_for() -> None:
     for text in texts:
         assert f'<span class="prompt"><bdi>{markup.escape(text)}</bdi></span>' in page
     assert "<b>red</b>" not in page
+
+
+PEAK = """
+import re, sys
+from pathlib import Path
+from cachemark.cli import main
+main(sys.argv[1:], standalone_mode=False)
+print(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not state the peak memory of a process")
+def test_a_report_takes_at_most_350_mb(tmp_path: Path) -> None:
+    """Of 15 cases with images and as many seeds as are resampled at once."""
+    with Store.open(tmp_path / "s.sqlite") as store:
+        run = store.begin_run("demo", {}, sample.ENVIRONMENT, sample.RUN.code)
+        for outcome in sample.outcomes():
+            samples = {name: [*values] * (intervals._KEPT // len(values) if len(values) == sample.SEEDS else 1)
+                       for name, values in outcome.samples.items()}
+            images = {name: sample.artifact(file) for name, file in outcome.artifacts.items()}
+            store.save(run, replace(outcome, samples=samples, artifacts={}), images)
+        store.finish_run(run, "finished")
+    command = [sys.executable, "-c", PEAK, "report", str(tmp_path / "page.html"), "--store", str(tmp_path / "s.sqlite")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert "data:image" in (tmp_path / "page.html").read_text()
+    assert int(done.stdout.split()[-1]) * 1024 <= 350e6

@@ -67,6 +67,17 @@ def test_an_interval_of_a_median_covers_what_counting_says(n: int) -> None:
     assert ends.confidence >= 0.95 or below == 1
 
 
+def test_thousands_of_repeats_cut_as_many_as_exact_counting_allows() -> None:
+    """From 1030 values on, the number of orders exceeds a float."""
+    n = 2000
+    ends = median_over_repeats([float(k) for k in range(n)])
+    missed = [2 * sum(math.comb(n, below) for below in range(int(ends.low) + more + 1)) / 2**n for more in (0, 1)]
+    assert ends.high == n - 1 - ends.low
+    assert ends.confidence == pytest.approx(1 - missed[0])
+    assert missed[0] <= 0.05 < missed[1]
+    assert ratio_of_medians([2.0] * n, [1.0] * n).stated
+
+
 # ------------------------------------------------------------------------------------------------ means
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 2), (1, 16), (8, 16), (64, 64), (3000, 3001)])
@@ -96,7 +107,7 @@ def test_draws_of_weights_find_the_exact_bound() -> None:
 def test_many_seeds_are_drawn_in_parts_that_are_not_kept() -> None:
     stream = np.random.default_rng(2)
     few, many = (means_over_seeds(dict(enumerate(stream.beta(3, 2, (2, n)))), dict.fromkeys(range(2), SHARE))
-                 for n in (2000, 2100))
+                 for n in (1000, 1100))
     intervals._all.cache_clear()
     for k in range(2):
         assert many[k].high - many[k].low == pytest.approx(few[k].high - few[k].low, rel=0.15)

@@ -38,7 +38,7 @@ _TAIL = (1 - LEVEL) / 2
 _Z = statistics.NormalDist().inv_cdf(1 - _TAIL)
 _RESAMPLES = 4000
 _AT_ONCE = 256  # rows of a product: their resamples take 8 MB
-_KEPT = 2048  # most values whose resamples are all kept: 64 MB
+_KEPT = 1024  # most values whose resamples are all kept: 32 MB
 _PART = 200  # resamples at a time of more values: 80 MB at 50,000
 
 
@@ -231,7 +231,7 @@ def _resamples(draw: Draw, n: int) -> Iterable[Floats]:
     return (draw(stream, n, _PART) for _ in range(0, _RESAMPLES, _PART))
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=4)
 def _all(draw: Draw, n: int) -> Floats:
     return draw(np.random.RandomState(0), n, _RESAMPLES)
 
