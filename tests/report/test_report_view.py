@@ -141,10 +141,12 @@ def test_savings_that_are_none_are_flagged(full: tuple[int, int], candidate: dic
     ({IDLE: "It saves nothing.", "different_kernel": "It attends otherwise."}, 0.9, False),
 ])  # fmt: skip
 def test_an_idle_method_that_gives_other_tokens_is_flagged(facts: dict[str, str], agreement: float, flagged: bool) -> None:
-    own = timed(sample.candidate("linear", "1/4"), [1.0], token_agreement=[1.0] * 63 + [agreement])
-    own = replace(own, facts={**own.facts, **facts})
-    marks = {mark.text for mark in row(group(timed(sample.full(), [2.0]), own), "linear", "1/4").marks}
-    assert ("not idle" in marks) is flagged
+    distances = [1 - agreement] + [0.0] * 63
+    for paradigm, tokens in (("next-token", {"token_agreement": [1 - d for d in distances]}), ("masked", {"token_distance": distances})):
+        own = timed(sample.candidate("linear", "1/4"), [1.0], **tokens)
+        own = replace(own, facts={**own.facts, **facts, "paradigm": paradigm})
+        marks = {mark.text for mark in row(group(timed(sample.full(), [2.0]), own), "linear", "1/4").marks}
+        assert ("not idle" in marks) is flagged
 
 
 @pytest.mark.parametrize(("facts", "flagged"), [({}, False), ({OTHER_LOAD: 0.25}, False), ({OTHER_LOAD: 1.37}, True)])

@@ -326,13 +326,14 @@ def _marks(row: ReportRow) -> tuple[Mark, ...]:
         marks.append(Mark("different kernel", "calm", str(own)))
     if (load := row.outcome.facts.get(OTHER_LOAD, 0.0)) > BUSY:
         marks.append(Mark(BUSY_MACHINE, "warn", f"Other processes kept {load:.1f} processors busy while it was timed."))
-    if row.paradigm == MASKED:
-        return tuple(marks)
-    facts = row.outcome.facts
+    facts, masked = row.outcome.facts, row.paradigm == MASKED
     alike = facts.get(IDLE) and not ({"quality_only", "different_kernel"} & facts.keys() or row.case.decoder) and row.case.codec == "native"
-    if alike and min(row.outcome.raw(compared_tokens(masked=False)), default=1.0) < 1:
+    same = 0.0 if masked else 1.0  # distance or agreement of equal tokens
+    if alike and any(value != same for value in row.outcome.raw(compared_tokens(masked=masked))):
         marks.append(Mark("not idle", "warn", "Its declared costs equal the full cache's, but it generates other tokens: "
                           "the declared costs may be wrong."))
+    if masked:
+        return tuple(marks)
     state = row.median(STATE)
     saved, live = _saved_bytes(row.median(KV), row.saving), _saved_bytes(row.median(LIVE_KV), row.saving_live)
     if saved is not None and live and (row.saving_live or 0) > 0.01 and saved < _SHOWS * live:
