@@ -22,6 +22,7 @@ from cachemark.models.vision.bsq import BSQ, BSQConfig
 from .checks import LOGITS, Vector, apart, differing_bytes, spread
 from .discovery import DEFAULT
 from .readers import FAMILIES
+from .readers.fastvar import Settings, greedy_bits
 from .readers.infinity import config_of, finest_of
 from .second_infinity import SecondInfinity
 
@@ -119,6 +120,37 @@ def test_the_reader_reads_any_shape(shape: str, folder: Path) -> None:
         "cached_v_block"}
     with torch.no_grad():
         assert not [fault for check in checks if (fault := check.fault(subject, vector))]
+
+
+def without_pruning(vector: Vector) -> Vector:
+    """Return a vector of FastVAR that prunes nothing, for the first text of a vector, whose bits it generates."""
+    maps = [tuple(grid) for _, *grid in vector.facts["config"]["scale_schedule"]]
+    names = [str(rows) if rows == columns else f"{rows}x{columns}" for rows, columns in maps]
+    facts = {"config": {**vector.facts["config"], "weights": vector.path.stem}, "settings": {"plain": {
+        "sides": maps, "scales that run": names, "prompt": 0, "prune": {names[-1]: 1e-6}, "layers": [0], "cache side": names[0]}}}
+    bits = {f"plain/{how}/bits/{name}": vector[f"out/bits/{scale}"][0].flatten(0, 2)
+            for how in ("forced", "greedy") for scale, name in enumerate(names)}
+    return Vector(vector.path.with_name("plain_fastvar.safetensors"), facts, bits)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_reader_of_rivals_reads_any_shape(shape: str, folder: Path) -> None:
+    """Greedy bits depend on the guidance of every scale."""
+    vector = made(shape, folder)
+    rival, texts = without_pruning(vector), len(vector.facts["config"]["text_lens"])
+    subject = Settings(rival)
+    with torch.no_grad():
+        assert greedy_bits(subject, rival) == 0
+        for name, scale in vector.matching("out/logits_pre/*"):
+            expected = vector[name][::texts]  # the row of the first text, and the unconditional one
+            assert apart(subject.logits("plain", int(scale))[: len(expected)], expected) < LOGITS, name
+
+
+def test_the_reader_of_rivals_notices_another_guidance(folder: Path) -> None:
+    rival = without_pruning(made("tall, with scales without guidance", folder))
+    rival.facts["config"]["cfg_list"] = [3.0] * 6
+    with torch.no_grad():
+        assert greedy_bits(Settings(rival), rival) > 0
 
 
 @pytest.mark.parametrize(("shape", "change", "noticed"), [

@@ -14,7 +14,6 @@ from torch import Tensor
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Grid, Site, Step, Tokens, squares
 from cachemark.contract.method import Block, Branch
-from cachemark.core.spec import Sampling
 from cachemark.methods.fastvar import FastVAR
 from cachemark.models.infinity import Infinity
 from cachemark.models.vision.bsq import bits_of, packed_bits
@@ -92,9 +91,9 @@ class Settings(Rival):
             tokens = torch.full((1, sum(rows * columns for rows, columns in self.maps(setting).values())), ABSENT)
             drawn = packed_bits(torch.cat(bits))
             tokens[0, : len(drawn)] = drawn
-            sampling = Sampling(cfg_scale=self.vector.facts["config"]["cfg"], temperature=0.0)
-            made = self.own_model(setting).generate(torch.tensor([facts["prompt"]]), [0], method, sampling, Memory(),
-                                                   forced=tokens if how == "forced" else None)
+            model = self.own_model(setting)
+            made = model.generate(torch.tensor([facts["prompt"]]), [0], method, self.sampling(model), Memory(),
+                                  forced=tokens if how == "forced" else None)
             self.done[setting, how] = method, made
         return self.done[setting, how]
 
@@ -104,8 +103,9 @@ class Settings(Rival):
     def logits(self, setting: str, scale: int) -> Tensor:
         """Return logits of all rows before guidance, (rows, tokens, 2 · bits)."""
         model, (method, _) = self.own_model(setting), self.ran(setting, "forced")
-        cond = model.text_proj_for_sos["ca"](None, *model.read([self.vector.facts["settings"][setting]["prompt"]], 2))[:, 0]
-        return model.logits(method.hidden[scale, method.layout.layers - 1], cond).flatten(2).detach()
+        hidden, prompt = method.hidden[scale, method.layout.layers - 1], self.vector.facts["settings"][setting]["prompt"]
+        cond = model.text_proj_for_sos["ca"](None, *model.read([prompt], len(hidden)))[:, 0]
+        return model.logits(hidden, cond).flatten(2).detach()
 
 
 def stored(vector: Vector, how: str, part: str) -> Iterator[tuple[str, list[str], Tensor]]:

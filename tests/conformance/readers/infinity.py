@@ -60,7 +60,7 @@ class Subject:
         """A generation along the file's bits."""
         tokens, guided, method = self._generate(tokens_of(self.vector))
         model, quantizer = self.model, self.model.quantizer
-        features, attended = model.read(range(len(model.texts)), 2 if self.guided else 1)
+        features, attended = model.read(range(len(model.texts)), len(method.hidden[0]) // len(model.texts))
         cond = model.text_proj_for_sos["ca"](None, features, attended)[:, 0]
         split = quantizer.split(tokens)
         maps = [quantizer.empty(len(tokens))]
@@ -79,25 +79,28 @@ class Subject:
                 module.mixed = in_bf16(module.mixed)  # type: ignore[method-assign]
         return patch.ran.plain
 
-    @property
-    def guided(self) -> bool:
-        """True if any scale has guidance, for which every scale computes unconditional rows."""
-        return any(cfg != 1 for cfg in self.vector.facts["config"]["cfg_list"])
-
     def _generate(self, forced: Tensor | None = None) -> tuple[Tensor, list[Tensor], Watched]:
-        facts, method, guided, own = self.vector.facts["config"], Watched(), list[Tensor](), type(self.model).guided
-
-        def by_scale(hidden: Tensor, step: Step, sampling: Sampling, texts: Texts) -> Tensor:
-            cfg = facts["cfg_list"][step.index]
-            if cfg == 1:
-                return self.model.logits(hidden, texts.cond)[: len(texts.key)]
-            return own(self.model, hidden, step, replace(sampling, cfg_scale=cfg), texts)
-
-        self.model.guided = by_scale  # type: ignore[method-assign]
-        samples, sampling = len(self.model.texts), Sampling(cfg_scale=2.0 if self.guided else 1.0, temperature=0.0)
+        facts, method, guided, samples = self.vector.facts["config"], Watched(), list[Tensor](), len(self.model.texts)
+        sampling = guided_by_scale(self.model, facts["cfg_list"])
         tokens = self.model.generate(torch.arange(samples), range(samples), method, sampling, Memory(), forced=forced,
                                      see=lambda _, logits: guided.append(logits / facts["tau_list"][len(guided)]))
         return tokens, guided, method
+
+
+def guided_by_scale(model: Infinity, cfg_list: Sequence[float]) -> Sampling:
+    """Guide every scale of a model by a number of its own, and return the greedy sampling for it.
+
+    A scale of 1 has no guidance, and its unconditional rows are computed if another scale has."""
+    own = type(model).guided
+
+    def by_scale(hidden: Tensor, step: Step, sampling: Sampling, texts: Texts) -> Tensor:
+        cfg = cfg_list[step.index]
+        if cfg == 1:
+            return model.logits(hidden, texts.cond)[: len(texts.key)]
+        return own(model, hidden, step, replace(sampling, cfg_scale=cfg), texts)
+
+    model.guided = by_scale  # type: ignore[method-assign]
+    return Sampling(cfg_scale=2.0 if any(cfg != 1 for cfg in cfg_list) else 1.0, temperature=0.0)
 
 
 def in_bf16(mixed: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -26,7 +26,7 @@ from cachemark.models.infinity import Infinity
 from cachemark.models.vision.bsq import packed_bits
 
 from ..checks import LOGITS, Check, Kind, Vector, apart, below, compare, differing, filled, worst
-from .infinity import config_of, finest_of
+from .infinity import config_of, finest_of, guided_by_scale
 from .var import HiddenStates
 
 SCAS = 1e-6
@@ -79,18 +79,23 @@ class Rival:
             self.models[scales] = filled(model, below(small.weights(), "var/"))
         return self.models[scales]
 
+    def sampling(self, model: Infinity) -> Sampling:
+        """Guide a model as the file states, by one number or one per scale, and return the greedy sampling."""
+        facts = self.vector.facts["config"]
+        return guided_by_scale(model, facts.get("cfg_list") or [facts["cfg"]] * len(model.config.scales))
+
     def generate(self, method: Method, bits: str, prompt: int = 0) -> Layout:
         """Generate one prompt along the file's bits."""
         bits_by_scale = [self.vector[name].flatten(1, 3) for name, _ in self.vector.matching(f"{bits}/*")]
-        model, facts = self.model(self.scales(bits)), self.vector.facts["config"]
-        sampling = Sampling(cfg_scale=facts["cfg"], temperature=0.0)
+        model = self.model(self.scales(bits))
+        sampling = self.sampling(model)
         model.generate(torch.tensor([prompt]), [0], method, sampling, Memory(), forced=packed_bits(torch.cat(bits_by_scale, 1)))
         return model.layout([0], sampling)
 
     def logits(self, hidden: Sequence[Tensor], bits: str, prompt: int = 0) -> list[Tensor]:
         """Return logits of all rows, (rows, tokens, 2 · bits) per scale."""
         model = self.model(self.scales(bits))
-        cond = model.text_proj_for_sos["ca"](None, *model.read([prompt], 2))[:, 0]
+        cond = model.text_proj_for_sos["ca"](None, *model.read([prompt], len(hidden[0])))[:, 0]
         return [model.logits(h, cond).flatten(2).detach() for h in hidden]
 
 
