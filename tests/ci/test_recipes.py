@@ -24,13 +24,18 @@ verb=$1
 for rule in $ENDS; do [ "${rule%%=*}" = "$verb" ] && exit "${rule##*=}"; done
 exit 0
 """
+SRUN = """#!/usr/bin/env bash
+echo "$*" >"$CALLS.srun"
+while [[ $1 == --* ]]; do shift; done
+exec "$@"
+"""
 
 
 @pytest.fixture
 def night(tmp_path: Path) -> Any:
     """Run a script with a stub of cachemark that logs its calls; ``ends``: exit code of each command."""
     (tmp_path / "bin").mkdir()
-    for name, text in {"cachemark": STUB, "srun": '#!/usr/bin/env bash\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"\n'}.items():
+    for name, text in {"cachemark": STUB, "srun": SRUN}.items():
         (tmp_path / "bin" / name).write_text(text)
         (tmp_path / "bin" / name).chmod(0o755)
 
@@ -55,6 +60,13 @@ def test_a_night_looks_measures_judges_and_writes(night: Any, script: str) -> No
     assert calls[2:5] == ["test gate --device cuda --threads 4", "baseline commit", judging(calls)]
     assert calls[1] == "run curves --device cuda --threads 4 --fresh --reuse-quality"
     assert [call.split()[1] for call in calls if call.startswith("export")] == ["github", "csv", "junit"]
+
+
+def test_slurm_gives_a_step_the_processors_of_its_job(night: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From Slurm 22.05 on, srun does not inherit --cpus-per-task."""
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "6")
+    assert night("nightly.slurm", "curves")[0] == 0
+    assert (tmp_path / "calls.srun").read_text().split()[:2] == ["--ntasks=1", "--cpus-per-task=6"]
 
 
 def test_a_night_without_the_self_test_proves_nothing_and_judges_as_before(night: Any) -> None:

@@ -244,7 +244,9 @@ def test_asv_compare_tells_a_step_from_noise(store: Store, here: Path, commits: 
         shake = shakes.pop()
         save(store, commit, [sample.measured(sample.full(), latency=[*(noise * s for s in shake[:6]), *(s / noise for s in shake[6:])]),
                              sample.measured(sample.candidate("linear", "1/4"), latency=[factor * s for s in shake])])
-    exported(store, here)
+    data = json.loads(exported(store, here).files[-1].read_text())
+    (row,) = [row for name, row in data["results"].items() if name.endswith(".latency")]
+    assert dict(zip(data["result_columns"], row, strict=True))["samples"][1] == pytest.approx([2 * s for s in shake])
     config = {"version": 1, "project": "x", "repo": "repo", "branches": ["main"], "environment_type": "existing", "pythons": ["same"],
               "results_dir": "results", "html_dir": "html"}  # fmt: skip
     (here / "asv.conf.json").write_text(json.dumps(config))

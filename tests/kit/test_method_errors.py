@@ -27,8 +27,9 @@ OLDEST = "slots.table().masked_fill(slots.table() < 0, 999).argmin(-1, keepdim=T
 EVICT = "    def evict(self, step, slots):\n        if slots.live_visual > self.B:\n            "
 SLACK, TOKEN = "    slack = 1\n", "    evict_after = 'token'\n"
 MISTAKES: dict[str, tuple[str, str, str, str]] = {  # base, body, check, words of the finding
-    "fails in torch": ("cm.Scored", "    def score(self, step, slots):\n        return torch.cat([slots.keys(), slots.table()])",
-                       "evicting is masking", "mistaken.py:12)"),
+    "fails in a function of torch": (
+        "cm.Scored", "    def score(self, step, slots):\n        return torch.nn.functional.interpolate(slots.keys())",
+        "evicting is masking", "mistaken.py:12)"),
     "wrong shape of scores": ("cm.Scored", "    def score(self, step, slots):\n        return slots.keys()",
                               "evicting is masking", "layers, rows, kv_heads, live"),
     "no slack": ("cm.Evicting", TOKEN + EVICT + f"slots.evict({OLDEST})", "evicting is masking", "such as slack = 1"),

@@ -19,6 +19,7 @@ import sys
 import torch
 import torch.nn.functional as F
 import cachemark as cm
+from cachemark.methods.fastvar import FastVAR
 from cachemark.methods.fewer_steps import FewerSteps
 from cachemark.methods.streaming import Streaming
 
@@ -35,6 +36,8 @@ OBSERVE = "    def observe(self, site, step, slot, q, mass):\n        "
 BEGIN = "    def begin(self, *arguments):\n        super().begin(*arguments)\n        "
 FAULTS: dict[str, tuple[str, str, str]] = {  # the body of the class, the check that finds it, and words of the finding
     "answers differ": (ATTEND + "return super().attend(site, step, q, k, v) * 1.0001", "neutral is full", "layer 0, head 0"),
+    "values differ in the last bits": (OBSERVE + "slot.v[0].mul_(1 + 1e-6 * (step.count == 0))",
+                                       "neutral is full", "the full cache's attention"),
     "values differ later": (ATTEND + "return super().attend(site, step, q, k, v if step.index < 5 else v * 2)",
                             "evicting is masking", "step 5, layer 0, head 0"),
     "evicts late": ("    slack = 2\n    def evict(self, step, slots):\n        if slots.live_visual > self.B + 1:\n"
@@ -103,6 +106,13 @@ def test_a_masked_method_declares_its_attention(write: Write) -> None:
     (finding,) = run_check("subject", "work is declared", "masked").findings
     declared, counted = (int(words.split()[0].replace(",", "")) for words in (finding.expected, finding.actual))
     assert 0.98 * counted < declared < counted
+
+
+def test_a_next_scale_method_declares_the_tokens_that_it_skips(write: Write) -> None:
+    write("    def computes(self, site, step, load):\n        return load", "FastVAR")
+    (finding,) = run_check("subject", "flops are the declared ones", "next-scale").findings
+    declared, counted = (int(words.split()[0].replace(",", "")) for words in (finding.expected, finding.actual))
+    assert declared > counted
 
 
 def test_a_correct_method_passes_these_checks(write: Write) -> None:

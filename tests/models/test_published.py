@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -139,17 +139,21 @@ OF_CACHES = {"attention_equals_a_reference", "every_site_is_called_once_per_step
 
 
 @pytest.fixture(params=OFFICIAL)
-def official(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ModelEntry, Request]]:
+def official(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ModelEntry, Request]:
     """The entry at reduced size, and what a plan names."""
     build, weights, images = OFFICIAL[request.param]
     (folder := tmp_path / "published").mkdir()
-    before = MODELS.entries()
     torch.manual_seed(0)
     entry = build(folder, monkeypatch)
-    MODELS.restore({**before, entry.name: entry})
-    named = Request(weights=str(folder / weights), decoder_weights=str(folder / images) if images else "")
-    yield entry, named
-    MODELS.restore(before)
+    registered(entry, monkeypatch)
+    return entry, Request(weights=str(folder / weights), decoder_weights=str(folder / images) if images else "")
+
+
+def registered(entry: ModelEntry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Register a model for a test. The one of this name is imported before, so that it comes back."""
+    if entry.name in MODELS:
+        MODELS.get(entry.name)
+    monkeypatch.setitem(MODELS._entries, entry.name, entry)
 
 
 def test_a_published_layout_goes_from_its_path_to_an_image(official: tuple[ModelEntry, Request]) -> None:
@@ -230,12 +234,11 @@ def test_a_published_layout_passes_the_models_kit(official: tuple[ModelEntry, Re
 
 # -- what is refused -------------------------------------------------------------------------------------------------------
 @pytest.fixture
-def c2i(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ModelEntry, Path]]:
+def c2i(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ModelEntry, Path]:
     """A LlamaGen for 64 pixels by its training arguments, and its file."""
-    before, entry = MODELS.entries(), llamagen(tmp_path, monkeypatch)
-    MODELS.restore({**before, entry.name: entry})
-    yield entry, tmp_path / "c2i_B_256.pt"
-    MODELS.restore(before)
+    entry = llamagen(tmp_path, monkeypatch)
+    registered(entry, monkeypatch)
+    return entry, tmp_path / "c2i_B_256.pt"
 
 
 @pytest.mark.parametrize(("name", "argument", "message"), [

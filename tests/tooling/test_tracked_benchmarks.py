@@ -1,4 +1,4 @@
-"""The benchmarks of this repository run as CONTRIBUTING.md describes: one by asv, and one by pytest-benchmark into a store."""
+"""The benchmarks of this repository run as CONTRIBUTING.md describes: one by asv, and all by pytest-benchmark into a store."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
+from benchmarks.tracked.benchmarks import METHODS, Generations
 from cachemark.cli import main
+from cachemark.machine.affinity import torch_threads
 from support.repositories import git
 
 ROOT = Path(__file__).parents[2]
@@ -38,13 +41,25 @@ def test_asv_measures_a_piece_and_publishes_it(tmp_path: Path) -> None:
     assert (tmp_path / "html" / "index.html").exists()
 
 
-def test_a_micro_benchmark_is_stored_and_exported(tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", METHODS)
+def test_every_generation_is_tracked(model: str) -> None:
+    generations, nbytes = Generations(), list[int]()
+    with torch_threads(1):
+        for method in Generations.params[1]:
+            generations.setup(model, method)
+            nbytes.append(generations.track_kv_bytes(model, method))
+    full, tracked = nbytes
+    assert full == 0 < tracked if model == "tiny-mar" else 0 < tracked <= full
+
+
+def test_the_micro_benchmarks_are_stored_judged_and_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     micro, store = tmp_path / "micro.json", f"sqlite:///{tmp_path / 'results.sqlite'}"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", ROOT / "benchmarks" / "test_pieces.py", "-k", "selection",
-               "--benchmark-json", micro, "--benchmark-max-time", "0.1"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", ROOT / "benchmarks", "-k", "not 240",
+               "--benchmark-json", micro, "--benchmark-max-time", "0.05", "--benchmark-min-rounds", "2"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}  # a worker of xdist times nothing
     subprocess.run(command, check=True, capture_output=True, timeout=240, env=environment)
-    for arguments in (["ingest", "pytest-benchmark", str(micro)], ["export", "csv", str(tmp_path / "metrics.csv")]):
+    for arguments in (["ingest", "pytest-benchmark", str(micro)], ["baseline", "save"], ["check"], ["export", "csv", "metrics.csv"]):
         result = CliRunner().invoke(main, [*arguments, "--store", store])
         assert result.exit_code == 0, result.output
     rows = (tmp_path / "metrics.csv").read_text().splitlines()
