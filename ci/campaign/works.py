@@ -178,7 +178,8 @@ def gate(task: Task) -> int:
     if seconds is None:
         print("the case that should be delayed does not run here: " + alone.outcomes[-1].log.strip().splitlines()[-1])
         return 1
-    planted = with_methods(plan, MethodTable.model_validate({"name": "delayed", "variant": "longer", "wait": SHARE * seconds}))
+    longer = MethodTable.model_validate({"name": "delayed", "variant": "longer", "wait": SHARE * seconds})
+    planted = with_methods(plan, "delayed", longer)
     verdict = _paired(task, planted, ("delayed 1/6", "delayed: longer 1/6"), (plugin,))
     print(f"{SHARE:.0%} of {seconds:.3g} s planted is {'found' if verdict.verdict == REGRESSED else verdict.verdict}: {verdict.reason}")
     return 0
