@@ -62,7 +62,7 @@ def moved(family: str, dtype: torch.dtype) -> Any:
 def cases() -> list[tuple[str, str, Any]]:
     """Family, label and cell of every method and mode, in the native codec."""
     tokens = [c for c in token.cells() if (c.codec, c.attention) == ("native", "mha")]
-    scales = [c for c in test_scales.DETERMINISTIC if (c.codec, c.attention) == ("native", "mha")]
+    scales = [c for c in test_scales.DETERMINISTIC if (c.codec, c.attention, c.square) == ("native", "mha", True)]
     return [*(("token", c.label, c) for c in tokens), *(("scale", c.label, c) for c in scales),
             *(("masked", c.label, c) for c in masked.cells(lossy=False))]
 
