@@ -1,4 +1,4 @@
-"""Cache methods as ``past_key_values`` of transformers models, and the attention function that fills the cache.
+"""Cache methods as ``past_key_values`` of transformers models, with the attention that fills it.
 
 A layer of transformers calls ``cache.update(k, v)`` and then an attention function with the queries. Methods need all three, so ``update``
 returns its arguments and the attention function passes everything to the method.

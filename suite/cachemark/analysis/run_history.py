@@ -83,7 +83,7 @@ def _followed(
 
 
 def _changed(case: CaseHistory, names: Sequence[str], fingerprints: Sequence[str], days: Sequence[int]) -> CaseHistory:
-    """Return the case with the changes of its log costs, and the change that the newest runs cannot detect."""
+    """Return the case with the changes of its log costs, and the smallest detectable change."""
     label, least = case.row.label, FLOOR.get(case.row.case.device_class, max(FLOOR.values()))
     segments = changes([math.nan if value is None else math.log(value) for value in case.values], fingerprints, least, days)
     newest = segments[-1]

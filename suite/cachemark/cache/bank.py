@@ -102,7 +102,7 @@ class SlotBank:
         return self.layout.kv_heads * (entries * self.codec.pair_bytes(*kind) + shared)
 
     def follow(self, table: Tensor) -> Tensor:
-        """Move the values of ``table`` (sites, rows, kv_heads, reach) with the entries; freed positions are zeroed."""
+        """Move the values of ``table`` (sites, rows, kv_heads, reach) with the entries; zero freed positions."""
         self.followers.append(table)
         return table
 

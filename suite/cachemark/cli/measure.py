@@ -1,4 +1,4 @@
-"""``cachemark run``, ``max-batch``, ``share``, ``price`` and ``explain``: measure a plan, or estimate the cost."""
+"""``cachemark run``, ``max-batch``, ``share``, ``price`` and ``explain``: measure a plan or its cost."""
 
 from __future__ import annotations
 

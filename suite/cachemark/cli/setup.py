@@ -1,4 +1,4 @@
-"""``cachemark doctor``, ``calibrate`` and ``weights``: check the machine and get files for a measurement."""
+"""``cachemark doctor``, ``calibrate`` and ``weights``: check the machine and get files."""
 
 from __future__ import annotations
 

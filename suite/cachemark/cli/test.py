@@ -1,4 +1,4 @@
-"""``cachemark new`` and ``test``: create a template package; check a method, a model, a metric or the gate."""
+"""``cachemark new`` and ``test``: create a template; check a method, a model, a metric or the gate."""
 
 from __future__ import annotations
 

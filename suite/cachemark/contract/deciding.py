@@ -18,7 +18,7 @@ Pictured = Callable[[int], tuple[Tensor, Tensor]]
 
 @dataclass
 class Deciding(Method):
-    """Base class of methods that read the image after one scale and choose the computation of the later scales.
+    """Base class of methods that read the image after a scale and choose what later scales compute.
 
     The image is read on the host. An *outcome* is a method with the ``scales`` and ``computed_rows`` chosen for one image. Images of a
     batch are generated together up to the decision and one by one after it, so that they do not depend on each other. Computed costs use

@@ -264,7 +264,7 @@ class Method(Planning):
 
     # -- tokens of each pass of a masked model ------------------------------------------------------------------------
     def ordered(self, order: Tensor) -> Tensor:
-        """Return the positions (rows, N) of a masked model in the order of their prediction, the last ones first.
+        """Return the positions (rows, N) of a masked model in reverse order of prediction.
 
         ``order``: the sample's own random order.
         """
@@ -289,7 +289,7 @@ class Method(Planning):
         return True
 
     def graph_key(self, step: Step) -> Hashable:
-        """Return the values of ``step`` that the scopes of a pass read on the host, in addition to live lengths.
+        """Return the values of ``step`` that the scopes of a pass read on the host besides live lengths.
 
         A captured pass is replayed only for an equal key. A class that overrides a scope but not this is assumed to read everything.
         """

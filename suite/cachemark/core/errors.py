@@ -119,7 +119,7 @@ def unknown(kind: str, name: str, known_names: Iterable[str]) -> UnknownName:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Return whether an error means that the host is out of memory, in any allocator or while loading a library."""
+    """Return whether an error means that the host is out of memory, also while loading a library."""
     return isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)) is not None
 
 

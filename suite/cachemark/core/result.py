@@ -144,7 +144,7 @@ def check_values(status: Status, samples: Mapping[str, Sequence[float]], judgeme
 
 
 def costs_per_1000(seconds: Sequence[float], batch: int, price: float) -> list[float]:
-    """Return the cost of 1,000 images for each generation of a ``batch``, given a device's ``price`` per hour."""
+    """Return the cost of 1,000 images for each generation of a ``batch`` at a ``price`` per hour."""
     return [1000 * price * each / 3600 / batch for each in seconds]
 
 

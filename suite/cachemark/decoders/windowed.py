@@ -68,7 +68,7 @@ class Windowed(Decoder):
             tokens[:, at:end] = tokens[:, at - back : end - back]
 
     def note_drawn(self, logits: Tensor, stop: int) -> None:
-        """Record that a pass has generated the positions before ``stop`` from ``logits`` (batch, count, vocab)."""
+        """Record that a pass generated the positions before ``stop`` from ``logits`` (batch, count, vocab)."""
         self.newest, self.drawn = logits[:, -1:], max(self.drawn, stop)
 
     def draw(self, logits: Tensor, first: int, count: int) -> Tensor:

@@ -69,7 +69,7 @@ class ZipAR(Decoder):
         return layout.line + (row - 1) * self.window if row else 0
 
     def _ended(self, layout: Layout, row: int, index: int) -> int:
-        """Return the last token of a line if the previous pass generated it while the next line was active; else 0."""
+        """Return the last token of a line if the previous pass generated it beside the next line; else 0."""
         drawn = self._start(layout, row) + layout.line == index
         return (row + 1) * layout.line - 1 if drawn and self._start(layout, row + 1) < index else 0
 

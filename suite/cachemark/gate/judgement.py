@@ -62,7 +62,7 @@ class RunJudgement:
 
     @property
     def cases(self) -> tuple[int, int]:
-        """The numbers of cases with a verdict and of all cases; without a baseline, of the pairs' configurations."""
+        """The numbers of cases with a verdict and of all cases; without a baseline, of configurations."""
         if self.comparison or not self.night:
             return self.comparison.cases if self.comparison else (0, 0)
         return len(self.night.tally.covered), self.night.tally.configs

@@ -71,7 +71,7 @@ class Choices(Onlooker):
 
 @contextmanager
 def choosing(method: Method) -> Iterator[Choices]:
-    """Yield an onlooker that records choices by ``lowest`` with their gaps; other choices are never excused."""
+    """Yield an onlooker that records choices by ``lowest`` with their gaps; it excuses no others."""
     scores: list[Tensor] = []
 
     def recording_lowest(score: Tensor, age: Tensor, count: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Checks of budgets: parameters stay within the requested fraction, and generations within the parameters."""
+"""Checks that parameters stay within the requested fraction, and generations within the parameters."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def declared_entries(method: Method, layout: Layout, sites: Iterable[Site]) -> d
 
 
 def budgets_are_the_requested_ones(cell: MethodCell) -> Findings:
-    """The parameters of a budget store (or compute) at most this fraction of the full cache's entries (or FLOPs)."""
+    """The parameters of a budget store (or compute) at most this fraction of the full cache."""
     of_flops = cell.layout.paradigm == "masked" or cell.cls.budget_kind == FLOPS  # whose modes are set by a budget
     if replaced := set() if of_flops else dict(cell.mode).keys() & {*SIZES, *cell.cls.sizes}:
         raise Unsupported(f"The budget is replaced by {', '.join(sorted(replaced))}.")
@@ -58,7 +58,7 @@ def _computed(method: Method, layout: Layout, budget: Fraction) -> tuple[float, 
 
 
 def _stored(method: Method, cell: MethodCell, budget: Fraction) -> tuple[int, int]:
-    """Return the number of entries per row that a budget allows, and the number stored or read by a selection."""
+    """Return the entries per row that a budget allows, and those stored or read by a selection."""
     layout, sites = cell.layout, [Site("decoder", layer) for layer in range(cell.layout.layers)]
     declared = sum(declared_entries(method, layout, sites).values())
     if method.selects:
@@ -78,7 +78,7 @@ def limit(method: Any) -> int:
 
 
 def budget_is_kept(cell: MethodCell) -> Findings:
-    """No step leaves more entries than the budget, or uses more than budget plus slack (means over layers)."""
+    """No step leaves more entries than the budget, or uses more than budget plus slack, on average."""
     method = cell.record.method
     if not hasattr(method, "B") or method.selects:  # which keeps everything
         return

@@ -136,7 +136,7 @@ class MethodCell(KitCell):
 
     @abstractmethod
     def neutral(self) -> Method:
-        """Return the method at full budget with neutral parameters. Raises Unsupported without such parameters."""
+        """Return the method at full budget with neutral parameters. Raises Unsupported without them."""
 
     @property
     def record(self) -> KitRun:

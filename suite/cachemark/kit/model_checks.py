@@ -87,7 +87,7 @@ class ModelExample(KitCell):
 
 
 def far_step(expected: Sequence[Tensor], actual: Sequence[Tensor], least: float = 0.0) -> tuple[int, float] | None:
-    """Return the first step that differs by more than 1e-4 of the largest value (or ``least``), and by how much."""
+    """Return the first step that differs by over 1e-4 of the largest value (or ``least``), and the error."""
     for step, (first, second) in enumerate(zip(expected, actual, strict=True)):
         distance = float((first.double() - second.double()).abs().max()) if first.shape == second.shape else float("inf")
         if not distance <= CLOSE * max(least, float(first.abs().max())):

@@ -99,7 +99,7 @@ class ScaleCell(MethodCell):
         return set(range(len(self.scales)))
 
     def at(self, budget: Fraction, neutral: Mapping[str, Any] | None = None) -> Method:
-        """Return the method at a budget, with invented facts (every second layer is demanding) if it needs facts."""
+        """Return the method at a budget; if it needs facts, every second layer is demanding."""
         layout = self.layout
         own = {**calibration(self.cls, layout), **dict(self.mode)}
         fitted = {} if {"c_min", "c_max"} & own.keys() else self.cls.build(own).fit(budget, layout)

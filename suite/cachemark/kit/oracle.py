@@ -196,7 +196,7 @@ def stored_before(method: Method, site: Site, step: Step) -> list[Tensor]:
 
 
 def selected_mask(selected: Tensor, slot: Slot, run: RowRun, step: Step, entries: int) -> Tensor:
-    """Return which ``entries`` a selection reads (condition and selected tokens), (rows, kv_heads, entries) bool."""
+    """Return which ``entries`` a selection reads, (rows, kv_heads, entries) bool."""
     visual = slot.visual[run.rows].long().gather(2, selected + run.condition)
     newest = selected == slot.live_visual - 1  # it has no number before the pass ends
     mask = torch.zeros(*selected.shape[:2], entries, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Checks that evicted and merged positions are distinct live entries per head, and that merged ones are evicted."""
+"""Checks that evicted and merged positions are distinct live entries, and merged ones are evicted."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def evicted_positions_are_distinct(cell: MethodCell) -> Findings:
 
 
 def merged_entries_are_evicted(cell: MethodCell) -> Findings:
-    """A method that merges declares it, and evicts in the same step the entries that it has added to others."""
+    """A method that merges declares it, and evicts merged entries in the same step."""
     watch = _watched(cell)
     if bool(watch.merges) is not cell.cls.merges:
         yield cell.finding(f"merges = {bool(watch.merges)}", f"{watch.merges} calls of merge")

@@ -86,7 +86,7 @@ def _counter(at: Floats, joules: Floats, span: Span, peak: float) -> tuple[float
 
 
 def _integral(at: Floats, watts: Floats, span: Span) -> tuple[float, float]:
-    """Return the integral of sampled power over a span, and its error if power is monotonic between samples."""
+    """Return the integral of sampled power over a span, and its error for monotonic power."""
     moments = np.array([span[0], *at[(at > span[0]) & (at < span[1])], span[1]])
     power = np.interp(moments, at, watts)
     width = np.diff(moments)

@@ -16,7 +16,7 @@ RESOLVED = 5  # decimals of a gain: curves are stored with six
 @method("adakv")
 @dataclass
 class AdaKV(Calibrated, LineBudgets):
-    """Divides a layer's budget among its heads to lose as little attention as possible; selects entries like SnapKV.
+    """Divides a layer's budget among its heads by attention; selects entries like SnapKV.
 
     Feng et al., "Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation for Efficient LLM Inference" (2024), §3: entries go to
     the heads with the largest attention weights; each head gets at least the fraction ``floor`` of the mean. Adapted: weights are measured

@@ -1,4 +1,4 @@
-"""FastVAR: in the last scales, blocks compute only the most different tokens; others reuse earlier outputs."""
+"""FastVAR: the last scales compute only the most different tokens; others reuse earlier outputs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def deviation(x: Tensor) -> Tensor:
 
 
 def highpass(x: Tensor, grid: Grid) -> Tensor:
-    """Return each token's squared distance from its 3×3 mean, the texture score of StepVAR (arXiv 2603.01757)."""
+    """Return each token's squared distance from its 3×3 mean, as StepVAR does (arXiv 2603.01757)."""
     here = as_map(x, grid)
     return (here - F.avg_pool2d(here, 3, 1, 1, count_include_pad=False)).square().sum(1).flatten(1)
 
@@ -52,7 +52,7 @@ RANDOM = "random"
 @method("fastvar")
 @dataclass
 class FastVAR(SavesFlops):
-    """Prunes tokens in the last scales: in some blocks each branch computes only the highest-scored tokens.
+    """Prunes tokens in the last scales: some blocks compute only the highest-scored tokens.
 
     Guo et al., "FastVAR: Linear Visual Autoregressive Modeling via Cached Token Pruning" (ICCV 2025, arXiv 2503.23367). ``shares`` are cut
     from the last scales, coarse to fine; a share of 1 skips the scale, and only last scales can be skipped. ``layers`` are the first and

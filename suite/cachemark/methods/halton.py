@@ -61,7 +61,7 @@ class Halton(Bidirectional):
         return {"steps": 1 + fitted(self.name, lambda i: replace(self, steps=1 + i), shape.steps - 1, budget, shape)}
 
     def own_budget(self, layout: Layout) -> Fraction:
-        """Return the share of the FLOPs, at most 1: in few steps the authors' rate can compute a little more than MAR's."""
+        """Return the share of the FLOPs, at most 1, since the authors' rate can exceed MAR's in few steps."""
         return min(Fraction(1), budget_of(self, cast(MaskedLayout, layout)))
 
     def resolve(self, layout: Layout) -> None:
@@ -100,7 +100,7 @@ class Halton(Bidirectional):
 
 @cache
 def halton_order(lines: int, line: int) -> tuple[int, ...]:
-    """Return the raster positions of a grid in the order in which the points 1, 2, … of the Halton sequence visit them."""
+    """Return the raster positions of a grid in the order of the Halton sequence's points 1, 2, …."""
     visited, point = dict[int, None](), 0
     while len(visited) < lines * line:
         point += 1

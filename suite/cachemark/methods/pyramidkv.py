@@ -13,7 +13,7 @@ from .snapkv import LineBudgets
 @method("pyramidkv")
 @dataclass
 class PyramidKV(LineBudgets):
-    """Gives layers budgets that fall linearly with depth, ``mean`` on average; selects entries like SnapKV.
+    """Gives layers budgets that fall linearly with depth, ``mean`` on average; selects like SnapKV.
 
     Cai et al., "PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information Funneling" (2024), §4.1: the last layer has
     ``mean`` / ``beta``, the first one so many that the mean is right. Adapted: budgets are whole lines, at least one above the ``alpha``

@@ -1,4 +1,4 @@
-"""ReCAP: each full step is followed by partial steps, which compute only the tokens that the group predicts."""
+"""ReCAP: partial steps after each full step compute only the tokens that the group predicts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ReCAP(Partial):
 
     # -- planning -----------------------------------------------------------------------------------------------------
     def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
-        """Return the number of full steps before the first group for this fraction of the FLOPs, with whole groups."""
+        """Return the number of full steps before the first group for this fraction of the FLOPs."""
         shape, size = cast(MaskedLayout, layout), 1 + max(0, self.partial_steps)
         groups = shape.steps // size
 
@@ -107,7 +107,7 @@ class ReCAP(Partial):
         return self.steps[opened].first, last.first + last.count
 
     def ordered(self, order: Tensor) -> Tensor:
-        """Return the sample's own order, with each group sorted by raster position; the tail is predicted first."""
+        """Return the sample's order, each group sorted by raster position; the tail is predicted first."""
         if self.order == "raster":
             groups = [self._group(index) for index, full in enumerate(self.full) if full]
             parts = order.split([end - first for first, end in reversed(groups)], 1)
@@ -116,7 +116,7 @@ class ReCAP(Partial):
         return order
 
     def _predicted(self, first: int, end: int) -> Tensor:
-        """Return the raster positions (rows, n), ascending, of the tokens ``first`` … ``end`` − 1 of the order."""
+        """Return ascending raster positions (rows, n) of the tokens ``first`` … ``end`` − 1 of the order."""
         tokens = self.shape.visual
         return self.sequence[:, tokens - end : tokens - first].sort(1).values
 

@@ -187,7 +187,7 @@ def spread(grid: Grid, device: torch.device | str = "cpu") -> Tensor:
 
 
 def _asked(q: Tensor, grid: Grid) -> Tensor:
-    """Return the queries of the window, (rows, heads, 16, head_dim); in a narrower map, at most the last 16."""
+    """Return the queries of the window, (rows, heads, at most 16, head_dim)."""
     return q.index_select(2, spread(grid, q.device)) if min(grid) >= GRID else q[:, :, -WINDOW:]
 
 

@@ -1,4 +1,4 @@
-"""SkipVAR: skips an image's last scales, or their guidance, depending on the image after an early scale."""
+"""SkipVAR: skip an image's last scales, or their guidance, depending on an early scale."""
 
 from __future__ import annotations
 

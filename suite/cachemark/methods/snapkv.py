@@ -1,4 +1,4 @@
-"""SnapKV: keeps the entries that the latest queries attend to. Base of methods with other budgets by layer or head."""
+"""SnapKV: keep the entries that the latest queries attend to. Base of methods with other budgets."""
 
 from __future__ import annotations
 

@@ -283,7 +283,7 @@ class CostMetric(MetricBase):
 
 
 def benchmark_prompts(setting: MetricContext, kind: str, file: str, source: str) -> PromptList:
-    """Return the prompts of a benchmark. Raises Unsupported, with a remedy, if the plan uses other prompts."""
+    """Return the prompts of a benchmark. Raises Unsupported if the plan uses other prompts."""
     prompts = prompt_list(setting.prompt_list) if setting.prompt_list else None
     if prompts is None or prompts.kind != kind:
         raise Unsupported(f"not measured: needs its own prompts, named under fidelity.prompts, get them with: curl -LO {source}{file}")

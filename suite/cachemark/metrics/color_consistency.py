@@ -1,4 +1,4 @@
-"""Color consistency: regions of a procedural scene that match its color key (two swatches in the first line).
+"""Color consistency: regions of a procedural scene that match its color key in the first line.
 
 Four regions are tested, from pixels alone:
 

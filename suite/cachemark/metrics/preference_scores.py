@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class PreferenceMetric(ImageMetric):
-    """A score by a network trained on human choices, with ``weights`` in a folder, ``published`` on Hugging Face."""
+    """A score by a network trained on human choices; ``weights``: a folder, ``published``: their source."""
 
     prompted = True
     options = ("weights",)

@@ -25,7 +25,7 @@ LONGEST = 10  # tokens of an answer
 
 
 class QuestionScore(ImageMetric):
-    """Fraction of DPG-Bench's questions about the prompt that are answered with yes, like all their parents."""
+    """Fraction of DPG-Bench's questions about the prompt answered with yes, like all their parents."""
 
     name = "dpg"
     title = "DPG-Bench"

@@ -25,7 +25,7 @@ _CACHED = re.compile(r"models--([^/]+?)--([^/]+)/snapshots/([0-9a-f]{40})(?:/(.+
 
 @dataclass(frozen=True)
 class HubName:
-    """A repository, its revision (branch, tag or commit), and a file in it (empty: files in the catalogue)."""
+    """A repository, its revision (branch, tag or commit), and a file in it (empty: the catalogue's)."""
 
     repository: str
     revision: str = REVISION

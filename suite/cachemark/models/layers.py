@@ -38,7 +38,7 @@ class AttentionSizes:
 
 
 class MLP(nn.Module):
-    """fc2(gelu(fc1·x)), from ``before`` to ``after`` channels; ``approximate``: see :func:`torch.nn.functional.gelu`."""
+    """fc2(gelu(fc1·x)), from ``before`` to ``after`` channels; ``approximate``: of torch's gelu."""
 
     def __init__(self, before: int, hidden: int, after: int, *, approximate: str = "none", bias: bool = True) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class RMSNorm(nn.Module):
 
 
 def rotate_pairs(x: Tensor, angles: Tensor) -> Tensor:
-    """Rotate channel pairs (2p, 2p+1) by ``angles`` (tokens, head_dim/2) or (rows, tokens, head_dim/2) complex64.
+    """Rotate channel pairs (2p, 2p+1) by complex64 ``angles`` ([rows,] tokens, head_dim/2).
 
     x: (rows, tokens, heads, head_dim). Computed in fp32 and cast back. A zero angle maps the pair to zero; it is not the identity.
     """
@@ -98,7 +98,7 @@ class Projection(nn.Linear):
 
 
 class Packed(nn.Module):
-    """A linear fp32 layer on the CPU with a second copy of its weights in oneDNN's order, for inference only.
+    """A linear fp32 layer on the CPU with a copy of its weights in oneDNN's order, for inference only.
 
     It replaces :class:`Projection`. Products of ``PACKED_ROWS`` rows use the copy, which is not in the state dict.
     """

@@ -1,4 +1,4 @@
-"""The Llama decoder with transformers' parameter names, and the base of text-to-image models that use it.
+"""The Llama decoder with transformers' parameter names, and the base of text-to-image models.
 
 Touvron et al., "LLaMA: Open and Efficient Foundation Language Models" (2023). K is cached after the q/k norm, if any, and after rotation.
 Differences from the published code: attention reads only live entries, and rotations are computed in fp32 and rounded once (theirs: in

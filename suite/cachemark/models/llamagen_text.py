@@ -50,7 +50,7 @@ SIZES = {pixels: replace(XL, transformer=replace(XL.transformer, grid=pixels // 
 
 
 class CaptionEmbedding(nn.Module):
-    """Projection of text features; ``uncond_embedding`` (longest, text) replaces them in unconditional rows."""
+    """Projection of text features; unconditional rows use ``uncond_embedding`` (longest, text)."""
 
     uncond_embedding: Tensor
 

@@ -239,7 +239,7 @@ def _quality_pass(plan: Plan, cells: Cells, entry: ModelEntry) -> dict[str, Any]
 
 
 def _budget(budget: str | float | int | MethodTable, layout: Layout, weights: str) -> Budget:
-    """Return a budget: a fraction, or the fraction of a named method's own sizes, for comparisons at equal bytes.
+    """Return a budget: a fraction, or a named method's, for comparisons at equal bytes.
 
     With a codec it is the fraction of the native full cache's bytes."""
     if isinstance(budget, str) and budget in METHODS:

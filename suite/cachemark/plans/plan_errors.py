@@ -32,7 +32,7 @@ def plan_error(path: Path, text: str, data: Mapping[str, Any], error: Validation
 
 
 def problem_of(data: Mapping[str, Any], error: ValidationError, skipped: Sequence[str | int] = ()) -> str:
-    """Describe the first fault of a plan without a file. The first ``skipped`` keys of its path are omitted."""
+    """Describe the first fault of a plan, without its file and the first ``skipped`` keys of its path."""
     keys, fault, words = _first_fault(data, error)
     return _described(keys[len(skipped) :] if keys[: len(skipped)] == [*skipped] else keys, fault, words)
 

@@ -183,7 +183,7 @@ def _clipped(residuals: Floats) -> Floats:
 
 
 def _widening(residuals: Floats, errors: int = 1) -> float:
-    """Return the increase of the variance of sums by autocorrelation plus standard ``errors``, as a factor."""
+    """Return the factor by which autocorrelation and ``errors`` increase the variance of sums."""
     return _widened(max(_alike(residuals), 0.0), len(residuals), errors)
 
 

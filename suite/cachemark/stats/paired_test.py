@@ -293,7 +293,7 @@ def confirmed(fresh: Sequence[float], side: int, rule: Rule) -> tuple[int, float
 
 
 def _counting(fresh: Sequence[float], side: int, rule: Rule) -> tuple[int, int]:
-    """Return the numbers of confirming pairs at the deciding or newest look, and missing for the next look."""
+    """Return the confirming pairs at the deciding or newest look, and those missing for the next."""
     reached = 0
     for count in rule.looks:
         if len(fresh) < count:

@@ -66,7 +66,7 @@ def process_bias(equal: Sequence[ArrayLike], family: int, keys: Sequence[tuple[H
 
 
 def largest_plausible(centers: Floats, noise: Floats, rate: float, weight: float = 1.0) -> float:
-    """Return the bias that is exceeded at ``rate``: the largest for all distributions that ``centers``, (n,), do not rule out.
+    """Return the largest bias exceeded at ``rate`` that ``centers``, (n,), do not rule out.
 
     Each center is a bias by Student's t of some scale and some degrees of freedom of ``TAILS``, plus a normal error of deviation ``noise``,
     (n,), integrated by Gauss and Hermite's rule. ``weight``: the share of the centers that is independent."""
@@ -84,7 +84,7 @@ def largest_plausible(centers: Floats, noise: Floats, rate: float, weight: float
 
 
 class _Alike(NamedTuple):
-    """``correlation`` of centers of one group, and what it adds to 1 in the variance of their mean square, relative to independence.
+    """``correlation`` of centers of one group, and its effect on the variance of their mean square.
 
     Squares of normal values with correlation r have correlation r²."""
 

@@ -137,7 +137,7 @@ class Store:
             return [run_of(row, leases.state(session, row)) for row in rows]
 
     def run(self, run_id: int | None = None) -> RunRecord:
-        """Return one run, by default the newest that is not a comparison. Raises NothingMeasured for an empty store."""
+        """Return a run, by default the newest except comparisons. Raises NothingMeasured if there is none."""
         with self._reading() as session:
             newest = select(func.max(RunRow.id)).where(RunRow.plan.not_like(f"{COMPARISON}%"))
             if run_id is None and (run_id := session.scalar(newest)) is None:

@@ -92,7 +92,7 @@ def run_trials(
 def _heard(
     child: _Child, remaining: list[Planned], started: Started, watch: Watch | None, admit: Admit, advanced: Advanced,
 ) -> Iterator[Finished | None]:
-    """Yield finished cases, removed from ``remaining``, until the worker ends or a case is not admitted; None while it waits."""
+    """Yield finished cases, removed from ``remaining``, until the worker ends; None while it waits."""
     if watch is not None:
         watch.child = child.pid
     fault: BadMessage | Silence | None = None
@@ -204,7 +204,7 @@ class _Child:
         self._send(GO_ON)
 
     def obituary(self, fault: BadMessage | Silence | None) -> Measurement:
-        """Return the measurement of the case that was running when the worker died, or was killed for a ``fault``."""
+        """Return the measurement of the case during which the worker died or was killed for a ``fault``."""
         if fault is None:
             reason = f"The process ended {_cause(self._process.wait())}."
         elif isinstance(fault, Silence):

@@ -220,7 +220,7 @@ def advise(wishes: Wishes, store: str | Path | None = DEFAULT_STORE, *, plugins:
 
 
 def _bounds(entry: ModelEntry, wishes: Wishes) -> str:
-    """Return the largest gain of a cache on a named GPU, and of a parallel decoder if that is almost nothing."""
+    """Return the largest gain of a cache on a named GPU, or of a parallel decoder if that is tiny."""
     if entry.paradigm != "next-token" or wishes.gpu == CPU or entry.parameter_counts() is None:
         return ""
     rates, where = limits.gpu(wishes.gpu), f"on {wishes.gpu} at batch {wishes.batch}"

@@ -117,7 +117,7 @@ class Side:
 
 
 def _groups(sides: Sequence[Side], names: Sequence[str]) -> list[list[str]]:
-    """Group the configurations that share a process on every side: one model, one request, the same plug-ins."""
+    """Group the configurations that share a process on every side: same model, request and plug-ins."""
     groups: dict[Any, list[str]] = {}
     for name in names:
         configs = [side.configs[name] for side in sides]

@@ -162,7 +162,7 @@ def calibration_parameter(cls: type[Method], entry: ModelEntry) -> dict[str, str
 
 
 def known_parameters(cls: type[Method], entry: ModelEntry) -> dict[str, Any]:
-    """Return a substitute for measured parameters: a calibration, or a sixth of AMS-KV's layers (its Table 2)."""
+    """Return a substitute for measured parameters: a calibration, or a sixth of AMS-KV's layers."""
     if issubclass(cls, AMSKV):
         return {"demanding": tuple(range(entry.shape(entry.presets["paper"], 1).layers // 6))}
     return calibration_parameter(cls, entry)

@@ -1,4 +1,4 @@
-"""Download published weights, without torch. Only :func:`fetch` and :func:`fetch_named` use the network."""
+"""Download published weights; only :func:`fetch` and :func:`fetch_named` use the network."""
 
 from __future__ import annotations
 

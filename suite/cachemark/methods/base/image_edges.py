@@ -1,4 +1,4 @@
-"""Image features of SkipVAR's decision (arXiv 2506.08908): movement of edges, and share of high frequencies."""
+"""Features of SkipVAR's decision (arXiv 2506.08908): movement of edges, share of high frequencies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def edges(images: Tensor) -> Tensor:
 
 
 def high_frequencies(images: Tensor) -> Tensor:
-    """Return the share of high frequencies in the Fourier amplitudes of gray images (batch, 3, H, W), (batch,)."""
+    """Return the share of high frequencies in Fourier amplitudes: (batch, 3, H, W) -> (batch,)."""
     amplitudes = torch.fft.fftshift(torch.fft.fft2(images.mean(1)).abs(), dim=(1, 2))
     height, width = amplitudes.shape[1:]
     y, x = (torch.arange(size, device=images.device) - size // 2 for size in (height, width))

@@ -1,4 +1,4 @@
-"""Profile that calibrates SkipVAR: generates the images of every outcome and fits classifiers to their SSIM."""
+"""Calibration of SkipVAR: generate the images of every outcome and fit classifiers to their SSIM."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DECIMALS, NEWTON = 6, 30  # of the weights; steps of a fit
 
 
 class OutcomeProfile(Deciding):
-    """The full cache, recording the features that a decision reads; :meth:`note` takes each outcome's SSIM.
+    """The full cache with a record of a decision's features; :meth:`note` takes each outcome's SSIM.
 
     ``picture``: tokens along a side of the images that are read. ``compared``: the outcomes, the full cache's first, then those with fewer
     scales and those with less guidance.
@@ -91,7 +91,7 @@ def fitted(features: Tensor, labels: Tensor, classes: int = LAST + 1) -> Tensor:
 
 
 def _regressed(x: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """Minimize the regularized loss for ``x`` (images, 3) by a damped Newton method; return weights (classes, 3)."""
+    """Fit ``x`` (images, 3) by a damped Newton method; return weights (classes, 3)."""
     own, penalty = torch.zeros(classes, 3, dtype=torch.float64), torch.tensor((1.0, 1.0, 1e-8), dtype=torch.float64)
     targets, diagonal = F.one_hot(labels, classes).double(), torch.eye(classes, dtype=torch.float64)
 

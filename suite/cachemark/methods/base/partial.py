@@ -78,7 +78,7 @@ def wide(places: Tensor, like: Tensor) -> Tensor:
 
 # -- the encoder ------------------------------------------------------------------------------------------------------
 class EncoderCache:
-    """Encoder cache: a partial pass encodes ``recomputed`` tokens of the buffer and ``fresh`` ones of the image.
+    """Encoder cache: encode ``recomputed`` tokens of the buffer and ``fresh`` ones of the image.
 
     The buffer's first tokens are recomputed. ``fresh(step)`` returns the raster positions, (rows, n) ascending, of the tokens that became
     known last. Fresh tokens attend to

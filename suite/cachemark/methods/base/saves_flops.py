@@ -14,7 +14,7 @@ from ...roofline.scale_flops import budget_of
 
 @dataclass
 class SavesFlops(Method):
-    """Base of next-scale methods whose budget is a fraction of FLOPs; :meth:`fit` converts it to parameters."""
+    """Base of next-scale methods with a budget in FLOPs; :meth:`fit` converts it to parameters."""
 
     paradigms = ("next-scale",)
     budget_kind = FLOPS

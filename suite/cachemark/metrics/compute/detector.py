@@ -30,7 +30,7 @@ THRESHOLD = 0.3  # least confidence of an object
 
 @dataclass(frozen=True)
 class Detection:
-    """A detected object: class name, confidence, ``box`` (left, top, right, bottom) in pixels, optional mask (H, W)."""
+    """A detected object: class, confidence, ``box`` (left, top, right, bottom) in pixels, mask (H, W)."""
 
     name: str
     score: float

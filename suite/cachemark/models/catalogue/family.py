@@ -61,7 +61,7 @@ class Family:
 
 @dataclass(frozen=True)
 class CatalogueModel:
-    """One model of a family. Its weights are in the package if its image tokenizer is; a request may name others.
+    """One model of a family. Its weights are in the package if its image tokenizer is.
 
     Without weights, the weights of a published model are random. ``file``: name of the weights file; ``pixels``: see
     :class:`PublishedFile`. ``texts``: prompts of a text-to-image model; ``check_texts`` raises for texts that it cannot read. ``grids``:

@@ -1,4 +1,4 @@
-"""The decoder of Infinity's bitwise tokenizer: binary spherical quantization of residual maps, coarse to fine.
+"""The decoder of Infinity's bitwise tokenizer: binary spherical quantization of residual maps.
 
 A token is one integer: bit c is the sign of channel c. Module names are the published ones without the extra level ``conv`` or ``norm``
 around each layer (:func:`official`).
@@ -98,7 +98,7 @@ class BSQConfig(Pyramid):
 
 
 class BSQ(nn.Module):
-    """The decoder of Infinity's tokenizer for images (B, 3, H, W), factor·patch pixels per token and side; runs in fp32."""
+    """The decoder of Infinity's tokenizer: images (B, 3, H, W), factor·patch pixels per token side, fp32."""
 
     def __init__(self, config: BSQConfig | None = None) -> None:
         super().__init__()

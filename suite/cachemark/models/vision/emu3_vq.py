@@ -18,7 +18,7 @@ from .vq import Codebook, Pyramid, Upsample, conv, norm
 
 @dataclass(frozen=True)
 class Emu3VQConfig(Pyramid):
-    """Shape of the decoder. ``width``: channels of a code; ``attended``: levels with attention; ``frames`` per code."""
+    """Shape of the decoder. ``width``: channels of a code; ``attended``: levels with attention."""
 
     ch: int = 256
     ch_mult: tuple[int, ...] = (1, 2, 2, 4)

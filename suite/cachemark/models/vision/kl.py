@@ -1,4 +1,4 @@
-"""The decoder of the KL-16 autoencoder of latent diffusion (Rombach et al., CVPR 2022), as trained for MAR.
+"""The decoder of latent diffusion's KL-16 autoencoder (Rombach et al., CVPR 2022), as in MAR.
 
 Names as in ``kl16.ckpt``. Tokens are raster ordered and scaled by ``SCALE``, to a deviation of about one.
 """
@@ -25,7 +25,7 @@ class KLConfig(Pyramid):
 
 
 class KL(nn.Module):
-    """Tokens (B, N, z), one per ``factor``² pixels, to images (B, 3, H, W), in fp32. Attention is only in the middle."""
+    """Tokens (B, N, z), one per ``factor``² pixels, to images (B, 3, H, W), in fp32."""
 
     def __init__(self, config: KLConfig | None = None) -> None:
         super().__init__()

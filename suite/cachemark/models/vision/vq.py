@@ -1,4 +1,4 @@
-"""Decoders of the convolutional VQ tokenizers VQ-16 and VQ-8 (LlamaGen, arXiv 2406.06525; the VQGAN layout).
+"""Decoders of the convolutional tokenizers VQ-16 and VQ-8 (LlamaGen, arXiv 2406.06525).
 
 Module names as in the published checkpoints. It should run in fp32 even with a bf16 transformer. It is equivalent to the authors' code,
 with PyTorch's own attention and code vectors normalized after the look-up. Encoders, which generation does not need, are not loaded.

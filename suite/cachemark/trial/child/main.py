@@ -77,7 +77,7 @@ class _Parent:
         threading.Thread(target=self._end_with_parent, daemon=True).start()
 
     def _end_with_parent(self) -> None:
-        """End this process and its children when the parent ends, which closes the pipe. Its messages end pauses."""
+        """End this process and its children when the parent closes the pipe; its messages end pauses."""
         with suppress(EOFError):
             while True:
                 self._in.recv_bytes()

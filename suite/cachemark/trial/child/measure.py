@@ -84,7 +84,7 @@ def run_case(planned: Planned, bench: Bench) -> Measurement:
 def _other_tokens(
     planned: Planned, timed_tokens: TimedTokens, job: Job, images: JudgedImages, facts: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return facts about timed generations whose tokens differ from the evaluated ones; empty if none does.
+    """Return facts about timed generations whose tokens differ from the evaluated ones.
 
     The speed of a plug-in's method then is not the speed of these images; on some devices built-in methods round differently each time."""
     evaluated = load(images.artifacts["tokens.safetensors"])["tokens"]

@@ -203,7 +203,7 @@ def graph_facts(memory: Memory) -> dict[str, Any]:
 
 # -- passes under a decoder ----------------------------------------------------------------------------------------------
 class Ran(NamedTuple):
-    """One generation: its images, the numbers of tokens fed and kept by each pass, and the passes if scheduled."""
+    """One generation: images, tokens fed and kept by each pass, and the passes if scheduled."""
 
     images: int
     fed: tuple[int, ...]

@@ -49,7 +49,7 @@ class Executor(Protocol):
         """Return environment and code identity of a side, where its trials run."""
 
     def in_turn(self, parts: Sequence[Part]) -> list[list[Finished]]:
-        """Run groups of cases on one device, each once and in its own process. Only one process computes at a time."""
+        """Run groups of cases on one device, each in its own process. Only one computes at a time."""
 
 
 def alternated(trials: Sequence[Generator[Finished | None]]) -> list[list[Finished]]:
