@@ -45,6 +45,15 @@ def test_every_text_is_as_in_the_gold_file(page: Page) -> None:
     assert text == GOLD.read_text(encoding="utf-8"), hint
 
 
+def test_the_verdict_of_the_gate_is_on_top_and_nothing_contradicts_it() -> None:
+    """The changes are those of the baseline, and pairs can regress without one."""
+    view = build(sample.RUN, sample.mixed(), sample.comparison(), sample.artifact)
+    assert view.conclusion is not None
+    calm, worse = (render(replace(view, changes=(), conclusion=replace(view.conclusion, tone=tone))) for tone in ("good", "bad"))
+    assert worse.index("Regressed: 2 regressed") < worse.index('class="answer"')
+    assert ("Nothing regressed" in calm, "Nothing regressed" in worse) == (True, False)
+
+
 def test_many_pictures_are_shown_smaller_and_the_page_says_so(html: str, page: Page) -> None:
     assert "Shown as JPEG" in html
     sources = [e.attrs["src"] for e in page.all("img") if "src" in e.attrs]
