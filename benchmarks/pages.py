@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -30,8 +31,13 @@ def put(page: Path, begin: str, end: str, text: str) -> None:
 def contents(page: Path) -> str:
     """Return a list of links to the headings of a page."""
     headings = re.findall(r"^(##+) (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return "\n".join(f"{'    ' * (len(marks) - 2)}- [{title}](#{re.sub(r'[^a-z0-9 -]', '', title.lower()).replace(' ', '-')})"
-                     for marks, title in headings)
+    return "\n".join(f"{'    ' * (len(marks) - 2)}- [{title}](#{_anchor(title)})" for marks, title in headings)
+
+
+def _anchor(title: str) -> str:
+    """Return the anchor that Markdown gives a heading: letters lose their accents."""
+    plain = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode().lower()
+    return re.sub(r"[^a-z0-9 -]", "", plain).replace(" ", "-")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

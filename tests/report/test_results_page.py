@@ -186,3 +186,8 @@ def test_tables_of_decoders_are_those_of_the_kept_figures(script: ModuleType) ->
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     retained = json.loads((ROOT / "benchmarks" / "decoders.json").read_text(encoding="utf-8"))
     assert page.split(decoders.BEGIN)[1].split(decoders.END)[0].strip() == decoders.text(retained)
+
+
+def test_contents_link_to_headings_as_markdown_names_them(script: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text("# Results\n\n## MARché, at 2×\n\n### Its cost\n", encoding="utf-8")
+    assert script.contents(tmp_path / "page.md") == "- [MARché, at 2×](#marche-at-2)\n    - [Its cost](#its-cost)"
