@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from ..core.formatting import duration
 from ..core.result import Outcome, Status
 from ..core.spec import OWN, Case
 from ..core.units import metric
@@ -145,11 +146,8 @@ def _when(started: str, finished: str | None) -> str:
     except ValueError:
         return started
     text = start.strftime("%Y-%m-%d %H:%M") + (f" {start.tzname()}" if start.tzname() else "")
-    try:
-        length = (datetime.fromisoformat(finished) - start).total_seconds() if finished else None
-    except (ValueError, TypeError):
-        length = None
-    return text if length is None else f"{text}, {_length(length)}"
+    seconds = duration(started, finished)
+    return text if seconds is None else f"{text}, {_length(seconds)}"
 
 
 def _length(seconds: float) -> str:

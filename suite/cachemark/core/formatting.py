@@ -1,9 +1,10 @@
-"""Numbers as text, in one spelling per unit, and names of methods and decoders as in their papers."""
+"""Numbers as text, in one spelling per unit, durations, and names as in papers."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 
 from .units import metric
 from .wording import plain
@@ -107,3 +108,11 @@ _BY_UNIT: Mapping[str, Callable[[float], str]] = {
     "J": energy, "W": lambda value: f"{_three(value)} W",
     "pass": _three, "token": _three, "dB": lambda value: f"{value:.1f}".replace("-", "−"),
 }
+
+
+def duration(started: str, finished: str | None) -> float | None:
+    """Return the seconds between two times in ISO 8601, None if one is missing or not a time."""
+    try:
+        return (datetime.fromisoformat(finished or "") - datetime.fromisoformat(started)).total_seconds()
+    except (TypeError, ValueError):  # TypeError: only one of them has a time zone
+        return None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from datetime import datetime
 
 from ..analysis.baseline_comparison import BaselineComparison
+from ..core.formatting import duration
 from ..core.verdicts import CHANGED, ENDED, JUDGED, REGRESSED
 from ..core.wording import on_one_line
 from ..gate.judgement import PAIRS, RunJudgement
@@ -25,8 +25,8 @@ def junit(result: RunJudgement, plan: str, started: str = "", finished: str | No
     suite = ET.Element("testsuite", name=on_one_line(f"cachemark {plan}", NAME))
     if started:
         suite.set("timestamp", started[:19])
-    if seconds := _seconds(started, finished):
-        suite.set("time", seconds)
+    if (seconds := duration(started, finished)) is not None:
+        suite.set("time", f"{max(0.0, seconds):.3f}")
     fails = set(result.failing)
     for judge, (rows, _) in result.by_judge.items():
         for row in rows:
@@ -44,15 +44,6 @@ def junit(result: RunJudgement, plan: str, started: str = "", finished: str | No
     suites.append(suite)
     ET.indent(suites)
     return f'<?xml version="1.0" encoding="utf-8"?>\n{ET.tostring(suites, encoding="unicode")}\n'
-
-
-def _seconds(started: str, finished: str | None) -> str:
-    """Return the duration of a run in seconds, empty if it is unknown."""
-    try:
-        seconds = (datetime.fromisoformat(finished or "") - datetime.fromisoformat(started)).total_seconds()
-    except (TypeError, ValueError):
-        return ""
-    return f"{max(0.0, seconds):.3f}"
 
 
 def _add(suite: ET.Element, row: Verdict, class_name: str, decided: str, fails: bool, values: str) -> None:
