@@ -49,7 +49,7 @@ class Candidate:
 
 
 def select(candidates: Iterable[Candidate], *, full_fits: bool = True) -> tuple[Candidate | None, Candidate | None]:
-    """Return the fastest qualified candidate that beats the full cache, and the one that saves most.
+    """Return the fastest candidate that qualifies, fits and beats the full cache, and the largest saving.
 
     If the full cache does not fit, a candidate need not be faster. The first result is None for the full cache, the second for no saving.
     """

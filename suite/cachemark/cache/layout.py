@@ -229,7 +229,7 @@ def window_step(layout: Layout, first: int, count: int, beyond: int = 0) -> Step
 
 
 def scale_steps(layout: Layout, count: int | None = None) -> list[Step]:
-    """Return the passes of a next-scale generation, one for each of its first ``count`` scales."""
+    """Return the passes of a next-scale generation, one for each of its ``count`` scales (None: all)."""
     steps, first, sizes = [], 0, layout.scale_tokens[:count]
     for index, tokens in enumerate(sizes):
         steps.append(Step(index, len(sizes), first, tokens, edges=("scale",), scale=index + 1))

@@ -35,8 +35,8 @@ class Registry(Generic[T]):
     def add(self, name: str) -> Callable[[Thing], Thing]:
         """Return a decorator that registers a thing.
 
-        A class without a ``name`` of its own gets it; one derived from a dataclass becomes one. Raises BadPlugin for a name that cannot be
-        printed, a name that is taken by another module, or a thing of another kind."""
+        A class without a ``name`` of its own gets it; one derived from a dataclass becomes one. Raises BadPlugin for a name with
+        markup or that cannot be printed, a name that is taken by another module, or a thing of another kind."""
         if not isinstance(name, str) or not PLAIN.fullmatch(name) or not name.isprintable() or name != name.strip():
             raise BadPlugin(f"{_described(name)} is not a valid name of a {self.kind}.",
                             remedy=f"Use 1 to {LONGEST} printable letters without markup or blanks at their ends.")

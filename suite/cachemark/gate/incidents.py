@@ -36,7 +36,7 @@ MOST = 1e6  # replaces larger cost ratios, since JSON has no infinity
 
 @dataclass(frozen=True)
 class GateRow:
-    """A row of a test (``judge``: ``baseline`` or ``pairs``) with its case; ``fails`` the gate or not."""
+    """A row of a test (``judge``: ``baseline`` or ``pairs``) with its case; ``fails``: it fails the gate."""
 
     case: Case
     row: Verdict

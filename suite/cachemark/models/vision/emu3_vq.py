@@ -18,7 +18,9 @@ from .vq import Codebook, Pyramid, Upsample, conv, norm
 
 @dataclass(frozen=True)
 class Emu3VQConfig(Pyramid):
-    """Shape of the decoder. ``width``: channels of a code; ``attended``: levels with attention."""
+    """Shape of the decoder.
+
+    ``width``: channels of a code; ``attended``: levels with attention; ``frames`` per code."""
 
     ch: int = 256
     ch_mult: tuple[int, ...] = (1, 2, 2, 4)

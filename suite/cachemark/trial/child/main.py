@@ -74,9 +74,9 @@ class _Parent:
         os.dup2(2, 1)
         self.request: dict[str, Any] = json.loads(self._in.recv_bytes())
         self._turns = threading.Semaphore(0)
-        threading.Thread(target=self._end_with_parent, daemon=True).start()
+        threading.Thread(target=self._follow_parent, daemon=True).start()
 
-    def _end_with_parent(self) -> None:
+    def _follow_parent(self) -> None:
         """End this process and its children when the parent closes the pipe; its messages end pauses."""
         with suppress(EOFError):
             while True:
