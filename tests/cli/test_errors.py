@@ -118,6 +118,7 @@ def test_a_missing_gpu_is_the_machines_fault(stage: Stage) -> None:
     (["run", "demo", "--gpu", "all"], "Add --device cuda"),
     (["compare", "demo", "--cases", "a", "b", "--gpu", "0", "--lock-clocks", "1410"], "Add --device cuda"),
     (["run", "demo", "--store", "postgresql+psycopg://me:secret@host/runs"], "Set CACHEMARK_STORE"),
+    (["run", "demo", "--store", "postgresql+psycopg://host/runs?password=secret"], "Set CACHEMARK_STORE"),
     (["baseline", "promote"], "Missing option '--reason'"), (["baseline", "rebase"], "Missing option '--reason'"),
     (["report", "--days", "3"], "--days needs --site."),
     (["report", "page.html", "--site", "pages"], "Leave out PATH"), (["report", "--run", "1", "--site", "pages"], "Leave out PATH"),

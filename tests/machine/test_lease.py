@@ -8,8 +8,9 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pynvml
 import pytest
@@ -72,6 +73,20 @@ def test_only_its_owner_can_write_a_lease_and_everybody_can_take_it() -> None:
             assert stat.S_IMODE((folder() / "GPU-x.lock").stat().st_mode) == 0o644
     finally:
         os.umask(before)
+
+
+@pytest.mark.parametrize("put", [
+    lambda path, victim: path.symlink_to(victim), lambda path, victim: path.symlink_to("nowhere"),
+    lambda path, victim: path.hardlink_to(victim), lambda path, victim: os.mkfifo(path), lambda path, victim: path.mkdir(),
+], ids=["link", "dangling link", "hard link", "pipe", "folder"])  # fmt: skip
+def test_a_lock_file_that_somebody_else_may_have_put_there_is_refused(put: Callable[[Path, Path], None], tmp_path: Path) -> None:
+    victim = tmp_path / "victim.txt"
+    victim.write_text("precious")
+    put(folder() / "GPU-x.lock", victim)
+    with pytest.raises(Infrastructure, match=r"GPU-x\.lock cannot be used") as refusal, lease("GPU-x"):
+        pass
+    assert "CACHEMARK_LEASES" in refusal.value.remedy
+    assert victim.read_text() == "precious"
 
 
 def test_a_lease_ends_with_its_process_however_it_ends() -> None:

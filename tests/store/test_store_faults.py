@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
+import signal
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -17,9 +19,10 @@ import cachemark.store.artifacts as artifacts_module
 import cachemark.store.database as engine_module
 from cachemark import __version__
 from cachemark.core.errors import BadStore
+from cachemark.store.artifacts import Artifacts
 from cachemark.store.db import Store
 from cachemark.store.schema import SCHEMA_VERSION
-from cachemark.store.upkeep import backup, check
+from cachemark.store.upkeep import backup, check, leftovers, prune
 
 DEEP = '{"a":' * 5_000 + "1" + "}" * 5_000
 
@@ -167,21 +170,86 @@ def test_check_finds_broken_constraints_and_references(path: Path, change: str) 
         assert check(store)
 
 
-def test_check_finds_a_missing_artifact_and_nothing_in_a_sound_store(store: Store, path: Path) -> None:
+def test_check_compares_artifacts_with_their_names(store: Store) -> None:
     number = store.save(begin(store), ok(1), {"grid.png": b"png"})
     assert (number, check(store)) == (1, [])
     (file,) = store.outcomes(1)[0].artifacts.values()
+    store.artifacts.path(file).write_bytes(b"jpg")
+    assert check(store, quick=True) == []
+    assert check(store) == [f"Artifact {file} is damaged: its content does not match its name."]
     store.artifacts.path(file).unlink()
-    assert check(store) == [f"artifact {file}: is missing from {store.artifacts.root}"]
+    assert check(store) == check(store, quick=True) == [f"artifact {file}: is missing from {store.artifacts.root}"]
 
 
-def test_a_backup_is_a_store_and_overwrites_nothing(store: Store, path: Path, tmp_path: Path) -> None:
+def test_repair_deletes_what_killed_commands_left_and_nothing_else(store: Store) -> None:
+    store.save(begin(store), ok(1), {"grid.png": b"png"})
+    root = store.artifacts.root
+    left = [root / store.artifacts.put("a.png", b"of a save that was killed before its commit"), root / "ab" / ".0123.part"]
+    (root / "notes.txt").write_text("of a person")
+    for path in left:
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    assert leftovers(store, delete=True) == [], "a save that is under way may own them"
+    for path in root.rglob("*"):
+        os.utime(path, (0, 0))
+    assert sorted(leftovers(store)) == sorted(leftovers(store, delete=True)) == sorted(left)
+    assert (leftovers(store), check(store), (root / "notes.txt").exists()) == ([], [], True)
+
+
+def test_a_prune_beside_a_save_of_equal_content_loses_no_artifact(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The prune deletes the file of an old night after the save has found it there, and before the save's rows are committed."""
+    store.save(begin(store), ok(1), {"tokens.bin": b"equal every night"})
+    put = Artifacts.put
+
+    def put_then_prune(artifacts: Artifacts, name: str, data: bytes) -> str:
+        file = put(artifacts, name, data)
+        monkeypatch.setattr(Artifacts, "put", put)
+        with Store.open(path) as other:
+            assert prune(other, 0, dry=False).files == 1
+        return file
+
+    run = begin(store)
+    store.keep(run)
+    monkeypatch.setattr(Artifacts, "put", put_then_prune)
+    store.save(run, ok(1), {"tokens.bin": b"equal every night"})
+    assert check(store) == []
+
+
+def test_a_backup_is_a_store_and_overwrites_nothing(store: Store, tmp_path: Path) -> None:
     store.save(begin(store), ok(1))
-    backup(path, tmp_path / "copy.db")
+    backup(store, tmp_path / "copy.db")
     with Store.open(tmp_path / "copy.db", read_only=True) as copy:
         assert copy.outcomes(1) == [ok(1)]
     with pytest.raises(BadStore, match="exists already"):
-        backup(path, tmp_path / "copy.db")
+        backup(store, tmp_path / "copy.db")
+
+
+def test_a_backup_is_whole_or_absent(store: Store, tmp_path: Path) -> None:
+    store.save(begin(store), ok(1))
+    (folder := tmp_path / "backups").mkdir()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # Python's default, which a library may have changed
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8_192, limits[1]))
+    try:
+        with pytest.raises(BadStore, match=r"copy\.db"):
+            backup(store, folder / "copy.db")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_a_store_in_a_folder_that_cannot_be_written_is_checked_and_backed_up(writable: bool, path: Path, tmp_path: Path,
+                                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    make(path)
+    if not writable:  # root may write everywhere, so the answer is imitated
+        monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    with Store.open(path, read_only=True) as store:
+        assert check(store) == []
+        backup(store, tmp_path / "copy.db")
+    with Store.open(tmp_path / "copy.db", read_only=True) as copy:
+        assert check(copy) == []
 
 
 def test_database_of_another_program_is_left_alone(path: Path) -> None:
@@ -225,7 +293,7 @@ def test_full_disk_while_saving(store: Store) -> None:
     with store._engine.connect() as connection:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
         connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + 2}")
-    with pytest.raises(BadStore, match=r"disk is full: nothing of this outcome.*results.db.*Free some space") as caught:
+    with pytest.raises(BadStore, match=r"disk is full: this was not saved.*results.db.*Free some space") as caught:
         store.save(run, ok(2, log="x" * 100_000))
     assert caught.value.exit_code == 5
     assert store.outcomes(run) == [ok(1)]

@@ -235,7 +235,7 @@ def test_long_operations_show_progress(path: Path, store: Store, other: Store, m
     merged = CliRunner().invoke(main, ["db", "merge", str(path.with_name("other.db")), "--store", str(path)])
     assert merged.stderr.splitlines() == ["  4 of 4 artifacts", "  2 of 3 outcomes", "  3 of 3 outcomes"]
     checked = CliRunner().invoke(main, ["db", "check", "--store", str(path)])
-    assert checked.stderr.splitlines() == ["  1 of 2 runs", "  2 of 2 runs"]
+    assert checked.stderr.splitlines() == ["  1 of 2 runs", "  2 of 2 runs", *(f"  {n} of 4 artifacts" for n in range(1, 5))]
 
 
 def test_the_merge_command(path: Path, store: Store, other: Store) -> None:

@@ -15,8 +15,21 @@ if TYPE_CHECKING:  # a page is made without a store
 PRIVATE = frozenset({"host", "hostname", "node", "user", "uuid", "pid", "cpus", "processes"})
 """Facts about the place of a run, not about its hardware."""
 WITHHELD = "The text of this error is kept by whoever measured."
-_UUID = re.compile(r"\b(?:GPU|MIG)-[0-9a-fA-F][0-9a-fA-F/-]{7,}")
-_PATH = re.compile(r"(?<![\w:/.<])(?:~|\.{1,2})?(?:/[^\s/:'\",;()<>|]+)+/?|\b[A-Za-z]:\\[^\s'\",;]+")
+_TOKEN = r"(?:hf|gh[opsu]|github_pat)_\w{16,}|glpat-[\w-]{16,}|sk-[\w-]{16,}|xox[abp]-[\w-]{10,}|AKIA\w{12,}|eyJ[\w-]{8,}\.[\w.-]+"
+_ENDINGS = "com|org|net|edu|gov|mil|io|ai|dev|cloud|de|fr|uk|ch|at|nl|eu|us|ca|cn|jp|kr|sg|local|lan|internal|corp|intranet|home|cluster"
+_TEXTS = re.compile("|".join((
+    r"(?P<token>\b(?:" + _TOKEN + r")|(?i:\b(?:password|passwd|secret|token|api[_-]?key)\s*[=:]\s*)[^\s&,;]+|(?i:\bbearer )[\w.-]{8,})",
+    r"(?P<file>\bfile:[^\s'\",;()<>|]+)",
+    r"(?P<url>\b[A-Za-z][\w+.-]*://[^\s'\",;()<>|]+)",
+    r"(?P<share>\\\\[^\s'\",;()<>|]+)",
+    r"(?P<mail>(?<![\w/:])[\w.+-]+@[\w-]+(?:\.[\w-]+)*\.[A-Za-z]{2,}(?::[^\s'\",;()<>|]+)?)",
+    r"(?P<login>(?<![\w/:.])[a-z][\w.-]*@[a-z][a-z0-9-]*\b(?![/.\w]))",
+    r"(?P<device>\b(?:GPU|MIG)-[0-9a-fA-F][0-9a-fA-F/-]{7,})",
+    r"(?P<path>(?<![\w:/.<])(?:~[\w.-]*|\.{1,2})?(?:/[^\s/:'\",;()<>|]+)+/?|\b[A-Za-z]:\\[^\s'\",;]+)",
+    r"(?P<host>(?<![\w./@-])(?:[a-z0-9][a-z0-9-]*\.){2,}(?:" + _ENDINGS + r")\b(?![\w./-]))",
+)))  # fmt: skip
+_WORDS = {"token": "a secret", "mail": "an address", "login": "an address", "device": "a device", "host": "a host"}
+_PUBLIC_URL = re.compile(r"https?://(?:[\w-]+\.)+(?!local\b|lan\b|internal\b|corp\b|intranet\b|home\b|cluster\b)[A-Za-z]{2,}(?:/|$)")
 
 
 def public_run(run: RunRecord) -> RunRecord:
@@ -42,7 +55,7 @@ def public_verdicts(rows: Iterable[Verdict]) -> tuple[Verdict, ...]:
 
 
 def scrubbed(value: Any) -> Any:
-    """Remove private facts from a value; paths keep their last part."""
+    """Remove private facts from a value, and paths (but their last part), logins, secrets and host names from its texts."""
     if isinstance(value, str):
         return _scrubbed_text(value)
     if isinstance(value, Mapping):
@@ -53,4 +66,12 @@ def scrubbed(value: Any) -> Any:
 
 
 def _scrubbed_text(text: str) -> str:
-    return _PATH.sub(lambda match: "…/" + re.split(r"[/\\]", match[0].rstrip("/"))[-1], _UUID.sub("a device", text))
+    return _TEXTS.sub(_replacement, text)
+
+
+def _replacement(match: re.Match[str]) -> str:
+    """Return what a page may show instead: links to public sites, and the last part of a path."""
+    kind, text = str(match.lastgroup), match[0]
+    if kind == "url":
+        return re.split(r"[?#]", text)[0] if _PUBLIC_URL.match(text) else "a URL"
+    return _WORDS.get(kind) or "…/" + re.split(r"[/\\]", text.rstrip("/\\"))[-1]

@@ -121,22 +121,17 @@ def picture(context: click.Context, option: click.Parameter, path: Path | None) 
 # -- the store --------------------------------------------------------------------------------------------------------
 def _store(context: click.Context, option: click.Parameter, url: str) -> str:
     """Store the option; reject a password, since the process list shows it to every user of the machine."""
-    if "://" in url and context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE:
-        from sqlalchemy.engine import make_url
-        from sqlalchemy.exc import ArgumentError
+    if ":" in url and context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE:
+        from ..workflows.session import reveals_password
 
-        try:
-            password = make_url(url).password
-        except (ArgumentError, ValueError):
-            password = None  # opening it raises the error
-        if password:
-            raise click.BadParameter("a password here can be read in the list of processes. Set CACHEMARK_STORE, or use ~/.pgpass.")
+        if reveals_password(url):
+            raise click.BadParameter("a password here is shown in the list of processes. Set CACHEMARK_STORE, or use @FILE or ~/.pgpass.")
     note(context, option, url)
     return url
 
 
 store_option = click.option("--store", default="cachemark.sqlite", show_default=True, envvar="CACHEMARK_STORE", show_envvar=True,
-                            callback=_store, help="SQLite file or postgresql+psycopg:// URL.")
+                            callback=_store, help="SQLite file, postgresql+psycopg:// URL, or @FILE that holds one.")
 run_option = click.option("--run", type=click.IntRange(1, MOST_RUNS), help="Number of the run.  [default: the newest]")
 stored_run_options = all_of(store_option, run_option)
 

@@ -158,18 +158,25 @@ def db() -> None:
 
 @db.command("check")
 @store_option
+@click.option("--quick", is_flag=True, help="Look for artifacts without reading them.")
+@click.option("--repair", is_flag=True, help="Delete files of killed commands that no outcome names.")
 @json_option
-def check_store(store: str, as_json: bool) -> None:
-    """Check pages, constraints, references and artifacts.
+def check_store(store: str, quick: bool, repair: bool, as_json: bool) -> None:
+    """Check pages, constraints, references and the content of artifacts.
 
-    Nothing is changed. The exit code is 2 where anything is wrong.
+    The exit code is 2 where anything is wrong. Nothing is changed without --repair, and no result with it.
     """
     from ..core.errors import BadStore
     from ..workflows.db import check_store as problems_of
+    from ..workflows.db import leftovers_of
     from .progress import Ticker
 
-    problems = problems_of(store, Ticker())
+    problems = problems_of(store, Ticker(), quick=quick)
+    leftovers = leftovers_of(store, delete=repair)
     echo_rows(problems, as_json, str, "No damage.")
+    if leftovers and not as_json:
+        say(f"{'Deleted' if repair else 'Left by killed commands:'} {count(len(leftovers), 'file')} that no outcome names."
+            + ("" if repair else " --repair deletes them."))
     if problems:
         raise BadStore(f"The store is damaged in {count(len(problems), 'place')}.", remedy="Restore a backup, or name another --store.")
 

@@ -12,16 +12,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import Connection, Engine, QueuePool, create_engine, event, inspect, make_url, text
-from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError
+from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event, inspect, text
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.orm import Session
 
 from ..core.errors import BadStore, StoreUnavailable
 from ..core.version import __version__
+from .location import FORMS, shown
 from .schema import SCHEMA_VERSION, Base, MalformedRow
 
 VERSION_TABLE = "cachemark_version"
 LONGEST = 240  # bytes of a file name, as the files next to the database have longer names
-_LOCATIONS = "Write a path for SQLite, or postgresql+psycopg://user@host/database."
 _LOCK = 0x63616368  # any number that is equal in every process
 
 
@@ -29,7 +30,7 @@ BUSY_SECONDS = 60.0  # to wait for another process's transaction: ours take mill
 _RESTORE = "Restore a backup (`cachemark db backup` makes one), or name another --store. `cachemark db check` lists the damage."
 _MESSAGES: tuple[tuple[tuple[str, ...], type[BadStore], str, str], ...] = (  # parts of a message, its error, problem and remedy
     (("disk is full", "no space left", "quota exceeded"), StoreUnavailable,
-     "The disk is full: nothing of this outcome was saved in {where}.",
+     "The disk is full: this was not saved in {where}.",
      "Free some space, or name a store on another disk with --store, and run again; saved results are kept."),
     (("readonly database", "read-only transaction", "permission denied", "not permitted", "read-only file system"), BadStore,
      "{where} cannot be written.", "Make the file and its directory writable, or name another --store."),
@@ -42,12 +43,6 @@ _MESSAGES: tuple[tuple[tuple[str, ...], type[BadStore], str, str], ...] = (  # p
     (("disk i/o error", "input/output error"), StoreUnavailable, "The disk that holds {where} reports an I/O error.",
      "Look at the system's log, and name a --store on another disk."),
 )
-
-
-def file_of(url_or_path: str | Path) -> Path | None:
-    """Return the file of a store, or None for a server."""
-    text = str(url_or_path).removeprefix("sqlite:///")
-    return None if "://" in text else Path(text)
 
 
 def writer(engine: Engine) -> Engine:
@@ -75,18 +70,14 @@ def open_file(path: Path, *, create: bool, read_only: bool) -> Engine:
         raise
 
 
-def open_server(location: str, *, read_only: bool) -> tuple[Engine, str, str]:
-    """Open a PostgreSQL database. Return its engine, its URL without the password, and its name."""
-    try:
-        url = make_url(location)
-    except (ArgumentError, ValueError) as error:
-        raise BadStore(f"{location!r} is not a database URL.", remedy=_LOCATIONS) from error
+def open_server(url: URL, *, read_only: bool) -> tuple[Engine, str]:
+    """Open a PostgreSQL database. Return its engine and its name."""
     if url.drivername not in ("postgresql", "postgresql+psycopg"):
-        raise BadStore(f"No store can be kept in {url.drivername!r}.", remedy=_LOCATIONS)
+        raise BadStore(f"No store can be kept in {url.drivername!r}.", remedy=FORMS)
     if importlib.util.find_spec("psycopg") is None:
         raise BadStore("A PostgreSQL store needs the package psycopg, which is not installed.",
                        remedy="Run: pip install 'psycopg[binary]'")
-    where = url.render_as_string(hide_password=True)
+    where = shown(url)
     engine = create_engine(url.set(drivername="postgresql+psycopg"), pool_pre_ping=True,
                            execution_options={"postgresql_readonly": True} if read_only else {})
     with guard(where):
@@ -95,7 +86,7 @@ def open_server(location: str, *, read_only: bool) -> tuple[Engine, str, str]:
         else:
             create_tables(engine, where)
         with engine.connect() as connection:
-            return engine, where, str(connection.scalar(text("SELECT current_database()")))
+            return engine, str(connection.scalar(text("SELECT current_database()")))
 
 
 def _check_path(path: Path, create: bool) -> None:
@@ -175,6 +166,12 @@ def _read_only(engine: Engine, path: Path) -> Engine:
         immutable = _sqlite(path, "mode=ro&immutable=1")
         _require_tables(immutable, str(path))
         return immutable
+
+
+def hold_artifacts(session: Session) -> None:
+    """Keep others from adding or deleting artifacts until a writing transaction ends. SQLite's write lock does that already."""
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK + 1})
 
 
 def _require_tables(engine: Engine, where: str) -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from sqlalchemy import ColumnElement, Engine, Select, func, select
+from sqlalchemy import URL, ColumnElement, Engine, Select, func, select
 from sqlalchemy.orm import Session, joinedload
 
 from ..core.errors import BadStore, NothingMeasured
@@ -16,8 +16,9 @@ from ..core.result import PRICE, Environment, Outcome, Status
 from ..core.spec import Case
 from . import leases
 from .artifacts import Artifacts, artifacts_of_server
-from .database import file_of, guard, open_file, open_server, writer
+from .database import guard, hold_artifacts, open_file, open_server, writer
 from .differences import differences
+from .location import located, shown
 from .rows import COMPARISON, RunRecord, Verdict, insert_once, is_number, outcome_of, outcome_row, priced, run_of, utc_now, verdicts_of
 from .schema import RUN_STATES, CaseRow, MalformedRow, MembershipRow, OutcomeRow, RunRow
 
@@ -32,32 +33,31 @@ class Store:
     not answer.
     """
 
-    def __init__(self, engine: Engine, where: str, artifacts: Artifacts) -> None:
+    def __init__(self, engine: Engine, location: Path | URL, artifacts: Artifacts) -> None:
         """Build a store for :meth:`open`; ``where`` names the database in messages."""
-        self.where = where
+        self.file = location if isinstance(location, Path) else None
+        self.where = shown(location)
         self._engine = engine
         self._writer = writer(engine)
         self.artifacts = artifacts
 
     @classmethod
     def open(cls, url_or_path: str | Path, *, create: bool = True, read_only: bool = False) -> Self:
-        """Open a SQLite file or a server (``postgresql+psycopg://…``); create its tables if it is empty.
+        """Open a SQLite file, a server (``postgresql+psycopg://…``) or the one that ``@FILE`` names; create tables if it is empty.
 
         Artifacts are in ``<database>.artifacts``, next to the file or for a server in the folder ``$CACHEMARK_ARTIFACTS``.
         ``create=False`` refuses to create a file.
         """
-        path = file_of(url_or_path)
-        if path is None:
-            engine, where, database = open_server(str(url_or_path), read_only=read_only)
-            try:
-                artifacts = artifacts_of_server(database, read_only=read_only)
-            except BadStore:
-                engine.dispose()
-                raise
-        else:
-            engine, where = open_file(path, create=create, read_only=read_only), str(path)
-            artifacts = Artifacts(path.with_name(path.name + ".artifacts"))
-        return cls(engine, where, artifacts)
+        location = located(url_or_path)
+        if isinstance(location, Path):
+            engine = open_file(location, create=create, read_only=read_only)
+            return cls(engine, location, Artifacts(location.with_name(location.name + ".artifacts")))
+        engine, database = open_server(location, read_only=read_only)
+        try:
+            return cls(engine, location, artifacts_of_server(database, read_only=read_only))
+        except BadStore:
+            engine.dispose()
+            raise
 
     def close(self) -> None:
         """Close all connections. SQLite then merges its write-ahead log into the file."""
@@ -160,11 +160,14 @@ class Store:
         ``artifacts`` maps names such as ``tokens.safetensors`` to bytes, which are written before the rows. Outcomes with the same
         ``trial`` shared a process. A killed or failed save leaves nothing of the outcome in the database.
         """
-        for name in outcome.artifacts.keys() - (artifacts or {}).keys():
-            if not self.artifacts.path(file := outcome.artifacts[name]).is_file():
-                raise BadStore(f"Artifact {file} is not in {self.artifacts.root}.", remedy="Pass its bytes to save(), or leave it out.")
         files = {**outcome.artifacts, **{name: self.artifacts.put(name, data) for name, data in (artifacts or {}).items()}}
         with self._writing() as session:
+            hold_artifacts(session)
+            for name in [name for name, file in files.items() if not self.artifacts.path(file).is_file()]:
+                if name not in (artifacts or {}):
+                    raise BadStore(f"Artifact {files[name]} is not in {self.artifacts.root}.",
+                                   remedy="Pass its bytes to save(), or leave it out.")
+                self.artifacts.put(name, (artifacts or {})[name])  # a prune has deleted equal content meanwhile
             self._run_row(session, run_id)
             insert_once(session, CaseRow, {"key": outcome.case.key, "model": outcome.case.model, "body": outcome.case.to_json()})
             row = outcome_row(outcome, run_id, trial, files)

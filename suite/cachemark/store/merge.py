@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Text, func, insert, select, type_coerce
 from sqlalchemy.orm import Session
 
-from .database import guard
+from .database import guard, hold_artifacts
 from .db import Advanced, Store, files_of, unheard
 from .rows import check_parts, columns, insert_once
 from .schema import Base, CaseRow, Json, MalformedRow, MembershipRow, OutcomeRow, RunRow
@@ -42,6 +42,8 @@ def merge(target: Store, source: Store, advanced: Advanced = unheard) -> Merged:
             target.artifacts.copy(source.artifacts, files[start : start + CHUNK])
             advanced(FILES, min(start + CHUNK, len(files)), len(files))
         with target._writing() as ours:
+            hold_artifacts(ours)
+            target.artifacts.copy(source.artifacts, files)  # those that a prune has deleted meanwhile
             existing = {_origin(run): run for run in ours.scalars(in_order)}
             pairs = [(run, existing.get(_origin(run)) or _new_run(ours, run)) for run in runs]
             added = _add_outcomes(_Source(theirs, source.where), ours, pairs, advanced)

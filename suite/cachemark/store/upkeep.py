@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
-from contextlib import closing
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from sqlalchemy import delete, func, select
 
 from ..core.errors import BadStore
+from ..core.files import replacing
 from ..core.verdicts import REGRESSED
-from .database import file_of, guard
+from .database import guard, hold_artifacts
 from .db import Advanced, Store, files_of, unheard
 from .rows import verdicts_of
 from .schema import MembershipRow, OutcomeRow, RunRow
 
 NIGHTS = 365
+DAY = 86_400.0  # seconds
 
 
-def check(store: Store, advanced: Advanced = unheard) -> list[str]:
-    """Return all problems: damaged pages, broken references, unreadable rows, missing artifacts.
+def check(store: Store, advanced: Advanced = unheard, *, quick: bool = False) -> list[str]:
+    """Return all problems: damaged pages, broken references, unreadable rows, missing or damaged artifacts.
 
-    ``advanced`` is called with the name of the items, the number read so far, and the total.
+    ``quick`` looks for artifacts without reading them. ``advanced`` is called with the name of the items, the number read so far, and the
+    total.
     """
     problems = []
-    if (path := file_of(store.where)) is not None:
-        with guard(store.where), closing(sqlite3.connect(path)) as connection:  # SQLite checks no constraints on a read-only connection
+    if store.file is not None:
+        with guard(store.where), _checking(store, store.file) as connection:
             messages = [str(message) for (message,) in connection.execute("PRAGMA quick_check")]
             problems += [message for message in messages if message != "ok"]
             references = connection.execute("PRAGMA foreign_key_check").fetchall()
@@ -36,19 +43,59 @@ def check(store: Store, advanced: Advanced = unheard) -> list[str]:
         for done, run in enumerate(runs, 1):
             files |= {file for outcome in store.outcomes(run.id) for file in outcome.artifacts.values()}
             advanced("runs", done, len(runs))
-        missing = [file for file in sorted(files) if not store.artifacts.path(file).is_file()]
-        problems += [f"artifact {file}: is missing from {store.artifacts.root}" for file in missing]
+        for done, file in enumerate(sorted(files), 1):
+            problems += _artifact_problems(store, file, quick)
+            advanced("artifacts", done, len(files))
     except BadStore as error:
         problems.append(error.message)
     return problems
 
 
-def backup(source: Path, target: Path) -> None:
-    """Copy a SQLite database to a new file in one transaction, also while others write to it."""
+@contextmanager
+def _checking(store: Store, path: Path) -> Iterator[sqlite3.Connection]:
+    """Yield a connection to check a file with. SQLite checks constraints only where it may write."""
+    if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
+        with closing(sqlite3.connect(path)) as connection:
+            yield connection
+    else:
+        with closing(store._engine.raw_connection()) as pooled:
+            yield cast(sqlite3.Connection, pooled.driver_connection)
+
+
+def _artifact_problems(store: Store, file: str, quick: bool) -> list[str]:
+    if not store.artifacts.path(file).is_file():
+        return [f"artifact {file}: is missing from {store.artifacts.root}"]
+    try:
+        if not quick:
+            store.artifacts.read(file)
+    except BadStore as error:
+        return [error.message]
+    return []
+
+
+def leftovers(store: Store, *, delete: bool = False, older: float = DAY) -> list[Path]:
+    """Return, or delete, files of killed saves and prunes that no outcome names.
+
+    Files that are not ``older`` than so many seconds may belong to a save that is under way."""
+    root, until = store.artifacts.root, time.time() - older
+    with (store._writing() if delete else store._reading()) as session:
+        if delete:
+            hold_artifacts(session)
+        files = files_of(session)
+        unnamed = [path for path in (*root.glob("[0-9a-f][0-9a-f]/[0-9a-f]*"), *root.rglob(".*.part"))
+                   if path.relative_to(root).as_posix() not in files and not path.is_symlink() and path.is_file()]
+        old = [path for path in unnamed if path.stat().st_mtime < until]
+        for path in old if delete else ():
+            path.unlink(missing_ok=True)
+    return old
+
+
+def backup(store: Store, target: Path) -> None:
+    """Copy a SQLite database to a new file in one transaction, also while others write to it. The copy is whole or absent."""
     if target.exists():
         raise BadStore(f"{target} exists already.", remedy="Name a new file.")
-    with guard(str(source)), closing(sqlite3.connect(source)) as connection:
-        connection.execute("VACUUM INTO ?", [str(target)])
+    with guard(str(target)), closing(store._engine.raw_connection()) as connection, replacing(target) as part:
+        connection.cursor().execute("VACUUM INTO ?", [str(part)])
 
 
 @dataclass(frozen=True)
@@ -82,10 +129,12 @@ def prune(store: Store, nights: int = NIGHTS, *, dry: bool = True) -> Pruned:
             session.execute(delete(MembershipRow).where(MembershipRow.run_id.in_(gone)))
             session.execute(delete(OutcomeRow).where(of_gone))
             session.execute(delete(RunRow).where(RunRow.id.in_(gone)))
-    with store._reading() as session:  # again, because another process may have saved the same content meanwhile
-        files -= files_of(session, ~of_gone)
-    paths = [path for path in map(store.artifacts.path, sorted(files)) if path.is_file()]
-    nbytes = sum(path.stat().st_size for path in paths)
-    for path in () if dry else paths:  # after the rows that named them: an interruption leaves files that nothing names
-        path.unlink(missing_ok=True)
+    with store._reading() if dry else store._writing() as session:  # the rows are gone: an interruption leaves files that nothing names
+        if not dry:
+            hold_artifacts(session)
+        files -= files_of(session, ~of_gone)  # again, because another process may have saved the same content meanwhile
+        paths = [path for path in map(store.artifacts.path, sorted(files)) if path.is_file()]
+        nbytes = sum(path.stat().st_size for path in paths)
+        for path in () if dry else paths:
+            path.unlink(missing_ok=True)
     return Pruned(len(gone), count, len(paths), nbytes, len(kept_ids))

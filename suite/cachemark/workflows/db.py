@@ -6,30 +6,37 @@ from pathlib import Path
 
 from ..core.errors import BadStore, Infrastructure
 from ..store import upkeep
-from ..store.database import file_of
 from ..store.db import Advanced, Store, unheard
 from ..store.ingest import Ingested, ingest
+from ..store.location import located
 from ..store.merge import Merged, merge
 from ..store.upkeep import NIGHTS, Pruned, prune
 from .session import DEFAULT_STORE, reading
 
 
-def check_store(store: str | Path = DEFAULT_STORE, advanced: Advanced = unheard) -> list[str]:
-    """Every problem of a store. Raises BadStore for a file that cannot be opened, or of another schema.
+def check_store(store: str | Path = DEFAULT_STORE, advanced: Advanced = unheard, *, quick: bool = False) -> list[str]:
+    """Return every problem of a store. Raises BadStore for a file that cannot be opened, or of another schema.
 
-    ``advanced`` is called with the name of the items, the number read so far, and the total.
+    ``quick`` looks for artifacts without reading them. ``advanced`` is called with the name of the items, the number read so far, and the
+    total.
     """
     with reading(store) as source:
-        return upkeep.check(source, advanced)
+        return upkeep.check(source, advanced, quick=quick)
+
+
+def leftovers_of(store: str | Path = DEFAULT_STORE, *, delete: bool = False) -> list[Path]:
+    """Return, or delete, files of killed commands that no outcome names."""
+    with Store.open(store, create=False, read_only=not delete) as opened_store:
+        return upkeep.leftovers(opened_store, delete=delete)
 
 
 def backup_store(target: Path, store: str | Path = DEFAULT_STORE) -> None:
     """Copy the database of a SQLite store to a new file; BadStore for a server."""
-    path = file_of(store)
-    if path is None:
+    path = located(store)
+    if not isinstance(path, Path):
         raise BadStore("A store on a server is not backed up by cachemark.", remedy="Use pg_dump.")
-    with reading(path):
-        upkeep.backup(path, target)
+    with reading(path) as source:
+        upkeep.backup(source, target)
 
 
 def merge_file(other: Path, store: str | Path = DEFAULT_STORE, advanced: Advanced = unheard) -> Merged:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from ..core.errors import Infrastructure, UnknownName, Unsupported
 from ..core.result import Outcome
 from ..core.spec import Case
-from ..store.database import file_of
 from ..store.db import Store
+from ..store.location import has_password, located
 
 if TYPE_CHECKING:
     from ..plans.expand import Planned
@@ -37,11 +37,16 @@ def reading(store: Store | str | Path) -> Iterator[Store]:
 @contextmanager
 def opened(store: str | Path | None) -> Iterator[Store | None]:
     """Open a store for reading, or yield None if its file does not exist yet."""
-    if store is None or ((path := file_of(store)) is not None and not path.exists()):
+    if store is None or (isinstance(location := located(store), Path) and not location.exists()):
         yield None
     else:
         with reading(store) as opened_store:
             yield opened_store
+
+
+def reveals_password(store: str) -> bool:
+    """Return whether the location of a store has a password in it. Raises BadStore for one that is not a location."""
+    return not store.startswith("@") and has_password(located(store))
 
 
 @contextmanager
