@@ -39,7 +39,7 @@ check: $(VENV)/.installed-dev ## ruff and mypy
 
 docs: $(VENV)/.installed-docs ## generate reference pages, run every code block of the guides, build the site into site/
 	@PYTHONPATH=tests:. $(BIN)/python -m conformance.summary
-	@$(BIN)/python -m tools.cards docs
+	@$(BIN)/python -m tools.cards docs --costs
 	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/mkdocs build --strict
 	@$(PYTEST) tests/test_docs.py tests/test_errors.py tests/test_site.py
 	@echo "The site: $(CURDIR)/site/index.html"

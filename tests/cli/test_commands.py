@@ -24,6 +24,7 @@ from cachemark.methods.ams_kv import AMSKV
 from cachemark.methods.base import calibrations
 from cachemark.models.protocol import Request
 from cachemark.models.registry import MODELS
+from cachemark.plans.schema import GROUPS
 from cachemark.plugins import loading as plugins
 from cachemark.report.page import site
 from cachemark.store.db import Store
@@ -71,6 +72,15 @@ def test_list_names_and_describes_everything(kind: str, names: set[str]) -> None
     rows = data(call("list", kind, "--json"))
     assert names <= {row["name"] for row in rows}
     assert all(row["summary"] for row in rows)
+
+
+def test_plans_are_listed_in_groups_with_their_needs_and_time() -> None:
+    lines = good(call("list", "plans")).splitlines()
+    assert [line.partition(":")[0] for line in lines if not line.startswith(" ")] [:-1] == [*GROUPS]
+    assert max(len(row["summary"]) for row in data(call("list", "plans", "--json"))) <= 100
+    (line,) = [line for line in lines if "LineAR, Table 4" in line]
+    assert re.match(r"  linear-table4 +\d+ min  GPU \d+ GB  +LineAR, Table 4: ", line)
+    assert re.search(r"^  nightly .*GPU .* GB, weights \d+ GB", "\n".join(lines), re.M)
 
 
 # -- show -------------------------------------------------------------------------------------------------------------

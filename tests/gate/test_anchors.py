@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Sampling
 from cachemark.gate import anchors
 from cachemark.gate.anchors import FAILED, NOT_MEASURED, PASSED, Anchor, judge, not_reproduced, reached
-from cachemark.plans.schema import AnchorTable
+from cachemark.plans.schema import SHIPPED, AnchorTable
 from cachemark.store.db import Store
 
 WEIGHTS = "a" * 64 + "/" + "b" * 64
@@ -96,8 +95,7 @@ def test_a_stored_run_of_a_plan_with_an_anchor_reaches_it(tmp_path: Path) -> Non
 # ------------------------------------------------------------------------------------------------ the shipped plans
 
 def plans() -> dict[str, dict[str, Any]]:
-    folder = resources.files("cachemark") / "data" / "plans"
-    return {f.name: tomllib.loads(f.read_text(encoding="utf-8")) for f in folder.iterdir() if f.name.startswith("anchor-")}
+    return {f.name: tomllib.loads(f.read_text(encoding="utf-8")) for f in SHIPPED.glob("*/anchor-*.toml")}
 
 
 def test_shipped_anchors_are_of_the_full_cache_on_fifty_thousand_images() -> None:

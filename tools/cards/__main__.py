@@ -9,18 +9,22 @@ import click
 from ..command import run_command
 from .methods import with_facts
 from .models import models_page
+from .plans import write_costs, write_page
 
 
 @click.command()
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--baselines", type=click.Path(file_okay=False, path_type=Path), default=Path("baselines/accepted"), show_default=True,
               help="Folder of the accepted baselines, which hold the image quality of bundled models.")
-def cards(folder: Path, baselines: Path) -> None:
-    """Write reference/models.md in FOLDER, and the facts of each method in reference/methods.md."""
+@click.option("--costs", is_flag=True, help="Estimate the costs of all plans again, which takes a minute.")
+def cards(folder: Path, baselines: Path, costs: bool) -> None:
+    """Write reference/models.md and plans.md in FOLDER, and the facts of each method in reference/methods.md."""
+    if costs:
+        write_costs()
     methods, models = folder / "reference" / "methods.md", folder / "reference" / "models.md"
     methods.write_text(with_facts(methods.read_text(encoding="utf-8")), encoding="utf-8")
     models.write_text(models_page(baselines), encoding="utf-8")
-    click.echo(f"{methods}\n{models}")
+    click.echo(f"{methods}\n{models}\n{write_page(folder)}")
 
 
 if __name__ == "__main__":

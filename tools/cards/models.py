@@ -144,7 +144,7 @@ def _family(family: str, models: list[ModelEntry]) -> list[str]:
     """Return the section of a family: its models, their files, and the stored outputs that check its code."""
     rows = [(code(model.name), model.summary.removesuffix("; weights optional, else random"),
              fmt.size(cached) if (cached := cache_bytes(model)) else fmt.DASH,
-             ", ".join(f"{code(file.name)} ({_parameters(file)})" for file in model.files)) for model in models]
+             ", ".join(f"{code(file.name)} ({parameters(file) / 1e6:,.0f} M)" for file in model.files)) for model in models]
     origins = dict.fromkeys(file.origin for model in models for file in model.files)
     presets: dict[str, list[str]] = {}
     for model in models:
@@ -173,9 +173,9 @@ def _aspect_ratios(models: list[ModelEntry]) -> list[str]:
 
 
 @cache
-def _parameters(file: PublishedFile) -> str:
+def parameters(file: PublishedFile) -> int:
     with torch.device("meta"):
-        return f"{sum(p.numel() for p in file.build().parameters()) / 1e6:,.0f} M"
+        return sum(p.numel() for p in file.build().parameters())
 
 
 def changed(sampling: Sampling) -> dict[str, Any]:

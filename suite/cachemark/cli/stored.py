@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +98,7 @@ def _print_case(outcome: Outcome) -> None:
 def list_(kind: Kind, store: str, plugins: tuple[str, ...], everything: bool, as_json: bool) -> None:
     """List models, methods, decoders, metrics, plans or runs.
 
-    Brackets give the plug-in or package of an entry.
+    Brackets give the plug-in or package of an entry. Plans are listed in groups, with the estimated time and what they need.
     """
     from ..workflows.list import listing
 
@@ -106,12 +108,26 @@ def list_(kind: Kind, store: str, plugins: tuple[str, ...], everything: bool, as
     def line(row: dict[str, Any]) -> str:
         origin = f"  [{row['origin']} {row['version']}]" if row.get("origin", "cachemark") != "cachemark" else ""
         cache = f"; cache {size(row['cache_bytes'])} per image in bf16" if row.get("cache_bytes") else ""
-        return f"{row['name']:<{width}}  {row['summary']}{cache}{origin}"
+        needs = f"{row.get('time', ''):>7}  {row.get('needs', ''):<25}  " if kind == "plans" else ""
+        return f"{row['name']:<{width}}  {needs}{row['summary']}{cache}{origin}"
 
+    if kind == "plans" and not as_json:
+        _print_plans(rows, line)
+        return
     newest = rows if everything or as_json or kind != "runs" else rows[:RECENT]
     echo_rows(newest, as_json, line, f"No {kind}.")
     if len(newest) < len(rows):
         say(f"{count(len(rows) - len(newest), 'older run')}: --all lists them.")
+
+
+def _print_plans(rows: Sequence[dict[str, Any]], line: Callable[[dict[str, Any]], str]) -> None:
+    from ..workflows.list import PLAN_GROUPS, PLAN_TIMES
+
+    for group, members in groupby(rows, lambda row: str(row["group"])):
+        say(f"{group}: {PLAN_GROUPS.get(group, 'plans of installed packages')}")
+        for row in members:
+            say(f"  {line(row)}")
+    say(f"Times are estimates for {PLAN_TIMES}. On this machine: cachemark price PLAN")
 
 
 # -- report -----------------------------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ import json
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from importlib import resources
 
+from ..core.files import PACKAGE
 from ..core.result import Outcome
 from ..core.spec import FULL
 from ..store.db import Store
@@ -89,14 +89,12 @@ def not_reproduced(model: str, weights: str, reached: Reached) -> str:
 @functools.cache
 def shipped() -> Mapping[str, Anchor]:
     """Return the anchors of the shipped plans, by model."""
-    folder = resources.files("cachemark") / "data" / "plans"
-    tables = (tomllib.loads(file.read_text(encoding="utf-8")) for file in folder.iterdir() if file.name.endswith(".toml"))
+    tables = (tomllib.loads(file.read_text(encoding="utf-8")) for file in (PACKAGE / "data" / "plans").glob("*/*.toml"))
     return {plan["cells"][0]["model"]: Anchor(**plan["anchor"]) for plan in tables if "anchor" in plan}
 
 
 @functools.cache
 def bundled() -> frozenset[str]:
     """Return the names of the bundled models."""
-    folder = resources.files("cachemark") / "data" / "weights"
-    described = (json.loads(file.read_text(encoding="utf-8")) for file in folder.iterdir() if file.name.endswith(".json"))
+    described = (json.loads(file.read_text(encoding="utf-8")) for file in (PACKAGE / "data" / "weights").glob("*.json"))
     return frozenset(data["model"] for data in described if "model" in data)

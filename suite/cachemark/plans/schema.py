@@ -24,6 +24,13 @@ LARGEST_SIDE = 10_000  # tokens along a side of an image
 LONGEST_WAIT = 20 * 24 * 3600.0  # seconds: an operating system counts a wait in milliseconds, and not much further
 MOST_CASES = 10_000
 SHIPPED = PACKAGE / "data" / "plans"
+# Folders of the shipped plans, in the order of `cachemark list plans`.
+GROUPS = {
+    "tiny": "bundled models, on a CPU",
+    "papers": "tables of papers and published FIDs, on a GPU; with random weights unless the plan names files",
+    "nightly": "published and bundled models every night, every weekend and before a release, on a GPU",
+    "gpu": "studies of published models with random weights, on a GPU",
+}
 
 Name = Annotated[str, Field(max_length=LONGEST_NAME)]
 FilePath = Annotated[str, Field(max_length=LONGEST_PATH, pattern=r"^[^\x00]*$")]
@@ -214,7 +221,7 @@ class Plan(PlanTable):
     def stored(self) -> dict[str, Any]:
         """Return the plan as the store keeps it, with the path of its file unless it is shipped."""
         path = self._source[0]
-        own = path and Path(path).parent != SHIPPED
+        own = path and SHIPPED not in Path(path).parents
         return self.model_dump(mode="json") | ({FILE: str(Path(path).resolve())} if own else {})
 
     @classmethod
@@ -308,9 +315,19 @@ KINDS: Kinds = {"": Plan, "timing": Timing, "fidelity": Fidelity, "quality": Qua
                 "sampling": SamplingTable}  # fmt: skip
 
 
+def shipped() -> dict[str, Path]:
+    """Return the files of the shipped plans by name; the folder of each is its group (:data:`GROUPS`)."""
+    return {path.stem: path for group in GROUPS for path in sorted((SHIPPED / group).glob("*.toml"))}
+
+
+def group(name: str) -> str:
+    """Return the group of a shipped plan."""
+    return shipped()[name].parent.name
+
+
 def names() -> list[str]:
     """Return the shipped plans."""
-    return sorted(path.stem for path in SHIPPED.glob("*.toml"))
+    return list(shipped())
 
 
 def find(name_or_path: str) -> Path:
@@ -320,11 +337,11 @@ def find(name_or_path: str) -> Path:
         if not is_readable(path):
             raise BadPlan(f"Plan {name_or_path!r} is not a file that can be read.", remedy=f"Shipped plans: {', '.join(names())}.")
         return path
-    if name_or_path not in names():
-        if offer := installed.offer("plans", name_or_path):
-            return offer.file
-        raise unknown("plan", name_or_path, [*names(), *(each.name for each in installed.offers("plans"))])
-    return SHIPPED / f"{name_or_path}.toml"
+    if file := shipped().get(name_or_path):
+        return file
+    if offer := installed.offer("plans", name_or_path):
+        return offer.file
+    raise unknown("plan", name_or_path, [*names(), *(each.name for each in installed.offers("plans"))])
 
 
 def load(name_or_path: str) -> Plan:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from ..core import registry
+from ..core.files import PACKAGE, read_json
 from ..core.outside_metrics import KEY, know
 from ..core.spec import FULL
 from ..core.units import FAMILIES, METRICS, Metric, metric
 from ..core.version import __version__
+from ..plans import schema
 from ..plugins import installed
 from .session import DEFAULT_STORE, reading
 
+COSTS = PACKAGE / "data" / "plan_costs.json"  # of the shipped plans, estimated by tools/cards/plans.py
+GPU = "h100"  # of these estimates
+PLAN_TIMES = "one H100, and for the group tiny for one thread of an AMD EPYC"
+PLAN_GROUPS = schema.GROUPS
 Kind = Literal["models", "methods", "decoders", "metrics", "plans", "runs"]
 
 
@@ -116,13 +122,20 @@ def _of_plug_in(name: str) -> Metric:
 
 
 def _plans() -> list[dict[str, Any]]:
-    from ..plans import schema
-
-    own = schema.names()
+    own, costs = schema.names(), read_json(COSTS)
     brought = {offer.name: offer for offer in installed.offers("plans") if offer.name not in own}
-    rows = [{"name": name, "origin": "cachemark", "version": __version__} for name in own]
-    rows += [{"name": name, "origin": offer.package, "version": offer.version} for name, offer in brought.items()]
+    rows = [{"name": name, "group": schema.group(name), **_plan_cost(costs[name], schema.group(name)), "origin": "cachemark",
+             "version": __version__} for name in own]
+    rows += [{"name": name, "group": "plug-ins", "origin": offer.package, "version": offer.version} for name, offer in brought.items()]
     return [{**row, "summary": schema.load(row["name"]).description} for row in rows]
+
+
+def _plan_cost(cost: Mapping[str, Any], group: str) -> dict[str, Any]:
+    """Return an estimated cost, also in words: what the plan ``needs``, and its ``time``."""
+    gigabytes = {key: f"{cost[key] / 1e9:.2g} GB" for key in ("memory", "weights")}
+    needs = ["nothing"] if group == "tiny" else [f"GPU {gigabytes['memory']}"]
+    needs += [f"weights {gigabytes['weights']}"] if cost["weights"] else []
+    return {**cost, "needs": ", ".join(needs), "time": f"{cost['hours']:.2g} h" if cost["hours"] >= 1 else f"{60 * cost['hours']:.2g} min"}
 
 
 def _runs(store: str | Path) -> list[dict[str, Any]]:
