@@ -190,3 +190,24 @@ def test_missing_nights_are_skipped_and_nights_keep_their_numbers() -> None:
 def test_what_is_no_history_is_refused(nights: list[float], environments: list[str], delta: float, words: str) -> None:
     with pytest.raises(CachemarkError, match=words):
         changes(nights, environments, delta)
+
+
+# ------------------------------------------------------------------------------------------------ weekly cycles
+
+@pytest.mark.parametrize("weeks", [3, 12])
+def test_a_cycle_is_taken_out_as_soon_as_four_weeks_show_it(weeks: int) -> None:
+    days = np.arange(7 * weeks)
+    cycle = 0.02 * np.where(days % 7 >= 5, 1.0, -1.0)
+    values = cycle + noise(len(days), sd=0.002) + 0.05 * (days >= 40)
+    weekly = history.weekly(values, days)
+    assert (np.corrcoef(weekly, cycle)[0, 1] > 0.95 if weeks >= history.WEEKS else not weekly.any())
+    assert not history.weekly(values - cycle, days).any(), "a step is no cycle"
+
+
+def test_the_weekday_is_that_of_the_date_and_not_of_the_number_of_nights() -> None:
+    """With nights left out, the night seven nights ago is another weekday."""
+    days = np.flatnonzero(np.random.default_rng(7).random(240) > 0.3)
+    cycle = 0.03 * np.where(days % 7 >= 5, 1.0, -1.0)
+    values = cycle + noise(len(days), sd=0.003)
+    assert np.corrcoef(history.weekly(values, days), cycle)[0, 1] > 0.95
+    assert not history.weekly(values, np.arange(len(days))).any()
