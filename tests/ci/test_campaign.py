@@ -1,26 +1,45 @@
-"""A campaign on a borrowed GPU: time limits, resumption, and the size of its folder."""
+"""A campaign on a borrowed GPU, in small: its budget, its folder, its stages and its table of targets."""
 
 from __future__ import annotations
 
+import json
+import os
 import sqlite3
-import stat
 import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable
+from dataclasses import replace
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cachemark.cache.engines import EAGER, Graph
+from cachemark.core.limits import Limit
+from cachemark.core.result import Environment, Outcome, Status
+from cachemark.core.spec import Case, Sampling
+from cachemark.kit.capture import CpuGraphs
+from cachemark.models.protocol import ModelEntry
+from cachemark.models.registry import MODELS
+from cachemark.plans import schema as plans
+from cachemark.plans.expand import expand
+from cachemark.plugins import loading as plugins
 from cachemark.store.db import Store
-from campaign import runner
-from campaign.folder import ARTIFACTS, BYTES, STATE, STORE, Folder
-from campaign.runner import CUT, Stage, call
+from cachemark.trial.child import bench as benches
+from cachemark.trial.child.bench import Bench
+from campaign import home, runner, works
+from campaign.folder import ARTIFACTS, BYTES, STORE, Folder
+from campaign.rehearsal import SMALL, rehearsed
+from campaign.runner import Stage, call
+from campaign.works import HERE, Task, blocks
+from support import examples
+from support.measuring import run_case
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "ci" / "gpu_campaign.py"
+HOME = Environment("NVIDIA H100 80GB HBM3", "nvidia-h100-80gb-hbm3", "f" * 16, {"torch": "2.11", "driver": "580"})
 
 
 @pytest.fixture(autouse=True)
@@ -31,71 +50,42 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def stage(name: str, code: str, price: float = 0.1, continued: bool = False) -> Stage:
-    """A stage of a few lines of Python, which find ``seconds`` and ``work``."""
+    """A stage of a few lines of Python, which append a letter to a file named as the stage."""
 
     def command(seconds: float, work: Path) -> list[str]:
-        return [sys.executable, "-c", f"seconds, work = {seconds}, {str(work)!r}\n{code}"]
+        return [sys.executable, "-S", "-c", f"open({name!r}, 'a').write('x')\n{code}"]
 
     return Stage(name, "a test", command, price, continued)
 
 
-def counting(file: Path, code: str = "") -> str:
-    """Code that leaves a letter in a file each time it runs."""
-    return f"open({str(file)!r}, 'a').write('x')\n{code}"
-
-
-# -- budget -----------------------------------------------------------------------------------------------------------
-def test_a_call_ends_in_time_and_the_next_goes_on(tmp_path: Path) -> None:
-    ran = {name: tmp_path / name for name in ("first", "slow", "last")}
-    slow = f"import os, sys, time\nif os.path.exists({str(tmp_path / 'goes')!r}): sys.exit()\ntime.sleep(60)"
-    stages = [stage("first", counting(ran["first"])), stage("slow", counting(ran["slow"], slow), 1.0, continued=True),
-              stage("last", counting(ran["last"]), 5.0)]
+# -- budget and folder --------------------------------------------------------------------------------------------------
+def test_a_call_ends_in_time_with_all_it_started_and_the_next_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    beat = "import time\nwhile True: open('alive', 'w').write(str(time.time())); time.sleep(0.05)"
+    slow = f"import os, subprocess, sys, time\nif os.path.exists('go'): sys.exit()\nsubprocess.Popen([sys.executable, '-c', {beat!r}])\n"
+    stages = [stage("torn", "raise SystemExit('torn')"), stage("first", ""), stage("slow", slow + "time.sleep(60)", 1.0, continued=True),
+              stage("last", "", 5.0)]
     began = time.monotonic()
     call(stages, Folder.open(tmp_path / "out"), 4.0)
     assert time.monotonic() - began < 20, "of a stage that sleeps for a minute"
     records = Folder.open(tmp_path / "out").stages
-    assert {name: record.state for name, record in records.items()} == {"first": "done", "slow": "cut", "last": "waiting"}
-
-    (tmp_path / "goes").touch()
-    call(stages, Folder.open(tmp_path / "out"), 12.0)
-    assert {record.state for record in Folder.open(tmp_path / "out").stages.values()} == {"done"}
-    assert {name: len(file.read_text()) for name, file in ran.items()} == {"first": 1, "slow": 2, "last": 1}
-
-
-def test_a_stage_that_says_there_is_more_is_continued(tmp_path: Path) -> None:
-    once = f"import os, sys\nif not os.path.exists({str(tmp_path / 'x')!r}):\n    open({str(tmp_path / 'x')!r}, 'w')\n    sys.exit({CUT})"
-    for state in ("cut", "done"):
-        call([stage("parts", once, continued=True)], Folder.open(tmp_path / "out"), 8.0)
-        assert Folder.open(tmp_path / "out").of("parts").state == state
-
-
-def test_what_failed_comes_last_in_the_next_call(tmp_path: Path) -> None:
-    stages = [stage("broken", "raise SystemExit('torn')"), stage("sound", "", 100.0)]
-    call(stages, Folder.open(tmp_path), 5.0)
-    assert (Folder.open(tmp_path).of("broken").state, Folder.open(tmp_path).of("broken").said) == ("failed", "torn")
-    lines = call([stages[0], stage("sound", "")], Folder.open(tmp_path), 8.0)
-    assert [line.partition(":")[0] for line in lines] == ["sound", "broken"]
-
-
-def test_what_a_stage_has_started_ends_with_it(tmp_path: Path) -> None:
-    alive = tmp_path / "alive"
-    child = f"import time\nwhile True: open({str(alive)!r}, 'w').write(str(time.time())); time.sleep(0.05)"
-    code = f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {child!r}])\ntime.sleep(60)"
-    call([stage("leaves", code, continued=True)], Folder.open(tmp_path / "out"), 4.0)
-    assert alive.exists()
+    assert {name: record.state for name, record in records.items()} == {"torn": "failed", "first": "done", "slow": "cut", "last": "waiting"}
+    assert records["torn"].said == "torn"
+    alive = Path("alive").read_text()
     time.sleep(0.3)
-    observed = alive.read_text()
-    time.sleep(0.5)
-    assert alive.read_text() == observed
+    assert Path("alive").read_text() == alive, "what a stage has started ends with it"
+
+    Path("go").touch()
+    lines = call([stage("torn", ""), *stages[1:]], Folder.open(tmp_path / "out"), 12.0)
+    assert [line.partition(":")[0] for line in lines] == ["slow", "last", "torn"], "what failed comes last"
+    assert {record.state for record in Folder.open(tmp_path / "out").stages.values()} == {"done"}
+    assert {name: len(Path(name).read_text()) for name in ("first", "slow", "last")} == {"first": 1, "slow": 2, "last": 1}
 
 
-# -- the folder -------------------------------------------------------------------------------------------------------
 def test_a_folder_that_came_back_begins_another_one(tmp_path: Path) -> None:
     first = Folder.open(tmp_path / "a")
-    first.of("x").state = "done"
-    first.facts["commit"] = "1a2b"
+    first.of("x").state, first.facts["commit"] = "done", "1a2b"
     first.save()
-    (tmp_path / "a" / STATE).chmod(stat.S_IRUSR)
     second = Folder.open(tmp_path / "b", tmp_path / "a")
     second.of("y").state = "cut"
     second.save()
@@ -104,65 +94,182 @@ def test_a_folder_that_came_back_begins_another_one(tmp_path: Path) -> None:
 
 
 def test_a_store_is_taken_over_whole_while_it_is_written_to(tmp_path: Path) -> None:
-    stored, live = Folder.open(tmp_path / "out"), tmp_path / "work" / STORE
+    folder, live = Folder.open(tmp_path / "out"), tmp_path / "work" / STORE
     live.parent.mkdir()
     with Store.open(live) as store:
         name = store.artifacts.put("tokens.safetensors", b"tokens")
-        (store.artifacts.parts / "half").mkdir(parents=True)
-        (store.artifacts.parts / "half" / "done").write_bytes(b"not yet")
-        stored.collect(live)
-    assert sorted(file.name for file in stored.path.iterdir()) == [ARTIFACTS, STORE]
-    with sqlite3.connect(stored.path / STORE) as result:
-        assert result.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        folder.collect(live)
+    assert sorted(file.name for file in folder.path.iterdir()) == [ARTIFACTS, STORE]
+    with sqlite3.connect(folder.path / STORE) as copy:
+        assert copy.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     (tmp_path / "home").mkdir()
-    with Store.open(stored.unpack(tmp_path / "home"), create=False) as store:
+    with Store.open(folder.unpack(tmp_path / "home"), create=False) as store:
         assert store.artifacts.read(name) == b"tokens"
-        assert not store.artifacts.parts.exists()
 
 
-@pytest.mark.parametrize("name", ["too large", "too many"])
-def test_a_folder_that_cannot_travel_is_an_error(name: str, tmp_path: Path) -> None:
-    code = {"too large": f"open({str(tmp_path / 'large')!r}, 'wb').truncate({BYTES + 1})",
-            "too many": f"[open({str(tmp_path)!r} + f'/{{n}}', 'w') for n in range(9)]"}[name]
-    with pytest.raises(RuntimeError, match="large" if name == "too large" else "may travel"):
+@pytest.mark.parametrize(("code", "words"), [
+    (f"open('large', 'wb').truncate({BYTES + 1})", "large"), ("[open(f'{n}', 'w') for n in range(9)]", "may travel")])
+def test_a_folder_that_cannot_travel_is_an_error(code: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RuntimeError, match=words):
         call([stage("writes", code)], Folder.open(tmp_path), 8.0)
 
 
-def test_every_block_of_the_plan_belongs_to_a_stage(gpu_campaign: Any) -> None:
-    blocks = tomllib.loads((ROOT / "ci" / "campaign" / "campaign.toml").read_text())["cells"]
-    named = {name for name, *_ in gpu_campaign.STAGES}
-    tens: dict[str, int] = {"ladder": 1, "scales": 2, "masked": 3, "regimes": 4, "bundled": 5, "decoders": 6}
-    assert tens.keys() < named
-    assert {block["priority"] // 10 for block in blocks} == set(tens.values())
-    assert all(callable(gpu_campaign.work_of(name)) for name in named)
+# -- stages -------------------------------------------------------------------------------------------------------------
+def small_model(family: str) -> str:
+    """Register the bundled model of a family with its weights called random, so that no image is scored."""
+
+    def load(request: Any) -> Any:
+        return replace(entry.load(request), weights="random:0/random:0")
+
+    entry: ModelEntry = MODELS.get(SMALL[family])
+    MODELS.add(f"small-{family}")(replace(entry, name=f"small-{family}", identity=lambda request: "random:0/random:0", load=load))
+    return f"small-{family}"
 
 
-@pytest.fixture
-def gpu_campaign() -> Any:
+@pytest.mark.parametrize("number", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
+def test_a_candidate_of_a_stage_is_measured_in_emulated_graphs(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cachemark.plans.expand.refused", lambda *_: "")
+    monkeypatch.setattr(benches, "engine", lambda name, device: Graph(CpuGraphs()) if name == "graph" else EAGER)
+    (tmp_path / "dot.py").write_text(examples.MODEL)
+    plugins.load(tmp_path / "dot.py")
+    models = {"next-token": "dot", "next-scale": small_model("next-scale"), "masked": small_model("masked")}
+    plan = blocks(rehearsed(plans.load(str(HERE / "campaign.toml")), engine="graph", models=models), number)
+    planned = next(p for p in expand(plan.model_copy(update={"quality": None}), "cpu")
+                   if (p.case.engine, p.case.role) == ("graph", "candidate"))
+    outcome, _ = run_case(planned, Bench.load(planned))
+    assert outcome.ok, outcome.log
+    assert outcome.facts["graph"]["missed"] == 0
+    if number == 1:
+        monkeypatch.setattr(works, "rehearsed", lambda plan, **more: rehearsed(plan, **more, models=models))
+        task = Task(Folder.open(tmp_path / "out"), tmp_path, 60, rehearse=True, engine="graph")
+        assert works.profiled({"llamagen-xl": "candidate"})(task) == 0
+        (trace,) = task.folder.read(works.WINDOWS).values()
+        assert 0 < trace["wall_us"] < trace["batch_us"]
+        assert trace["rows"][0]["us"] >= trace["rows"][-1]["us"]
+
+
+def test_tests_are_noted_as_they_end_and_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # which would take longer than the tests
+    file = tmp_path / "inner" / "test_inner.py"
+    file.parent.mkdir()
+    file.write_text("import pytest\n\n@pytest.mark.parametrize('n', range(4))\ndef test_a(n): pass\n\ndef test_b(): assert False, 'why'\n")
+    (file.parent / "pytest.ini").write_text("[pytest]\n")
+
+    def run(seconds: float, code: str = "c0de") -> works.TestNotes:
+        notes = works.TestNotes(Task(Folder.open(tmp_path / "out"), tmp_path, seconds), code)
+        pytest.main(["-q", "-p", "no:cacheprovider", f"--rootdir={file.parent}", str(file)], plugins=[notes])
+        return notes
+
+    assert dict(run(60).ends) == {"passed": 4, "failed": 1}
+    assert dict(run(60).ends) == {"failed": 1}
+    late = run(-1, "late")
+    assert (sum(late.ends.values()), late.stopped) == (1, True)
+
+
+def test_every_block_of_the_plan_belongs_to_a_stage() -> None:
     import gpu_campaign
 
-    return gpu_campaign
+    cells = tomllib.loads((HERE / "campaign.toml").read_text())["cells"]
+    stages = {name for name, *_ in gpu_campaign.STAGES}
+    assert {block["priority"] // 10 for block in cells} == {1, 2, 3, 4, 5, 6}
+    assert stages > {"ladder", "scales", "masked", "regimes", "bundled", "decoders"}
+    assert all(callable(gpu_campaign.work_of(name)) for name in stages)
 
 
-# -- what travels -----------------------------------------------------------------------------------------------------
-def test_the_wheels_are_those_that_tests_run_with() -> None:
+# -- what travels -------------------------------------------------------------------------------------------------------
+BLOCKER = """
+import json, os
+from importlib.machinery import PathFinder
+
+absent, find = frozenset(json.loads(os.environ["CACHEMARK_ABSENT"])), PathFinder.find_spec
+present, installed = frozenset(json.loads(os.environ["CACHEMARK_PRESENT"])), PathFinder.find_distributions
+
+
+def find_spec(cls, name, path=None, target=None):
+    return None if name.partition(".")[0] in absent else find(name, path, target)
+
+
+def find_distributions(cls, *context, **more):  # pytest loads the plug-ins of what is installed
+    return (found for found in installed(*context, **more) if found.name.lower().replace("_", "-") in present)
+
+
+PathFinder.find_spec, PathFinder.find_distributions = classmethod(find_spec), classmethod(find_distributions)
+"""
+
+
+def bare(folder: Path) -> dict[str, str]:
+    """The environment of a process that can import only the packages of the GPU machine."""
+    lines = (ROOT / "ci" / "gpu_requirements.txt").read_text(encoding="utf-8").splitlines()
+    there = {name for line in lines if line.startswith("# there:") for name in line.removeprefix("# there:").split()}
+    allowed = {name.lower().replace("_", "-") for name in there | {line.partition("==")[0] for line in lines if line[:1].isalnum()}}
+    absent = [module for module, dists in packages_distributions().items()
+              if not {dist.lower().replace("_", "-") for dist in dists} & allowed and not module.startswith(("_", "cachemark"))]
+    (folder / "sitecustomize.py").write_text(BLOCKER)
+    path = os.pathsep.join([str(folder), *(str(ROOT / name) for name in ("suite", "ci", "tests"))])
+    return {**os.environ, "PYTHONPATH": path, "CACHEMARK_ABSENT": json.dumps(absent),
+            "CACHEMARK_PRESENT": json.dumps(sorted(allowed | {"cachemark"}))}
+
+
+def test_stages_import_only_what_travels_or_is_there(tmp_path: Path) -> None:
     def pins(name: str) -> dict[str, str]:
         lines = (line.partition("==") for line in (ROOT / name).read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
         return {name.lower().replace("_", "-"): version for name, _, version in lines if version}
 
-    carried, pinned = pins("ci/gpu_requirements.txt"), pins("constraints.txt")
-    assert {"sqlalchemy", "pydantic-core"} < carried.keys()
-    assert carried == {name: pinned[name] for name in carried}
+    assert pins("ci/gpu_requirements.txt").items() <= pins("constraints.txt").items(), "the wheels are those that tests run with"
+    code = ("import importlib.util\nassert importlib.util.find_spec('playwright') is None\n"
+            "import campaign.works, campaign.kernels, cachemark.trial.child.main, cachemark.cli, gpu_campaign\n"
+            "gpu_campaign.work_of('device')")
+    done = subprocess.run([sys.executable, "-c", code], env=bare(tmp_path), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
-def imported(code: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+# -- at home ------------------------------------------------------------------------------------------------------------
+def ran(seconds: float, floor: float = 1.0, **changes: Any) -> Outcome:
+    fields: dict[str, Any] = {"model": "llamagen-xl", "weights": "random:0/random:0", "grid": (24, 24), "conditions": "classes",
+                              "sampling": Sampling(cfg_scale=1.75), "method": "full", "role": "baseline", "batch": 256, "engine": "graph"}
+    case = Case(**{**fields, **changes})
+    samples = {"latency": [seconds + 1] * 3, "latency_tokens": [seconds] * 3, "kv_allocated": [100.0]}
+    limit = Limit(floor, floor, 10**12, 1, 3e12, 1.0, {"attention": floor}).to_json()
+    return Outcome(case, Status.OK, samples, "random weights: not measured", facts={"limit": limit}, result_key=case.key)
 
 
-def test_stages_import_only_what_travels_or_is_there(bare: Callable[[], dict[str, str]]) -> None:
-    environment = bare()
-    refused = imported("import playwright", environment)
-    assert "No module named 'playwright'" in refused.stderr
-    stages = imported("import campaign.works, campaign.kernels, cachemark.trial.child.main, cachemark.cli, gpu_campaign\n"
-                      "gpu_campaign.work_of('device')", environment)
-    assert stages.returncode == 0, stages.stderr
+def test_targets_stand_beside_the_newest_of_every_case_its_bound_and_what_is_published(tmp_path: Path) -> None:
+    eager = ran(9.0, engine="eager")
+    late = [Outcome(case, Status.NOT_REACHED, log="late") for case in (eager.case, ran(8.0).case)]
+    with Store.open(tmp_path / "store.sqlite") as store:
+        for outcomes in ([ran(8.0, 4.0), late[0]], [eager, late[1]]):
+            with store.new_run(home.PLAN, {"name": home.PLAN}, HOME, {"commit": "", "dirty": None, "hash": "c0de", "version": "0"}) as run:
+                for outcome in outcomes:
+                    store.save(run, outcome)
+        gathered = store.outcomes(home.gathered(store))
+        assert store.run().state == "finished"
+    assert {o.case.engine: o.median("latency_tokens") for o in gathered} == {"graph": 8.0, "eager": 9.0}
+    (target,) = (t for t in home.TARGETS if (t.batch, t.method, t.what, t.model) == (256, "full", "images/s", "llamagen-xl"))
+    row = [cell.strip() for cell in home._line(target, gathered, HOME.device).split("|")[1:-1]]
+    assert row[:7] == ["llamagen-xl, 256", "full 1", "images/s", "≥ 25", "32", "64 images/s",
+                       "0.772 of 26.7 images/s, LineAR, Table 4, NVIDIA A800 80 GB"]
+    planned = [Outcome(p.case, Status.NOT_REACHED, log="x") for p in expand(plans.load(str(HERE / "campaign.toml")), "cuda")]
+    assert all(home.case_of(target, planned) for target in home.TARGETS), "every target is a case of the campaign"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_every_stage_runs_and_its_results_come_home(tmp_path: Path) -> None:
+    """In as many calls as a slow machine takes: each goes on where the one before has ended."""
+    folder, environment = tmp_path / "out", bare(tmp_path)
+    command = [sys.executable, str(SCRIPT), "run", str(folder), "--rehearse", "--budget", "900"]
+    for _ in range(4):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode in (0, 4), f"{done.stdout}\n{(folder / 'campaign.log').read_text()[-20000:]}"
+        if done.returncode == 0:
+            break
+    stages = subprocess.run([sys.executable, str(SCRIPT), "list", str(folder)], env=environment, capture_output=True, text=True, check=True)
+    assert all(line.split()[1] == "done" for line in stages.stdout.splitlines()), stages.stdout
+    command = [sys.executable, str(SCRIPT), "home", str(folder), "--report", str(tmp_path / "report.html"), "--reason", "first"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "suite")}
+    came = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+    assert came.returncode == 0, came.stderr
+    assert (tmp_path / "report.html").stat().st_size > 100_000
+    (baseline,) = (tmp_path / "baselines" / "accepted").rglob("*.json")
+    assert f"baseline: {baseline.relative_to(tmp_path)}" in came.stdout

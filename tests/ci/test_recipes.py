@@ -29,10 +29,11 @@ echo "$*" >"$CALLS.srun"
 while [[ $1 == --* ]]; do shift; done
 exec "$@"
 """
+RUN = "run curves --device cuda --threads 4 --fresh --reuse-quality"
 
 
 @pytest.fixture
-def night(tmp_path: Path) -> Any:
+def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Run a script with a stub of cachemark that logs its calls; ``ends``: exit code of each command."""
     (tmp_path / "bin").mkdir()
     for name, text in {"cachemark": STUB, "srun": SRUN}.items():
@@ -52,48 +53,41 @@ def night(tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize("script", ["nightly.sh", "nightly.slurm"])
-def test_a_night_looks_measures_judges_and_writes(night: Any, script: str) -> None:
-    code, calls = night(script, "curves", "--threads", "4")
-    assert code == 0
-    assert [call.split()[0] for call in calls] == [
-        "doctor", "run", "test", "baseline", "check", "report", "report", "export", "export", "export"]
-    assert calls[2:5] == ["test gate --device cuda --threads 4", "baseline commit", judging(calls)]
-    assert calls[1] == "run curves --device cuda --threads 4 --fresh --reuse-quality"
-    assert [call.split()[1] for call in calls if call.startswith("export")] == ["github", "csv", "junit"]
-
-
-def test_slurm_gives_a_step_the_processors_of_its_job(night: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From Slurm 22.05 on, srun does not inherit --cpus-per-task."""
+def test_a_night_looks_measures_judges_and_writes(night: Any, script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "6")
-    assert night("nightly.slurm", "curves")[0] == 0
-    assert (tmp_path / "calls.srun").read_text().split()[:2] == ["--ntasks=1", "--cpus-per-task=6"]
+    code, calls = night(script, "curves", "--threads", "4")
+    assert (code, calls[0].split()[0]) == (0, "doctor")
+    assert calls[1:4] == [RUN, "test gate --device cuda --threads 4", "baseline commit"]
+    assert re.fullmatch(r"check --incidents baselines/incidents\.json --propose \S+/out/proposed", calls[4])
+    assert [call.split()[:2] for call in calls[7:]] == [["export", "github"], ["export", "csv"], ["export", "junit"]]
+    assert [call.split()[0] for call in calls[5:7]] == ["report", "report"]
+    if script.endswith("slurm"):  # from Slurm 22.05 on, srun does not inherit --cpus-per-task
+        assert (tmp_path / "calls.srun").read_text().split()[:2] == ["--ntasks=1", "--cpus-per-task=6"]
 
 
 def test_a_night_without_the_self_test_proves_nothing_and_judges_as_before(night: Any) -> None:
     code, calls = night("nightly.sh", "curves", "--no-self-test", "--threads", "4", test=1)
-    assert code == 0, "a self-test that would fail is not run"
-    assert [call.split()[0] for call in calls[:4]] == ["doctor", "run", "baseline", "check"]
-    assert calls[1] == "run curves --device cuda --threads 4 --fresh --reuse-quality"
+    assert ([call.split()[0] for call in calls[:4]], code) == (["doctor", "run", "baseline", "check"], 0)
 
 
-def judging(calls: list[str], register: str = "baselines/incidents.json") -> str:
-    """The expected call of `cachemark check`."""
-    (call,) = [call for call in calls if call.startswith("check --incidents")]
-    assert re.fullmatch(rf"check --incidents {re.escape(register)} --propose \S+/out/proposed", call)
-    return call
-
-
+@pytest.mark.parametrize(("settings", "expected"), [
+    ({"HELD": "abc123", "CACHEMARK_PAIRS": "--plugin 'my method.py'"},
+     "compare curves --commits abc123 HEAD --device cuda --minutes 60 --plugin my method.py"),
+    ({"HELD": "abc123", "CACHEMARK_CANARY": "none"}, ""),
+    ({"CACHEMARK_CANARY": "v1", "CACHEMARK_MACHINE": "--gpu 1 --lock-clocks 1410", "CACHEMARK_INCIDENTS": "kept/incidents.json"},
+     "compare curves --commits v1 HEAD --device cuda --gpu 1 --lock-clocks 1410 --minutes 60"),
+])
 def test_pairs_are_measured_with_the_commit_of_the_baseline_unless_another_or_none_is_named(
-    night: Any, monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, str], expected: str, night: Any, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("HELD", "abc123")
-    monkeypatch.setenv("CACHEMARK_PAIRS", "--plugin 'my method.py'")
-    with_baseline = "compare curves --commits abc123 HEAD --device cuda --threads 1 --minutes 60 --plugin my method.py"
-    calls = night("nightly.sh", "curves", "--method", "window", "--threads", "1")[1]
-    assert [call for call in calls if call.startswith("compare")] == [with_baseline]
-    assert "run curves --device cuda --threads 1 --fresh --reuse-quality --method window" in calls
-    monkeypatch.setenv("CACHEMARK_CANARY", "none")
-    assert [call for call in night("nightly.sh", "curves")[1] if call.startswith("compare")] == []
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    calls = night("nightly.sh", "curves")[1]
+    assert [call for call in calls if call.startswith("compare")] == ([expected] if expected else [])
+    assert any(call.startswith(f"check --incidents {settings.get('CACHEMARK_INCIDENTS', 'baselines/incidents.json')} ") for call in calls)
+    for call in calls:
+        if "my method" not in call:
+            resolve(importlib.import_module("cachemark.cli").main, shlex.split(call))
 
 
 @pytest.mark.parametrize(("ends", "canary", "code"), [
@@ -102,6 +96,7 @@ def test_pairs_are_measured_with_the_commit_of_the_baseline_unless_another_or_no
     ({"report": 5}, "", 5), ({"report": 5, "check": 1}, "", 1),  # stops nothing and is no pass
     ({"compare": 1}, "v1", 0), ({"compare": 3}, "v1", 0), ({"compare": 2}, "v1", 2),  # without pairs, times would not be tested
     ({"compare": 5}, "v1", 5), ({"compare": 5, "check": 1}, "v1", 1), ({"test": 1}, "", 5),
+    ({"run": 1}, "", 1), ({"run": 130}, "", 130),  # a run that failed is not judged
 ])  # fmt: skip
 def test_a_night_ends_as_its_worst_step_and_still_writes_the_report(
     ends: dict[str, int], canary: str, code: int, night: Any, monkeypatch: pytest.MonkeyPatch,
@@ -109,29 +104,15 @@ def test_a_night_ends_as_its_worst_step_and_still_writes_the_report(
     monkeypatch.setenv("CACHEMARK_CANARY", canary)
     ended, calls = night("nightly.sh", "curves", **ends)
     assert ended == code
+    if ends.get("run", 4) != 4:
+        assert len(calls) == 2
+        return
     assert sum(call.startswith("report") for call in calls) == 2
     judged = ends.get("check", 0) not in (2, 4)
     assert any(call.startswith("export junit") for call in calls) == judged, "without something to compare with there is no JUnit"
 
 
-@pytest.mark.parametrize("failed", [1, 2, 5, 130])
-def test_a_run_that_failed_is_not_judged(night: Any, failed: int) -> None:
-    code, calls = night("nightly.sh", "curves", run=failed)
-    assert (code, len(calls)) == (failed, 2)
-
-
-def test_a_night_measures_pairs_and_proves_the_gate_on_the_same_device(night: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CACHEMARK_CANARY", "v1")
-    monkeypatch.setenv("CACHEMARK_MACHINE", "--gpu 1 --lock-clocks 1410")
-    monkeypatch.setenv("CACHEMARK_INCIDENTS", "kept/incidents.json")
-    _, calls = night("nightly.sh", "curves")
-    where = "--device cuda --gpu 1 --lock-clocks 1410"
-    assert calls[1:5] == [f"run curves {where} --fresh --reuse-quality", f"test gate {where}",
-                          f"compare curves --commits v1 HEAD {where} --minutes 60", judging(calls, "kept/incidents.json")]
-    for call in calls:
-        resolve(importlib.import_module("cachemark.cli").main, shlex.split(call))
-
-
+# -- workflows, image and lists -----------------------------------------------------------------------------------------
 def workflow(name: str = "nightly-gpu") -> dict[Any, Any]:
     return dict(yaml.safe_load((WORKFLOWS / f"{name}.yml").read_text(encoding="utf-8")))
 
@@ -142,39 +123,26 @@ def test_its_measuring_job_can_only_read_and_the_other_runs_nothing_of_the_check
     assert config["permissions"] == {"contents": "read"}
     measure, publish = config["jobs"]["measure"], config["jobs"]["publish"]
     assert "permissions" not in measure
-    assert "self-hosted" in measure["runs-on"]
-    assert publish["runs-on"] == "ubuntu-latest"
-    assert publish["permissions"] == {"actions": "read", "pull-requests": "write"}
+    assert (publish["runs-on"], publish["permissions"]) == ("ubuntu-latest", {"actions": "read", "pull-requests": "write"})
     assert not [step for step in publish["steps"] if "checkout" in step.get("uses", "")]
     (checkout,) = [step for step in measure["steps"] if "checkout" in step.get("uses", "")]
     assert checkout["with"] == {"persist-credentials": False, "fetch-depth": 0}
+    assert "--constraint constraints.txt" in " ".join(step.get("run", "") for step in measure["steps"])
+    used = set(re.findall(r"\$\{(CACHEMARK_\w+)", (ROOT / "ci" / "nightly.sh").read_text()))
+    passed = set().union(*(step.get("env", {}) for step in measure["steps"]))
+    assert used - passed == {"CACHEMARK_DEVICE"}, "a runner of this workflow has a GPU"
+    notify = config["jobs"]["notify"]
+    assert (notify["if"], notify["permissions"]) == ("failure() && github.event_name == 'schedule'", {"issues": "write"})
 
 
 @pytest.mark.parametrize("name", sorted(file.stem for file in WORKFLOWS.glob("*.yml")))
 def test_its_actions_are_pinned_and_no_text_of_others_is_put_into_a_script(name: str) -> None:
-    steps = [step for job in workflow(name)["jobs"].values() for step in job["steps"]]
-    for step in steps:
+    for step in (step for job in workflow(name)["jobs"].values() for step in job["steps"]):
         assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", step.get("uses", f"x/y@{'0' * 40}"))
         assert "${{" not in step.get("run", "")
 
 
-def test_a_night_uses_the_pinned_packages_the_options_of_its_pairs_and_weights_outside_the_checkout() -> None:
-    steps = workflow()["jobs"]["measure"]["steps"]
-    scripts = " ".join(step.get("run", "") for step in steps)
-    assert "--constraint constraints.txt" in scripts
-    assert 'ln -sfn "$WEIGHTS" weights' in scripts
-    used = set(re.findall(r"\$\{(CACHEMARK_\w+)", (ROOT / "ci" / "nightly.sh").read_text()))
-    passed = set().union(*(step.get("env", {}) for step in steps))
-    assert used - passed == {"CACHEMARK_DEVICE"}, "a runner of this workflow has a GPU"
-
-
-def test_a_scheduled_night_that_fails_opens_an_issue() -> None:
-    notify = workflow()["jobs"]["notify"]
-    assert (notify["if"], notify["permissions"]) == ("failure() && github.event_name == 'schedule'", {"issues": "write"})
-    assert "gh issue create" in notify["steps"][0]["run"]
-
-
-def test_the_image_is_pinned_runs_without_root_and_copies_what_its_context_has() -> None:
+def test_the_image_is_pinned_runs_without_root_and_is_built_every_night() -> None:
     lines = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if not line.startswith("#")]
     (base,) = [line for line in lines if line.startswith("ARG PYTHON=")]
     assert re.fullmatch(r"ARG PYTHON=python:3\.11\.\d+-slim-\w+@sha256:[0-9a-f]{64}", base)
@@ -184,15 +152,11 @@ def test_the_image_is_pinned_runs_without_root_and_copies_what_its_context_has()
     copied = {name for line in lines if line.startswith("COPY") and "--from" not in line for name in line.split()[1:-1]}
     assert copied == allowed
     assert all((ROOT / name).exists() for name in copied)
-
-
-def test_every_night_builds_both_images_and_runs_the_demo_in_them() -> None:
     image = workflow("nightly")["jobs"]["image"]
-    assert image["strategy"]["matrix"] == {"device": ["cpu", "cuda"]}
-    commands = [line for step in image["steps"] for line in step.get("run", "").splitlines()]
-    assert commands[0] == 'docker build --build-arg "DEVICE=$DEVICE" --tag "cachemark:$DEVICE" .'
-    assert image["env"] == {"DEVICE": "${{ matrix.device }}"}
-    for command in commands[1:]:
+    assert (image["strategy"]["matrix"], image["env"]) == ({"device": ["cpu", "cuda"]}, {"DEVICE": "${{ matrix.device }}"})
+    build, *runs = [line for step in image["steps"] for line in step.get("run", "").splitlines()]
+    assert build == 'docker build --build-arg "DEVICE=$DEVICE" --tag "cachemark:$DEVICE" .'
+    for command in runs:
         before, _, call = command.partition('"cachemark:$DEVICE" ')
         assert before == "docker run --rm "
         resolve(importlib.import_module("cachemark.cli").main, shlex.split(call))
