@@ -1,13 +1,12 @@
-"""Every metric at every consumer: direction, unit and transform, and the verdict on a better, an equal and a worse value.
+"""Every metric at every consumer, generated from its class: the verdict on a better, an equal and a worse value.
 
-A metric that is added needs a row here. ``then`` is a value; half as much and half as much again are its rivals, so that every threshold
-and every minimum effect is passed.
+docs/reference/metrics.md pins units and directions (tests/test_docs.py).
 """
 
 from __future__ import annotations
 
+import math
 from datetime import date
-from typing import NamedTuple
 
 import pytest
 
@@ -15,7 +14,7 @@ from cachemark.analysis.baseline_comparison import changes
 from cachemark.core import formatting
 from cachemark.core.result import Environment, Outcome, Status
 from cachemark.core.spec import Case, Sampling
-from cachemark.core.units import FAMILIES, METRICS, metric
+from cachemark.core.units import FAMILIES, METRICS, TIME, Metric, metric
 from cachemark.export.asv import cost_of
 from cachemark.gate import incidents
 from cachemark.gate.baseline_check import compare
@@ -28,82 +27,23 @@ from cachemark.store.rows import Verdict
 
 ENVIRONMENT = Environment("Xeon", "ci-cpu", "torch 2.6 / 4 threads", {})
 RULE = Rule(0.1, 1)
-SEEDS = 24  # values of a value that is known seed by seed, and pairs of a comparison
-
-
-class Row(NamedTuple):
-    """What each consumer has to make of a metric. ``check`` and ``compare``: True where the value is judged, False where it is stated and
-    not judged, None where there is no row of it. ``cost``: name, unit and value for asv. ``text``: in the report."""
-
-    name: str
-    unit: str
-    better: str
-    then: float
-    check: bool
-    compare: bool | None
-    cost: tuple[str, str, float]
-    text: str
-
-
-ROWS = (
-    Row("latency", "s", "lower", 2.0, True, True, ("latency", "seconds", 2.0), "2.00 s"),
-    Row("latency_tokens", "s", "lower", 2.0, True, None, ("latency_tokens", "seconds", 2.0), "2.00 s"),
-    Row("tokens_per_s_first", "token/s", "higher", 50.0, True, None, ("seconds_per_token_first", "seconds", 0.02), "50.0 token/s"),
-    Row("tokens_per_s_last", "token/s", "higher", 50.0, True, None, ("seconds_per_token_last", "seconds", 0.02), "50.0 token/s"),
-    Row("flops", "FLOP", "lower", 4e12, True, True, ("flops", "FLOP", 4e12), "4.00 TFLOP"),
-    Row("passes", "pass", "lower", 80.0, True, True, ("passes", "pass", 80.0), "80.0"),
-    Row("drafts_rejected", "token", "lower", 900.0, True, True, ("drafts_rejected", "token", 900.0), "900"),
-    Row("capture_seconds", "s", "lower", 2.0, False, False, ("capture_seconds", "seconds", 2.0), "2.00 s"),
-    Row("kv_logical", "B", "lower", 4096.0, True, True, ("kv_logical", "bytes", 4096.0), "4.00 KiB"),
-    Row("kv_peak", "B", "lower", 4096.0, True, True, ("kv_peak", "bytes", 4096.0), "4.00 KiB"),
-    Row("kv_allocated", "B", "lower", 4096.0, True, True, ("kv_allocated", "bytes", 4096.0), "4.00 KiB"),
-    Row("kv_workspace", "B", "lower", 4096.0, True, True, ("kv_workspace", "bytes", 4096.0), "4.00 KiB"),
-    Row("kv_state", "B", "lower", 4096.0, True, True, ("kv_state", "bytes", 4096.0), "4.00 KiB"),
-    Row("graph_pool", "B", "lower", 4096.0, True, True, ("graph_pool", "bytes", 4096.0), "4.00 KiB"),
-    Row("peak_memory", "B", "lower", 4096.0, True, True, ("peak_memory", "bytes", 4096.0), "4.00 KiB"),
-    Row("energy_per_image", "J", "lower", 40.0, True, False, ("energy_per_image", "J", 40.0), "40.0 J"),
-    Row("mean_power", "W", "lower", 400.0, False, False, ("mean_power", "W", 400.0), "400 W"),
-    Row("cost_per_1000", "", "lower", 2.0, False, False, ("cost_per_1000", "", 2.0), "2.000"),
-    Row("throughput", "image/s", "higher", 8.0, True, None, ("seconds_per_image", "seconds", 0.125), "8.00 image/s"),
-    Row("throughput_max", "image/s", "higher", 8.0, True, None, ("seconds_per_image_max", "seconds", 0.125), "8.00 image/s"),
-    Row("max_batch", "image", "higher", 8.0, True, True, ("max_batch_inverse", "1/image", 0.125), "8"),
-    Row("token_agreement", "share", "higher", 0.5, True, True, ("token_agreement_lost", "share", 0.5), "50.0 %"),
-    Row("kl", "nat/token", "lower", 0.5, True, True, ("kl", "nat/token", 0.5), "0.500 nat/token"),
-    Row("token_distance", "", "lower", 0.5, True, True, ("token_distance", "", 0.5), "0.500"),
-    Row("forced_distance", "", "lower", 0.5, True, True, ("forced_distance", "", 0.5), "0.500"),
-    Row("psnr", "dB", "higher", 20.0, True, True, ("psnr_error", "", 0.1), "20.0 dB"),
-    Row("ssim", "", "higher", 0.5, True, True, ("ssim_lost", "", 0.5), "0.500"),
-    Row("lpips", "", "lower", 0.5, True, True, ("lpips", "", 0.5), "0.500"),
-    Row("color_consistency", "share", "higher", 0.5, False, True, ("color_consistency_lost", "share", 0.5), "50.0 %"),
-    Row("prompt_score", "share", "higher", 0.5, False, True, ("prompt_score_lost", "share", 0.5), "50.0 %"),
-    Row("prompt_object", "share", "higher", 0.5, False, True, ("prompt_object_lost", "share", 0.5), "50.0 %"),
-    Row("prompt_colour", "share", "higher", 0.5, False, True, ("prompt_colour_lost", "share", 0.5), "50.0 %"),
-    Row("prompt_count", "share", "higher", 0.5, False, True, ("prompt_count_lost", "share", 0.5), "50.0 %"),
-    Row("prompt_position", "share", "higher", 0.5, False, True, ("prompt_position_lost", "share", 0.5), "50.0 %"),
-    Row("prompt_ground", "share", "higher", 0.5, False, True, ("prompt_ground_lost", "share", 0.5), "50.0 %"),
-    Row("geneval", "share", "higher", 0.5, False, True, ("geneval_lost", "share", 0.5), "50.0 %"),
-    Row("geneval_overall", "share", "higher", 0.5, False, True, ("geneval_overall_lost", "share", 0.5), "50.0 %"),
-    *(Row(f"geneval_{tag}", "share", "higher", 0.5, False, True, (f"geneval_{tag}_lost", "share", 0.5), "50.0 %")
-      for tag in ("single_object", "two_object", "counting", "colors", "position", "color_attr")),
-    Row("dpg", "share", "higher", 0.5, False, True, ("dpg_lost", "share", 0.5), "50.0 %"),
-    Row("image_reward", "", "higher", 1.0, False, True, ("image_reward_lost", "", 9.0), "1.000"),
-    Row("hpsv2", "", "higher", 0.5, False, True, ("hpsv2_lost", "", 0.5), "0.500"),
-    Row("clip_score", "", "higher", 20.0, False, True, ("clip_score_lost", "", 80.0), "20.0"),
-    Row("class_accuracy", "share", "higher", 0.5, False, True, ("class_accuracy_lost", "share", 0.5), "50.0 %"),
-    Row("fid_scene_2k", "", "lower", 40.0, False, None, ("fid_scene_2k", "", 40.0), "40.0"),
-    Row("kid_scene_2k", "", "lower", 0.5, False, None, ("kid_scene_2k", "", 0.5), "0.500"),
-    Row("isc_scene_2k", "", "higher", 4.0, False, None, ("isc_scene_2k_inverse", "", 0.25), "4.000"),
-    Row("precision_scene_2k", "share", "higher", 0.5, False, None, ("precision_scene_2k_lost", "share", 0.5), "50.0 %"),
-    Row("recall_scene_2k", "share", "higher", 0.5, False, None, ("recall_scene_2k_lost", "share", 0.5), "50.0 %"),
-)
+SEEDS = 24  # values of a metric that is known seed by seed, and pairs of a comparison
+TABLE = [metric(name) for name in (*METRICS, *(f"{family}_scene_2k" for family in FAMILIES))]
 KINDS = ("worse", "equal", "better")
 SAID = {"worse": "regressed", "equal": "equivalent", "better": "improved"}
-by_metric = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+STATED = dict.fromkeys(KINDS, "not_compared")
 
 
-def figure(row: Row, kind: str) -> float:
-    factor = {"equal": 1.0, "worse": 1.5 if row.better == "lower" else 0.5, "better": 0.5 if row.better == "lower" else 1.5}[kind]
-    return row.then * factor
+def value(of: Metric, kind: str = "equal") -> float:
+    """Half the highest value, or 4; half as much and half as much again pass every threshold and minimum effect."""
+    highest = 1.0 if of.unit == "share" else min(of.within[1], of.ceiling or math.inf)
+    then = highest / 2 if math.isfinite(highest) else 4.0
+    return then * {"equal": 1.0, "worse": 1.5 if of.better == "lower" else 0.5, "better": 0.5 if of.better == "lower" else 1.5}[kind]
+
+
+def only_stated(of: Metric) -> bool:
+    """Whether no gate judges it: a price, a power, and a wall time that is no latency."""
+    return of.stated or (of.timed and not of.relative)
 
 
 def case(method: str) -> Case:
@@ -111,76 +51,88 @@ def case(method: str) -> Case:
     return Case("tiny", "3f9a", (8, 8), "labels", Sampling(), method, budget=budget, role=role, evaluation={"quality": {"samples": 2000}})
 
 
-def outcome(row: Row, method: str, value: float) -> Outcome:
+def outcome(of: Metric, method: str, kind: str) -> Outcome:
     """An outcome with this value, and beside it what makes it whole: a latency and a judgement."""
-    many = SEEDS if metric(row.name).kind in ("fidelity", "quality") and row.name in METRICS else 1
-    count = 5 if metric(row.name).relative else many
-    facts = {} if row.name in METRICS else {"intervals": {row.name: (0.99 * value, 1.01 * value)}}
-    samples = {"latency": [1.0] * 5, row.name: [value] * count}
+    count = 5 if of.relative else SEEDS if of.kind in ("fidelity", "quality") and not of.family else 1
+    facts = {"intervals": {of.name: (0.99 * value(of, kind), 1.01 * value(of, kind))}} if of.family else {}
+    samples = {"latency": [1.0] * 5, of.name: [value(of, kind)] * count}
     return Outcome(case(method), Status.OK, samples, "judged elsewhere", output_hash="cafe", facts=facts)
 
 
-def test_every_metric_has_a_row() -> None:
-    assert [row.name for row in ROWS] == [*METRICS, *(f"{family}_scene_2k" for family in FAMILIES)]
-
-
-@by_metric
-def test_its_unit_and_direction(row: Row) -> None:
-    assert (metric(row.name).unit, metric(row.name).better) == (row.unit, row.better)
-
-
-def checked(row: Row, kind: str) -> Verdict:
-    then, now = (tuple(outcome(row, method, figure(row, k)) for method, k in (("full", "equal"), ("linear", of))) for of in ("equal", kind))
+def checked(of: Metric, kind: str) -> Verdict:
+    """The row of the check against a baseline."""
+    then, now = ((outcome(of, "full", "equal"), outcome(of, "linear", each)) for each in ("equal", kind))
     baseline = load(dump(then, ENVIRONMENT, {"commit": "abc"}), "baseline.json")
-    (result,) = (r for r in compare(baseline, now, ENVIRONMENT).rows if r.metric == row.name and r.case_key == case("linear").key)
-    return result
+    (row,) = (row for row in compare(baseline, now, ENVIRONMENT).rows if row.metric == of.name and row.case_key == case("linear").key)
+    return row
 
 
-@by_metric
-def test_the_check_against_a_baseline(row: Row) -> None:
-    verdicts_of = {kind: checked(row, kind).verdict for kind in KINDS}
-    assert verdicts_of == {kind: SAID[kind] if row.check else "not_compared" for kind in KINDS}
+def paired(of: Metric, kind: str) -> str | None:
+    """The verdict of the comparison in pairs."""
+    pair, cell = PairOfOutcomes("cell", outcome(of, "linear", "equal"), outcome(of, "linear", kind)), ConfigPairs()
+    while cell.open(RULE):
+        cell.add(pair, RULE)
+    return {row.metric: row.verdict for row in (*verdicts({"cell": cell}, RULE), *seedwise({"cell": pair}))}.get(of.name)
 
 
-@by_metric
-def test_the_comparison_in_pairs(row: Row) -> None:
-    for kind in KINDS:
-        pair = PairOfOutcomes("cell", outcome(row, "linear", row.then), outcome(row, "linear", figure(row, kind)))
-        cell = ConfigPairs()
-        while cell.open(RULE):
-            cell.add(pair, RULE)
-        by_name = {r.metric: r.verdict for r in (*verdicts({"cell": cell}, RULE), *seedwise({"cell": pair}))}
-        assert by_name.get(row.name) == (None if row.compare is None else SAID[kind] if row.compare else "not_compared"), kind
+def test_the_check_against_a_baseline_and_its_sentence_in_the_report() -> None:
+    """Quality and what is only stated are not judged against a baseline."""
+    for of in TABLE:
+        rows = {kind: checked(of, kind) for kind in KINDS}
+        judged = of.kind != "quality" and not only_stated(of)
+        assert {kind: row.verdict for kind, row in rows.items()} == (SAID if judged else STATED), of.name
+        for kind, row in rows.items():
+            (change,) = changes(type("Comparison", (), {"rows": (row,)})())
+            assert change.tone == ({"worse": "bad", "equal": "calm", "better": "good"}[kind] if judged else "calm"), of.name
+            assert change.title == of.title
+            if judged:
+                assert SAID[kind] in change.sentence, of.name
+                less = (kind == "better") == (of.better == "lower")
+                assert kind == "equal" or ("50.0 % less" if less else "50.0 % more") in change.sentence, of.name
 
 
-@by_metric
-def test_an_incident(row: Row) -> None:
-    """A loss is a cost above 1."""
-    for kind in ("worse", "better"):
-        now = figure(row, kind)
-        failing = Verdict(case("linear").key, "linear 1/2", row.name, "regressed", "", row.then, now, now / row.then)
-        (result,) = incidents.fold([GateRow(case("linear"), failing, fails=True)], [case("linear")], date(2026, 1, 1))
-        assert result.change is not None
-        assert (result.change > 1) == (kind == "worse")
+def test_the_comparison_in_pairs() -> None:
+    """Of speed only the latency is tested; whole sets of images are not compared in pairs."""
+    for of in TABLE:
+        absent = of.family or (of.kind == "speed" and of.name != TIME)
+        expected = dict.fromkeys(KINDS) if absent else STATED if only_stated(of) or of.kind == "energy" else SAID
+        assert {kind: paired(of, kind) for kind in KINDS} == expected, of.name
 
 
-@by_metric
-def test_a_history_in_asv(row: Row) -> None:
-    """asv wants values of which less is better, above zero, because it finds steps by ratios."""
-    cost = cost_of(metric(row.name))
-    assert (cost.name, cost.unit) == row.cost[:2]
-    assert cost.value(row.then) == pytest.approx(row.cost[2])
-    assert 0 < cost.value(figure(row, "better")) < cost.value(row.then) < cost.value(figure(row, "worse"))
+def test_an_incident_of_a_loss_has_a_cost_above_1() -> None:
+    for of in TABLE:
+        for kind in ("worse", "better"):
+            then, now = value(of), value(of, kind)
+            failing = Verdict(case("linear").key, "linear 1/2", of.name, "regressed", "", then, now, now / then)
+            (result,) = incidents.fold([GateRow(case("linear"), failing, fails=True)], [case("linear")], date(2026, 1, 1))
+            assert result.change is not None
+            assert (result.change > 1) == (kind == "worse"), of.name
 
 
-@by_metric
-def test_the_report(row: Row) -> None:
-    assert formatting.with_unit(row.then, row.name) == row.text
-    less, more = ("better", "worse") if row.better == "lower" else ("worse", "better")
-    for kind in KINDS:
-        (change,) = changes(type("Comparison", (), {"rows": (checked(row, kind),)})())
-        assert change.tone == ({"worse": "bad", "equal": "calm", "better": "good"}[kind] if row.check else "calm"), kind
-        assert change.title == metric(row.name).title
-        if row.check:
-            assert SAID[kind] in change.sentence
-            assert {less: "50.0 % less", more: "50.0 % more"}.get(kind, ".") in change.sentence
+def test_a_history_in_asv_is_a_cost_above_zero() -> None:
+    """Less is better there, and asv finds steps by ratios."""
+    for of in TABLE:
+        cost = cost_of(of)
+        assert 0 < cost.value(value(of, "better")) < cost.value(value(of)) < cost.value(value(of, "worse")), of.name
+
+
+@pytest.mark.parametrize(("name", "cost", "unit", "of_half"), [  # names under which histories were published
+    ("latency", "latency", "seconds", 0.5), ("tokens_per_s_first", "seconds_per_token_first", "seconds", 2.0),
+    ("throughput", "seconds_per_image", "seconds", 2.0), ("max_batch", "max_batch_inverse", "1/image", 2.0),
+    ("kv_allocated", "kv_allocated", "bytes", 0.5), ("token_agreement", "token_agreement_lost", "share", 0.5),
+    ("psnr", "psnr_error", "", 10**-0.025), ("ssim", "ssim_lost", "", 0.5), ("image_reward", "image_reward_lost", "", 9.5),
+    ("isc_scene_2k", "isc_scene_2k_inverse", "", 2.0), ("recall_scene_2k", "recall_scene_2k_lost", "share", 0.5),
+])
+def test_the_name_of_a_cost(name: str, cost: str, unit: str, of_half: float) -> None:
+    result = cost_of(metric(name))
+    assert (result.name, result.unit, result.value(0.5)) == (cost, unit, pytest.approx(of_half))
+
+
+def test_a_value_with_its_unit() -> None:
+    texts = {"latency": (2.0, "2.00 s"), "tokens_per_s_first": (50.0, "50.0 token/s"), "flops": (4e12, "4.00 TFLOP"),
+             "passes": (80.0, "80.0"), "kv_peak": (4096.0, "4.00 KiB"), "energy_per_image": (40.0, "40.0 J"),
+             "mean_power": (400.0, "400 W"),
+             "throughput": (8.0, "8.00 image/s"), "max_batch": (8.0, "8"), "token_agreement": (0.5, "50.0 %"),
+             "kl": (0.5, "0.500 nat/token"), "psnr": (20.0, "20.0 dB"), "fid_scene_2k": (40.0, "40.0"), "isc_scene_2k": (4.0, "4.000")}
+    assert {name: formatting.with_unit(number, name) for name, (number, _) in texts.items()} == {
+        name: text for name, (_, text) in texts.items()}
