@@ -10,6 +10,7 @@ from torch import Tensor
 
 import cachemark as cm
 from cachemark.cache.arena import Memory
+from cachemark.contract.heads import HeadGroups
 from cachemark.core.spec import Budget, Sampling
 from cachemark.methods.registry import METHODS
 from cachemark.models.raster import RasterModel
@@ -18,7 +19,7 @@ from support.later import later
 transformers, tiny = later("transformers"), later("adapters.tiny")
 GUIDANCE = 3.0
 EVICTING = ("window", "streaming", "h2o", "rkv", "linear", "random")
-CASES = [("full", "1"), *((name, budget) for name in EVICTING for budget in ("1/2", "1/4"))]
+CASES = [("full", "1"), ("pyramidkv", "1/2"), *((name, budget) for name in EVICTING for budget in ("1/2", "1/4"))]
 HEAD_DIM, FP32 = 8, 4
 
 
@@ -87,10 +88,10 @@ def test_emu3_generates_the_tokens_of_our_model(
 
 def test_a_full_cache_generates_the_tokens_of_transformers(janus: tuple[Any, RasterModel], emu3: tuple[Any, RasterModel]) -> None:
     for (theirs, _), generate, grid in ((janus, janus_tokens, None), (emu3, emu3_tokens, tiny.GRID)):
-        dynamic = generate(theirs, 2, do_sample=False, past_key_values=transformers.DynamicCache())
+        dynamic = generate(theirs, 2, do_sample=False, **{tiny.CACHE: transformers.DynamicCache()})
         for name, same in (("full", True), ("window", False)):
             with cm.attach(theirs, name, grid=grid) as cache:
-                assert torch.equal(generate(theirs, 2, do_sample=False, past_key_values=cache), dynamic) is same, name
+                assert torch.equal(generate(theirs, 2, do_sample=False, **{tiny.CACHE: cache}), dynamic) is same, name
 
 
 def test_emu3_without_guidance_runs_one_pass_per_token(emu3: tuple[Any, RasterModel]) -> None:
@@ -111,6 +112,39 @@ def test_a_method_of_a_plug_in_is_attached(janus: tuple[Any, RasterModel]) -> No
     with cm.attach(theirs, "key_sum", "1/4") as cache:
         tokens = janus_tokens(theirs, 2, do_sample=False, past_key_values=cache)
     assert torch.equal(tokens, expected(ours, "key_sum", "1/4", 2, 0.0))
+
+
+def test_tokens_that_close_an_image_attend_to_each_heads_own_cache(emu3: tuple[Any, RasterModel]) -> None:
+    """A full cache in two parts, one for each head, gives the hidden states of transformers' cache."""
+    theirs, _ = emu3
+
+    @cm.method("in_two_parts")
+    class InTwoParts(HeadGroups):
+        def served(self, layout: Any, site: Any) -> Any:
+            return [cm.Method(), METHODS.get("window")(B=layout.visual)][:: 1 if site.layer else -1]
+
+    states: list[Tensor] = []
+    hook = theirs.model.text_model.register_forward_hook(lambda module, args, out: states.append(out.last_hidden_state[:, -1]))
+    with cm.attach(theirs, "in_two_parts", 1, grid=tiny.GRID) as cache:
+        emu3_tokens(theirs, 2, 1.0, do_sample=False, past_key_values=cache)
+    emu3_tokens(theirs, 2, 1.0, do_sample=False, **{tiny.CACHE: transformers.DynamicCache()})
+    hook.remove()
+    attached, dynamic = torch.stack(states).chunk(2)
+    assert len(attached) == tiny.GRID[0] * (tiny.GRID[1] + 1) + 3
+    torch.testing.assert_close(attached, dynamic, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["past_key_values", "cache"])
+@pytest.mark.parametrize("family", ["janus", "emu3"])
+def test_generate_takes_the_cache_under_its_old_and_its_new_name(family: str, name: str, request: pytest.FixtureRequest) -> None:
+    """transformers calls the argument ``cache`` since 5.24."""
+    theirs, _ = request.getfixturevalue(family)
+    generate, grid = (janus_tokens, None) if family == "janus" else (emu3_tokens, tiny.GRID)
+    with cm.attach(theirs, "streaming", grid=grid) as cache:
+        tokens = generate(theirs, 1, do_sample=False, **{name: cache})
+        assert cache.kv_bytes
+        assert torch.equal(generate(theirs, 1, do_sample=False, past_key_values=cache), tokens)
+    assert "generate" not in vars(theirs)
 
 
 # -- bytes, and several generations -----------------------------------------------------------------------------------------

@@ -42,11 +42,11 @@ def _state(model: Any) -> list[Any]:
 
 def generated(model: Any, cache: Any, rows: int = 1, **settings: Any) -> Tensor:
     return model.generate(**{**tiny.padded(tiny.PROMPTS[:rows]), "generation_mode": "image", "guidance_scale": 3.0, "do_sample": False,
-                             "past_key_values": cache, **settings})
+                             tiny.CACHE: cache, **settings})
 
 
 def emu3_generated(model: Any, cache: Any, **settings: Any) -> Tensor:
-    return model.generate(**{**tiny.padded(tiny.PROMPTS[:1]), **tiny.emu3_settings(1, 1.0), "do_sample": False, "past_key_values": cache,
+    return model.generate(**{**tiny.padded(tiny.PROMPTS[:1]), **tiny.emu3_settings(1, 1.0), "do_sample": False, tiny.CACHE: cache,
                              **settings})
 
 
@@ -157,7 +157,7 @@ def test_beams_chunks_and_prepared_masks_are_refused(models: dict[str, Any]) -> 
         with cm.attach(models["emu3"], "window", grid=tiny.GRID) as cache, pytest.raises(Unsupported, match=text):
             emu3_generated(models["emu3"], cache, **settings)
     with cm.attach(models["emu3"], "window", grid=tiny.GRID) as cache, pytest.raises(Unsupported, match=r"mask of shape \(1, 1, 2, 2\)"):
-        models["emu3"](torch.tensor([[1, 5]]), attention_mask=torch.ones(1, 1, 2, 2), past_key_values=cache)
+        models["emu3"](torch.tensor([[1, 5]]), attention_mask=torch.ones(1, 1, 2, 2), **{tiny.CACHE: cache})
 
 
 def test_padding_on_the_right_is_refused(models: dict[str, Any]) -> None:

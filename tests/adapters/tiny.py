@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from cachemark.models.lined import ImageIds
 from cachemark.models.llama import LlamaConfig
 from cachemark.models.prompts import Prompts
 
+CACHE = "cache" if "cache" in inspect.signature(hf.LlamaModel.forward).parameters else "past_key_values"  # argument of a pass
 BEGIN, PAD, IMAGE = 1, 0, 5
 SIDE = 8  # of the grid of Janus
 PROMPTS = ((BEGIN, 7, 8, 9, 11, IMAGE), (BEGIN, 12, 7, IMAGE), (BEGIN, 9, 13, 10, 8, IMAGE))

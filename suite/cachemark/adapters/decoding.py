@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ..cache.arena import Memory
 from ..cache.attention import fold
-from ..cache.layout import Layout, Site, Step, guided_rows, window_step
+from ..cache.layout import HeadSite, Layout, Site, Step, guided_rows, window_step
+from ..contract.heads import query_heads, select_heads
 from ..contract.method import Method
 from ..core.errors import Unsupported
 
@@ -154,11 +155,20 @@ class MethodDecoding:
         if layer in self._closing:
             k, v = (torch.cat(parts, 2) for parts in zip(self._closing[layer], (k, v), strict=True))
         self._closing[layer] = k, v
-        slot, outs = method.slots[Site(STACK, layer)], []
-        for run, n in zip(slot.bank.runs, slot.live, strict=True):
-            keys, values = (torch.cat((live, new[run.rows]), 2) for live, new in zip(slot.read(run, n), (k, v), strict=True))
-            outs.append(F.scaled_dot_product_attention(fold(q[run.rows], k.size(1)), keys, values).reshape(q[run.rows].shape))
-        return torch.cat(outs)
+        out, every = torch.empty_like(q), tuple(range(k.size(1)))
+        for site, slot in method.slots.items():
+            if site[:2] != (STACK, layer):
+                continue
+            heads = site.heads if isinstance(site, HeadSite) else every
+            asking = query_heads(heads, q.size(1) // k.size(1))
+            own_q, own_k, own_v = select_heads(q, asking), select_heads(k, heads), select_heads(v, heads)
+            outs = []
+            for run, n in zip(slot.bank.runs, slot.live, strict=True):
+                keys, values = (torch.cat((live, new[run.rows]), 2) for live, new in zip(slot.read(run, n), (own_k, own_v), strict=True))
+                rows = own_q[run.rows]
+                outs.append(F.scaled_dot_product_attention(fold(rows, len(heads)), keys, values).reshape(rows.shape))
+            out[:, asking] = torch.cat(outs)
+        return out
 
 
 def _take(x: Tensor, place: Tensor) -> Tensor:

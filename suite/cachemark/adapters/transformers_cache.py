@@ -6,8 +6,10 @@ returns its arguments and the attention function passes everything to the method
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,6 +21,7 @@ from .decoding import MethodDecoding
 
 NAME = "cachemark"  # of the attention function
 KEYWORD = "cachemark_decoding"  # the decoder hands it on to the attention function
+ARGUMENTS = ("cache", "past_key_values")  # names of the cache's argument: since transformers 5.24, and before
 
 
 class AttachedLayer(CacheLayerMixin):
@@ -96,10 +99,11 @@ class AttachedCache(Cache):
             cache._decoding.reset()
 
     @contextmanager
-    def attached_to(self, decoder: nn.Module, text: nn.Module | None = None) -> Iterator[AttachedCache]:
-        """Run the decoder's attention under the method inside the block.
+    def attached_to(self, model: nn.Module, decoder: nn.Module, text: nn.Module | None = None) -> Iterator[AttachedCache]:
+        """Run the attention of the model's decoder under the method inside the block.
 
-        ``text``: the module that only text generation runs. Raises Unsupported if the decoder already has a cache.
+        ``model.generate`` takes the cache under each of ``ARGUMENTS``. ``text``: the module that only text generation runs. Raises
+        Unsupported if the decoder already has a cache.
         """
         config: Any = decoder.config
         before = config._attn_implementation
@@ -108,13 +112,18 @@ class AttachedCache(Cache):
         hooks = [decoder.register_forward_pre_hook(self._start_pass, with_kwargs=True)]
         if text is not None:
             hooks.append(text.register_forward_pre_hook(_refuse_text))
+        own_generate = vars(model).get("generate")
         try:
+            model.generate = _with_either_name(model.generate, _argument(decoder))  # type: ignore[assignment, arg-type]
             config._attn_implementation = NAME
             for cache in self._caches:
                 cache._attached = True
             yield self
         finally:
             config._attn_implementation = before
+            vars(model).pop("generate", None)
+            if own_generate is not None:
+                vars(model)["generate"] = own_generate
             for hook in hooks:
                 hook.remove()
             for cache in self._caches:
@@ -130,14 +139,15 @@ class AttachedCache(Cache):
             self._unconditional.reset()
         if positions is not None and kwargs.get("position_ids") is None:
             kwargs = {**kwargs, "position_ids": positions}
-        return args, {**kwargs, "past_key_values": cache, KEYWORD: cache._decoding}
+        kwargs = {name: value for name, value in kwargs.items() if name not in ARGUMENTS}
+        return args, {**kwargs, _argument(decoder): cache, KEYWORD: cache._decoding}
 
     def _of_pass(self, kwargs: dict[str, Any]) -> AttachedCache:
         """Return the cache of a pass.
 
         Guidance by a second forward pass starts without one, and gets the unconditional one.
         """
-        past = kwargs.get("past_key_values")
+        past = next((kwargs[name] for name in ARGUMENTS if kwargs.get(name) is not None), None)
         for cache in self._caches:
             if past is cache:
                 return cache
@@ -145,6 +155,24 @@ class AttachedCache(Cache):
             self._unconditional.reset()
             return self._unconditional
         raise Unsupported("The model runs without its attached cache.", remedy="Pass it: generate(…, past_key_values=cache).")
+
+
+def _argument(decoder: nn.Module) -> str:
+    """Return the name under which a decoder takes its cache."""
+    accepted = inspect.signature(type(decoder).forward).parameters
+    return next(name for name in ARGUMENTS if name in accepted)
+
+
+def _with_either_name(generate: Callable[..., Any], argument: str) -> Callable[..., Any]:
+    """Return ``generate`` with the cache accepted under each name and passed on as ``argument``.
+
+    transformers itself translates the older name in some classes only.
+    """
+    @wraps(generate)
+    def renamed(*args: Any, **kwargs: Any) -> Any:
+        return generate(*args, **{argument if name in ARGUMENTS else name: value for name, value in kwargs.items()})
+
+    return renamed
 
 
 def _refuse_text(*args: Any) -> None:

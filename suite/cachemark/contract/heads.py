@@ -121,7 +121,7 @@ class HeadGroups(Method):
             heads = group.heads[site]
             if len(heads) == k.size(1):
                 return group.method.attend(site, step, q, k, v)
-            asking = [head * share + number for head in heads for number in range(share)]
+            asking = query_heads(heads, share)
             out = group.method.attend(site, step, select_heads(q, asking), select_heads(k, heads), select_heads(v, heads))
             outs |= zip(asking, out.unbind(1), strict=True)
         return torch.stack([outs[head] for head in sorted(outs)], 1)
@@ -143,6 +143,11 @@ class HeadGroups(Method):
     def graph_key(self, step: Step) -> tuple[object, ...]:
         """Return the graph keys of the groups' methods."""
         return tuple(graph_key(group.method, step) for group in self.groups)
+
+
+def query_heads(heads: Sequence[int], share: int) -> list[int]:
+    """Return the query heads of K/V ``heads`` that serve ``share`` of them each."""
+    return [head * share + number for head in heads for number in range(share)]
 
 
 def select_heads(x: Tensor, heads: Sequence[int]) -> Tensor:

@@ -26,7 +26,7 @@ def attach(
 ) -> AbstractContextManager[AttachedCache]:
     """Return a context manager inside which ``model.generate`` runs with a cache method.
 
-    Its value is the cache to pass as ``past_key_values``::
+    Its value is the cache to pass as ``past_key_values``, or as ``cache``, its name since transformers 5.24::
 
         with cm.attach(model, "linear", budget="1/4") as cache:
             tokens = model.generate(**inputs, generation_mode="image", past_key_values=cache)
@@ -47,7 +47,7 @@ def attach(
     if len(devices := {str(parameter.device) for parameter in decoder.parameters()}) > 1:
         raise Unsupported(f"The decoder is spread over {', '.join(sorted(devices))}.", remedy="Load it on one device.")
     decodings = [MethodDecoding(build, layout, entry.branches, branch, entry.closing) for branch in range(3 - entry.branches)]
-    return AttachedCache(*decodings).attached_to(decoder, model.get_submodule(entry.text) if entry.text else None)
+    return AttachedCache(*decodings).attached_to(model, decoder, model.get_submodule(entry.text) if entry.text else None)
 
 
 def _parameters(cls: type[Method], budget: str | float | None, layout: Any, parameters: dict[str, Any]) -> dict[str, Any]:
