@@ -45,8 +45,3 @@ def crossed(chosen: Sequence[Any]) -> list[Any]:
     """Return half of the cells: native with own heads, int8 with shared ones, one of each other codec."""
     once = {cell.codec: cell for cell in sorted(chosen, key=lambda cell: cell.cls.evicts) if cell.codec not in WHOLE}
     return [cell for cell in chosen if once.get(cell.codec, cell) is cell and (cell.codec == "native") == (cell.attention == "mha")]
-
-
-def halved(chosen: Sequence[Any]) -> list[Any]:
-    """Return parameters of which every run takes the crossed half."""
-    return sampled(chosen, crossed(chosen))

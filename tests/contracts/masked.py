@@ -50,12 +50,12 @@ class MaskedCell(kit.MaskedCell):
         return "-".join([self.cls.name, *shown_parameters, self.codec]).replace(" ", "")
 
 
-def cells(*, lossy: bool = True) -> list[MaskedCell]:
+def cells() -> list[MaskedCell]:
     """Return a method's first mode with every codec, the others with the native one."""
     classes: list[type[Method]] = [METHODS.get(name) for name in METHODS]
     return [MaskedCell(cls, tuple(mode.items()), codec) for cls in classes if "masked" in cls.paradigms
             for number, mode in enumerate(MODES.get(cls.name, ({},)))
-            for codec in ALONE if codec == "native" or (lossy and number == 0)]  # fmt: skip
+            for codec in ALONE if codec == "native" or number == 0]  # fmt: skip
 
 
 class SkipShadow(Onlooker):

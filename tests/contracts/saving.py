@@ -20,7 +20,7 @@ MODES: dict[str, tuple[dict[str, Any], ...]] = {
 
 
 def cells() -> list[SavingCell]:
-    """Return a method's first mode with every codec, the others with the native one."""
+    """Return a method's first mode with every codec on every model, the others with the native one."""
     classes: list[type[Method]] = [METHODS.get(name) for name in METHODS]
     return [SavingCell(cls, tuple(mode.items()), codec, model) for cls in classes if cls.budget_kind == FLOPS for model in SAMPLING
             for number, mode in enumerate(MODES.get(cls.name, ({},)))

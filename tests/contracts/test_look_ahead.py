@@ -26,7 +26,6 @@ from cachemark.methods.rkv import RKV
 
 from .test_windows import GUIDED, SAMPLINGS, SEEDS, N, generate, poisoned
 
-WINDOWS = (2, GRID + 1, N)
 METHODS: dict[str, Callable[[], Method]] = {
     "linear": lambda: Linear(B=3 * GRID, anchor=1), "wide": lambda: Linear(B=4 * GRID, anchor=2), "rkv": lambda: RKV(B=3 * GRID, alpha=4),
     "long": lambda: RKV(B=3 * GRID, alpha=GRID + 3),
@@ -38,8 +37,8 @@ def ahead(window: int, **parameters: Any) -> Jacobi:
 
 
 # -- the tokens, and what is held -------------------------------------------------------------------------------------
-@pytest.mark.parametrize("window", WINDOWS)
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(("name", "window"), [
+    *((name, GRID + 1) for name in METHODS), ("linear", 2), ("rkv", N), ("long", 2), ("wide", N)])
 def test_tokens_are_the_method_s_own_and_no_more_live_than_a_window_above_its_budget(name: str, window: int) -> None:
     method, decoder, memory = METHODS[name](), ahead(window), Memory()
     own, plain = METHODS[name](), Memory()
@@ -62,12 +61,10 @@ def known_before(decoder: Decoder) -> list[int]:
     return [sum(decoder.kept[:number]) for number in range(len(decoder.kept))]
 
 
-@pytest.mark.parametrize("name", ["interval", "greedy", "top-k"])
-def test_every_sampling_has_its_own_tokens(name: str) -> None:
-    for proposals in ("newest", "above"):
-        decoder = ahead(9, proposals=proposals)
-        tokens = generate(decoder, SAMPLINGS[name], method=METHODS["linear"], attention="gqa")
-        assert torch.equal(tokens, generate(None, SAMPLINGS[name], method=METHODS["linear"], attention="gqa"))
+@pytest.mark.parametrize(("name", "proposals"), [("interval", "newest"), ("greedy", "above"), ("top-k", "newest")])
+def test_every_sampling_has_its_own_tokens(name: str, proposals: str) -> None:
+    tokens = generate(ahead(9, proposals=proposals), SAMPLINGS[name], method=METHODS["linear"], attention="gqa")
+    assert torch.equal(tokens, generate(None, SAMPLINGS[name], method=METHODS["linear"], attention="gqa"))
 
 
 def test_an_image_is_the_same_alone_and_beside_a_codec_that_rounds() -> None:
@@ -194,8 +191,7 @@ def as_sequential(noting: Callable[[], LineEnds | Redundant], own: Callable[[], 
     return notes_of[0]
 
 
-@pytest.mark.parametrize("lines", [3, 4])
-@pytest.mark.parametrize("attention", ["mha", "gqa"])
+@pytest.mark.parametrize(("attention", "lines"), [("mha", 3), ("gqa", 4)])
 def test_linear_keeps_its_own_tokens_and_evicts_by_final_ones(attention: str, lines: int) -> None:
     notes_of = as_sequential(lambda: LineEnds(B=lines * GRID, anchor=1), lambda: Linear(B=lines * GRID, anchor=1), attention=attention)
     assert len(notes_of) == GRID - lines

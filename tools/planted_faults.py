@@ -1,0 +1,83 @@
+"""Sixty faults, one for each guarantee, and whether the tests notice them.
+
+``python -m tools.planted_faults TREE`` copies a source tree, plants one fault at a time in the copy and runs the tests that own the
+guarantee. They must pass without the fault and fail with it. A fault whose text is gone is reported, so that the table is kept up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+SUITE = Path("suite/cachemark")
+PYTEST = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not gpu")
+NOTICED, MISSED, GONE, BROKEN = "noticed", "MISSED", "text is gone", "tests fail without it"
+
+
+class Fault(NamedTuple):
+    """A change of one line: ``old`` becomes ``new`` in a ``file`` of the package. ``tests``: files and folders that must notice."""
+
+    guarantee: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+FAULTS = tuple(Fault(**row) for row in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["fault"])
+
+
+def run(tree: Path, tests: Sequence[str]) -> int:
+    """Run test files of a tree, those that exist in it; return the exit code of pytest."""
+    paths = [f"tests/{test}" for test in tests if (tree / "tests" / test).exists()]
+    environment = {**os.environ, "PYTHONPATH": str(tree / "suite"), "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run([sys.executable, *PYTEST, *paths], cwd=tree, env=environment, capture_output=True, timeout=1800).returncode
+
+
+def planted(tree: Path, fault: Fault) -> str:
+    """Return whether the tests notice a fault in ``tree``, which is the same afterwards."""
+    path = tree / SUITE / fault.file
+    text = path.read_text() if path.is_file() else ""
+    if text.count(fault.old) != 1:
+        return GONE
+    path.write_text(text.replace(fault.old, fault.new))
+    try:
+        return NOTICED if run(tree, fault.tests.split()) == 1 else MISSED
+    finally:
+        path.write_text(text)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a line for each fault; return 1 unless the tests notice all of them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tree", type=Path)
+    parser.add_argument("--only", default="", help="faults whose guarantee or file contains this text")
+    parser.add_argument("--json", type=Path, help="write the results by guarantee into this file")
+    options = parser.parse_args(arguments)
+    chosen = [fault for fault in FAULTS if options.only in fault.guarantee or options.only in fault.file]
+    results: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        shutil.copytree(options.tree, tree, ignore=shutil.ignore_patterns(".venv", ".git", "__pycache__"), symlinks=True)
+        passes: dict[str, bool] = {}
+        for fault in chosen:
+            if fault.tests not in passes:
+                passes[fault.tests] = run(tree, fault.tests.split()) == 0
+            results[fault.guarantee] = planted(tree, fault) if passes[fault.tests] else BROKEN
+            print(f"{results[fault.guarantee]:>8}  {fault.file}: {fault.guarantee}", flush=True)
+            if options.json:
+                options.json.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    return int(any(result != NOTICED for result in results.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
