@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from cachemark.cache.attention import fold, written_out
-from cachemark.cache.mass_kernel import attention_with_mass
+from cachemark.cache.kernels.mass_triton import attention_with_mass
+from cachemark.cache.kernels.plain import written_out
+from cachemark.cache.kernels.record import fold
 
 # queries, heads that share a key, keys, width of a head: below, at and beyond the blocks of the kernel
 SHAPES = ((1, 1, 1, 16), (1, 1, 64, 64), (1, 1, 65, 48), (1, 4, 130, 16), (9, 2, 17, 20), (40, 1, 70, 64))

@@ -20,8 +20,10 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cachemark.cache.arena import Memory
-from cachemark.cache.attention import _window, chosen, fold, fused, mass_kernel, written_out
 from cachemark.cache.engines import CudaGraphs, Graph, engine
+from cachemark.cache.kernels.plain import backend, fused, window, written_out
+from cachemark.cache.kernels.record import fold
+from cachemark.cache.kernels.table import choose, usual
 from cachemark.cache.layout import Site, Step
 from cachemark.cache.slot import Slot
 from cachemark.contract.decoder import Rehearsal
@@ -216,7 +218,7 @@ def test_where_memory_runs_out_passes_run_as_written() -> None:
 def test_the_fast_path_has_a_fused_kernel() -> None:
     layout = replace(token.cells()[0].layout, device="cuda")
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
-        assert chosen(replace(layout, dtype=dtype)) in {"sdpa-flash", "sdpa-cudnn", "sdpa-efficient"}
+        assert backend(replace(layout, dtype=dtype)) in {"sdpa-flash", "sdpa-cudnn", "sdpa-efficient"}
     with fused(DEVICE), pytest.raises(RuntimeError):  # no fused kernel takes fp64
         torch.nn.functional.scaled_dot_product_attention(*(torch.zeros(1, 1, 4, 16, dtype=torch.float64, device="cuda"),) * 3)
 
@@ -226,7 +228,7 @@ def test_the_fast_path_has_a_fused_kernel() -> None:
 @pytest.mark.parametrize("keys", [1, 17, 64, 577])
 @pytest.mark.parametrize(("tokens", "groups"), [(1, 1), (1, 4), (9, 2), (100, 1)])
 def test_the_kernel_with_mass_is_the_written_out_attention(tokens: int, groups: int, keys: int, width: int) -> None:
-    from cachemark.cache.mass_kernel import attention_with_mass
+    from cachemark.cache.kernels.mass_triton import attention_with_mass
 
     draw = torch.Generator("cuda").manual_seed(keys * width + tokens)
     q = torch.randn(3, 2 * groups, tokens, width, device="cuda", generator=draw)
@@ -237,7 +239,8 @@ def test_the_kernel_with_mass_is_the_written_out_attention(tokens: int, groups: 
         expected, weights = written_out(x, y, z, causal=False)
         torch.testing.assert_close(out.reshape(q.shape), expected, rtol=0, atol=close)
         torch.testing.assert_close(mass, weights, rtol=1e-4, atol=close * tokens)
-    assert mass_kernel("cuda") == "triton-with-mass"
+    layout = replace(token.cells()[0].layout, device="cuda")
+    assert choose(usual(layout, mass=True)).kernel.fused
 
 
 @on_the_device
@@ -250,7 +253,7 @@ def test_a_window_has_a_fused_kernel(tokens: int, keys: int, groups: int) -> Non
     k, v = torch.randn(2, 3, 2, 600, 64, device="cuda", generator=draw)[:, :, :, :keys]
     for dtype, close in ((torch.float32, 1e-4), (torch.bfloat16, 2e-2)):
         with fused(DEVICE):
-            out = _window(q.to(dtype), k.to(dtype), v.to(dtype))
+            out = window(q.to(dtype), k.to(dtype), v.to(dtype))
         expected = written_out(q.to(dtype), k.to(dtype), v.to(dtype), causal=True)[0]
         torch.testing.assert_close(out, expected, rtol=0, atol=close)
 

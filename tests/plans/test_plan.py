@@ -192,7 +192,7 @@ OTHER = {
     "model": "n", "weights": "random:1", "grid": (4, 5), "conditions": "d", "sampling": Sampling(top_k=1), "method": "window",
     "parameters": {"B": 9}, "codec": "int8", "budget": "1/2", "batch": 2, "seeds": "s256", "samples": 63, "dtype": "float16",
     "engine": "reference", "device_class": "cuda", "warmup": 3, "repeats": 6, "role": "other_seeds", "evaluation": {"filter": "box"},
-    "variant": "calm", "decoder": {"name": "jacobi", "window": 4}, "budget_kind": "FLOPs",
+    "variant": "calm", "decoder": {"name": "jacobi", "window": 4}, "budget_kind": "FLOPs", "kernel": "sdpa",
 }  # fmt: skip
 OTHER_SAMPLING = {"cfg_scale": 1.5, "cfg_schedule": "linear", "cfg_interval": 0, "temperature": 0.5, "top_k": 1, "top_p": 0.5, "steps": 1,
                   "diffusion_steps": 1}  # fmt: skip

@@ -5,13 +5,16 @@ There is no CUDA device here: an emulator stands in for CUDA graphs, below the s
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from cachemark.cache.attention import FUSED, FUSED_MASS_KERNEL, fused
 from cachemark.cache.engines import EAGER, Graph
+from cachemark.cache.kernels import table
+from cachemark.cache.kernels.mass import MASS
+from cachemark.cache.kernels.plain import FUSED, WRITTEN_OUT, fused
 from cachemark.core.errors import Unsupported
 from cachemark.core.result import Outcome
 from cachemark.core.units import METRICS
@@ -19,7 +22,6 @@ from cachemark.kit.capture import CpuGraphs
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand
 from cachemark.trial.child import bench as benches
-from cachemark.trial.child import facts
 from cachemark.trial.child.bench import Bench
 from support import measuring
 from support.examples import TOKENS
@@ -98,12 +100,12 @@ def test_what_recording_costs_is_among_the_figures(outcomes: dict[str, dict[str,
 
 # -- kernels ----------------------------------------------------------------------------------------------------------
 def test_a_fused_kernel_with_mass_is_compared_at_its_price(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "mass_kernel", lambda device: FUSED_MASS_KERNEL)
+    monkeypatch.setattr(table, "TABLE", (replace(WRITTEN_OUT, name=MASS.name, fused=True), *table.TABLE))
     cases = {p.case.label: p for p in planned(folder, "eager")}
     bench = Bench.load(cases["full"])
     h2o, full = (run_case(cases[label], bench)[0].facts for label in ("h2o 1/2", "full"))
-    assert (h2o["kernel"], "quality_only" in h2o) == (FUSED_MASS_KERNEL, False)
-    assert FUSED_MASS_KERNEL in h2o["different_kernel"]
+    assert (h2o["kernel"], "quality_only" in h2o) == (MASS.name, False)
+    assert MASS.name in h2o["different_kernel"]
     assert "different_kernel" not in full
 
 

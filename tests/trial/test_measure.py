@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from cachemark.cache.arena import Memory
-from cachemark.cache.attention import KERNEL, MASS_KERNEL
+from cachemark.cache.kernels.plain import SDPA, WRITTEN_OUT
 from cachemark.core import seeds
 from cachemark.core.limits import Limit, Rates
 from cachemark.core.result import FULL_BESIDE, OTHER_LOAD, Outcome, Status
@@ -184,7 +184,7 @@ def test_bytes_are_those_of_the_formula(label: str, allocated: int, logical: int
 
 def test_facts_say_what_the_figures_rest_on(results: Results) -> None:
     streaming, h2o = results["streaming 1/2"][0].facts, results["h2o 1/2"][0].facts
-    assert (streaming["kernel"], h2o["kernel"]) == (KERNEL, MASS_KERNEL)
+    assert (streaming["kernel"], h2o["kernel"]) == (SDPA.name, WRITTEN_OUT.name)
     assert streaming["true_ratio"] == h2o["true_ratio"] == 8 / 16
     assert "fused kernel" in h2o["quality_only"]
     assert "quality_only" not in streaming

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..cache.arena import Memory
-from ..cache.attention import fold
+from ..cache.attention import attend
+from ..cache.kernels.record import ROWS, Entries, Part
 from ..cache.layout import HeadSite, Layout, Site, Step, guided_rows, window_step
 from ..contract.heads import query_heads, select_heads
 from ..contract.method import Method
@@ -162,12 +162,11 @@ class MethodDecoding:
             heads = site.heads if isinstance(site, HeadSite) else every
             asking = query_heads(heads, q.size(1) // k.size(1))
             own_q, own_k, own_v = select_heads(q, asking), select_heads(k, heads), select_heads(v, heads)
-            outs = []
+            parts = list[Part]()
             for run, n in zip(slot.bank.runs, slot.live, strict=True):
                 keys, values = (torch.cat((live, new[run.rows]), 2) for live, new in zip(slot.read(run, n), (own_k, own_v), strict=True))
-                rows = own_q[run.rows]
-                outs.append(F.scaled_dot_product_attention(fold(rows, len(heads)), keys, values).reshape(rows.shape))
-            out[:, asking] = torch.cat(outs)
+                parts.append(Part(run.rows, None, keys, values))
+            out[:, asking] = attend(own_q, Entries(len(heads), parts.copy, lengths=ROWS))[0]
         return out
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from .arena import Memory
 from .bank import SlotBank
 from .codec import GROUP, levels, pack, unpack
+from .kernels.record import Ranges, Stored
 from .layout import Layout, RowRun, Site, Step
 from .slot import Slot, require_room
 
@@ -60,6 +61,11 @@ class GroupedSlot(Slot):
         """Return decoded keys and values of the first ``n`` entries of these rows."""
         values = self.bank.codec.decode(tuple(part[run.rows, :, :n] for part in self.v), self.bank.layout.dtype)
         return self.bank.decoded(slice(self.index, self.index + 1), run.rows, n)[0], values
+
+    def stored(self, slot: Slot) -> Stored:
+        bank = self.bank
+        ranges = Ranges(bank.step[self.index], bank.least[self.index], bank.newest[self.index], bank.arrived)
+        return super().stored(slot)._replace(ranges=ranges)
 
 
 class GroupedBank(SlotBank):

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..core.errors import BadPlugin, Unsupported
 from .arena import Memory
+from .kernels.record import Part, Stored, on_device
 from .layout import Layout, Site
 
 Kept = Sequence[range] | Tensor
@@ -148,13 +149,20 @@ class RaggedWorkspace:
             here.view(self.k)[:, :, n:], here.view(self.v)[:, :, n:] = k[:, heads], v[:, heads]
             here.view(self.visual)[:, :, n:] = numbers
 
-    def by_length(self) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-        """Yield heads of one length with views of their keys and values, (rows, heads, length, head_dim)."""
+    def parts(self) -> Iterator[Part]:
+        """Yield the heads of each length with views of their keys and values."""
         for length, group in groupby(self.extents, key=lambda extent: extent.length):
             alike = list(group)
             heads = [head for extent in alike for head in range(extent.first, extent.first + extent.heads)]
             extent_of_all = Extent(heads[0], len(heads), alike[0].start, length)
-            yield heads, extent_of_all.view(self.k), extent_of_all.view(self.v)
+            yield Part(slice(None), heads, extent_of_all.view(self.k), extent_of_all.view(self.v))
+
+    def stored(self) -> Stored:
+        """Return where the heads are stored, for kernels that read several lengths at once."""
+        places = sorted((head, extent.start + (head - extent.first) * extent.length, extent.length)
+                        for extent in self.extents for head in range(extent.first, extent.first + extent.heads))
+        lengths, starts = (on_device(tuple(place[i] for place in places), self.k.device)[None] for i in (2, 1))
+        return Stored((self.k[:, None],), (self.v[:, None],), max(place[2] for place in places), lengths, starts)
 
 
 def workspace_entries(layout: Layout, capacity: int) -> int:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..core.errors import BadPlugin
 from .arena import Memory
+from .kernels.record import Stored, lengths_of
 from .layout import Layout, RowRun
 
 if TYPE_CHECKING:
@@ -63,6 +64,10 @@ class Slot:
         decode, dtype = self.bank.codec.decode, self.bank.layout.dtype
         prefix = (run.rows, slice(None), slice(n))
         return decode(tuple(p[prefix] for p in self.k), dtype), decode(tuple(p[prefix] for p in self.v), dtype)
+
+    def stored(self, slot: Slot) -> Stored:
+        """Return where the live entries are stored, for kernels that read them there."""
+        return Stored(self.k, self.v, *lengths_of(self.runs, self.live, self.visual.device))
 
     @property
     def live_visual(self) -> int:
@@ -158,6 +163,10 @@ class Workspace:
     def read(self, run: RowRun, n: int) -> tuple[Tensor, Tensor]:
         """Return keys and values of the first ``n`` entries, and the pass's own."""
         return self.k[run.rows, :, : n + self.own], self.v[run.rows, :, : n + self.own]
+
+    def stored(self, slot: Slot) -> Stored:
+        """Return where [live | own] is stored, for kernels that read it there."""
+        return Stored((self.k,), (self.v,), *lengths_of(slot.runs, [n + self.own for n in slot.live], self.k.device))
 
 
 def workspace_entries(layout: Layout, capacity: int) -> int:

@@ -15,9 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..cache.arena import Memory
-from ..cache.attention import KERNEL, MASS_KERNEL, attention
+from ..cache.attention import attend, attention
 from ..cache.bank import SlotBank
 from ..cache.grouped_keys import banks
+from ..cache.kernels.plain import SDPA, WRITTEN_OUT
+from ..cache.kernels.record import Entries
 from ..cache.layout import EDGES, HeadSite, Layout, Site, Step, Tokens
 from ..cache.masked_layout import MaskedStep
 from ..cache.slot import Slot, Workspace
@@ -94,15 +96,13 @@ class Method(Planning):
         """
         slot = self.slots.get(site)
         if slot is None:
-            return F.scaled_dot_product_attention(q, k, v)
+            return attend(q, Entries.of(k, v))[0]
         if step.scale:
             return _pass_scale(self, site, step, slot, q, k, v)
         slot.append(k, v, condition=step.count == 0)
-        if self.workspace is not None:
-            self.workspace.put(slot)
         selected = self._selected(site, step, slot, q) if self.selects and step.count else None
-        out, mass = attention(q, slot, self.workspace, mass=self.needs_mass, causal=step.causal, selected=selected,
-                              visible=step.visible)
+        out, mass = attention(q, slot, mass=self.needs_mass, causal=step.causal, selected=selected, visible=step.visible,
+                              buffer=self.workspace)
         self.observe(site, step, slot, q, mass)
         return out
 
@@ -280,8 +280,11 @@ class Method(Planning):
     # -- how a pass may be run ----------------------------------------------------------------------------------------
     @property
     def kernel(self) -> str:
-        """Name of the attention kernel; speedups are only stated between equal kernels."""
-        return MASS_KERNEL if self.needs_mass else KERNEL
+        """Name of the kernel of plain operations; on a device, the table may have a faster one.
+
+        Speedups are only stated between equal kernels.
+        """
+        return (WRITTEN_OUT if self.needs_mass else SDPA).name
 
     @property
     def capturable(self) -> bool:
@@ -383,4 +386,4 @@ class Bidirectional(Method):
         """Return None: the inner step is an input of the head's passes."""
 
     def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v)
+        return attend(q, Entries.of(k, v))[0]

@@ -25,6 +25,7 @@ TOKENS, DISTRIBUTION = "tokens", "distribution"  # the properties of sequential 
 OWN = ("method", "variant", "parameters", "budget", "budget_kind", "role", "codec", "decoder")  # not shared with its full cache
 REFERENCE_SAMPLES = "reference_samples"  # of a case's evaluation: number of samples of its reference rows, if smaller
 FORCED_SAMPLES = "forced_samples"  # likewise: how many are compared along the full cache's own tokens
+LATER = {"budget_kind": ENTRIES, "kernel": "auto"}  # fields of a case that older keys do not have, with the values that they stand for
 QUALITY_PASS = "quality"  # of a case's evaluation: the comparison of many images with real ones
 MICRO = "pytest-benchmark"  # engine of imported micro-benchmarks
 MAX_BATCH = "max_batch"  # of a case's evaluation, if its largest batch is searched
@@ -135,8 +136,9 @@ class Case:
     fixed subset of seeds, ``samples`` the number used. ``role`` is ``candidate``, ``baseline`` (the full cache that candidates are
     compared with), or a reference row of fidelity: ``other_seeds``, or ``other_batch`` (half the batch size). ``variant`` distinguishes
     several sets of parameters of one method. ``budget_kind``: the budget is a fraction of the stored ``ENTRIES`` (of a masked model: the
-    FLOPs) or of the ``FLOPS`` of a next-scale model; ``ENTRIES`` is not part of the key. ``decoder`` is empty for sequential decoding,
-    else the ``name`` of a decoder, its resolved parameters and its ``variant``."""
+    FLOPs) or of the ``FLOPS`` of a next-scale model. ``decoder`` is empty for sequential decoding, else the ``name`` of a decoder, its
+    resolved parameters and its ``variant``. ``kernel``: the attention kernel to try first. The fields of ``LATER`` are not part of the key
+    with the values there."""
 
     model: str
     weights: str
@@ -160,6 +162,7 @@ class Case:
     variant: str = ""
     decoder: Mapping[str, Any] = field(default_factory=dict)
     budget_kind: str = ENTRIES
+    kernel: str = "auto"
 
     def __post_init__(self) -> None:
         know(self.evaluation)
@@ -167,7 +170,7 @@ class Case:
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
         data["grid"] = list(self.grid)
-        return data if self.budget_kind != ENTRIES else {name: value for name, value in data.items() if name != "budget_kind"}
+        return {name: value for name, value in data.items() if LATER.get(name) != value}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Case:
@@ -193,8 +196,7 @@ class Case:
 
     def _body(self) -> dict[str, Any]:
         """Return the fields of :meth:`to_json` uncopied, for reports with thousands of cases."""
-        names = _FIELDS if self.budget_kind != ENTRIES else (name for name in _FIELDS if name != "budget_kind")
-        return {name: getattr(self, name) for name in names} | {"sampling": vars(self.sampling)}
+        return {name: value for name in _FIELDS if (value := getattr(self, name)) != LATER.get(name)} | {"sampling": vars(self.sampling)}
 
     @property
     def stated_budget(self) -> str:

@@ -15,7 +15,7 @@ from ..analysis.quality_claims import standing
 from ..analysis.report_row import ReportRow, is_random
 from ..core.errors import Unsupported
 from ..core.result import JUDGING, Outcome
-from ..core.spec import Case, Sampling, canonical
+from ..core.spec import LATER, Case, Sampling, canonical
 from ..core.units import in_order, metric
 from ..stats.intervals import Interval, median_over_repeats
 from ..store.db import Store
@@ -94,7 +94,7 @@ def _whose(case: Case) -> dict[str, Any]:
 def settings(case: Case) -> dict[str, Any]:
     """Return every field of a case as a plain value, mappings and lists as JSON."""
     data = case.to_json()
-    flat = {"decoder": {}, "budget_kind": case.budget_kind, **data, **data.pop("sampling"), "grid": "x".join(map(str, data["grid"]))}
+    flat = {"decoder": {}, **LATER, **data, **data.pop("sampling"), "grid": "x".join(map(str, data["grid"]))}
     return {name: canonical(flat[name]) if isinstance(flat[name], Mapping | list) else flat[name] for name in _SETTINGS}
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cache.attention import FUSED_MASS_KERNEL, fused, mass_kernel
 from ..cache.codec import NATIVE
+from ..cache.kernels.plain import fused
+from ..cache.kernels.table import counted as kernels_counted
 from ..cache.layout import Layout, Site, Step
 from ..cache.masked_layout import MaskedLayout
 from ..contract.method import Method
@@ -93,8 +94,6 @@ def work_is_declared(cell: MethodCell) -> Findings:
     full = _full_cache_work(replace(cell, cls=Method, mode=()))
     if work.weights < (1 - TOLERANCE) * full.weights:
         yield cell.finding(f"{full.weights:,} FLOPs of products with the model's weights, as the full cache", f"{work.weights:,}")
-    if method.needs_mass and mass_kernel("cpu") == FUSED_MASS_KERNEL:  # it dispatches nothing that can be counted
-        return
     yield from _attention_and_scores(cell, method, work)
 
 
@@ -121,7 +120,7 @@ def _full_cache_work(cell: MethodCell) -> WorkCounter:
 
 def _count(cell: MethodCell, method: Method) -> WorkCounter:
     counter = WorkCounter(cell.parameters)
-    with fused("cpu"), counter:
+    with fused("cpu"), kernels_counted(counter.add), counter:
         cell.run(method, counter, bare=True)
     return counter
 

@@ -7,9 +7,9 @@ from fractions import Fraction
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from ..cache.attention import attention
 from ..cache.layout import Layout, Step
 from ..cache.slot import Slot, Workspace
 from ..contract.method import Method
@@ -49,12 +49,10 @@ class ScaleGroups(Method):
             self.check_range(parameter, getattr(self, parameter) >= 0, "Use 0 or more scales.")
 
     def attend_scale(self, step: Step, q: Tensor, slot: Slot, workspace: Workspace | None) -> tuple[Tensor, Tensor | None]:
-        k, v = (slot if workspace is None else workspace).read(slot.bank.runs[0], slot.live[0])
         sizes = self.layout.scale_tokens[: step.scale]
-        mask = torch.cat([torch.full((size,), self.group(scale, step.index) != self.remove, device=q.device)
-                          for scale, size in enumerate(sizes)])
-        grouped = q.size(1) != k.size(1)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask.expand(q.size(2), -1), enable_gqa=grouped), None
+        visible = torch.cat([torch.full((size,), self.group(scale, step.index) != self.remove, device=q.device)
+                             for scale, size in enumerate(sizes)])
+        return attention(q, slot, workspace, visible=visible.expand(q.size(2), -1))
 
     def group(self, scale: int, now: int) -> str:
         """Return the group of a scale while scale ``now`` is generated, both from 0; "own" for itself."""

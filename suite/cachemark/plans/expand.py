@@ -15,6 +15,7 @@ import torch
 
 from ..cache.codec import NATIVE, Codec, codec
 from ..cache.engines import AUTO, GRAPH, refused
+from ..cache.kernels.table import refusal, usual
 from ..cache.layout import Layout
 from ..contract.method import Method
 from ..core import seeds
@@ -167,7 +168,8 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
     with _at(plan, "cells", number, "codecs"):
         codecs = list(dict.fromkeys(codec(name).name for name in cells.codecs))
     with _at(plan, *(("fidelity", "prompts") if request.prompts else ("cells", number, "model"))):
-        layout, absent = entry.shape(sampling, batch), refused(cells.engine, device)
+        layout = replace(entry.shape(sampling, batch), dtype=request.dtype, device=device)
+        absent = refused(cells.engine, device) or refusal(cells.kernel, usual(layout))
     barred = "the reference engine runs the full cache in the native codec only" if cells.engine == "reference" else absent
     with _at(plan, "cells", number, "budgets"):
         budgets = list(dict.fromkeys(str(_budget(budget, layout, identity)) for budget in cells.budgets))
@@ -178,15 +180,14 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
     full = Case(
         cells.model, identity, entry.grid, entry.conditions, sampling, FULL,
         batch=batch, seeds=subset.name, samples=len(subset), dtype=cells.dtype, engine=cells.engine,
-        device_class=device, warmup=plan.timing.warmup, repeats=plan.timing.repeats, role="baseline",
+        kernel=cells.kernel, device_class=device, warmup=plan.timing.warmup, repeats=plan.timing.repeats, role="baseline",
         evaluation={MAX_BATCH: {"limit": 0}} if searched else _likeness(plan, len(subset), entry, request, quality),
     )
     with_quality = replace(full, evaluation={**full.evaluation, QUALITY_PASS: quality}) if quality else full
     yield Planned(with_quality, request, absent)
     if not searched and not full.weights.startswith("random:"):
-        yield Planned(replace(full, role="other_seeds"), request, absent)
-        if full.samples > 1:  # one image can only be generated in a batch of one
-            yield Planned(replace(full, role="other_batch"), request, absent)
+        for role in ("other_seeds", "other_batch")[: min(2, full.samples)]:  # one image can only be generated in a batch of one
+            yield Planned(replace(full, role=role), request, absent)
     with _at(plan, "cells", number, "decoders"):
         decoding = [resolved_decoder(each) for each in cells.decoders]
     for decoder, name in product(decoding, codecs):

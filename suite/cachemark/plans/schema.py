@@ -138,8 +138,8 @@ class Cells(PlanTable):
     The full cache that all are compared with is always sequential. ``grid``: rows and columns of tokens, for models with several aspect
     ratios (None: the model's own). ``batch = "max"`` searches for the largest batch that fits each case,
     and measures throughput without quality. ``samples`` overrides the plan's number (0: no override). ``quality``: whether the plan's
-    quality pass includes this block. ``engine = "auto"`` is graph if device and method allow it, else eager. With a deadline the lowest
-    ``priority`` comes first."""
+    quality pass includes this block. ``engine = "auto"`` is graph if device and method allow it, else eager. ``kernel``: the
+    attention kernel to use ("auto": the first that accepts). With a deadline the lowest ``priority`` comes first."""
 
     model: Name
     methods: Annotated[list[Name | MethodTable], Axis]
@@ -153,6 +153,7 @@ class Cells(PlanTable):
     quality: bool = True
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     engine: Literal["auto", "eager", "graph", "reference"] = "eager"
+    kernel: Name = "auto"
     weights: FilePath = ""
     decoder_weights: FilePath = ""
     random_seed: Integer = 0

@@ -11,6 +11,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..cache.kernels.table import counted as kernels_counted
+
 
 def counted(run: Callable[[], object]) -> int:
     """Return the FLOPs of the matrix products that ``run`` dispatches, attention included.
@@ -18,7 +20,8 @@ def counted(run: Callable[[], object]) -> int:
     A multiplication and an addition are two. Attention uses its unfused kernel meanwhile, since some fused ones have no formula. Works on
     the meta device. Unlike :func:`~.masked_flops.work` it includes the scores that a method needs for its choice.
     """
-    with sdpa_kernel(SDPBackend.MATH), FlopCounter(formulas()) as counter:
+    counter = FlopCounter(formulas())
+    with sdpa_kernel(SDPBackend.MATH), kernels_counted(counter.add), counter:
         run()
     return counter.flops
 
@@ -41,6 +44,10 @@ class FlopCounter(UncompiledMode):
         super().__init__()
         self.formulas, self.flops = formulas, 0
         self._whole: set[Any] = set()  # operations that are not made of others
+
+    def add(self, flops: int) -> None:
+        """Add the FLOPs of a kernel that dispatches nothing."""
+        self.flops += flops
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

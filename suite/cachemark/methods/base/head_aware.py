@@ -9,10 +9,10 @@ from functools import cache
 from typing import ClassVar, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from ...cache.attention import fold
+from ...cache.attention import attend, fold
+from ...cache.kernels.record import HEADS, Entries, Part
 from ...cache.layout import Layout, Site, Step
 from ...cache.ragged import Extent, Kept, RaggedWorkspace
 from ...contract.heads import PerHead
@@ -143,7 +143,7 @@ class HeadAware(CalibratedHeads):
         slot, workspace = self.ragged[site], self.shown
         workspace.put(slot, step.first, k, v)
         queries = fold(q, k.size(1))
-        outs: dict[int, Tensor] = {}
+        parts: list[Part] = []
         survivors: dict[int, Kept] = {}
         for part in self._alike(site, step, workspace):
             heads = range(part.first, part.first + part.heads)
@@ -154,10 +154,10 @@ class HeadAware(CalibratedHeads):
                 keys, values = keys.gather(2, wide), values.gather(2, wide)
             everything = [range(part.length)]
             survivors |= dict.fromkeys(heads, everything) if stays is None else zip(heads, stays.unbind(1), strict=True)
-            outs |= zip(heads, F.scaled_dot_product_attention(group_queries, keys, values).unbind(1), strict=True)
+            parts.append(Part(slice(None), heads, keys, values))
         if not step.last:
             slot.absorb(workspace, [survivors[head] for head in sorted(survivors)])
-        return torch.stack([outs[head] for head in sorted(outs)], 1).reshape(q.shape)
+        return attend(q, Entries(k.size(1), lambda: parts, lengths=HEADS))[0]
 
     def chosen(self, site: Site, step: Step, part: Extent, q: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Return positions of [live | own] that heads attend to and that they keep; None for all.

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ...cache.arena import Memory
-from ...cache.attention import KERNEL
+from ...cache.kernels.plain import SDPA
 from ...cache.layout import Layout, Site, Step
 from ...contract.method import Bidirectional, Method
 
@@ -74,7 +74,7 @@ class ConcatFull(PublishedCache):
     """
 
     source = "VAR's basic_var.py"
-    kernel = KERNEL
+    kernel = SDPA.name
 
     @property
     def live_bytes(self) -> int:

@@ -14,11 +14,12 @@ from fractions import Fraction
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ...cache import random_streams as streams
 from ...cache.arena import Memory
+from ...cache.attention import attend
+from ...cache.kernels.record import Entries
 from ...cache.layout import Layout, Load, Site, Step, Tokens
 from ...cache.masked_layout import MaskedLayout, MaskedStep, masked_steps, put, take
 from ...contract.method import Bidirectional, Block
@@ -106,7 +107,7 @@ class EncoderCache:
         live = self.buffer + step.first
         arrived = torch.arange(live - k.size(2) + self.first.size(1), live, device=k.device).expand(len(self.first), -1)
         at = torch.cat((self.first, arrived), 1)
-        return F.scaled_dot_product_attention(q, *self.places.update(site.layer, k, v, at, live))
+        return attend(q, Entries.of(*self.places.update(site.layer, k, v, at, live)))[0]
 
     def canvas(self, step: MaskedStep, encoded: Tensor) -> Tensor:
         """Return the decoder's input of a partial pass."""
@@ -273,7 +274,7 @@ class Partial(Bidirectional, ABC):
         """Attend from the selected tokens to all positions."""
         assert self.places is not None
         assert self.chosen is not None
-        return F.scaled_dot_product_attention(q, *self.places.update(block, k, v, self.chosen, self.shape.places))
+        return attend(q, Entries.of(*self.places.update(block, k, v, self.chosen, self.shape.places)))[0]
 
     # -- on paper -----------------------------------------------------------------------------------------------------
     def computes(self, site: Site, step: MaskedStep, load: Load) -> Load:

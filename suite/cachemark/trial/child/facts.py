@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 
-from ...cache.attention import FUSED_MASS_KERNEL, KERNEL, MASS_KERNEL, chosen, mass_kernel
 from ...cache.codec import codec
+from ...cache.kernels.plain import SDPA, WRITTEN_OUT, backend
+from ...cache.kernels.record import Kernel
+from ...cache.kernels.table import choose, usual
 from ...cache.layout import Layout, Site, Step, raster_steps
 from ...cache.masked_layout import MaskedLayout
 from ...contract.method import Method
@@ -45,14 +47,10 @@ def case_facts(planned: Planned, bench: Bench) -> dict[str, Any]:
     case = planned.case
     method = method_factory(case)()
     layout = bench.entry.shape(case.sampling, case.batch)
-    kernel = method.kernel
-    if kernel == MASS_KERNEL:
-        kernel = mass_kernel(bench.device)
-    elif kernel == KERNEL:
-        kernel = chosen(replace(layout, dtype=getattr(torch, case.dtype), device=bench.device))
+    kernel, notes = _kernel(case, method, replace(layout, dtype=getattr(torch, case.dtype), device=bench.device))
     decoder = decoder_factory(case)
     queries = "" if decoder is None else FRONTS if decoder().scheduled else TREES if decoder().width > 1 else WINDOWS
-    facts: dict[str, Any] = {"kernel": f"{kernel}{queries}", "source": method.source,
+    facts: dict[str, Any] = {"kernel": f"{kernel.name}{queries}", **notes, "source": method.source,
                              "footnotes": _notes(method.footnotes), "paradigm": layout.paradigm}
     if decoder:
         decoder_facts = {"source": decoder().source, "rows": "together", "keeps": decoder().keeps}
@@ -79,6 +77,18 @@ def case_facts(planned: Planned, bench: Bench) -> dict[str, Any]:
     elif "B" in case.parameters:
         facts["true_ratio"] = case.parameters["B"] / layout.visual
     return facts | _apart(case, method, kernel)
+
+
+def _kernel(case: Case, method: Method, layout: Layout) -> tuple[Kernel, dict[str, str]]:
+    """Return the attention kernel of a case, and on a device the fact of why earlier kernels of the table refuse it."""
+    if method.kernel not in (SDPA.name, WRITTEN_OUT.name):
+        return replace(SDPA, name=method.kernel, fused=False), {}
+    if case.engine == "reference":
+        return replace(SDPA, name=backend(layout)), {}
+    choice = choose(usual(layout, codec(case.codec), mass=method.needs_mass), case.kernel)
+    refused = "; ".join(f"{name}: {reason}" for name, reason in choice.refused)
+    kernel = replace(SDPA, name=backend(layout)) if choice.kernel is SDPA else choice.kernel
+    return kernel, {"kernel_reason": refused} if refused and layout.device != "cpu" else {}
 
 
 @cache
@@ -109,19 +119,19 @@ def _notes(footnotes: str | Sequence[str]) -> list[str]:
     return [footnotes] if isinstance(footnotes, str) else list(footnotes)
 
 
-def _apart(case: Case, method: Method, kernel: str) -> dict[str, str]:
+def _apart(case: Case, method: Method, kernel: Kernel) -> dict[str, str]:
     """Return the facts of a candidate whose attention kernel differs from the full cache's.
 
     Its speed is not compared, unless its kernel is as fused as the full cache's and reads no more than the method needs."""
-    if not codec(case.codec).exact:
+    if not (codec(case.codec).exact or kernel.in_place):
         return {"quality_only": f"What the codec {case.codec} stores is decoded into a buffer before each attention, which a kernel that "
                                 "reads codes would not do; a speedup would measure the buffer."}
-    if case.engine == "reference" or method.kernel == Method().kernel:
+    if case.engine == "reference" or method.kernel == SDPA.name:
         return {}
-    if kernel == FUSED_MASS_KERNEL:
-        return {"different_kernel": f"It attends with {kernel}, which also returns the attention mass of every key."}
+    if kernel.fused:
+        return {"different_kernel": f"It attends with {kernel.name}, which also returns the attention mass of every key."}
     why = "It needs the attention mass of every key, which the fused kernel does not return" if method.needs_mass else (
-        f"It attends with {method.kernel}, the full cache with {Method().kernel}")
+        f"It attends with {method.kernel}, the full cache with {SDPA.name}")
     return {"quality_only": f"{why}; a speedup between two kernels would measure the kernels."}
 
 

@@ -1,0 +1,74 @@
+"""The table of kernels: order, reasons, forced kernels, and Triton's kernels in its interpreter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from cachemark.cache.attention import attend
+from cachemark.cache.kernels import table
+from cachemark.cache.kernels.plain import SDPA, WRITTEN_OUT, sdpa
+from cachemark.cache.kernels.record import Entries, Kernel, Query, flops
+from cachemark.core.errors import UnknownName
+
+QUERY = Query("cpu", torch.float32, 4, 2, 16, 1)
+
+
+def test_triton_kernels_are_the_written_out_attention() -> None:
+    """Triton itself must be interpreted, so the check has its own process."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    script = Path(__file__).with_name("interpreted.py")
+    ran = subprocess.run([sys.executable, str(script)], env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_the_first_kernel_that_accepts_computes_and_the_others_say_why() -> None:
+    assert table.choose(QUERY).kernel is SDPA
+    choice = table.choose(QUERY._replace(mass=True))
+    assert choice.kernel is WRITTEN_OUT
+    assert ("triton-with-mass", "it needs a CUDA device") in choice.refused
+
+
+def test_a_kernel_costs_one_record_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new kernel is used, counted and named without a change elsewhere."""
+    called: list[int] = []
+
+    def run(q: Tensor, entries: Entries, causal: bool, visible: Tensor | None, mass: bool) -> tuple[Tensor, None]:
+        (part,) = entries.parts()
+        called.append(part.k.size(2))
+        return sdpa(q, part.k, part.v, causal), None
+
+    mine = Kernel("mine", lambda query: "it is for one query" if query.tokens > 1 else "", run, flops)
+    monkeypatch.setattr(table, "TABLE", (mine, *table.TABLE))
+    q, k = torch.randn(2, 4, 1, 16), torch.randn(2, 2, 5, 16)
+    counted: list[int] = []
+    with table.counted(counted.append):
+        out, _ = attend(q, Entries.of(k, k))
+        attend(torch.randn(2, 4, 3, 16), Entries.of(k, k))
+    assert called == [5]
+    assert counted == [4 * 2 * 4 * 1 * 5 * 16]
+    torch.testing.assert_close(out, sdpa(q, k, k, causal=False))
+
+
+def test_a_forced_kernel_that_refuses_says_why_in_one_line() -> None:
+    assert table.refusal("sdpa", QUERY) == table.refusal("auto", QUERY) == ""
+    reason = table.refusal("triton-with-mass", QUERY)
+    assert "the kernel triton-with-mass does not" in reason
+    assert "it needs a CUDA device" in reason
+    with pytest.raises(UnknownName, match="sdap"):
+        table.refusal("sdap", QUERY)
+
+
+def test_a_forced_kernel_comes_first_where_it_accepts() -> None:
+    other = replace(SDPA, name="other")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table, "TABLE", (*table.TABLE, other))
+        assert table.choose(QUERY, "other").kernel is other
+        assert table.choose(QUERY._replace(mass=True), "other").kernel is WRITTEN_OUT
