@@ -26,7 +26,7 @@ from support.stages import forgetting
 
 CASE = Case("tiny-llamagen", "random:0", (4, 4), "c", Sampling(), "streaming", {"B": 8})
 DECODED = replace(CASE, decoder={"name": "jacobi", "window": 4})
-CACHED = (reuse._code, reuse.code_identity)
+CACHED = (reuse._code, reuse._commit, reuse.code_identity)
 
 
 @pytest.fixture
@@ -204,11 +204,12 @@ def test_the_commit_of_somebody_elses_checkout_is_not_ours(package: Path) -> Non
     for command in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "theirs"]):
         subprocess.run([*git, *command], check=True)
     assert (code_identity()["commit"], code_identity()["dirty"]) == ("", None)
+    assert "belongs to no commit" in reuse.no_commit()
     subprocess.run([*git, "add", "installed"], check=True)
     subprocess.run([*git, "commit", "-q", "-m", "now ours"], check=True)
     forget()
     assert len(code_identity()["commit"]) == 40
-    assert code_identity()["dirty"] is False
+    assert (code_identity()["dirty"], reuse.no_commit()) == (False, "")
     (package / "core" / "errors.py").write_text("")
     forget()
     assert code_identity()["dirty"] is True
@@ -218,6 +219,7 @@ def test_code_without_git_has_its_hash(monkeypatch: pytest.MonkeyPatch, package:
     monkeypatch.setenv("PATH", str(package))
     identity = code_identity()
     assert (identity["commit"], identity["dirty"]) == ("", None)
+    assert "git is not installed" in reuse.no_commit()
     forget()
     with (package / "trial" / "child" / "measure.py").open("a") as text:
         text.write("# edited\n")

@@ -11,7 +11,6 @@ import json
 import math
 import re
 import statistics
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ import numpy as np
 from ..analysis.report_row import is_random
 from ..core.errors import Unsupported
 from ..core.files import replacing
+from ..core.git import git, is_shallow, run_git
 from ..core.result import JUDGING, Outcome
 from ..core.spec import digest
 from ..core.units import Metric, metric
@@ -61,8 +61,9 @@ def write(store: Store, folder: str | Path, repository: str | Path = ".") -> Wri
 
     Existing benchmarks stay; new cases are appended. Reused results, comparisons and runs of a changed working tree are left out. The
     newest result of a case at a commit counts; a case without values is a gap. Raises Unsupported for a ``benchmarks.json`` of another
-    format.
+    format, and CachemarkError for a repository that git does not read.
     """
+    git(repository, "rev-parse", "--git-dir")
     folder, left_out = Path(folder), []
     points: dict[str, _Point] = {}
     for run in reversed([run for run in store.runs() if not run.is_comparison]):
@@ -88,7 +89,8 @@ def _collect(store: Store, run: RunRecord, repository: str | Path, points: dict[
         return "its working tree had changes that are in no commit"
     resolved = _commit(commit, repository)
     if resolved is None:
-        return f"its commit {commit[:12]} is not in {repository}"
+        incomplete = ", a shallow clone: run git fetch --unshallow" if is_shallow(repository) else ""
+        return f"its commit {commit[:12]} is not in {repository}{incomplete}"
     reused = store.reused(run.id)
     mine = [o for o in store.outcomes(run.id) if o.case.role in ("candidate", "baseline") and o.case.key not in reused]
     facets, machine = _facets(run)
@@ -100,12 +102,9 @@ def _collect(store: Store, run: RunRecord, repository: str | Path, points: dict[
 def _commit(commit: str, repository: str | Path) -> tuple[str, int] | None:
     if not re.fullmatch(r"[0-9a-f]{7,64}", commit):
         return None
-    command = ["git", "-C", str(repository), "log", "-1", "--format=%H %ct", commit, "--"]
-    try:
-        fields = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.split()
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return (fields[0], 1000 * int(fields[1])) if len(fields) == 2 else None
+    done = run_git(repository, "rev-list", "--max-count=1", "--timestamp", commit, "--")
+    fields = done.stdout.split()
+    return None if done.returncode or len(fields) != 2 else (fields[1], 1000 * int(fields[0]))
 
 
 def _facets(run: RunRecord) -> tuple[dict[str, str], dict[str, str]]:

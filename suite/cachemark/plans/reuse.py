@@ -17,13 +17,14 @@ of the quality pass are taken over, marked with their source. Values alone would
 from __future__ import annotations
 
 import hashlib
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from ..core.errors import CachemarkError
 from ..core.files import PACKAGE
+from ..core.git import git
 from ..core.result import IMAGES, Environment, Outcome
 from ..core.spec import Case, digest
 from ..core.units import FAMILIES, METRICS, OUTSIDE, metric
@@ -43,6 +44,7 @@ COUNTED = {
 """Rooms and files whose edit changes values, by the part of the result key that they make."""
 REUSED = "reused"  # of an outcome's facts: {"metrics": names, "from": the result key of the outcome that measured them}
 FACTS = ("intervals", "bias", "real", "to_full")  # facts of a quality pass, stored with its values
+_PATIENCE = 10.0  # seconds for an answer of git
 SAME = ("numerics", "metrics")  # parts of the result key that every value depends on
 
 
@@ -116,19 +118,28 @@ def result_key(parts: Mapping[str, str]) -> str:
 @cache
 def code_identity() -> dict[str, Any]:
     """Return the commit, ``dirty`` for an edited tree, and a hash of the code in ``COUNTED``."""
-    ours = _git("ls-files", "--", str(PACKAGE / "__init__.py"))  # an installed copy may be inside the checkout of another project
-    commit = _git("rev-parse", "HEAD") if ours else ""
-    dirty = bool(_git("status", "--porcelain", "--untracked-files=no", "--", str(PACKAGE))) if commit else None
+    commit, _ = _commit()
+    try:
+        dirty = bool(git(PACKAGE, "status", "--porcelain", "--untracked-files=no", "--", ".", timeout=_PATIENCE)) if commit else None
+    except CachemarkError:
+        dirty = None
     return {"commit": commit, "dirty": dirty, "hash": _code(sum(COUNTED.values(), ())), "version": __version__}
 
 
-def _git(*arguments: str) -> str:
-    """Return the output of a git command at the package, or an empty text without a repository."""
-    command = ["git", "-C", str(PACKAGE), *arguments]
+def no_commit() -> str:
+    """Return why runs of this copy of the code record no commit, or an empty text."""
+    return _commit()[1]
+
+
+@cache
+def _commit() -> tuple[str, str]:
+    """Return the commit of this copy, or the reason why it is not known."""
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return ""
+        if git(PACKAGE, "ls-files", "--", "__init__.py", timeout=_PATIENCE):
+            return git(PACKAGE, "rev-parse", "HEAD", timeout=_PATIENCE), ""
+    except CachemarkError as error:
+        return "", str(error)
+    return "", f"{PACKAGE} belongs to no commit of the repository around it."  # an installed copy in the checkout of another project
 
 
 def _with_plugins(places: tuple[str, ...], thing: Any) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -13,6 +11,7 @@ from pathlib import Path
 
 from ..core.errors import CachemarkError
 from ..core.files import PACKAGE
+from ..core.git import HASH, commit_of, git, run_git, unshallow
 from ..core.wording import on_one_line
 from ..gate.incidents import Incident
 from ..store.rows import RunRecord
@@ -20,40 +19,12 @@ from ..store.rows import RunRecord
 GOOD, BAD, SKIP = "good", "bad", "skip"
 _ONLY_SKIPPED = "only 'skip'ped commits left"
 _REMEDY = "Leave the worktree of the bisection alone while it runs, and try again."
-_FOUND = re.compile(r"^([0-9a-f]{40}) is the first bad commit", re.M)
-
-
-def run_git(repository: Path | str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a git command in a repository with English output. Raises CachemarkError where git does not run."""
-    command, english = ["git", "-C", str(repository), *arguments], {**os.environ, "LC_ALL": "C"}
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=300, env=english)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise CachemarkError(f"git {' '.join(arguments)} did not run: {error}.", remedy="Install git.") from error
-
-
-def git(repository: Path | str, *arguments: str) -> str:
-    """Run git in a repository and return its output. Raises CachemarkError with git's message."""
-    done = run_git(repository, *arguments)
-    if done.returncode:
-        lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        raise CachemarkError(f"git {' '.join(arguments)} failed in {repository}: {lines[-1] if lines else done.returncode}.",
-                             remedy="Name a repository, and commits that are in it.")
-    return done.stdout.strip()
+_FOUND = re.compile(rf"^({HASH}) is the first bad commit", re.M)
 
 
 def repository_of(folder: Path | None) -> Path:
     """Return the top folder of the given repository, else of the one around this package."""
     return Path(git(folder or PACKAGE, "rev-parse", "--show-toplevel"))
-
-
-def commit_of(repository: Path, name: str) -> str:
-    """Return the full name of a commit. Raises CachemarkError for an unknown name."""
-    done = run_git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
-    if done.returncode:
-        raise CachemarkError(f"{repository} has no commit {name!r}.",
-                             remedy="Use a commit of that repository, or another --repository.")
-    return done.stdout.strip()
 
 
 @contextmanager
@@ -91,8 +62,9 @@ def search(repository: Path, good: str, bad: str, judge: Callable[[Path, str], s
     ``judge(folder, commit)`` returns ``good``, ``bad`` or ``skip``. Raises CachemarkError if ``good`` is not an ancestor of ``bad``.
     """
     good, bad = commit_of(repository, good), commit_of(repository, bad)
-    if good == bad or git(repository, "merge-base", good, bad) != good:
-        raise CachemarkError(f"{good[:12]} is not an ancestor of {bad[:12]}.", remedy="Set --good to an older commit of the same branch.")
+    if good == bad or run_git(repository, "merge-base", "--is-ancestor", good, bad).returncode:
+        raise CachemarkError(f"{good[:12]} is not an ancestor of {bad[:12]}, as far as {repository} has commits.",
+                             remedy=unshallow(repository) or "Set --good to an older commit of the same branch.")
     tried = set[str]()
     with checkouts(repository, [bad]) as (folder,), _bisecting(folder, good, bad) as output:
         while not (match := _FOUND.search(output)) and _ONLY_SKIPPED not in output.lower():
@@ -101,7 +73,7 @@ def search(repository: Path, good: str, bad: str, judge: Callable[[Path, str], s
                 raise CachemarkError(f"git bisect came back to {commit[:12]}, which was tested already.", remedy=_REMEDY)
             tried.add(commit)
             output = _answered(folder, judge(folder, commit))
-    return (match[1], ()) if match else ("", tuple(re.findall(r"^([0-9a-f]{40})$", output, re.M)))
+    return (match[1], ()) if match else ("", tuple(re.findall(rf"^({HASH})$", output, re.M)))
 
 
 @contextmanager
@@ -152,7 +124,8 @@ def suspects(incident: Incident, nights: Sequence[RunRecord], repository: Path |
         return None
     try:
         folder = repository_of(repository)
-        lines = git(folder, "log", "--format=%h %s", f"{commit_of(folder, good)}..{commit_of(folder, bad)}").splitlines()
+        span = f"{commit_of(folder, good)}..{commit_of(folder, bad)}"
+        lines = git(folder, "log", "--no-show-signature", "--format=%h %s", span).splitlines()
     except CachemarkError:  # an installed copy, or commits of another repository
         lines = []
     return Suspects(good, bad, tuple(on_one_line(text, 100) for text in lines))

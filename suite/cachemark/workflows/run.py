@@ -19,7 +19,7 @@ from ..gate.nights import shown_process_bias
 from ..methods.registry import METHODS
 from ..plans.deadline import Deadline, breadth_first, groups
 from ..plans.expand import Planned, expand
-from ..plans.reuse import Earlier, code_identity
+from ..plans.reuse import Earlier, code_identity, no_commit
 from ..plans.schema import Plan, load
 from ..store.db import Store
 from ..trial.executors.local import Executor
@@ -55,7 +55,7 @@ def run(
             until = None if seconds is None else deadline(seconds, target, machine, places)
             runner = PlanRunner(loaded, target, places, machine, files, watcher, until, cases, price)
             measured = runner.measure(fresh=fresh, reuse=not fresh if reuse_quality is None else reuse_quality)
-        return Run(store, measured.run_id, measured, tuple(_anchored(loaded, target, measured.run_id)))
+        return Run(store, measured.run_id, measured, (*_anchored(loaded, target, measured.run_id), *_unrecorded()))
 
 
 def measure(
@@ -94,7 +94,7 @@ def max_batch(
     cases = [search.searched(planned, machine.memory_cap) for planned in cases if planned.case.role in ("baseline", "candidate")]
     with Store.open(store) as target, machine.places() as places:
         measured = PlanRunner(loaded, target, places, machine, files, watcher, cases=cases).measure(fresh=fresh)
-    return Run(store, measured.run_id, measured)
+    return Run(store, measured.run_id, measured, tuple(_unrecorded()))
 
 
 def share(
@@ -124,6 +124,11 @@ def _anchored(plan: Plan, store: Store, run_id: int) -> list[str]:
     results = [(o.case.model, *anchors.judge(anchors.Anchor(**plan.anchor.model_dump()), o)) for o in store.outcomes(run_id)
               if o.case.role == "baseline"]
     return [f"Anchor of {model}: {state}. {reason}" for model, state, reason in results]
+
+
+def _unrecorded() -> list[str]:
+    """Return a line if runs of this copy of the code record no commit."""
+    return [f"No commit is recorded with this run. {reason}"] if (reason := no_commit()) else []
 
 
 @dataclass
