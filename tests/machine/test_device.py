@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import os
 import signal
@@ -17,7 +16,6 @@ from typing import Any
 import pynvml
 import pytest
 
-from cachemark.core.errors import Infrastructure, UnknownName
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.machine import gpu as device
@@ -31,7 +29,7 @@ from cachemark.trial.executors import local as executor
 from cachemark.trial.executors.local import Local, Place, local
 from cachemark.trial.request import TrialRequest
 from cachemark.trial.supervisor import Finished, always
-from support.fake_nvml import EVERY, Card, FakeNvml, lose
+from support.fake_nvml import Card, FakeNvml, lose
 
 OPTIONS = TrialRequest(1.0, 1)
 SLEEPS = "import subprocess as s; s.Popen(['sleep', '60']).wait()"
@@ -42,105 +40,6 @@ pytestmark = pytest.mark.usefixtures("own_leases")
 
 def planned(name: str) -> Planned:
     return Planned(Case("m", "random:0", (4, 4), "c", Sampling(), name, device_class="cuda"), Request("cuda"))
-
-
-# ------------------------------------------------------------------------------------------------ the driver
-
-def test_the_fake_and_the_bits_are_those_of_the_driver() -> None:
-    for name in EVERY:
-        real, fake = inspect.signature(getattr(pynvml, name)), inspect.signature(getattr(FakeNvml, name))
-        ours = [p for p in fake.parameters if p != "self"]
-        assert ours == list(real.parameters)[: len(ours)]
-        assert all(p.default is not p.empty for p in list(real.parameters.values())[len(ours):])
-    bits = {device.SW_POWER_CAP: "SwPowerCap", device.HW_SLOWDOWN: "HwSlowdown", device.SW_THERMAL: "SwThermalSlowdown",
-            device.HW_THERMAL: "HwThermalSlowdown", device.POWER_BRAKE: "HwPowerBrakeSlowdown"}
-    assert all(bit == getattr(pynvml, f"nvmlClocksEventReason{name}") for bit, name in bits.items())
-
-
-def test_devices_are_known_by_uuid(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = device.gpus(nvml)
-    assert [gpu.uuid for gpu in found] == ["GPU-aaaa", "GPU-bbbb"]
-    assert [gpu.uuid for gpu in device.chosen(["1", "GPU-b"], found)] == ["GPU-bbbb"]
-    assert device.chosen(["all"], found) == found
-    with pytest.raises(UnknownName, match=r"Unknown GPU 'GPU-bbbc'.*Did you mean 'GPU-bbbb'"):
-        device.chosen(["GPU-bbbc"], found)
-    with pytest.raises(UnknownName, match="Unknown GPU 'GPU'"):
-        device.chosen(["GPU"], found)  # both begin so
-    for visible, left in (("1", ["GPU-bbbb"]), ("GPU-aa", ["GPU-aaaa"]), ("", []), ("7", []),
-                          ("1,-1,0", ["GPU-bbbb"]), ("0,7,1", ["GPU-aaaa"]), ("0,0", []), ("1, 0", ["GPU-bbbb", "GPU-aaaa"]),
-                          ("MIG-cccc", ["MIG-cccc"]), ("MIG-dddd,0", [])):
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        assert [gpu.uuid for gpu in device.gpus(nvml)] == left
-
-
-def test_an_index_among_unlike_devices_needs_the_order_of_the_bus(
-    nvml: FakeNvml, cards: list[Card], monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """CUDA sorts them by speed by default, and NVML by bus."""
-    cards[1].name = "Fake T400"
-    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
-    for visible in ("1", "GPU-aa,1"):
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        with pytest.raises(Infrastructure, match="CUDA_DEVICE_ORDER=PCI_BUS_ID"):
-            device.gpus(nvml)
-    for visible, order in (("GPU-bbbb", "FASTEST_FIRST"), ("1", "PCI_BUS_ID")):
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        monkeypatch.setenv("CUDA_DEVICE_ORDER", order)
-        assert [gpu.uuid for gpu in device.gpus(nvml)] == ["GPU-bbbb"]
-
-
-def test_a_device_of_another_job_is_left_out(nvml: FakeNvml, cards: list[Card]) -> None:
-    """A node gives a job some of its devices, and NVML refuses the others."""
-    cards[0].forbidden = True
-    assert [gpu.uuid for gpu in device.gpus(nvml)] == ["GPU-bbbb"]
-
-
-def test_no_driver_is_the_machines_fault() -> None:
-    with pytest.raises(Infrastructure, match=r"driver does not answer.*--device cpu"):
-        device.gpus(FakeNvml(broken=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND))
-    with pytest.raises(Infrastructure, match="shows no GPU"), local("cuda", 1, nvml=FakeNvml()):
-        pass
-
-
-def test_what_a_device_cannot_tell_is_none(nvml: FakeNvml, cards: list[Card]) -> None:
-    cards[0].failing = dict.fromkeys(EVERY, pynvml.NVML_ERROR_NOT_SUPPORTED)
-    seen = device.gpus(nvml)[0].reading()
-    assert (seen.sm_mhz, seen.celsius, seen.watts, seen.joules, seen.busy) == (None,) * 5
-    assert (seen.reasons, seen.processes) == (None, None)
-
-
-def test_the_environment_of_a_gpu_is_the_drivers_word(nvml: FakeNvml) -> None:
-    here = environment("cuda", 1, device.gpus(nvml)[0])
-    assert (here.device, here.machine_class, here.facts["driver"]) == ("Fake H100", "fake-h100", "999.1")
-
-
-@pytest.mark.parametrize(("settings", "kind"), [
-    ({}, "fake-h100"), ({"watts": 500}, "fake-h100-500-w"), ({"ecc": 0}, "fake-h100-ecc-off"), ({"mig": 1}, "fake-h100-mig"),
-    ({"compute": 3, "watts": 450}, "fake-h100-450-w-exclusive-process"),
-])
-def test_settings_that_change_times_are_of_the_machine_class(
-    settings: dict[str, int], kind: str, nvml: FakeNvml, cards: list[Card],
-) -> None:
-    vars(cards[0]).update(settings)
-    here = environment("cuda", 2, device.gpus(nvml)[0])
-    assert here.machine_class == kind
-    assert here.facts["power_limit"] == cards[0].watts
-    assert here.facts["ecc"] is bool(cards[0].ecc)
-    if settings:
-        with pytest.raises(Infrastructure, match="with equal settings"), local("cuda", 1, names=["all"], nvml=nvml):
-            pass
-
-
-def test_a_slice_has_its_profile_and_the_settings_of_its_gpu(
-    nvml: FakeNvml, cards: list[Card], monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    vars(cards[0]).update(watts=500, mig=1, cpus=(0,))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-cccc")
-    (part,) = device.gpus(nvml)
-    here = environment("cuda", 2, part)
-    assert here.machine_class == "fake-h100-mig-1g-10gb-500-w"
-    assert here.facts["unseen"] == ["clock reductions"]
-    assert part.processors() == {0}
 
 
 # ------------------------------------------------------------------------------------------------ what spoils a case
@@ -221,7 +120,8 @@ def test_an_answer_nobody_expects_is_told_and_does_not_end_the_reading(nvml: Fak
     assert disturbance is None
     assert facts["readings"] >= 5
     assert facts["unread"]["times"] >= 1
-    assert facts["unread"]["errors"] == ["NVMLError_Unknown: Unknown Error"]
+    assert facts["celsius"] == [40, 40, 40]
+    assert facts["unread"]["errors"] == ["nvmlDeviceGetTemperature: Unknown Error"]
 
 
 def slowed(mhz: int, busy: int) -> Callable[[Watch, Card], None]:
@@ -249,6 +149,17 @@ def test_what_disturbs_a_case(
     assert (spoilt and spoilt.status) == status
     assert words in (spoilt.reason if spoilt else "")
     assert bool(facts["slowed_by"]) == bool(cards[0].reasons)
+
+
+@pytest.mark.parametrize(("states", "slowed"), [
+    ([(1, 0), (0x8, 3), (0, 100), (0, 100)], False), ([(0, 100), (0x8, 100), (0, 100)], False), ([(0x8, 100), (0x8, 100)], True),
+    ([(0x40, 3), (0, 100)], False), ([(0, 100), (0x80, 100), (0, 100)], True), ([(0x20, 20), (0, 30)], True), ([(0x8, 10), (0, 30)], False),
+    ([(0x8, None), (0x8, None)], True),
+])  # fmt: skip
+def test_a_slowdown_counts_under_load(states: list[tuple[int, int | None]], slowed: bool) -> None:
+    """NVML's bit of a hardware slowdown is also set while the clock changes. States are reasons and load in percent."""
+    readings = [device.Reading(1410, 40, 300.0, None, busy, reasons, None) for reasons, busy in states]
+    assert bool(watch._slowed_under_load(readings)) is slowed
 
 
 # ------------------------------------------------------------------------------------------------ redone, quarantined

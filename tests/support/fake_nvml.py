@@ -19,7 +19,8 @@ CLOCKS = [1980, 1965, 1410, 345]
 class Card:
     """One device and what it shall say. ``failing`` maps the name of a function to the error that it raises.
 
-    ``watts``, ``ecc``, ``compute`` and ``mig`` are its settings, here with their defaults; ``cpus`` are those of its node.
+    ``watts``, ``ecc``, ``compute`` and ``mig`` are its settings, here with their defaults; ``cpus`` are those of its node. ``enforced`` is
+    the power limit that a node or its BMC enforces, by default ``watts``.
 
     ``steady``: its energy counter follows its power and the clock; else the counter advances by 0.5 J a reading."""
 
@@ -39,6 +40,7 @@ class Card:
     ecc: int = 1
     compute: int = 0
     mig: int = 0
+    enforced: int = 0
     cpus: tuple[int, ...] = ()
     slice_of: Card | None = None
     failing: dict[str, int] = field(default_factory=dict)
@@ -66,24 +68,37 @@ class FakeNvml:
     def nvmlDeviceGetHandleByIndex(self, index: int) -> Card:
         if self.cards[index].forbidden:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_PERMISSION)
-        return self.cards[index]
+        return self._of(self.cards[index], "nvmlDeviceGetHandleByIndex")
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Card:
         """The only slice is MIG-cccc."""
         if uuid != "MIG-cccc":
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return self._slice(uuid, self.cards[0])
+
+    @staticmethod
+    def _slice(uuid: str, whole: Card) -> Card:
         unsupported = dict.fromkeys(WHOLE, pynvml.NVML_ERROR_INVALID_ARGUMENT)
-        return Card(uuid, "Fake H100 MIG 1g.10gb", failing=unsupported, slice_of=self.cards[0])
+        return Card(uuid, f"{whole.name} MIG 1g.10gb", failing=unsupported, slice_of=whole)
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, device: Card) -> int:
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, device: Card, index: int) -> Card:
+        """A GPU in MIG mode has two slices."""
+        if not self._of(device, "nvmlDeviceGetMigDeviceHandleByIndex").mig or index not in (0, 2):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return self._slice(f"MIG-{device.uuid[-4:]}-{index}", device)
 
     def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, migDevice: Card) -> Card:
         assert migDevice.slice_of is not None
         return migDevice.slice_of
 
     def nvmlDeviceGetUUID(self, handle: Card) -> str:
-        return handle.uuid
+        return self._of(handle, "nvmlDeviceGetUUID").uuid
 
     def nvmlDeviceGetName(self, handle: Card) -> str:
-        return handle.name
+        return self._of(handle, "nvmlDeviceGetName").name
 
     def nvmlSystemGetDriverVersion(self) -> str:
         return "999.1"
@@ -124,6 +139,10 @@ class FakeNvml:
     def nvmlDeviceGetPowerManagementLimit(self, handle: Card) -> int:
         return 1000 * self._of(handle, "nvmlDeviceGetPowerManagementLimit").watts
 
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle: Card) -> int:
+        card = self._of(handle, "nvmlDeviceGetEnforcedPowerLimit")
+        return 1000 * (card.enforced or card.watts)
+
     def nvmlDeviceGetPowerManagementDefaultLimit(self, handle: Card) -> int:
         return 700_000
 
@@ -147,6 +166,7 @@ class FakeNvml:
         return [SimpleNamespace(pid=pid) for pid in self._of(handle, "nvmlDeviceGetComputeRunningProcesses").pids]
 
     def nvmlDeviceGetMemoryInfo(self, handle: Card) -> Any:
+        self._of(handle, "nvmlDeviceGetMemoryInfo")
         return SimpleNamespace(total=80 << 30)
 
     def nvmlDeviceGetSupportedMemoryClocks(self, handle: Card) -> list[int]:
@@ -171,8 +191,8 @@ class FakeNvml:
         return card
 
 
-WHOLE = ("nvmlDeviceGetPowerManagementLimit", "nvmlDeviceGetEccMode", "nvmlDeviceGetComputeMode", "nvmlDeviceGetMigMode",
-         "nvmlDeviceGetCpuAffinity", "nvmlDeviceGetClockInfo", "nvmlDeviceGetCurrentClocksEventReasons",
+WHOLE = ("nvmlDeviceGetPowerManagementLimit", "nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetEccMode", "nvmlDeviceGetComputeMode",
+         "nvmlDeviceGetMigMode", "nvmlDeviceGetCpuAffinity", "nvmlDeviceGetClockInfo", "nvmlDeviceGetCurrentClocksEventReasons",
          "nvmlDeviceGetCurrentClocksThrottleReasons")  # functions that do not answer for a slice
 EVERY = [name for name in vars(FakeNvml) if name.startswith("nvml")]
 

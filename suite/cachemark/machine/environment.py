@@ -14,7 +14,7 @@ import torch
 from ..core.result import Environment
 from ..core.spec import digest
 from ..core.version import __version__
-from .gpu import Gpu, gpus
+from .gpu import Gpu, first, gpus
 from .monitor import unseen
 
 INSTRUCTIONS = re.compile(r"(avx|amx|fma|sse4|asimd|sve)\w*")  # flags of a CPU that select the kernels of its libraries
@@ -35,7 +35,7 @@ def environment(device: str, threads: int, gpu: Gpu | None = None) -> Environmen
     linear layers (ADR 13): they belong to the code, which is also part of the result key. The machine class of a GPU names its unusual
     settings."""
     if device != "cpu":  # query a GPU through its driver: torch would take memory on it, and count as a foreign process
-        gpu = gpu or gpus()[0]
+        gpu = gpu or first(gpus())
     name, driver = (gpu.name, gpu.driver) if gpu else (_cpu("model name"), None)
     cuda = torch.version.cuda if device != "cpu" else None
     facts: dict[str, Any] = {

@@ -8,6 +8,7 @@ import statistics
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ class Watch:
         reading = self._query(self.gpu.reading)
         if reading is None:
             return
+        self._unread += reading.errors
         if self.child and (reading.processes or frozenset()) - self.own:
             self.own |= family(self.child)
         self._readings.append(reading)
@@ -74,7 +76,7 @@ class Watch:
     def end(self) -> tuple[dict[str, Any], Disturbance | None]:
         """Return facts about the readings since :meth:`begin`, and a disturbance, if any.
 
-        The fact ``unread`` counts failed readings; ``unseen`` lists disturbances that the driver does not show here."""
+        The fact ``unread`` counts failed queries; ``unseen`` lists disturbances that the driver does not show here."""
         self.read()
         readings, unread = self._readings, list(self._unread)
         unread_facts = {"unread": {"times": len(unread), "errors": sorted(set(unread))}} if unread else {}
@@ -91,7 +93,7 @@ class Watch:
 
     def energy(self, spans: Sequence[Span]) -> Energy:
         """Return the energy of the generations in these spans since :meth:`begin`."""
-        return energy_of(self._readings, spans)
+        return Energy(absent=self.gpu.no_energy) if self.gpu.no_energy else energy_of(self._readings, spans)
 
     def intruders(self) -> frozenset[int]:
         """Return foreign processes on the device, before anything of ours runs."""
@@ -113,7 +115,7 @@ class Watch:
         foreign = sorted({pid for r in readings for pid in strangers(r.processes or frozenset(), self.own)})
         if foreign:
             return Disturbance(Status.CONTENDED, f"Other processes computed on the device: {', '.join(map(str, foreign))}.")
-        if slowed_by := _reasons(readings, SPOILING):
+        if slowed_by := _slowed_under_load(readings):
             return Disturbance(Status.THROTTLED, f"The device slowed itself down: {', '.join(slowed_by)}.")
         under_load = _clocks(readings)
         if self.locked and under_load and (middle := statistics.median(under_load)) < LEAST_CLOCK * self.locked:
@@ -161,10 +163,25 @@ def family(pid: int) -> frozenset[int]:
     return frozenset(pids - {os.getpid()})
 
 
+def _loaded(readings: list[Reading]) -> list[Reading]:
+    """Return the readings under load, or all without any load."""
+    return [r for r in readings if (r.busy or 0) >= BUSY] or readings
+
+
 def _clocks(readings: list[Reading]) -> list[int]:
-    """Return the clocks under load, or all clocks without any load."""
-    loaded = [r.sm_mhz for r in readings if r.sm_mhz is not None and (r.busy or 0) >= BUSY]
-    return loaded or [r.sm_mhz for r in readings if r.sm_mhz is not None]
+    """Return the known clocks under load."""
+    readings = [r for r in readings if r.sm_mhz is not None]
+    return [r.sm_mhz for r in _loaded(readings) if r.sm_mhz is not None]
+
+
+def _slowed_under_load(readings: list[Reading]) -> list[str]:
+    """Return the reasons that slowed a loaded device.
+
+    NVML also sets the general bit of a hardware slowdown while the clock or the P-state changes, so it counts from two readings in a row.
+    """
+    loaded = _loaded(readings)
+    lasting = any((first.reasons or 0) & (second.reasons or 0) & HW_SLOWDOWN for first, second in pairwise(loaded))
+    return _reasons(loaded, SPOILING if lasting else SPOILING & ~HW_SLOWDOWN)
 
 
 def _spread(values: list[Any]) -> list[float]:

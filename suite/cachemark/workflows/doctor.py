@@ -35,27 +35,40 @@ def doctor(*, quick: bool = False) -> dict[str, Any]:
     Topics: each device, ``gpus``, ``rates`` (not if ``quick``: they take seconds), ``load``, ``weights`` and ``missing`` packages.
     """
     threads, load = os.cpu_count() or 1, _load()  # the load before our own work adds to it
-    devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    gpus, problems = _gpus()
+    devices = ["cpu", *(["cuda"] if torch.cuda.is_available() and gpus else [])]
     facts: dict[str, Any] = {device: environment(device, threads).to_json() for device in devices}
-    facts["gpus"] = _gpus()
+    facts["gpus"] = gpus
     if not quick:
         facts["rates"] = {device: _rates(device) for device in devices}
     facts["load"] = load
     facts["weights"] = {name: packaged(name).is_file() for name in (next_token.TINY_WEIGHTS, next_token.TINY_DECODER)}
     facts["missing"] = {name: f"{use}: pip install {what}" for name, (use, what) in OPTIONAL.items() if not _installed(name)}
-    facts["advice"] = list(_advice(facts, torch.version.cuda))
+    facts["advice"] = [*problems, *_advice(facts, torch.version.cuda)]
     return facts
 
 
-def _gpus() -> list[dict[str, Any]]:
-    """Return facts about each GPU, with the newest CUDA of its driver; nothing without a driver."""
+def _gpus() -> tuple[list[dict[str, Any]], list[str]]:
+    """Return facts about each GPU, with the newest CUDA of its driver, and advice on those that cannot be used.
+
+    Nothing without a driver.
+    """
+    facts, problems = [], []
+    if shadow := driver.shadowing_package():
+        problems.append(f"The package pynvml ({shadow}) hides nvidia-ml-py, so some facts about GPUs may be missing. "
+                        "Run: pip uninstall -y pynvml && pip install --force-reinstall nvidia-ml-py")
     try:
         gpus = driver.gpus()
-    except Infrastructure:
-        return []
-    return [{"uuid": gpu.uuid, "name": gpu.name, "driver": gpu.driver, "cuda up to": gpu.cuda(), "memory": gpu.memory(),
-             **gpu.settings, **vars(reading := gpu.reading()), "processes": sorted(reading.processes or ()), "unseen": unseen([reading])}
-            for gpu in gpus]
+    except Infrastructure as error:
+        return [], problems if getattr(error.__cause__, "value", None) == driver.LIBRARY_NOT_FOUND else [*problems, str(error)]
+    for gpu in gpus:
+        try:
+            reading = gpu.reading()
+            facts.append({"uuid": gpu.uuid, "name": gpu.name, "driver": gpu.driver, "cuda up to": gpu.cuda(), "memory": gpu.memory(),
+                          **gpu.settings, **vars(reading), "processes": sorted(reading.processes or ()), "unseen": unseen([reading])})
+        except driver.Lost as error:
+            problems.append(f"{gpu.name} is lost: {error}.")
+    return facts, [*problems, *getattr(gpus, "left_out", ())]
 
 
 def _rates(name: str) -> dict[str, str]:
@@ -100,6 +113,7 @@ def _advice(facts: dict[str, Any], torch_cuda: str | None) -> Iterator[str]:
             yield f"{name}: {gpu['celsius']} °C. It will slow itself down; look at its cooling, or measure later."
     if facts["gpus"] and torch_cuda is None:
         newest = facts["gpus"][0]["cuda up to"]
-        yield f"torch is built for the CPU, but there is a GPU. Install a torch built for CUDA {newest} or older."
+        fitting = f"CUDA {newest} or older" if newest else "your driver's CUDA"
+        yield f"torch is built for the CPU, but there is a GPU. Install a torch built for {fitting}."
     elif "cuda" not in facts:
         yield "torch sees no CUDA device; measurements run on the CPU, under a machine class of their own."

@@ -55,7 +55,7 @@ def run(
             until = None if seconds is None else deadline(seconds, target, machine, places)
             runner = PlanRunner(loaded, target, places, machine, files, watcher, until, cases, price)
             measured = runner.measure(fresh=fresh, reuse=not fresh if reuse_quality is None else reuse_quality)
-        return Run(store, measured.run_id, measured, (*_anchored(loaded, target, measured.run_id), *_unrecorded()))
+        return Run(store, measured.run_id, measured, (*places.notes, *_anchored(loaded, target, measured.run_id), *_unrecorded()))
 
 
 def measure(
@@ -94,7 +94,7 @@ def max_batch(
     cases = [search.searched(planned, machine.memory_cap) for planned in cases if planned.case.role in ("baseline", "candidate")]
     with Store.open(store) as target, machine.places() as places:
         measured = PlanRunner(loaded, target, places, machine, files, watcher, cases=cases).measure(fresh=fresh)
-    return Run(store, measured.run_id, measured, tuple(_unrecorded()))
+    return Run(store, measured.run_id, measured, (*places.notes, *_unrecorded()))
 
 
 def share(

@@ -15,7 +15,7 @@ from ...core.limits import Rates
 from ...core.result import Environment, Status
 from ...machine.affinity import near, processors
 from ...machine.environment import environment
-from ...machine.gpu import Gpu, chosen, gpus, locked
+from ...machine.gpu import Gpu, chosen, first, gpus, locked
 from ...machine.lease import lease
 from ...machine.monitor import Watch
 from ...machine.rates import rates
@@ -32,7 +32,9 @@ Groups = Sequence[Sequence[Planned]]  # of cases: each group runs in a separate 
 
 
 class Executor(Protocol):
-    """Runs groups of cases, each group in a process of its own."""
+    """Runs groups of cases, each group in a process of its own. ``notes``: lines about its devices, to print."""
+
+    notes: Sequence[str]
 
     def environment(self, device: str, threads: int) -> Environment:
         """Return machine and software of trials."""
@@ -90,6 +92,7 @@ class Local:
     """Executor over ``places``. It repeats a case that its device invalidated, elsewhere if possible."""
 
     places: Sequence[Place] = (Place(),)
+    notes: Sequence[str] = ()  # devices that cannot be used, each with the reason
     _left: deque[list[Planned]] = field(default_factory=deque)
     _rejected: dict[str, Finished] = field(default_factory=dict)
     _attempts: Counter[str] = field(default_factory=Counter)
@@ -241,16 +244,17 @@ def local(
                 raise Infrastructure("A CPU's clocks cannot be locked.", remedy="Leave --lock-clocks out, or give --device cuda.")
             yield Local([Place(stack.enter_context(processors(threads)))])
             return
-        leased = _leased(stack, gpus(nvml), names)
+        devices = gpus(nvml)
+        leased = _leased(stack, devices, names)
         stack.enter_context(locked(leased, clock))
         cpus = near([gpu.processors() for gpu in leased], threads)
-        yield Local([Place(own, stack.enter_context(Watch(gpu, clock))) for own, gpu in zip(cpus, leased, strict=True)])
+        places = [Place(own, stack.enter_context(Watch(gpu, clock))) for own, gpu in zip(cpus, leased, strict=True)]
+        yield Local(places, notes=devices.left_out)
 
 
 def _leased(stack: ExitStack, devices: list[Gpu], names: Sequence[str]) -> list[Gpu]:
     """Lease all devices of these names, or the first free one. They must be of one kind."""
-    if not devices:
-        raise Infrastructure("The driver shows no GPU.", remedy="Look at CUDA_VISIBLE_DEVICES, or use --device cpu.")
+    first(devices)
     candidates, leased, in_use = chosen(names, devices) if names else devices, [], []
     for gpu in candidates:
         by = stack.enter_context(lease(gpu.uuid))

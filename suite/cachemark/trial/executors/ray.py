@@ -38,6 +38,7 @@ class Ray:
 
     ray: Any
     cuda: bool = False
+    notes: Sequence[str] = ()
     _kind: str = ""
 
     def environment(self, device: str, threads: int) -> Environment:

@@ -1,0 +1,186 @@
+"""Devices as the driver shows them: their names and settings, values that it does not know, and devices that cannot be used."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pynvml
+import pytest
+
+from cachemark.core.errors import Infrastructure, UnknownName
+from cachemark.machine import gpu as device
+from cachemark.machine.environment import environment
+from cachemark.trial.executors.local import local
+from support.fake_nvml import EVERY, Card, FakeNvml
+
+pytestmark = pytest.mark.usefixtures("own_leases")
+
+
+def test_the_fake_and_the_bits_are_those_of_the_driver() -> None:
+    for name in EVERY:
+        real, fake = inspect.signature(getattr(pynvml, name)), inspect.signature(getattr(FakeNvml, name))
+        ours = [p for p in fake.parameters if p != "self"]
+        assert ours == list(real.parameters)[: len(ours)]
+        assert all(p.default is not p.empty for p in list(real.parameters.values())[len(ours):])
+    bits = {device.SW_POWER_CAP: "SwPowerCap", device.HW_SLOWDOWN: "HwSlowdown", device.SW_THERMAL: "SwThermalSlowdown",
+            device.HW_THERMAL: "HwThermalSlowdown", device.POWER_BRAKE: "HwPowerBrakeSlowdown"}
+    assert all(bit == getattr(pynvml, f"nvmlClocksEventReason{name}") for bit, name in bits.items())
+
+
+def test_devices_are_known_by_uuid(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = device.gpus(nvml)
+    assert [gpu.uuid for gpu in found] == ["GPU-aaaa", "GPU-bbbb"]
+    assert [gpu.uuid for gpu in device.chosen(["1", "GPU-b"], found)] == ["GPU-bbbb"]
+    assert device.chosen(["all"], found) == found
+    with pytest.raises(UnknownName, match=r"Unknown GPU 'GPU-bbbc'.*Did you mean 'GPU-bbbb'"):
+        device.chosen(["GPU-bbbc"], found)
+    with pytest.raises(UnknownName, match="Unknown GPU 'GPU'"):
+        device.chosen(["GPU"], found)  # both begin so
+    for visible, left in (("1", ["GPU-bbbb"]), ("GPU-aa", ["GPU-aaaa"]), ("", []), ("7", []),
+                          ("1,-1,0", ["GPU-bbbb"]), ("0,7,1", ["GPU-aaaa"]), ("0,0", []), ("1, 0", ["GPU-bbbb", "GPU-aaaa"]),
+                          ("MIG-cccc", ["MIG-cccc"]), ("MIG-dddd,0", [])):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert [gpu.uuid for gpu in device.gpus(nvml)] == left
+
+
+def test_an_index_among_unlike_devices_needs_the_order_of_the_bus(
+    nvml: FakeNvml, cards: list[Card], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """CUDA sorts them by speed by default, and NVML by bus."""
+    cards[1].name = "Fake T400"
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    for visible in ("1", "GPU-aa,1"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        with pytest.raises(Infrastructure, match="CUDA_DEVICE_ORDER=PCI_BUS_ID"):
+            device.gpus(nvml)
+    for visible, order in (("GPU-bbbb", "FASTEST_FIRST"), ("1", "PCI_BUS_ID")):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        monkeypatch.setenv("CUDA_DEVICE_ORDER", order)
+        assert [gpu.uuid for gpu in device.gpus(nvml)] == ["GPU-bbbb"]
+
+
+def test_a_device_of_another_job_is_left_out(nvml: FakeNvml, cards: list[Card]) -> None:
+    """A node gives a job some of its devices, and NVML refuses the others."""
+    cards[0].forbidden = True
+    assert [gpu.uuid for gpu in device.gpus(nvml)] == ["GPU-bbbb"]
+
+
+@pytest.mark.parametrize(("error", "remedy"), [
+    (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "--device cpu"), (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "Reboot, or reload"),
+    (pynvml.NVML_ERROR_NO_PERMISSION, "/dev/nvidia"), (pynvml.NVML_ERROR_UNKNOWN, "--device cpu"),
+])  # fmt: skip
+def test_no_driver_is_the_machines_fault(error: int, remedy: str) -> None:
+    with pytest.raises(Infrastructure, match=rf"driver does not answer.*{remedy}"):
+        device.gpus(FakeNvml(broken=error))
+    with pytest.raises(Infrastructure, match="shows no GPU"), local("cuda", 1, nvml=FakeNvml()):
+        pass
+
+
+QUERIES = [name for name in EVERY if "Handle" not in name and name != "nvmlDeviceGetUUID" and name.startswith("nvmlDeviceGet")]
+
+
+@pytest.mark.parametrize("error", [pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_NOT_SUPPORTED,
+                                   pynvml.NVML_ERROR_TIMEOUT])
+def test_a_query_that_fails_leaves_its_value_unknown(error: int, nvml: FakeNvml, cards: list[Card]) -> None:
+    def values() -> dict[str, Any]:
+        gpu = device.gpus(nvml)[0]
+        return {**vars(gpu.reading()), **gpu.settings, "name": gpu.name, "memory": gpu.memory(), "capability": gpu.compute_capability,
+                "cpus": gpu.processors(), "class": environment("cuda", 1, gpu).machine_class} | {"at": 0, "joules": None}
+
+    cards[0].cpus = (0,)
+    usual = values()
+    for name in QUERIES:
+        cards[0].failing = {name: error}
+        changed = {key for key, value in values().items() if usual.get(key) != value} - {"errors"}
+        assert len(changed) <= 2, f"{name} leaves {changed} unknown"
+    cards[0].failing = dict.fromkeys(QUERIES, error)
+    seen = device.gpus(nvml)[0].reading()
+    assert (seen.sm_mhz, seen.celsius, seen.watts, seen.joules, seen.busy, seen.reasons, seen.processes) == (None,) * 7
+    assert bool(seen.errors) == (error in (pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_TIMEOUT))
+
+
+@pytest.mark.parametrize(("failing", "reason"), [
+    ({"nvmlDeviceGetHandleByIndex": pynvml.NVML_ERROR_GPU_IS_LOST}, "GPU is lost"),
+    ({"nvmlDeviceGetHandleByIndex": pynvml.NVML_ERROR_INSUFFICIENT_POWER}, "Insufficient"),
+    ({"nvmlDeviceGetName": pynvml.NVML_ERROR_RESET_REQUIRED}, "requires restart"),
+    ({"nvmlDeviceGetUUID": pynvml.NVML_ERROR_NOT_SUPPORTED}, "no UUID of Fake H100"),
+])  # fmt: skip
+def test_a_device_that_cannot_be_used_is_named_and_hides_no_other(
+    failing: dict[str, int], reason: str, nvml: FakeNvml, cards: list[Card],
+) -> None:
+    cards[0].failing = failing
+    devices = device.gpus(nvml)
+    assert [gpu.uuid for gpu in devices] == ["GPU-bbbb"]
+    with local("cuda", 1, nvml=nvml) as places:
+        assert places.notes == devices.left_out
+    assert "GPU 0" in devices.left_out[0]
+    assert reason.lower() in devices.left_out[0].lower()
+    nvml.cards = cards[:1]
+    with pytest.raises(Infrastructure, match=f"(?i)No GPU can be used.*{reason}"):
+        device.gpus(nvml)
+
+
+def test_a_gpu_in_mig_mode_is_its_slices(nvml: FakeNvml, cards: list[Card], monkeypatch: pytest.MonkeyPatch) -> None:
+    cards[1].mig = 1
+    devices = device.gpus(nvml)
+    assert [gpu.uuid for gpu in devices] == ["GPU-aaaa", "MIG-bbbb-0", "MIG-bbbb-2"]
+    assert [environment("cuda", 1, gpu).machine_class for gpu in devices] == ["fake-h100", *["fake-h100-mig-1g-10gb"] * 2]
+    assert (devices[1].reading().watts, devices[1].reading().joules, "slice" in devices[1].no_energy) == (None, None, True)
+    for name in ("1", "GPU-bb", "MIG-bbbb-0"):
+        assert [gpu.uuid for gpu in device.chosen([name], devices)] == ["MIG-bbbb-0"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-bbbb")
+    assert [gpu.uuid for gpu in device.gpus(nvml)] == ["MIG-bbbb-0"]
+    cards[1].failing = {"nvmlDeviceGetMigDeviceHandleByIndex": pynvml.NVML_ERROR_NO_PERMISSION}
+    with pytest.raises(Infrastructure, match=r"shows no slice.*CUDA_VISIBLE_DEVICES=MIG-"):
+        device.gpus(nvml)
+
+
+class Older(FakeNvml):
+    """The package pynvml before 12: texts are bytes, and newer functions are missing."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCpuAffinity", "nvmlSystemGetCudaDriverVersion_v2",
+                    "nvmlDeviceGetEnforcedPowerLimit"):
+            raise AttributeError(name)
+        value = super().__getattribute__(name)
+        return (lambda *words: value(*words).encode()) if name in ("nvmlDeviceGetName", "nvmlDeviceGetUUID") else value
+
+
+def test_an_older_package_leaves_values_unknown() -> None:
+    (gpu,) = device.gpus(Older(Card("GPU-aaaa", watts=500, reasons=0x40)))
+    assert (gpu.uuid, gpu.kind, gpu.reading().reasons, gpu.cuda(), gpu.processors()) == ("GPU-aaaa", "Fake H100, 500 W", 0x40, None, set())
+
+
+def test_the_environment_of_a_gpu_is_the_drivers_word(nvml: FakeNvml) -> None:
+    here = environment("cuda", 1, device.gpus(nvml)[0])
+    assert (here.device, here.machine_class, here.facts["driver"]) == ("Fake H100", "fake-h100", "999.1")
+
+
+@pytest.mark.parametrize(("settings", "kind"), [
+    ({}, "fake-h100"), ({"watts": 500}, "fake-h100-500-w"), ({"ecc": 0}, "fake-h100-ecc-off"), ({"enforced": 500}, "fake-h100-500-w"),
+    ({"compute": 3, "watts": 450}, "fake-h100-450-w-exclusive-process"),
+])
+def test_settings_that_change_times_are_of_the_machine_class(
+    settings: dict[str, int], kind: str, nvml: FakeNvml, cards: list[Card],
+) -> None:
+    vars(cards[0]).update(settings)
+    here = environment("cuda", 2, device.gpus(nvml)[0])
+    assert here.machine_class == kind
+    assert here.facts["power_limit"] == (cards[0].enforced or cards[0].watts)
+    assert here.facts["ecc"] is bool(cards[0].ecc)
+    if settings:
+        with pytest.raises(Infrastructure, match="with equal settings"), local("cuda", 1, names=["all"], nvml=nvml):
+            pass
+
+
+def test_a_slice_has_its_profile_and_the_settings_of_its_gpu(
+    nvml: FakeNvml, cards: list[Card], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    vars(cards[0]).update(watts=500, mig=1, cpus=(0,))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-cccc")
+    (part,) = device.gpus(nvml)
+    here = environment("cuda", 2, part)
+    assert here.machine_class == "fake-h100-mig-1g-10gb-500-w"
+    assert here.facts["unseen"] == ["clock reductions"]
+    assert part.processors() == {0}
