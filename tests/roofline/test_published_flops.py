@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,13 +25,22 @@ from cachemark.roofline.bill import bill
 from cachemark.roofline.operations import Bill
 from cachemark.roofline.scale_flops import budget_of, by_pass, image_flops, share, work
 
-PUBLISHED = json.loads(Path(__file__).with_name("flops_budgets.json").read_text())["models"]
-TEXT = 32  # entries of a text
+STORED = json.loads(Path(__file__).with_name("flops_budgets.json").read_text())
+PUBLISHED, BUDGETS = STORED["models"], STORED["how a budget becomes a knob"]
 SIZES = {
     "VAR-d30 256": var.SIZES["d30"], "VAR-d36 512": var.SIZES["d36-512"], "Infinity-2B 1024": infinity.SIZES["2B"],
     "Infinity-8B 1024": infinity.SIZES["8B"],
 }
 PARTS = {"linear": "matmul", "attention": "attention", "logits": "logits", "input": "input"}
+TEXT = 32  # entries of a text
+ALL = (0, 31)
+METHODS: dict[str, dict[str, Callable[[], Method]]] = {  # one row of each kind of saving, per model
+    "VAR-d30 256": {"skip last 2": partial(FewerScales, 2), "from 7": partial(GuidanceOff, 7), "off throughout": GuidanceOff,
+                    "FastVAR .5 of 13, .75 of 16, layers 3-27": partial(FastVAR, (0.5, 0.75))},
+    "Infinity-2B 1024": {"skip last 4": partial(FewerScales, 4), "from 9": partial(GuidanceOff, 9),
+                         "FastVAR as published (.4 .5, 2 skipped; layers 3-27)": partial(FastVAR, (0.4, 0.5, 1, 1)),
+                         "the same in all layers": partial(FastVAR, (0.4, 0.5, 1, 1), layers=ALL)},
+}
 
 
 def layout(name: str, batch: int = 1) -> Layout:
@@ -53,93 +61,30 @@ def test_the_full_cache_computes_the_published_flops(name: str) -> None:
     assert [scale["attention"] for scale in scales] == [scale["attention"] for scale in published["per scale"]]
 
 
-# -- methods ----------------------------------------------------------------------------------------------------------
-@dataclass
-class Unguided(FastVAR):
-    """FastVAR, or skipped scales alone, whose unconditional rows end before scale ``start``."""
-
-    start: int = 9
-
-    def computed_rows(self, layout: Layout, scale: int) -> int:
-        return layout.rows if scale < self.start else layout.batch
-
-
-ALL = (0, 31)
-PRUNED = [1e-6] * 2  # nothing, in two scales
-METHODS: dict[str, dict[str, Callable[[], Method]]] = {
-    "VAR-d30 256": {
-        "full": Method, **{f"skip last {count}": partial(FewerScales, count) for count in (1, 2, 3)},
-        "null row off from scale 9 on": partial(GuidanceOff, 9), **{f"from {start}": partial(GuidanceOff, start) for start in (8, 7, 6)},
-        "off throughout": GuidanceOff,
-        "FastVAR .5 of 13, .75 of 16, all layers": partial(FastVAR, (0.5, 0.75), layers=ALL),
-        "FastVAR .4 of 13, .5 of 16, all layers": partial(FastVAR, (0.4, 0.5), layers=ALL),
-        "FastVAR .5 of 16, all layers": partial(FastVAR, (0.5,), layers=ALL),
-        "FastVAR .5 of 13, .75 of 16, layers 3-27": partial(FastVAR, (0.5, 0.75)),
-    },
-    "Infinity-2B 1024": {
-        "full": Method, **{f"skip last {count}": partial(FewerScales, count) for count in (1, 2, 3, 4)},
-        "null row off from scale 12 on": partial(GuidanceOff, 12),
-        **{f"from {start}": partial(GuidanceOff, start) for start in (11, 10, 9, 8)},
-        "off throughout": GuidanceOff,
-        "FastVAR as published (.4 .5, 2 skipped; layers 3-27)": partial(FastVAR, (0.4, 0.5, 1, 1)),
-        "the same in all layers": partial(FastVAR, (0.4, 0.5, 1, 1), layers=ALL),
-        "FastVAR without skipping (.4 .5 .5 .5; layers 3-27)": partial(FastVAR, (0.4, 0.5, 0.5, 0.5)),
-        "FastVAR without skipping (.4 .5 .6 .75; layers 3-27)": partial(FastVAR, (0.4, 0.5, 0.6, 0.75)),
-        "FastVAR .5 of 48, .75 of 64 (HART's table; layers 3-27)": partial(FastVAR, (0.5, 0.75)),
-        "FastVAR as published and null row off from scale 9": partial(Unguided, (0.4, 0.5, 1, 1)),
-        "skip last 2 and null row off from scale 9": partial(Unguided, (*PRUNED, 1, 1)),
-    },
-}
-NAMES = [(model, name) for model, methods in METHODS.items() for name in methods]
-
-
-def test_every_published_method_is_here() -> None:
-    for model, methods in METHODS.items():
-        assert methods.keys() == PUBLISHED[model]["methods"].keys()
-
-
-@cache
-def cost(model: str, name: str, batch: int) -> Bill:
-    """Return the operations of a generation, without those once per image and without a method's own moves."""
-    shape = layout(model, batch)
-    counts = MODELS.get("var-d30").parameter_counts() if model.startswith("VAR") else infinity_counts()
-    return bill(METHODS[model][name](), shape, counts).without("once", "method")
-
-
-@cache
-def infinity_counts() -> costs.ParameterCounts:
-    counts = MODELS.get("infinity-2b").parameter_counts()
-    assert counts is not None
-    return costs.infinity(infinity.SIZES["2B"], counts.image, TEXT)
-
-
-@pytest.mark.parametrize(("model", "name"), NAMES)
-def test_a_method_computes_the_published_flops(model: str, name: str) -> None:
+@pytest.mark.parametrize(("model", "name"), [(model, name) for model, methods in METHODS.items() for name in methods])
+def test_a_method_computes_the_published_flops_and_has_the_published_bounds(model: str, name: str) -> None:
     published, method, shape = PUBLISHED[model]["methods"][name], METHODS[model][name](), layout(model)
     assert image_flops(method, shape) == published["flops"]
     assert round(float(share(method, shape)), 5) == published["share"]
     assert len(by_pass(method, shape)) == published["passes"]
     assert round(1 / float(share(method, shape)), 3) == published["bound by FLOPs"]
-
-
-@pytest.mark.parametrize("batch", [1, 8, 64])
-@pytest.mark.parametrize(("model", "name"), NAMES)
-def test_a_method_has_the_published_bounds(model: str, name: str, batch: int) -> None:
-    published, full, own = PUBLISHED[model]["methods"][name], cost(model, "full", batch), cost(model, name, batch)
+    counts = MODELS.get("var-d30" if model.startswith("VAR") else "infinity-2b").parameter_counts()
+    if model.startswith("Infinity"):
+        counts = costs.infinity(infinity.SIZES["2B"], counts.image, TEXT)
+    full, own = (bill(each, layout(model, 8), counts).without("once", "method") for each in (Method(), method))
     h100, slower = gpu("h100"), Rates(3.0e12, 700e12)
 
     def factor(seconds: Callable[[Bill], float]) -> float:
         return round(seconds(full) / seconds(own), 3)
 
-    assert factor(lambda ops: ops.without("decode").roofline_time(h100)) == published[f"H100 spec, batch {batch}"]
+    assert factor(lambda ops: ops.without("decode").roofline_time(h100)) == published["H100 spec, batch 8"]
     decoded = factor(lambda ops: ops.roofline_time(h100))  # the published FLOPs of the decoder are 0.3 % off, by the dispatched ones
-    assert decoded == pytest.approx(published[f"with image decoding at peak, batch {batch}"], rel=3e-3)
+    assert decoded == pytest.approx(published["with image decoding at peak, batch 8"], rel=3e-3)
     launched = factor(lambda ops: ops.without("decode").roofline_time(slower) + ops.passes * 0.5e-3)
-    assert launched == published[f"700 TF, 3.0 TB/s, 0.5 ms a pass, batch {batch}"]
+    assert launched == published["700 TF, 3.0 TB/s, 0.5 ms a pass, batch 8"]
 
 
 # -- from a budget to parameters --------------------------------------------------------------------------------------
-BUDGETS = json.loads(Path(__file__).with_name("flops_budgets.json").read_text())["how a budget becomes a knob"]
 BASES = {
     "FastVAR factor on published .4 .5 1 1, layers 3-27": FastVAR(),
     "FastVAR factor on .4 .5 .6 .75, layers 3-27": FastVAR(base=(0.4, 0.5, 0.6, 0.75)),
@@ -152,25 +97,18 @@ BASES = {
 def test_a_budget_gives_the_published_parameters(model: str, table: str) -> None:
     shape = layout(model)
     for budget, published in BUDGETS[model][table].items():
-        if table.startswith("FastVAR"):
-            method = BASES[table]
-            if published is None:  # even with both scales skipped
-                with pytest.raises(BadBudget, match=r"at least 0\.36687"):
-                    method.fit(Fraction(budget), shape)
-                continue
-            fitted = FastVAR(**{**method.parameters(), **method.fit(Fraction(budget), shape)})
+        method = BASES.get(table) or (FewerScales() if table == "scales that run" else GuidanceOff())
+        if published is None:  # even with all that it can leave out
+            with pytest.raises(BadBudget):
+                method.fit(Fraction(budget), shape)
+            continue
+        fitted = method.fit(Fraction(budget), shape)
+        if isinstance(method, FastVAR):
             expected = [min(1.0, published["factor"] * base) for base in method.base]
-            assert fitted.shares == pytest.approx([1.0 if 1.0 in expected[:i] else share for i, share in enumerate(expected)])
-            assert round(float(share(fitted, shape)), 5) == published["share"]
-        elif table == "scales that run":
-            count = FewerScales.parameters_for(Fraction(budget), shape)["count"]
-            assert len(shape.scales) - count == published["scales"]
-        elif published is None:
-            with pytest.raises(BadBudget, match=r"at least 0\.5000"):
-                GuidanceOff.parameters_for(Fraction(budget), shape)
+            assert fitted["shares"] == pytest.approx([1.0 if 1.0 in expected[:i] else share for i, share in enumerate(expected)])
+            assert round(float(share(FastVAR(**{**method.parameters(), **fitted}), shape)), 5) == published["share"]
+        elif isinstance(method, FewerScales):
+            assert len(shape.scales) - fitted["count"] == published["scales"]
         else:
-            assert GuidanceOff.parameters_for(Fraction(budget), shape) == {"start": published["scale"]}
-
-
-def test_published_shares_state_their_budget() -> None:
+            assert fitted == {"start": published["scale"]}
     assert budget_of(FastVAR((0.4, 0.5, 1, 1)), layout("Infinity-2B 1024")) == Fraction(2387, 10**4)
