@@ -25,20 +25,17 @@ def test_tokens_per_step(total: int, expected: list[int]) -> None:
     assert [step.first for step in steps] == [sum(expected[:i]) for i in range(total)]
 
 
-@pytest.mark.parametrize("total", range(1, 65))
-def test_every_step_predicts_something_and_all_steps_everything(total: int) -> None:
-    steps = masked_steps(shape(8), total)
-    assert min(step.count for step in steps) >= 1
-    assert sum(step.count for step in steps) == 64
-    assert steps[-1].last
-    assert [step.left for step in steps[:-1]] == [64 - step.first - step.count for step in steps[:-1]]
-    assert steps[-1].left == 1
-
-
-@pytest.mark.parametrize("total", [0, -1, 17])
-def test_an_impossible_number_of_steps_is_refused(total: int) -> None:
-    with pytest.raises(Unsupported, match=r"1 … 16 steps"):
-        masked_steps(shape(4), total)
+def test_every_step_predicts_something_and_all_steps_everything() -> None:
+    for total in range(1, 65):
+        steps = masked_steps(shape(8), total)
+        assert min(step.count for step in steps) >= 1
+        assert sum(step.count for step in steps) == 64
+        assert steps[-1].last
+        assert [step.left for step in steps[:-1]] == [64 - step.first - step.count for step in steps[:-1]]
+        assert steps[-1].left == 1
+    for total in (0, -1, 65):
+        with pytest.raises(Unsupported, match="64"):
+            masked_steps(shape(8), total)
 
 
 def test_places_are_known_once_they_have_been_generated() -> None:

@@ -38,27 +38,23 @@ def masked(batch: int = 3, **sampling: Any) -> MaskedLayout:
 MASKED = masked()
 
 
-def named(cls: type[Method]) -> str:
-    return cls.name
-
-
-@pytest.mark.parametrize("cls", CLASSES, ids=named)
-def test_a_method_names_its_source(cls: type[Method]) -> None:
-    assert METHODS.get(cls.name) is cls
-    assert cls.source
-    assert cls.__doc__
-    assert cls.evict_after in ("", "token", "line", "scale", "step")
+def test_a_method_names_its_source() -> None:
+    for cls in CLASSES:
+        assert METHODS.get(cls.name) is cls
+        assert cls.source
+        assert cls.__doc__
+        assert cls.evict_after in ("", "token", "line", "scale", "step")
 
 
 # -- budgets ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("budget", [Fraction(1), Fraction(1, 2), Fraction(3, 8)])
-@pytest.mark.parametrize("cls", [cls for cls in CLASSES if issubclass(cls, Evicting)], ids=named)
-def test_parameters_of_a_budget_are_accepted(cls: type[Method], budget: Fraction) -> None:
-    parameters = cls.parameters_for(budget, LAYOUT)
-    method = cls.build({**calibration(cls, LAYOUT), **parameters})
-    method.resolve(LAYOUT)
-    assert parameters["B"] == 64 * budget
-    assert {**method.parameters(), **parameters} == method.parameters()
+def test_parameters_of_a_budget_are_accepted(budget: Fraction) -> None:
+    for cls in (cls for cls in CLASSES if issubclass(cls, Evicting)):
+        parameters = cls.parameters_for(budget, LAYOUT)
+        method = cls.build({**calibration(cls, LAYOUT), **parameters})
+        method.resolve(LAYOUT)
+        assert parameters["B"] == 64 * budget
+        assert {**method.parameters(), **parameters} == method.parameters()
 
 
 @pytest.mark.parametrize(("name", "parameter", "unit", "most", "budgets"), [
@@ -77,173 +73,126 @@ def test_a_budget_of_a_masked_model_is_a_fraction_of_the_flops(
         assert fitted == most or share(cls(**{parameter: fitted + unit}), shape) > budget
 
 
-@pytest.mark.parametrize(("name", "layout", "parameters", "budget", "words"), [
-    ("full", LAYOUT, {}, "1/4", "cannot meet a budget of 1/4"),
-    ("heatkv", SCALES, {}, "1/10", r"a budget of 0.1 is below the sinks: every head keeps the 14 of 55 tokens .*at least 0.2545"),
-    ("hack", SCALES, {}, "1/20", "a budget of 0.05 leaves structural heads less than the 5 of the sinks, the first 2 scales"),
-    ("hackpp", SCALES, {}, "1/100", "a budget of 0.01 is less than one entry of 55 for each head"),
-    ("scalekv", INFINITY, PUBLISHED, "1/500", "a budget of 0.002 is 12 entries per layer; 16 always stay. Use at least 0.0025"),
-    ("lazymar", MASKED, {}, "1/10", r"it computes at least 0\.\d+ of the FLOPs of an image, more than 1/10\. Raise"),
-    ("random_tokens", MASKED, {}, "1/10", r"it computes at least 0\.\d+ of the FLOPs of an image, more than 1/10\. Raise"),
-    ("marche", MASKED, {}, "1/2", r"it computes at least 0\.\d+ of the FLOPs"),
-    ("recap", MASKED, {}, "1/2", r"it computes at least 0\.\d+ of the FLOPs of an image, more than 1/2\."),
-    ("gtr", MASKED, {}, "1/100", r"it computes at least 0\.\d+ of the FLOPs of an image, more than 1/100\."),
-    ("fewer_steps", MASKED, {}, "1/5", r"it computes at least 0\.\d+ of the FLOPs"),
-    ("halton", MASKED, {}, "1/5", r"it computes at least 0\.\d+ of the FLOPs of an image, more than 1/5\."),
-])  # fmt: skip
-def test_a_budget_that_cannot_be_met_is_refused(name: str, layout: Layout, parameters: dict[str, Any], budget: str, words: str) -> None:
-    cls = METHODS.get(name)
-    with pytest.raises(BadBudget, match=f"{name}: .*{words}"):
-        cls.build({**calibration(cls, layout), **parameters}).fit(Fraction(budget), layout)
+UNMET = {  # a budget that is too small for each method
+    ("full", LAYOUT): "1/4", ("heatkv", SCALES): "1/10", ("hack", SCALES): "1/20", ("hackpp", SCALES): "1/100",
+    **{(name, MASKED): budget for name, budget in {
+        "lazymar": "1/10", "random_tokens": "1/10", "marche": "1/2", "recap": "1/2", "gtr": "1/100", "fewer_steps": "1/5", "halton": "1/5",
+    }.items()},
+}  # fmt: skip
+
+
+def test_a_budget_that_cannot_be_met_is_refused() -> None:
+    for (name, layout), budget in UNMET.items():
+        cls = METHODS.get(name)
+        with pytest.raises(BadBudget, match=name) as raised:
+            cls.build(calibration(cls, layout)).fit(Fraction(budget), layout)
+        assert raised.value.remedy
+    with pytest.raises(BadBudget, match=r"0\.0025"):
+        METHODS.get("scalekv").build(PUBLISHED).fit(Fraction(1, 500), INFINITY)
 
 
 # -- single values ----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("name", "parameters", "error", "words"), [
-    ("h2o", {}, BadParameter, "B = 0 is out of range"),
-    ("streaming", {"B": 4}, BadBudget, r"4 sinks .*fit in B = 4.*0 … 3"),
-    ("streaming", {"B": 9, "sinks": -1}, BadBudget, "-1 sinks"),
-    ("window", {"B": 1, "keep_condition": False}, BadBudget, "a condition of 2 entries does not fit in B = 1"),
-    ("full", {"store_last": True}, BadParameter, "next-scale"),
-    ("linear", {"B": 20}, BadBudget, "B must be a multiple of 8"),
-    ("linear", {"B": 16, "recent_lines": 0}, BadBudget, "recent_lines at least 1"),
-    ("linear", {"B": 16, "anchor": -1}, BadBudget, "anchor at least 0"),
-    ("linear", {"B": 24, "anchor": 9}, BadBudget, "leaves no line to evict besides anchor = 9 and 1 recent lines"),
-    ("linear", {"B": 24, "score": "interline"}, BadParameter, "score = 'interline' is unknown.*inter-line, accumulated"),
-    ("linear", {"B": 32, "line_end": "pinned"}, BadParameter, "line_end = 'pinned': the lines of this model have no end-of-line token"),
-    ("linear", {"B": 32, "line_end": "sink"}, BadParameter, "line_end = 'sink' is unknown"),
-    ("rkv", {"B": 20}, BadBudget, "B = 20 with alpha = 8 does not fit lines of 8.*multiple of 8"),
-    ("rkv", {"B": 16, "alpha": 9}, BadBudget, "does not fit lines of 8"),
-    ("rkv", {"B": 16, "alpha": 0}, BadParameter, "alpha is at least 1"),
-    ("rkv", {"B": 16, "mix_lambda": 1.5}, BadParameter, r"mix_lambda = 1.5.*in \[0, 1\]"),
-    ("rkv", {"B": 16, "mix_lambda": float("nan")}, BadParameter, "mix_lambda = nan"),
-    ("ssd_heads", {"B": 12, "near": 9}, BadParameter, "near = 9 is out of range. Use 1 … 8 lines"),
-    ("ssd_heads", {"B": 12, "tau": 1.5}, BadParameter, "tau = 1.5 is out of range"),
-    ("ssd_heads", {"B": 12, "tau": float("nan")}, BadParameter, "tau = nan is out of range"),
-    ("ssd_heads", {"B": 12, "buffer": "lines"}, BadParameter, "buffer = 'lines' is unknown. Known: token, line"),
-    ("ssd_heads", {"B": 14, "buffer": "line"}, BadBudget, "B = 14 does not fit lines of 8.*at least 16"),
-    ("ssd_heads", {"B": 8, "buffer": "line"}, BadBudget, "B = 8 does not fit lines of 8"),
-    ("ssd_heads", {"B": 12, "recent": -1}, BadBudget, "recent = -1 does not fit B = 12.*1 … 12"),
-    ("ssd_heads", {"B": 16, "recent": 9, "buffer": "line"}, BadBudget, "recent = 9 does not fit B = 16: 8 entries stay after an eviction"),
-    ("scale_groups", {"remove": "fine"}, BadParameter, "Known: condensed, intermediate, local"),
-    ("scale_groups", {"local": -1}, BadParameter, "local = -1 is out of range"),
-    ("ams_kv", {}, BadParameter, "no inter-scale similarity found for these weights.*demanding.*cachemark calibrate ams_kv"),
-    ("ams_kv", {"decide": "never"}, BadParameter, "Known: profile, online"),
-    ("ams_kv", {"allocation": "similar"}, BadParameter, "Known: similarity, uniform"),
-    ("ams_kv", {"condensed": 6}, BadParameter, "condensed = 6 .*0 … 5 scales"),
-    ("ams_kv", {"demanding": [3]}, BadParameter, "Use a list of layers in 0 … 2"),
-    ("ams_kv", {"demanding": "1"}, BadParameter, "Use a list of layers in 0 … 2"),
-    ("ams_kv", {"demanding": [], "c_max": 20, "c_min": 30}, BadParameter, "less than c_min"),
-    ("ams_kv", {"demanding": [], "c_min": 5}, BadBudget, "c_min = 5 does not exceed the 5 tokens"),
-    ("ams_kv", {"demanding": [1], "entries": 13}, BadBudget, "do not exceed the condensed scales"),
-    ("hack", {"contextual": 1.0}, BadParameter, "contextual = 1.0 is out of range"),
-    ("hack", {"contrast": 0.0}, BadParameter, "contrast = 0.0 is out of range"),
-    ("hack", {"queries": 0}, BadParameter, "queries = 0 is out of range"),
-    ("hack", {"mean": 92}, BadParameter, "mean = 92 .*1 … 91 tokens"),
-    ("hack", {"mean": 2}, BadBudget, "mean = 2 leaves structural heads 3 entries, less than the 5 of the sinks"),
-    ("hack", {"calibration": "", "mean": 30}, BadParameter, "no calibration found for these weights"),
-    ("hackpp", {"contextual": 0.0}, BadParameter, "contextual = 0.0 is out of range"),
-    ("hackpp", {"pool": 4}, BadParameter, "pool = 4 .*odd"),
-    ("hackpp", {"exponent": -1.0}, BadParameter, "exponent = -1.0 is out of range"),
-    ("hackpp", {"exponent": float("nan")}, BadParameter, "exponent = nan"),
-    ("hackpp", {"attention_budget": 92}, BadParameter, "attention_budget = 92 .*1 … 91 tokens"),
-    ("heatkv", {"calibration": "", "limit": 200}, BadParameter, "no calibration found .*cachemark calibrate heatkv MODEL"),
-    ("heatkv", {"calibration": "infinity-2a", "limit": 200}, UnknownName, "Did you mean 'infinity-2b'"),
-    ("heatkv", {"sink": 6}, BadParameter, "sink = 6 .*1 … 5 scales"),
-    ("heatkv", {"counts": "dead"}, BadParameter, "counts = 'dead' is unknown. Known: allocated, live"),
-    ("heatkv", {"limit": 10}, BadBudget, "limit = 10 is below the sinks, 168 entries"),
-    ("scalekv", {"calibration": ""}, BadParameter, "no calibration found for these weights"),
-    ("scalekv", {"score": "paper"}, BadParameter, "score = 'paper' is unknown"),
-    ("scalekv", {"drafters": 3}, BadParameter, "drafters = 3 .*1 … 2 layers"),
-    ("scalekv", {"mean": 15}, BadBudget, "mean = 15 is less than its window"),
-    ("fewer_steps", {"steps": 0}, BadParameter, "steps = 0 is out of range. Use 1 … 64, the requested steps, or a budget"),
-    ("lazymar", {"select": "least"}, BadParameter, "select = 'least' is unknown.* similarity"),
-    ("lazymar", {"forced": "never"}, BadParameter, "forced = 'never' is unknown.* zero, always"),
-    ("lazymar", {"schedule": "absolute"}, BadParameter, "schedule = 'absolute' is unknown.* auto, published, scaled"),
-    ("lazymar", {"start": 0}, BadParameter, "start = 0 is out of range.* at least 1"),
-    ("lazymar", {"layer": 12}, BadParameter, "layer = 12 .*decoder block in 0 … 11"),
-    ("lazymar", {"table": [0.5, 2]}, BadParameter, r"table = \[0.5, 2\] is out of range"),
-    ("lazymar", {"table": "0.5"}, BadParameter, "table = '0.5' is out of range"),
-    ("lazymar", {"table": []}, BadParameter, "table = .*a list with a number in"),
-    ("lazymar", {"table": [0.5] * 20}, BadParameter, "pass 20 of 64 reads entry 20 of a table of 20.*'scaled'"),
-    ("lazymar", {"count": 5}, BadBudget, r"count = 5 is less than the \d+ tokens that pass \d+ must compute"),
-    ("marche", {"active": 0}, BadParameter, "active = 0 is out of range"),
-    ("marche", {"select_layer": 0}, BadParameter, "select_layer = 0 .*decoder block in 1 … 12"),
-    ("marche", {"refresh": "most"}, BadParameter, "refresh = 'most' is unknown.*high, low, random, blind"),
-    ("marche", {"refresh_layers": [13]}, BadParameter, r"refresh_layers = \[13\] .*a list of blocks in 1 … 12"),
-    ("marche", {"refresh_layers": [True]}, BadParameter, "refresh_layers = .* is out of range"),
-    ("marche", {"refresh_layers": "3"}, BadParameter, "refresh_layers = .* is out of range"),
-    ("recap", {"full_steps": 65}, BadParameter, r"full_steps = 65 is out of range\. Use 0 … 64, or -1 for half of the steps\."),
-    ("recap", {"full_steps": -2}, BadParameter, r"full_steps = -2 is out of range\."),
-    ("recap", {"partial_steps": -1}, BadParameter, r"partial_steps = -1 is out of range\. Use 0 or more partial steps per group\."),
-    ("recap", {"head_fraction": 0.0}, BadParameter, r"head_fraction = 0\.0 is out of range\. Use a number in \(0, 1\]\."),
-    ("recap", {"head_fraction": float("nan")}, BadParameter, "head_fraction = nan is out of range"),
-    ("recap", {"order": "random"}, BadParameter, "order = 'random' is unknown. Known: raster, sample"),
-    ("gtr", {"steps": 65}, BadParameter, "steps = 65 is out of range. Use 3 … 64 in 3 stages"),
-    ("gtr", {"stages": 9}, BadParameter, "stages = 9 is out of range. Use 1 … 6 for 16×16 positions"),
-    ("gtr", {"split": [24, 6, 2], "steps": 16}, BadParameter, r"split = 24 6 2 is a schedule of 32 steps .*; there are 16 in 3\."),
-    ("gtr", {"split": [24, 6]}, BadParameter, r"split = 24 6 is a schedule of 30 steps in 2 stages; there are 30 in 3\."),
-    ("gtr", {"split": [0, 30, 2]}, BadParameter, r"split = 0 30 2 for stages of 64 64 128 tokens\."),
-    ("gtr", {"split": "many"}, BadParameter, "split = 'many' .*a list"),
-    ("gtr", {"most": 1.5}, BadParameter, r"most = 1\.5 is out of range\."),
-    ("gtr", {"most": 0.1}, BadParameter, r"least = 0\.2 .*\(0, 0\.1\], the value of most"),
-    ("gtr", {"detail": 1.0}, BadParameter, r"detail = 1\.0 is out of range\."),
-    ("gtr", {"rate": "evn"}, BadParameter, "evn.*even"),
-    ("halton", {"steps": 65}, BadParameter, r"steps = 65 is out of range\. Use 1 … 64, the requested steps, or a budget such as 1/2\."),
-    ("halton", {"steps": -1}, BadParameter, r"steps = -1 is out of range\."),
-    ("halton", {"rate": "cos"}, BadParameter, r"rate = 'cos' is unknown\. Known: cosine, arccos\."),
-    ("halton", {"order": "random"}, BadParameter, r"order = 'random' is unknown\. Known: halton, sample\."),
-    ("halton", {"order": "sample", "roll": True}, BadParameter, r"roll = True has no effect .* order = 'halton' or roll = False\."),
-])  # fmt: skip
-def test_a_wrong_parameter_is_refused(name: str, parameters: dict[str, Any], error: type[CachemarkError], words: str) -> None:
+NAN = float("nan")
+WRONG: dict[tuple[str, type[CachemarkError]], list[dict[str, Any]]] = {  # by method and error: values out of range
+    ("h2o", BadParameter): [{}],
+    ("streaming", BadBudget): [{"B": 4}, {"B": 9, "sinks": -1}],
+    ("window", BadBudget): [{"B": 1, "keep_condition": False}],
+    ("full", BadParameter): [{"store_last": True}],
+    ("linear", BadBudget): [{"B": 20}, {"B": 16, "recent_lines": 0}, {"B": 16, "anchor": -1}, {"B": 24, "anchor": 9}],
+    ("linear", BadParameter): [{"B": 24, "score": "interline"}, {"B": 32, "line_end": "pinned"}, {"B": 32, "line_end": "sink"}],
+    ("rkv", BadBudget): [{"B": 20}, {"B": 16, "alpha": 9}],
+    ("rkv", BadParameter): [{"B": 16, "alpha": 0}, {"B": 16, "mix_lambda": 1.5}, {"B": 16, "mix_lambda": NAN}],
+    ("ssd_heads", BadParameter): [{"B": 12, "near": 9}, {"B": 12, "tau": 1.5}, {"B": 12, "tau": NAN}, {"B": 12, "buffer": "lines"}],
+    ("ssd_heads", BadBudget): [{"B": 14, "buffer": "line"}, {"B": 8, "buffer": "line"}, {"B": 12, "recent": -1},
+        {"B": 16, "recent": 9, "buffer": "line"}],
+    ("scale_groups", BadParameter): [{"remove": "fine"}, {"local": -1}],
+    ("ams_kv", BadParameter): [{}, {"decide": "never"}, {"allocation": "similar"}, {"condensed": 6}, {"demanding": [3]},
+        {"demanding": "1"}, {"demanding": [], "c_max": 20, "c_min": 30}],
+    ("ams_kv", BadBudget): [{"demanding": [], "c_min": 5}, {"demanding": [1], "entries": 13}],
+    ("hack", BadParameter): [{"contextual": 1.0}, {"contrast": 0.0}, {"queries": 0}, {"mean": 92}, {"calibration": "", "mean": 30}],
+    ("hack", BadBudget): [{"mean": 2}],
+    ("hackpp", BadParameter): [{"contextual": 0.0}, {"pool": 4}, {"exponent": -1.0}, {"exponent": NAN}, {"attention_budget": 92}],
+    ("heatkv", BadParameter): [{"calibration": "", "limit": 200}, {"sink": 6}, {"counts": "dead"}],
+    ("heatkv", UnknownName): [{"calibration": "infinity-2a", "limit": 200}],
+    ("heatkv", BadBudget): [{"limit": 10}],
+    ("scalekv", BadParameter): [{"calibration": ""}, {"score": "paper"}, {"drafters": 3}],
+    ("scalekv", BadBudget): [{"mean": 15}],
+    ("fewer_steps", BadParameter): [{"steps": 0}],
+    ("lazymar", BadParameter): [{"select": "least"}, {"forced": "never"}, {"schedule": "absolute"}, {"start": 0}, {"layer": 12},
+        {"table": [0.5, 2]}, {"table": "0.5"}, {"table": []},
+        {"table": [0.5] * 20}],
+    ("lazymar", BadBudget): [{"count": 5}],
+    ("marche", BadParameter): [{"active": 0}, {"select_layer": 0}, {"refresh": "most"}, {"refresh_layers": [13]},
+        {"refresh_layers": [True]}, {"refresh_layers": "3"}],
+    ("recap", BadParameter): [{"full_steps": 65}, {"full_steps": -2}, {"partial_steps": -1}, {"head_fraction": 0.0},
+        {"head_fraction": NAN}, {"order": "random"}],
+    ("gtr", BadParameter): [{"steps": 65}, {"stages": 9}, {"split": [24, 6, 2], "steps": 16}, {"split": [24, 6]}, {"split": [0, 30, 2]},
+        {"split": "many"}, {"most": 1.5}, {"most": 0.1}, {"detail": 1.0}, {"rate": "evn"}],
+    ("halton", BadParameter): [{"steps": 65}, {"steps": -1}, {"rate": "cos"}, {"order": "random"}, {"order": "sample", "roll": True}],
+    ("fewer_scales", BadParameter): [{"count": 6}, {"count": -1}], ("guidance_off", BadParameter): [{"start": 7}, {"start": -1}],
+    ("fastvar", BadParameter): [*({"shares": shares, "layers": (0, 1)} for shares in (
+        [0.5, 0], [1.5], [-0.1], [NAN], ["0.5"], [0.5] * 6, 0.5, [1, 0.5])), {"shares": [0.5], "layers": (5, 9)},
+        {"shares": [0.5], "layers": (2, 1)}, {"shares": [0.5], "layers": 3}, {"shares": [0.5, 0.5], "layers": (0, 1), "cached": 4},
+        {"shares": [0.5], "layers": (0, 1), "score": "mean"}, {"shares": [0.5], "layers": (0, 1), "fill": "nearest"}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "error"), WRONG)
+def test_a_wrong_parameter_is_refused(name: str, error: type[CachemarkError]) -> None:
     layouts = {"next-token": LAYOUT, "next-scale": SCALES, "masked": MASKED}
-    refuse(name, layouts[METHODS.get(name).paradigms[0]], parameters, error, words)
+    for parameters in WRONG[name, error]:
+        refuse(name, layouts[METHODS.get(name).paradigms[0]], parameters, error)
 
 
-def refuse(name: str, layout: Layout, parameters: dict[str, Any], error: type[CachemarkError], words: str) -> None:
+def refuse(name: str, layout: Layout, parameters: dict[str, Any], error: type[CachemarkError]) -> None:
+    """Assert that the error names the method and a parameter, and what to do."""
     cls = METHODS.get(name)
-    with pytest.raises(error, match=f"(?s){name}.*{words}"):
+    with pytest.raises(error) as raised:
         cls.build({**calibration(cls, layout), **parameters}).resolve(layout)
+    assert name in raised.value.message
+    assert not parameters or any(parameter in str(raised.value) for parameter in parameters)
+    assert raised.value.remedy
 
 
-@pytest.mark.parametrize(("name", "parameters"), [
-    ("streaming", {"B": 5}), ("streaming", {"B": 1, "sinks": 0}), ("window", {"B": 2, "keep_condition": False}), ("window", {"B": 1}),
-    ("linear", {"B": 16}), ("linear", {"B": 24, "anchor": 8}), ("linear", {"B": 32, "recent_lines": 3}), ("rkv", {"B": 16}),
-    ("rkv", {"B": 16, "mix_lambda": 0}), ("rkv", {"B": 32, "alpha": 24}),
-])  # fmt: skip
-def test_what_just_fits_is_accepted(name: str, parameters: dict[str, Any]) -> None:
-    METHODS.get(name).build(parameters).resolve(LAYOUT)
+def test_what_just_fits_is_accepted() -> None:
+    for name, parameters in (
+        ("streaming", {"B": 5}), ("streaming", {"B": 1, "sinks": 0}), ("window", {"B": 2, "keep_condition": False}), ("window", {"B": 1}),
+        ("linear", {"B": 16}), ("linear", {"B": 24, "anchor": 8}), ("linear", {"B": 32, "recent_lines": 3}), ("rkv", {"B": 16}),
+        ("rkv", {"B": 16, "mix_lambda": 0}), ("rkv", {"B": 32, "alpha": 24}),
+    ):  # fmt: skip
+        METHODS.get(name).build(parameters).resolve(LAYOUT)
 
 
 def test_what_depends_on_more_than_the_layout_is_refused() -> None:
     """Line ends, guidance, the number of steps, and orders for one sink."""
     ends = replace(LAYOUT, line_ends=True)
-    refuse("linear", ends, {"B": 24, "anchor": 3, "line_end": "pinned"}, BadBudget, "and 8 ends of lines")
+    refuse("linear", ends, {"B": 24, "anchor": 3, "line_end": "pinned"}, BadBudget)
     METHODS.get("linear")(B=24, anchor=3, line_end="excluded").resolve(ends)
     off = {"condition_cache": False, "head_cache": False}
     for parameter in off:
-        refuse("lazymar", masked(cfg_scale=1.0), {**off, parameter: True}, BadParameter, f"{parameter} needs unconditional rows")
+        refuse("lazymar", masked(cfg_scale=1.0), {**off, parameter: True}, BadParameter)
     METHODS.get("lazymar")(**off).resolve(masked(cfg_scale=1.0))
-    refuse("lazymar", masked(steps=100), {"schedule": "published"}, BadParameter, "reads entry 64 of a table of 64")
-    refuse("heatkv", INFINITY, {**PUBLISHED, "sink": 2}, BadParameter, "sink = 2; the orders of infinity-2b start after 3 scales")
+    refuse("lazymar", masked(steps=100), {"schedule": "published"}, BadParameter)
+    refuse("heatkv", INFINITY, {**PUBLISHED, "sink": 2}, BadParameter)
 
 
 # -- calibrations -----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("name", "layout", "changes", "words"), [
-    ("ssd_heads", LAYOUT, {"layers": 3}, r"the calibration of random facts is of another model or resolution: layers 3, not \d"),
-    ("ssd_heads", LAYOUT, {"lines": 24, "line": 24}, "lines 24, not 8; line 24, not 8"),
-    ("ssd_heads", LAYOUT, {"recency": [[[0.5] * 8] * 4]}, r"has no recency of \d × \d × 8 finite numbers"),
-    ("ssd_heads", LAYOUT, {"recency": [[["high"] * 8] * 4] * 2}, r"has no recency of \d × \d × 8 finite numbers"),
-    ("hack", SCALES, {"scales": [1, 2, 3, 4, 5]}, "resolution: scales 1 2 3 4 5, not 1 2 3 4 5 6"),
-    ("hackpp", SCALES, {"scales": [1, 2, 3, 4, 5]}, "resolution: scales 1 2 3 4 5, not 1 2 3 4 5 6"),
-    ("scalekv", SCALES, {"layers": 40}, "layers 40, not 3"),
-    ("heatkv", SCALES, {"layers": 40, "heads": 28}, "layers 40, not 3; heads 28, not 4"),
-])  # fmt: skip
-def test_a_calibration_of_another_model_or_shape_is_refused(name: str, layout: Layout, changes: dict[str, Any], words: str) -> None:
-    cls = METHODS.get(name)
-    facts = calibrations.named(name, calibration(cls, layout)["calibration"])[1]
-    broken = calibrations.remember(name, {**facts, **changes})
-    size = {"ssd_heads": {"B": 16}, "heatkv": {"limit": 200}}.get(name, {})
-    refuse(name, layout, {**size, "calibration": broken}, BadCalibration, f"{words}.*cachemark calibrate {name} MODEL")
+OTHER_SHAPE = [
+    ("ssd_heads", LAYOUT, {"layers": 3}), ("ssd_heads", LAYOUT, {"lines": 24, "line": 24}),
+    ("ssd_heads", LAYOUT, {"recency": [[[0.5] * 8] * 4]}), ("ssd_heads", LAYOUT, {"recency": [[["high"] * 8] * 4] * 2}),
+    ("hack", SCALES, {"scales": [1, 2, 3, 4, 5]}), ("hackpp", SCALES, {"scales": [1, 2, 3, 4, 5]}),
+    ("scalekv", SCALES, {"layers": 40}), ("heatkv", SCALES, {"layers": 40, "heads": 28}),
+]  # fmt: skip
+
+
+def test_a_calibration_of_another_model_or_shape_is_refused() -> None:
+    for name, layout, changes in OTHER_SHAPE:
+        cls = METHODS.get(name)
+        facts = calibrations.named(name, calibration(cls, layout)["calibration"])[1]
+        size = {"ssd_heads": {"B": 16}, "heatkv": {"limit": 200}}.get(name, {})
+        with pytest.raises(BadCalibration, match=next(iter(changes))) as raised:
+            cls.build({**size, "calibration": calibrations.remember(name, {**facts, **changes})}).resolve(layout)
+        assert f"cachemark calibrate {name} MODEL" in raised.value.remedy
 
 
 # -- kernels ----------------------------------------------------------------------------------------------------------

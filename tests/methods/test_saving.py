@@ -134,24 +134,6 @@ def test_another_score_is_one_function() -> None:
 
 
 # -- parameters -------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("method", "words"), [
-    (FewerScales(5), r"count = 5 is out of range\. Use 0 … 4 of the 5 scales"), (FewerScales(-1), "count = -1"),
-    (GuidanceOff(6), r"start = 6 is out of range\. Use 0 … 5"), (GuidanceOff(-1), "start = -1"),
-    *[(FastVAR(shares), r"shares = .* is out of range\. Use shares above 0 and at most 1 .* at most 4 scales")  # type: ignore[arg-type]
-      for shares in ([0.5, 0], [1.5], [-0.1], [float("nan")], ["0.5"], [0.5] * 5)],
-    (FastVAR(0.5), "shares = 0.5 is out of range. Use a list"),  # type: ignore[arg-type]
-    (FastVAR([1, 0.5]), r"shares = \[1, 0\.5\] skips a scale before one that is not skipped\. Only the last scales can be skipped"),
-    (FastVAR([0.5, 0.5], cached=3), "cached = 3 is out of range. Use 0 … 2: the first pruned scale is 3"),
-    (FastVAR([0.5], layers=(5, 9)), r"layers = \[5, 9\] prune in no block of 5\. Use .* from 0 to 4"),
-    (FastVAR([0.5], layers=(2, 1)), r"layers = \[2, 1\] prune in no block"), (FastVAR([0.5], layers=3), "layers = 3 is out of range"),  # type: ignore[arg-type]
-    (FastVAR([0.5], score="mean"), "score = 'mean' is unknown. Known: deviation, highpass, random"),
-    (FastVAR([0.5], fill="nearest"), "fill = 'nearest' is unknown. Known: cached, zero"),
-])  # fmt: skip
-def test_a_wrong_parameter_is_refused(method: Method, words: str) -> None:
-    with pytest.raises(BadParameter, match=f"{method.name}: {words}"):
-        method.resolve(layout("var"))
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_guidance_off_needs_guidance(name: str) -> None:
     unguided = model(name).layout(SEEDS, replace(SAMPLING[name], cfg_scale=0.0))
