@@ -61,10 +61,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tree", type=Path)
     parser.add_argument("--only", default="", help="faults whose guarantee or file contains this text")
-    parser.add_argument("--json", type=Path, help="write the results by guarantee into this file")
+    parser.add_argument("--json", type=Path, help="write the results by guarantee into this file, and skip those that it has")
     options = parser.parse_args(arguments)
     chosen = [fault for fault in FAULTS if options.only in fault.guarantee or options.only in fault.file]
-    results: dict[str, str] = {}
+    results: dict[str, str] = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
+    chosen = [fault for fault in chosen if results.get(fault.guarantee) != NOTICED]
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
         shutil.copytree(options.tree, tree, ignore=shutil.ignore_patterns(".venv", ".git", "__pycache__"), symlinks=True)
@@ -76,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{results[fault.guarantee]:>8}  {fault.file}: {fault.guarantee}", flush=True)
             if options.json:
                 options.json.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
-    return int(any(result != NOTICED for result in results.values()))
+    return int(any(results[fault.guarantee] != NOTICED for fault in chosen))
 
 
 if __name__ == "__main__":
