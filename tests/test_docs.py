@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
 PAGES = [README, *sorted(DOCS.rglob("*.md"))]
-TOOLS = "tools."
+TOOLS = ("tools.cards", "tools.train", "tools.vectors", "studies.papers")
 LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 
 
@@ -72,7 +72,7 @@ def _call(line: str) -> list[str] | None:
     words = shlex.split(line.removeprefix("$ "), comments=True)
     while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
         words.pop(0)
-    if words[:2] == ["python", "-m"] and words[2].startswith((TOOLS, "benchmarks.")):
+    if words[:2] == ["python", "-m"] and words[2].startswith(TOOLS):
         return words[2:]
     return ["cachemark", *words[1:]] if words and words[0].rpartition("/")[2] == "cachemark" else None
 
@@ -146,7 +146,7 @@ def test_calls_of_a_page_parse(page: Path, folder: Path, main: click.Command) ->
                 Path(name).parent.mkdir(parents=True, exist_ok=True)
                 Path(name).touch()
         try:
-            resolve(tool(called) if called.startswith((TOOLS, "benchmarks.")) else main, args)
+            resolve(tool(called) if called.startswith(TOOLS) else main, args)
         except (click.ClickException, CachemarkError) as error:
             pytest.fail(f"{page}: {called} {shlex.join(args)}: {error}")
 
@@ -193,7 +193,7 @@ def test_every_key_of_a_plan_is_described_with_its_default(heading: str, table: 
 
 def test_generated_reference_pages_are_current(tmp_path: Path) -> None:
     shutil.copytree(DOCS / "reference", tmp_path / "reference")
-    tool(f"{TOOLS}cards").main([str(tmp_path), "--baselines", str(ROOT / "baselines" / "accepted")], standalone_mode=False)
+    tool("tools.cards").main([str(tmp_path), "--baselines", str(ROOT / "baselines" / "accepted")], standalone_mode=False)
     for page in ("models.md", "methods.md", "plans.md"):
         made, stored = ((folder / "reference" / page).read_text(encoding="utf-8") for folder in (tmp_path, DOCS))
         assert made == stored, f"docs/reference/{page} is out of date; write it again: python -m tools.cards docs"

@@ -70,7 +70,8 @@ def size_faults(file: Path, most: int) -> Iterator[str]:
 
 
 def test_files_and_functions_keep_their_size(tmp_path: Path) -> None:
-    files = [file for folder in (PACKAGE, ROOT / "tests", ROOT / "benchmarks") for file in folder.rglob("*.py")]
+    folders = (PACKAGE, *(ROOT / name for name in ("tests", "tools", "studies", "benchmarks")))
+    files = [file for folder in folders for file in folder.rglob("*.py")]
     faults = [fault for file in files for fault in size_faults(file, MAX_MODEL if PACKAGE / "models" in file.parents else MAX_FILE)]
     assert not faults, "\n" + "\n".join(faults)
     (long := tmp_path / "long.py").write_text("class CacheManager:\n    def f(self):\n" + "        1\n" * 60 + "\n" * 400)

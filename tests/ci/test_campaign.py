@@ -29,16 +29,16 @@ from cachemark.plugins import loading as plugins
 from cachemark.store.db import Store
 from cachemark.trial.child import bench as benches
 from cachemark.trial.child.bench import Bench
-from campaign import home, runner, works
-from campaign.folder import ARTIFACTS, BYTES, STORE, Folder
-from campaign.rehearsal import SMALL, rehearsed
-from campaign.runner import Stage, call
-from campaign.works import HERE, Task, blocks
 from support import examples
 from support.measuring import run_case
+from tools.campaign import home, runner, works
+from tools.campaign.folder import ARTIFACTS, BYTES, STORE, Folder
+from tools.campaign.rehearsal import SMALL, rehearsed
+from tools.campaign.runner import Stage, call
+from tools.campaign.works import HERE, Task, blocks
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "ci" / "gpu_campaign.py"
+PROGRAM = [sys.executable, "-m", "tools.campaign"]
 HOME = Environment("NVIDIA H100 80GB HBM3", "nvidia-h100-80gb-hbm3", "f" * 16, {"torch": "2.11", "driver": "580"})
 
 
@@ -168,13 +168,13 @@ def test_tests_are_noted_as_they_end_and_not_run_again(tmp_path: Path, monkeypat
 
 
 def test_every_block_of_the_plan_belongs_to_a_stage() -> None:
-    import gpu_campaign
+    from tools.campaign import __main__ as program
 
     cells = tomllib.loads((HERE / "campaign.toml").read_text())["cells"]
-    stages = {name for name, *_ in gpu_campaign.STAGES}
+    stages = {name for name, *_ in program.STAGES}
     assert {block["priority"] // 10 for block in cells} == {1, 2, 3, 4, 5, 6}
     assert stages > {"ladder", "scales", "masked", "regimes", "bundled", "decoders"}
-    assert all(callable(gpu_campaign.work_of(name)) for name in stages)
+    assert all(callable(program.work_of(name)) for name in stages)
 
 
 # -- what travels -------------------------------------------------------------------------------------------------------
@@ -200,13 +200,13 @@ PathFinder.find_spec, PathFinder.find_distributions = classmethod(find_spec), cl
 
 def bare(folder: Path) -> dict[str, str]:
     """The environment of a process that can import only the packages of the GPU machine."""
-    lines = (ROOT / "ci" / "gpu_requirements.txt").read_text(encoding="utf-8").splitlines()
+    lines = (HERE / "requirements.txt").read_text(encoding="utf-8").splitlines()
     there = {name for line in lines if line.startswith("# there:") for name in line.removeprefix("# there:").split()}
     allowed = {name.lower().replace("_", "-") for name in there | {line.partition("==")[0] for line in lines if line[:1].isalnum()}}
     absent = [module for module, dists in packages_distributions().items()
               if not {dist.lower().replace("_", "-") for dist in dists} & allowed and not module.startswith(("_", "cachemark"))]
     (folder / "sitecustomize.py").write_text(BLOCKER)
-    path = os.pathsep.join([str(folder), *(str(ROOT / name) for name in ("suite", "ci", "tests"))])
+    path = os.pathsep.join([str(folder), *(str(ROOT / name) for name in ("", "suite", "tests"))])
     return {**os.environ, "PYTHONPATH": path, "CACHEMARK_ABSENT": json.dumps(absent),
             "CACHEMARK_PRESENT": json.dumps(sorted(allowed | {"cachemark"}))}
 
@@ -216,10 +216,10 @@ def test_stages_import_only_what_travels_or_is_there(tmp_path: Path) -> None:
         lines = (line.partition("==") for line in (ROOT / name).read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
         return {name.lower().replace("_", "-"): version for name, _, version in lines if version}
 
-    assert pins("ci/gpu_requirements.txt").items() <= pins("constraints.txt").items(), "the wheels are those that tests run with"
+    assert pins("tools/campaign/requirements.txt").items() <= pins("constraints.txt").items(), "the wheels are those that tests run with"
     code = ("import importlib.util\nassert importlib.util.find_spec('playwright') is None\n"
-            "import campaign.works, campaign.kernels, cachemark.trial.child.main, cachemark.cli, gpu_campaign\n"
-            "gpu_campaign.work_of('device')")
+            "import cachemark.trial.child.main, cachemark.cli\nfrom tools.campaign.__main__ import work_of\n"
+            "work_of('device')")
     done = subprocess.run([sys.executable, "-c", code], env=bare(tmp_path), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -258,16 +258,16 @@ def test_targets_stand_beside_the_newest_of_every_case_its_bound_and_what_is_pub
 def test_every_stage_runs_and_its_results_come_home(tmp_path: Path) -> None:
     """In as many calls as a slow machine takes: each goes on where the one before has ended."""
     folder, environment = tmp_path / "out", bare(tmp_path)
-    command = [sys.executable, str(SCRIPT), "run", str(folder), "--rehearse", "--budget", "900"]
+    command = [*PROGRAM, "run", str(folder), "--rehearse", "--budget", "900"]
     for _ in range(4):
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode in (0, 4), f"{done.stdout}\n{(folder / 'campaign.log').read_text()[-20000:]}"
         if done.returncode == 0:
             break
-    stages = subprocess.run([sys.executable, str(SCRIPT), "list", str(folder)], env=environment, capture_output=True, text=True, check=True)
+    stages = subprocess.run([*PROGRAM, "list", str(folder)], env=environment, capture_output=True, text=True, check=True)
     assert all(line.split()[1] == "done" for line in stages.stdout.splitlines()), stages.stdout
-    command = [sys.executable, str(SCRIPT), "home", str(folder), "--report", str(tmp_path / "report.html"), "--reason", "first"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "suite")}
+    command = [*PROGRAM, "home", str(folder), "--report", str(tmp_path / "report.html"), "--reason", "first"]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'suite'}"}
     came = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
     assert came.returncode == 0, came.stderr
     assert (tmp_path / "report.html").stat().st_size > 100_000

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
-from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,39 +12,17 @@ from scipy.stats import binomtest
 from cachemark.kit.next_token import model
 from cachemark.methods.linear import Linear
 from cachemark.stats.intervals import Interval
+from studies import decoders
+from tools.pages import decoders as decoders_page
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
+FOLDER = Path(__file__).parents[2] / "studies"
 GRID, WINDOW, LINE = 8, 4, 10  # a line's eviction takes as long as so many passes
-
-
-@pytest.fixture(scope="module")
-def folder() -> Iterator[None]:
-    """Put the benchmarks folder first on the path, as running one does."""
-    sys.path.insert(0, str(FOLDER))
-    yield
-    sys.path.remove(str(FOLDER))
-
-
-@pytest.fixture(scope="module")
-def page_of_decoders(folder: None) -> ModuleType:
-    return import_module("decoders_page")
-
-
-@pytest.fixture(scope="module")
-def benchmark_of_decoders(folder: None) -> ModuleType:
-    """Load the benchmark by its file, since a test package has its name."""
-    spec = spec_from_file_location("benchmarks_of_decoders", FOLDER / "decoders.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("method", ["full", "linear 1/4"])
 def test_what_is_reached_is_all_where_drawing_takes_no_time(
-    method: str, batch: int, benchmark_of_decoders: ModuleType, monkeypatch: pytest.MonkeyPatch,
+    method: str, batch: int, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With a clock that counts passes, and a line eviction as ten passes."""
     spent, small, own = [0.0], model("mha", GRID), Linear.evict
@@ -64,34 +37,34 @@ def test_what_is_reached_is_all_where_drawing_takes_no_time(
     monkeypatch.setattr(Linear, "evict", evicted)
     counted = small.register_forward_pre_hook(passed)
     try:
-        cell = benchmark_of_decoders.Cell(small, method, batch, lambda: spent[0])
-        result = benchmark_of_decoders.measure(cell, method, WINDOW, 3)
+        cell = decoders.Cell(small, method, batch, lambda: spent[0])
+        result = decoders.measure(cell, method, WINDOW, 3)
     finally:
         counted.remove()
     assert result["agreement"] == [1, 1, 1]
     assert result["reached"] == pytest.approx([1, 1, 1], abs=1e-3)
     assert all(1 < rate <= WINDOW for rate in result["tokens per pass"])
     assert all(cost > 1 for cost in result["cost"]) if method != "full" else result["cost"] == [1, 1, 1]
-    assert f"batch {batch}, {method}" in " ".join(benchmark_of_decoders.line_of(result).split())
+    assert f"batch {batch}, {method}" in " ".join(decoders.line_of(result).split())
 
 
-def test_the_page_holds_the_stored_output(page_of_decoders: ModuleType) -> None:
+def test_the_page_holds_the_stored_output() -> None:
     stored = json.loads((FOLDER / "decoders.json").read_text(encoding="utf-8"))
     page = (FOLDER.parent / "docs" / "results.md").read_text(encoding="utf-8")
-    assert page.split(page_of_decoders.BEGIN)[1].split(page_of_decoders.END)[0].strip() == page_of_decoders.text(stored)
+    assert page.split(decoders_page.BEGIN)[1].split(decoders_page.END)[0].strip() == decoders_page.text(stored)
     for row in stored["speed"]["results"]:
         assert set(row["agreement"]) == {1}
         for gain, rate, cost, reached in zip(row["gain"], row["tokens per pass"], row["cost"], row["reached"], strict=True):
             assert gain * cost / rate == pytest.approx(reached, rel=1e-3)
 
 
-def test_a_difference_of_other_images_has_newcombe_s_interval(page_of_decoders: ModuleType) -> None:
+def test_a_difference_of_other_images_has_newcombe_s_interval() -> None:
     """Newcombe, Table II, a: 56 of 70 against 48 of 80, 0.2 with 0.0524 … 0.3339."""
     def share(count: int, of: int) -> Interval:
         low, high = proportion(count, of)
         return Interval(count / of, low, high, 0.95, of)
 
-    difference = page_of_decoders.apart(share(56, 70), share(48, 80))
+    difference = decoders_page.apart(share(56, 70), share(48, 80))
     assert (difference.value, difference.low, difference.high) == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
 
 

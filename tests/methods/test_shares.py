@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.papers.entry_counts import entry_counts
 from cachemark.cache.layout import Layout
 from cachemark.contract.method import Method
 from cachemark.methods.base import calibrations
@@ -18,6 +17,7 @@ from cachemark.methods.hackpp import HACKPlusPlus
 from cachemark.methods.heatkv import HeatKV
 from cachemark.methods.scalekv import ScaleKV
 from cachemark.models.registry import MODELS
+from studies.papers.entry_counts import entry_counts
 
 MEANS = {4: 265, 10: 650, 20: 1300}  # of ScaleKV, entries a layer
 GUIDE = Path(__file__).parents[2] / "docs" / "reference" / "methods.md"

@@ -10,8 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.papers.entry_counts import kv_bytes
-from benchmarks.papers.published_sizes import MIXED, PAPER_UNIT
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout, squares
 from cachemark.core.errors import BadCheckpoint
@@ -27,6 +25,8 @@ from cachemark.models.protocol import ModelEntry, Request
 from cachemark.models.registry import MODELS
 from cachemark.models.vision.bsq import BSQ, BitQuantizer, BSQConfig, bits_of, packed_bits
 from cachemark.roofline.memory import entries
+from studies.papers.entry_counts import kv_bytes
+from studies.papers.published_sizes import MIXED, PAPER_UNIT
 
 CONFIG = InfinityConfig(4, 2, 32, chunks=2, scales=squares((1, 2, 4)), width=5, text=128, longest=6)
 TINY_BSQ = BSQConfig(32, (1, 1), 1, CONFIG.scales, CONFIG.width)

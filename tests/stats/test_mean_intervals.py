@@ -172,7 +172,7 @@ POPULATIONS = {  # name: a draw of (samples, seeds), the true mean, the range
 @pytest.mark.parametrize("n", [16, 64])
 @pytest.mark.parametrize("name", POPULATIONS)
 def test_ninety_three_of_a_hundred_intervals_hold_the_mean(name: str, n: int) -> None:
-    """A percentile bootstrap holds it in 28 to 92; the whole table is made by benchmarks/claims_study.py."""
+    """A percentile bootstrap holds it in 28 to 92; the whole table is made by studies/claims_study.py."""
     draw, truth, within = POPULATIONS[name]
     rows = dict(enumerate(draw(np.random.default_rng(9), (400, n))))
     found = [ends for ends in means_over_seeds(rows, dict.fromkeys(rows, within)).values() if ends.stated]

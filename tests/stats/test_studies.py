@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -23,15 +23,12 @@ from cachemark.stats import paired_test as pairs
 from cachemark.stats.paired_test import PairRatios, Rule
 
 ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "benchmarks"
+FOLDER = ROOT / "studies"
 
 
 @pytest.fixture(scope="module")
-def study() -> Iterator[Callable[[str], ModuleType]]:
-    """Import a script as it is when run: its folder is the first on the path."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(FOLDER))
-        yield import_module
+def study() -> Callable[[str], ModuleType]:
+    return lambda name: import_module(f"studies.{name}")
 
 
 Study = Callable[[str], ModuleType]

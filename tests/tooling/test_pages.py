@@ -5,11 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterator
 from fractions import Fraction
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -32,30 +29,23 @@ from cachemark.store.db import Store
 from cachemark.store.exchange import dump
 from tools.cards.methods import claims
 from tools.cards.models import models_page, quality_run, released
+from tools.pages import decoders
+from tools.pages import results as script
 from tools.site import hosts, links
 
 ROOT = Path(__file__).parents[2]
 README, RESULTS = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/results.md"))
 
 
-@pytest.fixture(scope="module")
-def script() -> Iterator[ModuleType]:
-    """The script as it finds itself when run: its folder is the first on the path."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "benchmarks"))
-        yield import_module("results_page")
-
-
 # -- docs/results.md --------------------------------------------------------------------------------------------------
-def test_the_page_holds_what_the_stored_values_make(script: ModuleType) -> None:
+def test_the_page_holds_what_the_stored_values_make() -> None:
     for plan in script.SECTIONS:
         begin, end = script.marks(plan)
         file = script.FOLDER / f"{plan}.json"
         expected = script.text(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else ""
         assert RESULTS.split(begin)[1].split(end)[0].strip() == expected, plan
     assert RESULTS.split(script.CONTENTS[0])[1].split(script.CONTENTS[1])[0].strip() == script.contents(ROOT / "docs" / "results.md")
-    decoders = import_module("decoders_page")
-    stored = json.loads((ROOT / "benchmarks" / "decoders.json").read_text(encoding="utf-8"))
+    stored = json.loads((ROOT / "studies" / "decoders.json").read_text(encoding="utf-8"))
     assert RESULTS.split(decoders.BEGIN)[1].split(decoders.END)[0].strip() == decoders.text(stored)
 
 
@@ -68,7 +58,7 @@ def outcome(case: Case, fid: float) -> Outcome:
                                                     "to_full": {"fid_scene_2k": [fid - 10, fid - 11, fid - 9]}})
 
 
-def test_values_of_a_store_get_rows_and_missing_ones_a_dash(script: ModuleType, tmp_path: Path) -> None:
+def test_values_of_a_store_get_rows_and_missing_ones_a_dash(tmp_path: Path) -> None:
     cases = [planned.case for planned in expand(load("rivals"))][:6]
     outcomes = [outcome(case, 10.0 + 5 * place) for place, case in enumerate(cases)]
     outcomes[-1] = Outcome(cases[-1], Status.OOM, log="4.1 GiB wanted")

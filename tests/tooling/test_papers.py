@@ -1,4 +1,4 @@
-"""``python -m benchmarks.papers``: published sizes and speedups beside arithmetic and measurements."""
+"""``python -m studies.papers``: published sizes and speedups beside arithmetic and measurements."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import report_sample as sample
 import torch
 from click.testing import CliRunner
 
-from benchmarks.papers import size_claims as module
-from benchmarks.papers.__main__ import papers
-from benchmarks.papers.published_sizes import PAPER_UNIT, UNITS, PublishedSize, published
-from benchmarks.papers.size_claims import size_claims
 from cachemark.core.errors import CachemarkError
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Sampling
 from cachemark.models.registry import MODELS
 from cachemark.store.db import Store
 from cachemark.workflows.roofline import device_rates, roofline_times
+from studies.papers import size_claims as module
+from studies.papers.__main__ import papers
+from studies.papers.published_sizes import PAPER_UNIT, UNITS, PublishedSize, published
+from studies.papers.size_claims import size_claims
 
 SIZES = {"infinity-2b": (32, 2048), "infinity-8b": (40, 3584)}  # layers and width
 ALL, READ = 10521, 6425  # tokens of an image, and those before the last scale

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.papers.entry_counts import kv_bytes
 from cachemark.cache.layout import Layout
 from cachemark.contract.method import Method
 from cachemark.core.result import Outcome
@@ -24,6 +23,7 @@ from cachemark.plans.schema import Plan, load
 from cachemark.roofline import scale_flops
 from cachemark.roofline.memory import entries
 from cachemark.trial.child.bench import Bench
+from studies.papers.entry_counts import kv_bytes
 from support.examples import short_plan
 from support.measuring import run_case
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
-from functools import cache
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,14 +9,7 @@ import pytest
 from cachemark.core.limits import Limit
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling
-
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "ladder.py"
-
-
-@cache
-def script() -> Any:
-    """The script's names; it imports torch."""
-    return SimpleNamespace(**runpy.run_path(str(SCRIPT)))
+from studies import ladder
 
 
 def limit(floor: float) -> dict[str, Any]:
@@ -39,7 +28,7 @@ def candidate(seconds: float, engine: str = "eager", **more: Any) -> Outcome:
 
 
 def one(*outcomes: Outcome) -> Any:
-    (found,) = script().ladders(outcomes)
+    (found,) = ladder.ladders(outcomes)
     return found
 
 
@@ -72,8 +61,8 @@ def test_a_missing_rung_is_left_out_with_its_reason() -> None:
 
 def test_another_batch_model_dtype_or_sampling_is_another_ladder() -> None:
     changes: list[dict[str, Any]] = [{}, {"batch": 64}, {"model": "llamagen-xxl"}, {"dtype": "bfloat16"}, {"sampling": Sampling()}]
-    assert len(script().ladders(ran(1, **change) for change in changes)) == 5
-    assert len(script().ladders([ran(1), ran(1, role="other_seeds"), ran(1, codec="int8")])) == 1
+    assert len(ladder.ladders(ran(1, **change) for change in changes)) == 5
+    assert len(ladder.ladders([ran(1), ran(1, role="other_seeds"), ran(1, codec="int8")])) == 1
 
 
 @pytest.mark.parametrize("name", ["ladder", "ladder-gpu"])

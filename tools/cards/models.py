@@ -50,7 +50,7 @@ def models_page(baselines: Path) -> str:
         "counted here: only decoders are loaded.",
         "*Cache of an image*: allocation of the full cache in bf16 for one image, including all rows of guidance. "
         "Published speeds of a model next to its roofline time are in the Papers tab of a report and in `cachemark roofline MODEL`; "
-        "`python -m benchmarks.papers sizes MODEL` prints published cache sizes and the model's computed ones.",
+        "`python -m studies.papers sizes MODEL` prints published cache sizes and the model's computed ones.",
     ]
     for family in dict.fromkeys(model.family for model in released()):
         parts += _family(family, [model for model in released() if model.family == family])

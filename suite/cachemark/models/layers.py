@@ -17,7 +17,7 @@ M = TypeVar("M", bound=nn.Module)
 
 LEAST = 2**19  # weights of a layer that is packed: below, a call costs more than its blocks save
 ROWS = 64  # for which oneDNN chooses the blocks; they serve any number of rows
-PACKED_ROWS = range(4, 257)  # rows of a product that packed weights make faster, on Intel and AMD: `benchmarks/packed.py`
+PACKED_ROWS = range(4, 257)  # rows of a product that packed weights make faster, on Intel and AMD: `studies/packed.py`
 
 
 class AttentionSizes:

@@ -3,7 +3,7 @@
 Values Y ≥ 0 and one more value at 0 are given random weights, uniform on the simplex. The probability that the weighted mean is at most m
 is the p-value of "the mean is at most m" (Gaffke 2005); the m with a p-value of 2.5 % is the lower bound of an interval (Learned-Miller and
 Thomas 2019). For binary values it is the exact binomial test, and the bound is Clopper and Pearson's. Validity is proven for those and
-conjectured otherwise; no counter-example is known, and ``benchmarks/claims_study.py`` searches for one. No variance is estimated, so rare
+conjectured otherwise; no counter-example is known, and ``studies/claims_study.py`` searches for one. No variance is estimated, so rare
 losses are accounted for.
 """
 

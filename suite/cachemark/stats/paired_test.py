@@ -15,7 +15,7 @@ one process share its bias. The pairs of a configuration are log ratios of costs
   a cap.
 
 Equivalence is tested several times, so a configuration that differs by exactly the minimum effect is called equivalent more often than in
-5 % of cases; ``benchmarks/gate_study.py`` prints the rate. All of this assumes that the log ratios of a configuration are independent and,
+5 % of cases; ``studies/gate_study.py`` prints the rate. All of this assumes that the log ratios of a configuration are independent and,
 if the sides are equal, symmetric around zero.
 """
 

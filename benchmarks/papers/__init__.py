@@ -1,1 +1,0 @@
-"""Published sizes and speeds of caches, compared with computed ones: ``python -m benchmarks.papers``."""

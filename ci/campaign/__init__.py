@@ -1,1 +1,0 @@
-"""Measurements on a GPU that is available for half an hour, in stages; see ../gpu_campaign.py."""

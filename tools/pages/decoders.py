@@ -1,0 +1,123 @@
+"""Speed and image quality of parallel decoders, as tables of docs/results.md.
+
+    python -m tools.pages.decoders quality.sqlite [--json studies/decoders.json] [--page docs/results.md]
+
+This reads the quality of the newest run of a store, which must be of the plan `decoders` or its last block; `studies/decoders.py` stores
+the speeds. Pass `studies/decoders.json` instead of a store to only rewrite the tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cachemark.analysis.quality_claims import standing
+from cachemark.analysis.report_row import ReportRow
+from cachemark.plans.expand import expand
+from cachemark.plans.schema import load
+from cachemark.stats.intervals import Interval
+from cachemark.workflows.results import open_run
+
+from .writing import ends, put, rounded, verdict
+
+BEGIN, END = "<!-- written by studies/decoders.py -->", "<!-- end of what studies/decoders.py has written -->"
+FIGURES = {"FID": "fid_scene_2k", "precision": "precision_scene_2k", "recall": "recall_scene_2k", "class accuracy": "class_accuracy"}
+PLAN = "decoders"
+Row = Mapping[str, Any]
+
+
+# -- tables -------------------------------------------------------------------------------------------------------------
+def speed(values: Row) -> Iterator[str]:
+    """Yield the measured speedup of every configuration next to what its steps allow."""
+    yield "| batch | method | gain | tokens per pass | cost of a pass | allowed | reached | tokens equal |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for row in values["results"]:
+        low, gain, high = statistics.quantiles(row["gain"], n=4)
+        equal = min(row["agreement"])
+        tokens, cost, allowed, reached = (statistics.median(row[name]) for name in ("tokens per pass", "cost", "allowed", "reached"))
+        yield (f"| {row['batch']} | {row['method']} | {gain:.2f}× ({low:.2f} … {high:.2f}) | {tokens:.2f} | {cost:.2f} | {allowed:.2f}× | "
+               f"{reached:.0%} | {'all' if equal == 1 else f'{equal:.3f} at least'} |")
+
+
+def quality(values: Row) -> Iterator[str]:
+    """Yield image-set metrics, each with its difference from the full cache."""
+    yield "| |" + "".join(f" {title} | less full's |" for title in FIGURES) + " |"
+    yield "|---|" + "---|" * (2 * len(FIGURES) + 1)
+    for row in values["results"]:
+        cells = [ends(row[part].get(title), 1 if title == "FID" else 3) for title in FIGURES for part in ("figures", "less")]
+        yield f"| {row['decoder']} | {' | '.join(cells)} | {verdict(row['less']) if row['less'] else ''} |"
+
+
+def text(results: Mapping[str, Row]) -> str:
+    """Return the text between the marks of the page."""
+    parts = []
+    for name, table in (("speed", speed), ("quality", quality)):
+        if name in results:
+            result = results[name]
+            parts += ["\n".join(table(result)),
+                      f"`{result['command']}`, commit {result['commit']}, one thread of an {result['machine']}, "
+                      f"torch {result['torch']}, fp32."]
+    return "\n\n".join(parts)
+
+
+def keep(file: Path, part: str, values: Row, page: Path | None) -> None:
+    """Store a part in the file and, if a page is given, update its tables."""
+    results = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    results[part] = values
+    file.write_text(json.dumps(results, sort_keys=True) + "\n", encoding="utf-8")
+    if page is not None:
+        put(page, BEGIN, END, text(results))
+
+
+# -- a stored run -------------------------------------------------------------------------------------------------------
+def of_run(store: Path) -> Row:
+    """Return the quality of the full cache and of every decoder in the newest run of a store."""
+    run = open_run(store)
+    groups, _ = standing(run.outcomes)
+    rows = [row for group in groups for row in (group.full, *group.candidates) if row is not None and row.ok
+            and FIGURES["FID"] in row.quality]
+    known_names = {planned.case.key for planned in expand(load(PLAN))}
+    if strange := [row.case.label for row in rows if row.case.key not in known_names]:
+        raise SystemExit(f"The plan {PLAN} has no such cases: {', '.join(strange)}.")
+    here = run.record.environment
+    return {"command": f"cachemark run {PLAN}", "commit": run.record.code["commit"][:10], "machine": here.device,
+            "torch": here.facts["torch"], "results": [_row(row, rows[0]) for row in rows]}
+
+
+def _row(row: ReportRow, full: ReportRow) -> Row:
+    figures = {title: rounded(row.quality[name]) for title, name in FIGURES.items()}
+    if row is full:
+        return {"decoder": row.case.label, "figures": figures, "less": {}}
+    less = {title: rounded(row.to_full[name] if name in row.to_full else apart(row.quality[name], full.quality[name]))
+            for title, name in FIGURES.items()}
+    return {"decoder": row.case.label, "figures": figures, "less": less}
+
+
+def apart(mine: Interval, its: Interval) -> Interval:
+    """Return the difference of two independent values (Newcombe, Statistics in Medicine 1998, method 10)."""
+    value = mine.value - its.value
+    below, above = math.hypot(mine.value - mine.low, its.high - its.value), math.hypot(mine.high - mine.value, its.value - its.low)
+    return replace(mine, value=value, low=value - below, high=value + above)
+
+
+def main() -> None:
+    """Update the tables of decoders."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("store", type=Path, help="a store, or a file of its stored values (.json)")
+    parser.add_argument("--json", type=Path, default=Path("studies/decoders.json"))
+    parser.add_argument("--page", type=Path, help="put the tables into this page")
+    arguments = parser.parse_args()
+    if arguments.store.suffix != ".json":
+        keep(arguments.json, "quality", of_run(arguments.store), arguments.page)
+    elif arguments.page:
+        put(arguments.page, BEGIN, END, text(json.loads(arguments.store.read_text(encoding="utf-8"))))
+
+
+if __name__ == "__main__":
+    main()
