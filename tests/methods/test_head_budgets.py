@@ -12,12 +12,12 @@ from cachemark.methods.pyramidkv import pyramid
 
 
 @pytest.mark.parametrize("layers", [1, 2, 6, 36])
-@pytest.mark.parametrize("mean", [2, 3, 8, 15, 16])
-def test_a_pyramid_has_the_requested_sum_and_falls(mean: int, layers: int) -> None:
-    lines = pyramid(mean, layers, beta=20.0, least=2, most=16)
-    assert sum(lines) == mean * layers
-    assert lines == sorted(lines, reverse=True)
-    assert all(2 <= count <= 16 for count in lines)
+def test_a_pyramid_has_the_requested_sum_and_falls(layers: int) -> None:
+    for mean in (2, 3, 8, 15, 16):
+        lines = pyramid(mean, layers, beta=20.0, least=2, most=16)
+        assert sum(lines) == mean * layers
+        assert lines == sorted(lines, reverse=True)
+        assert all(2 <= count <= 16 for count in lines)
 
 
 def test_a_pyramid_falls_linearly() -> None:

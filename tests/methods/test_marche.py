@@ -168,7 +168,3 @@ def test_the_papers_attention_is_another_kernel() -> None:
     assert MARche(partitioned=True).kernel != MARche().kernel
 
 
-# -- budgets ----------------------------------------------------------------------------------------------------------
-def test_its_own_budget_gives_its_own_parameters() -> None:
-    shape = layout(batch=1)
-    assert MARche.parameters_for(MARche().own_budget(shape), shape) == {"active": MARche().active}

