@@ -14,22 +14,14 @@ from cachemark.workflows.results import outcomes_of
 CASE = Case("tiny", "random:0", (8, 8), "10 classes, balanced", Sampling(), "linear", budget="1019/1644")
 
 
-@pytest.mark.parametrize(("budget", "shown"), [
-    ("1", "1"), ("1/4", "1/4"), ("1/6", "1/6"), ("5/8", "5/8"), ("1/16", "1/16"), ("1019/1644", "0.62"), ("647/1272", "0.509"),
-    ("1/3", "1/3"), ("51/100", "0.51"), ("1/1000", "0.001"), ("no number", "no number"), ("1/0", "1/0"),
-])  # fmt: skip
-def test_a_budget_is_shown_as_people_read_it(budget: str, shown: str) -> None:
-    assert shown_share(budget) == shown
-
-
-@pytest.mark.parametrize(("name", "shown"), [
-    ("linear 1019/1644", "linear 0.62"), ("tiny linear 1019/1644 int8, batch 16", "tiny linear 0.62 int8, batch 16"),
-    ("linear 1/4", "linear 1/4"), ("full (other seeds)", "full (other seeds)"),
-    ("a window 647/1272 → h2o 1019/1644", "a window 0.509 → h2o 0.62"),
-    ("linear 0.62", "linear 0.62"), ("a/7/300", "a/7/300"), ("x 3/0", "x 3/0"),
-])  # fmt: skip
-def test_a_label_of_any_spelling_becomes_the_one_that_is_shown(name: str, shown: str) -> None:
-    assert shown_label(name) == shown
+def test_a_budget_is_shown_as_people_read_it_in_labels_of_any_spelling() -> None:
+    for budget, shown in {"1019/1644": "0.62", "647/1272": "0.509", "51/100": "0.51", "1/1000": "0.001", **{
+            same: same for same in ("1", "1/4", "1/6", "5/8", "1/16", "1/3", "no number", "1/0")}}.items():
+        assert shown_share(budget) == shown
+    for name, shown in {"linear 1019/1644": "linear 0.62", "tiny linear 1019/1644 int8, batch 16": "tiny linear 0.62 int8, batch 16",
+                        "a window 647/1272 → h2o 1019/1644": "a window 0.509 → h2o 0.62", **{
+            same: same for same in ("linear 1/4", "full (other seeds)", "linear 0.62", "a/7/300", "x 3/0")}}.items():
+        assert shown_label(name) == shown
 
 
 def test_a_label_shows_the_decimal_and_the_key_keeps_the_fraction() -> None:

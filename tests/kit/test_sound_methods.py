@@ -78,6 +78,7 @@ def test_snapkv_of_the_guide_passes_every_check(tmp_path: Path) -> None:
         assert faults_on_small_models("recent_queries") == {}
 
 
+@pytest.mark.slow
 def test_fastvar_with_a_score_of_the_reference_passes_every_check_and_is_measured(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "reference" / "methods.md").read_text(encoding="utf-8")
     for name in ("norm_pruning.py", "scores.toml"):

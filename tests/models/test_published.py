@@ -212,11 +212,11 @@ def test_every_published_checkpoint_has_a_name(model: str, tmp_path: Path, monke
         hub.located(model, f"{name}@v2", "")
 
 
-@pytest.mark.parametrize("name", ["hf:", "hf:org", "hf:org/repo@", "hf:org/repo:", "hf:org/repo:../../x", "hf:org/..", "hf:a/b/c",
-                                  "hf:org/re po", "hf:-org/repo", "hf:org/repo@a/../b"])
-def test_what_is_no_name_of_weights_is_refused(name: str) -> None:
-    with pytest.raises(UnknownName, match=r"Write hf:org/repo\[@revision\]\[:file\]"):
-        hub.located("var-d16", name, "")
+def test_what_is_no_name_of_weights_is_refused() -> None:
+    for name in ("hf:", "hf:org", "hf:org/repo@", "hf:org/repo:", "hf:org/repo:../../x", "hf:org/..", "hf:a/b/c", "hf:org/re po",
+                 "hf:-org/repo", "hf:org/repo@a/../b"):
+        with pytest.raises(UnknownName, match=r"Write hf:org/repo\[@revision\]\[:file\]"):
+            hub.located("var-d16", name, "")
 
 
 def test_a_published_layout_passes_the_models_kit(official: tuple[ModelEntry, Request]) -> None:
