@@ -24,7 +24,9 @@ NOTICED, MISSED, GONE, BROKEN = "noticed", "MISSED", "text is gone", "tests fail
 
 
 class Fault(NamedTuple):
-    """A change of one line: ``old`` becomes ``new`` in a ``file`` of the package. ``tests``: files and folders that must notice."""
+    """A change of one line: ``old`` becomes ``new`` in the first ``file`` of the package that has it once.
+
+    ``file`` may name several places, of older and newer trees. ``tests``: files and folders that must notice."""
 
     guarantee: str
     file: str
@@ -45,10 +47,11 @@ def run(tree: Path, tests: Sequence[str]) -> int:
 
 def planted(tree: Path, fault: Fault) -> str:
     """Return whether the tests notice a fault in ``tree``, which is the same afterwards."""
-    path = tree / SUITE / fault.file
-    text = path.read_text() if path.is_file() else ""
-    if text.count(fault.old) != 1:
+    texts = {path: path.read_text() for name in fault.file.split() if (path := tree / SUITE / name).is_file()}
+    path = next((path for path, text in texts.items() if text.count(fault.old) == 1), None)
+    if path is None:
         return GONE
+    text = texts[path]
     path.write_text(text.replace(fault.old, fault.new))
     try:
         return NOTICED if run(tree, fault.tests.split()) == 1 else MISSED

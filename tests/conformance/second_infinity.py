@@ -120,10 +120,10 @@ class SecondInfinity:
         for scale, (grid, size) in enumerate(zip(self.maps, self.sizes, strict=True)):
             keys: list[dict[int, tuple[Tensor, Tensor]]] = [{} for _ in rows]
             hidden = []
-            for (cond, text), fed, found in zip(rows, inputs, keys, strict=True):
+            for (cond, text), fed, stored in zip(rows, inputs, keys, strict=True):
                 x = fed
                 for number in range(config["depth"]):
-                    x = self.block(number, x, cond, text, found)
+                    x = self.block(number, x, cond, text, stored)
                 hidden.append(x[own:])
             out[f"out/hidden_last/{scale}"] = torch.stack(hidden)
             plain = torch.stack([self.logits(x, cond) for x, (cond, _) in zip(hidden, rows, strict=True)])
@@ -143,7 +143,7 @@ class SecondInfinity:
                 fed = self.linear("word_embed", small) + self.var("lvl_embed.weight")[scale + 1]
                 inputs = [torch.cat((before, fed[row % batch])) for row, before in enumerate(inputs)]
         for part, name in enumerate("kv"):
-            out[f"out/cached_{name}_block0"] = torch.stack([found[0][part].transpose(0, 1) for found in keys])
+            out[f"out/cached_{name}_block0"] = torch.stack([stored[0][part].transpose(0, 1) for stored in keys])
         angles = self.turns
         image = self.image(total).clamp(-1, 1)
         pixels = ((image + 1) / 2 * 255).permute(0, 2, 3, 1).flip(-1).to(torch.uint8)

@@ -41,8 +41,8 @@ def test_groups_decide_as_the_released_gsd(golden: Vector, size: int, gap: float
     """A rule without one of its parts decides other windows otherwise."""
     coins, p, q, drafts, scores = windows(golden)
     group = rules.group_of(scores, p, drafts, size, gap) & (golden["distance"][drafts] < distance)
-    got = kept(rules.group_accepted(coins, p, q, group))
-    assert sum(a != b for a, b in zip(got, golden["gsd/kept"].tolist(), strict=True)) == differing
+    accepted = kept(rules.group_accepted(coins, p, q, group))
+    assert sum(a != b for a, b in zip(accepted, golden["gsd/kept"].tolist(), strict=True)) == differing
 
 
 def test_the_released_gsd_accepts_a_token_that_top_k_excludes(golden: Vector) -> None:

@@ -32,8 +32,8 @@ def copied(folder: Path, *names: str) -> Path:
 
 
 def problem(folder: Path) -> str:
-    [found] = [item.problem for item in find(folder)]
-    return found
+    [single] = [item.problem for item in find(folder)]
+    return single
 
 
 def test_every_check_of_every_file_is_found(tmp_path: Path) -> None:

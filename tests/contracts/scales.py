@@ -87,13 +87,13 @@ class Scored(Staggered):
     name = "scored"
 
     def select(self, site: Site, step: Step, slot: RaggedSlot, workspace: RaggedWorkspace, q: Tensor) -> Sequence[Kept]:
-        found: dict[int, Kept] = {}
+        kept: dict[int, Kept] = {}
         for extent in workspace.extents:
             size = extent.view(workspace.v).norm(dim=-1)
             for at in range(extent.heads):
                 head = extent.first + at
-                found[head] = size[:, at].topk(self.held(site.layer, head, extent.length), -1).indices.sort(-1).values
-        return [found[head] for head in sorted(found)]
+                kept[head] = size[:, at].topk(self.held(site.layer, head, extent.length), -1).indices.sort(-1).values
+        return [kept[head] for head in sorted(kept)]
 
 
 def made(cls: type[PerHead], budget: Fraction = PER_HEAD_BUDGET) -> Any:

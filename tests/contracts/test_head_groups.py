@@ -79,8 +79,8 @@ def test_bytes_follow_the_budgets_of_all_heads_to_the_byte(cls: type[Budgeted], 
     ran, kind = recorded(Cell(cls, (), codec, "mha")), CODECS[codec]
     method, layout = ran.method, ran.method.layout
     assert isinstance(method, Budgeted)
-    widest: list[int] = [one.B + 1 for layer in range(layout.layers)  # type: ignore[attr-defined]
-                         for one in method.served(layout, Site("decoder", layer))]
+    widest: list[int] = [served.B + 1 for layer in range(layout.layers)  # type: ignore[attr-defined]
+                         for served in method.served(layout, Site("decoder", layer))]
     assert len(set(widest)) > 1, "heads or layers must differ, or nothing is tested"
     entries = sum(min(most, layout.cacheable) + layout.longest_condition for most in widest)
     shared = len(widest) * kind.shared_bytes(layout.head_dim, layout.dtype, layout.longest_condition + layout.visual)

@@ -36,12 +36,12 @@ class LiveBytes(Onlooker):
 
 def planned(layout: Layout, method: Staggered) -> list[dict[Site, list[int]]]:
     """The lengths behind every pass, from the rule alone; the last scale is not kept."""
-    found: list[dict[Site, list[int]]] = []
+    history: list[dict[Site, list[int]]] = []
     for step in scale_steps(layout)[:-1]:
         total = step.first + step.count
-        found.append({Site("decoder", layer): [method.held(layer, head, total) for head in range(layout.kv_heads)]
+        history.append({Site("decoder", layer): [method.held(layer, head, total) for head in range(layout.kv_heads)]
                       for layer in range(layout.layers)})
-    return [*found, found[-1]]
+    return [*history, history[-1]]
 
 
 HEADS = pytest.mark.parametrize(("attention", "kv_heads"), [("mha", 4), ("gqa", 2)])
@@ -69,12 +69,12 @@ def test_bytes_are_the_sum_of_the_plan_at_every_scale(cls: type[Staggered], code
     assert isinstance(method, Staggered)
     plan = planned(layout, method)
     assert lengths(ran) == plan
-    one = layout.rows * CODECS[codec].pair_bytes(layout.head_dim, layout.dtype)
+    entry_bytes = layout.rows * CODECS[codec].pair_bytes(layout.head_dim, layout.dtype)
     sums = [{site: sum(heads) for site, heads in sites.items()} for sites in plan]
-    assert live.behind == [one * sum(held.values()) for held in sums]
+    assert live.behind == [entry_bytes * sum(by_site.values()) for by_site in sums]
     assert method.logical_bytes == max(live.behind)
-    most = {site: max(held[site] for held in sums) for site in sums[0]}
-    assert ran.memory.nbytes("slots") == one * sum(most.values())
+    most = {site: max(by_site[site] for by_site in sums) for site in sums[0]}
+    assert ran.memory.nbytes("slots") == entry_bytes * sum(most.values())
     assert {site: slot.capacity for site, slot in method.ragged.items()} == most
 
 
@@ -96,9 +96,9 @@ def test_the_high_water_lies_between_two_layers() -> None:
     """Layers have 10 + 5 + 5 or 5 + 10 + 10 entries after a pass, 10 + 10 + 10 within the fourth."""
     ran = run(Shrinks())
     layout = ran.method.layout
-    one = layout.rows * layout.kv_heads * CODECS["native"].pair_bytes(layout.head_dim, layout.dtype)
-    assert (ran.method.logical_bytes, ran.method.peak_live_bytes) == (25 * one, 30 * one)
-    assert ran.memory.nbytes("slots") == 30 * one
+    entry_bytes = layout.rows * layout.kv_heads * CODECS["native"].pair_bytes(layout.head_dim, layout.dtype)
+    assert (ran.method.logical_bytes, ran.method.peak_live_bytes) == (25 * entry_bytes, 30 * entry_bytes)
+    assert ran.memory.nbytes("slots") == 30 * entry_bytes
 
 
 def test_too_small_a_declaration_is_refused() -> None:

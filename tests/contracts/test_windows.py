@@ -130,9 +130,9 @@ def test_forced_tokens_are_all_kept_and_their_logits_are_the_sequential_ones() -
         assert len(decoder.kept) == 1 + -(-(N - 1) // window)
         assert marks == list(range(N))
         assert [first for first, _ in logits] == [sum(decoder.kept[:i]) for i in range(len(decoder.kept))]
-    one, many = (torch.cat([guided for _, guided in logits], 1) for logits in seen.values())
-    assert one.shape == (len(SEEDS), N, 64)
-    assert torch.allclose(one, many, atol=1e-4)
+    alone, windowed = (torch.cat([guided for _, guided in logits], 1) for logits in seen.values())
+    assert alone.shape == (len(SEEDS), N, 64)
+    assert torch.allclose(alone, windowed, atol=1e-4)
 
 
 def graph_memory() -> Memory:

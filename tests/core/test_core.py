@@ -43,13 +43,13 @@ def test_a_figure_that_no_float_holds_is_refused(value: float) -> None:
         Outcome(case, Status.OK, {"latency": [1.0, value]}, "timed only")
 
 
-@pytest.mark.parametrize(("share", "sign", "said"), [
+@pytest.mark.parametrize(("share", "sign", "text"), [
     (0.0512, "+", "+5.1 %"), (-0.001, "+", "-0.1 %"), (0.0512, "", "5.1 %"), (0.1, "+", "+10 %"), (0.0, "", "0 %"), (0.0017, "", "0.17 %"),
     (1.0, "", "100 %"), (1.5, "+", "+150 %"), (0.996, "", "100 %"), (0.994, "", "99 %"), (123.456, "+", "+12346 %"), (-1.0, "+", "-100 %"),
     (1e-9, "+", "+0 %"), (-1e-9, "+", "+0 %"), (1e-6, "", "0.0001 %"),
 ])  # fmt: skip
-def test_a_share_in_per_cent_has_two_digits_and_never_an_exponent(share: float, sign: str, said: str) -> None:
-    assert percent(share, sign) == said
+def test_a_share_in_per_cent_has_two_digits_and_never_an_exponent(share: float, sign: str, text: str) -> None:
+    assert percent(share, sign) == text
 
 
 def test_a_file_is_the_old_one_until_the_new_one_is_whole(tmp_path: Path) -> None:

@@ -26,11 +26,11 @@ NAME = full_name("contrast", STATED)
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
     """As in a process that has met none."""
-    held = dict(units.OUTSIDE)
+    known_before = dict(units.OUTSIDE)
     units.OUTSIDE.clear()
     yield
     units.OUTSIDE.clear()
-    units.OUTSIDE.update(held)
+    units.OUTSIDE.update(known_before)
 
 
 def case(evaluation: dict[str, Any]) -> Case:
@@ -62,7 +62,7 @@ def test_a_definition_that_does_not_match_its_name_is_ignored() -> None:
     assert not units.OUTSIDE
 
 
-@pytest.mark.parametrize(("name", "changes", "said"), [
+@pytest.mark.parametrize(("name", "changes", "fault"), [
     ("Contrast", {}, "small letters"), ("color_consistency", {}, "of cachemark itself"), ("fid_mine", {}, "of cachemark itself"),
     ("contrast", {"kind": "speed"}, "kind"), ("contrast", {"better": "more"}, "better"),
     ("contrast", {"better": ""}, "has better = '', not 'lower' or 'higher'; where neither is better, measure the distance"),
@@ -70,9 +70,9 @@ def test_a_definition_that_does_not_match_its_name_is_ignored() -> None:
     ("contrast", {"title": ""}, "title"), ("contrast", {"meaning": ""}, "docstring"), ("contrast", {"within": [1, 0]}, "within"),
     ("contrast", {"within": [0, float("nan")]}, "within"), ("contrast", {"within": [-1.7e308, 1.7e308]}, "within"),
 ])  # fmt: skip
-def test_what_is_no_definition_is_told(name: str, changes: dict[str, Any], said: str) -> None:
+def test_what_is_no_definition_is_told(name: str, changes: dict[str, Any], fault: str) -> None:
     assert fault_of("contrast", STATED) == ""
-    assert said in fault_of(name, {**STATED, **changes})
+    assert fault in fault_of(name, {**STATED, **changes})
 
 
 def test_ends_that_are_far_apart_are_a_range_as_long_as_differences_are_finite() -> None:

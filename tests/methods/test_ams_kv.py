@@ -64,8 +64,8 @@ def algorithm(c_min: int, c_max: int, condensed: int, alike: list[bool]) -> tupl
 def held_by(method: AMSKV, shape: Layout) -> tuple[list[dict[Any, list[int]]], AMSKV]:
     """The token numbers that each site holds after each scale but the last; all rows and heads agree."""
     contents, driven = contents_of(method, shape)
-    assert all((numbers == numbers[:1, :1]).all() for held in contents for numbers in held.values())
-    return [{site: numbers[0, 0].tolist() for site, numbers in held.items()} for held in contents[:-1]], driven
+    assert all((numbers == numbers[:1, :1]).all() for by_site in contents for numbers in by_site.values())
+    return [{site: numbers[0, 0].tolist() for site, numbers in by_site.items()} for by_site in contents[:-1]], driven
 
 
 @pytest.mark.parametrize(("c_min", "c_max", "condensed"), [(21, 46, 2), (30, 46, 0), (10, 12, 1), (21, 21, 2), (12, 40, 2), (55, 91, 2)])

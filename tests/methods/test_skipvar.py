@@ -152,12 +152,12 @@ def test_a_fit_is_the_optimum_of_its_loss() -> None:
     features = torch.rand(40, 2, generator=draw).double() * torch.tensor((0.1, 3.0))
     labels = (features[:, 0] * 30 + torch.rand(40, generator=draw)).long().clamp_max(3)
     labels[labels == 2] = 0
-    found = fitted(features, labels)
-    assert found[2].tolist() == [0.0, 0.0, NEVER]
+    classifiers = fitted(features, labels)
+    assert classifiers[2].tolist() == [0.0, 0.0, NEVER]
     mean, scale = features.mean(0), features.std(0, correction=0)
     present = [0, 1, 3]
-    weights = found[present, :2] * scale
-    own = torch.cat((weights, (found[present, 2] + found[present, :2] @ mean)[:, None]), 1).requires_grad_()
+    weights = classifiers[present, :2] * scale
+    own = torch.cat((weights, (classifiers[present, 2] + classifiers[present, :2] @ mean)[:, None]), 1).requires_grad_()
     x = torch.cat(((features - mean) / scale, torch.ones(40, 1)), 1)
     classes = torch.tensor([present.index(label) for label in labels.tolist()])
     loss = F.cross_entropy(x @ own.T, classes, reduction="sum") + own[:, :2].square().sum() / 2
@@ -166,8 +166,8 @@ def test_a_fit_is_the_optimum_of_its_loss() -> None:
 
 
 def test_one_class_alone_is_always_chosen() -> None:
-    found = fitted(torch.rand(5, 2).double(), torch.full((5,), 2))
-    assert found[:, 2].tolist() == [NEVER, NEVER, 0.0, NEVER]
+    classifiers = fitted(torch.rand(5, 2).double(), torch.full((5,), 2))
+    assert classifiers[:, 2].tolist() == [NEVER, NEVER, 0.0, NEVER]
 
 
 def test_a_label_is_the_cheapest_outcome_that_is_similar_enough() -> None:

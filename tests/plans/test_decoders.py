@@ -37,14 +37,14 @@ def candidates(cases: list[Planned]) -> dict[str, Planned]:
 
 
 def test_a_decoder_crosses_methods_and_codecs() -> None:
-    found = candidates(planned(["sequential", JACOBI], codecs=["native", "int8"]))
-    assert set(found) == {"h2o 1/2", "full int8", "h2o 1/2 int8", "full + jacobi 8", "h2o 1/2 + jacobi 8", "full int8 + jacobi 8",
+    by_label = candidates(planned(["sequential", JACOBI], codecs=["native", "int8"]))
+    assert set(by_label) == {"h2o 1/2", "full int8", "h2o 1/2 int8", "full + jacobi 8", "h2o 1/2 + jacobi 8", "full int8 + jacobi 8",
                           "h2o 1/2 int8 + jacobi 8"}  # fmt: skip
-    one = found["full + jacobi 8"].case
-    assert one.decoder == {"name": "jacobi", "window": 8, "proposals": "newest", "look_ahead": False}
-    assert one.named == "full + jacobi 8"
-    assert {p.case.cell for p in found.values()} == {one.cell}, "all are compared with one full cache"
-    assert not found["full + jacobi 8"].unsupported_reason
+    jacobi_case = by_label["full + jacobi 8"].case
+    assert jacobi_case.decoder == {"name": "jacobi", "window": 8, "proposals": "newest", "look_ahead": False}
+    assert jacobi_case.named == "full + jacobi 8"
+    assert {p.case.cell for p in by_label.values()} == {jacobi_case.cell}, "all are compared with one full cache"
+    assert not by_label["full + jacobi 8"].unsupported_reason
 
 
 def test_decoders_are_listed_with_their_parameters() -> None:
@@ -108,10 +108,10 @@ def test_code_of_decoders_counts_only_where_one_runs() -> None:
     ({"engine": "reference"}, "the reference engine runs the full cache"),
 ])  # fmt: skip
 def test_what_cannot_run_is_refused_with_the_reason(given: dict[str, Any], reason: str) -> None:
-    found = candidates(planned([JACOBI], **given))
-    method = next(p for label, p in found.items() if not label.startswith("full"))
+    by_label = candidates(planned([JACOBI], **given))
+    method = next(p for label, p in by_label.items() if not label.startswith("full"))
     assert reason in method.unsupported_reason
-    full = next(p for label, p in found.items() if label.startswith("full"))
+    full = next(p for label, p in by_label.items() if label.startswith("full"))
     assert bool(full.unsupported_reason) == bool(given), "beside the full cache of a next-token model it runs"
 
 
@@ -122,31 +122,32 @@ def test_what_cannot_run_is_refused_with_the_reason(given: dict[str, Any], reaso
     (8, {"model": "tiny-var", "methods": ("streaming",)}, "a next-scale model generates many anyway"),
 ])  # fmt: skip
 def test_a_front_that_cannot_run_is_refused_with_the_reason(window: int, given: dict[str, Any], reason: str) -> None:
-    found = candidates(planned([{"name": "zipar", "window": window}], **given))
-    label = next(label for label in found if label.startswith("full"))
-    assert reason in found[label].unsupported_reason
+    by_label = candidates(planned([{"name": "zipar", "window": window}], **given))
+    label = next(label for label in by_label if label.startswith("full"))
+    assert reason in by_label[label].unsupported_reason
 
 
 def test_a_front_runs_beside_the_full_cache_alone() -> None:
-    found = candidates(planned([{"name": "zipar", "window": 16}], methods=("linear", "streaming"), codecs=["native", "int8"]))
-    runs = {label for label, each in found.items() if "zipar" in label and not each.unsupported_reason}
+    by_label = candidates(planned([{"name": "zipar", "window": 16}], methods=("linear", "streaming"), codecs=["native", "int8"]))
+    runs = {label for label, each in by_label.items() if "zipar" in label and not each.unsupported_reason}
     assert runs == {"full + zipar 16", "full int8 + zipar 16"}
-    assert found["linear 1/2 + zipar 16"].unsupported_reason == (
+    assert by_label["linear 1/2 + zipar 16"].unsupported_reason == (
         "zipar feeds tokens of incomplete lines, and linear does not run on them. Use the method full.")
 
 
 def test_a_tree_of_drafts_runs_beside_the_full_cache_alone() -> None:
-    found = candidates(planned([{"name": "sjd", "window": 8, "branches": 3}], methods=("linear", "streaming"), codecs=["native", "int8"]))
+    tree = {"name": "sjd", "window": 8, "branches": 3}
+    by_label = candidates(planned([tree], methods=("linear", "streaming"), codecs=["native", "int8"]))
     reason = "sjd feeds 3 drafts of a position, and {} does not run on them. Use the method full."
-    assert {label: case.unsupported_reason for label, case in found.items()} == {
+    assert {label: case.unsupported_reason for label, case in by_label.items()} == {
         "full + sjd 8": "", "full int8 + sjd 8": "", **{f"{method} 1/2{codec} + sjd 8": reason.format(method)
                                                         for method in ("linear", "streaming") for codec in ("", " int8")}}
 
 
 def test_a_decoder_runs_on_the_graph_engine() -> None:
-    found = candidates(planned(["sequential", JACOBI], device="cuda", engine="auto", methods=("streaming", "linear")))
-    assert {found[label].case.engine for label in ("streaming 1/2", "full + jacobi 8", "linear 1/2 + jacobi 8")} == {"graph"}
-    assert not found["linear 1/2 + jacobi 8"].unsupported_reason
+    by_label = candidates(planned(["sequential", JACOBI], device="cuda", engine="auto", methods=("streaming", "linear")))
+    assert {by_label[label].case.engine for label in ("streaming 1/2", "full + jacobi 8", "linear 1/2 + jacobi 8")} == {"graph"}
+    assert not by_label["linear 1/2 + jacobi 8"].unsupported_reason
 
 
 @pytest.mark.parametrize(("decoders", "error", "words"), [
@@ -174,9 +175,9 @@ def test_mistakes_are_named(decoders: list[Any], error: type[Exception], words: 
     file = tmp_path / "plan.toml"
     tables = ", ".join(map(_toml, decoders))
     file.write_text(f'name = "p"\n[[cells]]\nmodel = "tiny-llamagen"\nmethods = ["full"]\ndecoders = [{tables}]\n')
-    with pytest.raises(error, match=r"plan\.toml") as found:
+    with pytest.raises(error, match=r"plan\.toml") as raised:
         expand(load(str(file)))
-    assert words in f"{found.value} {found.value.remedy}"  # type: ignore[attr-defined]
+    assert words in f"{raised.value} {raised.value.remedy}"  # type: ignore[attr-defined]
 
 
 def _toml(value: object) -> str:

@@ -64,9 +64,9 @@ def test_a_method_is_there_to_be_named(install: Install) -> None:
     assert row("methods", "mine")["version"] == "2.5"
     plan, files = schema.prepare("demo", methods=["mine"])
     assert files == (str(inner / "window.py"),)
-    found = [planned for planned in expand(plan.only(methods=["mine"])) if planned.case.method == "mine"]
-    assert found
-    before = {planned.needs for planned in found}
+    cases = [planned for planned in expand(plan.only(methods=["mine"])) if planned.case.method == "mine"]
+    assert cases
+    before = {planned.needs for planned in cases}
     assert before == {(plugins.read(inner / "window.py").digest,)}
     (inner / "helper.py").write_text("KEEP = 2\n")
     assert plugins.read(inner / "window.py").digest not in {each for needs in before for each in needs}, "an edited helper makes another"

@@ -178,8 +178,8 @@ def test_more_methods_join_the_blocks_of_their_kind_of_model(tmp_path: Path) -> 
     guide = Path(__file__).parents[2] / "docs" / "how-to" / "write-a-method.md"
     (tmp_path / "knorm.py").write_text(guide.read_text().partition("```python\n# knorm.py\n")[2].partition("```")[0])
     joined, _ = prepare("demo", [tmp_path / "knorm.py", tmp_path / "dot.py"])
-    found = {(p.case.model, p.case.method) for p in expand(joined) if p.case.method in ("knorm", "calm")}
-    assert found == {("tiny-llamagen", "knorm"), ("tiny-llamagen", "calm"), ("tiny-var", "calm")}
+    joined_cases = {(p.case.model, p.case.method) for p in expand(joined) if p.case.method in ("knorm", "calm")}
+    assert joined_cases == {("tiny-llamagen", "knorm"), ("tiny-llamagen", "calm"), ("tiny-var", "calm")}
     with pytest.raises(BadBudget, match=r"linear does not run on masked models\."):
         expand(load("demo").only(models=["tiny-mar"]).joined(["linear"]))
 
@@ -229,18 +229,18 @@ def tiny_plan(tiny: dict[str, Path], decoder: str) -> dict[str, Any]:
 
 
 def test_another_decoder_is_another_case(tiny: dict[str, Path]) -> None:
-    one, two = ([p.case.key for p in expand(Plan.model_validate(tiny_plan(tiny, name)))] for name in ("one", "two"))
-    assert not set(one) & set(two)
-    assert one == [p.case.key for p in expand(Plan.model_validate(tiny_plan(tiny, "one")))]
+    first, second = ([p.case.key for p in expand(Plan.model_validate(tiny_plan(tiny, name)))] for name in ("one", "two"))
+    assert not set(first) & set(second)
+    assert first == [p.case.key for p in expand(Plan.model_validate(tiny_plan(tiny, "one")))]
 
 
 def test_the_same_weights_elsewhere_are_the_same_case(checkpoint: Path, tmp_path: Path, write: Write) -> None:
     copy = tmp_path / "copy.safetensors"
     copy.write_bytes(checkpoint.read_bytes())
-    one, two = (expand(write(examples.plan_text('"streaming"', weights=file))) for file in (checkpoint, copy))
-    assert [p.case for p in one] == [p.case for p in two]
+    first, second = (expand(write(examples.plan_text('"streaming"', weights=file))) for file in (checkpoint, copy))
+    assert [p.case for p in first] == [p.case for p in second]
     examples.weights(copy, seed=1)
-    assert not {p.case.key for p in one} & {p.case.key for p in expand(write(examples.plan_text('"streaming"', weights=copy)))}
+    assert not {p.case.key for p in first} & {p.case.key for p in expand(write(examples.plan_text('"streaming"', weights=copy)))}
 
 
 def test_a_plan_can_be_cut_down_to_some_of_its_candidates() -> None:

@@ -111,9 +111,9 @@ def test_everything_that_a_plan_names_and_is_not_here_is_missing(tmp_path: Path,
 def test_methods_that_need_a_measurement_of_missing_weights_are_priced_and_the_files_named(tmp_path: Path) -> None:
     methods = ["ams_kv", "scalekv", "heatkv", "hack", "hackpp"]
     cell = {"model": "var-d16", "methods": methods, "budgets": ["1/2", "ams_kv"], "weights": "absent/var.pth", "batch": 4}
-    found = price_list(plans.Plan.model_validate({"name": "p", "cells": [cell]}), on="h100")
-    assert found.missing == ("absent/var.pth",)
-    assert found.cases == 1 + 2 * len(methods)
+    prices = price_list(plans.Plan.model_validate({"name": "p", "cells": [cell]}), on="h100")
+    assert prices.missing == ("absent/var.pth",)
+    assert prices.cases == 1 + 2 * len(methods)
     with pytest.raises(BadParameter, match="no inter-scale similarity found"):  # as in a run with random weights
         price_list(plans.Plan.model_validate({"name": "p", "cells": [{**cell, "weights": ""}]}), on="h100")
 
@@ -153,10 +153,10 @@ def test_a_store_knows_how_long_a_case_took_on_this_class_of_machine(tmp_path: P
 def test_a_price_measures_nothing(tmp_path: Path) -> None:
     result = stages.call("price", "nightly", "--on", "h100", "--store", tmp_path / "none.sqlite", "--json")
     assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
-    assert found["cases"] == found["to_run"] == sum(row["cases"] for row in found["models"])
-    assert found["hours"] == pytest.approx(sum(row["hours"] for row in found["models"]))
-    assert "weights/var_d30.pth" in found["missing"]
+    printed = json.loads(result.stdout)
+    assert printed["cases"] == printed["to_run"] == sum(row["cases"] for row in printed["models"])
+    assert printed["hours"] == pytest.approx(sum(row["hours"] for row in printed["models"]))
+    assert "weights/var_d30.pth" in printed["missing"]
     assert not list(tmp_path.iterdir())
     text = stages.call("price", "anchor-var-d30", "--on", "h100").stdout
     assert "Missing: weights/var_d30.pth" in text
@@ -224,8 +224,8 @@ FAST, SLOW = ({"float32": Rates(rate, rate)} for rate in (1e30, 1.0))
 
 def within(store: Path, seconds: float, known: dict[str, Rates]) -> Counter[Status]:
     machine = Elsewhere("cpu", 1, known=known)
-    found = measure(stub.tiny_plan(), store, machine=machine, fresh=True, seconds=seconds)
-    return Counter(o.status for o in found.outcomes)
+    summary = measure(stub.tiny_plan(), store, machine=machine, fresh=True, seconds=seconds)
+    return Counter(o.status for o in summary.outcomes)
 
 
 def test_paper_prices_with_the_rates_of_those_who_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

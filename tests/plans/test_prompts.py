@@ -113,5 +113,5 @@ def test_models_of_classes_pass_a_list_over_unless_they_are_alone(tmp_path: Path
         planned(tmp_path, mine, "tiny-llamagen")
     plan = schema.load(str(tmp_path / "plan.toml"))
     both = plan.model_copy(update={"cells": [*plan.cells, plan.cells[0].model_copy(update={"model": "tiny-t2i"})]})
-    conditions = {one.case.model: one.case.conditions for one in expand(both)}
+    conditions = {planned.case.model: planned.case.conditions for planned in expand(both)}
     assert conditions == {"tiny-llamagen": "10 classes, balanced", "tiny-t2i": f"3 prompts {digest(MINE)}, balanced"}

@@ -141,11 +141,11 @@ class Other(Window):
 
 
 def test_threads_and_devices_make_other_numerics() -> None:
-    one, two = environment.environment("cpu", 1), environment.environment("cpu", 2)
-    assert one.fingerprint != two.fingerprint
-    assert one.machine_class != two.machine_class
-    assert one == environment.environment("cpu", 1)
-    assert one.facts["threads"] == 1
+    one_thread, two_threads = environment.environment("cpu", 1), environment.environment("cpu", 2)
+    assert one_thread.fingerprint != two_threads.fingerprint
+    assert one_thread.machine_class != two_threads.machine_class
+    assert one_thread == environment.environment("cpu", 1)
+    assert one_thread.facts["threads"] == 1
 
 
 @pytest.mark.parametrize(("module", "name", "value"), [

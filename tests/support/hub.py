@@ -72,16 +72,16 @@ class _Answers(BaseHTTPRequestHandler):
     def _answer(self, body: bool) -> None:
         self.hub.asked.append(f"{self.command} {self.path}")
         path = self.path.partition("?")[0]
-        if found := re.fullmatch(r"/api/models/(.+?/.+?)(?:/revision/(.+))?", path):
-            if found[1] in self.hub.files and found[2] not in (None, "main", REVISION):
+        if match := re.fullmatch(r"/api/models/(.+?/.+?)(?:/revision/(.+))?", path):
+            if match[1] in self.hub.files and match[2] not in (None, "main", REVISION):
                 return self._send(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
-            return self._told(found[1])
-        found = re.fullmatch(r"/(.+?/.+?)/resolve/[^/]+/(.+)", path)
-        if not found or found[2] not in self.hub.files.get(found[1], {}):
-            return self._send(404, b"", {"X-Error-Code": "EntryNotFound" if found and found[1] in self.hub.files else "RepoNotFound"})
-        if found[1] in self.hub.gated and self.headers.get("Authorization") != f"Bearer {self.hub.token}":
+            return self._told(match[1])
+        match = re.fullmatch(r"/(.+?/.+?)/resolve/[^/]+/(.+)", path)
+        if not match or match[2] not in self.hub.files.get(match[1], {}):
+            return self._send(404, b"", {"X-Error-Code": "EntryNotFound" if match and match[1] in self.hub.files else "RepoNotFound"})
+        if match[1] in self.hub.gated and self.headers.get("Authorization") != f"Bearer {self.hub.token}":
             return self._send(401, b"", {"X-Error-Code": "GatedRepo"})
-        return self._file(self.hub.files[found[1]][found[2]], body)
+        return self._file(self.hub.files[match[1]][match[2]], body)
 
     def _told(self, repository: str) -> None:
         if repository not in self.hub.files:
