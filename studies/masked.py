@@ -31,6 +31,7 @@ from torch import Tensor
 from cachemark.cache import random_streams as streams
 from cachemark.cache.arena import Memory
 from cachemark.cache.masked_layout import MaskedLayout, MaskedStep, masked_steps, placed, put
+from cachemark.cache.timesteps import respaced
 from cachemark.contract.method import Method
 from cachemark.core.spec import Sampling
 from cachemark.methods.full import Full
@@ -63,7 +64,7 @@ class Variant:
         model, layout, batch = self.model, self.model.layout(seeds, sampling), len(labels)
         key = streams.seeds_tensor(seeds, labels.device)
         cond = torch.cat((model.class_emb(labels), model.fake_latent.expand(batch, -1)))
-        prefix, schedule = model.prefix(cond), model.diffloss.schedule(model.config.diffusion, sampling.temperature)
+        prefix, schedule = model.prefix(cond), model.diffloss.schedule(respaced(model.config.diffusion), sampling.temperature)
         seconds = []
         for step in steps:
             start = time.perf_counter()

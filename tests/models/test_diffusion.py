@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from cachemark.cache.masked_layout import MaskedStep
+from cachemark.cache.timesteps import STEPS, respaced
 from cachemark.contract.method import Bidirectional
 from cachemark.core.errors import Unsupported
-from cachemark.models.diffusion import STEPS, DiffusionHead, EagerHead, normal, process, respaced
+from cachemark.models.diffusion import DiffusionHead, EagerHead, normal, process
 from tools.train.mar_loss import terms
 
 CHANNELS, COND, DEPTH, WIDTH = 4, 24, 3, 32
@@ -29,7 +30,7 @@ def head(kind: type[DiffusionHead] = DiffusionHead) -> DiffusionHead:
 def drawn(sections: tuple[int, ...], rows: int = 4, batch: int = 2) -> tuple[Tensor, Tensor]:
     """Return conditions and noise for five tokens per sample."""
     generator = torch.Generator().manual_seed(1)
-    shape = (1 + len(process(sections)), batch, 5, CHANNELS)
+    shape = (1 + len(process(respaced(sections))), batch, 5, CHANNELS)
     return torch.randn(rows, 5, COND, generator=generator), torch.randn(shape, generator=generator)
 
 
@@ -44,7 +45,7 @@ def test_a_spacing_that_does_not_exist_is_refused(sections: tuple[int, ...]) -> 
 def test_no_tensor_comes_from_the_host_in_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     made, eager = head(), head(EagerHead)
     z, noise = drawn((10,))
-    schedule = made.schedule((10,), 1.0)
+    schedule = made.schedule(respaced((10,)), 1.0)
 
     def refused(*_: Any, **__: Any) -> None:
         raise AssertionError("made on the host")
@@ -59,7 +60,7 @@ def test_no_tensor_comes_from_the_host_in_the_loop(monkeypatch: pytest.MonkeyPat
 # -- guidance and noise -----------------------------------------------------------------------------------------------
 def test_temperature_zero_leaves_the_first_noise() -> None:
     made, (z, noise) = head(), drawn((10, 0), rows=2)
-    cold = made.schedule((10, 0), 0.0)
+    cold = made.schedule(respaced((10, 0)), 0.0)
     first = made.sample(z, noise, None, cold, STEP, Bidirectional())
     other = torch.cat((noise[:1], noise[1:] + 1))
     assert torch.equal(first, made.sample(z, other, None, cold, STEP, Bidirectional()))

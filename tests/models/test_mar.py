@@ -12,12 +12,13 @@ from torch import Tensor
 from cachemark.cache import random_streams as streams
 from cachemark.cache.layout import Layout
 from cachemark.cache.masked_layout import masked_steps, placed
+from cachemark.cache.timesteps import respaced
 from cachemark.core.errors import BadCheckpoint
 from cachemark.core.spec import Sampling
 from cachemark.models import mar
 from cachemark.models.catalogue import masked_models
 from cachemark.models.catalogue.masked_models import TINY_MAR
-from cachemark.models.diffusion import normal, process
+from cachemark.models.diffusion import normal
 from cachemark.models.mar import MAR, MARConfig
 from cachemark.models.tiny.tokenizers import Sizes, TinyKL
 from tools.train import mar_loss
@@ -112,7 +113,7 @@ def test_the_share_that_is_masked() -> None:
 # -- the bundled model ------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("steps", "first"), [(0, 960), (25, 960), (10, 900), (2, 500)])
 def test_the_bundled_head_never_begins_where_nothing_is_left_of_the_token(steps: int, first: int) -> None:
-    timesteps = process(TINY_MAR.spacing(Sampling(diffusion_steps=steps))).timesteps
+    timesteps = respaced(TINY_MAR.spacing(Sampling(diffusion_steps=steps)))
     assert (timesteps[-1], len(timesteps)) == (first, steps or 25)
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from cachemark.cache.timesteps import STEPS, respaced
 from cachemark.models.catalogue.masked_models import TINY_MAR, TINY_NAME
-from cachemark.models.diffusion import STEPS, process
+from cachemark.models.diffusion import process
 from cachemark.models.mar import MAR, MARConfig
 from cachemark.models.tiny.tokenizers import KL_WEIGHTS, Sizes, drawn
 
@@ -73,8 +74,8 @@ class MaskedTask(PredictorTask):
         start(model, stream(seed, "initial linear layers"))
         blocks = [p for name, p in model.named_parameters() if p.dim() == 2 and "_blocks." in name and "adaLN" not in name]
         super().__init__(model, KL_WEIGHTS.load(tokenizer, device=device), blocks, seed, device, batch)
-        self.first = process(config.diffusion).timesteps[-1]  # step of the process that a generation begins at
-        magnified = process((STEPS,)).tables["start_of_eps"] ** 2  # what a squared error of the noise is in the token
+        self.first = process(respaced(config.diffusion)).timesteps[-1]  # step of the process that a generation begins at
+        magnified = process(tuple(range(STEPS))).tables["start_of_eps"] ** 2  # what a squared error of the noise is in the token
         self._weights = torch.from_numpy(magnified.clip(1, magnified[self.first])).float().to(device)
         self.reader = nn.Linear(config.dim, config.channels).to(device)
         nn.init.zeros_(self.reader.weight)

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from cachemark.cache.masked_layout import MaskedStep, take
+from cachemark.cache.timesteps import STEPS
 from cachemark.contract.method import Bidirectional
-from cachemark.models.diffusion import STEPS, DiffusionHead, process
+from cachemark.models.diffusion import DiffusionHead, process
 from cachemark.models.mar import MAR
 
 MASKED = (1.0, 0.25, 0.7)  # centre, width and least of the share that training masks: a normal distribution cut at [0.7, 1]
@@ -71,7 +72,7 @@ def terms(head: DiffusionHead, z: Tensor, start: Tensor, noise: Tensor, index: T
     They are the squared error of ε and the variational bound in bits per channel, which trains only the variance. ``z`` (rows, n, cond);
     clean tokens and ``noise`` (rows, n, C); ``index`` (rows, n) of the full process.
     """
-    all_steps = process((STEPS,))
+    all_steps = process(tuple(range(STEPS)))
     x = all_steps.at("signal", index) * start + all_steps.at("noise", index) * noise
     eps, v = head.net(x, index, z).float().chunk(2, -1)
     guess = all_steps.predicted(x, eps.detach(), v, index)

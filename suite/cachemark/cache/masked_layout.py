@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..core.errors import Unsupported
 from .layout import Layout, Step
+from .timesteps import respaced, spaced
 
 NOWHERE = torch.empty(0, 0, dtype=torch.int64)
 
@@ -24,8 +25,8 @@ class MaskedLayout(Layout):
     """The shape of a masked generation; ``layers`` are the blocks of the decoder.
 
     ``steps``: passes of the generation. ``encoder``: blocks of the encoder. The diffusion head has ``head`` blocks of ``head_width``
-    channels, which run ``diffusion`` times for each token of ``channels`` numbers. Unconditional rows follow the conditional ones.
-    ``counts``: tokens of each pass, by default from the cosine schedule.
+    channels, which run once for each step of a diffusion of ``sections`` (see :func:`~.timesteps.respaced`) for each token of ``channels``
+    numbers. Unconditional rows follow the conditional ones. ``counts``: tokens of each pass, by default from the cosine schedule.
     """
 
     steps: int = 0
@@ -34,7 +35,16 @@ class MaskedLayout(Layout):
     head: int = 0
     head_width: int = 0
     channels: int = 0
-    diffusion: int = 0
+    sections: tuple[int, ...] = ()
+
+    @property
+    def diffusion(self) -> int:
+        """Passes of the head for each token."""
+        return sum(self.sections)
+
+    def timesteps(self, passes: int) -> tuple[int, ...]:
+        """Return the timesteps of a diffusion of so many passes, ascending, spaced as the model's own. Raises Unsupported."""
+        return respaced(self.sections if passes == self.diffusion else spaced(self.sections, passes))
 
     @property
     def dim(self) -> int:

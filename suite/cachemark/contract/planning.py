@@ -71,10 +71,17 @@ class MethodOverhead(NamedTuple):
 
 
 class Denoising(NamedTuple):
-    """A part of a masked pass: its ``tokens``, and the ``passes`` of the diffusion head that draw them."""
+    """A part of a masked pass: its ``tokens``, and the ``passes`` of the diffusion head that draw them.
+
+    ``timesteps`` (ascending, one per pass) give the process; empty for the model's own spacing of so many passes."""
 
     tokens: int
     passes: int
+    timesteps: tuple[int, ...] = ()
+
+    def process(self, layout: MaskedLayout) -> tuple[int, ...]:
+        """Return the timesteps, ascending."""
+        return self.timesteps or layout.timesteps(self.passes)
 
 
 LEAST_HEAD_PASSES = 2

@@ -15,15 +15,15 @@ from torch import Tensor
 from ..cache import random_streams as streams
 from ..cache.layout import Layout
 from ..cache.masked_layout import MaskedLayout
-from ..contract.method import Bidirectional
 from ..core.errors import BadParameter
 from ..roofline.masked_flops import budget_of, fitted
+from .base.annealed import HEAD_PARAMETERS, Annealed
 from .registry import method
 
 
 @method("halton")
 @dataclass
-class Halton(Bidirectional):
+class Halton(Annealed):
     """Predicts positions in the order of the Halton sequence instead of a random one.
 
     Besnier et al., "Halton Scheduler for Masked Generative Image Transformer" (arXiv 2503.17076, ICLR 2025), and its published code for
@@ -47,6 +47,7 @@ class Halton(Bidirectional):
         "steps": "the requested ones",
         "rate": "ours: MAR's own, so that orders are compared at equal steps",
         "roll": "off in the published code",
+        **HEAD_PARAMETERS,
     }
 
     steps: int = 0
@@ -65,6 +66,7 @@ class Halton(Bidirectional):
         return min(Fraction(1), budget_of(self, cast(MaskedLayout, layout)))
 
     def resolve(self, layout: Layout) -> None:
+        super().resolve(layout)
         requested = cast(MaskedLayout, layout).steps
         self.check_choice("rate", "cosine", "arccos")
         self.check_choice("order", "halton", "sample")

@@ -15,6 +15,7 @@ from ..cache.layout import Layout, Load, Site, Step, Tokens
 from ..cache.masked_layout import MaskedLayout, MaskedStep
 from ..contract.method import Block, Method
 from ..core.errors import BadParameter
+from .base.annealed import HEAD_PARAMETERS
 from .base.lazy_schedule import Scheduled
 from .base.partial import DECODER, HEAD
 from .registry import method
@@ -48,6 +49,7 @@ class LazyMAR(Scheduled):
     neutral = {"period": 1, "head_cache": False}
 
     unstated = {
+        **HEAD_PARAMETERS,
         **Scheduled.unstated,
         "encoder_cache": "of the published code; not in the paper",
         "head_cache": "of the published code; not in the paper",

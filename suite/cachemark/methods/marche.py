@@ -14,6 +14,7 @@ from ..cache.layout import Layout, Site, Step
 from ..cache.masked_layout import MaskedLayout, MaskedStep
 from ..contract.planning import MethodOverhead
 from ..roofline.masked_flops import fitted
+from .base.annealed import HEAD_PARAMETERS
 from .base.partial import DECODER, Selecting, wide
 from .registry import method
 
@@ -46,6 +47,7 @@ class MARche(Selecting):
     source = "MARché (arXiv 2506.12035), §4 and Appendices A and D"
 
     unstated = {
+        **HEAD_PARAMETERS,
         "active": "§4.3 states 64 active tokens in all, as here; §5.3 64 refreshing ones",
         "select_layer": "§4.2 and §5.3 state the second block, as here; §4.3 and Appendix D the first",
         "encoder_cache": "ours: the paper does not mention the encoder",

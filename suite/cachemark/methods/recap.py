@@ -13,8 +13,8 @@ from torch import Tensor
 from ..cache.arena import Memory
 from ..cache.layout import Layout, Load, Site, Step, Tokens
 from ..cache.masked_layout import MaskedLayout, MaskedStep
-from ..contract.planning import Denoising, head_passes
 from ..roofline.masked_flops import fitted
+from .base.annealed import HEAD_PARAMETERS
 from .base.partial import DECODER, ENCODER, EncoderCache, Partial
 from .registry import method
 
@@ -42,6 +42,7 @@ class ReCAP(Partial):
     sizes = ("full_steps",)
     source = "ReCAP (arXiv 2505.19089), read from its abstract, and its published code"
     unstated = {
+        **HEAD_PARAMETERS,
         "full_steps": "half of the steps, as in the published scripts",
         "partial_steps": "as in all published scripts",
         "head_fraction": "the value that the published code runs; its scripts set 0.4, which the code ignores",
@@ -124,8 +125,8 @@ class ReCAP(Partial):
         """Return the positions of the group's tokens that are already predicted, (rows, n) ascending."""
         return self._predicted(self._group(step.index)[0], step.first)
 
-    def denoising(self, step: MaskedStep, requested: int) -> Sequence[Denoising]:
-        return (Denoising(step.count, requested if self.full[step.index] else head_passes(requested, self.head_fraction)),)
+    def head_part(self, step: MaskedStep) -> float:
+        return 1.0 if self.full[step.index] else self.head_fraction
 
     # -- one generation -----------------------------------------------------------------------------------------------
     def begin(self, layout: Layout, sites: Sequence[Site], memory: Memory) -> None:
@@ -135,7 +136,7 @@ class ReCAP(Partial):
             self.encoder = EncoderCache(self.shape, self.rows, memory, self._drawn, self._recomputed)
 
     def graph_key(self, step: Step) -> None:
-        """Return None: the head's number of steps is in its :class:`Denoising`."""
+        """Return None: the head's number of steps is in its :class:`~cachemark.contract.planning.Denoising`."""
 
     def stack(self, name: str, step: Step, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
         if name == DECODER and self.narrows(step) and self.encoder:

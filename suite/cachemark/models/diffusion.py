@@ -21,38 +21,16 @@ from torch import Tensor, nn
 
 from ..cache.layout import Site, Step, Tokens
 from ..cache.masked_layout import MaskedStep
+from ..cache.timesteps import STEPS
 from ..contract.method import Bidirectional, Method, run_blocks
-from ..core.errors import Unsupported
 from .layers import modulation
 
 Guidance = float | Tensor | None
-STEPS = 1000  # of the process that the head is trained on
 EPS = 1e-6  # of all layer norms
 FREQUENCIES = 256  # channels of the sinusoid that a timestep becomes
 
 
 # -- the process ------------------------------------------------------------------------------------------------------
-def respaced(sections: Sequence[int]) -> tuple[int, ...]:
-    """Return the timesteps of a shorter process, ascending.
-
-    The 1000 steps are cut into equal sections; section i contributes ``sections[i]`` evenly spaced steps, both ends included. (100,) is
-    MAR's own; (10, 0) takes ten of the first half. Raises Unsupported.
-    """
-    if not all(0 <= count <= STEPS // len(sections) for count in sections) or sum(sections) < 2:
-        raise Unsupported(f"A diffusion of {STEPS} steps cannot be respaced to {', '.join(map(str, sections)) or 'nothing'}.",
-                          remedy=f"Use 2 … {STEPS} steps.")
-    chosen: list[int] = []
-    start = 0
-    for i, count in enumerate(sections):
-        size = STEPS // len(sections) + (i < STEPS % len(sections))
-        at, stride = 0.0, (size - 1) / max(count - 1, 1)
-        for _ in range(count):
-            chosen.append(start + round(at))  # halves to even, on a running sum: as the checkpoints were evaluated
-            at += stride
-        start += size
-    return tuple(chosen)
-
-
 def _signal() -> numpy.ndarray:
 
     def curve(part: float) -> float:
@@ -80,10 +58,10 @@ class Predicted(NamedTuple):
 
 
 class Process:
-    """A respaced diffusion process, in float64 on the host; index i is ``timesteps[i]`` of the full one."""
+    """A respaced diffusion process, in float64 on the host; index i is ``timesteps[i]`` (ascending) of the full one."""
 
-    def __init__(self, sections: tuple[int, ...]) -> None:
-        self.timesteps = respaced(sections)
+    def __init__(self, timesteps: tuple[int, ...]) -> None:
+        self.timesteps = timesteps
         signal = _signal()[list(self.timesteps)]
         before = numpy.append(1.0, signal[:-1])
         beta = 1 - signal / before
@@ -123,9 +101,9 @@ class Process:
 
 
 @cache
-def process(sections: tuple[int, ...]) -> Process:
-    """Return the process of this spacing, cached."""
-    return Process(sections)
+def process(timesteps: tuple[int, ...]) -> Process:
+    """Return the process of these timesteps, ascending, cached."""
+    return Process(timesteps)
 
 
 # -- the network ------------------------------------------------------------------------------------------------------
@@ -260,9 +238,9 @@ class DiffusionHead(nn.Module):
         super().__init__()
         self.net = Denoiser(channels, cond, depth, width)
 
-    def schedule(self, sections: tuple[int, ...], temperature: float) -> DenoisingSchedule:
-        """Compute the constants of a generation. ``temperature`` scales the noise of steps, not the first."""
-        chosen = process(sections)
+    def schedule(self, timesteps: tuple[int, ...], temperature: float) -> DenoisingSchedule:
+        """Compute the constants of a process. ``temperature`` scales the noise of steps, not the first."""
+        chosen = process(timesteps)
         t = torch.tensor(chosen.timesteps[::-1], device=self.net.cond_embed.weight.device)
         return DenoisingSchedule(chosen, self.net.time_embed(t), temperature)
 

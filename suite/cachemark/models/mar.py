@@ -9,7 +9,7 @@ training has no dropout.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -22,6 +22,7 @@ from ..cache.arena import Memory
 from ..cache.engines import Engine
 from ..cache.layout import Site, Step, Tokens, guided_rows
 from ..cache.masked_layout import MaskedLayout, MaskedStep, masked_steps, placed, put, take
+from ..cache.timesteps import spaced
 from ..contract.method import Method, graph_key, run_blocks
 from ..contract.planning import Denoising
 from ..core.errors import Unsupported
@@ -37,7 +38,7 @@ class MARConfig:
     """Sizes. ``depth``: blocks of encoder and decoder, which share width and heads.
 
     ``buffer``: positions before the image that carry the class. ``channels``: of a token. ``steps``: default number of steps.
-    ``diffusion``: passes of the head per token, see :func:`~cachemark.models.diffusion.respaced`.
+    ``diffusion``: passes of the head per token, see :func:`~cachemark.cache.timesteps.respaced`.
     """
 
     dim: int
@@ -65,18 +66,12 @@ class MARConfig:
         return MaskedLayout(
             MAR.paradigm, (self.buffer,) * len(branches), self.grid, self.grid, self.heads, self.heads, self.dim // self.heads,
             self.depth[1], row_seeds, branches, dtype, device, steps=sampling.steps or self.steps, encoder=self.depth[0],
-            head=self.head_depth, head_width=self.head_width, channels=self.channels, diffusion=sum(self.spacing(sampling)),
+            head=self.head_depth, head_width=self.head_width, channels=self.channels, sections=self.spacing(sampling),
         )
 
-    def spacing(self, sampling: Sampling, passes: int = 0) -> tuple[int, ...]:
-        """Return the sections of the head's process for the number of passes in ``sampling``.
-
-        A model that takes one step per section, or leaves sections out, also does so with fewer passes.
-        """
-        count = passes or sampling.diffusion_steps
-        if not count:
-            return self.diffusion
-        return (1,) * count if set(self.diffusion) == {1} else tuple(count if section else 0 for section in self.diffusion)
+    def spacing(self, sampling: Sampling) -> tuple[int, ...]:
+        """Return the sections of the head's process for the number of passes in ``sampling``."""
+        return spaced(self.diffusion, sampling.diffusion_steps) if sampling.diffusion_steps else self.diffusion
 
 
 SIZES = {
@@ -241,14 +236,15 @@ class MAR(nn.Module):
         cond = torch.cat((self.class_emb(labels), self.fake_latent.expand(batch, -1))[: layout.rows // batch])
         prefix = engine.hold("prefix", self.prefix(cond))
         parts = [method.denoising(step, layout.diffusion) for step in steps]
-        schedules = self._schedules({part.passes for each in parts for part in each}, sampling, engine)
+        processes = {share.process(layout) for shares in parts for share in shares}
+        schedules = {steps: self._schedule(steps, sampling, engine) for steps in sorted(processes)}
         latents = torch.zeros(batch, layout.visual, self.config.channels, device=labels.device)
         for step, shares in zip(steps, parts, strict=True):
             places, scale = step.generating[:batch], guidance(sampling, step, layout.visual)
             fed = latents, step.known, step.generating, step.previous
             (z,) = engine.run(("transformer", step.index), partial(self._conditions, step, method, prefix), fed, method)
             arguments = (z, places) if scale is None else (z, places, scale)
-            head = partial(self._drawn, step, method, shares, schedules, key)
+            head = partial(self._drawn, step, method, shares, [schedules[share.process(layout)] for share in shares], key)
             (drawn,) = engine.run(("head", graph_key(method, step), tuple(shares)), head, arguments, method)
             method.end_step(step)
             latents = put(latents, places, drawn if forced is None else take(forced, places))
@@ -265,26 +261,23 @@ class MAR(nn.Module):
         at = replace(step, known=generated, generating=generating, previous=previous)
         return (self.conditions(self.decode(self.encode(prefix, latents, at, method), at, method), generating),)
 
-    def _schedules(self, passes: Iterable[int], sampling: Sampling, engine: Engine) -> dict[int, DenoisingSchedule]:
-        schedules = {}
-        for count in sorted(passes):
-            schedule = self.diffloss.schedule(self.config.spacing(sampling, count), sampling.temperature)
-            schedules[count] = replace(schedule, times=engine.hold(f"times.{count}", schedule.times))
-        return schedules
+    def _schedule(self, timesteps: tuple[int, ...], sampling: Sampling, engine: Engine) -> DenoisingSchedule:
+        schedule = self.diffloss.schedule(timesteps, sampling.temperature)
+        return replace(schedule, times=engine.hold(f"times.{timesteps}", schedule.times))
 
     def _drawn(
-        self, step: MaskedStep, method: Method, shares: Sequence[Denoising], schedules: Mapping[int, DenoisingSchedule], key: Tensor,
+        self, step: MaskedStep, method: Method, shares: Sequence[Denoising], schedules: Sequence[DenoisingSchedule], key: Tensor,
         z: Tensor, places: Tensor, scale: float | Tensor | None = None,
     ) -> tuple[Tensor]:
         """Run all passes of the head for ``places`` (batch, n): tokens (batch, n, C)."""
-        def sampled(z: Tensor, places: Tensor, passes: int) -> Tensor:
-            return self.diffloss.sample(z, self.noise(key, places, passes), scale, schedules[passes], step, method)
+        def sampled(z: Tensor, places: Tensor, schedule: DenoisingSchedule) -> Tensor:
+            return self.diffloss.sample(z, self.noise(key, places, len(schedule.process)), scale, schedule, step, method)
 
         if len(shares) == 1:
-            return (sampled(z, places, shares[0].passes),)
+            return (sampled(z, places, schedules[0]),)
         drawn = torch.zeros(*places.shape, self.config.channels, device=z.device)
         batch = len(places)
         parts = method.ranked(step, z[:batch]).split([share.tokens for share in shares], 1)
-        for part, share in zip(parts, shares, strict=True):
-            drawn = put(drawn, part, sampled(take(z, part.repeat(len(z) // batch, 1)), places.gather(1, part), share.passes))
+        for part, schedule in zip(parts, schedules, strict=True):
+            drawn = put(drawn, part, sampled(take(z, part.repeat(len(z) // batch, 1)), places.gather(1, part), schedule))
         return (drawn,)

@@ -76,7 +76,8 @@ def masked_ops(method: Method, layout: MaskedLayout, weights: int = 0, between: 
     """
     for ops in ops_by_pass(method, layout, weights, between, codec):
         yield from ops
-    timesteps = sum({part.passes for step in _steps(method, layout) for part in method.denoising(step, layout.diffusion)})
+    parts = {part[1:] for step in _steps(method, layout) for part in method.denoising(step, layout.diffusion)}
+    timesteps = sum(passes for passes, _ in parts)
     embedding = layout.head_width * (FREQUENCIES + layout.head_width)
     yield Op("head", 2 * timesteps * embedding, embedding * layout.dtype.itemsize)
 

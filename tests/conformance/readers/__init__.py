@@ -12,6 +12,7 @@ from . import (
     llamagen_zipar,
     lumina,
     mar,
+    mar_disa,
     mar_halton,
     mar_lazy,
     mar_recap,
@@ -24,5 +25,5 @@ FAMILIES: dict[str, Family] = {
     "emu3": emu3.KINDS, "glm_image": glm_image.KINDS,
     "infinity": {**infinity.KINDS, **infinity_rivals.KINDS, **fastvar.KINDS, **skipvar.KINDS},
     "janus": janus.KINDS, "llamagen": {**llamagen.KINDS, **llamagen_zipar.KINDS}, "lumina": lumina.KINDS,
-    "mar": {**mar.KINDS, **mar_vae.KINDS, **mar_lazy.KINDS, **mar_recap.KINDS, **mar_halton.KINDS}, "var": var.KINDS,
+    "mar": {**mar.KINDS, **mar_vae.KINDS, **mar_lazy.KINDS, **mar_recap.KINDS, **mar_halton.KINDS, **mar_disa.KINDS}, "var": var.KINDS,
 }

@@ -15,6 +15,7 @@ from torch import Tensor
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, Tokens
 from cachemark.cache.masked_layout import MaskedStep
+from cachemark.cache.timesteps import respaced
 from cachemark.contract.method import Bidirectional, Block, Method
 from cachemark.core.spec import Sampling
 from cachemark.models import diffusion, mar
@@ -207,14 +208,14 @@ def guided_output(subject: Subject, vector: Vector, scale: str) -> Tensor:
 
 
 def predicted(subject: Subject, vector: Vector, index: str) -> Predicted:
-    short, x, c = diffusion.process(sections_of(subject.spacing)), vector["in/head/x"], vector["in/head/c"]
+    short, x, c = diffusion.process(respaced(sections_of(subject.spacing))), vector["in/head/x"], vector["in/head/c"]
     eps, v = output(subject, x, torch.full((len(x),), short.timesteps[int(index)]), c).chunk(2, -1)
     return short.predicted(x, eps, v, torch.full((len(x),), int(index)))
 
 
 def timesteps(subject: Subject, vector: Vector) -> float:
     maps = vector.facts["timestep_maps"]
-    return max(differing(torch.tensor(diffusion.process(sections_of(name)).timesteps), torch.tensor(steps)) for name, steps in maps.items())
+    return max(differing(torch.tensor(respaced(sections_of(name))), torch.tensor(steps)) for name, steps in maps.items())
 
 
 def losses(subject: Subject, vector: Vector) -> tuple[Tensor, Tensor]:
@@ -241,7 +242,7 @@ def sampled(subject: Subject, vector: Vector, which: str) -> float:
     head, (spacing, scale, temperature) = subject.head, settings_of(vector, which)
     passes: list[Tensor] = []
     rows = len(vector["in/head/c"]) // (1 if scale == 1 else 2)
-    schedule = head.schedule(sections_of(spacing), temperature)
+    schedule = head.schedule(respaced(sections_of(spacing)), temperature)
     noise = torch.cat((vector["in/psl/init_noise"][None, :rows], vector["in/psl/noise"][: len(schedule.process), :rows]))[:, :, None]
     back = head.back
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, Tokens
 from cachemark.cache.masked_layout import MaskedStep
+from cachemark.cache.timesteps import respaced
 from cachemark.contract.method import Block, Method
 from cachemark.core.spec import Sampling
 from cachemark.methods.lazymar import BRIDGED, HEAD_PERIOD, LazyMAR
@@ -141,7 +142,7 @@ class Subject:
         model, vector, sections = self.model(), self.vector, mar.sections_of(self.spacing(name))
         head, batch = model.diffloss, len(vector["in/head/init_noise"])
         scale, temperature = re.search(r"cfg ([\d.]+), temperature ([\d.]+)", " ".join(self.meta["notes"])).groups()
-        schedule = head.schedule(sections, float(temperature))
+        schedule = head.schedule(respaced(sections), float(temperature))
         noise = torch.cat((vector["in/head/init_noise"][None], vector["in/head/noise"]))[:, :, None]
         sampling = Sampling(cfg_scale=float(scale), steps=1, diffusion_steps=sum(sections))
         method = LazyMAR(**self.built_in, **dict.fromkeys(("token_cache", "condition_cache", "encoder_cache"), False), **switches)

@@ -22,8 +22,9 @@ from ...cache.attention import attend
 from ...cache.kernels.record import Entries
 from ...cache.layout import Layout, Load, Site, Step, Tokens
 from ...cache.masked_layout import MaskedLayout, MaskedStep, masked_steps, put, take
-from ...contract.method import Bidirectional, Block
+from ...contract.method import Block
 from ...roofline.masked_flops import budget_of
+from .annealed import Annealed
 
 DECODER, ENCODER, HEAD = "decoder", "encoder", "head"
 
@@ -137,7 +138,7 @@ class Incremental(EncoderCache):
 
 # -- the decoder, and when --------------------------------------------------------------------------------------------
 @dataclass
-class Partial(Bidirectional, ABC):
+class Partial(Annealed, ABC):
     """Full and partial passes; a partial pass computes ``chosen`` positions of the decoder alone.
 
     A subclass defines which passes are full (:meth:`refreshes`), how many tokens the others keep (:meth:`keep`) and the tokens of each
@@ -180,6 +181,7 @@ class Partial(Bidirectional, ABC):
 
     # -- one generation -----------------------------------------------------------------------------------------------
     def resolve(self, layout: Layout) -> None:
+        super().resolve(layout)
         self.shape, self.rows = cast(MaskedLayout, layout), layout.rows
         self.steps, places = masked_steps(self.shape, self.shape.steps), self.shape.places
         self.check()

@@ -1,0 +1,111 @@
+"""MAR under DiSA (kind ``disa``): schedules, and generations of the published code on the weights of another file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cachemark.cache.arena import Memory
+from cachemark.cache.masked_layout import MaskedLayout
+from cachemark.core.spec import Sampling
+from cachemark.methods.base.annealed import HeadSchedule
+from cachemark.methods.disa import DiSA
+from cachemark.models.diffusion import Process
+from cachemark.models.mar import MARConfig
+
+from ..checks import Check, Kind, Vector, differing, filled
+from . import mar, mar_recap
+from .mar_recap import RELATIVE, TOKENS, ByPlace
+
+
+class Traced(ByPlace):
+    """MAR that also records x after every step of the head, by pass of the transformer."""
+
+    def __init__(self, config: MARConfig) -> None:
+        super().__init__(config)
+        self.traces: list[list[Tensor]] = []
+        back = self.diffloss.back
+
+        def recorded(x: Tensor, eps: Tensor, v: Tensor, noise: Tensor, index: int, process: Process) -> Tensor:
+            if index == len(process) - 1:
+                self.traces.append([])
+            self.traces[-1].append(back(x, eps, v, noise, index, process))
+            return self.traces[-1][-1]
+
+        self.diffloss.back = recorded  # type: ignore[method-assign]
+
+
+@dataclass
+class Ran:
+    """One generation: method, model and the final tokens."""
+
+    method: DiSA
+    model: Traced
+    tokens: Tensor
+
+
+@dataclass
+class Subject:
+    """The subject of the checks."""
+
+    weights: dict[str, Tensor]
+    vector: Vector
+
+    @cached_property
+    def runs(self) -> dict[str, Ran]:
+        return {name: self._run(name, facts) for name, facts in self.vector.facts["runs"].items()}
+
+    def _run(self, name: str, facts: dict[str, Any]) -> Ran:
+        model = filled(Traced(mar.config_of(self.vector.facts, str(facts["upper"]))), self.weights)
+        model.feed(self.vector[f"{name}/in/orders"], self.vector[f"{name}/in/noise"].float())
+        method = DiSA(annealing=facts["strategy"], most=1.0, least=facts["lower"] / facts["upper"])
+        sampling = Sampling(cfg_scale=facts["cfg"], cfg_schedule=facts["schedule"], temperature=facts["temperature"], steps=facts["T"])
+        tokens = model.generate(torch.tensor(facts["labels"]), [0] * facts["bsz"], method, sampling, Memory(), see=model.see)
+        return Ran(method, model, tokens)
+
+
+def layout(steps: int, requested: int) -> MaskedLayout:
+    return MARConfig(16, (1, 1), 2, 1, 16, diffusion=(requested,)).layout([0], Sampling(steps=steps))
+
+
+def schedules(_: Subject, vector: Vector) -> float:
+    """Count the passes whose nominal steps differ from the file's, before equal timesteps are merged."""
+    wrong = 0
+    for noted in vector.facts["schedules"]:
+        schedule = HeadSchedule(noted["strategy"], 1.0, noted["lower"] / noted["upper"], "full")
+        shape = layout(noted["T"], noted["upper"])
+        wrong += [len(schedule.timesteps(shape, index, noted["T"])) for index in range(noted["T"])] != noted["nominal"]
+    return float(wrong)
+
+
+def timesteps(_: Subject, vector: Vector) -> float:
+    return float(sum(list(HeadSchedule("constant", 1.0, 1.0, "code").timesteps(layout(1, int(steps)), 0, 1)) != times
+                     for steps, times in vector.facts["timesteps"].items()))
+
+
+def passes(subject: Subject, vector: Vector) -> float:
+    wrong = 0
+    for name, facts in vector.facts["runs"].items():
+        ran = subject.runs[name]
+        for step, noted in zip(ran.model.passes, facts["passes"], strict=True):
+            (part,) = ran.method.denoising(step, ran.method.shape.diffusion)
+            wrong += (part.tokens, part.passes, list(part.timesteps)) != (noted["count"], noted["steps"], noted["timesteps"])
+    return float(wrong)
+
+
+KINDS = {
+    "disa": Kind(lambda vector: Subject(mar_recap.subject(vector).weights, vector), (
+        Check("schedules", 0.0, schedules, ("json/schedules",)),
+        Check("timesteps", 0.0, timesteps, ("json/timesteps",)),
+        Check("passes", 0.0, passes, ("json/runs",)),
+        mar_recap.each("places", "*/pass/*/places", lambda ran, rest: ran.model.drawn_places[int(rest[1])], 0.0, differing),
+        mar_recap.each("head_inputs", "*/pass/*/z", lambda ran, rest: ran.model.head_inputs[int(rest[1])], RELATIVE, mar.far),
+        mar_recap.each("x", "*/pass/*/x", lambda ran, rest: torch.stack(ran.model.traces[int(rest[1])]), TOKENS, mar.far),
+        mar_recap.each("tokens", "*/pass/*/tokens", lambda ran, rest: ran.model.drawn_tokens[int(rest[1])], TOKENS, mar.far),
+        mar_recap.each("latents", "*/out/latent", lambda ran, rest: mar.grid_by_patch(ran.tokens, 1), TOKENS, mar.far),
+    ), "schedules and generations of DiSA's published code: the head's steps of every pass, and what they draw", ("disa",)),
+}
