@@ -26,11 +26,13 @@ OFF = dict.fromkeys(("token_cache", "condition_cache", "encoder_cache", "head_ca
 SCHEDULE = {"schedule": "published", "start": 2, "period": 5, "layer": 1, "table": [0.6] * 4 + [0.4] * 4, "extra": 1}
 # Modes of a method, all with passes that leave tokens behind or rows out.
 MODES: dict[str, tuple[dict[str, Any], ...]] = {
-    "fewer_steps": ({"steps": 5},),
+    "disa": ({"most": 1.0, "least": 0.5}, {"most": 1.0, "annealing": "two-stage", "steps": 5}),
+    "fewer_steps": ({"steps": 5}, {"steps": 6, "head_annealing": "constant"}),
     "gtr": ({"steps": 5}, {"steps": 6, "detail": 0.4, "most": 1.0, "least": 0.5}, {"steps": 5, "stages": 2, "rate": "cosine"}),
     "halton": ({"steps": 5}, {"steps": 6, "rate": "arccos", "roll": True}, {"steps": 5, "rate": "arccos", "order": "sample"}),
     "lazymar": (SCHEDULE, *({**SCHEDULE, **OFF, switch: True} for switch in OFF), {**SCHEDULE, "select": "min-similarity"},
-                {**SCHEDULE, "select": "predicted"}, {**SCHEDULE, "forced": "always"}),
+                {**SCHEDULE, "select": "predicted"}, {**SCHEDULE, "forced": "always"},
+                {**SCHEDULE, "head_annealing": "cosine", "head_most": 1.0}),
     "marche": ({"active": 14}, {"active": 14, "refresh": "low"}, {"active": 14, "refresh": "blind"},
                {"active": 14, "encoder_cache": True, "refresh_layers": [4]}, {"active": 14, "generating": False},
                {"active": 14, "caching": False}, {"active": 14, "partitioned": True}, {"active": 1, "select_layer": 1}),

@@ -79,7 +79,7 @@ def test_the_head_spends_less_from_pass_to_pass_and_more_on_detail() -> None:
     generation = [parts[0].passes for parts in spent[:30]]
     assert all(len(parts) == 1 for parts in spent[:30])
     assert (generation[0], generation[-1], generation) == (50, 20, sorted(generation, reverse=True))
-    assert spent[30] == spent[31] == ((6, 50), (58, 20))
+    assert [[part[:2] for part in parts] for parts in spent[30:]] == [[(6, 50), (58, 20)]] * 2
 
 
 def test_tokens_with_high_frequencies_come_first() -> None:
@@ -106,7 +106,7 @@ def test_the_head_draws_every_token_once_as_long_as_was_said() -> None:
     model, method = MAR(CONFIG).initialise(0).eval(), Chosen(steps=8)
     model.generate(torch.tensor([0, 1]), [3, 4], method, GUIDED, Memory())
     shape = model.layout([3, 4], GUIDED)
-    assert drawn == [(step.index, *part) for step in passes(resolved(shape, steps=8), shape) for part in method.denoising(step, 10)]
+    assert drawn == [(step.index, *part[:2]) for step in passes(resolved(shape, steps=8), shape) for part in method.denoising(step, 10)]
     assert sum(count for _, count, _ in drawn) == 64
     assert {count for _, count, inners in drawn if inners == 5 and count < 4}, "some tokens with detail"
 

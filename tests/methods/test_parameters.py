@@ -60,6 +60,7 @@ def test_parameters_of_a_budget_are_accepted(budget: Fraction) -> None:
 @pytest.mark.parametrize(("name", "parameter", "unit", "most", "budgets"), [
     ("lazymar", "scale", 0.01, 20, ("2/5", "1/3")), ("random_tokens", "scale", 0.01, 20, ("3/4", "4/5")),
     ("marche", "active", 1, 320, ("4/5", "9/10")), ("gtr", "steps", 1, 64, ("3/4", "1/2", "1/3")),
+    ("disa", "steps", 1, 64, ("3/4", "1/2", "1/3")),
     ("fewer_steps", "steps", 1, 64, ("1", "1/2", "1/3")), ("recap", "full_steps", 2, 64, ("1", "9/10", "3/4")),
     ("halton", "steps", 1, 64, ("1", "1/2", "1/3")),
 ])  # fmt: skip

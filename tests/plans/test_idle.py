@@ -19,6 +19,7 @@ CASES = (  # model, method, budget, the beginning of what is said
     ("tiny-mar", {"name": "lazymar", **ALONE, "token_cache": False}, "1", SAVES_NOTHING), ("tiny-mar", {"name": "lazymar"}, "0.97", ""),
     ("tiny-mar", {"name": "recap"}, "1", "Every step is full"), ("tiny-mar", {"name": "recap"}, "0.8", ""),
     ("tiny-mar", {"name": "halton"}, "1", ""), ("tiny-mar", {"name": "halton", "order": "sample"}, "1", SAVES_NOTHING),
+    ("tiny-mar", {"name": "disa", "most": 1.0, "least": 1.0}, "1", SAVES_NOTHING),
     ("tiny-mar", {"name": "gtr", "stages": 1, "rate": "cosine", "most": 1.0, "least": 1.0}, "1", SAVES_NOTHING),
     ("tiny-llamagen", {"name": "window"}, "1", SAVES_NOTHING), ("tiny-llamagen", {"name": "window"}, "1/2", ""),
     ("tiny-var", {"name": "streaming"}, "1", SAVES_NOTHING), ("tiny-var", {"name": "streaming"}, "1/2", ""),

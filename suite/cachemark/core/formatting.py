@@ -12,7 +12,8 @@ from .wording import plain
 DASH = "–"
 NAMES = {
     "streaming": "StreamingLLM", "h2o": "H2O", "rkv": "R-KV", "linear": "LineAR", "ssd_heads": "SSD heads", "ams_kv": "AMS-KV",
-    "scalekv": "ScaleKV", "heatkv": "HeatKV", "hack": "HACK", "hackpp": "HACK++", "lazymar": "LazyMAR", "marche": "MARché", "gtr": "GtR",
+    "scalekv": "ScaleKV", "heatkv": "HeatKV", "hack": "HACK", "hackpp": "HACK++", "lazymar": "LazyMAR", "marche": "MARché",
+    "gtr": "GtR", "disa": "DiSA",
     "recap": "ReCAP", "snapkv": "SnapKV", "pyramidkv": "PyramidKV", "adakv": "Ada-KV", "tova": "TOVA", "keydiff": "KeyDiff",
     "key_norm": "key norms", "fastvar": "FastVAR", "fewer_scales": "fewer scales", "guidance_off": "guidance off",
     "skipvar": "SkipVAR", "fewer_steps": "fewer steps", "scale_groups": "scale groups", "random_tokens": "random tokens",
