@@ -44,6 +44,7 @@ class Stub:
     """``before`` is called with each case that begins."""
 
     before: Callable[[Case], None] = lambda case: None
+    notes: Sequence[str] = ()
 
     def environment(self, device: str, threads: int) -> Environment:
         return environment(device, threads)
