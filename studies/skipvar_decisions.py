@@ -78,7 +78,7 @@ def plain_images(path: Path) -> dict[int, Images]:
             folder = store.artifacts.parts / str(outcome.facts.get("reused", {}).get("from", outcome.result_key))
             parts = sorted(folder.glob("*.safetensors"))
             if number is not None and parts and outcome.ok and "class_accuracy" in outcome.samples:
-                extractor = presets.preset(outcome.case.evaluation["quality"]["preset"]).extractor.name
+                extractor = presets.preset(outcome.case.evaluation["quality"]["preset"]).extractor
                 joined = ImageFeatures.joined([ImageFeatures.load(part, extractor) for part in parts])
                 right = torch.tensor(outcome.samples["class_accuracy"], dtype=torch.float64)
                 ssim = torch.tensor(outcome.samples["ssim"] if number else [1.0] * outcome.case.samples, dtype=torch.float64)

@@ -50,7 +50,7 @@ def test_the_nearest_name_is_given(given: str, near: str) -> None:
 
 
 @pytest.mark.parametrize(("base", "preset", "count"), [
-    ("sfid", "scene", 5), ("fid", "Scene", 5), ("fid", "a_b", 5), ("fid", "", 5), ("fid", "x", 0),
+    ("mfid", "scene", 5), ("fid", "Scene", 5), ("fid", "a_b", 5), ("fid", "", 5), ("fid", "x", 0),
 ])  # fmt: skip
 def test_a_name_that_could_not_be_read_again_is_not_made(base: str, preset: str, count: int) -> None:
     with pytest.raises(UnknownName):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
+from cachemark.models.weights import packaged
 from support.stages import call
 
 PROMPT = "two red stars above blue stripes"
@@ -41,13 +45,51 @@ def test_json_has_the_costs_under_the_names_of_metrics(tmp_path: Path) -> None:
     assert min(images["seconds"], images["tokens_per_s_first"], images["tokens_per_s_last"]) > 0
 
 
+def test_a_sample_batch_has_the_classes_in_turns_and_says_where_it_is_from(tmp_path: Path) -> None:
+    """Its images are those of the grid, whatever the order of the request; an older batch is replaced, another archive is not."""
+    labels = [word for label in (3, 3, 3, 5, 5) for word in ("--label", str(label))]
+    for _ in range(2):
+        done = call("generate", "tiny-llamagen", *labels, "--batch", "2", "-o", tmp_path / "samples.npz")
+        assert done.exit_code == 0, done.output
+    call("generate", "tiny-llamagen", *labels, "-o", tmp_path / "grid.png")
+    with np.load(tmp_path / "samples.npz") as file, Image.open(tmp_path / "grid.png") as grid:
+        images, manifest = file["arr_0"], json.loads(file["manifest.json"])
+        assert file["arr_1"].tolist() == manifest["labels"] == [3, 5, 3, 5, 3]
+        assert (np.asarray(grid)[:64, 64:128] == images[2]).mean() > 0.95  # the second of class 3; batches of other sizes round otherwise
+    assert manifest["seeds"] == [0, 3, 1, 4, 2]
+    assert (manifest["tool"], manifest["plan"], manifest["case"]["model"]) == ("cachemark", "", "tiny-llamagen")
+    assert "commit" in manifest
+    np.savez(tmp_path / "other.npz", arr_0=images)
+    refused = call("generate", "tiny-llamagen", "-o", tmp_path / "other.npz")
+    assert (refused.exit_code, "is not a sample batch of cachemark" in refused.output) == (2, True)
+
+
+@pytest.mark.parametrize(("model", "dtype", "what", "loud"), [
+    ("tiny-llamagen", "float16", "logits", ("wo.weight", "w2.weight", "tok_embeddings.weight", "embedding_table.weight")),
+    ("tiny-var", "float32", "logits", ("class_emb.weight",)), ("tiny-mar", "float32", "logits|images", ("z_proj.bias",)),
+])  # fmt: skip
+def test_output_that_is_not_finite_ends_with_an_error(model: str, dtype: str, what: str, loud: tuple[str, ...], tmp_path: Path) -> None:
+    """In a number format that is too small, and with NaN in the weights."""
+    state = load_file(packaged(f"{model}.safetensors"))
+    chosen = [name for name in state if name.endswith(loud)]
+    assert chosen
+    factor = 3e4 if dtype == "float16" else float("nan")
+    save_file({name: tensor * factor if name in chosen else tensor for name, tensor in state.items()}, tmp_path / "loud.safetensors")
+    for path in ("out.png", "out.npz"):
+        done = call("generate", model, "--images", "2", "--dtype", dtype, "--weights", tmp_path / "loud.safetensors", "-o", tmp_path / path)
+        assert done.exit_code == 2, done.output
+        assert re.search(f"The ({what}) of {model} full in {dtype} hold NaN or infinity", done.output)
+        assert not (tmp_path / path).exists()
+
+
 @pytest.mark.parametrize(("options", "words"), [
     (("--images", "2", "--seed", "1"), "--images and --seed cannot be combined"),
     (("--compare",), "Add --method, --codec or --decoder"),
     (("--sampling", "temperature=x"), "'temperature=x' is neither NAME=NUMBER"),
     (("--sampling", "greedy", "--sampling", "top_k=1"), "'greedy' is neither NAME=NUMBER"),
     (("--sampling", "temprature=1"), "sampling.temprature"),
-    (("-o", "out.jpg"), "does not end in .png"),
+    (("-o", "out.jpg"), "does not end in .png or .npz"),
+    (("--method", "window", "--compare", "-o", "out.npz"), "A sample batch holds the images of one method"),
     (("-o", "nowhere/out.png"), "folder nowhere does not exist"),
     (("-o", "notes.png"), "is not a PNG image of cachemark"),
     (("--budget", "1/2"), "Name a method, or leave it out"),

@@ -61,10 +61,10 @@ def test_the_network_of_the_procedural_scenes_rounds_alike_in_parts() -> None:
 def test_a_file_holds_everything_exactly_and_their_extractor(extractor: Extractor, tmp_path: Path) -> None:
     features, path = ImageFeatures.of(noise(9), extractor), tmp_path / "f.safetensors"
     features.save(path)
-    again = ImageFeatures.load(path, extractor.name)
+    again = ImageFeatures.load(path, extractor)
     assert again
     assert same(again, features)
-    assert ImageFeatures.load(path, "cachemark-other") is ImageFeatures.load(tmp_path / "none", extractor.name) is None
+    assert ImageFeatures.load(path, toy("6")) is ImageFeatures.load(tmp_path / "none", extractor) is None
     with pytest.raises(BadCheckpoint, match=f"cachemark-8.*not of '{extractor.name}'"):
         ImageFeatures.joined([features, ImageFeatures.of(noise(4), toy("8"))])
 
@@ -79,7 +79,7 @@ def test_a_damaged_file_is_none(extractor: Extractor, tmp_path: Path) -> None:
     short = save({"features": torch.zeros(3, 2)}, metadata)
     for bad in (b"", data[:4], data[:60], data[:-1], b"x" * 200, uneven, unnamed, short):
         path.write_bytes(bad)
-        assert ImageFeatures.load(path, extractor.name) is None
+        assert ImageFeatures.load(path, extractor) is None
 
 
 # ------------------------------------------------------------------------------------------------ wrong input

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from cachemark.core.errors import BadCheckpoint, UnknownName, Unsupported
-from cachemark.metrics.compute import inception, presets
+from cachemark.metrics.compute import inception, presets, sample_batches
 from cachemark.metrics.compute.distribution import distribution
 from cachemark.metrics.compute.image_features import ImageFeatures
-from cachemark.metrics.compute.inception import ReferenceBatch, inception_extractor, source
+from cachemark.metrics.compute.inception import inception_extractor, source
 from cachemark.metrics.compute.presets import Preset, identity_of
+from cachemark.metrics.compute.sample_batches import SampleBatch
 from metrics.toys import png_files, toy
 from support.later import later
 
@@ -107,7 +108,7 @@ def test_values_are_those_of_torch_fidelity(published: Published, preset: Preset
     moved = preset.reference.mean.clone()
     moved[0] += 3.0
     offset = float(generated.features[:, 0].mean() - preset.reference.mean[0])
-    values = distribution(generated, replace(preset.reference, mean=moved), **{**preset.options, **FEW})
+    values = distribution(generated, replace(preset.reference, mean=moved), **{**preset.options, **FEW, "isc_split_size": 0})
     values["fid"] -= 9 - 6 * offset
     names = {"fid": "frechet_inception_distance", "kid": "kernel_inception_distance_mean", "isc": "inception_score_mean",
              "precision": "precision", "recall": "recall"}  # fmt: skip
@@ -122,7 +123,7 @@ def test_coco_uses_only_the_images_of_its_file(published: Published, preset: Pre
     assert values["fid"] == pytest.approx(published.scores["frechet_inception_distance"], rel=1e-3)
     assert values["recall"] == pytest.approx(published.scores["recall"])
     assert coco.reference.count == REAL
-    fingerprint = ReferenceBatch(tmp_path / "coco.npz").fingerprint
+    fingerprint = SampleBatch(tmp_path / "coco.npz").fingerprint
     assert identity_of("coco", published.weights, tmp_path / "coco.npz") == {**coco.identity, "reference": fingerprint}
     assert coco.extractor.name == f"inception-v3-compat-{hashlib.sha256(published.weights.read_bytes()).hexdigest()[:12]}"
     missing = identity_of("coco", published.weights, tmp_path / "none.npz")["missing"]
@@ -139,12 +140,12 @@ def test_features_of_the_reference_are_computed_once(published: Published, prese
     place.parent.mkdir(parents=True)
     place.symlink_to(published.weights)
     features = next(published.batch.parent.glob("batch.*.safetensors"))
-    content, saved = features.read_bytes(), ImageFeatures.load(features, preset.extractor.name)
+    content, saved = features.read_bytes(), ImageFeatures.load(features, preset.extractor)
     with monkeypatch.context() as patched:
         patched.setattr(ImageFeatures, "of", lambda *_, **__: pytest.fail("they were computed again"))
         assert presets.preset("adm", reference=published.batch).reference.digest == preset.reference.digest
     features.write_bytes(content[:-7])
-    real = ReferenceBatch(published.batch)
+    real = SampleBatch(published.batch)
     with monkeypatch.context() as patched:
         patched.setattr(ImageFeatures, "of", lambda *_, **__: saved)
         inception._features_once(real, preset.extractor, "cpu", 2)
@@ -222,47 +223,70 @@ GOOD: dict[str, Any] = {"arr_0": np.zeros((5, 4, 4, 3), np.uint8), "mu": np.zero
 
 
 def test_a_batch_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inception, "CHUNK", 2)
+    monkeypatch.setattr(sample_batches, "PIECE", 2 * 4 * 4 * 3)
     images = np.arange(5 * 4 * 4 * 3, dtype=np.uint8).reshape(5, 4, 4, 3)
-    batch = ReferenceBatch(archive(tmp_path, arr_0=images, mu=np.array([1.0, 2.0])))
+    batch = SampleBatch(archive(tmp_path, arr_0=images, mu=np.array([1.0, 2.0])))
     parts = list(batch.images())
     assert [len(part) for part in parts] == [2, 2, 1]
     assert np.array_equal(torch.cat(parts).permute(0, 2, 3, 1).numpy(), images)
-    mean, covariance = batch.statistics()
-    assert (mean.dtype, covariance.dtype, mean.tolist()) == (torch.float32, torch.float64, [1.0, 2.0])
-    assert ReferenceBatch(archive(tmp_path, arr_0=images + 1)).fingerprint != batch.fingerprint
+    some = {part.start: piece for part, piece in batch.stream([slice(1, 2), slice(3, 5)])}
+    assert {start: images[start : start + len(piece)].tolist() for start, piece in some.items()} == {
+        start: piece.permute(0, 2, 3, 1).tolist() for start, piece in some.items()}
+    assert {start: len(piece) for start, piece in some.items()} == {1: 1, 3: 2}
+    moments = batch.moments()
+    assert moments is not None
+    assert (moments.mean.dtype, moments.covariance.dtype, moments.mean.tolist()) == (torch.float32, torch.float64, [1.0, 2.0])
+    assert SampleBatch(archive(tmp_path, arr_0=images + 1)).fingerprint != batch.fingerprint
+
+
+class Huge:
+    """Stands in an archive for an array of this shape whose bytes are missing."""
+
+    def __init__(self, *shape: int, dtype: str = "<f8") -> None:
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(header, {"descr": dtype, "fortran_order": False, "shape": shape})
+        self.bytes = header.getvalue() + bytes(64)
 
 
 @pytest.mark.parametrize(("changes", "words"), [
-    ({"arr_0": None}, "arr_0.npy"), ({"arr_0": np.zeros((5, 4, 4, 3))}, r"arr_0 is float64 of shape \(5, 4, 4, 3\)"),
-    ({"arr_0": np.zeros((5, 3, 4, 4), np.uint8)}, r"shape \(5, 3, 4, 4\)"), ({"mu": None}, "mu"),
+    ({"arr_0": None, "mu": None}, "it has sigma, neither arr_0 nor mu and sigma"),
+    ({"arr_0": np.zeros((5, 4, 4, 3))}, r"arr_0 is float64 of shape \(5, 4, 4, 3\)"),
+    ({"arr_0": np.zeros((5, 3, 4, 4), np.uint8)}, r"shape \(5, 3, 4, 4\)"), ({"arr_0": np.zeros((0, 4, 4, 3), np.uint8)}, "has no image"),
     ({"sigma": np.eye(3)}, r"sigma \(3, 3\)"), ({"mu": np.array([0, np.nan])}, "not finite"),
-    ({"mu": np.array([{}, {}])}, "allow_pickle"),
+    ({"mu": np.array([{}, {}])}, "mu states object"),
+    ({"mu": Huge(2**29)}, "which 64 bytes do not hold"), ({"arr_0": Huge(9, 2**20, 2**20, 3, dtype="|u1")}, "which 64 bytes do not hold"),
+    ({"mu": np.zeros(5000), "sigma": Huge(5000, 5000)}, "which 64 bytes do not hold"),
 ])  # fmt: skip
-def test_a_batch_of_another_kind_is_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
-    with pytest.raises(BadCheckpoint, match=f"is not a reference batch, or a damaged one: .*{words}"):
-        ReferenceBatch(archive(tmp_path, **changes)).statistics()
+def test_a_batch_of_another_kind_is_refused_before_memory_is_allocated(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    path = archive(tmp_path, **{name: array for name, array in changes.items() if not isinstance(array, Huge)})
+    if lies := {name: array for name, array in changes.items() if isinstance(array, Huge)}:
+        with zipfile.ZipFile(path) as good, zipfile.ZipFile(tmp_path / "lie.npz", "w", zipfile.ZIP_DEFLATED) as lie:
+            for name in good.namelist():
+                lie.writestr(name, lies[name[:-4]].bytes if name[:-4] in lies else good.read(name))
+        path = tmp_path / "lie.npz"
+    with pytest.raises(BadCheckpoint, match=f"is not a batch of images or statistics, or a damaged one: .*{words}"):
+        SampleBatch(path).moments()
 
 
 def test_a_damaged_batch_is_refused(published: Published, tmp_path: Path) -> None:
     content, path = published.batch.read_bytes(), tmp_path / "damaged.npz"
     for damaged in (b"", content[: len(content) // 2], content[:-1]):
         path.write_bytes(damaged)
-        with pytest.raises(BadCheckpoint, match="is not a reference batch, or a damaged one"):
-            ReferenceBatch(path).statistics()
+        with pytest.raises(BadCheckpoint, match="is not a batch of images or statistics, or a damaged one"):
+            SampleBatch(path)
     path.write_bytes(content[:5000] + bytes([content[5000] ^ 1]) + content[5001:])  # a bit of the images; the zip's checksum detects it
     with pytest.raises(BadCheckpoint, match="Bad CRC-32"):
-        list(ReferenceBatch(path).images())
+        list(SampleBatch(path).stream([slice(0, 1)]))
     with zipfile.ZipFile(published.batch) as full, zipfile.ZipFile(path, "w") as truncated:
         truncated.writestr("arr_0.npy", full.read("arr_0.npy")[:-1000])
     with pytest.raises(BadCheckpoint, match="a damaged one"):
-        list(ReferenceBatch(path).images())
+        SampleBatch(path)
 
 
 def test_statistics_of_another_network_are_refused(published: Published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    features = ImageFeatures("x", torch.zeros(3, 2048), torch.zeros(3, 1008))
-    monkeypatch.setattr(ImageFeatures, "of", lambda *_, **__: features)
-    monkeypatch.setattr(inception, "inception_extractor", lambda _: toy())
+    """Before any image is processed."""
+    monkeypatch.setattr(ImageFeatures, "of", lambda *_, **__: pytest.fail("features were computed"))
+    monkeypatch.setattr(inception, "inception_extractor", lambda *_: toy())
     with pytest.raises(BadCheckpoint, match="statistics of 2 features, not of 2048"):
         inception.load("adm", published.weights, archive(tmp_path))
 

@@ -27,6 +27,14 @@ def toy(digit: str = "7") -> Extractor:
     return Extractor(digit * 64, Toy)
 
 
+class SpatialToy(Toy):
+    """The toy with twelve features by position, in the order of positions and channels, as a third output."""
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        by_position = nn.functional.adaptive_avg_pool2d(images.float().square(), 2).permute(0, 2, 3, 1).flatten(1) / 255**2
+        return *super().forward(images), by_position
+
+
 def noise(count: int, seed: int = 0, side: int = SIZE) -> Tensor:
     """Return images (count, 3, side, side) in [-1, 1]."""
     return torch.rand(count, 3, side, side, generator=torch.Generator().manual_seed(seed)) * 2 - 1

@@ -120,7 +120,8 @@ def test_the_score_of_the_same_images_as_files_is_equal(
     full, whole = pass_of(planned_full, bench), seeds.subset("s256", 10).first(IMAGES)
     tokens = bench.loaded.generator.generate(torch.tensor(whole.labels), whole.seeds, Full(), full.case.sampling, Memory())
     files = png_files(nearest_bytes(bench.loaded.decode(tokens)), tmp_path / "images")
-    monkeypatch.setattr(score, "PART", PART)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("cachemark.metrics.compute.feature_store.PART", PART)
     monkeypatch.setattr(score, "SIDE", 16)
     monkeypatch.setattr(score, "preset", lambda name, **_: replace(preset, resize=None))
     scored = score.score(files).values

@@ -86,7 +86,7 @@ def test_batches_change_memory_alone(model: ImageModel, tmp_path: Path) -> None:
 def test_a_long_generation_shows_its_progress_on_a_terminal(model: ImageModel, terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = StringIO()
     shown.isatty = lambda: terminal  # type: ignore[method-assign]
-    monkeypatch.setattr(generate, "LONG", 0.0)
+    monkeypatch.setattr("cachemark.workflows.progress_bar.LONG", 0.0)
     monkeypatch.setattr("sys.stderr", shown)
     model.generate(labels=[1, 2], batch=1)
     assert ("tiny-var full" in shown.getvalue() and "100%" in shown.getvalue()) is terminal

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,9 @@ from torch import Tensor
 
 from cachemark.cli import main
 from cachemark.core.errors import BadCheckpoint, CachemarkError, Unsupported
+from cachemark.metrics.compute import inception
 from cachemark.metrics.compute.image_features import ImageFeatures
+from cachemark.metrics.compute.image_folders import ImageFolder
 from cachemark.metrics.similarity import psnr, ssim
 from cachemark.workflows import score as scoring
 from cachemark.workflows.score import Scores, score
@@ -25,6 +30,13 @@ from tools.train.scene import scenes
 
 torch_fidelity = later("torch_fidelity")
 COUNT = 400
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 def in_bytes(images: Tensor) -> Tensor:
@@ -127,6 +139,7 @@ def test_sets_without_common_names_are_compared_as_sets(tmp_path: Path) -> None:
 
 def test_statistics_without_images_give_fid_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scoring, "scorer", lambda name, weights: (toy(), {"isc_splits": 2}))
+    monkeypatch.setitem(inception.LAYERS, "adm", 13)
     folder = few(tmp_path, "a", count=24, side=256)
     real = torch.rand(40, 3, 256, 256, generator=torch.Generator().manual_seed(1)) * 255
     known = ImageFeatures.of(real.byte(), toy()).features.double().numpy()
@@ -218,9 +231,9 @@ def of_no_kind(folder: Path) -> tuple[object, ...]:
     (single, "has one image; FID needs at least 2. Add images."),
     (without_pairs, "A grid needs pairs: no file name is in both folders. Use the same file name for both images of a pair"),
     (of_scene_size, "are 32×32; preset scene takes 64×64. Resize them, e.g.: mogrify"),
-    (missing, "a is not a folder. Use a folder of images."), (without_reference, "{b} does not exist. Use a folder of images, or a file"),
+    (missing, "a is not a folder of images or an npz file."), (without_reference, "{b} does not exist. Use a folder of images, or a file"),
     (without_weights, "needs the weights of Inception v3, get it with: curl -LO"),
-    (of_no_kind, "file.npz' is not a weights file, or a damaged one"),
+    (of_no_kind, "file.npz' is not a batch of images or statistics, or a damaged one"),
 ])  # fmt: skip
 def test_bad_input_ends_with_one_line_and_the_fix(made: Any, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch-home"))
@@ -240,6 +253,132 @@ def test_statistics_need_images_of_their_size(tmp_path: Path, monkeypatch: pytes
     (file := tmp_path / "real.safetensors").write_text("")
     with pytest.raises(BadCheckpoint, match="no reference statistics"):
         score(few(tmp_path, "b"), file)
-    monkeypatch.setattr(scoring, "_with_statistics", lambda *_: type("Sized", (), {"resize": 256})())
-    with pytest.raises(Unsupported, match=r"are 64×64; statistics of preset adm are of 256×256\. Resize them"):
-        score(few(tmp_path, "c"), tmp_path / "wrong.npz")
+    np.savez(tmp_path / "large.npz", arr_0=np.zeros((2, 256, 256, 3), np.uint8))
+    with pytest.raises(Unsupported, match=r"are 64×64; those of .*large\.npz are 256×256\. Resize them"):
+        score(few(tmp_path, "c"), tmp_path / "large.npz")
+
+
+# ------------------------------------------------------------------------------------------------ folders of other tools
+
+def gray(side: int = 64) -> np.ndarray:
+    return np.arange(side * side).reshape(side, side) // 16 % 256
+
+
+def rgb(levels: np.ndarray) -> np.ndarray:
+    return np.repeat(levels[..., None], 3, -1).astype(np.uint8)
+
+
+def rotated(path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # a quarter turn
+    Image.fromarray(rgb(np.rot90(gray()))).save(path, exif=exif)
+
+
+def opaque(path: Path) -> None:
+    Image.fromarray(np.dstack([rgb(gray()), np.full((64, 64), 255, np.uint8)])).save(path)
+
+
+@pytest.mark.parametrize(("name", "write"), [
+    ("16bit.png", lambda path: Image.fromarray((257 * gray()).astype(np.uint16)).save(path)),
+    ("16bit.tif", lambda path: Image.fromarray((257 * gray() + 100).clip(0, 65535).astype(np.uint16)).save(path)),
+    ("UPPER.PNG", lambda path: Image.fromarray(rgb(gray())).save(path)),
+    ("plain.ppm", lambda path: Image.fromarray(rgb(gray())).save(path)),
+    ("palette.png", lambda path: Image.fromarray(rgb(gray())).quantize().save(path)), ("opaque.png", opaque),
+    ("plain.pgm", lambda path: Image.fromarray(rgb(gray())[..., 0]).save(path)), ("rotated.png", rotated), ("rotated.tiff", rotated),
+    ("exact.webp", lambda path: Image.fromarray(rgb(gray())).save(path, lossless=True)),
+])  # fmt: skip
+def test_files_of_every_kind_have_their_pixels(name: str, write: Callable[[Path], None], tmp_path: Path) -> None:
+    write(tmp_path / name)
+    folder = ImageFolder.open(tmp_path)
+    assert (folder.names, folder.size) == ((name,), (64, 64))
+    assert (folder.images(folder.names)[0].permute(1, 2, 0).numpy() == rgb(gray())).all()
+
+
+@pytest.mark.parametrize(("name", "image", "options", "words"), [
+    ("a.png", Image.new("RGBA", (64, 64), (1, 2, 3, 128)), {}, "transparent pixels (alpha channel)"),
+    ("a.png", Image.new("LA", (64, 64), (1, 0)), {}, "transparent pixels (alpha channel)"),
+    ("a.png", Image.new("RGB", (64, 64), (1, 2, 3)), {"transparency": (1, 2, 3)}, "transparent pixels (alpha channel)"),
+    ("a.jpg", Image.new("CMYK", (64, 64)), {}, "the color mode CMYK"), ("a.tif", Image.new("F", (64, 64)), {}, "the color mode F"),
+    ("a.tif", Image.new("I", (64, 64), 10**6), {}, "gray values 1000000 to 1000000"),
+    ("a.webp", Image.new("RGB", (64, 64)), {"save_all": True, "append_images": [Image.new("RGB", (64, 64), "red")]}, "has 2 frames"),
+])  # fmt: skip
+def test_files_without_one_conversion_are_refused_by_name(name: str, image: Any, options: Any, words: str, tmp_path: Path) -> None:
+    image.save(tmp_path / name, **options)
+    folder = ImageFolder.open(tmp_path)
+    with pytest.raises(Unsupported, match=f"{name} has .*{re.escape(words.removeprefix('has '))}"):
+        folder.images(folder.names)
+
+
+def test_subfolders_are_read_class_by_class_and_other_files_counted(tmp_path: Path) -> None:
+    home = tmp_path / "samples"
+    home.mkdir()
+    for i, name in enumerate(("n01", "n02/deep", "n03")):
+        (home / name).mkdir(parents=True)
+        for image in few(tmp_path, f"of{i}", count=3 - i % 2, first=10 * i).iterdir():
+            image.rename(home / name / image.name)
+    (home / "n01" / "again").symlink_to(home)
+    for name in ("notes.txt", "movie.gif", "more.txt", ".hidden.png"):
+        (home / name).write_text("x")
+    folder = ImageFolder.open(home)
+    assert folder.names == ("n01/00.png", "n02/deep/10.png", "n03/20.png", "n01/01.png", "n02/deep/11.png", "n03/21.png", "n01/02.png",
+                            "n03/22.png")
+    assert folder.note == f"{home}: 8 images in 3 subfolders; {home}: 3 files not read (1 .gif, 2 .txt)"
+
+
+def test_a_pipe_is_no_image_and_no_reference(tmp_path: Path) -> None:
+    images = few(tmp_path, "a")
+    for path, words in ((images / "x.png", "x.png is not an image.*: not an ordinary"), (tmp_path / "ref.npz", "is not an ordinary file")):
+        os.mkfifo(path)
+        with pytest.raises(CachemarkError, match=words):
+            score(images, *([path] if path.suffix == ".npz" else []))
+        path.unlink()
+
+
+@pytest.mark.parametrize("ending", ["jpg", "PNG", "tif"])
+def test_pairs_match_by_stem(ending: str, tmp_path: Path) -> None:
+    first, second = few(tmp_path, "a", count=3), few(tmp_path, "b", count=3)
+    for file in sorted(second.iterdir()):
+        Image.open(file).save(file.with_suffix(f".{ending}"), quality=90)
+        file.unlink()
+    scored = score(first, second, preset_name="scene")
+    same = {file.name: float(psnr(*(pixels([path]) / 127.5 - 1 for path in (file, second / f"{file.stem}.{ending}"))))
+            for file in first.iterdir()}
+    assert {pair.name: pair.values["psnr"] for pair in scored.pairs} == pytest.approx(same)
+    Image.new("RGB", (64, 64)).save(first / "00.bmp")
+    with pytest.raises(Unsupported, match=r"has 00\.(bmp|png) and 00\.(bmp|png), which differ in their ending only"):
+        score(first, second, preset_name="scene")
+
+
+@pytest.mark.parametrize(("side", "absent"), [(8, {"ssim", "lpips"}), (20, {"lpips"})])
+def test_images_below_a_window_lose_that_metric_only(side: int, absent: set[str], tmp_path: Path) -> None:
+    scored = score(few(tmp_path, "a", side=side), few(tmp_path, "b", side=side))
+    assert {name for name, reason in scored.absent.items() if "pixels a side" in reason} == absent
+    assert "psnr" in scored.values
+    assert ("ssim" in scored.values) == (side >= 11)
+
+
+@pytest.mark.parametrize("change", [0, 1])
+def test_fid_near_zero_has_a_finite_interval(change: int, folders: tuple[Path, Path], tmp_path: Path) -> None:
+    """Of copies, and of images whose last bit differs."""
+    images = pixels(sorted(folders[1].iterdir()))
+    copies = Path(png_files(images ^ (change * torch.randint(0, 2, images.shape, dtype=torch.uint8)), tmp_path / "copies"))
+    fid = score(folders[1], copies, preset_name="scene").values[f"fid_scene_{COUNT}"]
+    assert abs(fid.value) < (0.01 if change else 0.001)
+    assert fid.low is not None
+    assert fid.high is not None
+    assert min(fid.value, 0) <= fid.low <= fid.value <= fid.high < 1
+
+
+def test_features_are_kept_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second score of a folder computes nothing; one changed pixel counts."""
+    images = few(tmp_path, "a")
+    first = score(images).values
+    images.rename(tmp_path / "elsewhere")
+    with monkeypatch.context() as patched:
+        patched.setattr(ImageFeatures, "of", lambda *_, **__: pytest.fail("features were computed again"))
+        assert score(tmp_path / "elsewhere").values == first
+    with Image.open(tmp_path / "elsewhere" / "00.png") as image:
+        image.putpixel((5, 5), (255, 255, 255))
+        image.save(tmp_path / "elsewhere" / "00.png")
+    assert score(tmp_path / "elsewhere").values != first
+    assert "depends on the number of images, 6" in first["recall_scene_6"].note

@@ -7,12 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import FILE, Finite, Line, echo_json, fetch_option, grid_option, json_option, picture, plugin_option, say, weights_options
+from .options import (
+    FILE,
+    Finite,
+    Line,
+    echo_json,
+    fetch_option,
+    grid_option,
+    image_output,
+    json_option,
+    plugin_option,
+    say,
+    weights_options,
+)
 
 if TYPE_CHECKING:
     from ..workflows.generated import Generated
 
-MOST_IMAGES = 10_000
+MOST_IMAGES = 50_000
 FULL, NATIVE, SEQUENTIAL = "full", "native", "sequential"
 
 
@@ -44,7 +56,7 @@ def sampling(context: click.Context, option: click.Parameter, texts: tuple[str, 
 @click.option("--guidance", type=Finite(), help="Scale of classifier-free guidance.  [default: the model's]")
 @click.option("--sampling", multiple=True, callback=sampling, metavar="PRESET|NAME=VALUE",
               help="Sampling preset, or changes such as temperature=0.9; repeatable.  [default: paper]")
-@click.option("--batch", type=click.IntRange(1, MOST_IMAGES), help="Images at a time.  [default: all]")
+@click.option("--batch", type=click.IntRange(1, MOST_IMAGES), help="Images at a time.  [default: all; of a sample batch 64]")
 @grid_option
 @weights_options
 @fetch_option
@@ -55,11 +67,11 @@ def sampling(context: click.Context, option: click.Parameter, texts: tuple[str, 
               help="How forward passes run; graph captures them on a GPU.")
 @plugin_option
 @click.option("--compare", is_flag=True, help="Generate with the full cache too, and put its images to the left.")
-@click.option("-o", "--output", "path", type=FILE, callback=picture, default="generated.png", show_default=True,
-              help="PNG file of the grid.")
+@click.option("-o", "--output", "path", type=FILE, callback=image_output, default="generated.png", show_default=True,
+              help="PNG file of the grid, or npz file of a sample batch for evaluators.")
 @json_option
 def generate(path: Path, images: int | None, seeds: tuple[int, ...], compare: bool, as_json: bool, **request: Any) -> None:
-    """Generate images and save them as one PNG.
+    """Generate images and save them as one PNG, or as a sample batch.
 
     MODEL is a name of `cachemark list models`. A single prompt or label is used for all seeds. Prints seconds, tokens/s of both halves and
     bytes of one generation without a warm-up; `cachemark run` measures speed with repeats.
@@ -84,7 +96,7 @@ def generate(path: Path, images: int | None, seeds: tuple[int, ...], compare: bo
 def _values(images: Generated) -> dict[str, Any]:
     """Return the costs of a generation, under the names of the metrics."""
     first, last = images.tokens_per_s or (None, None)
-    return {"case": images.case.label, "images": len(images.images), "labels": images.labels, "seeds": images.seeds,
+    return {"case": images.case.label, "images": len(images.labels), "labels": images.labels, "seeds": images.seeds,
             "seconds": images.seconds, "tokens_per_s_first": first, "tokens_per_s_last": last, "kv_logical": images.kv_bytes,
             "kv_state": images.state_bytes}
 

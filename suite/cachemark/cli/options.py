@@ -111,10 +111,17 @@ def writable(context: click.Context, option: click.Parameter, path: Path | None,
     return path
 
 
-def picture(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
+def image_output(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
+    """Check that a PNG or a sample batch can be written to this file, before hours of work."""
+    if path is not None and path.suffix.lower() == ".npz":
+        return writable(context, option, path, "sample batch")
+    return picture(context, option, path, " or .npz")
+
+
+def picture(context: click.Context, option: click.Parameter, path: Path | None, other: str = "") -> Path | None:
     """Check that a PNG can be written to this file, before hours of work."""
     if path is not None and path.suffix.lower() != ".png":
-        raise click.BadParameter(f"{str(path)[:200]} does not end in .png. Use another name.")
+        raise click.BadParameter(f"{str(path)[:200]} does not end in .png{other}. Use another name.")
     return writable(context, option, path, "PNG image")
 
 

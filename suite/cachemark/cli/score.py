@@ -20,18 +20,19 @@ SHOWN = 5  # worst pairs in the text
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.argument("against", type=click.Path(path_type=Path), required=False)
-@click.option("--preset", "preset_name", type=click.Choice(["scene", "adm", "coco"]),
+@click.option("--preset", "preset_name", type=click.Choice(["scene", "adm", "coco", "adm768", "adm192", "adm64"]),
               help="Feature network.  [default: adm for a folder or an npz file, else scene]")
 @click.option("--weights", default="", help="File with the weights of the feature network.  [default: PyTorch's download cache]")
 @click.option("--grid", type=FILE, callback=picture, help="Write the worst pairs to this PNG file: first, second, difference.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where the networks run.")
 @json_option
 def score(folder: Path, against: Path | None, grid: Path | None, as_json: bool, **options: Any) -> None:
-    """Score a folder of images against another folder or statistics.
+    """Score images against other images or statistics.
 
-    Images with the same name in FOLDER and AGAINST are pairs: PSNR, SSIM, LPIPS. The sets are compared by FID, KID, precision and recall,
-    and FOLDER has an Inception score. AGAINST is a folder, an npz file of reference images and statistics, or, for the preset scene, a
-    safetensors file; without it the bundled scenes are used.
+    FOLDER and AGAINST are folders or npz files of images (arr_0); AGAINST may also be an npz file of statistics (mu, sigma) or, for the
+    preset scene, a safetensors file. Without AGAINST the bundled scenes are used. Images with the same name in two folders are pairs:
+    PSNR, SSIM, LPIPS. The sets are compared by FID, sFID, KID, precision and recall, and FOLDER has an Inception score. Features are kept
+    in the user's cache folder, so scoring the same images again is fast.
     """
     from ..workflows.score import score as measure
 
@@ -50,6 +51,8 @@ def _print(scores: Scores) -> None:
     for name, value in scores.values.items():
         say(f"{name:<22}{metric_value(value.value, name):>10}  {_ends(name, value):<22}{value.better} is better"
             f"{f'; {value.note}' if value.note else ''}")
+    for note in scores.notes:
+        say(f"Note: {note}")
     for name, reason in scores.absent.items():
         say(f"{name:<22}{'–':>10}  {reason}")
     if scores.pairs:

@@ -25,6 +25,7 @@ OUTPUTS = {  # first bytes of files that commands write to a path from the user
     "JUnit file": rb"<\?xml [^>]*>\s*<testsuites",
     "figure": rb"<svg ",
     "PNG image": rb"\x89PNG",
+    "sample batch": rb"PK\x03\x04.{22}\x0d\x00..manifest\.json.{0,99}\{\"tool\": \"cachemark\"",
     "calibration": rb"\{\"facts\":",
 }
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"  # of things that are stored as files: no name leaves its folder or looks like an option
@@ -98,3 +99,8 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, RecursionError) as error:
         raise ValueError(str(error)) from error
+
+
+def cache_folder() -> Path:
+    """Return the folder for files that can be computed again; it may not exist."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cachemark"

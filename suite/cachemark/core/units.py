@@ -125,7 +125,8 @@ KV, LIVE_KV, WORKSPACE, STATE, PEAK, FLOPS = "kv_allocated", "kv_logical", "kv_w
 LARGEST, RATE, LARGEST_RATE = "max_batch", "throughput", "throughput_max"
 PIXELS, FID, PRECISION = "psnr", "fid", "precision"
 
-SEEN = {"scene": (128, 10), "adm": (2048, 1008), "coco": (2048, 1008)}  # features and classes of the network of a preset
+SEEN = {  # features and classes of the network of a preset
+    "scene": (128, 10), "adm": (2048, 1008), "coco": (2048, 1008), "adm768": (768, 1008), "adm192": (192, 1008), "adm64": (64, 1008)}
 _TAIL = re.compile(r"([a-z0-9]+)_([1-9][0-9]*)(k?)")
 
 

@@ -195,9 +195,10 @@ class ImageMetric(MetricBase):
     ``prompted``: only for models with prompts. ``tokens``: ``indices`` or ``vectors`` if it compares tokens instead of images. ``forced``:
     measured along the full cache's own tokens. ``paired``: meaningless if seeds give other images than the full cache's. ``price``: number
     of additional generations. ``packages``: required packages. ``scope``: coverage of the score, for claims without FID. ``mean_of``: not
-    measured, but the mean of the means of these metrics.
+    measured, but the mean of the means of these metrics. ``least_side``: smallest side of an image in pixels.
     """
 
+    least_side: ClassVar[int] = 1
     plan_name: ClassVar[str] = ""
     options: ClassVar[tuple[str, ...]] = ()
     of_model: ClassVar[bool] = False

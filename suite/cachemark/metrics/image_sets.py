@@ -1,4 +1,4 @@
-"""Metrics of a whole set of images: FID, KID, Inception score, precision, recall and class accuracy."""
+"""Metrics of a whole set of images: FID, sFID, KID, Inception score, precision, recall and class accuracy."""
 
 from __future__ import annotations
 
@@ -37,6 +37,16 @@ class FrechetDistance(FeatureMetric):
         if images.full is not None:
             facts["to_full"] = known(*difference(images.features, images.full, images.preset.reference)[:3])
         return facts
+
+
+class SpatialDistance(FeatureMetric):
+    """Fréchet distance between normal distributions fitted to features by position, which shows the layout of images."""
+
+    name = "sfid"
+    title = "sFID"
+    better = "lower"
+    per_feature = 3
+    column = False
 
 
 class KernelDistance(FeatureMetric):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 PSNR_CAP = 60.0  # dB; identical images would give infinity
 VGG16 = "https://download.pytorch.org/models/vgg16-397923af.pth"
 CHUNK = 16  # pairs per forward pass of LPIPS
+WINDOW = 11  # pixels of SSIM's window
 
 
 class Psnr(FidelityMetric):
@@ -44,6 +45,7 @@ class Ssim(FidelityMetric):
     within = (-1, 1)
     ceiling = 1.0
     paired = True
+    least_side = WINDOW
 
     def measure(self, batch: ImageBatch) -> Tensor:
         return ssim(batch.images, batch.reference)
@@ -59,6 +61,7 @@ class PerceptualDistance(FidelityMetric):
     within = (0.0, math.inf)
     paired = True
     plan_name = "lpips"
+    least_side = 32  # after four halvings of VGG16
 
     @classmethod
     def identity(cls, setting: MetricContext) -> dict[str, str]:

@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import click
 import torch
 from pydantic import ValidationError
 from torch import Tensor
 
 from ..contract.method import Method
 from ..core.errors import BadBudget, BadPlan, UnknownName, Unsupported, unknown
+from ..core.files import output
 from ..core.seeds import Subset, smallest_subset, subset
-from ..core.spec import FULL, SEQUENTIAL, Budget
+from ..core.spec import FULL, SEQUENTIAL, Budget, Case
 from ..machine.timer import clock
 from ..methods.registry import METHODS
+from ..metrics.compute.sample_batches import SampleWriter, in_turns
 from ..metrics.compute.speed import first_half
 from ..models.registry import MODELS
 from ..plans.expand import Planned, expand
+from ..plans.manifest import manifest
 from ..plans.plan_errors import problem_of
 from ..plans.schema import Plan
 from ..plugins import loading
 from ..trial.child.bench import Bench, Job, case_job
 from ..trial.child.timing import paced
 from .generated import Generated
-from .session import Machine
+from .progress_bar import ProgressBar
+from .session import Machine, writing
 from .weights import fetch_named
 
-LONG = 2.0  # seconds after which a generation shows its progress on a terminal
+BATCH, STREAMED = ".npz", 64  # the ending of a sample batch, and its images at a time
 
 
 class ImageModel:
@@ -168,9 +168,10 @@ def generate(
     engine: str = "eager", fetch: bool = False, plugins: Sequence[str | Path] = (), compare: bool = False, method: str = FULL,
     codec: str = "native", decoder: str = SEQUENTIAL, budget: str | None = None, **request: Any,
 ) -> list[Generated]:
-    """Generate images and save them as a PNG grid.
+    """Generate images and save them as a PNG grid, or as a sample batch if ``path`` ends in ``.npz``.
 
-    With ``compare``, the full cache's images are to the left of them.
+    With ``compare``, the full cache's images are to the left of them. A batch is written while images are generated, 64 at a time unless
+    ``request`` has another batch, with the classes in turns.
 
     ``request``: labels, prompts, seeds, guidance, sampling, batch and grid of :meth:`ImageModel.generate`. Returns the full cache's
     generation, with ``compare``, and the method's, after a warm-up of one image. Raises the errors of :func:`load` and of
@@ -178,8 +179,14 @@ def generate(
     """
     for file in plugins:
         loading.load(file)
+    if Path(path).suffix.lower() == BATCH:
+        if compare:
+            raise Unsupported("A sample batch holds the images of one method.", remedy="Write a PNG, or generate without compare.")
+        request["batch"] = request.get("batch") or STREAMED
     generator = load(model, weights, decoder_weights=decoder_weights, device=device, dtype=dtype, engine=engine, fetch=fetch)
     prepared = generator.prepared(method=method, budget=budget, codec=codec, decoder=decoder, **request)
+    if Path(path).suffix.lower() == BATCH:
+        return [_written(path, *prepared)]
     if not compare:
         images = _generate(*prepared)
         images.save(path)
@@ -204,38 +211,25 @@ def _seeds(seeds: Sequence[int] | int | None, images: int | None) -> list[int]:
 
 
 # -- the generation -----------------------------------------------------------------------------------------------------
-class _ProgressBar:
-    """A bar on standard error, if that is a terminal and the generation is long."""
-
-    def __init__(self, title: str, steps: int) -> None:
-        self._title, self._steps, self._began, self._stack = title, steps, time.monotonic(), ExitStack()
-        self._bar: Any = None
-        self._shown = sys.stderr.isatty()
-
-    def reach(self, step: int) -> None:
-        """Show that so many steps are done."""
-        if not self._shown:
-            return
-        if self._bar is None and time.monotonic() - self._began > LONG:
-            self._bar = self._stack.enter_context(click.progressbar(
-                length=self._steps, label=self._title, file=sys.stderr, update_min_steps=max(1, self._steps // 100)))
-            self._done = 0
-        if self._bar is not None:
-            self._bar.update(step - self._done)
-            self._done = step
-
-    def close(self) -> None:
-        """End the line of the bar."""
-        self._stack.close()
+def _written(path: str | Path, planned: Planned, bench: Bench, labels: list[int], drawn: list[int]) -> Generated:
+    """Generate a sample batch, and return its costs without its images and tokens."""
+    labels, drawn = in_turns(labels, drawn)
+    about = manifest(planned.case, labels, drawn, bench.entry.prompts)
+    with writing(path), output(path, "sample batch") as part, SampleWriter(part, len(drawn), labels, about) as writer:
+        return _generate(planned, bench, labels, drawn, writer.add)
 
 
-def _generate(planned: Planned, bench: Bench, labels: list[int], drawn: list[int]) -> Generated:
-    """Generate in batches, and count time and bytes."""
+def _generate(
+    planned: Planned, bench: Bench, labels: list[int], drawn: list[int], take: Callable[[Tensor], None] | None = None
+) -> Generated:
+    """Generate in batches, and count time and bytes; ``take`` gets the images of each batch instead of the result.
+
+    Raises Unsupported for logits or images that are not finite, as a model in too small a number format gives."""
     job = case_job(planned.case, bench)
     job = replace(job, subset=Subset("given", drawn, labels), batch=min(job.batch, len(drawn)))
     layout = paced(job.first(job.batch).layout, job.method())
     half = _first_half(layout)
-    progress = _ProgressBar(planned.case.title, len(job.chunks()) * layout.visual)
+    progress = ProgressBar(planned.case.title, len(job.chunks()) * layout.visual)
     images, tokens, totals, kv_bytes = list[Tensor](), list[Tensor](), [0.0, 0.0, 0.0], 0
     watch = clock(bench.device, {half - 1, layout.visual - 1} if half else ())
     try:
@@ -244,25 +238,51 @@ def _generate(planned: Planned, bench: Bench, labels: list[int], drawn: list[int
                 watch.mark(index)
                 progress.reach(before + index + 1)
 
-            method = job.method()
+            method, finite = job.method(), FiniteCheck()
             watch.start()
-            tokens.append(_tokens(job, part, method, mark))
-            images.append(job.decode(tokens[-1]))
+            drawn_tokens = _tokens(job, part, method, mark, finite.see)
+            decoded = job.decode(drawn_tokens)
+            finite.require(decoded, planned.case)
+            if take is not None:
+                take(decoded)
+            else:
+                tokens.append(drawn_tokens)
+                images.append(decoded)
             seconds, marks = watch.stop(), watch.marks()
             ends = (marks[half - 1], marks[layout.visual - 1]) if half else (0.0, 0.0)
             totals = [total + span for total, span in zip(totals, (seconds, ends[0], ends[1] - ends[0]), strict=True)]
             kv_bytes = max(kv_bytes, method.logical_bytes)
     finally:
-        progress.close()
+        progress.__exit__()
     rates = (half * len(drawn) / totals[1], (layout.visual - half) * len(drawn) / totals[2]) if half else None
-    return Generated(torch.cat(images), torch.cat(tokens), kv_bytes or None, job.memory.nbytes("state"), totals[0], rates, planned.case,
-                     tuple(labels), tuple(drawn))
+    nothing = torch.empty(0)
+    return Generated(torch.cat(images or [nothing]), torch.cat(tokens or [nothing]), kv_bytes or None, job.memory.nbytes("state"),
+                     totals[0], rates, planned.case, tuple(labels), tuple(drawn))
 
 
-def _tokens(job: Job, part: slice, method: Method, mark: Callable[[int], None]) -> Tensor:
+def _tokens(job: Job, part: slice, method: Method, mark: Callable[[int], None], see: Callable[[Any, Tensor], None]) -> Tensor:
     """Return the tokens of one batch under a method whose bytes are read after it."""
     with torch.inference_mode():
-        return replace(job, method=lambda: method).generate(part, mark=mark)
+        return replace(job, method=lambda: method).generate(part, mark=mark, see=see)
+
+
+class FiniteCheck:
+    """A test of all logits and images of a generation, which does not wait for the device at each step."""
+
+    def __init__(self) -> None:
+        self._bad: Tensor | None = None
+
+    def see(self, position: Any, logits: Tensor) -> None:
+        """Note whether logits (or the tokens of a masked model) hold NaN or infinity."""
+        bad = ~(logits < torch.inf).all()
+        self._bad = bad if self._bad is None else self._bad | bad
+
+    def require(self, images: Tensor, case: Case) -> None:
+        """Raise Unsupported if logits or images are not finite."""
+        what = "logits" if self._bad is not None and bool(self._bad) else "" if bool(images.isfinite().all()) else "images"
+        if what:
+            raise Unsupported(f"The {what} of {case.title} in {case.dtype} hold NaN or infinity.",
+                              remedy="Use another dtype, such as bfloat16 or float32, or check the weights.")
 
 
 def _first_half(layout: Any) -> int:

@@ -3,33 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from PIL import Image
 from torch import Tensor
 
 from ..core.errors import Unsupported
-from ..core.files import output
+from ..core.files import head_of, is_readable, output
 from ..core.units import FAMILIES, METRICS, Metric, least_images, metric, quality_name
 from ..metrics.base import ImageBatch, ImageMetric, ImageSet, MetricContext
 from ..metrics.compute import inception
 from ..metrics.compute.distribution import distribution, too_few
+from ..metrics.compute.extractor import Extractor
+from ..metrics.compute.feature_store import ImageSource, features_of
 from ..metrics.compute.image_features import ImageFeatures, RealImages
 from ..metrics.compute.image_folders import ImageFolder, resizing
 from ..metrics.compute.presets import SCENE, Preset, preset, scorer
 from ..metrics.compute.quality_intervals import QualityInterval, intervals, least_for_intervals
+from ..metrics.compute.sample_batches import SampleBatch
 from ..metrics.registry import image_metrics, set_metrics
 from ..models.tiny.networks import SIDE
 from ..stats.intervals import means_over_seeds
-from ..trial.child.quality import PART
+from .progress_bar import ProgressBar
 from .session import Machine, writing
 
-PAIRS = 32  # pairs in memory at a time
+PAIRS, PIXELS = 32, 2**22  # most pairs, and most pixels of one side, in memory at a time
 WORST = 8  # pairs of the grid
+LEAST_ORDERED, SORTED = 20, 0.6  # fewest images, and highest share of the expected changes of class, of a set sorted by class
+FEW_FOR_RECALL = 10_000  # images of the ADM evaluator's protocol
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,8 @@ class Pair(NamedTuple):
 class Scores:
     """The values of a folder by metric.
 
-    ``absent``: the reasons for missing values, by metric. ``against``: the name of the reference. ``pairs``: all pairs, worst first."""
+    ``absent``: the reasons for missing values, by metric. ``against``: the name of the reference. ``pairs``: all pairs, worst first.
+    ``notes``: files that were not read, and doubts about the order of the images."""
 
     images: int
     size: tuple[int, int]
@@ -67,6 +74,7 @@ class Scores:
     absent: Mapping[str, str]
     pairs: tuple[Pair, ...] = ()
     worst_by: str = ""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass
@@ -75,28 +83,32 @@ class _Collected:
 
     values: dict[str, Score] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 def score(
     folder: str | Path, against: str | Path = "", *, preset_name: str = "", weights: str | Path = "", grid: str | Path = "",
     device: str = "cpu",
 ) -> Scores:
-    """Score the images of a folder against another folder or against statistics of real images.
+    """Score images of any tool against other images or against statistics of real images.
 
-    Images of the same name in both folders are pairs and get PSNR, SSIM and LPIPS. FID, KID, precision and recall compare the sets by the
-    features of the preset, and the Inception score needs no reference. ``against``: a folder, a file of statistics (npz; safetensors for
-    ``scene``), or empty for the bundled real scenes of ``scene``. ``preset_name`` defaults to ``adm`` for a folder or an npz file, else
-    to ``scene``. ``grid``: a PNG file for the worst pairs. Raises Unsupported for folders that cannot be compared, and the errors of
-    :func:`.presets.preset`."""
+    ``folder``: a folder with or without subfolders, or a sample batch (npz with ``arr_0``). Images of two folders that have the same name
+    up to its ending are pairs and get PSNR, SSIM and LPIPS. FID, sFID, KID, precision and recall compare the sets by the features of the
+    preset, and the Inception score needs no reference. ``against``: a folder, an npz file of images, of statistics or of both,
+    a safetensors file for ``scene``, or empty for the bundled real scenes of ``scene``. ``preset_name`` defaults to ``adm`` for a folder
+    or an npz file, else to ``scene``. ``grid``: a PNG file for the worst pairs. Raises Unsupported for images that cannot be compared,
+    and the errors of :func:`.presets.preset`."""
     Machine(device).require()
-    if against and not Path(against).exists():
+    if against and not os.path.lexists(against):
         raise Unsupported(f"{against} does not exist.", remedy="Use a folder of images, or a file of statistics.")
-    generated = ImageFolder.open(folder)
-    other = ImageFolder.open(against) if against and Path(against).is_dir() else None
+    if against and not Path(against).is_dir() and not is_readable(against):
+        raise Unsupported(f"{against} is not an ordinary file that can be read.", remedy="Use a folder of images, or a file of statistics.")
+    generated = opened(folder)
     name = preset_name or (SCENE if not against or Path(against).suffix == ".safetensors" else inception.ADM)
+    other = opened(against) if against and (Path(against).is_dir() or is_npz(against)) else None
     collected, pairs, worst_by = _Collected(), tuple[Pair, ...](), ""
-    if other and generated.partners(other):
-        pairs, worst_by = _pairs(generated, other, collected, device)
+    if isinstance(generated, ImageFolder) and isinstance(other, ImageFolder) and (partners := generated.partners(other)):
+        pairs, worst_by = _pairs(generated, other, partners, collected, device)
     elif grid:
         raise Unsupported("A grid needs pairs: no file name is in both folders." if other else "A grid needs a second folder.",
                           remedy="Use the same file name for both images of a pair, or omit --grid.")
@@ -109,15 +121,44 @@ def score(
         collected.absent |= dict.fromkeys(FAMILIES, str(error))
     else:
         _of_set(features, chosen, collected)
+        collected.notes += order_notes(generated, features)
     if grid:
-        assert other is not None
+        assert isinstance(generated, ImageFolder)
+        assert isinstance(other, ImageFolder)
         with writing(grid), output(grid, "PNG image") as part:
-            _grid(generated, other, pairs[:WORST]).save(part, "PNG")
-    return Scores(len(generated), generated.size, name, reference_name, collected.values, collected.absent, pairs, worst_by)
+            _grid(generated, other, [(pair.name, dict(partners)[pair.name]) for pair in pairs[:WORST]]).save(part, "PNG")
+    notes = tuple(filter(None, (generated.note, other.note if other else "", *collected.notes)))
+    return Scores(len(generated), generated.size, name, reference_name, collected.values, collected.absent, pairs, worst_by, notes)
+
+
+def opened(path: str | Path) -> ImageFolder | SampleBatch:
+    """Return the images at a path, by its content. Raises Unsupported or BadCheckpoint."""
+    return SampleBatch(path) if is_npz(path) else ImageFolder.open(path)
+
+
+def is_npz(path: str | Path) -> bool:
+    """Return whether a path is a file in the zip format, or called npz."""
+    return is_readable(path) and (head_of(Path(path)).startswith(b"PK") or Path(path).suffix == ".npz")
+
+
+def order_notes(generated: ImageFolder | SampleBatch, features: ImageFeatures) -> list[str]:
+    """Return a warning if images are sorted by class, by their labels or by the classes that the network sees.
+
+    Splits of the Inception score in the order of the file then see few classes each, and the score is far too low."""
+    labels = generated.labels if isinstance(generated, SampleBatch) else None
+    classes = torch.tensor(labels) if labels else features.logits.argmax(1)
+    counts = classes.unique(return_counts=True)[1].double()
+    expected = (len(classes) - 1) * (1 - float((counts / len(classes)).square().sum()))
+    if len(counts) < 2 or len(classes) < LEAST_ORDERED or int((classes[1:] != classes[:-1]).sum()) > SORTED * expected:
+        return []
+    return [f"{generated.path}: images look sorted by class ({'by their labels' if labels else 'by the classes that the network sees'}). "
+            "Splits of the Inception score in this order are unfair, and the ADM evaluator's value is too low: mix the classes."]
 
 
 # -- pairs ------------------------------------------------------------------------------------------------------------
-def _pairs(first: ImageFolder, second: ImageFolder, collected: _Collected, device: str) -> tuple[tuple[Pair, ...], str]:
+def _pairs(
+    first: ImageFolder, second: ImageFolder, partners: Sequence[tuple[str, str]], collected: _Collected, device: str
+) -> tuple[tuple[Pair, ...], str]:
     """Return the values of all pairs, worst first, and the metric that orders them.
 
     Add the means to ``collected``.
@@ -126,24 +167,30 @@ def _pairs(first: ImageFolder, second: ImageFolder, collected: _Collected, devic
     metrics = dict[str, ImageMetric]()
     for name, cls in image_metrics().items():
         if cls.kind == "fidelity" and not cls.tokens:
+            if min(first.size) < cls.least_side:
+                collected.absent[name] = f"It needs images of at least {cls.least_side} pixels a side; these are {first.shown_size}."
+                continue
             try:
                 cls.identity(setting)
                 metrics[name] = cls().prepared(setting)
             except Unsupported as error:
                 collected.absent[name] = str(error)
     values: dict[str, list[float]] = {name: [] for name in metrics}
-    for start in range(0, len(first), PAIRS):
-        names = first.names[start : start + PAIRS]
-        batch = _batch(*((part.images(names).to(device).float() / 127.5 - 1) for part in (first, second)))
-        for name, measured in metrics.items():
-            values[name] += measured.measure(batch).double().tolist()
+    step = max(1, min(PAIRS, PIXELS // (first.size[0] * first.size[1])))
+    with ProgressBar("pairs", len(partners)) as bar:
+        for start in range(0, len(partners), step):
+            names = zip(*partners[start : start + step], strict=True)
+            batch = _batch(*((part.images(mine).to(device).float() / 127.5 - 1) for part, mine in zip((first, second), names, strict=True)))
+            for name, measured in metrics.items():
+                values[name] += measured.measure(batch).double().tolist()
+            bar.reach(start + step)
     means = means_over_seeds(values, {name: METRICS[name].within for name in values})
     for name, mean in means.items():
         ends = (mean.low, mean.high) if mean.stated else (None, None)
         collected.values[name] = _score(METRICS[name], mean.value, *ends)
     by = list(values)[-1]  # the last column of tables (LPIPS if measured), which is closest to human perception
-    order = sorted(range(len(first)), key=lambda i: METRICS[by].loss(0.0, values[by][i]), reverse=True)
-    return tuple(Pair(first.names[i], {name: each[i] for name, each in values.items()}) for i in order), by
+    order = sorted(range(len(partners)), key=lambda i: METRICS[by].loss(0.0, values[by][i]), reverse=True)
+    return tuple(Pair(partners[i][0], {name: each[i] for name, each in values.items()}) for i in order), by
 
 
 def _batch(images: Tensor, reference: Tensor) -> ImageBatch:
@@ -151,10 +198,9 @@ def _batch(images: Tensor, reference: Tensor) -> ImageBatch:
     return ImageBatch(images, reference, nothing, nothing, [0] * len(images), range(len(images)))
 
 
-def _grid(first: ImageFolder, second: ImageFolder, pairs: tuple[Pair, ...]) -> Image.Image:
+def _grid(first: ImageFolder, second: ImageFolder, partners: Sequence[tuple[str, str]]) -> Image.Image:
     """Return a picture with one row per pair: both images and their scaled difference."""
-    names = [pair.name for pair in pairs]
-    first_images, second_images = first.images(names), second.images(names)
+    first_images, second_images = first.images([name for name, _ in partners]), second.images([name for _, name in partners])
     apart = (first_images.int() - second_images.int()).abs()
     rows = torch.cat((first_images, second_images, (255 * apart // max(1, int(apart.max()))).to(torch.uint8)), 3)
     return Image.fromarray(rows.permute(0, 2, 3, 1).flatten(0, 1).contiguous().numpy())
@@ -162,42 +208,39 @@ def _grid(first: ImageFolder, second: ImageFolder, pairs: tuple[Pair, ...]) -> I
 
 # -- sets -------------------------------------------------------------------------------------------------------------
 def _prepared(
-    generated: ImageFolder, other: ImageFolder | None, name: str, weights: str | Path, against: str | Path, device: str,
+    generated: ImageSource, other: ImageSource | None, name: str, weights: str | Path, against: str | Path, device: str,
 ) -> tuple[Preset, ImageFeatures]:
-    """Return the preset and the features of the images; ``other``, if any, provides the real images."""
+    """Return the preset and the features of the images; ``other``, if any, provides the real images or their statistics."""
     if name == SCENE:
-        for folder in filter(None, (generated, other)):
-            _require_side(folder, SIDE, f"preset {name} takes")
-    if other is not None:
-        extractor, options = scorer(name, weights)
-        chosen = Preset(name, extractor, RealImages.of(_features(other, extractor, device)), options=options)
+        for images in filter(None, (generated, other)):
+            _require_size(images, (SIDE, SIDE), f"preset {name} takes")
+    if other is None:
+        chosen = preset(name, weights=weights, reference=against, device=device)
+        return chosen, _features(generated, chosen.extractor, device)
+    extractor, options = scorer(name, weights)
+    if isinstance(other, SampleBatch) and not len(other):
+        real = inception.of_statistics(name, extractor, other)
     else:
-        chosen = _with_statistics(name, weights, against, device)
-        if chosen.resize:
-            _require_side(generated, chosen.resize, f"statistics of preset {name} are of")
-    return chosen, _features(generated, chosen.extractor, device)
+        if isinstance(other, SampleBatch):
+            _require_size(generated, other.size, f"those of {other.path} are")
+        real_images = other
+
+        def load() -> RealImages:
+            return RealImages.of(_features(real_images, extractor, device))
+
+        real = inception.with_moments(name, other, load) if isinstance(other, SampleBatch) and name != SCENE else load()
+    return Preset(name, extractor, real, options=options), _features(generated, extractor, device)
 
 
-def _require_side(folder: ImageFolder, side: int, what: str) -> None:
-    if folder.size != (side, side):
-        raise Unsupported(f"Images of {folder.path} are {folder.shown_size}; {what} {side}×{side}.",
-                          remedy=resizing(folder.path, (side, side)))
+def _require_size(images: ImageSource, size: tuple[int, int], what: str) -> None:
+    if images.size != size:
+        raise Unsupported(f"Images of {images.path} are {images.shown_size}; {what} {size[0]}×{size[1]}.",
+                          remedy=resizing(images.path, size))
 
 
-def _with_statistics(name: str, weights: str | Path, file: str | Path, device: str) -> Preset:
-    """Return the preset with the real statistics of a file, which may have a mean and covariance only."""
-    if name == SCENE or (moments := inception.statistics_alone(file)) is None:
-        return preset(name, weights=weights, reference=file, device=device)
-    (extractor, options), (mean, covariance) = scorer(name, weights), moments
-    nothing = torch.empty(0, len(mean))
-    return Preset(name, extractor, RealImages(extractor.name, 0, mean, covariance, nothing, nothing), options=options)
-
-
-def _features(folder: ImageFolder, extractor: Any, device: str) -> ImageFeatures:
-    """Return the features of all images, in the parts of a quality pass for bit-equal results."""
-    if len(folder) < 2:
-        raise Unsupported(f"{folder.path} has one image; FID needs at least 2.", remedy="Add images.")
-    return ImageFeatures.joined([ImageFeatures.of(part, extractor, device=device) for part in folder.parts(PART)])
+def _features(images: ImageSource, extractor: Extractor, device: str) -> ImageFeatures:
+    with ProgressBar(f"features of {images.path}", len(images)) as bar:
+        return features_of(images, extractor, device, bar.reach)
 
 
 def _of_set(features: ImageFeatures, chosen: Preset, collected: _Collected) -> None:
@@ -218,6 +261,8 @@ def _of_set(features: ImageFeatures, chosen: Preset, collected: _Collected) -> N
             least, note = least_images(name), ""
             if len(features) < least:
                 note = f"biased: use {least} images or more, or compare sets of equal size only"
+            elif cls.name in ("precision", "recall") and len(features) < FEW_FOR_RECALL:
+                note = f"depends on the number of images, {len(features)}: compare sets of equal size only"
             collected.values[name] = _score(metric(name), values[0], low, high, note)
 
 

@@ -1,13 +1,20 @@
-"""FID, KID, Inception score, precision and recall of a set of images, computed by torch-fidelity."""
+"""FID, sFID, KID, Inception score, precision and recall of a set of images.
+
+torch-fidelity computes all but sFID, which is FID's formula on spatial features, and the Inception score with splits of a fixed size.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from ...core.errors import Unsupported, unknown
+from . import subsets
 from .extractor import toolkit
-from .image_features import ImageFeatures, RealImages
+from .image_features import ImageFeatures, RealImages, moments
+from .sample_batches import Moments
 
 NAMES = {
     "frechet_inception_distance": "fid", "kernel_inception_distance_mean": "kid", "kernel_inception_distance_std": "kid_std",
@@ -15,14 +22,17 @@ NAMES = {
 }
 METRICS = ("fid", "kid", "isc", "prc")
 COMMON = ("rng_seed", "samples_shuffle", "verbose")
+SPLIT_SIZE = "isc_split_size"
+OWN: dict[str, Any] = {SPLIT_SIZE: 0, "sfid": True}  # options that torch-fidelity lacks
 
 
 def distribution(features: ImageFeatures, reference: RealImages, **options: Any) -> dict[str, float]:
-    """Return FID, KID, Inception score, precision and recall by the short names in :data:`NAMES`.
+    """Return FID, KID, Inception score, precision and recall by the short names in :data:`NAMES`, and sFID as ``sfid``.
 
     ``options`` are torch-fidelity's, with its defaults, whose name starts with a metric (``kid_subset_size=500``; ``kid=False`` omits
-    KID), and ``rng_seed``, ``samples_shuffle``, ``verbose``. FID compares with all images of the reference, KID, precision and recall
-    with those whose features it stores.
+    KID), and ``rng_seed``, ``samples_shuffle``, ``verbose``. ``isc_split_size``: images per split of the Inception score, in order and
+    not shuffled, as in the ADM evaluator (0: torch-fidelity's ``isc_splits``). sFID needs spatial features on both sides. FID and sFID
+    compare with all images of the reference, KID, precision and recall with those whose features it stores.
 
     Raises UnknownName for another option, which torch-fidelity would ignore; BadCheckpoint for a reference of another extractor;
     Unsupported for fewer images than a metric needs.
@@ -36,16 +46,30 @@ def distribution(features: ImageFeatures, reference: RealImages, **options: Any)
         scores |= fidelity.metric_fid.fid_statistics_to_metric(own, statistics, chosen["verbose"])
     if chosen["kid"]:
         scores |= fidelity.metric_kid.kid_features_to_metric(features.features, reference.features, **chosen)
-    if chosen["isc"]:
+    if chosen["isc"] and chosen[SPLIT_SIZE]:
+        scores["inception_score_mean"] = float(subsets.isc(features, reference, torch.ones(1, len(features), dtype=torch.bool), chosen))
+    elif chosen["isc"]:
         scores |= fidelity.metric_isc.isc_featuresdict_to_metric({"logits": features.logits}, "logits", **chosen)
     if chosen["prc"]:
         scores |= fidelity.metric_prc.prc_features_to_metric(features.features, reference.features, save_cpu_ram=True, **chosen)
-    return {name: float(scores[key]) for key, name in NAMES.items() if key in scores}
+    values = {name: float(scores[key]) for key, name in NAMES.items() if key in scores}
+    if chosen["sfid"] and features.spatial is not None and reference.spatial is not None:
+        values["sfid"] = frechet(moments(features.spatial), reference.spatial)
+    return values
+
+
+def frechet(images: Moments, real: Moments) -> float:
+    """Return the Fréchet distance, with the trace of the root of Σ₁Σ₂ from the symmetric Σ₂^½ Σ₁ Σ₂^½."""
+    values, vectors = torch.linalg.eigh(real.covariance)
+    root = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
+    shared = torch.linalg.eigvalsh(root @ images.covariance @ root).clamp(min=0).sqrt().sum()
+    apart = (images.mean.double() - real.mean.double()).square().sum()
+    return float(apart + images.covariance.trace() + real.covariance.trace() - 2 * shared)
 
 
 def settings(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return all options, with torch-fidelity's defaults and every metric on. Raises UnknownName."""
-    defaults = {n: value for n, value in toolkit().defaults.DEFAULTS.items() if n in COMMON or n.split("_")[0] in METRICS}
+    defaults = OWN | {n: value for n, value in toolkit().defaults.DEFAULTS.items() if n in COMMON or n.split("_")[0] in METRICS}
     for option in options:
         if option not in defaults:
             raise unknown("option of torch-fidelity", option, defaults)
@@ -55,7 +79,7 @@ def settings(options: Mapping[str, Any]) -> dict[str, Any]:
 def too_few(images: int, real: int, options: Mapping[str, Any]) -> tuple[dict[str, bool], dict[str, str]]:
     """Return options that disable metrics with too few images or real images, and the reason by metric."""
     chosen, left_out, reasons = settings(options), dict[str, bool](), dict[str, str]()
-    subset, splits, neighbors = chosen["kid_subset_size"], chosen["isc_splits"], chosen["prc_neighborhood"] + 1
+    subset, splits, neighbors = chosen["kid_subset_size"], least_for_isc(chosen), chosen["prc_neighborhood"] + 1
     for option, names, least, of_real in (("kid", ("kid",), subset, True), ("isc", ("isc",), splits, False),
                                           ("prc", ("precision", "recall"), neighbors, True)):
         if images < least or (of_real and real < least):
@@ -65,9 +89,14 @@ def too_few(images: int, real: int, options: Mapping[str, Any]) -> tuple[dict[st
     return left_out, reasons
 
 
+def least_for_isc(chosen: Mapping[str, Any]) -> int:
+    """Return the smallest number of images for the Inception score: one per split."""
+    return 1 if chosen[SPLIT_SIZE] else int(chosen["isc_splits"])
+
+
 def _require_enough(images: int, real: int, chosen: Mapping[str, Any]) -> None:
     """Raise Unsupported for fewer images, or real images with features, than a metric needs."""
-    subset, splits, neighbors = chosen["kid_subset_size"], chosen["isc_splits"], chosen["prc_neighborhood"] + 1
+    subset, splits, neighbors = chosen["kid_subset_size"], least_for_isc(chosen), chosen["prc_neighborhood"] + 1
     needs = {  # metric: (images, real images, subject of the message, source of the number)
         "fid": (2, 0, "FID needs", "for a covariance"),
         "kid": (subset, subset, "KID needs", "kid_subset_size"),

@@ -39,12 +39,15 @@ class Extractor:
     """A feature network. Raises Infrastructure without torch-fidelity.
 
     ``load`` builds the network from the weights with this SHA-256, in evaluation mode. Called with bytes (B, 3, H, W), RGB, the network
-    returns features (B, F), for FID, KID, precision and recall, and class logits (B, C), for the Inception score.
+    returns features (B, F), for FID, KID, precision and recall, and class logits (B, C), for the Inception score; if ``spatial``, also
+    features (B, S) of an earlier layer by position, for sFID. ``batch``: images per forward pass.
     """
 
     sha256: str
     load: Callable[[], nn.Module]
     family: str = OURS
+    spatial: bool = False
+    batch: int = 64
 
     def __post_init__(self) -> None:
         toolkit()

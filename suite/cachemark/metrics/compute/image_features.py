@@ -20,6 +20,7 @@ from ...core.errors import BadCheckpoint, Unsupported
 from ...core.files import is_readable, replacing
 from .extractor import Extractor, toolkit
 from .image_bytes import as_bytes
+from .sample_batches import Moments
 
 SEEN, REFERENCE = "seen", "reference"  # the kind of a file: ImageFeatures or RealImages
 TENSORS = ("mean", "covariance", "features", "logits")  # of a reference
@@ -27,7 +28,7 @@ TENSORS = ("mean", "covariance", "features", "logits")  # of a reference
 
 @dataclass(frozen=True)
 class ImageFeatures:
-    """Features (N, F) and class logits (N, C) of N images in order, float32, by one extractor.
+    """Features (N, F), class logits (N, C) and, if any, spatial features (N, S) of N images in order, float32, by one extractor.
 
     A row has the same bits whether the images come in one call or in parts: rounding depends on the batch size, so each image is
     processed in a batch of exactly ``batch``, the last one padded. This holds for one machine, number of threads and ``batch``; with
@@ -37,15 +38,16 @@ class ImageFeatures:
     extractor: str
     features: Tensor
     logits: Tensor
+    spatial: Tensor | None = None
 
     @classmethod
-    def of(cls, images: Tensor | Iterable[Tensor], extractor: Extractor, *, device: str = "cpu", batch: int = 64) -> ImageFeatures:
+    def of(cls, images: Tensor | Iterable[Tensor], extractor: Extractor, *, device: str = "cpu", batch: int = 0) -> ImageFeatures:
         """Return the features of RGB images (N, 3, H, W), bytes or in [−1, 1], or of a stream of parts.
 
-        At most two parts and one batch of a stream are in memory. Raises what :func:`.as_bytes` raises; Unsupported for an empty stream
-        or parts of different sizes.
+        ``batch`` defaults to the extractor's. At most two parts and one batch of a stream are in memory. Raises what
+        :func:`.as_bytes` raises; Unsupported for an empty stream or parts of different sizes.
         """
-        network, rows = extractor.load().to(device), []
+        network, rows, batch = extractor.load().to(device), [], batch or extractor.batch
         stream = _single_images((images,) if isinstance(images, Tensor) else images)
         while block := list(islice(stream, batch)):
             padded = torch.stack(block + block[-1:] * (batch - len(block)))
@@ -53,15 +55,16 @@ class ImageFeatures:
                 rows.append([layer[: len(block)].cpu().float() for layer in network(padded.to(device))])
         if not rows:
             raise Unsupported("The stream contains no images.", remedy="Pass at least one image.")
-        features, logits = (torch.cat(layer) for layer in zip(*rows, strict=True))
-        return cls(extractor.name, features, logits)
+        return cls(extractor.name, *(torch.cat(layer) for layer in zip(*rows, strict=True)))
 
     @classmethod
     def joined(cls, parts: Sequence[ImageFeatures]) -> ImageFeatures:
         """Return the concatenated parts of one set. Raises BadCheckpoint for parts of different extractors."""
         for part in parts[1:]:
             part.expect(parts[0].extractor)
-        return cls(parts[0].extractor, torch.cat([p.features for p in parts]), torch.cat([p.logits for p in parts]))
+        spatial = [part.spatial for part in parts if part.spatial is not None]
+        return cls(parts[0].extractor, torch.cat([p.features for p in parts]), torch.cat([p.logits for p in parts]),
+                   torch.cat(spatial) if len(spatial) == len(parts) else None)
 
     def __len__(self) -> int:
         return len(self.features)
@@ -71,7 +74,8 @@ class ImageFeatures:
         if len(self) < count:
             raise Unsupported(f"{count} images are needed, and there are features of {len(self)}.",
                               remedy="Extract more, or use fewer.")
-        return ImageFeatures(self.extractor, self.features[:count], self.logits[:count])
+        return ImageFeatures(self.extractor, self.features[:count], self.logits[:count],
+                             None if self.spatial is None else self.spatial[:count])
 
     def expect(self, extractor: str) -> None:
         """Raise BadCheckpoint unless the features are of this extractor."""
@@ -79,19 +83,20 @@ class ImageFeatures:
 
     def save(self, path: Path) -> None:
         """Write the exact contents to a safetensors file, atomically."""
+        layers = {"features": self.features, "logits": self.logits, **({} if self.spatial is None else {"spatial": self.spatial})}
         with replacing(path) as part:
-            part.write_bytes(_packed({"model": SEEN, "extractor": self.extractor}, {"features": self.features, "logits": self.logits}))
+            part.write_bytes(_packed({"model": SEEN, "extractor": self.extractor}, layers))
 
     @classmethod
-    def load(cls, path: Path, extractor: str) -> ImageFeatures | None:
-        """Read a file of :meth:`save`; None for a missing or damaged file, or one of another extractor."""
+    def load(cls, path: Path, extractor: Extractor) -> ImageFeatures | None:
+        """Read a file of :meth:`save`; None for a missing or damaged file, or one of another extractor or without a layer of it."""
         try:
             header, tensors = _unpacked(path.read_bytes(), SEEN)
-            saved = cls(header["extractor"], tensors["features"], tensors["logits"])
+            layers = [tensors[name] for name in ("features", "logits", *(("spatial",) if extractor.spatial else ()))]
         except Exception:  # bytes of any origin: the reader may fail in any way
             return None
-        complete = saved.features.dim() == saved.logits.dim() == 2 and len(saved.features) == len(saved.logits)
-        return saved if complete and saved.extractor == extractor else None
+        complete = all(layer.dim() == 2 and len(layer) == len(layers[0]) for layer in layers)
+        return cls(extractor.name, *layers) if complete and header.get("extractor") == extractor.name else None
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,8 @@ class RealImages:
 
     ``mean`` (F,) float32 and ``covariance`` (F, F) float64 of ``count`` images, as torch-fidelity computes them for FID; ``features``
     (M, F) and ``logits`` (M, C) float32 of M of them, for KID, precision and recall. ``floors``: by number of images, the
-    FID of as many other real images with the ends of its interval, which a perfect generator would reach.
+    FID of as many other real images with the ends of its interval, which a perfect generator would reach. ``spatial``: mean and
+    covariance of spatial features, for sFID.
     """
 
     extractor: str
@@ -110,15 +116,16 @@ class RealImages:
     features: Tensor
     logits: Tensor
     floors: Mapping[int, Sequence[float]] = field(default_factory=dict)
+    spatial: Moments | None = None
 
     @classmethod
     def of(cls, features: ImageFeatures) -> RealImages:
         """Return a reference with the features of all images. Raises Unsupported for a single image."""
         if len(features) < 2:
             raise Unsupported("One image has no covariance.", remedy="Pass at least 2 images; a useful value needs thousands.")
-        statistics = toolkit().metric_fid.fid_features_to_statistics(features.features)
-        mean, covariance = torch.from_numpy(statistics["mu"]), torch.from_numpy(statistics["sigma"])
-        return cls(features.extractor, len(features), mean, covariance, features.features, features.logits)
+        pooled = moments(features.features)
+        spatial = None if features.spatial is None else moments(features.spatial)
+        return cls(features.extractor, len(features), pooled.mean, pooled.covariance, features.features, features.logits, spatial=spatial)
 
     @cached_property
     def digest(self) -> str:
@@ -159,6 +166,12 @@ class RealImages:
     def expect(self, extractor: str) -> None:
         """Raise BadCheckpoint unless the reference is of this extractor."""
         _expect("The reference is", self.extractor, extractor)
+
+
+def moments(features: Tensor) -> Moments:
+    """Return mean and covariance of features (N, F), as torch-fidelity computes them."""
+    statistics = toolkit().metric_fid.fid_features_to_statistics(features)
+    return Moments(torch.from_numpy(statistics["mu"]), torch.from_numpy(statistics["sigma"]))
 
 
 def _single_images(parts: Iterable[Tensor]) -> Iterator[Tensor]:

@@ -1,83 +1,116 @@
 """Inception v3 of torch-fidelity, with real images of ImageNet (``adm``) or COCO (``coco``).
 
-``adm`` compares with guided-diffusion's reference batch for ImageNet at 256×256. FID uses the statistics of the whole training set in
-the file; KID, precision and recall use its 10 000 images, by the same 2048 features (torch-fidelity would take VGG16 for
-precision and recall; published values do not). Differences to the authors' evaluator: distances in float32, not float16; images are
-shuffled before the splits of the Inception score.
+``adm`` is the protocol of guided-diffusion's evaluator. FID and sFID use the statistics of the whole training set in the reference
+batch; precision and recall use its images, by the same 2048 features (torch-fidelity would take VGG16; published values do not). The
+Inception score is the mean over splits of 5000 images in the order of the set. sFID uses the first 7 channels of the 1×1 branch of
+``Mixed_6d`` (``mixed_6/conv`` in the TensorFlow graph), 17×17 positions, flattened as positions × channels. Differences to the authors'
+evaluator: distances of precision and recall in float32, not float16, and the root of a covariance by eigenvalues.
 
 ``coco`` is the protocol of FID-30k for text-to-image models. No file of real images is in common use, so values compare between
 methods that used one file, and approximately with published ones if it contains 30 000 validation images of 2014, cropped to squares
 of 256×256 pixels.
+
+``adm768``, ``adm192`` and ``adm64`` compare features of earlier layers, averaged over positions, for statistics such as those of
+``pytorch-fid --dims 768``.
 
 Nothing is downloaded.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
-from zipfile import ZipFile
+from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...core.errors import BadCheckpoint, Unsupported
 from ...core.files import is_readable
 from ...models.checkpoints import sha256
 from .extractor import Extractor, cached, extractor_name, tensors, toolkit
 from .image_features import ImageFeatures, RealImages
+from .sample_batches import Moments, SampleBatch
 
 ADM, COCO, SIDE = "adm", "coco", 256
+LAYERS = {ADM: 2048, COCO: 2048, "adm768": 768, "adm192": 192, "adm64": 64}  # features by preset
 REFERENCES = {  # a preset's real images, and how to get them
     ADM: ("ADM's reference batch", "with: curl -LO https://openaipublic.blob.core.windows.net/diffusion/jul-2021/ref_batches/imagenet/256/"
                                    "VIRTUAL_imagenet256_labeled.npz"),
     COCO: ("real images of COCO in an npz file", "by: docs/reference/quality.md, which describes how to make it from COCO's val2014"),
 }
-# Ten splits are 5000 images each at 50 000, as in the authors' evaluator; so is the neighborhood.
-OPTIONS = {"isc_splits": 10, "prc_neighborhood": 3}
+OPTIONS = {"isc_split_size": 5000, "prc_neighborhood": 3}  # of the authors' evaluator
 FAMILY = "inception-v3-compat"  # torch-fidelity's name of the network
-LAYERS = ("2048", "logits_unbiased")  # its features, and the logits without bias that the Inception score uses
-ARRAY = "arr_0.npy"
-CHUNK = 100  # images per read
+LOGITS = "logits_unbiased"  # without bias: the Inception score uses them
+CHANNELS, POSITIONS = 7, 17 * 17  # of the spatial features
+BATCH = 16  # images per forward pass: more are not faster on a CPU, and need more memory
 
 
 def load(
-    name: str, weights: str | Path, reference: str | Path, *, device: str = "cpu", batch: int = 64
-) -> tuple[Extractor, RealImages]:
-    """Return the extractor and the real images of ``adm`` or ``coco``.
+    name: str, weights: str | Path, reference: str | Path, *, device: str = "cpu", batch: int = BATCH
+) -> tuple[Extractor, RealImages, int]:
+    """Return the extractor, the real images and their side for a preset such as ``adm``.
 
     ``weights`` default to PyTorch's download cache. The features of the real images are computed once and saved next to ``reference``.
     Raises Unsupported, with how to get it, for a missing file; BadCheckpoint for a damaged or wrong one.
     """
     weights = _required(name, weights, reference)
-    extractor, real = inception_extractor(weights), ReferenceBatch(reference)
-    statistics = None if name == COCO else real.statistics()
-    features = _features_once(real, extractor, device, batch)
-    if statistics is None:
-        return extractor, RealImages.of(features)
-    mean, covariance = statistics
-    if mean.shape != features.features.shape[1:]:
-        raise BadCheckpoint(f"{str(reference)!r} has statistics of {len(mean)} features, not of {features.features.shape[1]}.",
-                            remedy="Use the reference batch of guided-diffusion for ImageNet at 256×256.")
-    return extractor, RealImages(extractor.name, 0, mean, covariance, features.features, features.logits)
+    extractor, real = inception_extractor(weights, LAYERS[name]), SampleBatch(reference)
+    if not len(real):
+        raise BadCheckpoint(f"{str(reference)!r} has statistics without images.", remedy="Use a reference batch with arr_0 (uint8 images).")
+    return extractor, with_moments(name, real, lambda: RealImages.of(_features_once(real, extractor, device, batch))), real.size[0]
+
+
+def with_moments(name: str, file: SampleBatch, load: Callable[[], RealImages]) -> RealImages:
+    """Return real images with the statistics in their file, if it has any that count; ``load`` gives the images' own.
+
+    Raises BadCheckpoint, before ``load``, for statistics of another layer."""
+    if name == COCO or (moments := file.moments()) is None:
+        return load()
+    require_width(file.path, moments, name, LAYERS[name])
+    spatial, real = _spatial(file), load()
+    return RealImages(real.extractor, 0, moments.mean, moments.covariance, real.features, real.logits, spatial=spatial)
+
+
+def of_statistics(name: str, extractor: Extractor, file: SampleBatch) -> RealImages:
+    """Return a reference without images. Raises BadCheckpoint for statistics of another number of features."""
+    moments = file.moments()
+    assert moments is not None, "a file without images has statistics"
+    require_width(file.path, moments, name, LAYERS[name])
+    nothing = torch.empty(0, len(moments))
+    return RealImages(extractor.name, 0, moments.mean, moments.covariance, nothing, nothing, spatial=_spatial(file))
+
+
+def _spatial(file: SampleBatch) -> Moments | None:
+    """Return the statistics of spatial features in a file, or None. Raises BadCheckpoint for others than the ADM evaluator's."""
+    moments = file.moments(spatial=True)
+    if moments is not None and len(moments) != POSITIONS * CHANNELS:
+        raise BadCheckpoint(f"{str(file.path)!r} has spatial statistics (mu_s) of {len(moments)} features, not of {POSITIONS * CHANNELS}.",
+                            remedy="Use mu_s and sigma_s of the ADM evaluator, or remove both.")
+    return moments
+
+
+def require_width(file: Path, moments: Moments, name: str, width: int) -> None:
+    """Raise BadCheckpoint for statistics of another number of features than the preset's."""
+    if len(moments) != width:
+        other = next((preset for preset, features in LAYERS.items() if features == len(moments)), "")
+        raise BadCheckpoint(f"{str(file)!r} has statistics of {len(moments)} features, not of {width} as preset {name}.",
+                            remedy=f"Use --preset {other}, or statistics of {width} features." if other else
+                            f"Use statistics of {', '.join(map(str, sorted(set(LAYERS.values()))))} features of Inception v3.")
 
 
 def identity(name: str, weights: str | Path, reference: str | Path) -> dict[str, Any]:
     """Return the preset's part of a case's identity. Raises Unsupported for a missing file."""
     extractor = extractor_name(sha256(_required(name, weights, reference)), FAMILY)
-    return {"preset": name, "extractor": extractor, "reference": ReferenceBatch(reference).fingerprint, "resize": SIDE,
-            "options": dict(OPTIONS)}  # fmt: skip
+    real = SampleBatch(reference)
+    return {"preset": name, "extractor": extractor, "reference": real.fingerprint, "resize": real.size[0], "options": dict(OPTIONS)}
 
 
 def _required(name: str, weights: str | Path, reference: str | Path) -> Path:
     """Return the path of the weights. Raises Unsupported for a missing file of weights or real images."""
     file = weights_file(weights)
-    _require(reference, *REFERENCES[name])
+    _require(reference, *REFERENCES.get(name, REFERENCES[ADM]))
     return file
 
 
@@ -106,10 +139,30 @@ def source() -> str:
     return URL_INCEPTION_V3
 
 
-def inception_extractor(file: Path) -> Extractor:
+class _Inception(nn.Module):
+    """torch-fidelity's network with its spatial features as a third output, (B, 17·17·7)."""
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        self.network = network
+        self._spatial: Tensor | None = None
+        network.Mixed_6d.branch1x1.register_forward_hook(self._keep)
+
+    def _keep(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
+        self._spatial = output[:, :CHANNELS].permute(0, 2, 3, 1).flatten(1)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Return features, logits and spatial features of bytes (B, 3, H, W)."""
+        features, logits = self.network(images)
+        assert self._spatial is not None, "logits come after the hook"
+        return features, logits, self._spatial
+
+
+def inception_extractor(file: Path, width: int = 2048) -> Extractor:
     """Return the network with the weights in a file.
 
-    Features are the 2048 of the last pooling, logits the 1008 without bias. Raises BadCheckpoint for another file.
+    Features are the 2048 of the last pooling or the means of an earlier layer, logits the 1008 without bias. Raises BadCheckpoint for
+    another file.
     """
     from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
 
@@ -117,95 +170,19 @@ def inception_extractor(file: Path) -> Extractor:
     torch.save(tensors(file, source()), clean)
     clean.seek(0)
     try:
-        network = FeatureExtractorInceptionV3(FAMILY, list(LAYERS), feature_extractor_weights_path=clean)
+        network = FeatureExtractorInceptionV3(FAMILY, [str(width), LOGITS], feature_extractor_weights_path=clean)
     except RuntimeError as error:  # of load_state_dict: names or shapes
         raise BadCheckpoint(f"{str(file)!r} does not fit torch-fidelity's {FAMILY}: {' '.join(str(error).split())[:300]}.",
                             remedy=f"Use the file of {source()}.") from error
-    return Extractor(sha256(file), lambda: network, FAMILY)
+    family = FAMILY if width == 2048 else f"{FAMILY}-{width}"
+    whole = _Inception(network)
+    return Extractor(sha256(file), lambda: whole, family, spatial=True, batch=BATCH)
 
 
-class ReferenceBatch:
-    """An npz file of real images in the format of guided-diffusion's evaluation suite.
-
-    ``arr_0`` contains the images, uint8 (N, H, W, 3); ``mu`` and ``sigma`` are mean and covariance of the 2048 Inception features of the
-    whole data set. The file for ImageNet has 10 000 images in 2 GB, which are read in pieces. Every method raises BadCheckpoint for a
-    damaged file or one of another kind.
-    """
-
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        with self._reading(), ZipFile(self.path) as archive, archive.open(ARRAY) as file:
-            _header(file)
-            content = sorted((member.filename, member.CRC, member.file_size) for member in archive.infolist())
-        self.fingerprint = hashlib.sha256(repr(content).encode()).hexdigest()[:12]  # of the zip's checksums, because the file is large
-
-    def statistics(self) -> tuple[Tensor, Tensor]:
-        """Return mean (F,) float32 and covariance (F, F) float64, the types that torch-fidelity computes."""
-        with self._reading():
-            return _statistics(self.path)
-
-    def images(self) -> Iterator[Tensor]:
-        """Yield the images in order, in parts (B, 3, H, W) of uint8."""
-        with self._reading(), ZipFile(self.path) as archive, archive.open(ARRAY) as file:
-            count, *size = _header(file)
-            for start in range(0, count, CHUNK):
-                size_of_part = min(CHUNK, count - start)
-                data = bytearray(file.read(size_of_part * int(np.prod(size))))
-                yield torch.frombuffer(data, dtype=torch.uint8).view(size_of_part, *size).permute(0, 3, 1, 2).contiguous()
-            if file.read(1):
-                raise ValueError("it has more bytes than its header states")
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # bytes of any origin: the reader may fail in any way
-            problem = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
-            problem = problem.strip(".") or type(error).__name__
-            raise BadCheckpoint(f"{str(self.path)!r} is not a reference batch, or a damaged one: {problem}.",
-                                remedy="Fetch it again; it must hold arr_0 (uint8 images), mu and sigma.") from error
-
-
-def statistics_alone(path: str | Path) -> tuple[Tensor, Tensor] | None:
-    """Return mean and covariance of an npz file without images, as pytorch-fid writes it, or None.
-
-    Raises BadCheckpoint for values that are not statistics."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            if not {"mu", "sigma"} <= set(file.files) or ARRAY.removesuffix(".npy") in file.files:
-                return None
-    except Exception:  # bytes of any origin: the reader of a reference batch reports the problem
-        return None
-    try:
-        return _statistics(path)
-    except Exception as error:
-        raise BadCheckpoint(f"{str(path)!r} has no statistics: {error}.", remedy="It must hold mu (F,) and sigma (F, F).") from error
-
-
-def _statistics(path: str | Path) -> tuple[Tensor, Tensor]:
-    """Return mean and covariance in an npz file. Raises ValueError, KeyError, or what NumPy raises."""
-    with np.load(path, allow_pickle=False) as file:
-        mean, covariance = torch.from_numpy(file["mu"]).float(), torch.from_numpy(file["sigma"]).double()
-    if mean.dim() != 1 or covariance.shape != (len(mean), len(mean)):
-        raise ValueError(f"mu is {tuple(mean.shape)}, sigma {tuple(covariance.shape)}")
-    if not (mean.isfinite().all() and covariance.isfinite().all()):
-        raise ValueError("mu or sigma is not finite")
-    return mean, covariance
-
-
-def _header(file: IO[bytes]) -> tuple[int, ...]:
-    """Return the shape in the header of an npy file of images, and move the file to the end of the header."""
-    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    shape, fortran_order, dtype = read[np.lib.format.read_magic(file)](file)
-    if dtype != np.uint8 or fortran_order or len(shape) != 4 or shape[3] != 3:
-        raise ValueError(f"arr_0 is {dtype} of shape {shape}, not uint8 (N, H, W, 3)")
-    return shape
-
-
-def _features_once(real: ReferenceBatch, extractor: Extractor, device: str, batch: int) -> ImageFeatures:
+def _features_once(real: SampleBatch, extractor: Extractor, device: str, batch: int) -> ImageFeatures:
     """Return the features of real images, saved next to their file; replace a damaged file."""
     path = real.path.parent / f"{real.path.stem}.{real.fingerprint}.{extractor.name}.safetensors"
-    saved = ImageFeatures.load(path, extractor.name)
+    saved = ImageFeatures.load(path, extractor)
     if saved is None:
         try:
             path.touch()  # fail before an hour of work, not after it

@@ -21,7 +21,7 @@ from .image_bytes import resized
 from .image_features import ImageFeatures, RealImages
 
 SCENE = "scene"
-NAMES = (SCENE, inception.ADM, inception.COCO)
+NAMES = (SCENE, *inception.LAYERS)
 SCENE_OPTIONS = {"kid_subset_size": 250}  # KID has no bias in it, and sets of 500 images are common here
 
 
@@ -51,7 +51,7 @@ class Preset:
         return {"preset": self.name, "extractor": self.extractor.name, "reference": self.reference.digest, "resize": self.resize,
                 "options": dict(self.options)}  # fmt: skip
 
-    def extract(self, images: Tensor | Iterable[Tensor], *, device: str = "cpu", batch: int = 64) -> ImageFeatures:
+    def extract(self, images: Tensor | Iterable[Tensor], *, device: str = "cpu", batch: int = 0) -> ImageFeatures:
         """Return the features of images, resized if necessary; see :meth:`.ImageFeatures.of`."""
         parts: Iterable[Tensor] = (images,) if isinstance(images, Tensor) else images
         if side := self.resize:
@@ -67,14 +67,14 @@ def scorer(name: str, weights: str | Path = "") -> tuple[Extractor, Mapping[str,
         path = Path(weights or packaged(f"{FEATURE_WEIGHTS.name}.safetensors"))
         return Extractor(checkpoints.sha256(path), partial(FEATURE_WEIGHTS.load, path)), SCENE_OPTIONS
     if name in NAMES:
-        return inception.inception_extractor(inception.weights_file(weights)), inception.OPTIONS
+        return inception.inception_extractor(inception.weights_file(weights), inception.LAYERS[name]), inception.OPTIONS
     raise unknown("preset of quality", name, NAMES)
 
 
-def preset(name: str, *, weights: str | Path = "", reference: str | Path = "", device: str = "cpu", batch: int = 64) -> Preset:
-    """Return a preset: ``scene`` (bundled files), ``adm`` (ImageNet at 256×256) or ``coco``.
+def preset(name: str, *, weights: str | Path = "", reference: str | Path = "", device: str = "cpu", batch: int = 0) -> Preset:
+    """Return a preset: ``scene`` (bundled files), ``adm`` (ImageNet) or ``coco``.
 
-    ``weights`` of the latter two default to PyTorch's download cache. Raises UnknownName, and what :func:`.inception.load` and
+    ``weights`` of Inception default to PyTorch's download cache. Raises UnknownName, and what :func:`.inception.load` and
     :meth:`.RealImages.load` raise.
     """
     if name == SCENE:
@@ -82,8 +82,8 @@ def preset(name: str, *, weights: str | Path = "", reference: str | Path = "", d
         real = RealImages.load(reference or path.with_suffix(".reference.safetensors"), extractor.name)
         return Preset(SCENE, extractor, real, options=options, names_classes=True)
     if name in NAMES:
-        extractor, real = inception.load(name, weights, reference, device=device, batch=batch)
-        return Preset(name, extractor, real, inception.SIDE, inception.OPTIONS)
+        extractor, real, side = inception.load(name, weights, reference, device=device, batch=batch or inception.BATCH)
+        return Preset(name, extractor, real, side, inception.OPTIONS)
     raise unknown("preset of quality", name, NAMES)
 
 
@@ -92,7 +92,7 @@ def identity_of(name: str, weights: str | Path = "", reference: str | Path = "")
 
     For a missing file of ``adm`` or ``coco``, ``missing`` states how to get it. Raises what :func:`preset` raises for other files.
     """
-    if name not in (inception.ADM, inception.COCO):
+    if name not in inception.LAYERS:
         return preset(name, weights=weights, reference=reference).identity
     try:
         return inception.identity(name, weights, reference)

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from ...core.errors import Unsupported
 from . import subsets
-from .distribution import distribution, settings
+from .distribution import distribution, least_for_isc, settings
 from .image_features import ImageFeatures, RealImages
 
 Z = NormalDist().inv_cdf(0.975)  # half the width of an interval of 95 %, in standard errors
@@ -47,7 +47,7 @@ TAILS = 0.03  # highest kurtosis of squared distances, per image, for an interva
 _LIGHT = 8.0  # a kurtosis that is accepted for any number of images; d normal features have 3 + 12 / d
 _VALUES = {"fid": subsets.fid, "kid": subsets.kid, "isc": subsets.isc, "recall": subsets.recall}
 _RANGE = {"fid": (0.0, torch.inf), "kid": (-torch.inf, torch.inf), "isc": (1.0, torch.inf), "recall": (0.0, 1.0)}
-_FID_ALONE = {"kid": False, "isc": False, "prc": False}
+_FID_ALONE = {"kid": False, "isc": False, "prc": False, "sfid": False}
 
 
 class QualityInterval(NamedTuple):
@@ -83,6 +83,8 @@ def intervals(
             by_metric[name] = ends._replace(bias=bias)
     if "precision" in values:
         by_metric["precision"] = _share(values["precision"], len(features))
+    if "sfid" in values:  # 2023 features without a projection: subsets would take as long as those of FID again
+        by_metric["sfid"] = QualityInterval(values["sfid"], torch.nan, torch.nan)
     return {name: by_metric[name] for name in values if name in by_metric}
 
 
@@ -108,7 +110,7 @@ def difference(
 def least_for_intervals(options: Mapping[str, Any]) -> int:
     """Return the smallest number of images for :func:`intervals` with these options."""
     chosen = settings(options)
-    return max(LEAST, 2 * chosen["isc_splits"] if chosen["isc"] else 0, 2 * (chosen["prc_neighborhood"] + 1) if chosen["prc"] else 0)
+    return max(LEAST, 2 * least_for_isc(chosen) if chosen["isc"] else 0, 2 * (chosen["prc_neighborhood"] + 1) if chosen["prc"] else 0)
 
 
 def _subset_masks(count: int, share: float, resamples: int, seed: int, chosen: Mapping[str, Any]) -> Tensor:
@@ -148,9 +150,10 @@ def _around(value: float, variance: float, least: float = -torch.inf, most: floa
 
 def _by_share(value: float, variance: float) -> QualityInterval:
     """Return an interval on the logarithm: FID is positive, and its scatter may grow with it."""
-    if value <= 0:
-        return _around(value, variance, 0.0)
-    factor = math.exp(Z * variance**0.5 / value) if variance == variance else torch.nan
+    reach = Z * variance**0.5
+    if reach > value:  # near 0, where rounding decides the sign of FID and no logarithm exists
+        return _around(value, variance, min(value, 0.0))
+    factor = math.exp(reach / value) if reach == reach else torch.nan
     return QualityInterval(value, value / factor, value * factor)
 
 

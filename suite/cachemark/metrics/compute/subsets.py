@@ -24,12 +24,13 @@ DEPTH = 32  # neighbors of an image that are sorted first; more are rarely neede
 
 def drawn(count: int, resamples: int, strata: Tensor, share: float, seed: int) -> Tensor:
     """Return random subsets without a fraction ``share`` of each of the ``strata`` (count,) int64."""
-    draws, groups = torch.Generator().manual_seed(seed), int(strata.max()) + 1
-    out = max(1, round(share * count / groups))
+    draws, sizes = torch.Generator().manual_seed(seed), strata.bincount()
     order = torch.rand(resamples, count, generator=draws, dtype=torch.float64) + strata  # sorts by stratum, at random within it
     ranked = order.argsort(1)
-    start = torch.searchsorted(strata.sort().values, torch.arange(groups))
-    gone = ranked[:, (start[:, None] + torch.arange(out)).flatten()]
+    starts = (sizes.cumsum(0) - sizes).tolist()
+    equal = round(share * count / len(sizes)) if int(sizes.max() - sizes.min()) <= 1 else 0  # as many of each, where they are equal
+    gone = ranked[:, torch.cat([start + torch.arange(max(min(1, size - 1), equal or round(share * size)))
+                                for start, size in zip(starts, sizes.tolist(), strict=True)])]
     return torch.ones(resamples, count, dtype=torch.bool).scatter_(1, gone, False)
 
 
@@ -74,7 +75,9 @@ def kid(images: ImageFeatures, reference: RealImages, subset_masks: Tensor, chos
 
 
 def chunks(count: int, chosen: Mapping[str, Any]) -> Tensor:
-    """Return the split of the Inception score that torch-fidelity assigns to each image, (N,) int64."""
+    """Return the split of the Inception score of each image, (N,) int64: of a fixed size in order, or as torch-fidelity draws it."""
+    if size := chosen["isc_split_size"]:
+        return torch.arange(count) // size
     splits = chosen["isc_splits"]
     order = np.random.RandomState(chosen["rng_seed"]).permutation(count) if chosen["samples_shuffle"] else np.arange(count)
     ends = torch.tensor([(i + 1) * count // splits for i in range(splits)])
@@ -86,7 +89,7 @@ def chunks(count: int, chosen: Mapping[str, Any]) -> Tensor:
 def isc(images: ImageFeatures, reference: RealImages, subset_masks: Tensor, chosen: Mapping[str, Any]) -> Tensor:
     """Return the Inception score of each subset, (R,) float64, with the splits of the whole set."""
     split, scores = chunks(len(images), chosen), []
-    for i in range(chosen["isc_splits"]):
+    for i in range(int(split.max()) + 1):
         inside = split == i
         logits, weights = images.logits[inside].double(), subset_masks[:, inside].double()
         shares, counts = logits.softmax(1), weights.sum(1, keepdim=True)

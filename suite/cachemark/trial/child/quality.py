@@ -16,13 +16,14 @@ from ...core import seeds
 from ...core.spec import QUALITY_PASS, Case
 from ...core.units import least_images, quality_name
 from ...metrics.base import ImageSet
+from ...metrics.compute.extractor import Extractor
+from ...metrics.compute.feature_store import PART
 from ...metrics.compute.image_features import ImageFeatures
 from ...metrics.compute.presets import Preset
 from ...metrics.registry import set_metrics
 from .bench import Job, NotFinite
 
 NAME = "{:05d}.safetensors"  # of a part in a feature cache
-PART = 500  # images whose features are stored together, the most that an interruption of a pass loses
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class FeatureCache:
 
     folder: Path | None
 
-    def get(self, number: int, extractor: str) -> ImageFeatures | None:
+    def get(self, number: int, extractor: Extractor) -> ImageFeatures | None:
         """Return the part of this number by this extractor, or None."""
         return None if self.folder is None else ImageFeatures.load(self.folder / NAME.format(number), extractor)
 
@@ -62,7 +63,7 @@ def parts(job: Job, preset: Preset, feature_cache: FeatureCache, share: tuple[in
     A share (index, of) has the parts whose number is ``index`` modulo ``of``, so that several processes can fill the cache."""
     index, of = share
     for number, part in list(enumerate(job.subset.slices(PART)))[index::of]:
-        features = feature_cache.get(number, preset.extractor.name)
+        features = feature_cache.get(number, preset.extractor)
         if features is None:
             features = preset.extract(_images(replace(job, subset=part)), device=job.device)
             feature_cache.put(number, features)
@@ -71,7 +72,7 @@ def parts(job: Job, preset: Preset, feature_cache: FeatureCache, share: tuple[in
 
 def cached_features(job: Job, preset: Preset, feature_cache: FeatureCache) -> ImageFeatures | None:
     """Return the features of a job's images if the cache has all of them."""
-    features = [feature_cache.get(number, preset.extractor.name) for number in range(len(job.subset.slices(PART)))]
+    features = [feature_cache.get(number, preset.extractor) for number in range(len(job.subset.slices(PART)))]
     present = [part for part in features if part is not None]
     return ImageFeatures.joined(present) if len(present) == len(features) else None
 
