@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import get_args
 
 from cachemark.core.formatting import DASH, times
-from cachemark.core.limits import Limit, roofline_speedup
+from cachemark.core.limits import roofline_speedup
 from cachemark.core.result import Environment, Outcome
 from cachemark.core.spec import FULL, OWN, digest
 from cachemark.plans import schema as plans
@@ -90,7 +90,7 @@ def _step(outcome: Outcome, fulls: dict[str, Outcome]) -> LadderRow:
     seconds = outcome.median("latency") or 0.0
     over: dict[str, float | None] = dict.fromkeys(RUNGS.values())
     for engine, full in fulls.items():
-        if not outcome.facts.get("quality_only"):
+        if not outcome.facts.quality_only:
             over[RUNGS[engine]] = (full.median("latency") or 0.0) / seconds
     return LadderRow(outcome.case.label, outcome.case.engine, seconds, over, _allowed(outcome, fulls))
 
@@ -98,9 +98,9 @@ def _step(outcome: Outcome, fulls: dict[str, Outcome]) -> LadderRow:
 def _allowed(outcome: Outcome, fulls: dict[str, Outcome]) -> float | None:
     """Return the roofline speedup over the full cache of the same engine; None for a full cache or if unknown."""
     full = fulls.get(outcome.case.engine)
-    if full is None or outcome.case.method == FULL or not {"limit"} <= outcome.facts.keys() & full.facts.keys():
+    if full is None or outcome.case.method == FULL or full.facts.limit is None or outcome.facts.limit is None:
         return None
-    return roofline_speedup(Limit.from_json(full.facts["limit"]), Limit.from_json(outcome.facts["limit"]))
+    return roofline_speedup(full.facts.limit, outcome.facts.limit)
 
 
 def markdown(ladder_list: Sequence[Ladder], environment: Environment, commit: str = "") -> str:

@@ -75,7 +75,7 @@ def plain_images(path: Path) -> dict[int, Images]:
         outcomes = [outcome for run in store.runs() for outcome in store.outcomes(run.id)]
         for outcome in outcomes:
             number = _number(outcome, len(layout.scales))
-            folder = store.artifacts.parts / str(outcome.facts.get("reused", {}).get("from", outcome.result_key))
+            folder = store.artifacts.parts / (outcome.facts.reused.source if outcome.facts.reused else outcome.result_key)
             parts = sorted(folder.glob("*.safetensors"))
             if number is not None and parts and outcome.ok and "class_accuracy" in outcome.samples:
                 extractor = presets.preset(outcome.case.evaluation["quality"]["preset"]).extractor

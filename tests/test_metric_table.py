@@ -12,6 +12,7 @@ import pytest
 
 from cachemark.analysis.baseline_comparison import changes
 from cachemark.core import formatting
+from cachemark.core.facts import Facts
 from cachemark.core.result import Environment, Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.core.units import FAMILIES, METRICS, TIME, Metric, metric
@@ -56,7 +57,7 @@ def outcome(of: Metric, method: str, kind: str) -> Outcome:
     count = 5 if of.relative else SEEDS if of.kind in ("fidelity", "quality") and not of.family else 1
     facts = {"intervals": {of.name: (0.99 * value(of, kind), 1.01 * value(of, kind))}} if of.family else {}
     samples = {"latency": [1.0] * 5, of.name: [value(of, kind)] * count}
-    return Outcome(case(method), Status.OK, samples, "judged elsewhere", output_hash="cafe", facts=facts)
+    return Outcome(case(method), Status.OK, samples, "judged elsewhere", output_hash="cafe", facts=Facts.from_json(facts))
 
 
 def checked(of: Metric, kind: str) -> Verdict:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from cachemark.cache.engines import EAGER, Graph
+from cachemark.core.facts import Facts
 from cachemark.core.limits import Limit
 from cachemark.core.result import Environment, Outcome, Status
 from cachemark.core.spec import Case, Sampling
@@ -139,7 +140,7 @@ def test_a_candidate_of_a_stage_is_measured_in_emulated_graphs(number: int, tmp_
                    if (p.case.engine, p.case.role) == ("graph", "candidate"))
     outcome, _ = run_case(planned, Bench.load(planned))
     assert outcome.ok, outcome.log
-    assert outcome.facts["graph"]["missed"] == 0
+    assert outcome.facts.graph.missed == 0
     if number == 1:
         monkeypatch.setattr(works, "rehearsed", lambda plan, **more: rehearsed(plan, **more, models=models))
         task = Task(Folder.open(tmp_path / "out"), tmp_path, 60, rehearse=True, engine="graph")
@@ -230,8 +231,8 @@ def ran(seconds: float, floor: float = 1.0, **changes: Any) -> Outcome:
                               "sampling": Sampling(cfg_scale=1.75), "method": "full", "role": "baseline", "batch": 256, "engine": "graph"}
     case = Case(**{**fields, **changes})
     samples = {"latency": [seconds + 1] * 3, "latency_tokens": [seconds] * 3, "kv_allocated": [100.0]}
-    limit = Limit(floor, floor, 10**12, 1, 3e12, 1.0, {"attention": floor}).to_json()
-    return Outcome(case, Status.OK, samples, "random weights: not measured", facts={"limit": limit}, result_key=case.key)
+    limit = Limit(floor, floor, 10**12, 1, 3e12, 1.0, {"attention": floor})
+    return Outcome(case, Status.OK, samples, "random weights: not measured", facts=Facts(limit=limit), result_key=case.key)
 
 
 def test_targets_stand_beside_the_newest_of_every_case_its_bound_and_what_is_published(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from cachemark.core.facts import Facts
 from cachemark.core.result import Environment, Outcome, Status
 from cachemark.machine.environment import environment
 from cachemark.plans.expand import Planned
@@ -37,7 +38,7 @@ class Machine:
             if options.task is Task.IMAGES:
                 self.seen.append(item)
                 samples = {"psnr": [self.psnr(item, options) + self.chance.gauss(0, 0.1) for _ in range(item.case.samples)]}
-            outcome = Outcome(item.case, Status.OK, samples, "a side of a pair", output_hash="cafe", facts={"kernel": "sdpa"})
+            outcome = Outcome(item.case, Status.OK, samples, "a side of a pair", output_hash="cafe", facts=Facts(kernel="sdpa"))
             yield Finished(self.changed(outcome, options), {})
 
     def identify(self, options: TrialRequest, device: str) -> tuple[Environment, dict[str, Any]]:

@@ -17,6 +17,7 @@ from click.testing import Result
 from cachemark.analysis import report_view
 from cachemark.cache.layout import scale_steps
 from cachemark.core.errors import BadPlan, NothingMeasured
+from cachemark.core.facts import PairFacts
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Sampling
 from cachemark.core.units import METRICS
@@ -115,8 +116,8 @@ def test_show_prints_failures_sides_of_pairs_and_the_statistic_of_each_value(sta
     where = stored(stage, {"samples": {**full.samples, "latency": [1.0, 1.0, 4.0]}})
     assert "latency 1 s (median)" in (text := good(call("show", *where)))
     assert "kl 0 nat/token (mean)" in text
-    pair = {"run": 3, "configuration": "full", "side": "before", "what": "times"}
-    where = stored(stage, *({"facts": {**full.facts, "pair": {**pair, "number": number}}} for number in (1, 2)), plan="compare/dots")
+    pairs = (PairFacts(run=3, configuration="full", number=number, side="before", what="times") for number in (1, 2))
+    where = stored(stage, *({"facts": replace(full.facts, pair=pair)} for pair in pairs), plan="compare/dots")
     pairs = [line for line in good(call("show", "full", *where)).splitlines() if line.strip().startswith("pair ")]
     assert [f"'number': {number}" in line for number, line in enumerate(pairs, 1)] == [True, True]
     with Store.open(stage.store) as store:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from cachemark.core.errors import CachemarkError
+from cachemark.core.facts import Facts
 from cachemark.core.result import Outcome, Status
 from cachemark.plugins import loading as plugins
 from cachemark.store.db import Store
@@ -35,9 +36,9 @@ def test_two_cases_are_compared_and_everything_is_stored(machine: Machine, stage
         run = store.run(2)
         assert (run.plan, run.state, run.plan_json["sides"], run.plan_json["configurations"]) == ("compare/dots", "finished",
                                                                                                   list(SIDES[1:]), 1)
-        told = [o.facts["pair"] for o in store.outcomes(2)]
-        assert {t["configuration"] for t in told} == {CONFIG, f"A/A {CONFIG}"}
-        assert [t["side"] for t in told if t["configuration"] == CONFIG].count("after") == 12  # decided at the first look
+        told = [o.facts.pair for o in store.outcomes(2)]
+        assert {t.configuration for t in told} == {CONFIG, f"A/A {CONFIG}"}
+        assert [t.side for t in told if t.configuration == CONFIG].count("after") == 12  # decided at the first look
         assert store.run().id == 1, "a comparison is not what reports and checks take for the newest run"
     assert machine.trials == 2 * (12 + 6)
 
@@ -109,7 +110,7 @@ def test_what_time_does_not_allow_stays_open(machine: Machine, stage: Stage) -> 
 
 
 def test_sides_of_two_kernels_are_refused_with_the_difference(machine: Machine, stage: Stage) -> None:
-    machine.changed = lambda o, options: replace(o, facts={"kernel": "math"}) if o.case.method == "calm" else o
+    machine.changed = lambda o, options: replace(o, facts=Facts(kernel="math")) if o.case.method == "calm" else o
     result = compare(stage, *SIDES)
     assert result.exit_code == 2
     assert "differ in attention kernel: sdpa and math" in result.stderr
@@ -177,8 +178,8 @@ def test_images_are_compared_seed_by_seed_where_tokens_differ(machine: Machine, 
     assert [(p.case.method, p.case.samples, p.case.seeds) for p in machine.seen] in (
         [("streaming", 40, "s64"), ("calm", 40, "s64")], [("calm", 40, "s64"), ("streaming", 40, "s64")])
     with Store.open(stage.store, create=False, read_only=True) as store:
-        told = [o for o in store.outcomes(2) if o.facts["pair"]["what"] == "images"]
-        assert {o.facts["pair"]["side"]: len(o.samples["psnr"]) for o in told} == {"before": 40, "after": 40}
+        told = [o for o in store.outcomes(2) if o.facts.pair.what == "images"]
+        assert {o.facts.pair.side: len(o.samples["psnr"]) for o in told} == {"before": 40, "after": 40}
     machine.psnr = lambda planned, options: 30.0
     machine.seen.clear()
     code, said = rows(stage, *SIDES, "--no-aa", "--samples", 300)

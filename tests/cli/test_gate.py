@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from cachemark.core.facts import Facts
 from cachemark.core.units import metric
 from cachemark.gate.baseline_check import STATED
 from cachemark.gate.incidents import OUTPUT, family
@@ -330,7 +331,7 @@ def test_what_pairs_have_found_only_pairs_find_fixed(
 
 
 def test_a_comparison_that_broke_off_judges_nothing(machine: Machine, stage: Stage) -> None:
-    machine.changed = lambda o, options: replace(o, facts={"kernel": o.case.method})
+    machine.changed = lambda o, options: replace(o, facts=Facts(kernel=o.case.method))
     compare(stage, *SIDES)
     result = call("check", "--store", stage.store, "--run", 2)
     assert result.exit_code == 4

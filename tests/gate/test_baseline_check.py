@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cachemark.core.errors import CachemarkError, NothingMeasured
+from cachemark.core.facts import Facts
 from cachemark.core.result import INFRASTRUCTURE, Environment, Outcome, Status
 from cachemark.gate.baseline_check import Comparison, compare
 from cachemark.gate.judgement import RunJudgement
@@ -170,7 +171,7 @@ def test_other_numerics_are_compared_within_their_rounding_noise(kl: float, refe
 ])
 def test_images_are_compared_where_both_sides_hashed_them(then: str, now: str, verdict: str | None) -> None:
     """The tokens may be the same and what is decoded from them another picture."""
-    before, after = (changed(plan(), "h2o", facts={"images_hash": images} if images else {}) for images in (then, now))
+    before, after = (changed(plan(), "h2o", facts=Facts(images_hash=images or None)) for images in (then, now))
     found = judge(after, before)
     assert [r.verdict for r in found.rows if (r.label.split()[1], r.metric) == ("h2o", "images_hash")] == ([verdict] if verdict else [])
     assert row(found, "h2o", "output_hash").verdict == "equivalent"

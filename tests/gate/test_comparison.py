@@ -11,6 +11,7 @@ import pytest
 from gate_examples import ENVIRONMENT, case, ok
 
 from cachemark.core.errors import UnfairComparison
+from cachemark.core.facts import Facts
 from cachemark.core.result import Outcome, Status
 from cachemark.gate.comparison import ConfigPairs, PairOfOutcomes, Tally, measure_until_decided, other_tokens, refuse_unfair, verdicts
 from cachemark.gate.flakes import FINAL, FlakeRule
@@ -127,7 +128,7 @@ def test_what_may_differ_is_not_judged() -> None:
 def test_the_same_tokens_owe_the_same_images(alike: str, verdict: str) -> None:
     def told(before: str, after: str) -> tuple[dict[str, Verdict], list[str]]:
         def hashed(outcome: Outcome, images: str) -> Outcome:
-            return replace(outcome, facts={"images_hash": images} if images else {})
+            return replace(outcome, facts=Facts(images_hash=images or None))
 
         measure = source({"c": 0.0}, spoil=lambda c: PairOfOutcomes(c.config, hashed(c.before, before), hashed(c.after, after)))
         held = measure_until_decided(measure.counts, measure, RULE)
@@ -149,10 +150,11 @@ def test_the_same_tokens_owe_the_same_images(alike: str, verdict: str) -> None:
     ("environment", {"tf32": True}, "TF32 flag: False and True"),
 ])  # fmt: skip
 def test_sides_that_differ_in_more_are_refused(what: str, changed: dict[str, Any], words: str) -> None:
-    one = replace(outcome(1.0), facts={"kernel": "sdpa"})
+    one = replace(outcome(1.0), facts=Facts(kernel="sdpa"))
     where = replace(ENVIRONMENT, facts={"tf32": False})
     refuse_unfair(one, one, (where, where))
-    two = replace(one, **({"case": replace(one.case, **changed)} if what == "case" else {"facts": changed} if what == "facts" else {}))
+    other = {"case": lambda: replace(one.case, **changed), "facts": lambda: Facts.from_json(changed)}
+    two = replace(one, **{what: other[what]()} if what in other else {})
     there = replace(where, facts=changed) if what == "environment" else where
     with pytest.raises(UnfairComparison, match=words):
         refuse_unfair(one, two, (where, there))
@@ -167,7 +169,7 @@ def test_sides_that_differ_in_more_are_refused(what: str, changed: dict[str, Any
     ({}, {"kernel": "mass"}, True),
 ])  # fmt: skip
 def test_a_kernel_whose_price_is_the_methods_own_may_be_compared(before: dict[str, str], after: dict[str, str], fair: bool) -> None:
-    sides = [replace(outcome(1.0), facts=facts) for facts in (before, after)]
+    sides = [replace(outcome(1.0), facts=Facts.from_json(facts)) for facts in (before, after)]
     if fair:
         refuse_unfair(*sides, (ENVIRONMENT, ENVIRONMENT))
     else:

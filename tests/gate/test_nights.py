@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from gate_examples import CODE, ENVIRONMENT, case, ok
 
+from cachemark.core.facts import Facts, PairFacts
 from cachemark.core.result import Environment, Outcome
 from cachemark.gate import nights as ledger
 from cachemark.gate.comparison import AA
@@ -165,7 +166,7 @@ def test_a_change_on_nights_that_follow_no_level_is_told_and_said_to_be_reported
 
 def side(run: int, number: int, side: str, seconds: float, config: str = AA_CONFIG) -> Outcome:
     return ok(case("linear"), latency=[seconds] * 3) if not side else replace(
-        ok(case("linear"), latency=[seconds] * 3), facts={"pair": {"run": run, "configuration": config, "number": number, "side": side}})
+        ok(case("linear"), latency=[seconds] * 3), facts=Facts(pair=PairFacts(run=run, configuration=config, number=number, side=side)))
 
 
 def test_the_process_bias_of_a_machine_is_what_its_equal_pairs_have_shown(store: Store) -> None:
@@ -180,11 +181,11 @@ def test_the_process_bias_of_a_machine_is_what_its_equal_pairs_have_shown(store:
 
     measure(29)
     measure(40, replace(ENVIRONMENT, machine_class="gpu"))
-    assert ledger.shown_process_bias(store, ENVIRONMENT.machine_class) == {}
+    assert ledger.shown_process_bias(store, ENVIRONMENT.machine_class) is None
     measure(11)
     shown = ledger.shown_process_bias(store, ENVIRONMENT.machine_class)
-    assert shown["pairs"] == 40
-    assert 0.03 <= shown["deviation"] < 0.045
+    assert shown.pairs == 40
+    assert 0.03 <= shown.deviation < 0.045
 
 
 def test_a_run_stores_the_process_bias_that_pairs_have_shown_before_it(store: Store) -> None:
@@ -195,8 +196,8 @@ def test_a_run_stores_the_process_bias_that_pairs_have_shown_before_it(store: St
             store.save(earlier, side(earlier, number, name, seconds))
     shown = ledger.shown_process_bias(store, here.machine_class)
     measured = PlanRunner(stub.tiny_plan(), store, stub.Stub(), Machine("cpu", 1)).measure()
-    assert shown["pairs"] == 30
-    assert all(outcome.facts["process_bias"] == shown for outcome in store.outcomes(measured.run_id))
+    assert shown.pairs == 30
+    assert all(outcome.facts.process_bias == shown for outcome in store.outcomes(measured.run_id))
 
 
 def test_pairs_of_equal_sides_are_put_together() -> None:

@@ -12,7 +12,7 @@ from gate_examples import case, ok
 from numpy.typing import NDArray
 
 from cachemark.core import units
-from cachemark.core.outside_metrics import FAULTS
+from cachemark.core.facts import Facts, MetricFault
 from cachemark.core.result import Outcome, Status
 from cachemark.gate.comparison import PairOfOutcomes
 from cachemark.gate.seedwise import seedwise
@@ -183,7 +183,7 @@ def test_a_second_side_that_alone_fails_at_its_images_has_regressed(before: Stat
 def full(one: NDArray[np.float64], two: NDArray[np.float64], metric: str = "psnr", **hashes: str) -> PairOfOutcomes:
     """Two full caches; ``hashes`` of their images and of the second side's tokens."""
     made, case_ = pair("full", one, two, metric), case("full")
-    facts = [{"images_hash": hashes[side]} if side in hashes else {} for side in ("then", "now")]
+    facts = [Facts(images_hash=hashes.get(side)) for side in ("then", "now")]
     before, after = (replace(side, case=case_, facts=held) for side, held in zip((made.before, made.after), facts, strict=True))
     return PairOfOutcomes("full", before, replace(after, output_hash=hashes.get("tokens", after.output_hash)))
 
@@ -194,7 +194,8 @@ def test_a_metric_that_failed_in_one_side_is_named(which: int, monkeypatch: pyte
     both = pair("configuration", *sides(0, sd=0.1))
     faulty = [both.before, both.after]
     faulty[1 - which] = replace(faulty[1 - which], samples={**faulty[1 - which].samples, "contrast": [0.5] * SEEDS})
-    faulty[which] = replace(faulty[which], facts={FAULTS: {"contrast": {"fault": "raised", "said": "ValueError: no edges"}}})
+    fault = MetricFault(fault="raised", said="ValueError: no edges")
+    faulty[which] = replace(faulty[which], facts=Facts(metric_faults={"contrast": fault}))
     row = rows(PairOfOutcomes("configuration", *faulty))["configuration", "contrast"]
     assert (row.verdict, row.reason) == ("not_compared", f"the {('first', 'second')[which]} side has no value of it: ValueError: no edges")
     faulty[1 - which] = replace(faulty[1 - which], samples=both.before.samples)

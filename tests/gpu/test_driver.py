@@ -69,9 +69,9 @@ def test_our_own_process_is_not_foreign(gpu: device.Gpu, busy: subprocess.Popen[
         while len(watching._readings) < 10:
             pass
         facts, spoilt = watching.end()
-    seen["own work"] = {"facts": facts, "spoilt": spoilt, "child": busy.pid, "processes": sorted(gpu.processes())}
+    seen["own work"] = {"facts": facts.to_json(), "spoilt": spoilt, "child": busy.pid, "processes": sorted(gpu.processes())}
     assert spoilt is None or spoilt.status is Status.THROTTLED, spoilt
-    assert facts["sm_mhz"]
+    assert facts.sm_mhz
 
 
 def test_a_foreign_process_is_seen(gpu: device.Gpu, busy: subprocess.Popen[str], seen: dict[str, Any]) -> None:

@@ -286,5 +286,5 @@ def test_a_case_is_measured_on_the_graph_engine(model: str, methods: list[Any]) 
         assert outcome.ok, outcome.log
         assert outcome.samples["graph_pool"][0] > 0
         assert outcome.samples["capture_seconds"][0] > 0
-        assert outcome.facts["graph"]["missed"] == 0
-        assert outcome.facts["kernel"].startswith(("sdpa-", "triton-"))
+        assert outcome.facts.graph.missed == 0
+        assert outcome.facts.kernel.startswith(("sdpa-", "triton-"))

@@ -16,6 +16,7 @@ from typing import Any
 import pynvml
 import pytest
 
+from cachemark.core.facts import DeviceReadings
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.machine import gpu as device
@@ -49,7 +50,7 @@ def watching(nvml: FakeNvml) -> Watch:
     return Watch(device.gpus(nvml)[0], locked=1410, own=frozenset({7}))
 
 
-def ends(watching: Watch, card: Card, *, spoil: Any = lambda: None) -> tuple[dict[str, Any], watch.Disturbance | None]:
+def ends(watching: Watch, card: Card, *, spoil: Any = lambda: None) -> tuple[DeviceReadings, watch.Disturbance | None]:
     card.pids, card.sm_mhz = {7}, 1410
     watching.begin()
     spoil()
@@ -60,7 +61,7 @@ def ends(watching: Watch, card: Card, *, spoil: Any = lambda: None) -> tuple[dic
 def test_a_quiet_case_stands_and_says_what_was_seen(watching: Watch, cards: list[Card]) -> None:
     facts, spoilt = ends(watching, cards[0])
     assert spoilt is None
-    assert facts == {"uuid": "GPU-aaaa", "readings": 3, "sm_mhz": [1410, 1410, 1410], "celsius": [40, 40, 40], "watts": [300, 300, 300],
+    assert facts.to_json() == {"uuid": "GPU-aaaa", "readings": 3, "sm_mhz": [1410] * 3, "celsius": [40] * 3, "watts": [300] * 3,
                      "joules": 1.0, "slowed_by": [], "locked_mhz": 1410}
 
 
@@ -78,7 +79,7 @@ def test_what_the_driver_does_not_show_is_stated_and_not_taken_for_quiet(
 ) -> None:
     cards[0].failing, cards[0].reasons = failing, device.HW_THERMAL
     facts, spoilt = ends(watching, cards[0])
-    assert facts.get("unseen", []) == unseen
+    assert (facts.unseen or []) == unseen
     assert (spoilt is None) == ("clock reductions" in unseen), "where it can be seen it spoils the case"
     assert environment("cuda", 2, watching.gpu).facts.get("unseen", []) == unseen
 
@@ -116,12 +117,12 @@ def test_an_answer_nobody_expects_is_told_and_does_not_end_the_reading(nvml: Fak
             pass
         facts, disturbance = watching.end()
         watching.begin()
-        assert "unread" not in watching.end()[0], "of the case before"
+        assert watching.end()[0].unread is None, "of the case before"
     assert disturbance is None
-    assert facts["readings"] >= 5
-    assert facts["unread"]["times"] >= 1
-    assert facts["celsius"] == [40, 40, 40]
-    assert facts["unread"]["errors"] == ["nvmlDeviceGetTemperature: Unknown Error"]
+    assert facts.readings >= 5
+    assert facts.unread.times >= 1
+    assert facts.celsius == [40, 40, 40]
+    assert facts.unread.errors == ["nvmlDeviceGetTemperature: Unknown Error"]
 
 
 def slowed(mhz: int, busy: int) -> Callable[[Watch, Card], None]:
@@ -148,7 +149,7 @@ def test_what_disturbs_a_case(
     facts, spoilt = ends(watching, cards[0], spoil=lambda: event(watching, cards[0]))
     assert (spoilt and spoilt.status) == status
     assert words in (spoilt.reason if spoilt else "")
-    assert bool(facts["slowed_by"]) == bool(cards[0].reasons)
+    assert bool(facts.slowed_by) == bool(cards[0].reasons)
 
 
 @pytest.mark.parametrize(("states", "slowed"), [
@@ -250,9 +251,9 @@ def test_cards_work_on_their_own_node_and_record_how_many_were_busy(
                 both.wait()  # the other has been recorded too
 
     ended = ran(monkeypatch, trial, on(nvml, 0, 1), "a", "b")  # type: ignore[arg-type]
-    assert [ended[name].facts["busy_places"] for name in "ab"] == [[2, 2], [2, 2]]
-    assert ran(monkeypatch, trial, on(nvml, 0, 1), "c")["c"].facts["busy_places"] == [1, 2]  # type: ignore[arg-type]
-    assert "busy_places" not in ran(monkeypatch, trial, on(nvml, 0), "c")["c"].facts  # type: ignore[arg-type]
+    assert [ended[name].facts.busy_places for name in "ab"] == [[2, 2], [2, 2]]
+    assert ran(monkeypatch, trial, on(nvml, 0, 1), "c")["c"].facts.busy_places == [1, 2]  # type: ignore[arg-type]
+    assert ran(monkeypatch, trial, on(nvml, 0), "c")["c"].facts.busy_places is None  # type: ignore[arg-type]
 
 
 def test_an_error_in_one_lane_ends_the_run(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,9 +288,9 @@ def test_a_real_trial_is_watched_pinned_and_started_on_a_free_device_only(
         cards[0].pids = set()
     assert [(f.outcome.status, f.invalidated) for f in found] == [(Status.CONTENDED, True), (Status.UNSUPPORTED, False)]
     assert found[0].outcome.log == "The device was not free: process 1 computes on it."
-    assert found[1].outcome.facts["device"]["uuid"] == "GPU-aaaa"
-    assert found[1].outcome.facts["cpus"] == [min(os.sched_getaffinity(0))]
-    assert found[1].outcome.facts["threads"] == 1
+    assert found[1].outcome.facts.device.uuid == "GPU-aaaa"
+    assert found[1].outcome.facts.cpus == [min(os.sched_getaffinity(0))]
+    assert found[1].outcome.facts.threads == 1
 
 
 # ------------------------------------------------------------------------------------------------ the host's clock

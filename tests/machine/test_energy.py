@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cachemark.core.facts import EnergyFacts
 from cachemark.machine import gpu as device
 from cachemark.machine.energy import MOST_ERROR, PackageEnergy, energy_of
 from cachemark.machine.gpu import Reading
@@ -30,7 +31,7 @@ def test_the_energy_of_a_steady_device_is_power_times_time() -> None:
         assert energy.joules == pytest.approx((1200.0, 600.0))
         assert energy.watts == pytest.approx((300.0, 300.0))
         assert energy.error == pytest.approx(0.1 * 600 / 1800)  # the sensor may be 0.1 s late in each span
-        assert energy.facts == {"source": "energy counter" if joules else "power samples", "error": energy.error}
+        assert energy.facts == EnergyFacts(source="energy counter" if joules else "power samples", error=energy.error)
 
 
 @pytest.mark.parametrize("counter", [True, False])
@@ -72,7 +73,7 @@ def test_a_wrong_reading_leaves_no_energy(change: Callable[[dict[str, object]], 
     energy = energy_of(series, [(1.0, 5.0)])
     assert (energy.joules, energy.watts) == ((), ())
     assert reason in energy.absent
-    assert energy.facts == {"absent": energy.absent}
+    assert energy.facts == EnergyFacts(absent=energy.absent)
 
 
 def test_too_little_is_known_of_short_or_unread_generations() -> None:
@@ -91,7 +92,7 @@ def test_a_wrong_power_changes_nothing_else_of_a_watched_case(nvml: FakeNvml, ca
     watching.read()
     cards[0].milliwatts = 300_000
     facts, disturbance = watching.end()
-    assert (facts["watts"], facts["readings"], disturbance) == ([300, 300, 300], 3, None)
+    assert (facts.watts, facts.readings, disturbance) == ([300, 300, 300], 3, None)
     assert "a power of nan" in watching.energy([(0.0, 1.0)]).absent
 
 

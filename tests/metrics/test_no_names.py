@@ -17,7 +17,7 @@ ALLOWED = {
     "models/prompt_lists.py": "kinds of lists of prompts",
     "models/catalogue/family.py": "a model names the metrics that are made for it",
     "plans/expand.py": "kid_subset_size, an option of torch-fidelity",
-    "trial/child/facts.py": COSTS, "trial/child/decisions.py": COSTS, "trial/child/measure.py": COSTS, "trial/child/timing.py": COSTS,
+    "trial/child/decisions.py": COSTS, "trial/child/measure.py": COSTS, "trial/child/timing.py": COSTS,
     "cli/advise.py": "passes of a decoder, no metric", "cli/generate.py": "what one generation took, no metric",
 }  # fmt: skip
 

@@ -97,7 +97,7 @@ def changed(outcome: Outcome, name: str, factor: float) -> Outcome:
 def test_the_case_states_it_and_the_trial_measures_it(base: str, candidate: Outcome) -> None:
     name = full_name(candidate, base)
     assert len(candidate.samples[name]) == (examples.SAMPLES if base == "contrast" else 1)
-    assert "metric_faults" not in candidate.facts
+    assert candidate.facts.metric_faults is None
     if base == "token_bytes":
         slots = candidate.samples["kv_allocated"][0] - candidate.samples["kv_workspace"][0]
         assert candidate.samples[name] == [slots / examples.TOKENS]
@@ -134,10 +134,10 @@ def test_pairs_compare_images_and_bytes(base: str, verdict: str, candidate: Outc
 def test_a_quality_pass_without_a_value_of_it_is_made_again(candidate: Outcome) -> None:
     name = full_name(candidate, "gap")
     lacking = replace(candidate, samples={other: values for other, values in candidate.samples.items() if other != name})
-    earlier = Earlier.from_outcome(candidate, candidate.facts["result_parts"])
+    earlier = Earlier.from_outcome(candidate, candidate.facts.result_parts)
     assert earlier is not None
     assert earlier.quality[name] == candidate.samples[name]
-    assert Earlier.from_outcome(lacking, candidate.facts["result_parts"]) is None
+    assert Earlier.from_outcome(lacking, candidate.facts.result_parts) is None
 
 
 @pytest.mark.parametrize("base", BASES)

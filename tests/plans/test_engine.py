@@ -8,7 +8,6 @@ from cachemark.plans.expand import Planned, expand
 from cachemark.plans.schema import Plan
 from cachemark.plugins import loading as plugins
 from cachemark.trial.child.bench import Bench
-from cachemark.trial.child.facts import ENGINE_REASON
 from support.measuring import probe
 from support.stages import forgetting
 
@@ -50,4 +49,4 @@ def test_the_row_says_why_it_is_eager(folder: Path) -> None:
         full = planned("auto", "cpu", model="dot")[0]
         outcome, _ = probe(full, Bench.load(full))
     assert outcome.ok
-    assert outcome.facts[ENGINE_REASON] == full.engine_reason != ""
+    assert outcome.facts.engine_reason == full.engine_reason != ""

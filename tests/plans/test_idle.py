@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from cachemark.core.result import IDLE
 from cachemark.plans.expand import expand
 from cachemark.plans.schema import Plan
 from cachemark.roofline.bill import SAVES_NOTHING
@@ -42,7 +41,7 @@ def test_the_price_the_log_and_the_row_state_it(tmp_path: Path) -> None:
     assert line in stage.call("price").output
     assert json.loads(stage.call("price", "--json").stdout)["idle"][0] == {"case": "dot streaming 1", "reason": SAVES_NOTHING}
     assert line in stage.run().stderr
-    footnoted = {label: SAVES_NOTHING in outcome.facts["footnotes"] for label, outcome in stage.outcomes().items()}
+    footnoted = {label: SAVES_NOTHING in outcome.facts.footnotes for label, outcome in stage.outcomes().items()}
     assert (footnoted["streaming 1"], footnoted["full"]) == (True, False)
-    idle = {label: outcome.facts.get(IDLE, "") for label, outcome in stage.outcomes().items()}
+    idle = {label: outcome.facts.idle or "" for label, outcome in stage.outcomes().items()}
     assert (idle["streaming 1"], idle["full"]) == (SAVES_NOTHING, "")

@@ -17,6 +17,7 @@ from typing import Any
 from PIL import Image
 
 from cachemark.analysis import report_view
+from cachemark.core.facts import Facts
 from cachemark.core.result import Environment, Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.gate.baseline_check import Comparison
@@ -112,7 +113,7 @@ def candidate(method: str, budget: str, **changes: Any) -> Outcome:
     samples = {**_speed(stream, factor), **_bytes(ratio, 8192.0 if method in ("h2o", "rkv", "linear") else 0.0),
                **_fidelity(stream, *fidelity), **legend(stream, score)}
     values = Outcome(case(method=method, budget=budget, parameters={"sinks": 1, "recent": 0.5} if method != "random" else {"seed": 0}),
-                   Status.OK, samples, seconds=31.0, facts=facts, artifacts={"grid.png": f"{method}-{budget}"})
+                   Status.OK, samples, seconds=31.0, facts=Facts.from_json(facts), artifacts={"grid.png": f"{method}-{budget}"})
     return replace(values, **changes)
 
 
@@ -120,7 +121,8 @@ def full(**changes: Any) -> Outcome:
     """The full cache."""
     stream = random.Random("full")
     samples = {**_speed(stream, 1.0), **_bytes(1.0, 0.0), **legend(stream, 0.99)}
-    return replace(Outcome(case(role="baseline"), Status.OK, samples, seconds=33.0, facts={"kernel": "sdpa", **_held(1.0)}), **changes)
+    facts = Facts.from_json({"kernel": "sdpa", **_held(1.0)})
+    return replace(Outcome(case(role="baseline"), Status.OK, samples, seconds=33.0, facts=facts), **changes)
 
 
 def other_seeds() -> Outcome:
@@ -142,9 +144,9 @@ def measured(outcome: Outcome, **samples: Sequence[float]) -> Outcome:
 def with_fid(outcome: Outcome, fid: float, reach: float | None = 0.1, to_full: Sequence[float | None] = ()) -> Outcome:
     """The same outcome with a quality pass: its FID with an interval, and its difference from the full cache's FID."""
     evaluation = {"quality": {"preset": "scene", "seeds": "s2k", "samples": 2000, "batch": 50}}
-    facts = {**outcome.facts, "intervals": {FID: [None, None] if reach is None else [fid - reach, fid + reach]},
+    facts = {**outcome.facts.to_json(), "intervals": {FID: [None, None] if reach is None else [fid - reach, fid + reach]},
              **({"to_full": {FID: to_full}} if to_full else {})}
-    return measured(replace(outcome, case=replace(outcome.case, evaluation=evaluation), facts=facts), **{FID: [fid]})
+    return measured(replace(outcome, case=replace(outcome.case, evaluation=evaluation), facts=Facts.from_json(facts)), **{FID: [fid]})
 
 
 def failed(outcome: Outcome, status: Status, log: str) -> Outcome:
@@ -211,11 +213,10 @@ def poison(evil: str) -> tuple[RunRecord, list[Outcome], RunJudgement]:
     shared = {"model": evil, "conditions": evil, "seeds": evil}
     hostile = case(method=evil, budget="1/4", parameters={evil or "k": evil, "n": [evil]}, codec=evil, **shared)
     good = candidate("linear", "1/4")
-    facts = {**good.facts, "footnotes": [evil], "grid_seeds": [evil] * 12, "grid_classes": [evil] * 12,
-             "grid_prompts": [evil] * 12, "source": evil, "layout": evil}
+    facts = {**good.facts.to_json(), "footnotes": [evil], "grid_prompts": [evil] * 12, "source": evil, "layout": evil}
     bad = Outcome(replace(hostile, budget="1/2"), Status.ERROR, log=f"{evil}\nlast {evil}")
     results = [replace(o, case=replace(o.case, **shared)) for o in (full(), other_batch())]
-    results += [replace(good, case=hostile, facts=facts), bad]
+    results += [replace(good, case=hostile, facts=Facts.from_json(facts)), bad]
     environment = Environment(evil, evil, evil, {evil or "k": {evil or "k": evil}, "list": [evil]})
     code = {"commit": evil, evil: evil}
     run = replace(RUN, plan=evil, plan_json={evil: evil}, started=evil, state=evil, environment=environment, code=code)

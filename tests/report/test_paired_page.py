@@ -13,6 +13,7 @@ import report_sample as sample
 from click.testing import CliRunner
 
 from cachemark.cli import main
+from cachemark.core.facts import Facts
 from cachemark.core.result import Outcome, Status
 from cachemark.gate.nights import AA
 from cachemark.store.db import Store
@@ -26,7 +27,7 @@ LINEAR = sample.candidate("linear", "1/4")
 def process(outcome: Outcome, number: int, side: str, seconds: float, what: str = "times", config: str = "") -> Outcome:
     pair = {"run": 1, "configuration": config or outcome.case.title, "number": number, "side": side, "what": what}
     timed = {"latency": [0.9 * seconds, seconds, 3 * seconds]} if outcome.ok else {}
-    return replace(outcome, artifacts={}, samples={**outcome.samples, **timed}, facts={**outcome.facts, "pair": pair})
+    return replace(outcome, artifacts={}, samples={**outcome.samples, **timed}, facts=outcome.facts | Facts.from_json({"pair": pair}))
 
 
 def processes() -> list[Outcome]:
@@ -66,7 +67,7 @@ def test_each_case_is_one_row_of_the_second_side_with_a_repeat_for_each_process(
     assert [outcome.case.key for outcome in (full, linear)] == [sample.full().case.key, LINEAR.case.key]
     assert linear.samples["latency"] == pytest.approx([2.0 + k / 100 for k in range(PAIRS)])
     assert linear.samples["psnr"] == LINEAR.samples["psnr"]
-    assert "pair" not in linear.facts
+    assert linear.facts.pair is None
 
 
 def test_images_that_were_made_to_be_compared_give_the_figures_of_images() -> None:

@@ -14,8 +14,9 @@ from cachemark.analysis.case_group import case_groups
 from cachemark.analysis.image_albums import strip
 from cachemark.analysis.quality_claims import margin_sentence, quality_claims, standing
 from cachemark.analysis.report_view import build
+from cachemark.core.facts import Facts
 from cachemark.core.limits import Limit
-from cachemark.core.result import OTHER_LOAD, Outcome
+from cachemark.core.result import Outcome
 from cachemark.export.frames import frame
 from cachemark.report.charts.chart import signs_of
 from cachemark.report.charts.svg import XYPlot
@@ -64,7 +65,7 @@ def test_few_seeds_decide_nothing_and_say_how_many_would() -> None:
 
 
 def test_a_speedup_beyond_what_is_saved_is_not_recommended() -> None:
-    limits = [replace(o, facts={**o.facts, "limit": Limit(floor, floor, 1, 1, 1.0, 1.0, {}).to_json()})
+    limits = [replace(o, facts=o.facts | Facts(limit=Limit(floor, floor, 1, 1, 1.0, 1.0, {})))
               for o, floor in ((FULL, 1.0), (GOOD, 0.9))]
     recommendation = told(*limits)
     assert recommendation.row is None, "1.33 times where 1.11 are allowed"
@@ -73,7 +74,7 @@ def test_a_speedup_beyond_what_is_saved_is_not_recommended() -> None:
 
 def test_a_speed_that_says_little_is_flagged_on_the_first_screen() -> None:
     """A full cache that uses a twentieth of what its device can copy and multiply, and the candidate that is recommended beside it."""
-    limits = [replace(o, facts={**o.facts, "limit": Limit(0.1, 0.1, 1, 1, 20.0, 20.0, {}).to_json()}) for o in (FULL, GOOD)]
+    limits = [replace(o, facts=o.facts | Facts(limit=Limit(0.1, 0.1, 1, 1, 20.0, 20.0, {}))) for o in (FULL, GOOD)]
     assert [mark.text for mark in told(*limits).flags] == ["implausible speedup", "low utilization"]
     first = render(build(sample.RUN, limits)).split('id="leaderboard"')[0]
     assert all(f">{flag}</span>" in first for flag in ("implausible speedup", "low utilization"))
@@ -81,7 +82,7 @@ def test_a_speed_that_says_little_is_flagged_on_the_first_screen() -> None:
 
 
 def test_a_busy_machine_is_flagged_on_the_first_screen() -> None:
-    busy = [replace(o, facts={**o.facts, OTHER_LOAD: load}) for o, load in ((FULL, 0.5), (GOOD, 1.7))]
+    busy = [replace(o, facts=replace(o.facts, other_load=load)) for o, load in ((FULL, 0.5), (GOOD, 1.7))]
     (flag,) = told(*busy).flags
     assert (flag.text, "kept 1.7 processors busy" in flag.reason) == ("busy machine", True)
 
@@ -202,7 +203,7 @@ def test_by_fid_where_it_was_measured() -> None:
     assert rows == {"full": True, "linear": True, "streaming": False}
     parts = case_groups(results)
     assert "FID, scene, 2k images" in margin_sentence(parts[0], quality_claims(parts))
-    bare = [replace(o, facts={**o.facts, "intervals": {sample.FID: [None, None]}}) for o in results]
+    bare = [replace(o, facts=o.facts | Facts.from_json({"intervals": {sample.FID: [None, None]}})) for o in results]
     assert choices(*bare)["linear"].row is None, "without an interval nothing is shown"
 
 

@@ -12,6 +12,7 @@ from cachemark.analysis.case_group import case_groups
 from cachemark.analysis.report_view import build
 from cachemark.analysis.run_history import HistoryNight, run_history
 from cachemark.core import formatting as fmt
+from cachemark.core.facts import Facts
 from cachemark.core.result import Outcome, Status
 from cachemark.report.charts.chart import Chart, ChartSet, signs_of
 from cachemark.report.charts.lines import history
@@ -73,7 +74,7 @@ def test_a_spread_shows_quantiles_and_a_pair_its_differences(whole: ChartSet) ->
 def test_bytes_after_a_part_of_an_image_lie_between_the_recorded_places() -> None:
     """A scale's tokens come all at once: what is held at 274 of 530 tokens is not what is held after a quarter."""
     recorded = {"live_bytes": {"tokens": [105, 274, 530], "live": [1024.0 * 105, 1024.0 * 274, 1024.0 * 530]}}
-    full = replace(sample.full(), facts={**sample.full().facts, **recorded})
+    full = replace(sample.full(), facts=sample.full().facts | Facts.from_json(recorded))
     chart = next(chart for chart in drawing(full).charts if chart.title == "Keys and values over an image")
     assert chart.rows[0][1:5] == ("132 KiB", "265 KiB", "398 KiB", "530 KiB")
 

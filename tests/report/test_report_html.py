@@ -17,6 +17,7 @@ import report_sample as sample
 from page import Page
 
 from cachemark.analysis.report_view import build
+from cachemark.core.facts import Facts
 from cachemark.core.formatting import display_name
 from cachemark.report.page.render import TABS, render
 from cachemark.stats import intervals
@@ -112,7 +113,7 @@ def test_the_report_needs_neither_torch_nor_the_store() -> None:
 def test_prompts_stand_under_the_images_that_they_asked_for() -> None:
     candidate = sample.candidate("linear", "1/4")
     texts = [f"two <b>red</b> stars above stripes, number {k}" for k in range(12)]
-    candidate = replace(candidate, facts={**candidate.facts, "grid_classes": list(range(12)), "grid_prompts": texts})
+    candidate = replace(candidate, facts=candidate.facts | Facts.from_json({"grid_classes": list(range(12)), "grid_prompts": texts}))
     view = build(sample.RUN, [sample.full(), candidate], artifact=sample.artifact)
     tiles = view.chapters[0].albums["LineAR"][0].tiles
     assert [tile.condition for tile in tiles] == texts

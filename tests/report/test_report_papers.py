@@ -13,6 +13,7 @@ from page import Page
 
 from cachemark.analysis.papers import PaperRow, PaperTable, paper_row, papers, published
 from cachemark.analysis.report_view import build
+from cachemark.core.facts import Facts
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Sampling
 from cachemark.report.page.render import render
@@ -22,7 +23,7 @@ XL = {"model": "llamagen-xl", "weights": RANDOM, "grid": (24, 24), "batch": 256,
 
 
 def ran(seconds: float, facts: dict[str, Any] | None = None, **changes: Any) -> Outcome:
-    values = {"kernel": "sdpa", **(facts or {})}
+    values = Facts.from_json({"kernel": "sdpa", **(facts or {})})
     return Outcome(sample.case(**{**XL, **changes}), Status.OK, {"latency": [seconds] * 3}, "random weights: not measured", facts=values)
 
 

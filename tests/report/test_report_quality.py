@@ -13,6 +13,7 @@ from cachemark.analysis.columns import budget_cell, cells, column_groups, column
 from cachemark.analysis.missing import TOO_FEW
 from cachemark.analysis.report_view import build
 from cachemark.analysis.summary_sentences import sentences
+from cachemark.core.facts import Facts
 from cachemark.core.result import Outcome
 from cachemark.report.page.render import chart_set, render
 
@@ -22,8 +23,8 @@ FID, PRECISION = sample.FID, "precision_scene_2k"
 def seen(outcome: Outcome, fid: float, precision: float = 0.8, reach: float = 0.5, to_full: float | None = None) -> Outcome:
     """The same outcome with a quality pass."""
     outcome = sample.with_fid(outcome, fid, reach, () if to_full is None else (to_full, to_full - 0.1, to_full + 0.1))
-    ends = {**outcome.facts["intervals"], PRECISION: [precision - 0.02, precision + 0.02]}
-    outcome = replace(outcome, facts={**outcome.facts, "intervals": ends})
+    ends = {**outcome.facts.intervals, PRECISION: [precision - 0.02, precision + 0.02]}
+    outcome = replace(outcome, facts=outcome.facts | Facts(intervals=ends))
     return sample.measured(outcome, **{PRECISION: [precision], "class_accuracy": [1.0, 1.0, 1.0, 0.0] * 500})
 
 
@@ -76,7 +77,7 @@ def test_a_figure_stands_over_its_interval_and_its_difference_to_the_full_cache(
 
 def test_the_fid_of_the_full_cache_comes_with_its_bias_and_that_of_real_images() -> None:
     first, *remaining = outcomes()
-    full = replace(first, facts={**first.facts, "bias": {FID: 0.52}, "real": {FID: [0.86, 0.8, 0.9]}})
+    full = replace(first, facts=first.facts | Facts.from_json({"bias": {FID: 0.52}, "real": {FID: [0.86, 0.8, 0.9]}}))
     text = sentences(group([full, *remaining]))["Full cache"]
     assert all(number in text for number in ("5.000 (4.500–5.500)", "about 0.520 ", "0.860 (0.800–0.900)"))
     text = sentences(group())["Budget 1/2"]
@@ -86,10 +87,11 @@ def test_the_fid_of_the_full_cache_comes_with_its_bias_and_that_of_real_images()
 def test_a_fid_of_too_few_images_is_not_shown_though_an_older_version_stored_it() -> None:
     def few(outcome: Outcome, count: int) -> Outcome:
         named = {name: name.replace("2k", str(count)) for name in (FID, PRECISION)}
-        facts = {fact: {named[n]: ends for n, ends in outcome.facts[fact].items()} for fact in outcome.facts
+        stored = outcome.facts.to_json()
+        facts = {fact: {named[n]: ends for n, ends in stored[fact].items()} for fact in stored
                  if fact in ("intervals", "to_full")}
         evaluation = {"quality": {**outcome.case.evaluation["quality"], "samples": count}}
-        return replace(outcome, case=replace(outcome.case, evaluation=evaluation), facts={**outcome.facts, **facts},
+        return replace(outcome, case=replace(outcome.case, evaluation=evaluation), facts=outcome.facts | Facts.from_json(facts),
                        samples={named.get(name, name): values for name, values in outcome.samples.items()})
 
     evaluated = [outcome for outcome in outcomes() if FID in outcome.samples]
@@ -189,7 +191,7 @@ def masked(outcome: Outcome, flops: float, far: float, **bytes_: float) -> Outco
         samples |= {"flops": [flops], **{name: [value] for name, value in bytes_.items()}}
     if "psnr" in samples:
         samples |= {"token_distance": [far, far * 1.1, far * 0.9], "forced_distance": [far / 2, far / 2.1, far / 1.9]}
-    return replace(outcome, samples=samples, facts={**outcome.facts, "paradigm": "masked"})
+    return replace(outcome, samples=samples, facts=outcome.facts | Facts(paradigm="masked"))
 
 
 def masked_outcomes() -> list[Outcome]:

@@ -50,7 +50,7 @@ def test_a_cap_imitates_a_smaller_card(tmp_path: Path, monkeypatch: pytest.Monke
     full, greedy = result["full"], result["gorges"]
     assert full.samples["max_batch"] == [MOST]
     assert examples.BATCH <= greedy.samples["max_batch"][0] <= CAP / (32 << 20)
-    assert {status for batch, status in greedy.facts["tried"] if batch > greedy.samples["max_batch"][0]} == {str(Status.OOM)}
+    assert {status for batch, status in greedy.facts.tried if batch > greedy.samples["max_batch"][0]} == {str(Status.OOM)}
     assert len(greedy.samples["throughput"]) == len(greedy.samples["throughput_max"]) == examples.REPEATS
-    assert greedy.facts["memory_cap"] == CAP
+    assert greedy.facts.memory_cap == CAP
     assert (again.reused, again.ran) == (2, [])

@@ -68,7 +68,7 @@ def test_two_workers_find_what_one_machine_finds(stage: stages.Stage, workers: R
         assert outcome.output_hash == there[label].output_hash, "the same tokens"
         assert set(outcome.samples) == set(there[label].samples)
         assert outcome.result_key == there[label].result_key, "one is the other's, to any later run"
-        assert there[label].facts["node"] if outcome.ok else True
+        assert there[label].facts.node if outcome.ok else True
     with Store.open(stage.folder / "ray.sqlite", create=False, read_only=True) as store:
         assert all(store.artifacts.read(f) for o in there.values() for f in o.artifacts.values())
 

@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 from store_examples import case
 
+from cachemark.core.facts import Facts
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Sampling
 from cachemark.core.units import METRICS
@@ -26,7 +27,8 @@ sampled = st.one_of(
               st.lists(finite_floats, min_size=1, max_size=8)),
 )
 metric_values = st.lists(sampled, min_size=1, max_size=6).map(dict)
-rest: dict[str, Any] = {"log": texts, "seconds": st.floats(0, 1e9), "result_key": texts, "output_hash": texts, "facts": objects}
+rest: dict[str, Any] = {"log": texts, "seconds": st.floats(0, 1e9), "result_key": texts, "output_hash": texts,
+                        "facts": objects.map(Facts.from_json)}
 ok_outcomes = st.builds(Outcome, cases, st.just(Status.OK), metric_values, texts.filter(bool), **rest)
 failed_outcomes = st.builds(Outcome, cases, st.sampled_from([s for s in list(Status) if s is not Status.OK]), judgement=texts,
                             **{**rest, "log": texts.filter(bool)})

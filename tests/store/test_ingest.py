@@ -55,7 +55,7 @@ def test_a_file_becomes_a_run_with_every_raw_value(written: dict[str, Any], stor
     assert len(first.samples["latency"]) == 4
     assert (first.case.model, first.case.conditions, first.case.parameters) == ("pytest-benchmark", "sums", {"n": 1})
     assert second.case.method == "test_it.py::test_sum[2]"
-    assert first.facts["extra_info"] == {"note": "<b>"}
+    assert first.facts.extra_info == {"note": "<b>"}
     del written["benchmarks"][0]["stats"]["data"]
     ingested = ingest(store, json.dumps(written), "out.json")
     assert (ingested.cases, len(ingested.skipped)) == (1, 1)

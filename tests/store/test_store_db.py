@@ -15,6 +15,7 @@ from store_examples import CODE, ENVIRONMENT, begin, case, count_rows, failed, o
 from store_strategies import outcomes
 
 from cachemark.core.errors import BadStore, NothingMeasured
+from cachemark.core.facts import Facts
 from cachemark.core.result import Environment, Outcome, Status
 from cachemark.store.db import Store
 from cachemark.store.differences import differences
@@ -119,11 +120,11 @@ def test_reused_outcome_belongs_to_both_runs(store: Store) -> None:
 def test_latest_of_a_case_has_any_status_and_its_result_parts(store: Store) -> None:
     run = begin(store)
     store.save(run, ok(1))
-    store.save(run, dataclasses.replace(failed(1), facts={"result_parts": {"torch": "2.6"}}))
+    store.save(run, dataclasses.replace(failed(1), facts=Facts(result_parts={"torch": "2.6"})))
     store.save(run, ok(2))
     latest = store.latest_for_case(case(1).key)
     assert latest is not None
-    assert (latest.status, latest.facts["result_parts"]) == (Status.OOM, {"torch": "2.6"})
+    assert (latest.status, latest.facts.result_parts) == (Status.OOM, {"torch": "2.6"})
     assert store.latest_for_case(case(1).key, ok=True) == ok(1)
     assert store.latest_for_case("0" * 16) is None
     store.save(run, failed(3))
@@ -200,8 +201,8 @@ def test_facts_of_any_kind_become_json(store: Store) -> None:
     begin(store)
     number = store.begin_run("demo", {}, Environment("cpu", "c", "f", {"load": float("inf"), "cores": (1, 2)}), {})
     assert store.run(number).environment.facts == {"load": None, "cores": [1, 2]}
-    store.save(number, ok(facts={"ratio": float("nan"), "list": [1.0, float("inf")], "kept": 0.1}))
-    assert store.outcomes(number)[0].facts == {"ratio": None, "list": [1.0, None], "kept": 0.1}
+    store.save(number, ok(facts=Facts.from_json({"ratio": float("nan"), "list": [1.0, float("inf")], "kept": 0.1})))
+    assert store.outcomes(number)[0].facts.to_json() == {"ratio": None, "list": [1.0, None], "kept": 0.1}
 
 
 def test_outcome_may_name_artifacts_that_the_store_has_and_no_others(store: Store) -> None:

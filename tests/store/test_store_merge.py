@@ -14,6 +14,7 @@ from store_examples import CODE, ENVIRONMENT, case, count_rows, ok
 
 from cachemark.cli import main
 from cachemark.core.errors import BadStore
+from cachemark.core.facts import Facts
 from cachemark.gate.nights import nights, unchanged
 from cachemark.store import leases, schema
 from cachemark.store.db import Store
@@ -157,7 +158,7 @@ def comparison(store: Store, day: int, count: int = 4, *, ends: bool = True) -> 
     for number in range(1, count + 1):
         for side in ("before", "after"):
             pair = {"run": run, "configuration": "A/A linear 1/4", "number": number, "side": side, "what": "times"}
-            store.save(run, ok(1, seconds=1.0, facts={"pair": pair}), trial=f"linear 1/4, pair {number}, {side}")
+            store.save(run, ok(1, seconds=1.0, facts=Facts.from_json({"pair": pair})), trial=f"linear 1/4, pair {number}, {side}")
     with store._writing() as session:
         session.execute(update(RunRow).where(RunRow.id == run).values(state="finished" if ends else "running"))
         if not ends:
@@ -180,7 +181,7 @@ def test_a_comparison_keeps_its_verdicts_and_the_names_of_its_trials(store: Stor
         with each._reading() as session:
             names[each] = list(session.scalars(select(OutcomeRow.trial).where(OutcomeRow.trial != "").order_by(OutcomeRow.id)))
     assert names[store] == names[other] * 2
-    assert {o.facts["pair"]["run"] for o in store.outcomes(merged.id)} == {merged.id}, "or pairs of two comparisons would mix"
+    assert {o.facts.pair.run for o in store.outcomes(merged.id)} == {merged.id}, "or pairs of two comparisons would mix"
     assert [len(ratios) for ratios in unchanged(o for r in (mine, merged.id) for o in store.outcomes(r)).values()] == [4, 4]
 
 

@@ -14,6 +14,7 @@ import report_sample as sample
 
 from cachemark.analysis.answers import answer
 from cachemark.analysis.quality_claims import standing
+from cachemark.core.facts import Facts
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.core.units import METRICS, metric, quality_name
@@ -54,8 +55,8 @@ def outcome(case: Case, fid: float) -> Outcome:
     live = 1e6 * float(Fraction(case.budget or 1))
     samples = {"latency": [2.0, 2.01, 1.99], "kv_logical": [live], "kv_allocated": [live], "kv_workspace": [0.0], "kv_state": [0.0],
                "token_agreement": [0.5] * case.samples, "fid_scene_2k": [fid], "class_accuracy": [0.9]}
-    return Outcome(case, Status.OK, samples, facts={"paradigm": "next-scale", "intervals": {"fid_scene_2k": [fid - 1, fid + 1]},
-                                                    "to_full": {"fid_scene_2k": [fid - 10, fid - 11, fid - 9]}})
+    return Outcome(case, Status.OK, samples, facts=Facts(
+        paradigm="next-scale", intervals={"fid_scene_2k": [fid - 1, fid + 1]}, to_full={"fid_scene_2k": [fid - 10, fid - 11, fid - 9]}))
 
 
 def test_values_of_a_store_get_rows_and_missing_ones_a_dash(tmp_path: Path) -> None:
@@ -141,7 +142,8 @@ def test_quality_of_a_model_is_that_of_the_newest_run_with_the_most_images_of_it
         case = dataclasses.replace(sample.full().case, **{"model": "tiny-var", "weights": own, "sampling": Sampling(cfg_scale=1.5),
                                                           "evaluation": {"quality": quality}, **fields})
         facts = {"intervals": {name: [fid - 0.5, fid + 0.5]}, "real": {name: [0.5, 0.25, 0.75]}}
-        result = dataclasses.replace(sample.full(), case=case, samples={name: [fid], "class_accuracy": [1.0] * images}, facts=facts)
+        result = dataclasses.replace(sample.full(), case=case,
+                                     samples={name: [fid], "class_accuracy": [1.0] * images}, facts=Facts.from_json(facts))
         text = dump([result], sample.RUN.environment, {"commit": f"{number}" * 40}, plan="p", saved=f"2026-01-0{number + 1}")
         baselines.write(baselines.path_of(tmp_path, "a machine", f"run{number}"), text, remedy="")
     chosen = quality_run("tiny-var", tmp_path)

@@ -14,6 +14,7 @@ import torch
 from click.testing import CliRunner
 
 from cachemark.core.errors import CachemarkError
+from cachemark.core.facts import Facts
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Sampling
 from cachemark.models.registry import MODELS
@@ -111,7 +112,7 @@ def test_what_a_store_has_measured_stands_beside_and_runs_are_not_mixed(tmp_path
     xl = {"model": "llamagen-xl", "grid": (24, 24), "batch": 256, "dtype": "bfloat16", "sampling": Sampling(cfg_scale=1.75)}
 
     def ran(seconds: float, **changes: Any) -> Outcome:
-        return Outcome(sample.case(**xl | changes), Status.OK, {"latency": [seconds] * 3}, "not judged", facts={"kernel": "sdpa"})
+        return Outcome(sample.case(**xl | changes), Status.OK, {"latency": [seconds] * 3}, "not judged", facts=Facts(kernel="sdpa"))
 
     candidate = ran(6.4, method="linear", parameters={"B": 144}, budget="1/4")
     alone = replace(candidate, samples={"latency": [3.2] * 3})  # in a newer run, whose full cache is missing or of another dtype

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from cachemark.core.result import FULL_BESIDE, OTHER_LOAD, Outcome
+from cachemark.core.result import Outcome
 from cachemark.core.units import metric
 from cachemark.store.db import Store
 from support import stages
 from support.bad_plugins import MORE, PLUGINS, BadPlugin
 from support.stages import Stage
 
-TIMED = ("slope", "limit", "cpus", "footnotes", FULL_BESIDE, OTHER_LOAD)  # facts that differ from run to run
+TIMED = ("slope", "limit", "cpus", "footnotes", "full_beside", "other_load")  # facts that differ from run to run
 CALM = ["full", "full (other seeds)", "full (other batch)", "streaming 1/2", "calm 1/2"]
 
 

@@ -95,18 +95,18 @@ def test_a_device_that_cannot_be_measured_has_no_rates(monkeypatch: pytest.Monke
 def test_the_limit_is_that_of_the_bill_in_the_case_s_own_dtype() -> None:
     candidate = case("linear 1/4")
     method = Linear.build(candidate.parameters)
-    held = limit.limit_facts(candidate, entry(), method, RATES)[limit.LIMIT]
+    held = limit.roofline(candidate, entry(), method, RATES)
     layout = replace(entry().shape(candidate.sampling, 2), dtype=torch.bfloat16)
-    assert Limit.from_json(json.loads(json.dumps(held))) == bill(method, layout, entry().parameter_counts()).limit(RATES)
-    single = limit.limit_facts(replace(candidate, dtype="float32"), entry(), method, RATES)[limit.LIMIT]
-    assert single["nbytes"] == 2 * held["nbytes"]
+    assert Limit.from_json(json.loads(json.dumps(held.to_json()))) == bill(method, layout, entry().parameter_counts()).limit(RATES)
+    single = limit.roofline(replace(candidate, dtype="float32"), entry(), method, RATES)
+    assert single.nbytes == 2 * held.nbytes
 
 
 def test_where_there_is_nothing_to_say_nothing_is_said() -> None:
     full = case("full")
-    assert limit.limit_facts(full, entry(), Full(), None) == {}
-    assert limit.limit_facts(replace(full, role="other_seeds"), entry(), Full(), RATES) == {}
-    assert limit.limit_facts(full, replace(entry(), parameter_counts=lambda: None), Full(), RATES) == {}
+    assert limit.roofline(full, entry(), Full(), None) is None
+    assert limit.roofline(replace(full, role="other_seeds"), entry(), Full(), RATES) is None
+    assert limit.roofline(full, replace(entry(), parameter_counts=lambda: None), Full(), RATES) is None
 
 
 def test_rates_are_measured_where_something_is_run_and_stand_in_the_environment() -> None:
@@ -138,8 +138,8 @@ def test_the_slope_is_the_time_of_an_entry(method: Full | Linear) -> None:
         marks[step.index] = at
     watched = {end: marks[end] for end in ends(layout)}
     generations = [{end: factor * value for end, value in watched.items()} for factor in (1.0, 3.0, 0.2)]
-    found = limit.slope(generations, layout, method)[limit.SLOPE]
-    assert (found["slope"], found["intercept"], found["r2"]) == pytest.approx((3e-5, 2e-3, 1.0))
+    found = limit.slope(generations, layout, method)
+    assert (found.slope, found.intercept, found.r2) == pytest.approx((3e-5, 2e-3, 1.0))
     entry_bytes = 2 * 4 * 5 * 32 * 4 * 6  # K and V, rows, heads, width of a head, fp32, layers
-    assert found["bytes_per_s"] == pytest.approx(entry_bytes / 3e-5)
-    assert found["lines"] == 15
+    assert found.bytes_per_s == pytest.approx(entry_bytes / 3e-5)
+    assert found.lines == 15

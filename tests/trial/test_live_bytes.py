@@ -16,7 +16,6 @@ from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
 from cachemark.plugins import loading as plugins
 from cachemark.trial.child.bench import Bench
-from cachemark.trial.child.timing import LIVE
 from support import examples
 from support.examples import BATCH, CONFIG, short_plan
 from support.measuring import run_case
@@ -49,10 +48,10 @@ def measure(folder: Path, tmp_path: Path) -> Any:
 
 def test_what_goes_at_the_end_of_a_line_is_gone(measure: Measure) -> None:
     found = measure(examples.plan_text('"linear"'))
-    full, linear = found["full"].facts[LIVE], found["linear 1/2"].facts[LIVE]
-    assert full["tokens"] == linear["tokens"] == [4, 5, 8, 9, 12, 13, 16]
-    assert full["live"] == [ENTRY * entries for entries in (4, 5, 8, 9, 12, 13, 16)], "one of the condition, and what was fed"
-    assert linear["live"] == [ENTRY * entries for entries in (4, 5, 8, 5, 8, 5, 8)], "two lines and the condition, less one line"
+    full, linear = found["full"].facts.live_bytes, found["linear 1/2"].facts.live_bytes
+    assert full.tokens == linear.tokens == [4, 5, 8, 9, 12, 13, 16]
+    assert full.live == [ENTRY * entries for entries in (4, 5, 8, 9, 12, 13, 16)], "one of the condition, and what was fed"
+    assert linear.live == [ENTRY * entries for entries in (4, 5, 8, 5, 8, 5, 8)], "two lines and the condition, less one line"
     assert found["linear 1/2"].samples["kv_logical"] == [ENTRY * 9], "the fullest moment is before anything goes"
 
 
@@ -60,13 +59,13 @@ def test_a_scale_that_is_not_kept_is_not_counted(measure: Measure) -> None:
     table = '{ name = "ams_kv", demanding = [4] }'
     found = measure(short_plan(f'model = "tiny-var"\nmethods = [{table}]\nbudgets = [{table}]'))
     full, candidate = (next(o for label, o in found.items() if label.startswith(name)) for name in ("full", "ams_kv"))
-    assert candidate.facts[LIVE]["tokens"] == full.facts[LIVE]["tokens"]
-    assert candidate.facts[LIVE]["live"][0] == full.facts[LIVE]["live"][0]
-    assert candidate.facts[LIVE]["live"][-2:] == [candidate.samples["kv_logical"][0]] * 2, "the last scale, which nobody reads"
-    assert full.facts[LIVE]["live"][-2] > candidate.facts[LIVE]["live"][-2]
+    assert candidate.facts.live_bytes.tokens == full.facts.live_bytes.tokens
+    assert candidate.facts.live_bytes.live[0] == full.facts.live_bytes.live[0]
+    assert candidate.facts.live_bytes.live[-2:] == [candidate.samples["kv_logical"][0]] * 2, "the last scale, which nobody reads"
+    assert full.facts.live_bytes.live[-2] > candidate.facts.live_bytes.live[-2]
 
 
 def test_places_that_stand_from_the_beginning_make_no_curve(measure: Measure) -> None:
     padded = measure(examples.plan_text('"streaming"', cells='engine = "reference"'))["full"]
     assert padded.samples["kv_logical"][0] > 0, "it does keep something"
-    assert LIVE not in padded.facts
+    assert padded.facts.live_bytes is None

@@ -133,7 +133,7 @@ def test_flops_are_those_of_the_method_and_the_full_model_keeps_nothing(results:
         outcome = results[name][0]
         method = METHODS.get(name).build(outcome.case.parameters)
         assert outcome.samples["flops"] == [sum(work(method, layout).values())]
-        assert outcome.facts["true_ratio"] == pytest.approx(outcome.samples["flops"][0] / results["baseline"][0].samples["flops"][0])
+        assert outcome.facts.true_ratio == pytest.approx(outcome.samples["flops"][0] / results["baseline"][0].samples["flops"][0])
     full = results["baseline"][0].samples
     assert full["kv_allocated"] == full["kv_state"] == full["kv_logical"] == [0.0]
     assert results["lazymar"][0].samples["kv_allocated"][0] > 0

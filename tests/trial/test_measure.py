@@ -21,8 +21,8 @@ from torch.nn import functional
 from cachemark.cache.arena import Memory
 from cachemark.cache.kernels.plain import SDPA, WRITTEN_OUT
 from cachemark.core import seeds
-from cachemark.core.limits import Limit, Rates
-from cachemark.core.result import FULL_BESIDE, OTHER_LOAD, Outcome, Status
+from cachemark.core.limits import Rates
+from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case
 from cachemark.core.units import METRICS
 from cachemark.machine.load import STAT
@@ -114,8 +114,8 @@ def test_what_is_deterministic_is_the_same_again(results: Results, folder: Path)
         exact = [n for n in outcome.samples if METRICS[n].deterministic or n == "peak_memory"]
         assert exact
         assert {n: outcome.samples[n] for n in exact} == {n: before.samples[n] for n in exact}, label
-        timed = ("slope", FULL_BESIDE, OTHER_LOAD)
-        facts, told = ({name: fact for name, fact in o.facts.items() if name not in timed} for o in (outcome, before))
+        timed = ("slope", "full_beside", "other_load")
+        facts, told = (replace(o.facts, **dict.fromkeys(timed)) for o in (outcome, before))
         assert (outcome.output_hash, artifacts, facts) == (before.output_hash, files, told), label
 
 
@@ -184,21 +184,22 @@ def test_bytes_are_those_of_the_formula(label: str, allocated: int, logical: int
 
 def test_facts_say_what_the_figures_rest_on(results: Results) -> None:
     streaming, h2o = results["streaming 1/2"][0].facts, results["h2o 1/2"][0].facts
-    assert (streaming["kernel"], h2o["kernel"]) == (SDPA.name, WRITTEN_OUT.name)
-    assert streaming["true_ratio"] == h2o["true_ratio"] == 8 / 16
-    assert "fused kernel" in h2o["quality_only"]
-    assert "quality_only" not in streaming
-    assert "codec int8 stores is decoded into a buffer" in results["streaming 1/2 int8"][0].facts["quality_only"]
-    assert "true_ratio" not in results["full"][0].facts
-    assert (OTHER_LOAD in streaming) is (OTHER_LOAD in results["full"][0].facts) is STAT.exists(), "the load of the machine is stated"
+    assert (streaming.kernel, h2o.kernel) == (SDPA.name, WRITTEN_OUT.name)
+    assert streaming.true_ratio == h2o.true_ratio == 8 / 16
+    assert "fused kernel" in h2o.quality_only
+    assert streaming.quality_only is None
+    assert "codec int8 stores is decoded into a buffer" in results["streaming 1/2 int8"][0].facts.quality_only
+    assert results["full"][0].facts.true_ratio is None
+    timed = (results[label][0] for label in ("full", "streaming 1/2"))
+    assert {each.facts.other_load is not None for each in timed} == {STAT.exists()}, "the load of the machine is stated"
 
 
 def test_live_bytes_are_noted_as_the_image_grows(results: Results) -> None:
-    full, streaming = (results[label][0].facts["live_bytes"] for label in ("full", "streaming 1/2"))
-    assert full == {"tokens": [4, 5, 8, 9, 12, 13, 16], "live": [PAIR * VECTOR * tokens for tokens in (4, 5, 8, 9, 12, 13, 16)]}
-    assert streaming["live"][:2] == full["live"][:2]
-    assert max(streaming["live"]) < full["live"][-1]
-    assert "live_bytes" not in results["full (other seeds)"][0].facts
+    full, streaming = (results[label][0].facts.live_bytes for label in ("full", "streaming 1/2"))
+    assert (full.tokens, full.live) == (drawn := [4, 5, 8, 9, 12, 13, 16], [PAIR * VECTOR * tokens for tokens in drawn])
+    assert streaming.live[:2] == full.live[:2]
+    assert max(streaming.live) < full.live[-1]
+    assert results["full (other seeds)"][0].facts.live_bytes is None
 
 
 def test_artifacts_are_the_tokens_and_for_sides_a_picture(results: Results) -> None:
@@ -212,8 +213,8 @@ def test_artifacts_are_the_tokens_and_for_sides_a_picture(results: Results) -> N
     assert Image.open(io.BytesIO(files["grid.png"])).size == (16 * tiles, 16 * 2)
     subset = seeds.subset("s64", 10).first(SAMPLES)
     by_psnr = sorted(range(SAMPLES), key=lambda i: outcome.samples["psnr"][i])
-    assert outcome.facts["grid_seeds"] == [subset.seeds[i] for i in [*by_psnr, *range(SAMPLES)]]
-    assert outcome.facts["grid_classes"] == [subset.labels[i] for i in [*by_psnr, *range(SAMPLES)]]
+    assert outcome.facts.grid_seeds == [subset.seeds[i] for i in [*by_psnr, *range(SAMPLES)]]
+    assert outcome.facts.grid_classes == [subset.labels[i] for i in [*by_psnr, *range(SAMPLES)]]
 
 
 # ------------------------------------------------------------------------------------------------ how they are made
@@ -305,7 +306,7 @@ def test_the_reference_engine_reads_everything_under_a_mask(folder: Path) -> Non
     found = run_all([p for p in cases if not p.unsupported_reason])
     places = 24  # the class and 16 tokens, rounded up to eights
     assert found["full"][0].samples["kv_allocated"] == [PAIR * VECTOR * places]
-    assert "mask" in found["full"][0].facts["kernel"]
+    assert "mask" in found["full"][0].facts.kernel
     assert found["full"][0].samples["token_agreement"] == [1.0] * SAMPLES
     assert max(found["full"][0].samples["kl"]) < 1e-6
 
@@ -340,9 +341,10 @@ def test_a_timed_case_says_what_it_costs_at_least(folder: Path) -> None:
     """The roofline time needs rates of the device and a model whose products somebody has counted; the slope needs neither."""
     full, reference = planned(folder, '"full"')[:2]
     bench = Bench.load(full)
-    assert "limit" not in run_case(replace(full, rates=RATES), bench)[0].facts
+    assert run_case(replace(full, rates=RATES), bench)[0].facts.limit is None
     bench.entry = replace(bench.entry, parameter_counts=partial(costs.llamagen, CONFIG, lambda: None))
     told = run_case(replace(full, rates=RATES), bench)[0].facts
-    assert Limit.from_json(told["limit"]).roofline_time > 0
-    assert told["slope"]["lines"] == CONFIG.grid - 1
-    assert not {"limit", "slope"} & run_case(replace(reference, rates=RATES), bench)[0].facts.keys()
+    assert told.limit.roofline_time > 0
+    assert told.slope.lines == CONFIG.grid - 1
+    other = run_case(replace(reference, rates=RATES), bench)[0].facts
+    assert (other.limit, other.slope) == (None, None)

@@ -103,38 +103,38 @@ def test_slots_of_the_trained_model_are_the_formula_to_the_byte(measured: dict[s
 
 def test_the_true_share_is_written_down(measured: dict[str, Outcome]) -> None:
     outcome = measured["ams_kv"]
-    assert outcome.facts["true_ratio"] == pytest.approx(float(Fraction(outcome.case.budget)))
-    assert measured["h2o"].facts["true_ratio"] <= outcome.facts["true_ratio"]
+    assert outcome.facts.true_ratio == pytest.approx(float(Fraction(outcome.case.budget)))
+    assert measured["h2o"].facts.true_ratio <= outcome.facts.true_ratio
 
 
 def test_what_a_method_computes_is_written_down(measured: dict[str, Outcome]) -> None:
     outcome = measured["fewer_scales"]
-    assert outcome.facts["true_ratio"] == pytest.approx(0.444, abs=1e-3)
-    assert outcome.samples["flops"] == [sum(outcome.facts["flops"].values())]
-    assert outcome.facts["generated"] == 274 / 530
-    assert outcome.facts["footnotes"] == ["It generates 7 of 8 scales, with 51.7% of the tokens; values of tokens are over these.",
+    assert outcome.facts.true_ratio == pytest.approx(0.444, abs=1e-3)
+    assert outcome.samples["flops"] == [sum(outcome.facts.flops.values())]
+    assert outcome.facts.generated == 274 / 530
+    assert outcome.facts.footnotes == ["It generates 7 of 8 scales, with 51.7% of the tokens; values of tokens are over these.",
                                           "It stores 47.4% of the full cache's entries."]
     assert outcome.samples["token_agreement"] == [1.0] * outcome.case.samples
     assert max(outcome.samples["psnr"]) < 40, "the image lacks its last scale"
-    assert "flops" not in measured["ams_kv"].facts
+    assert measured["ams_kv"].facts.flops is None
 
 
 def test_decisions_of_the_timed_images_are_written_down(measured: dict[str, Outcome]) -> None:
     outcome, full = measured["skipvar"], sum(scale_flops.work(Method(), shape()).values())
     assert outcome.case.stated_budget.endswith("FLOPs")
     assert len(outcome.samples["flops"]) == 2 * outcome.case.repeats
-    assert outcome.facts["true_ratio"] == pytest.approx(sum(outcome.samples["flops"]) / len(outcome.samples["flops"]) / full)
-    assert sum(outcome.facts["decided"].values()) == len(outcome.samples["flops"])
+    assert outcome.facts.true_ratio == pytest.approx(sum(outcome.samples["flops"]) / len(outcome.samples["flops"]) / full)
+    assert sum(outcome.facts.decided.values()) == len(outcome.samples["flops"])
     plain = {1.0, *(float(scale_flops.share(method, shape())) for method in (*map(FewerScales, (1, 2, 3)), *map(GuidanceOff, (5, 6, 7))))}
     assert {flops / full for flops in outcome.samples["flops"]} <= plain
-    assert outcome.facts["footnotes"][-1].startswith("It decides for each image; of the timed ones: ")
+    assert outcome.facts.footnotes[-1].startswith("It decides for each image; of the timed ones: ")
     assert min(outcome.samples["kl"]) > 0
 
 
 def test_only_the_fused_kernel_is_compared_in_speed(measured: dict[str, Outcome]) -> None:
-    assert "quality_only" not in measured["ams_kv"].facts
-    assert "attention mass" in measured["h2o"].facts["quality_only"]
-    assert "sdpa-masked" in measured["scale_groups"].facts["quality_only"]
+    assert measured["ams_kv"].facts.quality_only is None
+    assert "attention mass" in measured["h2o"].facts.quality_only
+    assert "sdpa-masked" in measured["scale_groups"].facts.quality_only
 
 
 def test_full_against_itself_is_exact_and_a_candidate_is_not(measured: dict[str, Outcome]) -> None:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from cachemark.cache.layout import Step
-from cachemark.core.limits import Limit, Rates
-from cachemark.core.result import FULL_BESIDE, Outcome, Status
+from cachemark.core.limits import Rates
+from cachemark.core.result import Outcome, Status
 from cachemark.decoders.jacobi import Jacobi
 from cachemark.kit.driver import layout_of
 from cachemark.models import costs
@@ -55,12 +55,12 @@ def test_it_has_the_full_cache_s_tokens_and_what_is_said_of_them(results: dict[s
     assert found.output_hash == full.output_hash
     assert results["full int8 + jacobi 8"].output_hash == results["full int8"].output_hash, "exact beside every codec"
     assert found.samples["kv_state"][0] > full.samples["kv_state"][0]
-    assert "windows" in found.facts["kernel"]
-    assert found.facts["different_kernel"]
-    assert found.facts["decoder"]["rows"] == "together"
-    assert found.facts["redrawn"] == 1.0
-    assert not any("redrawn" in results[label].facts for label in ("full", "full int8 + jacobi 8")), "int8 rounds too"
-    assert "slope" not in found.facts
+    assert "windows" in found.facts.kernel
+    assert found.facts.different_kernel
+    assert found.facts.decoder.rows == "together"
+    assert found.facts.redrawn == 1.0
+    assert not any(results[label].facts.redrawn is not None for label in ("full", "full int8 + jacobi 8")), "int8 rounds too"
+    assert found.facts.slope is None
 
 
 def test_its_figures_are_those_of_the_passes_that_ran(results: dict[str, Outcome]) -> None:
@@ -71,14 +71,14 @@ def test_its_figures_are_those_of_the_passes_that_ran(results: dict[str, Outcome
     assert all(1 + -(-(TOKENS - 1) // 8) <= each < TOKENS for each in passes)
     again = SAMPLES // BATCH * BATCH
     assert passes[:BATCH] == passes[again : again + BATCH], "the first batch comes again after the last one"
-    rate = found.facts["tokens_per_pass"]
-    assert f"It generates {rate['mean']:.2f} tokens per pass" in found.facts["footnotes"][-1]
-    assert rate["least"] <= rate["mean"] <= rate["most"]
-    assert rate["mean"] == pytest.approx(sum(TOKENS / each for each in passes) / len(passes))
+    rate = found.facts.tokens_per_pass
+    assert f"It generates {rate.mean:.2f} tokens per pass" in found.facts.footnotes[-1]
+    assert rate.least <= rate.mean <= rate.most
+    assert rate.mean == pytest.approx(sum(TOKENS / each for each in passes) / len(passes))
     assert len(found.samples["flops"]) == timed
     assert not {"passes", "drafts_rejected", "flops"} & full.samples.keys()
-    assert len(found.samples["latency"]) == len(found.facts[FULL_BESIDE]) == timed
-    read = [Limit.from_json(one.facts["limit"]).by["attention"] for one in (found, full)]
+    assert len(found.samples["latency"]) == len(found.facts.full_beside) == timed
+    read = [one.facts.limit.by["attention"] for one in (found, full)]
     assert read[0] < read[1], "keys are read in fewer passes"
 
 
@@ -100,7 +100,7 @@ def test_what_looks_past_the_end_of_a_line_is_exact_and_holds_more(folder: Path)
     for bytes_held in ("kv_logical", "kv_allocated"):
         held = [one.samples[bytes_held][0] for one in (own, near, far)]
         assert held[0] == held[1] < held[2] <= held[0] * (TOKENS // 2 + 1 + 7) / (TOKENS // 2 + 1)
-    assert "limit" in far.facts
+    assert far.facts.limit is not None
 
 
 def test_the_passes_of_a_generation_are_told_by_what_was_kept() -> None:
@@ -150,9 +150,9 @@ def test_a_decoder_of_other_tokens_is_not_compared_seed_by_seed(folder: Path, na
     assert found.output_hash != full.output_hash
     assert not {"token_agreement", "psnr", "ssim"} & found.samples.keys()
     assert max(found.samples["kl"]) < 1e-6, "a window's logits are those of single tokens"
-    assert found.facts["decoder"]["keeps"] == keeps
-    assert any(note in footnote for footnote in found.facts["footnotes"])
-    assert found.facts["tokens_per_pass"]["mean"] > 1
+    assert found.facts.decoder.keeps == keeps
+    assert any(note in footnote for footnote in found.facts.footnotes)
+    assert found.facts.tokens_per_pass.mean > 1
     assert files["grid.png"]
 
 
@@ -162,9 +162,9 @@ def test_a_decoder_that_keeps_neither_is_compared_seed_by_seed_as_an_evicting_me
     near, same = (run_case(cases[f"full + zipar {window}"], bench)[0] for window in (2, 4))
     full = run_case(cases["full"], bench)[0]
     assert near.ok, near.log
-    assert (near.facts["decoder"]["keeps"], near.facts["different_kernel"]) == ("", WINDOWED)
-    assert "masked for several lines" in near.facts["kernel"]
-    assert any("It is approximate" in note for note in near.facts["footnotes"])
+    assert (near.facts.decoder.keeps, near.facts.different_kernel) == ("", WINDOWED)
+    assert "masked for several lines" in near.facts.kernel
+    assert any("It is approximate" in note for note in near.facts.footnotes)
     assert 0 < min(near.samples["token_agreement"]) < 1
     assert near.samples["psnr"]
     assert min(near.samples["kl"]) > 1e-4
@@ -175,5 +175,5 @@ def test_a_decoder_that_keeps_neither_is_compared_seed_by_seed_as_an_evicting_me
     assert set(near.samples["drafts_rejected"]) == {0.0}
     assert min(near.samples["flops"]) > max(same.samples["flops"]), "two stand-ins, and keys that are read and not seen"
     assert near.samples["kv_logical"] == full.samples["kv_logical"]
-    assert "limit" in near.facts
-    assert "redrawn" not in near.facts
+    assert near.facts.limit is not None
+    assert near.facts.redrawn is None

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load
 
-from cachemark.core.outside_metrics import FAULTS, KEY
+from cachemark.core.outside_metrics import KEY
 from cachemark.core.result import Outcome
 from cachemark.core.units import metric
 from cachemark.metrics.base import ImageBatch
@@ -89,8 +89,8 @@ def test_an_exception_names_the_metric_and_its_line_and_the_case_keeps_all_else(
     assert outcome.ok
     assert {"latency", "kv_allocated", "psnr", full_name(outcome, "grey")} <= set(outcome.samples)
     assert name not in outcome.samples
-    assert outcome.facts[FAULTS][name]["fault"] == "raised"
-    (note,) = [note for note in outcome.facts["footnotes"] if name in note]
+    assert outcome.facts.metric_faults[name].fault == "raised"
+    (note,) = [note for note in outcome.facts.footnotes if name in note]
     assert f"{file}:{line}: AttributeError" in note
 
 

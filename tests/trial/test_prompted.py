@@ -82,7 +82,7 @@ def test_a_trial_scores_images_by_their_prompts_and_says_what_these_were(tmp_pat
     outcome, files = run_case(candidate, bench)
     assert outcome.ok
     assert {name: len(values) for name, values in outcome.samples.items() if name in FIGURES} == dict.fromkeys(FIGURES, 2)
-    assert outcome.facts["grid_prompts"] == [TEXTS[label] for label in outcome.facts["grid_classes"]]
+    assert outcome.facts.grid_prompts == [TEXTS[label] for label in outcome.facts.grid_classes]
     assert "grid.png" in files
     tokens = load(files["tokens.safetensors"])["tokens"]
     images, labels = bench.loaded.decode(tokens), seeds.subset("s64", len(TEXTS)).labels[:2]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.core import seeds, units
+from cachemark.core.facts import Facts
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import QUALITY_PASS
 from cachemark.methods.full import Full
@@ -100,13 +101,13 @@ def test_figures_are_those_of_all_images_at_once(folder: Path, preset: Preset) -
     expected = {units.quality_name(name, preset.name, IMAGES): ends for name, ends in whole_set.items()}
     assert expected.keys() == FIGURES
     assert {name: full.samples[name] for name in FIGURES} == {name: [ends.value] for name, ends in expected.items()}
-    assert full.facts["intervals"] == {name: known(ends.low, ends.high) for name, ends in expected.items()}
-    assert full.facts["bias"] == {"fid_eyes_24": expected["fid_eyes_24"].bias}
+    assert full.facts.intervals == {name: known(ends.low, ends.high) for name, ends in expected.items()}
+    assert full.facts.bias == {"fid_eyes_24": expected["fid_eyes_24"].bias}
     right = seen.logits.argmax(1) == torch.tensor(whole.labels)
     assert full.samples["class_accuracy"] == right.double().tolist()
-    assert "to_full" not in full.facts
+    assert full.facts.to_full is None
     assert side.samples["fid_eyes_24"] != full.samples["fid_eyes_24"]
-    (change,) = side.facts["to_full"].values()
+    (change,) = side.facts.to_full.values()
     assert change[0] == pytest.approx(side.samples["fid_eyes_24"][0] - full.samples["fid_eyes_24"][0])
     assert change[1] <= change[0] <= change[2]
     assert difference(seen, seen, preset.reference).value == 0
@@ -126,7 +127,7 @@ def test_the_score_of_the_same_images_as_files_is_equal(
     monkeypatch.setattr(score, "preset", lambda name, **_: replace(preset, resize=None))
     scored = score.score(files).values
     assert {name: [value.value] for name, value in scored.items()} == {name: full.samples[name] for name in FIGURES}
-    assert {name: [value.low, value.high] for name, value in scored.items()} == full.facts["intervals"]
+    assert {name: [value.low, value.high] for name, value in scored.items()} == full.facts.intervals
 
 
 def test_what_so_few_images_cannot_state_is_not_stored(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,8 +137,8 @@ def test_what_so_few_images_cannot_state_is_not_stored(folder: Path, monkeypatch
     bench = Bench.load(cases[0])
     for outcome in (pass_of(of_role(cases, role), bench) for role in ("baseline", "candidate")):
         assert FIGURES & outcome.samples.keys() == FIGURES - {f"fid_eyes_{IMAGES}"}
-        assert outcome.facts["intervals"].keys() == FIGURES - {f"fid_eyes_{IMAGES}"}
-        assert not {"bias", "real", "to_full"} & outcome.facts.keys()
+        assert outcome.facts.intervals.keys() == FIGURES - {f"fid_eyes_{IMAGES}"}
+        assert not {"bias", "real", "to_full"} & outcome.facts.recorded().keys()
 
 
 def test_a_side_of_a_later_trial_finds_the_full_cache_on_its_shelf(folder: Path, tmp_path: Path) -> None:
@@ -147,9 +148,9 @@ def test_a_side_of_a_later_trial_finds_the_full_cache_on_its_shelf(folder: Path,
     pass_of(replace(full, feature_cache=tmp_path / "full"), bench)
     together = pass_of(side, bench)
     alone = replace(side, full_features=tmp_path / "full")
-    assert pass_of(alone, Bench.load(side)).facts["to_full"] == together.facts["to_full"]
+    assert pass_of(alone, Bench.load(side)).facts.to_full == together.facts.to_full
     (tmp_path / "full" / "00002.safetensors").unlink()
-    assert "to_full" not in pass_of(alone, Bench.load(side)).facts
+    assert pass_of(alone, Bench.load(side)).facts.to_full is None
 
 
 def reused(folder: Path, shelves: Path) -> tuple[Outcome, Outcome]:
@@ -157,17 +158,17 @@ def reused(folder: Path, shelves: Path) -> tuple[Outcome, Outcome]:
     cases = planned(folder)
     full, side = of_role(cases, "baseline"), of_role(cases, "candidate")
     first = replace(pass_of(replace(full, feature_cache=shelves / "old"), Bench.load(full)), result_key="old")
-    known = Earlier.from_outcome(replace(first, facts={**first.facts, "result_parts": {}}), {})
+    known = Earlier.from_outcome(replace(first, facts=first.facts | Facts.from_json({"result_parts": {}})), {})
     again = pass_of(replace(full, feature_cache=shelves / "new", reusable=known), Bench.load(full))
     return again, pass_of(replace(side, feature_cache=shelves / "side", full_features=shelves / "new"), Bench.load(side))
 
 
 def test_a_side_of_a_later_trial_finds_the_features_of_a_full_cache_that_was_reused(folder: Path, tmp_path: Path) -> None:
     again, side = reused(folder, tmp_path)
-    assert again.facts["reused"]["from"] == "old"
+    assert again.facts.reused.source == "old"
     parts = [sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("old", "new")]
     assert parts[0] == parts[1]
-    assert list(side.facts["to_full"]) == [f"fid_eyes_{IMAGES}"]
+    assert list(side.facts.to_full) == [f"fid_eyes_{IMAGES}"]
 
 
 def test_parts_are_copied_where_a_file_has_but_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,10 +225,10 @@ def test_whatever_is_judged_has_the_hash_of_its_images(folder: Path) -> None:
     for role, (outcome, files) in found.items():
         pictures = bench.loaded.decode(load(files["tokens.safetensors"])["tokens"].long())
         levels = ((pictures.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
-        assert outcome.facts["images_hash"] == hashlib.sha256(levels.numpy().tobytes()).hexdigest(), role
-    assert len({outcome.facts["images_hash"] for outcome, _ in found.values()}) == 3
+        assert outcome.facts.images_hash == hashlib.sha256(levels.numpy().tobytes()).hexdigest(), role
+    assert len({outcome.facts.images_hash for outcome, _ in found.values()}) == 3
     side = of_role(cases, "candidate")
-    assert see_side(side, Bench.load(side))[0].facts["images_hash"] == found["candidate"][0].facts["images_hash"]
+    assert see_side(side, Bench.load(side))[0].facts.images_hash == found["candidate"][0].facts.images_hash
 
 
 def test_an_image_that_is_not_finite_ends_the_case(folder: Path) -> None:

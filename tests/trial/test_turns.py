@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cachemark.analysis.report_row import derive
 from cachemark.cache.arena import Memory
-from cachemark.core.result import FULL_BESIDE, OTHER_LOAD, Outcome
+from cachemark.core.result import Outcome
 from cachemark.gate import baseline_check
 from cachemark.plans.expand import Planned
 from cachemark.plans.price import batches
@@ -69,12 +69,12 @@ def drifted(folder: Path) -> tuple[Outcome, Outcome]:
 
 def test_a_slower_machine_is_no_slower_method(drifted: tuple[Outcome, Outcome]) -> None:
     full, candidate = drifted
-    assert len(candidate.facts[FULL_BESIDE]) == REPEATS == len(candidate.samples["latency"])
-    assert FULL_BESIDE not in full.facts
+    assert len(candidate.facts.full_beside) == REPEATS == len(candidate.samples["latency"])
+    assert full.facts.full_beside is None
     row = derive(candidate, full, {})
     assert row.speedup is not None
     assert 0.5 < row.speedup.value < 2
-    alone = derive(replace(candidate, facts={name: fact for name, fact in candidate.facts.items() if name != FULL_BESIDE}), full, {})
+    alone = derive(replace(candidate, facts=replace(candidate.facts, full_beside=None)), full, {})
     assert alone.speedup is not None
     assert alone.speedup.value < 0.2  # what a store from before says
 
@@ -96,9 +96,9 @@ def test_a_full_cache_that_does_not_fit_beside_is_left_out(folder: Path, monkeyp
     monkeypatch.setattr(measure, "Memory", Exhausted)
     outcome, _ = run_case(candidate, Bench.load(candidate))
     assert outcome.ok
-    assert FULL_BESIDE not in outcome.facts
+    assert outcome.facts.full_beside is None
 
 
 def test_a_case_states_the_load_of_other_processes(drifted: tuple[Outcome, Outcome]) -> None:
     for outcome in drifted:
-        assert outcome.facts[OTHER_LOAD] >= 0
+        assert outcome.facts.other_load >= 0

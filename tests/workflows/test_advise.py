@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cachemark.core.facts import Facts
 from cachemark.core.limits import GPUS, Limit
 from cachemark.core.result import Environment, Outcome, Status
 from cachemark.core.spec import Case
@@ -44,7 +45,7 @@ class Planted:
         with Store.open(self.path) as store, store.new_run("planted", plan.model_dump(mode="json"), where, {}) as run:
             for case in cases:
                 made = outcome(replace(case, weights=weights), truth)
-                store.save(run, replace(made, facts={**made.facts, **facts}) if case.role == "candidate" else made)
+                store.save(run, replace(made, facts=made.facts | Facts.from_json(facts)) if case.role == "candidate" else made)
 
     def ask(self, *more: str, batch: int = 64) -> dict[str, Any]:
         return asked("llamagen-xl", "--batch", str(batch), "--store", str(self.path), *more)
@@ -79,7 +80,7 @@ def outcome(case: Case, truth: Truth) -> Outcome:
     if case.role == "candidate":
         stream = random.Random(f"{case.label} {case.batch}")
         samples["token_agreement"] = [0.6 + 0.1 * stream.random() for _ in range(SEEDS)]
-    return Outcome(case, Status.OK, samples, seconds=1.0, facts={"kernel": "sdpa", "limit": limit(case).to_json()})
+    return Outcome(case, Status.OK, samples, seconds=1.0, facts=Facts(kernel="sdpa", limit=limit(case)))
 
 
 # 1/8 gains most and spoils one image in five, 1/4 is the best that does not, 1/2 gains less

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cachemark.core.facts import Facts
 from cachemark.core.result import Outcome, Status
 from cachemark.machine.environment import environment
 from cachemark.plans.expand import Planned, expand
@@ -43,7 +44,7 @@ def test_the_newest_success_alone_counts(stored: list[Status | dict[str, Any]], 
             facts = {"result_parts": PARTS, "quality_metrics": [NAME], "images_hash": "i", **each}
             facts = {name: fact for name, fact in facts.items() if fact is not None}
             store.save(run, Outcome(planned.case, Status.OK, {"psnr": [30.0], NAME: [9.0]}, result_key=f"before {number}",
-                                    output_hash="o", facts=facts))
+                                    output_hash="o", facts=Facts.from_json(facts)))
         earlier = _with_earlier(planned, store).reusable
     assert (earlier is not None) == reused
     if earlier is not None:

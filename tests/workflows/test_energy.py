@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cachemark.cli import main
-from cachemark.core.result import ENERGY, Outcome
+from cachemark.core.result import Outcome
 from cachemark.core.units import COST, JOULES, TIME, WATTS, metric
 from cachemark.export.asv import _add
 from cachemark.export.documents import markdown
@@ -74,7 +74,7 @@ def test_every_timed_case_has_the_energy_of_its_latency(stage: Stage) -> None:
     outcomes = timed(stage.outcomes())
     assert len(outcomes) > 1
     for outcome in outcomes:
-        assert outcome.facts[ENERGY]["source"] == "energy counter"
+        assert outcome.facts.energy.source == "energy counter"
         assert len(outcome.samples[JOULES]) == len(outcome.samples[WATTS]) == len(outcome.samples[TIME])
         assert outcome.median(WATTS) == pytest.approx(WATT, rel=0.05)
         for joules, seconds in zip(outcome.samples[JOULES], outcome.samples[TIME], strict=True):
@@ -134,7 +134,7 @@ def test_a_wrong_power_leaves_the_other_values(milliwatts: float, reason: str, t
         assert outcome.ok
         assert {TIME, COST} <= outcome.samples.keys()
         assert not {JOULES, WATTS} & outcome.samples.keys()
-        assert reason in outcome.facts[ENERGY]["absent"]
+        assert reason in outcome.facts.energy.absent
     assert reason in (tmp_path / "report.html").read_text()
     assert made.whole()
 

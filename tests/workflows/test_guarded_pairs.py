@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from cachemark.core.errors import Infrastructure
+from cachemark.core.facts import Facts
 from cachemark.core.result import Status
 from cachemark.machine.environment import environment
 from cachemark.machine.lease import lease
@@ -102,7 +103,7 @@ def at(tmp_path: Path) -> Stage:
 @pytest.fixture
 def python(tmp_path: Path) -> str:
     """An interpreter whose trials succeed at once."""
-    measured = Measurement(Status.OK, {"latency": [1.0] * 3}, "a side", output_hash="cafe", facts={"kernel": "sdpa"}).to_json()
+    measured = Measurement(Status.OK, {"latency": [1.0] * 3}, "a side", output_hash="cafe", facts=Facts(kernel="sdpa")).to_json()
     introduction = {"protocol": PROTOCOL, "environment": environment("cpu", 1).to_json(), "code": {"hash": "abc"}}
     file = tmp_path / "python"
     file.write_text(CHILD.format(python=sys.executable, introduction=introduction, measured=measured))
@@ -119,8 +120,8 @@ def compare(at: Stage, python: str, nvml: FakeNvml, **machine: Any) -> PairedCom
 def pairs(at: Stage) -> list[tuple[int, int, tuple[str, str]]]:
     """Return number, repetitions and devices of each stored pair."""
     with Store.open(at.store, create=False, read_only=True) as store:
-        found = [(o.facts["pair"], o.facts["device"]["uuid"]) for o in store.outcomes(1)]
-    sides = {side: {told["number"]: (told["redone"], uuid) for told, uuid in found if told["side"] == side} for side in ("before", "after")}
+        found = [(o.facts.pair, o.facts.device.uuid) for o in store.outcomes(1)]
+    sides = {side: {told.number: (told.redone, uuid) for told, uuid in found if told.side == side} for side in ("before", "after")}
     return [(number, redone, (uuid, sides["after"][number][1])) for number, (redone, uuid) in sorted(sides["before"].items())]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cachemark.core.facts import Facts
 from cachemark.core.limits import Limit
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling
@@ -19,7 +20,7 @@ def limit(floor: float) -> dict[str, Any]:
 def ran(seconds: float, engine: str = "eager", floor: float | None = None, facts: dict[str, Any] | None = None, **changes: Any) -> Outcome:
     held: dict[str, Any] = {"model": "llamagen-xl", "weights": "random:0/random:0", "grid": (24, 24), "conditions": "classes",
                             "sampling": Sampling(cfg_scale=1.75), "method": "full", "role": "baseline", "batch": 256, "engine": engine}
-    told = {**({"limit": limit(floor)} if floor else {}), **(facts or {})}
+    told = Facts.from_json({**({"limit": limit(floor)} if floor else {}), **(facts or {})})
     return Outcome(Case(**{**held, **changes}), Status.OK, {"latency": [seconds] * 5}, "random weights: not measured", facts=told)
 
 

@@ -77,7 +77,7 @@ def test_a_search_is_one_outcome(
     assert (outcome.judgement or outcome.log).startswith((text, largest.NO_IMAGES))
     assert text in (outcome.judgement or outcome.log)
     assert {name: outcome.samples.get(name) for name in samples} == samples
-    assert dict(outcome.facts["tried"]) == {batch: str(each.status) for batch, each in found.tried.items()}
+    assert dict(outcome.facts.tried) == {batch: str(each.status) for batch, each in found.tried.items()}
     if most == 20:
         assert sorted(found.tried) == ([8, 16, 20, 21, 22, 24, 32] if end is Status.OOM else [8, 16, 32])
 
@@ -146,17 +146,17 @@ def test_a_search_ends_with_what_fitted_before_the_deadline(tmp_path: Path) -> N
         full, window = summary.ran
         assert clock.now == 20.0, "nothing begins that cannot end"
         assert (full.status, full.samples["max_batch"]) == (Status.OK, [32.0])
-        assert full.facts["tried"] == [[16, "ok"], [32, "ok"], [64, "not_reached"]]
-        assert full.facts["search_ended"]["status"] == "not_reached"
-        assert "before the deadline" in full.facts["search_ended"]["log"]
+        assert full.facts.tried == [[16, "ok"], [32, "ok"], [64, "not_reached"]]
+        assert full.facts.search_ended.status == "not_reached"
+        assert "before the deadline" in full.facts.search_ended.log
         assert "the search ended early: not_reached" in full.judgement
-        assert (window.status, window.facts["tried"]) == (Status.NOT_REACHED, [[16, "not_reached"]])
+        assert (window.status, window.facts.tried) == (Status.NOT_REACHED, [[16, "not_reached"]])
         assert "images fit" not in window.log
         reasons = [reason for _, reason in explain(plan, tmp_path / "s.sqlite", machine=SMALL)]
         assert reasons == ["last time a deadline ended its search", "last time it ended as not_reached"]
         again = PlanRunner(plan, store, Slow(), SMALL).measure()
         assert [o.samples["max_batch"] for o in again.ran] == [[40.0]] * 2, "neither search was done"
-        assert "search_ended" not in again.ran[0].facts
+        assert again.ran[0].facts.search_ended is None
         third = PlanRunner(plan, store, Slow(), SMALL).measure()
         assert (third.ran, third.reused) == ([], 2)
 

@@ -178,16 +178,16 @@ def test_a_side_is_timed_and_its_tokens_and_images_hashed_and_nothing_is_judged(
     assert first.judgement.startswith("a side of a pair")
     assert {"kv_allocated", "peak_memory"} <= set(first.samples)
     assert not {"kl", "token_agreement"} & set(first.samples)
-    assert first.facts["kernel"]
+    assert first.facts.kernel
     again = run_side(planned, bench)[0]
-    assert (again.output_hash, again.facts["images_hash"]) == (first.output_hash, first.facts["images_hash"])
-    assert "" not in (first.output_hash, first.facts["images_hash"])
+    assert (again.output_hash, again.facts.images_hash) == (first.output_hash, first.facts.images_hash)
+    assert "" not in (first.output_hash, first.facts.images_hash)
     other = replace(planned, case=replace(planned.case, parameters={**planned.case.parameters, "B": 6}))
     assert run_side(other, bench)[0].output_hash != first.output_hash
     decode = bench.loaded.decode
     bench.loaded = replace(bench.loaded, decode=lambda tokens: -decode(tokens))
     negative = run_side(planned, bench)[0]
-    assert (negative.output_hash == first.output_hash, negative.facts["images_hash"] == first.facts["images_hash"]) == (True, False)
+    assert (negative.output_hash == first.output_hash, negative.facts.images_hash == first.facts.images_hash) == (True, False)
 
 
 def test_images_of_a_side_are_judged_and_nothing_is_timed(stage: Stage) -> None:

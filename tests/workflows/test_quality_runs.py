@@ -98,7 +98,7 @@ def test_shares_are_made_apart_and_a_run_uses_them(measured: Path) -> None:
     run(measured)
     found = outcomes(measured)
     assert all(found[label].samples[NAME] for label in ("full", "streaming 1/2"))
-    assert list(found["streaming 1/2"].facts["to_full"]) == [NAME]
+    assert list(found["streaming 1/2"].facts.to_full) == [NAME]
     assert times(measured) == before
     with Store.open(measured / "s.sqlite", create=False, read_only=True) as store:
         assert len(store.runs()) == 1, "a share is not a run"
@@ -127,19 +127,19 @@ def test_quality_is_reused_where_tokens_did_not_change(measured: Path) -> None:
     assert "5 measured, 0 failed, 0 skipped" in run(measured), "the model is code of the plug-in too"
     again = outcomes(measured)["calm 1/2"]
     assert again.result_key != first["calm 1/2"].result_key
-    assert again.facts["reused"] == {"metrics": again.facts["quality_metrics"], "from": first["calm 1/2"].result_key}
-    assert NAME in again.facts["reused"]["metrics"]
+    assert again.facts.reused == {"metrics": again.facts.quality_metrics, "from": first["calm 1/2"].result_key}
+    assert NAME in again.facts.reused.metrics
     assert {**again.samples, "latency": 0}.keys() == first["calm 1/2"].samples.keys()
-    for name in again.facts["reused"]["metrics"]:
+    for name in again.facts.reused.metrics:
         assert again.samples[name] == first["calm 1/2"].samples[name]
-    assert again.facts["to_full"] == first["calm 1/2"].facts["to_full"]
+    assert again.facts.to_full == first["calm 1/2"].facts.to_full
     now = times(measured)
     assert made.items() <= now.items()
     assert set(now.values()) == set(made.values()), "no image was made"
     touched(measured, "    # and another")
     run(measured)
     third = outcomes(measured)["calm 1/2"]
-    assert third.facts["reused"]["from"] == first["calm 1/2"].result_key, "who measured it, not who reused it"
+    assert third.facts.reused.source == first["calm 1/2"].result_key, "who measured it, not who reused it"
 
 
 @pytest.mark.parametrize("kept", [True, False])
@@ -152,7 +152,7 @@ def test_a_new_candidate_is_compared_with_the_images_of_a_stored_full_cache(kept
     plan.write_text(plan.read_text().replace('["streaming"]', '["streaming", "window"]'))
     assert "1 measured, 0 failed, 5 skipped" in run(measured)
     new = outcomes(measured)["window 1/2"]
-    assert (NAME in new.samples, NAME in new.facts.get("to_full", {})) == (True, kept)
+    assert (NAME in new.samples, NAME in (new.facts.to_full or {})) == (True, kept)
 
 
 def test_other_tokens_have_their_own_quality(measured: Path) -> None:
@@ -161,7 +161,7 @@ def test_other_tokens_have_their_own_quality(measured: Path) -> None:
     run(measured)
     again = outcomes(measured)["calm 1/2"]
     assert again.output_hash != first.output_hash
-    assert "reused" not in again.facts
+    assert again.facts.reused is None
     assert again.samples[NAME] != first.samples[NAME]
 
 
@@ -169,12 +169,12 @@ def test_a_night_measures_times_anew_and_carries_quality(measured: Path) -> None
     made = times(measured)
     assert "5 measured" in run(measured, "--fresh", "--reuse-quality")
     found = outcomes(measured)
-    assert {label for label, o in found.items() if "reused" in o.facts} == {"full", "streaming 1/2", "calm 1/2"}
+    assert {label for label, o in found.items() if o.facts.reused is not None} == {"full", "streaming 1/2", "calm 1/2"}
     assert times(measured) == made
     for path in made:
         path.unlink()
     run(measured, "--fresh", "--reuse-quality")
-    assert {label for label, o in outcomes(measured).items() if "reused" in o.facts} == {"streaming 1/2", "calm 1/2"}, (
+    assert {label for label, o in outcomes(measured).items() if o.facts.reused is not None} == {"streaming 1/2", "calm 1/2"}, (
         "the full cache's features are gone, and candidates of other code would be compared with them")
 
 
@@ -189,8 +189,8 @@ def test_another_image_decoder_has_its_own_quality(measured: Path) -> None:
     again = outcomes(measured)["full"]
     assert again.output_hash == first.output_hash
     assert again.samples["psnr"] == first.samples["psnr"]
-    assert again.facts["images_hash"] != first.facts["images_hash"]
-    assert "reused" not in again.facts
+    assert again.facts.images_hash != first.facts.images_hash
+    assert again.facts.reused is None
     assert again.samples[NAME] != first.samples[NAME]
 
 

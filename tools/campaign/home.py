@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from cachemark.analysis.papers import published
-from cachemark.core.limits import Limit
 from cachemark.core.result import Outcome, Status
 from cachemark.gate import baselines
 from cachemark.plans.reuse import code_identity
@@ -48,7 +47,7 @@ def images_per_second(outcome: Outcome, full: Outcome) -> float | None:
 
 def copy_share(outcome: Outcome, full: Outcome) -> float | None:
     """Share of the bandwidth that the bytes which had to be moved used."""
-    seconds, limit = outcome.median("latency_tokens"), limit_of(outcome)
+    seconds, limit = outcome.median("latency_tokens"), outcome.facts.limit
     return limit.mbu(seconds) if seconds and limit else None
 
 
@@ -60,7 +59,7 @@ def over_full(outcome: Outcome, full: Outcome) -> float | None:
 
 def of_roofline(outcome: Outcome, full: Outcome) -> float | None:
     """The share of the speedup that bytes and FLOPs allow which was reached."""
-    reached, mine, its = over_full(outcome, full), limit_of(outcome), limit_of(full)
+    reached, mine, its = over_full(outcome, full), outcome.facts.limit, full.facts.limit
     return reached / (its.tokens / mine.tokens) if reached and mine and its else None
 
 
@@ -132,12 +131,6 @@ def table(outcomes: Sequence[Outcome], record: RunRecord, folder: Folder) -> str
     return "\n".join([*lines, _where(record, folder), ""])
 
 
-def limit_of(outcome: Outcome) -> Limit | None:
-    """The roofline time in its facts."""
-    stored_limit = outcome.facts.get("limit")
-    return Limit.from_json(stored_limit) if stored_limit else None
-
-
 def _line(target: Target, outcomes: Sequence[Outcome], device: str) -> str:
     least = next((least for part, least in target.least.items() if part in device), None)
     mine, full = case_of(target, outcomes), None
@@ -147,7 +140,7 @@ def _line(target: Target, outcomes: Sequence[Outcome], device: str) -> str:
     measured = said(figure) + target.unit if figure is not None else _why(mine)
     if figure is not None and least is not None:
         measured += "" if figure >= least else " (missed)"
-    limit = limit_of(mine) if mine is not None else None
+    limit = mine.facts.limit if mine is not None else None
     bound = f"{said(target.batch / limit.tokens)} images/s" if limit else "–"
     method = f"{target.method} {target.budget}".strip()
     goal = "–" if least is None else f"≥ {said(least)}{target.unit}"

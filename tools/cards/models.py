@@ -136,7 +136,7 @@ def _values(outcome: Outcome) -> dict[str, str]:
 
     (row,) = rows_of([outcome], None)
     values = {title(name): interval(name, value.value, value.low, value.high) for name, value in row.quality.items()}
-    real = {f"{title(name)} of real images": interval(name, *ends) for name, ends in outcome.facts.get("real", {}).items()}
+    real = {f"{title(name)} of real images": interval(name, *ends) for name, ends in (outcome.facts.real or {}).items()}
     return values | real
 
 

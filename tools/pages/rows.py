@@ -123,7 +123,7 @@ def _shares(row: ReportRow, full: ReportRow | None) -> dict[str, list[float]]:
     pairs = {name: (_counted(row, *of), _counted(full, *of)) for name, of in SHARES.items()}
     pairs["kv_peak"] = _counted(row, "kv_peak"), _counted(full, "kv_logical")
     shares = {name: [round(mine / its, 5)] for name, (mine, its) in pairs.items() if mine is not None and its}
-    if row.case.budget_kind == FLOPS and (true := row.outcome.facts.get("true_ratio")):
+    if row.case.budget_kind == FLOPS and (true := row.outcome.facts.true_ratio):
         shares["flops"] = [round(true, 5)]  # the mean of images that decide
     return shares
 

@@ -174,7 +174,7 @@ def _unranked(row: ReportRow, other_seeds: ReportRow | None) -> str:
 
 
 def _lossless(row: ReportRow, other_batch: ReportRow | None) -> bool:
-    if other_batch is None or "generated" in row.outcome.facts:  # tokens are compared over generated scales alone
+    if other_batch is None or row.outcome.facts.generated:  # tokens are compared over generated scales alone
         return False
     mine, its = nearness(row), nearness(other_batch)
     if mine is None or its is None or mine.value < its.value:

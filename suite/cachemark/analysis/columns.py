@@ -9,7 +9,6 @@ from typing import Any
 
 from ..core import formatting as fmt
 from ..core.limits import Limit
-from ..core.result import FULL_BESIDE
 from ..core.spec import shown_share
 from ..core.units import COST, FAMILIES, FLOPS, JOULES, KV, LIVE_KV, METRICS, STATE, TIME, WATTS, is_metric, metric, of_plug_ins
 from ..stats.intervals import Interval, median_over_repeats
@@ -200,8 +199,8 @@ COMPUTATION = ColumnGroup("Computation", "both CFG rows", (
 
 
 def _energy_error(row: ReportRow) -> str:
-    error = row.energy.get("error")
-    return f"± {fmt.percent(error)}" if isinstance(error, float) else ""
+    error = row.energy.error
+    return "" if error is None else f"± {fmt.percent(error)}"
 
 
 def _energy_column(name: str, title: str, tip: str, under: Callable[[ReportRow], str] = lambda row: "") -> Column:
@@ -224,9 +223,13 @@ def _limit_column(key: str, title: str, tip: str, value: Callable[[Limit, float]
 
 
 def _slope(row: ReportRow) -> Interval | None:
-    stored = row.outcome.facts.get("slope")
-    fits = isinstance(stored, dict) and stored.get("bytes_per_s") and stored.get("r2", 0) >= FITS
-    return exactly(stored["bytes_per_s"]) if isinstance(stored, dict) and fits else None
+    slope = row.outcome.facts.slope
+    return exactly(slope.bytes_per_s) if slope and slope.bytes_per_s and slope.r2 >= FITS else None
+
+
+def _at_no_entry(row: ReportRow) -> str:
+    slope = row.outcome.facts.slope
+    return f"+ {fmt.seconds(slope.intercept)}" if slope else ""
 
 
 LIMITS = ColumnGroup("Roofline", "at the measured peak rates of this device", (
@@ -245,8 +248,7 @@ LIMITS = ColumnGroup("Roofline", "at the measured peak rates of this device", (
            lambda row: exactly(row.speedup.value / row.roofline_speedup) if row.speedup and row.roofline_speedup else None,
            unit="share", better="higher", write=fmt.percent, counted=True),
     Column("step_slope", "Slope of a step", "Step time per byte attended; below it, the step time without any.", _slope,
-           lambda row: f"+ {fmt.seconds(row.outcome.facts['slope']['intercept'])}", unit="B/s", better="higher",
-           write=lambda value: f"{value / 1e9:.1f} GB/s", counted=True),
+           _at_no_entry, unit="B/s", better="higher", write=lambda value: f"{value / 1e9:.1f} GB/s", counted=True),
 ))
 IMAGES_PER_SECOND = Column("images_per_s", "Images/s, equal batch", "Images of a batch / median latency.",
                            lambda row: _counted(row.images_per_second),
@@ -326,8 +328,8 @@ def cells(row: ReportRow, groups: tuple[ColumnGroup, ...]) -> tuple[TableCell, .
 
 def budget_cell(row: ReportRow) -> TableCell:
     """Return the budget, and below it the fraction of visual entries actually kept."""
-    true = row.outcome.facts.get("true_ratio")
-    share = f"true {true:.3f}" if isinstance(true, (int, float)) and row.case.role == "candidate" else ""
+    true = row.outcome.facts.true_ratio
+    share = f"true {true:.3f}" if true is not None and row.case.role == "candidate" else ""
     return TableCell("budget", shown_share(row.case.stated_budget), share, share_of_full(row.case.stated_budget))
 
 
@@ -335,7 +337,7 @@ def paired_speed_note(group: CaseGroup) -> str:
     """Return why speedups differ from the ratios of latencies in the table, or nothing."""
     full = group.full.median(TIME) if group.full else None
     ratios = [(abs(ratio - row.speedup.value) / row.speedup.value, row.label, ratio) for row in group.candidates
-              if full and row.speedup and row.outcome.facts.get(FULL_BESIDE) and (ratio := full / (row.median(TIME) or full))]
+              if full and row.speedup and row.outcome.facts.full_beside and (ratio := full / (row.median(TIME) or full))]
     distance, label, ratio = max(ratios, default=(0.0, "", 1.0))
     if distance <= VISIBLE:
         return ""

@@ -69,10 +69,10 @@ def _bound(row: ReportRow, full: ReportRow | None, rows: Sequence[ReportRow]) ->
     """
     case, sequential, tokens = row.case, row, None
     if case.decoder:
-        stored = row.outcome.facts.get("tokens_per_pass")
-        tokens = stored.get("mean") if isinstance(stored, dict) else None
-        if case.role == "baseline" or not isinstance(tokens, float):
+        rate = row.outcome.facts.tokens_per_pass
+        if case.role == "baseline" or rate is None:
             return None, None
+        tokens = rate.mean
         if (case.method, case.codec, case.budget) == (FULL, "native", "1"):
             return 1.0, tokens
         sequential = next((other for other in rows if not other.case.decoder and _settings(other.case) == _settings(case)), row)

@@ -8,7 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from ..core import formatting as fmt
-from ..core.result import WEIGHTS_SOURCES, Environment
+from ..core.facts import Facts
+from ..core.result import Environment
 from ..core.spec import Case
 from ..store.differences import flat
 
@@ -42,10 +43,10 @@ def conditions(case: Case) -> tuple[tuple[str, str], ...]:
     return tuple((title(name), as_text(value)) for name, value in {**settings, **sampling, **evaluation}.items())
 
 
-def weights_sources(facts: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def weights_sources(facts: Facts) -> tuple[tuple[str, str], ...]:
     """Return (name, value) of the weights of a case that come from Hugging Face."""
-    return tuple((f"Source of {key.replace('_', ' ')}", "hf:{repository}@{revision}:{file}, SHA-256 {sha256}".format(**source))
-                 for key, source in facts.get(WEIGHTS_SOURCES, {}).items())
+    return tuple((f"Source of {key.replace('_', ' ')}", f"hf:{of.repository}@{of.revision}:{of.file}, SHA-256 {of.sha256}")
+                 for key, of in (facts.weights_sources or {}).items())
 
 
 def _facts(environment: Environment) -> dict[str, Any]:

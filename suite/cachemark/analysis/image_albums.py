@@ -103,10 +103,10 @@ def _sprite(row: ReportRow, file: str, artifact: Callable[[str], bytes]) -> Spri
             width, height = image.size
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return Sprite(row, missing="The image file is not a PNG, or a damaged one.")
-    stored = (row.outcome.facts.get(f"grid_{kind}") for kind in ("seeds", "classes", "prompts"))
-    texts = [[str(item) for item in listed] if isinstance(listed, (list, tuple)) else [] for listed in stored]
-    tile, tile_width = height // 2, row.outcome.facts.get("grid_width")  # set only if images are not square
-    wide = tile_width if type(tile_width) is int and tile_width > 0 else tile
+    facts = row.outcome.facts
+    texts = [list(map(str, listed or ())) for listed in (facts.grid_seeds, facts.grid_classes, facts.grid_prompts)]
+    tile, tile_width = height // 2, facts.grid_width or 0  # set only if images are not square
+    wide = tile_width if tile_width > 0 else tile
     if not tile or width % wide or height % 2:
         return Sprite(row, missing=f"The image file is not a sprite of two rows of equal tiles ({width} × {height}).")
     columns = range(width // wide)

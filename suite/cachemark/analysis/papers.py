@@ -208,6 +208,6 @@ def _speedup(mine: Outcome | None, its: Outcome | None) -> tuple[float | None, s
     alike = _alike(mine.case, its.case) and kernels_apart(mine, its) is None
     above = full_latencies(mine, its) if mine.case.cell == its.case.cell else its.samples.get(TIME, ())
     below = mine.median(TIME)
-    if not alike or mine.facts.get("quality_only") or not above or not below:
+    if not alike or mine.facts.quality_only or not above or not below:
         return None, "not compared"
     return statistics.median(above) / below, ""

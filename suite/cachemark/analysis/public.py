@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ..core.facts import Facts
 from ..core.result import Outcome
 
 if TYPE_CHECKING:  # a page is made without a store
@@ -45,7 +46,8 @@ def public_outcomes(outcomes: Iterable[Outcome]) -> list[Outcome]:
         case = o.case.worded(parameters=scrubbed(o.case.parameters), evaluation=scrubbed(o.case.evaluation),
                              variant=_scrubbed_text(o.case.variant), decoder=scrubbed(o.case.decoder))
         log = WITHHELD if o.log else ""
-        public.append(replace(o, case=case, log=log, judgement=_scrubbed_text(o.judgement), facts=scrubbed(o.facts)))
+        facts = Facts.from_json(scrubbed(o.facts.to_json()))
+        public.append(replace(o, case=case, log=log, judgement=_scrubbed_text(o.judgement), facts=facts))
     return public
 
 

@@ -9,8 +9,9 @@ from functools import cached_property
 from typing import Any
 
 from ..core import formatting as fmt
+from ..core.facts import EnergyFacts
 from ..core.limits import Limit
-from ..core.result import ENERGY, IDLE, OTHER_LOAD, Outcome, full_latencies, kernels_apart
+from ..core.result import Outcome, full_latencies, kernels_apart
 from ..core.spec import DISTRIBUTION, Case
 from ..core.units import FLOPS, KV, LIVE_KV, METRICS, OUTSIDE, STATE, TIME, compared_tokens, image_count, least_images, metric, of_plug_ins
 from ..stats.intervals import LEVEL, PROCESS_BIAS, Interval, mean_of_means, means_over_seeds, ratio_of_medians
@@ -79,14 +80,10 @@ class ReportRow:
         latency = self.median(TIME)
         return self.case.batch / latency if latency else None
 
-    @cached_property
+    @property
     def limit(self) -> Limit | None:
         """Roofline of the case on its device, None if unknown."""
-        stored = self.outcome.facts.get("limit") if self.ok and self.median(TIME) else None
-        try:
-            return Limit.from_json(stored) if isinstance(stored, dict) else None
-        except (KeyError, TypeError):
-            return None
+        return self.outcome.facts.limit if self.ok and self.median(TIME) else None
 
     @property
     def implausible(self) -> str:
@@ -115,7 +112,7 @@ class ReportRow:
 
     @property
     def paradigm(self) -> str:
-        return str(self.outcome.facts.get("paradigm", "next-token"))
+        return self.outcome.facts.paradigm or "next-token"
 
     @property
     def held_bytes(self) -> float | None:
@@ -124,21 +121,20 @@ class ReportRow:
         return None if kv is None or state is None else kv + state
 
     @property
-    def energy(self) -> Mapping[str, Any]:
+    def energy(self) -> EnergyFacts:
         """``source`` and ``error`` of the energy, or why it is ``absent``."""
-        stored = self.outcome.facts.get(ENERGY)
-        return stored if isinstance(stored, Mapping) else {}
+        return self.outcome.facts.energy or EnergyFacts()
 
     @property
     def no_energy(self) -> str:
         """Reason why the energy is not known, or an empty text."""
-        return str(self.energy.get("absent", ""))
+        return self.energy.absent or ""
 
     @property
     def same_distribution(self) -> bool:
         """True if a decoder samples other images from the full cache's distribution."""
-        stored = self.outcome.facts.get("decoder")
-        return isinstance(stored, Mapping) and stored.get("keeps") == DISTRIBUTION
+        decoder = self.outcome.facts.decoder
+        return decoder is not None and decoder.keeps == DISTRIBUTION
 
     def of_set(self, base: str) -> tuple[str, Interval] | None:
         """Return name and value of an image-set metric by its base name, such as ``fid``."""
@@ -153,14 +149,10 @@ class ReportRow:
     @property
     def footnotes(self) -> tuple[str, ...]:
         """Remarks of the method on its numbers."""
-        return tuple(map(str, self.outcome.facts.get("footnotes") or ()))
+        return tuple(self.outcome.facts.footnotes or ())
 
     def median(self, name: str) -> float | None:
         return self.outcome.median(name)
-
-    def fact(self, name: str) -> str:
-        value = self.outcome.facts.get(name)
-        return "" if value is None else str(value)
 
 
 def method_of(case: Case) -> str:
@@ -222,8 +214,8 @@ def derive(outcome: Outcome, full: Outcome | None, intervals: Mapping[str, Inter
 
 
 def _speedup(outcome: Outcome, full: Outcome | None) -> tuple[Interval | None, str]:
-    if outcome.facts.get("quality_only"):
-        return None, str(outcome.facts["quality_only"])
+    if outcome.facts.quality_only:
+        return None, outcome.facts.quality_only
     if full is None:
         return None, "The full cache has no results."
     mine, its = outcome.raw(TIME), full_latencies(outcome, full)
@@ -236,12 +228,8 @@ def _speedup(outcome: Outcome, full: Outcome | None) -> tuple[Interval | None, s
 
 def process_bias(outcome: Outcome) -> tuple[float, int]:
     """Return the process-to-process deviation of the machine, and its number of A/A pairs (0: assumed)."""
-    stored: Any = outcome.facts.get("process_bias")
-    try:
-        deviation, pairs = float(stored["deviation"]), int(stored["pairs"])
-    except (TypeError, KeyError, ValueError):
-        return PROCESS_BIAS, 0
-    return (deviation, pairs) if 0 <= deviation < 1 else (PROCESS_BIAS, 0)
+    shown = outcome.facts.process_bias
+    return (shown.deviation, shown.pairs) if shown and 0 <= shown.deviation < 1 else (PROCESS_BIAS, 0)
 
 
 def process_bias_in_words(outcome: Outcome) -> str:
@@ -281,8 +269,8 @@ def _with_images_compared(row: ReportRow, full: Outcome | None, intervals: Mappi
     if is_random(outcome.case):
         return replace(row, no_judgement=outcome.judgement or f"Weights are random ({outcome.case.weights}): images are noise.")
     intervals = {**intervals, **_overall(intervals), **_overall(intervals, APART)}
-    sets = {name: (outcome.samples[name][0], *ends) for name, ends in facts.get("intervals", {}).items() if outcome.samples.get(name)}
-    sets_apart = facts.get("to_full", {}) if full is not None and outcome.case.role == "candidate" else {}
+    sets = {name: (outcome.samples[name][0], *ends) for name, ends in (facts.intervals or {}).items() if outcome.samples.get(name)}
+    sets_apart = (facts.to_full or {}) if full is not None and outcome.case.role == "candidate" else {}
     fidelity = {name: intervals[name] for name in _image_metrics("fidelity", outcome) if name in intervals}
     quality = {name: intervals[name] for name in _image_metrics("quality", outcome) if name in intervals}
     apart = {name: intervals[key] for name in _image_metrics("quality", outcome) if (key := f"{APART}{name}") in intervals}
@@ -301,10 +289,11 @@ def _overall(intervals: Mapping[str, Interval], before: str = "") -> dict[str, I
     return {f"{before}{name}": mean_of_means([mean for mean in means if mean]) for name, means in parts.items() if all(means)}
 
 
-def _of_sets(case: Case, sets: Mapping[str, Sequence[float]]) -> dict[str, Interval]:
+def _of_sets(case: Case, sets: Mapping[str, Sequence[float | None]]) -> dict[str, Interval]:
     images = int(case.evaluation.get("quality", {}).get("samples", 0))
-    return {name: exactly(float(value), images) if low is None or high is None else Interval(float(value), low, high, LEVEL, images)
-            for name, (value, low, high) in sets.items() if least_images(name) <= (image_count(name) or images)}
+    return {name: exactly(value, images) if low is None or high is None else Interval(value, low, high, LEVEL, images)
+            for name, (value, low, high) in sets.items()
+            if value is not None and least_images(name) <= (image_count(name) or images)}
 
 
 def differences_to_full(outcome: Outcome, full: Outcome | None) -> dict[str, list[float]]:
@@ -317,17 +306,17 @@ def differences_to_full(outcome: Outcome, full: Outcome | None) -> dict[str, lis
 
 
 def _marks(row: ReportRow) -> tuple[Mark, ...]:
-    marks = []
-    if row.outcome.facts.get("quality_only"):
+    marks, facts, masked = [], row.outcome.facts, row.paradigm == MASKED
+    if facts.quality_only:
         marks.append(Mark("not timed", "calm", row.no_speedup))
     elif row.case.role == "candidate" and row.speedup is None:
         marks.append(Mark("no speedup", "warn", row.no_speedup))
-    elif own := row.outcome.facts.get("different_kernel"):
-        marks.append(Mark("different kernel", "calm", str(own)))
-    if (load := row.outcome.facts.get(OTHER_LOAD, 0.0)) > BUSY:
+    elif facts.different_kernel:
+        marks.append(Mark("different kernel", "calm", facts.different_kernel))
+    if (load := facts.other_load or 0.0) > BUSY:
         marks.append(Mark(BUSY_MACHINE, "warn", f"Other processes kept {load:.1f} processors busy while it was timed."))
-    facts, masked = row.outcome.facts, row.paradigm == MASKED
-    alike = facts.get(IDLE) and not ({"quality_only", "different_kernel"} & facts.keys() or row.case.decoder) and row.case.codec == "native"
+    other_kernel = facts.quality_only or facts.different_kernel or row.case.decoder or row.case.codec != "native"
+    alike = facts.idle and not other_kernel
     same = 0.0 if masked else 1.0  # distance or agreement of equal tokens
     if alike and any(value != same for value in row.outcome.raw(compared_tokens(masked=masked))):
         marks.append(Mark("not idle", "warn", "Its declared costs equal the full cache's, but it generates other tokens: "

@@ -42,7 +42,8 @@ def _fid(full: ReportRow) -> str:
         return ""
     name, fid = value
     text = f" {metric(name).title}: {fid.text(name)}"
-    bias, real = (full.outcome.facts.get(fact, {}).get(name) for fact in ("bias", "real"))
+    facts = full.outcome.facts
+    bias, real = (facts.bias or {}).get(name), (facts.real or {}).get(name)
     if bias and bias > 0:
         text += f", including about {fmt.metric_value(bias, name)} is small-sample bias"
     if real:

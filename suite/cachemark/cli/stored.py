@@ -82,7 +82,7 @@ def _print_case(outcome: Outcome) -> None:
         mean, median = outcome.mean(name), outcome.median(name)
         say(f"{name:>18}  mean {mean:.6g}  median {median:.6g} {metric(name).unit}  n = {len(values)}")
         say(" " * 20 + " ".join(f"{value:.6g}" for value in values))
-    for name, fact in outcome.facts.items():
+    for name, fact in outcome.facts.to_json().items():
         say(f"{name:>18}  {fact}")
     for line in outcome.log.splitlines():
         say(line)

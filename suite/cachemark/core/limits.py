@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from .errors import unknown
+from .stored_table import StoredTable, needed
 
 
 @dataclass(frozen=True)
@@ -44,26 +44,16 @@ def gpu(name: str, dtype: str = "bfloat16") -> Rates:
 
 
 @dataclass(frozen=True)
-class Limit:
-    """The roofline time of a case on the device that measured it, stored in the facts of its outcome.
+class Limit(StoredTable):
+    """The roofline time of a case on the device that measured it, with image decoding."""
 
-    ``roofline_time``: seconds per batch. ``tokens``: the part without image decoding. ``nbytes`` and ``flops``: per batch, including image
-    decoding. ``by``: seconds per part."""
-
-    roofline_time: float
-    tokens: float
-    nbytes: int
-    flops: int
-    bandwidth: float
-    peak_flops: float
-    by: Mapping[str, float]
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Limit:
-        return cls(**{**data, "by": dict(data["by"])})
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+    roofline_time: float = needed("least time of a batch", "s")
+    tokens: float = needed("its part without image decoding", "s")
+    nbytes: float = needed("bytes read and written per batch", "B")
+    flops: float = needed("FLOPs per batch", "FLOP")
+    bandwidth: float = needed("measured memory bandwidth of the device", "B/s")
+    peak_flops: float = needed("measured peak rate of the device", "FLOP/s")
+    by: Mapping[str, float] = needed("least time by kind of work", "s")
 
     def mbu(self, seconds: float) -> float:
         """Return the fraction of the bandwidth used by the necessary bytes; redundant reads lower it."""

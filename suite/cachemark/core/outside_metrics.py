@@ -17,7 +17,6 @@ from typing import Any
 from .units import FAMILIES, METRICS, OUTSIDE, Metric, set_title
 
 KEY = "metrics"  # of a case's evaluation
-FAULTS = "metric_faults"  # of an outcome's facts: by name, ``fault`` and ``said`` of a metric without values
 DIGITS = 12
 KINDS = {"image": ("fidelity", "quality"), "set": ("quality",), "case": ("speed", "work", "memory")}  # by image, set or case
 ENDS = ("lower", "higher")

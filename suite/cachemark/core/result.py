@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .facts import Facts
 from .spec import Case
 from .units import TIME, is_finite, metric
 
@@ -33,12 +34,8 @@ class Status(enum.StrEnum):
 DISTURBED = (Status.THROTTLED, Status.CONTENDED)  # others or the device itself were in the values
 INFRASTRUCTURE = (*DISTURBED, Status.NOT_REACHED)  # the machine is the reason, and nothing is known of the case
 JUDGING = ("fidelity", "quality")
-IMAGES = "images_hash"  # of an outcome's facts: the hash of its decoded images, if they were evaluated
-SHARE = "share"  # of an outcome's facts: the share of its quality images that was made (index from 0, of how many)
-ENERGY = "energy"  # of an outcome's facts: source and error of its energy, or why it is missing (``absent``)
-WEIGHTS_SOURCES = "weights_sources"  # of an outcome's facts: repository, revision, file and SHA-256 of weights from Hugging Face
+IMAGES = "images_hash"  # the name under which verdicts compare the hashes of decoded images
 PRICE = "price_per_hour"  # of the facts of a run's environment: the price of its device
-FULL_BESIDE = "full_beside"  # of a candidate's facts: latencies of the full cache, each taken right before or after one of its own
 
 
 @dataclass(frozen=True)
@@ -61,16 +58,12 @@ class Environment:
         return cls(data["device"], data["machine_class"], data["fingerprint"], dict(data.get("facts", {})))
 
 
-OTHER_LOAD = "other_load"  # of an outcome's facts: mean number of processors that other processes kept busy while it was timed
-IDLE = "idle"  # of an outcome's facts: why the declared costs of its method equal the full cache's
-
-
 @dataclass(frozen=True)
 class Outcome:
     """The result of one case.
 
     ``samples`` maps a metric to its raw values: one per repeat for speed, one per seed for fidelity, one for bytes. ``judgement`` is the
-    reason if ``samples`` have neither fidelity nor quality. ``facts`` help to trust the values: attention kernel, true budget, footnotes.
+    reason if ``samples`` have neither fidelity nor quality. ``facts`` are all other values: attention kernel, true budget, footnotes.
     ``artifacts`` maps a name (``tokens.safetensors``, ``grid.png``) to the file name of its content hash."""
 
     case: Case
@@ -81,7 +74,7 @@ class Outcome:
     seconds: float = 0.0
     result_key: str = ""
     output_hash: str = ""
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Facts = Facts()
     artifacts: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -117,13 +110,13 @@ class Outcome:
         return {
             "case": self.case.to_json(), "status": str(self.status), "samples": {k: list(v) for k, v in self.samples.items()},
             "judgement": self.judgement, "log": self.log, "seconds": self.seconds, "result_key": self.result_key,
-            "output_hash": self.output_hash, "facts": dict(self.facts), "artifacts": dict(self.artifacts),
+            "output_hash": self.output_hash, "facts": self.facts.to_json(), "artifacts": dict(self.artifacts),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Outcome:
-        values = {k: data[k] for k in ("samples", "judgement", "log", "seconds", "result_key", "output_hash", "facts", "artifacts")}
-        return cls(Case.from_json(data["case"]), Status(data["status"]), **values)
+        values = {k: data[k] for k in ("samples", "judgement", "log", "seconds", "result_key", "output_hash", "artifacts")}
+        return cls(Case.from_json(data["case"]), Status(data["status"]), **values, facts=Facts.from_json(data["facts"]))
 
 
 def check_values(status: Status, samples: Mapping[str, Sequence[float]], judgement: str, log: str) -> None:
@@ -152,7 +145,7 @@ def full_latencies(outcome: Outcome, full: Outcome) -> Sequence[float]:
     """Return the latencies of the full cache to compare an outcome with.
 
     Prefer latencies measured in turns with the outcome, because machines drift, to latencies of the full cache's own case."""
-    return outcome.facts.get(FULL_BESIDE) or full.raw(TIME)
+    return outcome.facts.full_beside or full.raw(TIME)
 
 
 def kernels_apart(first: Outcome, second: Outcome) -> tuple[str, str] | None:
@@ -160,8 +153,8 @@ def kernels_apart(first: Outcome, second: Outcome) -> tuple[str, str] | None:
 
     A speedup would then compare kernels instead of methods. If one outcome has the fact ``different_kernel`` (its kernel is part of the
     method's cost), times are comparable, unless the other has no speed (``quality_only``)."""
-    then, now = (outcome.facts.get("kernel") for outcome in (first, second))
+    then, now = first.facts.kernel, second.facts.kernel
     if not then or not now or then == now:
         return None
-    own, without = (any(outcome.facts.get(fact) for outcome in (first, second)) for fact in ("different_kernel", "quality_only"))
-    return None if own and not without else (str(then), str(now))
+    own = first.facts.different_kernel or second.facts.different_kernel
+    return None if own and not (first.facts.quality_only or second.facts.quality_only) else (then, now)

@@ -154,8 +154,8 @@ class _Pair:
             verdicts |= {name: self._metric(metric(name), old, new) for name in in_order([*old.samples, *new.samples])}
             if old.output_hash or new.output_hash:
                 verdicts[TOKENS] = self._hash(old.output_hash, new.output_hash)
-            if IMAGES in old.facts and IMAGES in new.facts:  # older baselines lack them
-                verdicts[IMAGES] = self._hash(old.facts[IMAGES], new.facts[IMAGES])
+            if old.facts.images_hash and new.facts.images_hash:  # older baselines lack them
+                verdicts[IMAGES] = self._hash(old.facts.images_hash, new.facts.images_hash)
         for name, (verdict, reason, then, now) in verdicts.items():
             change = now / then if then and now is not None else None
             yield Verdict(old.case.key, old.case.title, name, verdict, reason, then, now, change, absolute=old.case.is_micro)

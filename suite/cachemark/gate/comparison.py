@@ -305,7 +305,7 @@ def _redrawn(measured: Sequence[PairOfOutcomes]) -> bool:
 
 def _drawn(measured: Sequence[PairOfOutcomes], side: int) -> set[str]:
     """Return the image hashes of one side; a missing hash is empty."""
-    return {str(pair.sides[side].facts.get(IMAGES) or "") for pair in measured}
+    return {pair.sides[side].facts.images_hash or "" for pair in measured}
 
 
 # -- the exit code ------------------------------------------------------------------------------------------------------

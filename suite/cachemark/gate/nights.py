@@ -10,6 +10,7 @@ from typing import Any
 
 from scipy.stats import binomtest
 
+from ..core.facts import ProcessBias
 from ..core.result import Outcome
 from ..core.spec import Case
 from ..core.units import TIME, metric
@@ -89,16 +90,15 @@ def equal_configs(configs: Sequence[str], turn: int = 0) -> list[str]:
 
 def aa_outcomes(outcomes: Iterable[Outcome]) -> list[Outcome]:
     """Return the outcomes of A/A tests."""
-    return [outcome for outcome in outcomes if str(outcome.facts.get("pair", {}).get("configuration", "")).startswith(AA)]
+    return [outcome for outcome in outcomes if (pair := outcome.facts.pair) and pair.configuration.startswith(AA)]
 
 
 def unchanged(outcomes: Iterable[Outcome]) -> dict[tuple[int, str], list[float]]:
     """Return log ratios of A/A pairs by comparison and configuration."""
     pairs: dict[tuple[int, str, int], dict[str, Outcome]] = {}
     for outcome in aa_outcomes(outcomes):
-        if outcome.ok:
-            pair_facts = outcome.facts["pair"]
-            pairs.setdefault((pair_facts["run"], pair_facts["configuration"], pair_facts["number"]), {})[pair_facts["side"]] = outcome
+        if outcome.ok and (place := outcome.facts.pair):
+            pairs.setdefault((place.run, place.configuration, place.number), {})[place.side or ""] = outcome
     ratios: dict[tuple[int, str], list[float]] = {}
     for (run, config, _), pair in pairs.items():
         if {"before", "after"} <= pair.keys():
@@ -132,11 +132,11 @@ def largest_process_bias(equal: Mapping[tuple[int, str], Sequence[float]], famil
     return min(process_bias(list(equal.values()), family, list(equal)), MOST_EFFECT)
 
 
-def shown_process_bias(store: Store, machine_class: str) -> dict[str, float]:
-    """Return the process ``deviation`` that A/A ``pairs`` of a machine class have shown, or nothing."""
+def shown_process_bias(store: Store, machine_class: str) -> ProcessBias | None:
+    """Return the process-to-process variation that A/A pairs of a machine class have shown, None for too few pairs."""
     runs = [run for run in store.runs() if run.is_comparison and run.environment.machine_class == machine_class][:WATCHED]
     ratios = [*chain.from_iterable(unchanged(outcome for run in runs for outcome in store.outcomes(run.id)).values())]
-    return {"deviation": process_deviation(ratios), "pairs": len(ratios)} if len(ratios) >= ENOUGH else {}
+    return ProcessBias(deviation=process_deviation(ratios), pairs=len(ratios)) if len(ratios) >= ENOUGH else None
 
 
 # -- how often the gate was wrong ---------------------------------------------------------------------------------------

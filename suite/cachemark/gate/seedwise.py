@@ -19,8 +19,7 @@ import numpy as np
 from scipy.stats import false_discovery_control, t
 
 from ..core.formatting import looks_equal
-from ..core.outside_metrics import FAULTS
-from ..core.result import IMAGES, INFRASTRUCTURE, JUDGING, Status
+from ..core.result import INFRASTRUCTURE, JUDGING, Status
 from ..core.units import Metric, in_order, metric
 from ..core.verdicts import CHANGED, EQUIVALENT, IMPROVED, INCONCLUSIVE, NOT_COMPARED, REGRESSED
 from ..stats.paired_test import CONFIDENCE, FDR
@@ -64,14 +63,14 @@ def seedwise(pairs: Mapping[str, PairOfOutcomes], alike: str = SAME) -> list[Ver
 def _lost(pair: PairOfOutcomes) -> Iterator[Verdict]:
     """Yield a row for each plug-in metric that failed on one side alone."""
     for which, failed, other in (("first", pair.before, pair.after), ("second", pair.after, pair.before)):
-        for name, fault in failed.facts.get(FAULTS, {}).items():
+        for name, fault in (failed.facts.metric_faults or {}).items():
             if name in other.samples:
-                yield pair.row(name, NOT_COMPARED, f"the {which} side has no value of it: {fault['said']}")
+                yield pair.row(name, NOT_COMPARED, f"the {which} side has no value of it: {fault.said}")
 
 
 def _whole_config(pair: PairOfOutcomes, alike: str, images_differ: bool) -> Iterator[Verdict]:
     """Yield the row of the whole configuration, if needed. ``images_differ``: it has rows of values."""
-    hashed = all(outcome.facts.get(IMAGES) for outcome in pair.sides)
+    hashed = all(outcome.facts.images_hash for outcome in pair.sides)
     if pair.before.ok and not pair.after.ok and pair.after.status not in (Status.UNSUPPORTED, *INFRASTRUCTURE):
         failed = failure(pair)
         yield replace(failed, reason=f"its images: {failed.reason}")

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ..core.facts import EnergyFacts
 from .gpu import Reading
 
 MOST_ERROR = 0.25  # relative error above which no energy is reported
@@ -36,9 +36,9 @@ class Energy:
     absent: str = ""
 
     @property
-    def facts(self) -> dict[str, Any]:
-        """Source and error, or the reason for no energy, for the facts of an outcome."""
-        return {"absent": self.absent} if self.absent else {"source": self.source, "error": self.error}
+    def facts(self) -> EnergyFacts:
+        """Source and error, or the reason for no energy."""
+        return EnergyFacts(absent=self.absent) if self.absent else EnergyFacts(source=self.source, error=self.error)
 
 
 def energy_of(readings: Sequence[Reading], spans: Sequence[Span]) -> Energy:

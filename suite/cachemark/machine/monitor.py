@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from ..core.facts import DeviceReadings, UnreadReadings
 from ..core.result import Status
 from .energy import Energy, Span, energy_of
 from .gpu import HW_SLOWDOWN, HW_THERMAL, POWER_BRAKE, REASONS, SW_THERMAL, Gpu, Lost, Reading
@@ -73,23 +74,19 @@ class Watch:
             self.own |= family(self.child)
         self._readings.append(reading)
 
-    def end(self) -> tuple[dict[str, Any], Disturbance | None]:
-        """Return facts about the readings since :meth:`begin`, and a disturbance, if any.
-
-        The fact ``unread`` counts failed queries; ``unseen`` lists disturbances that the driver does not show here."""
+    def end(self) -> tuple[DeviceReadings, Disturbance | None]:
+        """Return the readings since :meth:`begin`, and a disturbance, if any."""
         self.read()
         readings, unread = self._readings, list(self._unread)
-        unread_facts = {"unread": {"times": len(unread), "errors": sorted(set(unread))}} if unread else {}
         energy = [r.joules for r in readings if r.joules is not None]
-        facts = {
-            "uuid": self.gpu.uuid, "readings": len(readings), "sm_mhz": _spread(_clocks(readings)),
-            "celsius": _spread([r.celsius for r in readings if r.celsius is not None]),
-            "watts": _spread([r.watts for r in readings if r.watts is not None]),
-            "joules": energy[-1] - energy[0] if len(energy) > 1 else None,
-            "slowed_by": _reasons(readings, sum(REASONS)), "locked_mhz": self.locked or None,
-        }
-        blind = unseen(readings)
-        return facts | unread_facts | ({"unseen": blind} if blind else {}), self._invalidated(readings)
+        return DeviceReadings(
+            uuid=self.gpu.uuid, readings=len(readings), sm_mhz=_spread(_clocks(readings)),
+            celsius=_spread([r.celsius for r in readings if r.celsius is not None]),
+            watts=_spread([r.watts for r in readings if r.watts is not None]),
+            joules=energy[-1] - energy[0] if len(energy) > 1 else None,
+            slowed_by=_reasons(readings, sum(REASONS)), locked_mhz=self.locked or None,
+            unread=UnreadReadings(times=len(unread), errors=sorted(set(unread))) if unread else None, unseen=unseen(readings) or None,
+        ), self._invalidated(readings)
 
     def energy(self, spans: Sequence[Span]) -> Energy:
         """Return the energy of the generations in these spans since :meth:`begin`."""

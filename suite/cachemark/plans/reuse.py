@@ -18,14 +18,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 from ..core.errors import CachemarkError
+from ..core.facts import Reused, SetFacts
 from ..core.files import PACKAGE
 from ..core.git import git
-from ..core.result import IMAGES, Environment, Outcome
+from ..core.result import Environment, Outcome
 from ..core.spec import Case, digest
 from ..core.units import FAMILIES, METRICS, OUTSIDE, metric
 from ..core.version import __version__
@@ -42,8 +43,6 @@ COUNTED = {
     "decoder": ("decoders",),
 }  # fmt: skip
 """Rooms and files whose edit changes values, by the part of the result key that they make."""
-REUSED = "reused"  # of an outcome's facts: {"metrics": names, "from": the result key of the outcome that measured them}
-FACTS = ("intervals", "bias", "real", "to_full")  # facts of a quality pass, stored with its values
 _PATIENCE = 10.0  # seconds for an answer of git
 SAME = ("numerics", "metrics")  # parts of the result key that every value depends on
 
@@ -60,36 +59,37 @@ class Earlier:
     images_hash: str
     proof: Mapping[str, list[float]]
     quality: Mapping[str, list[float]]
-    facts: Mapping[str, Any]
+    facts: SetFacts
 
     @classmethod
     def from_outcome(cls, outcome: Outcome | None, parts: Mapping[str, str]) -> Earlier | None:
         """Return the reusable quality of a stored outcome, or None.
 
         None without quality or image hash, or if the result key's ``parts`` have other numerics or definitions."""
-        if outcome is None or not outcome.ok or not outcome.output_hash or not outcome.result_key or IMAGES not in outcome.facts:
+        if outcome is None or not outcome.ok or not outcome.output_hash or not outcome.result_key:
             return None
-        then = outcome.facts.get("result_parts", {})
+        facts, then = outcome.facts, outcome.facts.result_parts or {}
+        if not facts.images_hash:
+            return None
         if any(then.get(part) != parts.get(part) for part in SAME):
             return None
-        names = outcome.facts.get("quality_metrics", ())
         if any(metric(name).per == "set" and name not in outcome.samples for name in outcome.case.plugin_metrics):
             return None  # a metric of a plug-in failed, and is computed again
-        quality = {name: list(outcome.samples[name]) for name in names if name in outcome.samples}
+        quality = {name: list(outcome.samples[name]) for name in facts.quality_metrics or () if name in outcome.samples}
         proof = {n: v for n, v in _proving(outcome.samples).items() if n not in quality and metric(n).kind in ("fidelity", "quality")}
-        source = outcome.facts.get(REUSED, {}).get("from", outcome.result_key)
-        facts = {key: outcome.facts[key] for key in FACTS if key in outcome.facts}
-        return cls(source, outcome.output_hash, outcome.facts[IMAGES], proof, quality, facts) if quality and proof else None
+        source = facts.reused.source if facts.reused else outcome.result_key
+        of_set = SetFacts(intervals=facts.intervals, bias=facts.bias, real=facts.real, to_full=facts.to_full)
+        return cls(source, outcome.output_hash, facts.images_hash, proof, quality, of_set) if quality and proof else None
 
     def matches(self, output_hash: str, images_hash: str, samples: Mapping[str, list[float]]) -> bool:
         """Return whether the new values equal the earlier ones, bit by bit for each image."""
         same = (output_hash, images_hash) == (self.output_hash, self.images_hash)
         return same and dict(self.proof) == _proving(samples)
 
-    def restore(self) -> tuple[dict[str, list[float]], dict[str, Any]]:
+    def restore(self) -> tuple[dict[str, list[float]], SetFacts]:
         """Return the samples and facts of the skipped quality pass."""
-        marked = {"metrics": sorted(self.quality), "from": self.source}
-        return dict(self.quality), {**self.facts, "quality_metrics": sorted(self.quality), REUSED: marked}
+        names = sorted(self.quality)
+        return dict(self.quality), replace(self.facts, quality_metrics=names, reused=Reused(metrics=names, source=self.source))
 
 
 def _proving(samples: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:

@@ -44,14 +44,12 @@ def _moment(text: str) -> str:
 Table = dict[str, Any]
 Moment = Annotated[str, AfterValidator(_moment)]
 _CONFIG = ConfigDict(strict=True, allow_inf_nan=False)
-_FACTS = create_model("_FACTS", __config__=_CONFIG, kernel=(str | None, None), images_hash=(str | None, None), result_parts=(Table, None),
-                      limit=(Table | None, None))
 _META = create_model("_META", __config__=_CONFIG, plan=(str, ""), name=(str, ""), reason=(str, ""), saved=(Moment, ""),
                      expires=(Moment, ""), run=(NonNegativeInt, 0), replaces=(Table, None), series=(PositiveInt, 1))
 _OUTCOME = create_model(
     "_OUTCOME", __config__=_CONFIG, case=(Case, ...), status=(Status, ...), judgement=(str, ...), log=(str, ...), result_key=(str, ...),
     samples=(dict[str, Annotated[list[float], Field(min_length=1)]], ...), seconds=(Annotated[float, Field(ge=0, le=1e9)], ...),
-    output_hash=(str, ...), facts=(_FACTS, ...), artifacts=(dict[str, str], ...),
+    output_hash=(str, ...), facts=(Table, ...), artifacts=(dict[str, str], ...),
 )
 _OUTCOMES: Any = GenericAlias(list, (_OUTCOME,))
 _FILE = create_model("_FILE", __config__=_CONFIG, outcomes=(_OUTCOMES, ...), environment=(Environment, ...),

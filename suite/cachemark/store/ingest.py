@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import BadResults, NothingMeasured
+from ..core.facts import Facts
 from ..core.result import Environment, Outcome, Status
 from ..core.spec import MICRO, Case, Sampling, digest, finite
 from ..core.units import TIME
@@ -92,8 +93,8 @@ def _outcome(item: Mapping[str, Any], name: str, values: list[float], fingerprin
     case = Case(MICRO, "none", (0, 0), str(item.get("group") or "no group"), Sampling(), name, parameters, seeds="none",
                 samples=0, dtype="none", engine=MICRO, warmup=0, repeats=0)
     stats, extra = item["stats"], item.get("extra_info") or {}
-    facts = {"rounds": stats.get("rounds"), "iterations": stats.get("iterations"), "options": item.get("options") or {},
-             "fingerprint": fingerprint, **({"extra_info": extra} if extra else {})}
+    facts = Facts.from_json({"rounds": stats.get("rounds"), "iterations": stats.get("iterations"), "options": item.get("options") or {},
+                             "fingerprint": fingerprint, **({"extra_info": extra} if extra else {})})
     return Outcome(case, Status.OK, {TIME: values}, judgement="A micro-benchmark makes no images.", seconds=sum(values), facts=facts)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Text, func, insert, select, type_coerce
@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from .database import guard, hold_artifacts
 from .db import Advanced, Store, files_of, unheard
-from .rows import check_parts, columns, insert_once
+from .rows import check_parts, checked_facts, columns, insert_once
 from .schema import Base, CaseRow, Json, MalformedRow, MembershipRow, OutcomeRow, RunRow
 
 CHUNK = 100  # artifacts that are copied before their folders are flushed
@@ -73,7 +73,8 @@ class _Source:
             for row in rows:
                 parsed = {name: parse(row[name], None) for name in texts}
                 if table is OutcomeRow:
-                    check_parts(row["id"], row["seconds"], parsed["facts"], parsed["artifacts"])
+                    check_parts(row["id"], row["seconds"], parsed["artifacts"])
+                    checked_facts(row["id"], parsed["facts"])
         return rows
 
     def memberships(self, runs: Mapping[int, int], outcomes: Mapping[int, int]) -> list[dict[str, int]]:
@@ -130,6 +131,6 @@ def _numbers(session: Session, run: int) -> dict[tuple[str, str], int]:
 def _copy_outcome(row: dict[str, Any], run: int) -> dict[str, Any]:
     """Return the values of an outcome's copy in a run; a pair names the run in its facts."""
     facts = row["facts"]
-    if '"pair":' in facts and "pair" in (parsed := json.loads(facts)):
-        facts = {**parsed, "pair": {**parsed["pair"], "run": run}}
+    if '"pair":' in facts and (parsed := checked_facts(row["id"], json.loads(facts))).pair:
+        facts = replace(parsed, pair=replace(parsed.pair, run=run)).to_json()
     return {name: value for name, value in row.items() if name != "id"} | {"run_id": run, "facts": facts}

@@ -11,16 +11,14 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from ..core.errors import CachemarkError
-from ..core.result import ENERGY, FULL_BESIDE, JUDGING, OTHER_LOAD, Environment, Outcome, costs_per_1000
+from ..core.facts import Facts
+from ..core.result import JUDGING, Environment, Outcome, costs_per_1000
+from ..core.stored_table import BadField
 from ..core.units import COST, TIME, is_finite, metric
 from ..core.verdicts import EQUIVALENT, NOT_COMPARED
 from .schema import Base, MalformedRow, OutcomeRow, RunRow
 
 COMPARISON = "compare/"  # prefix of the plan's name in a comparison
-FACTS: dict[str, type] = {
-    FULL_BESIDE: list, ENERGY: dict, OTHER_LOAD: float, "footnotes": list, "pair": dict, "limit": dict, "result_parts": dict,
-}  # fmt: skip
-"""Types of the facts of an outcome whose content is read."""
 _INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
@@ -116,22 +114,25 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and is_finite(value)
 
 
-def check_parts(row: int, seconds: Any, facts: Mapping[str, Any], artifacts: Mapping[str, Any]) -> None:
+def check_parts(row: int, seconds: Any, artifacts: Mapping[str, Any]) -> None:
     """Raise MalformedRow for parts of an outcome that no reader expects."""
     if not is_number(seconds):
         raise MalformedRow(f"Outcome {row} has no number of seconds")
-    for name, kind in FACTS.items():
-        if facts.get(name) is not None and not isinstance(facts[name], kind):
-            raise MalformedRow(f"Outcome {row} has a fact {name!r} that is not of type {kind.__name__}")
-    if not all(map(is_number, facts.get(FULL_BESIDE) or ())):
-        raise MalformedRow(f"Outcome {row} has a latency that is not a number")
     if not all(isinstance(file, str) for file in artifacts.values()):
         raise MalformedRow(f"Outcome {row} has an artifact without a name")
 
 
+def checked_facts(row: int, facts: Any) -> Facts:
+    """Return the facts of an outcome; MalformedRow if one has another type than its field."""
+    try:
+        return Facts.from_json(facts)
+    except BadField as error:
+        raise MalformedRow(f"Outcome {row} has a wrong fact: {error}") from error
+
+
 def outcome_of(row: OutcomeRow) -> Outcome:
     """Return the outcome of a row; MalformedRow if this package cannot have written it."""
-    check_parts(row.id, row.seconds, row.facts, row.artifacts)
+    check_parts(row.id, row.seconds, row.artifacts)
     try:
         return Outcome.from_json(columns(row, case=row.case.body))
     except (KeyError, TypeError, ValueError, AttributeError, CachemarkError) as error:

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..core.facts import Facts, PlaceFacts, TimingFacts
 from ..core.files import NAME
-from ..core.result import ENERGY, Outcome, Status, check_values
+from ..core.result import Outcome, Status, check_values
 from ..core.spec import finite
 from ..core.units import metric
 from ..machine.energy import Energy, Span
@@ -36,7 +37,7 @@ class Measurement:
     log: str = ""
     seconds: float = 0.0
     output_hash: str = ""
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Facts = Facts()
     artifacts: Mapping[str, bytes] = field(default_factory=dict)
     spans: Sequence[Span] = ()
 
@@ -48,7 +49,7 @@ class Measurement:
         return {
             "status": str(self.status), "samples": {name: list(values) for name, values in self.samples.items()},
             "judgement": self.judgement, "log": self.log, "seconds": self.seconds, "output_hash": self.output_hash,
-            "facts": finite(self.facts),
+            "facts": finite(self.facts.to_json()),
             "spans": [list(span) for span in self.spans],
             "artifacts": {name: base64.b64encode(content).decode() for name, content in self.artifacts.items()},
         }
@@ -60,27 +61,27 @@ class Measurement:
         if not all(re.fullmatch(NAME, name) for name in artifacts):
             raise ValueError("an artifact outside its folder")
         return cls(Status(data["status"]), data["samples"], data["judgement"], data["log"], float(data["seconds"]), data["output_hash"],
-                   dict(data["facts"]), artifacts, [(float(begin), float(end)) for begin, end in data.get("spans", ())])
+                   Facts.from_json(data["facts"]), artifacts, [(float(begin), float(end)) for begin, end in data.get("spans", ())])
 
     def with_energy(self, energy: Energy, batch: int) -> Measurement:
         """Return the measurement with the energy of its timed generations, each of ``batch`` images."""
         values = cost_values(Costs(batch, joules=energy.joules, watts=energy.watts))
         other_samples = {name: samples for name, samples in self.samples.items() if metric(name).kind != "energy"}
-        return replace(self, samples=other_samples | values, facts={**self.facts, ENERGY: energy.facts})
+        return replace(self, samples=other_samples | values, facts=self.facts | TimingFacts(energy=energy.facts))
 
 
-def failed(status: Status, log: str, facts: Mapping[str, Any] | None = None) -> Measurement:
+def failed(status: Status, log: str, facts: Facts = Facts()) -> Measurement:
     """Return a measurement without values."""
-    return Measurement(status, log=log, facts=facts or {})
+    return Measurement(status, log=log, facts=facts)
 
 
 def outcome_of(
-    planned: Planned, measured: Measurement, place: Mapping[str, Any] | None = None, disturbance: Disturbance | None = None,
+    planned: Planned, measured: Measurement, place: PlaceFacts = PlaceFacts(), disturbance: Disturbance | None = None,
 ) -> Outcome:
     """Return the outcome of a measured case with its result key and the facts of the ``place`` it ran in.
 
     A ``disturbance`` by the device invalidates the values."""
-    facts = {**measured.facts, **(place or {}), **({"result_parts": dict(planned.result_parts)} if planned.result_parts else {})}
+    facts = measured.facts | replace(place, result_parts=dict(planned.result_parts) or None)
     if disturbance is not None:
         log = bounded_log(f"{disturbance.reason}\n{measured.log}".strip())
         return Outcome(planned.case, disturbance.status, log=log, seconds=measured.seconds, result_key=planned.result_key, facts=facts)

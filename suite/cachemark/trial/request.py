@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from ..core.errors import Unsupported
+from ..core.facts import SetFacts
 from ..core.limits import Rates
 from ..core.spec import Case
 from ..models.protocol import Request
@@ -125,7 +126,8 @@ def _planned_json(planned: Planned) -> dict[str, Any]:
         "case": planned.case.to_json(), "request": {**request, "dtype": str(planned.request.dtype)},
         "unsupported_reason": planned.unsupported_reason, "feature_cache": str(planned.feature_cache or ""),
         "full_features": str(planned.full_features or ""), "rates": planned.rates and asdict(planned.rates),
-        "reusable": planned.reusable and asdict(planned.reusable), "engine_reason": planned.engine_reason, "needs": list(planned.needs),
+        "reusable": planned.reusable and {**vars(planned.reusable), "facts": planned.reusable.facts.to_json()},
+        "engine_reason": planned.engine_reason, "needs": list(planned.needs),
     }
 
 
@@ -136,7 +138,8 @@ def _planned(item: Mapping[str, Any]) -> Planned:
     request = Request(**{**request_data, "dtype": getattr(torch, item["request"]["dtype"].removeprefix("torch."))})
     feature_cache, full_features = (Path(item[name]) if item[name] else None for name in ("feature_cache", "full_features"))
     rates = Rates(**item["rates"]) if item["rates"] else None
-    reusable = Earlier(**item["reusable"]) if item["reusable"] else None
+    earlier = item["reusable"]
+    reusable = Earlier(**{**earlier, "facts": SetFacts.from_json(earlier["facts"])}) if earlier else None
     case, reason = Case.from_json(item["case"]), str(item["unsupported_reason"])
     return Planned(case, request, reason, feature_cache, full_features, rates, reusable=reusable,
                    engine_reason=item["engine_reason"], needs=tuple(item["needs"]))

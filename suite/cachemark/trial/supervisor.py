@@ -16,6 +16,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import IO, Any, NamedTuple, Protocol
 
+from ..core.facts import PlaceFacts
 from ..core.result import Outcome, Status
 from ..machine.monitor import Watch
 from ..plans.expand import Planned
@@ -133,10 +134,11 @@ def unmeasured(planned: Planned, status: Status, log: str) -> Finished:
 
 def _finished(planned: Planned, measured: Measurement, child: _Child, watch: Watch | None) -> Finished:
     """Return a finished case with its device observations; invalidated if the device disturbed it."""
-    place: dict[str, Any] = {"node": child.node} if child.node else {}
+    place = PlaceFacts(node=child.node or None)
     fault = None
     if watch is not None:
-        place["device"], fault = watch.end()
+        readings, fault = watch.end()
+        place = replace(place, device=readings)
         if measured.spans:
             measured = measured.with_energy(watch.energy(measured.spans), planned.case.batch)
     outcome = outcome_of(planned, measured, place, fault)

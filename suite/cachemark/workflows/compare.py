@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import BadPlan, NothingMeasured
+from ..core.facts import PairFacts
 from ..core.files import PACKAGE
 from ..core.result import Environment, Outcome
 from ..core.verdicts import NOT_COMPARED
@@ -262,12 +263,11 @@ class _PairedRun:
 
     def _keep(self, pair: PairOfOutcomes, names: tuple[str, str], what: str) -> None:
         """Store both sides of a pair and report it."""
-        pair_facts = {"run": self.run_id, "configuration": pair.config, "number": pair.number, "swapped": pair.swapped,
-                      "redone": pair.redone, "what": what}
         trial = f"{pair.config}, {'pair' if what == 'times' else what} {pair.number}"
         for side, outcome, name in (("before", pair.before, names[0]), ("after", pair.after, names[1])):
-            facts = {**outcome.facts, "pair": {**pair_facts, "side": side, "name": name}}
-            self.store.save(self.run_id, replace(outcome, facts=facts), trial=f"{trial}, {side}")
+            facts = PairFacts(run=self.run_id, configuration=pair.config, number=pair.number, swapped=pair.swapped, redone=pair.redone,
+                              what=what, side=side, name=name)
+            self.store.save(self.run_id, replace(outcome, facts=replace(outcome.facts, pair=facts)), trial=f"{trial}, {side}")
         if self.on_pair is not None:
             self.on_pair(pair, what)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
+from ..core.facts import Facts, SearchEnd
 from ..core.result import Outcome, Status
 from ..core.spec import MAX_BATCH
 from ..core.units import PEAK, TIME
@@ -15,7 +15,6 @@ from ..plans.expand import SEEDS, Planned
 from ..trial.measurement import Measurement, outcome_of
 
 MOST = 8192  # images; larger batches are unrealistic, and the search must end on any card
-ENDED = "search_ended"  # of an outcome's facts: {"status", "log"} of the attempt that ended a search before it was done
 NO_IMAGES = "throughput only: image metrics belong to a run at the plan's own batch"
 
 
@@ -65,7 +64,7 @@ def bisect(first: int, attempt: Callable[[int], Outcome], most: int = MOST) -> L
 
 def outcome(planned: Planned, largest: Largest) -> Outcome:
     """Return the search as one outcome: throughput at the plan's own batch, and at the largest."""
-    facts: dict[str, Any] = {"tried": [[batch, str(o.status)] for batch, o in sorted(largest.tried.items())]}
+    facts = Facts(tried=[[batch, str(o.status)] for batch, o in sorted(largest.tried.items())])
     seconds = sum(o.seconds for o in largest.tried.values())
     if not largest.batch:
         last = largest.tried[min(largest.tried)]
@@ -77,11 +76,11 @@ def outcome(planned: Planned, largest: Largest) -> Outcome:
     samples = cost_values(costs, searched=True)
     other = [o for o in largest.tried.values() if not o.ok and o.status is not Status.OOM]
     note = f"{NO_IMAGES}; the search ended early: {other[0].status}" if other else NO_IMAGES
-    facts |= {ENDED: {"status": str(other[0].status), "log": other[0].log}} if other else {}
-    return outcome_of(planned, Measurement(Status.OK, samples, note, seconds=seconds, facts={**best.facts, **facts}))
+    facts = replace(facts, search_ended=SearchEnd(status=str(other[0].status), log=other[0].log) if other else None)
+    return outcome_of(planned, Measurement(Status.OK, samples, note, seconds=seconds, facts=best.facts | facts))
 
 
 def unfinished(outcome: Outcome) -> bool:
     """Return whether a deadline ended the search, so that another run searches again."""
-    ended: dict[str, str] = outcome.facts.get(ENDED, {})
-    return ended.get("status") == Status.NOT_REACHED
+    ended = outcome.facts.search_ended
+    return ended is not None and ended.status == Status.NOT_REACHED

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -82,7 +81,7 @@ def _why_missing(planned: Planned, store: Store | None, here: Environment) -> st
         return f"no such case; the nearest stored one differs in {', '.join(differing[:3])}" if differing else "no such case"
     if not latest.ok:
         return f"last time it ended as {latest.status}"
-    then: dict[str, Any] = dict(latest.facts.get("result_parts", {}))
+    then = latest.facts.result_parts or {}
     now = planned.result_parts
     if changed := [name for name in {**now, **then} if then.get(name) != now.get(name)]:
         parts = (f"{name}{_numerics(store.latest_environment(planned.case.key), here)}" if name == "numerics" else name for name in changed)

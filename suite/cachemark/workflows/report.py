@@ -176,7 +176,7 @@ def by_case(outcomes: Iterable[Outcome]) -> list[Outcome]:
     outcomes = list(outcomes)
     equal = {id(outcome) for outcome in ledger.aa_outcomes(outcomes)}
     for outcome in (outcome for outcome in outcomes if id(outcome) not in equal):
-        side = str(outcome.facts.get("pair", {}).get("side", ""))
+        side = (outcome.facts.pair and outcome.facts.pair.side) or ""
         by_side.setdefault(outcome.case.key, {}).setdefault(side, []).append(outcome)
     # other sides, as in an edited store, come last
     return [_joined(sides[min(sides, key=lambda side: _SIDES.index(side) if side in _SIDES else len(_SIDES))])
@@ -187,11 +187,11 @@ def _joined(processes: Sequence[Outcome]) -> Outcome:
     ran = [outcome for outcome in processes if outcome.ok]
     if not ran:
         return processes[-1]
-    timed, last = [outcome for outcome in ran if outcome.facts.get("pair", {}).get("what") != "images"] or ran, ran[-1]
+    timed, last = [outcome for outcome in ran if outcome.facts.pair is None or outcome.facts.pair.what != "images"] or ran, ran[-1]
     repeats = {name: [median for outcome in timed if (median := outcome.median(name)) is not None]
                for name in timed[-1].samples if is_metric(name) and metric(name).timed}
     return replace(last, samples={**timed[-1].samples, **last.samples, **repeats},
-                   facts={name: value for name, value in last.facts.items() if name != "pair"})
+                   facts=replace(last.facts, pair=None))
 
 
 # -- public content ---------------------------------------------------------------------------------------------------

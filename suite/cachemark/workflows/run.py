@@ -10,8 +10,9 @@ from functools import partial
 from pathlib import Path
 
 from ..core.errors import Unsupported
+from ..core.facts import ProcessBias
 from ..core.limits import Rates
-from ..core.result import PRICE, SHARE, Environment, Outcome, Status
+from ..core.result import PRICE, Environment, Outcome, Status
 from ..core.seeds import smallest_subset
 from ..core.spec import MAX_BATCH, QUALITY_PASS
 from ..gate import anchors
@@ -148,7 +149,7 @@ class PlanRunner:
     deadline: Deadline | None = None
     cases: list[Planned] = field(default_factory=list)
     price: float = 0.0  # of one device per hour
-    _process_bias: dict[str, float] = field(default_factory=dict)  # results of A/A pairs on this machine
+    _process_bias: ProcessBias | None = None  # results of A/A pairs on this machine
     _processes: dict[str, str] = field(default_factory=dict)  # by name: their numbers in this run, counted from 1
     _left: TimeLeft = field(default_factory=TimeLeft)
 
@@ -186,7 +187,7 @@ class PlanRunner:
         with closing(self._ended(to_share, replace(self._request(Task.FEATURES), share=part))) as ended:
             for finished in ended:
                 self.watcher.ended(finished.outcome)
-                if SHARE not in finished.outcome.facts:
+                if not finished.outcome.facts.share:
                     failed.append(finished.outcome)
         return failed
 
@@ -202,7 +203,7 @@ class PlanRunner:
     def _new_run(self, here: Environment, cases: list[Planned]) -> Iterator[Measured]:
         """Start a run in the store, with stored outcomes linked to it, and finish it at the end of the block."""
         new = [planned for planned in cases if not planned.stored]
-        self._process_bias = shown_process_bias(self.store, here.machine_class) if new else {}
+        self._process_bias = shown_process_bias(self.store, here.machine_class) if new else None
         with self.store.new_run(self.plan.name, self.plan.stored(), here, code_identity()) as run_id:
             seconds = partial(self.store.seconds, machine_class=here.machine_class)
             self._left = TimeLeft(new, seconds)
@@ -264,7 +265,7 @@ class PlanRunner:
         for finished in ended:
             outcome = finished.outcome
             if outcome.ok and self._process_bias:
-                outcome = replace(outcome, facts={**outcome.facts, "process_bias": self._process_bias})
+                outcome = replace(outcome, facts=replace(outcome.facts, process_bias=self._process_bias))
             trial = self._processes.setdefault(finished.process, str(len(self._processes) + 1)) if finished.process else ""
             self.store.save(measured.run_id, outcome, finished.artifacts, trial=trial)
             measured.ran.append(outcome)

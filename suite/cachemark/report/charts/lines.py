@@ -42,8 +42,8 @@ def kv_over_time(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
 
 
 def _live(row: ReportRow) -> dict[int, float]:
-    noted = row.outcome.facts.get("live_bytes") or {"tokens": [], "live": []}
-    return dict(zip(noted["tokens"], noted["live"], strict=True))
+    over_image = row.outcome.facts.live_bytes
+    return dict(zip(over_image.tokens, over_image.live, strict=True)) if over_image else {}
 
 
 def _at(row: ReportRow, part: float) -> float:

@@ -10,22 +10,22 @@ from typing import Any
 from ...cache.layout import Layout
 from ...contract.deciding import Deciding
 from ...contract.method import Method
+from ...core.facts import Facts
 from ...plans.expand import Planned
 from ...roofline.scale_flops import image_flops
 from .bench import Bench, Job
-from .facts import limit_facts
-
-DECIDED = "decided"  # of an outcome's facts: number of timed images by decision
+from .facts import roofline
 
 
-def decided_values(planned: Planned, bench: Bench, job: Job, methods: Sequence[Deciding]) -> tuple[dict[str, Any], dict[str, Any]]:
+def decided_values(planned: Planned, bench: Bench, job: Job, methods: Sequence[Deciding]) -> tuple[dict[str, Any], Facts]:
     """Return the FLOPs of each image, and facts: mean fraction, decisions, limit of the median image."""
     layout = job.layout
     outcomes = [outcome for method in methods for outcome in method.outcomes or [Method()] * layout.batch]
     flops = [image_flops(outcome, layout) for outcome in outcomes]
     median = outcomes[sorted(range(len(flops)), key=flops.__getitem__)[len(flops) // 2]]
-    facts = {"true_ratio": statistics.fmean(flops) / image_flops(Method(), layout), DECIDED: decisions(outcomes, layout)}
-    return {"flops": list(map(float, flops))}, facts | limit_facts(planned.case, bench.entry, median, planned.rates)
+    facts = Facts(true_ratio=statistics.fmean(flops) / image_flops(Method(), layout), decided=decisions(outcomes, layout),
+                  limit=roofline(planned.case, bench.entry, median, planned.rates))
+    return {"flops": list(map(float, flops))}, facts
 
 
 def decisions(outcomes: Sequence[Method], layout: Layout) -> dict[str, int]:

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
-from typing import Any
 
 import torch
 
@@ -20,8 +19,8 @@ from ...cache.kernels.table import choose, usual
 from ...cache.layout import Layout, Site, Step, raster_steps
 from ...cache.masked_layout import MaskedLayout
 from ...contract.method import Method
-from ...core.limits import Rates
-from ...core.result import IDLE, WEIGHTS_SOURCES
+from ...core.facts import DeclaredFacts, DecoderFacts, StepSlope, WeightsSource
+from ...core.limits import Limit, Rates
 from ...core.spec import FLOPS, Case
 from ...metrics.compute.speed import ends
 from ...models import checkpoints, hub
@@ -34,124 +33,118 @@ from ...roofline.masked_flops import share, work
 from ...roofline.memory import entries
 from .bench import Bench, decoder_factory, method_factory
 
-ENGINE_REASON = "engine_reason"  # of an outcome's facts: why ``auto`` is not the graph engine here
-LIMIT, SLOPE = "limit", "slope"  # of an outcome's
 WINDOWS = ", triangle on windows"  # added to the name of the kernel
 FRONTS = ", masked for several lines"
 TREES = ", masked for several drafts of a position"
 WINDOWED = "It attends with several ordered queries per pass, with a different kernel call, whose cost is part of its time."
 
 
-def case_facts(planned: Planned, bench: Bench) -> dict[str, Any]:
+def case_facts(planned: Planned, bench: Bench) -> DeclaredFacts:
     """Return the facts of a case that are known before it is measured."""
     case = planned.case
     method = method_factory(case)()
     layout = bench.entry.shape(case.sampling, case.batch)
-    kernel, notes = _kernel(case, method, replace(layout, dtype=getattr(torch, case.dtype), device=bench.device))
+    kernel, refused = _kernel(case, method, replace(layout, dtype=getattr(torch, case.dtype), device=bench.device))
     decoder = decoder_factory(case)
     queries = "" if decoder is None else FRONTS if decoder().scheduled else TREES if decoder().width > 1 else WINDOWS
-    facts: dict[str, Any] = {"kernel": f"{kernel.name}{queries}", **notes, "source": method.source,
-                             "footnotes": _notes(method.footnotes), "paradigm": layout.paradigm}
+    notes, decoder_facts = _notes(method.footnotes), None
     if decoder:
-        decoder_facts = {"source": decoder().source, "rows": "together", "keeps": decoder().keeps}
-        facts |= {"decoder": decoder_facts, "different_kernel": WINDOWED}
-        facts["footnotes"] += _notes(decoder().footnotes)
-    if case.role == "candidate" and (reason := idle_reason(method, layout)):
-        facts["footnotes"] += [reason]
-        facts[IDLE] = reason
+        decoder_facts = DecoderFacts(source=decoder().source, rows="together", keeps=decoder().keeps)
+        notes += _notes(decoder().footnotes)
+    idle = idle_reason(method, layout) if case.role == "candidate" else ""
+    notes += [idle] if idle else []
     paths = {key: path for key in ("weights", "decoder_weights") if (path := getattr(planned.request, key))}
-    if sources := {key: source for key, path in paths.items() if (source := _source(path))}:
-        facts[WEIGHTS_SOURCES] = sources
-    if planned.engine_reason:
-        facts[ENGINE_REASON] = planned.engine_reason
+    sources = {key: source for key, path in paths.items() if (source := _source(path))}
+    facts = DeclaredFacts(kernel=f"{kernel.name}{queries}", kernel_reason=refused or None, source=str(method.source),
+                          paradigm=layout.paradigm, decoder=decoder_facts, idle=idle or None, weights_sources=sources or None,
+                          engine_reason=planned.engine_reason or None, different_kernel=WINDOWED if decoder else None)
+    facts |= _apart(case, method, kernel)
     if isinstance(layout, MaskedLayout):
-        facts["true_ratio"] = float(share(method, layout))
-        facts["flops"] = work(method, layout)
+        facts = replace(facts, true_ratio=float(share(method, layout)), flops=work(method, layout))
     elif layout.scales and method.budget_kind == FLOPS:
-        facts["true_ratio"] = float(scale_flops.share(method, layout))
-        facts["flops"] = scale_flops.work(method, layout)
-        facts |= _generated(method, layout)
-        facts["footnotes"] += _of_scales(method, layout)
+        facts = replace(facts, true_ratio=float(scale_flops.share(method, layout)), flops=scale_flops.work(method, layout),
+                        generated=_generated(method, layout))
+        notes += _of_scales(method, layout)
     elif layout.scales and method.evicts:
-        facts["true_ratio"] = entries(method, layout) / (layout.layers * layout.cacheable)
+        facts = replace(facts, true_ratio=entries(method, layout) / (layout.layers * layout.cacheable))
     elif "B" in case.parameters:
-        facts["true_ratio"] = case.parameters["B"] / layout.visual
-    return facts | _apart(case, method, kernel)
+        facts = replace(facts, true_ratio=case.parameters["B"] / layout.visual)
+    return replace(facts, footnotes=notes)
 
 
-def _kernel(case: Case, method: Method, layout: Layout) -> tuple[Kernel, dict[str, str]]:
-    """Return the attention kernel of a case, and on a device the fact of why earlier kernels of the table refuse it."""
+def _kernel(case: Case, method: Method, layout: Layout) -> tuple[Kernel, str]:
+    """Return the attention kernel of a case, and on a device why earlier kernels of the table refuse it."""
     if method.kernel not in (SDPA.name, WRITTEN_OUT.name):
-        return replace(SDPA, name=method.kernel, fused=False), {}
+        return replace(SDPA, name=method.kernel, fused=False), ""
     if case.engine == "reference":
-        return replace(SDPA, name=backend(layout)), {}
+        return replace(SDPA, name=backend(layout)), ""
     choice = choose(usual(layout, codec(case.codec), mass=method.needs_mass), case.kernel)
     refused = "; ".join(f"{name}: {reason}" for name, reason in choice.refused)
     kernel = replace(SDPA, name=backend(layout)) if choice.kernel is SDPA else choice.kernel
-    return kernel, {"kernel_reason": refused} if refused and layout.device != "cpu" else {}
+    return kernel, refused if layout.device != "cpu" else ""
 
 
 @cache
-def _source(path: str) -> dict[str, str]:
-    """Return repository, commit, file and SHA-256 of weights from Hugging Face, empty for other files."""
+def _source(path: str) -> WeightsSource | None:
+    """Return the origin of weights from Hugging Face, None for other files."""
     name = hub.source(path)
     if name is None:
-        return {}
-    return {"repository": name.repository, "revision": name.revision, "file": name.file, "sha256": checkpoints.sha256(path)}
+        return None
+    return WeightsSource(repository=name.repository, revision=name.revision, file=name.file, sha256=checkpoints.sha256(path))
 
 
 def _of_scales(method: Method, layout: Layout) -> list[str]:
     """Return footnotes about the scales that a method generates, and the entries that it stores."""
-    scales, stored = method.scales(layout), entries(method, layout) / (layout.layers * layout.stored)
-    notes = [f"It generates {scales} of {len(layout.scales)} scales, with {share:.1%} of the tokens; values of tokens are over these."
-             for share in _generated(method, layout).values()]
+    scales, stored, made = method.scales(layout), entries(method, layout) / (layout.layers * layout.stored), _generated(method, layout)
+    notes = [f"It generates {scales} of {len(layout.scales)} scales, with {made:.1%} of the tokens; values of tokens are over these."] \
+        if made else []
     return [*notes, f"It stores {stored:.1%} of the full cache's entries."]
 
 
-def _generated(method: Method, layout: Layout) -> dict[str, float]:
-    """Return the fact of a method that skips scales: the fraction of the tokens that it generates."""
+def _generated(method: Method, layout: Layout) -> float | None:
+    """Return the fraction of the tokens that a method generates, None if it skips no scale."""
     generated = layout.ending(method.scales(layout)).visual
-    return {"generated": generated / layout.visual} if generated < layout.visual else {}
+    return generated / layout.visual if generated < layout.visual else None
 
 
 def _notes(footnotes: str | Sequence[str]) -> list[str]:
     """Return footnotes as a list; a plug-in may declare a single text."""
-    return [footnotes] if isinstance(footnotes, str) else list(footnotes)
+    return [footnotes] if isinstance(footnotes, str) else list(map(str, footnotes))
 
 
-def _apart(case: Case, method: Method, kernel: Kernel) -> dict[str, str]:
+def _apart(case: Case, method: Method, kernel: Kernel) -> DeclaredFacts:
     """Return the facts of a candidate whose attention kernel differs from the full cache's.
 
     Its speed is not compared, unless its kernel is as fused as the full cache's and reads no more than the method needs."""
     if not (codec(case.codec).exact or kernel.in_place):
-        return {"quality_only": f"What the codec {case.codec} stores is decoded into a buffer before each attention, which a kernel that "
-                                "reads codes would not do; a speedup would measure the buffer."}
+        return DeclaredFacts(quality_only=f"What the codec {case.codec} stores is decoded into a buffer before each attention, which a "
+                             "kernel that reads codes would not do; a speedup would measure the buffer.")
     if case.engine == "reference" or method.kernel == SDPA.name:
-        return {}
+        return DeclaredFacts()
     if kernel.fused:
-        return {"different_kernel": f"It attends with {kernel.name}, which also returns the attention mass of every key."}
+        return DeclaredFacts(different_kernel=f"It attends with {kernel.name}, which also returns the attention mass of every key.")
     why = "It needs the attention mass of every key, which the fused kernel does not return" if method.needs_mass else (
         f"It attends with {method.kernel}, the full cache with {SDPA.name}")
-    return {"quality_only": f"{why}; a speedup between two kernels would measure the kernels."}
+    return DeclaredFacts(quality_only=f"{why}; a speedup between two kernels would measure the kernels.")
 
 
-def limit_facts(case: Case, entry: ModelEntry, method: Method, rates: Rates | None, steps: Sequence[Step] = ()) -> dict[str, Any]:
-    """Return the roofline time of a candidate or a full cache, empty if the rates are unknown.
+def roofline(case: Case, entry: ModelEntry, method: Method, rates: Rates | None, steps: Sequence[Step] = ()) -> Limit | None:
+    """Return the roofline time of a candidate or a full cache, None if the rates are unknown.
 
     The reference engine has the full cache's limit, so that its padding and copies show. With a decoder the limit follows from
     the ``steps`` that ran, if known."""
     if rates is None or case.role not in ("candidate", "baseline") or (case.decoder and not steps):
-        return {}
+        return None
     bill = case_bill(case, entry, method, steps)
-    return {} if bill is None else {LIMIT: bill.limit(rates).to_json()}
+    return None if bill is None else bill.limit(rates)
 
 
-def slope(marks: Sequence[Mapping[int, float]], layout: Layout, method: Method) -> dict[str, Any]:
+def slope(marks: Sequence[Mapping[int, float]], layout: Layout, method: Method) -> StepSlope | None:
     """Return the growth of a decode step's time per attended entry, fitted to each line's median.
 
-    ``marks`` are the times at line ends of every timed generation. Empty for other than next-token cases, and for a single line."""
+    ``marks`` are the times at line ends of every timed generation. None for other than next-token cases, and for a single line."""
     if layout.scales or isinstance(layout, MaskedLayout) or not marks:
-        return {}
+        return None
     method.resolve(layout)
     site = Site("decoder", layout.layers - 1)
     attended = [method.attended(layout, site, step) for step in raster_steps(layout)]
@@ -161,9 +154,8 @@ def slope(marks: Sequence[Mapping[int, float]], layout: Layout, method: Method) 
         means.append(sum(attended[before + 1 : end + 1]) / steps)
         seconds.append(sorted((times[end] - times[before]) / steps for times in marks)[len(marks) // 2])
     if len(means) < 3 or len({*means}) == 1:
-        return {}
+        return None
     slope, intercept = statistics.linear_regression(means, seconds)
     r2 = statistics.correlation(means, seconds) ** 2 if len({*seconds}) > 1 else 1.0
     entry = 2 * layout.rows * layout.kv_heads * layout.head_dim * layout.dtype.itemsize * layout.layers
-    return {SLOPE: {"slope": slope, "intercept": intercept, "r2": r2, "bytes_per_s": entry / slope if slope > 0 else None,
-                    "lines": len(means)}}
+    return StepSlope(slope=slope, intercept=intercept, r2=r2, bytes_per_s=entry / slope if slope > 0 else None, lines=len(means))

@@ -6,7 +6,6 @@ import hashlib
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from PIL import Image
@@ -16,7 +15,7 @@ from torch import Tensor
 from ...cache.arena import Memory
 from ...cache.masked_layout import take
 from ...cache.random_streams import seeds_tensor
-from ...core.result import IMAGES
+from ...core.facts import ImageFacts
 from ...core.spec import FULL, TOKENS, Case
 from ...core.units import PIXELS
 from ...metrics.base import ImageBatch, ImageMetric
@@ -37,7 +36,7 @@ class JudgedImages:
     samples: dict[str, list[float]]
     output_hash: str
     artifacts: dict[str, bytes]
-    facts: dict[str, Any]
+    facts: ImageFacts
 
 
 def judge(
@@ -60,13 +59,13 @@ def judge(
         raise NotFinite("The decoded images or their values hold NaN or infinity.")
     stored = storable(job, tokens)
     artifacts = {"tokens.safetensors": save({"tokens": stored})}
-    facts: dict[str, Any] = {IMAGES: image_hash(images)}
+    facts = ImageFacts(images_hash=image_hash(images))
     if sprite and job.loaded.pictures:
         worst = samples[PIXELS].argsort(stable=True)[:WORST].tolist() if paired else ()
         order = [*worst, *range(min(FIXED, len(tokens)))]
         artifacts["grid.png"] = _sprite(reference.images[order], images[order])
-        facts |= {"grid_seeds": [job.subset.seeds[i] for i in order], "grid_classes": [job.subset.labels[i] for i in order]}
-        facts |= {"grid_width": images.size(3)} if images.size(2) != images.size(3) else {}
+        facts = replace(facts, grid_seeds=[job.subset.seeds[i] for i in order], grid_classes=[job.subset.labels[i] for i in order],
+                        grid_width=images.size(3) if images.size(2) != images.size(3) else None)
     measured = {name: values.double().tolist() for name, values in samples.items()}
     if plugin_metrics is not None and job.loaded.pictures:
         on_host = ImageBatch(images.float().cpu(), reference.images.float().cpu(), stored, storable(job, reference.tokens),

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from ...core.errors import BadBudget, BadParameter, BadPlugin, CachemarkError, Unsupported
+from ...core.facts import PlaceFacts
 from ...core.result import Status
 from ...machine.affinity import pin
 from ...machine.memory import cap, exhausted
@@ -118,10 +119,8 @@ class _Trial:
             seconds = time.perf_counter() - began if measured.status is Status.OK else 0.0
         except BaseException as error:  # SystemExit among them: every failure of the code under test is an outcome
             measured = failure(error)
-        memory_cap = self.request.memory_cap
-        facts = {**measured.facts, "threads": torch.get_num_threads(), "cpus": list(self.request.cpus),
-                 **({"memory_cap": memory_cap} if memory_cap else {})}
-        return replace(measured, seconds=seconds, facts=facts)
+        place = PlaceFacts(threads=torch.get_num_threads(), cpus=list(self.request.cpus), memory_cap=self.request.memory_cap or None)
+        return replace(measured, seconds=seconds, facts=measured.facts | place)
 
     def _import(self, digests: Sequence[str]) -> None:
         """Import these plug-ins in the given order."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,8 @@ from ...cache.codec import NATIVE
 from ...contract.deciding import Deciding
 from ...core import seeds
 from ...core.errors import Unsupported
-from ...core.result import ENERGY, FULL_BESIDE, IMAGES, OTHER_LOAD, SHARE, Status
+from ...core.facts import DeclaredFacts, Facts, SetFacts, TimingFacts
+from ...core.result import Status
 from ...core.spec import FULL, QUALITY_PASS, TOKENS, Case
 from ...machine.energy import Span
 from ...methods.registry import METHODS
@@ -31,14 +32,13 @@ from ...plugins.loading import needs
 from ..measurement import Measurement, failed
 from . import quality
 from .bench import Bench, Job, NotFinite, case_job, method_factory
-from .decisions import DECIDED, decided_values
-from .facts import case_facts, limit_facts, slope
+from .decisions import decided_values
+from .facts import case_facts, roofline, slope
 from .judge import JudgedImages, hashed, image_hash, inexact, judge, redrawn, storable
 from .plugin_metrics import PluginMetrics
-from .timing import Ran, TimedTokens, counted, graph_facts, noting, pass_values, timed, tokens_per_pass
+from .timing import Ran, TimedTokens, captured_passes, counted, noting, pass_values, timed, tokens_per_pass
 
-OfSet = tuple[dict[str, list[float]], dict[str, Any]]  # samples and facts of a quality pass
-PER_PASS, REDRAWN = "tokens_per_pass", "redrawn"  # of an outcome's facts, under a decoder
+OfSet = tuple[dict[str, list[float]], SetFacts]  # samples and facts of a quality pass
 RANDOM = "random weights: fidelity and quality are not measured"
 PAIRED = "a side of a pair: both sides' tokens are compared by their hash"
 
@@ -50,61 +50,55 @@ def run_case(planned: Planned, bench: Bench) -> Measurement:
     judged_job = _judged_job(case, job)
     if needs(METHODS.get(case.method)) and not bench.loaded.random:  # before the plug-in's own code computes anything
         bench.reference(case, judged_job)
-    facts = case_facts(planned, bench) | limit_facts(case, bench.entry, method_factory(case)(), planned.rates)
+    limit = roofline(case, bench.entry, method_factory(case)(), planned.rates)
+    facts = Facts() | case_facts(planned, bench) | DeclaredFacts(limit=limit)
     samples, plugin_metrics, timed_tokens = dict[str, list[float]](), PluginMetrics(case, bench.plug_ins), TimedTokens()
     spans: Sequence[Span] = ()
     if case.role in ("candidate", "baseline"):
-        costs, noted, timed_tokens = _costs(planned, bench, job, compared="quality_only" not in facts)
+        costs, noted, timed_tokens = _costs(planned, bench, job, compared=not facts.quality_only)
         facts |= noted
-        if rate := noted.get(PER_PASS):
-            facts["footnotes"] += [f"It generates {rate['mean']:.2f} tokens per pass, {rate['least']:.2f} to {rate['most']:.2f} over the "
-                                   "timed batches."]
-        if decided := noted.get(DECIDED):
-            each = ", ".join(f"{count} with {what}" for what, count in sorted(decided.items()))
-            facts["footnotes"] += [f"It decides for each image; of the timed ones: {each}."]
+        if rate := facts.tokens_per_pass:
+            facts = facts.noted(f"It generates {rate.mean:.2f} tokens per pass, {rate.least:.2f} to {rate.most:.2f} over the timed "
+                                "batches.")
+        if facts.decided:
+            each = ", ".join(f"{count} with {what}" for what, count in sorted(facts.decided.items()))
+            facts = facts.noted(f"It decides for each image; of the timed ones: {each}.")
         samples, spans = cost_values(costs) | plugin_metrics.costs(costs), costs.spans
     if bench.loaded.random:
         return Measurement(Status.OK, samples, RANDOM, facts=plugin_metrics.added_to(facts), spans=spans)
     judgement = _judge_case(case, job, bench, plugin_metrics)
     if reason := inexact(case, judged_job, bench.reference(case, judged_job), judgement):
         return failed(Status.ERROR, reason, facts)
-    facts |= _other_tokens(planned, timed_tokens, judged_job, judgement, facts)
+    if other := _other_tokens(timed_tokens, judged_job, judgement):
+        facts = replace(facts, quality_only=other) if planned.runs_plugin else facts.noted(other)
     if case.measures(QUALITY_PASS):
         of_set, set_facts = _reused_quality(planned, job, bench, judgement) or _distribution(planned, job, bench, plugin_metrics)
         samples, facts = samples | of_set, facts | set_facts
     if job.decoder is not None and not job.decoder().scheduled and (case.method, case.codec) == (FULL, NATIVE.name):
-        facts[REDRAWN] = redrawn(judged_job, bench.reference(case, judged_job))
-    prompts = bench.entry.prompts
-    if prompts and "grid_classes" in judgement.facts:
-        facts["grid_prompts"] = [prompts[label] for label in judgement.facts["grid_classes"]]
+        facts = replace(facts, redrawn=redrawn(judged_job, bench.reference(case, judged_job)))
+    if (prompts := bench.entry.prompts) and judgement.facts.grid_classes:
+        facts = replace(facts, grid_prompts=[prompts[label] for label in judgement.facts.grid_classes])
     return Measurement(Status.OK, samples | judgement.samples, output_hash=judgement.output_hash,
                        facts=plugin_metrics.added_to(facts | judgement.facts), artifacts=judgement.artifacts, spans=spans)
 
 
-def _other_tokens(
-    planned: Planned, timed_tokens: TimedTokens, job: Job, images: JudgedImages, facts: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Return facts about timed generations whose tokens differ from the evaluated ones.
+def _other_tokens(timed_tokens: TimedTokens, job: Job, images: JudgedImages) -> str:
+    """Return a sentence if timed generations gave other tokens than the evaluated ones, else nothing.
 
     The speed of a plug-in's method then is not the speed of these images; on some devices built-in methods round differently each time."""
     evaluated = load(images.artifacts["tokens.safetensors"])["tokens"]
     parts = {(part.start, part.stop) for part in job.chunks()} & timed_tokens.keys()
     other = sum(timed_tokens[part] != {hashed(evaluated[slice(*part)].contiguous())} for part in parts)
-    if not other:
-        return {}
-    text = f"Timed generations gave other tokens than the evaluated ones in {other} of {len(parts)} batches."
-    if planned.runs_plugin:
-        return {"quality_only": text}
-    return {"footnotes": [*facts["footnotes"], text]}
+    return f"Timed generations gave other tokens than the evaluated ones in {other} of {len(parts)} batches." if other else ""
 
 
-def _costs(planned: Planned, bench: Bench, job: Job, *, compared: bool) -> tuple[Costs, dict[str, Any], TimedTokens]:
+def _costs(planned: Planned, bench: Bench, job: Job, *, compared: bool) -> tuple[Costs, Facts, TimedTokens]:
     """Return the costs of a case, facts about them, and the timed tokens.
 
     ``compared``: timed in turns with its full cache.
     """
     case, first, ran = planned.case, job.first(planned.case.batch), list[Ran]()
-    counts, facts = counted(first)
+    counts, of_bytes = counted(first)
     varies, decided = bool(case.decoder) or isinstance(job.method(), Deciding), list[Deciding]()
     clocked = job.first(min(BATCHES * case.batch, case.samples)) if varies else first
     beside = None
@@ -114,19 +108,20 @@ def _costs(planned: Planned, bench: Bench, job: Job, *, compared: bool) -> tuple
         beside = replace(clocked, method=full_cache, memory=memory, decoder=None)
     ran_in_turns = timed(case, replace(noting(clocked, ran), decided=decided.append), beside)
     costs, timed_tokens = ran_in_turns.costs, ran_in_turns.tokens
-    facts |= graph_facts(job.memory) | {ENERGY: ran_in_turns.energy.facts}
-    facts |= {FULL_BESIDE: ran_in_turns.full} if ran_in_turns.full else {}
-    facts |= {OTHER_LOAD: round(ran_in_turns.other_load, 2)} if ran_in_turns.other_load is not None else {}
+    load = ran_in_turns.other_load
+    facts = Facts() | of_bytes | TimingFacts(
+        graph=captured_passes(job.memory), energy=ran_in_turns.energy.facts, full_beside=ran_in_turns.full or None,
+        other_load=None if load is None else round(load, 2))
     if decided:
         drawn, noted = decided_values(planned, bench, first, decided[case.warmup - 1 :])
         return replace(costs, **counts | drawn), facts | noted, timed_tokens
     if not case.decoder:
-        return replace(costs, **counts), facts | slope(costs.marks, first.layout, first.method()), timed_tokens
+        return replace(costs, **counts), replace(facts, slope=slope(costs.marks, first.layout, first.method())), timed_tokens
     drawn, noted = _decoded(planned, bench, first, ran)
     return replace(costs, **counts, **drawn), facts | noted, timed_tokens
 
 
-def _decoded(planned: Planned, bench: Bench, job: Job, ran: Sequence[Ran]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _decoded(planned: Planned, bench: Bench, job: Job, ran: Sequence[Ran]) -> tuple[dict[str, Any], Facts]:
     """Return fields of the costs, and facts, of the timed passes under a decoder."""
     case = planned.case
     counted_passes = ran[case.warmup - 1 :]
@@ -134,8 +129,8 @@ def _decoded(planned: Planned, bench: Bench, job: Job, ran: Sequence[Ran]) -> tu
     typical = sorted(steps, key=len)[len(steps) // 2]  # its number of passes is the median
     bills = [case_bill(case, bench.entry, job.method(), each, images=False) for each in steps]
     flops = {"flops": [bill.flops / case.batch for bill in bills if bill is not None]}
-    facts = {PER_PASS: tokens_per_pass(counted_passes, job.layout.visual)}
-    facts |= limit_facts(case, bench.entry, job.method(), planned.rates, typical)
+    facts = Facts(tokens_per_pass=tokens_per_pass(counted_passes, job.layout.visual),
+                  limit=roofline(case, bench.entry, job.method(), planned.rates, typical))
     return pass_values(counted_passes) | (flops if all(bills) else {}), facts
 
 
@@ -146,7 +141,7 @@ def run_side(planned: Planned, bench: Bench) -> Measurement:
     images = job.decode_all(tokens)
     if not bool(torch.isfinite(tokens).all() and torch.isfinite(images).all()):  # tokens that are indices always are finite
         raise NotFinite("The tokens or their images hold NaN or infinity.")
-    facts = {**measured.facts, IMAGES: image_hash(images)}
+    facts = replace(measured.facts, images_hash=image_hash(images))
     return replace(measured, judgement=PAIRED, output_hash=hashed(storable(job, tokens)), facts=facts)
 
 
@@ -157,7 +152,7 @@ def see_side(planned: Planned, bench: Bench) -> Measurement:
         raise Unsupported(RANDOM)
     plugin_metrics = PluginMetrics(case, bench.plug_ins)
     judgement = _judge_case(case, case_job(case, bench), bench, plugin_metrics)
-    facts = plugin_metrics.added_to(case_facts(planned, bench) | {IMAGES: judgement.facts[IMAGES]})
+    facts = plugin_metrics.added_to(Facts(images_hash=judgement.facts.images_hash) | case_facts(planned, bench))
     return Measurement(Status.OK, judgement.samples, output_hash=judgement.output_hash, facts=facts)
 
 
@@ -168,7 +163,7 @@ def fill(planned: Planned, bench: Bench, share: tuple[int, int]) -> Measurement:
     for _ in quality.parts(wide, bench.preset(case), quality.FeatureCache(planned.feature_cache), share):
         pass
     done = f"Share {share[0] + 1} of {share[1]} of its quality images is made; nothing is measured."
-    return failed(Status.NOT_REACHED, done, {SHARE: list(share)})
+    return failed(Status.NOT_REACHED, done, Facts(share=list(share)))
 
 
 def probe(planned: Planned, bench: Bench) -> Measurement:
@@ -183,7 +178,7 @@ def _one_batch(planned: Planned, bench: Bench) -> tuple[Job, Measurement]:
     ran, plugin_metrics = timed(planned.case, job), PluginMetrics(planned.case, bench.plug_ins)
     costs = replace(ran.costs, **counts)
     samples = cost_values(costs) | plugin_metrics.costs(costs)
-    facts = plugin_metrics.added_to(case_facts(planned, bench) | {ENERGY: ran.energy.facts})
+    facts = plugin_metrics.added_to(Facts(energy=ran.energy.facts) | case_facts(planned, bench))
     return job, Measurement(Status.OK, samples, "timed only", facts=facts, spans=costs.spans)
 
 
@@ -217,7 +212,7 @@ def _reused_quality(planned: Planned, job: Job, bench: Bench, images: JudgedImag
     if earlier is None:
         return None
     old = mine and mine.parent / earlier.source
-    valid = earlier.matches(images.output_hash, str(images.facts[IMAGES]), images.samples)
+    valid = earlier.matches(images.output_hash, str(images.facts.images_hash), images.samples)
     if valid and case.role == "baseline":
         wide = quality.job_of(job, case, bench.entry.classes)
         features = quality.cached_features(wide, bench.preset(case), quality.FeatureCache(old))
@@ -243,6 +238,6 @@ def _distribution(planned: Planned, job: Job, bench: Bench, plugin_metrics: Plug
     images = ImageSet(features, preset, wide.subset.labels, intervals(features, preset.reference, **preset.options), full)
     samples, facts = quality.set_values(images)
     more = plugin_metrics.image_set(images)
-    facts["intervals"] |= dict.fromkeys(more, (None, None))
     samples |= more
-    return samples, {**facts, "quality_metrics": sorted(samples), "quality_seconds": round(time.perf_counter() - began, 1)}
+    ends = {**(facts.intervals or {}), **dict.fromkeys(more, (None, None))}
+    return samples, replace(facts, intervals=ends, quality_metrics=sorted(samples), quality_seconds=round(time.perf_counter() - began, 1))

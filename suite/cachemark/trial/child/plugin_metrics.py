@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from ...core import plugin_modules, registry
-from ...core.outside_metrics import DIGITS, FAULTS
+from ...core.facts import Facts, MetricFault
+from ...core.outside_metrics import DIGITS
 from ...core.spec import Case
 from ...core.units import metric
 from ...metrics.base import CostMetric, Costs, ImageBatch, ImageMetric, ImageSet, SetMetric, part_of, problem
@@ -26,7 +28,7 @@ class PluginMetrics:
     ``faults``: of the metrics that were measured without values so far."""
 
     def __init__(self, case: Case, files: Sequence[str]) -> None:
-        self.faults: dict[str, dict[str, str]] = {}
+        self.faults: dict[str, MetricFault] = {}
         self._stated = {name: case.metrics[name] for name in case.plugin_metrics}
         self._files = {plugins.read(file).digest: file for file in files} if self._stated else {}
 
@@ -64,16 +66,13 @@ class PluginMetrics:
                     samples[name] = values
             except Fault as error:
                 kind, details = error.args
-                self.faults[name] = {"fault": kind, "said": details}
+                self.faults[name] = MetricFault(fault=kind, said=details)
         return samples
 
-    def added_to(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+    def added_to(self, facts: Facts) -> Facts:
         """Return facts with the faults, each a footnote too."""
-        if not self.faults:
-            return dict(facts)
-        notes = (f"{metric(name).title} ({name}) was not measured: {fault['fault']}, {fault['said']}."
-                 for name, fault in self.faults.items())
-        return {**facts, FAULTS: self.faults, "footnotes": [*facts["footnotes"], *notes]}
+        notes = (f"{metric(name).title} ({name}) was not measured: {fault.fault}, {fault.said}." for name, fault in self.faults.items())
+        return replace(facts.noted(*notes), metric_faults=self.faults or None)
 
 
 def _instance(file: str, name: str) -> Any:

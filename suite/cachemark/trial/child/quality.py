@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...cache.arena import Memory
 from ...core import seeds
+from ...core.facts import SetFacts
 from ...core.spec import QUALITY_PASS, Case
 from ...core.units import least_images, quality_name
 from ...metrics.base import ImageSet
@@ -86,17 +87,18 @@ def _images(job: Job) -> Iterator[Tensor]:
         yield images
 
 
-def set_values(images: ImageSet) -> tuple[dict[str, list[float]], dict[str, Any]]:
-    """Return samples by metric and facts by kind, for metrics with enough images."""
-    samples, facts = dict[str, list[float]](), {"intervals": dict[str, Any]()}
+def set_values(images: ImageSet) -> tuple[dict[str, list[float]], SetFacts]:
+    """Return samples by metric, and facts about them, for metrics with enough images."""
+    samples, by_kind = dict[str, list[float]](), {kind: dict[str, Any]() for kind in ("intervals", "bias", "real", "to_full")}
     for cls in set_metrics():
         name = quality_name(cls.name, images.preset.name, len(images.features)) if cls.family else cls.name
         metric = cls()
         if least_images(name) <= len(images.features) and (values := metric.measure(images)):
             samples[name] = list(values)
             for kind, fact in metric.facts(images).items():
-                facts.setdefault(kind, {})[name] = fact
-    return samples, facts
+                by_kind[kind][name] = fact
+    return samples, SetFacts(intervals=by_kind["intervals"], bias=by_kind["bias"] or None, real=by_kind["real"] or None,
+                             to_full=by_kind["to_full"] or None)
 
 
 def job_of(job: Job, case: Case, classes: int) -> Job:

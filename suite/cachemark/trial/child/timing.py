@@ -17,6 +17,7 @@ from ...cache.layout import Layout, Step, window_step
 from ...cache.masked_layout import MaskedLayout
 from ...contract.decoder import Decoder, Rehearsal
 from ...contract.method import Method
+from ...core.facts import CapturedPasses, LiveBytes, TimingFacts, TokensPerPass
 from ...core.spec import FLOPS, Case
 from ...machine.energy import Energy, PackageEnergy, Span
 from ...machine.load import OtherLoad
@@ -29,7 +30,6 @@ from ...roofline.masked_flops import image_flops
 from .bench import Job
 from .judge import hashed, storable
 
-LIVE = "live_bytes"  # of an outcome's facts: bytes of keys and values over an image
 UNWATCHED = "The device was not watched while its generations were timed."
 TimedTokens = dict[tuple[int, int], set[str]]  # hashes of the tokens of timed generations, by the samples of the batch
 
@@ -145,7 +145,7 @@ def paced(layout: Layout, method: Method) -> Layout:
     return method.paced(layout) if isinstance(layout, MaskedLayout) else layout.ending(method.scales(layout))
 
 
-def counted(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
+def counted(job: Job) -> tuple[dict[str, Any], TimingFacts]:
     """Return fields of :class:`~cachemark.metrics.base.Costs`, and facts, from the first warm-up.
 
     Bytes come from the arena, and the peak is above the loaded weights. FLOPs come from arithmetic. An engine that
@@ -177,7 +177,8 @@ def counted(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
         counts["flops"] = [float(image_flops(job.method(), job.layout))]
     elif job.layout.work and job.method().budget_kind == FLOPS:
         counts["flops"] = [float(scale_flops.image_flops(job.method(), job.layout))]
-    return counts, {LIVE: {"tokens": list(live), "live": list(live.values())}} if any(live.values()) else {}
+    live_bytes = LiveBytes(tokens=list(live), live=list(live.values())) if any(live.values()) else None
+    return counts, TimingFacts(live_bytes=live_bytes)
 
 
 def _capture(job: Job) -> int:
@@ -194,11 +195,9 @@ def _capture(job: Job) -> int:
     return allocated(job.device) - before + engine.pool_bytes
 
 
-def graph_facts(memory: Memory) -> dict[str, Any]:
+def captured_passes(memory: Memory) -> CapturedPasses | None:
     """Return how many passes were captured, and how many ran as written for want of memory."""
-    if not isinstance(memory.engine, Graph):
-        return {}
-    return {"graph": {"captured": memory.engine.captured, "missed": memory.engine.missed}}
+    return CapturedPasses(captured=memory.engine.captured, missed=memory.engine.missed) if isinstance(memory.engine, Graph) else None
 
 
 # -- passes under a decoder ----------------------------------------------------------------------------------------------
@@ -234,7 +233,7 @@ def pass_values(ran: Sequence[Ran]) -> dict[str, list[float]]:
     return {"passes": [float(len(batch.kept)) for batch in each], "rejected": [float(sum(batch.fed) - sum(batch.kept)) for batch in each]}
 
 
-def tokens_per_pass(ran: Sequence[Ran], tokens: int) -> dict[str, float]:
+def tokens_per_pass(ran: Sequence[Ran], tokens: int) -> TokensPerPass:
     """Return the tokens per pass in all generations: mean, spread, least and most."""
     rates = [tokens / len(batch.kept) for batch in ran]
-    return {"mean": statistics.fmean(rates), "spread": statistics.pstdev(rates), "least": min(rates), "most": max(rates)}
+    return TokensPerPass(mean=statistics.fmean(rates), spread=statistics.pstdev(rates), least=min(rates), most=max(rates))

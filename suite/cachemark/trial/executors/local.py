@@ -190,7 +190,7 @@ class Local:
                 self._busy |= {place: max(most, len(self._busy)) for place, most in self._busy.items()}
             for finished in cases:
                 with self._lock:
-                    facts = {**finished.outcome.facts, "busy_places": [self._busy[number], len(self.places)]}
+                    facts = replace(finished.outcome.facts, busy_places=[self._busy[number], len(self.places)])
                     self._busy[number] = len(self._busy)
                 yield finished._replace(outcome=replace(finished.outcome, facts=facts))
         finally:
