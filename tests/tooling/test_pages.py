@@ -43,7 +43,7 @@ def test_the_page_holds_what_the_stored_values_make() -> None:
     for plan in script.SECTIONS:
         begin, end = script.marks(plan)
         file = script.FOLDER / f"{plan}.json"
-        expected = script.text(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else ""
+        expected = script.short(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else ""
         assert RESULTS.split(begin)[1].split(end)[0].strip() == expected, plan
     assert RESULTS.split(script.CONTENTS[0])[1].split(script.CONTENTS[1])[0].strip() == script.contents(ROOT / "docs" / "results.md")
     stored = json.loads((ROOT / "studies" / "decoders.json").read_text(encoding="utf-8"))
@@ -86,16 +86,17 @@ ROLES = {"*full, different seeds*": ("full", "other_seeds"), "*full, different b
 
 
 @pytest.mark.parametrize("model", TABLES)
-def test_intervals_of_the_written_tables_are_those_of_the_stored_samples(model: str) -> None:
+def test_intervals_of_the_recorded_tables_are_those_of_the_stored_samples(model: str) -> None:
     run = json.loads((ROOT / "reports" / "bundled.json").read_text(encoding="utf-8"))
-    commit = re.search(r"`cachemark run demo`, commit ([0-9a-f]{10})", RESULTS)
+    recorded = "\n\n".join(map(script.recorded, json.loads((script.FOLDER / script.RECORDED).read_text(encoding="utf-8"))))
+    commit = re.search(r"`cachemark run demo`, commit ([0-9a-f]{10})", recorded)
     assert commit
     assert run["commit"].startswith(commit[1])
     stored = {(case["method"], case["role"], f"{float(Fraction(case['budget'])):.2f}"): case["samples"]
               for case in run["cases"] if case["model"] == model}
     head, metrics = TABLES[model]
     compared = 0
-    for line in RESULTS.split(head, 1)[1].split("\n\n", 1)[0].splitlines()[2:]:
+    for line in recorded.split(head, 1)[1].split("\n\n", 1)[0].splitlines()[2:]:
         method, budget, *cells = (cell.strip() for cell in line.strip("|").split("|"))
         samples = stored[(*ROLES.get(method, (method, "")), f"{float(Fraction(REACHED.get(budget, budget))):.2f}")]
         for name, cell in zip(metrics, cells, strict=False):

@@ -1,9 +1,11 @@
-"""Tables of docs/results.md from a store: memory, fidelity and image quality of a plan's methods.
+"""Tables of docs/results.md: memory, fidelity and image quality of a plan's methods.
 
-    python -m tools.pages.results rivals results.sqlite [--json studies/results/rivals.json] [--page docs/results.md]
+    python -m tools.pages.results rivals                                      print all values and notes of a plan
+    python -m tools.pages.results rivals results.sqlite --page docs/results.md
+    python -m tools.pages.results zipar                                       print a recorded section
 
-This reads the newest run of the plan (a key of `SECTIONS`), stores its values and writes the tables of the page. Pass the file of stored
-values, such as `studies/results/rivals.json`, instead of a store to only rewrite the tables.
+With a store this reads the newest run of the plan (a key of `SECTIONS`) and stores its values in `studies/results/PLAN.json`. The page gets
+a short table of them. `studies/results/recorded.json` holds tables that were written by hand, with their commands and commits.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from .rows import of_run
 from .writing import CONTENTS, apart, contents, ends, put, table
 
 FOLDER = Path(__file__).parents[2] / "studies" / "results"
+RECORDED = "recorded.json"
 Row = Mapping[str, Any]
 NAMES = {  # of values, in the head of a table
     "kv_allocated": "allocated", "kv_own": "without workspace", "kv_logical": "live", "kv_peak": "peak", "flops": "FLOPs",
@@ -62,13 +65,14 @@ JUDGED = Figures(SETS, ("fid", "class_accuracy"), ("fid",), claims=True)
 class Section(NamedTuple):
     """Tables of a plan under a ``heading``.
 
-    ``kind`` is an extra first column (title and text of a row); ``parameters`` adds a column of non-default parameters; rows are sorted by
-    the value ``by``, else in plan order.
+    ``short``: values of the table in docs/results.md. ``kind`` is an extra first column (title and text of a row); ``parameters`` adds a
+    column of non-default parameters; rows are sorted by the value ``by``, else in plan order.
     """
 
     heading: str
     about: str
     tables: Sequence[Figures]
+    short: Sequence[str]
     kind: tuple[str, Callable[[Row], str]] | None = None
     parameters: bool = False
     by: str = ""
@@ -88,33 +92,39 @@ SECTIONS = {
         "Next-scale: caches at equal allocated bytes",
         "Each method at two budgets: the bytes of AMS-KV with one layer in six demanding, and 3/10 of the full cache. Budgets count "
         "allocated bytes without the workspace. All bytes are fractions of the full cache's; *peak* is between two layers of a pass.",
-        (Figures(("kv_allocated", "kv_own", "kv_logical", "kv_peak", *INDICES)), JUDGED)),
+        (Figures(("kv_allocated", "kv_own", "kv_logical", "kv_peak", *INDICES)), JUDGED),
+        ("kv_allocated", "kl", "fid", "class_accuracy")),
     "gtr": Section(
         "Masked: methods at equal FLOPs and at equal time",
         "GtR, LazyMAR, MARché and fewer steps at the FLOPs of each of the first three, and steps that took as long as GtR (7) and LazyMAR "
         "(11, and GtR with 16) on an Intel Xeon. Intervals of speedups cover less than 95 %. GtR changes the order, so it has no forced "
         "distance.",
-        (Figures(("flops", "latency", "speedup", *VECTORS)), JUDGED), kind=("equal", _equal), parameters=True),
+        (Figures(("flops", "latency", "speedup", *VECTORS)), JUDGED),
+        ("flops", "token_distance", "fid", "precision"), kind=("equal", _equal), parameters=True),
     "codecs": Section(
         "Eviction vs. quantization",
         "Eviction at the bytes of 8-bit and 4-bit full caches, scales included, and both together. Bytes are fractions of the full "
         "cache's; rows are sorted by live bytes. Allocated bytes include the decoding buffer.",
-        (Figures(("kv_logical", "kv_allocated", *INDICES)), JUDGED), kind=("how", _how), by="kv_logical"),
+        (Figures(("kv_logical", "kv_allocated", *INDICES)), JUDGED),
+        ("kv_logical", "kl", "fid", "class_accuracy"), kind=("how", _how), by="kv_logical"),
     "prompts": Section(
         "Prompt scores: every caption",
         "One image per caption, which states object, color, count, position and ground. *All*: fraction of images with everything right.",
-        (Figures((*INDICES, "prompt_score"), ("prompt_score",), ("prompt_score",), claims=True), Figures(PARTS, PARTS))),
+        (Figures((*INDICES, "prompt_score"), ("prompt_score",), ("prompt_score",), claims=True), Figures(PARTS, PARTS)),
+        ("kl", "prompt_score")),
     "text-caches": Section(
         "Caches of language models on images",
         "Six cache methods of language models next to R-KV and LineAR. Color consistency and *all* (fraction of images with everything "
         "that the caption requests) are quality: they do not use the baseline's images.",
-        (Figures((*INDICES, "psnr", "color_consistency", "prompt_score"), ("color_consistency", "prompt_score")),)),
+        (Figures((*INDICES, "psnr", "color_consistency", "prompt_score"), ("color_consistency", "prompt_score")),),
+        ("kl", "color_consistency", "prompt_score")),
     "compute": Section(
         "Next-scale: saved computation at equal FLOPs",
         "FastVAR at the FLOPs of a generation with one or two scales skipped, and of one without guidance in the last one or two; "
         "SkipVAR at the thresholds 0.84 and 0.7. The budget of SkipVAR is what its tuning images lead to expect, *FLOPs* the mean of the "
         "timed images. Token values are over the scales that a method generates.",
-        (Figures(("flops", *INDICES, "psnr", "ssim", "color_consistency"), ("color_consistency",)), JUDGED)),
+        (Figures(("flops", *INDICES, "psnr", "ssim", "color_consistency"), ("color_consistency",)), JUDGED),
+        ("flops", "ssim", "fid", "class_accuracy")),
 }
 
 
@@ -129,8 +139,34 @@ def take(store: Path, plan: str) -> Row:
     return of_run(store, plan, {name for figures in SECTIONS[plan].tables for name in figures.columns})
 
 
+def short(values: Row) -> str:
+    """Return the text between the marks of the page: candidates without intervals, and the command that prints the rest."""
+    section, parts = SECTIONS[values["plan"]], list[str]()
+    marked = {name for figures in section.tables for name in figures.marked}
+    for model in values["asked"]:
+        rows = [{**row, "figures": {name: value[:1] for name, value in row.get("figures", {}).items()}}
+                for row in values["rows"] if row["model"] == model and row["role"] not in REFERENCES]
+        rows.sort(key=lambda row: -_by(row, section.by))
+        claims = {row["claim"] for row in rows if row.get("claim")} if any(figures.claims for figures in section.tables) else set()
+        figures = _measured(Figures(section.short, [name for name in section.short if name in marked], claims=len(claims) > 1), rows)
+        plain = section._replace(parameters=False)
+        verdict = f" Each verdict is *{claims.pop()}*." if len(claims) == 1 else ""
+        parts += [f"`{model}`.{verdict}", table(_head(figures, plain), (_cells(row, figures, plain) for row in rows))]
+    plan = values["plan"]
+    parts.append(f"`cachemark run {plan}`, commit {values['commit']}, {for_markdown(values['machine'])}. All values, intervals and notes: "
+                 f"`python -m tools.pages.results {plan}` ([{plan}.json](../studies/results/{plan}.json)).")
+    return "\n\n".join([f"## {section.heading}", *parts])
+
+
+def recorded(name: str) -> str:
+    """Return a section of ``recorded.json`` as Markdown."""
+    section = json.loads((FOLDER / RECORDED).read_text(encoding="utf-8"))[name]
+    blocks = [block if isinstance(block, str) else table(block["columns"], block["rows"]) for block in section["blocks"]]
+    return "\n\n".join([f"## {section['heading']}", *blocks])
+
+
 def text(values: Row) -> str:
-    """Return the text between the marks of the page."""
+    """Return all values and notes of a plan as Markdown."""
     section, parts = SECTIONS[values["plan"]], list[str]()
     for model, requested in values["asked"].items():
         mine = [row for row in values["rows"] if row["model"] == model]
@@ -238,26 +274,27 @@ def _calibrated(calibrations: Sequence[Row]) -> Iterator[str]:
 def main() -> None:
     """Update the tables of a plan."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("plan", choices=SECTIONS)
-    parser.add_argument("store", type=Path, help="a store, or a file of its stored values (.json)")
-    parser.add_argument("--json", type=Path, help="by default studies/results/PLAN.json")
-    parser.add_argument("--page", type=Path, help="put the tables into this page")
+    names = [*SECTIONS, *json.loads((FOLDER / RECORDED).read_text(encoding="utf-8"))]
+    parser.add_argument("name", choices=names, metavar="NAME", help=", ".join(names))
+    parser.add_argument("store", type=Path, nargs="?", help="take the values of a plan from this store")
+    parser.add_argument("--page", type=Path, help="put the short table into this page")
     arguments = parser.parse_args()
-    if arguments.store.suffix == ".json":
-        values = json.loads(arguments.store.read_text(encoding="utf-8"))
-        if values["plan"] != arguments.plan:
-            raise SystemExit(f"{arguments.store} holds values of the plan {values['plan']}.")
-    else:
+    if arguments.name not in SECTIONS:
+        print(recorded(arguments.name))
+        return
+    stored = FOLDER / f"{arguments.name}.json"
+    if arguments.store:
         try:
-            values = take(arguments.store, arguments.plan)
+            values = take(arguments.store, arguments.name)
         except CachemarkError as error:
             raise SystemExit(str(error)) from None
-        retained = arguments.json or FOLDER / f"{arguments.plan}.json"
-        retained.parent.mkdir(exist_ok=True)
-        retained.write_text(canonical(values) + "\n", encoding="utf-8")
+        stored.write_text(canonical(values) + "\n", encoding="utf-8")
+    values = json.loads(stored.read_text(encoding="utf-8"))
     if arguments.page:
-        put(arguments.page, *marks(arguments.plan), text(values))
+        put(arguments.page, *marks(arguments.name), short(values))
         put(arguments.page, *CONTENTS, contents(arguments.page))
+    else:
+        print(text(values))
 
 
 if __name__ == "__main__":
