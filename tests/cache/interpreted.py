@@ -1,18 +1,124 @@
-"""Compares the Triton kernel with the written-out formula on a CPU, in Triton's interpreter."""
+"""Compares Triton's kernels with attention in fp64 on a CPU, in Triton's interpreter; run by test_kernels.py.
+
+``interpreted.py FILE …`` runs copies of the decode kernel, and prints those that differ from attention.
+"""
 
 from __future__ import annotations
 
-import torch
+import importlib.util
+import sys
+from collections.abc import Callable
+from typing import Any
 
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from cachemark.cache.arena import Memory
+from cachemark.cache.codec import CODECS, Codec
+from cachemark.cache.grouped_keys import banks
+from cachemark.cache.kernels import decode_triton
+from cachemark.cache.kernels.decode import WIDTHS
 from cachemark.cache.kernels.mass_triton import attention_with_mass
 from cachemark.cache.kernels.plain import written_out
-from cachemark.cache.kernels.record import fold
+from cachemark.cache.kernels.record import Part, fold
+from cachemark.cache.layout import Layout, Site, Step
+from cachemark.cache.ragged import RaggedSlot, RaggedWorkspace
+
+Decode = Callable[..., tuple[Tensor, Tensor | None]]
+# Rounding of a vector's codes to the dtype is left out in place, so both sides differ by it.
+CLOSE = {torch.float32: 2e-6, torch.float16: 3e-3}
+
+
+def expected(q: Tensor, parts: list[Part], longest: int) -> tuple[Tensor, Tensor]:
+    """Return attention in fp64 and the mass of each key, (rows, kv_heads, longest)."""
+    kv_heads = sum(len(part.heads or range(part.k.size(1))) for part in parts if part.rows.start in (None, parts[0].rows.start))
+    out, mass = torch.zeros(q.shape, dtype=torch.float64), torch.zeros(q.size(0), kv_heads, longest, dtype=torch.float64)
+    queries, answers = fold(q.double(), kv_heads), fold(out, kv_heads)
+    for part in parts:
+        heads = list(part.heads or range(kv_heads))
+        weights = (queries[part.rows][:, heads] @ part.k.double().mT * q.size(-1) ** -0.5).softmax(-1)
+        rows = torch.arange(q.size(0))[part.rows]
+        answers[rows[:, None], torch.tensor(heads)] = weights @ part.v.double()
+        mass[rows[:, None], torch.tensor(heads), : part.k.size(2)] = weights.sum(2)
+    return answers.reshape(q.shape), mass
+
+
+def agree(decode: Decode, q: Tensor, stored: Any, codec: Codec, parts: list[Part], mass: bool) -> None:
+    out, weights = decode(q, stored, codec.name, mass=mass)
+    right, right_mass = expected(q, parts, stored.longest)
+    torch.testing.assert_close(out.double(), right, rtol=0, atol=CLOSE[q.dtype] * float(right.abs().max().clamp_min(1)))
+    if mass:
+        assert weights is not None
+        torch.testing.assert_close(weights.double(), right_mass, rtol=0, atol=CLOSE[q.dtype] * q.size(1))
+
+
+def rows_of_a_bank(
+    decode: Decode, codec: str, head_dim: int, kv_heads: int, group: int, lengths: tuple[int, ...], dtype: torch.dtype, mass: bool,
+) -> None:
+    """A bank whose rows have their own lengths; what is after them must not be read."""
+    draw = torch.Generator().manual_seed(sum(lengths) + head_dim)
+    layout = Layout("next-token", lengths, 4, 8, kv_heads * group, kv_heads, head_dim, 2, dtype=dtype)
+    (bank,) = banks(layout, {Site("decoder", layer): max(lengths) + 3 for layer in range(2)}, Memory("cpu", CODECS[codec]))
+    k, v = (torch.randn(len(lengths), kv_heads, max(lengths), head_dim, generator=draw).to(dtype) for _ in range(2))
+    for slot in bank.slots:
+        slot.append(k, v, condition=True)
+    bank.end_step(Step(0, 32))
+    token = torch.randn(2, len(lengths), kv_heads, 1, head_dim, generator=draw).to(dtype)
+    slot = bank.slots[1]
+    slot.append(*token)
+    for part in (*slot.k, *slot.v):
+        for run, n in zip(slot.runs, slot.live, strict=True):
+            part[run.rows, :, n:] = float("nan") if part.is_floating_point() else 113
+    q = torch.randn(len(lengths), kv_heads * group, 1, head_dim, generator=draw).to(dtype)
+    parts = [Part(run.rows, None, *slot.read(run, n)) for run, n in zip(slot.runs, slot.live, strict=True)]
+    agree(decode, q, slot.stored(slot), bank.codec, parts, mass)
+
+
+def heads_of_a_row(decode: Decode, head_dim: int, group: int, lengths: tuple[int, ...]) -> None:
+    """A ragged layer cache whose heads have their own lengths."""
+    draw, rows = torch.Generator().manual_seed(sum(lengths)), 2
+    layout = Layout("next-scale", (0,) * rows, 0, 0, len(lengths) * group, len(lengths), head_dim, 1, scales=((1, 1), (1, 1)))
+    memory = Memory()
+    slot = RaggedSlot(layout, Site("decoder", 0), sum(lengths), memory)
+    slot.lengths[:] = lengths
+    for part in (*slot.k, *slot.v):
+        part.copy_(torch.randn(part.shape, generator=draw))
+    workspace = RaggedWorkspace(layout, sum(lengths) + len(lengths), memory)
+    k, v = torch.randn(2, rows, len(lengths), 1, head_dim, generator=draw)
+    workspace.put(slot, 0, k, v)
+    q = torch.randn(rows, len(lengths) * group, 1, head_dim, generator=draw)
+    agree(decode, q, workspace.stored(), CODECS["native"], list(workspace.parts()), mass=True)
+
+
+FIXED: tuple[tuple[Any, ...], ...] = (  # codec, head_dim, K/V heads, heads that share one, lengths, dtype, mass
+    ("native", 64, 2, 1, (70, 97, 97), torch.float32, True), ("native", 100, 1, 3, (5, 40), torch.float16, True),
+    ("int8", 80, 2, 2, (33, 64), torch.float32, True), ("fp8", 48, 2, 1, (31, 200), torch.float32, False),
+    ("int4", 96, 2, 2, (9, 65), torch.float32, True), ("kivi4", 64, 2, 1, (31, 70), torch.float32, True),
+    ("kivi4", 16, 1, 2, (64, 63), torch.float16, False),
+)
+
+
+def fixed(decode: Decode) -> None:
+    for case in FIXED:
+        rows_of_a_bank(decode, *case)
+    heads_of_a_row(decode, 32, 1, (3, 70, 3))
+    heads_of_a_row(decode, 20 - 4, 2, (65, 1))
+
+
+@settings(max_examples=30, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@given(st.sampled_from([*CODECS]), st.sampled_from(WIDTHS), st.integers(1, 2), st.sampled_from((1, 2, 3, 5)),
+       st.lists(st.integers(1, 140), min_size=1, max_size=3), st.sampled_from([*CLOSE]), st.booleans())
+def any_bank(codec: str, head_dim: int, kv_heads: int, group: int, lengths: list[int], dtype: torch.dtype, mass: bool) -> None:
+    rows_of_a_bank(decode_triton.decode, codec, head_dim, kv_heads, group, tuple(lengths), dtype, mass)
+
 
 # queries, heads that share a key, keys, width of a head: below, at and beyond the blocks of the kernel
 SHAPES = ((1, 1, 1, 16), (1, 1, 64, 64), (1, 1, 65, 48), (1, 4, 130, 16), (9, 2, 17, 20), (40, 1, 70, 64))
 
 
-def check(tokens: int, groups: int, keys: int, width: int) -> None:
+def with_mass(tokens: int, groups: int, keys: int, width: int) -> None:
     """Keys and values lie in a longer buffer whose end must not be read."""
     draw = torch.Generator().manual_seed(keys)
     q = torch.randn(2, 2 * groups, tokens, width, generator=draw)
@@ -20,12 +126,29 @@ def check(tokens: int, groups: int, keys: int, width: int) -> None:
     buffers[..., keys:, :] = float("nan")
     k, v = buffers[:, :, :, :keys]
     out, mass = attention_with_mass(fold(q, 2), k, v)
-    expected, weights = written_out(q, k, v, causal=False)
-    torch.testing.assert_close(out.reshape(q.shape), expected, rtol=0, atol=1e-5)
+    right, weights = written_out(q, k, v, causal=False)
+    torch.testing.assert_close(out.reshape(q.shape), right, rtol=0, atol=1e-5)
     torch.testing.assert_close(mass, weights, rtol=1e-4, atol=1e-5)
 
 
+def main(*copies: str) -> None:
+    torch.use_deterministic_algorithms(True)  # new memory is NaN, so that a value that is not written shows
+    for copy in copies:
+        spec = importlib.util.spec_from_file_location("cachemark.cache.kernels.copied", copy)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        try:
+            fixed(module.decode)
+        except AssertionError:
+            print(copy)
+    if not copies:
+        for shape in SHAPES:
+            with_mass(*shape)
+        fixed(decode_triton.decode)
+        any_bank()
+
+
 if __name__ == "__main__":
-    for shape in SHAPES:
-        check(*shape)
-        print(*shape)
+    main(*sys.argv[1:])

@@ -17,16 +17,43 @@ from cachemark.cache.kernels import table
 from cachemark.cache.kernels.plain import SDPA, WRITTEN_OUT, sdpa
 from cachemark.cache.kernels.record import Entries, Kernel, Query, flops
 from cachemark.core.errors import UnknownName
+from cachemark.core.files import PACKAGE
 
 QUERY = Query("cpu", torch.float32, 4, 2, 16, 1)
 
 
-def test_triton_kernels_are_the_written_out_attention() -> None:
-    """Triton itself must be interpreted, so the check has its own process."""
+def interpreted(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Triton itself must be interpreted, so the comparison has its own process."""
     pytest.importorskip("triton", reason="Triton is not installed")
     script = Path(__file__).with_name("interpreted.py")
-    ran = subprocess.run([sys.executable, str(script)], env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+    return subprocess.run([sys.executable, "-W", "ignore", str(script), *arguments], env={**os.environ, "TRITON_INTERPRET": "1"},
+                          capture_output=True, text=True)
+
+
+def test_triton_kernels_are_attention_in_fp64() -> None:
+    ran = interpreted()
     assert ran.returncode == 0, ran.stderr
+
+
+FAULTS = (
+    ("live = key < length", "live = key < length - 1"), ("live = key < length", "live = key <= length"),
+    ("q_at += row * q_row + head * GROUP * q_head", "q_at += row * q_row + head * q_head"), ("q_row + head * q_head", "q_row"),
+    ("kv_head = head // GROUP", "kv_head = head % GROUP"),
+    ("mask=key < longest)", "mask=key < length)"), ("for at in range(0, length, KEYS)", "for at in range(0, length - KEYS + 1, KEYS)"),
+    ("arrival % GROUP_SIZE", "0 * arrival"), ("(weight * v_scale)", "weight"), ("stride if size > 1", "0 if size > 1"),
+)  # fmt: skip
+
+
+def test_faults_in_the_decode_kernel_are_noticed(tmp_path: Path) -> None:
+    """Keys too few and too many, another head's, values that are not written, and ranges of another key."""
+    source = (PACKAGE / "cache/kernels/decode_triton.py").read_text()
+    copies = [tmp_path / f"fault_{number}.py" for number in range(len(FAULTS))]
+    for (right, wrong), copy in zip(FAULTS, copies, strict=True):
+        assert right in source
+        copy.write_text(source.replace(right, wrong))
+    ran = interpreted(*map(str, copies))
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.split() == [str(copy) for copy in copies]
 
 
 def test_the_first_kernel_that_accepts_computes_and_the_others_say_why() -> None:

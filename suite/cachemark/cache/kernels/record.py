@@ -13,7 +13,7 @@ from torch import Tensor
 from ..codec import NATIVE, Codec, Parts
 from ..layout import RowRun
 
-ONE, ROWS, HEADS = "one length", "a length per row", "a length per head"
+ONE, ROWS, HEADS, APART = "one length", "a length per row", "a length per head", "separate storages"
 
 
 class Query(NamedTuple):
@@ -21,7 +21,8 @@ class Query(NamedTuple):
 
     ``device``: cpu or cuda. ``tokens``: queries of a row and head. ``causal``: query t sees the keys before it. ``masked``: each query sees
     other keys. ``mass``: the attention mass of each key is returned. ``codec``: name of the codec of the keys. ``lengths``: ``ONE``,
-    ``ROWS`` or ``HEADS``.
+    ``ROWS``, ``HEADS``, or
+    ``APART`` if they are not one storage.
     """
 
     device: str

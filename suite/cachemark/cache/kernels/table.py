@@ -14,11 +14,12 @@ from torch import Tensor
 from ...core.errors import Unsupported, unknown
 from ..codec import NATIVE, Codec
 from ..layout import Layout
+from .decode import DECODE, DECODE_WITH_MASS
 from .mass import MASS
 from .plain import SDPA, WRITTEN_OUT
-from .record import ONE, ROWS, Entries, Kernel, Query
+from .record import APART, ONE, ROWS, Entries, Kernel, Query
 
-TABLE: tuple[Kernel, ...] = (MASS, WRITTEN_OUT, SDPA)
+TABLE: tuple[Kernel, ...] = (DECODE, DECODE_WITH_MASS, MASS, WRITTEN_OUT, SDPA)
 AUTO = "auto"  # a plan's word for the first kernel that accepts
 
 
@@ -98,7 +99,7 @@ def attend(
     _, heads, tokens, width = q.shape
     causal = causal and tokens > 1
     query = Query(q.device.type, q.dtype, heads, entries.kv_heads, width, tokens, causal, visible is not None, mass, entries.codec.name,
-                  entries.lengths)
+                  entries.lengths if entries.stored or entries.lengths == ONE else APART)
     kernel = SDPA if torch.is_grad_enabled() and q.requires_grad else choose(query, _forced.get()).kernel
     if _counters and kernel.flops is not None:
         parts = list(entries.parts())

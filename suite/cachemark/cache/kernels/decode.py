@@ -1,0 +1,49 @@
+"""The decode kernel's record: attention of one query per row and head, of codes and several lengths in place."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from torch import Tensor
+
+from .mass import triton_missing
+from .plain import Outputs
+from .record import APART, Entries, Kernel, Query, flops
+
+WIDTHS = (16, 32, 48, 64, 80, 96, 100, 128)
+LARGEST_GROUP = 16
+
+
+def _refuses(query: Query) -> str:
+    if query.device != "cuda" and not interpreted():
+        return "it needs a CUDA device"
+    if query.tokens > 1 or query.masked or query.lengths == APART:
+        return "it is for one query per row, without a mask, over one storage"
+    if query.head_dim not in WIDTHS:
+        return f"heads of {query.head_dim} channels; it has {', '.join(map(str, WIDTHS))}"
+    if query.group > LARGEST_GROUP:
+        return f"{query.group} query heads share a key; it has at most {LARGEST_GROUP}"
+    if query.dtype.itemsize > 4:
+        return f"{query.dtype}; it computes in fp32"
+    return triton_missing()
+
+
+def interpreted() -> bool:
+    """Return whether Triton's interpreter runs kernels on the CPU, for tests."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def _attend(q: Tensor, entries: Entries, causal: bool, visible: Tensor | None, mass: bool) -> Outputs:
+    from .decode_triton import decode
+
+    if entries.stored is not None:
+        return decode(q, entries.stored(), entries.codec.name, mass=mass)
+    (part,) = entries.parts()
+    return decode(q, Entries.of(part.k, part.v).stored(), "native", mass=mass)
+
+
+DECODE = Kernel("triton-decode", lambda query: "it returns no attention mass" if query.mass else _refuses(query), _attend, flops,
+                in_place=True, ours=True)
+DECODE_WITH_MASS = replace(DECODE, name="triton-decode-with-mass",
+                           refuses=lambda query: _refuses(query) if query.mass else "it is for the attention mass alone")
