@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -19,7 +20,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from cachemark.core.errors import BadCheckpoint
+from cachemark.models import checkpoints
 from cachemark.models.checkpoints import load, sha256
+from cachemark.trial.request import TrialRequest
 
 State = dict[str, Tensor]
 
@@ -284,3 +287,23 @@ def test_the_peak_is_the_file_itself(tmp_path: Path, name: str) -> None:
     assert own < 0.1 * size  # the weights are the file's own pages
     assert copied < 0.7 * size  # the bf16 copy is half of the file
     assert not compiler  # building on the meta device has not imported it
+
+
+def test_a_large_file_is_read_once_for_a_run_and_its_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sparse file of 20 GB; the hash of a process of a trial comes with its request."""
+    reads: list[str] = []
+    monkeypatch.setattr(checkpoints.hashlib, "file_digest", lambda stream, kind: reads.append(stream.name) or hashlib.sha256(b"20 GB"))
+    monkeypatch.setattr(checkpoints, "HASHED", {})
+    monkeypatch.setattr("cachemark.trial.request.HASHED", checkpoints.HASHED)
+    file = tmp_path / "model.safetensors"
+    file.touch()
+    os.truncate(file, 20_000_000_000)
+    os.utime(file, (1e9, 1e9))
+    assert sha256(file) == sha256(tmp_path) == hashlib.sha256(b"20 GB").hexdigest()
+    request = json.loads(json.dumps(TrialRequest().to_json()))
+    checkpoints.HASHED.clear()  # as in a new process
+    TrialRequest.from_json(request).take_hashes()
+    assert sha256(file) == hashlib.sha256(b"20 GB").hexdigest()
+    assert len(reads) == 1
+    os.utime(file)
+    assert (sha256(file), sha256(file), len(reads)) == (*[hashlib.sha256(b"20 GB").hexdigest()] * 2, 3), "it may be changing now"

@@ -15,6 +15,7 @@ import pytest
 
 import cachemark
 from cachemark.core.errors import Infrastructure, Unsupported
+from cachemark.core.facts import SetFacts
 from cachemark.core.limits import Rates
 from cachemark.machine.environment import KERNELS, environment
 from cachemark.plans import schema as plans
@@ -38,10 +39,11 @@ def sent(request: TrialRequest) -> dict[str, Any]:
 
 
 def test_every_field_that_concerns_the_child_arrives(planned: Planned, tmp_path: Path) -> None:
-    earlier = Earlier("source", "tokens", "images", {"psnr": [1.0]}, {"fid_scene_2k": [2.0]}, {"intervals": {}})
+    earlier = Earlier("source", "tokens", "images", {"psnr": [1.0]}, {"fid_scene_2k": [2.0]}, SetFacts(intervals={}))
     full = replace(planned, unsupported_reason="no", feature_cache=tmp_path, full_features=tmp_path / "full", rates=Rates(1.0, 2.0),
                    reusable=earlier, engine_reason="no device", needs=("0123456789ab",))
-    request = TrialRequest(1.0, 2, ("p.py",), Task.FEATURES, (1, 3), (0, 1), True, 4096, "gpu", "python", "code", "node", (full,))
+    request = TrialRequest(1.0, 2, ("p.py",), Task.FEATURES, (1, 3), (0, 1), True, 4096, "gpu", "python", "code", "node", (full,),
+                           (("model.safetensors", 7, 8, "cafe"),))
     here = {name: getattr(TrialRequest(), name) for name in PARENT_ONLY}
     assert TrialRequest.from_json(sent(request)) == replace(request, **here)
     default = TrialRequest()

@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import os
 import re
+import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -35,6 +36,8 @@ INDEX = ".index.json"  # of files that together contain a model
 PUBLISHED = ("model.safetensors", f"model.safetensors{INDEX}", "pytorch_model.bin", f"pytorch_model.bin{INDEX}")  # in a folder
 ZIP = b"PK\x03\x04"  # first bytes of torch.save's files
 PIXELS_IN_NAME = re.compile(r"[_-](256|384|512|768|1024)$")
+UNSETTLED = 2_000_000_000  # ns after a change in which another one may leave the file's time as it is
+HASHED: dict[tuple[str, int, int], str] = {}  # SHA-256 of files by path, size and time of the last change
 SHOWN = 3  # most names in an error; of more, only the number is printed
 
 
@@ -49,15 +52,28 @@ class NoDraws(TorchFunctionMode):
 
 
 def digests(path: str | Path) -> dict[Path, str]:
-    """Return the SHA-256 of each file of the weights at ``path``, as hex digits."""
+    """Return the SHA-256 of each file of the weights at ``path``, as hex digits.
+
+    A file is read once per path, size and time of its last change, which ``HASHED`` hands on to the processes of trials."""
     hashes = {}
     for file in parts(path):
         try:
-            with file.open("rb") as stream:
-                hashes[file] = hashlib.file_digest(stream, "sha256").hexdigest()
+            hashes[file] = _digest(file)
         except OSError as error:
             raise _unreadable(file, f": {error.strerror}") from error
     return hashes
+
+
+def _digest(file: Path) -> str:
+    status = file.stat()
+    key = str(file.resolve()), status.st_size, status.st_mtime_ns
+    if key in HASHED:
+        return HASHED[key]
+    with file.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    if time.time_ns() - status.st_mtime_ns > UNSETTLED:
+        HASHED[key] = digest
+    return digest
 
 
 def sha256(path: str | Path) -> str:

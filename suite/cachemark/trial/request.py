@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from ..core.errors import Unsupported
 from ..core.facts import SetFacts
 from ..core.limits import Rates
 from ..core.spec import Case
+from ..models.checkpoints import HASHED
 from ..models.protocol import Request
 from ..plans.expand import Planned
 from ..plans.reuse import Earlier
@@ -41,6 +42,11 @@ class Task(enum.StrEnum):
     FEATURES = "features"  # features of a share of its quality images, which stay on disk for the run that needs them
 
 
+def hashes() -> tuple[tuple[str, int, int, str], ...]:
+    """Return the files that this process has hashed."""
+    return tuple((path, size, changed, digest) for (path, size, changed), digest in HASHED.items())
+
+
 @dataclass(frozen=True)
 class TrialRequest:
     """The cases of a trial and how they are run.
@@ -49,7 +55,8 @@ class TrialRequest:
     ``cpus`` (empty: any). ``plugins``: Python files; each case imports the ones that it needs. ``share``: index and number of shares of
     features. ``pauses``: wait for the parent after each generation. ``memory_cap``: bytes of the device that may be allocated (0: all).
     ``gpu``: UUID of the only visible device (empty: all). ``python``: the interpreter, ``code``: a folder with another copy of the package
-    (empty: as in this process). ``node``: the machine of a cluster, as a fact of its outcomes."""
+    (empty: as in this process). ``node``: the machine of a cluster, as a fact of its outcomes. ``hashed``: path,
+    size, time of the last change and SHA-256 of files that need not be read again."""
 
     timeout: float = 600.0
     threads: int = 1
@@ -64,6 +71,7 @@ class TrialRequest:
     code: str = ""
     node: str = ""
     cases: tuple[Planned, ...] = ()
+    hashed: tuple[tuple[str, int, int, str], ...] = field(default_factory=hashes, compare=False)
 
     @property
     def command(self) -> list[str]:
@@ -85,6 +93,10 @@ class TrialRequest:
         """Return the fields that the worker needs, and the protocol."""
         sent = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in PARENT_ONLY}
         return {**sent, "cases": [_planned_json(planned) for planned in self.cases], "protocol": PROTOCOL}
+
+    def take_hashes(self) -> None:
+        """Use the hashes of files that the parent has computed."""
+        HASHED.update({(path, size, changed): digest for path, size, changed, digest in self.hashed})
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TrialRequest:

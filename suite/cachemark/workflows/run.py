@@ -40,12 +40,10 @@ def run(
 ) -> Run:
     """Measure the cases of a plan that the store does not have, and return the run.
 
-    ``plan``: a plan, the name of a shipped plan, or a TOML file.     in. ``fresh``
-``methods`` and the methods of ``plugins`` join every block that they can run
-    in. ``fresh``
-    in. ``fresh`` measures every case again; ``reuse_quality`` then keeps earlier quality values if the tokens did not change (default:
-    unless ``fresh``). With ``seconds`` cases run by priority until the time is up, and the rest is ``not_reached``. With ``price``, of
-    one device per hour, every case of the run has a cost of 1,000 images. An interruption keeps every completed case.
+    ``plan``: a plan, the name of a shipped plan, or a TOML file. ``methods`` and the methods of ``plugins`` join every block that they
+    can run in. ``fresh`` measures every case again; ``reuse_quality`` then keeps earlier quality values if the tokens did not change
+    (default: unless ``fresh``). With ``seconds`` cases run by priority until the time is up, and the rest is ``not_reached``. With
+    ``price``, of one device per hour, every case of the run has a cost of 1,000 images. An interruption keeps every completed case.
     """
     if fetch:
         for cells in (plan if isinstance(plan, Plan) else load(str(plan))).cells:

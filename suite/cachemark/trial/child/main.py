@@ -44,6 +44,7 @@ def main() -> None:
         request = TrialRequest.from_json(parent.request)
     except CachemarkError as error:
         sys.exit(str(error))
+    request.take_hashes()
     pin(request.cpus)
     torch.set_num_threads(request.threads)
     if request.memory_cap:
