@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,52 @@ def test_geneval_brings_its_tasks(write: Write) -> None:
 def test_of_coco_the_first_caption_of_each_image_counts(write: Write) -> None:
     listed = write("captions_val2014.json", captions((7, 31, "A dog\nruns."), (3, 40, "A man."), (7, 30, "A dog."), (3, 41, "Nobody.")))
     assert (listed.kind, listed.texts) == ("coco", ("A man.", "A dog."))
+
+
+ROWS = [{"Prompt": "a red bird, on a branch", "Category": "Animals", "id": "b7"}, {"Prompt": "two  cups", "Category": "Food", "id": "c"}]
+
+
+def separated(mark: str) -> str:
+    rows = [list(ROWS[0]), *(list(row.values()) for row in ROWS)]
+    return "\n".join(mark.join(f'"{cell}"' if mark in cell else cell for cell in row) for row in rows) + "\n"
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("p.tsv", separated("\t")), ("p.csv", separated(",")), ("half.csv", separated(";")), ("p.jsonl", lines(*ROWS)),
+    ("p.json", json.dumps(ROWS)),
+    ("meta_data.json", json.dumps({row["id"]: {"category": row["Category"], "prompt": row["Prompt"]} for row in ROWS})),
+])  # fmt: skip
+def test_a_table_has_its_prompts_in_a_column(name: str, text: str, write: Write) -> None:
+    listed = write(name, text)
+    assert (listed.kind, listed.texts) == ("table", ("a red bird, on a branch", "two cups"))
+    assert (listed.files, listed.categories) == (("b7", "c"), ("Animals", "Food"))
+
+
+def test_parquet_needs_its_library(tmp_path: Path) -> None:
+    pytest.importorskip("pandas").DataFrame({"x": [1]})
+    if find_spec("pyarrow") is None:
+        (tmp_path / "p.parquet").write_bytes(b"PAR1")
+        with pytest.raises(BadPlan, match=r"cannot be read without pyarrow\. Install it"):
+            prompt_list(str(tmp_path / "p.parquet"))
+        return
+    import pandas
+
+    pandas.DataFrame(ROWS).to_parquet(tmp_path / "p.parquet")
+    assert prompt_list(str(tmp_path / "p.parquet")).texts == ("a red bird, on a branch", "two cups")
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1")
+    with pytest.raises(BadPlan, match="is not a parquet file"):
+        prompt_list(str(tmp_path / "bad.parquet"))
+
+
+@pytest.mark.parametrize(("name", "text", "words"), [
+    ("p.csv", "a red bird\na blue bird\n", "the columns ['a red bird'], none of them prompt, caption, text"), ("p.tsv", "", "no rows"),
+    ("p.csv", "id,prompt\n1\n", "row 1 has no prompt"), ("p.jsonl", '{"prompt": 3}\n', "row 1 has no prompt"),
+    ("p.json", '[{"x": 1}, 1]', "no rows with named columns"), ("p.json", '[{', "is not JSON"),
+    ("p.txt", separated("\t"), "is a table, by its first line"),
+])  # fmt: skip
+def test_a_table_without_prompts_is_refused(name: str, text: str, words: str, write: Write) -> None:
+    with pytest.raises(BadPlan, match=re.escape(words)):
+        write(name, text)
 
 
 @pytest.mark.parametrize("inner", ["", "prompts"])

@@ -17,12 +17,27 @@ if TYPE_CHECKING:
 SHOWN = 5  # worst pairs in the text
 
 
+def with_options(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> list[tuple[str, dict[str, str]]]:
+    """Parse ``clip_score,weights=models/clip`` as a name and its options."""
+    parsed = []
+    for text in texts:
+        name, *options = text.split(",")
+        pairs = dict(part.split("=", 1) for part in options if part.partition("=")[2])
+        if len(pairs) != len(options):
+            raise click.BadParameter(f"{text[:80]!r} is not a metric with options; write clip_score,weights=FOLDER.")
+        parsed.append((name, pairs))
+    return parsed
+
+
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.argument("against", type=click.Path(path_type=Path), required=False)
 @click.option("--preset", "preset_name", type=click.Choice(["scene", "adm", "coco", "adm768", "adm192", "adm64"]),
               help="Feature network.  [default: adm for a folder or an npz file, else scene]")
 @click.option("--weights", default="", help="File with the weights of the feature network.  [default: PyTorch's download cache]")
+@click.option("--prompts", type=click.Path(), default="", help="Prompts of FOLDER: a txt, csv, tsv, jsonl, json or parquet file.")
+@click.option("--metric", "metrics", multiple=True, callback=with_options, metavar="NAME[,OPTION=PATH]",
+              help="Score each image with its prompt: clip_score, image_reward, hpsv2, geneval, dpg; repeatable.")
 @click.option("--grid", type=FILE, callback=picture, help="Write the worst pairs to this PNG file: first, second, difference.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where the networks run.")
 @json_option
@@ -47,7 +62,7 @@ def score(folder: Path, against: Path | None, grid: Path | None, as_json: bool, 
 
 def _print(scores: Scores) -> None:
     width, height = scores.size
-    say(f"{scores.images} images of {width}×{height} against {scores.against}, preset {scores.preset}")
+    say(f"{scores.images} images of {width}×{height} against {scores.against}{f', preset {scores.preset}' if scores.preset else ''}")
     for name, value in scores.values.items():
         say(f"{name:<22}{metric_value(value.value, name):>10}  {_ends(name, value):<22}{value.better} is better"
             f"{f'; {value.note}' if value.note else ''}")

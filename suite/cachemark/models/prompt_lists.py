@@ -4,6 +4,8 @@
 
 - ``*.jsonl``: GenEval's ``evaluation_metadata.jsonl``, a prompt and the expected content per line;
 
+- ``*.jsonl``, ``*.csv``, ``*.tsv``, ``*.parquet``, other ``*.json``: a table (:mod:`.prompt_tables`);
+
 - ``*.json``: COCO's captions of one split, the first caption of each image in the order of image ids;
 
 - a folder: DPG-Bench's ``prompts/*.txt``, with its questions in ``dpg_bench.csv`` next to it;
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -32,6 +35,7 @@ from ..core.edited import LONGEST, text_of, validating
 from ..core.errors import BadPlan, unknown
 from ..core.files import PACKAGE
 from ..core.wording import count, shown
+from .prompt_tables import TABLES, PromptTable, is_table, read_table
 
 PACKAGED = PACKAGE / "data" / "prompts"
 MOST = 100_000  # prompts
@@ -59,8 +63,9 @@ class Question:
 class PromptList:
     """Prompts in order, and what their benchmark checks in each image.
 
-    ``kind``: ``text``, ``geneval``, ``coco`` or ``dpg``. ``tasks``: lines of GenEval's file. ``questions``: DPG-Bench's, per prompt, if
-    its table is next to the prompts.
+    ``kind``: ``text``, ``table``, ``geneval``, ``coco`` or ``dpg``. ``tasks``: lines of GenEval's file. ``questions``: DPG-Bench's, per
+    prompt, if its table is next to the prompts. ``files``: the name of each prompt's image, with or without its ending, if the list has
+    them; ``categories``: the category of each prompt.
     """
 
     kind: str
@@ -68,6 +73,8 @@ class PromptList:
     texts: tuple[str, ...]
     tasks: tuple[Mapping[str, Any], ...] = ()
     questions: tuple[tuple[Question, ...], ...] = ()
+    files: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
 
 
 def packaged(name: str) -> tuple[str, ...]:
@@ -96,8 +103,25 @@ def _read(path: Path, size: int, changed: int) -> PromptList:
     """Read the list at a path; cached until its size or modification time changes."""
     if path.is_dir():
         return _dpg(path)
+    if path.suffix == ".parquet":
+        return _table(path, "")
+    text = text_of(path, BadPlan)
+    if path.suffix in TABLES:
+        return _table(path, text)
+    if path.suffix == ".jsonl" and re.match(r'\s*\{(?!.*"(tag|include)")', text):  # the first line
+        return _table(path, text)
+    if path.suffix == ".json" and '"annotations"' not in text and re.match(r'\s*(\[\s*\{|\{\s*"[^"]*"\s*:\s*\{)', text):  # rows
+        return _table(path, text)
+    if path.suffix not in (".json", ".jsonl") and is_table(text):
+        raise BadPlan(f"{path} is a table, by its first line.", remedy="Name it .tsv, so that its column of prompts is read.")
     reader: Callable[[Path, str], PromptList] = {".jsonl": _geneval, ".json": _coco}.get(path.suffix, _plain)
-    return reader(path, text_of(path, BadPlan))
+    return reader(path, text)
+
+
+def _table(path: Path, text: str) -> PromptList:
+    table: PromptTable = read_table(path, text)
+    located = ((f"{path}: row {number}", " ".join(prompt.split())) for number, prompt in enumerate(table.prompts, 1))
+    return PromptList("table", str(path), _checked(path, located), files=table.files, categories=table.categories)
 
 
 def _checked(path: Path, located: Iterable[tuple[str, str]]) -> tuple[str, ...]:
@@ -173,11 +197,12 @@ def _dpg(path: Path) -> PromptList:
     texts = _checked(folder, ((str(file), " ".join(text_of(file, BadPlan).split())) for file in files[: MOST + 1]))
     table = next((place for place in (folder.parent / QUESTIONS, folder / QUESTIONS) if place.is_file()), None)
     if table is None:
-        return PromptList("dpg", str(path), texts)
+        return PromptList("dpg", str(path), texts, files=tuple(file.stem for file in files))
     questions = _asked(table)
     if lacking := [file.stem for file in files if file.stem not in questions]:
         raise BadPlan(f"{table} has no question about the prompt {shown(lacking[0])}.", remedy=REMEDY)
-    return PromptList("dpg", str(path), texts, questions=tuple(questions[file.stem] for file in files))
+    return PromptList("dpg", str(path), texts, questions=tuple(questions[file.stem] for file in files),
+                      files=tuple(file.stem for file in files))
 
 
 def _asked(table: Path) -> dict[str, tuple[Question, ...]]:

@@ -30,6 +30,7 @@ from ..metrics.registry import image_metrics, set_metrics
 from ..models.tiny.networks import SIDE
 from ..stats.intervals import means_over_seeds
 from .progress_bar import ProgressBar
+from .score_prompts import names, prompt_values
 from .session import Machine, writing
 
 PAIRS, PIXELS = 32, 2**22  # most pairs, and most pixels of one side, in memory at a time
@@ -88,16 +89,17 @@ class _Collected:
 
 def score(
     folder: str | Path, against: str | Path = "", *, preset_name: str = "", weights: str | Path = "", grid: str | Path = "",
-    device: str = "cpu",
+    device: str = "cpu", prompts: str | Path = "", metrics: Sequence[tuple[str, Mapping[str, str]]] = (),
 ) -> Scores:
     """Score images of any tool against other images or against statistics of real images.
 
     ``folder``: a folder with or without subfolders, or a sample batch (npz with ``arr_0``). Images of two folders that have the same name
     up to its ending are pairs and get PSNR, SSIM and LPIPS. FID, sFID, KID, precision and recall compare the sets by the features of the
     preset, and the Inception score needs no reference. ``against``: a folder, an npz file of images, of statistics or of both,
-    a safetensors file for ``scene``, or empty for the bundled real scenes of ``scene``. ``preset_name`` defaults to ``adm`` for a folder
-    or an npz file, else to ``scene``. ``grid``: a PNG file for the worst pairs. Raises Unsupported for images that cannot be compared,
-    and the errors of :func:`.presets.preset`."""
+    a safetensors file for ``scene``, or empty for the bundled real scenes of ``scene``. ``prompts``: name or path of a list of prompts,
+    and ``metrics``: names with options of metrics that score each image with its prompt; with them and without ``against`` and a preset,
+    sets are not compared. ``preset_name`` defaults to ``adm`` for a folder or an npz file, else to ``scene``. ``grid``: a PNG file for
+    the worst pairs. Raises Unsupported for images that cannot be compared, and the errors of :func:`.presets.preset`."""
     Machine(device).require()
     if against and not os.path.lexists(against):
         raise Unsupported(f"{against} does not exist.", remedy="Use a folder of images, or a file of statistics.")
@@ -112,7 +114,12 @@ def score(
     elif grid:
         raise Unsupported("A grid needs pairs: no file name is in both folders." if other else "A grid needs a second folder.",
                           remedy="Use the same file name for both images of a pair, or omit --grid.")
+    if metrics or prompts:
+        _with_prompts(generated, prompts, metrics, collected, device)
     reference_name = str(against) if against else "the bundled real scenes"
+    if metrics and not against and not preset_name:
+        return Scores(len(generated), generated.size, "", f"the prompts of {prompts}", collected.values, collected.absent,
+                      notes=tuple(filter(None, [generated.note])))
     try:
         chosen, features = _prepared(generated, other, name, weights, against, device)
     except Unsupported as error:
@@ -191,6 +198,24 @@ def _pairs(
     by = list(values)[-1]  # the last column of tables (LPIPS if measured), which is closest to human perception
     order = sorted(range(len(partners)), key=lambda i: METRICS[by].loss(0.0, values[by][i]), reverse=True)
     return tuple(Pair(partners[i][0], {name: each[i] for name, each in values.items()}) for i in order), by
+
+
+def _with_prompts(
+    generated: ImageSource, prompts: str | Path, metrics: Sequence[tuple[str, Mapping[str, str]]], collected: _Collected, device: str
+) -> None:
+    """Add the means of metrics of images and prompts to ``collected``."""
+    if not prompts or not metrics:
+        raise Unsupported("Prompts and a metric of images and prompts belong together.",
+                          remedy=f"Name both, e.g. --prompts prompts.txt --metric clip_score,weights=FOLDER; metrics: {', '.join(names())}")
+    values, absent = prompt_values(generated, prompts, metrics, device)
+    collected.absent |= absent
+    for name, each in values.items():
+        mean = means_over_seeds({name: each}, {name: METRICS[name].within})[name]
+        collected.values[name] = _score(METRICS[name], mean.value, *((mean.low, mean.high) if mean.stated else (None, None)))
+    for name, about in METRICS.items():  # a mean of means: GenEval's score of all tasks
+        if about.mean_of and all(part in values for part in about.mean_of):
+            parts = [collected.values[part].value for part in about.mean_of]
+            collected.values[name] = _score(about, sum(parts) / len(parts), None, None)
 
 
 def _batch(images: Tensor, reference: Tensor) -> ImageBatch:
