@@ -72,21 +72,6 @@ def test_bad_arguments_change_nothing(models: dict[str, Any], name: str, argumen
     assert "\n" not in str(raised.value)
 
 
-def test_a_method_beyond_attention_is_refused(models: dict[str, Any]) -> None:
-    @cm.method("skipping")
-    class Skipping(cm.Method):
-        def block(self, site: Any, step: Any, tokens: Any, block: Any) -> Any:
-            return tokens
-
-    with pytest.raises(Unsupported, match="skipping overrides block"):
-        cm.attach(models["janus"], "skipping", 1)
-
-
-def test_other_models_are_refused() -> None:
-    with pytest.raises(Unsupported, match=r"cannot be attached to Linear\. Supported: JanusForConditionalGeneration, Emu3"):
-        cm.attach(nn.Linear(2, 2))
-
-
 @pytest.mark.parametrize(("installed", "text"), [("5.4.0", r"needs transformers 5.5 or newer \(got 5.4.0\)"), (None, "is not installed")])
 def test_a_library_that_is_missing_or_too_old_is_named(models: dict[str, Any], monkeypatch: pytest.MonkeyPatch, installed: str | None,
                                                        text: str) -> None:
@@ -124,50 +109,40 @@ def test_a_generation_after_an_interrupted_one(models: dict[str, Any]) -> None:
         assert torch.equal(emu3_generated(emu3, cache), complete)
 
 
-def test_a_generation_without_the_cache_is_refused(models: dict[str, Any]) -> None:
-    with cm.attach(models["janus"], "window"), pytest.raises(Unsupported, match="Pass it: generate"):
-        generated(models["janus"], transformers.DynamicCache())
-    with cm.attach(models["emu3"], "window", grid=tiny.GRID), pytest.raises(Unsupported, match="Pass it: generate"):
-        emu3_generated(models["emu3"], None)
+def test_what_cannot_be_attached_or_generated_is_refused(models: dict[str, Any]) -> None:
+    """And one generation of the cache itself runs after each."""
+    @cm.method("skipping")
+    class Skipping(cm.Method):
+        def block(self, site: Any, step: Any, tokens: Any, block: Any) -> Any:
+            return tokens
 
-
-def test_a_cache_outside_of_its_block_is_refused(models: dict[str, Any]) -> None:
-    with cm.attach(models["janus"], "window") as cache:
-        generated(models["janus"], cache)
+    janus, emu3 = models["janus"], models["emu3"]
+    right = {name: tensor.flip(1) for name, tensor in tiny.padded(tiny.PROMPTS[:2]).items()}
+    other = type(janus)(janus.config).eval()
+    other.generation_config = janus.generation_config
+    with pytest.raises(Unsupported, match="skipping overrides block"):
+        cm.attach(janus, "skipping", 1)
+    with pytest.raises(Unsupported, match="Supported: JanusForConditionalGeneration, Emu3"):
+        cm.attach(nn.Linear(2, 2))
+    with cm.attach(janus, "window") as cache:
+        for refused, words in (
+            (lambda: generated(janus, transformers.DynamicCache()), "Pass it: generate"),
+            (lambda: cm.attach(janus, "h2o").__enter__(), "already attached"),
+            (lambda: generated(janus, cache, generation_mode="text", max_new_tokens=3), "generation_mode"),
+            (lambda: generated(janus, cache, 2, **right), "Pad on the left"),
+            (lambda: generated(other, transformers.DynamicCache()), "deepcopy"),
+        ):
+            with pytest.raises(Unsupported, match=words):
+                refused()
+        generated(janus, cache)
     with pytest.raises(Unsupported, match="outside of its block"):
-        generated(models["janus"], cache)
-
-
-def test_two_caches_at_once_are_refused(models: dict[str, Any]) -> None:
-    with cm.attach(models["janus"], "window") as cache:
-        with pytest.raises(Unsupported, match="already attached"), cm.attach(models["janus"], "h2o"):
-            pass
-        generated(models["janus"], cache)
-
-
-def test_text_and_larger_images_are_refused(models: dict[str, Any]) -> None:
-    with cm.attach(models["janus"], "window") as cache, pytest.raises(Unsupported, match="generation_mode"):
-        generated(models["janus"], cache, generation_mode="text", max_new_tokens=3)
-    with cm.attach(models["emu3"], "window", grid=(4, 4)) as cache, pytest.raises(Unsupported, match="more than the 20 tokens of an image"):
-        emu3_generated(models["emu3"], cache)
-
-
-def test_beams_chunks_and_prepared_masks_are_refused(models: dict[str, Any]) -> None:
-    for settings, text in (({"num_beams": 2}, "beam search"), ({"prefill_chunk_size": 2}, "feed each prompt in one pass")):
-        with cm.attach(models["emu3"], "window", grid=tiny.GRID) as cache, pytest.raises(Unsupported, match=text):
-            emu3_generated(models["emu3"], cache, **settings)
-    with cm.attach(models["emu3"], "window", grid=tiny.GRID) as cache, pytest.raises(Unsupported, match=r"mask of shape \(1, 1, 2, 2\)"):
-        models["emu3"](torch.tensor([[1, 5]]), attention_mask=torch.ones(1, 1, 2, 2), **{tiny.CACHE: cache})
-
-
-def test_padding_on_the_right_is_refused(models: dict[str, Any]) -> None:
-    inputs = tiny.padded(tiny.PROMPTS[:2])
-    with cm.attach(models["janus"], "window") as cache, pytest.raises(Unsupported, match="Pad on the left"):
-        generated(models["janus"], cache, 2, **{name: tensor.flip(1) for name, tensor in inputs.items()})
-
-
-def test_a_model_with_the_same_config_is_refused(models: dict[str, Any]) -> None:
-    other = type(models["janus"])(models["janus"].config).eval()
-    other.generation_config = models["janus"].generation_config
-    with cm.attach(models["janus"], "window"), pytest.raises(Unsupported, match=r"copy\.deepcopy"):
-        generated(other, transformers.DynamicCache())
+        generated(janus, cache)
+    for settings, words in (({"num_beams": 2}, "beam search"), ({"prefill_chunk_size": 2}, "feed each prompt in one pass")):
+        with cm.attach(emu3, "window", grid=tiny.GRID) as cache, pytest.raises(Unsupported, match=words):
+            emu3_generated(emu3, cache, **settings)
+    with cm.attach(emu3, "window", grid=tiny.GRID), pytest.raises(Unsupported, match="Pass it: generate"):
+        emu3_generated(emu3, None)
+    with cm.attach(emu3, "window", grid=(4, 4)) as cache, pytest.raises(Unsupported, match="more than the 20 tokens of an image"):
+        emu3_generated(emu3, cache)
+    with cm.attach(emu3, "window", grid=tiny.GRID) as cache, pytest.raises(Unsupported, match=r"mask of shape \(1, 1, 2, 2\)"):
+        emu3(torch.tensor([[1, 5]]), attention_mask=torch.ones(1, 1, 2, 2), **{tiny.CACHE: cache})

@@ -45,17 +45,6 @@ def values_stay(original: Original) -> Original:
     return broken
 
 
-def numbers_stay(original: Original) -> Original:
-    """K and V move and ``visual`` does not."""
-
-    def broken(self: Any, *arguments: Any) -> None:
-        before = self.visual.clone()
-        original(self, *arguments)
-        self.visual.copy_(before)
-
-    return broken
-
-
 def tail_beside(original: Original) -> Original:
     """V of the tail lands in the place before the evicted one."""
 
@@ -83,16 +72,6 @@ def previous_entry(original: Original) -> Original:
     return broken
 
 
-def heads_mixed(original: Original) -> Original:
-    """Each head has the length of its neighbor."""
-
-    def broken(self: RaggedSlot, *arguments: Any) -> None:
-        original(self, *arguments)
-        self.lengths[:] = [*self.lengths[1:], self.lengths[0]]
-
-    return broken
-
-
 def shifted_workspace(original: Original) -> Original:
     """Numbers are right, keys and values are of the entry before."""
 
@@ -103,12 +82,10 @@ def shifted_workspace(original: Original) -> Original:
     return broken
 
 
-FILLING = ("h2o", "linear")  # an entry and a line by `SlotBank.evict`; others evict by `evict_place`
 MOVES: list[tuple[type, str, Callable[[Original], Original], str]] = [
-    *((SlotBank, "_fill", broken, name) for broken in (values_stay, numbers_stay) for name in FILLING),
-    *((SlotBank, "evict_place", tail_beside, name) for name in ("streaming", "window")),
-    *((Slot, "absorb", broken, name) for broken in (values_stay, numbers_stay, previous_entry) for name in ("window", "h2o", "ams_kv")),
-    *((RaggedSlot, "absorb", broken, name) for broken in (values_stay, heads_mixed, shifted_workspace) for name in ("staggered", "scored")),
+    (SlotBank, "_fill", values_stay, "h2o"), (SlotBank, "_fill", values_stay, "linear"), (SlotBank, "evict_place", tail_beside, "window"),
+    (Slot, "absorb", values_stay, "window"), (Slot, "absorb", previous_entry, "h2o"), (Slot, "absorb", previous_entry, "ams_kv"),
+    (RaggedSlot, "absorb", values_stay, "staggered"), (RaggedSlot, "absorb", shifted_workspace, "scored"),
 ]
 
 

@@ -205,19 +205,7 @@ def test_a_codec_is_no_budget_of_flops(tmp_path: Path) -> None:
         cases(tmp_path, '"fewer_scales"', '{ name = "fewer_scales", count = 1, codec = "int8" }')
 
 
-def test_methods_that_do_not_run_on_a_model_have_no_say_in_its_budgets(tmp_path: Path) -> None:
-    with pytest.raises(BadBudget, match="fewer_scales does not run on next-token models"):
-        cases(tmp_path, '"window", "fewer_scales"', model="tiny-llamagen")
-
-
 # -- combinations -----------------------------------------------------------------------------------------------------
-def test_a_codec_combines_with_pruning_and_one_that_groups_keys_does_not(tmp_path: Path) -> None:
-    path = tmp_path / "plan.toml"
-    path.write_text(PLAN.format(model="tiny-var", methods='{ name = "fastvar", layers = [0, 5] }', budgets='"1/2"')
-                    + 'codecs = ["int8", "kivi4"]\n')
-    reasons = {planned.case.codec: planned.unsupported_reason for planned in expand(load(str(path))) if planned.case.method == "fastvar"}
-    assert reasons == {"int8": "", "kivi4": "kivi4 groups keys in the order of their arrival, which only next-token models have; "
-                                            "int4 stores each by itself"}
 
 
 @pytest.mark.parametrize("names", ["fastvar + ams_kv", "fewer_scales+guidance_off"])
