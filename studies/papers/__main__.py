@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from cachemark.core.files import PACKAGE
 from tools.command import run_command
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -91,6 +92,21 @@ def speeds(
     machines = ", ".join(dict.fromkeys(claim.machine for claim in claims if claim.machine))
     measured = f"in the newest run that has it, with its full cache if any has, on {machines}" if machines else "not in the store"
     click.echo(f"Time per image, speedup over the paper's full cache. This: {rates.device}. Measured: {measured}. *: no batch is stated.")
+
+
+@papers.command()
+@click.argument("method")
+def fids(method: str) -> None:
+    """Print the FIDs that papers report for METHOD, of 50,000 ImageNet images unless the settings say otherwise."""
+    for claim in published_fids():
+        if claim["method"] == method:
+            settings = f" ({claim['config']})" if claim["config"] else ""
+            click.echo(f"{claim['model']:20}{claim['fid']:>8}  {claim['paper']}, {claim['table']}{settings}")
+
+
+def published_fids() -> list[dict[str, str]]:
+    """Return published FIDs as printed: paper, table, model, method, config, fid."""
+    return list(json.loads((PACKAGE / "data" / "published" / "quality.json").read_text(encoding="utf-8"))["records"])
 
 
 def _pair(seconds: float | None, speedup: float | None) -> str:

@@ -58,6 +58,7 @@ def data(result: Result) -> Any:
 def test_list_methods_and_plug_ins_side_by_side(stage: Stage) -> None:
     rows = {row["name"]: row for row in data(call("list", "methods", "--json", "--plugin", stage.plugin))}
     assert {"full", "window", "streaming", "random", "h2o", "rkv", "linear", "calm"} <= set(rows)
+    assert rows["calm"].pop("unstated").keys() == {"keep_condition"}
     assert rows["calm"] == {"name": "calm", "summary": "A window under another name.", "source": "the tests", "builtin": False,
                             "parameters": {"B": 0, "keep_condition": True}, "paradigms": ["next-token", "next-scale"],
                             "origin": str(stage.plugin), "version": plugins.read(stage.plugin).digest}  # fmt: skip

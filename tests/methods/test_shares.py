@@ -1,9 +1,8 @@
-"""The table of the guide that sets the papers' percentages beside ours, computed row by row."""
+"""The recorded table that sets the papers' percentages beside ours, computed row by row."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from cachemark.cache.layout import Layout
 from cachemark.contract.method import Method
@@ -16,11 +15,11 @@ from cachemark.methods.heatkv import HeatKV
 from cachemark.methods.scalekv import ScaleKV
 from cachemark.models.registry import MODELS
 from studies.papers.entry_counts import entry_counts
+from tools.pages.results import recorded
 
 MEANS = {4: 265, 10: 650, 20: 1300}  # of ScaleKV, entries a layer
-GUIDE = Path(__file__).parents[2] / "docs" / "reference" / "methods.md"
 ROWS = re.findall(r"^\| `(heatkv|scalekv|hackpp|hack)` \| `([\w-]+)` \| (\d+) %[^|]*" + 3 * r"\| ([\d.]+) % " + r"\| ([\d.]+) MB \|$",
-                  GUIDE.read_text(encoding="utf-8"), re.M)
+                  recorded("published-budgets-in-bytes"), re.M)
 
 
 def computed(name: str, model: str, percent: int) -> tuple[int, int, Layout, Method]:

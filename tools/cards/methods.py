@@ -1,22 +1,17 @@
-"""Facts of each method in ``docs/reference/methods.md``: source, checks and published values."""
+"""Facts of each method in ``docs/reference/methods.md``: source, checks, and defaults of our own."""
 
 from __future__ import annotations
 
 import re
-from itertools import groupby
-from typing import Any
+from dataclasses import fields
 
 from cachemark.contract.method import Method
+from cachemark.methods.base.annealed import HEAD_PARAMETERS
 from cachemark.methods.registry import METHODS
 
-from .data import DATA, code, read_json, vectors
+from .data import code, vectors
 
 BLOCK = re.compile(r"<!-- facts: (\w+) -->\n.*?<!-- end of facts -->", re.S)
-
-
-def claims() -> list[dict[str, str]]:
-    """Published FIDs as printed: paper, table, model, method, config, fid."""
-    return list(read_json(DATA / "published" / "quality.json")["records"])
 
 
 def with_facts(page: str) -> str:
@@ -25,28 +20,15 @@ def with_facts(page: str) -> str:
 
 
 def facts(cls: type[Method]) -> str:
-    """Return the bullets of one method."""
-    outputs = [f"{code(name)} ({len(entry['checks'])} checks)" for name, entry in vectors().items() if cls.name in entry["methods"]]
-    lines = [f"- **Source**: {cls.source}.",
-             f"- **Checked against**: {'the authors’ code, ' + ', '.join(outputs) if outputs else 'its rules and the contract tests'}."]
-    if reasons := _reasons(cls):
-        lines.append(f"- **Defaults that the source does not state**: {'; '.join(reasons)}.")
-    published = [claim for claim in claims() if claim["method"] == cls.name]
-    if published:
-        lines.append("- **Published FID**:")
-    for where, group in groupby(published, key=lambda claim: f"{claim['paper']}, {claim['table']}"):
-        rows = list(group)
-        settings = {claim["config"] for claim in rows}
-        values = "{fid} ({config})" if len(settings) > 1 else "{fid}"
-        models = [f"{code(model)} {', '.join(values.format_map(claim) for claim in same)}"
-                  for model, same in groupby(rows, key=lambda claim: claim["model"])]
-        lines.append(f"    - {where}{f' ({settings.pop()})' if len(settings) == 1 else ''}: {'; '.join(models)}")
-    return "\n".join(lines)
-
-
-def _reasons(cls: type[Method]) -> list[str]:
-    """Return reasons for our defaults; those shared with LazyMAR are given there."""
-    shared: Any = {} if cls.name == "lazymar" else METHODS.get("lazymar").unstated
-    own = [f"{code(name)} ({reason})" for name, reason in cls.unstated.items() if shared.get(name) != reason]
-    same = [name for name, reason in cls.unstated.items() if shared.get(name) == reason]
-    return [*own, f"{code(*same)} (as for `lazymar`)"] if same else own
+    """Return the source of one method, its checks, and the parameters whose default the source does not state."""
+    checks = [len(entry["checks"]) for entry in vectors().values() if cls.name in entry["methods"]]
+    parts = [f"*Source*: {cls.source}."]
+    if checks:
+        parts.append(f"*Authors' code*: {sum(checks)} checks.")
+    head = {field.name: field.default for field in fields(cls) if field.name in HEAD_PARAMETERS}
+    if own := [name for name in cls.unstated if name not in head]:
+        parts.append(f"*Not stated*: {code(*own)}.")
+    if head:
+        defaults = ", ".join(f"{code(name)} ({code(str(value))})" for name, value in head.items())
+        parts.append(f"*As in [`disa`](#disa)*: {defaults}.")
+    return "\n".join(parts)

@@ -87,7 +87,8 @@ def _methods() -> list[dict[str, Any]]:
 
     classes = {name: METHODS.get(name) for name in METHODS}
     return [{"name": name, "summary": sentence(cls.__doc__), "source": cls.source, "parameters": cls().parameters(),
-             "paradigms": cls.paradigms, "builtin": cls.__module__.startswith("cachemark."), **_origin("methods", name, cls)}
+             "unstated": dict(cls.unstated), "paradigms": cls.paradigms, "builtin": cls.__module__.startswith("cachemark."),
+             **_origin("methods", name, cls)}
             for name, cls in classes.items()]
 
 
