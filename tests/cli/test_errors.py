@@ -21,7 +21,7 @@ from cachemark.cli.endings import INTERRUPTED, ending
 from cachemark.cli.measure import span
 from cachemark.cli.options import size
 from cachemark.core.errors import NothingMeasured
-from cachemark.models import checkpoints
+from cachemark.models import tensor_files
 from cachemark.models.catalogue.next_token import TINY
 from cachemark.models.llamagen import LlamaGen
 from cachemark.store.db import Store
@@ -228,7 +228,7 @@ def test_a_checkpoint_that_memory_does_not_hold_is_not_damaged(tmp_path: Path, m
     def full(*_: object, **__: object) -> None:
         raise RuntimeError("unable to mmap 8 bytes from file: Cannot allocate memory (12)")
 
-    monkeypatch.setattr(checkpoints, "safe_open", full)
+    monkeypatch.setattr(tensor_files, "safe_open", full)
     (tmp_path / "a.safetensors").write_bytes(b"")
     with pytest.raises(RuntimeError, match="Cannot allocate memory"):
-        checkpoints._safetensors(tmp_path / "a.safetensors")
+        tensor_files._safetensors(tmp_path / "a.safetensors")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
@@ -31,6 +32,16 @@ def test_a_method_is_compared_with_the_full_cache(tmp_path: Path) -> None:
     with Image.open(path) as pair:
         assert pair.size == (64 + 8 + 64, 64)
         assert pair.crop((0, 0, 64, 64)).tobytes() != pair.crop((72, 0, 136, 64)).tobytes()
+
+
+def test_the_used_copy_of_the_weights_is_printed_once(tmp_path: Path) -> None:
+    state = load_file(packaged("tiny-var.safetensors"))
+    torch.save({"ema": state, "model": dict(state) | {"pos_1LC": state["pos_1LC"] * 0}}, tmp_path / "both.pt")
+    done = call("generate", "tiny-var", "--weights", tmp_path / "both.pt", "-o", tmp_path / "out.png")
+    assert done.exit_code == 0, done.output
+    assert [line for line in done.stderr.splitlines() if line.startswith("Note: ")] == [
+        f"Note: '{tmp_path}/both.pt' holds several copies of the weights: the averaged ones under 'ema' are used, not those under model. "
+        f'To use others: weights = "{tmp_path}/both.pt#model".']
 
 
 def test_json_has_the_costs_under_the_names_of_metrics(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from torch import nn
 from cachemark.methods import lazymar
 from cachemark.methods.base import lazy_schedule as schedule
 from cachemark.models import emu3, glm_image, infinity, janus, llamagen, llamagen_text, lumina, mar, var
-from cachemark.models.catalogue.masked_models import AVERAGED
 from cachemark.models.catalogue.next_scale import build as build_var
 from cachemark.models.checkpoints import load
 from cachemark.models.emu3 import Emu3
@@ -173,7 +172,7 @@ def test_a_mar_from_averaged_weights_and_one_with_the_eager_head_pass_their_chec
     weights = vector.weights()
     torch.save({"model": {name: torch.zeros_like(t) for name, t in weights.items()}, "model_ema": weights}, tmp_path / "tiny.pth")
     averaged = subject(vector)
-    averaged.models["10"] = load(lambda: Replayed(config_of(vector.facts, "10")), tmp_path / "tiny.pth", wrappers=AVERAGED)
+    averaged.models["10"] = load(lambda: Replayed(config_of(vector.facts, "10")), tmp_path / "tiny.pth")
     eager = subject(vector, eager_head=True)
     with torch.no_grad():
         assert not "".join(checks[name].fault(averaged, vector) for name in ("head_inputs", "head"))

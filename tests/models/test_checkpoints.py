@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 
 from cachemark.core.errors import BadCheckpoint
 from cachemark.models import checkpoints
-from cachemark.models.checkpoints import load, sha256
+from cachemark.models.checkpoints import fitted, load, sha256
 from cachemark.trial.request import TrialRequest
 
 State = dict[str, Tensor]
@@ -50,8 +51,17 @@ def equal(module: nn.Module, state: State) -> bool:
 def ddp(state: State) -> dict[str, Any]:
     """Return what distributed training code writes."""
     optimizer = {"state": {0: {"step": torch.tensor(9.0), "exp_avg": torch.ones(3)}}, "param_groups": [{"lr": 1e-4, "params": [0]}]}
-    ema = {name: tensor * 0 for name, tensor in state.items()}
-    return {"ema": ema, "model": state, "optimizer": optimizer, "steps": 50, "args": argparse.Namespace(lr=1e-4, model="GPT-B", stage=None)}
+    raw = other(state)
+    return {"model": raw, "ema": state, "optimizer": optimizer, "steps": 50, "args": argparse.Namespace(lr=1e-4, model="GPT-B", stage=None)}
+
+
+def other(state: State) -> State:
+    return {name: tensor * 0 for name, tensor in state.items()}
+
+
+def wrapped(state: State, part: str, at: int) -> State:
+    """Put the part that a wrapper leaves into every name, after ``at`` others."""
+    return {".".join([*name.split(".")[:at], part, *name.split(".")[at:]]): tensor for name, tensor in state.items()}
 
 
 LAYOUTS: dict[str, Callable[[State], Any]] = {
@@ -59,7 +69,17 @@ LAYOUTS: dict[str, Callable[[State], Any]] = {
     "distributed": ddp,
     "module": lambda state: {"epoch": 3, "module": state},
     "state_dict": lambda state: {"state_dict": state, "hyper": "x"},
-    "first wrapper wins": lambda state: {"state_dict": {"x": torch.zeros(1)}, "module": {"y": torch.zeros(1)}, "model": state},
+    "the entry that fits": lambda state: {"state_dict": {"x": torch.zeros(1)}, "model": {"y": torch.zeros(1)}, "module": state},
+    "VAR's trainer": lambda state: {"epoch": 9, "trainer": {"config": {}, "vae_local": {"q": torch.zeros(1)}, "var_wo_ddp": state}},
+    "Infinity's trainer": lambda state: {"trainer": {"gpt_fsdp": other(state), "gpt_ema_fsdp": state}},
+    "an average beside it": lambda state: {**other(state), "model_ema": state},
+    "averages under a prefix": lambda state: {"state_dict": {**wrapped(other(state), "model", 0), **wrapped(state, "model_ema", 0)}},
+    "of a wrapped average": lambda state: {"ema": {"decay": 0.9, "state_dict": wrapped(state, "module", 0)}, "model": other(state)},
+    "averages inside": lambda state: {**other(state), **wrapped(state, "ema_model", 0)},
+    "one prefix": lambda state: {"state_dict": wrapped(state, "net", 0), "callbacks": {}, "loss": np.float64(0.3)},
+    "fully sharded": lambda state: {"model": wrapped(wrapped(state, "_fsdp_wrapped_module", 0), "_checkpoint_wrapped_module", 2)},
+    "compiled": lambda state: wrapped(wrapped(state, "_orig_mod", 0), "module", 0),
+    "compiled blocks": lambda state: {name: t for old, t in state.items() for name in wrapped({old: t}, "_orig_mod", old.count(".") and 2)},
     "name instead of weights": lambda state: {"model": "GPT-B", "state_dict": state},
     "bare beside others": lambda state: {**state, "optimizer": {"lr": torch.zeros(1)}, "steps": 3},
 }
@@ -69,8 +89,42 @@ LAYOUTS: dict[str, Callable[[State], Any]] = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_of_a_torch_file_loads(tmp_path: Path, layout: str) -> None:
     state = weights()
-    torch.save(LAYOUTS[layout](state), tmp_path / "net.pt")
-    assert equal(load(Net, tmp_path / "net.pt"), state)
+    for name in ("net.pt", "net.safetensors", "net.ckpt.tmp"):
+        torch.save(LAYOUTS[layout](state), tmp_path / name)
+        assert equal(load(Net, tmp_path / name), state)
+
+
+def test_an_entry_is_selected_by_its_name(tmp_path: Path) -> None:
+    state, path = weights(), tmp_path / "net.pt"
+    torch.save({"model": state, "trainer": {"ema": other(state)}, "opt": {"a": torch.zeros(1)}}, path)
+    assert equal(load(Net, f"{path}#model"), state)
+    assert equal(load(Net, f"{path}#trainer.ema"), other(state))
+    assert equal(load(Net, path), other(state))
+    assert sha256(f"{path}#model") == sha256(path)
+    assert "has no entry 'best' that holds tensors. Name one of: model, opt, trainer.ema" in refusal(f"{path}#best")
+    odd = path.rename(tmp_path / "net#ema")  # a name as people write them
+    assert equal(load(Net, odd), other(state))
+
+
+def test_copies_that_nothing_tells_apart_are_refused(tmp_path: Path) -> None:
+    state = weights()
+    path = saved(tmp_path / "net.pt", {"ema_0.999": state, "ema_0.9999": other(state), "model": other(state)})
+    assert "holds several copies of the weights (ema_0.999, ema_0.9999)" in refusal(path)
+    assert equal(load(Net, f"{path}#ema_0.999"), state)
+    assert equal(load(Net, saved(path, {"student": state, "teacher": dict(state)})), state)  # the same tensors twice
+
+
+@pytest.mark.parametrize(("content", "chosen", "note"), [
+    (lambda state: {"model": state}, "", ""), (lambda state: {"model": state, "again": state}, "", ""),
+    (lambda state: {"model": state, "model_ema": other(state)}, "model_ema", "the averaged ones under 'model_ema' are used, not those"),
+    (lambda state: {"model": state, "best": other(state)}, "model", "the raw ones under 'model' are used, not those under best"),
+    (lambda state: {**state, "best": other(state)}, "top", "the raw ones under 'top' are used, not those under best. To use others: w"),
+])
+def test_a_choice_is_stated(tmp_path: Path, content: Callable[[State], Any], chosen: str, note: str) -> None:
+    fit = fitted(Net, saved(tmp_path / "net.pt", content(weights())))
+    assert fit.entry == chosen
+    assert note in " ".join(fit.notes)
+    assert bool(fit.notes) is bool(chosen)
 
 
 @pytest.mark.parametrize("name", ["net.safetensors", "net.bin"])
@@ -109,7 +163,7 @@ def test_extras_are_passed_over_where_they_are_known_or_named(tmp_path: Path, ex
 
 
 # -- what does not fit ------------------------------------------------------------------------------------------------
-def refusal(path: Path, **options: Any) -> str:
+def refusal(path: Path | str, **options: Any) -> str:
     with pytest.raises(BadCheckpoint) as caught:
         load(Net, path, **options)
     assert caught.value.remedy
@@ -133,10 +187,12 @@ UNFIT: dict[str, tuple[Any, tuple[str, ...]]] = {  # what is saved, and what the
     "wider": (weights(dim=6), ("checkpoint of another size: embed.weight 5×6 != 5×4", "7 of another shape")),
     "integers": ({**weights(), "layers.1.bias": torch.zeros(4).int()}, ("1 of another kind of number (layers.1.bias int32)",)),
     "bytes": ({**weights(), "layers.1.bias": torch.zeros(4).to(torch.float8_e4m3fn)}, ("(layers.1.bias float8_e4m3fn)",)),
-    "prefix": ({f"module.{name}": t for name, t in weights().items()}, ("start with 'module.': save it without that prefix",)),
+    "prefix": ({**wrapped(without("embed.weight"), "net", 0), "net.x": torch.zeros(1)}, ("of 8 tensors missing",)),
+    "two names for one": ({**wrapped(weights(), "module", 0), "_orig_mod.embed.weight": torch.zeros(5, 4)}, ("8 of 8 tensors missing",)),
+    "an adapter": ({"layers.0.lora_A.weight": torch.zeros(2, 4), "layers.0.lora_B.weight": torch.zeros(4, 2)}, ("a LoRA adapter",)),
     "another model": ({"conv.weight": torch.zeros(2)}, ("8 of 8 tensors missing", "Use the weights file of this model")),
     "a list": ([torch.zeros(2)], ("no tensors by name",)),
-    "no weights": ({"model": "GPT-B", "ema": {"a": torch.zeros(2)}}, ("no tensors by name",)),
+    "no weights": ({"model": "GPT-B", "ema": [torch.zeros(2)]}, ("holds the entries model, ema and no tensors by name",)),
     "an object": ({"model": weights(), "out": pathlib.PurePosixPath("x")}, ("pathlib.",)),
 }
 
@@ -214,6 +270,18 @@ def test_a_folder_is_read_as_what_it_holds(tmp_path: Path) -> None:
     assert sha256(many) != sha256(sharded(tmp_path / "again", state)), "the hash of a folder is that of all its files"
 
 
+def test_an_index_decides_which_file_has_a_tensor(tmp_path: Path) -> None:
+    state, folder = weights(), sharded(tmp_path / "many", weights())
+    first, last = ({**dict(list(state.items())[i::2])} for i in range(2))
+    save_file({**last, **other(first)}, folder / "part-1.safetensors")
+    assert equal(fit := load(Net, folder), state), fit
+    assert "does not assign 4 tensors to the files that hold them" in " ".join(fitted(Net, folder).notes)
+    torch.save(other(state), folder / "pytorch_model.bin")
+    assert "model.safetensors.index.json is used, not pytorch_model.bin" in " ".join(fitted(Net, folder).notes)
+    save_file(dict(list(first.items())[1:]), folder / "part-0.safetensors")
+    assert "is stale: part-0.safetensors lacks 1 of the tensors" in refusal(folder)
+
+
 def sharded(folder: Path, state: dict[str, Tensor]) -> Path:
     """Write alternating tensors to two files under an index."""
     folder.mkdir()
@@ -231,6 +299,11 @@ def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
     (part / "part-1.safetensors").unlink()
     assert "1 of the 2 files" in refusal(part)
     assert "part-1.safetensors" in refusal(part)
+    for name, text in (("zero_to_fp32.py", "DeepSpeed"), (".metadata", "dcp_to_torch"), ("adapter_config.json", "LoRA adapter"),
+                       ("model-00001-of-00002.safetensors", "have no index")):
+        (folder := tmp_path / name.strip(".")).mkdir()
+        (folder / name).touch()
+        assert text in refusal(folder)
     for broken in ("{", "[]", '{"weight_map": 3}'):
         (part / "model.safetensors.index.json").write_text(broken)
         assert "is not an index of weights" in refusal(part)

@@ -51,7 +51,7 @@ def llamagen(folder: Path, patch: pytest.MonkeyPatch) -> ModelEntry:
     config = LlamaGenConfig(2, 2, 32, vocab=32, classes=10, grid=4)
     decoder = PublishedFile("decoder_weights", "vq_ds16_c2i.pt", "x", lambda: VQ(VQConfig(32, (1, 1), 1, 16, 32)))
     state = LlamaGen(config).initialise(0).state_dict()
-    torch.save({"model": {**state, "freqs_cis": torch.zeros(3)}, "ema": {name: t * 0 for name, t in state.items()}, "steps": 5,
+    torch.save({"model": {name: t * 0 for name, t in state.items()}, "ema": {**state, "freqs_cis": torch.zeros(3)}, "steps": 5,
                 "args": argparse.Namespace(image_size=64)}, folder / "c2i_B_256.pt")
     torch.save({"model": decoder.build().state_dict(), "ema": {}}, folder / "vq_ds16_c2i.pt")
     return CatalogueModel(next_token.FAMILY, "llamagen-b", config, "c2i_B_256.pt", decoder, {"paper": GUIDED}, "", pixels=64).entry

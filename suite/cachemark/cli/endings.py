@@ -12,10 +12,11 @@ import signal
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 import click
 from click.core import ParameterSource
@@ -65,6 +66,25 @@ def terminable(*, own_process: bool) -> Iterator[None]:
         after = dict.fromkeys((signal.SIGINT, *before), signal.SIG_IGN) if own_process else before
         for number, handler in after.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def notes_on_lines() -> Iterator[None]:
+    """Print the package's own warnings as one line each."""
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None,
+             line: str | None = None) -> None:
+        if category.__module__.startswith("cachemark."):
+            click.echo(f"Note: {_shorten(str(message))}", err=True)
+        else:
+            usual(message, category, filename, lineno, file, line)
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = usual
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import click
 from ..core.version import __version__
 from .advise import advise, roofline
 from .compare import bisect, compare
-from .endings import ending, open_closed_streams, terminable
+from .endings import ending, notes_on_lines, open_closed_streams, terminable
 from .export import export
 from .gate import baseline, check, incident
 from .generate import generate
@@ -40,7 +40,7 @@ class _Main(click.Group):
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, context: click.Context) -> object:
-        with ending(lambda: KEPT.get(str(context.invoked_subcommand), "")):
+        with ending(lambda: KEPT.get(str(context.invoked_subcommand), "")), notes_on_lines():
             return super().invoke(context)
 
 

@@ -12,33 +12,37 @@ import hashlib
 import os
 import re
 import time
-import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
-from safetensors import safe_open
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ..core.edited import LFS
-from ..core.errors import BadCheckpoint, out_of_memory
+from ..core.errors import BadCheckpoint
 from ..core.files import is_readable, read_json
+from .entries import WRAPPERS, Entry, choose, some
+from .tensor_files import ZIP, read_file, unpickled
 
 M = TypeVar("M", bound=nn.Module)
 
-WRAPPERS = ("model", "module", "state_dict")
-EXTRAS = ("freqs_cis", "*.freqs_cis", "*.k_cache", "*.v_cache")  # buffers that reference code saved by accident
+EXTRAS = ("freqs_cis", "*.freqs_cis", "*.k_cache", "*.v_cache", "*.inv_freq", "*attn_mask", "causal_mask")  # buffers saved by accident
 DRAWS = ("normal_", "uniform_", "kaiming_uniform_", "kaiming_normal_")  # of tensors and of torch.nn.init
 INDEX = ".index.json"  # of files that together contain a model
 PUBLISHED = ("model.safetensors", f"model.safetensors{INDEX}", "pytorch_model.bin", f"pytorch_model.bin{INDEX}")  # in a folder
-ZIP = b"PK\x03\x04"  # first bytes of torch.save's files
 PIXELS_IN_NAME = re.compile(r"[_-](256|384|512|768|1024)$")
 UNSETTLED = 2_000_000_000  # ns after a change in which another one may leave the file's time as it is
 HASHED: dict[tuple[str, int, int], str] = {}  # SHA-256 of files by path, size and time of the last change
-SHOWN = 3  # most names in an error; of more, only the number is printed
+FOREIGN = {  # folders of training libraries: a file in them, and how their weights are exported
+    "zero_to_fp32.py": "It is a checkpoint of DeepSpeed. Export it: python zero_to_fp32.py . model, in that folder.",
+    "*_model_states.pt": "It is a checkpoint of DeepSpeed. Export it with its zero_to_fp32.py.",
+    ".metadata": "It is a sharded checkpoint of torch (FSDP). Export it: python -m torch.distributed.checkpoint.format_utils dcp_to_torch "
+                 "FOLDER model.pt",
+    "adapter_config.json": "It is a LoRA adapter. Merge it into its model (merge_and_unload of peft) and save the result.",
+    "*-00001-of-*": "Its shards have no index. Fetch the file *.index.json too.",
+}
 
 
 class NoDraws(TorchFunctionMode):
@@ -91,42 +95,81 @@ def combined(hashes: Mapping[Path, str]) -> str:
 def parts(path: str | Path) -> list[Path]:
     """Return the files of weights: the file at ``path``, the shards of an index, or a folder's files.
 
-    A folder must contain one of the ``PUBLISHED`` names. Raises BadCheckpoint if a file is missing.
+    A folder must contain one of the ``PUBLISHED`` names. An entry after a # is left out. Raises BadCheckpoint if a file is missing.
     """
-    source = Path(path)
+    source, _ = file_and_entry(path)
     if os.path.isdir(source):  # which has every attribute
-        present = [source / name for name in PUBLISHED if (source / name).is_file()]
+        present = _published(source)
         if not present:
-            raise BadCheckpoint(f"{str(path)!r} holds no weights: none of {', '.join(PUBLISHED)}.",
-                                remedy="Use the folder of one model as it was published, or the path of its weights file.")
+            foreign = (remedy for pattern, remedy in FOREIGN.items() if any(source.glob(pattern)))
+            raise BadCheckpoint(f"{str(path)!r} holds no weights: none of {', '.join(PUBLISHED)}.", remedy=next(
+                foreign, "Use the folder of one model as it was published, or the path of its weights file."))
         source = present[0]
     if not is_readable(source):
         raise _unreadable(source)
     if not source.name.endswith(INDEX):
         return [source]
+    files = list(_index(source))
+    if absent := [file.name for file in files if not is_readable(file)]:
+        raise BadCheckpoint(f"{len(absent)} of the {len(files)} files that {str(source)!r} names are missing ({some(absent)}).",
+                            remedy="Fetch the rest of the model into the same folder.")
+    return files
+
+
+def _published(folder: Path) -> list[Path]:
+    """Return the files of a folder that each hold or list a whole model, the one that is used first."""
+    return [folder / name for name in PUBLISHED if (folder / name).is_file()]
+
+
+def _index(source: Path) -> dict[Path, set[str]]:
+    """Return the names of tensors that an index assigns to each of its files, in order. Raises BadCheckpoint."""
     try:
-        shards = [PurePosixPath(shard) for shard in sorted(set(read_json(source)["weight_map"].values()))]
+        places = {str(name): PurePosixPath(shard) for name, shard in read_json(source)["weight_map"].items()}
+        shards = sorted(set(places.values()), key=str)
         if any(shard.is_absolute() or ".." in shard.parts or not shard.parts for shard in shards):
             raise ValueError("a file in another folder")
-        files = [source.parent / shard for shard in shards]
+        files = {source.parent / shard: {name for name, place in places.items() if place == shard} for shard in shards}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadCheckpoint(f"{str(source)!r} is not an index of weights: it has no readable weight_map.",
                             remedy="Fetch it again.") from error
     if not files:
         raise BadCheckpoint(f"{str(source)!r} names no file that holds weights.", remedy="Fetch it again.")
-    if absent := [file.name for file in files if not is_readable(file)]:
-        raise BadCheckpoint(f"{len(absent)} of the {len(files)} files that {str(source)!r} names are missing ({_some(absent)}).",
-                            remedy="Fetch the rest of the model into the same folder.")
     return files
 
 
-def read(path: str | Path, *, wrappers: Sequence[str] = WRAPPERS) -> dict[str, Tensor]:
-    """Return the tensors of a weights file, or of all :func:`parts`, by name, memory-mapped.
+def file_and_entry(path: str | Path) -> tuple[Path, str]:
+    """Split ``file.pth#ema`` into the file and the entry of it; a path that exists as it is written names no entry."""
+    file, mark, entry = str(path).rpartition("#")
+    return (Path(file), entry) if mark and not os.path.lexists(path) else (Path(path), "")
 
-    A pickle is read with ``weights_only``. Training code stores weights next to an optimizer and arguments: the first of ``wrappers``
-    that holds tensors is used, else the top level. Raises BadCheckpoint.
+
+def read(path: str | Path) -> tuple[list[Entry], tuple[str, ...]]:
+    """Return every mapping of a weights file that holds tensors, memory-mapped, and notes for people.
+
+    The files of an index are one entry, with the tensors that it assigns to each of them. A pickle is read with ``weights_only``. Raises
+    BadCheckpoint.
     """
-    return {name: tensor for file in parts(path) for name, tensor in _read(file, wrappers).items()}
+    source, _ = file_and_entry(path)
+    notes: list[str] = []
+    if source.is_dir() and (copies := _published(source))[1:]:
+        notes = [f"{str(source)!r} holds several copies of the model: {copies[0].name} is used, not "
+                 f"{some(file.name for file in copies[1:])}."]
+    files = parts(source)
+    index = (_published(source) if source.is_dir() else [source])[0]
+    if not index.name.endswith(INDEX):
+        return read_file(files[0]), tuple(notes)
+    assigned, tensors, others = _index(index), dict[str, Tensor](), list[str]()
+    for file in files:
+        own = {name: tensor for entry in read_file(file) for name, tensor in entry.tensors.items()}
+        if absent := assigned[file] - own.keys():
+            raise BadCheckpoint(f"{str(index)!r} is stale: {file.name} lacks {len(absent)} of the tensors that it assigns to that file "
+                                f"({some(sorted(absent))}).", remedy="Fetch the index and its files again, all of one revision.")
+        tensors |= {name: own[name] for name in assigned[file]}
+        others += own.keys() - assigned[file]
+    if others:
+        notes.append(f"{str(index)!r} does not assign {len(others)} tensors to the files that hold them ({some(sorted(others))}); "
+                     "these copies are left out.")
+    return [Entry("", tensors)], tuple(notes)
 
 
 def trained_pixels(path: str | Path) -> tuple[int, str]:
@@ -134,30 +177,30 @@ def trained_pixels(path: str | Path) -> tuple[int, str]:
 
     It is read from training arguments in the file, else from the end of its name (``c2i_B_384.pt``) or its folder's.
     """
+    path, _ = file_and_entry(path)
     first = parts(path)[0]
     with first.open("rb") as stream:
-        content = _unpickle(first) if stream.read(len(ZIP)) == ZIP else None
+        content = unpickled(first) if stream.read(len(ZIP)) == ZIP else None
     arguments = content.get("args") if isinstance(content, Mapping) else None
     arguments = vars(arguments) if isinstance(arguments, argparse.Namespace) else arguments
     if isinstance(arguments, Mapping) and re.fullmatch("[0-9]{1,5}", argument := str(arguments.get("image_size", ""))):
         return int(argument), "its training arguments"
-    source = Path(path).absolute()
+    source = path.absolute()
     names = [source.name] if source.is_dir() else [source.stem, source.parent.name]
     match = next(filter(None, map(PIXELS_IN_NAME.search, names)), None)
     return (int(match[1]), "its name") if match else (0, "")
 
 
-def _read(file: Path, wrappers: Sequence[str]) -> dict[str, Tensor]:
-    with file.open("rb") as stream:
-        head = stream.read(len(LFS))
-    if head.startswith(ZIP):
-        return _unwrap(_unpickle(file), file, wrappers)
-    if head[8:9] == b"{":
-        return _safetensors(file)
-    if head == LFS:
-        raise BadCheckpoint(f"{str(file)!r} is a pointer of Git LFS, not the weights.", remedy="Run: git lfs pull")
-    raise BadCheckpoint(f"{str(file)!r} is not a checkpoint: it is neither safetensors nor the zip that torch.save writes.",
-                        remedy="Use a .safetensors or .pt file; save an older torch file again with a current torch.")
+class Fitted(NamedTuple, Generic[M]):
+    """A module on the meta device and the mapped ``tensors`` of a file that fill it, by name.
+
+    ``entry``: the one that was chosen if the file holds several that fit, else empty. ``notes`` tell people what was chosen or left out.
+    """
+
+    module: M
+    tensors: dict[str, Tensor]
+    entry: str
+    notes: tuple[str, ...]
 
 
 def load(
@@ -172,11 +215,13 @@ def load(
 ) -> M:
     """Load the weights at ``path`` into a new module, in eval mode and without gradients.
 
-    Every tensor of the module must be in the file with its shape. Every tensor of the file, under the name that ``rename`` returns, must
-    be in the module, except ``EXTRAS`` and names that match ``ignore`` (as in ``fnmatch``). ``dtype`` converts floating-point tensors;
-    None keeps the file's. Changing a weight later never changes the file. Raises BadCheckpoint with the first names that do not fit.
+    ``path`` may name an entry of the file, ``file.pth#ema``. Of several copies of the weights the first by ``wrappers`` is used, see
+    :func:`~cachemark.models.entries.choose`. Every tensor of the module must be in it with its shape. Every tensor of it, under the name
+    that ``rename`` returns, must be in the module, except ``EXTRAS`` and names that match ``ignore`` (as in ``fnmatch``). ``dtype``
+    converts floating-point tensors; None keeps the file's. Changing a weight later never changes the file. Raises BadCheckpoint with the
+    first names that do not fit.
     """
-    module, present = fitted(factory, path, ignore=ignore, wrappers=wrappers, rename=rename)
+    module, present, _, _ = fitted(factory, path, ignore=ignore, wrappers=wrappers, rename=rename)
     for name in present:  # in place, so that each source can go as soon as its copy is made
         present[name] = present[name].to(device, dtype if present[name].is_floating_point() else None)
     module.load_state_dict(present, assign=True)
@@ -188,63 +233,32 @@ def load(
 def fitted(
     factory: Callable[[], M], path: str | Path, *, ignore: Sequence[str] = (), wrappers: Sequence[str] = WRAPPERS,
     rename: Callable[[str], str] = str,
-) -> tuple[M, dict[str, Tensor]]:
-    """Return the meta-device module and its mapped tensors by name. Raises the errors of :func:`load`."""
+) -> Fitted[M]:
+    """Return the module on the meta device, with its mapped tensors by name. Raises the errors of :func:`load`."""
+    result = chosen(factory, path, ignore=ignore, wrappers=wrappers, rename=rename)
+    _compare(result.module.state_dict(), result.tensors, f"{str(path)!r} does not fit {type(result.module).__name__}")
+    return result
+
+
+def chosen(
+    factory: Callable[[], M], path: str | Path, *, ignore: Sequence[str] = (), wrappers: Sequence[str] = WRAPPERS,
+    rename: Callable[[str], str] = str,
+) -> Fitted[M]:
+    """Return what :func:`fitted` does, also if tensors are missing or of other shapes."""
     with torch.device("meta"), NoDraws():
         module = factory()
     expected = module.state_dict()
     patterns = (*EXTRAS, *ignore)
-    tensors = read(path, wrappers=wrappers)
-    named = {name: rename(name) for name in tensors}
-    passed = [name for name, own in named.items() if own not in expected and any(fnmatchcase(own, p) for p in patterns)]
-    present = {own: tensors[name] for name, own in named.items() if name not in passed}
-    _compare(expected, present, f"{str(path)!r} does not fit {type(module).__name__}")
-    return module, present
+    (file, entry), (listed, notes) = file_and_entry(path), read(path)
+    choice = choose(listed, expected, str(file), entry=entry, wrappers=wrappers, rename=rename)
+    present = {name: tensor for name, tensor in choice.tensors.items()
+               if name in expected or not any(fnmatchcase(name, pattern) for pattern in patterns)}
+    return Fitted(module, present, choice.entry, (*notes, *choice.notes))
 
 
 def _unreadable(path: Path, reason: str = "") -> BadCheckpoint:
     return BadCheckpoint(f"{str(path)!r} is not a file that can be read{reason}.",
                          remedy="Name a .safetensors or .pt file; `cachemark weights fetch` downloads published ones.")
-
-
-def _unpickle(file: Path) -> Any:
-    try:
-        # A TorchScript archive causes a warning before it is rejected; the error is enough.
-        with warnings.catch_warnings(action="ignore"), torch.serialization.safe_globals([argparse.Namespace]):
-            return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # bytes of any origin: the reader may fail in any way
-        if out_of_memory(error):
-            raise
-        # PyTorch's own text advises to switch the protection off, so it is not passed on.
-        if refused := re.search(r"GLOBAL ([\w.]+)", str(error)):
-            raise BadCheckpoint(f"{str(file)!r} holds a Python object, {refused[1]}, that is not loaded because it could run code.",
-                                remedy="Where you trust the file, save its tensors alone as safetensors.") from error
-        raise BadCheckpoint(f"{str(file)!r} is not a checkpoint, or a damaged one: {type(error).__name__} while reading the zip.",
-                            remedy="Fetch it again and compare its SHA-256.") from error
-
-
-def _safetensors(file: Path) -> dict[str, Tensor]:
-    try:
-        with safe_open(file, framework="pt") as tensors:
-            return {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118 - not a mapping
-    except Exception as error:  # bytes of any origin: the reader may fail in any way
-        if out_of_memory(error):
-            raise
-        raise BadCheckpoint(f"{str(file)!r} is not a safetensors file, or a damaged one: {error}.",
-                            remedy="Fetch it again and compare its SHA-256.") from error
-
-
-def _unwrap(content: Any, file: Path, wrappers: Sequence[str]) -> dict[str, Tensor]:
-    """Return the first wrapped mapping that holds tensors, else the tensors at the top level."""
-    top = content if isinstance(content, Mapping) else {}
-    for candidate in (*(top.get(name) for name in wrappers), top):
-        present = candidate if isinstance(candidate, Mapping) else {}
-        tensors = {str(name): value for name, value in present.items() if isinstance(value, Tensor)}
-        if tensors:
-            return tensors
-    holds = f"the entries {_some(map(str, top))}" if top else f"a {type(content).__name__}"
-    raise BadCheckpoint(f"{str(file)!r} is not a checkpoint: it holds {holds} and no tensors by name.",
-                        remedy=f"Tensors are looked for under {', '.join(wrappers)} and at the top level.")
 
 
 def _compare(expected: Mapping[str, Tensor], present: Mapping[str, Tensor], title: str) -> None:
@@ -255,7 +269,7 @@ def _compare(expected: Mapping[str, Tensor], present: Mapping[str, Tensor], titl
     numbers = [f"{name} {str(own.dtype).removeprefix('torch.')}" for name, (own, tensor) in common.items() if not _fits(own, tensor)]
     kinds = {f"of {len(expected)} tensors missing": missing, "unexpected": unexpected, "of another shape": shapes,
              "of another kind of number": numbers}
-    faults = [f"{len(names)} {kind} ({_some(names)})" for kind, names in kinds.items() if names]
+    faults = [f"{len(names)} {kind} ({some(names)})" for kind, names in kinds.items() if names]
     if not faults:
         return
     if shapes:
@@ -284,9 +298,3 @@ def _fits(tensor: Tensor, expected: Tensor) -> bool:
 
 def _shape(tensor: Tensor) -> str:
     return "×".join(map(str, tensor.shape)) or "scalar"
-
-
-def _some(names: Iterable[str]) -> str:
-    """Return the first few names, with an ellipsis if there are more."""
-    listed = list(names)
-    return ", ".join(listed[:SHOWN]) + (", …" if len(listed) > SHOWN else "")

@@ -33,7 +33,8 @@ class HubName:
 
     @classmethod
     def parse(cls, text: str) -> HubName:
-        """Parse ``hf:org/repo[@revision][:file]``. Raises UnknownName."""
+        """Parse ``hf:org/repo[@revision][:file]``, without the entry of a file after a #. Raises UnknownName."""
+        text = text.partition("#")[0]
         match = _NAME.fullmatch(text)
         if match is None or any(part in (".", "..") for part in re.split("[/:@]", text[len(PREFIX) :])):
             raise UnknownName(f"{text[:200]!r} is not a name of weights on Hugging Face.", remedy="Write hf:org/repo[@revision][:file].")
@@ -103,7 +104,7 @@ def _path(model: str, key: str, text: str) -> str:
         if file is not None and not file.name.endswith(SAFE):
             raise BadCheckpoint(f"{name} is a pickle, {file.name}; pickles are read from repositories of the catalogue only.",
                                 remedy="Name a .safetensors file of the repository, or download the file and name its path.")
-    return str(path)
+    return str(path) + text[len(text.partition("#")[0]) :]
 
 
 def snapshot(name: HubName, cache: Path | None = None) -> Path | None:
@@ -127,7 +128,7 @@ def snapshot(name: HubName, cache: Path | None = None) -> Path | None:
 
 def source(path: str | Path) -> HubName | None:
     """Return the repository, commit and file of a path in the cache, or None for other paths."""
-    match = _CACHED.search(Path(path).absolute().as_posix())
+    match = _CACHED.search(Path(path).absolute().as_posix().partition("#")[0])
     return HubName(f"{match[1]}/{match[2]}", match[3], match[4] or "") if match else None
 
 

@@ -161,5 +161,5 @@ def tokenizer_beside(weights: str, name: str = FILE) -> Path:
 
 def path_beside(weights: str | Path, name: str) -> Path:
     """Return the path of a file or folder that is published with the weights, next to them."""
-    path = Path(weights)
+    path, _ = checkpoints.file_and_entry(weights)
     return (path if path.is_dir() else path.parent) / name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,7 +20,8 @@ from ..core.errors import BadCheckpoint, BadPlan
 from ..core.spec import Sampling, digest
 from ..roofline.passes import ParameterCounts
 from . import checkpoints, hub
-from .checkpoints import EXTRAS, WRAPPERS
+from .checkpoints import EXTRAS
+from .entries import WRAPPERS
 from .prompt_lists import prompt_list
 
 NEAR = 3  # grids that an error names
@@ -101,11 +103,15 @@ class Request:
         return cls(weights=weights, decoder_weights=decoder_weights, **options)
 
 
+class CheckpointNote(UserWarning):
+    """Says which of several copies of the weights in a file or folder is used."""
+
+
 @dataclass(frozen=True)
 class PublishedFile:
     """A file of the authors that a plan names under ``key`` (``weights`` or ``decoder_weights``).
 
-    ``build`` makes the module that it fills, ``wrappers`` are entries that may contain its tensors, names matching ``ignored`` may be
+    ``build`` makes the module that it fills, ``wrappers`` are patterns of entries in order of preference, names matching ``ignored`` may be
     present, and ``rename`` maps names of the file to the module's. ``pixels``: side of the training images, if other sizes have the same
     shapes: LlamaGen at 256 and 384 pixels, Lumina-mGPT at 768 and 1024. The wrong file would load and make bad images.
     """
@@ -119,13 +125,24 @@ class PublishedFile:
     rename: Callable[[str], str] = str
     pixels: int = 0
 
-    def check(self, path: str | Path) -> None:
-        """Raise BadCheckpoint for a file that does not fit, without reading its weights."""
-        checkpoints.fitted(self.build, path, ignore=self.ignored, wrappers=self.wrappers, rename=self.rename)
+    def check(self, path: str | Path) -> str:
+        """Return the entry that is used if the file holds several copies of the weights, else an empty text.
+
+        Warns of the choice. Raises BadCheckpoint for a file that does not fit, without reading its weights.
+        """
+        fitted = checkpoints.fitted(self.build, path, ignore=self.ignored, wrappers=self.wrappers, rename=self.rename)
+        for note in fitted.notes:
+            warnings.warn(note, CheckpointNote, stacklevel=1)  # one place, so that each note is printed once
         pixels, source = checkpoints.trained_pixels(path) if self.pixels else (0, "")
         if pixels and pixels != self.pixels:
             raise BadCheckpoint(f"{str(path)!r} is for images of {pixels} pixels by {source}; this model makes {self.pixels}, and their "
                                 f"shapes are the same.", remedy=f"Use {self.name}; if only the name is wrong, rename the file.")
+        return fitted.entry
+
+    def rows(self, path: str | Path, tensor: str) -> int:
+        """Return the rows of a tensor in the file, 0 if it is not there. Raises BadCheckpoint for a file that cannot be read."""
+        chosen = checkpoints.chosen(self.build, path, ignore=self.ignored, wrappers=self.wrappers, rename=self.rename)
+        return chosen.tensors[tensor].size(0) if tensor in chosen.tensors else 0
 
     def load(self, path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Any:
         """Load a file. Raises BadCheckpoint."""
@@ -142,7 +159,7 @@ class ModelEntry:
     this model's images without a reference set; ``preset``: feature network and real images for the others. ``files``: the authors' files
     of a published model. ``prompts``: texts of a text-to-image model, which are its classes. ``asking(texts)``: the entry for other
     texts. ``parameter_counts()``: cost of its products, or None. ``grids``: token grids of all aspect ratios, if there are several, and
-    ``sized(grid)``: the entry for one of them.
+    ``sized(grid)``: the entry for one of them. ``of_weights(path)``: the entry with as many classes as its weights have.
     """
 
     name: str
@@ -163,13 +180,16 @@ class ModelEntry:
     asking: Callable[[tuple[str, ...]], ModelEntry] | None = None
     grids: tuple[Grid, ...] = ()
     sized: Callable[[Grid], ModelEntry] | None = None
+    of_weights: Callable[[str], ModelEntry] | None = None
 
     def for_request(self, request: Request) -> ModelEntry:
-        """Return the entry for the grid and the prompt list of a request.
+        """Return the entry for the grid, the weights' classes and the prompt list of a request.
 
         Raises BadPlan and the errors of reading the list.
         """
         entry = self.of_grid(request.grid) if request.grid else self
+        if request.weights and entry.of_weights is not None:
+            entry = entry.of_weights(request.weights)
         if not request.prompts or entry.asking is None:
             return entry
         return _asking(entry.asking, prompt_list(request.prompts).texts)

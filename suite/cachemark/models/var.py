@@ -207,7 +207,8 @@ class VAR(ScaleModel[Placed]):
 
 def check_sides(config: VARConfig, path: str | Path) -> None:
     """Raise BadCheckpoint if the file's table of scales (``lvl_1L``) has other sides."""
-    table = checkpoints.read(path).get("lvl_1L")
+    listed, _ = checkpoints.read(path)
+    table = next((tensor for entry in listed for name, tensor in entry.tensors.items() if name.rpartition(".")[2] == "lvl_1L"), None)
     if table is None:
         return
     actual = tuple(math.isqrt(int(count)) for count in table.flatten().bincount())

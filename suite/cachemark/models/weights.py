@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
@@ -35,12 +36,15 @@ def packaged(name: str) -> Path:
 
 
 def identity(file: PublishedFile | BundledWeights[Any], request: Request) -> str:
-    """Return ``random:<seed>``, or the SHA-256 of the file. Raises BadCheckpoint if it does not fit."""
+    """Return ``random:<seed>``, or the SHA-256 of the file. Raises BadCheckpoint if it does not fit.
+
+    If the file holds several copies of the weights, the name of the used one follows: ``<SHA-256>#ema``.
+    """
     path: str = getattr(request, file.key)
     if not path:
         return f"random:{request.seed}"
-    file.check(path)
-    return checkpoints.sha256(path)
+    entry = file.check(path)
+    return checkpoints.sha256(path) + (f"#{re.sub('[^A-Za-z0-9_.-]', '_', entry)}" if entry else "")
 
 
 def transformer(file: PublishedFile, request: Request) -> Any:

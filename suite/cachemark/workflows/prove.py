@@ -93,7 +93,8 @@ def planned_checks(kind: installed.Kind, named: str | Path, options: Mapping[str
             METHODS.get(name).build(options)  # raises BadParameter before any check runs
         return {name: list(method_checks(METHODS.get(name), options)) for name in names}
     if kind == "models":
-        return {name: list(model_checks(MODELS.get(name), Request.of(name, **options))) for name in names}
+        requests = {name: Request.of(name, **options) for name in names}
+        return {name: list(model_checks(MODELS.get(name).for_request(request), request)) for name, request in requests.items()}
     return {name: list(metric_checks(metric_example(name))) for name in names}
 
 

@@ -38,5 +38,5 @@ def verify(model: str, *, weights: str = "", decoder_weights: str = "", folder: 
     if request == Request():
         files = {file.key: str(file.located(folder)) for file in of_model(model)}
         request = Request(weights=files.get("weights", ""), decoder_weights=files.get("decoder_weights", ""))
-    entry.identity(request)
+    entry.for_request(request).identity(request)
     return [Verified(key, path, checkpoints.sha256(path)) for key in ("weights", "decoder_weights") if (path := getattr(request, key))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from ...core.errors import BadCheckpoint
 from ...core.spec import Sampling
 from ...roofline.passes import ParameterCounts
 from .. import checkpoints
+from ..entries import WRAPPERS
 from ..prompts import TokenReader
 from ..protocol import Loaded, ModelEntry, PublishedFile, Request
 from ..registry import MODELS
@@ -37,7 +38,8 @@ class Family:
     ``network(config, parts, engine)`` builds the transformer. ``parts``: the image tokenizer of class-conditional models, or the texts as
     read; None for names and shapes only. ``check`` rejects files that shapes cannot distinguish. ``tables``: tensors computed once per
     model. ``decoding``: turns an image tokenizer into a function from tokens to images. ``prompted``: rows have one condition entry per
-    prompt token, so the ``layout`` of a configuration takes prompts and labels.
+    prompt token, so the ``layout`` of a configuration takes prompts and labels. ``classes_in``: the tensor with a row per class, and its
+    rows that are no class.
     """
 
     name: str
@@ -45,7 +47,7 @@ class Family:
     origin: str
     network: Callable[..., nn.Module]
     counts: Callable[..., ParameterCounts]
-    wrappers: Sequence[str] = checkpoints.WRAPPERS
+    wrappers: Sequence[str] = WRAPPERS
     ignored: Sequence[str] = checkpoints.EXTRAS
     rename: Callable[[str], str] = str
     check: Callable[[Any, str], None] = lambda config, path: None
@@ -54,6 +56,7 @@ class Family:
     grid: Callable[[Any], tuple[int, int]] = lambda config: (config.grid, config.grid)
     reader: Callable[[Any], TokenReader | FeatureReader] | None = None
     prompted: bool = False
+    classes_in: tuple[str, int] = ("", 0)
     one_folder: bool = False  # the image tokenizer is in the folder of the weights
     views: bool = False  # tokens are only displayed, so their decoder is not part of the model
     token_dtype: torch.dtype = torch.int32
@@ -130,6 +133,15 @@ class CatalogueModel:
         layout: Layout = self.config.layout(range(batch), sampling, *prompts, **text)
         return layout
 
+    def of_weights(self, path: str) -> ModelEntry:
+        """Return the entry with as many classes as the class embedding of a file; this one for a file that cannot be read."""
+        try:
+            rows = _rows(self.family, self.config, path, tuple(file.stat().st_mtime_ns for file in checkpoints.parts(path)))
+        except (BadCheckpoint, OSError):  # which the identity of the weights reports
+            return self.entry
+        classes = rows - self.family.classes_in[1]
+        return self.entry if classes < 1 else replace(self, config=replace(self.config, classes=classes)).entry
+
     def asking(self, texts: tuple[str, ...]) -> ModelEntry:
         """Return the entry for other texts. Raises BadPlan or Unsupported for unreadable ones."""
         self.check_texts(texts)
@@ -152,6 +164,7 @@ class CatalogueModel:
             self.shape, self.load, self.identity, self.presets, self.quality, self.preset,
             f"{self.about}; weights optional, else random" if files else self.about, files, lambda: self.counts, self.texts,
             self.asking if self.texts else None, self.grids, self.sized if self.grids else None,
+            self.of_weights if self.family.classes_in[0] else None,
         )
 
     @cached_property
@@ -180,6 +193,14 @@ class CatalogueModel:
         elif self.family.one_folder:
             images = images or weights
         return replace(request, weights=weights, decoder_weights=images)
+
+
+@lru_cache(maxsize=32)
+def _rows(family: Family, config: Any, path: str, changed: tuple[int, ...]) -> int:
+    """Return the rows of the class embedding of a file that was last ``changed`` then."""
+    file = PublishedFile("weights", "", family.origin, partial(family.network, config, None, "eager"), family.wrappers, family.ignored,
+                         family.rename)
+    return file.rows(path, family.classes_in[0])
 
 
 def labels_of(batch: int, prompts: int) -> list[int]:

@@ -15,7 +15,6 @@ from ..vision import kl
 from ..vision.kl import KL
 from .family import SCENE_QUALITY, CatalogueModel, Family, register
 
-AVERAGED = ("model_ema", "model")  # entries of a published file: the authors evaluated the averaged weights
 PAPER_STEPS = 256
 FEWER_STEPS = 64  # the one in papers on caches
 FOLDERS = {"B": "mar_base", "L": "mar_large", "H": "mar_huge"}
@@ -36,7 +35,8 @@ def build(config: MARConfig, tokenizer: TinyKL | KL | None = None, engine: str =
     return MAR(config, eager_head=engine == "reference")
 
 
-FAMILY = Family("mar", MAR.paradigm, "the links in the README of LTH14/mar on GitHub", build, costs.mar, wrappers=AVERAGED)
+FAMILY = Family("mar", MAR.paradigm, "the links in the README of LTH14/mar on GitHub", build, costs.mar,
+                classes_in=("class_emb.weight", 0))
 DECODER = PublishedFile("decoder_weights", "kl16.ckpt", FAMILY.origin, KL, ignored=(*EXTRAS, *kl.UNUSED))
 
 register(CatalogueModel(

@@ -37,7 +37,7 @@ def build(config: VARConfig, tokenizer: TinyMSVQ | MSVQ | None = None, engine: s
 
 
 FAMILY = Family("var", VAR.paradigm, "FoundationVision/var on Hugging Face", build, costs.var, ignored=(*EXTRAS, *var.BUFFERS),
-                check=var.check_sides, grid=lambda config: config.grid)
+                check=var.check_sides, grid=lambda config: config.grid, classes_in=("class_emb.weight", 1))
 
 register(CatalogueModel(
     FAMILY, TINY_NAME, TINY_VAR, f"{TINY_NAME}.safetensors", MSVQ_WEIGHTS, with_greedy(Sampling(cfg_scale=1.5, cfg_schedule="linear")),

@@ -18,8 +18,9 @@ TINY_WEIGHTS, TINY_DECODER = "tiny-llamagen.safetensors", "tiny-vq.safetensors"
 
 
 FAMILY = Family("llamagen", LlamaGen.paradigm, "FoundationVision/LlamaGen on Hugging Face",
-                lambda config, tokenizer, engine: LlamaGen(config), costs.llamagen, tables=lambda model: [model.rope])
-DECODER = PublishedFile("decoder_weights", "vq_ds16_c2i.pt", FAMILY.origin, VQ, ignored=(*EXTRAS, *vq.UNUSED))
+                lambda config, tokenizer, engine: LlamaGen(config), costs.llamagen, tables=lambda model: [model.rope],
+                classes_in=("cls_embedding.embedding_table.weight", 1))
+DECODER = PublishedFile("decoder_weights", "vq_ds16_c2i.pt", FAMILY.origin, VQ, vq.WRAPPERS, ignored=(*EXTRAS, *vq.UNUSED))
 
 register(CatalogueModel(
     FAMILY, TINY_NAME, TINY, TINY_WEIGHTS, VQ_WEIGHTS, with_greedy(Sampling(cfg_scale=1.5)),

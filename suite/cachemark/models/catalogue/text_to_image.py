@@ -166,7 +166,8 @@ LLAMAGEN = Family(
     reader=lambda config: FeatureReader(config.text, config.longest),
 )
 LLAMAGEN_FILES = {256: "t2i_XL_stage1_256.pt", 512: "t2i_XL_stage2_512.pt"}
-LLAMAGEN_IMAGES = PublishedFile("decoder_weights", "vq_ds16_t2i.pt", LLAMAGEN.origin, VQ, ignored=(*checkpoints.EXTRAS, *vq.UNUSED))
+LLAMAGEN_IMAGES = PublishedFile("decoder_weights", "vq_ds16_t2i.pt", LLAMAGEN.origin, VQ, vq.WRAPPERS,
+                                ignored=(*checkpoints.EXTRAS, *vq.UNUSED))
 
 
 def llamagen_t2i(pixels: int) -> CatalogueModel:
@@ -201,8 +202,8 @@ def infinity_model(size: str, pixels: int, grid: Grid | None = None) -> Catalogu
     config = replace(infinity.SIZES[size], **by_grid[grid or next(iter(by_grid))]._asdict())
     transformer, tokenizer = INFINITY_FILES[size]
     images = PublishedFile("decoder_weights", tokenizer, INFINITY.origin,
-                           partial(BSQ, replace(INFINITY_TOKENIZERS[size], scales=config.scales)), ("vae", *checkpoints.WRAPPERS),
-                           (*checkpoints.EXTRAS, *bsq.UNUSED), bsq.official)
+                           partial(BSQ, replace(INFINITY_TOKENIZERS[size], scales=config.scales)),
+                           ignored=(*checkpoints.EXTRAS, *bsq.UNUSED), rename=bsq.official)
     return CatalogueModel(
         INFINITY, f"infinity-{size.lower()}" + ("" if pixels == max(COUNTS) else f"-{pixels}"), config, transformer, images,
         with_greedy(INFINITY_PAPER), texts=TEXTS, preset="coco",

@@ -40,9 +40,9 @@ class BundledWeights(Generic[M]):
         """Build the model at its default sizes."""
         return self.model(None)
 
-    def check(self, path: str | Path) -> None:
-        """Raise the errors of :meth:`load` without reading the weights."""
-        checkpoints.fitted(self._build(path), path)
+    def check(self, path: str | Path) -> str:
+        """Return an empty text: a file has one copy. Raises the errors of :meth:`load` without reading the weights."""
+        return checkpoints.fitted(self._build(path), path).entry
 
     def metadata(self, config: Any) -> dict[str, str]:
         """Return the metadata of a weights file of this model."""

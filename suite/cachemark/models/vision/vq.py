@@ -15,11 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...core.errors import Unsupported
+from .. import entries
 
 GROUPS = 32
 GROUP_EPS = 1e-6
 ENCODER = ("encoder.*", "quant_conv.*")  # of published files of image tokenizers: only for reading images
 UNUSED = (*ENCODER, "quantize.codebook_used")  # the latter: how often each code was used in training
+WRAPPERS = ("model", *entries.WRAPPERS)  # the authors' samplers read the raw weights, their reconstruction script the averaged ones
 
 Attend = Callable[[int], nn.Module]  # makes an attention block for that many channels; `nn.Identity` makes none
 
