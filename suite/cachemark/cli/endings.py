@@ -70,15 +70,16 @@ def terminable(*, own_process: bool) -> Iterator[None]:
 
 @contextmanager
 def notes_on_lines() -> Iterator[None]:
-    """Print the package's own warnings as one line each."""
-    usual = warnings.showwarning
+    """Print the package's own warnings as one line each, and each text once."""
+    usual, printed_before = warnings.showwarning, set[str]()
 
     def show(message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None,
              line: str | None = None) -> None:
-        if category.__module__.startswith("cachemark."):
-            click.echo(f"Note: {_shorten(str(message))}", err=True)
-        else:
+        if not category.__module__.startswith("cachemark."):
             usual(message, category, filename, lineno, file, line)
+        elif str(message) not in printed_before:
+            printed_before.add(str(message))
+            click.echo(f"Note: {_shorten(str(message))}", err=True)
 
     warnings.showwarning = show
     try:
