@@ -1,8 +1,8 @@
 """Simulate the claims of a report: errors and power of "non-inferior", and the coverage of all intervals.
 
-    python -m studies.claims_study --json studies/claims.json --page docs/results/validation.md
+    python -m studies.claims_study --json studies/claims.json [--only TABLE …]     # without a TABLE, print the stored ones
 
-This writes the tables of docs/results/validation.md in a few minutes on one core. Rules were chosen on other seeds than the default.
+This computes the tables of docs/results/validation.md in a few minutes on one core. Rules were chosen on other seeds than the default.
 """
 
 from __future__ import annotations
@@ -193,6 +193,8 @@ def main() -> None:
         arguments.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     if arguments.page:
         write(arguments.page, results)
+    if not arguments.only:
+        print(text(results))
 
 
 if __name__ == "__main__":

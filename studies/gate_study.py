@@ -14,7 +14,7 @@ gate pairs on one device; for the other rules it would be part of the day).
 - ``history``: nightly series with and without a change. The gate follows the ratio to the canary; the other rules follow absolute times.
   ``waits``: nights until the first false alarm in any of 200 unchanged series.
 
-    python -m studies.gate_study [--quick | --full] [--only gate rules …] [--seed 0] [--json FILE] [--page docs/results/validation.md]
+    python -m studies.gate_study [--quick | --full] [--only gate rules …] [--seed 0] [--json FILE] [--page FILE]
 """
 
 from __future__ import annotations

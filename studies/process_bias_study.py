@@ -1,6 +1,6 @@
 """Simulate months of nights with persistent between-process variance, and count false alarms.
 
-    python -m studies.process_bias_study [--months 20] [--seed 17] [--page docs/results/validation.md]
+    python -m studies.process_bias_study [--months 20] [--seed 17] [--page FILE]
 
 Process bias is a relative change of the times of one side of a configuration in all pairs of a night, for example from its code's position
 in memory. It is drawn for each side of each configuration, including A/A configurations, or once per side for all of them (*common*), every
