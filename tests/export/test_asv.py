@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asv_runner.statistics import compute_stats
 
 from cachemark.core.errors import Unsupported
 from cachemark.core.result import Environment, Outcome
@@ -258,6 +260,17 @@ def test_asv_compare_tells_a_step_from_noise(store: Store, here: Path, commits: 
     assert rows["'linear 1/4'"].startswith("| +"), text
     assert rows["'full'"].startswith("|   "), text
     assert "~" in rows["'full'"], "a change that asv calls insignificant"
+
+
+@pytest.mark.parametrize("repeats", [1, 2, 3, 5, 7, 8, 30])
+def test_intervals_are_those_of_asv(repeats: int, store: Store, here: Path, commits: list[str]) -> None:
+    values = [2 + 0.01 * number for number in range(repeats)]
+    save(store, commits[0], [sample.measured(sample.full(), latency=values)])
+    data = json.loads(exported(store, here).files[0].read_text())
+    (row,) = [dict(zip(data["result_columns"], row, strict=True)) for name, row in data["results"].items() if name.endswith(".latency")]
+    _, expected = compute_stats(values, 1)
+    assert {name: row[f"stats_{name}"][0] for name in expected} == expected
+    assert math.isfinite(row["stats_ci_99_b"][0]) == (repeats > 1)
 
 
 # ------------------------------------------------------------------------------------------------ the command

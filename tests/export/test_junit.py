@@ -81,6 +81,9 @@ def test_class_names_have_one_form_every_night() -> None:
     assert [case.get("classname") for case in element] == ["full a1", "full b2", "rkv c", "cachemark gate"]
     assert (element.get("timestamp"), element.get("time"), suites.get("time")) == ("2026-11-26T14:08:16", "121.500", "121.500")
     assert ET.fromstring(junit(sample.compared(*rows), "demo", moments[0]).encode())[0].get("time") is None, "a run that was killed"
+    more = (*rows, Verdict("b2", "full", "kl", "equivalent"))
+    timed = ET.fromstring(junit(sample.compared(*more), "demo", *moments, {"a1": 100.25, "b2": 20.0}).encode())[0]
+    assert [case.get("time") for case in timed] == ["100.250", "20.000", "0.000", "0.000", None], "their sum is the time of the cases"
 
 
 SCHEMA = Path(__file__).parent / "data" / "junit.xsd"
@@ -91,7 +94,7 @@ def test_the_file_is_of_the_usual_schema() -> None:
     schema = xmlschema.XMLSchema(SCHEMA)
     evil = (sample.poison(evil)[2] for evil in (sample.SCRIPTS, sample.BREAKERS))
     for comparison in (sample.comparison(), sample.compared(*LITTLE), *evil):
-        schema.validate(junit(comparison, "demo", "2026-11-26T14:08:16+00:00", "2026-11-26T14:10:16+00:00"))
+        schema.validate(junit(comparison, "demo", "2026-11-26T14:08:16+00:00", "2026-11-26T14:10:16+00:00", {"a1": 2.5}))
     for wrong in ('<testsuites skipped="1"/>', '<testsuites><testcase name="x"/></testsuites>',
                   '<testsuites><testsuite name="x" tests="1" failures="0"/></testsuites>'):
         with pytest.raises(xmlschema.XMLSchemaValidationError):

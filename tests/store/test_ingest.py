@@ -1,4 +1,4 @@
-"""Import of pytest-benchmark files."""
+"""Import of files of benchmark programs: values, names, times, and what is refused."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from unittest.mock import Mock
 import pytest
 
 from cachemark.core.errors import BadResults, NothingMeasured
+from cachemark.core.formatting import duration
 from cachemark.gate import baselines
 from cachemark.store.db import Store
 from cachemark.store.ingest import ingest
-from cachemark.workflows.check import judge
+from cachemark.store.merge import merge
+from cachemark.workflows.check import judge, nights_before
+from cachemark.workflows.db import ingest_files
 
 BENCH = """
 import pytest
@@ -53,7 +56,8 @@ def test_a_file_becomes_a_run_with_every_raw_value(written: dict[str, Any], stor
     assert run.environment.facts["python"] == written["machine_info"]["python_version"]
     assert list(first.samples["latency"]) == written["benchmarks"][0]["stats"]["data"]
     assert len(first.samples["latency"]) == 4
-    assert (first.case.model, first.case.conditions, first.case.parameters) == ("pytest-benchmark", "sums", {"n": 1})
+    assert (first.case.model, first.case.conditions, first.case.parameters) == ("pytest-benchmark", "sums", {})
+    assert ingested.left_out == ("parameters n (the names have their ids)",)
     assert second.case.method == "test_it.py::test_sum[2]"
     assert first.facts.extra_info == {"note": "<b>"}
     del written["benchmarks"][0]["stats"]["data"]
@@ -91,7 +95,9 @@ def test_an_interrupted_import_is_repeated(
     assert len(store.outcomes(again.run)) == again.cases
 
 
-OTHERS = ("", "[]", "{}", '{"benchmarks": []}', '{"benchmarks": {}, "machine_info": {}}', "[" * 100_000, "nul\x00")
+DEEP = '{"machine_info": {}, "benchmarks": [], "a": ' + '{"a": ' * 100 + "1" + "}" * 101
+OTHERS = ("", "[]", "{}", DEEP, '{"a": {}}', '{"a": {"latency": 3}}',
+          '{"benchmarks": []}', '{"benchmarks": {}, "machine_info": {}}', "[" * 100_000, "nul\x00")
 
 
 @pytest.mark.parametrize("other", OTHERS, ids=lambda t: ascii(t[:12]))
@@ -103,6 +109,7 @@ def test_what_is_no_such_file_is_refused(other: str, store: Store) -> None:
 @pytest.mark.parametrize("broken", [{"fullname": None, "stats": None}, {"stats": {"data": [1.0]}}, 3,
                                     {"fullname": "a", "stats": {"data": ["x"]}}, {"fullname": "a", "stats": {"data": []}},
                                     {"fullname": "a", "stats": {"data": [1e999]}}, {"fullname": "a", "stats": {"data": [10**400]}},
+                                    {"fullname": "a", "stats": {"data": [1e308, 1e308]}},
                                     {"fullname": "a", "stats": {"data": [1.0]}, "params": 3}])
 def test_a_broken_benchmark_is_named_by_its_place(broken: Any, written: dict[str, Any], store: Store) -> None:
     spoilt = {**written, "benchmarks": [written["benchmarks"][0], broken]}
@@ -120,8 +127,121 @@ def test_a_micro_benchmark_is_judged_by_its_own_seconds(
     accepted = baselines.save(store, None, tmp_path, reason="the tests")
     for item in written["benchmarks"]:
         item["stats"]["data"] = [factor * value for value in item["stats"]["data"]]
-    ingest(store, json.dumps(written | {"datetime": "2026-11-27T00:00:00"}), "b.json")
+    ingest(store, json.dumps(written | {"datetime": "2126-11-27T00:00:00"}), "b.json")
     comparison = judge(store, store.run(), accepted).comparison
     assert comparison is not None
     assert ({row.verdict for row in comparison.rows}, comparison.exit_code) == ({verdict}, code)
     assert all(row.absolute for row in comparison.rows)
+
+
+def test_what_changes_every_night_ends_no_comparison(written: dict[str, Any], store: Store, tmp_path: Path) -> None:
+    """Addresses, temporary folders, times and UUIDs in names and parameters, kernels, patch releases, and the name of the host."""
+    def night(number: int) -> dict[str, Any]:
+        benches = [{**written["benchmarks"][0], "params": {"codec": f"UNSERIALIZABLE[<Codec object at 0x7f0{number}>]", "now": number},
+                    "fullname": name, "stats": {**written["benchmarks"][0]["stats"], "data": [0.01, 0.0101]}}
+                   for name in ("a.py::test_id[zlib]", f"a.py::test_repr[<Codec object at 0x7f{number}c>]",
+                                f"a.py::test_file[/tmp/pytest-of-root{number}/pytest-{number}/x]",
+                                f"a.py::test_now[2026-01-0{number} 03:00:00.{number}]",
+                                f"a.py::test_uuid[{number}b0c4d2a-5f6e-4a3b-8c9d-0123456789ab]")]
+        changed = {"release": f"6.8.0-10{number}", "python_version": f"3.12.{number}", "node": f"runner-{number}"}
+        machine = {**written["machine_info"], **changed}
+        return {**written, "machine_info": machine, "benchmarks": benches, "datetime": f"2026-01-0{number}T03:00:00"}
+
+    first = ingest(store, json.dumps(night(1)), "a.json")
+    accepted = baselines.save(store, None, tmp_path, reason="the tests")
+    ingest(store, json.dumps(night(2)), "b.json")
+    comparison = judge(store, store.run(), accepted).comparison
+    assert comparison is not None
+    assert ({row.verdict for row in comparison.rows}, len(comparison.rows), comparison.exit_code) == ({"equivalent"}, 5, 0)
+    assert [line.split(" ")[0] for line in first.left_out] == ["parameters", "what", "what", "what", "what"]
+    other = night(3)
+    other["machine_info"]["python_version"] = "3.13.0"
+    ingest(store, json.dumps(other), "c.json")
+    assert judge(store, store.run(), accepted).exit_code != 0, "another minor release"
+
+
+def test_imports_are_in_the_order_of_their_measurements(written: dict[str, Any], store: Store, tmp_path: Path) -> None:
+    def imported(when: str) -> int:
+        return ingest(store, json.dumps({**written, "datetime": when}), "a.json").run
+
+    march, january, february = map(imported, ("2026-03-01T04:00:00+01:00", "2026-01-01T03:00:00", "2026-02-01T03:00:00+00:00"))
+    assert [run.id for run in store.runs()] == [march, february, january]
+    assert (store.run().id, store.run().started) == (march, "2026-03-01T03:00:00.000000+00:00")
+    assert [run.id for run in nights_before(store, store.run(february))] == [february, january]
+    assert 0 < duration(store.run().started, store.run().finished) < 60  # type: ignore[operator]
+    with Store.open(tmp_path / "all.sqlite") as target:
+        imported_again = json.dumps({**written, "datetime": "2026-03-01T03:00:00"})  # a second file of the same moment
+        ingest(store, imported_again, "b.json")
+        assert (merge(target, store).runs, merge(target, store).runs) == (4, 0)
+
+
+def test_several_benchmarks_of_one_name_are_refused(written: dict[str, Any], store: Store) -> None:
+    written["benchmarks"] += written["benchmarks"][:1]
+    with pytest.raises(BadResults, match=r"several benchmarks 'test_it.py::test_sum\[1\]'.*one by one"):
+        ingest(store, json.dumps(written), "a.json")
+
+
+@pytest.mark.parametrize("machine", [{"cpu": {"brand": "Example CPU", "count": 8}}, {"cpu": {"brand_raw": "Example CPU", "count": 8}},
+                                     {"processor": "Example CPU, 8 threads", "cpu": None}])
+def test_files_of_older_releases_name_their_processor(machine: dict[str, Any], written: dict[str, Any], store: Store) -> None:
+    ingest(store, json.dumps({**written, "machine_info": machine, "version": "3.2.3"}), "a.json")
+    assert store.run().environment.machine_class == "example-cpu-8-threads"
+
+
+# ------------------------------------------------------------------------------------------------ other programs
+
+GOOGLE_ROW = {"name": "BM_f/8", "run_name": "BM_f/8", "run_type": "iteration", "repetitions": 2, "threads": 1, "iterations": 10,
+              "real_time": 654.0, "cpu_time": 185.0, "time_unit": "us"}
+GOOGLE_FILE = {"context": {"date": "2026-11-28T19:31:19+00:00", "host_name": "vm", "num_cpus": 2, "mhz_per_cpu": 2596,
+                           "library_version": "1.9.5", "library_build_type": "release"}, "benchmarks": [
+    {**GOOGLE_ROW, "repetition_index": 0}, {**GOOGLE_ROW, "repetition_index": 1, "real_time": 656.0},
+    {**GOOGLE_ROW, "name": "BM_f/8_median", "run_type": "aggregate", "aggregate_name": "median"},
+    {**GOOGLE_ROW, "name": "BM_g_median", "run_name": "BM_g", "run_type": "aggregate", "aggregate_name": "median", "real_time": 3.0,
+     "time_unit": "ms"},
+    {"name": "BM_bad", "run_name": "BM_bad", "run_type": "iteration", "error_occurred": True, "error_message": "no file"},
+]}  # fmt: skip
+HYPERFINE_FILE = {"results": [{"command": "sleep 0.01", "mean": 0.0117, "median": 0.0112, "times": [0.0112, 0.0138], "exit_codes": [0, 0],
+                               "parameters": {"n": "0.01"}}, {"command": "make", "mean": 2.0, "median": 2.5}]}
+CODSPEED_FILE = {"creator": {"name": "pytest-codspeed", "version": "5.0.4", "pid": 1}, "instrument": {"type": "walltime"},
+                 "python": {"sysconfig": {"py_version_short": "3.11"}}, "benchmarks": [
+    {"name": "test_sum[1]", "uri": "/tmp/tools/test_b.py::test_sum[1]", "config": {"max_rounds": 20},
+     "stats": {"min_ns": 104.0, "mean_ns": 432.0, "median_ns": 105.0, "rounds": 20, "iter_per_round": 1867}}]}  # fmt: skip
+BENCHER_FILE = {"parse": {"latency": {"value": 88.0, "lower_value": 87.42, "upper_value": 88.88}, "throughput": {"value": 5.55}},
+                "make": {"build-time": {"value": 87.0}}}
+
+
+@pytest.mark.parametrize(("content", "name", "times", "skipped"), [
+    (GOOGLE_FILE, "google-benchmark", {"BM_f/8": [654e-6, 656e-6], "BM_g": [3e-3]}, ("BM_bad: no file",)),
+    (HYPERFINE_FILE, "hyperfine", {"sleep 0.01": [0.0112, 0.0138], "make": [2.5]}, ()),
+    (CODSPEED_FILE, "codspeed", {"test_b.py::test_sum[1]": [105e-9]}, ()),
+    (BENCHER_FILE, "bencher", {"parse": [88e-9], "make": [87.0]}, ("parse: measure throughput is not a time",)),
+])  # fmt: skip
+def test_other_programs_are_read_by_the_same_command(
+    content: dict[str, Any], name: str, times: dict[str, list[float]], skipped: tuple[str, ...], tmp_path: Path,
+) -> None:
+    """The values are those of small files that the programs wrote; Bencher's is the example of its page."""
+    for number in range(2):
+        (tmp_path / f"results_179589427933{number}.json").write_text(json.dumps({**content} if number else content) + " " * number)
+    store = tmp_path / "s.sqlite"
+    both = ingest_files(sorted(tmp_path.glob("results_*")), store)
+    assert [(done.run, done.cases, done.skipped) for _, done in both] == [(1, len(times), skipped), (2, len(times), skipped)]
+    with Store.open(store) as opened:
+        run, outcomes = opened.run(), opened.outcomes(2)
+        assert (run.plan, run.started[:10]) == (name, "2026-11-28")
+        assert {o.case.method: list(o.raw("latency")) for o in outcomes} == {key: pytest.approx(value) for key, value in times.items()}
+        assert [o.case.key for o in outcomes] == [o.case.key for o in opened.outcomes(1)]
+        comparison = judge(opened, run, baselines.save(opened, 1, tmp_path / "accepted", reason="the tests")).comparison
+        assert comparison is not None
+        assert comparison.exit_code == 0
+
+
+@pytest.mark.parametrize(("content", "words"), [
+    ({**GOOGLE_FILE, "benchmarks": [GOOGLE_ROW, GOOGLE_ROW]}, "several benchmarks are called 'BM_f/8'"),
+    ({**GOOGLE_FILE, "benchmarks": [{**GOOGLE_ROW, "time_unit": "weeks"}]}, "weeks"),
+    ({"results": [{"command": "x"}]}, "'median' is missing"),
+    ({**CODSPEED_FILE, "benchmarks": [{"name": "a", "stats": {}}]}, "benchmark 1: 'median_ns' is missing"),
+    ({"a": {"latency": {"value": "fast"}}}, "bencher"), ({"a": {"latency": {"value": -1.0}}}, "not a list of seconds"),
+])  # fmt: skip
+def test_broken_files_of_other_programs_are_named(content: dict[str, Any], words: str, store: Store) -> None:
+    with pytest.raises(BadResults, match=words):
+        ingest(store, json.dumps(content), "out.json")

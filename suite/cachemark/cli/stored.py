@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -12,6 +13,7 @@ from click.core import ParameterSource
 
 from ..core.formatting import size
 from ..core.result import JUDGING, Outcome
+from ..core.spec import MICRO
 from ..core.units import KV, TIME, compared_tokens, metric, of_plug_ins
 from ..core.wording import count
 from .options import (
@@ -258,23 +260,31 @@ def prune(store: str, nights: int, yes: bool, as_json: bool) -> None:
 
 
 # -- ingest -----------------------------------------------------------------------------------------------------------
-@click.group()
-def ingest() -> None:
-    """Import results of other programs into a store."""
-
-
-@ingest.command("pytest-benchmark")
-@click.argument("file", type=EXISTING)
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="[pytest-benchmark] FILES...")
 @store_option
-def pytest_benchmark(file: Path, store: str) -> None:
-    """Import the results of pytest-benchmark as one run.
+def ingest(files: tuple[str, ...], store: str) -> None:
+    """Import results of other benchmark programs, each file as one run.
 
-    FILE is written by `pytest --benchmark-json FILE`. The store is created if it does not exist.
+    FILES are JSON of pytest-benchmark (`pytest --benchmark-json FILE`), Google Benchmark, hyperfine (`--export-json FILE`) or CodSpeed, or
+    Bencher Metric Format; the format is detected. A quoted pattern such as 'nights/*.json' names several. The store is created if it does
+    not exist.
     """
-    from ..workflows.db import ingest_file
+    from ..workflows.db import ingest_files
 
-    ingested = ingest_file(file, store)
-    for reason in ingested.skipped:
-        say(f"Skipped: {reason}.", err=True)
-    verb = "was imported before as" if ingested.repeated else "is"
-    say(f"{file} {verb} run {ingested.run}, {count(ingested.cases, 'case')}.")
+    for file, ingested in ingest_files(_named(files), store):
+        for reason in ingested.skipped:
+            say(f"Skipped: {reason}.", err=True)
+        if ingested.left_out:
+            say(f"Not compared between runs: {'; '.join(ingested.left_out)}.", err=True)
+        verb = "was imported before as" if ingested.repeated else "is"
+        say(f"{file} {verb} run {ingested.run}, {count(ingested.cases, 'case')}.")
+
+
+def _named(files: tuple[str, ...]) -> list[Path]:
+    """Return the files of names and patterns, without the word before them that named the only format of older versions."""
+    words = files[1:] if files[0] == MICRO and len(files) > 1 else files
+    paths = dict.fromkeys(path for word in words for path in ([word] if Path(word).exists() else sorted(glob.glob(word)) or [word]))
+    if missing := [path for path in paths if not Path(path).exists()]:
+        raise click.BadParameter(f"There is no file {missing[0]!r}.", param_hint="FILES")
+    return [Path(path) for path in paths]

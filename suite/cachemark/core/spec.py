@@ -27,7 +27,8 @@ REFERENCE_SAMPLES = "reference_samples"  # of a case's evaluation: number of sam
 FORCED_SAMPLES = "forced_samples"  # likewise: how many are compared along the full cache's own tokens
 LATER = {"budget_kind": ENTRIES, "kernel": "auto"}  # fields of a case that older keys do not have, with the values that they stand for
 QUALITY_PASS = "quality"  # of a case's evaluation: the comparison of many images with real ones
-MICRO = "pytest-benchmark"  # engine of imported micro-benchmarks
+MICRO, GOOGLE, HYPERFINE, CODSPEED, BENCHER = IMPORTED = ("pytest-benchmark", "google-benchmark", "hyperfine", "codspeed", "bencher")
+"""Programs whose benchmarks are imported: model, engine and plan of such a case."""
 MAX_BATCH = "max_batch"  # of a case's evaluation, if its largest batch is searched
 FINEST, LONGEST_BUDGET = 10**6, 100  # the largest denominator of a budget, and the most characters that one is written with
 SIMPLE = 16  # the largest denominator of a share that is printed as a fraction
@@ -226,7 +227,7 @@ class Case:
     @property
     def is_micro(self) -> bool:
         """True for an imported micro-benchmark, which has no model and no full cache."""
-        return self.engine == MICRO
+        return self.engine in IMPORTED
 
     @property
     def compared(self) -> int:

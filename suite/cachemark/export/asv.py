@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from asv_runner.statistics import compute_stats
 
 from ..analysis.report_row import is_random
 from ..core.errors import Unsupported
@@ -26,7 +26,6 @@ from ..core.result import JUDGING, Outcome
 from ..core.spec import digest
 from ..core.units import Metric, metric
 from ..core.wording import on_one_line
-from ..stats.intervals import median_over_repeats
 from ..store.db import Store
 from ..store.rows import RunRecord
 from .escape import slug
@@ -226,14 +225,9 @@ def _write_point(folder: Path, point: _Point, benchmarks: Mapping[str, Any]) -> 
 
 
 def _stats(samples: list[float]) -> tuple[float | None, ...]:
-    """Return the values of :data:`STATS`, which ``asv compare`` uses to distinguish changes from noise.
-
-    Too few samples have an infinite interval, as asv itself writes it, so they never differ significantly."""
-    if not samples:
-        return (None,) * len(STATS)
-    middle, (low, high) = median_over_repeats(samples, 0.99), np.quantile(samples, (0.25, 0.75)).tolist()
-    ends = (middle.low, middle.high) if middle.confidence >= 0.99 else (-math.inf, math.inf)
-    return *ends, low, high, 1, len(samples)
+    """Return the values of :data:`STATS` as asv computes them; ``asv compare`` distinguishes changes from noise by them."""
+    stats = compute_stats(samples, 1)[1] if samples else {}
+    return tuple(stats.get(name) for name in STATS)
 
 
 def _put(path: Path, data: Mapping[str, Any]) -> None:

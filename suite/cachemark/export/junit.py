@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from collections.abc import Mapping
 
 from ..analysis.baseline_comparison import BaselineComparison
 from ..core.formatting import duration
@@ -14,10 +15,13 @@ from ..store.rows import Verdict
 NAME, TEXT = 120, 1000  # characters of a name and of a message
 
 
-def junit(result: RunJudgement, plan: str, started: str = "", finished: str | None = None) -> str:
+def junit(
+    result: RunJudgement, plan: str, started: str = "", finished: str | None = None, seconds: Mapping[str, float] | None = None,
+) -> str:
     """Return JUnit XML with one test case per case and compared metric.
 
-    ``started`` and ``finished``: when the run started and ended, ISO 8601.
+    ``started`` and ``finished``: when the run started and ended, ISO 8601. ``seconds``: durations by key of a case, which its first test
+    case has, because readers add the times of test cases.
 
     Regressions fail unless acknowledged; values that were not compared are skipped with the reason. The test case ``verdict`` fails if the
     run regressed, and has an error if the check is inconclusive or covers too little.
@@ -25,14 +29,16 @@ def junit(result: RunJudgement, plan: str, started: str = "", finished: str | No
     suite = ET.Element("testsuite", name=on_one_line(f"cachemark {plan}", NAME))
     if started:
         suite.set("timestamp", started[:19])
-    if (seconds := duration(started, finished)) is not None:
-        suite.set("time", f"{max(0.0, seconds):.3f}")
-    fails = set(result.failing)
+    if (total := duration(started, finished)) is not None:
+        suite.set("time", f"{max(0.0, total):.3f}")
+    fails, left = set(result.failing), dict(seconds or {})
     for judge, (rows, _) in result.by_judge.items():
         for row in rows:
             parts = on_one_line(row.label, NAME), on_one_line(row.case_key, 16), "in pairs" if judge == PAIRS else ""
             class_name = " ".join(filter(None, parts))
-            _add(suite, row, class_name, result.decision_on(row), row in fails, BaselineComparison(row).movement)
+            case = _add(suite, row, class_name, result.decision_on(row), row in fails, BaselineComparison(row).movement)
+            if seconds is not None:
+                case.set("time", f"{left.pop(row.case_key, 0.0):.3f}")
     verdict = ET.SubElement(suite, "testcase", classname="cachemark gate", name="verdict")
     if result.exit_code:
         message = on_one_line(" ".join(result.summary()[: 3 if result.sees else 2]), TEXT)
@@ -46,7 +52,8 @@ def junit(result: RunJudgement, plan: str, started: str = "", finished: str | No
     return f'<?xml version="1.0" encoding="utf-8"?>\n{ET.tostring(suites, encoding="unicode")}\n'
 
 
-def _add(suite: ET.Element, row: Verdict, class_name: str, decided: str, fails: bool, values: str) -> None:
+def _add(suite: ET.Element, row: Verdict, class_name: str, decided: str, fails: bool, values: str) -> ET.Element:
+    """Return the new test case of a row."""
     case = ET.SubElement(suite, "testcase", classname=class_name, name=on_one_line(row.metric, NAME))
     outcome = f"{row.verdict.replace('_', ' ')}: {'. '.join(filter(None, (values, row.reason)))}".rstrip(": ")
     message = on_one_line(f"{decided}: {outcome}" if decided else outcome, TEXT)
@@ -58,3 +65,4 @@ def _add(suite: ET.Element, row: Verdict, class_name: str, decided: str, fails: 
         ET.SubElement(case, "skipped", message=message)
     elif row.verdict == CHANGED:
         ET.SubElement(case, "system-out").text = message
+    return case

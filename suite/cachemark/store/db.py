@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,13 +14,26 @@ from sqlalchemy.orm import Session, joinedload
 
 from ..core.errors import BadStore, NothingMeasured
 from ..core.result import PRICE, Environment, Outcome, Status
-from ..core.spec import Case
+from ..core.spec import IMPORTED, Case
 from . import leases
 from .artifacts import Artifacts, artifacts_of_server
 from .database import guard, hold_artifacts, open_file, open_server, writer
 from .differences import differences
 from .location import located, shown
-from .rows import COMPARISON, RunRecord, Verdict, insert_once, is_number, outcome_of, outcome_row, priced, run_of, utc_now, verdicts_of
+from .rows import (
+    COMPARISON,
+    RunRecord,
+    Verdict,
+    insert_once,
+    is_number,
+    moment,
+    outcome_of,
+    outcome_row,
+    priced,
+    run_of,
+    utc_now,
+    verdicts_of,
+)  # fmt: skip
 from .schema import RUN_STATES, CaseRow, MalformedRow, MembershipRow, OutcomeRow, RunRow
 
 Advanced = Callable[[str, int, int], None]  # called with the items of a long operation, how many are done, and their total
@@ -81,19 +95,28 @@ class Store:
 
     # runs
 
-    def begin_run(self, plan: str, plan_json: Mapping[str, Any], environment: Environment, code: Mapping[str, Any]) -> int:
-        """Create a run and return its number. ``code`` is {"commit", "dirty", "hash", "version"}."""
+    def begin_run(
+        self, plan: str, plan_json: Mapping[str, Any], environment: Environment, code: Mapping[str, Any], started: datetime | None = None,
+    ) -> int:
+        """Create a run and return its number. ``code`` is {"commit", "dirty", "hash", "version"}; ``started`` defaults to now."""
         with self._writing() as session:
-            row = RunRow(plan=plan, plan_json=plan_json, started=utc_now(), code=code, **environment.to_json())
+            began = moment(started) if started else utc_now()
+            row = RunRow(plan=plan, plan_json=plan_json, started=began, code=code, **environment.to_json())
             session.add(row)
             session.flush()
             leases.beat(session, row.id)
             return row.id
 
     @contextmanager
-    def new_run(self, plan: str, plan_json: Mapping[str, Any], environment: Environment, code: Mapping[str, Any]) -> Iterator[int]:
-        """Yield the number of a new run, and store its final state when the block ends."""
-        run_id, state = self.begin_run(plan, plan_json, environment, code), "interrupted"
+    def new_run(
+        self, plan: str, plan_json: Mapping[str, Any], environment: Environment, code: Mapping[str, Any],
+        times: tuple[datetime | None, datetime | None] = (None, None),
+    ) -> Iterator[int]:
+        """Yield the number of a new run, and store its final state when the block ends.
+
+        ``times``: start and end of a run that is imported; the default is now.
+        """
+        run_id, state = self.begin_run(plan, plan_json, environment, code, times[0]), "interrupted"
         try:
             with self.alive(run_id):
                 yield run_id
@@ -102,7 +125,7 @@ class Store:
             state = "failed"
             raise
         finally:
-            self.finish_run(run_id, state)
+            self.finish_run(run_id, state, times[1])
 
     @contextmanager
     def alive(self, run_id: int, seconds: float = leases.BEAT) -> Iterator[None]:
@@ -122,27 +145,30 @@ class Store:
             done.set()
             thread.join()
 
-    def finish_run(self, run_id: int, state: str) -> None:
-        """Close a run as ``finished``, ``interrupted`` or ``failed``."""
+    def finish_run(self, run_id: int, state: str, finished: datetime | None = None) -> None:
+        """Close a run as ``finished``, ``interrupted`` or ``failed``, now or at the given time."""
         if state not in RUN_STATES[1:]:
             raise ValueError(f"a run ends as one of {RUN_STATES[1:]}, not {state!r}")
         with self._writing() as session:
             row = self._run_row(session, run_id)
-            row.state, row.finished = state, utc_now()
+            row.state, row.finished = state, moment(finished) if finished else utc_now()
 
     def runs(self) -> list[RunRecord]:
-        """Return every run, newest first."""
+        """Return every run, newest first; imports of one program by the time of their measurement."""
         with self._reading() as session:
             rows = session.scalars(select(RunRow).order_by(RunRow.id.desc())).all()
-            return [run_of(row, leases.state(session, row)) for row in rows]
+            return in_order([run_of(row, leases.state(session, row)) for row in rows])
 
     def run(self, run_id: int | None = None) -> RunRecord:
-        """Return a run, by default the newest except comparisons. Raises NothingMeasured if there is none."""
+        """Return a run, by default the newest except comparisons, as in :meth:`runs`. Raises NothingMeasured if there is none."""
         with self._reading() as session:
-            newest = select(func.max(RunRow.id)).where(RunRow.plan.not_like(f"{COMPARISON}%"))
-            if run_id is None and (run_id := session.scalar(newest)) is None:
+            last = select(func.max(RunRow.id)).where(RunRow.plan.not_like(f"{COMPARISON}%"))
+            if (number := session.scalar(last) if run_id is None else run_id) is None:
                 raise NothingMeasured(f"{self.where} holds no run.", remedy="Run: cachemark run PLAN")
-            row = self._run_row(session, run_id)
+            row = self._run_row(session, number)
+            if run_id is None and row.plan in IMPORTED:
+                by_time = select(RunRow).where(RunRow.plan == row.plan).order_by(RunRow.started.desc(), RunRow.id.desc())
+                row = session.scalars(by_time.limit(1)).one()
             return run_of(row, leases.state(session, row))
 
     def _run_row(self, session: Session, run_id: int) -> RunRow:
@@ -260,6 +286,12 @@ class Store:
         """Return the verdicts on a comparison in the order of insertion."""
         with self._reading() as session:
             return verdicts_of(self._run_row(session, run_id))
+
+
+def in_order(runs: list[RunRecord]) -> list[RunRecord]:
+    """Return runs, newest first, with the imports of each program by the time of their measurement among their places."""
+    by_time = {plan: sorted((run for run in runs if run.plan == plan), key=lambda run: (run.started, run.id)) for plan in IMPORTED}
+    return [by_time[run.plan].pop() if run.plan in by_time else run for run in runs]
 
 
 def unheard(what: str, done: int, total: int) -> None:

@@ -1,116 +1,116 @@
-"""Import of pytest-benchmark files.
+"""Import of files of benchmark programs (:mod:`cachemark.store.benchmark_files`).
 
-A file becomes a run. A benchmark becomes a case of the model ``pytest-benchmark``, with its full name as the method and its group as the
-condition. The raw times of its calls are its ``latency``. Benchmarks without raw times are skipped. The number of rounds varies from
-day to day and is not part of the case.
+A file becomes a run at the time of its measurement. A benchmark becomes a case of the model that has the program's name, with its name as
+the method and its group as the condition. Its times are its ``latency``. Parameters and the number of rounds are no part of the case:
+parameters may have values that change from day to day, and pytest writes their ids into the name.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ..core.errors import BadResults, NothingMeasured
+from ..core.errors import NothingMeasured
 from ..core.facts import Facts
 from ..core.result import Environment, Outcome, Status
-from ..core.spec import MICRO, Case, Sampling, digest, finite
+from ..core.spec import MICRO, Case, Sampling, digest
 from ..core.units import TIME
+from .benchmark_files import Benchmark, BenchmarkFile, read
 from .db import Store
 
 
 @dataclass(frozen=True)
 class Ingested:
-    """Imported file: its run, number of cases, skipped benchmarks; ``repeated``: imported before."""
+    """Imported file: its run, number of cases, skipped benchmarks; ``repeated``: imported before.
+
+    ``left_out``: parameters and parts of names that do not identify a case."""
 
     run: int
     cases: int
     skipped: tuple[str, ...]
     repeated: bool = False
+    left_out: tuple[str, ...] = ()
 
 
-def ingest(store: Store, text: str, source: str) -> Ingested:
-    """Import JSON of pytest-benchmark that contains raw values; errors mention ``source``.
+@dataclass(frozen=True)
+class Import:
+    """A file to be imported: its content, SHA-256, the time of its measurement, and the name for messages."""
 
-    A file is imported once; an interrupted import is repeated. Raises BadResults if the text has another format, NothingMeasured without
-    raw values.
-    """
-    name = hashlib.sha256(text.encode("utf-8", errors="replace")).hexdigest()
-    data = _parse(text, source)
+    content: BenchmarkFile
+    sha256: str
+    measured: datetime
+    source: str
+
+    @classmethod
+    def of(cls, text: str, source: str, written: datetime | None = None) -> Import:
+        """Read a file. ``written``: its time, for programs that do not write one.
+
+        Raises BadResults if the text has another format, NothingMeasured without times."""
+        content = read(text, source)
+        if not any(benchmark.times for benchmark in content.benchmarks):
+            reasons = sorted({benchmark.missing for benchmark in content.benchmarks if benchmark.missing})
+            remedy = "Write it with --benchmark-json, or add --benchmark-save-data to --benchmark-save." if content.program == MICRO else ""
+            raise NothingMeasured(f"{source} has no times{f': {reasons[0]}' if reasons else ''}.", remedy=remedy)
+        named = re.search(r"(?<!\d)(1\d{12})(?!\d)", source)  # CodSpeed writes milliseconds into the name of its file
+        of_name = datetime.fromtimestamp(int(named[1]) / 1000, UTC) if named else None
+        measured = content.measured or of_name or written or datetime.now(UTC)
+        return cls(content, hashlib.sha256(text.encode("utf-8", errors="replace")).hexdigest(), measured, source)
+
+
+def ingest(store: Store, text: str, source: str, written: datetime | None = None) -> Ingested:
+    """Import a file; see :meth:`Import.of` and :func:`save`."""
+    return save(store, Import.of(text, source, written))
+
+
+def save(store: Store, file: Import) -> Ingested:
+    """Save a file as one run. A file is imported once; an interrupted import is repeated."""
+    content, program = file.content, file.content.program
+    left_out = _left_out(content)
     for run in store.runs():
-        if (run.plan, run.state, run.plan_json.get("sha256")) == (MICRO, "finished", name):
-            return Ingested(run.id, len(store.outcomes(run.id)), (), repeated=True)
-    environment, code = _environment(data), _code(data)
-    outcomes, skipped = _outcomes(data, environment.fingerprint, source)
-    if not outcomes:
-        raise NothingMeasured(f"{source} has no raw values.",
-                              remedy="Write it with --benchmark-json, or add --benchmark-save-data to --benchmark-save.")
-    plan = {"name": MICRO, "sha256": name, "measured": str(data.get("datetime", ""))}
-    with store.new_run(MICRO, plan, environment, code) as number:
+        if (run.plan, run.state, run.plan_json.get("sha256")) == (program, "finished", file.sha256):
+            return Ingested(run.id, len(store.outcomes(run.id)), (), repeated=True, left_out=left_out)
+    environment = _environment(content, file.measured)
+    outcomes = [_outcome(benchmark, program, environment.fingerprint) for benchmark in content.benchmarks if benchmark.times]
+    plan = {"name": program, "sha256": file.sha256, "measured": file.measured.isoformat()}
+    finished = file.measured + timedelta(seconds=min(sum(outcome.seconds for outcome in outcomes), 1e8))
+    with store.new_run(program, plan, environment, _code(content), times=(file.measured, finished)) as number:
         for outcome in outcomes:
-            store.save(number, outcome, trial=MICRO)
-    return Ingested(number, len(outcomes), tuple(skipped))
+            store.save(number, outcome, trial=program)
+    skipped = tuple(f"{benchmark.name}: {benchmark.missing}" for benchmark in content.benchmarks if benchmark.missing)
+    return Ingested(number, len(outcomes), skipped, left_out=left_out)
 
 
-def _parse(text: str, source: str) -> Mapping[str, Any]:
-    remedy = "Use a file of `pytest --benchmark-json FILE`."
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BadResults(f"{source} is not JSON: {error}.", remedy=remedy) from error
-    if not isinstance(data, dict) or not isinstance(data.get("benchmarks"), list) or not isinstance(data.get("machine_info"), dict):
-        raise BadResults(f"{source} is JSON, but not of pytest-benchmark: it has no list `benchmarks` or no table `machine_info`.",
-                         remedy=remedy)
-    return data
+def _left_out(content: BenchmarkFile) -> tuple[str, ...]:
+    """Return parameters, and parts of names, that are no part of a case."""
+    parameters = sorted({name for benchmark in content.benchmarks for name in benchmark.facts.get("parameters") or ()})
+    renamed = [benchmark.full_name for benchmark in content.benchmarks if benchmark.name != benchmark.full_name]
+    return (*([f"parameters {', '.join(parameters)} (the names have their ids)"] if parameters else []),
+            *(f"what changes in {name}" for name in renamed))
 
 
-def _outcomes(data: Mapping[str, Any], fingerprint: str, source: str) -> tuple[list[Outcome], list[str]]:
-    outcomes: dict[str, Outcome] = {}
-    skipped = []
-    for place, item in enumerate(data["benchmarks"], 1):
-        try:
-            name, values = str(item["fullname"]), item["stats"].get("data")
-            if values is None:
-                skipped.append(f"{name}: no raw values, only a summary")
-                continue
-            outcome = _outcome(item, name, [float(value) for value in values], fingerprint)
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            problem = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
-            remedy = "It was edited, or written by another version of pytest-benchmark than 4 or 5. Write it again."
-            raise BadResults(f"{source} cannot be used, at benchmark {place}: {problem}.", remedy=remedy) from error
-        outcomes[outcome.case.key] = outcome
-    return list(outcomes.values()), skipped
+def _outcome(benchmark: Benchmark, program: str, fingerprint: str) -> Outcome:
+    case = Case(program, "none", (0, 0), benchmark.group or "no group", Sampling(), benchmark.name, seeds="none",
+                samples=0, dtype="none", engine=program, warmup=0, repeats=0)
+    facts = {**{name: value for name, value in benchmark.facts.items() if value not in (None, "", {})}, "fingerprint": fingerprint}
+    return Outcome(case, Status.OK, {TIME: benchmark.times}, judgement="A micro-benchmark makes no images.",
+                   seconds=sum(benchmark.times), facts=Facts.from_json(facts))
 
 
-def _outcome(item: Mapping[str, Any], name: str, values: list[float], fingerprint: str) -> Outcome:
-    if not values or not all(math.isfinite(value) and value >= 0 for value in values):
-        raise ValueError("the raw values are not a list of seconds")
-    parameters = finite(dict(item.get("params") or {}))
-    case = Case(MICRO, "none", (0, 0), str(item.get("group") or "no group"), Sampling(), name, parameters, seeds="none",
-                samples=0, dtype="none", engine=MICRO, warmup=0, repeats=0)
-    stats, extra = item["stats"], item.get("extra_info") or {}
-    facts = Facts.from_json({"rounds": stats.get("rounds"), "iterations": stats.get("iterations"), "options": item.get("options") or {},
-                             "fingerprint": fingerprint, **({"extra_info": extra} if extra else {})})
-    return Outcome(case, Status.OK, {TIME: values}, judgement="A micro-benchmark makes no images.", seconds=sum(values), facts=facts)
+def _environment(content: BenchmarkFile, measured: datetime) -> Environment:
+    """Return the environment; releases of the kernel and patch releases of Python are facts only."""
+    facts = {"device": content.device, "cpu": content.device, "cpus": content.cpus, **content.facts, "measured": measured.isoformat(),
+             content.program: content.version}
+    named = f"{content.device}, {content.cpus} threads" if content.cpus else content.device
+    machine_class = re.sub(r"[^a-z0-9]+", "-", named.lower()).strip("-")[:120] or "unknown"
+    fingerprint = digest([content.program, content.device, content.runtime])
+    return Environment(content.device, machine_class, fingerprint, {name: value for name, value in facts.items() if value})
 
 
-def _environment(data: Mapping[str, Any]) -> Environment:
-    machine = data["machine_info"]
-    cpu = machine.get("cpu") if isinstance(machine.get("cpu"), dict) else {}
-    device = str(cpu.get("brand_raw") or machine.get("processor") or machine.get("machine") or "unknown")
-    count = cpu.get("count")
-    facts = {"device": device, "cpu": device, "cpus": count, "node": machine.get("node"), "os": machine.get("system"),
-             "python": machine.get("python_version"), "measured": data.get("datetime"), MICRO: data.get("version")}
-    named = re.sub(r"[^a-z0-9]+", "-", f"{device}, {count} threads".lower()).strip("-")[:120] or "unknown"
-    return Environment(device, named, digest([device, facts["python"], str(machine.get("release"))]), {k: v for k, v in facts.items() if v})
-
-
-def _code(data: Mapping[str, Any]) -> dict[str, Any]:
-    commit: Mapping[str, Any] = info if isinstance(info := data.get("commit_info"), dict) else {}
-    commit_id = str(commit.get("id") or "")
-    return {"commit": commit_id if re.fullmatch(r"[0-9a-f]{7,64}", commit_id) else "", "dirty": bool(commit.get("dirty")), "hash": "",
-            "version": str(data.get("version") or "")}
+def _code(content: BenchmarkFile) -> Mapping[str, Any]:
+    commit = str(content.commit.get("id") or "")
+    return {"commit": commit if re.fullmatch(r"[0-9a-f]{7,64}", commit) else "", "dirty": bool(content.commit.get("dirty")), "hash": "",
+            "version": content.version}

@@ -88,7 +88,8 @@ class _Source:
 
 
 def _origin(run: RunRow) -> str:
-    return str(run.code.get(ORIGIN) or f"{run.plan} {run.started} {run.fingerprint} {run.code.get('hash')}")
+    return str(run.code.get(ORIGIN) or f"{run.plan} {run.started} {run.fingerprint} {run.code.get('hash')}"
+               f"{run.plan_json.get('sha256', '')}")
 
 
 def _new_run(ours: Session, run: RunRow) -> RunRow:

@@ -85,7 +85,12 @@ class Verdict:
 
 def utc_now() -> str:
     """Return the time in UTC, ISO 8601, with microseconds."""
-    return datetime.now(UTC).isoformat(timespec="microseconds")
+    return moment(datetime.now(UTC))
+
+
+def moment(time: datetime) -> str:
+    """Return a time with a zone in UTC, ISO 8601, with microseconds."""
+    return time.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def clean(text: str) -> str:

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
+from itertools import dropwhile
 from pathlib import Path
 from typing import Literal
 
@@ -231,8 +232,8 @@ def _cases(store: Store, run: RunRecord, judgement: RunJudgement) -> dict[str, C
 def nights_before(store: Store, run: RunRecord) -> tuple[RunRecord, ...]:
     """Return the finished runs of a run's plan and class of machine, up to it, newest first."""
     series = run.plan, run.environment.machine_class
-    return tuple(night for night in store.runs()
-                 if night.id <= run.id and (night.plan, night.environment.machine_class) == series and night.state == "finished")
+    until = dropwhile(lambda night: night.id != run.id, store.runs())
+    return tuple(night for night in until if (night.plan, night.environment.machine_class) == series and night.state == "finished")
 
 
 # -- decisions of reviewers ---------------------------------------------------------------------------------------------

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from ..core.errors import BadStore, Infrastructure
+from ..core.files import is_readable
 from ..store import upkeep
 from ..store.db import Advanced, Store, unheard
-from ..store.ingest import Ingested, ingest
+from ..store.ingest import Import, Ingested, save
 from ..store.location import located
 from ..store.merge import Merged, merge
 from ..store.upkeep import NIGHTS, Pruned, prune
 from .session import DEFAULT_STORE, reading
+
+LARGEST = 512 << 20  # bytes of a file to import
 
 
 def check_store(store: str | Path = DEFAULT_STORE, advanced: Advanced = unheard, *, quick: bool = False) -> list[str]:
@@ -54,11 +59,21 @@ def prune_store(store: str | Path = DEFAULT_STORE, nights: int = NIGHTS, *, dry:
         return prune(target, nights, dry=dry)
 
 
-def ingest_file(file: Path, store: str | Path = DEFAULT_STORE) -> Ingested:
-    """Import a file of ``pytest --benchmark-json`` as one run."""
-    try:
-        text = file.read_bytes().decode("utf-8", errors="replace")
-    except OSError as error:
-        raise Infrastructure(f"{file} cannot be read: {error.strerror}.", remedy="Name another file.") from error
+def ingest_files(files: Sequence[Path], store: str | Path = DEFAULT_STORE) -> list[tuple[Path, Ingested]]:
+    """Import files of benchmark programs, the oldest measurement first, each as one run. All are read before one is imported.
+
+    Raises BadResults for a file of another format, and Infrastructure for one that cannot be read."""
+    imports = [(path, Import.of(*_content(path))) for path in files]
     with Store.open(store) as target:
-        return ingest(target, text, str(file))
+        return [(path, save(target, each)) for path, each in sorted(imports, key=lambda pair: pair[1].measured)]
+
+
+def _content(path: Path) -> tuple[str, str, datetime]:
+    """Return text, name and time of an ordinary file of at most ``LARGEST`` bytes."""
+    if not is_readable(path) or path.stat().st_size > LARGEST:
+        raise Infrastructure(f"{path} cannot be read, or is larger than {LARGEST >> 20} MiB.", remedy="Name an ordinary file.")
+    try:
+        text = path.read_bytes().decode("utf-8", errors="replace")
+        return text, str(path), datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    except OSError as error:
+        raise Infrastructure(f"{path} cannot be read: {error.strerror}.", remedy="Name another file.") from error

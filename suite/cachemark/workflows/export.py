@@ -105,7 +105,8 @@ def _junit(run: Run, baseline: str | Path | None, register: str | Path | None) -
                           remedy=f"Pass another run with --run, or check it with: cachemark check --run {run.id}")
     judgement = _judgement(run, baseline_of(run.record, baseline) or accepted_path(run.record), register)
     assert judgement is not None, "there is a baseline"
-    return junit.junit(judgement, run.record.plan, run.record.started, run.record.finished)
+    seconds = {outcome.case.key: outcome.seconds for outcome in run.outcomes}
+    return junit.junit(judgement, run.record.plan, run.record.started, run.record.finished, seconds)
 
 
 def _judgement(run: Run, path: Path | None, register: str | Path | None) -> RunJudgement | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -157,8 +158,9 @@ def _outcomes(store: Store, record: RunRecord) -> list[Outcome]:
 
 
 def _earlier(records: Sequence[RunRecord], record: RunRecord) -> list[RunRecord]:
-    return [other for other in records if other.id < record.id and other.plan == record.plan
-            and other.environment.machine_class == record.environment.machine_class]
+    until = list(dropwhile(lambda other: other.id != record.id, records))[1:]
+    return [other for other in until
+            if (other.plan, other.environment.machine_class) == (record.plan, record.environment.machine_class)]
 
 
 def _measured_anew(store: Store, run_id: int, outcomes: list[Outcome]) -> list[Outcome]:
