@@ -150,7 +150,8 @@ def _google(data: Mapping[str, Any]) -> BenchmarkFile:
         if len(indices := [row.get("repetition_index", 0) for row in each]) > len(set(indices)):
             raise ValueError(f"several benchmarks are called {name!r}")
         times = _times([row["real_time"] * _UNITS[row.get("time_unit", "ns")] for row in each]) if each else ()
-        facts = {"rounds": len(each), "iterations": _count(each[0].get("iterations")), "summary": "" if name in rows else "median"} if each else {}
+        facts = {"rounds": len(each) or None, "iterations": _count(each[0].get("iterations")) if each else None,
+                 "summary": "" if name in rows else "median"}
         benchmarks.append(Benchmark(name, times, facts=facts, missing="" if each else failed[name]))
     facts = {"node": context.get("host_name"), "executable": context.get("executable"), "mhz": context.get("mhz_per_cpu")}
     return BenchmarkFile(GOOGLE, tuple(benchmarks), _text(context.get("library_version")), cpus=_count(context.get("num_cpus")),
