@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import runpy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load
@@ -21,6 +23,7 @@ from cachemark.core.spec import QUALITY_PASS
 from cachemark.methods.full import Full
 from cachemark.metrics.base import known
 from cachemark.metrics.compute import presets
+from cachemark.metrics.compute.distribution import distribution
 from cachemark.metrics.compute.image_bytes import nearest_bytes
 from cachemark.metrics.compute.image_features import ImageFeatures
 from cachemark.metrics.compute.presets import Preset
@@ -258,3 +261,23 @@ def test_what_is_missing_is_said_and_nothing_is_made(folder: Path, monkeypatch: 
     assert outcome.case.evaluation[QUALITY_PASS]["missing"] == "not measured: needs eyes"
     assert set(counter.seeds) == set(range(examples.SAMPLES))
     assert not case.case.measures(QUALITY_PASS)
+
+
+def test_the_images_of_a_pass_are_written_as_a_sample_batch(folder: Path, tmp_path: Path) -> None:
+    """All of them, though features are cached; they have the features of the pass, and a failure leaves no file."""
+    file = tmp_path / "out" / "samples.npz"
+    case = replace(of_role(planned(folder), "baseline"), feature_cache=tmp_path / "shelf", sample_batch=("mine", str(file)))
+    bench = Bench.load(case)
+    for _ in range(2):
+        outcome = pass_of(case, bench)
+        with np.load(file) as written:
+            images, manifest = torch.from_numpy(written["arr_0"]).permute(0, 3, 1, 2), json.loads(written["manifest.json"])
+            assert written["arr_1"].tolist() == manifest["labels"]
+        file.unlink()
+    assert (len(images), manifest["plan"], manifest["seeds"]) == (IMAGES, "mine", list(range(IMAGES)))
+    assert manifest["case"] == outcome.case.to_json()
+    seen = distribution(bench.preset(case.case).extract(images), bench.preset(case.case).reference, **OPTIONS)
+    assert seen["fid"] == pytest.approx(outcome.samples[f"fid_eyes_{IMAGES}"][0], rel=1e-3)
+    bench.loaded = replace(bench.loaded, decode=lambda tokens: torch.full((len(tokens), 3, 16, 16), torch.nan))
+    assert pass_of(case, bench).status == Status.NAN_OUTPUT
+    assert not list(file.parent.iterdir())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -235,6 +237,23 @@ def test_a_notebook_shows_the_leaderboard_and_the_images(measured: stages.Stage)
     assert png is not None
     assert image.get("src", "").startswith("data:image/png;base64,iVBORw0KGgo")
     assert png.startswith(b"\x89PNG")
+
+
+def test_stored_tokens_become_a_sample_batch(measured: stages.Stage, tmp_path: Path) -> None:
+    """With the very images that were compared, of a case by its label."""
+    options = "--store", measured.store, "--plugin", measured.plugin
+    for label, outcome in measured.outcomes().items():
+        if outcome.case.role not in ("baseline", "candidate"):
+            continue
+        done = stages.call("export", "images", tmp_path / "samples.npz", label, *options)
+        assert done.exit_code == 0, done.output
+        with np.load(tmp_path / "samples.npz") as file:
+            channels_first = np.ascontiguousarray(file["arr_0"].transpose(0, 3, 1, 2))
+            assert hashlib.sha256(channels_first.tobytes()).hexdigest() == outcome.facts.images_hash
+            assert json.loads(file["manifest.json"])["case"] == outcome.case.to_json()
+    for words, error in ((("x.npz", "calm 1/9"), "Unknown case 'calm 1/9'"), (("x.png", "full"), "does not end in .npz")):
+        refused = stages.call("export", "images", tmp_path / words[0], words[1], *options)
+        assert (refused.exit_code, error in refused.output) == (2, True)
 
 
 @pytest.mark.parametrize("show", [lambda run: run._repr_html_(), lambda run: run.cases[0]._repr_html_()], ids=["run", "case"])

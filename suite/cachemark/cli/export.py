@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import click
 
-from .options import FILE, FOLDER, Line, all_of, baseline_option, register_option, say, store_option, stored_run_options
+from .options import FILE, FOLDER, Line, all_of, baseline_option, npz, plugin_option, register_option, say, store_option, stored_run_options
 
 Format = Literal["markdown", "latex", "csv", "junit", "figures"]
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -118,3 +118,21 @@ def grid(**options: Any) -> None:
     from ..workflows.export import image_grid
 
     say(f"Written: {image_grid(**options)}", err=True)
+
+
+@export.command()
+@click.argument("path", type=click.Path(dir_okay=False, path_type=Path), callback=npz)
+@click.argument("case", default="full")
+@stored_run_options
+@click.option("--model", default="", help="The model, where several have such a case.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where tokens are decoded.")
+@plugin_option
+def images(**options: Any) -> None:
+    """Write the compared images of a case as a sample batch.
+
+    PATH is an npz file for evaluators such as ADM's; CASE is a label such as "linear 1/4". The images are decoded from stored tokens, so
+    the weights of the model are needed.
+    """
+    from ..workflows.export import image_batch
+
+    say(f"Written: {image_batch(**options)}", err=True)

@@ -13,7 +13,7 @@ import click
 from ..core.units import LARGEST, LARGEST_RATE, RATE
 from ..core.wording import count
 from .endings import runnable
-from .options import MOST_SECONDS, echo_json, fetch_option, fresh_option, json_option, plan_options, report_option, say
+from .options import FOLDER, MOST_SECONDS, echo_json, fetch_option, fresh_option, json_option, plan_options, report_option, say
 
 if TYPE_CHECKING:
     from ..analysis.answers import Answer
@@ -54,6 +54,7 @@ def per_hour(context: click.Context, option: click.Parameter, text: str | None) 
 @click.option("--budget", "seconds", callback=span, metavar="TIME",
               help="Finish within a time, e.g. 6h or 90min; important cases run first.")
 @click.option("--price", callback=per_hour, metavar="PRICE/h", help="Price of one device per hour, e.g. 2.49/h: adds the cost of images.")
+@click.option("--samples", type=FOLDER, default="", help="Write the images of each quality pass to this folder, as sample batches (npz).")
 @fetch_option
 @json_option
 def run(

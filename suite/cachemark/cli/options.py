@@ -118,6 +118,13 @@ def image_output(context: click.Context, option: click.Parameter, path: Path | N
     return picture(context, option, path, " or .npz")
 
 
+def npz(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
+    """Check that a sample batch can be written to this file."""
+    if path is not None and path.suffix.lower() != ".npz":
+        raise click.BadParameter(f"{str(path)[:200]} does not end in .npz. Use another name.")
+    return writable(context, option, path, "sample batch")
+
+
 def picture(context: click.Context, option: click.Parameter, path: Path | None, other: str = "") -> Path | None:
     """Check that a PNG can be written to this file, before hours of work."""
     if path is not None and path.suffix.lower() != ".png":

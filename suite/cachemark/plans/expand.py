@@ -47,8 +47,9 @@ class Planned:
     ``unsupported_reason``: why the method cannot run, or empty. ``feature_cache``: the folder of finished parts of its quality pass;
     ``full_features``: the folder of its full cache. ``rates``: measured rates of the device. ``reusable``: an earlier outcome with
     reusable quality. ``engine_reason``: why ``auto`` is not the graph engine, or empty. ``needs``: digests of required plug-ins.
-    ``idle_reason``: why the method changes nothing on this model, or empty. ``result_key`` and its ``result_parts`` identify the result in
-    the store, which has it if ``stored``."""
+    ``sample_batch``: plan and npz file of the images of its quality pass, if they are written. ``idle_reason``: why the method changes
+    nothing on this model, or empty. ``result_key`` and its ``result_parts`` identify the result in the store, which has it if
+    ``stored``."""
 
     case: Case
     request: Request
@@ -60,6 +61,7 @@ class Planned:
     reusable: Earlier | None = None
     engine_reason: str = ""
     needs: tuple[str, ...] = ()
+    sample_batch: tuple[str, str] = ("", "")
     idle_reason: str = ""
     result_key: str = ""
     result_parts: Mapping[str, str] = field(default_factory=dict)

@@ -139,7 +139,7 @@ def _planned_json(planned: Planned) -> dict[str, Any]:
         "unsupported_reason": planned.unsupported_reason, "feature_cache": str(planned.feature_cache or ""),
         "full_features": str(planned.full_features or ""), "rates": planned.rates and asdict(planned.rates),
         "reusable": planned.reusable and {**vars(planned.reusable), "facts": planned.reusable.facts.to_json()},
-        "engine_reason": planned.engine_reason, "needs": list(planned.needs),
+        "engine_reason": planned.engine_reason, "needs": list(planned.needs), "sample_batch": list(planned.sample_batch),
     }
 
 
@@ -154,4 +154,4 @@ def _planned(item: Mapping[str, Any]) -> Planned:
     reusable = Earlier(**{**earlier, "facts": SetFacts.from_json(earlier["facts"])}) if earlier else None
     case, reason = Case.from_json(item["case"]), str(item["unsupported_reason"])
     return Planned(case, request, reason, feature_cache, full_features, rates, reusable=reusable,
-                   engine_reason=item["engine_reason"], needs=tuple(item["needs"]))
+                   engine_reason=item["engine_reason"], needs=tuple(item["needs"]), sample_batch=tuple(item.get("sample_batch", ("", ""))))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ..core.errors import CachemarkError, NothingMeasured, Unsupported
+from ..core.errors import CachemarkError, NothingMeasured, UnknownName, Unsupported, unknown
 from ..core.files import head_of, output
 from ..gate.judgement import RunJudgement
 from .check import accepted_path, chosen, judge
@@ -18,6 +18,7 @@ from .session import DEFAULT_STORE, reading, writing
 if TYPE_CHECKING:
     from ..export.asv import Written
 
+TOKENS, STREAMED = "tokens.safetensors", 64  # the stored tokens of a case, and images that are decoded at a time
 Format = Literal["markdown", "latex", "csv", "junit", "figures"]
 KINDS = {"markdown": "Markdown table", "latex": "LaTeX table", "csv": "CSV table", "junit": "JUnit file"}  # of :mod:`core.files`
 
@@ -137,6 +138,51 @@ def image_grid(
         png = grid(stored.outcomes, source.artifacts.read, cases, model)
     with writing(path), output(path, "PNG image") as part:
         part.write_bytes(png)
+    return Path(path)
+
+
+def image_batch(
+    path: str | Path, case: str, store: str | Path = DEFAULT_STORE, *, run: int | None = None, model: str = "", device: str = "cpu",
+    plugins: Sequence[str | Path] = (),
+) -> Path:
+    """Write the images that a run (default: the newest) compared of one case as a sample batch, decoded from its stored tokens.
+
+    ``case``: its label, such as ``linear 1/4``. Raises UnknownName for another case, and NothingMeasured without stored tokens."""
+    import torch
+    from safetensors.torch import load as tensors
+
+    from ..core import seeds
+    from ..metrics.compute.sample_batches import SampleWriter
+    from ..plans.expand import expand
+    from ..plans.manifest import manifest
+    from ..plugins import loading
+    from ..trial.child.bench import Bench
+
+    for file in plugins:
+        loading.load(file)
+    stored = Run(store, run)
+    with_tokens = [o for o in stored.outcomes if o.ok and o.case.role in ("baseline", "candidate") and TOKENS in o.artifacts]
+    matching = [o for o in with_tokens if o.case.label == case and model in ("", o.case.model)]
+    if not matching:
+        raise unknown("case", case, {o.case.label for o in with_tokens}) if with_tokens else NothingMeasured(
+            f"Run {stored.id} has no stored tokens.", remedy="Images of random weights are not kept; name another run.")
+    if len({o.case.model for o in matching}) > 1:
+        raise UnknownName(f"Several models have a case {case}.", remedy="Name one with --model.")
+    outcome = matching[0]
+    planned = next((p for p in expand(stored.plan, device) if p.case.key == outcome.case.key), None)
+    if planned is None:
+        raise Unsupported(f"This version expands the plan of run {stored.id} to other cases than {outcome.case.title}.",
+                          remedy="Use the version that measured it.")
+    with reading(stored.store) as source:
+        tokens = tensors(source.artifacts.read(outcome.artifacts[TOKENS]))["tokens"]
+    bench = Bench.load(planned)
+    subset = seeds.subset(outcome.case.seeds, bench.entry.classes).first(len(tokens))
+    about = manifest(outcome.case, subset.labels, subset.seeds, bench.entry.prompts, stored.record.plan) | {
+        "commit": stored.record.code.get("commit", ""), "code": dict(stored.record.code)}
+    with writing(path), output(path, "sample batch") as part, SampleWriter(part, len(tokens), subset.labels, about) as writer:
+        for rows in tokens.split(STREAMED):
+            with torch.inference_mode():
+                writer.add(bench.loaded.decode((rows if rows.is_floating_point() else rows.long()).to(device)).float())
     return Path(path)
 
 

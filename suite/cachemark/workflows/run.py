@@ -14,9 +14,10 @@ from ..core.facts import ProcessBias
 from ..core.limits import Rates
 from ..core.result import PRICE, Environment, Outcome, Status
 from ..core.seeds import smallest_subset
-from ..core.spec import MAX_BATCH, QUALITY_PASS
+from ..core.spec import MAX_BATCH, QUALITY_PASS, Case
 from ..gate import anchors
 from ..gate.nights import shown_process_bias
+from ..machine.environment import slug
 from ..methods.registry import METHODS
 from ..plans.deadline import Deadline, breadth_first, groups
 from ..plans.expand import Planned, expand
@@ -36,14 +37,15 @@ from .weights import fetch_named
 def run(
     plan: Plan | str | Path, store: str | Path = DEFAULT_STORE, *, machine: Machine | str = "cpu", plugins: Sequence[str | Path] = (),
     methods: Sequence[str] = (), fresh: bool = False, reuse_quality: bool | None = None, seconds: float | None = None,
-    price: float = 0.0, fetch: bool = False, watcher: RunWatcher = UNWATCHED,
+    price: float = 0.0, fetch: bool = False, samples: str | Path = "", watcher: RunWatcher = UNWATCHED,
 ) -> Run:
     """Measure the cases of a plan that the store does not have, and return the run.
 
     ``plan``: a plan, the name of a shipped plan, or a TOML file. ``methods`` and the methods of ``plugins`` join every block that they
     can run in. ``fresh`` measures every case again; ``reuse_quality`` then keeps earlier quality values if the tokens did not change
     (default: unless ``fresh``). With ``seconds`` cases run by priority until the time is up, and the rest is ``not_reached``. With
-    ``price``, of one device per hour, every case of the run has a cost of 1,000 images. An interruption keeps every completed case.
+    ``price``, of one device per hour, every case of the run has a cost of 1,000 images. ``samples``: a folder for the images of each
+    case's quality pass, as sample batches for other evaluators; stored cases have none. An interruption keeps every completed case.
     """
     if fetch:
         for cells in (plan if isinstance(plan, Plan) else load(str(plan))).cells:
@@ -52,7 +54,7 @@ def run(
     with Store.open(store) as target:
         with machine.places() as places:
             until = None if seconds is None else deadline(seconds, target, machine, places)
-            runner = PlanRunner(loaded, target, places, machine, files, watcher, until, cases, price)
+            runner = PlanRunner(loaded, target, places, machine, files, watcher, until, cases, price, samples)
             measured = runner.measure(fresh=fresh, reuse=not fresh if reuse_quality is None else reuse_quality)
         return Run(store, measured.run_id, measured, (*places.notes, *_anchored(loaded, target, measured.run_id), *_unrecorded()))
 
@@ -147,6 +149,7 @@ class PlanRunner:
     deadline: Deadline | None = None
     cases: list[Planned] = field(default_factory=list)
     price: float = 0.0  # of one device per hour
+    samples: str | Path = ""  # folder of sample batches
     _process_bias: ProcessBias | None = None  # results of A/A pairs on this machine
     _processes: dict[str, str] = field(default_factory=dict)  # by name: their numbers in this run, counted from 1
     _left: TimeLeft = field(default_factory=TimeLeft)
@@ -218,7 +221,14 @@ class PlanRunner:
         """
         folder = self.store.artifacts.parts
         full = {p.case.cell: folder / p.result_key for p in cases if p.case.role == "baseline"}
-        return [replace(p, feature_cache=folder / p.result_key, full_features=full.get(p.case.cell)) for p in cases if not p.stored]
+        return [replace(p, feature_cache=folder / p.result_key, full_features=full.get(p.case.cell),
+                        sample_batch=self._sample_batch(p.case)) for p in cases if not p.stored]
+
+    def _sample_batch(self, case: Case) -> tuple[str, str]:
+        """Return plan and file of a case's sample batch, both empty without one."""
+        if not self.samples or not case.measures(QUALITY_PASS) or case.role not in ("baseline", "candidate"):
+            return "", ""
+        return self.plan.name, str(Path(self.samples).resolve() / f"{slug(case.title)}-{case.key[:8]}.npz")
 
     def _ended(self, todo: list[Planned], request: TrialRequest) -> Generator[Finished, None, None]:
         """Yield every case as it ends. Closing it ends the workers."""

@@ -51,11 +51,13 @@ class Preset:
         return {"preset": self.name, "extractor": self.extractor.name, "reference": self.reference.digest, "resize": self.resize,
                 "options": dict(self.options)}  # fmt: skip
 
+    def fitting(self, images: Tensor) -> Tensor:
+        """Return images of the size that the network takes."""
+        return resized(images, self.resize) if self.resize and images.dim() == 4 else images
+
     def extract(self, images: Tensor | Iterable[Tensor], *, device: str = "cpu", batch: int = 0) -> ImageFeatures:
         """Return the features of images, resized if necessary; see :meth:`.ImageFeatures.of`."""
-        parts: Iterable[Tensor] = (images,) if isinstance(images, Tensor) else images
-        if side := self.resize:
-            parts = (resized(part, side) if part.dim() == 4 else part for part in parts)
+        parts = map(self.fitting, (images,) if isinstance(images, Tensor) else images)
         return ImageFeatures.of(parts, self.extractor, device=device, batch=batch)
 
 

@@ -209,7 +209,7 @@ def _reused_quality(planned: Planned, job: Job, bench: Bench, images: JudgedImag
     Candidates are compared with the full cache's features. So its quality is reused only while these exist; they are copied to its feature
     cache, where candidates in other processes look for them. Outdated parts of that cache are removed."""
     earlier, case, mine = planned.reusable, planned.case, planned.feature_cache
-    if earlier is None:
+    if earlier is None or planned.sample_batch[1]:  # whose images have to be generated
         return None
     old = mine and mine.parent / earlier.source
     valid = earlier.matches(images.output_hash, str(images.facts.images_hash), images.samples)
@@ -229,7 +229,9 @@ def _distribution(planned: Planned, job: Job, bench: Bench, plugin_metrics: Plug
     """Return samples and facts of the quality pass. Candidates reuse the full cache's features."""
     case = planned.case
     began, preset, wide = time.perf_counter(), bench.preset(case), quality.job_of(job, case, bench.entry.classes)
-    features = ImageFeatures.joined(list(quality.parts(wide, preset, quality.FeatureCache(planned.feature_cache))))
+    feature_cache, prompts = quality.FeatureCache(planned.feature_cache), bench.entry.prompts
+    with quality.sample_batch(planned, wide, prompts) as take:
+        features = ImageFeatures.joined(list(quality.parts(wide, preset, feature_cache, take=take)))
     full = None
     if case.role == "baseline":
         bench.features[case.cell] = features

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor
 from ...cache.arena import Memory
 from ...core import seeds
 from ...core.facts import SetFacts
+from ...core.files import replacing
 from ...core.spec import QUALITY_PASS, Case
 from ...core.units import least_images, quality_name
 from ...metrics.base import ImageSet
@@ -21,7 +23,10 @@ from ...metrics.compute.extractor import Extractor
 from ...metrics.compute.feature_store import PART
 from ...metrics.compute.image_features import ImageFeatures
 from ...metrics.compute.presets import Preset
+from ...metrics.compute.sample_batches import SampleWriter
 from ...metrics.registry import set_metrics
+from ...plans.expand import Planned
+from ...plans.manifest import manifest
 from .bench import Job, NotFinite
 
 NAME = "{:05d}.safetensors"  # of a part in a feature cache
@@ -58,17 +63,40 @@ class FeatureCache:
                 shutil.copyfile(part, mine)
 
 
-def parts(job: Job, preset: Preset, feature_cache: FeatureCache, share: tuple[int, int] = (0, 1)) -> Iterator[ImageFeatures]:
+def parts(
+    job: Job, preset: Preset, feature_cache: FeatureCache, share: tuple[int, int] = (0, 1), take: Callable[[Tensor], None] | None = None
+) -> Iterator[ImageFeatures]:
     """Yield the features of a job's images part by part, cached or generated. Raises NotFinite.
 
+    ``take`` gets all images as the preset's network does, so that they are generated even if features are cached.
     A share (index, of) has the parts whose number is ``index`` modulo ``of``, so that several processes can fill the cache."""
     index, of = share
     for number, part in list(enumerate(job.subset.slices(PART)))[index::of]:
-        features = feature_cache.get(number, preset.extractor)
+        features = feature_cache.get(number, preset.extractor) if take is None else None
         if features is None:
-            features = preset.extract(_images(replace(job, subset=part)), device=job.device)
+            images = _images(replace(job, subset=part))
+            features = preset.extract(images if take is None else _seen(images, preset, take), device=job.device)
             feature_cache.put(number, features)
         yield features
+
+
+def _seen(images: Iterable[Tensor], preset: Preset, take: Callable[[Tensor], None]) -> Iterator[Tensor]:
+    for part in images:
+        fitting = preset.fitting(part)
+        take(fitting)
+        yield fitting
+
+
+@contextmanager
+def sample_batch(planned: Planned, job: Job, prompts: Sequence[str]) -> Iterator[Callable[[Tensor], None] | None]:
+    """Yield what writes the images of a quality pass to the case's sample batch; None if it has none."""
+    plan, file = planned.sample_batch
+    if not file:
+        yield None
+        return
+    about = manifest(planned.case, job.subset.labels, job.subset.seeds, prompts, plan)
+    with replacing(Path(file)) as part, SampleWriter(part, len(job.subset), job.subset.labels, about) as writer:
+        yield writer.add
 
 
 def cached_features(job: Job, preset: Preset, feature_cache: FeatureCache) -> ImageFeatures | None:
