@@ -10,6 +10,7 @@ from ..command import run_command
 from .methods import with_facts
 from .models import models_page
 from .plans import write_costs, write_page
+from .values import values_page
 
 
 @click.command()
@@ -18,13 +19,14 @@ from .plans import write_costs, write_page
               help="Folder of the accepted baselines, which hold the image quality of bundled models.")
 @click.option("--costs", is_flag=True, help="Estimate the costs of all plans again, which takes a minute.")
 def cards(folder: Path, baselines: Path, costs: bool) -> None:
-    """Write reference/models.md and plans.md in FOLDER, and the facts of each method in reference/methods.md."""
+    """Write reference/models.md, plans.md and values.md in FOLDER, and the facts of each method in reference/methods.md."""
     if costs:
         write_costs()
-    methods, models = folder / "reference" / "methods.md", folder / "reference" / "models.md"
+    methods, models, values = (folder / "reference" / f"{name}.md" for name in ("methods", "models", "values"))
     methods.write_text(with_facts(methods.read_text(encoding="utf-8")), encoding="utf-8")
     models.write_text(models_page(baselines), encoding="utf-8")
-    click.echo(f"{methods}\n{models}\n{write_page(folder)}")
+    values.write_text(values_page(), encoding="utf-8")
+    click.echo(f"{methods}\n{models}\n{values}\n{write_page(folder)}")
 
 
 if __name__ == "__main__":

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
 from ..core import formatting as fmt
+from ..core.facts import Facts
 from ..core.limits import Limit
 from ..core.spec import shown_share
 from ..core.units import COST, FAMILIES, FLOPS, JOULES, KV, LIVE_KV, METRICS, STATE, TIME, WATTS, is_metric, metric, of_plug_ins
@@ -276,8 +277,17 @@ def column_groups(group: CaseGroup) -> tuple[ColumnGroup, ...]:
     quality = ColumnGroup("Quality", "of the images alone", tuple(map(image_column, (
         *_of_kind("quality", measured, masked), *of_plug_ins(measured, "quality"), *sets))))
     energy = replace(ENERGY, columns=tuple(column for column in ENERGY.columns if column.key in sampled))
+    recorded = {name for row in group.rows for name in row.outcome.facts.recorded()}
+    notes = ColumnGroup("Recorded", "beside the samples", tuple(
+        _fact_column(each.name, each.metadata) for each in fields(Facts) if each.metadata.get("column") and each.name in recorded))
     return (_with_costs(SPEED, sampled, "speed"), _with_costs(COMPUTATION if masked else MEMORY, sampled, "memory", "work"),
-            *([energy] if energy.columns else []), fidelity, quality)
+            *(part for part in (energy, notes) if part.columns), fidelity, quality)
+
+
+def _fact_column(name: str, about: Mapping[str, str]) -> Column:
+    return Column(name, about["column"], f"{about['meaning'][:1].upper()}{about['meaning'][1:]}.",
+                  lambda row: _counted(getattr(row.outcome.facts, name)), counted=True, unit=about["unit"], better=about["better"],
+                  write=lambda value: f"{value:.3g} {about['unit']}".rstrip())
 
 
 def _of_kind(kind: str, measured: set[str], masked: bool) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Values of an outcome beside its samples, in JSON one flat table of its ``facts``.
 
-Each writer fills one class, :class:`Facts` has the fields of all. A field that was not recorded is None. A new value is a field here, the
-line that fills it, and the reader's."""
+Each writer fills one class, :class:`Facts` has the fields of all. A field that was not recorded is None. A new value is a field here and
+the line that fills it; with a ``column`` the report shows it."""
 
 from __future__ import annotations
 

@@ -26,11 +26,13 @@ class OtherVersion(ValueError):
     """Table without a key that this version needs."""
 
 
-def stored(meaning: str, unit: str = "", *, key: str = "", null: bool = False) -> Any:
+def stored(meaning: str, unit: str = "", *, key: str = "", null: bool = False, column: str = "", better: str = "lower") -> Any:
     """Return an optional field with its meaning for the reference page, and its unit.
 
-    ``key``: the key in JSON if it is not the field's name; ``null``: None is written as null instead of left out."""
-    return field(default=None, metadata={"meaning": meaning, "unit": unit, "key": key, "null": null})
+    ``key``: the key in JSON if it is not the field's name; ``null``: None is written as null instead of left out; ``column``: title of a
+    report column of this number, in which ``better`` values are marked."""
+    about = {"meaning": meaning, "unit": unit, "key": key, "null": null, "column": column, "better": better}
+    return field(default=None, metadata=about)
 
 
 def needed(meaning: str, unit: str = "", *, key: str = "") -> Any:
