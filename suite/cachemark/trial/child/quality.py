@@ -75,12 +75,12 @@ def parts(
         features = feature_cache.get(number, preset.extractor) if take is None else None
         if features is None:
             images = _images(replace(job, subset=part))
-            features = preset.extract(images if take is None else _seen(images, preset, take), device=job.device)
+            features = preset.extract(images if take is None else _written(images, preset, take), device=job.device)
             feature_cache.put(number, features)
         yield features
 
 
-def _seen(images: Iterable[Tensor], preset: Preset, take: Callable[[Tensor], None]) -> Iterator[Tensor]:
+def _written(images: Iterable[Tensor], preset: Preset, take: Callable[[Tensor], None]) -> Iterator[Tensor]:
     for part in images:
         fitting = preset.fitting(part)
         take(fitting)
