@@ -19,10 +19,11 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.codec import CODECS, Codec
 from cachemark.cache.grouped_keys import banks
 from cachemark.cache.kernels import decode_triton
-from cachemark.cache.kernels.decode import WIDTHS
+from cachemark.cache.kernels.check import fault
+from cachemark.cache.kernels.decode import DECODE_WITH_MASS, WIDTHS
 from cachemark.cache.kernels.mass_triton import attention_with_mass
 from cachemark.cache.kernels.plain import written_out
-from cachemark.cache.kernels.record import Part, fold
+from cachemark.cache.kernels.record import HEADS, ONE, ROWS, Part, Query, fold
 from cachemark.cache.layout import Layout, Site, Step
 from cachemark.cache.ragged import RaggedSlot, RaggedWorkspace
 
@@ -148,6 +149,10 @@ def main(*copies: str) -> None:
             with_mass(*shape)
         fixed(decode_triton.decode)
         any_bank()
+        for codec in CODECS:  # the check before a first use on a device agrees
+            for lengths in (ONE, ROWS, HEADS if codec == "native" else ROWS):
+                query = Query("cpu", torch.float32, 4, 2, 64, 1, mass=True, codec=codec, lengths=lengths)
+                assert fault(DECODE_WITH_MASS, query) == "", (codec, lengths)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from cachemark.cache.attention import attend
 from cachemark.cache.kernels import table
+from cachemark.cache.kernels.check import fault
 from cachemark.cache.kernels.plain import SDPA, WRITTEN_OUT, sdpa
 from cachemark.cache.kernels.record import Entries, Kernel, Query, flops
 from cachemark.core.errors import UnknownName
@@ -82,6 +84,19 @@ def test_a_kernel_costs_one_record_in_the_table(monkeypatch: pytest.MonkeyPatch)
     assert called == [5]
     assert counted == [4 * 2 * 4 * 1 * 5 * 16]
     torch.testing.assert_close(out, sdpa(q, k, k, causal=False))
+
+
+def test_a_kernel_that_deviates_or_fails_on_a_device_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU stands in for the device: kernels are checked there if asked."""
+    wrong = replace(SDPA, name="wrong", run=lambda q, *rest: (SDPA.run(q, *rest)[0] * 1.01, None))
+    broken = replace(SDPA, name="broken", run=lambda *_: 1 / 0)
+    assert fault(SDPA, QUERY) == fault(WRITTEN_OUT, QUERY._replace(mass=True, tokens=3)) == ""
+    assert re.fullmatch(r"it deviates from fp64 by 0\.0\d+ on this device, torch's attention by \S+", fault(wrong, QUERY))
+    assert fault(broken, QUERY) == "it fails on this device: division by zero"
+    kernels = (replace(wrong, ours=True), replace(broken, ours=True), SDPA)
+    choice = table._choose(QUERY, "auto", kernels, checked=True)
+    assert choice.kernel is SDPA
+    assert [name for name, _ in choice.refused] == ["wrong", "broken"]
 
 
 def test_a_forced_kernel_that_refuses_says_why_in_one_line() -> None:

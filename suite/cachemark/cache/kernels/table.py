@@ -14,6 +14,7 @@ from torch import Tensor
 from ...core.errors import Unsupported, unknown
 from ..codec import NATIVE, Codec
 from ..layout import Layout
+from .check import fault
 from .decode import DECODE, DECODE_WITH_MASS
 from .mass import MASS
 from .plain import SDPA, WRITTEN_OUT
@@ -54,16 +55,19 @@ def counted(add: Callable[[int], None]) -> Iterator[None]:
         _counters.remove(add)
 
 
-def choose(query: Query, name: str = AUTO) -> Choice:
-    """Return the first kernel that accepts a call, with the kernel ``name`` before all others."""
-    return _choose(query, name, TABLE)
+def choose(query: Query, name: str = AUTO, *, checked: bool = False) -> Choice:
+    """Return the first kernel that accepts a call, with the kernel ``name`` before all others.
+
+    ``checked``: run our own kernels on the device once, and pass over one that deviates or fails there.
+    """
+    return _choose(query, name, TABLE, checked and query.device != "cpu")
 
 
 @lru_cache(maxsize=4096)
-def _choose(query: Query, name: str, table: tuple[Kernel, ...]) -> Choice:
+def _choose(query: Query, name: str, table: tuple[Kernel, ...], checked: bool) -> Choice:
     refused = list[tuple[str, str]]()
     for kernel in sorted(table, key=lambda kernel: kernel.name != name):
-        reason = kernel.refuses(query)
+        reason = kernel.refuses(query) or (fault(kernel, query) if checked and kernel.ours else "")
         if not reason:
             return Choice(kernel, tuple(refused))
         refused.append((kernel.name, reason))
@@ -100,7 +104,7 @@ def attend(
     causal = causal and tokens > 1
     query = Query(q.device.type, q.dtype, heads, entries.kv_heads, width, tokens, causal, visible is not None, mass, entries.codec.name,
                   entries.lengths if entries.stored or entries.lengths == ONE else APART)
-    kernel = SDPA if torch.is_grad_enabled() and q.requires_grad else choose(query, _forced.get()).kernel
+    kernel = SDPA if torch.is_grad_enabled() and q.requires_grad else choose(query, _forced.get(), checked=True).kernel
     if _counters and kernel.flops is not None:
         parts = list(entries.parts())
         for part in parts:

@@ -78,7 +78,7 @@ def _kernel(case: Case, method: Method, layout: Layout) -> tuple[Kernel, str]:
         return replace(SDPA, name=method.kernel, fused=False), ""
     if case.engine == "reference":
         return replace(SDPA, name=backend(layout)), ""
-    choice = choose(usual(layout, codec(case.codec), mass=method.needs_mass), case.kernel)
+    choice = choose(usual(layout, codec(case.codec), mass=method.needs_mass), case.kernel, checked=True)
     refused = "; ".join(f"{name}: {reason}" for name, reason in choice.refused)
     kernel = replace(SDPA, name=backend(layout)) if choice.kernel is SDPA else choice.kernel
     return kernel, refused if layout.device != "cpu" else ""
