@@ -70,8 +70,8 @@ def plans_page() -> str:
     ]
     for group, meaning in schema.GROUPS.items():
         own = [row for row in rows if row["group"] == group]
-        lines = [(code(row["name"]), row["summary"], str(row["cases"]), row["needs"], row["time"]) for row in own]
-        parts += [f"## {group}", f"{meaning[0].upper()}{meaning[1:]}.", table(("plan", "measures", "cases", "needs", "time"), lines)]
+        lines = [(code(row["name"]), row["summary"], row["needs"], row["time"]) for row in own]
+        parts += [f"## {group}", f"{meaning[0].upper()}{meaning[1:]}.", table(("plan", "measures", "needs", "time"), lines)]
         files = sorted({file for row in own for file in row["files"]})
         if files:
             parts.append(f"Files: {code(*files)}.")

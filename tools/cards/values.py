@@ -31,9 +31,9 @@ def values_page() -> str:
 def _section(table: type[StoredTable], writer: str, level: str = "##") -> str:
     about = " ".join(filter(None, ((table.__doc__ or "").splitlines()[0], writer)))
     hints = get_type_hints(table)
-    rows = [f"| `{each.metadata['key'] or each.name}` | {_type(hints[each.name])} | {each.metadata['unit']} | {each.metadata['meaning']} |"
-            for each in fields(table) if "meaning" in each.metadata]
-    return "\n".join([f"{level} {table.__name__}\n", f"{about}\n", "| key | type | unit | meaning |", "|---|---|---|---|", *rows, ""])
+    rows = [f"- `{each.metadata['key'] or each.name}` ({', '.join(filter(None, (_type(hints[each.name]), each.metadata['unit'])))}): "
+            f"{each.metadata['meaning']}" for each in fields(table) if "meaning" in each.metadata]
+    return "\n".join([f"{level} {table.__name__}\n", f"{about}\n", *rows, ""])
 
 
 def _type(hint: Any) -> str:

@@ -106,7 +106,7 @@ SECTIONS = {
         "Eviction at the bytes of 8-bit and 4-bit full caches, scales included, and both together. Bytes are fractions of the full "
         "cache's; rows are sorted by live bytes. Allocated bytes include the decoding buffer.",
         (Figures(("kv_logical", "kv_allocated", *INDICES)), JUDGED),
-        ("kv_logical", "kl", "fid", "class_accuracy"), kind=("how", _how), by="kv_logical"),
+        ("kv_logical", "fid", "class_accuracy"), kind=("how", _how), by="kv_logical"),
     "prompts": Section(
         "Prompt scores: every caption",
         "One image per caption, which states object, color, count, position and ground. *All*: fraction of images with everything right.",
@@ -117,14 +117,14 @@ SECTIONS = {
         "Six cache methods of language models next to R-KV and LineAR. Color consistency and *all* (fraction of images with everything "
         "that the caption requests) are quality: they do not use the baseline's images.",
         (Figures((*INDICES, "psnr", "color_consistency", "prompt_score"), ("color_consistency", "prompt_score")),),
-        ("kl", "color_consistency", "prompt_score")),
+        ("color_consistency", "prompt_score")),
     "compute": Section(
         "Next-scale: saved computation at equal FLOPs",
         "FastVAR at the FLOPs of a generation with one or two scales skipped, and of one without guidance in the last one or two; "
         "SkipVAR at the thresholds 0.84 and 0.7. The budget of SkipVAR is what its tuning images lead to expect, *FLOPs* the mean of the "
         "timed images. Token values are over the scales that a method generates.",
         (Figures(("flops", *INDICES, "psnr", "ssim", "color_consistency"), ("color_consistency",)), JUDGED),
-        ("flops", "ssim", "fid", "class_accuracy")),
+        ("ssim", "fid", "class_accuracy")),
 }
 
 
@@ -149,7 +149,7 @@ def short(values: Row) -> str:
         rows.sort(key=lambda row: -_by(row, section.by))
         claims = {row["claim"] for row in rows if row.get("claim")} if any(figures.claims for figures in section.tables) else set()
         figures = _measured(Figures(section.short, [name for name in section.short if name in marked], claims=len(claims) > 1), rows)
-        plain = section._replace(parameters=False)
+        plain = section._replace(parameters=False, kind=None if section.by else section.kind)  # rows by their bytes need no kind
         verdict = f" Each verdict is *{claims.pop()}*." if len(claims) == 1 else ""
         parts += [f"`{model}`.{verdict}", table(_head(figures, plain), (_cells(row, figures, plain) for row in rows))]
     plan = values["plan"]
