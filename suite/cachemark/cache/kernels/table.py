@@ -24,7 +24,7 @@ TABLE: tuple[Kernel, ...] = (DECODE, DECODE_WITH_MASS, MASS, WRITTEN_OUT, SDPA)
 AUTO = "auto"  # a plan's word for the first kernel that accepts
 
 
-class Choice(NamedTuple):
+class KernelChoice(NamedTuple):
     """A kernel for a call, and why the earlier ones of the table refuse it: (name, reason) each."""
 
     kernel: Kernel
@@ -55,7 +55,7 @@ def counted(add: Callable[[int], None]) -> Iterator[None]:
         _counters.remove(add)
 
 
-def choose(query: Query, name: str = AUTO, *, checked: bool = False) -> Choice:
+def choose(query: Query, name: str = AUTO, *, checked: bool = False) -> KernelChoice:
     """Return the first kernel that accepts a call, with the kernel ``name`` before all others.
 
     ``checked``: run our own kernels on the device once, and pass over one that deviates or fails there.
@@ -64,12 +64,12 @@ def choose(query: Query, name: str = AUTO, *, checked: bool = False) -> Choice:
 
 
 @lru_cache(maxsize=4096)
-def _choose(query: Query, name: str, table: tuple[Kernel, ...], checked: bool) -> Choice:
+def _choose(query: Query, name: str, table: tuple[Kernel, ...], checked: bool) -> KernelChoice:
     refused = list[tuple[str, str]]()
     for kernel in sorted(table, key=lambda kernel: kernel.name != name):
         reason = kernel.refuses(query) or (fault(kernel, query) if checked and kernel.ours else "")
         if not reason:
-            return Choice(kernel, tuple(refused))
+            return KernelChoice(kernel, tuple(refused))
         refused.append((kernel.name, reason))
     raise Unsupported(f"No kernel computes this attention: {'; '.join(f'{name}: {reason}' for name, reason in refused)}.")
 
