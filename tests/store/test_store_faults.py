@@ -116,7 +116,7 @@ def test_read_only_where_sqlite_may_not_make_its_side_files(path: Path, monkeypa
     with Store.open(path, read_only=True) as store:
         assert store.outcomes(1) == [ok()]
     path.with_name(path.name + "-wal").write_bytes(b"not folded in yet")
-    refused(path, "cannot be opened", read_only=True)
+    refused(path, r"has a log \(.*-wal\).*Copy both files", read_only=True)
 
 
 # files

@@ -174,7 +174,8 @@ def _part(context: click.Context, parameter: click.Parameter, value: str) -> tup
 def share(**where: Any) -> None:
     """Generate one share of a plan's quality images.
 
-    Several processes or machines can each generate share I of N into one store; a later `cachemark run` of the plan uses all of them.
+    Several processes can each generate share I of N into one store; a later `cachemark run` of the plan uses all of them. Machines need a
+    store on a PostgreSQL server, or on a shared disk whose file locks work; see docs/how-to/shared-disks.md.
     """
     from ..core.errors import Infrastructure
     from ..workflows.run import share as generate_share

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -23,6 +24,10 @@ from .schema import SCHEMA_VERSION, Base, MalformedRow
 
 VERSION_TABLE = "cachemark_version"
 LONGEST = 240  # bytes of a file name, as the files next to the database have longer names
+NETWORK = re.compile(
+    r"(fuse\.)?(nfs\d?|cifs|smb\w*|lustre|gpfs|beegfs\w*|ceph|glusterfs|afs|9p|virtiofs|sshfs|ocfs2|gfs2?|orangefs|pvfs2|panfs|wekafs|"
+    r"juicefs|rclone|s3fs|gcsfuse|davfs2?|vboxsf|vmhgfs\w*|prl_fs|quobyte|moosefs|mfs|hdfs)")
+"""Types of file systems that several machines may write: their shared memory, and so SQLite's write-ahead log, belongs to one machine."""
 _LOCK = 0x63616368  # any number that is equal in every process
 
 
@@ -40,6 +45,9 @@ _MESSAGES: tuple[tuple[tuple[str, ...], type[BadStore], str, str], ...] = (  # p
     (("no such table", "no such column"), BadStore, "{where} lacks a table or column of its own schema.", _RESTORE),
     (("database is locked",), StoreUnavailable, f"Another process kept {{where}} locked for more than {BUSY_SECONDS:g} s.",
      "End the other process, or give each its own --store and merge later."),
+    (("locking protocol",), StoreUnavailable,
+     "The file system that holds {where} does not provide the locks that SQLite needs, as some network file systems do not.",
+     "Name a --store on a local disk and add it with `cachemark db merge`, or use PostgreSQL; see docs/how-to/shared-disks.md."),
     (("disk i/o error", "input/output error"), StoreUnavailable, "The disk that holds {where} reports an I/O error.",
      "Look at the system's log, and name a --store on another disk."),
 )
@@ -61,7 +69,7 @@ def open_file(path: Path, *, create: bool, read_only: bool) -> Engine:
             if read_only:
                 return _read_only(engine, path)
             create_tables(engine, where)
-            _write_ahead(engine)
+            _set_journal(engine, "DELETE" if NETWORK.fullmatch(file_system(path)) else "WAL")
             with writer(engine).connect() as connection:  # a read-only file fails here, not after hours of work; nothing is committed
                 connection.exec_driver_sql("PRAGMA user_version = 1")
             return engine
@@ -133,14 +141,27 @@ def _on_begin(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
 
-def _write_ahead(engine: Engine) -> None:
-    """Allow readers during a write. SQLite does not wait for a lock here, so we do."""
+def file_system(path: Path) -> str:
+    """Return the type of the file system of a file or its folder, such as ``ext4`` or ``nfs4``; empty if unknown."""
+    try:
+        device = (path if path.exists() else path.parent).stat().st_dev
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    number = f" {os.major(device)}:{os.minor(device)} "
+    return next((line.partition(" - ")[2].split(" ")[0] for line in mounts if number in line.partition(" - ")[0]), "")
+
+
+def _set_journal(engine: Engine, mode: str) -> None:
+    """Set SQLite's journal: WAL allows readers during a write, DELETE works for several machines.
+
+    SQLite does not wait for a lock here, so we do."""
     raw = engine.raw_connection()
     try:
         until = time.monotonic() + BUSY_SECONDS
         while True:
             try:
-                raw.cursor().execute("PRAGMA journal_mode = WAL")
+                raw.cursor().execute(f"PRAGMA journal_mode = {mode}")
                 return
             except sqlite3.OperationalError as error:
                 if "locked" not in str(error) or time.monotonic() > until:
@@ -148,6 +169,16 @@ def _write_ahead(engine: Engine) -> None:
                 time.sleep(0.02)
     finally:
         raw.close()
+
+
+def lost_log(path: Path) -> str:
+    """Return a hint if a file without runs keeps a log that is not beside it, as a copy during a run; else an empty text."""
+    log = path.with_name(f"{path.name}-wal")
+    with path.open("rb") as file:
+        head = file.read(20)
+    if head[18:20] != b"\x02\x02" or (log.exists() and log.stat().st_size):  # a reader makes an empty one
+        return ""
+    return f" If {path.name} was copied while a run wrote to it, its log {log.name} was not copied. Copy a store in use with `db backup`."
 
 
 def _read_only(engine: Engine, path: Path) -> Engine:
@@ -158,10 +189,13 @@ def _read_only(engine: Engine, path: Path) -> Engine:
     try:
         _require_tables(engine, str(path))
         return engine
-    except OperationalError:
+    except OperationalError as error:
         log = path.with_name(path.name + "-wal")
         if log.exists() and log.stat().st_size:
-            raise
+            if "unable to open" not in str(error) and "readonly" not in str(error):
+                raise
+            raise BadStore(f"{path} has a log ({log.name}) with its newest results, which SQLite reads in a writable folder only.",
+                           remedy=f"Copy both files to one: cp '{path}' '{log}' FOLDER") from None
         engine.dispose()
         immutable = _sqlite(path, "mode=ro&immutable=1")
         _require_tables(immutable, str(path))

@@ -17,7 +17,7 @@ from ..core.result import PRICE, Environment, Outcome, Status
 from ..core.spec import IMPORTED, Case
 from . import leases
 from .artifacts import Artifacts, artifacts_of_server
-from .database import guard, hold_artifacts, open_file, open_server, writer
+from .database import guard, hold_artifacts, lost_log, open_file, open_server, writer
 from .differences import differences
 from .location import located, shown
 from .rows import (
@@ -164,7 +164,8 @@ class Store:
         with self._reading() as session:
             last = select(func.max(RunRow.id)).where(RunRow.plan.not_like(f"{COMPARISON}%"))
             if (number := session.scalar(last) if run_id is None else run_id) is None:
-                raise NothingMeasured(f"{self.where} holds no run.", remedy="Run: cachemark run PLAN")
+                hint = lost_log(self.file) if self.file else ""
+                raise NothingMeasured(f"{self.where} holds no run.", remedy=f"Run: cachemark run PLAN{hint and '.'}{hint}")
             row = self._run_row(session, number)
             if run_id is None and row.plan in IMPORTED:
                 by_time = select(RunRow).where(RunRow.plan == row.plan).order_by(RunRow.started.desc(), RunRow.id.desc())
