@@ -11,10 +11,10 @@ from ..core import formatting as fmt
 from ..core.facts import Facts
 from ..core.limits import Limit
 from ..core.spec import shown_share
-from ..core.units import COST, FAMILIES, FLOPS, JOULES, KV, LIVE_KV, METRICS, STATE, TIME, WATTS, is_metric, metric, of_plug_ins
+from ..core.units import COST, FAMILIES, FLOPS, JOULES, KV, LIVE_KV, METRICS, OUTSIDE, STATE, TIME, WATTS, is_metric, metric, of_plug_ins
 from ..stats.intervals import Interval, median_over_repeats
 from .case_group import CaseGroup
-from .report_row import FIDELITY, MASKED, OUTSIDE, QUALITY, ReportRow, by_definition, exactly, share_of_full
+from .report_row import FIDELITY, MASKED, QUALITY, ReportRow, by_definition, exactly, share_of_full
 
 NO_INTERVAL, BY_DEFINITION = "no interval", "by definition"
 FITS = 0.9  # fraction of the variance that a line must explain to have its slope printed

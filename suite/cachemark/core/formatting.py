@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from .units import metric
-from .wording import plain
+from .wording import plain as plain  # for callers of this module
 
 DASH = "–"
 NAMES = {

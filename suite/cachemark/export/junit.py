@@ -9,7 +9,8 @@ from ..analysis.baseline_comparison import BaselineComparison
 from ..core.formatting import duration
 from ..core.verdicts import CHANGED, ENDED, JUDGED, REGRESSED
 from ..core.wording import on_one_line
-from ..gate.judgement import PAIRS, RunJudgement
+from ..gate.incidents import PAIRS
+from ..gate.judgement import RunJudgement
 from ..store.rows import Verdict
 
 NAME, TEXT = 120, 1000  # characters of a name and of a message

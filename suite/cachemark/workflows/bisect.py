@@ -11,10 +11,9 @@ from ..core.units import PEAK, TIME, is_metric, metric
 from ..core.verdicts import CHANGED, EQUIVALENT, INCONCLUSIVE, REGRESSED
 from ..gate.baseline_check import HASHES
 from ..gate.comparison import PairOfOutcomes, measure_until_decided, verdicts
-from ..gate.nights import FLOOR
 from ..plans.expand import Planned
 from ..plans.schema import Plan, prepare
-from ..stats.paired_test import Rule
+from ..stats.paired_test import FLOOR, Rule
 from ..store.rows import Verdict
 from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest

@@ -27,7 +27,7 @@ from ..report.page import render
 from ..report.page import site as pages
 from ..store.db import Store
 from ..store.exchange import Exchange
-from ..store.rows import RunRecord
+from ..store.rows import COMPARISON, RunRecord
 from .check import chosen, judge
 from .session import DEFAULT_STORE, reading, writing
 
@@ -125,7 +125,7 @@ def _view(
     store: Store, record: RunRecord, path: Path | None, public: bool, register: Path | None, *, required: bool = False,
 ) -> ReportView:
     """Return the view of a page, without a baseline that shares no case unless it is ``required``."""
-    reached, outcomes, plan = anchors.reached(store), _outcomes(store, record), record.plan.removeprefix(ledger.COMPARISON)
+    reached, outcomes, plan = anchors.reached(store), _outcomes(store, record), record.plan.removeprefix(COMPARISON)
     judgement: RunJudgement | None = None
     baseline: Exchange | None = None
     if path is not None:
