@@ -24,7 +24,7 @@ from .base import calibrations
 from .base.calibrations import Calibrated
 from .registry import method
 
-GRID, WINDOW, KERNEL = 4, 16, 5  # the window of queries is a grid over the map; scores are pooled over neighbours in the cache
+GRID, WINDOW, POOL_WIDTH = 4, 16, 5  # the window of queries is a grid over the map; scores are pooled over neighbours in the cache
 PUBLISHED = Fraction(650, 6425)  # the authors' 10 %
 
 
@@ -169,9 +169,9 @@ class ScaleKV(Calibrated, Method):
         """
         scores = fold(q, k.size(1)).float() @ k.float().mT * q.size(-1) ** -0.5
         if self.score == "softmax":
-            return F.avg_pool1d(scores.softmax(-1).sum(2), KERNEL, 1, KERNEL // 2).index_fill(-1, window, -torch.inf)
+            return F.avg_pool1d(scores.softmax(-1).sum(2), POOL_WIDTH, 1, POOL_WIDTH // 2).index_fill(-1, window, -torch.inf)
         summed = scores.sum(2).index_fill(-1, window, -torch.inf)
-        return F.max_pool1d(summed, KERNEL, 1, KERNEL // 2).index_fill(-1, window, -torch.inf)
+        return F.max_pool1d(summed, POOL_WIDTH, 1, POOL_WIDTH // 2).index_fill(-1, window, -torch.inf)
 
 
 @cache
