@@ -65,14 +65,15 @@ JUDGED = Figures(SETS, ("fid", "class_accuracy"), ("fid",), claims=True)
 class Section(NamedTuple):
     """Tables of a plan under a ``heading``.
 
-    ``short``: values of the table in docs/results.md. ``kind`` is an extra first column (title and text of a row); ``parameters`` adds a
-    column of non-default parameters; rows are sorted by the value ``by``, else in plan order.
+    ``short``: values of the table in docs/results.md, without the methods in ``left_out``. ``kind`` is an extra first column (title and
+    text of a row); ``parameters`` adds a column of non-default parameters; rows are sorted by the value ``by``, else in plan order.
     """
 
     heading: str
     about: str
     tables: Sequence[Figures]
     short: Sequence[str]
+    left_out: Sequence[str] = ()
     kind: tuple[str, Callable[[Row], str]] | None = None
     parameters: bool = False
     by: str = ""
@@ -124,7 +125,7 @@ SECTIONS = {
         "SkipVAR at the thresholds 0.84 and 0.7. The budget of SkipVAR is what its tuning images lead to expect, *FLOPs* the mean of the "
         "timed images. Token values are over the scales that a method generates.",
         (Figures(("flops", *INDICES, "psnr", "ssim", "color_consistency"), ("color_consistency",)), JUDGED),
-        ("ssim", "fid", "class_accuracy")),
+        ("ssim", "fid", "class_accuracy"), left_out=("fastvar: random", "fastvar: zero", "fastvar int8", "full int8")),
 }
 
 
@@ -145,7 +146,8 @@ def short(values: Row) -> str:
     marked = {name for figures in section.tables for name in figures.marked}
     for model in values["asked"]:
         rows = [{**row, "figures": {name: value[:1] for name, value in row.get("figures", {}).items()}}
-                for row in values["rows"] if row["model"] == model and row["role"] not in REFERENCES]
+                for row in values["rows"]
+                if row["model"] == model and row["role"] not in REFERENCES and row["method"] not in section.left_out]
         rows.sort(key=lambda row: -_by(row, section.by))
         claims = {row["claim"] for row in rows if row.get("claim")} if any(figures.claims for figures in section.tables) else set()
         figures = _measured(Figures(section.short, [name for name in section.short if name in marked], claims=len(claims) > 1), rows)
