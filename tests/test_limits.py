@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from cachemark.analysis import device_limits
 from cachemark.core import limits
-from cachemark.core.errors import UnknownName
 from cachemark.core.limits import Limit, Rates
 from cachemark.roofline.operations import Bill, Op
 
@@ -48,9 +45,3 @@ def test_speedups_beyond_the_roofline_speedup_are_implausible() -> None:
     assert not device_limits.implausible(2.17 * device_limits.TOLERANCE - 0.01, 2.17)
     assert not device_limits.implausible(7.57, 2.17, tokens=4.0)
     assert not device_limits.implausible(1.0, 0.5)
-
-
-def test_an_unknown_gpu_names_the_nearest() -> None:
-    assert limits.gpu("h100").device == "H100 SXM"
-    with pytest.raises(UnknownName, match="h100"):
-        limits.gpu("h10")

@@ -40,23 +40,6 @@ def test_other_spellings_are_no_names(name: str) -> None:
         metric(name)
 
 
-@pytest.mark.parametrize(("given", "near"), [
-    ("latencyy", "latency"), ("fdi_scene_2k", "fid_scene_2k"), ("fid_scene_2000", "fid_scene_2k"),
-    ("precison_adm_50k", "precision_adm_50k"),
-])  # fmt: skip
-def test_the_nearest_name_is_given(given: str, near: str) -> None:
-    with pytest.raises(UnknownName, match=f"Did you mean '{near}'"):
-        metric(given)
-
-
-@pytest.mark.parametrize(("base", "preset", "count"), [
-    ("mfid", "scene", 5), ("fid", "Scene", 5), ("fid", "a_b", 5), ("fid", "", 5), ("fid", "x", 0),
-])  # fmt: skip
-def test_a_name_that_could_not_be_read_again_is_not_made(base: str, preset: str, count: int) -> None:
-    with pytest.raises(UnknownName):
-        quality_name(base, preset, count)
-
-
 def test_the_least_images_follow_from_what_the_network_of_the_preset_sees() -> None:
     real = preset("scene").reference
     assert SEEN["scene"] == (real.features.shape[1], real.logits.shape[1])

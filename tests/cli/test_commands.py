@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
-import xml.etree.ElementTree as ET
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,23 +12,15 @@ import pytest
 from click.testing import Result
 
 from cachemark.analysis import report_view
-from cachemark.cache.layout import scale_steps
-from cachemark.core.errors import BadPlan, NothingMeasured
 from cachemark.core.facts import PairFacts
 from cachemark.core.result import Outcome, Status
-from cachemark.core.spec import Sampling
 from cachemark.core.units import METRICS
-from cachemark.methods.ams_kv import AMSKV
 from cachemark.methods.base import calibrations
-from cachemark.models.protocol import Request
-from cachemark.models.registry import MODELS
 from cachemark.plans.schema import GROUPS
 from cachemark.plugins import loading as plugins
 from cachemark.report.page import site
 from cachemark.store.db import Store
-from cachemark.trial.child import profiles
 from cachemark.workflows import report as report_workflow
-from cachemark.workflows.results import open_run
 from support import stages
 from support.stages import Stage, call
 
@@ -128,20 +117,6 @@ def test_show_prints_failures_sides_of_pairs_and_the_statistic_of_each_value(sta
     assert "oom" in good(call("show", "--store", stage.store))
 
 
-def test_a_label_of_several_cases_lists_their_differences(stage: Stage) -> None:
-    full = stage.outcomes()["full"].case
-    cases = [full, replace(full, batch=4, dtype="float16"), replace(full, batch=4, sampling=Sampling(top_k=3))]
-    where = stored(stage, *({"case": case} for case in cases))
-    result = call("show", "full", *where)
-    assert (result.exit_code, "'full' names 3 cases of this run. Use a key: " in result.stderr) == (2, True)
-    assert f"{cases[0].key} (dot full, batch 2, dtype float32, cfg_scale {full.sampling.cfg_scale}, top_k 0" in result.stderr
-    assert f"{cases[2].key} (dot full, batch 4, dtype float32, cfg_scale 1.0, top_k 3" in result.stderr
-    assert re.search(r"^ *batch  2$", good(call("show", "dot full, batch 2", *where)), re.M), "a title with its batch"
-    where = stored(stage, *({"case": replace(full, model=model)} for model in ("dot", "dash")))
-    assert re.search(r"key: \w{16} \(dot\), \w{16} \(dash\)\.", call("show", "full", *where).stderr)
-    assert re.search(r"^ *model  dash$", good(call("show", "dash full", *where)), re.M)
-
-
 # -- report -----------------------------------------------------------------------------------------------------------
 def test_report_is_one_page_with_the_plug_in_and_the_built_in(measured: Stage, tmp_path: Path) -> None:
     page = tmp_path / "new" / "page.html"
@@ -150,25 +125,6 @@ def test_report_is_one_page_with_the_plug_in_and_the_built_in(measured: Stage, t
     assert text.startswith("<!DOCTYPE html>")
     assert "calm" in text
     assert "streaming" in text
-
-
-def test_a_baseline_that_does_not_fit_is_left_out_unless_it_is_given(stage: Stage) -> None:
-    """After an edit of the plan, results are still shown; so is a plan that no baseline can be named after."""
-    good(call("baseline", "save", "--store", stage.store))
-    (accepted,) = Path("baselines/accepted").rglob("*.json")
-    accepted.write_text(accepted.read_text(encoding="utf-8").replace('"repeats": 3', '"repeats": 7'), encoding="utf-8")
-    assert call("check", "--store", stage.store).exit_code == NothingMeasured.exit_code
-    for command in (("report", "other.html"), ("export", "github"), ("export", "junit")):
-        refused = call(*command, "--baseline", accepted, "--store", stage.store)
-        assert (refused.exit_code, "share no case" in refused.output) == (NothingMeasured.exit_code, True)
-    assert not Path("other.html").exists()
-    for plan in ("dots", "größe"):
-        with closing(sqlite3.connect(stage.store)) as connection, connection:
-            connection.execute("UPDATE run SET plan = ?", (plan,))
-        good(call("report", "report.html", "--store", stage.store))
-        good(call("export", "github", "--comment", "comment.md", "--store", stage.store))
-        assert "Not compared with a baseline." in Path("comment.md").read_text(encoding="utf-8")
-    assert "letter or digit" in call("check", "--store", stage.store).stderr
 
 
 def test_a_site_builds_the_pages_of_its_newest_runs_and_missing_ones(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,51 +172,7 @@ def test_a_text_is_printed_or_written(verb: list[str], part: str, measured: Stag
     assert Path("out.txt").read_text(encoding="utf-8") == printed
 
 
-def test_junit_and_github_compare_with_the_accepted_baseline(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert good(call("export", "github", "--store", stage.store, "--summary", "step.md")) == ""
-    assert "Not compared with a baseline." in Path("step.md").read_text()
-    assert "| StreamingLLM | 1/2" in Path("step.md").read_text()
-    good(call("baseline", "save", "--store", stage.store))
-    suite = ET.fromstring(good(call("export", "junit", "--store", stage.store)).encode())[0]
-    assert suite.get("failures") == suite.get("errors") == "0"
-    assert "dot streaming 1/2" in {str(case.get("classname")).rpartition(" ")[0] for case in suite}
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "step.md")
-    Path("step.md").write_text("Before.\n")
-    assert good(call("export", "github", "--store", stage.store, "--comment", "comment.md")) == "", "nothing regressed"
-    assert Path("step.md").read_text().startswith("Before.\n## cachemark dots\n")
-    assert "- Passed: " in Path("step.md").read_text()
-    assert Path("comment.md").read_text().startswith("<!-- cachemark dots -->\n")
-
-
-def test_the_newest_twenty_runs_are_listed(stage: Stage) -> None:
-    with Store.open(stage.store) as store:
-        record = store.run()
-        for _ in range(24):
-            store.finish_run(store.begin_run("dots", {}, record.environment, record.code), "finished")
-    lines = good(call("list", "runs", "--store", stage.store)).splitlines()
-    assert [line.split()[0] for line in lines] == [*map(str, range(25, 5, -1)), "5"]
-    assert lines[-1].startswith("5 older runs: ")
-    assert len(good(call("list", "runs", "--all", "--store", stage.store)).splitlines()) == 25
-    assert len(json.loads(good(call("list", "runs", "--json", "--store", stage.store)))) == 25
-
-
 # -- ingest, doctor, calibrate ----------------------------------------------------------------------------------------
-def test_a_file_of_pytest_benchmark_is_read_once() -> None:
-    Path("micro.json").write_text(json.dumps({
-        "machine_info": {"cpu": {"brand_raw": "Example CPU", "count": 8}}, "version": "5.2.3",
-        "commit_info": {"id": "3f9a61c0", "dirty": False},
-        "benchmarks": [{"fullname": "a.py::test_a", "stats": {"data": [0.1, 0.2]}}, {"fullname": "a.py::test_b", "stats": {}}]}))
-    result = call("ingest", "pytest-benchmark", "micro.json", "--store", "s.sqlite")
-    assert good(result) == "micro.json is run 1, 1 case.\n"
-    assert result.stderr.startswith("Skipped: a.py::test_b")
-    assert "was imported before as run 1" in good(call("ingest", "pytest-benchmark", "micro.json", "--store", "s.sqlite"))
-    assert "a.py::test_a" in good(call("show", "--store", "s.sqlite"))
-    good(call("report", "page.html", "--store", "s.sqlite"))
-    with pytest.raises(BadPlan, match=r"Run 1 \(pytest-benchmark\) is stored without a plan.*cachemark.plan"):
-        _ = open_run("s.sqlite").plan
-    Path("other.json").write_text("{}")
-    result = call("ingest", "pytest-benchmark", "other.json", "--store", "s.sqlite")
-    assert (result.exit_code, "bad-results" in result.stderr) == (2, True)
 
 
 def test_doctor_names_the_machine_and_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,20 +180,6 @@ def test_doctor_names_the_machine_and_what_is_missing(monkeypatch: pytest.Monkey
     assert facts["cpu"]["fingerprint"]
     assert (set(facts["weights"]), type(facts["advice"])) == ({"tiny-llamagen.safetensors", "tiny-vq.safetensors"}, list)
     assert all(line.endswith(":") or line.startswith("  ") for line in good(call("doctor")).splitlines())
-
-
-@pytest.mark.parametrize(("samples", "near"), [(4, 0.35), pytest.param(64, 0.05, marks=pytest.mark.slow)])
-def test_the_packaged_similarity_can_be_measured_again(samples: int, near: float) -> None:
-    """Another machine rounds differently, and a token or two of 64 images may then differ."""
-    entry = MODELS.get("tiny-var")
-    layout = entry.shape(entry.presets["paper"], 1)
-    facts = profiles.calibrated(AMSKV, "tiny-var", Request(), subset="s64", samples=samples, batch=16)
-    assert [len(layer) for layer in facts["similarity"]] == [len(scale_steps(layout)) - 1] * layout.layers
-    packaged = calibrations.measured("ams_kv", facts["weights"])["similarity"]
-    assert len(packaged) == layout.layers
-    for layer, expected in zip(facts["similarity"], packaged, strict=True):
-        assert list(layer) == pytest.approx(list(expected), rel=near)
-        assert all(value <= 0 for value in layer)
 
 
 def test_calibrating_writes_what_a_run_in_that_folder_finds() -> None:

@@ -21,7 +21,6 @@ from cachemark.cli.endings import INTERRUPTED, ending
 from cachemark.cli.measure import span
 from cachemark.cli.options import size
 from cachemark.core.errors import NothingMeasured
-from cachemark.models import tensor_files
 from cachemark.models.catalogue.next_token import TINY
 from cachemark.models.llamagen import LlamaGen
 from cachemark.store.db import Store
@@ -57,7 +56,7 @@ def untouched(stage: Stage) -> bool:
 
 
 # -- plans, weights and stores ----------------------------------------------------------------------------------------
-@pytest.mark.parametrize("bad", bad_plans.BAD[::6], ids=bad_plans.name)  # tests/plans has all
+@pytest.mark.parametrize("bad", bad_plans.BAD[::20], ids=bad_plans.name)  # tests/plans has all
 def test_a_wrong_plan_makes_no_database(bad: bad_plans.Bad, stage: Stage) -> None:
     stage.plan.write_text(bad.text)
     refused(stage.run(), bad.kind.slug, *bad.words)
@@ -116,7 +115,6 @@ def test_a_missing_gpu_is_the_machines_fault(stage: Stage) -> None:
     (["share", "demo", "2"], "'2' is not a share"),
     (["run", "demo", "--reuse-quality"], "--reuse-quality needs --fresh"),
     (["run", "demo", "--gpu", "all"], "Add --device cuda"),
-    (["compare", "demo", "--cases", "a", "b", "--gpu", "0", "--lock-clocks", "1410"], "Add --device cuda"),
     (["run", "demo", "--store", "postgresql+psycopg://me:secret@host/runs"], "Set CACHEMARK_STORE"),
     (["run", "demo", "--store", "postgresql+psycopg://host/runs?password=secret"], "Set CACHEMARK_STORE"),
     (["baseline", "promote"], "Missing option '--reason'"), (["baseline", "rebase"], "Missing option '--reason'"),
@@ -134,11 +132,6 @@ def test_a_wrong_call_is_a_usage_error(arguments: list[str], words: str) -> None
     assert not list(Path().iterdir())
 
 
-def test_a_group_without_a_command_shows_its_help() -> None:
-    result = call("export")
-    assert (result.exit_code, result.stdout, result.stderr) == (2, "", call("export", "--help").stdout)
-
-
 @pytest.mark.parametrize(("text", "value"), [
     ("6h", 21600), ("90min", 5400), ("1h30m", 5400), ("45s", 45), ("0.5h", 1800), ("24GiB", 24 << 30), ("0.5mib", 1 << 19), ("24MB", 24e6),
 ])  # fmt: skip
@@ -149,19 +142,12 @@ def test_times_and_sizes_have_units(text: str, value: float) -> None:
 
 # -- exit codes do not depend on the readers of the output --------------------------------------------------------------
 @pytest.mark.parametrize(("arguments", "redirected"), [
-    (("show", "--store", "nowhere.sqlite"), "2>/dev/full"), *((("--wrong", "show"), way) for way in ("2>&-", ">&- 2>&-", "2>/dev/full"))])
+    (("show", "--store", "nowhere.sqlite"), "2>/dev/full"), (("--wrong", "show"), ">&- 2>&-")])
 def test_an_error_that_nobody_reads_keeps_its_code(arguments: tuple[str, ...], redirected: str) -> None:
     command = f'exec "$0" -c "{COMMAND_LINE}" "$@" {redirected}'
     done = subprocess.run(["sh", "-c", command, sys.executable, *arguments], check=False, stdin=subprocess.DEVNULL,
                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     assert done.returncode == 2, "1 would be a verdict"
-
-
-def test_no_file_takes_the_descriptor_of_a_closed_stream(tmp_path: Path) -> None:
-    """A library that writes to descriptor 2 must not write into a store."""
-    script = "import os, sys; from cachemark.cli.endings import open_closed_streams\nopen_closed_streams()\nos.write(2, b'x')"
-    done = subprocess.run(["sh", "-c", 'exec "$0" -c "$1" 2>&-', sys.executable, script], check=False, cwd=tmp_path)
-    assert done.returncode == 0
 
 
 @pytest.mark.parametrize(("raised", "code"), [
@@ -200,15 +186,6 @@ def test_a_remedy_names_the_given_store(measured: Stage, tmp_path: Path, monkeyp
     assert suggested(call("check", "--baseline", "absent.json").stderr, "baseline") == ["baseline", "save"]
 
 
-def test_a_remedy_names_the_given_plug_ins_if_the_command_has_that_option(stage: Stage) -> None:
-    block = '\n[[cells]]\nmodel = "tiny-llamagen"\nmethods = ["window"]\nbudgets = ["1/4"]\nbatch = 2\n'
-    stage.plan.write_text(stage.plan.read_text() + block)
-    given = ("--plugin", str(stage.plugin), "--store", str(stage.store))
-    result = call("compare", stage.plan, *given, "--cases", "streaming 1/2", "window 1/4")
-    assert suggested(result.stderr, "explain") == ["explain", *given, "PLAN"]
-    assert "doctor --" not in call("run", stage.plan, *given, "--device", "cuda").stderr
-
-
 @pytest.mark.parametrize("error", [
     MemoryError(), ImportError("libtorch_cpu.so: failed to map segment from shared object"),
     RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 8"),
@@ -224,11 +201,8 @@ def test_memory_that_is_used_up_is_the_machines_fault(error: Exception, capsys: 
     assert second == "  [infrastructure; see docs/errors.md#infrastructure]"
 
 
-def test_a_checkpoint_that_memory_does_not_hold_is_not_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise RuntimeError("unable to mmap 8 bytes from file: Cannot allocate memory (12)")
-
-    monkeypatch.setattr(tensor_files, "safe_open", full)
-    (tmp_path / "a.safetensors").write_bytes(b"")
-    with pytest.raises(RuntimeError, match="Cannot allocate memory"):
-        tensor_files._safetensors(tmp_path / "a.safetensors")
+def test_no_file_takes_the_descriptor_of_a_closed_stream(tmp_path: Path) -> None:
+    """A library that writes to descriptor 2 must not write into a store."""
+    script = "import os, sys; from cachemark.cli.endings import open_closed_streams\nopen_closed_streams()\nos.write(2, b'x')"
+    done = subprocess.run(["sh", "-c", 'exec "$0" -c "$1" 2>&-', sys.executable, script], check=False, cwd=tmp_path)
+    assert done.returncode == 0

@@ -13,10 +13,7 @@ from typing import Any
 
 import pytest
 
-from cachemark.core.facts import Facts
-from cachemark.core.units import metric
 from cachemark.gate.baseline_check import STATED
-from cachemark.gate.incidents import OUTPUT, family
 from cachemark.store.db import Store
 from cachemark.trial.executors import local as executor
 from cachemark.workflows.check import judge
@@ -69,11 +66,6 @@ def another_case(content: dict[str, Any]) -> None:
     content["outcomes"][-1]["case"]["batch"] = 64
 
 
-def no_common_case(content: dict[str, Any]) -> None:
-    for outcome in content["outcomes"]:
-        outcome["case"]["warmup"] = 99
-
-
 @pytest.mark.parametrize(("edit", "more", "code", "words"), [
     (lambda _: None, [], 0, "Passed: "),
     (fewer_bytes, [], 1, "regressed: dot calm 1/2, kv_allocated"),
@@ -95,27 +87,6 @@ def test_check_exits_with_its_verdict(edit: Edit, more: list[str], code: int, wo
     assert {"regressed"} & {row["verdict"] for row in json.loads(machine.stdout)["rows"]} == ({"regressed"} if code == 1 else set())
 
 
-@pytest.mark.parametrize(("edit", "words"), [
-    (no_common_case, "share no case"),
-    (lambda content: content["meta"].update(plan="nightly"), "is of plan 'nightly', this run of plan 'dots'"),
-])  # fmt: skip
-def test_a_baseline_that_does_not_fit_measures_nothing(edit: Edit, words: str, accepted: Path, stage: Stage) -> None:
-    edited(accepted, edit)
-    result = call("check", "--store", stage.store)
-    assert (result.exit_code, result.stdout, words in result.stderr) == (4, "", True)
-
-
-def test_metrics_of_another_definition_are_not_compared(accepted: Path, stage: Stage) -> None:
-    edited(accepted, fewer_bytes)
-    edited(accepted, lambda content: content["metrics"].update(kv_allocated=99))
-    assert call("check", "--store", stage.store).exit_code == 0, "bytes that are counted otherwise are no regression"
-    edited(accepted, lambda content: content["metrics"].update(dict.fromkeys(content["metrics"], 99)))
-    edited(accepted, lambda content: [outcome.update(output_hash="", facts={}) for outcome in content["outcomes"]])
-    rows = json.loads(call("check", "--store", stage.store, "--json").stdout)["rows"]
-    assert {row["verdict"] for row in rows if row["metric"] != "output_hash"} == {"not_compared"}
-    assert "the metric's definition is version 99 then, 1 now" in {row["reason"] for row in rows}
-
-
 def test_check_and_report_take_a_named_baseline_and_list_shows_it(accepted: Path, stage: Stage, tmp_path: Path) -> None:
     [row] = data(call("baseline", "list", "--json"))
     assert (row["path"], row["name"], row["plan"], row["outcomes"], row["reason"]) == (str(accepted), "dots", "dots", 5, "the tests")
@@ -124,13 +95,6 @@ def test_check_and_report_take_a_named_baseline_and_list_shows_it(accepted: Path
     assert call("check", "--store", stage.store, "--baseline", other).exit_code == 1
     good(call("report", "page.html", "--store", stage.store, "--baseline", other))
     assert "regressed" in Path("page.html").read_text().lower()
-
-
-def test_an_interrupted_run_is_not_a_baseline(stage: Stage) -> None:
-    with Store.open(stage.store) as store:
-        store.begin_run("dots", {}, store.run(1).environment, {})
-    result = call("baseline", "save", "--store", stage.store)
-    assert (result.exit_code, "Run 2 is running" in result.stderr, Path("baselines").exists()) == (2, True, False)
 
 
 # -- the first nights -------------------------------------------------------------------------------------------------
@@ -224,29 +188,6 @@ def test_an_incident_fails_until_it_is_acknowledged_and_is_in_every_output(accep
     assert (wrong.exit_code, f"Known: {key}" in wrong.stderr) == (2, True)
 
 
-def test_one_cause_that_changes_tokens_notifies_once(accepted: Path, stage: Stage, tmp_path: Path) -> None:
-    """KL, PSNR, SSIM, agreement and hashes change together: one incident."""
-    def other_images(content: dict[str, Any]) -> None:
-        for outcome in of(content, "streaming"):
-            for name in (name for name in outcome["samples"] if family(name) == OUTPUT):
-                better = 1 if metric(name).better == "higher" else -1
-                outcome["samples"][name] = [value + better for value in outcome["samples"][name]]
-            outcome["output_hash"] = "cafe"
-
-    edited(accepted, other_images)
-    register = tmp_path / "incidents.json"
-    check = ("check", "--store", stage.store, "--incidents", register)
-    result = call(*check)
-    assert (result.exit_code, result.stdout.count("  again: ")) == (1, 1)
-    (incident,) = json.loads(register.read_text())["incidents"]
-    assert family(incident["metric"]) == OUTPUT
-    assert call("incident", "acknowledge", incident["key"], "--register", register, "--who", "ada", "--until", "2999-01-01").exit_code == 0
-    assert call(*check).exit_code == 0
-    accepted.unlink()
-    assert call("baseline", "save", "--store", stage.store).exit_code == 0
-    assert f"Fixed: {incident['key']}" in call(*check).stdout
-
-
 # -- comparisons ------------------------------------------------------------------------------------------------------
 def test_check_judges_a_comparison_and_joins_it_to_the_run_of_its_code(
     machine: Machine, stage: Stage, repository: Path, monkeypatch: pytest.MonkeyPatch,
@@ -301,38 +242,3 @@ def test_a_gate_that_alarms_on_equal_sides_fails_nothing(machine: Machine, stage
     assert compare(stage, *SIDES).exit_code == 0
     machine.changed = lambda o, options: replace(o, samples={**o.samples, "kv_allocated": [1.0 + (options.python == "new")]})
     assert compare(stage, "--env", "old", "new").exit_code == 1, "bytes are not noisy"
-
-
-def test_what_pairs_have_found_only_pairs_find_fixed(
-    machine: Machine, stage: Stage, repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-) -> None:
-    """Nights whose baseline threshold misses the change."""
-    with Store.open(stage.store, create=False, read_only=True) as store:
-        code = store.run(1).code["hash"]
-    monkeypatch.setattr(executor, "identify", lambda options, device: (HERE, {"hash": code, "commit": f"c{number(options)}"}))
-    assert call("baseline", "save", "--store", stage.store).exit_code == 0
-    register = tmp_path / "incidents.json"
-
-    def night(slower: float, noise: float = 0.01) -> str:
-        machine.noise, machine.speed = noise, lambda planned, options: slower if number(options) else 1.0
-        compare(stage, "--commits", "HEAD~16", "HEAD", "--repository", repository, "--only", "calm 1/2", "--no-aa")
-        return str(call("check", "--store", stage.store, "--incidents", register).stdout)
-
-    text = night(1.3)
-    assert f"again: cachemark compare --store {stage.store} /" in text, "the plan by its path"
-    assert ".toml --commits c0 c16 --only 'dot calm 1/2, batch 2'" in text
-    (incident,) = json.loads(register.read_text())["incidents"]
-    assert (incident["metric"], incident["found_by"]) == ("latency", "pairs")
-    call("incident", "acknowledge", incident["key"], "--register", register, "--who", "ada", "--until", "2999-01-01")
-    assert "Fixed" not in (text := night(1.0, noise=0.3))
-    assert "0 regressed, 1 not resolved" in text
-    assert [i["state"] for i in json.loads(register.read_text())["incidents"]] == ["acknowledged"]
-    assert f"Fixed: {incident['key']}" in night(1.0)
-
-
-def test_a_comparison_that_broke_off_judges_nothing(machine: Machine, stage: Stage) -> None:
-    machine.changed = lambda o, options: replace(o, facts=Facts(kernel=o.case.method))
-    compare(stage, *SIDES)
-    result = call("check", "--store", stage.store, "--run", 2)
-    assert result.exit_code == 4
-    assert "Comparison 2 is failed" in result.stderr

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
-
-import pytest
 
 from support.stages import Stage, call
 
@@ -22,10 +21,9 @@ def arguments(stage: Stage, command: tuple[str, ...], target: Path) -> list[obje
             *(("--plugin", stage.plugin) if command[0] == "run" else ())]
 
 
-@pytest.mark.parametrize("command", WRITING, ids=" ".join)
-def test_no_command_writes_over_a_file_of_another_kind(stage: Stage, command: tuple[str, ...]) -> None:
+def test_no_command_writes_over_a_file_of_another_kind(stage: Stage) -> None:
     """The store itself and the plan."""
-    for target in (stage.store, stage.plan):
+    for command, target in itertools.product(WRITING, (stage.store, stage.plan)):
         before = target.read_bytes()
         result = call(*arguments(stage, command, target))
         assert result.exit_code == 2, result.output
@@ -33,15 +31,15 @@ def test_no_command_writes_over_a_file_of_another_kind(stage: Stage, command: tu
         assert target.read_bytes() == before
 
 
-@pytest.mark.parametrize("command", WRITING[:-1], ids=" ".join)
-def test_an_older_output_and_an_empty_file_are_replaced(stage: Stage, command: tuple[str, ...], tmp_path: Path) -> None:
-    target = tmp_path / "output"
-    target.touch()
-    good(call(*arguments(stage, command, target)))
-    first = target.read_bytes()
-    good(call(*arguments(stage, command, target)))
-    assert first
-    assert target.read_bytes() == first * (2 if "--summary" in command else 1)
+def test_an_older_output_and_an_empty_file_are_replaced(stage: Stage, tmp_path: Path) -> None:
+    for number, command in enumerate(WRITING[:-1]):
+        target = tmp_path / f"output{number}"
+        target.touch()
+        good(call(*arguments(stage, command, target)))
+        first = target.read_bytes()
+        good(call(*arguments(stage, command, target)))
+        assert first
+        assert target.read_bytes() == first * (2 if "--summary" in command else 1), command
 
 
 def test_figures_replace_figures_only(stage: Stage, tmp_path: Path) -> None:
@@ -74,3 +72,7 @@ def test_a_link_is_followed(stage: Stage, tmp_path: Path) -> None:
     good(call("report", tmp_path / "link", "--store", stage.store))
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
+
+
+# -- ``cachemark generate``: the grid it writes, the costs it prints, and what it refuses --
+PROMPT = "two red stars above blue stripes"

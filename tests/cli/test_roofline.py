@@ -30,11 +30,6 @@ def test_a_raster_model_under_its_family_s_method() -> None:
         assert sum(row["parts"].values()) == pytest.approx(row["seconds"])
 
 
-def test_another_gpu_has_another_roofline_time() -> None:
-    slow, fast = (table("llamagen-b", "--gpu", name, "--method", "window", "--budget", "1/2")[0]["seconds"] for name in ("3090", "h100"))
-    assert 1 < slow / fast <= GPUS["h100"].peak_flops / GPUS["3090"].peak_flops
-
-
 def test_what_a_method_cannot_is_said_in_its_line() -> None:
     result = call("roofline", "mar-b", "--method", "linear", "--method", "fewer_steps", "--budget", "3/4", "--steps", "16")
     assert result.exit_code == 0, result.output
@@ -66,15 +61,13 @@ def test_the_rates_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
-    (["llamagen-b", "--dtype", "float32"], "16 bit"), (["llamagen-b", "--gpu", "h10"], "h100"), (["llamagn-b"], "llamagen-b"),
-    (["llamagen-b", "--gpu", "h100", "--here"], "cannot be combined"), (["llamagen-b", "--method", "liner"], "linear"),
-    (["llamagen-b", "--gpu", ""], "h100"),
-    (["llamagen-b", "--budget", "onw"], "'onw' is not a number. Did you mean 'own'?"), (["llamagen-xl", "--budget", "0"], "outside (0, 1]"),
+    (["llamagen-b", "--dtype", "float32"], "16 bit"), (["llamagen-b", "--gpu", "h10"], "h100"),
+    (["llamagen-b", "--gpu", "h100", "--here"], "cannot be combined"),
+    (["llamagen-b", "--budget", "onw"], "'onw' is not a number. Did you mean 'own'?"),
     (["llamagen-b", "--steps", "9"], "llamagen-b is a next-token model, whose passes follow from its tokens"),
     (["mar-b", "--steps", "257"], "Use 1 … 256 steps"),
     (["llamagen-b", "--decoder", "jacobi=16", "--tokens-per-pass", "40"], "Use 1 … 16"),
     (["var-d16", "--decoder", "jacobi=4"], "next-token models"), (["llamagen-b", "--decoder", "jacoby=4"], "'jacobi'"),
-    (["llamagen-b", "--decoder", "zipar=4", "--tokens-per-pass", "2"], "does not apply to --decoder zipar=4"),
     (["llamagen-b", "--tokens-per-pass", "2"], "needs --decoder"), (["llamagen-b", "--decoder", "jacobi=4,far"], "jacobi=16,look_ahead"),
 ])  # fmt: skip
 def test_mistakes_name_the_remedy(arguments: list[str], words: str) -> None:
@@ -90,10 +83,6 @@ def priced(*arguments: str) -> dict[tuple[str, int], dict[str, Any]]:
     return {(row["method"], row["batch"]): row for row in json.loads(result.stdout)["passes"]}
 
 
-def test_a_pass_of_one_token_costs_one_pass() -> None:
-    assert {row["cost"] for row in priced("jacobi=1", "--method", "linear", "--budget", "1/4").values()} == {1.0}
-
-
 def test_windows_cost_little_at_a_small_batch_and_much_where_an_evicting_cache_wins() -> None:
     """At batch 1 weights dominate; at 256 FLOPs do."""
     batches = [option for batch in (1, 16, 256) for option in ("--batch", str(batch))]
@@ -107,23 +96,6 @@ def test_windows_cost_little_at_a_small_batch_and_much_where_an_evicting_cache_w
              if row["method"] == "linear"}
     assert gain["full", 1] > alone[1]
     assert gain["full", 256] < alone[256], "there eviction wins"
-
-
-def test_a_window_that_looks_ahead_computes_more_beside_a_method_that_evicts_by_lines() -> None:
-    options = "--batch", "256", "--method", "linear", "--budget", "1/6"
-    near, far = (priced(decoder, *options) for decoder in ("jacobi=16", "jacobi=16,look_ahead"))
-    assert near["full", 256]["cost"] == far["full", 256]["cost"]
-    assert near["linear", 256]["cost"] < far["linear", 256]["cost"] < 16
-    assert far["linear", 256]["decoder"] == "jacobi 16 ahead"
-
-
-def test_a_scheduled_decoder_needs_no_measured_tokens_per_pass_and_the_full_cache() -> None:
-    """224 passes of 576 tokens; at batch 1 the weights that each pass reads dominate."""
-    found = priced("zipar=8", "--method", "linear", "--budget", "1/6")
-    assert found["full", 1]["tokens"] == pytest.approx(576 / 224)
-    assert 0.95 * 576 / 224 < found["full", 1]["speedup"] < 576 / 224
-    assert "Use the method full" in found["linear", 1]["unsupported_reason"]
-    assert "wider than a line of 24" in priced("zipar=25")["full", 1]["unsupported_reason"]
 
 
 PUBLISHED = {  # speedups without image decoding at batches of 1, 8 and 64, in bf16, computed independently

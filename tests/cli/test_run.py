@@ -17,9 +17,7 @@ from typing import Any
 import pytest
 
 import cachemark as cm
-from cachemark.analysis.answers import Answer
 from cachemark.cli import progress
-from cachemark.cli.measure import _print_answers
 from cachemark.cli.progress import Follower
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling
@@ -46,13 +44,6 @@ def test_a_run_ends_with_the_answer_after_its_report(stage: Stage, tmp_path: Pat
     }  # fmt: skip
     assert (tmp_path / "two.html").stat().st_size > 1000
     assert {model: answer.text for model, answer in cm.open(stage.store).answers.items()} == {"dot": ANSWER}
-
-
-def test_many_models_are_five_lines_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
-    _print_answers({f"m{number}": Answer("a\n::error::\x1b[1m") for number in range(7)})
-    *answers, last = capsys.readouterr().out.splitlines()
-    assert answers == [f"m{number}: a ::error:: [1m" for number in range(4)]
-    assert last.startswith("3 more models are in the report.")
 
 
 def test_each_case_is_a_line_and_a_long_one_reports_how_far_it_is(

@@ -155,23 +155,6 @@ def test_runs_that_belong_to_no_commit_are_left_out_and_named(store: Store, here
                                 "run 4: its working tree had changes that are in no commit")
 
 
-def test_what_was_reused_is_not_drawn_again(store: Store, here: Path, commits: list[str]) -> None:
-    save(store, commits[0], [replace(sample.full(), result_key="k")])
-    run = save(store, commits[1], [sample.candidate("linear", "1/4")])
-    store.reuse(run, "k")
-    assert len(store.outcomes(run)) == 2
-    _, after = (results(file) for file in exported(store, here).files)
-    assert after["latency"]["'full'"] is None
-    assert after["latency"]["'linear 1/4'"] is not None
-
-
-def test_the_newest_outcome_at_a_commit_counts(store: Store, here: Path, commits: list[str]) -> None:
-    for latency in ([5.0], [3.0]):
-        save(store, commits[0], [sample.measured(sample.full(), latency=latency)])
-    (file,) = exported(store, here).files
-    assert results(file)["latency"]["'full'"] == 3.0
-
-
 def test_what_is_there_stays_and_new_cases_are_appended(store: Store, here: Path, commits: list[str]) -> None:
     save(store, commits[0], [sample.full(), sample.candidate("window", "1/4")])
     exported(store, here)
@@ -238,30 +221,6 @@ def test_asv_draws_the_export_and_finds_the_step(store: Store, here: Path) -> No
     assert len(json.loads(graph.read_text())) == COUNT
 
 
-def test_asv_compare_tells_a_step_from_noise(store: Store, here: Path, commits: list[str]) -> None:
-    """Twelve repeats with 8 % noise: their medians differ by a factor above 1.1 either way, but only the step is significant."""
-    stream = random.Random(5)
-    shakes = [[1 + 0.08 * stream.gauss(0, 1) for _ in range(12)] for _ in range(2)]
-    for commit, noise, factor in zip(commits, (1.0, 1.15), (1.0, 2.0), strict=True):
-        shake = shakes.pop()
-        save(store, commit, [sample.measured(sample.full(), latency=[*(noise * s for s in shake[:6]), *(s / noise for s in shake[6:])]),
-                             sample.measured(sample.candidate("linear", "1/4"), latency=[factor * s for s in shake])])
-    data = json.loads(exported(store, here).files[-1].read_text())
-    (row,) = [row for name, row in data["results"].items() if name.endswith(".latency")]
-    assert dict(zip(data["result_columns"], row, strict=True))["samples"][1] == pytest.approx([2 * s for s in shake])
-    config = {"version": 1, "project": "x", "repo": "repo", "branches": ["main"], "environment_type": "existing", "pythons": ["same"],
-              "results_dir": "results", "html_dir": "html"}  # fmt: skip
-    (here / "asv.conf.json").write_text(json.dumps(config))
-    call = [sys.executable, "-m", "asv", "compare", "--split", "--factor", "1.01", *commits]
-    done = subprocess.run(call, cwd=here, capture_output=True, text=True, env={**os.environ, "HOME": str(here)}, check=False)
-    text = done.stdout + done.stderr
-    assert done.returncode == 0, text
-    rows = {line.split("latency(")[1].split(")")[0]: line for line in text.splitlines() if "latency(" in line}
-    assert rows["'linear 1/4'"].startswith("| +"), text
-    assert rows["'full'"].startswith("|   "), text
-    assert "~" in rows["'full'"], "a change that asv calls insignificant"
-
-
 @pytest.mark.parametrize("repeats", [1, 2, 3, 5, 7, 8, 30])
 def test_intervals_are_those_of_asv(repeats: int, store: Store, here: Path, commits: list[str]) -> None:
     values = [2 + 0.01 * number for number in range(repeats)]
@@ -271,12 +230,3 @@ def test_intervals_are_those_of_asv(repeats: int, store: Store, here: Path, comm
     _, expected = compute_stats(values, 1)
     assert {name: row[f"stats_{name}"][0] for name in expected} == expected
     assert math.isfinite(row["stats_ci_99_b"][0]) == (repeats > 1)
-
-
-# ------------------------------------------------------------------------------------------------ the command
-
-def test_what_random_weights_say_of_images_is_left_out(store: Store, here: Path, commits: list[str]) -> None:
-    save(store, commits[0], sample.random_weights())
-    (file,) = exported(store, here).files
-    assert {"latency", "kv_logical"} <= results(file).keys()
-    assert not {"kl", "psnr_error", "color_consistency_lost", "token_agreement_lost", "ssim_lost"} & results(file).keys()

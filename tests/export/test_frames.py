@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import csv as csv_module
 import io
-import math
+import re
 import statistics
+import xml.etree.ElementTree as ET
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from PIL import Image
 
+from cachemark.analysis.report_view import ReportView, build
+from cachemark.core.errors import UnknownName
+from cachemark.core.formatting import display_name
 from cachemark.core.result import Outcome
 from cachemark.core.spec import Case, Sampling
 from cachemark.core.units import METRICS
-from cachemark.export.frames import COLUMNS, SAMPLE_COLUMNS, csv, frame, samples_frame, settings
+from cachemark.export import figures
+from cachemark.export.frames import COLUMNS, frame, samples_frame, settings
+from cachemark.report.page.render import chart_sets
 from cachemark.store.db import Store
 from report import report_sample as sample
 
@@ -58,15 +64,6 @@ def test_a_value_is_the_one_of_the_report(metric: str, value: Any) -> None:
         len(raw), METRICS[metric].unit, METRICS[metric].better, METRICS[metric].kind, METRICS[metric].version)
 
 
-def test_few_repeats_cover_what_they_cover_and_a_single_value_has_no_interval() -> None:
-    few = sample.measured(sample.full(), latency=[2.0, 3.0, 1.0])
-    row = figure(frame([few]), "full", "latency")
-    assert (row["value"], row["low"], row["high"], row["confidence"]) == (2.0, 1.0, 3.0, 1 - 2 * 0.5**3)
-    single = figure(frame([few]), "full", "kv_logical")
-    assert single["n"] == 1
-    assert all(math.isnan(single[name]) for name in ("low", "high", "confidence"))
-
-
 def test_a_case_without_figures_is_there_with_its_reason() -> None:
     table = frame(sample.mixed())
     failed = table[table.metric.isna()].set_index("label")
@@ -84,13 +81,6 @@ def test_figures_of_random_weights_are_withheld_and_raw_values_say_why() -> None
     assert set(table.reason) == {"Weights are random: images are noise."}
     assert {"fidelity", "quality"} <= set(raw.kind)
     assert set(raw.judgement) == {"Weights are random: images are noise."}
-
-
-def test_every_raw_value_is_there_in_its_order() -> None:
-    table = samples_frame(sample.outcomes())
-    assert tuple(table.columns) == SAMPLE_COLUMNS
-    contents = {key: list(rows.sort_values("index").value) for key, rows in table.groupby(["case", "metric"])}
-    assert contents == {(o.case.key, name): list(values) for o in sample.outcomes() for name, values in o.samples.items()}
 
 
 def test_a_store_its_path_and_outcomes_give_the_same(tmp_path: Path) -> None:
@@ -127,12 +117,59 @@ def test_every_field_of_a_case_is_a_column(name: str) -> None:
     assert all(isinstance(value, str | int | float) for value in settings(case).values())
 
 
-# ------------------------------------------------------------------------------------------------ lazily, and as files
+# -- figures for papers: every chart, as wide as asked, readable in grey, and with harmless names --
+SVG = "{http://www.w3.org/2000/svg}"
 
-def test_csv_reads_back_as_the_frame() -> None:
-    table = frame(sample.mixed())
-    head, *rows = csv_module.reader(io.StringIO(csv(table)))
-    assert tuple(head) == COLUMNS
-    assert [row[head.index("label")] for row in rows] == list(table.label)
-    values = [float(row[head.index("value")]) if row[head.index("value")] else math.nan for row in rows]
-    assert values == pytest.approx(list(table.value), rel=1e-15, nan_ok=True)
+
+@pytest.fixture(scope="module")
+def view() -> ReportView:
+    return build(sample.RUN, sample.outcomes())
+
+
+def test_every_chart_is_written_once(view: ReportView, tmp_path: Path) -> None:
+    written = figures.write(view, tmp_path / "new", width="3.25in")
+    charts = [chart for chart in chart_sets(view)[0].charts if chart.plot]
+    assert len(written) == len(charts) == len({path.name for path in written})
+    assert "tiny-llamagen-fidelity-against-memory.svg" in {path.name for path in written}
+    assert {ET.fromstring(path.read_bytes()).get("width") for path in written} == {"234.00pt"}
+
+
+def test_methods_differ_in_shape_and_dash_not_in_colour_alone(view: ReportView) -> None:
+    drawing = chart_sets(view)[0]
+    svg = figures.figure(drawing.on_tab("leaderboard")[0], drawing, 234.0)
+    shapes = set(re.findall(r'<path d="([^"]+)" transform="translate\([^"]*\)" fill', svg))
+    assert len(shapes) == len(sample.METHODS)
+    lines = re.findall(r'<path d="M[^"]*" stroke="(#[0-9A-F]{6})"( stroke-dasharray="[^"]+")? class="s\d+" opacity', svg)
+    assert len(lines) == len(sample.METHODS)
+    assert len({dash for _, dash in lines}) == 4
+    assert "currentColor" not in svg
+    assert [e.text for e in ET.fromstring(svg).findall(f"{SVG}text")] == [display_name(name) for name in sorted(sample.METHODS)]
+
+
+TILE, FIXED = 64, 4
+
+
+def rows(png: bytes) -> list[bytes]:
+    """The pixels of each row of tiles, without the names."""
+    with Image.open(io.BytesIO(png)) as image:
+        remaining = image.width - FIXED * TILE
+        assert remaining > TILE, "there is room for names"
+        assert image.crop((0, 0, remaining, image.height)).getcolors(2) is None, "and they are drawn"
+        return [image.crop((remaining, top, image.width, top + TILE)).tobytes() for top in range(0, image.height, TILE)]
+
+
+def test_the_full_cache_stands_above_each_case_at_the_fixed_seeds() -> None:
+    result = rows(figures.grid(sample.outcomes(), sample.sprite, ["linear 1/4", "window 1/4"]))
+    assert len(result) == 3
+    with Image.open(io.BytesIO(sample.sprite("linear-1/4"))) as image:
+        full, linear = (image.crop((8 * TILE, top, 12 * TILE, top + TILE)).tobytes() for top in (0, TILE))
+    assert result[0] in (full, *[rows(figures.grid(sample.outcomes(), sample.sprite, ["window 1/4"]))[0]])
+    assert linear in result[1:]
+
+
+def test_two_models_need_a_name() -> None:
+    other = [replace(o, case=replace(o.case, model="another")) for o in sample.outcomes()]
+    pair = [*sample.outcomes(), *other]
+    with pytest.raises(UnknownName, match="several models: tiny-llamagen, another"):
+        figures.grid(pair, sample.sprite, ["linear 1/4"])
+    assert len(rows(figures.grid(pair, sample.sprite, ["linear 1/4"], "another"))) == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +10,12 @@ import pytest
 
 from cachemark.analysis.report_view import build
 from cachemark.export.documents import markdown
-from cachemark.export.github import ANNOTATIONS, COMMENT_CHARACTERS, SHOWN, SUMMARY_BYTES, comment, summary, workflow_commands
+from cachemark.export.github import ANNOTATIONS, COMMENT_CHARACTERS, SUMMARY_BYTES, comment, summary, workflow_commands
 from cachemark.export.junit import junit
 from cachemark.export.tables import tables
 from cachemark.gate.comparison import PairOfOutcomes
 from cachemark.gate.judgement import RunJudgement
 from cachemark.gate.nights import Night
-from cachemark.report.page.render import render
 from cachemark.store.rows import Verdict
 from report import report_sample as sample
 
@@ -72,20 +70,6 @@ def test_too_little_judged_is_an_error() -> None:
     assert ends(suite(sample.compared(*LITTLE, min_coverage=0.5)))["cachemark", "verdict"] == []
 
 
-def test_class_names_have_one_form_every_night() -> None:
-    """A dashboard follows a test by its name, so the key is there also where the label is unique."""
-    rows = (Verdict("a1", "full", "latency", "equivalent"), Verdict("b2", "full", "latency", "regressed"), Verdict("c", "rkv", "kl", "new"))
-    moments = "2026-11-26T14:08:16.123456+00:00", "2026-11-26T14:10:17.623456+00:00"
-    suites = ET.fromstring(junit(sample.compared(*rows), "demo", *moments).encode())
-    element = suites[0]
-    assert [case.get("classname") for case in element] == ["full a1", "full b2", "rkv c", "cachemark gate"]
-    assert (element.get("timestamp"), element.get("time"), suites.get("time")) == ("2026-11-26T14:08:16", "121.500", "121.500")
-    assert ET.fromstring(junit(sample.compared(*rows), "demo", moments[0]).encode())[0].get("time") is None, "a run that was killed"
-    more = (*rows, Verdict("b2", "full", "kl", "equivalent"))
-    timed = ET.fromstring(junit(sample.compared(*more), "demo", *moments, {"a1": 100.25, "b2": 20.0}).encode())[0]
-    assert [case.get("time") for case in timed] == ["100.250", "20.000", "0.000", "0.000", None], "their sum is the time of the cases"
-
-
 SCHEMA = Path(__file__).parent / "data" / "junit.xsd"
 
 
@@ -116,20 +100,6 @@ def test_annotations_are_commands_with_their_figures() -> None:
     ]
 
 
-def test_signs_of_commands_are_escaped() -> None:
-    row = Verdict("k", "a:b,c::d%0A\n::error::x", "latency", "regressed", "50%\nand\rmore")
-    (line,) = workflow_commands(sample.compared(row))
-    assert line == "::error title=cachemark a%3Ab%2Cc%3A%3Ad%250A %3A%3Aerror%3A%3Ax::latency regressed: 50%25 and more"
-
-
-def test_there_are_ten_of_a_kind_and_the_last_counts_the_rest() -> None:
-    assert len(workflow_commands(many(ANNOTATIONS))) == ANNOTATIONS
-    lines = workflow_commands(many(25))
-    assert len(lines) == ANNOTATIONS
-    assert lines[-1] == "::error title=cachemark::16 more regressed; see the summary of the step"
-    assert not [line for line in workflow_commands(many(ANNOTATIONS)) if "more" in line]
-
-
 def test_a_summary_has_the_verdict_what_changed_and_the_tables() -> None:
     text = summary(VIEW, sample.comparison())
     (table,) = tables(VIEW)
@@ -139,36 +109,6 @@ def test_a_summary_has_the_verdict_what_changed_and_the_tables() -> None:
     assert text.index("| linear 1/4 | latency") < text.index("output\\_hash")
     assert "| window 1/4 | latency" not in text  # as it was
     assert markdown([table]) in text
-
-
-def test_the_mark_of_a_comment_depends_on_the_plan_alone() -> None:
-    first, second = (comment(VIEW, result).splitlines()[0] for result in (sample.comparison(), None))
-    assert first == second == "<!-- cachemark demo -->"
-
-
-def test_a_table_of_changes_is_cut_with_a_word() -> None:
-    text = summary(VIEW, many(SHOWN + 7))
-    assert len(re.findall(r"^\| linear 1/4 \d+ \|", text, re.M)) == SHOWN
-    assert "and 7 more." in text
-    assert "and 7 more." not in summary(VIEW, many(SHOWN))
-
-
-def test_a_night_that_is_not_resolved_is_called_so_by_every_text() -> None:
-    """By the exit code, although the baseline finds everything equal."""
-    settings = {"sides": ["A", "B"], "configurations": 1, "alike": "same"}
-    run = replace(sample.RUN, id=7, plan="compare/demo", plan_json=settings)
-    night = Night(run, (Verdict("k", "window 1/2", "latency", "inconclusive", "not resolved at 10 %", 1.0, 1.1, 1.1, absolute=True),))
-    judgement = replace(sample.compared(LITTLE[0]), night=night, sees="This machine can see ≥ 11 %.")
-    headline = "Not resolved: 1 equivalent; in pairs 0 regressed, 1 not resolved."
-    assert judgement.exit_code == 3
-    assert judgement.summary()[:2] == [headline, "This machine can see ≥ 11 %."]
-    assert any(line.startswith("To decide: ") and line.endswith(": cachemark compare demo --env A B") for line in judgement.summary())
-    (error,) = suite(judgement).iter("error")
-    assert (error.get("type"), (error.text or "").startswith(headline)) == ("Not resolved", True)
-    page = render(build(sample.RUN, sample.mixed(), judgement))
-    for text in (summary(VIEW, judgement), comment(VIEW, judgement), page):
-        assert "Not resolved: 1 equivalent" in text
-        assert "Passed" not in text
 
 
 def test_seconds_of_pairs_are_no_ratios_to_the_full_cache() -> None:
@@ -181,6 +121,14 @@ def test_seconds_of_pairs_are_no_ratios_to_the_full_cache() -> None:
     assert lines[0] == "::error title=cachemark linear 1/4::latency regressed: 119 ms → 133 ms (× 1.120) +12 %25"
     assert lines[1].endswith("kl changed: 0.119 nat/token (× 1.001) less than is printed"), "not 0.119 → 0.119"
     assert suite(judgement).find(".//failure").get("message") == "regressed: 119 ms → 133 ms. +12 %"  # type: ignore[union-attr]
+
+
+def test_there_are_ten_of_a_kind_and_the_last_counts_the_rest() -> None:
+    assert len(workflow_commands(many(ANNOTATIONS))) == ANNOTATIONS
+    lines = workflow_commands(many(25))
+    assert len(lines) == ANNOTATIONS
+    assert lines[-1] == "::error title=cachemark::16 more regressed; see the summary of the step"
+    assert not [line for line in workflow_commands(many(ANNOTATIONS)) if "more" in line]
 
 
 def test_texts_fit_whatever_is_in_them() -> None:

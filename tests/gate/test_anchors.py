@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gate_examples import CODE, ENVIRONMENT, case, ok
+from gate_examples import CODE, ENVIRONMENT, case, changed, exchange, ok
 from pydantic import ValidationError
 
+from cachemark.analysis.baseline_comparison import changes
+from cachemark.core.errors import UnknownName
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Sampling
 from cachemark.gate import anchors
 from cachemark.gate.anchors import FAILED, NOT_MEASURED, PASSED, Anchor, judge, not_reproduced, reached
+from cachemark.gate.baseline_check import compare
 from cachemark.plans.schema import SHIPPED, AnchorTable
 from cachemark.store.db import Store
 
@@ -53,14 +56,6 @@ def test_what_is_not_the_published_case_is_not_measured(fields: dict[str, Any], 
     assert words in reason
 
 
-def test_a_case_that_failed_or_has_no_such_figure_is_not_measured() -> None:
-    of = outcome().case
-    failed = judge(ANCHOR, Outcome(of, Status.OOM, log="out of memory\nin some place"))
-    assert failed == (NOT_MEASURED, "The case ended as oom: out of memory")
-    lacking = judge(ANCHOR, dataclasses.replace(ok(of), judgement="No Inception weights."))
-    assert lacking == (NOT_MEASURED, f"{METRIC} was not measured. No Inception weights.")
-
-
 # ------------------------------------------------------------------------------------------------ the warning of reports
 
 REACHED = {("mar-l", WEIGHTS)}
@@ -75,12 +70,6 @@ def test_only_the_very_weights_are_anchored() -> None:
     assert "has not reproduced" in not_reproduced("mar-b", WEIGHTS, REACHED)
     assert "cachemark run" not in not_reproduced("mar-b", WEIGHTS, ())  # no plan of that name is shipped
     assert "its weights are random" in not_reproduced("mar-l", "random:0/random:0", REACHED)
-
-
-def test_bundled_models_need_no_anchor() -> None:
-    assert {"tiny-llamagen", "tiny-var"} <= anchors.bundled()
-    assert "mar-l" not in anchors.bundled()
-    assert not_reproduced("tiny-var", WEIGHTS, ()) == ""
 
 
 def test_a_stored_run_of_a_plan_with_an_anchor_reaches_it(tmp_path: Path) -> None:
@@ -120,3 +109,36 @@ def test_a_table_that_is_no_anchor_is_refused(change: dict[str, Any], words: str
     assert AnchorTable.model_validate({**TABLE, "expected": 2}).expected == 2.0
     with pytest.raises(ValidationError, match=words):
         AnchorTable.model_validate({**TABLE, **change})
+
+
+# -- figures of a whole set of images on their way through the house: stored, exchanged, judged, --
+FIGURES = {"fid_scene_2k": [12.25], "kid_scene_2k": [-0.0001234567890123], "isc_scene_2k": [9.5], "precision_scene_2k": [0.875],
+           "recall_adm_50k": [0.5]}  # fmt: skip
+
+
+def plan() -> list[Outcome]:
+    return [ok(case("full"), **FIGURES), ok(case("linear"), **FIGURES)]
+
+
+def test_the_gate_names_them_and_leaves_them_to_a_paired_test() -> None:
+    worse = changed(plan(), "linear", samples={"fid_scene_2k": [99.0]})
+    comparison = compare(exchange(plan()), worse, ENVIRONMENT)
+    rows = {row.metric: row for row in comparison.rows if row.label.startswith("tiny linear")}
+    assert FIGURES.keys() <= rows.keys()
+    assert {rows[name].verdict for name in FIGURES} == {"not_compared"}
+    assert "needs a paired test" in rows["fid_scene_2k"].reason
+    assert comparison.exit_code == 0
+    without = [dataclasses.replace(o, samples={n: v for n, v in o.samples.items() if n not in FIGURES}) for o in plan()]
+    assert {r.verdict for r in compare(exchange(plan()), without, ENVIRONMENT).rows if r.metric in FIGURES} == {"missing"}
+    assert {r.verdict for r in compare(exchange(without), plan(), ENVIRONMENT).rows if r.metric in FIGURES} == {"new"}
+    titles = {change.entry.metric: change.title for change in changes(comparison)}
+    assert titles["fid_scene_2k"] == "FID, scene, 2k images"
+    assert titles["recall_adm_50k"] == "Recall, adm, 50k images"
+
+
+def test_a_figure_of_a_set_is_a_judgement() -> None:
+    Outcome(case("linear"), Status.OK, {"latency": [1.0], "fid_scene_2k": [12.0]})
+    with pytest.raises(ValueError, match="needs samples and a judgement"):
+        Outcome(case("linear"), Status.OK, {"latency": [1.0]})
+    with pytest.raises(UnknownName, match="Did you mean 'fid_scene_2k'"):
+        Outcome(case("linear"), Status.OK, {"latency": [1.0], "fid_scene_2000": [12.0]})

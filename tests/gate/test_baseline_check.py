@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from gate_examples import ENVIRONMENT, SAMPLES, case, changed, exchange, ok, plan
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from cachemark.core.errors import CachemarkError, NothingMeasured
+from cachemark.core.errors import NothingMeasured
 from cachemark.core.facts import Facts
 from cachemark.core.result import INFRASTRUCTURE, Environment, Outcome, Status
 from cachemark.gate.baseline_check import Comparison, compare
@@ -31,8 +28,8 @@ def row(found: Comparison, method: str, metric: str) -> Verdict:
 
 def judged(method: str, metric: str, values: list[float]) -> tuple[str, int]:
     """Verdict and exit code when one metric of one method has other values."""
-    found = judge(changed(plan(), method, samples={metric: values}))
-    return row(found, method, metric).verdict, found.exit_code
+    comparison = judge(changed(plan(), method, samples={metric: values}))
+    return row(comparison, method, metric).verdict, comparison.exit_code
 
 
 def with_status(status: Status) -> list[Outcome]:
@@ -73,27 +70,20 @@ H200 = dataclasses.replace(ENVIRONMENT, machine_class="h200")
 def test_verdicts(
     then: list[Outcome], now: list[Outcome], options: dict[str, Any], method: str, metric: str, verdict: str, reason: str, code: int,
 ) -> None:
-    found = judge(now, then, **options)
-    assert (row(found, method, metric).verdict, row(found, method, metric).reason, found.exit_code) == (verdict, reason, code)
-
-
-def test_the_same_run_passes() -> None:
-    found = judge(plan())
-    assert found.exit_code == 0
-    assert found.coverage == 1
-    assert {r.verdict for r in found.rows} == {"equivalent", "not_compared"}
-    assert len(found.rows) == 3 * (len(SAMPLES) + 1) + 1, "a row per metric, one for the hash, one for the failed case"
+    comparison = judge(now, then, **options)
+    judged_row = row(comparison, method, metric)
+    assert (judged_row.verdict, judged_row.reason, comparison.exit_code) == (verdict, reason, code)
 
 
 def test_what_is_not_compared_on_the_same_machine() -> None:
-    found = judge(plan())
-    assert {(r.label, r.metric) for r in found.with_verdict("not_compared")} == {
+    comparison = judge(plan())
+    assert {(r.label, r.metric) for r in comparison.with_verdict("not_compared")} == {
         (f"tiny {label}", metric) for label, metric in (
             ("full", "latency"), ("full", "tokens_per_s_last"), ("full", "color_consistency"),
             ("linear 1/4", "color_consistency"), ("h2o 1/4", "color_consistency"))
     }
-    assert row(found, "full", "latency").reason == "the full cache is the reference of its own run"
-    assert "paired test" in row(found, "linear", "color_consistency").reason
+    assert row(comparison, "full", "latency").reason == "the full cache is the reference of its own run"
+    assert "paired test" in row(comparison, "linear", "color_consistency").reason
 
 
 # times
@@ -113,9 +103,9 @@ def test_times_are_ratios_to_the_full_cache_of_the_same_run() -> None:
     for method in ("full", "linear", "h2o"):
         was = next(o for o in slow_day if o.case.method == method)
         slow_day = changed(slow_day, method, samples={"latency": [3 * v for v in was.samples["latency"]]})
-    found = judge(slow_day)
-    assert found.exit_code == 0
-    assert (row(found, "linear", "latency").then, row(found, "linear", "latency").now) == pytest.approx((0.55, 0.55))
+    comparison = judge(slow_day)
+    assert comparison.exit_code == 0
+    assert (row(comparison, "linear", "latency").then, row(comparison, "linear", "latency").now) == pytest.approx((0.55, 0.55))
     only_full = judge(changed(plan(), "full", samples={"latency": [1.0, 1.0, 1.0]}))
     assert row(only_full, "linear", "latency").verdict == row(only_full, "h2o", "latency").verdict == "regressed"
     assert row(only_full, "linear", "latency").change == pytest.approx(2)
@@ -124,16 +114,16 @@ def test_times_are_ratios_to_the_full_cache_of_the_same_run() -> None:
 def test_full_cache_of_another_cell_codec_or_role_is_no_yardstick() -> None:
     for fields in ({"batch": 2}, {"codec": "int8"}, {"role": "other_seeds"}, {"budget": "1/2"}):
         outcomes = [ok(case("full", **fields)), ok(case("linear"))]
-        found = judge(outcomes, outcomes)
-        assert row(found, "linear", "latency").reason == "the baseline has no full cache to compare times with"
-        assert found.exit_code == 0
+        comparison = judge(outcomes, outcomes)
+        assert row(comparison, "linear", "latency").reason == "the baseline has no full cache to compare times with"
+        assert comparison.exit_code == 0
 
 
 def test_side_with_another_codec_is_measured_against_the_native_full_cache() -> None:
     outcomes = [*plan(), ok(case("window", codec="int8")), ok(case("full", codec="int8", role="candidate"), latency=[1.5])]
-    found = judge(outcomes, outcomes)
-    assert row(found, "window", "latency").then == pytest.approx(0.55)
-    assert [r.then for r in found.rows if r.label == "tiny full int8" and r.metric == "latency"] == [pytest.approx(0.75)]
+    comparison = judge(outcomes, outcomes)
+    assert row(comparison, "window", "latency").then == pytest.approx(0.55)
+    assert [r.then for r in comparison.rows if r.label == "tiny full int8" and r.metric == "latency"] == [pytest.approx(0.75)]
 
 
 # what must be equal
@@ -180,13 +170,13 @@ def test_images_are_compared_where_both_sides_hashed_them(then: str, now: str, v
 def test_other_fingerprint_keeps_bytes_exact_and_leaves_times_fidelity_and_hashes() -> None:
     other = dataclasses.replace(ENVIRONMENT, fingerprint="torch 2.7 / 4 threads")
     more_bytes = changed(plan(), "h2o", samples={"kv_allocated": [4096.0], "kl": [9.0, 9.0, 9.0]}, output_hash="beef")
-    found = judge(more_bytes, environment=other)
-    assert row(found, "h2o", "kv_allocated").verdict == "regressed"
+    comparison = judge(more_bytes, environment=other)
+    assert row(comparison, "h2o", "kv_allocated").verdict == "regressed"
     for metric in ("latency", "kl", "psnr", "output_hash"):
-        assert row(found, "h2o", metric).verdict == "not_compared"
-        assert row(found, "h2o", metric).reason == "other numerics fingerprint: torch 2.6 / 4 threads then, torch 2.7 / 4 threads now"
-    assert "Other numerics" in "".join(found.details())
-    assert (found.cases, found.exit_code) == ((1, 4), 4), "bytes alone judge no case; one ran out of memory on both sides"
+        assert row(comparison, "h2o", metric).verdict == "not_compared"
+        assert row(comparison, "h2o", metric).reason == "other numerics fingerprint: torch 2.6 / 4 threads then, torch 2.7 / 4 threads now"
+    assert "Other numerics" in "".join(comparison.details())
+    assert (comparison.cases, comparison.exit_code) == ((1, 4), 4), "bytes alone judge no case; one ran out of memory on both sides"
 
 
 # cases that come, go and fail
@@ -196,18 +186,18 @@ def test_other_fingerprint_keeps_bytes_exact_and_leaves_times_fidelity_and_hashe
 def test_what_the_machine_ended_is_no_verdict_on_a_case(status: Status, when: str) -> None:
     """A night that ran out of time, or a card that was throttled, is too little judged and no regression."""
     ended = [*plan()[:3], Outcome(case("rkv"), status, log="why")]
-    found = judge(*((ended, plan()) if when == "now" else (plan(), ended)))
-    assert row(found, "rkv", "status").verdict == "not_compared"
-    assert found.coverage == 0.75
-    assert found.exit_code == 4
+    comparison = judge(*((ended, plan()) if when == "now" else (plan(), ended)))
+    assert row(comparison, "rkv", "status").verdict == "not_compared"
+    assert comparison.coverage == 0.75
+    assert comparison.exit_code == 4
     assert judge(*((ended, plan()) if when == "now" else (plan(), ended)), min_coverage=0.5).exit_code == 0
 
 
 def test_too_little_coverage() -> None:
-    found = judge(plan()[:2])
-    assert (found.coverage, found.exit_code) == (0.5, 4)
+    comparison = judge(plan()[:2])
+    assert (comparison.coverage, comparison.exit_code) == (0.5, 4)
     assert judge(plan()[:2], min_coverage=0.5).exit_code == 0
-    assert RunJudgement(found).headline.startswith("Too little was compared: ")
+    assert RunJudgement(comparison).headline.startswith("Too little was compared: ")
     worse = judge(changed(plan()[:2], "linear", samples={"kv_logical": [9999.0]}))
     assert worse.exit_code == 4
     assert any("Worst: tiny linear 1/4, kv_logical" in line for line in worse.details()), "the regression is still told"
@@ -215,9 +205,9 @@ def test_too_little_coverage() -> None:
 
 def test_nothing_judged_never_passes() -> None:
     outcomes = [Outcome(case("linear"), Status.OK, {"latency": [1.0]}, judgement="random weights")]
-    found = judge(outcomes, outcomes, min_coverage=0.0)
-    assert found.with_verdict("not_compared") == found.rows
-    assert found.exit_code == 4
+    comparison = judge(outcomes, outcomes, min_coverage=0.0)
+    assert comparison.with_verdict("not_compared") == comparison.rows
+    assert comparison.exit_code == 4
 
 
 def test_no_case_in_common() -> None:
@@ -227,15 +217,6 @@ def test_no_case_in_common() -> None:
     for then, now in ((plan(), []), ([], plan()), ([], [])):
         with pytest.raises(NothingMeasured):
             judge(now, then)
-
-
-@pytest.mark.parametrize("options", [
-    {"threshold": 0}, {"threshold": 15}, {"threshold": float("nan")}, {"min_coverage": 95}, {"min_coverage": -1},
-])
-def test_percentages_in_place_of_shares(options: Mapping[str, float]) -> None:
-    with pytest.raises(CachemarkError, match="Use shares") as caught:
-        judge(plan(), **options)
-    assert caught.value.exit_code == 2
 
 
 # the summary
@@ -251,26 +232,3 @@ def test_summary_names_the_worst_of_every_kind_of_figure() -> None:
     assert worst[0].endswith("× full now")
     assert worst[1].endswith("2e+09 B now")
     assert worst[2:] == ["tiny h2o 1/4, kl: 1e-06 nat/token then, 0.002 nat/token now", "and 1 more"]
-
-
-factors = st.floats(0.2, 5)
-
-
-@settings(max_examples=15, deadline=None)
-@given(st.lists(factors, min_size=3, max_size=3), st.floats(0.01, 1))
-def test_swapping_the_sides_swaps_the_verdicts(by: list[float], threshold: float) -> None:
-    other = changed(plan(), "linear", samples={"latency": [by[0]], "tokens_per_s_last": [by[1]], "peak_memory": [by[2]], "kl": by})
-    forward, back = judge(other, plan(), threshold=threshold), judge(plan(), other, threshold=threshold)
-    opposite = {"regressed": "improved", "improved": "regressed"}
-    for metric in ("latency", "tokens_per_s_last", "peak_memory", "kl"):
-        one, two = row(forward, "linear", metric), row(back, "linear", metric)
-        assert two.verdict == opposite.get(one.verdict, one.verdict)
-    for found in (forward, back):
-        assert (found.exit_code == 1) == any(r.verdict == "regressed" for r in found.rows)
-
-
-def test_gate_reads_what_the_exchange_wrote() -> None:
-    """Rounding of speed samples in the file alone must not show."""
-    third = changed(plan(), "linear", samples={"latency": [1 / 3], "kl": [1 / 3]})
-    found = compare(exchange(third), third, ENVIRONMENT, threshold=1e-12)
-    assert row(found, "linear", "latency").verdict == row(found, "linear", "kl").verdict == "equivalent"

@@ -45,10 +45,10 @@ def rows(*couples: PairOfOutcomes) -> dict[tuple[str, str], Verdict]:
 
 
 def test_worse_better_and_equal_images_are_told_apart() -> None:
-    found = rows(pair("worse", *sides(-2)), pair("better", *sides(2)), pair("same", *sides(0, sd=0.1)), pair("open", *sides(0, sd=9)))
-    assert {config: row.verdict for (config, _), row in found.items()} == {
+    by_row = rows(pair("worse", *sides(-2)), pair("better", *sides(2)), pair("same", *sides(0, sd=0.1)), pair("open", *sides(0, sd=9)))
+    assert {config: row.verdict for (config, _), row in by_row.items()} == {
         "worse": "regressed", "better": "improved", "same": "equivalent", "open": "inconclusive"}
-    worse = found["worse", "psnr"]
+    worse = by_row["worse", "psnr"]
     assert worse.now / worse.then == pytest.approx(worse.change)  # type: ignore[operator]
     assert "dB worse on average" in worse.reason
     assert "64 seeds" in worse.reason
@@ -68,21 +68,6 @@ def test_a_change_below_the_minimum_effect_fails_nothing_however_sure() -> None:
     before, _ = sides(0)
     found = rows(pair("configuration", before, before - 0.1))["configuration", "psnr"]
     assert (found.verdict, found.reason.startswith("0.1 dB worse")) == ("equivalent", True)
-
-
-def test_a_change_that_is_not_printed_fails_nothing() -> None:
-    before = np.full(SEEDS, 0.0496)
-    for change, verdict in ((1.012, "changed"), (0.9879, "improved"), (1.03, "regressed")):  # 0.050, 0.049 and 0.051
-        assert rows(pair("configuration", before, change * before, "kl"))["configuration", "kl"].verdict == verdict
-
-
-def test_figures_of_both_signs_have_the_minimum_effect_of_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a balance around 0 a share of the mean would be no effect at all."""
-    monkeypatch.setitem(units.OUTSIDE, "balance", replace(units.METRICS["psnr"], name="balance", within=(-math.inf, math.inf)))
-    before = np.tile([1.0, -1.0], SEEDS // 2)
-    small, large = (rows(pair("configuration", before, before - off, "balance"))["configuration", "balance"].verdict
-                    for off in (0.005, 0.02))
-    assert (small, large) == ("equivalent", "regressed")
 
 
 @pytest.mark.parametrize(("metric", "verdicts"), [
@@ -110,18 +95,6 @@ def test_drawn_signs_agree_with_all_of_them() -> None:
     assert 0.001 < exact < 0.2
     assert abs(drawn - exact) < 4 * np.sqrt(exact / DRAWS)
     assert above(np.ones(200)) == 1 / (1 + DRAWS), "never nought"
-
-
-def test_signs_are_drawn_in_blocks_and_are_those_of_one_draw() -> None:
-    d = np.random.default_rng(3).normal(0.02, 1, 2000)
-    few = d[:200]
-    signs = np.random.RandomState(0).choice([-1.0, 1.0], size=(DRAWS, len(few)))
-    reached = [int((signs @ side >= side.sum() - 1e-9).sum()) for side in (few, -few)]
-    assert [above(few), above(-few)] == [(1 + n) / (1 + DRAWS) for n in reached]
-    family = [few, d, -few, np.zeros(4), d[:5]]
-    found = sign_flips(family)
-    assert found == [sign_flips([each])[0] for each in family], "a family is each of its members"
-    assert [below for _, below in found] == [above(-each) for each in family]
 
 
 def test_equal_sides_seldom_alarm_over_a_family() -> None:
@@ -204,9 +177,9 @@ def test_a_metric_that_failed_in_one_side_is_named(which: int, monkeypatch: pyte
 
 def test_fidelity_of_two_full_caches_is_to_themselves_and_called_nothing() -> None:
     sixty = np.full(SEEDS, 60.0)
-    found = rows(full(sixty, sixty))
-    assert {key: row.verdict for key, row in found.items()} == {("full", "status"): "not_compared"}
-    assert found["full", "status"].reason.endswith("fidelity of the full cache is to itself")
+    by_row = rows(full(sixty, sixty))
+    assert {key: row.verdict for key, row in by_row.items()} == {("full", "status"): "not_compared"}
+    assert by_row["full", "status"].reason.endswith("fidelity of the full cache is to itself")
     assert rows(pair("full", sixty, sixty))["full", "psnr"].verdict == "equivalent", "a side of a plan has its own full cache beside it"
     quality = rows(full(*sides(-2), metric="color_consistency"))
     assert quality["full", "color_consistency"].verdict == "regressed", "quality is not to itself"
@@ -227,3 +200,12 @@ def test_two_full_caches_owe_the_same_images_of_the_same_tokens(alike: str, hash
     sixty = np.full(SEEDS, 60.0)
     (row,) = seedwise({"full": full(sixty, sixty, **hashes)}, alike=alike)
     assert (row.metric, row.verdict) == found
+
+
+def test_figures_of_both_signs_have_the_minimum_effect_of_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a balance around 0 a share of the mean would be no effect at all."""
+    monkeypatch.setitem(units.OUTSIDE, "balance", replace(units.METRICS["psnr"], name="balance", within=(-math.inf, math.inf)))
+    before = np.tile([1.0, -1.0], SEEDS // 2)
+    small, large = (rows(pair("configuration", before, before - off, "balance"))["configuration", "balance"].verdict
+                    for off in (0.005, 0.02))
+    assert (small, large) == ("equivalent", "regressed")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .attack import PWNED, Attack
-from .ground import KEY, PLAN, REGISTER, STORE, WEIGHTS
+from .ground import KEY, PLAN, REGISTER, STORE
 
 LONG = "x" * 5_000
 RUN = ("run", PLAN, "--plugin", "dot.py")
@@ -24,13 +24,8 @@ ROWS = [
     Attack("a new plug-in that leaves its folder", ("new", "method", "../x"), "bad-plugin", ("is not a valid name",)),
     Attack("--report of 5000 letters", ("report", LONG, *STORED), "infrastructure", code=5),
     Attack("a table on a device", ("export", "csv", "/dev/full", *STORED), "error", ("not an ordinary file",)),
-    Attack("a report over the store", ("report", STORE, *STORED), "error", ("is not a report of cachemark",)),
     Attack("a report over the plan, before a run", (*RUN, "--report", PLAN), "error", ("is not a report of cachemark",)),
     Attack("a site in the store", ("report", "--site", STORE, *STORED), says=("is a file",)),
-    Attack("a table over the weights", ("export", "csv", WEIGHTS, *STORED), "error", ("is not a CSV table",)),
-    Attack("an image over the register", ("export", "grid", REGISTER, *STORED), "error", ("is not a PNG image",)),
-    Attack("a summary appended to the store", ("export", "github", "--summary", STORE, *STORED), "error", ("is not a file of text",)),
-    Attack("figures in a file", ("export", "figures", PLAN, *STORED), says=("is a file",)),
     Attack("asv results in a file", ("export", "asv", PLAN, *STORED), says=("is a file",)),
     Attack("a calibration over the store", ("calibrate", "heatkv", "tiny-var", "--samples", "1", "--to", STORE), "error",
            ("is not a calibration",)),

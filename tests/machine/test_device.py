@@ -97,14 +97,6 @@ def test_a_childs_own_processes_are_not_foreign(watching: Watch, cards: list[Car
             os.killpg(child.pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize(("seen", "own", "foreign"), [
-    ({7}, {7}, set()), ({7, 8}, {7}, {8}), ({9001}, {7}, set()), ({9001, 9002}, {7}, {9002}), ({8}, {7}, {8}), ({9001}, set(), {9001}),
-])  # fmt: skip
-def test_numbers_of_another_namespace_are_forgiven_once(seen: set[int], own: set[int], foreign: set[int]) -> None:
-    """Numbers from 9000 on are of no process here, as in a container whose driver counts with the host."""
-    assert strangers(frozenset(seen), frozenset(own), lambda pid: pid < 9000) == foreign
-
-
 def test_an_answer_nobody_expects_is_told_and_does_not_end_the_reading(nvml: FakeNvml, cards: list[Card]) -> None:
     with Watch(device.gpus(nvml)[0], period=0.001) as watching:
         watching.begin()
@@ -191,9 +183,9 @@ def ran(
 ) -> dict[str, Outcome]:  # fmt: skip
     monkeypatch.setattr(executor, "run_trials", trials)
     wanted = [[planned(name) for name in group.split()] for group in groups]
-    found = list(Local(places).run(wanted, OPTIONS, lambda p: None, admit))
-    assert len(found) == sum(map(len, wanted)), "each case ends exactly once"
-    return {f.outcome.case.method: f.outcome for f in found}
+    listed = list(Local(places).run(wanted, OPTIONS, lambda p: None, admit))
+    assert len(listed) == sum(map(len, wanted)), "each case ends exactly once"
+    return {f.outcome.case.method: f.outcome for f in listed}
 
 
 def on(nvml: FakeNvml, *numbers: int) -> list[Place]:
@@ -216,13 +208,6 @@ def test_a_spoilt_case_is_measured_again_while_a_device_is_left(
     assert {name: o.status for name, o in found.items()} == {name: Status.THROTTLED if name in bad_cases else left for name in found}
     assert all("No device was left" in o.log for o in found.values() if o.status is Status.NOT_REACHED)
     assert len(trials.ran) == attempts
-
-
-def test_a_case_goes_to_a_healthy_device(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    trials = Trials(GPU_aaaa=1000)
-    found = ran(monkeypatch, trials, on(nvml, 0, 1), *"abcdefgh")
-    assert {o.status for o in found.values()} == {Status.OK}
-    assert sum(gpu == "GPU-aaaa" for _, gpu in trials.ran) <= executor.REJECTS
 
 
 def test_cards_work_on_their_own_node_and_record_how_many_were_busy(
@@ -308,3 +293,18 @@ def test_the_clock_keeps_watched_tokens_from_its_last_start(monkeypatch: pytest.
     host.start()
     host.mark(3)
     assert host.marks() == {3: 1.0}
+
+
+def test_a_case_goes_to_a_healthy_device(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = Trials(GPU_aaaa=1000)
+    found = ran(monkeypatch, trials, on(nvml, 0, 1), *"abcdefgh")
+    assert {o.status for o in found.values()} == {Status.OK}
+    assert sum(gpu == "GPU-aaaa" for _, gpu in trials.ran) <= executor.REJECTS
+
+
+@pytest.mark.parametrize(("seen", "own", "foreign"), [
+    ({7}, {7}, set()), ({7, 8}, {7}, {8}), ({9001}, {7}, set()), ({9001, 9002}, {7}, {9002}), ({8}, {7}, {8}), ({9001}, set(), {9001}),
+])  # fmt: skip
+def test_numbers_of_another_namespace_are_forgiven_once(seen: set[int], own: set[int], foreign: set[int]) -> None:
+    """Numbers from 9000 on are of no process here, as in a container whose driver counts with the host."""
+    assert strangers(frozenset(seen), frozenset(own), lambda pid: pid < 9000) == foreign

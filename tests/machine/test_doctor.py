@@ -23,11 +23,11 @@ QUIET: dict[str, Any] = {"load": {"average of a minute": 0.0, "cpus": 4, "govern
 def test_rates_are_measured_unless_quick() -> None:
     result = stages.call("doctor", "--json")
     assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
-    assert found["rates"]["cpu"]["bandwidth"].endswith("GB/s")
-    assert found["rates"]["cpu"]["peak_flops"].endswith("TFLOP/s")
+    data = json.loads(result.stdout)
+    assert data["rates"]["cpu"]["bandwidth"].endswith("GB/s")
+    assert data["rates"]["cpu"]["peak_flops"].endswith("TFLOP/s")
     quick = json.loads(stages.call("doctor", "--quick", "--json").stdout)
-    assert set(found) - set(quick) == {"rates"}
+    assert set(data) - set(quick) == {"rates"}
 
 
 @pytest.mark.parametrize(("change", "words"), [

@@ -25,15 +25,6 @@ def readings(
     return [Reading(None, None, power(t), joules(t) if joules else None, None, 0, frozenset(), t) for t in moments]
 
 
-def test_the_energy_of_a_steady_device_is_power_times_time() -> None:
-    for joules in (lambda t: 300 * t + 7, None):
-        energy = energy_of(readings(lambda t: 300.0, joules), [(1.03, 5.03), (7.111, 9.111)])
-        assert energy.joules == pytest.approx((1200.0, 600.0))
-        assert energy.watts == pytest.approx((300.0, 300.0))
-        assert energy.error == pytest.approx(0.1 * 600 / 1800)  # the sensor may be 0.1 s late in each span
-        assert energy.facts == EnergyFacts(source="energy counter" if joules else "power samples", error=energy.error)
-
-
 @pytest.mark.parametrize("counter", [True, False])
 def test_the_error_covers_a_power_that_changes_between_readings(counter: bool) -> None:
     """The device draws 400 W in the span and 100 W around it."""
@@ -74,15 +65,6 @@ def test_a_wrong_reading_leaves_no_energy(change: Callable[[dict[str, object]], 
     assert (energy.joules, energy.watts) == ((), ())
     assert reason in energy.absent
     assert energy.facts == EnergyFacts(absent=energy.absent)
-
-
-def test_too_little_is_known_of_short_or_unread_generations() -> None:
-    series = readings(lambda t: 300.0, lambda t: 300 * t)
-    assert "too short" in energy_of(series, [(1.0, 1.0 + 0.09 / MOST_ERROR)]).absent
-    assert energy_of(series, [(1.0, 1.0 + 0.11 / MOST_ERROR)]).joules
-    assert "not read during" in energy_of(series, [(19.0, 21.0)]).absent
-    assert "neither an energy counter nor a power sensor" in energy_of(readings(lambda t: None, None), [(1.0, 2.0)]).absent  # type: ignore[arg-type, return-value]
-    assert "no energy" in energy_of(readings(lambda t: 0.0, lambda t: 0.0), [(1.0, 2.0)]).absent
 
 
 def test_a_wrong_power_changes_nothing_else_of_a_watched_case(nvml: FakeNvml, cards: list[Card]) -> None:
@@ -136,13 +118,18 @@ def test_a_counter_that_fails_later_leaves_no_energy(content: str | None, reason
     assert reason in counter.of_last(2).absent
 
 
-def test_a_machine_without_counters_states_it(tmp_path: Path) -> None:
-    assert "no energy counter" in PackageEnergy(tmp_path).absent
-
-
 def test_a_forbidden_counter_states_how_to_allow_it(packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> str:
         raise PermissionError
 
     monkeypatch.setattr(Path, "read_text", refuse)
     assert "sudo chmod a+r" in PackageEnergy(packages).absent
+
+
+def test_too_little_is_known_of_short_or_unread_generations() -> None:
+    series = readings(lambda t: 300.0, lambda t: 300 * t)
+    assert "too short" in energy_of(series, [(1.0, 1.0 + 0.09 / MOST_ERROR)]).absent
+    assert energy_of(series, [(1.0, 1.0 + 0.11 / MOST_ERROR)]).joules
+    assert "not read during" in energy_of(series, [(19.0, 21.0)]).absent
+    assert "neither an energy counter nor a power sensor" in energy_of(readings(lambda t: None, None), [(1.0, 2.0)]).absent  # type: ignore[arg-type, return-value]
+    assert "no energy" in energy_of(readings(lambda t: 0.0, lambda t: 0.0), [(1.0, 2.0)]).absent

@@ -29,14 +29,14 @@ def test_the_fake_and_the_bits_are_those_of_the_driver() -> None:
 
 
 def test_devices_are_known_by_uuid(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = device.gpus(nvml)
-    assert [gpu.uuid for gpu in found] == ["GPU-aaaa", "GPU-bbbb"]
-    assert [gpu.uuid for gpu in device.chosen(["1", "GPU-b"], found)] == ["GPU-bbbb"]
-    assert device.chosen(["all"], found) == found
+    devices = device.gpus(nvml)
+    assert [gpu.uuid for gpu in devices] == ["GPU-aaaa", "GPU-bbbb"]
+    assert [gpu.uuid for gpu in device.chosen(["1", "GPU-b"], devices)] == ["GPU-bbbb"]
+    assert device.chosen(["all"], devices) == devices
     with pytest.raises(UnknownName, match=r"Unknown GPU 'GPU-bbbc'.*Did you mean 'GPU-bbbb'"):
-        device.chosen(["GPU-bbbc"], found)
+        device.chosen(["GPU-bbbc"], devices)
     with pytest.raises(UnknownName, match="Unknown GPU 'GPU'"):
-        device.chosen(["GPU"], found)  # both begin so
+        device.chosen(["GPU"], devices)  # both begin so
     for visible, left in (("1", ["GPU-bbbb"]), ("GPU-aa", ["GPU-aaaa"]), ("", []), ("7", []),
                           ("1,-1,0", ["GPU-bbbb"]), ("0,7,1", ["GPU-aaaa"]), ("0,0", []), ("1, 0", ["GPU-bbbb", "GPU-aaaa"]),
                           ("MIG-cccc", ["MIG-cccc"]), ("MIG-dddd,0", [])):
@@ -58,12 +58,6 @@ def test_an_index_among_unlike_devices_needs_the_order_of_the_bus(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         monkeypatch.setenv("CUDA_DEVICE_ORDER", order)
         assert [gpu.uuid for gpu in device.gpus(nvml)] == ["GPU-bbbb"]
-
-
-def test_a_device_of_another_job_is_left_out(nvml: FakeNvml, cards: list[Card]) -> None:
-    """A node gives a job some of its devices, and NVML refuses the others."""
-    cards[0].forbidden = True
-    assert [gpu.uuid for gpu in device.gpus(nvml)] == ["GPU-bbbb"]
 
 
 @pytest.mark.parametrize(("error", "remedy"), [
@@ -150,11 +144,6 @@ class Older(FakeNvml):
 def test_an_older_package_leaves_values_unknown() -> None:
     (gpu,) = device.gpus(Older(Card("GPU-aaaa", watts=500, reasons=0x40)))
     assert (gpu.uuid, gpu.kind, gpu.reading().reasons, gpu.cuda(), gpu.processors()) == ("GPU-aaaa", "Fake H100, 500 W", 0x40, None, set())
-
-
-def test_the_environment_of_a_gpu_is_the_drivers_word(nvml: FakeNvml) -> None:
-    here = environment("cuda", 1, device.gpus(nvml)[0])
-    assert (here.device, here.machine_class, here.facts["driver"]) == ("Fake H100", "fake-h100", "999.1")
 
 
 @pytest.mark.parametrize(("settings", "kind"), [

@@ -59,12 +59,6 @@ def test_a_named_device_that_is_held_is_refused(nvml: FakeNvml) -> None:
         pass
 
 
-def test_devices_of_two_models_are_no_place_for_one_run(nvml: FakeNvml, cards: list[Card]) -> None:
-    cards[1].name = "Fake A100"
-    with pytest.raises(Infrastructure, match="not on Fake A100 and Fake H100"), local("cuda", 1, names=["all"], nvml=nvml):
-        pass
-
-
 def test_only_its_owner_can_write_a_lease_and_everybody_can_take_it() -> None:
     """Another user locks the file that it can only read, so that devices are exclusive among all users."""
     before = os.umask(0)
@@ -182,14 +176,6 @@ def test_clocks_that_cannot_be_locked_are_refused_with_the_reason(error: int, wo
         pass
     with lease("GPU-aaaa") as other:
         assert not other, "the device is free again"
-
-
-def test_a_clock_that_the_device_does_not_have_is_refused(nvml: FakeNvml) -> None:
-    words = r"no SM clock of 1400 MHz.*nearest is 1410; it has 345 … 1980"
-    with pytest.raises(Infrastructure, match=words), local("cuda", 1, clock=1400, nvml=nvml):
-        pass
-    with pytest.raises(Infrastructure, match="CPU"), local("cpu", 1, clock=1410):
-        pass
 
 
 def test_processors_are_pinned_and_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:

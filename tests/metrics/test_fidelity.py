@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from cachemark.metrics.base import ImageBatch
-from cachemark.metrics.similarity import PSNR_CAP, psnr, ssim
+from cachemark.metrics.similarity import psnr, ssim
 from cachemark.metrics.tokens import TokenAgreement, kl_divergence
 
 
@@ -52,17 +52,6 @@ def test_ssim_is_the_published_formula(size: tuple[int, int], noise: float) -> N
     assert ssim(x, y).tolist() == pytest.approx(expected, abs=2e-5)
 
 
-def test_ssim_of_opposite_images_is_negative() -> None:
-    x = images(0, 1, 3, 16, 16) / 4
-    assert ssim(x, -x).item() < 0
-
-
-def test_an_image_is_like_itself() -> None:
-    x = images(2, 3, 3, 16, 20)
-    assert ssim(x, x.clone()).tolist() == [1.0] * 3
-    assert psnr(x, x.clone()).tolist() == [PSNR_CAP] * 3 == [60.0] * 3
-
-
 @pytest.mark.parametrize(("image", "reference", "expected"), [
     (0.2, 0.0, 20), (0.02, 0.0, 40),  # a tenth and a hundredth of the range from black to white
     (1e-6, 0.0, 60), (7.0, 1.0, 60),  # capped, and both are white
@@ -71,14 +60,6 @@ def test_an_image_is_like_itself() -> None:
 def test_psnr_counts_the_range_from_black_to_white_as_one(image: float, reference: float, expected: float) -> None:
     x = torch.zeros(1, 3, 8, 8)
     assert psnr(x + image, x + reference).item() == pytest.approx(expected, abs=1e-3)
-
-
-def test_nan_is_not_hidden() -> None:
-    x = images(3, 1, 3, 12, 12)
-    y = x.clone()
-    y[0, 0, 0, 0] = torch.nan
-    assert psnr(y, x).isnan().all()
-    assert ssim(y, x).isnan().all()
 
 
 def test_agreement_is_a_share_of_positions_per_sample() -> None:
@@ -102,3 +83,11 @@ def test_divergence_is_in_nats_and_from_the_first_to_the_second() -> None:
     p, q = torch.tensor([[0.5, 0.5]]), torch.tensor([[0.9, 0.1]])
     assert kl_divergence(p.log(), q.log()).item() == pytest.approx(0.5 * math.log(0.5 / 0.9) + 0.5 * math.log(0.5 / 0.1), abs=1e-6)
     assert kl_divergence(q.log(), p.log()).item() == pytest.approx(0.9 * math.log(0.9 / 0.5) + 0.1 * math.log(0.1 / 0.5), abs=1e-6)
+
+
+def test_nan_is_not_hidden() -> None:
+    x = images(3, 1, 3, 12, 12)
+    y = x.clone()
+    y[0, 0, 0, 0] = torch.nan
+    assert psnr(y, x).isnan().all()
+    assert ssim(y, x).isnan().all()

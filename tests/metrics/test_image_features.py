@@ -16,7 +16,7 @@ from cachemark.metrics.compute.image_features import ImageFeatures
 from cachemark.models import checkpoints
 from cachemark.models.tiny.networks import FEATURE_WEIGHTS
 from cachemark.models.weights import packaged
-from metrics.toys import SIZE, Toy, noise, toy
+from metrics.toys import SIZE, noise, toy
 from support.later import later
 from tools.train.scene import scenes
 
@@ -84,12 +84,6 @@ def test_a_damaged_file_is_none(extractor: Extractor, tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------ wrong input
 
-def test_the_number_of_a_spoilt_image_is_its_number_in_the_stream(extractor: Extractor) -> None:
-    spoilt = noise(6, 1)
-    spoilt[2, 0, 0, 0] = torch.nan
-    with pytest.raises(Unsupported, match=r"1 of 6 images contain NaN .* index 12"):
-        ImageFeatures.of([noise(10), spoilt], extractor)
-
 
 def test_no_image_and_images_of_two_sizes_are_refused(extractor: Extractor) -> None:
     with pytest.raises(Unsupported, match="The stream contains no images"):
@@ -98,17 +92,3 @@ def test_no_image_and_images_of_two_sizes_are_refused(extractor: Extractor) -> N
         ImageFeatures.of([noise(3), noise(3)[..., :8, :8]], extractor)
     with pytest.raises(Unsupported, match=r"tensor of shape \(0, 3, 16, 16\)"):
         ImageFeatures.of(torch.zeros(0, 3, SIZE, SIZE), extractor)
-
-
-def test_a_network_is_loaded_once_per_call() -> None:
-    loaded: list[int] = []
-    extractor = Extractor("9" * 64, lambda: loaded.append(1) or Toy(), "family")
-    assert ImageFeatures.of([noise(10), noise(20)], extractor).extractor == f"family-{'9' * 12}"
-    assert loaded == [1]
-
-
-def test_more_than_were_seen_cannot_be_taken(extractor: Extractor) -> None:
-    image_features = ImageFeatures.of(noise(5), extractor)
-    assert same(image_features.first(3), ImageFeatures(extractor.name, image_features.features[:3], image_features.logits[:3]))
-    with pytest.raises(Unsupported, match="6 images are needed, and there are features of 5"):
-        image_features.first(6)

@@ -54,10 +54,3 @@ def test_watched_are_ends_of_lines_or_scales_the_middle_and_the_last(layout: Lay
 ])  # fmt: skip
 def test_scales_are_divided_at_the_boundary_nearest_to_the_middle(sides: tuple[int, ...], expected: int) -> None:
     assert first_half(scales(*sides)) == expected
-
-
-@pytest.mark.parametrize("layout", [raster(4, 4), raster(3, 3), raster(24, 24), scales(*VAR)], ids=str)
-def test_what_is_watched_suffices_for_the_halves(layout: Layout) -> None:
-    first, last = halves({index: index + 1.0 for index in watched(layout)}, layout, 1)
-    assert first == pytest.approx(1)
-    assert last == pytest.approx(1)

@@ -70,12 +70,6 @@ def test_each_case_is_one_row_of_the_second_side_with_a_repeat_for_each_process(
     assert linear.facts.pair is None
 
 
-def test_images_that_were_made_to_be_compared_give_the_figures_of_images() -> None:
-    drawn = replace(process(LINEAR, 0, "after", 9.0, what="images"), samples={"psnr": [11.0, 12.0], "latency": [9.0]})
-    (row,) = by_case([*(process(LINEAR, k, "after", 2.0) for k in range(3)), drawn])
-    assert (row.samples["psnr"], row.samples["latency"]) == ([11.0, 12.0], [2.0] * 3)
-
-
 def test_a_failure_is_shown_where_no_process_ran() -> None:
     failed = sample.failed(LINEAR, Status.OOM, "out of memory")
     assert by_case([process(failed, k, "after", 1.0) for k in range(2)])[0].status is Status.OOM

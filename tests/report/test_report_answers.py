@@ -11,7 +11,6 @@ import report_sample as sample
 
 from cachemark.analysis.answers import Answer, Recommendation, recommendations
 from cachemark.analysis.case_group import case_groups
-from cachemark.analysis.image_albums import strip
 from cachemark.analysis.quality_claims import margin_sentence, quality_claims, standing
 from cachemark.analysis.report_view import build
 from cachemark.core.facts import Facts
@@ -72,21 +71,6 @@ def test_a_speedup_beyond_what_is_saved_is_not_recommended() -> None:
     assert "1.33× exceeds the 1.11×" in recommendation.text
 
 
-def test_a_speed_that_says_little_is_flagged_on_the_first_screen() -> None:
-    """A full cache that uses a twentieth of what its device can copy and multiply, and the candidate that is recommended beside it."""
-    limits = [replace(o, facts=o.facts | Facts(limit=Limit(0.1, 0.1, 1, 1, 20.0, 20.0, {}))) for o in (FULL, GOOD)]
-    assert [mark.text for mark in told(*limits).flags] == ["implausible speedup", "low utilization"]
-    first = render(build(sample.RUN, limits)).split('id="leaderboard"')[0]
-    assert all(f">{flag}</span>" in first for flag in ("implausible speedup", "low utilization"))
-    assert told(FULL, GOOD).flags == ()
-
-
-def test_a_busy_machine_is_flagged_on_the_first_screen() -> None:
-    busy = [replace(o, facts=replace(o.facts, other_load=load)) for o, load in ((FULL, 0.5), (GOOD, 1.7))]
-    (flag,) = told(*busy).flags
-    assert (flag.text, "kept 1.7 processors busy" in flag.reason) == ("busy machine", True)
-
-
 @pytest.mark.parametrize(("outcomes", "lean"), [([FULL, COLLAPSED], None), ([FULL, LEAN], "linear 1/4")])
 def test_without_a_faster_method_of_equal_quality_the_full_cache_is_kept(outcomes: list[Outcome], lean: str | None) -> None:
     recommendation = told(*outcomes)
@@ -105,10 +89,6 @@ def test_without_quality_the_full_cache_is_kept_and_nothing_is_ranked(outcomes: 
     assert {row.place for row in group.candidates} == {None}
 
 
-def test_a_run_without_a_full_cache_has_no_answer() -> None:
-    assert told(GOOD).verdict == "No recommendation."
-
-
 def places(outcomes: Sequence[Outcome]) -> dict[str, int | None]:
     (group,), _ = standing(outcomes)
     return {row.case.label: row.place for row in group.candidates}
@@ -116,14 +96,6 @@ def places(outcomes: Sequence[Outcome]) -> dict[str, int | None]:
 
 def test_only_qualified_methods_have_a_place() -> None:
     assert places([FULL, COLLAPSED, GOOD, LEAN]) == {"linear 1/2": 1, "linear 1/4": 1, "streaming 1/4": None}
-
-
-def test_images_stand_at_the_same_fixed_seeds() -> None:
-    (chapter,) = build(sample.RUN, [FULL, COLLAPSED, GOOD], artifact=sample.sprite).chapters
-    assert chapter.strip is not None
-    assert chapter.strip.names == ("full cache", "LineAR 1/2", "StreamingLLM 1/4")
-    assert (chapter.strip.columns, chapter.strip.tile) == (4, 64)
-    assert strip(chapter.albums, []) is None
 
 
 def test_a_front_is_drawn_through_ranked_cases_only() -> None:
@@ -205,22 +177,6 @@ def test_by_fid_where_it_was_measured() -> None:
     assert "FID, scene, 2k images" in margin_sentence(parts[0], quality_claims(parts))
     bare = [replace(o, facts=o.facts | Facts.from_json({"intervals": {sample.FID: [None, None]}})) for o in results]
     assert choices(*bare)["linear"].row is None, "without an interval nothing is shown"
-
-
-@pytest.mark.parametrize(("bare", "whose"), [(("linear",), "the method"), (("full", "linear"), "the full cache")])
-def test_a_fid_without_an_interval_is_not_said_to_lose_the_margin(bare: tuple[str, ...], whose: str) -> None:
-    """A value that few images decide shows nothing: 2 % above the full cache's is no tenth, and 40 % above it is one."""
-    def seen(outcome: Outcome, fid: float) -> Outcome:
-        return sample.with_fid(outcome, fid, None if outcome.case.method in bare else 0.1, [fid - 5.0, None, None])
-
-    near, far = (seen(sample.candidate("linear", budget), fid) for budget, fid in (("1/2", 5.1), ("1/4", 7.0)))
-    (group,), _ = standing([seen(sample.full(), 5.0), near, far])
-    title = "FID, scene, 2k images"
-    reasons = {row.case.budget: row.unranked for row in group.candidates}
-    assert f"the {title} of {whose} has no interval" in reasons["1/2"]
-    assert "loss of 10.0 %" in reasons["1/4"]
-    assert f"at 1/2 the {title} of {whose} has no interval" in choices(seen(sample.full(), 5.0), near, far)["linear"].reason
-    assert "above the margin" in choices(seen(sample.full(), 5.0), far)["linear"].reason
 
 
 def test_equal_memory_is_the_largest_measured_batch_that_fits() -> None:

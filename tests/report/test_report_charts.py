@@ -11,7 +11,6 @@ import report_sample as sample
 from cachemark.analysis.case_group import case_groups
 from cachemark.analysis.report_view import build
 from cachemark.analysis.run_history import HistoryNight, run_history
-from cachemark.core import formatting as fmt
 from cachemark.core.facts import Facts
 from cachemark.core.result import Outcome, Status
 from cachemark.report.charts.chart import Chart, ChartSet, signs_of
@@ -34,41 +33,6 @@ def tips(chart: Chart) -> list[str]:
 @pytest.fixture(scope="module")
 def whole() -> ChartSet:
     return drawing(*sample.outcomes())
-
-
-def test_every_timed_case_is_drawn_once_and_tabled(whole: ChartSet) -> None:
-    by_bytes, by_speed, phases, memory, *_ = whole.charts
-    assert len(tips(by_bytes)) == len(by_bytes.rows) == 13  # twelve arms and the full cache
-    assert len(tips(by_speed)) == len(by_speed.rows) == 9  # h2o and rkv have no speed-up
-    assert len(tips(phases)) == 2 * len(phases.rows) == 26
-    assert len(memory.rows) == 13
-    assert all(len(chart.keys) == len(chart.rows) for chart in whole.charts)
-    assert ("full", "3.78 MiB", "0.000") in by_bytes.rows
-    assert any(tip.startswith("LineAR 1/4 · KV allocated (MiB): 1.01 MiB · KL") for tip in tips(by_bytes))
-
-
-def test_time_and_bytes_are_split_into_parts_that_add_up(whole: ChartSet) -> None:
-    phases, memory = whole.on_tab("speed")[0], whole.on_tab("memory")[0]
-    seconds = {line[0]: line[1:] for line in phases.rows}
-    outcome = sample.candidate("linear", "1/4")
-    whole_, tokens = outcome.median("latency"), outcome.median("latency_tokens")
-    assert whole_ is not None
-    assert tokens is not None
-    assert seconds["LineAR 1/4"] == (fmt.seconds(tokens), fmt.seconds(whole_ - tokens), fmt.percent(1 - tokens / whole_))
-    values = {line[0]: line[1:] for line in memory.rows}
-    assert values["LineAR 1/4"][:4] == ("1.00 MiB", "15.1 KiB", "8.00 KiB", "1.02 MiB")
-
-
-def test_a_spread_shows_quantiles_and_a_pair_its_differences(whole: ChartSet) -> None:
-    spread, _, paired = whole.on_tab("quality")
-    kl = sorted(sample.candidate("linear", "1/4").samples["kl"])
-    row = next(line for line in spread.rows if line[0] == "LineAR 1/4")
-    half = sample.SEEDS // 2
-    assert row[3] == fmt.metric_value((kl[half - 1] + kl[half]) / 2, "kl")
-    assert row[-1] == str(sample.SEEDS)
-    pairs = zip(sample.candidate("streaming", "1/4").samples["color_consistency"], sample.full().samples["color_consistency"], strict=True)
-    middle = sorted(a - b for a, b in pairs)[half - 1 : half + 1]
-    assert next(line for line in paired.rows if line[0] == "StreamingLLM 1/4")[3] == fmt.metric_value(sum(middle) / 2, "color_consistency")
 
 
 def test_bytes_after_a_part_of_an_image_lie_between_the_recorded_places() -> None:
@@ -101,21 +65,6 @@ def test_throughput_and_memory_over_batches_stand_with_the_smallest() -> None:
     assert memory.rows[1] == ("LineAR 1/4", "512 KiB", "2.00 MiB", "8.00 MiB")
     assert ">oom</text>" in memory.svg
     assert (speed.tab, memory.tab) == ("speed", "memory")
-
-
-def test_a_search_for_the_largest_batch_is_no_batch() -> None:
-    """Its case has the batch where the search began, which an ordinary block may have too."""
-    full, candidate = sample.full(), sample.candidate("linear", "1/4")
-    ran = [at(full, 8, 2.0, 2.0**20), at(candidate, 8, 1.0, 2.0**19), at(full, 16, 4.0, 2.0**22), at(candidate, 16, 2.0, 2.0**21)]
-    largest = {"max_batch": [640.0], "throughput_max": [9.0], "peak_memory": [2.0**30]}
-    sought = [replace(o, case=replace(o.case, batch=16, evaluation={"max_batch": {"limit": 0}}), samples=largest,
-                      judgement="throughput only") for o in (full, candidate)]  # fmt: skip
-    (first, *_), (with_search, *_) = charts(*ran), charts(*ran, *sought)
-    assert [(chart.columns, chart.rows) for chart in with_search.values()] == [(chart.columns, chart.rows) for chart in first.values()]
-    assert with_search["Images per second against batch"].columns == ("Case", "Batch 8", "Batch 16")
-    assert charts(*ran[:2], *sought) == [{}, {}]
-    page = render(build(sample.RUN, [*ran, *sought]))
-    assert "largest batch that fits, searched from 16, grid" in page
 
 
 def slower(outcome: Outcome, factor: float) -> Outcome:

@@ -80,11 +80,6 @@ def test_what_is_derived_from_the_least_time() -> None:
     assert not [mark for row in limits.rows for mark in row.limit_marks]
 
 
-@pytest.mark.parametrize("slope", [{"bytes_per_s": 3e9, "r2": 0.5}, {"bytes_per_s": None, "r2": 1}])
-def test_a_line_that_does_not_fit_has_no_slope(slope: dict[str, Any]) -> None:
-    assert texts(table(full(), candidate(slope={"slope": 1e-9, "intercept": 0.004, **slope})).rows[1])["step_slope"] == "–"
-
-
 @pytest.mark.parametrize(("outcomes", "flag", "number"), [
     ((full(latency=5.0), candidate(latency=3.0)), "low utilization", "20 %"), ((full(), candidate(latency=0.8)), "implausible speedup",
                                                                                "2.50×"),
@@ -93,17 +88,6 @@ def test_a_line_that_does_not_fit_has_no_slope(slope: dict[str, Any]) -> None:
 def test_each_flag_has_its_reason(outcomes: tuple[Outcome, ...], flag: str, number: str) -> None:
     marks = {mark.text: mark.reason for row in table(*outcomes).rows for mark in row.limit_marks}
     assert number in marks[flag]
-
-
-def test_without_roofline_times_there_is_no_table_and_another_form_is_skipped() -> None:
-    for outcomes in ([ran(2.0, None, role="baseline")], [ran(2.0, {"least": 1.0}, role="baseline")]):
-        (group,) = case_groups(outcomes)
-        assert against_limits(group.full, group.candidates) is None
-
-
-def test_a_candidate_without_its_full_cache_has_no_roofline_speedup() -> None:
-    limits = table(candidate())
-    assert (limits.rows[0].roofline_speedup, limits.parts) == (None, "")
 
 
 @pytest.mark.parametrize(("latency", "flagged"), [(0.4, True), (0.6, False)])
@@ -129,13 +113,6 @@ def test_a_decoder_beside_a_method_may_gain_what_both_allow(latency: float, flag
     row = decoded(full(2.0), candidate(), decoding(latency, limit(9.0), method="linear", budget="1/4", parameters={"B": 64}))
     assert row.roofline_speedup == 8.0
     assert bool(row.implausible) == flagged
-
-
-def test_a_decoder_beside_a_method_that_was_not_run_alone_has_no_roofline_speedup() -> None:
-    pair = decoding(0.1, limit(0.05), method="linear", budget="1/4", parameters={"B": 64})
-    other = replace(candidate(), case=sample.case(method="linear", budget="1/4", parameters={"B": 65}))
-    row = decoded(full(2.0), pair, other)
-    assert (row.roofline_speedup, row.limit_marks) == (None, ())
 
 
 def test_a_decoder_that_draws_other_images_is_not_compared_seed_by_seed() -> None:

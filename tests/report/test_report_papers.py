@@ -91,28 +91,6 @@ def test_a_paper_s_own_baseline_is_what_its_rows_are_compared_with() -> None:
     assert not exported.cell.batch_stated
 
 
-def test_tables_of_a_method_on_other_models_follow_without_figures_of_ours() -> None:
-    """What is measured comes first; a method on other models shows what its paper prints, and the plan that measures it."""
-    small = replace(QUARTER, case=replace(QUARTER.case, model="tiny-llamagen"))
-    assert [(paper.title, paper.here, paper.plans) for paper in papers([FULL, small], sample.ENVIRONMENT)] == [
-        ("LineAR, Table 1", False, ("linear-table1",)), ("LineAR, Table 4", False, ("linear-table4",))]
-    lazy = ran(1.0, method="lazymar", model="tiny-mar")
-    assert [(item.title, item.here) for item in papers([FULL, lazy, QUARTER], sample.ENVIRONMENT)][:3] == [
-        ("LineAR, Table 4", True), ("LineAR, Table 1", False), ("LazyMAR, Table 1", False)]
-    assert "<code>cachemark run linear-table4</code>" in render(build(sample.RUN, [FULL, small]))
-
-
-def test_a_throughput_without_that_of_the_full_cache_is_held_against_the_roofline_time_alone() -> None:
-    """576 tokens at 1912 and 3099 a second, 128 images at once; nothing says how fast the full cache was."""
-    (paper,) = papers([FULL, ran(1.0, method="ssd_heads", model="tiny-llamagen")], sample.ENVIRONMENT)
-    assert (paper.title, paper.plans) == ("SSD heads, main text", ())
-    by_token, by_line = (line(paper, f"Janus-Pro-1B, SSD 20 %{name}") for name in ("", ", buffered"))
-    assert [row.cell.gap for row in (by_token, by_line)] == ["11.1×", "7.0×"]
-    assert [row.possible for row in (by_token, by_line)] == pytest.approx([1.74, 1.78], abs=0.005)
-    assert [row.claimed for row in (by_token, by_line)] == [None, None]
-    assert [row.cell.seconds for row in (by_token, by_line)] == pytest.approx([576 / 1912, 576 / 3099], rel=1e-5)
-
-
 def test_the_file_holds_what_it_says() -> None:
     data = json.loads((resources.files("cachemark") / "data" / "published" / "speed.json").read_text(encoding="utf-8"))
     assert len(data["cells"]) == len(published().cells) == len({(c["table"], c["row"]) for c in data["cells"]})

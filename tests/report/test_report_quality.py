@@ -12,10 +12,9 @@ from cachemark.analysis.case_group import CaseGroup, case_groups
 from cachemark.analysis.columns import budget_cell, cells, column_groups, columns_of
 from cachemark.analysis.missing import TOO_FEW
 from cachemark.analysis.report_view import build
-from cachemark.analysis.summary_sentences import sentences
 from cachemark.core.facts import Facts
 from cachemark.core.result import Outcome
-from cachemark.report.page.render import chart_set, render
+from cachemark.report.page.render import render
 
 FID, PRECISION = sample.FID, "precision_scene_2k"
 
@@ -59,11 +58,6 @@ def test_what_has_collapsed_is_not_ranked() -> None:
     assert next(row for row in group(alive).candidates if row.method == "rkv").place == 5
 
 
-def test_columns_stand_where_figures_are_and_nowhere_else() -> None:
-    assert keys(outcomes(), "Quality") == ["color_consistency", "class_accuracy", FID, PRECISION]
-    assert keys([*PAIR], "Quality") == ["color_consistency"]
-
-
 def test_a_figure_stands_over_its_interval_and_its_difference_to_the_full_cache() -> None:
     values = group()
     by_key = {cell.key: cell for cell in cells(values.candidates[0], column_groups(values))}
@@ -73,15 +67,6 @@ def test_a_figure_stands_over_its_interval_and_its_difference_to_the_full_cache(
     assert values.full is not None
     own = {cell.key: cell for cell in cells(values.full, column_groups(values))}
     assert (own[FID].under, own[FID].delta) == ("4.500–5.500", "")
-
-
-def test_the_fid_of_the_full_cache_comes_with_its_bias_and_that_of_real_images() -> None:
-    first, *remaining = outcomes()
-    full = replace(first, facts=first.facts | Facts.from_json({"bias": {FID: 0.52}, "real": {FID: [0.86, 0.8, 0.9]}}))
-    text = sentences(group([full, *remaining]))["Full cache"]
-    assert all(number in text for number in ("5.000 (4.500–5.500)", "about 0.520 ", "0.860 (0.800–0.900)"))
-    text = sentences(group())["Budget 1/2"]
-    assert "LineAR, 5.400 (4.900–5.900) (tied with H2O, StreamingLLM)" in text
 
 
 def test_a_fid_of_too_few_images_is_not_shown_though_an_older_version_stored_it() -> None:
@@ -116,16 +101,6 @@ def curves() -> list[Outcome]:
             collapsed = method == "window" and n == 2
             results.append(seen(replace(outcome, case=replace(outcome.case, budget=budget)), 6.0 + n, precision=0.05 if collapsed else 0.8))
     return [*results, sample.other_seeds(), sample.other_batch()]
-
-
-def test_curves_are_drawn_from_three_budgets_on() -> None:
-    charts = {chart.title: chart for chart in chart_set(group(curves())).charts}
-    assert {"Quality against budget", "Fidelity against budget"} < set(charts)
-    quality = charts["Quality against budget"]
-    assert quality.columns == ("Case", "Budget", "FID, scene, 2k images")
-    assert ("LineAR 5/16", "5/16", "7.000") in quality.rows
-    assert len(quality.rows) == 6
-    assert not [chart for chart in chart_set(group()).charts if "budget" in chart.title]
 
 
 PAIR = (sample.full(), sample.candidate("linear", "1/2"))

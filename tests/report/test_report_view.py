@@ -5,19 +5,17 @@ from __future__ import annotations
 import io
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import report_sample as sample
 from PIL import Image
 
-from cachemark.analysis import explanations, report_view
+from cachemark.analysis import explanations
 from cachemark.analysis.baseline_comparison import alarms
 from cachemark.analysis.case_group import OTHER_SEEDS, CaseGroup, case_groups
-from cachemark.analysis.columns import cells, column_groups, paired_speed_note
+from cachemark.analysis.columns import paired_speed_note
 from cachemark.analysis.device_limits import OF_SPEED
-from cachemark.analysis.image_albums import strip
-from cachemark.analysis.report_row import ReportRow, method_of
+from cachemark.analysis.report_row import ReportRow
 from cachemark.analysis.report_view import ReportView, build
 from cachemark.analysis.summary_sentences import sentences
 from cachemark.core.errors import BadStore
@@ -29,7 +27,6 @@ from cachemark.gate.comparison import AA
 from cachemark.gate.nights import Night, standing
 from cachemark.report.page.render import render
 from cachemark.stats.intervals import PROCESS_BIAS
-from cachemark.store.exchange import Exchange
 from cachemark.store.rows import Verdict
 
 
@@ -115,14 +112,6 @@ def test_a_method_that_skips_scales_is_not_lossless() -> None:
     assert "lossless on this device" not in [mark.text for mark in row(fewer, "linear", "1/2").marks]
 
 
-def test_budgets_of_two_kinds_have_columns_of_their_own() -> None:
-    entries, flops = sample.candidate("linear", "1/2"), sample.candidate("window", "1/2")
-    flops = replace(flops, case=replace(flops.case, budget_kind="FLOPs"))
-    contents = group(sample.full(), entries, flops)
-    assert contents.budgets == ("1/2 FLOPs", "1/2")
-    assert [[row.method for row in contents.candidates_at(budget)] for budget in contents.budgets] == [["window"], ["linear"]]
-
-
 @pytest.mark.parametrize(("full", "candidate", "flag"), [
     ((1000, 1000), {"kv_allocated": 1000, "kv_logical": 250}, "not freed"),
     ((1000, 1000), {"kv_allocated": 260, "kv_logical": 250}, ""),
@@ -206,51 +195,6 @@ def test_a_picture_that_cannot_be_shown_says_why(data: bytes | None, said: str) 
     assert sprite.png == b""
 
 
-def test_a_short_list_of_seeds_cannot_misname_a_tile() -> None:
-    candidate = sample.candidate("linear", "1/4")
-    candidate = replace(candidate, facts=candidate.facts | Facts.from_json({"grid_seeds": [9, 8], "grid_classes": []}))
-    tiles = build(sample.RUN, [sample.full(), candidate], artifact=sample.artifact).chapters[0].albums["LineAR"][0].tiles
-    assert [t.seed for t in tiles] == ["9", "8"] + [""] * 10
-    assert {t.label for t in tiles} == {""}
-
-
-def test_tiles_that_are_not_square_keep_their_shape() -> None:
-    """Of a sprite of 768×128 pixels, six tiles of 64×128; the strip has the fixed ones of both rows."""
-    candidate = sample.candidate("linear", "1/4")
-    candidate = replace(candidate, facts=candidate.facts | Facts(grid_width=128))
-    view = build(sample.RUN, [sample.full(), candidate], artifact=sample.artifact)
-    sprite = view.chapters[0].albums["LineAR"][0]
-    assert (sprite.tile, sprite.width, len(sprite.tiles), sprite.worst) == (64, 128, 6, 2)
-    assert "--n:6;--w:2.0000" in render(view)
-    drawn = strip(view.chapters[0].albums, [sprite.row])
-    assert drawn is not None
-    with Image.open(io.BytesIO(drawn.png)) as picture:
-        assert (drawn.tile, drawn.columns, picture.size) == (64, 4, (4 * 128, 2 * 64))
-
-
-def test_the_conclusion_says_how_much_was_judged_and_how_old_the_baseline_is() -> None:
-    then = replace(sample.ENVIRONMENT, facts={**sample.ENVIRONMENT.facts, "torch": "2.8.0", "gone": 1})
-    meta = {"name": "demo", "saved": "2026-03-01T09:00:00+00:00", "reason": "the first one"}
-    view = build(sample.RUN, sample.mixed(), sample.comparison(), baseline=Exchange((), then, {}, meta))
-    assert view.conclusion is not None
-    assert (view.conclusion.judged_cases, view.conclusion.known_cases) == sample.comparison().cases
-    assert view.conclusion.against == "Baseline demo, saved 2026-03-01: the first one."
-    assert view.differences is not None
-    assert list(view.differences) == [("Torch", "2.8.0", "2.9.0"), ("Gone", "1", "–")]
-    assert build(sample.RUN, sample.mixed(), sample.comparison()).differences is None
-
-
-def test_a_case_is_listed_once_with_its_process_and_raw_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    outcomes = sample.mixed()
-    keys = [outcome.case.key for outcome in outcomes]
-    view = build(sample.RUN, [*outcomes, outcomes[0]], trials={keys[0]: "3 of run 7"})
-    assert [entry.case.key for entry in view.entries] == keys
-    page, raw = render(view), " ".join(f"{value:.6g}" for value in outcomes[0].samples["latency"])
-    assert (page.count(", trial <bdi>3 of run 7</bdi>"), page.count(f'<td class="values">{raw}</td>')) == (1, 1)
-    monkeypatch.setattr(report_view, "MOST", sum(len(values) for o in outcomes for values in o.samples.values()) - 1)
-    assert raw not in render(build(sample.RUN, outcomes))
-
-
 def test_every_flag_and_verdict_has_a_rule() -> None:
     marks = {mark.text for part in (sample.mixed(), sample.outcomes()) for chapter in build(sample.RUN, part).chapters
              for row in chapter.group.rows for mark in row.marks}
@@ -288,30 +232,6 @@ def test_what_so_few_seeds_do_not_show_to_agree_is_not_called_lossless() -> None
                            for o in (sample.full(), candidate, sample.other_seeds(), sample.other_batch()))), "linear", "1/2")
         assert (OTHER_SEEDS not in row_held.unranked) is lossless
         assert ("lossless on this device" in [mark.text for mark in row_held.marks]) is lossless
-
-
-@pytest.mark.parametrize(("engine", "under"), [("eager", "by definition"), ("reference", "94.4–100.0")])
-def test_the_full_cache_is_like_itself_by_definition_unless_another_engine_ran(engine: str, under: str) -> None:
-    """Its images are those that it is compared with; along its own tokens it runs again."""
-    full = timed(sample.full(), [2.0], token_agreement=[1.0] * 64, kl=[1e-9 * (1 + k % 3) for k in range(64)], psnr=[60.0] * 64)
-    results = group(*(replace(o, case=replace(o.case, engine=engine)) for o in (full, sample.candidate("linear", "1/2"))))
-    assert results.full is not None
-    by_key = {cell.key: cell for cell in cells(results.full, column_groups(results))}
-    assert (by_key["token_agreement"].text, by_key["token_agreement"].under) == ("100.0 %", under)
-    assert results.full.fidelity["psnr"].stated is (engine == "reference")
-    assert results.full.fidelity["kl"].stated
-    assert results.full.quality["color_consistency"].stated
-    assert results.candidates[0].fidelity["psnr"].stated
-
-
-@pytest.mark.parametrize(("changes", "method"), [
-    ({}, "linear + jacobi 8"), ({"codec": "int8"}, "linear int8 + jacobi 8"), ({"codec": "int8", "decoder": {}}, "linear int8"),
-    ({"codec": "int8", "variant": "wide", "decoder": {"name": "sjd", "variant": "long"}}, "linear: wide int8 + sjd: long")])
-def test_a_method_is_its_label_without_the_budget(changes: dict[str, Any], method: str) -> None:
-    candidate = sample.candidate("linear", "1/4")
-    case = replace(candidate.case, **{"decoder": {"name": "jacobi", "window": 8}, **changes})
-    assert method_of(case) == method
-    assert case.label.replace(" 1/4", "") == method
 
 
 def at(latency: list[float], method: str = "linear", **samples: list[float]) -> Outcome:
@@ -352,11 +272,6 @@ def test_the_reason_of_a_failed_case_is_the_line_that_says_it(log: str, reason: 
     assert failed.reason == reason
     page = render(build(sample.RUN, [sample.full(), failed]))
     assert page.count(reason) >= 3, "in the verdict, in the tab of what is missing and with its case"
-
-
-def test_a_search_for_the_largest_batch_lacks_nothing_that_it_does_not_measure() -> None:
-    view = build(sample.RUN, [searched(), searched("linear", "candidate")])
-    assert view.missing == ()
 
 
 def test_cells_that_differ_in_one_setting_of_the_sampling_are_named_by_it() -> None:

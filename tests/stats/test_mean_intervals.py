@@ -97,23 +97,6 @@ def test_bounds_belong_to_the_range_of_the_values() -> None:
     assert wider.high == pytest.approx(ends.high)
 
 
-def test_draws_of_weights_find_the_exact_bound() -> None:
-    """A value that is nearly at an end goes the way of draws, one at the end the exact way."""
-    near, exact = [1.0] * 20 + [1e-9] * 12, [1.0] * 20 + [0.0] * 12
-    drawn, known = mean_over_seeds(near, SHARE), mean_over_seeds(exact, SHARE)
-    assert (drawn.low, drawn.high) == (pytest.approx(known.low, abs=0.006), pytest.approx(known.high, abs=0.006))
-
-
-def test_many_seeds_are_drawn_in_parts_that_are_not_kept() -> None:
-    stream = np.random.default_rng(2)
-    few, many = (means_over_seeds(dict(enumerate(stream.beta(3, 2, (2, n)))), dict.fromkeys(range(2), SHARE))
-                 for n in (1000, 1100))
-    intervals._all.cache_clear()
-    for k in range(2):
-        assert many[k].high - many[k].low == pytest.approx(few[k].high - few[k].low, rel=0.15)
-    assert intervals._all.cache_info().currsize == 0
-
-
 def test_figures_of_one_number_of_seeds_are_found_at_once_as_one_by_one() -> None:
     stream = np.random.default_rng(4)
     ranges = {"share": SHARE, "other": SHARE, "kl": POSITIVE, "clip": intervals.ANY}

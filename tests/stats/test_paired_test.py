@@ -15,7 +15,7 @@ from scipy import stats
 
 from cachemark.core.errors import CachemarkError
 from cachemark.stats import paired_test as pairs
-from cachemark.stats.paired_test import Effect, PairRatios, Rule, hodges_lehmann, interval, judge, log_ratios, needed, screen, sees
+from cachemark.stats.paired_test import Effect, PairRatios, Rule, hodges_lehmann, interval, judge, log_ratios, needed, screen
 from cachemark.stats.sign_flip import MOST_PAIRS, sign_flip
 
 RULE = Rule(delta=0.02, family=200)
@@ -178,16 +178,10 @@ def test_adjusted_is_benjamini_hochberg_over_the_whole_family() -> None:
 
 def test_screening_decides_at_the_first_look_that_can() -> None:
     wide = noise(1, 24, 0.2)[0]
-    found = screen(np.stack([noise(1, 24, 0.001)[0], noise(1, 24, 0.001, 0.05)[0], noise(1, 24, 0.001, -0.05)[0], wide]), RULE)
-    assert found.side.tolist() == [0, 1, -1, 0]
-    assert found.equal.tolist() == [True, False, False, False]
-    assert found.pairs.tolist() == [6, 6, 6, 24]
-
-
-def test_screening_does_not_look_again_at_what_is_decided() -> None:
-    equal_then_worse = np.concatenate((noise(1, 6, 0.001)[0], np.full(18, 0.5)))
-    found = screen(equal_then_worse[None], RULE)
-    assert (found.side[0], bool(found.equal[0]), found.pairs[0]) == (0, True, 6)
+    screened = screen(np.stack([noise(1, 24, 0.001)[0], noise(1, 24, 0.001, 0.05)[0], noise(1, 24, 0.001, -0.05)[0], wide]), RULE)
+    assert screened.side.tolist() == [0, 1, -1, 0]
+    assert screened.equal.tolist() == [True, False, False, False]
+    assert screened.pairs.tolist() == [6, 6, 6, 24]
 
 
 def test_a_suspect_needs_both_a_small_p_and_three_quarters_of_the_effect() -> None:
@@ -208,17 +202,17 @@ def config(centre: float, sd: float = 0.003, seed: int = 0, rule: Rule = RULE) -
 
 def test_the_four_verdicts() -> None:
     configs = {"slow": config(0.06), "fast": config(-0.06), "same": config(0.0), "noisy": config(0.0, sd=0.2)}
-    found = judge(configs, RULE)
-    assert {name: j.verdict for name, j in found.items()} == {
+    comparison = judge(configs, RULE)
+    assert {name: j.verdict for name, j in comparison.items()} == {
         "slow": "regressed", "fast": "improved", "same": "equivalent", "noisy": "inconclusive"}
-    assert found["slow"].adjusted == 200 * 2 * 2.0 ** -RULE.looks[0]
-    assert (found["slow"].pairs, found["same"].pairs, found["noisy"].pairs) == (6 + RULE.looks[0], 6, 24)
-    assert found["noisy"].reason.startswith("not resolved at 2 %: ")
-    assert found["same"].reason.startswith("within 2 %: ")
-    slow = found["slow"].effect
+    assert comparison["slow"].adjusted == 200 * 2 * 2.0 ** -RULE.looks[0]
+    assert (comparison["slow"].pairs, comparison["same"].pairs, comparison["noisy"].pairs) == (6 + RULE.looks[0], 6, 24)
+    assert comparison["noisy"].reason.startswith("not resolved at 2 %: ")
+    assert comparison["same"].reason.startswith("within 2 %: ")
+    slow = comparison["slow"].effect
     assert slow is not None
     assert slow.low < math.expm1(0.06) < slow.high
-    assert found["slow"].reason == str(slow)
+    assert comparison["slow"].reason == str(slow)
     assert f"{RULE.looks[0]} pairs" in str(slow)
 
 
@@ -323,31 +317,14 @@ families = st.lists(st.tuples(st.sampled_from([0.0, 0.03, 0.06, -0.06]), st.samp
 
 
 @settings(max_examples=25)
-@given(families, st.floats(1e-9, 1e9))
-def test_units_do_not_matter(family: list[tuple[float, float, int]], unit: float) -> None:
-    def configs(scale: float) -> dict[str, PairRatios]:
-        made = {}
-        for i, (centre, sd, seed) in enumerate(family):
-            ratio = config(centre, sd, seed)
-            before = scale * np.exp(noise(1, 24, 1.0, seed=seed)[0])
-            made[str(i)] = PairRatios(tuple(log_ratios(before, before * np.exp(ratio.screening))), ratio.fresh)
-        return made
-
-    plain, scaled = judge(configs(1.0), RULE), judge(configs(unit), RULE)
-    for name in plain:
-        assert (plain[name].verdict, plain[name].pairs) == (scaled[name].verdict, scaled[name].pairs)
-        assert plain[name].adjusted == scaled[name].adjusted
-
-
-@settings(max_examples=25)
 @given(families)
 def test_names_and_their_order_do_not_matter_and_swapped_sides_swap_verdicts(family: list[tuple[float, float, int]]) -> None:
     configs = {str(i): config(*given_) for i, given_ in enumerate(family)}
-    found = judge(configs, RULE)
+    comparison = judge(configs, RULE)
     renamed = judge({f"other {name}": configs[name] for name in reversed(configs)}, RULE)
-    assert {name.removeprefix("other "): j for name, j in renamed.items()} == found
+    assert {name.removeprefix("other "): j for name, j in renamed.items()} == comparison
     swapped = judge({n: PairRatios([-x for x in c.screening], [-x for x in c.fresh]) for n, c in configs.items()}, RULE)
-    for name, one in found.items():
+    for name, one in comparison.items():
         assert swapped[name].verdict == OPPOSITE.get(one.verdict, one.verdict)
         assert (swapped[name].pairs, swapped[name].adjusted) == (one.pairs, one.adjusted)
 
@@ -361,33 +338,8 @@ def test_equal_sides_raise_no_alarm_and_a_changed_config_does() -> None:
     for night in range(8):
         drawn = noise(200, 24 + RULE.looks[-1], 0.004, seed=night)
         drawn[7] += math.log1p(0.05)
-        found = judge({str(i): PairRatios(row[:24], row[24:]) for i, row in enumerate(drawn)}, RULE)
-        regressed = {name for name, j in found.items() if j.verdict == "regressed"}
+        comparison = judge({str(i): PairRatios(row[:24], row[24:]) for i, row in enumerate(drawn)}, RULE)
+        regressed = {name for name, j in comparison.items() if j.verdict == "regressed"}
         assert "7" in regressed
         alarms += regressed != {"7"}
     assert alarms <= 1
-
-
-# ------------------------------------------------------------------------------------------------ what a machine can see
-
-def test_it_is_the_smallest_effect_that_decides_quickly() -> None:
-    pool = noise(1, 60, 0.02)
-    found = sees(pool, family=200)
-    fresh = np.random.default_rng(1).choice(pool[0], (2000, 24)) * np.random.default_rng(2).choice([-1, 1], (2000, 24))
-    mean = [float(np.mean(screen(fresh, Rule(d, 200)).pairs)) for d in (found + 0.01, found - 0.01)]
-    assert mean[0] < 8 < mean[1]
-
-
-def test_a_noisier_machine_sees_less() -> None:
-    quiet, loud = (sees(noise(1, 60, sd), family=200) for sd in (0.002, 0.05))
-    assert 0.005 <= quiet < 0.01 < 0.05 < loud < 0.5
-    assert sees(-noise(1, 60, 0.05), family=200) == pytest.approx(loud, rel=0.2)
-    assert sees(noise(1, 60, 5.0), family=200) == math.inf
-
-
-def test_ties_survive_a_change_of_units() -> None:
-    """Pairs with the same ratio in other digits: each choice of signs that ties with the one found must go on to count."""
-    before = np.array([1.0, 3.0, 7.0, 11.0, 13.0, 17.0, 0.1, 0.3, 0.7])
-    after = before * np.where(np.arange(9) % 3, 1.1, 1 / 1.1)
-    assert {float(sign_flip(log_ratios(before * unit, after * unit))) for unit in (1, 1e3, 1e-9, 1 / 3, 0.7)} == {float(sign_flip(
-        [-1.0, 1, 1, -1, 1, 1, -1, 1, 1]))}

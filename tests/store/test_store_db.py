@@ -16,9 +16,8 @@ from store_strategies import outcomes
 
 from cachemark.core.errors import BadStore, NothingMeasured
 from cachemark.core.facts import Facts
-from cachemark.core.result import Environment, Outcome, Status
+from cachemark.core.result import Outcome, Status
 from cachemark.store.db import Store
-from cachemark.store.differences import differences
 from cachemark.store.rows import Verdict
 from cachemark.store.schema import OutcomeRow
 
@@ -67,12 +66,6 @@ def test_outcomes_come_back_equal_and_in_order(store: Store, saved: list[Outcome
     for outcome in saved:
         store.save(run, outcome)
     assert store.outcomes(run) == saved
-
-
-def test_a_log_may_hold_anything(store: Store) -> None:
-    run = begin(store)
-    store.save(run, Outcome(case(), Status.ERROR, log="a\0b \udcff é"))
-    assert store.outcomes(run)[0].log == "a\\x00b \\udcff é"
 
 
 def test_cases_are_stored_once_and_trials_by_name(store: Store) -> None:
@@ -140,13 +133,6 @@ def test_nearest_names_the_fields_that_differ(store: Store) -> None:
     assert store.nearest(case(2, model="third")) == {}
 
 
-def test_fields_are_named_by_their_path() -> None:
-    then = {"torch": "2.6", "case": {"sampling": {"top_k": 0, "top_p": 1.0}}, "gone": 1, "same": [1, 2]}
-    now = {"torch": "2.7", "case": {"sampling": {"top_k": 0, "top_p": 0.9}}, "same": (1, 2), "new": None}
-    assert differences(then, now) == {"torch": ("2.6", "2.7"), "case.sampling.top_p": (1.0, 0.9), "gone": (1, None)}
-    assert differences(now, now) == {}
-
-
 # artifacts
 
 def test_artifacts_are_named_by_content_and_kept_once(store: Store, path: Path) -> None:
@@ -195,14 +181,6 @@ def test_verdicts_replace_earlier_ones(store: Store) -> None:
     store.save_verdicts(run, rows[:1])
     store.save_verdicts(run, rows)
     assert store.verdicts(run) == rows
-
-
-def test_facts_of_any_kind_become_json(store: Store) -> None:
-    begin(store)
-    number = store.begin_run("demo", {}, Environment("cpu", "c", "f", {"load": float("inf"), "cores": (1, 2)}), {})
-    assert store.run(number).environment.facts == {"load": None, "cores": [1, 2]}
-    store.save(number, ok(facts=Facts.from_json({"ratio": float("nan"), "list": [1.0, float("inf")], "kept": 0.1})))
-    assert store.outcomes(number)[0].facts.to_json() == {"ratio": None, "list": [1.0, None], "kept": 0.1}
 
 
 def test_outcome_may_name_artifacts_that_the_store_has_and_no_others(store: Store) -> None:

@@ -145,13 +145,6 @@ def test_runs_of_two_numerics_stay_two(store: Store, other: Store) -> None:
     assert merge(store, other).runs == 0
 
 
-def test_a_merged_store_merges_as_its_origin(store: Store, other: Store, tmp_path: Path) -> None:
-    with Store.open(tmp_path / "between.db") as between:
-        merge(between, other)
-        merge(store, between)
-    assert (merge(store, other).runs, check(store)) == (0, [])
-
-
 def comparison(store: Store, day: int, count: int = 4, *, ends: bool = True) -> int:
     """Add a comparison with ``count`` pairs of one configuration, and its verdict against its first side."""
     run = night(store, day, plan="compare/nightly")
@@ -229,16 +222,3 @@ def test_damage_is_blamed_on_the_store_that_has_it(store: Store, other: Store, d
     with pytest.raises(BadStore, match=r"other\.db is damaged"):
         merge(store, other)
     assert count_rows(store) == before
-
-
-def test_long_operations_show_progress(path: Path, store: Store, other: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cachemark.cli.progress.TICK", 0)
-    merged = CliRunner().invoke(main, ["db", "merge", str(path.with_name("other.db")), "--store", str(path)])
-    assert merged.stderr.splitlines() == ["  4 of 4 artifacts", "  2 of 3 outcomes", "  3 of 3 outcomes"]
-    checked = CliRunner().invoke(main, ["db", "check", "--store", str(path)])
-    assert checked.stderr.splitlines() == ["  1 of 2 runs", "  2 of 2 runs", *(f"  {n} of 4 artifacts" for n in range(1, 5))]
-
-
-def test_the_merge_command(path: Path, store: Store, other: Store) -> None:
-    result = CliRunner().invoke(main, ["db", "merge", str(path.with_name("other.db")), "--store", str(path)])
-    assert result.output.endswith("2 runs and 3 outcomes added, 0 runs already present.\n")

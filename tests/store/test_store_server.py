@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 
@@ -74,19 +73,6 @@ def test_outcomes_come_back_as_they_were_saved(server_store: Store) -> None:
     assert len(store.verdicts(run)) == 1
 
 
-def test_many_writers_at_once(server_store: Store, url: str) -> None:
-    run = begin(server_store)
-
-    def write(first: int) -> None:
-        with Store.open(url) as own:
-            for number in range(first, first + 5):
-                own.save(run, ok(number % 7, result_key=f"w{number}"), {"x.bin": b"same for all"}, trial=f"t{first}")
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(write, range(100, 140, 5)))
-    assert sorted(o.result_key for o in server_store.outcomes(run)) == sorted(f"w{n}" for n in range(100, 140))
-
-
 def test_merging_from_a_file_and_pruning(server_store: Store, tmp_path: Path) -> None:
     with Store.open(tmp_path / "node.sqlite") as node:
         run = begin(node)
@@ -99,14 +85,6 @@ def test_merging_from_a_file_and_pruning(server_store: Store, tmp_path: Path) ->
     assert count_rows(server_store)["outcome"] == 0
 
 
-def test_a_read_only_store_refuses_to_write(server_store: Store, url: str) -> None:
-    begin(server_store)
-    with Store.open(url, read_only=True) as reader:
-        assert reader.runs()
-        with pytest.raises(BadStore, match="cannot be written"):
-            begin(reader)
-
-
 # artifacts
 
 @pytest.mark.parametrize("folder", ["", "share/not-mounted", "file", "s3://bucket/artifacts"])
@@ -116,19 +94,6 @@ def test_a_writer_without_the_shared_folder_is_rejected(folder: str, url: str, m
     with pytest.raises(BadStore, match=rf"{VARIABLE} is .* set {VARIABLE}"):
         save_one(url)
     assert [path.name for path in Path().iterdir()] == ["file"]
-
-
-def test_artifacts_are_in_the_shared_folder_by_database(url: str, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two databases never share files, or pruning one would delete files of the other."""
-    save_one(url)
-    save_one(server)
-    (tmp_path / "mounted").symlink_to(tmp_path / "share")
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "mounted"))  # as another machine sees it
-    with Store.open(server) as other, Store.open(url, read_only=True) as reader:
-        assert reader.artifacts.root.parent == tmp_path / "mounted"
-        assert prune(other, 0, dry=False).files == 1
-        assert reader.artifacts.read(reader.outcomes(1)[0].artifacts["tokens.bin"]) == b"abc"
-        assert check(reader) == []
 
 
 def test_a_reader_without_the_shared_folder_reports_missing_artifacts(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import email
 import hashlib
 import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from cachemark.cache.arena import Memory
 from cachemark.core.seeds import subset
+from cachemark.core.version import __version__
 from cachemark.methods.full import Full
 from cachemark.metrics.color_consistency import matching_colors
 from cachemark.metrics.compute.extractor import extractor_name
@@ -27,6 +37,7 @@ from cachemark.models.registry import MODELS
 from cachemark.models.tiny.networks import FEATURE_WEIGHTS, READER_WEIGHTS
 from cachemark.models.tiny.tokenizers import KL_WEIGHTS, MSVQ_WEIGHTS, VQ_WEIGHTS
 from cachemark.models.weights import packaged
+from support.wheels import lay_out, of_the_repository
 from tools.train import caption_scene
 from tools.train.feature_network import FLOORS, KEPT, REAL, attributes, consistency, corrupted
 from tools.train.scene import VERSION, scenes
@@ -91,14 +102,6 @@ def test_generator_and_tokenizer_speak_one_language(family: Family) -> None:
     assert about(family.generator)["config"] == json.loads(json.dumps(asdict(family.config)))
 
 
-@pytest.mark.parametrize("name", OF_CAPTIONS)
-def test_what_learnt_from_captions_speaks_the_tokenizers_language(name: str) -> None:
-    assert about(name)["language"] == VQ_WEIGHTS.load(file("tiny-vq")).language
-    stored = about(text_to_image.TINY_NAME)["config"]
-    stored["decoder"] = {"qkv_bias": False, **stored["decoder"]}  # newer than the file
-    assert stored == json.loads(json.dumps(asdict(text_to_image.TINY_T2I)))
-
-
 def test_the_tokenizer_reconstructs_new_scenes(family: Family) -> None:
     coder, images = family.load(file(family.tokenizer)), scenes(64, 987).images
     with torch.inference_mode():
@@ -139,13 +142,6 @@ def test_the_feature_network_knows_what_new_scenes_show_and_what_is_wrong_with_t
     assert ((answers["consistent"] > 0) == (consistency(images, 256) > 0)).float().mean() > ACCURACY
 
 
-def test_its_features_are_standardised_over_real_pictures() -> None:
-    with torch.inference_mode():
-        embedded, _ = FEATURE_WEIGHTS.load(file(FEATURE_WEIGHTS.name))(scenes(512, 988).images)
-    assert embedded.mean(0).abs().max() < 0.25
-    assert embedded.std(0) == pytest.approx(torch.ones(embedded.shape[1]), abs=0.25)
-
-
 def test_the_reference_statistics_are_of_this_network() -> None:
     weights, path = file(FEATURE_WEIGHTS.name), file("tiny-features.reference")
     reference = RealImages.load(path, extractor_name(about(FEATURE_WEIGHTS.name)["sha256"]))
@@ -156,3 +152,69 @@ def test_the_reference_statistics_are_of_this_network() -> None:
     values = [reference.floors[count][0] for count in FLOORS]
     assert values == sorted(values, reverse=True), "FID falls as images get more"
     assert all(0 < low < value < high for value, low, high in reference.floors.values())
+
+
+# -- the wheel: it works in an empty folder, with its weights and plans. The tools are of the --
+ROOT = Path(__file__).parents[2]
+LARGEST = 40_000_000  # bytes, the bundled weights among them
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return of_the_repository(tmp_path_factory.mktemp("built"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What runs ``python -m cachemark`` in an empty folder, with the wheel alone on the path."""
+    site, empty = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("empty")
+    lay_out(wheel, site)
+
+    def run(*arguments: str) -> str:
+        done = subprocess.run([sys.executable, "-P", "-m", "cachemark", *arguments], cwd=empty, env={**os.environ, "PYTHONPATH": str(site)},
+                              capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run.folder, run.site = empty, site  # type: ignore[attr-defined]
+    return run
+
+
+def test_the_wheel_has_everything_that_the_package_reads(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        everything = set(archive.namelist())
+    packed = {name for name in everything if name.startswith("cachemark/")}
+    listed = subprocess.run(["git", "ls-files", "-z", "suite/cachemark"], cwd=ROOT, capture_output=True, check=True, text=True)
+    there = {name.removeprefix("suite/") for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()}
+    assert there - packed == set()
+    assert "cachemark/py.typed" in packed, "without it what plug-ins import has no types"
+    assert {name.partition("/")[0] for name in everything - packed} == {f"cachemark-{__version__}.dist-info"}, "no example, no test"
+    assert wheel.stat().st_size < LARGEST
+
+
+def test_the_page_on_pypi_has_absolute_links_and_addresses_of_the_project(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        about = email.message_from_string(archive.read(name).decode())
+    urls = dict(str(line).split(", ") for line in about.get_all("Project-URL", ()))
+    assert urls.keys() >= {"Repository", "Documentation", "Changelog", "Issues"}
+    text = str(about.get_payload())
+    links = re.findall(r'(?:\]\(|src="|srcset=")([^)"\s]+)', text)
+    assert all(link.startswith(("#", "https://")) for link in links)
+    ours = [link.removeprefix(urls["Repository"]) for link in links if link.startswith(urls["Repository"])]
+    pages = {kind: [link.partition("/main/")[2].partition("#")[0] for link in ours if link.startswith(f"/{kind}/")]
+             for kind in ("blob", "raw")}
+    assert pages["blob"]
+    assert pages["raw"]
+    assert all((ROOT / page).is_file() for page in (*pages["blob"], *pages["raw"]))
+    assert all(page.endswith(".png") for page in pages["raw"])
+
+
+def test_a_command_runs_from_the_wheel_in_an_empty_folder(installed: Any) -> None:
+    assert "demo" in installed("list", "plans")
+
+
+def test_the_citation_names_this_version() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert (cited["version"], cited["license"], cited["title"].split(":")[0]) == (project["version"], project["license"], project["name"])

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
+import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,10 +18,14 @@ import pytest
 from cachemark.core import registry
 from cachemark.kit.metric_checks import MetricExample
 from cachemark.kit.runner import metric_checks
+from cachemark.plans import schema
+from cachemark.plans.expand import expand
+from cachemark.plugins import loading as plugins
 from cachemark.plugins.loading import require
 from support.kit import passes_at_the_smallest_size, run_all
 from support.stages import call, forgetting
-from support.wheels import ROOT, build, lay_out, tracked
+from support.wheels import ROOT, build, lay_out, of_the_installed, of_the_repository, tracked
+from test_docs import Block, blocks
 
 EXAMPLES = {
     "cachemark-knorm": ("methods", "knorm"), "cachemark-gpt": ("models", "gpt"), "cachemark-colourfulness": ("metrics", "colourfulness"),
@@ -116,3 +123,89 @@ def test_method_and_metric_stand_beside_ours_on_our_model(site: Path, tmp_path: 
     assert all(re.search(r"colourfulness_[0-9a-f]{12} [0-9.]+ \(mean\)", row) for row in rows), table
     assert "knorm" in page
     assert "Colourfulness" in page
+
+
+# -- the page of a first method is a transcript: its commands and its files, in that order, from --
+PAGE = ROOT / "docs" / "tutorials" / "your-first-method.md"
+BLOCKS = blocks(PAGE.read_text(encoding="utf-8"))
+MOST_LINES = 25
+NO_NETWORK = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_IGNORE_INSTALLED": "1", "PIP_REQUIRE_VIRTUALENV": "1", "PIP_NO_CACHE_DIR": "1"}
+
+
+@pytest.fixture
+def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with the files of the page, and its method imported."""
+    for block in BLOCKS:
+        if block.file:
+            (tmp_path / block.file).write_text(block.text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    with forgetting():
+        assert plugins.load("keyangle.py") == ["keyangle"]
+        yield tmp_path
+
+
+def test_its_method_is_short_and_passes_the_kit_at_the_smallest_size(saved: Path) -> None:
+    assert (saved / "keyangle.py").read_text(encoding="utf-8").count("\n") <= MOST_LINES
+    passes_at_the_smallest_size("keyangle")
+
+
+def test_its_plan_sets_the_method_beside_four_others_on_two_models(saved: Path) -> None:
+    plan, _ = schema.prepare("newcomer.toml", ["keyangle.py"])
+    candidates = [planned.case for planned in expand(plan) if planned.case.role == "candidate"]
+    for model in ("tiny-llamagen", "tiny-t2i"):
+        assert sorted(case.method for case in candidates if case.model == model) == ["keyangle", "random", "rkv", "streaming", "window"]
+
+
+def steps() -> list[tuple[Block, list[str]]]:
+    """Blocks that are saved or run, each with the lines that it is said to print."""
+    pairs: list[tuple[Block, list[str]]] = []
+    for block in BLOCKS:
+        if block.language == "text":
+            pairs[-1][1].extend(block.text.splitlines())
+        else:
+            pairs.append((block, []))
+    return pairs
+
+
+def unmeasured(line: str) -> str:
+    """A line without its values."""
+    return " ".join(re.sub(r"\d[\d.,]*", "0", line).split())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_it_prints_what_stands_there(tmp_path: Path) -> None:
+    wheel = of_the_repository(tmp_path / "built")
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    shutil.copy(wheel, folder)
+    venv = folder / "venv"
+    # pip must be that of the new environment: with the path of this process it would install into the environment of the tests.
+    path = os.pathsep.join([str(venv / "bin"), str(Path(sys.base_prefix) / "bin"), "/usr/bin", "/bin"])
+    index = of_the_installed("setuptools", tmp_path).parent  # with which pip builds a package in an environment of its own
+    environment = {**{name: value for name, value in os.environ.items() if name != "PYTHONPATH"}, **NO_NETWORK, "PATH": path,
+                   "PIP_FIND_LINKS": str(index)}
+    subprocess.run(["python3", "-m", "venv", venv], env=environment, check=True)
+    assert (venv / "bin" / "pip").is_file()
+    beside = venv / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages" / "beside.pth"
+    beside.write_text(sysconfig.get_path("purelib") + "\n")  # what cachemark needs is there, as if it had been fetched
+    for block, expected in steps():
+        if block.file:
+            (folder / block.file).write_text(block.text, encoding="utf-8")
+            continue
+        done = run("\n".join(line.removeprefix("$ ") for line in block.text.splitlines()), folder, environment)
+        assert done.returncode == 0, done.stderr
+        assert (venv / "bin" / "cachemark").is_file(), "installed there, and nowhere else"
+        printed = iter([unmeasured(line) for line in done.stdout.splitlines()])
+        for line in expected:
+            assert line == "…" or unmeasured(line) in printed, f"{line!r} in\n{done.stdout}"
+    assert {"keyangle", "tiny-llamagen", "tiny-t2i"} <= set(re.findall(r"[\w-]+", (folder / "newcomer.html").read_text(encoding="utf-8")))
+
+
+def run(commands: str, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Commands as a shell runs them in one go; prints the processor's seconds that they took, and what they said."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(["bash", "-e", "-c", commands], cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(f"{commands}\n{done.stdout}{done.stderr}{after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime:.0f} CPU-seconds\n")
+    return done

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import report_sample as sample
 import torch
 from click.testing import CliRunner
 
+from benchmarks.tracked.benchmarks import METHODS, Generations
+from cachemark.cli import main
 from cachemark.core.errors import CachemarkError
-from cachemark.core.facts import Facts
-from cachemark.core.result import Outcome, Status
-from cachemark.core.spec import Sampling
+from cachemark.machine.affinity import torch_threads
 from cachemark.models.registry import MODELS
-from cachemark.store.db import Store
 from cachemark.workflows.roofline import device_rates, roofline_times
 from studies.papers import size_claims as module
 from studies.papers.__main__ import papers
 from studies.papers.published_sizes import PAPER_UNIT, UNITS, PublishedSize, published
 from studies.papers.size_claims import size_claims
+from support.repositories import git
 
 SIZES = {"infinity-2b": (32, 2048), "infinity-8b": (40, 3584)}  # layers and width
 ALL, READ = 10521, 6425  # tokens of an image, and those before the last scale
@@ -108,21 +110,51 @@ def test_a_published_speedup_stands_beside_what_its_gpu_and_the_asked_one_allow(
     assert claims["LazyMAR-H, 64"]["speedup_bound_here"] > claims["LazyMAR-H, 64, as described"]["speedup_bound_here"]
 
 
-def test_what_a_store_has_measured_stands_beside_and_runs_are_not_mixed(tmp_path: Path) -> None:
-    xl = {"model": "llamagen-xl", "grid": (24, 24), "batch": 256, "dtype": "bfloat16", "sampling": Sampling(cfg_scale=1.75)}
+# -- the benchmarks of this repository run as CONTRIBUTING.md describes: one by asv, and all by --
+ROOT = Path(__file__).parents[2]
+PIECE = "lazymar selection"
 
-    def ran(seconds: float, **changes: Any) -> Outcome:
-        return Outcome(sample.case(**xl | changes), Status.OK, {"latency": [seconds] * 3}, "not judged", facts=Facts(kernel="sdpa"))
 
-    candidate = ran(6.4, method="linear", parameters={"B": 144}, budget="1/4")
-    alone = replace(candidate, samples={"latency": [3.2] * 3})  # in a newer run, whose full cache is missing or of another dtype
-    with Store.open(tmp_path / "s.sqlite") as store:
-        for outcomes in ([ran(12.8, role="baseline"), candidate], [ran(64.0, role="baseline")], [alone],
-                         [ran(9.0, role="baseline", dtype="float32"), alone]):
-            run = store.begin_run("demo", {}, sample.ENVIRONMENT, sample.RUN.code)
-            for outcome in outcomes:
-                store.save(run, outcome)
-    claims = speeds("llamagen-xl", "--store", str(tmp_path / "s.sqlite"))
-    row = claims["LlamaGen-XL, LineAR 1/4"]
-    assert (row["measured"], row["measured_speedup"], row["machine"]) == (6.4 / 256, 2.0, sample.ENVIRONMENT.machine_class)
-    assert claims["LlamaGen-XL, LineAR 1/6"]["measured"] is None
+def test_asv_measures_a_piece(tmp_path: Path) -> None:
+    config = json.loads((ROOT / "asv.conf.json").read_text())
+    repository = tmp_path / "repository"  # its one commit stands for the measured code: the suite may have been unpacked without git
+    git(tmp_path, "init", "-q", "-b", "main", str(repository))
+    git(repository, "commit", "-q", "--allow-empty", "-m", "measured")
+    commit = git(repository, "rev-parse", "HEAD")
+    folders = {"repo": str(repository), "benchmark_dir": str(ROOT / config["benchmark_dir"]), "branches": ["main"],
+               "results_dir": str(tmp_path / "results")}
+    (tmp_path / "asv.conf.json").write_text(json.dumps(config | folders))
+    environment = os.environ | {"HOME": str(tmp_path)}
+    for arguments in (["machine", "--yes"], ["run", "--quick", "--bench", PIECE, "--set-commit-hash", commit]):
+        command = [sys.executable, "-m", "asv", *arguments]
+        subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=240)
+    [results] = (tmp_path / "results").glob(f"*/{commit[:8]}-*.json")
+    stored = json.loads(results.read_text())
+    [row] = stored["results"].values()
+    values = dict(zip(row[1][0], row[0], strict=True))
+    assert values[repr(PIECE)] > 0
+
+
+@pytest.mark.parametrize("model", METHODS)
+def test_every_generation_is_tracked(model: str) -> None:
+    generations, nbytes = Generations(), list[int]()
+    with torch_threads(1):
+        for method in Generations.params[1]:
+            generations.setup(model, method)
+            nbytes.append(generations.track_kv_bytes(model, method))
+    full, tracked = nbytes
+    assert full == 0 < tracked if model == "tiny-mar" else 0 < tracked <= full
+
+
+def test_the_micro_benchmarks_are_stored_judged_and_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    micro, store = tmp_path / "micro.json", f"sqlite:///{tmp_path / 'results.sqlite'}"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", ROOT / "benchmarks", "-k", "selection",
+               "--benchmark-json", micro, "--benchmark-max-time", "0.05", "--benchmark-min-rounds", "2"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}  # a worker of xdist times nothing
+    subprocess.run(command, check=True, capture_output=True, timeout=240, env=environment)
+    for arguments in (["ingest", "pytest-benchmark", str(micro)], ["baseline", "save"], ["check"], ["export", "csv", "metrics.csv"]):
+        result = CliRunner().invoke(main, [*arguments, "--store", store])
+        assert result.exit_code == 0, result.output
+    rows = (tmp_path / "metrics.csv").read_text().splitlines()
+    assert any("test_selection" in row and "latency" in row for row in rows)

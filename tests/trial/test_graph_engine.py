@@ -126,15 +126,3 @@ def test_held_tensors_belong_to_one_case() -> None:
     assert held.tolist() == [3, 4]
     with pytest.raises(ValueError, match="one engine serves one case"):
         kept.hold("seeds", torch.tensor([1]))
-
-
-@pytest.mark.parametrize("given", [7, 2.5])
-def test_numbers_go_in_as_tensors(given: float) -> None:
-    class Nothing:
-        lengths = ()
-
-    engine = Graph(CpuGraphs())
-    for number in (given, 2 * given):
-        (doubled,) = engine.run("double", lambda x: (x * 2 + torch.zeros(1),), (number,), Nothing())
-        assert doubled.item() == 2 * number
-    assert engine.captured == 1

@@ -44,31 +44,6 @@ def case(label: str) -> Case:
 
 
 # -- rates ------------------------------------------------------------------------------------------------------------
-def test_a_copy_counts_what_is_read_and_what_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The faster of a copy and a read, and of the products, counts."""
-    copied, (small, large) = rates.COPIED["cpu"], rates.SIDES["cpu"]
-    for copy, read, bandwidth in ((0.5, 0.5, 2 * copied / 0.5), (0.5, 0.2, copied / 0.2)):
-        seconds = iter((copy, read))
-        monkeypatch.setattr(rates, "fastest", lambda device, work, seconds=seconds: next(seconds))
-        assert rates.measured_bandwidth("cpu") == bandwidth
-    products = iter((1.0, 4.0))
-    monkeypatch.setattr(rates, "fastest", lambda device, work: next(products))
-    assert rates.measured_flops("cpu", torch.float32) == max(2 * small**3, 2 * large**3 / 4)
-
-
-def test_the_fastest_attempt_counts_and_the_first_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Clock:
-        times = iter((3.0, 2.0, 4.0))
-
-        def start(self) -> None: ...
-        def stop(self) -> float:
-            return next(self.times)
-
-    done: list[None] = []
-    monkeypatch.setattr(rates, "clock", lambda device, watched: Clock())
-    monkeypatch.setattr(rates, "PATIENCE", 0.0)
-    assert rates.fastest("cpu", lambda: done.append(None)) == 2.0
-    assert len(done) == 1 + rates.ATTEMPTS[0]
 
 
 def test_this_machine_has_rates_and_keeps_its_threads() -> None:
@@ -100,13 +75,6 @@ def test_the_limit_is_that_of_the_bill_in_the_case_s_own_dtype() -> None:
     assert Limit.from_json(json.loads(json.dumps(held.to_json()))) == bill(method, layout, entry().parameter_counts()).limit(RATES)
     single = limit.roofline(replace(candidate, dtype="float32"), entry(), method, RATES)
     assert single.nbytes == 2 * held.nbytes
-
-
-def test_where_there_is_nothing_to_say_nothing_is_said() -> None:
-    full = case("full")
-    assert limit.roofline(full, entry(), Full(), None) is None
-    assert limit.roofline(replace(full, role="other_seeds"), entry(), Full(), RATES) is None
-    assert limit.roofline(full, replace(entry(), parameter_counts=lambda: None), Full(), RATES) is None
 
 
 def test_rates_are_measured_where_something_is_run_and_stand_in_the_environment() -> None:

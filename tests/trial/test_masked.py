@@ -12,14 +12,11 @@ import torch
 from safetensors.torch import load as read
 from torch import Tensor
 
-from cachemark.cache.masked_layout import MaskedLayout, masked_steps
-from cachemark.core.errors import BadBudget
+from cachemark.cache.masked_layout import MaskedLayout
 from cachemark.core.result import Outcome
 from cachemark.core.spec import Sampling
 from cachemark.methods.registry import METHODS
-from cachemark.metrics.base import Costs, ImageBatch
-from cachemark.metrics.compute.speed import ends, first_half, watched
-from cachemark.metrics.registry import cost_values
+from cachemark.metrics.base import ImageBatch
 from cachemark.metrics.tokens import TokenDistance
 from cachemark.models.mar import MAR, MARConfig
 from cachemark.models.protocol import Loaded, ModelEntry, Request
@@ -85,26 +82,6 @@ def test_a_budget_is_a_share_of_the_computation(tmp_path: Path) -> None:
     assert share(method.build({"steps": steps}), layout) <= Fraction(3, 4) < share(method.build({"steps": steps + 1}), layout)
 
 
-def test_a_budget_is_met_beside_the_given_parameters(tmp_path: Path) -> None:
-    text = 'methods = [%s]\nbudgets = ["3/4"]\n'
-    (case,) = [p.case for p in expand(plan(tmp_path, text % '{ name = "lazymar", layer = 0, extra = 0, start = 1, period = 50 }'))
-               if p.case.role == "candidate"]  # fmt: skip
-    assert share(METHODS.get("lazymar").build(case.parameters), shape(SAMPLING, 2)) <= Fraction(3, 4)
-    with pytest.raises(BadBudget, match=r"at least 0\.9"):  # the published schedule makes every pass of so few a full one
-        expand(plan(tmp_path, text % '"lazymar"'))
-
-
-@pytest.mark.parametrize(("table", "parameters"), [
-    ('{ name = "fewer_steps", steps = 4 }', {"steps": 4}), ('{ name = "marche", active = 5 }', {"active": 5}),
-    ('{ name = "lazymar", count = 12, start = 1, extra = 0 }', {"count": 12, "start": 1, "extra": 0}),
-])  # fmt: skip
-def test_a_given_size_stands_in_place_of_the_budget(table: str, parameters: dict[str, int], tmp_path: Path) -> None:
-    (case,) = [p.case for p in expand(plan(tmp_path, f'methods = [{table}]\nbudgets = ["1/2", "1/4"]\n')) if p.case.role == "candidate"]
-    method = METHODS.get(case.method).build(parameters)
-    assert case.budget == str(method.own_budget(shape(SAMPLING, 2)))
-    assert {name: case.parameters[name] for name in parameters} == parameters
-
-
 # ------------------------------------------------------------------------------------------------ values
 
 def test_every_case_has_its_figures(results: Results) -> None:
@@ -148,15 +125,6 @@ def test_stored_tokens_are_the_vectors_that_were_judged(results: Results) -> Non
 
 # ------------------------------------------------------------------------------------------------ halves
 
-def test_halves_are_those_of_the_steps() -> None:
-    layout = shape(SAMPLING, 2)
-    steps = masked_steps(layout, 6)
-    assert ends(layout) == watched(layout) == [step.first + step.count - 1 for step in steps]
-    half = steps[2].first + steps[2].count
-    assert first_half(layout) == half < 8, "the first steps draw few tokens"
-    rates = cost_values(Costs(3, 16, half, [6.0], [{half - 1: 2.0, 15: 6.0}]))
-    assert (rates["tokens_per_s_first"], rates["tokens_per_s_last"]) == ([half * 3 / 2], [(16 - half) * 3 / 4])
-
 
 def distance(tokens: torch.Tensor, full: torch.Tensor) -> list[float]:
     return list(TokenDistance().measure(ImageBatch(tokens, full, tokens, full, [], [])).tolist())
@@ -166,6 +134,3 @@ def test_distance_is_a_root_mean_square() -> None:
     zero = torch.zeros(2, 3, 2)
     assert distance(torch.stack((zero[0], zero[1] + 2)), zero) == [0.0, 2.0]
     assert distance(zero + torch.tensor([3.0, 4.0]), zero) == pytest.approx([12.5**0.5] * 2)
-
-
-# ------------------------------------------------------------------------------------------------ blocks of a plan

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,16 +23,11 @@ from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case
 from cachemark.core.units import METRICS
 from cachemark.machine.load import STAT
-from cachemark.metrics.compute import pretrained
-from cachemark.metrics.text_similarity import class_names
-from cachemark.metrics.tokens import kl_divergence
-from cachemark.models import costs
 from cachemark.plans.expand import Planned
 from cachemark.trial.child import bench as benches
-from cachemark.trial.child import judge, main
+from cachemark.trial.child import judge
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.child.measure import RANDOM
-from cachemark.trial.request import TrialRequest
 from support import examples
 from support.examples import BATCH, CONFIG, REPEATS, SAMPLES, TOKENS, WARMUP
 from support.measuring import planned, run_case, run_side
@@ -106,19 +98,6 @@ def test_a_case_has_all_its_figures_with_the_stated_number_of_values(label: str,
         assert len(values) == {"speed": REPEATS, "energy": REPEATS, "memory": 1, "fidelity": SAMPLES}[METRICS[name].kind], name
 
 
-def test_what_is_deterministic_is_the_same_again(results: Results, folder: Path) -> None:
-    again = run_all(planned(folder))
-    assert {"full", "full (other seeds)", "full (other batch)", "streaming 1/2", "h2o 1/2"} == again.keys() < results.keys()
-    for label, (outcome, artifacts) in again.items():
-        before, files = results[label]
-        exact = [n for n in outcome.samples if METRICS[n].deterministic or n == "peak_memory"]
-        assert exact
-        assert {n: outcome.samples[n] for n in exact} == {n: before.samples[n] for n in exact}, label
-        timed = ("slope", "full_beside", "other_load")
-        facts, told = (replace(o.facts, **dict.fromkeys(timed)) for o in (outcome, before))
-        assert (outcome.output_hash, artifacts, facts) == (before.output_hash, files, told), label
-
-
 # ------------------------------------------------------------------------------------------------ their values
 
 def test_values_are_consistent(results: Results) -> None:
@@ -153,18 +132,6 @@ def test_kl_is_the_mean_over_positions_at_the_temperature_and_without_truncation
     assert expected.min() > 1e-4
 
 
-def test_what_rounding_leaves_below_0_of_a_kl_is_0() -> None:
-    """Of logits that differ by an ulp: in most of these samples the terms add up to a little less than nothing."""
-    stream = torch.Generator().manual_seed(0)
-    expected = torch.randn(64, 1, 32, generator=stream).log_softmax(-1)
-    near = (expected + 1e-7 * torch.randn(64, 1, 32, generator=stream)).log_softmax(-1)
-    assert (kl_divergence(expected, near) < 0).any()
-    job: Any = SimpleNamespace(chunks=lambda: [slice(64)], log_probs=lambda logits: logits,
-                               generate=lambda part, forced, see: (see(0, near[part]), forced)[1])
-    reference: Any = SimpleNamespace(tokens=torch.zeros(64, 1, dtype=torch.int64), log_probs=lambda part: expected[part])
-    assert (judge.divergence(job, reference) >= 0).all()
-
-
 ROWS, VECTOR = 2 * BATCH, CONFIG.head_dim * 4  # both rows of guidance; bytes of a key in fp32
 PAIR = CONFIG.layers * ROWS * CONFIG.heads * 2  # keys and values of one entry, over layers, rows and heads
 
@@ -194,14 +161,6 @@ def test_facts_say_what_the_figures_rest_on(results: Results) -> None:
     assert {each.facts.other_load is not None for each in timed} == {STAT.exists()}, "the load of the machine is stated"
 
 
-def test_live_bytes_are_noted_as_the_image_grows(results: Results) -> None:
-    full, streaming = (results[label][0].facts.live_bytes for label in ("full", "streaming 1/2"))
-    assert (full.tokens, full.live) == (drawn := [4, 5, 8, 9, 12, 13, 16], [PAIR * VECTOR * tokens for tokens in drawn])
-    assert streaming.live[:2] == full.live[:2]
-    assert max(streaming.live) < full.live[-1]
-    assert results["full (other seeds)"][0].facts.live_bytes is None
-
-
 def test_artifacts_are_the_tokens_and_for_sides_a_picture(results: Results) -> None:
     for label, (outcome, files) in results.items():
         tokens = load(files["tokens.safetensors"])["tokens"]
@@ -219,20 +178,6 @@ def test_artifacts_are_the_tokens_and_for_sides_a_picture(results: Results) -> N
 
 # ------------------------------------------------------------------------------------------------ how they are made
 
-def test_warm_up_is_timed_apart_and_in_one_storage(folder: Path) -> None:
-    cases = planned(folder)
-    bench, recorder = recorded(cases)
-    outcome, _ = run_case(cases[3], bench)
-    first, *both = recorder.those("mark")
-    timed, beside = ([c for c in both if isinstance(c["method"], type(first["method"])) is own] for own in (True, False))
-    assert (len(timed), len(beside), len(outcome.samples["latency"])) == (WARMUP - 1 + REPEATS, WARMUP + REPEATS, REPEATS)
-    assert [c in timed for c in both[WARMUP:]] == [False, True, True, False, False, True], "by turns before and after, against drift"
-    assert first is recorder.calls[0], "the first one is watched for its bytes, and no clock runs"
-    assert len({getattr(c["mark"], "__self__", None) for c in timed} - {getattr(first["mark"], "__self__", None)}) == 1
-    assert {id(c["memory"]) for c in timed} == {id(first["memory"])} != {id(c["memory"]) for c in beside}
-    assert len({id(c["method"]) for c in timed}) == len(timed)  # a method is made anew for each generation
-    assert all(c["seeds"] == seeds.subset("s64", 10).seeds[:BATCH] for c in both)
-
 
 def test_the_reference_is_generated_once_for_all_cases_of_a_cell(folder: Path) -> None:
     cases = planned(folder)
@@ -244,29 +189,12 @@ def test_the_reference_is_generated_once_for_all_cases_of_a_cell(folder: Path) -
     assert len(recorder.calls) == 2 * (WARMUP + REPEATS) + 2 * SAMPLES // BATCH  # the full cache is timed beside the side again
 
 
-@pytest.mark.parametrize(("batch", "samples"), [(3, 5), (1, 3)])
-def test_samples_need_not_fill_batches(batch: int, samples: int, folder: Path) -> None:
-    found = run_all(planned(folder, '"streaming"', batch=batch, samples=samples))
-    for outcome, files in found.values():
-        assert outcome.ok
-        assert len(outcome.samples["psnr"]) == samples
-        assert load(files["tokens.safetensors"])["tokens"].shape == (samples, TOKENS)
-    assert found["full"][0].samples["kl"] == [0.0] * samples
-
-
-def test_log_probabilities_that_are_not_kept_are_computed_again(folder: Path, results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benches, "KEPT_BYTES", 0)
-    again = run_all(planned(folder, '"streaming"'))
-    for label in ("full", "full (other batch)", "streaming 1/2"):
-        assert again[label][0].samples["kl"] == pytest.approx(results[label][0].samples["kl"], abs=1e-6)
-
-
 # ------------------------------------------------------------------------------------------------ what has no values
 
 def test_random_weights_are_timed_but_not_judged_and_say_so(folder: Path) -> None:
-    found = run_all(planned(folder, weights=None))
-    assert set(found) == {"full", "streaming 1/2", "h2o 1/2"}
-    for outcome, files in found.values():
+    by_label = run_all(planned(folder, weights=None))
+    assert set(by_label) == {"full", "streaming 1/2", "h2o 1/2"}
+    for outcome, files in by_label.values():
         assert outcome.ok
         assert outcome.judgement == RANDOM
         assert set(outcome.samples) == SPEED | BYTES
@@ -292,15 +220,6 @@ def test_an_image_that_is_not_finite_gives_no_figures(folder: Path) -> None:
     assert {o.status for o, _ in (*run_all(cases, bench).values(), run_side(cases[0], bench))} == {Status.NAN_OUTPUT}
 
 
-def test_an_unmet_budget_is_not_tried(folder: Path) -> None:
-    cases = planned(folder, '{ name = "streaming", sinks = 8 }', top='on_unsupported = "unsupported"')
-    bench, recorder = recorded(cases)
-    trial = main._Trial(TrialRequest(), run_case, lambda images: None, bench)  # type: ignore[arg-type]
-    measured = trial.run(replace(cases[-1], needs=()))
-    assert (measured.status, "8 sinks do not fit" in measured.log) == (Status.UNSUPPORTED, True)
-    assert not recorder.calls
-
-
 def test_the_reference_engine_reads_everything_under_a_mask(folder: Path) -> None:
     cases = planned(folder, '"streaming"', cells='engine = "reference"')
     found = run_all([p for p in cases if not p.unsupported_reason])
@@ -311,40 +230,18 @@ def test_the_reference_engine_reads_everything_under_a_mask(folder: Path) -> Non
     assert max(found["full"][0].samples["kl"]) < 1e-6
 
 
-# ------------------------------------------------------------------------------------------------ on demand
-
-def test_the_clip_score_is_measured_where_it_is_asked_for_and_its_model_is_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Stub(pretrained.Clip):
-        """A network whose cosine is a hundredth of the number of the class."""
-
-        def __init__(self, folder: str, *, device: str) -> None:
-            assert folder == "models/clip"
-
-        def of_texts(self, texts: Sequence[str]) -> Tensor:
-            return torch.tensor([[names.index(text.removeprefix("a photo of a ")) / 100] for text in texts])
-
-        def of_images(self, images: Sequence[object]) -> Tensor:
-            return torch.ones(len(images), 1)
-
-    names = [*class_names("adm")]
-    monkeypatch.setattr(pretrained.PublishedNetwork, "identity", lambda self, folder: "a")
-    monkeypatch.setattr(pretrained, "Clip", Stub)
-    found = run_all(planned(folder, top='metrics = [{ name = "clip_score", weights = "models/clip" }]'))
-    labels = [float(label) for label in seeds.subset("s64", 10).first(SAMPLES).labels]
-    assert all(outcome.samples["clip_score"] == pytest.approx(labels) for outcome, _ in found.values())
-    assert all(outcome.case.metrics["clip_score"] == {"weights": "a"} for outcome, _ in found.values())
+@pytest.mark.parametrize(("batch", "samples"), [(3, 5), (1, 3)])
+def test_samples_need_not_fill_batches(batch: int, samples: int, folder: Path) -> None:
+    found = run_all(planned(folder, '"streaming"', batch=batch, samples=samples))
+    for outcome, files in found.values():
+        assert outcome.ok
+        assert len(outcome.samples["psnr"]) == samples
+        assert load(files["tokens.safetensors"])["tokens"].shape == (samples, TOKENS)
+    assert found["full"][0].samples["kl"] == [0.0] * samples
 
 
-# ------------------------------------------------------------------------------------------------ what the device allows
-
-def test_a_timed_case_says_what_it_costs_at_least(folder: Path) -> None:
-    """The roofline time needs rates of the device and a model whose products somebody has counted; the slope needs neither."""
-    full, reference = planned(folder, '"full"')[:2]
-    bench = Bench.load(full)
-    assert run_case(replace(full, rates=RATES), bench)[0].facts.limit is None
-    bench.entry = replace(bench.entry, parameter_counts=partial(costs.llamagen, CONFIG, lambda: None))
-    told = run_case(replace(full, rates=RATES), bench)[0].facts
-    assert told.limit.roofline_time > 0
-    assert told.slope.lines == CONFIG.grid - 1
-    other = run_case(replace(reference, rates=RATES), bench)[0].facts
-    assert (other.limit, other.slope) == (None, None)
+def test_log_probabilities_that_are_not_kept_are_computed_again(folder: Path, results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benches, "KEPT_BYTES", 0)
+    again = run_all(planned(folder, '"streaming"'))
+    for label in ("full", "full (other batch)", "streaming 1/2"):
+        assert again[label][0].samples["kl"] == pytest.approx(results[label][0].samples["kl"], abs=1e-6)

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
-import torch
 
 from cachemark.cache.layout import Layout
 from cachemark.contract.method import Method
 from cachemark.core.result import Outcome
-from cachemark.methods.ams_kv import AMSKV, ThresholdWarning
+from cachemark.methods.ams_kv import AMSKV
 from cachemark.methods.fewer_scales import FewerScales
 from cachemark.methods.guidance_off import GuidanceOff
-from cachemark.methods.registry import METHODS
 from cachemark.models.registry import MODELS
-from cachemark.plans.expand import Planned, calibrated, expand
+from cachemark.plans.expand import Planned, expand
 from cachemark.plans.schema import Plan, load
 from cachemark.roofline import scale_flops
-from cachemark.roofline.memory import entries
 from cachemark.trial.child.bench import Bench
-from studies.papers.entry_counts import kv_bytes
 from support.examples import short_plan
 from support.measuring import run_case
 
@@ -59,52 +54,17 @@ def test_a_method_may_stand_for_its_own_size(write: Write) -> None:
     assert (ours.c_max, ours.c_min, ours.demanding) == (405, 149, [4])
 
 
-def test_a_name_alone_means_the_defaults(write: Write) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ThresholdWarning)  # what the defaults make of this model is not the point
-        planned = expand(write('model = "tiny-var"\nmethods = ["window"]\nbudgets = ["ams_kv"]\n'))
-        entry = MODELS.get("tiny-var")
-        layout = entry.shape(entry.presets["paper"], 2)
-        share = calibrated(AMSKV, {}, planned[0].case.weights, layout).own_budget(layout)
-    assert planned[-1].case.budget == str(share)
-    assert planned[-1].case.parameters["B"] == int(share * layout.cacheable)
-
-
-def test_a_given_list_needs_no_measurement(write: Write) -> None:
-    planned = expand(write('model = "var-d16"\nmethods = [{ name = "ams_kv", demanding = [0, 3] }]\nbudgets = ["1/2"]\n'))
-    parameters = planned[-1].case.parameters
-    assert parameters["demanding"] == [0, 3]
-    assert parameters["entries"] == Fraction(1, 2) * 16 * 424
-
-
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     """The bundled model with two samples: the full cache, its reference rows and three candidates."""
     path = tmp_path_factory.mktemp("plan") / "plan.toml"
     table = '{ name = "ams_kv", demanding = [4] }'
-    path.write_text(short_plan(f'model = "tiny-var"\nmethods = [{table}, "h2o"]\nbudgets = [{table}]\n'
-                               '[[cells]]\nbatch = 2\nmodel = "tiny-var"\nmethods = ["scale_groups"]\nbudgets = [1]\n'
+    path.write_text(short_plan(f'model = "tiny-var"\nmethods = [{table}]\nbudgets = [{table}]\n'
                                '[[cells]]\nbatch = 2\nmodel = "tiny-var"\nmethods = ["fewer_scales"]\nbudgets = ["1/2"]\n'
                                '[[cells]]\nbatch = 2\nmodel = "tiny-var"\nmethods = [{ name = "skipvar", threshold = 0.84 }]'))  # fmt: skip
     planned: list[Planned] = expand(load(str(path)))
     bench = Bench.load(planned[0])
     return {p.case.label.partition(" ")[0] if p.case.role == "candidate" else p.case.role: run_case(p, bench)[0] for p in planned}
-
-
-def test_slots_of_the_trained_model_are_the_formula_to_the_byte(measured: dict[str, Outcome]) -> None:
-    entry = MODELS.get("tiny-var")
-    layout = entry.shape(entry.presets["paper"], 2)
-    for name in ("baseline", "ams_kv"):
-        outcome = measured[name]
-        method = METHODS.get(outcome.case.method).build(outcome.case.parameters)
-        slots = outcome.samples["kv_allocated"][0] - outcome.samples["kv_workspace"][0]
-        assert slots == kv_bytes(layout, entries(method, layout), (torch.float32.itemsize, torch.float32.itemsize))
-
-
-def test_the_true_share_is_written_down(measured: dict[str, Outcome]) -> None:
-    outcome = measured["ams_kv"]
-    assert outcome.facts.true_ratio == pytest.approx(float(Fraction(outcome.case.budget)))
-    assert measured["h2o"].facts.true_ratio <= outcome.facts.true_ratio
 
 
 def test_what_a_method_computes_is_written_down(measured: dict[str, Outcome]) -> None:
@@ -129,12 +89,6 @@ def test_decisions_of_the_timed_images_are_written_down(measured: dict[str, Outc
     assert {flops / full for flops in outcome.samples["flops"]} <= plain
     assert outcome.facts.footnotes[-1].startswith("It decides for each image; of the timed ones: ")
     assert min(outcome.samples["kl"]) > 0
-
-
-def test_only_the_fused_kernel_is_compared_in_speed(measured: dict[str, Outcome]) -> None:
-    assert measured["ams_kv"].facts.quality_only is None
-    assert "attention mass" in measured["h2o"].facts.quality_only
-    assert "sdpa-masked" in measured["scale_groups"].facts.quality_only
 
 
 def test_full_against_itself_is_exact_and_a_candidate_is_not(measured: dict[str, Outcome]) -> None:

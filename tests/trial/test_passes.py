@@ -10,19 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from cachemark.cache.layout import Step
 from cachemark.core.limits import Rates
 from cachemark.core.result import Outcome, Status
 from cachemark.decoders.jacobi import Jacobi
-from cachemark.kit.driver import layout_of
 from cachemark.models import costs
-from cachemark.plans import price
 from cachemark.plans.expand import Planned
 from cachemark.trial.child.bench import Bench
-from cachemark.trial.child.facts import WINDOWED
-from cachemark.trial.child.timing import Ran
 from support import measuring
-from support.examples import BATCH, CONFIG, REPEATS, SAMPLES, TOKENS, WARMUP
+from support.examples import BATCH, CONFIG, REPEATS, SAMPLES, TOKENS
 from support.measuring import run_case
 
 pytestmark = pytest.mark.usefixtures("dot")
@@ -82,14 +77,6 @@ def test_its_figures_are_those_of_the_passes_that_ran(results: dict[str, Outcome
     assert read[0] < read[1], "keys are read in fewer passes"
 
 
-def test_flops_grow_with_what_is_rejected(folder: Path, results: dict[str, Outcome]) -> None:
-    cases = planned(folder, 'decoders = [{ name = "jacobi", window = 1 }]')
-    alone = run_case(cases["full + jacobi 1"], loaded(cases))[0]
-    assert set(alone.samples["passes"]) == {float(TOKENS)}
-    assert set(alone.samples["drafts_rejected"]) == {0.0}
-    assert min(results["full + jacobi 8"].samples["flops"]) > max(alone.samples["flops"])
-
-
 def test_what_looks_past_the_end_of_a_line_is_exact_and_holds_more(folder: Path) -> None:
     drawn = '{ name = "jacobi", window = 8 }, { name = "jacobi", window = 8, look_ahead = true }'
     cases = planned(folder, f'decoders = ["sequential", {drawn}]', '"linear"')
@@ -101,14 +88,6 @@ def test_what_looks_past_the_end_of_a_line_is_exact_and_holds_more(folder: Path)
         held = [one.samples[bytes_held][0] for one in (own, near, far)]
         assert held[0] == held[1] < held[2] <= held[0] * (TOKENS // 2 + 1 + 7) / (TOKENS // 2 + 1)
     assert far.facts.limit is not None
-
-
-def test_the_passes_of_a_generation_are_told_by_what_was_kept() -> None:
-    layout = layout_of((1,), lines=2, line=4)
-    assert Ran(1, (1, 3, 3, 3), (1, 2, 3, 2)).steps(layout) == [
-        Step(0, 8), Step(3, 8, 0, 3, 1, ("token",), beyond=1), Step(5, 8, 2, 3, 2, ("token", "line")),
-        Step(8, 8, 5, 3, 2, ("token",), beyond=1),
-    ]  # fmt: skip
 
 
 def test_other_tokens_in_fp32_are_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,14 +109,6 @@ def test_other_tokens_in_fp32_are_an_error(folder: Path, monkeypatch: pytest.Mon
     assert not outcome.samples
 
 
-def test_its_price_counts_the_batches_that_are_timed(folder: Path) -> None:
-    case = planned(folder)["full + jacobi 8"]
-    many = replace(case, case=replace(case.case, samples=64, batch=2))
-    few = replace(many, case=replace(many.case, decoder={}))
-    assert price.generations(many) - price.generations(few) == pytest.approx(2 * (16 - REPEATS))
-    assert WARMUP == 1
-
-
 @pytest.mark.parametrize(("name", "options", "keeps", "note"), [
     ("sjd", "", "distribution", "differ from them"), ("scd", "", "distribution", "differ from them"),
     ("sjd", ", group = 14", "", "do not follow the distribution"),
@@ -154,26 +125,3 @@ def test_a_decoder_of_other_tokens_is_not_compared_seed_by_seed(folder: Path, na
     assert any(note in footnote for footnote in found.facts.footnotes)
     assert found.facts.tokens_per_pass.mean > 1
     assert files["grid.png"]
-
-
-def test_a_decoder_that_keeps_neither_is_compared_seed_by_seed_as_an_evicting_method_is(folder: Path) -> None:
-    cases = planned(folder, 'decoders = [{ name = "zipar", window = 2 }, { name = "zipar", window = 4 }]')
-    bench = loaded(cases)
-    near, same = (run_case(cases[f"full + zipar {window}"], bench)[0] for window in (2, 4))
-    full = run_case(cases["full"], bench)[0]
-    assert near.ok, near.log
-    assert (near.facts.decoder.keeps, near.facts.different_kernel) == ("", WINDOWED)
-    assert "masked for several lines" in near.facts.kernel
-    assert any("It is approximate" in note for note in near.facts.footnotes)
-    assert 0 < min(near.samples["token_agreement"]) < 1
-    assert near.samples["psnr"]
-    assert min(near.samples["kl"]) > 1e-4
-    assert max(same.samples["kl"]) < 1e-6, "a window as wide as a line is sequential decoding"
-    assert same.output_hash == full.output_hash != near.output_hash
-    assert set(near.samples["passes"]) == {12.0}
-    assert set(same.samples["passes"]) == {float(TOKENS)}
-    assert set(near.samples["drafts_rejected"]) == {0.0}
-    assert min(near.samples["flops"]) > max(same.samples["flops"]), "two stand-ins, and keys that are read and not seen"
-    assert near.samples["kv_logical"] == full.samples["kv_logical"]
-    assert near.facts.limit is not None
-    assert near.facts.redrawn is None

@@ -24,7 +24,6 @@ from cachemark.methods.full import Full
 from cachemark.metrics.base import known
 from cachemark.metrics.compute import presets
 from cachemark.metrics.compute.distribution import distribution
-from cachemark.metrics.compute.image_bytes import nearest_bytes
 from cachemark.metrics.compute.image_features import ImageFeatures
 from cachemark.metrics.compute.presets import Preset
 from cachemark.metrics.compute.quality_intervals import difference, intervals
@@ -32,9 +31,6 @@ from cachemark.plans.expand import Planned
 from cachemark.plans.reuse import Earlier
 from cachemark.trial.child import quality
 from cachemark.trial.child.bench import Bench
-from cachemark.trial.child.quality import FeatureCache
-from cachemark.workflows import score
-from metrics.toys import png_files
 from support import examples, measuring
 from support.measuring import fill, run_case, see_side
 from trial.test_measure import recorded
@@ -116,34 +112,6 @@ def test_figures_are_those_of_all_images_at_once(folder: Path, preset: Preset) -
     assert difference(seen, seen, preset.reference).value == 0
 
 
-def test_the_score_of_the_same_images_as_files_is_equal(
-    folder: Path, preset: Preset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    (planned_full,) = (p for p in planned(folder) if p.case.role == "baseline")
-    bench = Bench.load(planned_full)
-    full, whole = pass_of(planned_full, bench), seeds.subset("s256", 10).first(IMAGES)
-    tokens = bench.loaded.generator.generate(torch.tensor(whole.labels), whole.seeds, Full(), full.case.sampling, Memory())
-    files = png_files(nearest_bytes(bench.loaded.decode(tokens)), tmp_path / "images")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("cachemark.metrics.compute.feature_store.PART", PART)
-    monkeypatch.setattr(score, "SIDE", 16)
-    monkeypatch.setattr(score, "preset", lambda name, **_: replace(preset, resize=None))
-    scored = score.score(files).values
-    assert {name: [value.value] for name, value in scored.items()} == {name: full.samples[name] for name in FIGURES}
-    assert {name: [value.low, value.high] for name, value in scored.items()} == full.facts.intervals
-
-
-def test_what_so_few_images_cannot_state_is_not_stored(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a network of a hundred features 24 images are too few for a FID, and not for what each of them says by itself."""
-    monkeypatch.setitem(units.SEEN, "eyes", (100, 0))
-    cases = planned(folder)
-    bench = Bench.load(cases[0])
-    for outcome in (pass_of(of_role(cases, role), bench) for role in ("baseline", "candidate")):
-        assert FIGURES & outcome.samples.keys() == FIGURES - {f"fid_eyes_{IMAGES}"}
-        assert outcome.facts.intervals.keys() == FIGURES - {f"fid_eyes_{IMAGES}"}
-        assert not {"bias", "real", "to_full"} & outcome.facts.recorded().keys()
-
-
 def test_a_side_of_a_later_trial_finds_the_full_cache_on_its_shelf(folder: Path, tmp_path: Path) -> None:
     cases = planned(folder)
     full, side = (of_role(cases, role) for role in ("baseline", "candidate"))
@@ -164,35 +132,6 @@ def reused(folder: Path, shelves: Path) -> tuple[Outcome, Outcome]:
     known = Earlier.from_outcome(replace(first, facts=first.facts | Facts.from_json({"result_parts": {}})), {})
     again = pass_of(replace(full, feature_cache=shelves / "new", reusable=known), Bench.load(full))
     return again, pass_of(replace(side, feature_cache=shelves / "side", full_features=shelves / "new"), Bench.load(side))
-
-
-def test_a_side_of_a_later_trial_finds_the_features_of_a_full_cache_that_was_reused(folder: Path, tmp_path: Path) -> None:
-    again, side = reused(folder, tmp_path)
-    assert again.facts.reused.source == "old"
-    parts = [sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("old", "new")]
-    assert parts[0] == parts[1]
-    assert list(side.facts.to_full) == [f"fid_eyes_{IMAGES}"]
-
-
-def test_parts_are_copied_where_a_file_has_but_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Path, target: Path) -> None:
-        raise PermissionError("no links here")
-
-    monkeypatch.setattr(Path, "hardlink_to", refuse)
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "00000.safetensors").write_bytes(b"part")
-    FeatureCache(tmp_path / "new").take(FeatureCache(tmp_path / "old"))
-    assert (tmp_path / "new" / "00000.safetensors").read_bytes() == b"part"
-
-
-def test_what_is_on_the_shelf_is_not_made_again(folder: Path, tmp_path: Path) -> None:
-    case = replace(of_role(planned(folder), "baseline"), feature_cache=tmp_path / "shelf")
-    first = pass_of(case, Bench.load(case))
-    assert sorted(p.name for p in (tmp_path / "shelf").iterdir()) == [f"{i:05d}.safetensors" for i in range(3)]
-    bench, counter = recorded([case])
-    again = pass_of(case, bench)
-    assert set(counter.seeds) == set(range(examples.SAMPLES)), "only the fidelity pass makes images"
-    assert {n: again.samples[n] for n in FIGURES} == {n: first.samples[n] for n in FIGURES}
 
 
 @pytest.mark.parametrize("damage", [b"", b"\x00" * 40])

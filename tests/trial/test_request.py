@@ -59,9 +59,8 @@ def test_a_copy_of_the_code_without_a_field_understands_what_it_is_sent(planned:
     assert TrialRequest.from_json(data).memory_cap == 0
 
 
-@pytest.mark.parametrize("protocol", [None, PROTOCOL + 1])
-def test_a_child_refuses_another_protocol_in_a_sentence(protocol: int | None) -> None:
-    body = json.dumps({"cases": [], "plugins": []} | ({"protocol": protocol} if protocol is not None else {})).encode()
+def test_a_child_refuses_another_protocol_in_a_sentence() -> None:
+    body = json.dumps({"cases": [], "plugins": [], "protocol": PROTOCOL + 1}).encode()
     command = [*TrialRequest().command, "-m", "cachemark.trial.child.main"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:
         assert child.stdin is not None
@@ -114,12 +113,11 @@ def test_a_child_gets_the_interpreter_and_the_code_of_its_side() -> None:
     assert other.environment["OMP_NUM_THREADS"] == "2"
 
 
-@pytest.mark.parametrize(("name", "reaches"), [
-    ("PATH", True), ("HOME", True), ("LC_ALL", True), ("CUDA_VISIBLE_DEVICES", True), ("OMP_NUM_THREADS", True), ("HF_HOME", True),
-    ("CACHEMARK_CALIBRATIONS", True), ("DB_PASS", False), ("GH_PAT", False), ("HF_TOKEN", False), ("AWS_SECRET_ACCESS_KEY", False),
-    ("CACHEMARK_STORE", False), ("MY_PATH_TOKEN", False), ("PGPASSWORD", False), *((name, True) for name in KERNELS),
-])  # fmt: skip
-def test_a_trial_gets_the_variables_of_a_list_and_no_others(name: str, reaches: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(name, "c4n4ry")
-    assert (TrialRequest().environment.get(name) is not None) is reaches
-    assert reaches or "c4n4ry" not in TrialRequest().environment.values()
+def test_a_trial_gets_the_variables_of_a_list_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ("PATH", "HOME", "LC_ALL", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "HF_HOME", "CACHEMARK_CALIBRATIONS", *KERNELS)
+    withheld = ("DB_PASS", "GH_PAT", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "CACHEMARK_STORE", "MY_PATH_TOKEN", "PGPASSWORD")
+    for name in (*given, *withheld):
+        monkeypatch.setenv(name, "canary")
+    passed = TrialRequest().environment
+    assert set(given) <= passed.keys()
+    assert {name for name, value in passed.items() if value == "canary"} <= set(given)

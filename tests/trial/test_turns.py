@@ -18,12 +18,14 @@ from cachemark.core.result import Outcome
 from cachemark.gate import baseline_check
 from cachemark.plans.expand import Planned
 from cachemark.plans.price import batches
+from cachemark.plugins import loading as plugins
 from cachemark.trial.child import measure
 from cachemark.trial.child.bench import Bench, case_job
 from support import measuring
 from support.examples import REPEATS
-from support.measuring import run_case
+from support.measuring import planned, run_case
 
+# -- tokens of timed generations are those of the judged ones --
 pytestmark = pytest.mark.usefixtures("dot")
 
 
@@ -33,14 +35,14 @@ def cases(folder: Path) -> dict[str, Planned]:
 
 def test_a_case_says_of_every_batch_that_it_was_made_and_no_more_than_were_counted(folder: Path) -> None:
     """So that its share of the whole can be told while it runs."""
-    for planned in cases(folder).values():
+    for case in cases(folder).values():
         told: list[int] = []
-        bench = Bench.load(planned, told.append)
-        bench.reference(planned.case, measure._judged_job(planned.case, case_job(planned.case, bench)))
-        made = sum(told) if planned.case.role == "baseline" else 0  # by it, and by the first case of a process else
+        bench = Bench.load(case, told.append)
+        bench.reference(case.case, measure._judged_job(case.case, case_job(case.case, bench)))
+        made = sum(told) if case.case.role == "baseline" else 0  # by it, and by the first case of a process else
         told.clear()
-        assert run_case(planned, bench)[0].ok
-        assert made + sum(told) == sum(size * times for size, times in batches(planned, forced=1.0)), planned.case.label
+        assert run_case(case, bench)[0].ok
+        assert made + sum(told) == sum(size * times for size, times in batches(case, forced=1.0)), case.case.label
 
 
 class SlowDecoder:
@@ -102,3 +104,41 @@ def test_a_full_cache_that_does_not_fit_beside_is_left_out(folder: Path, monkeyp
 def test_a_case_states_the_load_of_other_processes(drifted: tuple[Outcome, Outcome]) -> None:
     for outcome in drifted:
         assert outcome.facts.other_load >= 0
+
+
+# -- tokens of timed generations are those of the judged ones --
+pytestmark = pytest.mark.usefixtures("dot")
+PLUGIN = """
+from dataclasses import dataclass
+from typing import ClassVar
+import cachemark as cm
+from cachemark.methods.window import Window
+
+@cm.method("NAME")
+@dataclass
+class Hurries(Window):
+    made: ClassVar[int] = 0
+    source: ClassVar[str] = "the tests"
+
+    def begin(self, layout, sites, memory):
+        super().begin(layout, sites, memory)
+        type(self).made += 1
+        if type(self).made <= FIRST:
+            self.B = 1
+"""
+
+
+@pytest.mark.parametrize("first", [0, 1 + REPEATS])
+def test_a_plug_in_that_hurries_while_it_is_timed_has_no_speed(first: int, folder: Path, tmp_path: Path) -> None:
+    """The generations before the judged ones: one in which bytes are counted, which warms up, and the timed ones."""
+    file = tmp_path / "hurries.py"
+    name = f"hurries_{first}"
+    file.write_text(PLUGIN.replace("FIRST", str(first)).replace("NAME", name))
+    plugins.load(file)
+    cases = planned(folder, f'"{name}", "window"')
+    bench = Bench.load(cases[0])
+    outcomes = {p.case.method: run_case(p, bench)[0] for p in cases if p.case.method in (name, "window")}
+    assert outcomes[name].output_hash == outcomes["window"].output_hash, "what is judged is the same"
+    assert outcomes["window"].facts.quality_only is None
+    reason = outcomes[name].facts.quality_only or ""
+    assert reason == ("Timed generations gave other tokens than the evaluated ones in 1 of 1 batches." if first else "")

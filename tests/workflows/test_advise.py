@@ -123,38 +123,38 @@ def test_the_full_cache_at_batch_1_and_the_planted_best_at_a_large_one(planted: 
 
 def test_a_prediction_is_marked_and_says_how_to_measure_it(store: Planted) -> None:
     store.add([16], TRUTH)
-    found = store.ask(batch=64)
-    assert found["recommended"] == "LineAR at 1/4"
-    assert "Predicted, not measured on h100 at batch 64: bytes and FLOPs saved allow at most" in found["text"]
-    first = found["ranked"][0]
+    advice = store.ask(batch=64)
+    assert advice["recommended"] == "LineAR at 1/4"
+    assert "Predicted, not measured on h100 at batch 64: bytes and FLOPs saved allow at most" in advice["text"]
+    first = advice["ranked"][0]
     assert first["basis"] == "predicted"
     assert 0.9 < first["gain"] / first["allowed"] < 1, "the efficiency measured at batch 16"
-    assert found["commands"] == ["cachemark roofline llamagen-xl --gpu h100 --batch 64",
+    assert advice["commands"] == ["cachemark roofline llamagen-xl --gpu h100 --batch 64",
                                  f"cachemark run --store {store.path} PLAN --device cuda"]
 
 
 def test_without_a_measurement_on_the_device_there_is_a_bound_and_no_recommendation(store: Planted) -> None:
     store.add([16], TRUTH, where=CPU)
-    found = store.ask(batch=64)
-    assert found["recommended"] == "full"
-    assert {line["basis"] for line in found["ranked"]} == {"bound"}
-    assert "LineAR at 1/4 might gain up to 1.79×; nothing of it was measured on h100" in found["text"]
+    advice = store.ask(batch=64)
+    assert advice["recommended"] == "full"
+    assert {line["basis"] for line in advice["ranked"]} == {"bound"}
+    assert "LineAR at 1/4 might gain up to 1.79×; nothing of it was measured on h100" in advice["text"]
 
 
 def test_quality_may_come_from_another_device_and_speed_may_not(store: Planted) -> None:
     store.add([16], TRUTH, where=CPU)
     store.add([64], TRUTH, weights="random:0/random:0")
-    found = store.ask(batch=64)
-    assert found["recommended"] == "LineAR at 1/4"
-    assert found["ranked"][0]["basis"] == "measured"
+    advice = store.ask(batch=64)
+    assert advice["recommended"] == "LineAR at 1/4"
+    assert advice["ranked"][0]["basis"] == "measured"
 
 
 def test_memory_changes_the_answer(store: Planted) -> None:
     store.add([64], {"1/2": (0.6, 0.0), "1/4": (0.4, 0.0)})
     assert store.ask()["recommended"] == "full"
-    found = store.ask("--memory", "16GiB")
-    assert found["recommended"] == "LineAR at 1/2", found["text"]
-    assert "which does not fit. Use LineAR at 1/2" in found["text"]
+    advice = store.ask("--memory", "16GiB")
+    assert advice["recommended"] == "LineAR at 1/2", advice["text"]
+    assert "which does not fit. Use LineAR at 1/2" in advice["text"]
     less = store.ask("--memory", "9GiB")
     assert less["recommended"] == "LineAR at 1/4", less["text"]
     assert "does not fit" in less["not_recommended"][0]["why_not"]
@@ -171,12 +171,6 @@ def test_the_margin_changes_the_answer(store: Planted) -> None:
     assert "loss below 1 points" in strict["text"]
 
 
-def test_without_results_the_answer_is_the_full_cache() -> None:
-    found = asked("mar-b", "--batch", "512", "--store", "none.sqlite")
-    assert (found["recommended"], found["ranked"], found["not_recommended"]) == ("full", [], [])
-    assert found["commands"][0] == "cachemark roofline mar-b --gpu h100 --batch 512"
-
-
 @pytest.mark.parametrize(("model", "batch", "most"), [("glm-image", 1, 1.01), ("glm-image", 16, 1.05)])
 def test_without_results_it_explains_that_no_cache_can_help(model: str, batch: int, most: float) -> None:
     """Its keys and values take 40 KiB per token, and its weights 18 GB."""
@@ -187,39 +181,31 @@ def test_without_results_it_explains_that_no_cache_can_help(model: str, batch: i
     assert 1 <= cost < 1.1, "eight tokens cost little more than one"
 
 
-def test_without_results_it_bounds_what_a_cache_can_gain() -> None:
-    """Emu3's K/V heads are four times as many, and its image has six times as many tokens."""
-    text = asked("emu3-gen", "--batch", "16", "--store", "none.sqlite")["text"]
-    assert "No cache can help" not in text
-    [bound] = re.findall(r"(\d+\.\d+)×", text)
-    assert 1.5 < float(bound) < 4
-
-
 # -- measured, and yet ----------------------------------------------------------------------------------------------------
 def test_a_case_without_a_speedup_was_measured_all_the_same(store: Planted) -> None:
     store.add([64], {"1/4": TRUTH["1/4"]}, kernel="flash")
-    found = store.ask()
-    (line,) = found["ranked"]
+    advice = store.ask()
+    (line,) = advice["ranked"]
     assert (line["basis"], line["low"]) == ("bound", None)
     assert line["no_speedup"].startswith("Attention kernels differ")
-    assert "Attention kernels differ" in found["text"]
+    assert "Attention kernels differ" in advice["text"]
     text = call("advise", "--model", "llamagen-xl", "--gpu", "h100", "--batch", 64, "--store", store.path).stdout
     assert "no measured speedup: Attention kernels differ" in text
 
 
 def test_nothing_is_recommended_on_fidelity_alone(store: Planted) -> None:
     store.add([64], TRUTH, weights="random:0/random:0")
-    found = store.ask()
-    assert found["recommended"] == "full"
-    assert "Fidelity alone is never used" in found["text"]
-    assert "Weights are random" in found["text"]
+    advice = store.ask()
+    assert advice["recommended"] == "full"
+    assert "Fidelity alone is never used" in advice["text"]
+    assert "Weights are random" in advice["text"]
 
 
 def test_an_artefact_is_not_believed(store: Planted) -> None:
     store.add([64], {"1/2": (0.95, 0.0), "1/4": (1.5, 0.0)})
-    found = store.ask()
-    assert found["recommended"] == "LineAR at 1/2"
-    assert "exceeds the" in found["not_recommended"][0]["why_not"]
+    advice = store.ask()
+    assert advice["recommended"] == "LineAR at 1/2"
+    assert "exceeds the" in advice["not_recommended"][0]["why_not"]
 
 
 @pytest.mark.parametrize(("arguments", "says"), [

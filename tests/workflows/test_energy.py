@@ -13,16 +13,14 @@ from click.testing import CliRunner, Result
 
 from cachemark.cli import main
 from cachemark.core.result import Outcome
-from cachemark.core.units import COST, JOULES, TIME, WATTS, metric
+from cachemark.core.units import COST, JOULES, TIME, WATTS
 from cachemark.export.asv import _add
 from cachemark.export.documents import markdown
 from cachemark.export.frames import case_frame, frame
 from cachemark.export.tables import tables
 from cachemark.gate.baseline_check import compare
-from cachemark.gate.comparison import ConfigPairs, PairOfOutcomes, verdicts
 from cachemark.machine import energy, gpu
 from cachemark.machine.monitor import Watch
-from cachemark.stats.paired_test import Rule
 from cachemark.store.db import Store
 from cachemark.store.exchange import dump, load
 from cachemark.trial.executors.local import Local, Place
@@ -115,20 +113,10 @@ def test_check_judges_energy_by_its_ratio_to_the_full_cache(stage: Stage) -> Non
     assert {rows[own.case.title, name].verdict for name in (WATTS, COST)} == {"not_compared"}
 
 
-def test_compare_shows_energy_of_both_sides(stage: Stage) -> None:
-    outcome = next(o for o in timed(stage.outcomes()) if o.case.role == "candidate")
-    rule, pairs, pair = Rule(0.1, 1), ConfigPairs(), PairOfOutcomes("cell", outcome, outcome)
-    while pairs.open(rule):
-        pairs.add(pair, rule)
-    (row,) = (row for row in verdicts({"cell": pairs}, rule) if row.metric == JOULES)
-    assert (row.verdict, row.then, row.now) == ("not_compared", outcome.median(JOULES), outcome.median(JOULES))
-    assert not metric(JOULES).stated
-
-
-@pytest.mark.parametrize(("milliwatts", "reason"), [(math.nan, "a power of nan"), (-5000.0, "a power of -5")])
-def test_a_wrong_power_leaves_the_other_values(milliwatts: float, reason: str, tmp_path: Path) -> None:
+def test_a_wrong_power_leaves_the_other_values(tmp_path: Path) -> None:
+    reason = "a power of nan"
     made = stages.stage(tmp_path / "stage")
-    result = measured(made, Card("GPU-aaaa", milliwatts=milliwatts), "--price", "2.49/h", "--report", str(tmp_path / "report.html"))
+    result = measured(made, Card("GPU-aaaa", milliwatts=math.nan), "--price", "2.49/h", "--report", str(tmp_path / "report.html"))
     assert result.exit_code == 0, result.output
     for outcome in timed(made.outcomes()):
         assert outcome.ok
@@ -139,14 +127,9 @@ def test_a_wrong_power_leaves_the_other_values(milliwatts: float, reason: str, t
     assert made.whole()
 
 
-@pytest.mark.parametrize("price", ["2.49", "-1/h", "nan/h", "0/h", "1e3/h", "2.49 EUR/h", "/h"])
+@pytest.mark.parametrize("price", ["2.49", "-1/h", "nan/h"])
 def test_a_price_that_is_none_ends_before_anything_is_measured(price: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["run", "demo", "--store", str(tmp_path / "s.sqlite"), f"--price={price}"])
     assert result.exit_code == 2
     assert "is not a price per hour; write 2.49/h." in result.output
     assert not (tmp_path / "s.sqlite").exists()
-
-
-def test_a_run_reads_its_price_from_the_store(stage: Stage) -> None:
-    with Store.open(stage.store, create=False, read_only=True) as store:
-        assert [run.environment.facts.get("price_per_hour") for run in store.runs()] == [PRICE, None]

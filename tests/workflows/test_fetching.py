@@ -13,13 +13,11 @@ from click.testing import CliRunner, Result
 
 import cachemark as cm
 from cachemark.cli import main
-from cachemark.core.errors import BadCheckpoint, UnknownName, Unsupported
+from cachemark.core.errors import BadCheckpoint
 from cachemark.models import glm_image, text_features
 from cachemark.models.prompts import FILE, path_beside
-from cachemark.models.publications import KEYS, publications
+from cachemark.models.publications import publications
 from cachemark.models.registry import MODELS
-from cachemark.workflows.verify import verify
-from cachemark.workflows.weights import weights_list
 from support.hub import REVISION, Hub, serving
 
 pytest.importorskip("huggingface_hub")
@@ -51,16 +49,6 @@ def test_what_reads_texts_lies_where_models_look_for_it() -> None:
         if key == "text_encoder":
             home = weights if weights.name.endswith("_weights") else weights.parent  # a folder of shards, or a file
             assert one.located("w") == path_beside(home / "x", text_features.ENCODER), model
-
-
-def test_the_list_invents_nothing() -> None:
-    for row in (one.to_json() for one in weights_list()):
-        assert row["key"] in KEYS
-        assert row["gated"] in (True, False, None)
-        assert bool(row["about_mib"]) == row["model"].startswith("mar-"), "sizes are the authors'"
-    assert {row.model for row in weights_list(["mar-b"])} == {"mar-b"}
-    with pytest.raises(UnknownName, match="Did you mean 'mar-b'"):
-        weights_list(["marb"])
 
 
 # -- fetching --------------------------------------------------------------------------------------------------------------
@@ -117,22 +105,6 @@ def test_a_gated_repository_without_a_token_is_one_sentence(hub: Hub, tmp_path: 
     assert hub.token not in with_token.stdout + with_token.stderr
 
 
-@pytest.mark.parametrize(("model", "change", "code", "said"), [
-    ("llamagen-l", "lacks", 5, "no longer has c2i_L_384.pt"), ("llamagen-l", "gone", 2, "does not exist, or is private"),
-    ("llamagen-l", "down", 5, "cannot be fetched"), ("lamagen-l", "", 2, "Did you mean 'llamagen-l'")])
-def test_what_a_source_may_answer_is_said(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, change: str, code: int, said: str
-) -> None:
-    if change == "lacks":
-        del hub.files[LLAMAGEN]["c2i_L_384.pt"]
-    if change == "gone":
-        hub.files.clear()
-    if change == "down":
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    done = fetch(tmp_path, model)
-    assert (done.exit_code, said in done.stderr, "Traceback" in done.stderr) == (code, True, False), done.stderr
-
-
 def test_what_only_a_person_can_fetch_is_told_step_by_step(hub: Hub, tmp_path: Path) -> None:
     done = fetch(tmp_path, "mar-b")
     assert (done.exit_code, hub.asked) == (2, [])
@@ -164,27 +136,33 @@ def test_named_weights_are_fetched_into_the_cache_once(hub: Hub, tmp_path: Path)
     assert not [line for line in hub.asked[before:] if line.startswith("GET") and "/resolve/" in line], "nothing is sent again"
 
 
-@pytest.mark.parametrize(("name", "change", "code", "words"), [
-    ("hf:nobody/nothing", "", 2, "nobody/nothing does not exist, or is private. Check its page"),
-    (f"hf:{LLAMAGEN}@v9", "", 2, "has no revision 'v9'. Name a branch, tag or commit"),
-    (f"hf:{LLAMAGEN}:c2i_B_265.pt", "", 2, "Did you mean 'c2i_B_256.pt'"),
-    (f"hf:{LLAMAGEN}", "gated", 2, "is gated: its terms must be accepted, and no token was sent. Accept them at"),
-    (f"hf:{LLAMAGEN}", "offline", 5, "HF_HUB_OFFLINE is set. Unset it"),
-    (f"hf:{LLAMAGEN}", "down", 5, "cannot be fetched"),
-    ("hf:somebody/model", "", 2, "is a pickle, pytorch_model.bin; pickles are read from repositories of the catalogue only"),
-    ("hf:LlamaGen", "", 2, "Write hf:org/repo[@revision][:file]"),
+@pytest.mark.parametrize(("model", "name", "change", "code", "words"), [
+    ("llamagen-l", "", "lacks", 5, "no longer has c2i_L_384.pt"), ("llamagen-l", "", "gone", 2, "does not exist, or is private"),
+    ("llamagen-l", "", "down", 5, "cannot be fetched"), ("lamagen-l", "", "", 2, "Did you mean 'llamagen-l'"),
+    ("llamagen-b", "hf:nobody/nothing", "", 2, "nobody/nothing does not exist, or is private. Check its page"),
+    ("llamagen-b", f"hf:{LLAMAGEN}@v9", "", 2, "has no revision 'v9'. Name a branch, tag or commit"),
+    ("llamagen-b", f"hf:{LLAMAGEN}:c2i_B_265.pt", "", 2, "Did you mean 'c2i_B_256.pt'"),
+    ("llamagen-b", f"hf:{LLAMAGEN}", "gated", 2, "is gated: its terms must be accepted, and no token was sent. Accept them at"),
+    ("llamagen-b", f"hf:{LLAMAGEN}", "offline", 5, "HF_HUB_OFFLINE is set. Unset it"),
+    ("llamagen-b", "hf:somebody/model:pytorch_model.bin", "", 2,
+     "is a pickle, pytorch_model.bin; pickles are read from repositories of the catalogue only"),
+    ("llamagen-b", "hf:LlamaGen", "", 2, "Write hf:org/repo[@revision][:file]"),
 ])
-def test_a_name_that_is_not_fetched(
-    hub: Hub, monkeypatch: pytest.MonkeyPatch, name: str, change: str, code: int, words: str
+def test_what_is_not_fetched_is_one_sentence(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, name: str, change: str, code: int, words: str
 ) -> None:
     hub.files["somebody/model"] = {"pytorch_model.bin": b"PK", "config.json": b"{}"}
+    if change == "lacks":
+        del hub.files[LLAMAGEN]["c2i_L_384.pt"]
+    if change == "gone":
+        hub.files.clear()
     if change == "gated":
         hub.gated.add(LLAMAGEN)
     if change == "offline":
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     if change == "down":
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    done = named(f"{name}:pytorch_model.bin" if name == "hf:somebody/model" else name)
+    done = named(name, model=model) if name else fetch(tmp_path, model)
     assert (done.exit_code, words in done.stderr, "Traceback" in done.stderr) == (code, True, False), done.stderr
 
 
@@ -212,21 +190,14 @@ def test_nothing_is_fetched_without_a_request(hub: Hub, tmp_path: Path, monkeypa
 
 def test_a_case_states_repository_revision_and_hash(hub: Hub, tmp_path: Path) -> None:
     from cachemark.analysis.facts import weights_sources
+    from cachemark.core.facts import Facts, WeightsSource
     from cachemark.trial.child.facts import _source
 
     named(f"hf:{LLAMAGEN}")
     path = next((tmp_path / "cache").rglob("snapshots/*/c2i_B_256.pt"))
     source, digest = _source(str(path)), hashlib.sha256(DATA).hexdigest()
-    assert source == {"repository": LLAMAGEN, "revision": REVISION, "file": "c2i_B_256.pt", "sha256": digest}
-    assert weights_sources({"weights_sources": {"weights": source}}) == (
+    assert source == WeightsSource(repository=LLAMAGEN, revision=REVISION, file="c2i_B_256.pt", sha256=digest)
+    assert weights_sources(Facts(weights_sources={"weights": source})) == (
         ("Source of weights", f"hf:{LLAMAGEN}@{REVISION}:c2i_B_256.pt, SHA-256 {digest}"),)
     (tmp_path / "mine.pt").write_bytes(DATA)
     assert not _source(str(tmp_path / "mine.pt")), "a file of the user has no repository"
-
-
-def test_weights_that_are_nowhere_are_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(BadCheckpoint, match=r"LlamaGen/c2i_B_256\.pt.* is not a file that can be read") as found:
-        verify("llamagen-b", folder=tmp_path)
-    assert "cachemark weights fetch" in found.value.remedy
-    with pytest.raises(Unsupported, match="come with cachemark"):
-        verify("tiny-llamagen", folder=tmp_path)

@@ -133,13 +133,12 @@ def intrudes(card: Card) -> None:
     card.pids = {1}
 
 
-@pytest.mark.parametrize("happens", [throttles, intrudes])
 def test_a_pair_that_the_device_disturbed_is_measured_again_and_the_verdict_stands_on_clean_ones(
-    happens: Callable[[Card], None], at: Stage, python: str, nvml: FakeNvml, script: Script,
+    at: Stage, python: str, nvml: FakeNvml, script: Script,
 ) -> None:
-    script.events = {3: happens, 8: happens}
-    found = compare(at, python, nvml)
-    assert (found.exit_code, {row.verdict for row in found.tally.rows}) == (0, {"equivalent"})
+    script.events = {3: throttles, 8: intrudes}
+    comparison = compare(at, python, nvml)
+    assert (comparison.exit_code, {row.verdict for row in comparison.tally.rows}) == (0, {"equivalent"})
     again = {number for number, redone, _ in pairs(at) if redone}
     assert again == {2, 3}, "the third case belongs to the second pair, the eighth to the third, which was the fourth to run"
     assert len(script.ran) == 2 * (6 + 2), "both sides of a pair, each time"
@@ -148,9 +147,9 @@ def test_a_pair_that_the_device_disturbed_is_measured_again_and_the_verdict_stan
 
 def test_a_device_that_never_comes_to_rest_is_to_blame(at: Stage, python: str, nvml: FakeNvml, script: Script) -> None:
     script.always = throttles
-    found = compare(at, python, nvml)
-    (row,) = found.tally.rows
-    assert (found.exit_code, row.verdict) == (5, "not_compared")
+    comparison = compare(at, python, nvml)
+    (row,) = comparison.tally.rows
+    assert (comparison.exit_code, row.verdict) == (5, "not_compared")
     assert "throttled then, throttled now: The device slowed itself down: hardware slowdown" in row.reason
     assert pairs(at) == [(1, 3, ("GPU-aaaa", "GPU-aaaa"))]
 
@@ -173,13 +172,6 @@ def test_a_lost_device_ends_the_comparison(at: Stage, python: str, nvml: FakeNvm
     assert [number for number, _, _ in pairs(at)] == [1], "what was measured before is kept"
 
 
-def test_clocks_are_held_while_pairs_are_measured(at: Stage, python: str, nvml: FakeNvml, cards: list[Card], script: Script) -> None:
-    held: list[int] = []
-    script.always = lambda card: held.append(card.locked)
-    assert compare(at, python, nvml, clock=1410).exit_code == 0
-    assert (set(held), cards[0].locked) == ({1410}, 0)
-
-
 def test_a_device_that_somebody_else_holds_is_left_alone(
     at: Stage, python: str, nvml: FakeNvml, script: Script, tmp_path: Path,
 ) -> None:
@@ -195,3 +187,10 @@ def test_a_device_that_somebody_else_holds_is_left_alone(
                 command()
         assert compare(at, python, nvml).exit_code == 0
     assert set(script.ran) == {"GPU-bbbb"}
+
+
+def test_clocks_are_held_while_pairs_are_measured(at: Stage, python: str, nvml: FakeNvml, cards: list[Card], script: Script) -> None:
+    held: list[int] = []
+    script.always = lambda card: held.append(card.locked)
+    assert compare(at, python, nvml, clock=1410).exit_code == 0
+    assert (set(held), cards[0].locked) == ({1410}, 0)

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from cachemark.core import seeds
-from cachemark.core.errors import BadPlan, CachemarkError, NothingMeasured, UnknownName, Unsupported
+from cachemark.core.errors import BadPlan, CachemarkError, UnknownName, Unsupported
 from cachemark.core.result import Outcome, Status
 from cachemark.gate.comparison import PairOfOutcomes
 from cachemark.plans import schema as plans
-from cachemark.plans.expand import FIRST, Planned, expand
+from cachemark.plans.expand import Planned, expand
 from cachemark.plans.schema import Plan
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.executors import local as executor
@@ -74,10 +74,10 @@ def test_a_round_is_a_fresh_process_for_each_side_and_model(plan: Plan, ran: lis
     runner, order = PairRunner(*sides(configs), seed=3), orders(3)
     for number in (1, 2):
         ran.clear()
-        found = runner.round(list(configs))
+        pairs_of_round = runner.round(list(configs))
         swapped = next(order)
-        assert [c.config for c in found] == list(configs)
-        assert {(c.number, c.swapped, c.redone) for c in found} == {(number, swapped, 0)}
+        assert [c.config for c in pairs_of_round] == list(configs)
+        assert {(c.number, c.swapped, c.redone) for c in pairs_of_round} == {(number, swapped, 0)}
         assert [code for code, _ in ran] == (["b", "a"] if swapped else ["a", "b"]) * models
         assert sorted(label for code, labels in ran for label in labels if code == "a") == sorted(p.case.label for p in configs.values())
 
@@ -150,11 +150,11 @@ def test_what_the_machine_spoilt_is_measured_again_and_nothing_else(
 
 # -- sides ----------------------------------------------------------------------------------------------------------------
 def test_the_configs_of_a_plan_are_its_timed_cases(plan: Plan) -> None:
-    found = configs_of(plan, "cpu")
-    assert {p.case.role for p in found.values()} == {"candidate", "baseline"}
-    told = {(p.case.repeats, p.case.warmup, p.case.samples - p.case.batch, len(p.case.evaluation)) for p in found.values()}
+    configs = configs_of(plan, "cpu")
+    assert {p.case.role for p in configs.values()} == {"candidate", "baseline"}
+    told = {(p.case.repeats, p.case.warmup, p.case.samples - p.case.batch, len(p.case.evaluation)) for p in configs.values()}
     assert told == {(8, 2, 0, 0)}
-    assert all(name == f"{p.case.model} {p.case.label}" for name, p in found.items())
+    assert all(name == f"{p.case.model} {p.case.label}" for name, p in configs.items())
     assert {p.case.model for p in configs_of(plan, "cpu", ["full"], 3).values()} == {"tiny-llamagen", "tiny-t2i", "tiny-var", "tiny-mar"}
     assert list(configs_of(plan, "cpu", ["tiny-llamagen window 1/2"])) == ["tiny-llamagen window 1/2"]
     with pytest.raises(UnknownName, match="Did you mean 'window 1/2'"):
@@ -235,22 +235,12 @@ def test_a_side_of_images_is_another_case_than_the_plans(stage: Stage) -> None:
     assert all(dict(sides[label].evaluation) == {**own[label].evaluation, "only": "images"} for label in own)
 
 
-def test_a_case_whose_largest_batch_is_searched_is_no_side() -> None:
-    blocks = [{"model": "llamagen-b", "methods": ["window"], "batch": batch} for batch in (4, "max")]
-    both, fixed, searched = (Plan.model_validate({"name": "p", "cells": configs}) for configs in (blocks, blocks[:1], blocks[1:]))
-    assert {p.case.batch for p in expand(both, "cpu")} == {4, FIRST}
-    assert configs_of(both, "cpu") == configs_of(fixed, "cpu")
-    assert {p.case.batch for p in configs_of(both, "cpu").values()} == {4}
-    with pytest.raises(NothingMeasured, match="only searches the largest batch"):
-        configs_of(searched, "cpu")
-
-
 def test_blocks_that_differ_in_their_batch_are_configs_of_their_own() -> None:
     blocks = [{"model": "llamagen-b", "methods": ["window", "linear"], "batch": batch} for batch in (4, 8)]
     both = Plan.model_validate({"name": "p", "cells": blocks})
-    found = configs_of(both, "cpu")
-    assert len(found) == len({p.case.key for p in found.values()}) == 2 * len({p.case.label for p in found.values()}) > 4
-    assert all(name == f"{p.case.model} {p.case.label}, batch {p.case.batch}" for name, p in found.items())
+    configs = configs_of(both, "cpu")
+    assert len(configs) == len({p.case.key for p in configs.values()}) == 2 * len({p.case.label for p in configs.values()}) > 4
+    assert all(name == f"{p.case.model} {p.case.label}, batch {p.case.batch}" for name, p in configs.items())
     (config,) = configs_of(both, "cpu", ["window 1/2, batch 8"])
     assert config == "llamagen-b window 1/2, batch 8"
     assert list(configs_of(both, "cpu", ["llamagen-b window 1/2"])) == [config.replace("8", "4"), config]

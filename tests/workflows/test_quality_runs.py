@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cachemark.core.facts import Reused
 from cachemark.core.result import Outcome
 from cachemark.metrics.compute import presets
 from cachemark.store.db import Store
@@ -104,15 +105,6 @@ def test_shares_are_made_apart_and_a_run_uses_them(measured: Path) -> None:
         assert len(store.runs()) == 1, "a share is not a run"
 
 
-@pytest.mark.slow
-def test_a_fresh_run_uses_no_stored_parts(measured: Path) -> None:
-    made = times(measured)
-    run(measured, "--fresh")
-    again = times(measured)
-    assert again.keys() == made.keys()
-    assert all(again[path] > made[path] for path in made)
-
-
 def touched(folder: Path, change: str) -> None:
     """Edit the plug-in, so that its cases must be measured again."""
     file = folder / "dot.py"
@@ -127,7 +119,7 @@ def test_quality_is_reused_where_tokens_did_not_change(measured: Path) -> None:
     assert "5 measured, 0 failed, 0 skipped" in run(measured), "the model is code of the plug-in too"
     again = outcomes(measured)["calm 1/2"]
     assert again.result_key != first["calm 1/2"].result_key
-    assert again.facts.reused == {"metrics": again.facts.quality_metrics, "from": first["calm 1/2"].result_key}
+    assert again.facts.reused == Reused(metrics=again.facts.quality_metrics, source=first["calm 1/2"].result_key)
     assert NAME in again.facts.reused.metrics
     assert {**again.samples, "latency": 0}.keys() == first["calm 1/2"].samples.keys()
     for name in again.facts.reused.metrics:
@@ -192,12 +184,6 @@ def test_another_image_decoder_has_its_own_quality(measured: Path) -> None:
     assert again.facts.images_hash != first.facts.images_hash
     assert again.facts.reused is None
     assert again.samples[NAME] != first.samples[NAME]
-
-
-@pytest.mark.parametrize("share", ["0/2", "3/2", "1", "1/x"])
-def test_a_share_that_is_none_is_refused(share: str, tmp_path: Path) -> None:
-    assert call("share", "demo", share, "--store", tmp_path / "s.sqlite").exit_code == 2
-    assert not (tmp_path / "s.sqlite").exists()
 
 
 def test_the_report_warns_until_an_anchor_is_reached(measured: Path) -> None:

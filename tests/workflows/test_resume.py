@@ -5,25 +5,26 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cachemark.core.errors import StoreUnavailable
 from cachemark.core.result import Outcome, Status
+from cachemark.core.spec import MAX_BATCH
 from cachemark.plans import schema as plans
+from cachemark.plans.expand import Planned, expand
+from cachemark.plans.price import batches
 from cachemark.store.db import Store
 from cachemark.trial.executors import local
-from cachemark.trial.executors.local import Executor, Local
+from cachemark.trial.executors.local import Local
 from cachemark.trial.measurement import Measurement, outcome_of
 from cachemark.trial.request import TrialRequest
 from cachemark.trial.supervisor import Finished
-from cachemark.workflows.price import explain
-from cachemark.workflows.run import PlanRunner, share
-from cachemark.workflows.run import run as measure
-from cachemark.workflows.session import Machine
+from cachemark.workflows.price import TimeLeft
+from cachemark.workflows.run import PlanRunner
 from support import examples, stages, stub
 from support.stages import Stage
 
@@ -113,15 +114,6 @@ def test_explain_names_what_changed(stage: Stage, monkeypatch: pytest.MonkeyPatc
         ("run", "changed since: models"), ("run", "changed since: method, models")}
 
 
-def test_explain_names_a_memory_cap_that_is_gone(tmp_path: Path) -> None:
-    given: dict[str, Any] = {"plan": random_plan(), "store": tmp_path / "s.sqlite"}
-    machine = Told("cpu", 1, memory_cap=1 << 30)
-    measure(**given, machine=machine)
-    for cap, reason in ((1 << 30, DONE), (0, "changed since: memory_cap"), (2 << 30, "changed since: memory_cap")):
-        found = explain(**given, machine=replace(machine, memory_cap=cap))
-        assert {why for _, why in found} == {reason}
-
-
 def test_changed_code_is_measured_again_and_nothing_else(stage: Stage) -> None:
     for number, text in ((2, MORE), (3, MORE + "# edited\n")):
         more = with_more(stage, text)
@@ -139,8 +131,8 @@ def test_changed_code_is_measured_again_and_nothing_else(stage: Stage) -> None:
 def test_fresh_measures_everything_again(stage: Stage) -> None:
     result = stage.run("--fresh", "--json")
     assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
-    assert {name: found[name] for name in found if name != "answers"} == {"run": 2, "ran": 5, "skipped": 0, "report": None, "not_ok": []}
+    data = json.loads(result.stdout)
+    assert {name: data[name] for name in data if name != "answers"} == {"run": 2, "ran": 5, "skipped": 0, "report": None, "not_ok": []}
     old, new = stage.outcomes(1), stage.outcomes(2)
     for label in LABELS:
         assert new[label].output_hash == old[label].output_hash
@@ -148,7 +140,8 @@ def test_fresh_measures_everything_again(stage: Stage) -> None:
 
 
 # -- interruptions --------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(("sent", "code"), [
+    (signal.SIGINT, 130), (signal.SIGKILL, -9), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)])
 def test_an_ended_run_goes_on_where_it_was(sent: signal.Signals, code: int, stage: Stage) -> None:
     """Killed during its last case; after SIGKILL, readers see it when its heartbeats have lapsed."""
     more = with_more(stage, MORE + "import os\n" + examples.WAITS)
@@ -235,42 +228,86 @@ def test_a_run_whose_store_fails_is_failed(told: list[list[str]], tmp_path: Path
         assert [o.case.label for o in store.outcomes(1)] == ["full", "window 1/2"]
 
 
-@dataclass(frozen=True)
-class Told(Machine):
-    """A machine whose trials measure nothing; ``caches`` are the folders for features of each of them."""
+# -- workers end before the error that ends their run is reported --
+class Workers(stub.Stub):
+    """Executor that records when its workers have ended."""
 
-    caches: list[set[Path | None]] = field(default_factory=list)
+    ended = False
 
-    @contextmanager
-    def places(self, store: Store | None = None) -> Iterator[Executor]:
-        caches = self.caches
-
-        class Stub(stub.Stub):
-            def run(self, groups: Any, request: TrialRequest, *given: Any) -> Iterator[Finished]:
-                caches.append({planned.feature_cache for group in groups for planned in group})
-                return super().run(groups, request, *given)
-
-        yield Stub()  # type: ignore[misc]
+    def run(self, *arguments: Any, **options: Any) -> Iterator[Finished]:
+        try:
+            yield from super().run(*arguments, **options)
+        finally:
+            self.ended = True
 
 
-def quality_plan() -> plans.Plan:
-    """Two cases with a quality pass."""
-    quality = {"samples": 256, "batch": 4, "preset": "scene", "seeds": "s256"}
-    return plans.Plan.model_validate({"name": "p", "quality": quality, "cells": [{"model": "tiny-llamagen", "methods": ["window"]}]})
+def test_a_store_that_fails_ends_the_workers_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python would wait forever for a worker that is still there when it ends itself."""
+    def full(*_: Any, **__: Any) -> int:
+        raise StoreUnavailable("The disk is full.", remedy="Free some space.")
+
+    workers = Workers()
+    monkeypatch.setattr(Store, "save", full)
+    with Store.open(tmp_path / "results.sqlite") as store, pytest.raises(StoreUnavailable) as error:
+        PlanRunner(stub.tiny_plan(), store, workers).measure()
+    assert workers.ended, f"while {error.value!r} still holds the frames of the run"
 
 
-def test_a_share_that_no_device_was_left_for_was_not_made(tmp_path: Path) -> None:
-    lost = Local()
-    lost._rejects[0] = local.REJECTS
-    with Store.open(tmp_path / "s.sqlite") as store:
-        failed = PlanRunner(quality_plan(), store, lost).make_share((0, 2))
-    assert [(o.case.label, o.status) for o in failed] == [("full", Status.NOT_REACHED), ("window 1/2", Status.NOT_REACHED)]
+# -- the estimate of the time left, on a clock that the test sets --
+@dataclass
+class Clock:
+    """A clock that is set."""
+
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
-def test_a_share_under_a_memory_cap_is_for_the_run_under_that_cap(tmp_path: Path) -> None:
-    plan, machine = quality_plan(), Told("cpu", 1, memory_cap=1 << 30)
-    share(plan, (0, 2), tmp_path / "s.sqlite", machine=machine)
-    measure(plan, tmp_path / "s.sqlite", machine=machine)
-    shared, run = machine.caches
-    assert len(shared) == 2
-    assert shared <= run
+@pytest.fixture(scope="module")
+def cases() -> list[Planned]:
+    return expand(stub.tiny_plan())
+
+
+def images(planned: Planned) -> float:
+    return sum(size * times for size, times in batches(planned, forced=1.0))
+
+
+def test_the_pace_is_of_the_same_model_where_it_has_run(cases: list[Planned]) -> None:
+    clock = Clock()
+    first, other = cases[0], next(each for each in cases if each.case.model != cases[0].case.model)
+    left = TimeLeft([first, other, cases[1], cases[-1]], clock=clock)
+    for case, pace, expected in ((first, 2.0, 2.0 * sum(map(images, (other, cases[1], cases[-1])))),
+                                 (other, 3.0, 2.0 * images(cases[1]) + 3.0 * images(cases[-1]))):
+        assert (left.seconds() is None) == (case is first)
+        left.started(case)
+        clock.now += images(case) * pace
+        left.ended(Outcome(case.case, Status.OK, {"latency": [1.0]}, "random weights"))
+        assert left.seconds() == pytest.approx(expected)
+
+
+def test_stored_seconds_come_first_and_devices_share_the_work(cases: list[Planned]) -> None:
+    left = TimeLeft(cases, lambda key: 10.0, Clock())
+    assert left.seconds() == 10.0 * len(cases)
+    left.started(cases[0])
+    left.started(cases[1])
+    assert left.seconds() == 10.0 * len(cases) / 2
+    searched = replace(cases[0], case=replace(cases[0].case, evaluation={MAX_BATCH: {"limit": 0}}))
+    assert TimeLeft([searched], lambda key: 10.0).seconds() is None
+    assert TimeLeft().seconds() is None
+
+
+def test_the_batches_of_a_running_case_count(cases: list[Planned]) -> None:
+    clock, first = Clock(), cases[0]
+    left = TimeLeft([first], clock=clock)
+    left.started(first)
+    assert left.seconds() is None
+    clock.now += 1.0
+    left.advanced(first, first.case.batch)
+    estimate = left.seconds()
+    assert estimate == pytest.approx(images(first) / first.case.batch - 1)
+    clock.now += 0.9
+    assert left.seconds() == pytest.approx(estimate - 0.9), "a long batch does not make the estimate grow"
+    assert 0 < left.fraction(first.case.key) < 1
+    left.started(first)
+    assert left.fraction(first.case.key) == 0.0, "measured again"

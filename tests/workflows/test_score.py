@@ -117,26 +117,6 @@ def test_the_command_prints_a_table_json_and_a_grid(tmp_path: Path) -> None:
     assert data["absent"]["kid"] == "It needs at least 250 images; there are 6 and 6 real ones. Add images."
 
 
-def test_a_grid_replaces_an_older_grid_and_no_other_file(tmp_path: Path) -> None:
-    first, second = few(tmp_path, "a"), few(tmp_path, "b")
-    for _ in range(2):
-        assert called(first, second, "--preset", "scene", "--grid", tmp_path / "worst.png").exit_code == 0
-    other = tmp_path / "page.png"
-    other.write_text('<!DOCTYPE html>\n<meta name="generator" content="cachemark">')
-    refused = called(first, second, "--preset", "scene", "--grid", other)
-    assert (refused.exit_code, "is not a PNG image of cachemark" in refused.output) == (2, True)
-    with pytest.raises(CachemarkError, match="is not a PNG image"):
-        score(first, second, preset_name="scene", grid=other)
-    assert other.read_text().startswith("<!DOCTYPE")
-
-
-def test_sets_without_common_names_are_compared_as_sets(tmp_path: Path) -> None:
-    scored = score(few(tmp_path, "a"), few(tmp_path, "b", count=9, first=50), preset_name="scene")
-    assert not scored.pairs
-    assert "psnr" not in scored.values
-    assert "fid_scene_6" in scored.values
-
-
 def test_statistics_without_images_give_fid_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scoring, "scorer", lambda name, weights: (toy(), {"isc_splits": 2}))
     monkeypatch.setitem(inception.LAYERS, "adm", 13)
@@ -151,12 +131,6 @@ def test_statistics_without_images_give_fid_alone(tmp_path: Path, monkeypatch: p
     assert scored.values["fid_adm_24"].value == pytest.approx(expected["frechet_inception_distance"], abs=1e-4)
     assert scored.values.keys() == {"fid_adm_24", "isc_adm_24"}
     assert scored.absent.keys() == {"kid", "precision", "recall"}
-
-
-def test_bundled_scenes_are_the_default_reference(folders: tuple[Path, Path]) -> None:
-    scored = score(folders[1])
-    assert scored.against == "the bundled real scenes"
-    assert scored.values[f"fid_scene_{COUNT}"].value < 10
 
 
 # ------------------------------------------------------------------------------------------------ input that cannot be scored

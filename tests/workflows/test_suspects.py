@@ -44,25 +44,10 @@ def nights(commits: Sequence[str], **changes: object) -> tuple[RunRecord, ...]:
 
 def test_the_range_begins_at_the_last_night_without_it(repository: tuple[Path, list[str]]) -> None:
     root, made = repository
-    found = suspects(replace(INCIDENT, onset=made[5][:12]), nights([made[1], made[3], made[5], made[7]]), root)
-    assert found is not None
-    assert (found.good, found.bad) == (made[3][:12], made[5][:12])
-    assert [line.partition(" ")[2] for line in found.commits] == ["Change number 5", "Change number 4"]
-
-
-def test_of_many_commits_the_newest_are_shown_and_the_others_counted(
-    repository: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    root, made = repository
-    found = suspects(replace(INCIDENT, since=date(2026, 1, 2)), nights([made[0], made[11]]), root)
-    assert found is not None
-    assert len(found.commits) == 11
-    monkeypatch.setattr(check, "suspects", lambda incident, nights: found)
-    lines = [*check.incident_lines(INCIDENT, nights(["a" * 40])[0], RunJudgement())]
-    assert [line for line in lines if line.startswith("    ")] == [*(f"    {commit}" for commit in found.commits[:8]), "    and 3 more"]
-    unknown = suspects(INCIDENT, nights(["--output=x", "0" * 40, "b" * 40]), root)
-    assert unknown is not None
-    assert unknown.commits == (), "commits of another repository have a range and no subjects"
+    suspect_range = suspects(replace(INCIDENT, onset=made[5][:12]), nights([made[1], made[3], made[5], made[7]]), root)
+    assert suspect_range is not None
+    assert (suspect_range.good, suspect_range.bad) == (made[3][:12], made[5][:12])
+    assert [line.partition(" ")[2] for line in suspect_range.commits] == ["Change number 5", "Change number 4"]
 
 
 @pytest.mark.parametrize("commits", [["aaa"], ["aaa", "aaa"], ["", "aaa"], []])
