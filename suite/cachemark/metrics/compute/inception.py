@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from ...core.errors import BadCheckpoint, Unsupported
 from ...core.files import is_readable
@@ -164,7 +165,7 @@ def inception_extractor(file: Path, width: int = 2048) -> Extractor:
     Features are the 2048 of the last pooling or the means of an earlier layer, logits the 1008 without bias. Raises BadCheckpoint for
     another file.
     """
-    from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
+    from torch_fidelity.feature_extractor_inceptionv3 import BasicConv2d, FeatureExtractorInceptionV3
 
     clean = io.BytesIO()  # the tensors alone: torch-fidelity would run code in the file
     torch.save(tensors(file, source()), clean)
@@ -174,6 +175,10 @@ def inception_extractor(file: Path, width: int = 2048) -> Extractor:
     except RuntimeError as error:  # of load_state_dict: names or shapes
         raise BadCheckpoint(f"{str(file)!r} does not fit torch-fidelity's {FAMILY}: {' '.join(str(error).split())[:300]}.",
                             remedy=f"Use the file of {source()}.") from error
+    for module in network.modules():  # twice as fast on a CPU; features differ by rounding, 4e-7 of the largest
+        if isinstance(module, BasicConv2d):
+            module.conv, module.bn = fuse_conv_bn_eval(module.conv, module.bn), nn.Identity()
+    network.to(memory_format=torch.channels_last)
     family = FAMILY if width == 2048 else f"{FAMILY}-{width}"
     whole = _Inception(network)
     return Extractor(sha256(file), lambda: whole, family, spatial=True, batch=BATCH)
