@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cachemark.core.facts import EnergyFacts
 from cachemark.machine import gpu as device
-from cachemark.machine.energy import MOST_ERROR, PackageEnergy, energy_of
+from cachemark.machine.energy import MOST_ERROR, Energy, PackageEnergy, energy_of
 from cachemark.machine.gpu import Reading
 from cachemark.machine.monitor import Watch
 from support.fake_nvml import Card, FakeNvml
@@ -20,13 +23,16 @@ STEP = 0.2
 
 def readings(
     power: Callable[[float], float], joules: Callable[[float], float] | None, first: float = 0.0, last: float = 20.0, step: float = STEP,
+    regular: bool = False,
 ) -> list[Reading]:
+    jitter = random.Random(3)  # samples of power count at irregular times only
     moments = [first + step * k for k in range(round((last - first) / step) + 1)]
+    if not regular:
+        moments[1:-1] = [moment + step * jitter.uniform(-0.25, 0.25) for moment in moments[1:-1]]
     return [Reading(None, None, power(t), joules(t) if joules else None, None, 0, frozenset(), t) for t in moments]
 
 
-@pytest.mark.parametrize("counter", [True, False])
-def test_the_error_covers_a_power_that_changes_between_readings(counter: bool) -> None:
+def test_the_error_covers_a_power_that_changes_between_readings() -> None:
     """The device draws 400 W in the span and 100 W around it."""
     for begin in (2.0, 2.05, 2.1, 2.15):
         def joules(t: float, begin: float = begin) -> float:
@@ -35,7 +41,7 @@ def test_the_error_covers_a_power_that_changes_between_readings(counter: bool) -
         def power(t: float, begin: float = begin) -> float:
             return 400.0 if begin <= t < begin + 4 else 100.0
 
-        energy = energy_of(readings(power, joules if counter else None), [(begin, begin + 4)])
+        energy = energy_of(readings(power, joules), [(begin, begin + 4)])
         assert abs(sum(energy.joules) - 1600) <= energy.error * sum(energy.joules)
         assert energy.error < 0.1
 
@@ -45,7 +51,7 @@ def test_a_reading_right_after_a_generation_makes_its_energy_known() -> None:
     def joules(t: float) -> float:
         return 400 * min(max(t - 1, 0.0), 2.5)
 
-    apart = readings(lambda t: 400.0, joules, last=6, step=1.0)
+    apart = readings(lambda t: 400.0, joules, last=6, step=1.0, regular=True)
     blurred = energy_of(apart, [(1.0, 3.5)])
     (at_end,) = readings(lambda t: 400.0, joules, first=3.501, last=3.501)
     known = energy_of([*apart, at_end], [(1.0, 3.5)])
@@ -78,6 +84,73 @@ def test_a_wrong_power_changes_nothing_else_of_a_watched_case(nvml: FakeNvml, ca
     assert "a power of nan" in watching.energy([(0.0, 1.0)]).absent
 
 
+def simulated(stream: random.Random, sensor: str, cycle: float = 0.0) -> tuple[Energy, float]:
+    """Energy of generations whose power alternates, and their true joules. ``cycle``: of the load in seconds, by default any."""
+    step, idle, high = 0.002, stream.uniform(40, 100), stream.uniform(200, 700)
+    low, share, spans, now = stream.uniform(idle, high), stream.uniform(0.1, 1), list[tuple[float, float]](), 2.5
+    cycle = cycle or math.exp(stream.uniform(math.log(0.01), math.log(5)))
+    for _ in range(stream.randint(3, 10)):
+        spans.append((now, now + stream.uniform(1, 6)))
+        now = spans[-1][1] + stream.choice([0.0, 0.005, stream.uniform(0, 0.5)])
+    times = np.arange(0, now + 3, step)
+    power = np.full(len(times), idle)
+    for begin, end in spans:
+        inside = (times >= begin) & (times < end)
+        power[inside] = np.where(times[inside] % cycle < share * cycle, high, low)
+    joules = np.concatenate([[0.0], np.cumsum(power) * step])
+    phase = stream.uniform(0, 0.1)
+
+    def used(begin: float, end: float) -> float:
+        return float(np.subtract(*np.interp([end, begin], np.append(times, times[-1] + step), joules)))
+
+    def reading(at: float) -> Reading:
+        updated = (at - phase) // 0.1 * 0.1 + phase
+        width = {"instant": step, "average": 1.0, "quarter": 0.025, "counter": step}[sensor]
+        shown = used(at - step, at) if sensor == "instant" else used(updated - width, updated)
+        return Reading(None, None, shown / width, used(0, updated) if sensor == "counter" else None, 100, 0, frozenset(), at)
+
+    moments, now = [1.2], 1.2
+    while now < times[-1] - 0.4:
+        now += stream.uniform(0.1, 0.3)
+        moments.append(now)
+    return energy_of([reading(at) for at in moments], spans), sum(used(*span) for span in spans)
+
+
+@pytest.mark.parametrize(("sensor", "cycle"), [("instant", 0.0), ("average", 0.0), ("quarter", 0.0), ("counter", 0.0), ("instant", 0.2),
+                                               ("average", 0.2), ("quarter", 0.2 * math.sqrt(2)), ("counter", 0.2)])
+def test_the_stated_error_covers_the_truth_for_each_kind_of_sensor(sensor: str, cycle: float) -> None:
+    """Instantaneous power, its average over 1 s, 25 ms of each 100 ms, and a counter that is updated every 100 ms."""
+    stream = random.Random(f"{sensor} {cycle}")
+    cases = [simulated(stream, sensor, cycle) for _ in range(100)]
+    covered = [abs(sum(energy.joules) - true) <= energy.error * sum(energy.joules) for energy, true in cases if not energy.absent]
+    assert len(covered) >= 60, "most cases have an energy"
+    assert sum(covered) >= 0.95 * len(covered)
+
+
+@pytest.mark.parametrize("cycle", [0.2, 0.1, 0.4])
+def test_power_that_is_read_in_step_with_the_load_is_no_energy(cycle: float) -> None:
+    series = [Reading(None, None, 600.0 if t % cycle < cycle / 4 else 60.0, None, 100, 0, frozenset(), t) for t in np.arange(0, 20, 0.2)]
+    assert "equal intervals" in energy_of(series, [(2.0, 8.0), (8.0, 14.0)]).absent
+
+
+def test_readings_at_the_end_of_generations_are_no_samples_of_power() -> None:
+    """They are at the times of the load: here always in its pauses."""
+    pauses = [Reading(None, None, 60.0, None, 0, 0, frozenset(), 4.0 + k, prompted=True) for k in range(9)]
+    assert energy_of([*readings(lambda t: 400.0, None), *pauses], [(2.0, 14.0)]).joules == pytest.approx((4800.0,))
+
+
+@pytest.mark.parametrize(("joules", "power"), [(lambda t: 5000.0, lambda t: 300.0), (lambda t: 5000.0, None)])
+def test_a_counter_that_stands_still_is_recognized(joules: Callable[[float], float], power: Callable[[float], float] | None) -> None:
+    energy = energy_of(readings(power or (lambda t: None), joules), [(3.0, 9.0), (9.0, 15.0)])  # type: ignore[arg-type, return-value]
+    assert (energy.source, sum(energy.joules)) == ("power samples", pytest.approx(3600)) if power else "stands still" in energy.absent
+
+
+def test_a_counter_that_is_rarely_updated_has_its_period_in_the_error() -> None:
+    rare = energy_of(readings(lambda t: 300.0, lambda t: 300 * (t // 2 * 2)), [(3.1, 18.9)])
+    assert abs(sum(rare.joules) / (15.8 * 300) - 1) <= rare.error
+    assert rare.error > 1.5 / 15.8
+
+
 # ------------------------------------------------------------------------------------------------ CPU
 
 @pytest.fixture
@@ -85,12 +158,16 @@ def packages(tmp_path: Path) -> Path:
     """Two CPU packages, one of them with a part that counts within it."""
     for name in ("intel-rapl:0", "intel-rapl:1", "intel-rapl:0:0"):
         (tmp_path / name).mkdir()
+        (tmp_path / name / "name").write_text("core\n" if name.count(":") > 1 else f"package-{name[-1]}\n")
         (tmp_path / name / "max_energy_range_uj").write_text("262143328850\n")
         (tmp_path / name / "energy_uj").write_text("262143000000\n")
     return tmp_path
 
 
 def test_packages_are_added_and_counters_may_wrap(packages: Path) -> None:
+    for name, domain in (("intel-rapl:2", "psys"), ("intel-rapl:3", "dram")):
+        shutil.copytree(packages / "intel-rapl:0", packages / name)
+        (packages / name / "name").write_text(f"{domain}\n")
     counter = PackageEnergy(packages)
     counter.start(10.0)
     (packages / "intel-rapl:0" / "energy_uj").write_text(f"{30_000_000 - 328_851}\n")
@@ -132,4 +209,4 @@ def test_too_little_is_known_of_short_or_unread_generations() -> None:
     assert energy_of(series, [(1.0, 1.0 + 0.11 / MOST_ERROR)]).joules
     assert "not read during" in energy_of(series, [(19.0, 21.0)]).absent
     assert "neither an energy counter nor a power sensor" in energy_of(readings(lambda t: None, None), [(1.0, 2.0)]).absent  # type: ignore[arg-type, return-value]
-    assert "no energy" in energy_of(readings(lambda t: 0.0, lambda t: 0.0), [(1.0, 2.0)]).absent
+    assert "no energy" in energy_of(readings(lambda t: 0.0, None), [(1.0, 9.0)]).absent

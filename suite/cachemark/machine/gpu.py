@@ -45,6 +45,7 @@ class Reading:
     processes: frozenset[int] | None
     at: float = 0.0  # times of readings of energy and power, in seconds of ``time.monotonic``
     errors: tuple[str, ...] = ()  # of queries that failed, other than those that the device does not support
+    prompted: bool = False  # read when a generation ended, and not at a random time
 
 
 class Lost(Exception):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import statistics
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ SPOILING = HW_SLOWDOWN | SW_THERMAL | HW_THERMAL | POWER_BRAKE
 """Reasons that spoil a measurement. The power cap is none: under load a device is expected to meet it."""
 LEAST_CLOCK = 0.95  # smallest median clock under load, relative to the locked clock, of a valid measurement
 BUSY = 50  # percent; slower clocks of an idle device mean nothing
-PERIOD = 0.2  # seconds between two readings: a handful within the shortest timing, and about 0.1 % of one processor
+PERIOD = 0.2  # mean seconds between two readings: a handful within the shortest timing, and about 0.1 % of one processor
 
 
 @dataclass(frozen=True)
@@ -64,11 +65,12 @@ class Watch:
         self._readings, self._unread = [], []
         self.read()
 
-    def read(self) -> None:
-        """Read the device once."""
+    def read(self, prompted: bool = False) -> None:
+        """Read the device once. ``prompted``: at a time that the load chooses, such as the end of a generation."""
         reading = self._query(self.gpu.reading)
         if reading is None:
             return
+        reading = replace(reading, prompted=prompted)
         self._unread += reading.errors
         if self.child and (reading.processes or frozenset()) - self.own:
             self.own |= family(self.child)
@@ -121,7 +123,7 @@ class Watch:
         return None
 
     def _follow(self) -> None:
-        while not self._stop.wait(self.period):
+        while not self._stop.wait(self.period * random.uniform(0.5, 1.5)):  # a load may be in step with equal intervals
             self.read()
 
 

@@ -111,7 +111,7 @@ def _heard(
                     return
             elif images := message.get("images"):
                 if watch is not None:
-                    watch.read()  # at the end of a generation, when its energy is known
+                    watch.read(prompted=True)  # at the end of a generation, when its energy is known
                 advanced(remaining[0], images)
             elif "waits" in message:
                 yield None
