@@ -54,7 +54,7 @@ def per_hour(context: click.Context, option: click.Parameter, text: str | None) 
 @click.option("--budget", "seconds", callback=span, metavar="TIME",
               help="Finish within a time, e.g. 6h or 90min; important cases run first.")
 @click.option("--price", callback=per_hour, metavar="PRICE/h", help="Price of one device per hour, e.g. 2.49/h: adds the cost of images.")
-@click.option("--samples", type=FOLDER, default="", help="Write the images of each quality pass to this folder, as sample batches (npz).")
+@click.option("--samples", type=FOLDER, help="Write the images of each quality pass to this folder, as sample batches (npz).")
 @fetch_option
 @json_option
 def run(

@@ -37,7 +37,7 @@ from .weights import fetch_named
 def run(
     plan: Plan | str | Path, store: str | Path = DEFAULT_STORE, *, machine: Machine | str = "cpu", plugins: Sequence[str | Path] = (),
     methods: Sequence[str] = (), fresh: bool = False, reuse_quality: bool | None = None, seconds: float | None = None,
-    price: float = 0.0, fetch: bool = False, samples: str | Path = "", watcher: RunWatcher = UNWATCHED,
+    price: float = 0.0, fetch: bool = False, samples: str | Path | None = None, watcher: RunWatcher = UNWATCHED,
 ) -> Run:
     """Measure the cases of a plan that the store does not have, and return the run.
 
@@ -149,7 +149,7 @@ class PlanRunner:
     deadline: Deadline | None = None
     cases: list[Planned] = field(default_factory=list)
     price: float = 0.0  # of one device per hour
-    samples: str | Path = ""  # folder of sample batches
+    samples: str | Path | None = None  # folder of sample batches
     _process_bias: ProcessBias | None = None  # results of A/A pairs on this machine
     _processes: dict[str, str] = field(default_factory=dict)  # by name: their numbers in this run, counted from 1
     _left: TimeLeft = field(default_factory=TimeLeft)
