@@ -66,15 +66,15 @@ def energy_of(readings: Sequence[Reading], spans: Sequence[Span]) -> Energy:
     if len(points) < 2:
         why = "'s energy counter stands still" if stuck else " has neither an energy counter nor a power sensor"
         return Energy(absent=f"The device{why}. Measure on a whole GPU, not on a slice or a virtual one.")
-    at, values = (np.array(column, dtype=np.float64) for column in zip(*points, strict=True))
+    at, levels = (np.array(column, dtype=np.float64) for column in zip(*points, strict=True))
     if any(begin < at[0] or end > at[-1] for begin, end in spans):
         return Energy(absent="The device was not read during every timed generation. See the fact device of the case.")
     if points is sampled:
         still = "The energy counter stands still. " if stuck else ""
-        return _from_samples(at, values, sorted(spans), still)
-    period = max([SENSOR_PERIOD, *(_plateau(at, values, span) for span in spans)])
-    peak = _peak(at, values, [watts for _, watts in sampled], period)
-    estimates = [_counter(at, values, span, peak) for span in spans]
+        return _from_samples(at, levels, sorted(spans), still)
+    period = max([SENSOR_PERIOD, *(_plateau(at, levels, span) for span in spans)])
+    peak = _peak(at, levels, [watts for _, watts in sampled], period)
+    estimates = [_counter(at, levels, span, peak) for span in spans]
     late = len(spans) * peak * period
     return _checked([joules for joules, _ in estimates], sum(error for _, error in estimates) + late, spans, "energy counter")
 
