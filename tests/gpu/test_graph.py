@@ -66,7 +66,7 @@ def cases() -> list[tuple[str, str, Any]]:
     tokens = [c for c in token.cells() if (c.codec, c.attention) == ("native", "mha")]
     scales = [c for c in test_scales.DETERMINISTIC if (c.codec, c.attention, c.square) == ("native", "mha", True)]
     return [*(("token", c.label, c) for c in tokens), *(("scale", c.label, c) for c in scales),
-            *(("masked", c.label, c) for c in masked.cells(lossy=False))]
+            *(("masked", c.label, c) for c in masked.cells() if c.codec == "native")]
 
 
 CASES = [pytest.param(family, cell, id=f"{family}-{label}") for family, label, cell in cases()]
