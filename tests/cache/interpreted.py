@@ -18,14 +18,19 @@ from torch import Tensor
 from cachemark.cache.arena import Memory
 from cachemark.cache.codec import CODECS, Codec
 from cachemark.cache.grouped_keys import banks
-from cachemark.cache.kernels import decode_triton
+from cachemark.cache.kernels import decode_triton, fused
 from cachemark.cache.kernels.check import fault
 from cachemark.cache.kernels.decode import DECODE_WITH_MASS, WIDTHS
 from cachemark.cache.kernels.mass_triton import attention_with_mass
 from cachemark.cache.kernels.plain import written_out
 from cachemark.cache.kernels.record import HEADS, ONE, ROWS, Part, Query, fold
+from cachemark.cache.kernels.table import forced
 from cachemark.cache.layout import Layout, Site, Step
 from cachemark.cache.ragged import RaggedSlot, RaggedWorkspace
+from cachemark.contract.method import Method
+from cachemark.core.spec import Sampling
+from cachemark.kit import next_token
+from cachemark.models.sampling import draw, draw_fused, guide
 
 Decode = Callable[..., tuple[Tensor, Tensor | None]]
 # Rounding of a vector's codes to the dtype is left out in place, so both sides differ by it.
@@ -132,6 +137,24 @@ def with_mass(tokens: int, groups: int, keys: int, width: int) -> None:
     torch.testing.assert_close(mass, weights, rtol=1e-4, atol=1e-5)
 
 
+def passes() -> None:
+    """Fused passes are the plain operations, and a generation with them draws the same tokens."""
+    for dtype in CLOSE:
+        for name, check in fused.CHECKS.items():
+            assert check(torch.device("cpu"), dtype), (name, dtype)
+    logits, seeds, place = 3 * torch.randn(10, 1500, generator=torch.Generator().manual_seed(0)), torch.arange(5) * 77, torch.tensor([9])
+    for sampling, rows in ((Sampling(cfg_scale=1.75, temperature=0.9), 10), (Sampling(), 5)):
+        with fused.fusing():
+            tokens = draw_fused(logits[:rows], sampling, seeds, place, 9)
+        assert tokens is not None
+        assert torch.equal(tokens, draw(guide(logits[:rows], sampling, 9), sampling, seeds, place))
+    tiny, labels, launched = next_token.model("gqa", 3, 2, 4), torch.tensor([0, 1]), list[str]()
+    plain = tiny.generate(labels, [0, 1], Method(), next_token.SAMPLING, Memory())
+    with fused.fusing(), fused.launches(lambda name, *tensors: launched.append(name)), forced("sdpa"):
+        assert torch.equal(tiny.generate(labels, [0, 1], Method(), next_token.SAMPLING, Memory()), plain)
+    assert {*launched} == {"add_norm", "silu_mul", "rotate_append", "sample"}
+
+
 def main(*copies: str) -> None:
     torch.use_deterministic_algorithms(True)  # new memory is NaN, so that a value that is not written shows
     for copy in copies:
@@ -149,6 +172,7 @@ def main(*copies: str) -> None:
             with_mass(*shape)
         fixed(decode_triton.decode)
         any_bank()
+        passes()
         for codec in CODECS:  # the check before a first use on a device agrees
             for lengths in (ONE, ROWS, HEADS if codec == "native" else ROWS):
                 query = Query("cpu", torch.float32, 4, 2, 64, 1, mass=True, codec=codec, lengths=lengths)

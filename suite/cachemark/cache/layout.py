@@ -246,7 +246,8 @@ class Tokens:
 
     ``x``: (rows, tokens, width). ``rope``: the model's rotation table for these tokens, (tokens, …), or (rows, tokens, …) where the
     positions of rows differ. ``cond``: conditioning per row. ``text``: what cross-attention reads, rows first, and ``text_shown``: which of
-    it each row sees. All but ``x`` are opaque to methods.
+    it each row sees. ``normed``: a norm module and its output for ``x``, if a fused pass has computed it. All but ``x`` are opaque to
+    methods.
     """
 
     x: Tensor
@@ -254,16 +255,17 @@ class Tokens:
     cond: Tensor | None = None
     text: Tensor | None = None
     text_shown: Tensor | None = None
+    normed: tuple[object, Tensor] | None = None
 
     def with_x(self, x: Tensor) -> Tokens:
-        return replace(self, x=x)
+        return replace(self, x=x, normed=None)
 
     def rows(self, rows: slice | Sequence[int]) -> Tokens:
         """Return these tokens for some of the rows."""
         rope = self.rope[rows] if self.rope is not None and self.rope.dim() == ROWS_FIRST else self.rope
         by_row = {"cond": self.cond, "text": self.text, "text_shown": self.text_shown}
         parts = {name: None if part is None else part[rows] for name, part in by_row.items()}
-        return replace(self, x=self.x[rows], rope=rope, **parts)
+        return replace(self, x=self.x[rows], rope=rope, normed=None, **parts)
 
     def take(self, places: Tensor) -> Tokens:
         """Return the tokens at ``places`` (rows, m), with their own rotations."""
@@ -271,5 +273,5 @@ class Tokens:
         if self.rope is None:
             return self.with_x(x)
         if self.rope.dim() == ROWS_FIRST:
-            return replace(self, x=x, rope=self.rope.gather(1, places[..., None].expand(-1, -1, self.rope.size(-1))))
-        return replace(self, x=x, rope=self.rope[places])
+            return replace(self.with_x(x), rope=self.rope.gather(1, places[..., None].expand(-1, -1, self.rope.size(-1))))
+        return replace(self.with_x(x), rope=self.rope[places])

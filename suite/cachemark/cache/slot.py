@@ -25,6 +25,7 @@ class Slot:
         self.k, self.v = tuple(p[index] for p in bank.k), tuple(p[index] for p in bank.v)
         self.live = [0] * len(bank.runs)
         self._shown = slice(None)
+        self._placed: tuple[Tensor, Tensor] | None = None
 
     @property
     def visual(self) -> Tensor:
@@ -48,8 +49,24 @@ class Slot:
         else:
             self.visual[: len(places), :, n : n + count] = (first + places[:, None]).to(self.visual.dtype)
 
+    def place(self, tokens: int) -> tuple[Tensor, Tensor] | None:
+        """Return where the next tokens' keys and values lie, to be written there before :meth:`append`.
+
+        (rows, kv_heads, tokens, head_dim) each; None where they are stored as codes, at several places, or do not fit.
+        """
+        n = self.live[0]
+        if not self.bank.codec.exact or len(self.runs) > 1 or n + tokens > self.bank.capacity:
+            return None
+        rows = self.runs[0].rows
+        self._placed = self.k[0][rows, :, n : n + tokens], self.v[0][rows, :, n : n + tokens]
+        return self._placed
+
     def append(self, k: Tensor, v: Tensor, condition: bool = False) -> None:
         """Write (rows, kv_heads, tokens, head_dim) at the tail; of a condition, each row's own length."""
+        placed, self._placed = self._placed, None
+        if placed is not None and k is placed[0] and v is placed[1]:
+            self.live[0] += k.size(2)
+            return
         counts = [run.condition if condition else k.size(2) for run in self.runs]
         require_room(max(map(sum, zip(self.live, counts, strict=True))), self.bank.capacity)
         encode = self.bank.codec.encode

@@ -106,6 +106,14 @@ class Method(Planning):
         self.observe(site, step, slot, q, mass)
         return out
 
+    def place(self, site: Site, tokens: int) -> tuple[Tensor, Tensor] | None:
+        """Return where a fused pass may write the next tokens' keys and values before :meth:`attend`, or None.
+
+        A method that attends in its own way gets them as tensors of their own.
+        """
+        slot = self.slots.get(site) if type(self).attend is Method.attend else None
+        return slot.place(tokens) if slot is not None else None
+
     def selection(self, site: Site, step: Step, slot: Slot, q: Tensor) -> Tensor:
         """Return the visual entries that each head reads in this pass, (rows, kv_heads, count) int64.
 

@@ -7,11 +7,15 @@ in blocks (ADR 13).
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from ..cache.kernels import fused
+from ..cache.layout import Tokens
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -66,6 +70,19 @@ class RMSNorm(nn.Module):
         if x.dtype == torch.float32:
             return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
         return F.rms_norm(x, self.weight.shape, eps=self.eps) * self.weight  # computed in fp32 and rounded once
+
+
+def added(tokens: Tokens, out: Tensor, following: RMSNorm | None) -> Tokens:
+    """Add a branch's output to the tokens; where passes are fused, also compute the norm that follows."""
+    if following is None or not fused.fuses(tokens.x):
+        return tokens.with_x(tokens.x + out)
+    x, y = fused.add_norm(tokens.x, out, following.weight, following.eps)
+    return replace(tokens, x=x, normed=(following, y))
+
+
+def normed(tokens: Tokens, norm: RMSNorm) -> Tensor:
+    """Return the norm of the tokens, unless the pass before has computed it."""
+    return tokens.normed[1] if tokens.normed is not None and tokens.normed[0] is norm else norm(tokens.x)
 
 
 def rotate_pairs(x: Tensor, angles: Tensor) -> Tensor:

@@ -12,15 +12,17 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..cache.kernels import fused
 from ..cache.layout import Layout, Site, Step, Tokens, guided_rows
 from ..contract.method import Method, Uncached
 from ..core.spec import Sampling
-from .layers import AttentionSizes, RMSNorm, grid_angles, rotate_pairs
+from .layers import AttentionSizes, RMSNorm, added, grid_angles, normed, rotate_pairs
 from .raster import RasterModel
 
 
@@ -90,6 +92,10 @@ class LlamaGenAttention(nn.Module):
         """Map (rows, tokens, dim) to (rows, tokens, dim). ``tokens`` has the rotations."""
         assert tokens.rope is not None
         qkv = self.wqkv(x).unflatten(-1, (-1, self.head_dim))
+        if fused.fuses(qkv):
+            place = method.place(site, qkv.size(1)) if step.count else None
+            q, k, v = fused.rotate_append(qkv, tokens.rope, self.heads, place)
+            return self.wo(method.attend(site, step, q, k, v).transpose(1, 2).flatten(2))
         turned = rotate_pairs(qkv[:, :, : self.heads + self.groups], tokens.rope).transpose(1, 2)
         q, k = turned[:, : self.heads], turned[:, self.heads :]
         v = qkv[:, :, self.heads + self.groups :].transpose(1, 2)
@@ -105,15 +111,16 @@ class TransformerBlock(nn.Module):
         self.feed_forward = SwiGLU(config.dim, config.hidden)
         self.attention_norm = RMSNorm(config.dim, config.norm_eps)
         self.ffn_norm = RMSNorm(config.dim, config.norm_eps)
+        self.following: tuple[RMSNorm | None] = (None,)  # the next block's first norm; in a tuple, so that it is not a submodule
 
     def mix(self, site: Site, step: Step, tokens: Tokens, method: Method) -> Tokens:
-        return tokens.with_x(tokens.x + self.attention(self.attention_norm(tokens.x), site, step, tokens, method))
+        return added(tokens, self.attention(normed(tokens, self.attention_norm), site, step, tokens, method), self.ffn_norm)
 
     def branch(self, tokens: Tokens) -> Tensor:
-        return self.feed_forward(self.ffn_norm(tokens.x))
+        return self.feed_forward(normed(tokens, self.ffn_norm))
 
     def join(self, tokens: Tokens, branch: Tensor) -> Tokens:
-        return tokens.with_x(tokens.x + branch)
+        return added(tokens, branch, self.following[0])
 
 
 class LlamaGen(RasterModel):
@@ -124,7 +131,10 @@ class LlamaGen(RasterModel):
         self.config = config
         self.cls_embedding: nn.Module = nn.Sequential(OrderedDict(embedding_table=nn.Embedding(config.classes + 1, config.dim)))
         self.tok_embeddings = nn.Embedding(config.vocab, config.dim)
-        self.layers = nn.ModuleList(TransformerBlock(config) for _ in range(config.layers))
+        blocks = [TransformerBlock(config) for _ in range(config.layers)]
+        for block, after in pairwise(blocks):
+            block.following = (after.attention_norm,)
+        self.layers = nn.ModuleList(blocks)
         self.norm = RMSNorm(config.dim, config.norm_eps)
         self.output = nn.Linear(config.dim, config.vocab, bias=False)
         self.sites = [Site("decoder", layer) for layer in range(config.layers)]
@@ -172,6 +182,18 @@ class SwiGLU(nn.Module):
         self.w1 = nn.Linear(dim, hidden, bias=False)
         self.w3 = nn.Linear(dim, hidden, bias=False)
         self.w2 = nn.Linear(hidden, dim, bias=False)
+        self._both: tuple[Tensor, ...] = ()  # not a buffer: the weights of w1 and w3 are its halves
+
+    @torch.inference_mode(False)  # a parameter cannot take the data of an inference tensor
+    def both(self) -> Tensor:
+        """Return the weights of w1 and w3 as one tensor, which both share from the first call on."""
+        if not self._both or self._both[1].data_ptr() != self.w1.weight.data_ptr():
+            both = torch.cat((self.w1.weight.detach(), self.w3.weight.detach()))
+            self.w1.weight.data, self.w3.weight.data = both.chunk(2)
+            self._both = both, self.w1.weight
+        return self._both[0]
 
     def forward(self, x: Tensor) -> Tensor:
+        if fused.fuses(x):
+            return self.w2(fused.silu_mul(F.linear(x, self.both())))
         return self.w2(F.silu(self.w1(x)) * self.w3(x))

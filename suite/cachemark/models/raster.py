@@ -18,7 +18,7 @@ from ..contract.decoder import Decoder, Front, Sequential, ancestors, check_fron
 from ..contract.method import Method, graph_key, run_blocks
 from ..core.errors import Unsupported
 from ..core.spec import Sampling
-from .sampling import draw, filter_logits, guide, guide_window, guided
+from .sampling import draw, draw_fused, filter_logits, guide, guide_window, guided
 
 See = Callable[[int, Tensor], None] | None
 Mark = Callable[[int], None] | None
@@ -129,7 +129,12 @@ class RasterModel(nn.Module):
     ) -> tuple[Tensor, ...]:
         """Run one pass; return the ``requested`` among tokens (batch,) and logits (batch, vocab)."""
         hidden = self(self.feed(fed[:, None] if step.count else fed, step, place, starts), step, method)
-        logits = self.allowed(guide(self.logits(_ends(hidden, starts, method, step)), sampling, step.index), place)
+        logits = self.logits(_ends(hidden, starts, method, step))
+        if requested == (True, False) and type(self).allowed is RasterModel.allowed:
+            tokens = draw_fused(logits, sampling, key, place, step.index)
+            if tokens is not None:
+                return (tokens,)
+        logits = self.allowed(guide(logits, sampling, step.index), place)
         drawn = (draw(logits, sampling, key, place),) if requested[0] else ()
         return (*drawn, logits) if requested[1] else drawn
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..cache import random_streams as streams
+from ..cache.kernels.fused import fuses, sample
 from ..core.errors import Unsupported
 from ..core.spec import Sampling
 
@@ -71,6 +72,18 @@ def filter_logits(logits: Tensor, sampling: Sampling) -> Tensor:
         dropped = mass.cumsum(-1) - mass > sampling.top_p
         logits = logits.masked_fill(torch.zeros_like(dropped).scatter(-1, order, dropped), float("-inf"))
     return logits
+
+
+def draw_fused(logits: Tensor, sampling: Sampling, seeds: Tensor, place: Tensor, position: int) -> Tensor | None:
+    """Draw tokens (batch,) from logits (rows, vocab) before guidance in one kernel, or return None if it does not draw like that.
+
+    The tokens are those of :func:`guide` and :func:`draw`.
+    """
+    truncated = sampling.top_k > 0 or sampling.top_p < 1
+    if truncated or sampling.temperature == 0 or sampling.cfg_schedule != "constant" or not fuses(logits):
+        return None
+    scale = sampling.cfg_scale if sampling.cfg_scale > 1 and guided(sampling, position) else None
+    return sample(logits, seeds, place, streams.PURPOSES["token"], max(sampling.temperature, 1e-5), scale)
 
 
 def draw(logits: Tensor, sampling: Sampling, seeds: Tensor, position: int | Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 from ...cache.arena import Memory
 from ...cache.codec import codec
 from ...cache.engines import engine
+from ...cache.kernels.fused import fusing
 from ...cache.kernels.plain import fused
 from ...cache.kernels.table import AUTO, forced
 from ...cache.layout import Layout
@@ -49,9 +50,9 @@ class NotFinite(ArithmeticError):
 class Job:
     """Images to generate in chunks of ``batch`` samples, each with a new method and decoder.
 
-    ``kernel``: the attention kernel to try first. ``alive`` is called with the number of images after each chunk, ``noted`` with that
-    number and the decoder after each generation without forced tokens; ``decided`` with the method after such a generation, if it
-    decides for each image."""
+    ``kernel``: the attention kernel to try first. ``fused``: use fused passes on a GPU. ``alive`` is called with the number of images
+    after each chunk, ``noted`` with that number and the decoder after each generation without forced tokens; ``decided`` with the method
+    after such a generation, if it decides for each image."""
 
     loaded: Loaded
     method: Callable[[], Method]
@@ -65,6 +66,7 @@ class Job:
     noted: Callable[[int, Decoder], None] = lambda images, decoder: None
     decided: Callable[[Deciding], None] = lambda method: None
     kernel: str = AUTO
+    fused: bool = True
 
     @property
     def layout(self) -> Layout:
@@ -118,7 +120,7 @@ class Job:
         if decoder is not None:
             options["decoder"] = decoder
         method = self.method()
-        with fused(self.device), forced(self.kernel):
+        with fused(self.device), forced(self.kernel), fusing(self.fused):
             tokens = self.loaded.generator.generate(labels, seeds, method, self.sampling, memory, **options)
         if isinstance(method, Deciding) and options.get("forced") is None:
             self.decided(method)
@@ -241,7 +243,7 @@ def case_job(case: Case, bench: Bench) -> Job:
     subset = seeds.subset(case.seeds, bench.entry.classes).first(case.samples)
     memory = Memory(bench.device, codec(case.codec), engine(case.engine, bench.device))
     return Job(bench.loaded, method_factory(case), memory, case.sampling, subset, case.batch, bench.device, bench.alive,
-               decoder_factory(case), kernel=case.kernel)
+               decoder_factory(case), kernel=case.kernel, fused=case.engine != "reference")
 
 
 def method_factory(case: Case) -> Callable[[], Method]:

@@ -1,0 +1,149 @@
+"""Count the operator calls and bytes of a pass, by model and method, without a GPU and without weights.
+
+``python benchmarks/launches.py`` generates on torch's meta device, which computes nothing, at the sizes of the published models: once with
+plain operations, as without a GPU, and once with the fused passes. Views and allocations are no calls; attention is one call per layer on
+both sides. *Small* operations are all but matrix products and attention; their bytes are inputs and outputs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from cachemark.cache.arena import Memory
+from cachemark.cache.kernels import table
+from cachemark.cache.kernels.fused import fusing, launches
+from cachemark.cache.kernels.record import Entries, Kernel
+from cachemark.core.spec import Sampling
+from cachemark.methods.registry import METHODS
+from cachemark.models import llamagen, mar, var
+from cachemark.models.vision.msvq import MultiScaleQuantizer
+from cachemark.roofline.flops import UncompiledMode
+
+PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "linear", "_addmm_activation"}
+NO_CALL = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "detach", "lift_fresh", "_unsafe_view"}
+
+
+@dataclass
+class Calls(UncompiledMode):
+    """Counts calls, and the bytes of small ones, until the next :meth:`lap`."""
+
+    names: Counter[str] = field(default_factory=Counter)
+    small: int = 0
+    laps: list[tuple[int, int, Counter[str]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name, returned = func.overloadpacket.__name__, func._schema.returns
+        if name in NO_CALL or any(each.alias_info is not None and not each.alias_info.is_write for each in returned):
+            return out
+        self.add(name, args, kwargs, out)
+        return out
+
+    def add(self, name: str, *values: Any) -> None:
+        """Count one call that reads and writes the tensors of ``values``."""
+        self.names[name] += 1
+        if name not in PRODUCTS and name != "attention":
+            self.small += sum(leaf.nbytes for leaf in tree_leaves(values) if isinstance(leaf, Tensor))
+
+    def lap(self) -> None:
+        """End a pass."""
+        self.laps.append((sum(self.names.values()), self.small, self.names))
+        self.names, self.small = Counter(), 0
+
+
+@contextmanager
+def counting(*, fused: bool) -> Iterator[Calls]:
+    """Count what runs within, with plain operations or fused passes."""
+    calls = Calls()
+
+    def attention(q: Tensor, entries: Entries, causal: bool, visible: Tensor | None, mass: bool) -> tuple[Tensor, Tensor | None]:
+        calls.names["attention"] += 1
+        keys = max(part.k.size(2) for part in entries.parts())
+        return torch.empty_like(q), torch.empty(q.size(0), entries.kv_heads, keys, device=q.device) if mass else None
+
+    once = Kernel("one call", lambda query: "", attention)
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(table, "TABLE", (once,)))
+        stack.enter_context(patch.object(Tensor, "tolist", lambda self: [0] * len(self)))
+        stack.enter_context(fusing(fused))
+        stack.enter_context(launches(lambda name, *tensors: calls.add(name, tensors)))
+        stack.enter_context(calls)
+        yield calls
+
+
+def llamagen_pass(method: str, budget: Fraction, *, fused: bool, batch: int = 256) -> tuple[float, float, Counter[str]]:
+    """Return mean calls, small bytes and names of a pass of LlamaGen-XL, over the sixth line."""
+    with torch.device("meta"):
+        model = llamagen.LlamaGen(llamagen.SIZES["XL"]).to(torch.bfloat16).eval()
+    return _passes(model, method, budget, Sampling(cfg_scale=1.75), batch, fused, slice(5 * 24, 6 * 24))
+
+
+def var_pass(method: str, budget: Fraction, *, fused: bool, batch: int = 64) -> tuple[float, float, Counter[str]]:
+    """Return calls, small bytes and names of the seventh of VAR-d30's ten scales."""
+    config = var.SIZES["d30"]
+    with torch.device("meta"):
+        model = var.VAR(config, MultiScaleQuantizer(config.sides, codes=config.vocab, width=config.width)).to(torch.bfloat16).eval()
+    return _passes(model, method, budget, Sampling(cfg_scale=1.5, cfg_schedule="linear", top_k=900, top_p=0.96), batch, fused, slice(6, 7))
+
+
+def mar_pass(method: str, budget: Fraction, *, fused: bool, batch: int = 64) -> tuple[float, float, Counter[str]]:
+    """Return calls, small bytes and names of one of MAR-L's 64 passes, all steps of the head included."""
+    with torch.device("meta"):
+        model = mar.MAR(mar.SIZES["L"]).to(torch.bfloat16).eval()
+    return _passes(model, method, budget, Sampling(cfg_scale=3.0, cfg_schedule="linear"), batch, fused, slice(32, 33))
+
+
+def _passes(
+    model: Any, method: str, budget: Fraction, sampling: Sampling, batch: int, fused: bool, which: slice,
+) -> tuple[float, float, Counter[str]]:
+    seeds = list(range(batch))
+    cls = METHODS.get(method)
+    layout = model.layout(seeds, sampling)
+    chosen = cls.build(cls.build({}).fit(budget, layout) if budget < 1 else {})
+    with counting(fused=fused) as calls, suppress(StopIteration):
+        def lap(_index: int) -> None:
+            calls.lap()
+            if len(calls.laps) == which.stop:
+                raise StopIteration
+
+        model.generate(torch.zeros(batch, dtype=torch.int64, device="meta"), seeds, chosen, sampling, Memory("meta"), mark=lap)
+    laps = calls.laps[which]
+    names = sum((lap[2] for lap in laps), Counter[str]())
+    return sum(lap[0] for lap in laps) / len(laps), sum(lap[1] for lap in laps) / len(laps), names
+
+
+PASSES: dict[str, tuple[Callable[..., tuple[float, float, Counter[str]]], str, Fraction]] = {
+    "LlamaGen-XL, full": (llamagen_pass, "full", Fraction(1)), "LlamaGen-XL, LineAR 1/6": (llamagen_pass, "linear", Fraction(1, 6)),
+    "VAR-d30, scale 7": (var_pass, "full", Fraction(1)), "MAR-L, a pass": (mar_pass, "full", Fraction(1)),
+}
+
+
+def main() -> None:
+    chosen = sys.argv[1:]
+    print("| pass | calls, plain | calls, fused | ratio | MB of small operations, plain | fused | ratio |")
+    print("|---|---|---|---|---|---|---|")
+    for name, (run, method, budget) in PASSES.items():
+        if chosen and not any(word in name for word in chosen):
+            continue
+        (plain, small, _), (fused, smaller, names) = (run(method, budget, fused=on) for on in (False, True))
+        print(f"| {name} | {plain:.0f} | {fused:.0f} | {fused / plain:.2f} | {small / 1e6:.0f} | {smaller / 1e6:.0f} | "
+              f"{smaller / small:.2f} |", flush=True)
+        print(", ".join(f"{op} {count}" for op, count in names.most_common(18)), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""Fused passes: several elementwise operations of a model in one kernel, behind one switch.
+
+On a CPU plain operations remain, and the ``reference`` engine leaves the switch off. Each kernel is compared with the plain operations on a
+device before its first use there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .decode import interpreted
+from .mass import triton_missing
+
+_on: ContextVar[bool] = ContextVar("fused passes", default=False)
+_listeners: list[Callable[..., None]] = []
+Check = Callable[[torch.device, torch.dtype], bool]
+
+
+@contextmanager
+def fusing(on: bool = True) -> Iterator[None]:
+    """Use fused passes within, where Triton runs."""
+    token = _on.set(on)
+    try:
+        yield
+    finally:
+        _on.reset(token)
+
+
+@contextmanager
+def launches(listen: Callable[..., None]) -> Iterator[None]:
+    """Call ``listen(name, *tensors)`` for every launch within, with the tensors that the kernel reads and writes."""
+    _listeners.append(listen)
+    try:
+        yield
+    finally:
+        _listeners.remove(listen)
+
+
+def fuses(x: Tensor) -> bool:
+    """Return whether a pass over ``x`` is fused: never while gradients are recorded."""
+    if not _on.get() or x.requires_grad or not x.is_contiguous():
+        return False
+    return x.is_meta or ((x.is_cuda or interpreted()) and not triton_missing() and not faults(x.device, x.dtype))
+
+
+@cache
+def faults(device: torch.device, dtype: torch.dtype) -> str:
+    """Return how fused passes deviate from plain operations on a device, or ""; compared once."""
+    token = _on.set(False)
+    try:
+        bad = [name for name, check in CHECKS.items() if not check(device, dtype)] if device.type == "cuda" else []
+    except Exception as error:  # whatever a compiler or driver raises
+        return f"fused passes fail on this device: {(str(error).strip() or type(error).__name__).splitlines()[0][:200]}"
+    finally:
+        _on.reset(token)
+    return f"fused passes deviate from plain operations on this device: {', '.join(bad)}" if bad else ""
+
+
+def _launch(
+    name: str, grid: tuple[int, ...], tensors: tuple[Tensor, ...], *numbers: Any, warps: int = 4, exact: bool = False, **constants: Any,
+) -> None:
+    """Launch a kernel on tensors and numbers; on the meta device, only call the listeners.
+
+    ``exact``: round every operation as torch does, instead of contracting multiplications and additions.
+    """
+    for listen in _listeners:
+        listen(name, *tensors)
+    if not tensors[0].is_meta:
+        from . import fused_triton
+
+        getattr(fused_triton, name)[grid](*tensors, *numbers, **constants, num_warps=warps, enable_fp_fusion=not exact)
+
+
+def _power(number: int) -> int:
+    return 1 << (number - 1).bit_length()
+
+
+# -- the passes -------------------------------------------------------------------------------------------------------
+def add_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Return x + y and its RMS norm, both (rows, tokens, dim)."""
+    total, out = torch.empty_like(x), torch.empty_like(x)
+    width = x.size(-1)
+    _launch("add_norm", (x.numel() // width,), (x, y.contiguous(), weight, total, out), width, eps, WIDTH=_power(width))
+    return total, out
+
+
+def silu_mul(both: Tensor) -> Tensor:
+    """Return silu(gate)·up (…, hidden) from gate and up side by side (…, 2·hidden)."""
+    hidden = both.size(-1) // 2
+    out = both.new_empty(*both.shape[:-1], hidden)
+    block = min(1024, _power(hidden))
+    _launch("silu_mul", (out.numel() // hidden, -(-hidden // block)), (both, out), hidden, BLOCK=block)
+    return out
+
+
+def rotate_append(qkv: Tensor, turns: Tensor, heads: int, place: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Rotate queries and keys by channel pairs, and store keys and values at ``place``, or in new tensors.
+
+    ``qkv`` (rows, tokens, heads + 2·groups, head_dim); ``turns`` ([rows,] tokens, head_dim/2) complex64; ``place``: two tensors (rows,
+    groups, tokens, head_dim). Returns queries, keys and values, (rows, heads or groups, tokens, head_dim).
+    """
+    rows, tokens, every, width = qkv.shape
+    groups = (every - heads) // 2
+    q = qkv.new_empty(rows, heads, tokens, width)
+    k, v = place or (qkv.new_empty(rows, groups, tokens, width) for _ in range(2))
+    real = torch.view_as_real(turns.contiguous())
+    by_row = real.stride(0) if turns.dim() == 3 and turns.size(0) > 1 else 0
+    numbers = *k.stride()[:3], *v.stride()[:3], tokens, by_row, heads, groups
+    _launch("rotate_append", (rows * tokens, every), (qkv, real, q, k, v), *numbers, warps=1, exact=True, PAIRS=width // 2,
+            PADDED=_power(width // 2))
+    return q, k, v
+
+
+def sample(logits: Tensor, seeds: Tensor, place: Tensor, purpose: int, temperature: float, scale: float | None) -> Tensor:
+    """Draw tokens (batch,) int64 from fp32 logits (rows, vocab), guided if there is a ``scale``, as plain operations do."""
+    batch, vocab = len(seeds), logits.size(-1)
+    out = torch.empty_like(seeds)
+    _launch("sample", (batch,), (logits, seeds, place, out), vocab, scale or 0.0, temperature, purpose, batch, warps=8, exact=True,
+            GUIDED=int(scale is not None), BLOCK=min(1024, _power(vocab)))
+    return out
+
+
+# -- their checks -----------------------------------------------------------------------------------------------------
+def _near(a: Tensor, b: Tensor) -> bool:
+    close = 8 * torch.finfo(a.dtype).eps * float(b.float().abs().max().clamp_min(1))
+    return float((a.float() - b.float()).abs().max()) <= close
+
+
+def _check_add_norm(device: torch.device, dtype: torch.dtype) -> bool:
+    x, y, weight = (torch.randn(size, device=device).to(dtype) for size in ((3, 1, 100), (3, 1, 100), (100,)))
+    total, out = add_norm(x, y, weight, 1e-5)
+    return torch.equal(total, x + y) and _near(out, F.rms_norm(x + y, (100,), eps=1e-5) * weight)
+
+
+def _check_silu_mul(device: torch.device, dtype: torch.dtype) -> bool:
+    both = torch.randn(5, 2 * 1100, device=device).to(dtype)
+    gate, up = both.chunk(2, -1)
+    return _near(silu_mul(both), F.silu(gate) * up)
+
+
+def _check_rotate_append(device: torch.device, dtype: torch.dtype) -> bool:
+    qkv = torch.randn(3, 2, 7, 48, device=device).to(dtype)
+    turns = torch.polar(torch.ones(2, 24, device=device), torch.randn(2, 24, device=device))
+    pairs = torch.view_as_complex(qkv[:, :, :5].float().unflatten(-1, (-1, 2))) * turns.unsqueeze(-2)
+    turned = torch.view_as_real(pairs).flatten(-2).to(dtype).transpose(1, 2)
+    q, k, v = rotate_append(qkv, turns, 3, None)
+    return _near(q, turned[:, :3]) and _near(k, turned[:, 3:]) and torch.equal(v, qkv[:, :, 5:].transpose(1, 2))
+
+
+CHECKS: dict[str, Check] = {"add_norm": _check_add_norm, "silu_mul": _check_silu_mul, "rotate_append": _check_rotate_append}
