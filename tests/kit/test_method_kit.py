@@ -58,6 +58,13 @@ FAULTS: dict[str, tuple[str, str, str]] = {  # the body of the class, the check 
                       "samples are the same in any batch", "logits differ"),
     "sets TF32": (BEGIN + "torch.backends.cuda.matmul.allow_tf32 = True", "settings are unchanged", "matmul precision (TF32)"),
     "sets the default dtype": (BEGIN + "torch.set_default_dtype(torch.float64)", "settings are unchanged", "default dtype"),
+    "sets deterministic mode for a pass": (
+        ATTEND + "torch.use_deterministic_algorithms(True, warn_only=True)\n        return super().attend(site, step, q, k, v)\n\n"
+        "    def end_step(self, step):\n        super().end_step(step)\n        torch.use_deterministic_algorithms(False)",
+        "settings are unchanged", "deterministic flag"),
+    "multiplies what cannot be counted": (
+        OBSERVE + "torch.nn.functional.bilinear(q, q, q.new_zeros(1, q.size(-1), q.size(-1)))", "work is declared", "_trilinear"),
+    "multiplies matrices by vectors": (OBSERVE + "[k.mv(k[0]) for k in slot.k[0].flatten(0, 1)]", "work is declared", "more than declared"),
     "computes more than it declares": (
         ATTEND + "(q @ k.mT @ v) if step.count else None\n        return super().attend(site, step, q, k, v)",
         "work is declared", "computes more than declared"),
@@ -90,6 +97,14 @@ def test_a_fault_is_found(fault: str, write: Write) -> None:
     assert finding.expected != finding.actual
     if fault in AT_THE_SMALLEST:
         assert finding.location.startswith("1 layer of 1 head, 4×4 tokens, codec native"), finding.location
+
+
+def test_a_setting_that_an_earlier_check_would_leave_is_found(write: Write) -> None:
+    write(BEGIN + "torch.backends.cuda.matmul.allow_tf32 = True; torch.use_deterministic_algorithms(True, warn_only=True)")
+    assert run_check("subject", "neutral is full").passed
+    (finding, *_) = run_check("subject", "settings are unchanged").findings
+    assert "TF32" in finding.actual
+    assert "deterministic flag (False → True)" in finding.actual
 
 
 def test_a_fault_that_smaller_models_hide_is_located(write: Write) -> None:

@@ -88,6 +88,27 @@ def test_prompts_and_masked_models_have_their_defaults() -> None:
     assert masked.case.budget == str(Budget(METHODS.get("lazymar")().own_budget(shape))), "the sizes of its method"
 
 
+@pytest.mark.parametrize(("labels", "seeds"), [
+    (np.array([3, 4], dtype=np.uint8), pd.Series([0, 1])), (torch.tensor([3, 4]), np.int64(2)), ((np.int64(3), torch.tensor(4)), range(2)),
+    (pd.Index([3, 4]), torch.tensor(2)), (iter([3, 4]), [np.int32(0), 1]),
+])
+def test_numbers_of_other_libraries_are_numbers(model: ImageModel, labels: Any, seeds: Any) -> None:
+    drawn = model.generate(labels=labels, seeds=seeds, guidance=np.float64(2.5), batch=np.int64(2), sampling={"top_k": np.int64(7)})
+    assert torch.equal(drawn.tokens, model.generate(labels=[3, 4], seeds=[0, 1], guidance=2.5, sampling={"top_k": 7}).tokens)
+
+
+@pytest.mark.parametrize(("name", "ignored", "read"), [
+    ("tiny-mar", {"top_k": 1, "top_p": 0.5, "cfg_interval": 3}, {"steps": 8}), ("tiny-var", {"diffusion_steps": 3, "cfg_interval": 3}, {}),
+    ("tiny-llamagen", {"steps": 3, "diffusion_steps": 3}, {"cfg_interval": 3}), ("tiny-t2i", {"steps": 3}, {"top_p": 0.5}),
+])
+def test_settings_that_a_model_ignores_are_refused(name: str, ignored: dict[str, Any], read: dict[str, Any]) -> None:
+    model = cm.load(name)
+    for setting, value in ignored.items():
+        with pytest.raises(BadPlan, match=rf"sampling\.{setting} has no effect on {name}, .*Use: cfg_scale, temperature"):
+            model.prepared(seeds=1, sampling={setting: value})
+    assert model.prepared(seeds=1, sampling=read)
+
+
 @pytest.mark.parametrize(("given", "error", "words"), [
     ({"labels": [99]}, UnknownName, "no class 99.*0 … 9"),
     ({"labels": [1, 2], "seeds": [1, 2, 3]}, BadPlan, "3 seeds were given for 2 images"),
@@ -97,6 +118,13 @@ def test_prompts_and_masked_models_have_their_defaults() -> None:
     ({"method": "window", "B": -1}, (BadParameter, BadBudget), "B = -1"),
     ({"budget": "1/2"}, BadBudget, "full cache does not evict, so budget 1/2"),
     ({"batch": 0}, BadPlan, "generate: batch: .* It is '0'"),
+    ({"sampling": {"steps": 4}}, BadPlan, "sampling.steps has no effect on tiny-var, a next-scale model. Use: cfg_scale, temp"),
+    ({"labels": [1.0]}, BadPlan, "labels are whole numbers, and 1.0 is of type float"),
+    ({"labels": np.array([True])}, BadPlan, "labels are whole numbers, and True is of type bool"),
+    ({"labels": np.array([[1, 2]])}, BadPlan, "labels are whole numbers, and .1, 2. is of type list"),
+    ({"seeds": np.float32(2)}, BadPlan, "seeds are whole numbers, and 2.0 is of type float"),
+    ({"seeds": [None]}, BadPlan, "seeds are whole numbers, and None is of type NoneType"),
+    ({"prompts": [3]}, BadPlan, "prompts are texts, and 3 is of type int"),
     ({"sampling": {"temprature": 1}}, BadPlan, "sampling.temprature: extra inputs are not permitted"),
     ({"sampling": "gredy", "guidance": 2}, UnknownName, "Did you mean 'greedy'"),
     ({"guidance": float("nan")}, BadPlan, "cfg_scale: input should be a finite number"),

@@ -129,6 +129,12 @@ class Sampling:
     diffusion_steps: int = 0
 
 
+_DRAWN = ("cfg_scale", "temperature", "top_k", "top_p")
+SAMPLING_OF = {  # the settings that models of a paradigm read
+    "next-token": (*_DRAWN, "cfg_interval"), "next-scale": _DRAWN, "masked": ("cfg_scale", "temperature", "steps", "diffusion_steps"),
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Case:
     """One configuration: everything that changes its values, with resolved ``parameters``.

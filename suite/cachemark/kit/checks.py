@@ -16,7 +16,7 @@ from ..contract.method import Method
 from ..core.errors import CachemarkError, Unsupported
 from .budgets import declared_entries
 from .capture import Capture, NotCapturable, capture_on_cpu, capturing
-from .common import DECIDES, Findings, KitCell, KitRun, MethodCell, Poison, settings_restored
+from .common import DECIDES, Findings, KitCell, KitRun, MethodCell, Poison, SettingsWatch, settings_restored
 from .driver import Place, entries_of
 from .next_token import SAMPLING, SEEDS, Cell
 from .oracle import TOLERANCE, Shadow, computes_attention, first_difference
@@ -305,10 +305,11 @@ def samples_are_the_same_in_another_order(cell: MethodCell) -> Findings:
 
 # -- settings, types and parameters -----------------------------------------------------------------------------------
 def settings_are_unchanged(cell: KitCell) -> Findings:
-    """A generation changes no setting of torch, such as TF32 or the number of threads."""
-    with settings_restored() as changes:
-        cell.run(cell.tight(), bare=True)
-    if changes:
+    """A generation changes no setting of torch, such as TF32 or the number of threads, not even for a step."""
+    watch = SettingsWatch()
+    with settings_restored() as outside:
+        ran = cell.run(cell.tight(), watch, bare=True)
+    if changes := dict.fromkeys((*ran.changes, *outside, *watch.changes)):
         yield cell.finding("unchanged settings of torch", "; ".join(changes))
 
 

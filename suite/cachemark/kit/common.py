@@ -29,12 +29,13 @@ from .oracle import Shadow
 DECIDES = "The method declares that it reads on the host (capturable = False)."
 Findings = Iterator[KitFinding]
 SDPA = torch.backends.cuda
+GRAD = "torch's grad mode"  # a generation runs in inference mode
 SETTINGS: tuple[tuple[str, Callable[[], Any], Callable[[Any], Any]], ...] = (  # of torch, for the whole process
     ("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype),
     ("torch's number of threads", torch.get_num_threads, torch.set_num_threads),
     ("torch's matmul precision (TF32)", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     ("torch's deterministic flag", torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
-    ("torch's grad mode", torch.is_grad_enabled, torch._C._set_grad_enabled),
+    (GRAD, torch.is_grad_enabled, torch._C._set_grad_enabled),
     ("torch's autocast on the CPU", lambda: torch.is_autocast_enabled("cpu"), lambda on: torch.set_autocast_enabled("cpu", on)),
     ("the flash backend of SDPA", SDPA.flash_sdp_enabled, SDPA.enable_flash_sdp),
     ("the memory-efficient backend of SDPA", SDPA.mem_efficient_sdp_enabled, SDPA.enable_mem_efficient_sdp),
@@ -59,7 +60,8 @@ def settings_restored() -> Iterator[list[str]]:
 class KitRun:
     """A generation: outputs of attention by step and site, ``tokens``, and ``logits`` of each step.
 
-    Logits are a list of tensors, for next-token methods one tensor (steps, batch, vocab); None if there are none.
+    Logits are a list of tensors, for next-token methods one tensor (steps, batch, vocab); None if there are none. ``changes`` describes the
+    settings of torch that were changed, and restored after it.
     """
 
     method: Method
@@ -69,6 +71,22 @@ class KitRun:
     logits: Any = None
     moments: list[Moment] = field(default_factory=list)
     shadow: Shadow = field(default_factory=Shadow)
+    changes: list[str] = field(default_factory=list)
+
+
+class SettingsWatch(Onlooker):
+    """Describes each setting of torch that differs during a step from what it was before the generation."""
+
+    def __init__(self) -> None:
+        self._initial, self.changes = [read() for _, read, _ in SETTINGS], dict[str, None]()
+
+    def before_end(self, method: Method, step: Step) -> None:
+        for (name, read, _), old in zip(SETTINGS, self._initial, strict=True):
+            if (new := read()) != old and name != GRAD:
+                self.changes[f"{name} ({old} → {new})"] = None
+
+    def after(self, method: Method, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
+        self.before_end(method, step)
 
 
 class KitCell(Example):
@@ -104,8 +122,9 @@ class KitCell(Example):
         record = Record()
         watches = (*watches, record) if self.records and not bare else watches
         subject = watched(method, *watches) if watches else method
-        ran = self.generate(subject, memory or self.memory(), seeds or self.seeds, forced, with_logits)
-        return replace(ran, answers=ran.answers or record.answers, moments=record.moments)
+        with settings_restored() as changes:
+            ran = self.generate(subject, memory or self.memory(), seeds or self.seeds, forced, with_logits)
+        return replace(ran, changes=changes, answers=ran.answers or record.answers, moments=record.moments)
 
 
 @dataclass(frozen=True)

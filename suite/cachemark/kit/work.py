@@ -7,10 +7,12 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
+from ..cache.bank import SlotBank
 from ..cache.codec import NATIVE
 from ..cache.kernels.plain import fused
 from ..cache.kernels.table import counted as kernels_counted
@@ -18,7 +20,7 @@ from ..cache.layout import Layout, Site, Step
 from ..cache.masked_layout import MaskedLayout
 from ..contract.method import Method
 from ..core.errors import Unsupported
-from ..roofline.flops import FlopCounter, formulas
+from ..roofline.flops import ElementwiseProducts, FlopCounter, formulas
 from ..roofline.masked_flops import masked_ops
 from ..roofline.passes import steps_of
 from .capture import tensors
@@ -36,12 +38,13 @@ UNCOUNTED = ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product
 class WorkCounter(FlopCounter, Onlooker):
     """Counts the operations of a generation under the timed kernels, in this thread.
 
-    ``flops`` of all products, ``weights`` of those with weights, ``attend`` of those within ``attend``; ``random_calls`` of torch.
+    ``flops`` of all products, ``weights`` of those with weights, ``attend`` of those within ``attend``; ``merged`` of those within
+    ``merge`` of the storage; ``random_calls`` of torch.
     """
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
         super().__init__({**formulas(), **_fused_formulas()})
-        self.weights = self.attend = self._before = 0
+        self.weights = self.attend = self.merged = self._before = 0
         self.random_calls = set[str]()
         self._addresses = {storage_address(tensor) for tensor in parameters} - {0}
 
@@ -83,6 +86,8 @@ def work_is_declared(cell: MethodCell) -> Findings:
     if layout.scales and not method.capturable:
         raise Unsupported(DECIDES)  # the entries it reads are not known in advance
     work = _count(cell, cell.tight())
+    if work.uncounted:
+        yield cell.finding("products whose FLOPs can be counted, such as matmul, bmm and einsum", ", ".join(sorted(work.uncounted)))
     if work.random_calls and not layout.scales:
         yield cell.finding("random numbers of the sample's seed only", f"it calls {', '.join(sorted(work.random_calls))}")
     if layout.paradigm == "masked":
@@ -106,7 +111,7 @@ def _attention_and_scores(cell: MethodCell, method: Method, work: WorkCounter) -
     least, most, counted = _attention_flops(method, shortest), sum(_attention_flops(method, cell.layout)), work.flops - work.weights
     if work.attend < (1 - TOLERANCE) * least[0]:
         yield cell.finding(f"at least {least[0]:,} FLOPs of attention, as declared by attended", f"{work.attend:,}")
-    elif counted > (1 + TOLERANCE) * most:
+    elif counted - work.merged > (1 + TOLERANCE) * most:  # an author need not declare the product of merge itself
         yield cell.finding(f"at most {most:,} FLOPs of attention and scores, as declared by attended and overhead",
                            f"{counted:,}: it computes more than declared")
     elif counted < (1 - TOLERANCE) * sum(least):
@@ -120,7 +125,14 @@ def _full_cache_work(cell: MethodCell) -> WorkCounter:
 
 def _count(cell: MethodCell, method: Method) -> WorkCounter:
     counter = WorkCounter(cell.parameters)
-    with fused("cpu"), kernels_counted(counter.add), counter:
+    merge = SlotBank.merge
+
+    def merging(*args: Any, **options: Any) -> None:
+        before = counter.flops
+        merge(*args, **options)
+        counter.merged += counter.flops - before
+
+    with fused("cpu"), kernels_counted(counter.add), patch.object(SlotBank, "merge", merging), ElementwiseProducts(counter), counter:
         cell.run(method, counter, bare=True)
     return counter
 

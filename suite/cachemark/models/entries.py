@@ -51,7 +51,7 @@ class Filling:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenEntry:
     """The chosen ``tensors`` under the module's names.
 
     ``entry`` is the name of the chosen entry if the file holds several that fit, else empty; ``notes`` tell people about the choice.
@@ -76,7 +76,7 @@ def entries(content: Any, name: str = "") -> Iterator[Entry]:
 
 def choose(
     listed: Sequence[Entry], expected: Iterable[str], file: str, *, entry: str, wrappers: Sequence[str], rename: Callable[[str], str],
-) -> Choice:
+) -> ChosenEntry:
     """Return the tensors of the entry that has all ``expected`` names, else of the one that lacks fewest.
 
     Of several that fit, the first by ``wrappers``, patterns of their names. ``entry`` names another. Raises BadCheckpoint for a name that
@@ -101,14 +101,14 @@ def choose(
         raise BadCheckpoint(f"{file!r} holds several copies of the weights ({some(each.label for each in (chosen, *equals))}), and none "
                             "is known to be the one to use.", remedy=f'Name one: weights = "{file}#{chosen.label}".')
     if not rivals:
-        return Choice(dict(chosen.tensors), "", ())
+        return ChosenEntry(dict(chosen.tensors), "", ())
     others = [each.label for each in fitting[1:]]
     kind = "averaged" if _rank(chosen.name, AVERAGED) < len(AVERAGED) else "raw"
     if entry:
-        return Choice(dict(chosen.tensors), chosen.label, ())
+        return ChosenEntry(dict(chosen.tensors), chosen.label, ())
     note = (f"{file!r} holds several copies of the weights: the {kind} ones under {chosen.label!r} are used, not those under "
             f'{some(others)}. To use others: weights = "{file}#{others[0]}".')
-    return Choice(dict(chosen.tensors), chosen.label, (note,))
+    return ChosenEntry(dict(chosen.tensors), chosen.label, (note,))
 
 
 def _fillings(entry: Entry, expected: Sequence[str], rename: Callable[[str], str]) -> Iterator[Filling]:

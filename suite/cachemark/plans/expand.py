@@ -22,7 +22,7 @@ from ..core import seeds
 from ..core.errors import BadBudget, BadParameter, BadPlan, CachemarkError, unknown
 from ..core.limits import Rates
 from ..core.outside_metrics import KEY
-from ..core.spec import FLOPS, FORCED_SAMPLES, FULL, MAX_BATCH, QUALITY_PASS, REFERENCE_SAMPLES, Budget, Case
+from ..core.spec import FLOPS, FORCED_SAMPLES, FULL, MAX_BATCH, QUALITY_PASS, REFERENCE_SAMPLES, SAMPLING_OF, Budget, Case
 from ..core.units import set_name
 from ..methods.base import calibrations
 from ..methods.base.profiles import stated_scales
@@ -155,6 +155,10 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
         preset, changes = ((cells.sampling, {}) if isinstance(cells.sampling, str) else
                            ("paper", cells.sampling.model_dump(exclude_none=True)))
         sampling = replace(entry.presets[preset], **changes)
+        if idle := [name for name in changes if getattr(sampling, name) != getattr(entry.presets[preset], name)
+                    and name not in SAMPLING_OF[entry.paradigm]]:
+            raise BadPlan(f"sampling.{idle[0]} has no effect on {entry.name}, a {entry.paradigm} model.",
+                          remedy=f"Use: {', '.join(SAMPLING_OF[entry.paradigm])}.")
     with _at(plan, "fidelity", "seeds"):
         subset = seeds.subset(plan.fidelity.seeds, entry.classes)
     with _at(plan, *(("cells", number, "samples") if cells.samples else ("fidelity", "samples"))):

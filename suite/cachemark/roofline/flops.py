@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..cache.kernels.table import counted as kernels_counted
+from ..core.errors import Unsupported
+
+# Names of operations that multiply matrices or vectors.
+PRODUCT = re.compile(r"mm(_|$)|(^|_)(mv|matmul|linear|dot|vdot|ger|addr|attention|convolution|conv\w*d|cdist|bilinear|trilinear)(_|$)"
+                     r"|(^|_)(lstm|gru|rnn)(_|$)|^_?linalg_(solve|inv|lu|ldl|qr|svd|eig|cholesky|lstsq|pinv|householder|matrix_exp)")
+ELEMENTWISE = {"outer", "ger", "vecdot", "linalg_vecdot"}
 
 
 def counted(run: Callable[[], object]) -> int:
     """Return the FLOPs of the matrix products that ``run`` dispatches, attention included.
 
     A multiplication and an addition are two. Attention uses its unfused kernel meanwhile, since some fused ones have no formula. Works on
-    the meta device. Unlike :func:`~.masked_flops.work` it includes the scores that a method needs for its choice.
+    the meta device. Unlike :func:`~.masked_flops.work` it includes the scores that a method needs for its choice. Raises Unsupported for a
+    product that has no formula.
     """
     counter = FlopCounter(formulas())
-    with sdpa_kernel(SDPBackend.MATH), kernels_counted(counter.add), counter:
+    with sdpa_kernel(SDPBackend.MATH), kernels_counted(counter.add), ElementwiseProducts(counter), counter:
         run()
+    if counter.uncounted:
+        raise Unsupported(f"The FLOPs of {', '.join(sorted(counter.uncounted))} cannot be counted: torch has no formula.",
+                          remedy="Write the product as matmul, bmm or einsum.")
     return counter.flops
 
 
@@ -43,6 +55,7 @@ class FlopCounter(UncompiledMode):
     def __init__(self, formulas: dict[Any, Callable[..., int]]) -> None:
         super().__init__()
         self.formulas, self.flops = formulas, 0
+        self.uncounted: set[str] = set()  # products without a formula that ran
         self._whole: set[Any] = set()  # operations that are not made of others
 
     def add(self, flops: int) -> None:
@@ -59,18 +72,53 @@ class FlopCounter(UncompiledMode):
                 return out
             self._whole.add(func)
         out = func(*args, **kwargs)
+        if formula is None and PRODUCT.search(name := func.overloadpacket.__name__):
+            self.uncounted.add(name)
         if formula is not None:
             self.flops += formula(*args, **kwargs, out_val=out)
         return out
 
 
+class ElementwiseProducts(TorchFunctionMode):
+    """Counts products that torch runs as elementwise multiplications, which no operation shows."""
+
+    def __init__(self, counter: FlopCounter) -> None:
+        super().__init__()
+        self.counter = counter
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        before = self.counter.flops
+        out = func(*args, **(kwargs or {}))
+        if (name := getattr(func, "__name__", "")) in ELEMENTWISE:
+            size = out.numel() if name in ("outer", "ger") else max(part.numel() for part in args[:2])
+            self.counter.flops = max(self.counter.flops, before + 2 * size)  # where torch does run it as a product
+        return out
+
+
 @cache
 def formulas() -> dict[Any, Callable[..., int]]:
-    """Return torch's FLOP formulas, and one for the product with packed weights."""
+    """Return torch's FLOP formulas, and those of products that it lacks."""
     from torch.utils.flop_counter import flop_registry, shape_wrapper  # here, because it imports Triton, which few processes need
 
     def packed(x: torch.Size, weight: torch.Size, *_: object, **__: object) -> int:
         return 2 * math.prod(x) * weight[0]
 
-    own = {torch.ops.mkldnn._linear_pointwise: shape_wrapper(packed)} if torch.backends.mkldnn.is_available() else {}
+    def per_element(*shapes: Any, **_: object) -> int:
+        return 2 * math.prod(shapes[0])
+
+    def of_sum(_: torch.Size, first: torch.Size, second: torch.Size, *__: object, **___: object) -> int:
+        """Return the FLOPs of a product that is added to the first argument."""
+        return 2 * math.prod(first) * (second[-1] if len(second) > 1 or len(first) == 1 else 1)
+
+    def of_pair(first: torch.Size, second: torch.Size, *_: object, **__: object) -> int:
+        return 2 * math.prod(first) * second[-1]
+
+    def of_distances(first: torch.Size, second: torch.Size, *_: object, **__: object) -> int:
+        return 2 * math.prod(first) * second[-2]
+
+    aten = torch.ops.aten
+    lacking = {aten.mv: per_element, aten.dot: per_element, aten.vdot: per_element, aten.addmv: of_sum, aten.addr: of_sum,
+               aten.addbmm: of_sum, aten._int_mm: of_pair, aten._cdist_forward: of_distances}
+    own = {packet: shape_wrapper(formula) for packet, formula in lacking.items() if packet not in flop_registry}
+    own |= {torch.ops.mkldnn._linear_pointwise: shape_wrapper(packed)} if torch.backends.mkldnn.is_available() else {}
     return {**flop_registry, **own}

@@ -29,6 +29,7 @@ from ..plans.schema import Plan
 from ..plugins import loading
 from ..trial.child.bench import Bench, Job, case_job
 from ..trial.child.timing import paced
+from . import arguments
 from .generated import Generated
 from .progress_bar import ProgressBar
 from .session import Machine, writing
@@ -63,7 +64,8 @@ class ImageModel:
         parameters. ``guidance``: scale of classifier-free guidance; ``sampling``: a preset, or changes to the preset ``paper`` such as
         ``{"temperature": 0.9}``. ``batch``: images at a time (default: all). ``grid``: rows and columns of tokens, for a model with several
         aspect ratios (default: its own). Raises UnknownName, BadBudget and BadParameter, Unsupported for a method that does not run on this
-        model or a prompt that is too long, and BadPlan for arguments that do not match.
+        model or a prompt that is too long, and BadPlan for arguments that do not match. Numbers and sequences may be Python's or those of
+        NumPy, torch and pandas.
         """
         return _generate(*self.prepared(labels, prompts, seeds=seeds, method=method, budget=budget, codec=codec, decoder=decoder,
                                         guidance=guidance, sampling=sampling, batch=batch, grid=grid, **parameters))
@@ -75,13 +77,11 @@ class ImageModel:
         batch: int | None = None, grid: Sequence[int] | None = None, **parameters: Any,
     ) -> tuple[Planned, Bench, list[int], list[int]]:
         """Return the case, the model, labels and seeds of a generation. Raises the errors of :meth:`generate`."""
-        texts = [prompts] if isinstance(prompts, str) else list(prompts or ())
-        if texts and labels is not None:
+        texts, label_list = arguments.texts(prompts), arguments.numbers("labels", labels)
+        if texts and label_list is not None:
             raise BadPlan("labels and prompts cannot be combined.", remedy="Pass one of them.")
-        label_list: Sequence[Any] | None = [labels] if isinstance(labels, int | str) else labels
-        if text := next((label for label in label_list or () if isinstance(label, str)), ""):
-            raise BadPlan(f"labels are class numbers, not text: {text[:60]!r}.", remedy="Pass texts as prompts=.")
-        numbers = range(len(texts)) if texts else label_list
+        guidance, sampling, batch, grid, parameters = map(arguments.plain, (guidance, sampling, batch, grid, parameters))
+        numbers: Sequence[int] | None = range(len(texts)) if texts else [label_list] if isinstance(label_list, int) else label_list
         drawn = _seeds(seeds, None if numbers is None else len(numbers))
         if numbers is not None and len(numbers) == 1:
             numbers = [numbers[0]] * len(drawn)
@@ -202,7 +202,8 @@ def _seeds(seeds: Sequence[int] | int | None, images: int | None) -> list[int]:
     """Return one seed for each image."""
     if seeds is None:
         return list(range(images or 1))
-    drawn = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    given = arguments.numbers("seeds", seeds)
+    drawn = list(range(given)) if isinstance(given, int) else list(given or ())
     if images is not None and len(drawn) != images != 1:
         raise BadPlan(f"{len(drawn)} seeds were given for {images} images.", remedy="Pass one seed per label or prompt.")
     if any(not 0 <= seed < 2**31 for seed in drawn):

@@ -26,6 +26,8 @@ def visual_budget(budget: Fraction, layout: Layout) -> int:
         return max(1, int(budget * layout.cacheable))
     return layout.line * max(2, round(budget * layout.lines))
 
+FP32_BITS, SIGNIFICANT = 24, 16  # bits of a number, and those that order scores
+
 
 @dataclass
 class Evicting(Method):
@@ -171,13 +173,15 @@ def table(memory: Memory, slots: SlotBank, name: str, dtype: torch.dtype = torch
 def lowest(score: Tensor, age: Tensor, count: int) -> Tensor:
     """Return the positions of the ``count`` lowest scores along the last axis; ties by smaller ``age``.
 
-    ``score`` (…, n) fp32 with +inf for protected entries; ``age`` (…, n) int16, the index among visual tokens. Several are selected by one
-    partial sort of integers that combine both.
+    ``score`` (…, n) fp32 with +inf for protected entries; ``age`` (…, n) int16, the index among visual tokens. Scores are cut to
+    ``SIGNIFICANT`` bits first: equal tokens have equal scores but for the last bits, which depend on the batch. Several are selected by
+    one partial sort of integers that combine both.
     """
+    bits = (score + 0.0).view(torch.int32)  # the bits of numbers from 0 on have the same order; −0 becomes 0
+    bits = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # and of negative ones too
+    bits = bits.long() >> FP32_BITS - SIGNIFICANT
     if count == 1:
-        tied = score == score.amin(-1, keepdim=True)
+        tied = bits == bits.amin(-1, keepdim=True)
         oldest = torch.iinfo(age.dtype).max
         return age.masked_fill(~tied, oldest).argmin(-1, keepdim=True)
-    bits = (score + 0.0).view(torch.int32).long()  # the bits of numbers from 0 on have the same order; −0 becomes 0
-    bits ^= (bits >> 31) & 0x7FFFFFFF  # and of negative ones too
     return (bits * 2**16 + age.long()).topk(count, dim=-1, largest=False).indices
