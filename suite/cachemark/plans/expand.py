@@ -22,7 +22,7 @@ from ..core import seeds
 from ..core.errors import BadBudget, BadParameter, BadPlan, CachemarkError, unknown
 from ..core.limits import Rates
 from ..core.outside_metrics import KEY
-from ..core.spec import FLOPS, FORCED_SAMPLES, FULL, MAX_BATCH, QUALITY_PASS, REFERENCE_SAMPLES, SAMPLING_OF, Budget, Case
+from ..core.spec import FLOPS, FORCED_SAMPLES, FULL, MAX_BATCH, QUALITY_PASS, REFERENCE_SAMPLES, SAMPLING_OF, Budget, Case, Sampling
 from ..core.units import set_name
 from ..methods.base import calibrations
 from ..methods.base.profiles import stated_scales
@@ -150,15 +150,7 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
     with _at(plan, "fidelity", "prompts"):
         entry = named_entry.for_request(request)
     with _at(plan, "cells", number, "sampling"):
-        if isinstance(cells.sampling, str) and cells.sampling not in entry.presets:
-            raise unknown(f"sampling preset of {entry.name}", cells.sampling, entry.presets)
-        preset, changes = ((cells.sampling, {}) if isinstance(cells.sampling, str) else
-                           ("paper", cells.sampling.model_dump(exclude_none=True)))
-        sampling = replace(entry.presets[preset], **changes)
-        if idle := [name for name in changes if getattr(sampling, name) != getattr(entry.presets[preset], name)
-                    and name not in SAMPLING_OF[entry.paradigm]]:
-            raise BadPlan(f"sampling.{idle[0]} has no effect on {entry.name}, a {entry.paradigm} model.",
-                          remedy=f"Use: {', '.join(SAMPLING_OF[entry.paradigm])}.")
+        sampling = _sampling(cells, entry)
     with _at(plan, "fidelity", "seeds"):
         subset = seeds.subset(plan.fidelity.seeds, entry.classes)
     with _at(plan, *(("cells", number, "samples") if cells.samples else ("fidelity", "samples"))):
@@ -204,6 +196,18 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
             with _at(plan, place=plan.place_of(number, method)):
                 candidates = list(_candidates(plan, base, method, budgets, layout))
             yield from (Planned(case, request, wrong or reason) for case, reason in candidates)
+
+
+def _sampling(cells: Cells, entry: ModelEntry) -> Sampling:
+    """Return the sampling of a block. Raises UnknownName for a preset, and BadPlan for a setting without effect on the model."""
+    if isinstance(cells.sampling, str):
+        if cells.sampling not in entry.presets:
+            raise unknown(f"sampling preset of {entry.name}", cells.sampling, entry.presets)
+        return entry.presets[cells.sampling]
+    paper, changes, read = entry.presets["paper"], cells.sampling.model_dump(exclude_none=True), SAMPLING_OF[entry.paradigm]
+    if idle := [name for name, value in changes.items() if value != getattr(paper, name) and name not in read]:
+        raise BadPlan(f"sampling.{idle[0]} has no effect on {entry.name}, a {entry.paradigm} model.", remedy=f"Use: {', '.join(read)}.")
+    return replace(paper, **changes)
 
 
 def _ungrouped(stored: Codec, layout: Layout) -> str:
