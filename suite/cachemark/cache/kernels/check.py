@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..codec import CODECS, GROUP, levels, pack
+from ..codec import CODECS, GROUP, Parts, levels, pack
 from .plain import sdpa
 from .record import HEADS, ONE, Entries, Kernel, Part, Query, Ranges, Stored, fold
 
@@ -46,6 +46,7 @@ def _stored(k: Tensor, v: Tensor, query: Query) -> tuple[Stored, Tensor, Tensor]
     values, lengths, ranges = codec.encode(v), None, None
     if query.lengths not in (ONE, HEADS):
         lengths = torch.tensor(SHORTER, dtype=torch.int32, device=k.device)[:, None]
+    keys: Parts
     if codec.grouped:
         keys, ranges, k = _shared(k)
     else:
@@ -59,7 +60,7 @@ def _stored(k: Tensor, v: Tensor, query: Query) -> tuple[Stored, Tensor, Tensor]
     return stored, k.double(), codec.decode(values, torch.float64).double()
 
 
-def _shared(k: Tensor) -> tuple[tuple[Tensor, Tensor], Ranges, Tensor]:
+def _shared(k: Tensor) -> tuple[Parts, Ranges, Tensor]:
     """Return keys in groups of tokens that share ranges; the last group is still being filled."""
     full = KEYS // GROUP * GROUP
     codes, step, least = levels(k[:, :, :full].unflatten(2, (-1, GROUP)), -2)

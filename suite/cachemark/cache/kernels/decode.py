@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .mass import triton_missing
 from .plain import Outputs
-from .record import APART, Entries, Kernel, Query, flops
+from .record import APART, Entries, Kernel, Query, Stored, flops
 
 WIDTHS = (16, 32, 48, 64, 80, 96, 100, 128)
 LARGEST_GROUP = 16
@@ -40,7 +40,7 @@ def _attend(q: Tensor, entries: Entries, causal: bool, visible: Tensor | None, m
     if entries.stored is not None:
         return decode(q, entries.stored(), entries.codec.name, mass=mass)
     (part,) = entries.parts()
-    return decode(q, Entries.of(part.k, part.v).stored(), "native", mass=mass)
+    return decode(q, Stored((part.k,), (part.v,), part.k.size(2)), "native", mass=mass)
 
 
 DECODE = Kernel("triton-decode", lambda query: "it returns no attention mass" if query.mass else _refuses(query), _attend, flops,

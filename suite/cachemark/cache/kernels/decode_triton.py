@@ -153,13 +153,13 @@ def grouped(  # type: ignore[no-untyped-def]
             v_scale = tl.load(v_scale_at + key * vs_token, mask=live, other=0.0).to(tl.float32)
         product = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision="ieee") * scale
         if CODEC != NATIVE:
-            product = product * k_scale[None, :]
+            product = product * k_scale[None, :]  # type: ignore[index]
         score = tl.where(live[None, :], product, float("-inf"))
         higher = tl.maximum(top, tl.max(score, 1))
         weight, shrink = tl.exp2(score - higher[:, None]), tl.exp2(top - higher)
         total = total * shrink + tl.sum(weight, 1)
         if CODEC != NATIVE:
-            weight = weight * v_scale[None, :]
+            weight = weight * v_scale[None, :]  # type: ignore[index]
         out = out * shrink[:, None] + tl.dot(weight.to(q.dtype), v.to(q.dtype), input_precision="ieee")
         top = higher
         if MASS:
