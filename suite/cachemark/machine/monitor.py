@@ -48,6 +48,7 @@ class Watch:
     _lost: str = ""
     _unread: list[str] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
+    _one_at_a_time: threading.Lock = field(default_factory=threading.Lock)  # a reading collects its errors
     _thread: threading.Thread | None = None
 
     def __enter__(self) -> Watch:
@@ -67,7 +68,8 @@ class Watch:
 
     def read(self, prompted: bool = False) -> None:
         """Read the device once. ``prompted``: at a time that the load chooses, such as the end of a generation."""
-        reading = self._query(self.gpu.reading)
+        with self._one_at_a_time:
+            reading = self._query(self.gpu.reading)
         if reading is None:
             return
         reading = replace(reading, prompted=prompted)
