@@ -31,7 +31,7 @@ TABS = (
     ("verdict", "Verdict"), ("leaderboard", "Leaderboard"), ("speed", "Speed"), ("memory", "Memory"), ("quality", "Quality"),
     ("history", "History"), ("papers", "Papers"), ("environment", "Environment"), ("missing", "Not measured"), ("cases", "Cases"),
 )  # each is a template of that name and a panel of the page with that id
-_PICTURES = 1_300_000  # bytes of PNG that leave a page of one model below 2.5 MB: base64 adds a third
+_PICTURES = 400_000  # bytes of PNG that leave a page of one model below 1 MB: base64 adds a third
 _JPEG = 92
 
 
