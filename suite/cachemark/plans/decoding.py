@@ -1,11 +1,11 @@
-"""Decoders of a plan: resolved parameters, and reasons why one cannot run with a method and model."""
+"""Decoders of a plan: resolved parameters, and reasons why one, or a codec, cannot run with a method and model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from ..cache.codec import codec
+from ..cache.codec import Codec, codec
 from ..cache.layout import Layout
 from ..contract.decoder import Decoder, beyond, check_fronts, horizon, widest
 from ..contract.method import Method
@@ -77,3 +77,10 @@ def refused_decoder(case: Case, cls: type[Method], parameters: Mapping[str, Any]
     if decoder.ahead:
         return f"{cls.name} allows nothing to be fed beyond its horizon, so look_ahead of {name} has no effect"
     return ""
+
+
+def refused_codec(stored: Codec, layout: Layout) -> str:
+    """Return the reason why a model cannot store keys in groups of tokens, or an empty text."""
+    if not stored.grouped or layout.paradigm == "next-token":
+        return ""
+    return f"{stored.name} groups keys in the order of their arrival, which only next-token models have; int4 stores each by itself"

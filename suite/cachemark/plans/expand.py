@@ -32,7 +32,7 @@ from ..models.protocol import ModelEntry, Request
 from ..models.registry import MODELS
 from ..plugins import loading as plugins
 from ..roofline.bill import idle_reason
-from .decoding import check_numbers, decoder_class, refused_decoder, resolved_decoder
+from .decoding import check_numbers, decoder_class, refused_codec, refused_decoder, resolved_decoder
 from .metrics import options_of, stated
 from .reuse import Earlier
 from .schema import Cells, MethodTable, Plan
@@ -189,7 +189,7 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
     with _at(plan, "cells", number, "decoders"):
         decoding = [resolved_decoder(each) for each in cells.decoders]
     for decoder, name in product(decoding, codecs):
-        base, wrong = replace(with_quality, codec=name, role="candidate", decoder=decoder), barred or _ungrouped(codec(name), layout)
+        base, wrong = replace(with_quality, codec=name, role="candidate", decoder=decoder), barred or refused_codec(codec(name), layout)
         if name != full.codec or decoder:
             yield Planned(base, request, wrong or refused_decoder(base, METHODS.get(FULL), {}, layout))
         for method in cells.methods:
@@ -208,13 +208,6 @@ def _sampling(cells: Cells, entry: ModelEntry) -> Sampling:
     if idle := [name for name, value in changes.items() if value != getattr(paper, name) and name not in read]:
         raise BadPlan(f"sampling.{idle[0]} has no effect on {entry.name}, a {entry.paradigm} model.", remedy=f"Use: {', '.join(read)}.")
     return replace(paper, **changes)
-
-
-def _ungrouped(stored: Codec, layout: Layout) -> str:
-    """Return the reason why a model cannot store keys in groups of tokens, or an empty text."""
-    if not stored.grouped or layout.paradigm == "next-token":
-        return ""
-    return f"{stored.name} groups keys in the order of their arrival, which only next-token models have; int4 stores each by itself"
 
 
 def _request(plan: Plan, cells: Cells, device: str) -> Request:
