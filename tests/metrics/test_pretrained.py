@@ -229,6 +229,19 @@ def test_each_image_is_scored_with_its_own_prompt(
     assert capsys.readouterr().out == "", "the worker's output is a protocol"
 
 
+@pytest.mark.parametrize(("cls", "file", "broken", "words"), [
+    (HumanPreference, "hpsv2/src/open_clip.py", "open('bpe_vocab.txt.gz')", "hpsv2 cannot be imported: FileNotF.*lacks the vocabulary"),
+    (HumanPreference, "hpsv2/__init__.py", "import no_such_library", "hpsv2 cannot be imported: ModuleNotFoundError.*no_such_library"),
+    (ImageReward, "ImageReward/__init__.py", "import no_such_clip", "ImageReward cannot be imported.*no_such_clip.*OpenAI's clip"),
+])
+def test_an_incomplete_library_is_blamed_instead_of_the_weights(
+    cls: type[ImageMetric], file: str, broken: str, words: str, preferences: MetricContext, tmp_path: Path,
+) -> None:
+    (tmp_path / "packages" / file).write_text(broken)
+    with pytest.raises(Unsupported, match=words):
+        cls().prepared(preferences).measure(batch(torch.zeros(1, 3, 4, 4), [0]))
+
+
 # -- LPIPS ---------------------------------------------------------------------------------------------------------------
 LPIPS = ("vgg16-397923af.pth", "weights-vgg16-lpips.pth")
 

@@ -29,6 +29,8 @@ class PreferenceMetric(ImageMetric):
     prompted = True
     options = ("weights",)
     package: ClassVar[str]
+    module: ClassVar[str]  # of the package: what is used
+    completion: ClassVar[str]  # how to complete an installation that lacks a part
     weights: ClassVar[tuple[str, ...]]
     published: ClassVar[str]
 
@@ -53,13 +55,18 @@ class PreferenceMetric(ImageMetric):
         return torch.tensor(values, dtype=torch.float64)
 
     def _load(self) -> Callable[[Image, str], float]:
-        """Load the network. Raises Unsupported for missing files, BadCheckpoint for wrong ones."""
+        """Load the network. Raises Unsupported for missing files or an incomplete library, BadCheckpoint for wrong files."""
         from .compute.pretrained import built
 
         self.identity(self.setting)
         folder = self.setting.options["weights"]
         with redirect_stdout(io.StringIO()):  # both print while loading, and the worker's output is a protocol
-            return built(folder, self.package, lambda: self.build(importlib.import_module(self.package), Path(folder)))
+            try:
+                module = importlib.import_module(self.module)
+            except Exception as error:  # other people's code, which may lack a file or a library
+                raise Unsupported(f"not measured: the library {self.package} cannot be imported: {type(error).__name__}: "
+                                  f"{' '.join(str(error).split())[:200]}.", remedy=self.completion) from error
+            return built(folder, self.package, lambda: self.build(module, Path(folder)))
 
     @abstractmethod
     def build(self, package: Any, folder: Path) -> Callable[[Image, str], float]:
@@ -75,7 +82,8 @@ class ImageReward(PreferenceMetric):
     plan_name = "image_reward"
     ceiling = 10.0  # above every score
     packages = ("image-reward",)
-    package = "ImageReward"
+    package = module = "ImageReward"
+    completion = "It needs OpenAI's clip, which it does not require: pip install git+https://github.com/openai/CLIP"
     weights = ("ImageReward.pt", "med_config.json")
     published = "THUDM/ImageReward"
 
@@ -95,7 +103,9 @@ class HumanPreference(PreferenceMetric):
     within = (-1, 1)
     ceiling = 1.0
     packages = ("hpsv2",)
-    package = "hpsv2"
+    package, module = "hpsv2", "hpsv2.src.open_clip"
+    completion = "Its release on PyPI lacks the vocabulary file; install it from its repository: " \
+                 "pip install git+https://github.com/tgxs002/HPSv2"
     weights = ("HPS_v2.1_compressed.pt",)
     published = "xswu/HPSv2"
 
@@ -103,10 +113,10 @@ class HumanPreference(PreferenceMetric):
         """Build the scorer from HPSv2's parts, in fp32, since its own function would load 4 GB per image."""
         import torch
 
-        device, parts = self.setting.device, importlib.import_module("hpsv2.src.open_clip")
-        model, _, ready = parts.create_model_and_transforms("ViT-H-14", None, precision="fp32", device=device, output_dict=True)
+        device = self.setting.device
+        model, _, ready = package.create_model_and_transforms("ViT-H-14", None, precision="fp32", device=device, output_dict=True)
         model.load_state_dict(torch.load(folder / self.weights[0], map_location=device, weights_only=True)["state_dict"])
-        model, tokenizer = model.eval(), parts.get_tokenizer("ViT-H-14")
+        model, tokenizer = model.eval(), package.get_tokenizer("ViT-H-14")
 
         def score(image: Image, prompt: str) -> float:
             output = model(ready(image).unsqueeze(0).to(device), tokenizer([prompt]).to(device))
