@@ -56,6 +56,10 @@ FAULTS: dict[str, tuple[str, str, str]] = {  # the body of the class, the check 
     "counts in Python": ("    calls: int = 0\n" + OBSERVE + "self.calls += 1", "graph is eager", "changes calls"),
     "mixes samples": (OBSERVE + "if step.count:\n            v = slot.v[0][:, :, :slot.live[0]]\n            v += 0.01 * v.mean(0, True)",
                       "samples are the same in any batch", "logits differ"),
+    "breaks ties by rounding": (
+        "    def evict(self, step, slots):\n        if slots.live_visual > self.B:\n"
+        "            slots.evict(slots.keys().norm(dim=-1).masked_fill(slots.table() < 0, -1).topk(1).indices)",
+        "equal tokens tie", "others"),
     "sets TF32": (BEGIN + "torch.backends.cuda.matmul.allow_tf32 = True", "settings are unchanged", "matmul precision (TF32)"),
     "sets the default dtype": (BEGIN + "torch.set_default_dtype(torch.float64)", "settings are unchanged", "default dtype"),
     "sets deterministic mode for a pass": (

@@ -75,6 +75,7 @@ LAYOUTS: dict[str, Callable[[State], Any]] = {
     "an average beside it": lambda state: {**other(state), "model_ema": state},
     "averages under a prefix": lambda state: {"state_dict": {**wrapped(other(state), "model", 0), **wrapped(state, "model_ema", 0)}},
     "of a wrapped average": lambda state: {"ema": {"decay": 0.9, "state_dict": wrapped(state, "module", 0)}, "model": other(state)},
+    "two copies in an average": lambda state: {"ema": {**wrapped(other(state), "online_model", 0), **wrapped(state, "ema_model", 0)}},
     "averages inside": lambda state: {**other(state), **wrapped(state, "ema_model", 0)},
     "one prefix": lambda state: {"state_dict": wrapped(state, "net", 0), "callbacks": {}, "loss": np.float64(0.3)},
     "fully sharded": lambda state: {"model": wrapped(wrapped(state, "_fsdp_wrapped_module", 0), "_checkpoint_wrapped_module", 2)},
@@ -278,6 +279,12 @@ def test_an_index_decides_which_file_has_a_tensor(tmp_path: Path) -> None:
     assert "does not assign 4 tensors to the files that hold them" in " ".join(fitted(Net, folder).notes)
     torch.save(other(state), folder / "pytorch_model.bin")
     assert "model.safetensors.index.json is used, not pytorch_model.bin" in " ".join(fitted(Net, folder).notes)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": dict(list(json.loads(index.read_text())["weight_map"].items())[1:])}))
+    assert "1 of 8 tensors missing" in (text := refusal(index))
+    assert "does not assign" in text
+    sharded(tmp_path / "again", state)
+    folder = tmp_path / "again"
     save_file(dict(list(first.items())[1:]), folder / "part-0.safetensors")
     assert "is stale: part-0.safetensors lacks 1 of the tensors" in refusal(folder)
 

@@ -138,6 +138,22 @@ def watched_choices(cell: Cell, seeds: Sequence[int], forced: Tensor | None = No
         return cell.run(method, choices, seeds=seeds, forced=forced, bare=True), choices
 
 
+def equal_tokens_tie(cell: Cell) -> Findings:
+    """Where an image repeats one token, a sample keeps the same entries in a batch of 16 and alone.
+
+    In the first layer its entries have equal scores but for rounding, which differs between batches: ties go by a rule, such as age.
+    """
+    one = torch.full((SEEDS, cell.layout.visual), 3)
+    _, first = watched_choices(cell, range(SEEDS), forced=one)
+    for sample in (0, SEEDS - 1):
+        _, second = watched_choices(cell, [sample], forced=one[:1])
+        for index, (together, alone) in enumerate(zip(first.passes, second.passes, strict=True)):
+            own = together.of_rows([sample, sample + SEEDS])
+            if not torch.equal(own.contents[0], alone.contents[0]):
+                yield cell.finding("the entries of a batch of 16", "others", index, 0, seeds=(sample,))
+                return
+
+
 def samples_are_the_same_in_any_batch(cell: Cell) -> Findings:
     """A sample has the same logits, entries and tokens in any batch, unless scores tie to 1e-6.
 

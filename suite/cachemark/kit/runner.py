@@ -36,8 +36,8 @@ STORED: tuple[Check, ...] = (  # of methods with a KV cache
 )
 GROUPS: tuple[Check, ...] = (
     *STORED, checks.every_head_has_one_slot, checks.timed_equals_fidelity, checks.graph_is_eager, batches.samples_are_the_same_in_any_batch,
-    ragged.long_conditions_are_causal, ragged.rows_equal_single_rows, ragged.padding_is_never_read, checks.bf16_runs,
-    checks.wrong_parameters_are_refused,
+    batches.equal_tokens_tie, ragged.long_conditions_are_causal, ragged.rows_equal_single_rows, ragged.padding_is_never_read,
+    checks.bf16_runs, checks.wrong_parameters_are_refused,
 )
 TOKEN: tuple[Check, ...] = (
     *(check for check in GROUPS if check is not checks.every_head_has_one_slot), checks.neutral_is_no_special_case, budgets.budget_is_kept,

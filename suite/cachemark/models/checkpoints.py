@@ -236,7 +236,10 @@ def fitted(
 ) -> Fitted[M]:
     """Return the module on the meta device, with its mapped tensors by name. Raises the errors of :func:`load`."""
     result = chosen(factory, path, ignore=ignore, wrappers=wrappers, rename=rename)
-    _compare(result.module.state_dict(), result.tensors, f"{str(path)!r} does not fit {type(result.module).__name__}")
+    try:
+        _compare(result.module.state_dict(), result.tensors, f"{str(path)!r} does not fit {type(result.module).__name__}")
+    except BadCheckpoint as error:
+        raise BadCheckpoint(" ".join((error.message, *result.notes)), remedy=error.remedy) from None
     return result
 
 

@@ -88,7 +88,7 @@ def choose(
     if fewest and (adapters := [name for each in listed for name in each.tensors if ADAPTERS.search(name)]):
         raise BadCheckpoint(f"{file!r} holds a LoRA adapter, which changes the weights of a model and does not contain them "
                             f"({some(adapters)}).", remedy="Merge it into its model (merge_and_unload of peft) and save the result.")
-    fitting = sorted((each for each in fillings if each.missing == fewest), key=lambda each: _rank(each.name, wrappers))
+    fitting = sorted((each for each in fillings if each.missing == fewest), key=lambda each: _preference(each.name, wrappers))
     rivals = [each for each in fitting[1:] if not fewest and not _equal(each, fitting[0])]
     chosen = fitting[0]
     if entry:
@@ -97,7 +97,7 @@ def choose(
             raise BadCheckpoint(f"{file!r} has no entry {entry!r} that holds tensors.",
                                 remedy=f"Name one of: {some(sorted(each.label for each in fillings))}.")
         chosen = min(named, key=lambda each: each.missing)
-    elif equals := [each for each in rivals if _rank(each.name, wrappers) == _rank(chosen.name, wrappers)]:
+    elif equals := [each for each in rivals if _preference(each.name, wrappers) == _preference(chosen.name, wrappers)]:
         raise BadCheckpoint(f"{file!r} holds several copies of the weights ({some(each.label for each in (chosen, *equals))}), and none "
                             "is known to be the one to use.", remedy=f'Name one: weights = "{file}#{chosen.label}".')
     if not rivals:
@@ -155,6 +155,11 @@ def canonical(names: Iterable[str]) -> dict[str, str]:
     number = {place: index for index, place in enumerate(chunks)}
     flat = ((name, CHUNK.sub(lambda match: f"blocks.{number[int(match[1]), int(match[2])]}", name)) for name in listed)
     return {name: ".".join(part for part in own.split(".") if part not in WRAPPING) for name, own in flat}
+
+
+def _preference(name: str, patterns: Sequence[str]) -> tuple[int, int]:
+    """Return the rank of an entry by any part of its name, then by the last one: of ``ema.online`` and ``ema.ema_model`` the latter."""
+    return _rank(name, patterns), _rank(name.rpartition(".")[2], patterns)
 
 
 def _rank(name: str, patterns: Sequence[str]) -> int:

@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ...cache.arena import Memory
@@ -26,7 +27,7 @@ def visual_budget(budget: Fraction, layout: Layout) -> int:
         return max(1, int(budget * layout.cacheable))
     return layout.line * max(2, round(budget * layout.lines))
 
-FP32_BITS, SIGNIFICANT = 24, 16  # bits of a number, and those that order scores
+TIE = 2.0**-16  # difference of scores, as a fraction, that rounding in another batch may cause
 
 
 @dataclass
@@ -173,15 +174,19 @@ def table(memory: Memory, slots: SlotBank, name: str, dtype: torch.dtype = torch
 def lowest(score: Tensor, age: Tensor, count: int) -> Tensor:
     """Return the positions of the ``count`` lowest scores along the last axis; ties by smaller ``age``.
 
-    ``score`` (…, n) fp32 with +inf for protected entries; ``age`` (…, n) int16, the index among visual tokens. Scores are cut to
-    ``SIGNIFICANT`` bits first: equal tokens have equal scores but for the last bits, which depend on the batch. Several are selected by
-    one partial sort of integers that combine both.
+    ``score`` (…, n) fp32 with +inf for protected entries; ``age`` (…, n) int16, the index among visual tokens. Scores tie with the next
+    one up to the fraction ``TIE``: those of equal tokens differ in the last bits, which depend on the batch. Several are selected by one
+    partial sort of integers that combine rank and age.
     """
-    bits = (score + 0.0).view(torch.int32)  # the bits of numbers from 0 on have the same order; −0 becomes 0
-    bits = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # and of negative ones too
-    bits = bits.long() >> FP32_BITS - SIGNIFICANT
     if count == 1:
-        tied = bits == bits.amin(-1, keepdim=True)
+        least = score.amin(-1, keepdim=True)
         oldest = torch.iinfo(age.dtype).max
-        return age.masked_fill(~tied, oldest).argmin(-1, keepdim=True)
-    return (bits * 2**16 + age.long()).topk(count, dim=-1, largest=False).indices
+        return age.masked_fill(_below(least, score), oldest).argmin(-1, keepdim=True)
+    ordered, places = score.sort(-1)
+    ranks = F.pad(_below(ordered[..., :-1], ordered[..., 1:]), (1, 0)).cumsum(-1)
+    return (torch.empty_like(ranks).scatter_(-1, places, ranks) * 2**16 + age.long()).topk(count, dim=-1, largest=False).indices
+
+
+def _below(first: Tensor, second: Tensor) -> Tensor:
+    """Return where ``first`` is lower than ``second`` by more than a tie. Infinite scores only tie with each other."""
+    return first < second * (1 - TIE * second.sign())
