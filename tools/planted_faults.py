@@ -48,10 +48,10 @@ def run(tree: Path, tests: Sequence[str]) -> int:
 def planted(tree: Path, fault: Fault) -> str:
     """Return whether the tests notice a fault in ``tree``, which is the same afterwards."""
     texts = {path: path.read_text() for name in fault.file.split() if (path := tree / SUITE / name).is_file()}
-    path = next((path for path, text in texts.items() if text.count(fault.old) == 1), None)
-    if path is None:
+    places = [(path, text) for path, text in texts.items() if text.count(fault.old) == 1]
+    if not places:
         return GONE
-    text = texts[path]
+    path, text = places[0]
     path.write_text(text.replace(fault.old, fault.new))
     try:
         return NOTICED if run(tree, fault.tests.split()) == 1 else MISSED

@@ -246,13 +246,14 @@ class SetMetric(MetricBase):
     """A value of a whole set of images, in the quality pass of a plan.
 
     ``family``: the name contains the preset and the number of images, ``fid_scene_2k``. ``per_feature`` and ``per_class``: the images
-    that the value needs for each feature and class of the preset's network."""
+    that the value needs for each feature and class of the preset's network. ``grows``: the value depends on the number of images."""
 
     per: ClassVar[str] = "set"
     plan_name: ClassVar[str] = "quality"
     family: ClassVar[bool] = True
     per_feature: ClassVar[int] = 0
     per_class: ClassVar[int] = 0
+    grows: ClassVar[bool] = False
 
     @abstractmethod
     def measure(self, images: ImageSet) -> Sequence[float]:

@@ -75,6 +75,7 @@ class Precision(FeatureMetric):
     name = "precision"
     title = "Precision"
     unit = "share"
+    grows = True
 
 
 class Recall(FeatureMetric):
@@ -83,6 +84,7 @@ class Recall(FeatureMetric):
     name = "recall"
     title = "Recall"
     unit = "share"
+    grows = True
 
 
 class ClassAccuracy(SetMetric):

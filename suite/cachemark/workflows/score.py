@@ -286,7 +286,7 @@ def _of_set(features: ImageFeatures, chosen: Preset, collected: _Collected) -> N
             least, note = least_images(name), ""
             if len(features) < least:
                 note = f"biased: use {least} images or more, or compare sets of equal size only"
-            elif cls.name in ("precision", "recall") and len(features) < FEW_FOR_RECALL:
+            elif cls.grows and len(features) < FEW_FOR_RECALL:
                 note = f"depends on the number of images, {len(features)}: compare sets of equal size only"
             collected.values[name] = _score(metric(name), values[0], low, high, note)
 
