@@ -139,7 +139,7 @@ def watched_choices(cell: Cell, seeds: Sequence[int], forced: Tensor | None = No
 
 
 def equal_tokens_tie(cell: Cell) -> Findings:
-    """Where an image repeats one token, a sample keeps the same entries in a batch of 16 and alone.
+    """A sample of one repeated token keeps the same entries in a batch of 16 and alone.
 
     In the first layer its entries have equal scores but for rounding, which differs between batches: ties go by a rule, such as age.
     """
