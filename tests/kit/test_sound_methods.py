@@ -69,6 +69,16 @@ def test_a_sound_method_passes_every_check(file: Path) -> None:
     assert faults_on_small_models(file.stem) == {}
 
 
+@pytest.mark.parametrize("products", ["self.receivers * layout", "0 * layout"])
+def test_the_product_of_merging_need_not_be_declared(products: str, tmp_path: Path) -> None:
+    source = next(file for file in SOUND if file.stem == "value_merging").read_text(encoding="utf-8")
+    source = source.replace("receivers: int = 2", "receivers: int = 8").replace("self.receivers * layout", products)
+    (tmp_path / "value_merging.py").write_text(source, encoding="utf-8")
+    with forgetting():
+        loading.load(tmp_path / "value_merging.py")
+        assert run_check("value_merging", "work is declared").passed
+
+
 def test_snapkv_of_the_guide_passes_every_check(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "how-to" / "write-a-method.md").read_text(encoding="utf-8")
     source = next(block.text for block in blocks(text) if block.file == "recent_queries.py")
