@@ -113,7 +113,7 @@ def test_values_that_are_none_have_a_kind_of_fault(
     samples, faults = plugin_metrics.images(shown(), SAMPLES, lambda images: None), plugin_metrics.faults
     (full,) = definition
     assert len(samples.get(full, ())) == (0 if fault else SAMPLES)
-    assert faults.get(full, {}).get("fault", "") == fault
+    assert {name: reason.fault for name, reason in faults.items()} == ({full: fault} if fault else {})
 
 
 def test_an_edited_file_measures_nothing_under_the_old_name(measured: tuple[Outcome, dict[str, bytes]], tmp_path: Path) -> None:
@@ -122,4 +122,4 @@ def test_an_edited_file_measures_nothing_under_the_old_name(measured: tuple[Outc
     plugin_metrics = PluginMetrics(case, [str(tmp_path / "edited.py")])
     samples, faults = plugin_metrics.images(shown(), 2, lambda images: None), plugin_metrics.faults
     assert samples == {}
-    assert faults[name]["fault"] == "changed"
+    assert faults[name].fault == "changed"

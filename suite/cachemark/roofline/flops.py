@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..cache.kernels.table import counted as kernels_counted
 from ..core.errors import Unsupported
 
+REORDERED = "_reorder_"  # operations that bring weights into another order, and multiply nothing
 # Names of operations that multiply matrices or vectors.
 PRODUCT = re.compile(r"mm(_|$)|(^|_)(mv|matmul|linear|dot|vdot|ger|addr|attention|convolution|conv\w*d|cdist|bilinear|trilinear)(_|$)"
                      r"|(^|_)(lstm|gru|rnn)(_|$)|^_?linalg_(solve|inv|lu|ldl|qr|svd|eig|cholesky|lstsq|pinv|householder|matrix_exp)")
@@ -72,7 +73,7 @@ class FlopCounter(UncompiledMode):
                 return out
             self._whole.add(func)
         out = func(*args, **kwargs)
-        if formula is None and PRODUCT.search(name := func.overloadpacket.__name__):
+        if formula is None and PRODUCT.search(name := func.overloadpacket.__name__) and not name.startswith(REORDERED):
             self.uncounted.add(name)
         if formula is not None:
             self.flops += formula(*args, **kwargs, out_val=out)
