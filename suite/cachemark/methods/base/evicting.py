@@ -188,5 +188,5 @@ def lowest(score: Tensor, age: Tensor, count: int) -> Tensor:
 
 
 def _below(first: Tensor, second: Tensor) -> Tensor:
-    """Return where ``first`` is lower than ``second`` by more than a tie. Infinite scores only tie with each other."""
-    return first < second * (1 - TIE * second.sign())
+    """Return where ``first`` is lower than ``second`` by more than a tie, or one is NaN. Infinite scores tie with each other alone."""
+    return ~(first >= second * (1 - TIE * second.sign()))
