@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .. import random_streams as streams
 from .decode import interpreted
 from .mass import triton_missing
 
@@ -155,4 +156,15 @@ def _check_rotate_append(device: torch.device, dtype: torch.dtype) -> bool:
     return _near(q, turned[:, :3]) and _near(k, turned[:, 3:]) and torch.equal(v, qkv[:, :, 5:].transpose(1, 2))
 
 
-CHECKS: dict[str, Check] = {"add_norm": _check_add_norm, "silu_mul": _check_silu_mul, "rotate_append": _check_rotate_append}
+def _check_sample(device: torch.device, dtype: torch.dtype) -> bool:
+    seeds, place, purpose = torch.arange(32, device=device), torch.tensor([7], device=device), streams.PURPOSES["token"]
+    logits = torch.randn(64, 1100, device=device)
+    noise = streams.gumbel(streams.keys(seeds, "token", 7), 1100)
+    guided = logits[32:] + (logits[:32] - logits[32:]) * 3.0
+    return all(torch.equal(sample(logits, seeds, place, purpose, 0.9, scale), (expected / 0.9 + noise).argmax(-1))
+               for scale, expected in ((None, logits[:32]), (3.0, guided)))
+
+
+CHECKS: dict[str, Check] = {
+    "add_norm": _check_add_norm, "silu_mul": _check_silu_mul, "rotate_append": _check_rotate_append, "sample": _check_sample,
+}
