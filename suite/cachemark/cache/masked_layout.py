@@ -43,7 +43,10 @@ class MaskedLayout(Layout):
         return sum(self.sections)
 
     def timesteps(self, passes: int) -> tuple[int, ...]:
-        """Return the timesteps of a diffusion of so many passes, ascending, spaced as the model's own. Raises Unsupported."""
+        """Return the timesteps of a diffusion of so many passes, ascending, spaced as the model's own.
+
+        Raises Unsupported.
+        """
         return respaced(self.sections if passes == self.diffusion else spaced(self.sections, passes))
 
     @property

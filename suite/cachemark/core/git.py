@@ -18,7 +18,10 @@ HASH = r"[0-9a-f]{64}|[0-9a-f]{40}"  # a full name of a commit, SHA-256 or SHA-1
 
 
 def run_git(folder: Path | str, *arguments: str, timeout: float = _PATIENCE) -> subprocess.CompletedProcess[str]:
-    """Run a git command in a folder with English output and without hooks. Raises CachemarkError where git does not run."""
+    """Run a git command in a folder with English output and without hooks.
+
+    Raises CachemarkError where git does not run.
+    """
     command = ["git", "-C", str(folder), "-c", f"core.hooksPath={os.devnull}", *arguments]
     own = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
     try:
@@ -56,7 +59,10 @@ def failure(folder: Path | str, done: subprocess.CompletedProcess[str]) -> Cache
 
 
 def commit_of(repository: Path | str, name: str) -> str:
-    """Return the full name of a commit. Raises CachemarkError for an unknown name, with the reason if git knows it."""
+    """Return the full name of a commit.
+
+    Raises CachemarkError for an unknown name, with the reason if git knows it.
+    """
     done = run_git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     if not done.returncode:
         return done.stdout.strip()

@@ -131,7 +131,10 @@ def _integral(at: Floats, watts: Floats, span: Span) -> float:
 
 
 def _checked(joules: Sequence[float], error: float, spans: Sequence[Span], source: str, note: str = "") -> Energy:
-    """Return the energy of the spans, or why it is not known well enough. ``error``: of the sum of ``joules``."""
+    """Return the energy of the spans, or why it is not known well enough.
+
+    ``error``: of the sum of ``joules``.
+    """
     seconds = [end - begin for begin, end in spans]
     total = sum(joules)
     if total <= 0 or min(seconds) <= 0:

@@ -281,7 +281,10 @@ def _no_driver(error: Any) -> Infrastructure:
 
 
 def _parts(nvml: Any, handle: Any) -> list[Gpu]:
-    """Return a device, or the slices of a GPU in MIG mode. Raises Infrastructure for such a GPU without visible slices."""
+    """Return a device, or the slices of a GPU in MIG mode.
+
+    Raises Infrastructure for such a GPU without visible slices.
+    """
     gpu = Gpu(nvml, handle)
     if not gpu.settings.get("mig") or gpu.uuid.startswith("MIG-"):
         return [gpu]
@@ -345,7 +348,10 @@ def chosen(names: Sequence[str], devices: Sequence[Gpu]) -> list[Gpu]:
 
 
 def _named(name: str, devices: Sequence[Gpu]) -> Gpu | None:
-    """Return the device of an index, UUID or its prefix. The name of a GPU in MIG mode is that of its first slice, as for CUDA."""
+    """Return the device of an index, UUID or its prefix.
+
+    The name of a GPU in MIG mode is that of its first slice, as for CUDA.
+    """
     first_parts = list({gpu.part_of or gpu.uuid: gpu for gpu in reversed(devices)}.values())[::-1]
     if name.isdecimal():
         return first_parts[int(name)] if int(name) < len(first_parts) else None

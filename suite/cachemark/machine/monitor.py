@@ -67,7 +67,10 @@ class Watch:
         self.read()
 
     def read(self, prompted: bool = False) -> None:
-        """Read the device once. ``prompted``: at a time that the load chooses, such as the end of a generation."""
+        """Read the device once.
+
+        ``prompted``: at a time that the load chooses, such as the end of a generation.
+        """
         with self._one_at_a_time:
             reading = self._query(self.gpu.reading)
         if reading is None:

@@ -122,7 +122,10 @@ def _published(folder: Path) -> list[Path]:
 
 
 def _index(source: Path) -> dict[Path, set[str]]:
-    """Return the names of tensors that an index assigns to each of its files, in order. Raises BadCheckpoint."""
+    """Return the names of tensors that an index assigns to each of its files, in order.
+
+    Raises BadCheckpoint.
+    """
     try:
         places = {str(name): PurePosixPath(shard) for name, shard in read_json(source)["weight_map"].items()}
         shards = sorted(set(places.values()), key=str)
@@ -234,7 +237,10 @@ def fitted(
     factory: Callable[[], M], path: str | Path, *, ignore: Sequence[str] = (), wrappers: Sequence[str] = WRAPPERS,
     rename: Callable[[str], str] = str,
 ) -> Fitted[M]:
-    """Return the module on the meta device, with its mapped tensors by name. Raises the errors of :func:`load`."""
+    """Return the module on the meta device, with its mapped tensors by name.
+
+    Raises the errors of :func:`load`.
+    """
     result = chosen(factory, path, ignore=ignore, wrappers=wrappers, rename=rename)
     try:
         _compare(result.module.state_dict(), result.tensors, f"{str(path)!r} does not fit {type(result.module).__name__}")

@@ -140,7 +140,10 @@ class PublishedFile:
         return fitted.entry
 
     def rows(self, path: str | Path, tensor: str) -> int:
-        """Return the rows of a tensor in the file, 0 if it is not there. Raises BadCheckpoint for a file that cannot be read."""
+        """Return the rows of a tensor in the file, 0 if it is not there.
+
+        Raises BadCheckpoint for a file that cannot be read.
+        """
         chosen = checkpoints.chosen(self.build, path, ignore=self.ignored, wrappers=self.wrappers, rename=self.rename)
         return chosen.tensors[tensor].size(0) if tensor in chosen.tensors else 0
 

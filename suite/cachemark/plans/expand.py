@@ -199,7 +199,10 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
 
 
 def _sampling(cells: Cells, entry: ModelEntry) -> Sampling:
-    """Return the sampling of a block. Raises UnknownName for a preset, and BadPlan for a setting without effect on the model."""
+    """Return the sampling of a block.
+
+    Raises UnknownName for a preset, and BadPlan for a setting without effect on the model.
+    """
     if isinstance(cells.sampling, str):
         if cells.sampling not in entry.presets:
             raise unknown(f"sampling preset of {entry.name}", cells.sampling, entry.presets)

@@ -60,7 +60,10 @@ class BenchmarkFile:
 
 
 def read(text: str, source: str) -> BenchmarkFile:
-    """Return the content of a file; errors mention ``source``. Raises BadResults for other text and for duplicate names."""
+    """Return the content of a file; errors mention ``source``.
+
+    Raises BadResults for other text and for duplicate names.
+    """
     data = _parsed(text, source)
     program = next((name for name, (belongs, _) in _PROGRAMS.items() if isinstance(data, dict) and belongs(data)), "")
     if not program:
@@ -96,7 +99,10 @@ def _parsed(text: str, source: str) -> Any:
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """Return JSON without values that a store rejects: NaN, infinity and lone surrogates. Raises ValueError if it is nested too deep."""
+    """Return JSON without values that a store rejects: NaN, infinity and lone surrogates.
+
+    Raises ValueError if it is nested too deep.
+    """
     if depth > DEEPEST:
         raise ValueError(f"it is nested more than {DEEPEST} deep")
     if isinstance(value, dict):

@@ -203,7 +203,10 @@ def _read_only(engine: Engine, path: Path) -> Engine:
 
 
 def hold_artifacts(session: Session) -> None:
-    """Keep others from adding or deleting artifacts until a writing transaction ends. SQLite's write lock does that already."""
+    """Keep others from adding or deleting artifacts until a writing transaction ends.
+
+    SQLite's write lock does that already.
+    """
     if session.get_bind().dialect.name == "postgresql":
         session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK + 1})
 

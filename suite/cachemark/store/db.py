@@ -98,7 +98,10 @@ class Store:
     def begin_run(
         self, plan: str, plan_json: Mapping[str, Any], environment: Environment, code: Mapping[str, Any], started: datetime | None = None,
     ) -> int:
-        """Create a run and return its number. ``code`` is {"commit", "dirty", "hash", "version"}; ``started`` defaults to now."""
+        """Create a run and return its number.
+
+        ``code`` is {"commit", "dirty", "hash", "version"}; ``started`` defaults to now.
+        """
         with self._writing() as session:
             began = moment(started) if started else utc_now()
             row = RunRow(plan=plan, plan_json=plan_json, started=began, code=code, **environment.to_json())
@@ -160,7 +163,10 @@ class Store:
             return in_order([run_of(row, leases.state(session, row)) for row in rows])
 
     def run(self, run_id: int | None = None) -> RunRecord:
-        """Return a run, by default the newest except comparisons, as in :meth:`runs`. Raises NothingMeasured if there is none."""
+        """Return a run, by default the newest except comparisons, as in :meth:`runs`.
+
+        Raises NothingMeasured if there is none.
+        """
         with self._reading() as session:
             last = select(func.max(RunRow.id)).where(RunRow.plan.not_like(f"{COMPARISON}%"))
             if (number := session.scalar(last) if run_id is None else run_id) is None:

@@ -1,4 +1,7 @@
-"""The location of a store: a path, a database URL, or ``@FILE`` that holds one of them. No message shows a password."""
+"""The location of a store: a path, a database URL, or ``@FILE`` that holds one of them.
+
+No message shows a password.
+"""
 
 from __future__ import annotations
 

@@ -91,7 +91,10 @@ def leftovers(store: Store, *, delete: bool = False, older: float = DAY) -> list
 
 
 def backup(store: Store, target: Path) -> None:
-    """Copy a SQLite database to a new file in one transaction, also while others write to it. The copy is whole or absent."""
+    """Copy a SQLite database to a new file in one transaction, also while others write to it.
+
+    The copy is whole or absent.
+    """
     if target.exists():
         raise BadStore(f"{target} exists already.", remedy="Name a new file.")
     with guard(str(target)), closing(store._engine.raw_connection()) as connection, replacing(target) as part:

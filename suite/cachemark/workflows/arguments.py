@@ -18,7 +18,10 @@ def plain(value: Any) -> Any:
 
 
 def numbers(argument: str, value: Any) -> int | list[int] | None:
-    """Return one integer, or a list of them. Raises BadPlan for anything else, such as 3.0, True or a text."""
+    """Return one integer, or a list of them.
+
+    Raises BadPlan for anything else, such as 3.0, True or a text.
+    """
     value = plain(value)
     if value is None or type(value) is int:
         return value

@@ -20,7 +20,9 @@ LARGEST = 512 << 20  # bytes of a file to import
 
 
 def check_store(store: str | Path = DEFAULT_STORE, advanced: Advanced = unheard, *, quick: bool = False) -> list[str]:
-    """Return every problem of a store. Raises BadStore for a file that cannot be opened, or of another schema.
+    """Return every problem of a store.
+
+    Raises BadStore for a file that cannot be opened, or of another schema.
 
     ``quick`` looks for artifacts without reading them. ``advanced`` is called with the name of the items, the number read so far, and the
     total.
@@ -60,7 +62,9 @@ def prune_store(store: str | Path = DEFAULT_STORE, nights: int = NIGHTS, *, dry:
 
 
 def ingest_files(files: Sequence[Path], store: str | Path = DEFAULT_STORE) -> list[tuple[Path, Ingested]]:
-    """Import files of benchmark programs, the oldest measurement first, each as one run. All are read before one is imported.
+    """Import files of benchmark programs, the oldest measurement first, each as one run.
+
+    All are read before one is imported.
 
     Raises BadResults for a file of another format, and Infrastructure for one that cannot be read."""
     imports = [(path, Import.of(*_content(path))) for path in files]

@@ -13,7 +13,10 @@ LONG = 2.0  # seconds after which the bar is shown
 
 
 class ProgressBar:
-    """A bar on standard error, if that is a terminal and the work is long. A context manager, which ends its line."""
+    """A bar on standard error, if that is a terminal and the work is long.
+
+    A context manager, which ends its line.
+    """
 
     def __init__(self, title: str, steps: int) -> None:
         self._title, self._steps, self._began, self._stack = title, steps, time.monotonic(), ExitStack()

@@ -45,7 +45,10 @@ def opened(store: str | Path | None) -> Iterator[Store | None]:
 
 
 def reveals_password(store: str) -> bool:
-    """Return whether the location of a store has a password in it. Raises BadStore for one that is not a location."""
+    """Return whether the location of a store has a password in it.
+
+    Raises BadStore for one that is not a location.
+    """
     return not store.startswith("@") and has_password(located(store))
 
 

@@ -82,7 +82,9 @@ def vectors(  # type: ignore[no-untyped-def]
     GROUP: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, HEAD_DIM: tl.constexpr, CODEC: tl.constexpr,
     MASS: tl.constexpr, LENGTHS: tl.constexpr, STARTS: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """Attend by the one query head of each K/V head. Vectors are stored as they are, or as codes with one scale each.
+    """Attend by the one query head of each K/V head.
+
+    Vectors are stored as they are, or as codes with one scale each.
 
     ``scale`` includes log2 e.
     """

@@ -63,7 +63,9 @@ HEAD_PARAMETERS = {
 
 @dataclass(kw_only=True)
 class Annealed(Bidirectional):
-    """A masked method whose diffusion head may be annealed as well; off by default. See :class:`HeadSchedule`.
+    """A masked method whose diffusion head may be annealed as well; off by default.
+
+    See :class:`HeadSchedule`.
 
     Where it is off, the parameters of the schedule are not those of a case, so that they change no key.
     """

@@ -188,5 +188,8 @@ def lowest(score: Tensor, age: Tensor, count: int) -> Tensor:
 
 
 def _below(first: Tensor, second: Tensor) -> Tensor:
-    """Return where ``first`` is lower than ``second`` by more than a tie, or one is NaN. Infinite scores tie with each other alone."""
+    """Return where ``first`` is lower than ``second`` by more than a tie, or one is NaN.
+
+    Infinite scores tie with each other alone.
+    """
     return ~(first >= second * (1 - TIE * second.sign()))

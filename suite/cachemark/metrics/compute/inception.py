@@ -75,7 +75,10 @@ def with_moments(name: str, file: SampleBatch, load: Callable[[], RealImages]) -
 
 
 def of_statistics(name: str, extractor: Extractor, file: SampleBatch) -> RealImages:
-    """Return a reference without images. Raises BadCheckpoint for statistics of another number of features."""
+    """Return a reference without images.
+
+    Raises BadCheckpoint for statistics of another number of features.
+    """
     moments = file.moments()
     assert moments is not None, "a file without images has statistics"
     require_width(file.path, moments, name, LAYERS[name])
@@ -84,7 +87,10 @@ def of_statistics(name: str, extractor: Extractor, file: SampleBatch) -> RealIma
 
 
 def _spatial(file: SampleBatch) -> Moments | None:
-    """Return the statistics of spatial features in a file, or None. Raises BadCheckpoint for others than the ADM evaluator's."""
+    """Return the statistics of spatial features in a file, or None.
+
+    Raises BadCheckpoint for others than the ADM evaluator's.
+    """
     moments = file.moments(spatial=True)
     if moments is not None and len(moments) != POSITIONS * CHANNELS:
         raise BadCheckpoint(f"{str(file.path)!r} has spatial statistics (mu_s) of {len(moments)} features, not of {POSITIONS * CHANNELS}.",

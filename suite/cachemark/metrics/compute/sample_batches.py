@@ -49,7 +49,10 @@ class Moments:
 
 
 class SampleBatch:
-    """An npz file of images, of statistics, or of both. Every method raises BadCheckpoint for a damaged or another file."""
+    """An npz file of images, of statistics, or of both.
+
+    Every method raises BadCheckpoint for a damaged or another file.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -147,7 +150,10 @@ class SampleBatch:
         return (images for _, images in self.stream([slice(0, len(self))]))
 
     def _header(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
-        """Return shape, type and whether in Fortran's order. Raises ValueError for a size that the file cannot have."""
+        """Return shape, type and whether in Fortran's order.
+
+        Raises ValueError for a size that the file cannot have.
+        """
         member = self._members[name]
         with ZipFile(self.path) as archive, archive.open(member) as file:
             shape, fortran, dtype = _npy_header(file)

@@ -41,7 +41,10 @@ class BundledWeights(Generic[M]):
         return self.model(None)
 
     def check(self, path: str | Path) -> str:
-        """Return an empty text: a file has one copy. Raises the errors of :meth:`load` without reading the weights."""
+        """Return an empty text: a file has one copy.
+
+        Raises the errors of :meth:`load` without reading the weights.
+        """
         return checkpoints.fitted(self._build(path), path).entry
 
     def metadata(self, config: Any) -> dict[str, str]:

@@ -32,7 +32,10 @@ Groups = Sequence[Sequence[Planned]]  # of cases: each group runs in a separate 
 
 
 class Executor(Protocol):
-    """Runs groups of cases, each group in a process of its own. ``notes``: lines about its devices, to print."""
+    """Runs groups of cases, each group in a process of its own.
+
+    ``notes``: lines about its devices, to print.
+    """
 
     notes: Sequence[str]
 
