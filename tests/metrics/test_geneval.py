@@ -185,7 +185,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "dpg_bench.csv").write_text(TABLE)
     monkeypatch.setattr(pretrained.PublishedNetwork, "identity", lambda self, folder: f"hash of {folder}")
     monkeypatch.setattr(detector, "classes", lambda folder: {"dog", "cow"})
-    for name, value in {"package": "json", "weights": (), "build": lambda *_: lambda image, prompt: float(len(prompt))}.items():
+    values = {"package": "json", "module": "json", "weights": (), "build": lambda *_: lambda image, prompt: float(len(prompt))}
+    for name, value in values.items():
         monkeypatch.setattr(HumanPreference, name, value)
     return tmp_path
 
