@@ -34,14 +34,16 @@ def chance_at_most(values: Sequence[float], limit: float, least: float = 0.0) ->
 
 
 def chances_at_most(values: ArrayLike, counts: ArrayLike, limit: float, least: float = 0.0) -> Floats:
-    """Return :func:`chance_at_most` of many samples that share their values.
+    """Return :func:`chance_at_most` of many samples.
 
-    ``counts``, (samples, values), is the number of times each value occurs. With exponential weights E the weighted mean is at most m
+    ``values``: common ones, (values,), or each sample's own, (samples, values); ``counts``, (samples, values), is the number of times each
+    occurs. With exponential weights E the weighted mean is at most m
     exactly if the sum Q of E·(Y − m) is at most 0. That probability is an integral of exp(K(s)) / s, where K is the cumulant generating
     function of Q, along a line through the saddle point, where it falls fastest."""
     many = np.asarray(counts, dtype=np.float64)
     many = np.concatenate([many, np.ones((len(many), 1))], axis=1)
-    off = np.where(many > 0, np.append(np.asarray(values, dtype=np.float64), least) - limit, 0.0)
+    own = np.asarray(values, dtype=np.float64)
+    off = np.where(many > 0, np.concatenate([own, np.full((*own.shape[:-1], 1), least)], axis=-1) - limit, 0.0)
     chances = np.where(off.max(1) <= 0, 1.0, 0.0)  # no value is above the limit, or all are if the limit is below them
     split = (off.max(1) > 0) & (off.min(1) < 0)
     if split.any():
