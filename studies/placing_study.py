@@ -149,10 +149,10 @@ def main() -> None:
     if arguments.stored:
         results = json.loads(arguments.json.read_text(encoding="utf-8"))
     else:
-        began = time.perf_counter()
+        began, commit = time.perf_counter(), str(code_identity()["commit"])[:10]
         rows = list(table(0.005 if arguments.quick else 1.0, arguments.seed))
         results = {"placings": rows, "seed": arguments.seed, "seconds": round(time.perf_counter() - began),
-                   "machine": environment("cpu", 1).device, "commit": str(code_identity()["commit"])[:10]}
+                   "machine": environment("cpu", 1).device, "commit": commit}
         if arguments.json:
             arguments.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     if arguments.page:
