@@ -11,9 +11,10 @@ import report_sample as sample
 
 from cachemark.analysis.answers import Answer, Recommendation, recommendations
 from cachemark.analysis.case_group import case_groups
+from cachemark.analysis.method_placings import method_placings, placing_lines
 from cachemark.analysis.quality_claims import margin_sentence, quality_claims, standing
 from cachemark.analysis.report_view import build
-from cachemark.core.facts import Facts
+from cachemark.core.facts import Facts, PluginSource
 from cachemark.core.limits import Limit
 from cachemark.core.result import Outcome
 from cachemark.export.frames import frame
@@ -213,3 +214,20 @@ def test_where_the_largest_batch_was_searched_for_that_is_equal_memory() -> None
     assert at_equal_memory(full, candidate, begun)["linear"][1] == 150, "wherever the search began"
     page = render(build(sample.RUN, outcomes))
     assert "21.50<small><bdi>batch 150</bdi></small>" in page
+
+
+def test_each_method_is_placed_in_words_and_a_plug_in_has_its_own_line() -> None:
+    own = replace(scored(sample.candidate("window", "1/2"), 0.6), facts=COLLAPSED.facts | Facts(plugin=PluginSource("mine.py", "0a")))
+    (chapter,) = build(sample.RUN, [FULL, GOOD, own, scored(sample.candidate("random", "1/2"), 0.995), LEAN]).chapters
+    texts = {(each.row.case.method, each.metric): (each.place, each.text) for each in chapter.placings}
+    assert texts["window", "color_consistency"] == ("3", "3rd of 3 at 1/2 in color consistency, behind LineAR and random")
+    assert texts["linear", "color_consistency"] == (
+        "1=", "1st of 3 at 1/2 in color consistency, not separable from random; ahead of window")
+    assert not any(each.row.case.label == "linear 1/4" for each in chapter.placings), "the only method of its budget"
+    ((name, line),) = chapter.plugins
+    assert name == "window at 1/2"
+    assert "Mean quality loss of 5 points of color consistency or more. 3rd of 3 at 1/2 in color consistency" in line
+    assert "Paired placing at 1/2 in color consistency: LineAR 1=, random 1=, window 3." in placing_lines(chapter.placings)
+    page = render(build(sample.RUN, [FULL, GOOD, own]))
+    assert page.count("window at 1/2</bdi></b>: <bdi>") == 1
+    assert method_placings(case_groups(sample.random_weights())) == ((),)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from ..core.units import FAMILIES, METRICS
 from ..core.verdicts import CHANGED, EQUIVALENT, IMPROVED, INCONCLUSIVE, MISSING, NEW, NOT_COMPARED, REGRESSED
+from ..stats.non_inferiority import ALPHA
 
 FLAGS = {
     "not ranked": "Ranked are methods with non-inferior quality, precision of at least 10 %, and images closer to the full cache's than "
@@ -42,6 +43,9 @@ ADVICE = {
 ANSWERS = ("The fastest method with non-inferior quality (paired test at the same seeds, corrected over all comparisons of this report) "
            "and a speedup interval above 1×; otherwise the full cache. Images: full cache, this method, and the worst method.")
 PLACES = "Rank within a budget among non-inferior methods: by FID if measured, else by speedup. Overlapping intervals are ties."
+PLACINGS = (f"Methods of a budget, compared with each other at the same seeds; family-wise error rate {100 * ALPHA:g} % over all pairs of "
+            "this report. Quality: by the mean (Gaffke's test). Agreement or distance of tokens: by the number of seeds won "
+            "(sign test). Place: 1 + the number of significantly better methods; = if another method cannot be told apart.")
 ALARMS = "Nightly A/A comparisons of the same code: every change found there is a false alarm."
 MISSING_VALUES = "Cases without results, and values that other cases of the run have."
 _WORDS = {

@@ -22,6 +22,7 @@ from .case_group import CaseGroup
 from .device_limits import Limits, against_limits
 from .facts import as_text, conditions, differences, environment_facts, weights_sources
 from .image_albums import Albums, Strip, albums, strip
+from .method_placings import MethodPlacing, method_placings, plugin_lines
 from .missing import Missing, missing
 from .papers import PaperTable, papers
 from .quality_claims import Claims, criterion, margin_sentence
@@ -55,7 +56,8 @@ class Chapter:
 
     ``coverage`` is the confidence of its speedup intervals, 0 to 1; ``not_reproduced`` explains why its values are not comparable with
     published ones; ``margin`` is the test that ``recommendations`` rest on, and ``scope`` describes its score; ``history`` is None for a
-    single run.
+    single run; ``placings`` are of all methods;
+    ``plugins`` has a name and a line for each plug-in method.
     """
 
     group: CaseGroup
@@ -74,6 +76,8 @@ class Chapter:
     history: RunHistory | None
     answer: Answer
     strip: Strip | None
+    placings: tuple[MethodPlacing, ...]
+    plugins: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -128,8 +132,8 @@ def build(
         machine=f"{environment.machine_class} · {environment.device}", commit=str(code.get("commit") or "unknown"),
         dirty=bool(code.get("dirty")), state=run.state, counts=tuple((str(status), ended[status]) for status in Status if status in ended),
         conclusion=conclusion(comparison, baseline.meta if baseline else None),
-        chapters=tuple(_chapter(group, groups, claims, artifact, not_reproduced(group.case), run_history(group, nights))
-                       for group in groups),
+        chapters=tuple(_chapter(group, groups, claims, artifact, not_reproduced(group.case), run_history(group, nights), placings)
+                       for group, placings in zip(groups, method_placings(groups), strict=True)),
         changes=changes(comparison), environment=environment_facts(environment, code),
         plan_text=json.dumps(run.plan_json, indent=2, ensure_ascii=False), commands=_commands(run, code, comparison),
         missing=tuple(missing(run.id, run.state, groups)), entries=entries, trials=trials or {},
@@ -159,7 +163,7 @@ def _length(seconds: float) -> str:
 
 def _chapter(
     group: CaseGroup, groups: Sequence[CaseGroup], claims: Claims, artifact: Callable[[str], bytes] | None, not_reproduced: str,
-    history: RunHistory | None,
+    history: RunHistory | None, placings: tuple[MethodPlacing, ...],
 ) -> Chapter:
     twins = [other for other in groups if other.model == group.model]
     heading = group.model if len(twins) == 1 else f"{group.model}, {_difference(group, twins)}"
@@ -172,7 +176,7 @@ def _chapter(
                    min(sure) if sure else None, process_bias_in_words(group.rows[0].outcome) if group.rows else "",
                    against_limits(group.full, group.candidates), recommendations(group, claims),
                    margin_sentence(group, claims), metric(score).scope if score else "",
-                   not_reproduced, history, use, evidence)
+                   not_reproduced, history, use, evidence, placings, plugin_lines(group, placings))
 
 
 def _difference(group: CaseGroup, twins: Sequence[CaseGroup]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,6 @@ from .endings import runnable
 from .options import FOLDER, MOST_SECONDS, echo_json, fetch_option, fresh_option, json_option, plan_options, report_option, say
 
 if TYPE_CHECKING:
-    from ..analysis.answers import Answer
     from ..workflows.results import Run
 
 MOST_ANSWERS = 4  # lines of answers
@@ -111,16 +109,21 @@ def _conclude(run: Run, report: Path | None, as_json: bool) -> None:
             say(f"Report: {report}")
     _refuse_empty(run)
     if not as_json:
-        _print_answers(run.answers)
+        _print_answers(run)
     if late:
         raise NothingMeasured(f"Not run before the deadline: {', '.join(o.case.title for o in late)}.",
                               remedy="Rerun the same command to continue.")
 
 
-def _print_answers(answers: Mapping[str, Answer]) -> None:
-    """Print the recommended cache of each model."""
+def _print_answers(run: Run) -> None:
+    """Print the recommended cache of each model, and where each plug-in method is placed."""
+    chapters = run.view.chapters
+    answers = {chapter.heading: chapter.answer for chapter in chapters}
     for model, answer in list(answers.items())[:MOST_ANSWERS]:
         say(f"{model}: {answer.text}")
+    for chapter in chapters:
+        for name, line in chapter.plugins:
+            say(f"{chapter.heading}, {name}: {line}")
     if answers:
         more = f"{len(answers) - MOST_ANSWERS} more models are in the report. " if len(answers) > MOST_ANSWERS else ""
         say(runnable(f"{more}Speeds (×) are ratios to this run's full cache, with their intervals; `cachemark report` shows the images."))

@@ -34,6 +34,16 @@ class WeightsSource(StoredTable):
 
 
 @dataclass(frozen=True)
+class PluginSource(StoredTable):
+    """The plug-in file that defines a method."""
+
+    file: str = needed("name of the file")
+    digest: str = needed("hash of its code")
+    commit: str | None = stored("commit of its own repository")
+    edited: bool | None = stored("whether the file differs from that commit")
+
+
+@dataclass(frozen=True)
 class LiveBytes(StoredTable):
     """Bytes of keys and values over one generation."""
 
@@ -158,6 +168,7 @@ class DeclaredFacts(StoredTable):
     kernel: str | None = stored("attention kernel")
     kernel_reason: str | None = stored("why earlier kernels of the table refuse the case, on a device")
     source: str | None = stored("paper or code that the method follows")
+    plugin: PluginSource | None = stored("plug-in that defines the method")
     footnotes: Sequence[str] | None = stored("remarks on the values, for the report")
     paradigm: str | None = stored("next-token, next-scale or masked")
     decoder: DecoderFacts | None = stored("parallel decoder")

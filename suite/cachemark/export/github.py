@@ -47,7 +47,9 @@ def comment(view: ReportView, result: RunJudgement | None = None) -> str:
 def _head(view: ReportView, result: RunJudgement | None) -> list[str]:
     """Return the title, the verdicts and the answers."""
     lines = [f"- **{for_markdown(chapter.heading, NAME)}**: {for_markdown(chapter.answer.text, REASON)}" for chapter in view.chapters]
-    answers = ["\n".join(lines[:ANSWERS]) + "\n"] if lines else []
+    plugins = [f"  - {for_markdown(f'{name} on {chapter.heading}', NAME)}: {for_markdown(line, REASON)}"
+               for chapter in view.chapters for name, line in chapter.plugins]
+    answers = ["\n".join([*lines[:ANSWERS], *plugins[:ANSWERS]]) + "\n"] if lines else []
     return [f"## cachemark {for_markdown(view.plan, NAME)}\n", *_verdicts(result), *answers]
 
 

@@ -9,6 +9,8 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from ..analysis.columns import LIMITS, RECOMMENDED, Column, ColumnGroup, budget_cell, column_groups, columns_of, known_columns
+from ..analysis.explanations import PLACINGS
+from ..analysis.method_placings import placing_lines
 from ..analysis.report_row import ReportRow, faster
 from ..analysis.report_view import Chapter, ReportView
 from ..core import formatting as fmt
@@ -205,6 +207,9 @@ def _notes(view: ReportView, chapter: Chapter, labels: set[str]) -> Iterable[str
     yield (f"±: distance to the farther end of a {100 * LEVEL:g} % interval over {case.samples} seeds ({case.seeds}). Brackets: order "
            f"statistics of {case.repeats} repeats in one process{speed}. Batch {case.batch}.")
     yield BOLD
+    yield from placing_lines(chapter.placings)
+    if chapter.placings:
+        yield PLACINGS
     if chapter.not_reproduced:
         yield chapter.not_reproduced
     if view.state != "finished":

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 
 import torch
 
@@ -19,7 +20,9 @@ from ...cache.kernels.table import choose, usual
 from ...cache.layout import Layout, Site, Step, raster_steps
 from ...cache.masked_layout import MaskedLayout
 from ...contract.method import Method
-from ...core.facts import DeclaredFacts, DecoderFacts, StepSlope, WeightsSource
+from ...core.errors import CachemarkError
+from ...core.facts import DeclaredFacts, DecoderFacts, PluginSource, StepSlope, WeightsSource
+from ...core.git import git
 from ...core.limits import Limit, Rates
 from ...core.spec import FLOPS, Case
 from ...metrics.compute.speed import ends
@@ -27,6 +30,7 @@ from ...models import checkpoints, hub
 from ...models.costs import case_bill
 from ...models.protocol import ModelEntry
 from ...plans.expand import Planned
+from ...plugins.loading import origin
 from ...roofline import scale_flops
 from ...roofline.bill import idle_reason
 from ...roofline.masked_flops import share, work
@@ -56,8 +60,9 @@ def case_facts(planned: Planned, bench: Bench) -> DeclaredFacts:
     paths = {key: path for key in ("weights", "decoder_weights") if (path := getattr(planned.request, key))}
     sources = {key: source for key, path in paths.items() if (source := _source(path))}
     facts = DeclaredFacts(kernel=f"{kernel.name}{queries}", kernel_reason=refused or None, source=str(method.source),
-                          paradigm=layout.paradigm, decoder=decoder_facts, idle=idle or None, weights_sources=sources or None,
-                          engine_reason=planned.engine_reason or None, different_kernel=WINDOWED if decoder else None)
+                          plugin=_plugin(type(method)), paradigm=layout.paradigm, decoder=decoder_facts, idle=idle or None,
+                          weights_sources=sources or None, engine_reason=planned.engine_reason or None,
+                          different_kernel=WINDOWED if decoder else None)
     facts |= _apart(case, method, kernel)
     if isinstance(layout, MaskedLayout):
         facts = replace(facts, true_ratio=float(share(method, layout)), flops=work(method, layout))
@@ -70,6 +75,19 @@ def case_facts(planned: Planned, bench: Bench) -> DeclaredFacts:
     elif "B" in case.parameters:
         facts = replace(facts, true_ratio=case.parameters["B"] / layout.visual)
     return replace(facts, footnotes=notes)
+
+
+@cache
+def _plugin(method: type[Method]) -> PluginSource | None:
+    """Return the plug-in that defines a method, with the commit of its repository; None for built-in methods."""
+    if (known := origin(method)) is None:
+        return None
+    file, code = Path(known[0]), known[1]
+    try:
+        commit, edited = git(file.parent, "rev-parse", "HEAD"), bool(git(file.parent, "status", "--porcelain", "--", file.name))
+    except CachemarkError:  # it is in no repository, or git is not installed
+        return PluginSource(file.name, code)
+    return PluginSource(file.name, code, commit, edited)
 
 
 def _kernel(case: Case, method: Method, layout: Layout) -> tuple[Kernel, str]:
