@@ -26,7 +26,7 @@ from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorIncepti
 
 from cachemark.plans.reuse import code_identity
 
-TICK = 0.2  # seconds between two looks at the memory
+TICK = 0.5  # seconds between two looks at the memory
 
 
 class Cost(NamedTuple):
@@ -64,7 +64,7 @@ def write_images(folder: Path, count: int, seed: int, prefix: str = "") -> None:
     for number in range(len(list(folder.iterdir())), count):
         coarse = Image.fromarray(draws.integers(0, 256, (8, 8, 3), dtype=np.uint8)).resize((256, 256), Image.Resampling.BICUBIC)
         noisy = np.asarray(coarse) + draws.normal(0, 4, (256, 256, 3))
-        Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(folder / f"{prefix}{number:06d}.png")
+        Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(folder / f"{prefix}{number:06d}.png", compress_level=1)
 
 
 def measured(command: list[str], cache: Path, threads: int) -> Cost:
@@ -116,14 +116,14 @@ def main() -> None:
     }
     names = [line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     cpu = names[0] if names else "unknown CPU"
-    costs = {"fidelity": measured(commands["fidelity"], cache, given.threads), "score": measured(commands["score"], cache, given.threads)}
-    costs["score again"] = measured(commands["score"], cache, given.threads)
     print(f"{given.images} images against {given.real}, {given.threads} threads, {cpu}, commit {code_identity()['commit'][:8]}\n")
-    print("| command | CPU s | wall s | peak MiB | CPU ratio | memory ratio |\n|---|---|---|---|---|---|")
-    for name, cost in costs.items():
+    print("| command | CPU s | wall s | peak MiB | CPU ratio | memory ratio |\n|---|---|---|---|---|---|", flush=True)
+    costs = dict[str, Cost]()
+    for name, command in (*commands.items(), ("score again", commands["score"])):
+        costs[name] = cost = measured(command, cache, given.threads)
         base = costs["fidelity"]
-        ratios = f"{cost.cpu / base.cpu:.2f} | {cost.peak / base.peak:.2f}"
-        print(f"| {name} | {cost.cpu:.0f} | {cost.wall:.0f} | {cost.peak / 2**20:.0f} | {ratios} |")
+        ratios = f"{cost.cpu / base.cpu:.3f} | {cost.peak / base.peak:.2f}"
+        print(f"| {name} | {cost.cpu:.0f} | {cost.wall:.0f} | {cost.peak / 2**20:.0f} | {ratios} |", flush=True)
     print(f"\nscore again / score: {costs['score again'].cpu / costs['score'].cpu:.3f} of the CPU time")
     for name, command in commands.items():
         print(f"{name}: {' '.join(command)}")

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from cachemark.cli import main
 from cachemark.core.errors import BadCheckpoint, CachemarkError, Unsupported
+from cachemark.core.files import cache_folder
 from cachemark.metrics.compute import inception
 from cachemark.metrics.compute.image_features import ImageFeatures
 from cachemark.metrics.compute.image_folders import ImageFolder
@@ -356,3 +357,15 @@ def test_features_are_kept_by_content(tmp_path: Path, monkeypatch: pytest.Monkey
         image.save(tmp_path / "elsewhere" / "00.png")
     assert score(tmp_path / "elsewhere").values != first
     assert "depends on the number of images, 6" in first["recall_scene_6"].note
+
+
+def test_intervals_are_kept_by_features_and_reference(scores: Scores, folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take most of a second score's time. A damaged file is computed again."""
+    monkeypatch.setattr(scoring, "intervals", lambda *_, **__: pytest.fail("intervals were computed again"))
+    assert score(*folders, preset_name="scene").values == scores.values
+    with pytest.raises(pytest.fail.Exception):
+        score(*reversed(folders), preset_name="scene")
+    for file in (cache_folder() / "features").glob("*.json"):
+        file.write_text('{"fid": [1]}')
+    with pytest.raises(pytest.fail.Exception):
+        score(*folders, preset_name="scene")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from PIL import Image
@@ -16,12 +17,13 @@ from torch import Tensor
 from ..core.errors import Unsupported
 from ..core.files import head_of, is_readable, output
 from ..core.units import FAMILIES, METRICS, Metric, least_images, metric, quality_name
+from ..core.version import __version__
 from ..metrics.base import ImageBatch, ImageMetric, ImageSet, MetricContext
 from ..metrics.compute import inception
 from ..metrics.compute.distribution import distribution, too_few
 from ..metrics.compute.extractor import Extractor
-from ..metrics.compute.feature_store import ImageSource, features_of
-from ..metrics.compute.image_features import ImageFeatures, RealImages
+from ..metrics.compute.feature_store import ImageSource, features_of, kept_values
+from ..metrics.compute.image_features import ImageFeatures, RealImages, tensors_digest
 from ..metrics.compute.image_folders import ImageFolder, resizing
 from ..metrics.compute.presets import SCENE, Preset, preset, scorer
 from ..metrics.compute.quality_intervals import QualityInterval, intervals, least_for_intervals
@@ -277,7 +279,7 @@ def _of_set(features: ImageFeatures, chosen: Preset, collected: _Collected) -> N
         alone = distribution(features, chosen.reference, **options)
         ends = {name: QualityInterval(value, math.nan, math.nan) for name, value in alone.items()}
     else:
-        ends = intervals(features, chosen.reference, **options)
+        ends = kept_values(_key(features, chosen.reference, options), lambda: intervals(features, chosen.reference, **options))
     images = ImageSet(features, chosen, [0] * len(features), ends)
     for cls in set_metrics():
         if cls.family and (values := cls().measure(images)):
@@ -289,6 +291,13 @@ def _of_set(features: ImageFeatures, chosen: Preset, collected: _Collected) -> N
             elif cls.grows and len(features) < FEW_FOR_RECALL:
                 note = f"depends on the number of images, {len(features)}: compare sets of equal size only"
             collected.values[name] = _score(metric(name), values[0], low, high, note)
+
+
+def _key(features: ImageFeatures, real: RealImages, options: Mapping[str, Any]) -> str:
+    """Return a hash of everything that the values of a set and their intervals depend on."""
+    spatial = [real.spatial.mean, real.spatial.covariance] if real.spatial else []
+    inputs = (__version__, features.digest, real.digest, tensors_digest(spatial), sorted(options.items()))
+    return hashlib.sha256(repr(inputs).encode()).hexdigest()
 
 
 def _score(about: Metric, value: float, low: float | None, high: float | None, note: str = "") -> Score:

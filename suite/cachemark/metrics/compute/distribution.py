@@ -24,6 +24,7 @@ METRICS = ("fid", "kid", "isc", "prc")
 COMMON = ("rng_seed", "samples_shuffle", "verbose")
 SPLIT_SIZE = "isc_split_size"
 OWN: dict[str, Any] = {SPLIT_SIZE: 0, "sfid": True}  # options that torch-fidelity lacks
+ROWS = 1000  # whose distances are in memory at a time, for precision and recall; torch-fidelity has 10 000
 
 
 def distribution(features: ImageFeatures, reference: RealImages, **options: Any) -> dict[str, float]:
@@ -41,9 +42,8 @@ def distribution(features: ImageFeatures, reference: RealImages, **options: Any)
     reference.expect(features.extractor)
     _require_enough(len(features), len(reference.features), chosen)
     if chosen["fid"]:
-        statistics = {"mu": reference.mean.numpy(), "sigma": reference.covariance.numpy()}
-        own = fidelity.metric_fid.fid_features_to_statistics(features.features)
-        scores |= fidelity.metric_fid.fid_statistics_to_metric(own, statistics, chosen["verbose"])
+        own, real = ({"mu": each.mean.numpy(), "sigma": each.covariance.numpy()} for each in (moments(features.features), reference))
+        scores |= fidelity.metric_fid.fid_statistics_to_metric(own, real, chosen["verbose"])
     if chosen["kid"]:
         scores |= fidelity.metric_kid.kid_features_to_metric(features.features, reference.features, **chosen)
     if chosen["isc"] and chosen[SPLIT_SIZE]:
@@ -69,7 +69,8 @@ def frechet(images: Moments, real: Moments) -> float:
 
 def settings(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return all options, with torch-fidelity's defaults and every metric on. Raises UnknownName."""
-    defaults = OWN | {n: value for n, value in toolkit().defaults.DEFAULTS.items() if n in COMMON or n.split("_")[0] in METRICS}
+    defaults = {n: value for n, value in toolkit().defaults.DEFAULTS.items() if n in COMMON or n.split("_")[0] in METRICS}
+    defaults |= OWN | {"prc_batch_size": ROWS}
     for option in options:
         if option not in defaults:
             raise unknown("option of torch-fidelity", option, defaults)

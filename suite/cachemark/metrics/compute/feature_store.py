@@ -1,11 +1,13 @@
-"""Features of images that were scored before, by content, in the user's cache folder.
+"""Features of images that were scored before, and values of sets, by content, in the user's cache folder.
 
-A file holds the features of a part of a set, named by a hash of its images and of the network. The oldest files are removed when the
+A file holds the features of a part of a set, named by a hash of its images and of the network, or the values of a set with their
+intervals, named by a hash of the features on both sides and of the settings. The oldest files are removed when the
 folder grows beyond :data:`LARGEST`. Without a writable folder nothing is kept.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -16,12 +18,14 @@ from typing import Protocol
 from torch import Tensor
 
 from ...core.errors import Unsupported
-from ...core.files import cache_folder
+from ...core.files import cache_folder, read_json, replacing
 from .extractor import Extractor
 from .image_features import ImageFeatures
+from .quality_intervals import QualityInterval
 
 PART = 500  # images per file, the most that an interruption loses
 VERSION = 1  # raised when the same files give other pixels
+VALUES = 1  # raised when the same features give other values or intervals
 LARGEST = 8 * 2**30  # bytes of the folder
 
 
@@ -57,18 +61,46 @@ def features_of(
         raise Unsupported(f"{source.path} has one image; FID needs at least 2.", remedy="Add images.")
     parts = [slice(start, min(start + PART, len(source))) for start in range(0, len(source), PART)]
     files = {part.start: _file(source, part, extractor) for part in parts}
-    found = {start: features for start, file in files.items() if (features := ImageFeatures.load(file, extractor)) is not None}
-    for (start, _), pieces in groupby(source.stream([part for part in parts if part.start not in found]),
-                                      lambda item: (item[0].start, item[0].stop)):
-        found[start] = ImageFeatures.of(_counted(pieces, start, reach), extractor, device=device)
+    layers, missing = list[Tensor](), list[slice]()
+    for part in parts:
+        if (kept := ImageFeatures.load(files[part.start], extractor)) is None:
+            missing.append(part)
+        else:
+            _put(layers, kept, part.start, len(source))
+    for (start, _), pieces in groupby(source.stream(missing), lambda item: (item[0].start, item[0].stop)):
+        computed = ImageFeatures.of(_counted(pieces, start, reach), extractor, device=device)
+        _put(layers, computed, start, len(source))
         with suppress(OSError):
-            found[start].save(files[start])
-    _shrink(cache_folder() / "features")
-    return ImageFeatures.joined([found[part.start] for part in parts])
+            computed.save(files[start])
+    _shrink(_folder())
+    return ImageFeatures(extractor.name, *layers)
+
+
+def kept_values(key: str, compute: Callable[[], dict[str, QualityInterval]]) -> dict[str, QualityInterval]:
+    """Return values that were computed before for a hash of their inputs, or compute and keep them."""
+    file = _folder() / f"{VALUES}-{key}.json"
+    with suppress(Exception):  # a missing file, or bytes of any origin
+        return {name: QualityInterval(*map(float, ends)) for name, ends in read_json(file).items()}
+    values = compute()
+    with suppress(OSError), replacing(file) as part:
+        part.write_text(json.dumps({name: [*map(repr, ends)] for name, ends in values.items()}))
+    return values
+
+
+def _put(layers: list[Tensor], part: ImageFeatures, start: int, count: int) -> None:
+    """Copy a part to its rows of a set of ``count`` images, so that parts and set are not in memory together."""
+    for number, layer in enumerate(part.layers):
+        if number == len(layers):
+            layers.append(layer.new_empty(count, layer.shape[1]))
+        layers[number][start : start + len(part)] = layer
+
+
+def _folder() -> Path:
+    return cache_folder() / "features"
 
 
 def _file(source: ImageSource, part: slice, extractor: Extractor) -> Path:
-    return cache_folder() / "features" / f"{VERSION}-{source.digest(part)}.{extractor.name}.safetensors"
+    return _folder() / f"{VERSION}-{source.digest(part)}.{extractor.name}.safetensors"
 
 
 def _counted(pieces: Iterator[tuple[slice, Tensor]], done: int, reach: Callable[[int], None]) -> Iterator[Tensor]:

@@ -18,11 +18,12 @@ from torch import Tensor
 
 from ...core.errors import BadCheckpoint, Unsupported
 from ...core.files import is_readable, replacing
-from .extractor import Extractor, toolkit
+from .extractor import Extractor
 from .image_bytes import as_bytes
 from .sample_batches import Moments
 
 SEEN, REFERENCE = "seen", "reference"  # the kind of a file: ImageFeatures or RealImages
+ROWS = 1024  # rows that are in float64 at a time
 TENSORS = ("mean", "covariance", "features", "logits")  # of a reference
 
 
@@ -65,6 +66,16 @@ class ImageFeatures:
         spatial = [part.spatial for part in parts if part.spatial is not None]
         return cls(parts[0].extractor, torch.cat([p.features for p in parts]), torch.cat([p.logits for p in parts]),
                    torch.cat(spatial) if len(spatial) == len(parts) else None)
+
+    @property
+    def layers(self) -> list[Tensor]:
+        """Features, logits and, if any, spatial features."""
+        return [layer for layer in (self.features, self.logits, self.spatial) if layer is not None]
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the values."""
+        return tensors_digest(self.layers)
 
     def __len__(self) -> int:
         return len(self.features)
@@ -130,11 +141,7 @@ class RealImages:
     @cached_property
     def digest(self) -> str:
         """A hash of the values."""
-        total = hashlib.sha256()
-        for tensor in (getattr(self, name) for name in TENSORS):
-            total.update(repr((tuple(tensor.shape), tensor.dtype)).encode())
-            total.update(tensor.contiguous().numpy().tobytes())
-        return total.hexdigest()[:24]
+        return tensors_digest([getattr(self, name) for name in TENSORS])
 
     @property
     def image_features(self) -> ImageFeatures:
@@ -169,9 +176,27 @@ class RealImages:
 
 
 def moments(features: Tensor) -> Moments:
-    """Return mean and covariance of features (N, F), as torch-fidelity computes them."""
-    statistics = toolkit().metric_fid.fid_features_to_statistics(features)
-    return Moments(torch.from_numpy(statistics["mu"]), torch.from_numpy(statistics["sigma"]))
+    """Return mean and covariance of features (N, F) in the types of torch-fidelity, whose function needs three times the memory."""
+    centre = features.mean(0, dtype=torch.float64)
+    return Moments(torch.from_numpy(features.numpy().mean(0)), scatter(features, centre) / (len(features) - 1))
+
+
+def scatter(features: Tensor, centre: Tensor) -> Tensor:
+    """Return the sum of the squares of the distances of rows (N, F) from a ``centre`` (F,), a float64 matrix (F, F)."""
+    total = torch.zeros(len(centre), len(centre), dtype=torch.float64)
+    for part in features.split(ROWS):
+        rows = part.double() - centre
+        total.addmm_(rows.T, rows)
+    return total
+
+
+def tensors_digest(tensors: Sequence[Tensor]) -> str:
+    """Return the first digits of a SHA-256 over shapes, types and values."""
+    total = hashlib.sha256()
+    for tensor in tensors:
+        total.update(repr((tuple(tensor.shape), tensor.dtype)).encode())
+        total.update(tensor.contiguous().numpy())
+    return total.hexdigest()[:24]
 
 
 def _single_images(parts: Iterable[Tensor]) -> Iterator[Tensor]:

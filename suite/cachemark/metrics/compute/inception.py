@@ -45,7 +45,7 @@ OPTIONS = {"isc_split_size": 5000, "prc_neighborhood": 3}  # of the authors' eva
 FAMILY = "inception-v3-compat"  # torch-fidelity's name of the network
 LOGITS = "logits_unbiased"  # without bias: the Inception score uses them
 CHANNELS, POSITIONS = 7, 17 * 17  # of the spatial features
-BATCH = 16  # images per forward pass: more are not faster on a CPU, and need more memory
+BATCH = 8  # images per forward pass: 16 take a fifth less time on a CPU and 240 MB more
 
 
 def load(
@@ -173,14 +173,18 @@ def inception_extractor(file: Path, width: int = 2048) -> Extractor:
     """
     from torch_fidelity.feature_extractor_inceptionv3 import BasicConv2d, FeatureExtractorInceptionV3
 
-    clean = io.BytesIO()  # the tensors alone: torch-fidelity would run code in the file
-    torch.save(tensors(file, source()), clean)
-    clean.seek(0)
+    state, shapes = tensors(file, source()), io.BytesIO()  # names and shapes alone: torch-fidelity would run code in the file
+    torch.save({name: tensor.to("meta") for name, tensor in state.items()}, shapes)
+    shapes.seek(0)
     try:
-        network = FeatureExtractorInceptionV3(FAMILY, [str(width), LOGITS], feature_extractor_weights_path=clean)
+        with torch.device("meta"):
+            network = FeatureExtractorInceptionV3(FAMILY, [str(width), LOGITS], feature_extractor_weights_path=shapes)
     except RuntimeError as error:  # of load_state_dict: names or shapes
         raise BadCheckpoint(f"{str(file)!r} does not fit torch-fidelity's {FAMILY}: {' '.join(str(error).split())[:300]}.",
                             remedy=f"Use the file of {source()}.") from error
+    network.load_state_dict(state, assign=True)
+    del state  # each tensor is freed as soon as its layer is fused
+    network.float()
     for module in network.modules():  # twice as fast on a CPU; features differ by rounding, 4e-7 of the largest
         if isinstance(module, BasicConv2d):
             module.conv, module.bn = fuse_conv_bn_eval(module.conv, module.bn), nn.Identity()

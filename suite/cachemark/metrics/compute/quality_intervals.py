@@ -37,7 +37,7 @@ from torch import Tensor
 from ...core.errors import Unsupported
 from . import subsets
 from .distribution import distribution, least_for_isc, settings
-from .image_features import ImageFeatures, RealImages
+from .image_features import ROWS, ImageFeatures, RealImages
 
 Z = NormalDist().inv_cdf(0.975)  # half the width of an interval of 95 %, in standard errors
 LEFT_OUT = {"fid": 0.1, "kid": 0.1, "isc": 0.1, "recall": 0.25}  # fraction that a subset lacks; recall is discontinuous and needs more
@@ -136,8 +136,9 @@ def _scale(subset_masks: Tensor) -> float:
 
 def _few_dominate(features: ImageFeatures) -> bool:
     """Return whether few images dominate the second moments: the distances from the mean have heavy tails."""
-    rows = features.features.double()
-    far = (rows - rows.mean(0)).square().sum(1)
+    rows = features.features
+    centre = rows.mean(0, dtype=torch.float64)
+    far = torch.cat([(part.double() - centre).square().sum(1) for part in rows.split(ROWS)])
     off = far - far.mean()
     spread = float(off.square().mean())
     return spread > 0 and float(off.pow(4).mean()) / spread**2 > max(TAILS * len(rows), _LIGHT)

@@ -8,7 +8,7 @@ once here. Values are the same; tests compare them with torch-fidelity on the su
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .extractor import toolkit
-from .image_features import ImageFeatures, RealImages
+from .image_features import ImageFeatures, RealImages, scatter
 
 BLOCK = 500  # images whose distances to all others are in memory at a time
 DEPTH = 32  # neighbors of an image that are sorted first; more are rarely needed
@@ -37,23 +37,50 @@ def drawn(count: int, resamples: int, strata: Tensor, share: float, seed: int) -
 def fid(images: ImageFeatures, reference: RealImages, subset_masks: Tensor, chosen: Mapping[str, Any]) -> Tensor:
     """Return FID of each subset, (R,) float64.
 
-    The trace of the root of Σ₁Σ₂ is computed from the symmetric Σ₂^½ Σ₁ Σ₂^½, which has the same eigenvalues.
+    The trace of the root of Σ₁Σ₂ is computed from the symmetric Σ₂^½ Σ₁ Σ₂^½, which has the same eigenvalues; of fewer images than
+    features from their products, which have the same eigenvalues but zeros and are a smaller matrix.
     """
-    features = images.features.double()
-    centre = features.mean(0)
-    features = features - centre
-    total, away = features.T @ features, centre - reference.mean.double()
+    features = images.features
+    centre = features.mean(0, dtype=torch.float64)
     values, vectors = torch.linalg.eigh(reference.covariance)
     root = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
-    traces = reference.covariance.trace()
+    traces, away = reference.covariance.trace(), centre - reference.mean.double()
+    subset = (_of_few if len(features) < features.shape[1] else _of_many)(features, centre, root)
     distances = []
     for inside in subset_masks:
-        gone, count = features[~inside], int(inside.sum())
+        mean, trace, squares = subset(inside)
+        shared = torch.linalg.eigvalsh(squares).clamp(min=0).sqrt().sum()
+        distances.append((away + mean).square().sum() + trace + traces - 2 * shared)
+    return torch.stack(distances)
+
+
+_Spread = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]  # of a subset: mean − centre, trace of Σ₁, a matrix with the eigenvalues
+
+
+def _of_many(features: Tensor, centre: Tensor, root: Tensor) -> _Spread:
+    total = scatter(features, centre)
+
+    def spread(inside: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        gone, count = features[~inside].double() - centre, int(inside.sum())
         mean = -gone.sum(0) / count
         covariance = (total - gone.T @ gone - count * torch.outer(mean, mean)) / (count - 1)
-        shared = torch.linalg.eigvalsh(root @ covariance @ root).clamp(min=0).sqrt().sum()
-        distances.append((away + mean).square().sum() + covariance.trace() + traces - 2 * shared)
-    return torch.stack(distances)
+        return mean, covariance.trace(), root @ covariance @ root
+
+    return spread
+
+
+def _of_few(features: Tensor, centre: Tensor, root: Tensor) -> _Spread:
+    rows = features.double() - centre
+    lengths, products = rows.square().sum(1), rows @ root
+    products = products @ products.T
+
+    def spread(inside: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        own, mean, count = products[inside][:, inside], rows[inside].mean(0), int(inside.sum())
+        trace = (lengths[inside].sum() - count * mean.square().sum()) / (count - 1)
+        own = own - own.mean(0)
+        return mean, trace, (own - own.mean(1, keepdim=True)) / (count - 1)
+
+    return spread
 
 
 def kid(images: ImageFeatures, reference: RealImages, subset_masks: Tensor, chosen: Mapping[str, Any]) -> Tensor:
