@@ -16,12 +16,11 @@ from cachemark.cache.masked_layout import cosine_counts
 from cachemark.contract.method import Method
 from cachemark.decoders.zipar import ZipAR
 from cachemark.methods import fastvar, halton
-from cachemark.methods.base import image_edges
 from cachemark.methods.fastvar import FastVAR
+from cachemark.methods.guidance_off import GuidanceOff
 from cachemark.methods.halton import Halton
 from cachemark.methods.lazymar import LazyMAR
 from cachemark.methods.recap import ReCAP
-from cachemark.methods.skipvar import ImageOutcome
 from cachemark.models import glm_image, mar, raster, var
 from cachemark.models.emu3 import Emu3
 from cachemark.models.glm_image import GlmImage
@@ -35,7 +34,6 @@ from cachemark.models.vision.emu3_vq import FrameConv
 from .checks import Vector
 from .discovery import DEFAULT
 from .readers import FAMILIES, infinity, llamagen
-from .readers import skipvar as skipvar_reader
 
 Wrong = Callable[[Any], Any]
 
@@ -102,9 +100,7 @@ CONTROLS: list[tuple[str, str, Any, str, Wrong]] = [
     ("infinity/fastvar", "hidden logits", Tokens, "take",
      lambda right: lambda self, places: replace(right(self, places), rope=self.rope[: places.size(1)])),  # by rank, not by position
     ("infinity/fastvar", "merged hidden logits", fastvar, "as_map", lambda right: lambda x, grid: right(x, grid).mT),
-    ("infinity/skipvar", "moved", skipvar_reader, "moved_edges", lambda right: lambda old, new: right(old[..., 1:], new[..., 1:])),
-    ("infinity/skipvar", "high", image_edges, "RADIUS", lambda right: 0.42),
-    ("infinity/skipvar", "rows", ImageOutcome, "computed_rows", lambda right: lambda self, layout, scale: right(self, layout, scale + 1)),
+    ("infinity/skipvar", "rows", GuidanceOff, "computed_rows", lambda right: lambda self, layout, scale: right(self, layout, scale + 1)),
     ("infinity/small", "logits guided hidden", Infinity, "read", attend_padding),
     ("infinity/small", "rounded", infinity, "in_bf16", lambda right: lambda mixed: mixed),
     ("janus/small", "guided_A conditional_A unconditional_A hidden_A slots0_A slots2_B", RMSNorm, "forward",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from fractions import Fraction
 from pathlib import Path
 
@@ -57,39 +56,6 @@ def test_the_released_gsd_accepts_a_token_that_top_k_excludes(golden: Vector) ->
 def test_a_group_of_one_decides_as_the_released_sjd(golden: Vector) -> None:
     coins, p, q, drafts, scores = windows(golden)
     assert kept(rules.group_accepted(coins, p, q, rules.group_of(scores, p, drafts, 0, GAP))) == golden["sjd/kept"].tolist()
-
-
-def walked(golden: Vector, tree: str) -> list[tuple[int, bool]]:
-    """Return of each leaf how many nodes are accepted on its path, and whether these are the first accepted of their siblings."""
-    paths, candidates = golden["pac/tree_paths"].tolist(), golden[f"{tree}/candidates"].long()
-    coins, p, q = (golden[f"{tree}/{name}"] for name in ("coins", "p", "q"))
-    length = []
-    for path in paths:
-        accepted, first = 0, True
-        for at in range(1, sum(node >= 0 for node in path)):
-            parents = [other for other in range(len(paths)) if paths[other][:at] == path[:at]]
-            nodes = list(dict.fromkeys(paths[other][at] for other in parents))
-            firsts = [next(other for other in parents if paths[other][at] == node) for node in nodes]
-            passes, _ = rules.siblings_accepted(coins[firsts, at - 1], p[parents[0], at - 1], q[at], candidates[: len(nodes), at])
-            number = nodes.index(path[at])
-            if not passes[number]:
-                break
-            accepted, first = accepted + 1, first and not bool(passes[:number].any())
-        length.append((accepted, first))
-    return length
-
-
-def test_siblings_are_tested_as_the_released_sjd_pac_does(golden: Vector) -> None:
-    """The release takes the longest accepted path. The path of first accepted siblings is another one in some trees."""
-    others = 0
-    for tree, (tokens, row) in enumerate(golden["pac/kept_row"].tolist()):
-        lengths = walked(golden, f"pac/{tree}")
-        longest = max(accepted for accepted, _ in lengths)
-        assert (tokens, row) == (1 + longest, [accepted for accepted, _ in lengths].index(longest))
-        others += max(accepted for accepted, first in lengths if first) < longest
-    assert others
-
-
 # -- exact fractions ----------------------------------------------------------------------------------------------------
 P: Law = tuple(Fraction(n, 20) for n in (9, 1, 6, 0, 4))
 Q: Law = tuple(Fraction(n, 20) for n in (3, 8, 4, 5, 0))
@@ -97,59 +63,6 @@ Q: Law = tuple(Fraction(n, 20) for n in (3, 8, 4, 5, 0))
 
 def scaled(weights: Law) -> Law:
     return tuple(weight / sum(weights) for weight in weights) if sum(weights) else weights
-
-
-def rejection(p: Law, q: Law, siblings: tuple[int, ...]) -> tuple[Fraction, list[Fraction], Law]:
-    """Return the probability that these siblings are drawn, those that each is accepted after the others, and the residual."""
-    drawn, accepts = Fraction(1), []
-    for token in siblings:
-        drawn *= q[token]
-        accepts.append(min(Fraction(1), p[token] / q[token]))
-        p = scaled(tuple(max(a - b, Fraction(0)) for a, b in zip(p, q, strict=True)))
-        q = scaled(tuple(Fraction(0) if other == token else b for other, b in enumerate(q)))
-    return drawn, accepts, p
-
-
-def possible(count: int) -> list[tuple[int, ...]]:
-    return list(itertools.permutations([token for token, weight in enumerate(Q) if weight], count))
-
-
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_the_first_accepted_sibling_has_the_distribution_p(count: int) -> None:
-    """Summed over all siblings that q allows; taking the last accepted one instead has another distribution."""
-    first, last = ([Fraction(0)] * len(P) for _ in range(2))
-    for siblings in possible(count):
-        drawn, accepts, rest = rejection(P, Q, siblings)
-        for bits in itertools.product((True, False), repeat=count):
-            weight = drawn
-            for bit, accept in zip(bits, accepts, strict=True):
-                weight *= accept if bit else 1 - accept
-            chosen = [token for token, bit in zip(siblings, bits, strict=True) if bit]
-            for law, take in ((first, 0), (last, -1)):
-                for token in range(len(P)):
-                    law[token] += weight * ((token == chosen[take]) if chosen else rest[token])
-    assert tuple(first) == P
-    assert (tuple(last) == P) == (count == 1)
-
-
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_siblings_are_tested_with_exact_probabilities(count: int) -> None:
-    p, q = (torch.tensor([float(weight) for weight in law], dtype=torch.float64) for law in (P, Q))
-    for siblings in possible(count):
-        _, accepts, rest = rejection(P, Q, siblings)
-        for step, expected in ((-1e-9, [accept > 0 for accept in accepts]), (1e-9, [accept == 1 for accept in accepts])):
-            coins = torch.tensor([float(accept) + step * (accept not in (0, 1)) for accept in accepts], dtype=torch.float64)
-            coins = torch.where(coins == 1, 1 - 1e-9, coins)
-            passes, left = rules.siblings_accepted(coins, p, q, torch.tensor(siblings))
-            assert passes.tolist() == expected
-            assert left.tolist() == pytest.approx([float(weight) for weight in rest])
-
-
-def test_a_sibling_that_could_not_be_drawn_is_rejected() -> None:
-    p, certain = torch.tensor([0.0, 0.5, 0.5]), torch.tensor([1.0, 0.0, 0.0])
-    passes, left = rules.siblings_accepted(torch.zeros(2), p, certain, torch.tensor([0, 1]))
-    assert passes.tolist() == [False, False]
-    assert torch.equal(left, p)
 
 
 @pytest.mark.parametrize("ratio", [Fraction(1, 2), Fraction(1), Fraction(2)])

@@ -20,7 +20,6 @@ from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Step, window_step
 from cachemark.contract.decoder import Decoder, Rehearsal
 from cachemark.contract.method import Method
-from cachemark.core.errors import Unsupported
 from cachemark.core.spec import Sampling
 from cachemark.decoders.jacobi import Jacobi
 from cachemark.decoders.scd import SCD
@@ -40,9 +39,7 @@ DECODERS: dict[str, Callable[..., Decoder]] = {
     "sjd": SJD, "gumbel": SCD, "maximal": partial(SCD, coupling="maximal"), "reused": partial(SJD, reuse=1.0),
     "grouped": partial(SJD, group=14),
 }  # fmt: skip
-TREES: dict[str, Callable[..., Decoder]] = {"tree": partial(SJD, branches=3), "pac": partial(SCD, coupling="maximal", branches=2)}
-SIDE = 10  # tokens that the wider of these trees feeds beside a window
-with_every_decoder = pytest.mark.parametrize("make", (DECODERS | TREES).values(), ids=DECODERS | TREES)
+with_every_decoder = pytest.mark.parametrize("make", DECODERS.values(), ids=DECODERS)
 with_every_chain = pytest.mark.parametrize("make", DECODERS.values(), ids=DECODERS)
 WINDOWS = (1, 3, GRID, GRID + 1, N)
 GUIDED = Sampling(cfg_scale=1.5)
@@ -166,31 +163,6 @@ def test_nothing_is_recorded_behind_a_rehearsal(name: str, window: int, ahead: b
             assert captured(memory) == whole
 
 
-def test_trees_are_recorded_by_a_rehearsal_and_are_those_of_the_eager_engine() -> None:
-    memory, sampling = graph_memory(), SAMPLINGS["interval"]
-    generate(Rehearsal(window=5, branches=3), sampling, SEEDS[:2], memory=memory)
-    whole = captured(memory)
-    decoder = SJD(window=5, branches=3)
-    assert torch.equal(generate(decoder, sampling, SEEDS[2:4], memory=memory), generate(SJD(window=5, branches=3), sampling, SEEDS[2:4]))
-    assert max(decoder.fed) == 5 + SIDE
-    assert captured(memory) == whole
-
-
-def test_trees_are_refused_beside_methods_that_evict() -> None:
-    for make, method in ((TREES["tree"], Linear(B=3 * GRID, anchor=1)), (TREES["pac"], Streaming(B=9))):
-        with pytest.raises(Unsupported, match="Use the method full"):
-            generate(make(window=8), method=lambda method=method: method)
-
-
-@pytest.mark.parametrize("name", ["int8", "kivi4"])
-def test_trees_run_with_a_codec(name: str) -> None:
-    """Greedy tokens are those of the codec alone; keys that share ranges are served one by one."""
-    decoder, greedy = SJD(window=8, branches=3), SAMPLINGS["greedy"]
-    tokens = generate(decoder, greedy, memory=Memory(codec=CODECS[name]))
-    assert torch.equal(tokens, generate(None, greedy, memory=Memory(codec=CODECS[name])))
-    assert (len(decoder.kept) == N) == CODECS[name].grouped
-
-
 @pytest.mark.parametrize("name", ["int8", "kivi4"])
 def test_a_codec_does_not_change_that(name: str) -> None:
     decoder = Jacobi(window=8)
@@ -234,7 +206,7 @@ class Numbered(Full):
         assert bank.peak >= before
 
 
-@pytest.mark.parametrize("make", [Jacobi, *(DECODERS | TREES).values()], ids=["jacobi", *DECODERS, *TREES])
+@pytest.mark.parametrize("make", [Jacobi, *DECODERS.values()], ids=["jacobi", *DECODERS])
 def test_rejected_entries_are_never_read_and_kept_ones_live_in_order(make: Callable[..., Decoder]) -> None:
     expected = generate(make(window=8))
     for method in (poisoned(Full), Numbered):
@@ -275,7 +247,7 @@ def test_every_place_is_kept_once_and_the_images_are_others(make: Callable[..., 
         tokens = generate(decoder)
         assert sum(decoder.kept) == N
         assert all(1 <= kept <= min(8, fed) for kept, fed in zip(decoder.kept, decoder.fed, strict=True))
-        assert max(decoder.fed) == 8 + SIDE * (decoder.width == 3) + 4 * (decoder.width == 2)
+        assert max(decoder.fed) == 8
         assert not torch.equal(tokens, sequential())
     assert torch.equal(generate(make(window=8, proposals=proposals)), tokens), "the same seeds, the same images"
 
@@ -295,7 +267,7 @@ def test_options_of_sjd_draw_other_images(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("make", "attention", "name"), [
     pytest.param(make, *(("gqa", "interval") if number % 2 else ("mha", "free")), id=id)
-    for number, (id, make) in enumerate((DECODERS | TREES).items())
+    for number, (id, make) in enumerate(DECODERS.items())
 ])  # fmt: skip
 @torch.inference_mode()
 def test_accepted_tokens_were_drawn_given_those_before_them(make: Callable[..., Decoder], attention: str, name: str) -> None:
@@ -332,7 +304,7 @@ def test_greedy_tokens_past_the_end_of_a_line_are_those_of_the_method(make: Call
 
 
 @pytest.mark.parametrize(("make", "name"), [
-    pytest.param(make, ("top-k", "top-p", "interval")[number % 3], id=id) for number, (id, make) in enumerate((DECODERS | TREES).items())
+    pytest.param(make, ("top-k", "top-p", "interval")[number % 3], id=id) for number, (id, make) in enumerate(DECODERS.items())
 ])  # fmt: skip
 def test_truncated_distributions_give_tokens_that_they_allow(make: Callable[..., Decoder], name: str) -> None:
     decoder, allowed = make(window=8, proposals="newest"), []

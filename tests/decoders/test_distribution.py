@@ -9,22 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from cachemark.cache import random_streams as streams
 from cachemark.cache.arena import Memory
 from cachemark.contract.decoder import Decoder
-from cachemark.decoders import rules
-from cachemark.decoders.rules import siblings_accepted
 from cachemark.decoders.scd import SCD
 from cachemark.decoders.sjd import SJD
 from cachemark.decoders.speculative import DraftWindow
 
-from .toy import LAYOUT, PLACES, drawn, most, off, passed
+from .toy import LAYOUT, PLACES, distribution, drawn, most, off
 
 DRAWS, BOUND = 150_000, 3.0  # words, and standard deviations of χ² that chance is allowed
 DECODERS: dict[str, Callable[..., Decoder]] = {
     "sjd": SJD, "reused": partial(SJD, reuse=0.5), "gumbel": SCD, "maximal": partial(SCD, coupling="maximal"),
-    "tree": partial(SJD, branches=2), "reused tree": partial(SJD, branches=2, reuse=0.5),
-    "pac": partial(SCD, coupling="maximal", branches=2),
 }  # fmt: skip
 SEEDS = torch.arange(DRAWS)
 GRID = [(*drafts, together) for drafts in ((2, "newest"), (3, "uniform"), (4, "newest"), (4, "left")) for together in (1, 2)]
@@ -41,7 +36,7 @@ def test_the_distribution_is_kept(name: str, window: int, proposals: str, togeth
     assert sample.passes.double().mean() < PLACES
 
 
-DAILY_AHEAD = [(name, 4, 3, 2) for name in ("sjd", "gumbel", "pac")]
+DAILY_AHEAD = [(name, 4, 3, 2) for name in ("sjd", "gumbel", "maximal")]
 AHEAD = [(name, window, edge, together) for name in DECODERS for window, edge in ((3, 2), (4, 3), (5, 4)) for together in (1, 2)]
 
 
@@ -106,55 +101,6 @@ def test_groups_change_the_distribution(window: int, proposals: str, together: i
     assert (SJD().keeps, SJD(group=2).keeps, SJD(reuse=1.0).keeps) == ("distribution", "", "distribution")
 
 
-class Longest(SJD):
-    """Faulty: prefers a sibling with an accepted child to an earlier one without, as the released SJD-PAC does."""
-
-    def _walked(self, accepted: int, logits: Tensor, drafts: Tensor) -> DraftWindow:
-        behind, later = accepted + drafts.size(1), []
-
-        def preferred(coins: Tensor, p: Tensor, q: Tensor, siblings: Tensor) -> tuple[Tensor, Tensor]:
-            passes, rest = siblings_accepted(coins, p, q, siblings)
-            if self.siblings.size(1) == 1 or later:
-                return passes, rest
-            later.append(True)
-            key = streams.keys(self.seeds, "coin", accepted + 1, inner=len(self.kept))
-            q, coins = self._drawn_from(self.positions(accepted, behind), p.size(-1))[:, 1], streams.uniform(key, self.branches)
-            children = (siblings_accepted(coins, logits[:, node].softmax(-1), q, self.siblings[:, 1])[0].any(1)
-                        for node in (1, *range(drafts.size(1), drafts.size(1) + self.branches - 1)))
-            longer = passes & torch.stack(list(children), 1)
-            return torch.where(longer.any(1, keepdim=True), longer, passes), rest
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(rules, "siblings_accepted", preferred)
-            return super()._walked(accepted, logits, drafts)
-
-
-class WithReplacement(SJD):
-    """Faulty: draws siblings that may be equal, and tests them as if they were not."""
-
-    def _siblings(self, positions: Tensor, tokens: Tensor) -> Tensor:
-        q = self._ring(self.newest.size(-1))[:, positions % self.window]
-        key = streams.keys(self.seeds[:, None], "draft", positions, branch=2, inner=len(self.kept))
-        return torch.stack((tokens[:, positions], (q.log() + streams.gumbel(key, q.size(-1))).argmax(-1)), -1)
-
-
-FAULTY_TREES: dict[str, Callable[..., Decoder]] = {"longest": Longest, "with replacement": WithReplacement}
-
-
-@pytest.mark.parametrize("name", FAULTY_TREES)
-def test_trees_with_another_rule_are_found_out(name: str) -> None:
-    sample = drawn(partial(FAULTY_TREES[name], window=4, proposals="newest", branches=2), SEEDS)
-    print(f"{name}: {off(sample.words):.1f} σ, {sample.passes.double().mean():.3f} passes")
-    assert off(sample.words) > BOUND
-
-
-@pytest.mark.parametrize("name", ["sjd", "maximal"])
-def test_a_tree_takes_fewer_passes(name: str) -> None:
-    plain, tree = (drawn(partial(DECODERS[name], window=4, proposals="newest", branches=branches), SEEDS[:20_000]) for branches in (1, 2))
-    print(f"{name}: {plain.passes.double().mean():.3f} passes, with a tree {tree.passes.double().mean():.3f}")
-    assert tree.passes.double().mean() < plain.passes.double().mean()
-
-
 class Retested(SJD):
     """Faulty: tests accepted tokens again while another image of the batch waits."""
 
@@ -192,7 +138,7 @@ def alone(decoder: Decoder, seeds: Tensor) -> Tensor:
     tokens, known, count = torch.zeros(len(seeds), PLACES, dtype=torch.int64), 0, 1
     while known < PLACES:
         decoder.most = most(known, count, 0)
-        accepted = decoder.judge(known, passed(decoder, known, count, tokens), tokens)
+        accepted = decoder.judge(known, distribution(known, count, tokens), tokens)
         decoder.note(count, accepted)
         known += accepted
         count = min(decoder.reach, PLACES - known)

@@ -15,7 +15,7 @@ from cachemark.cache.layout import Layout
 from cachemark.contract.decoder import Decoder
 
 LETTERS, PLACES = 3, 5
-LAYOUT = Layout("next-token", (1,), 9, PLACES, 1, 1, 1, 1)  # with room for trees of drafts up to the last position of a word
+LAYOUT = Layout("next-token", (1,), 9, PLACES, 1, 1, 1, 1)
 WORDS = torch.tensor(list(itertools.product(range(LETTERS), repeat=PLACES)))
 
 
@@ -40,15 +40,6 @@ def distribution(known: int, count: int, tokens: Tensor, edge: int = 0) -> Tenso
     """
     logits = ((BEFORE if known < edge <= at else CONDITIONALS)[at][numbered(tokens[:, :at])] for at in range(known, known + count))
     return torch.stack(list(logits), 1).log_softmax(-1)
-
-
-def passed(decoder: Decoder, known: int, count: int, tokens: Tensor, edge: int = 0) -> Tensor:
-    """Return what a decoder's pass computes: the distributions of its window, then those behind each of its side tokens."""
-    behind = [tokens[:, : known + at] for at in range(count)]  # the tokens before what each fed one predicts
-    for number, parent in enumerate(decoder.side):
-        behind.append(torch.cat((behind[parent], decoder.side_drafts[:, number, None]), 1))
-    side = [CONDITIONALS[before.size(1)][numbered(before)].log_softmax(-1) for before in behind[count:]]
-    return torch.cat((distribution(known, count, tokens, edge), *(row[:, None] for row in side)), 1)
 
 
 def most(known: int, count: int, edge: int) -> int:
@@ -84,7 +75,7 @@ def drawn(make: Callable[[], Decoder], seeds: Tensor, together: int = 1, edge: i
 
 def _go_on(decoder: Decoder, known: int, count: int, tokens: Tensor, images: Tensor, together: int, edge: int, result: Drawn) -> None:
     decoder.most = most(known, count, edge)
-    decoder.judge(known, passed(decoder, known, count, tokens, edge), tokens)
+    decoder.judge(known, distribution(known, count, tokens, edge), tokens)
     accepted = (reached(decoder) - known).clamp(max=decoder.most).view(-1, together).amin(1).repeat_interleave(together)
     for some in accepted.unique().tolist():
         rows = (accepted == some).nonzero()[:, 0]

@@ -17,24 +17,15 @@ from support import examples
 from support.kit import run_all
 from support.stages import call, forgetting
 
-AWAY = "return (batch.images - batch.reference).flatten(1).square().mean(1) / 8"
-QUALITY, FIDELITY = 'kind = "quality"', 'kind = "fidelity"'
 FAULTS = [  # a check, what is replaced in the metric by what, the location of the finding, and words of it
     ("attributes are set", 'better = "higher"', "", "the attributes of its class", "inherited from ImageMetric, 'higher'"),
     ("values are valid", "pass", "return grey.flatten(1).std(1).log()", "1 image of 16×16 pixels and 16 tokens (black)", "not fin"),
-    ("values are valid", "clamp(-1, 1)|pass", "clamp(-9, 9)|return grey.flatten(1).amax(1)", "(a drawing beyond", "out of its range"),
+    ("values are valid", "clamp(-1, 1)|pass", "clamp(-9, 9)|return grey.flatten(1).amax(1)", "(noise beyond", "out of its range"),
     ("values are valid", "pass", "return grey.flatten(1).mean(1).amax(0, True)", "2 images of 16×16", "of shape (1,) for 2 images"),
     ("values are valid", "pass", "grey.no_such_thing", "1 image of 16×16", "AttributeError"),
-    ("second measurement repeats", "pass", "grey = grey * torch.rand(())", "3 images of 16×16", "0."),
-    ("values are the same in any batch", "pass", "grey = grey / len(grey)", "1 image of 16×16", "0."),
-    ("values are the same in any batch", "pass", "grey = grey / (1 + grey.mean())", "1 image of 16×16", "0."),
-    ("kind and direction are right", "pass", AWAY, "1 image of 16×16", "with reference drawing 2"),
-    ("kind and direction are right", QUALITY, FIDELITY, "1 image of 16×16", "0."),
-    ("kind and direction are right", f"{QUALITY}|pass", f"{FIDELITY}|{AWAY}", "1 image of 16×16 pixels and 16 tokens (drawing 2)", "0."),
-    ("kind and direction are right", f"{QUALITY}|pass", f"{FIDELITY}|return torch.ones(len(grey))", "1 image of 16×16", "1 for all"),
-    ("inputs are unchanged", "pass", "batch.images.clamp_(-1, 1)", "4 images of 16×16", "different"),
-    ("inputs are unchanged", "pass", "batch.seeds.sort(reverse=True)", "4 images of 16×16", "different"),
-    ("settings are unchanged", "pass", "torch.backends.cuda.matmul.allow_tf32 = True", "3 images of 16×16", "matmul precision (TF32)"),
+    ("values are the same in any batch", "pass", "grey = grey / len(grey)", "3 images of 16×16", "0."),
+    ("values are the same in any batch", "pass", "grey = grey / (1 + grey.mean())", "3 images of 16×16", "0."),
+    ("values are the same in any batch", "pass", "grey = grey * torch.rand(())", "3 images of 16×16", "0."),
 ]
 Write = Callable[..., Path]
 
@@ -72,7 +63,7 @@ def test_a_fault_is_found(check: str, old: str, new: str, location: str, words: 
 
 
 def test_a_correct_metric_passes(write: Write) -> None:
-    assert [result.passed for result in run_all(metric_checks(example(write())))] == [True] * 7
+    assert [result.passed for result in run_all(metric_checks(example(write())))] == [True] * 3
 
 
 def test_a_metric_that_refuses_every_size_does_not_pass(write: Write) -> None:
@@ -83,7 +74,7 @@ def test_a_metric_that_refuses_every_size_does_not_pass(write: Write) -> None:
 
 @pytest.mark.parametrize(("body", "code", "words"), [
     ("return grey.flatten(1).std(1).log().abs()", 1, "at 1 image of 16×16 pixels and 16 tokens (black), seed 3:\n"),
-    ("raise ValueError('never')", 4, "0 passed, 0 failed, 7 skipped"),
+    ("raise ValueError('never')", 4, "0 passed, 0 failed, 3 skipped"),
 ])  # fmt: skip
 def test_the_command_prints_the_example_and_exits_with_its_code(body: str, code: int, words: str, write: Write) -> None:
     done = call("test", "metric", write("pass", body))

@@ -19,7 +19,7 @@ from cachemark.methods.marche import MARche
 from cachemark.methods.recap import ReCAP
 from cachemark.models.catalogue.masked_models import TINY_MAR
 from cachemark.models.mar import SIZES
-from cachemark.roofline.masked_flops import image_flops, share
+from cachemark.roofline.flops_budget import image_flops, share
 
 
 def layout(size: str = "B", steps: int = 64) -> MaskedLayout:

@@ -21,7 +21,7 @@ from cachemark.methods.fewer_steps import FewerSteps
 from cachemark.methods.full import Full
 from cachemark.methods.halton import Halton, arccos_counts, halton_order
 from cachemark.models.mar import SIZES
-from cachemark.roofline.masked_flops import share
+from cachemark.roofline.flops_budget import share
 
 LABELS = torch.tensor([seed % CONFIG.classes for seed in SEEDS])
 

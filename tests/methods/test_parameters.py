@@ -21,7 +21,7 @@ from cachemark.methods.base.evicting import Evicting
 from cachemark.methods.registry import METHODS
 from cachemark.models import mar
 from cachemark.models.registry import MODELS
-from cachemark.roofline.masked_flops import share
+from cachemark.roofline.flops_budget import share
 
 LAYOUT = layout_of((2, 2), lines=8, line=8)
 SCALES = next_scale.layout_of()

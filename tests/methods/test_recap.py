@@ -20,7 +20,7 @@ from cachemark.methods.fewer_steps import FewerSteps
 from cachemark.methods.full import Full
 from cachemark.methods.recap import ReCAP
 from cachemark.models.mar import SIZES
-from cachemark.roofline.masked_flops import image_flops, share
+from cachemark.roofline.flops_budget import image_flops, share
 
 
 def layout(steps: int = 64, size: str = "B") -> MaskedLayout:

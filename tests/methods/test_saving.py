@@ -27,7 +27,7 @@ from cachemark.methods.guidance_off import GuidanceOff
 from cachemark.models.vision.maps import ABSENT
 from cachemark.plans.expand import expand
 from cachemark.plans.schema import load
-from cachemark.roofline.scale_flops import share
+from cachemark.roofline.flops_budget import share
 from test_docs import blocks
 
 MODELS = tuple(SAMPLING)

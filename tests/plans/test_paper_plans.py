@@ -22,7 +22,7 @@ from cachemark.models.registry import MODELS
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand
 from cachemark.roofline.bill import bill
-from cachemark.roofline.masked_flops import share
+from cachemark.roofline.flops_budget import share
 
 TABLES = {
     "linear-table1": "LineAR, Table 1", "linear-table4": "LineAR, Table 4", "ams-kv-table3": "AMS-KV, Table 3",

@@ -66,7 +66,7 @@ EDITED = {
                   "core/seeds.py", "core/limits.py", "machine/timer.py", "machine/memory.py",
                   "machine/affinity.py"),
     "decoder": ("decoders/jacobi.py", "decoders/__init__.py"),
-    "": ("plans/price.py", "plans/deadline.py", "plans/schema.py", "plans/reuse.py", "trial/executors/ray.py", "trial/executors/local.py",
+    "": ("plans/price.py", "plans/deadline.py", "plans/schema.py", "plans/reuse.py", "trial/executors/local.py",
          "trial/supervisor.py", "trial/request.py", "machine/lease.py", "machine/monitor.py",
          "machine/gpu.py", "machine/rates.py", "machine/environment.py", "core/spec.py", "core/units.py", "core/errors.py",
 

@@ -22,8 +22,9 @@ from cachemark.methods.guidance_off import GuidanceOff
 from cachemark.models import costs, infinity, var
 from cachemark.models.registry import MODELS
 from cachemark.roofline.bill import bill
+from cachemark.roofline.flops_budget import budget_of, image_flops, share, work
 from cachemark.roofline.operations import Bill
-from cachemark.roofline.scale_flops import budget_of, by_pass, image_flops, share, work
+from cachemark.roofline.scale_flops import by_pass
 
 STORED = json.loads(Path(__file__).with_name("flops_budgets.json").read_text())
 PUBLISHED, BUDGETS = STORED["models"], STORED["how a budget becomes a knob"]

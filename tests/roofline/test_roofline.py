@@ -46,7 +46,7 @@ from cachemark.models.registry import MODELS
 from cachemark.models.var import VARConfig
 from cachemark.roofline.bill import attended, bill
 from cachemark.roofline.flops import counted
-from cachemark.roofline.masked_flops import image_flops, share, work
+from cachemark.roofline.flops_budget import image_flops, share, work
 from cachemark.roofline.memory import allocated, weight_bytes
 from cachemark.roofline.operations import Bill
 from cachemark.roofline.passes import ParameterCounts

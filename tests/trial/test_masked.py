@@ -23,7 +23,7 @@ from cachemark.models.protocol import Loaded, ModelEntry, Request
 from cachemark.models.registry import MODELS
 from cachemark.plans.expand import Planned, expand
 from cachemark.plans.schema import Plan, load
-from cachemark.roofline.masked_flops import share, work
+from cachemark.roofline.flops_budget import share, work
 from cachemark.trial.child.bench import Bench
 from support.examples import short_plan
 from support.measuring import run_case

@@ -42,7 +42,7 @@ def test_every_field_that_concerns_the_child_arrives(planned: Planned, tmp_path:
     earlier = Earlier("source", "tokens", "images", {"psnr": [1.0]}, {"fid_scene_2k": [2.0]}, SetFacts(intervals={}))
     full = replace(planned, unsupported_reason="no", feature_cache=tmp_path, full_features=tmp_path / "full", rates=Rates(1.0, 2.0),
                    reusable=earlier, engine_reason="no device", needs=("0123456789ab",))
-    request = TrialRequest(1.0, 2, ("p.py",), Task.FEATURES, (1, 3), (0, 1), True, 4096, "gpu", "python", "code", "node", (full,),
+    request = TrialRequest(1.0, 2, ("p.py",), Task.FEATURES, (1, 3), (0, 1), True, 4096, "gpu", "python", "code", (full,),
                            (("model.safetensors", 7, 8, "cafe"),))
     here = {name: getattr(TrialRequest(), name) for name in PARENT_ONLY}
     assert TrialRequest.from_json(sent(request)) == replace(request, **here)

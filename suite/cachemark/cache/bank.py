@@ -126,14 +126,6 @@ class SlotBank:
         for number, n in enumerate(self.live):
             self._shorten(number, n, count)
 
-    def arrange(self, fed: int, path: Tensor) -> None:
-        """Move the entries ``path`` (rows, m) among the ``fed`` last tokens to the front of these."""
-        for run, n in zip(self.runs, self.live, strict=True):
-            for table in (*self.k, *self.v, *self.followers):
-                own = table[:, run.rows, :, n - fed : n]
-                at = path[run.rows].view(1, -1, 1, path.size(1), *[1] * (own.dim() - 4))
-                own[:, :, :, : path.size(1)] = own.gather(3, at.expand(*own.shape[:3], -1, *own.shape[4:]))
-
     def table(self) -> Tensor:
         """Return ``visual`` of the live prefix, (sites, rows, kv_heads, longest), −1 after a shorter row."""
         longest = max(self.live)

@@ -24,18 +24,12 @@ class Slot:
         self.bank, self.index, self.runs = bank, index, bank.runs
         self.k, self.v = tuple(p[index] for p in bank.k), tuple(p[index] for p in bank.v)
         self.live = [0] * len(bank.runs)
-        self._shown = slice(None)
         self._placed: tuple[Tensor, Tensor] | None = None
 
     @property
     def visual(self) -> Tensor:
         """Index of each entry among visual tokens, (rows, kv_heads, reach), −1 for the condition."""
-        return self.bank.visual[self.index, self._shown]
-
-    def show(self, rows: slice) -> None:
-        """Serve these rows alone, as one run. They belong to one image."""
-        self.k, self.v = (tuple(part[self.index, rows] for part in parts) for parts in (self.bank.k, self.bank.v))
-        self._shown, self.runs = rows, (self.bank.runs[0]._replace(start=0, stop=self.k[0].size(0)),)
+        return self.bank.visual[self.index]
 
     def narrow(self, rows: int) -> None:
         """Reduce the slot to the first ``rows`` rows as one run; entries of the others are no longer live."""

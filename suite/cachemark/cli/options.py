@@ -191,8 +191,6 @@ def machine_options_with(threads: int = os.cpu_count() or 1) -> Callable[[F], F]
                      help="With cuda: lock the SM clock until the end; needs administrator rights."),
         click.option("--memory-cap", callback=size, metavar="SIZE",
                      help="Limit the memory of a worker process, e.g. 24GiB, to imitate a smaller card."),
-        click.option("--executor", type=click.Choice(["local", "ray"]), default="local", show_default=True,
-                     help="Measure here, or on the workers of a Ray cluster."),
     )
 
     def decorated(function: F) -> F:
@@ -200,7 +198,7 @@ def machine_options_with(threads: int = os.cpu_count() or 1) -> Callable[[F], F]
         def gathered(**options: Any) -> Any:
             from ..workflows.session import Machine
 
-            fields = {name: options.pop(name) for name in ("device", "threads", "gpus", "clock", "memory_cap", "executor")}
+            fields = {name: options.pop(name) for name in ("device", "threads", "gpus", "clock", "memory_cap")}
             if fields["device"] == "cpu" and (fields["gpus"] or fields["clock"]):
                 raise click.UsageError("--gpu and --lock-clocks have no effect with --device cpu. Add --device cuda, or leave them out.")
             return function(machine=Machine(**fields), **options)

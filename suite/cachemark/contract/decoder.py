@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-import torch
 from torch import Tensor
 
 from ..cache.arena import Memory
@@ -47,8 +46,7 @@ class Decoder(Parameters):
     with its values.
 
     Attributes of a generation: ``fed`` and ``kept`` are how many tokens each pass generated and accepted; ``most`` is the largest number
-    that the current pass may accept. A decoder with ``width`` > 1 sets in :meth:`propose` the parents of the pass's ``side`` tokens and
-    the tokens ``side_drafts`` (batch, side), and in :meth:`judge` the ``path`` (batch, count): which token fed precedes each position.
+    that the current pass may accept.
     """
 
     keeps: ClassVar[str] = ""
@@ -66,11 +64,6 @@ class Decoder(Parameters):
     def ahead(self) -> int:
         """The largest number of tokens that a pass generates beyond the method's horizon, always drafts."""
         return 0
-
-    @property
-    def width(self) -> int:
-        """The number of alternative drafts for each of a pass's first positions, see :func:`side_tokens`."""
-        return 1
 
     def check(self) -> None:
         """Raise BadParameter for parameters that cannot be used."""
@@ -91,8 +84,6 @@ class Decoder(Parameters):
         self.fed: list[int] = []
         self.kept: list[int] = []
         self.most = 1
-        self.side: tuple[int, ...] = ()
-        self.side_drafts = self.path = seeds.new_zeros(len(seeds), 0)
 
     def propose(self, accepted: int, count: int, tokens: Tensor) -> None:
         """Write drafts to the ``count`` − 1 positions of ``tokens`` from ``accepted`` on, if they are empty.
@@ -103,8 +94,8 @@ class Decoder(Parameters):
     def judge(self, accepted: int, logits: Tensor, tokens: Tensor) -> int:
         """Sample ``tokens`` from position ``accepted`` on and return how many are accepted.
 
-        ``logits`` (batch, count, vocab) are the filtered fp32 logits of these positions, each given the tokens before it, followed by the
-        logits after the ``side`` tokens. The result is in 1 … count and the same for all samples; later tokens become drafts.
+        ``logits`` (batch, count, vocab) are the filtered fp32 logits of these positions, each given the tokens before it. The
+        result is in 1 … count and the same for all samples; later tokens become drafts.
         """
         raise NotImplementedError
 
@@ -132,7 +123,6 @@ class Rehearsal(Decoder):
 
     window: int = 1
     look_ahead: bool = False
-    branches: int = 1
 
     @property
     def reach(self) -> int:
@@ -141,14 +131,6 @@ class Rehearsal(Decoder):
     @property
     def ahead(self) -> int:
         return self.window - 1 if self.look_ahead else 0
-
-    @property
-    def width(self) -> int:
-        return self.branches
-
-    def propose(self, accepted: int, count: int, tokens: Tensor) -> None:
-        self.side = side_tokens(self, self.layout, accepted, count)
-        self.side_drafts, self.path = tokens.new_zeros(len(tokens), len(self.side)), tokens.new_zeros(len(tokens), 1)
 
     def judge(self, accepted: int, logits: Tensor, tokens: Tensor) -> int:
         return 1
@@ -160,11 +142,11 @@ def check_fronts(decoder: Decoder, method: Method, layout: Layout) -> Sequence[F
     Raises BadParameter or Unsupported if the layout or the method does not fit.
     """
     decoder.check_layout(layout)
-    if not decoder.scheduled and decoder.width == 1:
+    if not decoder.scheduled:
         return ()
     if not (method.fronts and still_true("fronts", method, DECIDING)) or method.needs_mass or method.selects:
-        fed = "tokens of incomplete lines" if decoder.scheduled else f"{decoder.width} drafts of a position"
-        raise Unsupported(f"{decoder.name} feeds {fed}, and {method.name} does not run on them.", remedy="Use the method full.")
+        raise Unsupported(f"{decoder.name} feeds tokens of incomplete lines, and {method.name} does not run on them.",
+                          remedy="Use the method full.")
     return decoder.schedule(layout)
 
 
@@ -193,37 +175,6 @@ def window(method: Method, decoder: Decoder, accepted: int) -> tuple[int, int]:
     remaining = method.layout.visual - accepted
     most = min(decoder.reach, remaining, horizon(method, accepted - 1))
     return min(decoder.reach, remaining, most + min(decoder.ahead, beyond(method, accepted - 1))), most
-
-
-LEVELS = 2  # positions of a pass with alternative drafts
-
-
-def side_tokens(decoder: Decoder, layout: Layout, accepted: int, count: int) -> tuple[int, ...]:
-    """Return the parent of each token that a pass feeds in addition to its window.
-
-    Parents are indices of the tokens fed. The window of ``count`` tokens is a chain. Its first two drafts have ``width`` − 1 siblings each,
-    and each sibling of the first one has ``width`` children. At the end of an image, where their entries do not fit, none is fed.
-    """
-    if decoder.width == 1 or count < 2:
-        return ()
-    parents = [0] * (decoder.width - 1)
-    if count > LEVELS:
-        parents += [1] * (decoder.width - 1)
-        parents += [count + number for number in range(decoder.width - 1) for _ in range(decoder.width)]
-    return tuple(parents) if accepted + count + len(parents) <= layout.visual else ()
-
-
-def side_places(accepted: int, side: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the position that each of the ``side`` tokens of a pass predicts."""
-    return tuple(accepted + (2 if parent else 1) for parent in side)
-
-
-def ancestors(count: int, side: tuple[int, ...]) -> Tensor:
-    """Return which tokens of a pass each token may see (itself, its parent, …), (tokens, tokens) bool."""
-    visible = torch.eye(count + len(side), dtype=torch.bool)
-    for token, parent in enumerate((*range(count - 1), *side), 1):
-        visible[token] |= visible[parent]
-    return visible
 
 
 def horizon(method: Method, first: int) -> int:

@@ -195,14 +195,6 @@ class Method(Planning):
         """
         return 0
 
-    def arrange(self, fed: int, path: Tensor) -> None:
-        """Move the entries ``path`` (rows, m) among the ``fed`` tokens of the last pass to the front of these.
-
-        Called before :meth:`roll_back` if a decoder has fed several drafts of a position.
-        """
-        for bank in self.banks:
-            bank.arrange(fed, path)
-
     def roll_back(self, count: int) -> None:
         """Remove the last ``count`` tokens of the pass that has just run, before :meth:`end_step`."""
         for bank in self.banks:

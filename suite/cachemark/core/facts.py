@@ -195,7 +195,6 @@ class TimingFacts(StoredTable):
     other_load: float | None = stored("processors that other processes kept busy meanwhile, mean", "CPUs")
     slope: StepSlope | None = stored("step time over attended entries")
     tokens_per_pass: TokensPerPass | None = stored("tokens per pass under a decoder")
-    decided: Mapping[str, int] | None = stored("timed images by the method's decision for each")
 
 
 @dataclass(frozen=True)
@@ -235,7 +234,6 @@ class PlaceFacts(StoredTable):
     threads: int | None = stored("CPU threads")
     cpus: Sequence[int] | None = stored("processors; empty: any")
     memory_cap: int | None = stored("bytes of the device that may be allocated", "B")
-    node: str | None = stored("machine of a cluster")
     device: DeviceReadings | None = stored("readings of the GPU")
     result_parts: Mapping[str, str] | None = stored("parts of the result key")
     busy_places: Sequence[int] | None = stored("most slots of the machine that ran at once, of how many")

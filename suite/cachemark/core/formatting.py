@@ -16,7 +16,7 @@ NAMES = {
     "gtr": "GtR", "disa": "DiSA",
     "recap": "ReCAP", "snapkv": "SnapKV", "pyramidkv": "PyramidKV", "adakv": "Ada-KV", "tova": "TOVA", "keydiff": "KeyDiff",
     "key_norm": "key norms", "fastvar": "FastVAR", "fewer_scales": "fewer scales", "guidance_off": "guidance off",
-    "skipvar": "SkipVAR", "fewer_steps": "fewer steps", "scale_groups": "scale groups", "random_tokens": "random tokens",
+    "fewer_steps": "fewer steps", "scale_groups": "scale groups", "random_tokens": "random tokens",
     "jacobi": "Jacobi", "sjd": "SJD", "scd": "SCD", "zipar": "ZipAR", "halton": "Halton",
 }  # fmt: skip
 _NAME = re.compile(rf"(?<!\S)(?:{'|'.join(NAMES)})(?=$|[ :])")

@@ -1,4 +1,4 @@
-"""Acceptance rules of GSD (token groups), SJD++ (reused drafts) and SJD-PAC (sibling drafts).
+"""Acceptance rules of GSD (token groups) and SJD++ (reused drafts).
 
 p is a position's current distribution, and q the distribution that its draft was drawn from.
 """
@@ -38,30 +38,3 @@ def reused_distribution(p: Tensor, q: Tensor, ratio: float) -> Tensor:
     """Return the distribution of a draft that is kept if :func:`reused`, and otherwise drawn from p."""
     staying = torch.where(p > ratio * q, q, 0)
     return staying + p * (1 - staying.sum(-1, keepdim=True)).clamp_min(0)
-
-
-def siblings_accepted(coins: Tensor, p: Tensor, q: Tensor, siblings: Tensor) -> tuple[Tensor, Tensor]:
-    """Test alternative drafts of one position; return which of them pass, and the residual distribution.
-
-    ``siblings`` (…, count) were drawn from q without replacement. The first result has their shape. Each is tested as if the previous ones
-    were rejected. The first that passes, or a token drawn from the residual (…, vocab), has the distribution p (recursive rejection
-    sampling).
-    """
-    passes = torch.zeros_like(siblings, dtype=torch.bool)
-    for number in range(siblings.size(-1)):
-        token = siblings[..., number, None]
-        then = q.gather(-1, token)[..., 0]
-        passes[..., number] = (then > 0) & (coins[..., number] * then < p.gather(-1, token)[..., 0])
-        p, q = excess(p, q), normalized(q.scatter(-1, token, 0))
-    return passes, p
-
-
-def excess(p: Tensor, q: Tensor) -> Tensor:
-    """Return the distribution proportional to max(p − q, 0), or p if rounding leaves only zeros."""
-    more = (p - q).clamp_min(0)
-    return torch.where(more.sum(-1, keepdim=True) > 0, normalized(more), p)
-
-
-def normalized(weights: Tensor) -> Tensor:
-    """Return ``weights`` (…, vocab) divided by their sum; zeros stay zeros."""
-    return weights / weights.sum(-1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..core.errors import BadParameter
 from .registry import decoder
 from .speculative import DraftWindow, Speculative
 from .windowed import Windowed
@@ -34,9 +33,6 @@ class SCD(Speculative):
     def check(self) -> None:
         super().check()
         self.check_choice("coupling", "gumbel", "maximal")
-        if self.coupling == "gumbel" and self.branches > 1:
-            raise BadParameter(f"{self.name}: branches = {self.branches} needs drafts with noise of their own, and coupling is 'gumbel'.",
-                               remedy="Use coupling = 'maximal', or branches = 1.")
 
     def draw(self, logits: Tensor, first: int, count: int) -> Tensor:
         return (Windowed if self.coupling == "gumbel" else Speculative).draw(self, logits, first, count)

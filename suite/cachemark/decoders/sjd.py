@@ -1,4 +1,4 @@
-"""Speculative Jacobi decoding, with options of SJD++ (reuse), SJD-PAC (trees) and GSD (token groups)."""
+"""Speculative Jacobi decoding, with options of SJD++ (reuse) and GSD (token groups)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.errors import BadParameter
 from ..core.spec import DISTRIBUTION
 from . import rules
 from .registry import decoder
@@ -30,9 +29,6 @@ class SJD(Speculative):
     ``reuse`` (SJD++, arXiv 2512.07503): keeps a draft after the first rejected one if p/q exceeds this ratio; 0 redraws all. Such a draft
     has a distribution other than p and q. This decoder computes it and tests the draft against it, so images still follow the distribution
     of sequential decoding.
-
-    ``branches`` (SJD-PAC, CVPR 2026, arXiv 2603.18599): number of drafts fed for each of the first two positions of a pass, see
-    :class:`~.speculative.Speculative`. For complete SJD-PAC, use branches with :class:`~.scd.SCD` and ``coupling = "maximal"``.
 
     ``group`` (GSD, ICCV 2025, arXiv 2508.07747): sums p and q over this many tokens, ranked next to the draft by p and within 0.15 of its
     p; 0 uses the draft alone, the authors' code uses 14. This changes the distribution of the images. The authors also compare token
@@ -61,9 +57,6 @@ class SJD(Speculative):
         super().check()
         self.check_range("group", self.group >= 0 and self.group % 2 == 0, "Use an even number of tokens, or 0 for the draft alone.")
         self.check_range("reuse", self.reuse >= 0, "Use a ratio of probabilities such as 1, or 0 to redraw all drafts.")
-        if self.group and self.branches > 1:
-            raise BadParameter(f"{self.name}: group = {self.group} tests one draft per position, and branches = {self.branches}.",
-                               remedy="Use branches = 1, or group = 0.")
 
     def passes(self, coins: Tensor, p: Tensor, q: Tensor, drafts: Tensor) -> Tensor:
         if not self.group:

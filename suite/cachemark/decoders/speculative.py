@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,12 +12,9 @@ from torch import Tensor
 from ..cache import random_streams as streams
 from ..cache.arena import Memory
 from ..cache.layout import Layout
-from ..contract.decoder import LEVELS, side_tokens
 from ..core.spec import DISTRIBUTION
-from . import rules
 from .windowed import Windowed
 
-WIDEST_TREE = 8
 ANOTHER = "Its tokens follow the distribution of sequential decoding but differ from them: compare the quality of images, not single seeds."
 
 
@@ -27,7 +23,7 @@ class DraftWindow(NamedTuple):
 
     ``first``: position of the first draft. ``logits`` (batch, count, vocab): output of the pass. ``p``: the distributions given by the
     logits; ``q``: the distributions that the ``drafts`` (batch, count) were drawn from, 0 at the last position, which has no draft.
-    ``right``: which drafts (or one of their siblings) are accepted, regardless of the previous ones. ``coupled``: the accepted drafts, and
+    ``right``: which drafts are accepted, regardless of the previous ones. ``coupled``: the accepted drafts, and
     tokens drawn from max(p − q, 0) in place of the others, so that each has the distribution p. ``accepts`` (batch,): length of the
     accepted prefix.
     """
@@ -49,10 +45,7 @@ class Speculative(Windowed):
     The leftmost rejected draft is redrawn from max(p − q, 0) and is the last token that the pass keeps. ``proposals`` initializes
     positions that no pass has drawn yet; except with ``newest``, these drafts count as certain (q = 1).
 
-    With ``branches`` > 1 a pass feeds a tree: this many drafts of the first position, and as many second drafts after each of them. Drafts
-    of a position are drawn without replacement and tested in turn; the first accepted one decides the path. Only the first draft's path
-    continues along the window. The authors of SJD-PAC take the longest accepted path, and draw further drafts from the residual but test
-    them as drawn from p; both change the distribution. Their window size includes the tree's tokens.
+    ``branches`` is 1: one draft per position. Cases have it in their keys from when there were trees of drafts.
     """
 
     keeps = DISTRIBUTION
@@ -63,11 +56,7 @@ class Speculative(Windowed):
 
     def check(self) -> None:
         super().check()
-        self.check_range("branches", 1 <= self.branches <= WIDEST_TREE, f"Use 1 … {WIDEST_TREE} drafts per position; 1 disables the tree.")
-
-    @property
-    def width(self) -> int:
-        return self.branches
+        self.check_range("branches", self.branches == 1, "Use 1, or leave it out: there are no trees of drafts any more.")
 
     def begin(self, layout: Layout, seeds: Tensor, greedy: bool, memory: Memory) -> None:
         super().begin(layout, seeds, greedy, memory)
@@ -75,18 +64,10 @@ class Speculative(Windowed):
         self.draws = 0
         self.final = torch.zeros_like(seeds)  # accepted tokens of each image
 
-    def propose(self, accepted: int, count: int, tokens: Tensor) -> None:
-        super().propose(accepted, count, tokens)
-        self.side = side_tokens(self, self.layout, accepted, count)
-        if self.side:
-            self.siblings = self._siblings(self.positions(accepted, accepted + min(LEVELS, count - 1)), tokens)
-            second = self.siblings[:, -1].repeat(1, self.branches)[:, 1:]  # children of every first draft, but for the window's own
-            self.side_drafts = torch.cat((self.siblings[:, 0, 1:], second), 1)[:, : len(self.side)]
-
     def judge(self, accepted: int, logits: Tensor, tokens: Tensor) -> int:
-        stop = accepted + logits.size(1) - len(self.side)
+        stop = accepted + logits.size(1)
         positions = self.positions(accepted, stop)
-        tested = (self._walked if self.side else self._tested)(accepted, logits, tokens[:, accepted:stop])
+        tested = self._tested(accepted, logits, tokens[:, accepted:stop])
         self.final = torch.maximum(self.final, accepted + (tested.accepts + 1).clamp_max(self.most))
         tokens[:, accepted:stop] = torch.where(positions < self.final[:, None], tested.coupled, self.next_drafts(tested))
         self._ring(logits.size(-1))[:, positions % self.window] = self.remembered(tested)
@@ -131,48 +112,6 @@ class Speculative(Windowed):
         coupled = torch.where(right, drafts, self._redrawn(positions, p, q))
         return DraftWindow(accepted, logits, p, q, drafts, right, coupled, right[:, :-1].cumprod(1).sum(1))
 
-    def _walked(self, accepted: int, logits: Tensor, drafts: Tensor) -> DraftWindow:
-        """Test a window that starts with siblings.
-
-        Follow the first accepted sibling of each position; if this path is the window's own, test the rest of the window too.
-        """
-        (count, levels), images = (drafts.size(1), self.siblings.size(1)), self.positions(0, len(drafts))
-        positions = self.positions(accepted, accepted + count)
-        q = self._drawn_from(positions, logits.size(-1))
-        coins = streams.uniform(streams.keys(self.seeds[:, None], "coin", positions[:levels], inner=len(self.kept)), self.branches)
-        rows, chosen, branch, offset = logits[:, :count].clone(), drafts.clone(), torch.zeros_like(images), count
-        path, residuals, passed = [branch], list[Tensor](), list[Tensor]()
-        for level in range(levels):
-            rows[:, level] = logits[images, path[-1]]
-            p = self._probabilities(rows[:, level])
-            passes, residual = rules.siblings_accepted(coins[:, level], p, q[:, level], self.siblings[:, level])
-            passes[:, 0] |= positions[level] < self.final
-            first = passes.int().argmax(1)  # 0 if none passes
-            chosen[:, level] = self.siblings[images, level, first]
-            residuals, passed, branch = [*residuals, residual], [*passed, passes.any(1)], branch * self.branches + first
-            path.append(torch.where(branch == 0, level + 1, offset + branch - 1))
-            offset += self.branches ** (level + 1) - 1
-        rows[:, levels] = logits[images, path[-1]]
-        self.path = torch.cat((torch.stack(path, 1), self.positions(levels + 1, count).expand(len(drafts), -1)), 1)
-        p = self._probabilities(rows)
-        right = self._accepted(positions, p, q, drafts)
-        right[:, :levels] = torch.stack(passed, 1)
-        coupled = torch.where(right, chosen, self._redrawn(positions, p, q, residuals))
-        accepts = right[:, :-1].cumprod(1).sum(1)
-        return DraftWindow(accepted, rows, p, q, drafts, right, coupled, torch.where(branch == 0, accepts, accepts.clamp_max(levels)))
-
-    def _siblings(self, positions: Tensor, tokens: Tensor) -> Tensor:
-        """Return the drafts of positions and their siblings, (batch, positions, branches).
-
-        Siblings are drawn without replacement.
-        """
-        drafts, q = [tokens[:, positions]], self._ring(self.newest.size(-1))[:, positions % self.window]
-        for number in range(1, self.branches):
-            q = q.scatter(-1, drafts[-1][..., None], 0)
-            key = streams.keys(self.seeds[:, None], "draft", positions, branch=1 + number, inner=len(self.kept))
-            drafts.append((q.log() + streams.gumbel(key, q.size(-1))).argmax(-1))
-        return torch.stack(drafts, -1)
-
     def _accepted(self, positions: Tensor, p: Tensor, q: Tensor, drafts: Tensor) -> Tensor:
         """Return which drafts (batch, count) are accepted, now or before. The last position has no draft."""
         coin = streams.uniform(streams.keys(self.seeds[:, None], "coin", positions, inner=len(self.kept)), 1)
@@ -180,15 +119,13 @@ class Speculative(Windowed):
         right[:, -1] = False
         return right | (positions < self.final[:, None])
 
-    def _redrawn(self, positions: Tensor, p: Tensor, q: Tensor, residuals: Sequence[Tensor] = ()) -> Tensor:
-        """Draw tokens (batch, count) from max(p − q, 0), or from ``residuals`` at the first positions.
+    def _redrawn(self, positions: Tensor, p: Tensor, q: Tensor) -> Tensor:
+        """Draw tokens (batch, count) from max(p − q, 0).
 
         A position without a draft has q = 0, so its token is drawn from p.
         """
         more = (p - q).clamp_min(0)
         more = torch.where(more.sum(-1, keepdim=True) > 0, more, p)  # p and q may be equal up to rounding
-        for level, residual in enumerate(residuals):
-            more[:, level] = residual
         key = streams.keys(self.seeds[:, None], "residual", positions, inner=len(self.kept))
         return (more.log() + streams.gumbel(key, p.size(-1))).argmax(-1)
 

@@ -7,14 +7,12 @@ from fractions import Fraction
 from typing import Any
 
 from ..cache.layout import Layout, Site, raster_steps
-from ..cache.masked_layout import MaskedLayout
 from ..contract.heads import HeadGroups, PerHead
 from ..contract.method import Method
 from ..core.errors import BadBudget, Unsupported
 from ..core.spec import FLOPS
 from ..methods.base.evicting import visual_budget
-from ..roofline import scale_flops
-from ..roofline.masked_flops import share
+from ..roofline.flops_budget import share
 from .common import Findings, MethodCell
 from .driver import entries_of
 
@@ -54,7 +52,7 @@ def budgets_are_the_requested_ones(cell: MethodCell) -> Findings:
 
 
 def _computed(method: Method, layout: Layout, budget: Fraction) -> tuple[float, float]:
-    return float(budget), float(share(method, layout) if isinstance(layout, MaskedLayout) else scale_flops.share(method, layout))
+    return float(budget), float(share(method, layout))
 
 
 def _stored(method: Method, cell: MethodCell, budget: Fraction) -> tuple[int, int]:

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from ..cache.layout import Site, Step
-from ..contract.deciding import Deciding
 from ..contract.heads import HeadGroups, PerHead
 from ..contract.method import Method
 from ..core.errors import CachemarkError, Unsupported
@@ -283,7 +282,7 @@ def graph_is_eager(cell: KitCell) -> Findings:
 
 def samples_are_the_same_in_another_order(cell: MethodCell) -> Findings:
     """A sample has the same outputs, entries and tokens in a smaller batch in another order."""
-    if not cell.tight().capturable and not isinstance(cell.tight(), Deciding):
+    if not cell.tight().capturable:
         raise Unsupported(DECIDES)
     if cell.layout.paradigm == "masked" and not cell.memory().codec.exact:
         raise Unsupported("A difference in rounding by the codec changes a sample.")

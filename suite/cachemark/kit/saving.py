@@ -12,7 +12,6 @@ from torch import Tensor
 
 from ..cache.arena import Memory
 from ..cache.layout import Layout, scale_names, squares
-from ..contract.deciding import Deciding
 from ..contract.method import Method
 from ..core.spec import Sampling
 from ..models import costs
@@ -47,13 +46,7 @@ def model(name: str) -> VAR | Infinity:
     for parameter_name, parameter in tiny.named_parameters():
         if not parameter_name.endswith(("scale_mul_1H11", "norm.weight")):
             parameter.data.normal_(0, 0.2, generator=draw)
-    tiny.picture = _colored
     return tiny.eval().requires_grad_(False)
-
-
-def _colored(f_hat: Tensor) -> Tensor:
-    """Return the first channels of a feature map as colors, which takes no product."""
-    return f_hat[:, :3].tanh()
 
 
 @dataclass(frozen=True)
@@ -98,26 +91,18 @@ def saving_cells(cls: type[Method], mode: tuple[tuple[str, Any], ...] = ()) -> S
 
 
 def flops_are_the_declared_ones(cell: SavingCell) -> Findings:
-    """Dispatched FLOPs follow from ``scales``, ``computed_rows``, ``computes`` and ``attended``.
-
-    For a method that decides for each image, the declarations of the images' outcomes count.
-    """
+    """Dispatched FLOPs follow from ``scales``, ``computed_rows``, ``computes`` and ``attended``."""
     own, layout, method = model(cell.attention), cell.layout, cell.tight()
     counts = costs.var(VAR_SIZES, lambda: None) if isinstance(own, VAR) else costs.infinity(own.config, lambda: None, max(TEXTS))
     dispatched = counted(lambda: cell.run(method, bare=True))
-    declared = sum(bill(outcome, layout, counts, images=False).flops for outcome in outcomes_of(method, layout)) // layout.batch
+    declared = bill(method, layout, counts, images=False).flops
     if dispatched != declared:
         yield cell.finding(f"{declared:,} FLOPs, as declared", f"{dispatched:,}")
 
 
 def scales_that_are_not_generated_are_absent(cell: SavingCell) -> Findings:
     """Every token of a generated scale is sampled, and the others are −1."""
-    for outcome, tokens in zip(outcomes_of(cell.record.method, cell.layout), cell.record.tokens, strict=True):
-        generated = cell.layout.ending(outcome.scales(cell.layout)).visual
+    generated = cell.layout.ending(cell.record.method.scales(cell.layout)).visual
+    for tokens in cell.record.tokens:
         if int((tokens[:generated] < 0).sum()) or int((tokens[generated:] != -1).sum()):
             yield cell.finding(f"{generated} tokens of a sample, and −1 for the others", f"{tokens.tolist()}")
-
-
-def outcomes_of(method: Method, layout: Layout) -> Sequence[Method]:
-    """Return a method for each image of a generation: its outcome, else the method itself."""
-    return method.outcomes if isinstance(method, Deciding) and method.outcomes else [method] * layout.batch

@@ -11,7 +11,7 @@ from ..cache.layout import Layout
 from ..cache.masked_layout import MaskedLayout, MaskedStep
 from ..contract.method import Bidirectional
 from ..contract.planning import Denoising
-from ..roofline.masked_flops import budget_of, fitted
+from ..roofline.flops_budget import budget_of, fitted
 from .base.annealed import HeadSchedule
 from .registry import method
 

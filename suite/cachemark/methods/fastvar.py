@@ -19,7 +19,7 @@ from ..cache.layout import Grid, Layout, Load, Site, Step, Tokens
 from ..contract.method import Block, Branch, ScaleBlock
 from ..contract.planning import MethodOverhead
 from ..core.errors import BadParameter
-from ..roofline.scale_flops import fitted
+from ..roofline.flops_budget import fitted
 from .base.saves_flops import SavesFlops
 from .registry import method
 

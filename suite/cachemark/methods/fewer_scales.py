@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from ..cache.layout import Layout
-from ..roofline.scale_flops import fitted
+from ..roofline.flops_budget import fitted
 from .base.saves_flops import SavesFlops
 from .registry import method
 

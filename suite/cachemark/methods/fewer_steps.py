@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from ..cache.layout import Layout
 from ..cache.masked_layout import MaskedLayout
-from ..roofline.masked_flops import budget_of, fitted
+from ..roofline.flops_budget import budget_of, fitted
 from .base.annealed import HEAD_PARAMETERS, Annealed
 from .registry import method
 

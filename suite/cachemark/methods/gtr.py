@@ -16,7 +16,7 @@ from ..cache.masked_layout import MaskedLayout, MaskedStep, cosine_counts
 from ..contract.method import Bidirectional
 from ..contract.planning import Denoising, head_passes
 from ..core.errors import BadParameter
-from ..roofline.masked_flops import budget_of, fitted
+from ..roofline.flops_budget import budget_of, fitted
 from .registry import method
 
 AUTHORS = 32  # passes of their MAR-H, where the full model makes 64

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..cache.layout import Layout
 from ..core.errors import BadParameter
-from ..roofline.scale_flops import fitted
+from ..roofline.flops_budget import fitted
 from .base.saves_flops import SavesFlops
 from .registry import method
 

@@ -16,7 +16,7 @@ from ..cache import random_streams as streams
 from ..cache.layout import Layout
 from ..cache.masked_layout import MaskedLayout
 from ..core.errors import BadParameter
-from ..roofline.masked_flops import budget_of, fitted
+from ..roofline.flops_budget import budget_of, fitted
 from .base.annealed import HEAD_PARAMETERS, Annealed
 from .registry import method
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..cache.layout import Layout, Site, Step
 from ..cache.masked_layout import MaskedLayout, MaskedStep
 from ..contract.planning import MethodOverhead
-from ..roofline.masked_flops import fitted
+from ..roofline.flops_budget import fitted
 from .base.annealed import HEAD_PARAMETERS
 from .base.partial import DECODER, Selecting, wide
 from .registry import method

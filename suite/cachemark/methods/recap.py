@@ -13,7 +13,7 @@ from torch import Tensor
 from ..cache.arena import Memory
 from ..cache.layout import Layout, Load, Site, Step, Tokens
 from ..cache.masked_layout import MaskedLayout, MaskedStep
-from ..roofline.masked_flops import fitted
+from ..roofline.flops_budget import fitted
 from .base.annealed import HEAD_PARAMETERS
 from .base.partial import DECODER, ENCODER, EncoderCache, Partial
 from .registry import method

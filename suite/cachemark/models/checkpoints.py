@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 from ..core.errors import BadCheckpoint
 from ..core.files import is_readable, read_json
 from .entries import WRAPPERS, Entry, choose, some
+from .hub import PUBLISHED
 from .tensor_files import ZIP, read_file, unpickled
 
 M = TypeVar("M", bound=nn.Module)
@@ -31,7 +32,6 @@ M = TypeVar("M", bound=nn.Module)
 EXTRAS = ("freqs_cis", "*.freqs_cis", "*.k_cache", "*.v_cache", "*.inv_freq", "*attn_mask", "causal_mask")  # buffers saved by accident
 DRAWS = ("normal_", "uniform_", "kaiming_uniform_", "kaiming_normal_")  # of tensors and of torch.nn.init
 INDEX = ".index.json"  # of files that together contain a model
-PUBLISHED = ("model.safetensors", f"model.safetensors{INDEX}", "pytorch_model.bin", f"pytorch_model.bin{INDEX}")  # in a folder
 PIXELS_IN_NAME = re.compile(r"[_-](256|384|512|768|1024)$")
 UNSETTLED = 2_000_000_000  # ns after a change in which another one may leave the file's time as it is
 HASHED: dict[tuple[str, int, int], str] = {}  # SHA-256 of files by path, size and time of the last change

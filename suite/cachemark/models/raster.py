@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..cache import random_streams as streams
 from ..cache.arena import Memory
 from ..cache.layout import Layout, Site, Step, Tokens, raster_steps, window_step
-from ..contract.decoder import Decoder, Front, Sequential, ancestors, check_fronts, side_places, spare, window
+from ..contract.decoder import Decoder, Front, Sequential, check_fronts, spare, window
 from ..contract.method import Method, graph_key, run_blocks
 from ..core.errors import Unsupported
 from ..core.spec import Sampling
@@ -154,26 +154,19 @@ class RasterModel(nn.Module):
         tokens = torch.zeros(len(labels), layout.visual, dtype=torch.int64, device=labels.device) if forced is None else forced.clone()
         accepted, count, most = 0, 1, 1
         while accepted < layout.visual:
-            step, side = window_step(layout, accepted - 1, count, count - most) if accepted else Step(0, layout.visual), decoder.side
+            step = window_step(layout, accepted - 1, count, count - most) if accepted else Step(0, layout.visual)
             fed = tokens[:, accepted - 1 : accepted - 1 + count] if accepted else self.first(labels, layout)
-            inside = sum(guided(sampling, place) for place in (*range(accepted, accepted + count), *side_places(accepted, side)))
-            kind = "window", layout.runs, step.count, step.beyond, len(side), inside, graph_key(method, step)
-            inputs: tuple[Tensor, ...] = fed, places[accepted : accepted + count]
-            if side:
-                inputs = torch.cat((fed, decoder.side_drafts), 1), *_tree_inputs(count, side, inputs[1])
-            work = partial(self._window, step, side, method, sampling, starts)
-            logits = engine.run(kind, work, inputs, method)[0]
+            inside = sum(guided(sampling, place) for place in range(accepted, accepted + count))
+            kind = "window", layout.runs, step.count, step.beyond, inside, graph_key(method, step)
+            work = partial(self._window, step, method, sampling, starts)
+            logits = engine.run(kind, work, (fed, places[accepted : accepted + count]), method)[0]
             correct = decoder.most = most
             if forced is None:
                 correct = min(most, decoder.judge(accepted, filter_logits(logits, sampling) if sampling.temperature else logits, tokens))
-            if side:
-                path = decoder.path[:, :correct]
-                method.arrange(count + len(side), path.repeat(layout.rows // len(path), 1))
-                logits = logits.gather(1, path[..., None].expand(-1, -1, logits.size(-1)))
-            if correct < count + len(side):
-                method.roll_back(count + len(side) - correct)
+            if correct < count:
+                method.roll_back(count - correct)
             method.end_step(window_step(layout, accepted - 1, correct) if accepted else step)
-            decoder.note(count + len(side), correct)
+            decoder.note(count, correct)
             if see is not None:
                 see(accepted, logits[:, :correct])
             if mark is not None:
@@ -188,20 +181,13 @@ class RasterModel(nn.Module):
         return tokens
 
     def _window(
-        self, step: Step, side: tuple[int, ...], method: Method, sampling: Sampling, starts: Tensor, fed: Tensor, places: Tensor,
-        visible: Tensor | None = None,
+        self, step: Step, method: Method, sampling: Sampling, starts: Tensor, fed: Tensor, places: Tensor,
     ) -> tuple[Tensor]:
-        """Return the logits (batch, count, vocab) of the tokens at ``places``, starting with the window."""
-        if side:
-            step = replace(step, count=step.count + len(side), visible=visible)
+        """Return the logits (batch, count, vocab) of the tokens at ``places``."""
         hidden = self(self.feed(fed, step, places, starts), step, method)
         hidden = hidden if step.count else _ends(hidden, starts, method, step)[:, None]
-        first, window = step.first + 1 if step.count else 0, hidden.size(1) - len(side)
-        logits = self.logits(hidden)
-        guided = guide_window(logits[:, :window], sampling, range(first, first + window))
-        if side:
-            guided = torch.cat((guided, guide_window(logits[:, window:], sampling, side_places(first, side))), 1)
-        return (self.allowed(guided, places),)
+        first = step.first + 1 if step.count else 0
+        return (self.allowed(guide_window(self.logits(hidden), sampling, range(first, first + hidden.size(1))), places),)
 
     # -- several lines per pass ---------------------------------------------------------------------------------------
     def _in_fronts(
@@ -252,15 +238,6 @@ class RasterModel(nn.Module):
         logits = self.allowed(guide_window(self.logits(hidden), sampling, front.draws), drawn)
         tokens = (draw(logits, sampling, key[:, None], drawn),) if requested[0] else ()
         return (*tokens, logits) if requested[1] else tokens
-
-
-def _tree_inputs(count: int, side: tuple[int, ...], places: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the positions predicted by the tokens of a pass with ``side`` tokens, and their visibility.
-
-    ``places`` (count,): positions of the window.
-    """
-    device = places.device
-    return torch.cat((places, places[0] + torch.tensor(side_places(0, side), device=device))), ancestors(count, side).to(device)
 
 
 def _visible(method: Method, fed: Tensor) -> Tensor:

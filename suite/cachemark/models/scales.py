@@ -16,12 +16,9 @@ from ..cache import random_streams as streams
 from ..cache.arena import Memory
 from ..cache.engines import Engine
 from ..cache.layout import Grid, Layout, ScaleWork, Site, Step, Tokens, guided_rows, scale_steps
-from ..contract.deciding import Deciding
 from ..contract.method import Branch, Method, graph_key, run_blocks
-from ..core.errors import Unsupported
 from ..core.spec import Sampling
 from .layers import AttentionSizes, modulation
-from .vision.bsq import resized
 from .vision.maps import ABSENT, MapQuantizer
 
 
@@ -79,12 +76,6 @@ class Given:
         parts: dict[str, Any] = {name: getattr(self, name)[:rows] for name in self.by_row}
         return self if rows == len(self.cond) else replace(self, **parts)
 
-    def only(self, image: int, rows: int) -> Self:
-        """Return the constants of one image, of its conditional row or of both."""
-        own = slice(image, image + 1) if rows == 1 else slice(image, None, len(self.key))
-        parts: dict[str, Any] = {name: getattr(self, name)[own] for name in self.by_row}
-        return replace(self, key=self.key[image : image + 1], **parts)
-
     @property
     def guided(self) -> bool:
         """True if every sample has an unconditional row."""
@@ -104,7 +95,6 @@ class ScaleModel(nn.Module, Generic[G]):
     shared_ada_lin: nn.Module | None
     sites: Sequence[Site]
     longest = 0  # entries of a text
-    picture: Callable[[Tensor], Tensor] | None = None  # decodes a feature map of any size, for methods that read the image
 
     @property
     @abstractmethod
@@ -170,16 +160,11 @@ class ScaleModel(nn.Module, Generic[G]):
         condition = self.condition(labels, key, layout, engine)
         f_hat = self.quantizer.empty(len(labels)).to(labels.device)
         for step in scale_steps(layout, method.scales(layout)):
-            span, before = slice(step.first, step.first + step.count), f_hat
+            span = slice(step.first, step.first + step.count)
             inputs = (f_hat,) if forced is None else (f_hat, forced[:, span])
-            if isinstance(method, Deciding) and method.outcomes:
-                codes, f_hat, *logits = self._apart(step, method, sampling, condition, see is not None, *inputs)
-            else:
-                fed = condition.first(method.computed_rows(layout, step.index))
-                work = partial(self._pass, step, method, sampling, fed, see is not None)
-                codes, f_hat, *logits = engine.run((step.index, see is not None, graph_key(method, step)), work, inputs, method)
-            if isinstance(method, Deciding) and step.index == method.decides_after(layout):
-                method.outcomes = method.decide(partial(self._pictured, before, f_hat))
+            fed = condition.first(method.computed_rows(layout, step.index))
+            work = partial(self._pass, step, method, sampling, fed, see is not None)
+            codes, f_hat, *logits = engine.run((step.index, see is not None, graph_key(method, step)), work, inputs, method)
             method.end_step(step)
             out[:, span] = codes
             if see is not None and logits:
@@ -200,38 +185,6 @@ class ScaleModel(nn.Module, Generic[G]):
         codes = self.drawn(logits, step, sampling, condition) if forced is None else forced
         f_hat = f_hat if step.last else self.quantizer.add(f_hat, codes, step.index)
         return (codes, f_hat, logits) if with_logits else (codes, f_hat)
-
-    def _apart(
-        self, step: Step, method: Deciding, sampling: Sampling, condition: G, with_logits: bool, f_hat: Tensor,
-        forced: Tensor | None = None,
-    ) -> tuple[Tensor, ...]:
-        """Run one scale for the images that compute it, one after the other; logits of the others are 0.
-
-        Without any, there are no logits.
-        """
-        codes, f_hat, logits = torch.full((len(f_hat), step.count), ABSENT, device=f_hat.device), f_hat.clone(), list[Tensor]()
-        for image, rows, own_step in method.apart(step):
-            row = slice(image, image + 1)
-            inputs = (f_hat[row],) if forced is None else (f_hat[row], forced[row])
-            codes[row], f_hat[row], *own = self._pass(own_step, method, sampling, condition.only(image, rows), with_logits, *inputs)
-            if own and not logits:
-                logits = [own[0].new_zeros(len(f_hat), *own[0].shape[1:])]
-            for part, full in zip(own, logits, strict=True):
-                full[row] = part
-        return codes, f_hat, *logits
-
-    def _pictured(self, before: Tensor, after: Tensor, side: int) -> tuple[Tensor, Tensor]:
-        """Return the images of two feature maps, reduced to ``side`` tokens along the shorter side.
-
-        Raises Unsupported without a decoder.
-        """
-        if self.picture is None:
-            raise Unsupported("This model has no image decoder of its own, so no method can read its images.",
-                              remedy="Set picture to a function from feature maps to images.")
-        height, width = (latents * side // min(self.config.grid) for latents in before.shape[2:])
-        small = (resized(f_hat, (height, width)) for f_hat in (before, after))
-        old, new = (self.picture(part).float() for part in small)
-        return old, new
 
 
 class ModulatedBlock(nn.Module):

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from . import checkpoints
 from .layers import packed
@@ -18,16 +17,6 @@ from .protocol import PublishedFile, Request
 from .tiny.stored import BundledWeights
 
 PIXELS = 2**22  # decoded at a time: 64 images of 256×256
-
-
-class WithoutRandomInit(TorchFunctionMode):
-    """Skip the random initialization of new layers, which takes longer than drawing their real weights."""
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if getattr(function, "__module__", "") == "torch.nn.init":
-            return kwargs["tensor"] if "tensor" in kwargs else args[0]
-        return function(*args, **kwargs)
 
 
 def packaged(name: str) -> Path:
@@ -54,7 +43,7 @@ def transformer(file: PublishedFile, request: Request) -> Any:
     if request.weights:
         model = file.load(request.weights, dtype=request.dtype, device=request.device)
     else:
-        with WithoutRandomInit():
+        with checkpoints.NoDraws():
             module: Any = file.build()
         model = module.initialise(request.seed).to(request.device, request.dtype).eval().requires_grad_(False)
     return model if request.engine == "reference" else packed(model)

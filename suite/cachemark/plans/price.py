@@ -14,7 +14,6 @@ import torch
 from ..cache.codec import codec
 from ..cache.layout import Layout
 from ..cache.masked_layout import MaskedLayout
-from ..contract.deciding import Deciding
 from ..contract.method import Method
 from ..core import seeds
 from ..core.errors import CachemarkError, Infrastructure
@@ -154,8 +153,7 @@ def batches(planned: Planned, forced: float = FORCED - 1) -> list[tuple[int, flo
     case = planned.case
     searched = MAX_BATCH in case.evaluation
     beside = 2 if case.role == "candidate" and not searched else 1  # the full cache runs in turns with a candidate
-    varies = bool(case.decoder) or (case.method in METHODS and issubclass(METHODS.get(case.method), Deciding))
-    repeats = max(case.repeats, min(BATCHES, case.samples // case.batch)) if varies else case.repeats
+    repeats = max(case.repeats, min(BATCHES, case.samples // case.batch)) if case.decoder else case.repeats
     counts = [(case.batch, float(beside * (case.warmup + repeats)))] if case.role in ("candidate", "baseline") else []
     if not (case.weights.startswith("random:") or searched):
         compared_batch = min(int(case.evaluation.get("batch", case.batch)), case.samples)

@@ -40,11 +40,9 @@ class Source:
 class Sources:
     """All files of a plug-in.
 
-    ``modules``: by dotted import name. ``main``: name of the given file, empty for a file in no package. ``root``: the folder that
-    the names are relative to.
+    ``modules``: by dotted import name. ``main``: name of the given file, empty for a file in no package.
     """
 
-    root: Path
     main: str
     modules: Mapping[str, Source]
 
@@ -68,7 +66,7 @@ class Sources:
                 continue
             sources[name] = source
             waiting += [each for imported in _imports(name, source, names) for each in _with_parents(imported)]
-        return cls(root, main, sources)
+        return cls(main, sources)
 
     @property
     def file(self) -> Path:
@@ -82,12 +80,6 @@ class Sources:
         if len(own) == 1:
             return short(self.modules[self.main].content)
         return short(*(f"{name} {len(content)} ".encode() + content for name, content in sorted(own.items())))
-
-    @property
-    def packed(self) -> tuple[str, dict[str, bytes]]:
-        """Path of the main file below the root, and all contents by such paths: what another machine needs."""
-        files = {str(source.path.relative_to(self.root)): source.content for name, source in self.modules.items() if name or not self.main}
-        return str(self.file.relative_to(self.root)), files
 
 
 def short(*parts: bytes) -> str:

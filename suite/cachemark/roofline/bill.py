@@ -13,11 +13,11 @@ from functools import cache
 from ..cache.codec import NATIVE, Codec
 from ..cache.layout import Layout, Site, Step
 from ..cache.masked_layout import MaskedLayout
-from ..contract.deciding import Deciding
 from ..contract.method import Method
 from ..core.spec import FULL
 from .flops import counted
-from .masked_flops import masked_ops, share
+from .flops_budget import share
+from .masked_flops import masked_ops
 from .operations import Bill, Op
 from .passes import ParameterCounts, layers_alike, load_of, pass_ops, steps_of
 
@@ -30,12 +30,9 @@ def bill(
     """Return the costs of a generation of ``layout`` under a method, in the layout's dtype.
 
     ``images``: include the FLOPs of the image decoder, as if in that dtype. ``steps``: the passes of a next-token generation with parallel
-    decoding; by default one token each. A method that decides for each image has the costs of its typical outcome. Raises what
-    :meth:`Method.resolve` raises.
+    decoding; by default one token each. Raises what :meth:`Method.resolve` raises.
     """
     method.resolve(layout)
-    if isinstance(method, Deciding):
-        method = method.typical(layout)
     if isinstance(layout, MaskedLayout):
         passes = method.passes(layout.steps)
         ops = list(masked_ops(method, layout, counts.block, counts.between, codec))
@@ -70,8 +67,6 @@ def idle_reason(method: Method, layout: Layout) -> str:
 
 
 def _as_full(method: Method, layout: Layout) -> bool:
-    if isinstance(method, Deciding):
-        return method.decides_after(layout) is None
     if isinstance(layout, MaskedLayout):
         return share(method, layout) == 1 and not method.reorders
     full, sites = Method(), [Site("decoder", layer) for layer in range(layout.layers)]

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from fractions import Fraction
 from functools import cache
 
 from ..cache.codec import NATIVE, Codec
 from ..cache.layout import Load, Site
 from ..cache.masked_layout import MaskedLayout, MaskedStep, masked_steps
-from ..contract.method import Bidirectional, Method
-from .flops_budget import as_budget, largest_within
+from ..contract.method import Method
 from .operations import Op
 
 FREQUENCIES = 256  # channels of the sinusoid that a timestep becomes
@@ -35,37 +33,9 @@ def work(method: Method, layout: MaskedLayout) -> dict[str, int]:
     return {part: count // layout.batch for part, count in parts.items()}
 
 
-def image_flops(method: Method, layout: MaskedLayout) -> int:
-    """Return the FLOPs of one image; see :func:`work`."""
-    return sum(work(method, layout).values())
-
-
 def _steps(method: Method, layout: MaskedLayout) -> list[MaskedStep]:
     paced = method.paced(layout)
     return masked_steps(paced, paced.steps)
-
-
-def share(method: Method, layout: MaskedLayout) -> Fraction:
-    """Return the FLOPs of an image as a fraction of its cost without a cache."""
-    return Fraction(image_flops(method, layout), _uncached(layout))
-
-
-@cache
-def _uncached(layout: MaskedLayout) -> int:
-    return image_flops(Bidirectional(), layout)
-
-
-def budget_of(method: Method, layout: MaskedLayout) -> Fraction:
-    """Return :func:`share` as a budget."""
-    return as_budget(share(method, layout))
-
-
-def fitted(name: str, build: Callable[[int], Method], most: int, budget: Fraction, layout: MaskedLayout) -> int:
-    """Return the largest i of 0 … ``most`` such that ``build(i)`` is within ``budget``. Raises BadBudget.
-
-    The FLOPs of ``build(i)`` must grow with i.
-    """
-    return largest_within(name, lambda i: share(build(i), layout), most, budget)
 
 
 # -- operations -------------------------------------------------------------------------------------------------------

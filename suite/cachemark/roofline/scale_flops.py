@@ -1,18 +1,13 @@
-"""FLOPs of a next-scale generation, from a method's declared work in each pass; budgets in FLOPs."""
+"""FLOPs of a next-scale generation, from a method's declared work in each pass."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from fractions import Fraction
-from functools import cache
 
 from ..cache.codec import NATIVE
 from ..cache.layout import Layout
-from ..contract.deciding import Deciding
 from ..contract.method import Method
 from ..core.errors import BadBudget
-from .flops_budget import as_budget, largest_within
 from .passes import ParameterCounts, layers_alike, pass_ops, steps_of
 
 
@@ -36,43 +31,9 @@ def by_pass(method: Method, layout: Layout) -> list[dict[str, int]]:
 
 
 def work(method: Method, layout: Layout) -> dict[str, int]:
-    """Return the FLOPs of one image by part: of a method that decides for each image, the expected ones.
+    """Return the FLOPs of one image by part.
 
     Raises what :func:`by_pass` and :meth:`Method.resolve` raise.
     """
     method.resolve(layout)
-    mix = method.expected(layout) if isinstance(method, Deciding) else [(1, method)]
-    flops: Counter[str] = Counter()
-    for fraction, outcome in mix:
-        for parts in by_pass(outcome, layout):
-            for part, count in parts.items():
-                flops[part] += fraction * count  # type: ignore[assignment]
-    return {part: round(count) for part, count in flops.items()}
-
-
-def image_flops(method: Method, layout: Layout) -> int:
-    """Return the FLOPs of one image; see :func:`work`."""
-    return sum(work(method, layout).values())
-
-
-def share(method: Method, layout: Layout) -> Fraction:
-    """Return the FLOPs of an image as a fraction of the full cache's."""
-    return Fraction(image_flops(method, layout), _full(layout))
-
-
-@cache
-def _full(layout: Layout) -> int:
-    return image_flops(Method(), layout)
-
-
-def budget_of(method: Method, layout: Layout) -> Fraction:
-    """Return :func:`share` as a budget."""
-    return as_budget(share(method, layout))
-
-
-def fitted(name: str, build: Callable[[int], Method], most: int, budget: Fraction, layout: Layout) -> int:
-    """Return the largest i of 0 … ``most`` such that ``build(i)`` is within ``budget``. Raises BadBudget.
-
-    The FLOPs of ``build(i)`` must grow with i.
-    """
-    return largest_within(name, lambda i: share(build(i), layout), most, budget)
+    return dict(sum(map(Counter, by_pass(method, layout)), Counter()))

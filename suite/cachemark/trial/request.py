@@ -29,7 +29,7 @@ from ..plans.reuse import Earlier
 
 PROTOCOL = 2  # trial/identity.py reads this line in other copies of the code
 GO_ON = b"go on"  # the message to a worker that waits
-PARENT_ONLY = ("timeout", "gpu", "python", "code", "node")  # fields for starting the process
+PARENT_ONLY = ("timeout", "gpu", "python", "code")  # fields for starting the process
 
 
 class Task(enum.StrEnum):
@@ -55,7 +55,7 @@ class TrialRequest:
     ``cpus`` (empty: any). ``plugins``: Python files; each case imports the ones that it needs. ``share``: index and number of shares of
     features. ``pauses``: wait for the parent after each generation. ``memory_cap``: bytes of the device that may be allocated (0: all).
     ``gpu``: UUID of the only visible device (empty: all). ``python``: the interpreter, ``code``: a folder with another copy of the package
-    (empty: as in this process). ``node``: the machine of a cluster, as a fact of its outcomes. ``hashed``: path,
+    (empty: as in this process). ``hashed``: path,
     size, time of the last change and SHA-256 of files that need not be read again."""
 
     timeout: float = 600.0
@@ -69,7 +69,6 @@ class TrialRequest:
     gpu: str = ""
     python: str = ""
     code: str = ""
-    node: str = ""
     cases: tuple[Planned, ...] = ()
     hashed: tuple[tuple[str, int, int, str], ...] = field(default_factory=hashes, compare=False)
 

@@ -134,7 +134,7 @@ def unmeasured(planned: Planned, status: Status, log: str) -> Finished:
 
 def _finished(planned: Planned, measured: Measurement, child: _Child, watch: Watch | None) -> Finished:
     """Return a finished case with its device observations; invalidated if the device disturbed it."""
-    place = PlaceFacts(node=child.node or None)
+    place = PlaceFacts()
     fault = None
     if watch is not None:
         readings, fault = watch.end()
@@ -154,7 +154,7 @@ class _Child:
     """Running worker process."""
 
     def __init__(self, request: TrialRequest) -> None:
-        self._timeout, self.node, self.memory_cap = request.timeout, request.node, request.memory_cap
+        self._timeout, self.memory_cap = request.timeout, request.memory_cap
         self._expected = len(request.cases)
         self._patience = max(STARTUP, request.timeout)
         self._tail = b""

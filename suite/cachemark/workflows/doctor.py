@@ -24,7 +24,7 @@ OPTIONAL = {
     "torchvision": ("distributional quality metrics", "'cachemark[quality]'"),
     "transformers": ("the CLIP score, GenEval and DPG-Bench", "'cachemark[clip]'"),
     **{package: (metric.title, package) for metric in METRICS.values() for package in metric.packages},
-    "psycopg": ("a store on a PostgreSQL server", "'cachemark[postgres]'"), "ray": ("measuring on a Ray cluster", "'cachemark[ray]'"),
+    "psycopg": ("a store on a PostgreSQL server", "'cachemark[postgres]'"),
 }
 BUSY, HOT = 0.3, 80  # processors busy with other work, °C: a measurement above these limits is in doubt
 

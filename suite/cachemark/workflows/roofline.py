@@ -12,7 +12,7 @@ import torch
 
 from ..cache.layout import Layout, Step, window_step
 from ..cache.masked_layout import MaskedLayout
-from ..contract.decoder import Decoder, check_fronts, side_tokens, window
+from ..contract.decoder import Decoder, check_fronts, window
 from ..contract.method import Method
 from ..core import limits
 from ..core.errors import BadBudget, BadParameter, Unsupported
@@ -252,5 +252,4 @@ def _windows(method: Method, layout: Layout, decoder: Decoder) -> list[Step]:
     method.resolve(layout)
     method.layout, method.banks = layout, []
     drawn = (window(method, decoder, position) for position in range(1, layout.visual))
-    fed = ((at, count + len(side_tokens(decoder, layout, at + 1, count)), most) for at, (count, most) in enumerate(drawn))
-    return [Step(0, layout.visual), *(window_step(layout, at, count, count - most) for at, count, most in fed)]
+    return [Step(0, layout.visual), *(window_step(layout, at, count, count - most) for at, (count, most) in enumerate(drawn))]

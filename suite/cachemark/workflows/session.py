@@ -85,8 +85,7 @@ class Machine:
     """A device, ``cpu`` or ``cuda``, with its threads and limits.
 
     ``gpus``: UUIDs, their prefixes, numbers, or ``all``; empty for the first free one. ``clock`` (MHz) and ``memory_cap`` (bytes) are 0 if
-    unset. ``executor``: ``local``, or ``ray`` at $RAY_ADDRESS. Raises UnknownName for another device, and Unsupported for GPUs or a clock
-    with Ray.
+    unset. Raises UnknownName for another device.
     """
 
     device: str = "cpu"
@@ -94,15 +93,11 @@ class Machine:
     gpus: tuple[str, ...] = ()
     clock: int = 0
     memory_cap: int = 0
-    executor: str = "local"
 
     def __post_init__(self) -> None:
         if self.device not in ("cpu", "cuda"):
             raise UnknownName(f"Unknown device {self.device!r}. Known: cpu, cuda.",
                               remedy="Select a GPU with: --device cuda --gpu 1, or Machine(\"cuda\", gpus=(\"1\",)).")
-        if self.executor == "ray" and (self.gpus or self.clock):
-            raise Unsupported("Ray chooses the devices of its cluster, so --gpu and --lock-clocks have no effect with --executor ray.",
-                              remedy="Leave them out.")
 
     @classmethod
     def parse(cls, machine: Machine | str) -> Machine:
@@ -113,19 +108,13 @@ class Machine:
         """Raise Infrastructure if the device is not available."""
         import torch
 
-        if self.device == "cuda" and self.executor == "local" and not torch.cuda.is_available():
+        if self.device == "cuda" and not torch.cuda.is_available():
             raise Infrastructure("--device cuda was given, but torch sees no CUDA device.",
                                  remedy="Use --device cpu; see `cachemark doctor`.")
 
     @contextmanager
     def places(self) -> Iterator[Executor]:
         """Lease the devices and yield their executor."""
-        if self.executor == "ray":
-            from ..trial.executors.ray import cluster
-
-            with cluster(os.environ.get("RAY_ADDRESS", "auto"), self.device) as workers:
-                yield workers
-            return
         from ..trial.executors.local import local
 
         with local(self.device, self.threads, names=self.gpus, clock=self.clock) as places:

@@ -14,7 +14,7 @@ from torch import Tensor
 from ...cache.layout import Layout
 from ...cache.masked_layout import MaskedLayout, MaskedStep
 from ...core.errors import BadBudget, BadParameter
-from ...roofline.masked_flops import fitted
+from ...roofline.flops_budget import fitted
 from .partial import Selecting
 
 SPAN = 64  # passes that the published numbers are meant for

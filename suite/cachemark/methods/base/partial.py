@@ -23,7 +23,7 @@ from ...cache.kernels.record import Entries
 from ...cache.layout import Layout, Load, Site, Step, Tokens
 from ...cache.masked_layout import MaskedLayout, MaskedStep, masked_steps, put, take
 from ...contract.method import Block
-from ...roofline.masked_flops import budget_of
+from ...roofline.flops_budget import budget_of
 from .annealed import Annealed
 
 DECODER, ENCODER, HEAD = "decoder", "encoder", "head"

@@ -9,7 +9,7 @@ from typing import Any
 from ...cache.layout import Layout
 from ...contract.method import Method
 from ...core.spec import FLOPS
-from ...roofline.scale_flops import budget_of
+from ...roofline.flops_budget import budget_of
 
 
 @dataclass

@@ -22,7 +22,6 @@ from ..entries import WRAPPERS
 from ..prompts import TokenReader
 from ..protocol import Loaded, ModelEntry, PublishedFile, Request
 from ..registry import MODELS
-from ..scales import ScaleModel
 from ..text_features import FeatureReader
 from ..tiny.stored import BundledWeights
 from ..weights import coder, identity, in_chunks, packaged, transformer
@@ -120,8 +119,6 @@ class CatalogueModel:
         parts = self.reader.read(self.texts, request) if self.reader else tokenizer
         make = partial(family.network, self.config, parts, request.engine)
         model = transformer(replace(self.weights, build=make), request)
-        if isinstance(model, ScaleModel):
-            model.picture = tokenizer.image
         resident = [*model.parameters(), *family.tables(model), *tokenizer.parameters()]
         decode = in_chunks(family.decoding(self.config, tokenizer, request))
         return Loaded(model, decode, self.identity(request), resident, family.prompted, family.token_dtype)

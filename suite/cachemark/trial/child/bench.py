@@ -18,7 +18,6 @@ from ...cache.kernels.plain import fused
 from ...cache.kernels.table import AUTO, forced
 from ...cache.layout import Layout
 from ...cache.masked_layout import MaskedLayout
-from ...contract.deciding import Deciding
 from ...contract.decoder import Decoder
 from ...contract.method import Method
 from ...core import seeds
@@ -51,8 +50,7 @@ class Job:
     """Images to generate in chunks of ``batch`` samples, each with a new method and decoder.
 
     ``kernel``: the attention kernel to try first. ``fused``: use fused passes on a GPU. ``alive`` is called with the number of images
-    after each chunk, ``noted`` with that number and the decoder after each generation without forced tokens; ``decided`` with the method
-    after such a generation, if it decides for each image."""
+    after each chunk, ``noted`` with that number and the decoder after each generation without forced tokens."""
 
     loaded: Loaded
     method: Callable[[], Method]
@@ -64,7 +62,6 @@ class Job:
     alive: Callable[[int], None] = lambda images: None
     decoder: Callable[[], Decoder] | None = None
     noted: Callable[[int, Decoder], None] = lambda images, decoder: None
-    decided: Callable[[Deciding], None] = lambda method: None
     kernel: str = AUTO
     fused: bool = True
 
@@ -122,8 +119,6 @@ class Job:
         method = self.method()
         with fused(self.device), forced(self.kernel), fusing(self.fused):
             tokens = self.loaded.generator.generate(labels, seeds, method, self.sampling, memory, **options)
-        if isinstance(method, Deciding) and options.get("forced") is None:
-            self.decided(method)
         if decoder is not None and options.get("forced") is None:
             self.noted(len(labels), decoder)
         return tokens

@@ -31,15 +31,13 @@ from ...models.costs import case_bill
 from ...models.protocol import ModelEntry
 from ...plans.expand import Planned
 from ...plugins.loading import origin
-from ...roofline import scale_flops
 from ...roofline.bill import idle_reason
-from ...roofline.masked_flops import share, work
+from ...roofline.flops_budget import share, work
 from ...roofline.memory import entries
 from .bench import Bench, decoder_factory, method_factory
 
 WINDOWS = ", triangle on windows"  # added to the name of the kernel
 FRONTS = ", masked for several lines"
-TREES = ", masked for several drafts of a position"
 WINDOWED = "It attends with several ordered queries per pass, with a different kernel call, whose cost is part of its time."
 
 
@@ -50,7 +48,7 @@ def case_facts(planned: Planned, bench: Bench) -> DeclaredFacts:
     layout = bench.entry.shape(case.sampling, case.batch)
     kernel, refused = _kernel(case, method, replace(layout, dtype=getattr(torch, case.dtype), device=bench.device))
     decoder = decoder_factory(case)
-    queries = "" if decoder is None else FRONTS if decoder().scheduled else TREES if decoder().width > 1 else WINDOWS
+    queries = "" if decoder is None else FRONTS if decoder().scheduled else WINDOWS
     notes, decoder_facts = _notes(method.footnotes), None
     if decoder:
         decoder_facts = DecoderFacts(source=decoder().source, rows="together", keeps=decoder().keeps)
@@ -67,7 +65,7 @@ def case_facts(planned: Planned, bench: Bench) -> DeclaredFacts:
     if isinstance(layout, MaskedLayout):
         facts = replace(facts, true_ratio=float(share(method, layout)), flops=work(method, layout))
     elif layout.scales and method.budget_kind == FLOPS:
-        facts = replace(facts, true_ratio=float(scale_flops.share(method, layout)), flops=scale_flops.work(method, layout),
+        facts = replace(facts, true_ratio=float(share(method, layout)), flops=work(method, layout),
                         generated=_generated(method, layout))
         notes += _of_scales(method, layout)
     elif layout.scales and method.evicts:

@@ -13,7 +13,6 @@ from safetensors.torch import load
 
 from ...cache.arena import Memory
 from ...cache.codec import NATIVE
-from ...contract.deciding import Deciding
 from ...core import seeds
 from ...core.errors import Unsupported
 from ...core.facts import DeclaredFacts, Facts, SetFacts, TimingFacts
@@ -32,7 +31,6 @@ from ...plugins.loading import needs
 from ..measurement import Measurement, failed
 from . import quality
 from .bench import Bench, Job, NotFinite, case_job, method_factory
-from .decisions import decided_values
 from .facts import case_facts, roofline, slope
 from .judge import JudgedImages, hashed, image_hash, inexact, judge, redrawn, storable
 from .plugin_metrics import PluginMetrics
@@ -60,9 +58,6 @@ def run_case(planned: Planned, bench: Bench) -> Measurement:
         if rate := facts.tokens_per_pass:
             facts = facts.noted(f"It generates {rate.mean:.2f} tokens per pass, {rate.least:.2f} to {rate.most:.2f} over the timed "
                                 "batches.")
-        if facts.decided:
-            each = ", ".join(f"{count} with {what}" for what, count in sorted(facts.decided.items()))
-            facts = facts.noted(f"It decides for each image; of the timed ones: {each}.")
         samples, spans = cost_values(costs) | plugin_metrics.costs(costs), costs.spans
     if bench.loaded.random:
         return Measurement(Status.OK, samples, RANDOM, facts=plugin_metrics.added_to(facts), spans=spans)
@@ -99,22 +94,18 @@ def _costs(planned: Planned, bench: Bench, job: Job, *, compared: bool) -> tuple
     """
     case, first, ran = planned.case, job.first(planned.case.batch), list[Ran]()
     counts, of_bytes = counted(first)
-    varies, decided = bool(case.decoder) or isinstance(job.method(), Deciding), list[Deciding]()
-    clocked = job.first(min(BATCHES * case.batch, case.samples)) if varies else first
+    clocked = job.first(min(BATCHES * case.batch, case.samples)) if case.decoder else first
     beside = None
     if compared and case.role == "candidate":
         full_cache = method_factory(replace(case, method=FULL, parameters={}))
         memory = Memory(job.device, engine=job.memory.engine.another())
         beside = replace(clocked, method=full_cache, memory=memory, decoder=None)
-    ran_in_turns = timed(case, replace(noting(clocked, ran), decided=decided.append), beside)
+    ran_in_turns = timed(case, noting(clocked, ran), beside)
     costs, timed_tokens = ran_in_turns.costs, ran_in_turns.tokens
     load = ran_in_turns.other_load
     facts = Facts() | of_bytes | TimingFacts(
         graph=captured_passes(job.memory), energy=ran_in_turns.energy.facts, full_beside=ran_in_turns.full or None,
         other_load=None if load is None else round(load, 2))
-    if decided:
-        drawn, noted = decided_values(planned, bench, first, decided[case.warmup - 1 :])
-        return replace(costs, **counts | drawn), facts | noted, timed_tokens
     if not case.decoder:
         return replace(costs, **counts), replace(facts, slope=slope(costs.marks, first.layout, first.method())), timed_tokens
     drawn, noted = _decoded(planned, bench, first, ran)

@@ -6,14 +6,10 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
-
 from ...cache.arena import Memory
 from ...contract.method import Method
 from ...core import seeds
 from ...core.errors import Unsupported
-from ...methods.base.outcome_profile import OutcomeProfile
-from ...metrics.similarity import ssim
 from ...models.protocol import ModelEntry, Request
 from ...models.registry import MODELS
 from .bench import Job
@@ -37,14 +33,6 @@ def calibrated(method: type[Method], model: str, request: Request, *, subset: st
     assert isinstance(watcher, Method)
     began = time.perf_counter()
     for part in job.chunks():
-        tokens = _generated(job, part, watcher)
-        if isinstance(watcher, OutcomeProfile):
-            full = job.decode(tokens)
-            watcher.note([ssim(job.decode(_generated(job, part, outcome)), full) for outcome in watcher.compared])
+        replace(job, method=lambda: watcher, memory=Memory(job.device)).generate(part)
     seconds = round(time.perf_counter() - began, 2)
     return {"model": model, "weights": loaded.weights, "seeds": subset, "samples": len(job.subset), **watcher.facts, "seconds": seconds}
-
-
-def _generated(job: Job, part: slice, method: Method) -> Tensor:
-    """Return the tokens of some samples under a method, in a memory of their own."""
-    return replace(job, method=lambda: method, memory=Memory(job.device)).generate(part)

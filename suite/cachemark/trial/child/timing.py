@@ -25,8 +25,7 @@ from ...machine.memory import allocated, exhausted, peak_bytes
 from ...machine.timer import clock
 from ...metrics.base import Costs
 from ...metrics.compute.speed import first_half, watched
-from ...roofline import scale_flops
-from ...roofline.masked_flops import image_flops
+from ...roofline.flops_budget import image_flops
 from .bench import Job
 from .judge import hashed, storable
 
@@ -173,10 +172,8 @@ def counted(job: Job) -> tuple[dict[str, Any], TimingFacts]:
     }
     if isinstance(memory.engine, Graph):
         counts |= {"graph_bytes": memory.engine.nbytes, "capture_seconds": memory.engine.seconds}
-    if isinstance(job.layout, MaskedLayout):
+    if isinstance(job.layout, MaskedLayout) or (job.layout.work and job.method().budget_kind == FLOPS):
         counts["flops"] = [float(image_flops(job.method(), job.layout))]
-    elif job.layout.work and job.method().budget_kind == FLOPS:
-        counts["flops"] = [float(scale_flops.image_flops(job.method(), job.layout))]
     live_bytes = LiveBytes(tokens=list(live), live=list(live.values())) if any(live.values()) else None
     return counts, TimingFacts(live_bytes=live_bytes)
 
@@ -189,8 +186,7 @@ def _capture(job: Job) -> int:
         return 0
     before = allocated(job.device)
     if job.decoder is not None and not (decoder := job.decoder()).scheduled:
-        job = replace(job, decoder=partial(Rehearsal, window=decoder.reach, look_ahead=decoder.ahead > 0,
-                                             branches=decoder.width))
+        job = replace(job, decoder=partial(Rehearsal, window=decoder.reach, look_ahead=decoder.ahead > 0))
     job.generate(slice(len(job.subset)))
     return allocated(job.device) - before + engine.pool_bytes
 
