@@ -11,7 +11,7 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
 from cachemark.cli import main
-from tools.site import commands, diagram, hosts, links
+from tools.site import commands, diagram, generated, hosts, links
 
 ROLE = re.compile(r":(?:attr|class|data|func|meth|mod):<code>(~?)([\w.]+)</code>")
 COMMANDS = {f"cli/{name}": text for name, text in commands.pages(main).items()}
@@ -27,8 +27,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages of commands, and the files outside docs/ that a page links to."""
-    for name, text in COMMANDS.items():
+    """Add the pages of commands, other generated pages, and the files outside docs/ that a page links to."""
+    for name, text in (COMMANDS | {name: page() for name, page in generated.PAGES.items()}).items():
         files.append(File.generated(config, name, content=text))
     root = Path(config.docs_dir).parent
     ORIGIN.update({file.src_uri: f"{links.DOCS}/{file.src_uri}" for file in files.documentation_pages() if file.src_dir})
@@ -42,8 +42,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Let links that leave docs/ lead to the copy on the site."""
-    origin = ORIGIN.get(page.file.src_uri)
+    """Fill in generated parts, and let links that leave docs/ lead to the copy on the site."""
+    markdown, origin = generated.filled(page.file.src_uri, markdown), ORIGIN.get(page.file.src_uri)
     return links.rewritten(markdown, origin) if origin else markdown
 
 

@@ -12,9 +12,9 @@ here:
 More than 100 % can be reached, since sequential decoding draws noise in one call per token. With one thread, `--clock cpu` counts the CPU
 time of this process, which other work on the machine disturbs less.
 
-    python -m studies.decoders [--batches 16] [--window 8] [--threads 1] [--clock wall|cpu] [--json FILE [--page PAGE]]
+    python -m studies.decoders [--batches 16] [--window 8] [--threads 1] [--clock wall|cpu] [--json FILE]
 
-`--json studies/decoders.json --page docs/results.md` keeps the values and writes the table of that page.
+`--json studies/decoders.json` keeps the values for the table of the site.
 """
 
 from __future__ import annotations
@@ -124,7 +124,6 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--json", type=Path, help="write everything measured to this file")
-    parser.add_argument("--page", type=Path, help="put the table of that file into this page")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     origin = Origin(arguments.threads)
@@ -138,8 +137,8 @@ def main() -> None:
             print(line_of(results[-1]), flush=True)
     if arguments.json:
         command = f"studies/decoders.py --batches {arguments.batches} --window {arguments.window} --clock {arguments.clock}"
-        keep(arguments.json, "speed", {"command": command, "commit": origin.commit, "machine": origin.environment.device,
-                                       "torch": torch.__version__, "results": results}, arguments.page)
+        keep("speed", {"command": command, "commit": origin.commit, "machine": origin.environment.device,
+                       "torch": torch.__version__, "results": results}, arguments.json)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Facts of each method in ``docs/reference/methods.md``: source, checks, and defaults of our own."""
+"""Facts of each method, for markers in ``docs/reference/methods.md``: source, checks, and defaults of our own."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cachemark.methods.registry import METHODS
 
 from .data import code, vectors
 
-BLOCK = re.compile(r"<!-- facts: (\w+) -->\n.*?<!-- end of facts -->", re.S)
+MARKER = re.compile(r"^<!-- facts: (\w+) -->$", re.M)
 
 
 def with_facts(page: str) -> str:
-    """Return the page with the blocks between markers generated again."""
-    return BLOCK.sub(lambda block: f"<!-- facts: {block[1]} -->\n{facts(METHODS.get(block[1]))}\n<!-- end of facts -->", page)
+    """Return the page with facts in place of its markers."""
+    return MARKER.sub(lambda marker: facts(METHODS.get(marker[1])), page)
 
 
 def facts(cls: type[Method]) -> str:

@@ -1,4 +1,4 @@
-"""The page about models, ``docs/reference/models.md``."""
+"""The page about models, ``reference/models.md`` of the site."""
 
 from __future__ import annotations
 

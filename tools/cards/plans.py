@@ -1,4 +1,4 @@
-"""The page about shipped plans, ``docs/reference/plans.md``, and the costs that it and ``cachemark list plans`` print."""
+"""The page about shipped plans, ``reference/plans.md`` of the site, and the costs that it and ``cachemark list plans`` print."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import json
 import tempfile
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from cachemark.core import limits
@@ -76,9 +75,3 @@ def plans_page() -> str:
         if files:
             parts.append(f"Files: {code(*files)}.")
     return "\n\n".join(parts) + "\n"
-
-
-def write_page(folder: Path) -> Path:
-    path = folder / "reference" / "plans.md"
-    path.write_text(plans_page(), encoding="utf-8")
-    return path

@@ -15,7 +15,7 @@ HEAD = """# Stored values
 An outcome has samples of [metrics](metrics.md) and the values below, in JSON one flat table `facts` of the outcome. A value that was not
 recorded is absent. Keys of newer versions are kept, and a value of another type than stated makes the outcome unreadable.
 
-`python -m tools.cards` writes this page from `core/facts.py`. A new value is a field there and the line that fills it; readers use
+`make docs` writes this page from `core/facts.py`. A new value is a field there and the line that fills it; readers use
 `outcome.facts.NAME`.
 """
 TYPES = {"str": "text", "int": "integer", "float": "number", "bool": "boolean", "Any": "any"}

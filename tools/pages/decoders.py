@@ -1,9 +1,9 @@
-"""Speed and image quality of parallel decoders, as tables of docs/results.md.
+"""Speed and image quality of parallel decoders, as tables of the site's page of results.
 
-    python -m tools.pages.decoders quality.sqlite [--json studies/decoders.json] [--page docs/results.md]
+    python -m tools.pages.decoders [quality.sqlite]
 
-This reads the quality of the newest run of a store, which must be of the plan `decoders` or its last block; `studies/decoders.py` stores
-the speeds. Pass `studies/decoders.json` instead of a store to only rewrite the tables.
+With a store this takes the quality of its newest run, which must be of the plan `decoders` or its last block; `studies/decoders.py` stores
+the speeds. The tables are printed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from cachemark.plans.schema import load
 from cachemark.stats.intervals import Interval
 from cachemark.workflows.results import open_run
 
-from .writing import ends, put, rounded, verdict
+from .writing import ends, rounded, verdict
 
-BEGIN, END = "<!-- written by studies/decoders.py -->", "<!-- end of what studies/decoders.py has written -->"
+FILE = Path(__file__).parents[2] / "studies" / "decoders.json"
 FIGURES = {"FID": "fid_scene_2k", "precision": "precision_scene_2k", "recall": "recall_scene_2k", "class accuracy": "class_accuracy"}
 PLAN = "decoders"
 Row = Mapping[str, Any]
@@ -55,7 +55,7 @@ def quality(values: Row) -> Iterator[str]:
 
 
 def text(results: Mapping[str, Row]) -> str:
-    """Return the text between the marks of the page."""
+    """Return the tables as Markdown."""
     parts = []
     for name, table in (("speed", speed), ("quality", quality)):
         if name in results:
@@ -66,13 +66,16 @@ def text(results: Mapping[str, Row]) -> str:
     return "\n\n".join(parts)
 
 
-def keep(file: Path, part: str, values: Row, page: Path | None) -> None:
-    """Store a part in the file and, if a page is given, update its tables."""
+def stored_text() -> str:
+    """Return the tables of the stored values."""
+    return text(json.loads(FILE.read_text(encoding="utf-8")))
+
+
+def keep(part: str, values: Row, file: Path = FILE) -> None:
+    """Store a part of the values."""
     results = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     results[part] = values
     file.write_text(json.dumps(results, sort_keys=True) + "\n", encoding="utf-8")
-    if page is not None:
-        put(page, BEGIN, END, text(results))
 
 
 # -- a stored run -------------------------------------------------------------------------------------------------------
@@ -107,16 +110,12 @@ def apart(mine: Interval, its: Interval) -> Interval:
 
 
 def main() -> None:
-    """Update the tables of decoders."""
+    """Print the tables of decoders."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("store", type=Path, help="a store, or a file of its stored values (.json)")
-    parser.add_argument("--json", type=Path, default=Path("studies/decoders.json"))
-    parser.add_argument("--page", type=Path, help="put the tables into this page")
-    arguments = parser.parse_args()
-    if arguments.store.suffix != ".json":
-        keep(arguments.json, "quality", of_run(arguments.store), arguments.page)
-    elif arguments.page:
-        put(arguments.page, BEGIN, END, text(json.loads(arguments.store.read_text(encoding="utf-8"))))
+    parser.add_argument("store", type=Path, nargs="?", help="take the quality from this store")
+    if store := parser.parse_args().store:
+        keep("quality", of_run(store))
+    print(stored_text())
 
 
 if __name__ == "__main__":

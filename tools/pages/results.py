@@ -1,11 +1,12 @@
 """Tables of docs/results.md: memory, fidelity and image quality of a plan's methods.
 
     python -m tools.pages.results rivals                                      print all values and notes of a plan
-    python -m tools.pages.results rivals results.sqlite --page docs/results.md
+    python -m tools.pages.results rivals results.sqlite                       take the values from a run
     python -m tools.pages.results zipar                                       print a recorded section
 
-With a store this reads the newest run of the plan (a key of `SECTIONS`) and stores its values in `studies/results/PLAN.json`. The page gets
-a short table of them. `studies/results/recorded.json` holds tables that were written by hand, with their commands and commits.
+With a store this reads the newest run of the plan (a key of `SECTIONS`) and stores its values in `studies/results/PLAN.json`. The site has
+a short table of them in place of `<!-- table: PLAN -->`. `studies/results/recorded.json` holds tables that were written by hand, with
+their commands and commits.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from cachemark.export.escape import for_markdown
 from cachemark.methods.base.calibrations import COST
 
 from .rows import of_run
-from .writing import CONTENTS, apart, contents, ends, put, table
+from .writing import apart, ends, table
 
 FOLDER = Path(__file__).parents[2] / "studies" / "results"
 RECORDED = "recorded.json"
@@ -129,10 +130,9 @@ SECTIONS = {
 }
 
 
-def marks(plan: str) -> tuple[str, str]:
-    """Return the marks around the tables of a plan."""
-    script = f"tools/pages/results.py {plan}"
-    return f"<!-- written by {script} -->", f"<!-- end of what {script} has written -->"
+def stored(plan: str) -> Row:
+    """Return the stored values of a plan's tables."""
+    return dict(json.loads((FOLDER / f"{plan}.json").read_text(encoding="utf-8")))
 
 
 def take(store: Path, plan: str) -> Row:
@@ -141,7 +141,7 @@ def take(store: Path, plan: str) -> Row:
 
 
 def short(values: Row) -> str:
-    """Return the text between the marks of the page: candidates without intervals, and the command that prints the rest."""
+    """Return the tables of the page: candidates without intervals, and the command that prints the rest."""
     section, parts = SECTIONS[values["plan"]], list[str]()
     marked = {name for figures in section.tables for name in figures.marked}
     for model in values["asked"]:
@@ -156,8 +156,8 @@ def short(values: Row) -> str:
         parts += [f"`{model}`.{verdict}", table(_head(figures, plain), (_cells(row, figures, plain) for row in rows))]
     plan = values["plan"]
     parts.append(f"`cachemark run {plan}`, commit {values['commit']}, {for_markdown(values['machine'])}. All values, intervals and notes: "
-                 f"`python -m tools.pages.results {plan}` ([{plan}.json](../studies/results/{plan}.json)).")
-    return "\n\n".join([f"## {section.heading}", *parts])
+                 f"`python -m tools.pages.results {plan}` (`studies/results/{plan}.json`).")
+    return "\n\n".join(parts)
 
 
 def recorded(name: str) -> str:
@@ -274,29 +274,22 @@ def _calibrated(calibrations: Sequence[Row]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Update the tables of a plan."""
+    """Print the tables of a plan, or take their values from a store."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [*SECTIONS, *json.loads((FOLDER / RECORDED).read_text(encoding="utf-8"))]
     parser.add_argument("name", choices=names, metavar="NAME", help=", ".join(names))
     parser.add_argument("store", type=Path, nargs="?", help="take the values of a plan from this store")
-    parser.add_argument("--page", type=Path, help="put the short table into this page")
     arguments = parser.parse_args()
     if arguments.name not in SECTIONS:
         print(recorded(arguments.name))
         return
-    stored = FOLDER / f"{arguments.name}.json"
     if arguments.store:
         try:
             values = take(arguments.store, arguments.name)
         except CachemarkError as error:
             raise SystemExit(str(error)) from None
-        stored.write_text(canonical(values) + "\n", encoding="utf-8")
-    values = json.loads(stored.read_text(encoding="utf-8"))
-    if arguments.page:
-        put(arguments.page, *marks(arguments.name), short(values))
-        put(arguments.page, *CONTENTS, contents(arguments.page))
-    else:
-        print(text(values))
+        (FOLDER / f"{arguments.name}.json").write_text(canonical(values) + "\n", encoding="utf-8")
+    print(text(stored(arguments.name)))
 
 
 if __name__ == "__main__":

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from cachemark.core.formatting import DASH
 from cachemark.stats.intervals import Interval
-
-CONTENTS = "<!-- contents -->", "<!-- end of contents -->"
 
 
 def around(page: Path, begin: str, end: str) -> tuple[str, str]:
@@ -26,18 +22,6 @@ def put(page: Path, begin: str, end: str, text: str) -> None:
     """Replace the text between two marks of a page."""
     before, after = around(page, begin, end)
     page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")
-
-
-def contents(page: Path) -> str:
-    """Return a list of links to the headings of a page."""
-    headings = re.findall(r"^(##+) (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return "\n".join(f"{'    ' * (len(marks) - 2)}- [{title}](#{_anchor(title)})" for marks, title in headings)
-
-
-def _anchor(title: str) -> str:
-    """Return the anchor that Markdown gives a heading: letters lose their accents."""
-    plain = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode().lower()
-    return re.sub(r"[^a-z0-9 -]", "", plain).replace(" ", "-")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -1,0 +1,31 @@
+"""Pages, and parts of pages, that exist on the site alone: printed from classes, plans and stored values when it is built."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from ..cards.methods import with_facts
+from ..cards.models import models_page
+from ..cards.plans import plans_page
+from ..cards.values import values_page
+from ..pages import decoders, results
+
+BASELINES = Path("baselines/accepted")
+PAGES: dict[str, Callable[[], str]] = {
+    "reference/models.md": lambda: models_page(BASELINES), "reference/plans.md": plans_page, "reference/values.md": values_page,
+}  # fmt: skip
+TABLE = re.compile(r"^<!-- table: ([\w-]+) -->$", re.M)
+
+
+def filled(page: str, text: str) -> str:
+    """Return the text of a page of ``docs/`` with its generated parts in place of their markers."""
+    if page == "reference/methods.md":
+        return with_facts(text)
+    return TABLE.sub(lambda marker: table(marker[1]), text)
+
+
+def table(name: str) -> str:
+    """Return the tables of a plan, or of ``parallel-decoding``, as Markdown."""
+    return decoders.stored_text() if name == "parallel-decoding" else results.short(results.stored(name))
