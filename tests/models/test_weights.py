@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cachemark.cache.layout import squares
-from cachemark.models import weights
+from cachemark.models import checkpoints, weights
 from cachemark.models.emu3 import Emu3, Emu3Config
 from cachemark.models.glm_image import GlmImage, GlmImageConfig
 from cachemark.models.infinity import Infinity, InfinityConfig
@@ -43,19 +43,19 @@ BUILDS = {
 }
 
 
-class Poisoned(weights.WithoutRandomInit):
+class Poisoned(checkpoints.NoDraws):
     """Fill with NaN what the initialization is skipped for."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = super().__torch_function__(function, types, args, kwargs)
-        return made.data.fill_(float("nan")) if getattr(function, "__module__", "") == "torch.nn.init" else made
+        return made.data.fill_(float("nan")) if function.__name__ in checkpoints.DRAWS else made
 
 
 @pytest.mark.parametrize("family", BUILDS)
 def test_every_random_weight_is_drawn(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     file = PublishedFile("weights", "x", "x", BUILDS[family])
     first = weights.transformer(file, Request()).state_dict()
-    monkeypatch.setattr(weights, "WithoutRandomInit", Poisoned)
+    monkeypatch.setattr(checkpoints, "NoDraws", Poisoned)
     torch.manual_seed(7)
     again = weights.transformer(file, Request()).state_dict()
     for name, value in first.items():
