@@ -20,6 +20,7 @@ from typing import NamedTuple
 import click
 import pytest
 
+from cachemark.contract.planning import SEEN
 from cachemark.core.errors import CachemarkError
 from cachemark.core.units import METRICS
 from cachemark.methods.registry import METHODS
@@ -181,6 +182,15 @@ def test_every_method_is_described_with_its_parameters_and_defaults() -> None:
             assert f"`{parameter.name}`" in described, f"{name}: {parameter.name}"
             has_default = parameter.name == "B" or parameter.default in (MISSING, "") or f"`{parameter.default}`" in described
             assert has_default, f"{name}: {parameter.name} = {parameter.default}"
+
+
+def test_the_table_of_authors_code_has_every_method() -> None:
+    page = (DOCS / "reference" / "methods.md").read_text()
+    rows = re.findall(r"^\| (yes|README only|none) \| (.*) \|$", page, re.M)
+    noted = {name: kind for kind, names in rows for name in re.findall(r"`(\w+)`", names)}
+    classes = [METHODS.get(name) for name in METHODS]
+    assert noted == {cls.name: cls.authors_code.partition(":")[0] for cls in classes if cls.authors_code}
+    assert f"authors' code, {SEEN} |" in page
 
 
 @pytest.mark.parametrize(("heading", "table"), [("A plan", "Plan"), ("timing", "Timing"), ("fidelity", "Fidelity"), ("cells", "Cells"),

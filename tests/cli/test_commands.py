@@ -49,10 +49,11 @@ def test_list_methods_and_plug_ins_side_by_side(stage: Stage) -> None:
     assert {"full", "window", "streaming", "random", "h2o", "rkv", "linear", "calm"} <= set(rows)
     assert rows["calm"].pop("unstated").keys() == {"keep_condition"}
     assert rows["calm"] == {"name": "calm", "summary": "A window under another name.", "source": "the tests", "builtin": False,
+                            "authors_code": "", "code_seen": "",
                             "parameters": {"B": 0, "keep_condition": True}, "paradigms": ["next-token", "next-scale"],
                             "origin": str(stage.plugin), "version": plugins.read(stage.plugin).digest}  # fmt: skip
     lines = good(call("list", "methods", "--plugin", stage.plugin))
-    assert re.search(r"^calm +A window under another name\.  \[.*\.py [0-9a-f]{12}\]$", lines, re.M)
+    assert re.search(r"^calm +– +A window under another name\.  \[.*\.py [0-9a-f]{12}\]$", lines, re.M)
     assert "calm" not in good(call("list", "methods")), "nothing stays loaded"
 
 

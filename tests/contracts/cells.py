@@ -16,6 +16,7 @@ ALONE = [name for name, codec in CODECS.items() if not codec.grouped]  # those t
 WHOLE = ("native", "int8")  # codecs under which everything runs; the others differ from int8 in how a vector is written alone
 # Modes of a method that its budget alone does not reach. LineAR's anchor is small, so that its middle region leaves it a choice.
 MODES: dict[str, tuple[dict[str, Any], ...]] = {
+    "headkv": ({"window": 1, "tau": 0.4}, {"grouped": False, "score": "softmax", "share": 0.6}),
     "linear": ({"anchor": 2}, {"anchor": 2, "score": "accumulated"}),
     "ssd_heads": ({}, {"buffer": "line", "recent": 6}),
     "window": ({}, {"keep_condition": False}),

@@ -210,6 +210,40 @@ class SnapKV(RKV):
         self.drop_lowest({t: float(padded[i : i + 2 * half + 1].mean()) for i, t in enumerate(candidates)}, self.n)
 
 
+class HeadKV(RKV):
+    """Local heads drop what is older than the window, global ones half a line of each stratum, at line ends."""
+
+    local: bool | None = None
+
+    def evict(self, token: int) -> None:
+        p, stored = self.parameters, token + 1
+        start = p["start"] or min(self.B, max(100 * self.lines * self.n // 576, (p["window"] + 1) * self.n))
+        if not self.ends_line(token) or stored < start:
+            return
+        if self.local is None:
+            self.local = p["grouped"] and self._is_local(p["window"] * self.n, p["tau"])
+        history = [t for t in sorted(self.keys) if t < stored - p["window"] * self.n]
+        if self.local:
+            for old in history:
+                del self.keys[old]
+        elif len(self.keys) == self.B:
+            far = int(len(history) * p["share"])
+            for stratum, count in ((history[:far], self.n - self.n // 2), (history[far:], self.n // 2)):
+                rows = [self.logits(q, stratum) for q in self.queries[-(p["alpha"] or self.n) :]]
+                score = np.mean([softmax(row) if p["score"] == "softmax" else row for row in rows], axis=(0, 1))
+                self.drop_lowest(dict(zip(stratum, score.tolist(), strict=True)), count)
+
+    def _is_local(self, window: int, tau: float) -> bool:
+        """Count the latest tokens that hold ``tau`` of the attention; the condition is oldest."""
+        keys = np.array(self.condition + [self.keys[t] for t in sorted(self.keys)])
+        needed = []
+        for query in self.queries[-1]:
+            held = softmax(keys @ query / np.sqrt(len(query)))[::-1].cumsum()
+            self.narrowest = min(self.narrowest, float(abs(held - tau).min()))
+            needed.append(1 + int((held < tau).sum()))
+        return max(needed) < window
+
+
 class TOVA(Rule):
     """The least attended by the latest query. Of a layer with one K/V head: heads decide together."""
 
@@ -243,5 +277,5 @@ class KeyDiff(Rule):
 
 RULES: dict[str, type[Rule]] = {
     "streaming": Streaming, "window": Window, "h2o": H2O, "linear": Linear, "rkv": RKV, "ssd_heads": SSDHeads,
-    "snapkv": SnapKV, "tova": TOVA, "key_norm": KeyNorm, "keydiff": KeyDiff,
+    "snapkv": SnapKV, "headkv": HeadKV, "tova": TOVA, "key_norm": KeyNorm, "keydiff": KeyDiff,
 }

@@ -46,6 +46,9 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("snapkv", {"B": 18}),
     ("snapkv", {"B": 24, "alpha": 5, "pool": 3}),
     ("snapkv", {"B": 18, "pool": 1}),
+    ("headkv", {"B": 18, "window": 1, "tau": 0.4}),
+    ("headkv", {"B": 24, "window": 2, "tau": 0.57, "share": 0.6, "score": "softmax", "start": 13}),
+    ("headkv", {"B": 24, "window": 1, "grouped": False, "alpha": 4}),
     ("key_norm", {"B": 18}),
     ("keydiff", {"B": 18}),
     ("ssd_heads", {"B": 12, "recent": 1}),
@@ -67,7 +70,7 @@ class Holding(Watch):
             for row, heads in enumerate(slot.visual[..., : slot.live[0]].tolist()):
                 for head, entries in enumerate(heads):
                     visual = sorted(entry for entry in entries if entry >= 0)
-                    self.kept[step.index, site.layer, row, head] = (len(entries) - len(visual), visual)
+                    self.kept[step.index, site.layer, row, head] = (entries.count(-1), visual)
 
 
 def kept_by(method: Method, layout: Layout, feed: Feed, codec: Codec) -> Kept:

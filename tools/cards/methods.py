@@ -6,6 +6,7 @@ import re
 from dataclasses import fields
 
 from cachemark.contract.method import Method
+from cachemark.contract.planning import SEEN
 from cachemark.methods.base.annealed import HEAD_PARAMETERS
 from cachemark.methods.registry import METHODS
 
@@ -23,8 +24,10 @@ def facts(cls: type[Method]) -> str:
     """Return the source of one method, its checks, and the parameters whose default the source does not state."""
     checks = [len(entry["checks"]) for entry in vectors().values() if cls.name in entry["methods"]]
     parts = [f"*Source*: {cls.source}."]
+    if cls.authors_code:
+        parts.append(f"*Authors' code*, {SEEN}: {cls.authors_code}.")
     if checks:
-        parts.append(f"*Authors' code*: {sum(checks)} checks.")
+        parts.append(f"*Stored outputs*: {sum(checks)} checks.")
     head = {field.name: field.default for field in fields(cls) if field.name in HEAD_PARAMETERS}
     if own := [name for name in cls.unstated if name not in head]:
         parts.append(f"*Not stated*: {code(*own)}.")

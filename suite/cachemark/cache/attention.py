@@ -27,7 +27,8 @@ def attention(
     summed over queries and over the heads that share it, (rows, kv_heads, longest) fp32, zero after the end of a shorter row. ``causal``:
     query t sees keys 0 … t, and in a window all live entries before it; queries after a shorter row's end are padding, with an output but
     no mass. ``selected`` (rows, kv_heads, count): read the condition and these visual entries alone, counted from 0 after the condition.
-    ``visible`` (tokens, visual entries): each query sees the condition and these visual entries; without ``mass`` and ``selected``.
+    ``visible`` (tokens, visual entries), or (rows, kv_heads, tokens, visual entries): each query sees the condition and these visual
+    entries; without ``mass`` and ``selected``.
     ``buffer``: where the entries of a lossy codec are decoded for a kernel that cannot read its codes.
 
     Rows with equally many live entries share one call on exactly these entries, unless the kernel reads several lengths: without

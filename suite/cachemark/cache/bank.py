@@ -36,6 +36,8 @@ def chunks(sites: int, rows: int, each: int) -> Iterator[tuple[slice, slice]]:
             yield slice(site, site + 1), slice(at, at + count)
 
 
+HIDDEN = -2
+"""Number of a visual entry that is stored and never read, because heads of one layer store equally many."""
 INDEXING = 64  # bytes on the way for each entry that is evicted: several int64 indices
 
 
@@ -43,8 +45,8 @@ class SlotBank:
     """Storage of all sites with one capacity.
 
     ``k``, ``v``: parts of the codec, each (sites, rows, kv_heads, capacity, width). ``visual``: (sites, rows, kv_heads, reach) int16, the
-    index of each entry among visual tokens, −1 for the condition. ``live``: live entries of each run of rows, on the host. ``reach``: the
-    capacity or, where scales use the workspace, the most entries attended to at once; tables have that length.
+    index of each entry among visual tokens, −1 for the condition or :data:`HIDDEN`. ``live``: live entries of each run of rows, on the
+    host. ``reach``: the capacity or, where scales use the workspace, the most entries attended to at once; tables have that length.
     """
 
     def __init__(self, layout: Layout, sites: tuple[Site, ...], capacity: int, memory: Memory) -> None:

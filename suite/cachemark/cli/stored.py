@@ -101,6 +101,7 @@ def list_(kind: Kind, store: str, plugins: tuple[str, ...], everything: bool, as
     """List models, methods, decoders, metrics, plans or runs.
 
     Brackets give the plug-in or package of an entry. Plans are listed in groups, with the estimated time and what they need.
+    The second column of methods says whether the authors have published code.
     """
     from ..workflows.list import listing
 
@@ -111,13 +112,18 @@ def list_(kind: Kind, store: str, plugins: tuple[str, ...], everything: bool, as
         origin = f"  [{row['origin']} {row['version']}]" if row.get("origin", "cachemark") != "cachemark" else ""
         cache = f"; cache {size(row['cache_bytes'])} per image in bf16" if row.get("cache_bytes") else ""
         needs = f"{row.get('time', ''):>7}  {row.get('needs', ''):<25}  " if kind == "plans" else ""
-        return f"{row['name']:<{width}}  {needs}{row['summary']}{cache}{origin}"
+        code = f"{str(row.get('authors_code', '')).partition(':')[0] or '–':<11}  " if kind == "methods" else ""
+        return f"{row['name']:<{width}}  {needs}{code}{row['summary']}{cache}{origin}"
 
     if kind == "plans" and not as_json:
         _print_plans(rows, line)
         return
     newest = rows if everything or as_json or kind != "runs" else rows[:RECENT]
     echo_rows(newest, as_json, line, f"No {kind}.")
+    if kind == "methods" and not as_json:
+        seen = max(str(row.get("code_seen", "")) for row in rows)
+        say(f"Authors' code as of {seen}. Of methods with none or a README, this version is a reading; but for KeyDiff no other that runs "
+            "was found.")
     if len(newest) < len(rows):
         say(f"{count(len(rows) - len(newest), 'older run')}: --all lists them.")
 

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from ..cache.masked_layout import MaskedLayout, MaskedStep
 
 
+SEEN = "2026-11"
+"""When the repositories of papers were last looked for, see ``authors_code``."""
+
+
 @dataclass
 class Parameters:
     """A registered object, identified by its ``name`` and parameters."""
@@ -105,15 +109,17 @@ class Planning(Parameters):
     """Parameters (dataclass fields), budgets and costs of a method.
 
     Class attributes: ``paradigms`` are the families it supports; ``sizes`` are parameters that replace the budget if a plan sets them;
-    ``source`` names paper and section; ``unstated`` maps each parameter whose default the paper does not state to the origin of the
-    default; ``footnotes`` are printed with its values; ``neutral`` are the parameters that, with the whole budget, make the method the
-    full cache (None for an ablation). ``budget_kind``: of a next-scale method, whether its budget is a fraction of the stored ``ENTRIES``
-    or of the ``FLOPS``; the budget of a masked method is always of FLOPs.
+    ``source`` names paper and section; ``authors_code`` says whether its authors have published code as of :data:`SEEN`: ``yes:
+    owner/repository``, ``README only`` or ``none``, with a remark after a colon; ``unstated`` maps each parameter whose default the paper
+    does not state to the origin of the default; ``footnotes`` are printed with its values; ``neutral`` are the parameters that, with the
+    whole budget, make the method the full cache (None for an ablation). ``budget_kind``: of a next-scale method, whether its budget is a
+    fraction of the stored ``ENTRIES`` or of the ``FLOPS``; the budget of a masked method is always of FLOPs.
     """
 
     paradigms: ClassVar[tuple[str, ...]] = ("next-token",)
     sizes: ClassVar[tuple[str, ...]] = ()
     source: ClassVar[str] = ""
+    authors_code: ClassVar[str] = ""
     unstated: ClassVar[Mapping[str, str]] = {}
     footnotes: ClassVar[tuple[str, ...]] = ()
     neutral: ClassVar[Mapping[str, Any] | None] = {}

@@ -13,7 +13,7 @@ DASH = "–"
 NAMES = {
     "streaming": "StreamingLLM", "h2o": "H2O", "rkv": "R-KV", "linear": "LineAR", "ssd_heads": "SSD heads", "ams_kv": "AMS-KV",
     "scalekv": "ScaleKV", "heatkv": "HeatKV", "hack": "HACK", "hackpp": "HACK++", "lazymar": "LazyMAR", "marche": "MARché",
-    "gtr": "GtR", "disa": "DiSA",
+    "gtr": "GtR", "disa": "DiSA", "headkv": "HeadKV",
     "recap": "ReCAP", "snapkv": "SnapKV", "pyramidkv": "PyramidKV", "adakv": "Ada-KV", "tova": "TOVA", "keydiff": "KeyDiff",
     "key_norm": "key norms", "fastvar": "FastVAR", "fewer_scales": "fewer scales", "guidance_off": "guidance off",
     "fewer_steps": "fewer steps", "scale_groups": "scale groups", "random_tokens": "random tokens",

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..cache.bank import HIDDEN
 from ..cache.layout import Site, Step
 from ..contract.heads import HeadGroups, PerHead
 from ..contract.method import Method
@@ -137,7 +138,7 @@ def _broken_rule(method: Method, step: Step, tokens: torch.Tensor) -> str:
         return "each token once"
     if getattr(method, "keep_condition", True) and not ((tokens == -1).sum(-1) == method.layout.condition[0]).all():
         return "all of the condition"
-    past = not tokens.numel() or bool(tokens.min() >= -1 and tokens.max() < step.first + max(1, step.count))
+    past = not tokens.numel() or bool(tokens.min() >= HIDDEN and tokens.max() < step.first + max(1, step.count))
     return "" if past else "tokens that have been generated"
 
 

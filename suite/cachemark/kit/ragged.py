@@ -124,7 +124,7 @@ def rows_keep_the_budget(cell: Cell) -> Findings:
     for index, sites in enumerate(contents.steps):
         for site, rows in sites.items():
             for row, tokens in enumerate(rows):
-                most, own = method.B + (CONDITION[row] if with_condition else 0), (tokens < 0).sum(-1)
+                most, own = method.B + (CONDITION[row] if with_condition else 0), (tokens == -1).sum(-1)
                 if tokens.size(-1) > most or (with_condition and not (own == CONDITION[row]).all()):
                     expected = f"at most {most} entries{f', {CONDITION[row]} of them the condition' if with_condition else ''}"
                     yield KitFinding(expected, f"{tokens.size(-1)}, {own.tolist()} of them the condition",

@@ -25,6 +25,7 @@ class AdaKV(Calibrated, LineBudgets):
     """
 
     source = "Feng et al. 2024 (Ada-KV), §3"
+    authors_code = "yes: FFY0/AdaKV"
     unstated = {"calibration": "ours: the paper measures each prompt; here ten tuning seeds, conditional rows alone"}
     paradigms = ("next-token",)
     parts = ("concentration",)

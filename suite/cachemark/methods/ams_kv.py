@@ -46,6 +46,7 @@ class AMSKV(Method):
     paradigms = ("next-scale",)
     evicts = True
     source = "AMS-KV (arXiv 2511.16047), Algorithms 1 and 2"
+    authors_code = "none"
 
     unstated = {
         "theta": "the best of the four values of Appendix E; neither the value of the main tables nor the normalization of S is stated",

@@ -33,6 +33,7 @@ class DiSA(Bidirectional):
 
     sizes = ("steps",)
     source = "DiSA (arXiv 2505.20297), read from its abstract and its published code"
+    authors_code = "yes: Qinyu-Allen-Zhao/DiSA"
     neutral = {"most": 1.0, "least": 1.0, "start": "full"}
     footnotes = ("where the model's own head starts at timestep 999, disa with start = code starts at 950",)
     unstated = {

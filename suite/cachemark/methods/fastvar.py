@@ -69,6 +69,7 @@ class FastVAR(SavesFlops):
 
     sizes = ("shares",)
     source = "FastVAR (arXiv 2503.23367), and its code for Infinity"
+    authors_code = "yes: csguoh/FastVAR, for Infinity"
     unstated = {
         "base": "FastVAR's table of Infinity; no shares are known for VAR",
         "layers": "FastVAR's code of Infinity-2B; those for VAR are not known",

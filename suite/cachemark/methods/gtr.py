@@ -44,6 +44,7 @@ class GtR(Bidirectional):
 
     sizes = ("steps", "split")
     source = "GtR (arXiv 2510.17171), read from its abstract and from summaries; no code is published"
+    authors_code = "README only"
     neutral = {"stages": 1, "rate": "cosine", "most": 1.0, "least": 1.0}
     unstated = {
         "steps": "half of the requested ones, at most 32: the authors make 32 of 64",

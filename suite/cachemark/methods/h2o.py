@@ -32,6 +32,7 @@ class H2O(Scored):
 
     paradigms: ClassVar[tuple[str, ...]] = ("next-token", "next-scale")
     source = "Zhang et al. 2023, Algorithm 1"
+    authors_code = "yes: FMInference/H2O"
     needs_mass = True
 
     def prepare(self, slots: SlotBank, memory: Memory) -> None:

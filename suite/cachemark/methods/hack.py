@@ -35,6 +35,7 @@ class HACK(HeadAware):
     """
 
     source = "HACK (arXiv 2504.09261); no code found; read from its abstract and from summaries"
+    authors_code = "none"
     sizes = ("mean",)
     parts = ("variance",)
     unstated = {

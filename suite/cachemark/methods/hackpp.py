@@ -42,6 +42,7 @@ class HACKPlusPlus(HeadAware):
     """
 
     source = "HACK++ (arXiv 2606.08302); no code found; read from its abstract and from summaries"
+    authors_code = "none"
     sizes = ("mean",)
     parts = ("variance", "mass")
     structural_asks = False

@@ -42,6 +42,7 @@ class Halton(Annealed):
 
     sizes = ("steps",)
     source = "Halton scheduler (arXiv 2503.17076), by its published code"
+    authors_code = "yes: valeoai/Halton-MaskGIT, for MaskGIT"
     neutral = {"order": "sample", "rate": "cosine", "roll": False}
     unstated = {
         "steps": "the requested ones",

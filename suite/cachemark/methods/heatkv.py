@@ -38,6 +38,7 @@ class HeatKV(CalibratedHeads):
     """
 
     source = "HeatKV (arXiv 2605.14877), and its code, arm-research/heatkv at 96dc288"
+    authors_code = "yes: arm-research/heatkv"
     sizes = ("limit",)
     parts = ("scas",)
     unstated = {

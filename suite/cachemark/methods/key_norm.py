@@ -22,6 +22,7 @@ class KNorm(KeyScored):
     """
 
     source = "Devoto et al. 2024, §3"
+    authors_code = "yes: alessiodevoto/l2compress"
 
     def score(self, step: Step, slots: SlotBank) -> Tensor:
         return -slots.keys().float().norm(dim=-1).masked_fill(newest(step, slots.table()), float("-inf"))

@@ -23,6 +23,7 @@ class KeyDiff(KeyScored):
     """
 
     source = "Park et al. 2025, §3"
+    authors_code = "none: but NVIDIA/kvpress has one"
 
     def score(self, step: Step, slots: SlotBank) -> Tensor:
         unit = F.normalize(slots.keys().float(), dim=-1).masked_fill(slots.table()[..., None] < 0, 0)

@@ -46,6 +46,7 @@ class LazyMAR(Scheduled):
     """
 
     source = "LazyMAR (arXiv 2503.12450), §3.2, and its published code"
+    authors_code = "yes: feihongyan1/LazyMAR"
     neutral = {"period": 1, "head_cache": False}
 
     unstated = {

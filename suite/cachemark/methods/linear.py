@@ -38,6 +38,7 @@ class Linear(Evicting):
     """
 
     source = "LineAR §3.3, Eq. 5–10"
+    authors_code = "none"
     unstated = {
         "anchor": "ours (docs/adr/0003-linear-defaults.md): the paper gives the size of its anchor a name and no number",
         "recent_lines": "ours (docs/adr/0003-linear-defaults.md): the paper gives the number of recent lines a name and no value",

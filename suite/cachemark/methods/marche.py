@@ -45,6 +45,7 @@ class MARche(Selecting):
     carries = True
     sizes = ("active",)
     source = "MARché (arXiv 2506.12035), §4 and Appendices A and D"
+    authors_code = "none"
 
     unstated = {
         **HEAD_PARAMETERS,

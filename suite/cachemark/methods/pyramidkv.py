@@ -21,6 +21,7 @@ class PyramidKV(LineBudgets):
     """
 
     source = "Cai et al. 2024 (PyramidKV), §4.1"
+    authors_code = "yes: Zefan-Cai/KVCache-Factory"
 
     beta: float = 20.0
 

@@ -41,6 +41,7 @@ class ReCAP(Partial):
 
     sizes = ("full_steps",)
     source = "ReCAP (arXiv 2505.19089), read from its abstract, and its published code"
+    authors_code = "yes: liebenxj/ReCAP"
     unstated = {
         **HEAD_PARAMETERS,
         "full_steps": "half of the steps, as in the published scripts",

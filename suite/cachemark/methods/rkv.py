@@ -28,6 +28,7 @@ class RKV(Observing):
     """
 
     source = "Cai et al. 2025, §3"
+    authors_code = "yes: Zefan-Cai/R-KV"
     similarities = 1
 
     mix_lambda: float = 0.1

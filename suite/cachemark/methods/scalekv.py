@@ -47,6 +47,7 @@ class ScaleKV(Calibrated, Method):
     paradigms = ("next-scale",)
     evicts = True
     source = "ScaleKV (arXiv 2505.19602), Sec. 3, and its code, StargazerX0/ScaleKV at eb0615a"
+    authors_code = "yes: StargazerX0/ScaleKV"
     sizes = ("mean",)
     parts = ("asi",)
     unstated = {

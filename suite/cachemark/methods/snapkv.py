@@ -29,6 +29,7 @@ class SnapKV(Observing):
     """
 
     source = "Li et al. 2024, §4"
+    authors_code = "yes: FasterDecoding/SnapKV"
 
     pool: int = 5
 

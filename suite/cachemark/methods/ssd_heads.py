@@ -33,6 +33,7 @@ class SSDHeads(Calibrated, H2O):
     """
 
     source = "SSD heads (arXiv 2510.18716); no code found; read from its abstract and from notes"
+    authors_code = "none"
     unstated = {
         "calibration": "ours: which prompts and how many are not stated; here ten tuning seeds, conditional rows alone",
         "near": "ours: the span within which attention counts as spatial is not stated",

@@ -26,6 +26,7 @@ class Streaming(Evicting):
 
     paradigms = ("next-token", "next-scale")
     source = "Xiao et al. 2024, §3.2"
+    authors_code = "yes: mit-han-lab/streaming-llm"
     evict_after = "token"
     slack = 1
 

@@ -24,6 +24,7 @@ class TOVA(Scored):
     """
 
     source = "Oren et al. 2024, §3.2"
+    authors_code = "yes: schwartz-lab-NLP/TOVA"
     needs_mass = True
 
     def prepare(self, slots: SlotBank, memory: Memory) -> None:

@@ -83,12 +83,13 @@ def cache_bytes(entry: Any) -> int:
 
 
 def _methods() -> list[dict[str, Any]]:
+    from ..contract.planning import SEEN
     from ..methods.registry import METHODS
 
     classes = {name: METHODS.get(name) for name in METHODS}
-    return [{"name": name, "summary": sentence(cls.__doc__), "source": cls.source, "parameters": cls().parameters(),
-             "unstated": dict(cls.unstated), "paradigms": cls.paradigms, "builtin": cls.__module__.startswith("cachemark."),
-             **_origin("methods", name, cls)}
+    return [{"name": name, "summary": sentence(cls.__doc__), "source": cls.source, "authors_code": cls.authors_code,
+             "code_seen": SEEN if cls.authors_code else "", "parameters": cls().parameters(), "unstated": dict(cls.unstated),
+             "paradigms": cls.paradigms, "builtin": cls.__module__.startswith("cachemark."), **_origin("methods", name, cls)}
             for name, cls in classes.items()]
 
 

@@ -21,7 +21,8 @@ def _attend(q: Tensor, entries: Entries, causal: bool, visible: Tensor | None, m
     parts = list(entries.parts())
     if entries.lengths == HEADS:
         return _by_heads(q, entries, parts), None
-    outs = [sdpa(q[part.rows], part.k, part.v, causal, visible) for part in parts]
+    masks = [visible if visible is None or visible.dim() < q.dim() else visible[part.rows] for part in parts]
+    outs = [sdpa(q[part.rows], part.k, part.v, causal, mask) for part, mask in zip(parts, masks, strict=True)]
     return (outs[0] if len(outs) == 1 else torch.cat(outs)), None
 
 
@@ -42,10 +43,10 @@ def _by_heads(q: Tensor, entries: Entries, parts: list[Part]) -> Tensor:
 def sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool, visible: Tensor | None = None) -> Tensor:
     """Compute attention of (rows, heads, tokens, head_dim) to keys and values of one length.
 
-    ``visible`` (tokens, the last keys): each query sees the other keys and these.
+    ``visible`` (tokens, the last keys), or (rows, kv_heads, tokens, the last keys): each query sees the other keys and these.
     """
     if visible is not None:
-        return _masked(q, k, v, F.pad(visible, (k.size(2) - visible.size(1), 0), value=True))
+        return _masked(q, k, v, F.pad(visible, (k.size(2) - visible.size(-1), 0), value=True))
     if not causal or q.size(2) == 1:
         return F.scaled_dot_product_attention(fold(q, k.size(1)), k, v).reshape(q.shape)
     if q.size(2) < k.size(2):
@@ -69,8 +70,8 @@ def window(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def _masked(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
-    """Attend to the keys that are ``visible`` (tokens, keys) to each query."""
-    visible = visible if q.size(1) == k.size(1) else visible.repeat(q.size(1) // k.size(1), 1)
+    """Attend to the keys that are ``visible`` (…, tokens, keys) to each query."""
+    visible = visible if q.size(1) == k.size(1) else visible.repeat(*[1] * (visible.dim() - 2), q.size(1) // k.size(1), 1)
     return F.scaled_dot_product_attention(fold(q, k.size(1)), k, v, attn_mask=visible).reshape(q.shape)
 
 

@@ -97,8 +97,9 @@ def attend(
     """Compute softmax(q·kᵀ/√d)·v by the first kernel of the table that accepts the call.
 
     ``q`` (rows, heads, tokens, head_dim). ``causal``: query t sees the keys before it; the last keys are its pass's own. ``visible``
-    (tokens, the last keys) bool: each query sees the other keys and these. Returns the output in the shape of ``q`` and, with ``mass``,
-    each key's weight summed over queries and over the heads that share it, (rows, kv_heads, longest) fp32, zero after a shorter row.
+    (tokens, the last keys) bool, or (rows, kv_heads, tokens, the last keys): each query sees the other keys and these. Returns the
+    output in the shape of ``q`` and, with ``mass``, each key's weight summed over queries and over the heads that share it, (rows,
+    kv_heads, longest) fp32, zero after a shorter row.
     """
     _, heads, tokens, width = q.shape
     causal = causal and tokens > 1
