@@ -26,7 +26,7 @@ STORED: dict[str, Any] = {
 def test_keys_of_other_versions_are_kept_and_the_json_is_the_same() -> None:
     facts = Facts.from_json(json.loads(json.dumps(STORED)))
     assert facts.to_json() == STORED
-    assert (facts.live_bytes, facts.reused) == (LiveBytes([1], [8.5], unknown={"later": 1}), Reused(["fid"], "cafe"))
+    assert (facts.kv_by_step, facts.reused) == (LiveBytes([1], [8.5], unknown={"later": 1}), Reused(["fid"], "cafe"))
     assert (facts.limit, facts.unknown.keys()) == (None, {"limit", "of_a_later_version"}), "a limit of another version is no limit"
     assert Facts.from_json({"kernel": None}) == Facts()
 

@@ -48,7 +48,7 @@ def measure(folder: Path, tmp_path: Path) -> Any:
 
 def test_what_goes_at_the_end_of_a_line_is_gone(measure: Measure) -> None:
     found = measure(examples.plan_text('"linear"'))
-    full, linear = found["full"].facts.live_bytes, found["linear 1/2"].facts.live_bytes
+    full, linear = found["full"].facts.kv_by_step, found["linear 1/2"].facts.kv_by_step
     assert full.tokens == linear.tokens == [4, 5, 8, 9, 12, 13, 16]
     assert full.live == [ENTRY * entries for entries in (4, 5, 8, 9, 12, 13, 16)], "one of the condition, and what was fed"
     assert linear.live == [ENTRY * entries for entries in (4, 5, 8, 5, 8, 5, 8)], "two lines and the condition, less one line"
@@ -59,13 +59,13 @@ def test_a_scale_that_is_not_kept_is_not_counted(measure: Measure) -> None:
     table = '{ name = "ams_kv", demanding = [4] }'
     found = measure(short_plan(f'model = "tiny-var"\nmethods = [{table}]\nbudgets = [{table}]'))
     full, candidate = (next(o for label, o in found.items() if label.startswith(name)) for name in ("full", "ams_kv"))
-    assert candidate.facts.live_bytes.tokens == full.facts.live_bytes.tokens
-    assert candidate.facts.live_bytes.live[0] == full.facts.live_bytes.live[0]
-    assert candidate.facts.live_bytes.live[-2:] == [candidate.samples["kv_logical"][0]] * 2, "the last scale, which nobody reads"
-    assert full.facts.live_bytes.live[-2] > candidate.facts.live_bytes.live[-2]
+    assert candidate.facts.kv_by_step.tokens == full.facts.kv_by_step.tokens
+    assert candidate.facts.kv_by_step.live[0] == full.facts.kv_by_step.live[0]
+    assert candidate.facts.kv_by_step.live[-2:] == [candidate.samples["kv_logical"][0]] * 2, "the last scale, which nobody reads"
+    assert full.facts.kv_by_step.live[-2] > candidate.facts.kv_by_step.live[-2]
 
 
 def test_places_that_stand_from_the_beginning_make_no_curve(measure: Measure) -> None:
     padded = measure(examples.plan_text('"streaming"', cells='engine = "reference"'))["full"]
     assert padded.samples["kv_logical"][0] > 0, "it does keep something"
-    assert padded.facts.live_bytes is None
+    assert padded.facts.kv_by_step is None

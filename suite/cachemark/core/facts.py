@@ -188,7 +188,7 @@ class TimingFacts(StoredTable):
     """Records of the timed generations of a case."""
 
     writer: ClassVar[str] = "trial/child/timing.py"
-    live_bytes: LiveBytes | None = stored("keys and values over one generation")
+    kv_by_step: LiveBytes | None = stored("keys and values over one generation", key="live_bytes")
     graph: CapturedPasses | None = stored("captured passes")
     energy: EnergyFacts | None = stored("origin of the energy values")
     full_beside: Sequence[float] | None = stored("latencies of the full cache, each right before or after one of the case's", "s")

@@ -95,8 +95,8 @@ class Costs:
     """All times and counts of a case; None or empty if they do not apply.
 
     ``seconds`` of each counted generation of ``batch`` images; ``marks``: seconds until a token was generated, by its index; ``tokens`` of
-    an image, ``half`` of them in its first half. Bytes of live keys and values at the fullest step (``live_bytes``) and between two layers
-    (``peak_live_bytes``), of the buffers of slots, of the workspace that layers share, of the method's state, of the pool of captured steps
+    an image, ``half`` of them in its first half. Bytes of live keys and values at the fullest step (``kv_logical``) and between two layers
+    (``kv_peak``), of the buffers of slots, of the workspace that layers share, of the method's state, of the pool of captured steps
     (``graph_bytes``), and of the peak above the loaded model. ``flops``, ``passes`` and ``rejected`` drafts of each image.
     ``spans``: start and end of each counted generation by the host's monotonic clock; ``joules`` and ``watts``: its energy and mean power;
     ``price`` of the device per hour, if the run states it.
@@ -108,8 +108,8 @@ class Costs:
     half: int = 0
     seconds: Sequence[float] = ()
     marks: Sequence[Mapping[int, float]] = ()
-    live_bytes: int | None = None
-    peak_live_bytes: int | None = None
+    kv_logical: int | None = None
+    kv_peak: int | None = None
     slot_bytes: int | None = None
     workspace_bytes: int | None = None
     state_bytes: int | None = None

@@ -90,10 +90,10 @@ CAPTURE_SECONDS = Counted.variant(
     "capture_seconds", counted="capture_seconds", title="Capture", unit="s", kind="work",
     meaning="Graph engine: seconds to capture all steps of a generation, once per case and outside the latency.")
 LIVE_KEYS = Bytes.variant(
-    "kv_logical", counted="live_bytes", title="KV live",
+    "kv_logical", counted="kv_logical", title="KV live",
     meaning="Bytes of live keys and values at the fullest step, both CFG rows.")
 PEAK_KEYS = Bytes.variant(
-    "kv_peak", counted="peak_live_bytes", title="KV peak",
+    "kv_peak", counted="kv_peak", title="KV peak",
     meaning="Bytes of live keys and values at their peak between two layers, if heads differ in length.")
 ALLOCATED_KEYS = Bytes.variant(
     "kv_allocated", counted="allocated_bytes", title="KV allocated",

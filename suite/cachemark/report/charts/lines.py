@@ -42,7 +42,7 @@ def kv_over_time(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
 
 
 def _live(row: ReportRow) -> dict[int, float]:
-    over_image = row.outcome.facts.live_bytes
+    over_image = row.outcome.facts.kv_by_step
     return dict(zip(over_image.tokens, over_image.live, strict=True)) if over_image else {}
 
 

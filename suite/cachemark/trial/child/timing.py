@@ -167,15 +167,15 @@ def counted(job: Job) -> tuple[dict[str, Any], TimingFacts]:
         job.loaded.decode(drawn[0])
     job.alive(len(job.subset))
     counts: dict[str, Any] = {
-        "live_bytes": method.logical_bytes, "peak_live_bytes": method.peak_live_bytes, "slot_bytes": memory.nbytes("slots"),
+        "kv_logical": method.logical_bytes, "kv_peak": method.peak_live_bytes, "slot_bytes": memory.nbytes("slots"),
         "workspace_bytes": memory.nbytes("workspace"), "state_bytes": memory.nbytes("state"), "peak_bytes": peak,
     }
     if isinstance(memory.engine, Graph):
         counts |= {"graph_bytes": memory.engine.nbytes, "capture_seconds": memory.engine.seconds}
     if isinstance(job.layout, MaskedLayout) or (job.layout.work and job.method().budget_kind == FLOPS):
         counts["flops"] = [float(image_flops(job.method(), job.layout))]
-    live_bytes = LiveBytes(tokens=list(live), live=list(live.values())) if any(live.values()) else None
-    return counts, TimingFacts(live_bytes=live_bytes)
+    kv_by_step = LiveBytes(tokens=list(live), live=list(live.values())) if any(live.values()) else None
+    return counts, TimingFacts(kv_by_step=kv_by_step)
 
 
 def _capture(job: Job) -> int:
