@@ -54,7 +54,6 @@ def test_each_wrong_import_breaks_its_contract(tmp_path: Path) -> None:
     assert linted.stdout.count(" BROKEN") == len(CONTRACTS), linted.stdout
 
 
-# -- sizes and names --------------------------------------------------------------------------------------------------
 @cache
 def parsed(file: Path) -> ast.Module:
     return ast.parse(file.read_text(encoding="utf-8"))
@@ -97,7 +96,6 @@ def test_a_method_is_in_the_file_of_its_name() -> None:
                 assert ast.literal_eval(call.args[0]).replace("-", "_") == file.stem, file
 
 
-# -- what an import brings --------------------------------------------------------------------------------------------
 def judging_modules() -> list[str]:
     """Return the modules that must work without torch."""
     files = [file for room in (*WITHOUT_TORCH, "cli") for file in (PACKAGE / room).rglob("*.py") if file.name != "__main__.py"]

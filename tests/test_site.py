@@ -63,8 +63,6 @@ def test_nothing_is_set_that_would_ask_another_host() -> None:
     assert "offline" in config["plugins"]
 
 
-# ------------------------------------------------------------------------------------------------ the built site
-
 def build(folder: Path, where: Path) -> subprocess.CompletedProcess[str]:
     """Build the site of a checkout in a process that ends at the first connection."""
     command = [sys.executable, "-c", NO_CONNECTIONS, "build", "--strict", "--site-dir", str(where)]  # with --quiet no warning counts

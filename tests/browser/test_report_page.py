@@ -1,8 +1,6 @@
 """The report in a real browser: it complains about nothing, asks nobody for anything, shows its charts in every tab, sorts, filters,
 enlarges, changes its theme, fits a phone, and axe-core finds nothing serious in it."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -77,9 +75,6 @@ def everywhere(page: Any) -> Iterator[str]:
         yield key
 
 
-# ---------------------------------------------------------------------------------------------- it is quiet and complete
-
-
 @pytest.mark.parametrize("which", ["sample", "demo"])
 def test_every_tab_shows_its_charts_with_their_tables_and_is_quiet(opened: Open, file: Path, which: str) -> None:
     # The sample report is of one run, so it has no history.
@@ -105,9 +100,6 @@ def test_a_hostile_page_runs_no_script(opened: Open, tmp_path: Path) -> None:
         pass
     assert page.said == []  # an attempt would be reported here: the policy forbids it
     assert page.inner_text("#theme") == "Dark theme"
-
-
-# ---------------------------------------------------------------------------------------------- tabs and links
 
 
 def test_tabs_are_walked_with_the_arrow_keys(opened: Open) -> None:
@@ -141,9 +133,6 @@ def test_a_number_leads_to_its_case_and_raw_samples(opened: Open) -> None:
     page.wait_for_selector(f"#c-{case.case.key}[open]")
     printed = page.inner_text(f"#c-{case.case.key} tr:has(th:text-is('Latency')) .values")
     assert printed.split() == [f"{value:.6g}" for value in case.samples["latency"]]
-
-
-# ---------------------------------------------------------------------------------------------- tables
 
 
 def names(page: Any) -> list[str]:
@@ -180,9 +169,6 @@ def test_plain_tables_sort_by_what_their_figures_mean(opened: Open) -> None:
     mixed = page.evaluate(column, 3)
     assert mixed == sorted(mixed, key=lambda text: float(text.split()[0]) * {"B": 1, "KiB": 1024}[text.split()[1]])
     assert len(set(mixed)) > 1
-
-
-# ---------------------------------------------------------------------------------------------- charts, pictures, theme
 
 
 def test_a_seed_is_enlarged_beside_the_full_cache_with_their_difference(opened: Open) -> None:
@@ -225,9 +211,6 @@ def test_paper_shows_every_part_but_the_raw_samples(opened: Open) -> None:
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
     page.emulate_media(media="screen")
     assert page.is_hidden("#speed")
-
-
-# ---------------------------------------------------------------------------------------------- for everybody, on every screen
 
 
 @pytest.mark.parametrize("width", [360, *(pytest.param(width, marks=pytest.mark.slow) for width in (768, 1280))])

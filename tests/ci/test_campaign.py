@@ -1,7 +1,5 @@
 """A campaign on a borrowed GPU, in small: its budget, its folder, its stages and its table of targets."""
 
-from __future__ import annotations
-
 import json
 import os
 import sqlite3
@@ -9,38 +7,19 @@ import subprocess
 import sys
 import time
 import tomllib
-from dataclasses import replace
 from importlib.metadata import packages_distributions
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from cachemark.cache.engines import EAGER, Graph
-from cachemark.core.facts import Facts
-from cachemark.core.limits import Limit
-from cachemark.core.result import Environment, Outcome, Status
-from cachemark.core.spec import Case, Sampling
-from cachemark.kit.capture import CpuGraphs
-from cachemark.models.protocol import ModelEntry
-from cachemark.models.registry import MODELS
-from cachemark.plans import schema as plans
-from cachemark.plans.expand import expand
-from cachemark.plugins import loading as plugins
 from cachemark.store.db import Store
-from cachemark.trial.child import bench as benches
-from cachemark.trial.child.bench import Bench
-from support import examples
-from support.measuring import run_case
-from tools.campaign import home, runner, works
-from tools.campaign.folder import ARTIFACTS, BYTES, STORE, Folder
-from tools.campaign.rehearsal import SMALL, rehearsed
+from tools.campaign import runner
+from tools.campaign.folder import ARTIFACTS, STORE, Folder
 from tools.campaign.runner import Stage, call
-from tools.campaign.works import HERE, Task, blocks
+from tools.campaign.works import HERE
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = [sys.executable, "-m", "tools.campaign"]
-HOME = Environment("NVIDIA H100 80GB HBM3", "nvidia-h100-80gb-hbm3", "f" * 16, {"torch": "2.11", "driver": "580"})
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +38,6 @@ def stage(name: str, code: str, price: float = 0.1, continued: bool = False) -> 
     return Stage(name, "a test", command, price, continued)
 
 
-# -- budget and folder --------------------------------------------------------------------------------------------------
 def test_a_call_ends_in_time_with_all_it_started_and_the_next_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     beat = "import time\nwhile True: open('alive', 'w').write(str(time.time())); time.sleep(0.05)"
@@ -108,66 +86,6 @@ def test_a_store_is_taken_over_whole_while_it_is_written_to(tmp_path: Path) -> N
         assert store.artifacts.read(name) == b"tokens"
 
 
-@pytest.mark.parametrize(("code", "words"), [
-    (f"open('large', 'wb').truncate({BYTES + 1})", "large"), ("[open(f'{n}', 'w') for n in range(9)]", "may travel")])
-def test_a_folder_that_cannot_travel_is_an_error(code: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(RuntimeError, match=words):
-        call([stage("writes", code)], Folder.open(tmp_path), 8.0)
-
-
-# -- stages -------------------------------------------------------------------------------------------------------------
-def small_model(family: str) -> str:
-    """Register the bundled model of a family with its weights called random, so that no image is scored."""
-
-    def load(request: Any) -> Any:
-        return replace(entry.load(request), weights="random:0/random:0")
-
-    entry: ModelEntry = MODELS.get(SMALL[family])
-    MODELS.add(f"small-{family}")(replace(entry, name=f"small-{family}", identity=lambda request: "random:0/random:0", load=load))
-    return f"small-{family}"
-
-
-@pytest.mark.parametrize("number", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
-def test_a_candidate_of_a_stage_is_measured_in_emulated_graphs(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cachemark.plans.expand.refused", lambda *_: "")
-    monkeypatch.setattr(benches, "engine", lambda name, device: Graph(CpuGraphs()) if name == "graph" else EAGER)
-    (tmp_path / "dot.py").write_text(examples.MODEL)
-    plugins.load(tmp_path / "dot.py")
-    models = {"next-token": "dot", "next-scale": small_model("next-scale"), "masked": small_model("masked")}
-    plan = blocks(rehearsed(plans.load(str(HERE / "campaign.toml")), engine="graph", models=models), number)
-    planned = next(p for p in expand(plan.model_copy(update={"quality": None}), "cpu")
-                   if (p.case.engine, p.case.role) == ("graph", "candidate"))
-    outcome, _ = run_case(planned, Bench.load(planned))
-    assert outcome.ok, outcome.log
-    assert outcome.facts.graph.missed == 0
-    if number == 1:
-        monkeypatch.setattr(works, "rehearsed", lambda plan, **more: rehearsed(plan, **more, models=models))
-        task = Task(Folder.open(tmp_path / "out"), tmp_path, 60, rehearse=True, engine="graph")
-        assert works.profiled({"llamagen-xl": "candidate"})(task) == 0
-        (trace,) = task.folder.read(works.WINDOWS).values()
-        assert 0 < trace["wall_us"] < trace["batch_us"]
-        assert trace["rows"][0]["us"] >= trace["rows"][-1]["us"]
-
-
-def test_tests_are_noted_as_they_end_and_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # which would take longer than the tests
-    file = tmp_path / "inner" / "test_inner.py"
-    file.parent.mkdir()
-    file.write_text("import pytest\n\n@pytest.mark.parametrize('n', range(4))\ndef test_a(n): pass\n\ndef test_b(): assert False, 'why'\n")
-    (file.parent / "pytest.ini").write_text("[pytest]\n")
-
-    def run(seconds: float, code: str = "c0de") -> works.TestNotes:
-        notes = works.TestNotes(Task(Folder.open(tmp_path / "out"), tmp_path, seconds), code)
-        pytest.main(["-q", "-p", "no:cacheprovider", f"--rootdir={file.parent}", str(file)], plugins=[notes])
-        return notes
-
-    assert dict(run(60).ends) == {"passed": 4, "failed": 1}
-    assert dict(run(60).ends) == {"failed": 1}
-    late = run(-1, "late")
-    assert (sum(late.ends.values()), late.stopped) == (1, True)
-
-
 def test_every_block_of_the_plan_belongs_to_a_stage() -> None:
     from tools.campaign import __main__ as program
 
@@ -178,7 +96,6 @@ def test_every_block_of_the_plan_belongs_to_a_stage() -> None:
     assert all(callable(program.work_of(name)) for name in stages)
 
 
-# -- what travels -------------------------------------------------------------------------------------------------------
 BLOCKER = """
 import json, os
 from importlib.machinery import PathFinder
@@ -223,35 +140,6 @@ def test_stages_import_only_what_travels_or_is_there(tmp_path: Path) -> None:
             "work_of('device')")
     done = subprocess.run([sys.executable, "-c", code], env=bare(tmp_path), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-# -- at home ------------------------------------------------------------------------------------------------------------
-def ran(seconds: float, floor: float = 1.0, **changes: Any) -> Outcome:
-    fields: dict[str, Any] = {"model": "llamagen-xl", "weights": "random:0/random:0", "grid": (24, 24), "conditions": "classes",
-                              "sampling": Sampling(cfg_scale=1.75), "method": "full", "role": "baseline", "batch": 256, "engine": "graph"}
-    case = Case(**{**fields, **changes})
-    samples = {"latency": [seconds + 1] * 3, "latency_tokens": [seconds] * 3, "kv_allocated": [100.0]}
-    limit = Limit(floor, floor, 10**12, 1, 3e12, 1.0, {"attention": floor})
-    return Outcome(case, Status.OK, samples, "random weights: not measured", facts=Facts(limit=limit), result_key=case.key)
-
-
-def test_targets_stand_beside_the_newest_of_every_case_its_bound_and_what_is_published(tmp_path: Path) -> None:
-    eager = ran(9.0, engine="eager")
-    late = [Outcome(case, Status.NOT_REACHED, log="late") for case in (eager.case, ran(8.0).case)]
-    with Store.open(tmp_path / "store.sqlite") as store:
-        for outcomes in ([ran(8.0, 4.0), late[0]], [eager, late[1]]):
-            with store.new_run(home.PLAN, {"name": home.PLAN}, HOME, {"commit": "", "dirty": None, "hash": "c0de", "version": "0"}) as run:
-                for outcome in outcomes:
-                    store.save(run, outcome)
-        gathered = store.outcomes(home.gathered(store))
-        assert store.run().state == "finished"
-    assert {o.case.engine: o.median("latency_tokens") for o in gathered} == {"graph": 8.0, "eager": 9.0}
-    (target,) = (t for t in home.TARGETS if (t.batch, t.method, t.what, t.model) == (256, "full", "images/s", "llamagen-xl"))
-    row = [cell.strip() for cell in home._line(target, gathered, HOME.device).split("|")[1:-1]]
-    assert row[:7] == ["llamagen-xl, 256", "full 1", "images/s", "≥ 25", "32", "64 images/s",
-                       "0.772 of 26.7 images/s, LineAR, Table 4, NVIDIA A800 80 GB"]
-    planned = [Outcome(p.case, Status.NOT_REACHED, log="x") for p in expand(plans.load(str(HERE / "campaign.toml")), "cuda")]
-    assert all(home.case_of(target, planned) for target in home.TARGETS), "every target is a case of the campaign"
 
 
 @pytest.mark.slow

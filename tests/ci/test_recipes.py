@@ -1,7 +1,5 @@
 """The nightly scripts: which commands run in which order, and the exit codes."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import re
@@ -112,7 +110,6 @@ def test_a_night_ends_as_its_worst_step_and_still_writes_the_report(
     assert any(call.startswith("export junit") for call in calls) == judged, "without something to compare with there is no JUnit"
 
 
-# -- workflows, image and lists -----------------------------------------------------------------------------------------
 def workflow(name: str = "nightly-gpu") -> dict[Any, Any]:
     return dict(yaml.safe_load((WORKFLOWS / f"{name}.yml").read_text(encoding="utf-8")))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +16,6 @@ from click.testing import Result
 from cachemark.analysis import report_view
 from cachemark.core.facts import PairFacts
 from cachemark.core.result import Outcome, Status
-from cachemark.core.units import METRICS
 from cachemark.methods.base import calibrations
 from cachemark.plans.schema import GROUPS
 from cachemark.plugins import loading as plugins
@@ -43,7 +44,6 @@ def data(result: Result) -> Any:
     return json.loads(good(result))
 
 
-# -- list -------------------------------------------------------------------------------------------------------------
 def test_list_methods_and_plug_ins_side_by_side(stage: Stage) -> None:
     rows = {row["name"]: row for row in data(call("list", "methods", "--json", "--plugin", stage.plugin))}
     assert {"full", "window", "streaming", "random", "h2o", "rkv", "linear", "calm"} <= set(rows)
@@ -57,15 +57,6 @@ def test_list_methods_and_plug_ins_side_by_side(stage: Stage) -> None:
     assert "calm" not in good(call("list", "methods")), "nothing stays loaded"
 
 
-@pytest.mark.parametrize(("kind", "names"), [
-    ("models", {"tiny-llamagen", "llamagen-b", "llamagen-3b"}), ("plans", {"demo"}), ("metrics", set(METRICS)),
-])  # fmt: skip
-def test_list_names_and_describes_everything(kind: str, names: set[str]) -> None:
-    rows = data(call("list", kind, "--json"))
-    assert names <= {row["name"] for row in rows}
-    assert all(row["summary"] for row in rows)
-
-
 def test_plans_are_listed_in_groups_with_their_needs_and_time() -> None:
     lines = good(call("list", "plans")).splitlines()
     assert [line.partition(":")[0] for line in lines if not line.startswith(" ")] [:-1] == [*GROUPS]
@@ -75,7 +66,6 @@ def test_plans_are_listed_in_groups_with_their_needs_and_time() -> None:
     assert re.search(r"^  nightly .*GPU .* GB, weights \d+ GB", "\n".join(lines), re.M)
 
 
-# -- show -------------------------------------------------------------------------------------------------------------
 def test_show_prints_a_run_and_every_raw_sample_of_a_case(measured: Stage) -> None:
     head, *lines = good(call("show", "--store", measured.store)).splitlines()
     assert re.match(r"Run 1: dots, finished, 20\d\d-", head)
@@ -118,16 +108,6 @@ def test_show_prints_failures_sides_of_pairs_and_the_statistic_of_each_value(sta
     assert "oom" in good(call("show", "--store", stage.store))
 
 
-# -- report -----------------------------------------------------------------------------------------------------------
-def test_report_is_one_page_with_the_plug_in_and_the_built_in(measured: Stage, tmp_path: Path) -> None:
-    page = tmp_path / "new" / "page.html"
-    assert good(call("report", page, "--store", measured.store)) == f"Report: {page}\n"
-    text = page.read_text(encoding="utf-8")
-    assert text.startswith("<!DOCTYPE html>")
-    assert "calm" in text
-    assert "streaming" in text
-
-
 def test_a_site_builds_the_pages_of_its_newest_runs_and_missing_ones(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[str] = []
     real = report_view.build
@@ -160,7 +140,6 @@ def test_a_site_builds_the_pages_of_its_newest_runs_and_missing_ones(stage: Stag
     assert list(Path("site/runs").iterdir()) == []
 
 
-# -- export -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("verb", "part"), [
     (["markdown"], "| StreamingLLM | 1/2"), (["latex"], r"\toprule"), (["csv"], "run,commit,machine_class,case,"),
     (["csv", "--samples"], "run,commit,machine_class,case,"),
@@ -171,16 +150,6 @@ def test_a_text_is_printed_or_written(verb: list[str], part: str, measured: Stag
     done = call("export", *verb, "out.txt", "--store", measured.store)
     assert (good(done), done.stderr) == ("", "Written: out.txt\n")
     assert Path("out.txt").read_text(encoding="utf-8") == printed
-
-
-# -- ingest, doctor, calibrate ----------------------------------------------------------------------------------------
-
-
-def test_doctor_names_the_machine_and_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = data(call("doctor", "--json"))
-    assert facts["cpu"]["fingerprint"]
-    assert (set(facts["weights"]), type(facts["advice"])) == ({"tiny-llamagen.safetensors", "tiny-vq.safetensors"}, list)
-    assert all(line.endswith(":") or line.startswith("  ") for line in good(call("doctor")).splitlines())
 
 
 def test_calibrating_writes_what_a_run_in_that_folder_finds() -> None:
@@ -194,3 +163,67 @@ def test_calibrating_writes_what_a_run_in_that_folder_finds() -> None:
     far = [abs(a - b) for mine, its in zip(stored_facts["scas"], packaged["scas"], strict=True) for x, y in zip(mine, its, strict=True)
            for a, b in zip(x, y, strict=True)]  # fmt: skip
     assert 0 < max(far) < 0.1, "of two samples instead of ten"
+
+
+WRITING = (
+    ("report",), ("export", "csv"), ("export", "markdown"), ("export", "latex"), ("export", "grid"),
+    ("export", "github", "--comment"), ("export", "github", "--summary"), ("run", "{plan}", "--report"),
+)
+
+
+def arguments(stage: Stage, command: tuple[str, ...], target: Path) -> list[object]:
+    return [*(word.format(plan=stage.plan) for word in command), target, "--store", stage.store,
+            *(("--plugin", stage.plugin) if command[0] == "run" else ())]
+
+
+def test_no_command_writes_over_a_file_of_another_kind(stage: Stage) -> None:
+    """The store itself and the plan."""
+    for command, target in itertools.product(WRITING, (stage.store, stage.plan)):
+        before = target.read_bytes()
+        result = call(*arguments(stage, command, target))
+        assert result.exit_code == 2, result.output
+        assert str(target.name) in result.output
+        assert target.read_bytes() == before
+
+
+def test_an_older_output_and_an_empty_file_are_replaced(stage: Stage, tmp_path: Path) -> None:
+    for number, command in enumerate(WRITING[:-1]):
+        target = tmp_path / f"output{number}"
+        target.touch()
+        good(call(*arguments(stage, command, target)))
+        first = target.read_bytes()
+        good(call(*arguments(stage, command, target)))
+        assert first
+        assert target.read_bytes() == first * (2 if "--summary" in command else 1), command
+
+
+def test_figures_replace_figures_only(stage: Stage, tmp_path: Path) -> None:
+    target = tmp_path / "figures"
+    good(call("export", "figures", target, "--store", stage.store))
+    good(call("export", "figures", target, "--store", stage.store))
+    figure = min(target.iterdir())
+    figure.write_text("mine")
+    assert call("export", "figures", target, "--store", stage.store).exit_code == 2
+    assert figure.read_text() == "mine"
+
+
+def test_a_site_leaves_another_index(stage: Stage, tmp_path: Path) -> None:
+    for name, text in (("index.html", "<!DOCTYPE html><title>my home page</title>"), ("site.json", '{"title": "my home page"}')):
+        (file := tmp_path / name).write_text(text)
+        assert call("report", "--site", tmp_path, "--store", stage.store).exit_code == 2
+        assert file.read_text() == text
+        file.unlink()
+
+
+def test_a_pipe_is_no_target(stage: Stage, tmp_path: Path) -> None:
+    """Opening it would wait for a reader."""
+    os.mkfifo(tmp_path / "pipe")
+    assert call("report", tmp_path / "pipe", "--store", stage.store).exit_code == 2
+    assert call("export", "csv", tmp_path / "pipe", "--store", stage.store).exit_code == 2
+
+
+def test_a_link_is_followed(stage: Stage, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "page.html")
+    good(call("report", tmp_path / "link", "--store", stage.store))
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")

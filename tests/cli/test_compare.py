@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cachemark.core.errors import CachemarkError
-from cachemark.core.result import Outcome
+from cachemark.core.result import Outcome, Status
 from cachemark.plugins import loading as plugins
 from cachemark.store.db import Store
 from cachemark.trial.request import Task, TrialRequest
@@ -34,20 +36,20 @@ def test_two_cases_are_compared_and_everything_is_stored(machine: Machine, stage
         run = store.run(2)
         assert (run.plan, run.state, run.plan_json["sides"], run.plan_json["configurations"]) == ("compare/dots", "finished",
                                                                                                   list(SIDES[1:]), 1)
-        told = [o.facts.pair for o in store.outcomes(2)]
-        assert {t.configuration for t in told} == {CONFIG, f"A/A {CONFIG}"}
-        assert [t.side for t in told if t.configuration == CONFIG].count("after") == 12  # decided at the first look
+        pair_facts = [o.facts.pair for o in store.outcomes(2)]
+        assert {t.configuration for t in pair_facts} == {CONFIG, f"A/A {CONFIG}"}
+        assert [t.side for t in pair_facts if t.configuration == CONFIG].count("after") == 12  # decided at the first look
         assert store.run().id == 1, "a comparison is not what reports and checks take for the newest run"
     assert machine.trials == 2 * (12 + 6)
 
 
 def test_an_opened_comparison_has_its_plan_and_is_held_again(machine: Machine, stage: Stage) -> None:
     assert compare(stage, *SIDES, "--no-aa").exit_code == 0
-    held = open_run(stage.store, 2)
-    assert (held.record.plan, held.plan.name) == ("compare/dots", "dots")
+    opened = open_run(stage.store, 2)
+    assert (opened.record.plan, opened.plan.name) == ("compare/dots", "dots")
     with forgetting():
         plugins.load(stage.plugin)
-        assert held.compare(*SIDES[1:], terms=Terms(aa=False)).run_id == 3
+        assert opened.compare(*SIDES[1:], terms=Terms(aa=False)).run_id == 3
     result = call("export", "junit", "--store", stage.store, "--run", 2)
     assert result.exit_code == 2
     assert "Run 2 is a comparison, which has no JUnit form." in result.stderr
@@ -67,8 +69,8 @@ def test_tonights_bias_of_equal_code_raises_the_minimum_effect(machine: Machine,
 def test_what_time_does_not_allow_stays_open(machine: Machine, stage: Stage) -> None:
     assert compare(stage, *SIDES, "--minutes", 0).exit_code == 4
     machine.noise = 0.3
-    code, said = rows(stage, *SIDES, "--no-aa")
-    assert (code, said[CONFIG, "latency"]) == (3, "inconclusive")
+    code, verdicts = rows(stage, *SIDES, "--no-aa")
+    assert (code, verdicts[CONFIG, "latency"]) == (3, "inconclusive")
 
 
 @pytest.mark.parametrize(("more", "words"), [
@@ -97,12 +99,12 @@ def test_images_are_compared_seed_by_seed_where_tokens_differ(machine: Machine, 
     assert [(p.case.method, p.case.samples, p.case.seeds) for p in machine.seen] in (
         [("streaming", 40, "s64"), ("calm", 40, "s64")], [("calm", 40, "s64"), ("streaming", 40, "s64")])
     with Store.open(stage.store, create=False, read_only=True) as store:
-        told = [o for o in store.outcomes(2) if o.facts.pair.what == "images"]
-        assert {o.facts.pair.side: len(o.samples["psnr"]) for o in told} == {"before": 40, "after": 40}
+        images = [o for o in store.outcomes(2) if o.facts.pair.what == "images"]
+        assert {o.facts.pair.side: len(o.samples["psnr"]) for o in images} == {"before": 40, "after": 40}
     machine.psnr = lambda planned, options: 30.0
     machine.seen.clear()
-    code, said = rows(stage, *SIDES, "--no-aa", "--samples", 300)
-    assert (code, said[CONFIG, "psnr"]) == (0, "equivalent")
+    code, verdicts = rows(stage, *SIDES, "--no-aa", "--samples", 300)
+    assert (code, verdicts[CONFIG, "psnr"]) == (0, "equivalent")
     assert {(p.case.samples, p.case.seeds) for p in machine.seen} == {(300, "s2k")}
 
 
@@ -129,10 +131,10 @@ def test_verdicts_on_times_outlive_images_that_break_off(error: BaseException, s
 def test_two_commits_owe_the_same_bytes_and_tokens(machine: Machine, stage: Stage, repository: Path) -> None:
     machine.changed = lambda o, options: replace(o, samples={**o.samples, "kv_allocated": [4096.0 + 1024 * (number(options) > 3)]})
     where = ("--repository", repository, "--no-aa", "--only", "calm 1/2")
-    code, said = rows(stage, "--commits", "HEAD~16", "HEAD~14", *where)
-    assert (code, set(said.values())) == (0, {"equivalent"})
-    code, said = rows(stage, "--commits", "HEAD~16", "HEAD", *where)
-    assert (code, said["dot calm 1/2", "kv_allocated"]) == (1, "regressed")
+    code, verdicts = rows(stage, "--commits", "HEAD~16", "HEAD~14", *where)
+    assert (code, set(verdicts.values())) == (0, {"equivalent"})
+    code, verdicts = rows(stage, "--commits", "HEAD~16", "HEAD", *where)
+    assert (code, verdicts["dot calm 1/2", "kv_allocated"]) == (1, "regressed")
     assert len(git(repository, "worktree", "list").splitlines()) == 1
 
 
@@ -145,3 +147,72 @@ def test_sides_are_named_in_one_way(more: tuple[str, ...], words: str, machine: 
     result = compare(stage, *more)
     assert (result.exit_code, machine.trials) == (2, 0)
     assert words in result.stderr
+
+
+def bisect(stage: Stage, repository: Path, *more: object, good: str = "HEAD~16") -> Any:
+    return call("bisect", "calm 1/2", "--plan", stage.plan, "--plugin", stage.plugin, "--repository", repository, "--threads", 1,
+                "--good", good, "--bad", "HEAD", *more)
+
+
+def failing(*numbers: int) -> Callable[[Outcome, Any], Outcome]:
+    return lambda o, options: Outcome(o.case, Status.ERROR, log="TypeError: clip") if number(options) in numbers else o
+
+
+def worse(name: str, before: float, after: float, first: int) -> Callable[[Outcome, Any], Outcome]:
+    return lambda o, options: replace(o, samples={**o.samples, name: [after if number(options) >= first else before]})
+
+
+CAPTURE = worse("capture_seconds", 1.0, 3.0, 16)  # a wall time measured once per process, which is never followed
+
+
+@pytest.mark.parametrize(("slow", "changed", "commit", "effect"), [
+    (11, failing(), 11, "latency: +25 %"), (99, worse("kv_allocated", 4096.0, 4505.0, 3), 3, "kv_allocated: must be equal"),
+    (11, failing(8, 12), 11, "latency: +2"), (11, CAPTURE, 11, "latency: +25 %"), (99, failing(*range(5, 17)), 5, ""),
+])  # fmt: skip
+def test_the_commit_that_made_a_case_worse_is_found(
+    slow: int, changed: Callable[[Outcome, Any], Outcome], commit: int, effect: str, machine: Machine, stage: Stage, repository: Path,
+) -> None:
+    machine.speed = lambda planned, options: 1.25 if number(options) >= slow else 1.0
+    machine.changed = changed
+    result = bisect(stage, repository, "--json")
+    assert result.exit_code == 0
+    data = json.loads(result.stdout)
+    assert git(repository, "log", "-1", "--format=%s", data["commit"]) == f"commit {commit}"
+    assert data["effect"].startswith(effect)
+    assert machine.trials == 2 * data["pairs"]
+    assert "kv_allocated" not in effect or data["pairs"] <= 1 + 5, "bytes need one pair per commit"
+
+
+@pytest.mark.parametrize(("slow", "changed", "text"), [
+    (11, failing(*range(8, 13)), "Skipped commits leave 6"), (99, CAPTURE, "The ends do not differ"),
+    (99, failing(0), "The ends cannot be compared: the first side does not run, error then, ok now: TypeError: clip"),
+    (99, failing(), "The ends do not differ: within 10 %"),
+])  # fmt: skip
+def test_no_commit_is_named(
+    slow: int, changed: Callable[[Outcome, Any], Outcome], text: str, machine: Machine, stage: Stage, repository: Path,
+) -> None:
+    machine.speed = lambda planned, options: 1.25 if number(options) >= slow else 1.0
+    machine.changed = changed
+    result = bisect(stage, repository)
+    assert result.exit_code == 3
+    assert text in result.stdout
+    assert ("do not differ" in result.stdout) == ("do not differ" in text)
+
+
+def test_a_commit_of_another_trial_protocol_is_skipped_and_an_end_refused(machine: Machine, stage: Stage, old_commits: Path) -> None:
+    machine.speed = lambda planned, options: 1.25 if number(options) >= 11 else 1.0
+    result = bisect(stage, old_commits, "--json")
+    assert git(old_commits, "log", "-1", "--format=%s", json.loads(result.stdout)["commit"]) == "commit 11"
+    refused = bisect(stage, old_commits, good="HEAD~8")
+    assert refused.exit_code == 2
+    assert "protocol 1" in refused.stderr
+
+
+def test_ctrl_c_is_not_a_verdict(machine: Machine, stage: Stage, repository: Path) -> None:
+    def interrupt(outcome: Outcome, options: Any) -> Outcome:
+        raise KeyboardInterrupt
+
+    machine.changed = interrupt
+    result = bisect(stage, repository)
+    assert (result.exit_code, result.stdout) == (130, "")
+    assert result.stderr.endswith("\nInterrupted.\n")

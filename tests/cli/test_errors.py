@@ -24,7 +24,7 @@ from cachemark.core.errors import NothingMeasured
 from cachemark.models.catalogue.next_token import TINY
 from cachemark.models.llamagen import LlamaGen
 from cachemark.store.db import Store
-from support import bad_plans, stages
+from support import stages
 from support.fork_server import COMMAND_LINE
 from support.stages import Stage, call
 
@@ -53,14 +53,6 @@ def stage(tmp_path: Path) -> Stage:
 
 def untouched(stage: Stage) -> bool:
     return not [file for file in stage.folder.iterdir() if file.name.startswith(stage.store.name)]
-
-
-# -- plans, weights and stores ----------------------------------------------------------------------------------------
-@pytest.mark.parametrize("bad", bad_plans.BAD[::20], ids=bad_plans.name)  # tests/plans has all
-def test_a_wrong_plan_makes_no_database(bad: bad_plans.Bad, stage: Stage) -> None:
-    stage.plan.write_text(bad.text)
-    refused(stage.run(), bad.kind.slug, *bad.words)
-    assert untouched(stage)
 
 
 @pytest.mark.parametrize(("plan", "slug"), [("nowhere.toml", "bad-plan"), ("dmeo", "unknown-name"), (".", "unknown-name")])
@@ -109,7 +101,6 @@ def test_a_missing_gpu_is_the_machines_fault(stage: Stage) -> None:
     assert untouched(stage)
 
 
-# -- options ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("arguments", "words"), [
     (["rnu"], "No such command 'rnu'. Did you mean 'run'?"),
     (["share", "demo", "2"], "'2' is not a share"),
@@ -140,7 +131,6 @@ def test_times_and_sizes_have_units(text: str, value: float) -> None:
     assert parse(click.Context(click.Command("run")), click.Option(["--x"]), text) == value
 
 
-# -- exit codes do not depend on the readers of the output --------------------------------------------------------------
 @pytest.mark.parametrize(("arguments", "redirected"), [
     (("show", "--store", "nowhere.sqlite"), "2>/dev/full"), (("--wrong", "show"), ">&- 2>&-")])
 def test_an_error_that_nobody_reads_keeps_its_code(arguments: tuple[str, ...], redirected: str) -> None:
@@ -166,7 +156,6 @@ def test_pipes_that_nobody_reads_change_no_code(raised: BaseException, code: int
     sys.stdout.flush()  # as Python does at its end, where a failure makes another code
 
 
-# -- suggested commands contain the given store and plug-ins --------------------------------------------------------------
 def suggested(text: str, name: str) -> list[str]:
     """Return the arguments of the suggested command of that name."""
     line = next(line for line in text.splitlines() if f"cachemark {name}" in line)

@@ -26,7 +26,6 @@ Edit = Callable[[dict[str, Any]], object]
 COMMITS = {"commit": "a" * 40, "dirty": False}
 
 
-# -- against a baseline -----------------------------------------------------------------------------------------------
 @pytest.fixture
 def accepted(stage: Stage) -> Path:
     """The run, saved as the accepted baseline below the working directory."""
@@ -97,7 +96,6 @@ def test_check_and_report_take_a_named_baseline_and_list_shows_it(accepted: Path
     assert "regressed" in Path("page.html").read_text().lower()
 
 
-# -- the first nights -------------------------------------------------------------------------------------------------
 def test_the_first_night_proposes_a_baseline_and_passes(stage: Stage, tmp_path: Path) -> None:
     check = ("check", "--store", stage.store, "--incidents", tmp_path / "incidents.json")
     assert call(*check).exit_code == 2, "unless it is asked to propose one"
@@ -188,7 +186,6 @@ def test_an_incident_fails_until_it_is_acknowledged_and_is_in_every_output(accep
     assert (wrong.exit_code, f"Known: {key}" in wrong.stderr) == (2, True)
 
 
-# -- comparisons ------------------------------------------------------------------------------------------------------
 def test_check_judges_a_comparison_and_joins_it_to_the_run_of_its_code(
     machine: Machine, stage: Stage, repository: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:

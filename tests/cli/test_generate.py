@@ -60,18 +60,18 @@ def test_a_sample_batch_has_the_classes_in_turns_and_says_where_it_is_from(tmp_p
     """Its images are those of the grid, whatever the order of the request; an older batch is replaced, another archive is not."""
     labels = [word for label in (3, 3, 3, 5, 5) for word in ("--label", str(label))]
     for _ in range(2):
-        done = call("generate", "tiny-llamagen", *labels, "--batch", "2", "-o", tmp_path / "samples.npz")
+        done = call("generate", "tiny-var", *labels, "--batch", "2", "-o", tmp_path / "samples.npz")
         assert done.exit_code == 0, done.output
-    call("generate", "tiny-llamagen", *labels, "-o", tmp_path / "grid.png")
+    call("generate", "tiny-var", *labels, "-o", tmp_path / "grid.png")
     with np.load(tmp_path / "samples.npz") as file, Image.open(tmp_path / "grid.png") as grid:
         images, manifest = file["arr_0"], json.loads(file["manifest.json"])
         assert file["arr_1"].tolist() == manifest["labels"] == [3, 5, 3, 5, 3]
         assert (np.asarray(grid)[:64, 64:128] == images[2]).mean() > 0.95  # the second of class 3; batches of other sizes round otherwise
     assert manifest["seeds"] == [0, 3, 1, 4, 2]
-    assert (manifest["tool"], manifest["plan"], manifest["case"]["model"]) == ("cachemark", "", "tiny-llamagen")
+    assert (manifest["tool"], manifest["plan"], manifest["case"]["model"]) == ("cachemark", "", "tiny-var")
     assert "commit" in manifest
     np.savez(tmp_path / "other.npz", arr_0=images)
-    refused = call("generate", "tiny-llamagen", "-o", tmp_path / "other.npz")
+    refused = call("generate", "tiny-var", "-o", tmp_path / "other.npz")
     assert (refused.exit_code, "is not a sample batch of cachemark" in refused.output) == (2, True)
 
 

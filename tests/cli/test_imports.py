@@ -59,6 +59,6 @@ def test_what_reads_and_judges_works_without_torch(measured: Stage, tmp_path: Pa
         ["check", *store], ["check", *store, "--json"], ["report", "page.html", *store],
         *(["export", verb, *store] for verb in ("markdown", "latex", "csv", "junit", "github")),
     ]  # fmt: skip
-    found = probe(commands, tmp_path, "torch")
-    assert [(code, exception) for code, exception, _ in found] == [(0, "")] * len(commands)
+    endings = probe(commands, tmp_path, "torch")
+    assert [(code, exception) for code, exception, _ in endings] == [(0, "")] * len(commands)
     assert (tmp_path / "page.html").stat().st_size > 1000

@@ -15,8 +15,8 @@ from support.stages import call
 def table(*arguments: str) -> list[dict[str, Any]]:
     result = call("roofline", *arguments, "--json")
     assert result.exit_code == 0, result.output
-    found: list[dict[str, Any]] = json.loads(result.stdout)["roofline_times"]
-    return found
+    times: list[dict[str, Any]] = json.loads(result.stdout)["roofline_times"]
+    return times
 
 
 def test_a_raster_model_under_its_family_s_method() -> None:
@@ -76,7 +76,6 @@ def test_mistakes_name_the_remedy(arguments: list[str], words: str) -> None:
     assert words in result.output
 
 
-# -- several tokens a pass ----------------------------------------------------------------------------------------------
 def priced(*arguments: str) -> dict[tuple[str, int], dict[str, Any]]:
     result = call("roofline", "llamagen-xl", "--gpu", "h100", "--decoder", *arguments, "--json")
     assert result.exit_code == 0, result.output
@@ -86,10 +85,10 @@ def priced(*arguments: str) -> dict[tuple[str, int], dict[str, Any]]:
 def test_windows_cost_little_at_a_small_batch_and_much_where_an_evicting_cache_wins() -> None:
     """At batch 1 weights dominate; at 256 FLOPs do."""
     batches = [option for batch in (1, 16, 256) for option in ("--batch", str(batch))]
-    found = priced("jacobi=16", "--tokens-per-pass", "3", "--method", "linear", "--budget", "1/6", *batches)
-    cost = {key: row["cost"] for key, row in found.items()}
+    priced_rows = priced("jacobi=16", "--tokens-per-pass", "3", "--method", "linear", "--budget", "1/6", *batches)
+    cost = {key: row["cost"] for key, row in priced_rows.items()}
     assert 1 < cost["full", 1] < 1.1 < cost["full", 16] < 2 < cost["full", 256] < cost["linear", 256] < 16
-    gain = {key: row["speedup"] for key, row in found.items()}
+    gain = {key: row["speedup"] for key, row in priced_rows.items()}
     assert gain["full", 1] == pytest.approx(3 / cost["full", 1])
     assert gain["full", 1] > 2.5 > 1.5 > gain["full", 256] > 1
     alone = {row["batch"]: row["speedup"] for row in table("llamagen-xl", "--gpu", "h100", "--budget", "1/6", *batches)
@@ -110,9 +109,3 @@ def test_infinity_has_the_published_bounds(method: str, budget: str) -> None:
     for row, expected in zip([row for row in rows if row["method"] == method], PUBLISHED[method, budget], strict=True):
         assert row["token_speedup"] == pytest.approx(expected, rel=0.01)
         assert 1 < row["speedup"] < row["token_speedup"]
-
-
-def test_a_table_states_speedups_with_and_without_image_decoding() -> None:
-    head, full = call("roofline", "infinity-2b", "--method", "fewer_scales", "--budget", "1/2").stdout.splitlines()[1:3]
-    assert head.split()[3:5] == ["ideal", "tokens"]
-    assert full.split().count("1.00×") == 2

@@ -5,11 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
-import sqlite3
-import subprocess
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,13 +18,12 @@ from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.models.protocol import Request
 from cachemark.plans.expand import Planned
-from cachemark.store import database
 from cachemark.trial.executors import local
 from cachemark.trial.measurement import Measurement, outcome_of
 from cachemark.trial.supervisor import Finished
 from cachemark.workflows.price import TimeLeft
 from support import stages
-from support.stages import Stage, call
+from support.stages import Stage
 
 ANSWER = "Keep the full cache. Image quality was not measured."
 
@@ -79,7 +73,6 @@ def test_each_case_is_a_line_and_a_long_one_reports_how_far_it_is(
         "    : :error:: [1m"]
 
 
-# -- runs without results ---------------------------------------------------------------------------------------------
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     """A stage with stub trials: full caches and methods time out, reference rows are measured."""
@@ -104,39 +97,3 @@ def test_a_run_whose_full_cache_and_methods_timed_out_has_measured_nothing(made:
     assert "[nothing-measured; " in result.stderr
     assert made.states() == ["finished"]
     assert made.run().exit_code == 4, "reused are reference rows alone"
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 400 KB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = shutil.which("mount") and os.geteuid() == 0 and subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(disk)], check=False, capture_output=True).returncode == 0
-    if not mounted:
-        pytest.skip("only root may mount a disk")
-    try:
-        yield disk
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
-
-
-@pytest.mark.parametrize("left", [330_000, 120_000, 20_000, 0])
-def test_a_full_disk(left: int, made: Stage, small_disk: Path) -> None:
-    """At different moments: while outcomes are saved, while tables are made, at the first file."""
-    (small_disk / "other").write_bytes(b"x" * (400 * 1024 - left))
-    result = call(*[str(small_disk / "dots.sqlite") if str(a) == str(made.store) else a for a in made.run_arguments])
-    assert result.exit_code == 5, result.output
-    assert "[store-unavailable; " in result.stderr
-    (small_disk / "other").unlink()
-    assert call("list", "runs", "--store", small_disk / "dots.sqlite").exit_code in (0, 2)
-
-
-def test_a_locked_store(made: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    made.run()
-    monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
-    with closing(sqlite3.connect(made.store, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        result = made.run()
-    assert result.exit_code == 5
-    assert "[store-unavailable; " in result.stderr

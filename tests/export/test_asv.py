@@ -1,7 +1,5 @@
 """Files for asv: their contents, and how asv reads them."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -89,8 +87,6 @@ def results(of: Path) -> dict[str, dict[str, float | None]]:
     return {name.rpartition(".")[2]: dict(zip(row[1][0], row[0], strict=True)) for name, row in data["results"].items()}
 
 
-# ------------------------------------------------------------------------------------------------ what is in the files
-
 def test_a_commit_and_a_machine_are_a_file(store: Store, here: Path, commits: list[str]) -> None:
     other = replace(sample.ENVIRONMENT, machine_class="gpu-example", facts={**sample.ENVIRONMENT.facts, "torch": "2.10.1+cu128"})
     for commit in commits:
@@ -142,8 +138,6 @@ def test_a_case_without_figures_is_a_gap_and_references_are_not_drawn(store: Sto
     assert set(before["latency"]) == {f"'{o.case.label}'" for o in sample.outcomes() if o.case.role in ("candidate", "baseline")}
 
 
-# ------------------------------------------------------------------------------------------------ which runs
-
 def test_runs_that_belong_to_no_commit_are_left_out_and_named(store: Store, here: Path, commits: list[str]) -> None:
     for commit, dirty in (("", False), ("0" * 40, False), ("--all", False), (commits[0], True)):
         save(store, commit, [sample.full()], dirty=dirty)
@@ -178,8 +172,6 @@ def test_a_list_of_another_kind_is_refused(text: str, store: Store, here: Path, 
         exported(store, here)
     assert (here / "results" / "benchmarks.json").read_text() == text
 
-
-# ------------------------------------------------------------------------------------------------ asv itself
 
 STEP, COUNT, AT = 1.12, 24, 12
 

@@ -1,7 +1,5 @@
 """Frames: every case, metric and raw value is there, with the report's own values."""
 
-from __future__ import annotations
-
 import io
 import re
 import statistics
@@ -117,7 +115,6 @@ def test_every_field_of_a_case_is_a_column(name: str) -> None:
     assert all(isinstance(value, str | int | float) for value in settings(case).values())
 
 
-# -- figures for papers: every chart, as wide as asked, readable in grey, and with harmless names --
 SVG = "{http://www.w3.org/2000/svg}"
 
 

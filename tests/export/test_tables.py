@@ -1,7 +1,5 @@
 """Tables for documents: values as on the page, margins, bold entries, and reasons for empty cells."""
 
-from __future__ import annotations
-
 import os
 import random
 import re
@@ -73,7 +71,6 @@ def test_a_margin_reaches_to_the_farther_end() -> None:
     (part,) = case_groups(sample.outcomes())
     row = next(r for r in part.candidates if r.case.label == "linear 1/4")
     exported, kl, speed, latency = table(sample.outcomes()), row.fidelity["kl"], row.speedup, sorted(row.outcome.samples["latency"])
-    assert speed is not None
     margins = {key: column(exported, key)["LineAR 1/4"].with_margin for key in ("kl", "speedup", "latency", "kv_logical")}
     assert margins == {
         "kl": f"{kl.value:.3f} ± {max(kl.high - kl.value, kl.value - kl.low):.3f}",
@@ -81,8 +78,6 @@ def test_a_margin_reaches_to_the_farther_end() -> None:
         "latency": f"{latency[2]:.2f} s ({latency[0]:.2f}–{latency[-1]:.2f})", "kv_logical": "964 KiB"}
     assert column(exported, "speedup")["full 1"].with_margin == "1.00×"
 
-
-# ------------------------------------------------------------------------------------------------ what is bold
 
 def as_good(outcome: Outcome) -> Outcome:
     """The outcome with the full cache's color consistency, so that it may be ranked."""
@@ -134,8 +129,6 @@ def test_what_is_not_ranked_is_never_bold_and_the_full_cache_takes_no_part() -> 
     assert "LineAR 1/4" in bold(table(results), "speedup")  # not distinguishable without the different-seed reference
     assert not [entry for line in exported.blocks[0] for entry in line.entries if entry.best]
 
-
-# ------------------------------------------------------------------------------------------------ what is chosen
 
 def test_columns_and_methods_can_be_chosen() -> None:
     (exported,) = tables(build(sample.RUN, sample.mixed()), ["kl", "speedup"], ["linear", "rkv"])

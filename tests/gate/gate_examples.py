@@ -1,7 +1,5 @@
 """A small plan as a run would measure it, to change one value of and judge again."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

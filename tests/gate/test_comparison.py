@@ -1,7 +1,5 @@
 """Comparisons from made-up pairs: additional pairs, the verdict on each configuration, and exit codes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
@@ -35,8 +33,8 @@ def source(
     def measure(names: list[str]) -> Iterable[PairOfOutcomes]:
         for name in names:
             counts[name] += 1
-            one, two = np.exp(stream.normal(0, sd, 2))
-            yield spoil(PairOfOutcomes(name, outcome(one, name), outcome(two * (1 + effects[name]), name)))
+            first, second = np.exp(stream.normal(0, sd, 2))
+            yield spoil(PairOfOutcomes(name, outcome(first, name), outcome(second * (1 + effects[name]), name)))
 
     measure.counts = counts  # type: ignore[attr-defined]
     return measure
@@ -50,8 +48,8 @@ def test_each_config_is_measured_as_often_as_it_needs() -> None:
     measure = source({"same": 0.0, "slower": 0.3, "faster": -0.3})
     by_row = rows(measure_until_decided(measure.counts, measure, RULE))
     assert measure.counts == {"same": 6, "slower": 14, "faster": 14}
-    said = {config: by_row[config, "latency"].verdict for config in measure.counts}
-    assert said == {"same": "equivalent", "slower": "regressed", "faster": "improved"}
+    by_config = {config: by_row[config, "latency"].verdict for config in measure.counts}
+    assert by_config == {"same": "equivalent", "slower": "regressed", "faster": "improved"}
     assert by_row["slower", "latency"].change == pytest.approx(1.3, rel=0.02)
     assert by_row["slower", "latency"].now / by_row["slower", "latency"].then == pytest.approx(1.3, rel=0.05)  # type: ignore[operator]
 
@@ -79,16 +77,16 @@ def test_a_side_that_fails_ends_its_config_with_its_status(before: Status, after
         return outcome if status is Status.OK else Outcome(outcome.case, status, log="first line\nthe last line")
 
     measure = source({"fails": 0.0}, spoil=lambda c: PairOfOutcomes(c.config, end(c.before, before), end(c.after, after)))
-    found = rows(measure_until_decided(measure.counts, measure, RULE))
+    by_row = rows(measure_until_decided(measure.counts, measure, RULE))
     one_alone = (before, after).count(Status.OK) == 1 and not {before, after} & FINAL
     assert measure.counts == {"fails": 1 + FlakeRule(RULE.family).enough if one_alone else 1}
-    assert list(found) == [("fails", "status")]
-    assert found["fails", "status"].verdict == verdict
-    assert "the last line" in found["fails", "status"].reason
+    assert list(by_row) == [("fails", "status")]
+    assert by_row["fails", "status"].verdict == verdict
+    assert "the last line" in by_row["fails", "status"].reason
     disturbed = {before, after} & {Status.THROTTLED, Status.CONTENDED}
     unready = after is Status.OK and before in (Status.ERROR, Status.UNSUPPORTED)
-    assert found["fails", "status"].reason.startswith("the first side does not run") is unready
-    code = Tally(tuple(found.values()), 1).exit_code
+    assert by_row["fails", "status"].reason.startswith("the first side does not run") is unready
+    code = Tally(tuple(by_row.values()), 1).exit_code
     assert code == (5 if disturbed or unready else {"regressed": 1, "improved": 0, "not_compared": 4}[verdict])
 
 
@@ -131,16 +129,16 @@ def test_the_same_tokens_owe_the_same_images(alike: str, verdict: str) -> None:
             return replace(outcome, facts=Facts(images_hash=images or None))
 
         measure = source({"c": 0.0}, spoil=lambda c: PairOfOutcomes(c.config, hashed(c.before, before), hashed(c.after, after)))
-        held = measure_until_decided(measure.counts, measure, RULE)
-        return {metric: row for (_, metric), row in rows(held, alike).items()}, other_tokens(held)
+        config_pairs = measure_until_decided(measure.counts, measure, RULE)
+        return {metric: row for (_, metric), row in rows(config_pairs, alike).items()}, other_tokens(config_pairs)
 
-    found, images = told("aaaa", "bbbb")
-    assert (found["images_hash"].verdict, found["output_hash"].verdict, images) == (verdict, "equivalent", ["c"])
-    assert found["output_hash"].reason == ""
-    assert "aaaa then, bbbb now" in found["images_hash"].reason
+    by_metric, images = told("aaaa", "bbbb")
+    assert (by_metric["images_hash"].verdict, by_metric["output_hash"].verdict, images) == (verdict, "equivalent", ["c"])
+    assert by_metric["output_hash"].reason == ""
+    assert "aaaa then, bbbb now" in by_metric["images_hash"].reason
     for before, after in (("aaaa", "aaaa"), ("aaaa", ""), ("", "")):
-        found, images = told(before, after)
-        assert ("images_hash" in found, found["output_hash"].reason, images) == (False, "same tokens, nothing to compare", [])
+        by_metric, images = told(before, after)
+        assert ("images_hash" in by_metric, by_metric["output_hash"].reason, images) == (False, "same tokens, nothing to compare", [])
 
 
 @pytest.mark.parametrize(("what", "changed", "words"), [
@@ -150,14 +148,14 @@ def test_the_same_tokens_owe_the_same_images(alike: str, verdict: str) -> None:
     ("environment", {"tf32": True}, "TF32 flag: False and True"),
 ])  # fmt: skip
 def test_sides_that_differ_in_more_are_refused(what: str, changed: dict[str, Any], words: str) -> None:
-    one = replace(outcome(1.0), facts=Facts(kernel="sdpa"))
+    before = replace(outcome(1.0), facts=Facts(kernel="sdpa"))
     where = replace(ENVIRONMENT, facts={"tf32": False})
-    refuse_unfair(one, one, (where, where))
-    other = {"case": lambda: replace(one.case, **changed), "facts": lambda: Facts.from_json(changed)}
-    two = replace(one, **{what: other[what]()} if what in other else {})
+    refuse_unfair(before, before, (where, where))
+    other = {"case": lambda: replace(before.case, **changed), "facts": lambda: Facts.from_json(changed)}
+    after = replace(before, **{what: other[what]()} if what in other else {})
     there = replace(where, facts=changed) if what == "environment" else where
     with pytest.raises(UnfairComparison, match=words):
-        refuse_unfair(one, two, (where, there))
+        refuse_unfair(before, after, (where, there))
 
 
 @pytest.mark.parametrize(("before", "after", "fair"), [

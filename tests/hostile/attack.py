@@ -1,7 +1,5 @@
 """One attack: arguments of the command line, the required result, and the files that may change; and its possible faults."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping

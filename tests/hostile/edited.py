@@ -1,7 +1,5 @@
 """Files edited by people, and files of other programs: baselines, registers of incidents, benchmarks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ DEEP = '{"a":' * 5_000 + "1" + "}" * 5_000
 CHECKED = ("check", "--baseline", BASELINE, "--store", STORE)
 LIST = ("incident", "list", "--register", REGISTER)
 CHECK = ("check", "--store", STORE, "--incidents", REGISTER)
-REPORT = ("report", "r.html", "--store", STORE)
 CASE = ("outcomes", 0, "case")
 
 

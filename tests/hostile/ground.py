@@ -1,7 +1,5 @@
 """The ground of an attack: the folder of an ordinary user, and things next to it that must not change."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable
@@ -14,7 +12,7 @@ from cachemark.gate.incidents import Incident
 from cachemark.store.db import Store
 from support.stages import Stage
 
-PLAN, PLUGIN, STORE, WEIGHTS = "dots.toml", "dot.py", "dots.sqlite", "dot.safetensors"
+PLAN, STORE = "dots.toml", "dots.sqlite"
 BASELINE, REGISTER, BENCHMARKS = "base.json", "incidents.json", "bench.json"
 Preparation = Callable[[Path], object]
 KEY = "3f2a91c07e"  # of the only incident in the register

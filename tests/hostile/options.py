@@ -1,7 +1,5 @@
 """Options and arguments of the command line: numbers without bounds, texts that are commands, paths that do not exist."""
 
-from __future__ import annotations
-
 from .attack import PWNED, Attack
 from .ground import KEY, PLAN, REGISTER, STORE
 

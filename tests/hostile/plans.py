@@ -1,13 +1,11 @@
 """Plans that are broken, huge, nested without end, or name invalid files."""
 
-from __future__ import annotations
-
 from .attack import PWNED, Attack
 from .ground import PLAN, Preparation, both, replaced, written
 
 EXPLAIN = ("explain", PLAN, "--plugin", "dot.py")
 WEIGHTS_LINE, NAME = 'weights = "dot.safetensors"', 'name = "dots"'
-LONG, MANY = "x" * 10_000, "1" + "0" * 40
+LONG = "x" * 10_000
 NOISE = bytes(range(256)) * 8
 
 

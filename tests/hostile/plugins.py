@@ -1,7 +1,5 @@
 """Plug-ins with side effects at import, invalid registrations, or errors when a plan queries them."""
 
-from __future__ import annotations
-
 from .attack import Attack
 from .ground import PLAN, both, replaced, written
 

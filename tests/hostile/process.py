@@ -62,7 +62,6 @@ class CopiedCommandLine:
         return Ending(ended, out, err, tuple(outside.splitlines()))
 
 
-# -- the host ---------------------------------------------------------------------------------------------------------
 def serve() -> None:
     """Run each order of standard input in a copy, and answer with its exit code; null if it was killed."""
     for name in IMPORTED:
@@ -138,4 +137,3 @@ def _watch(ground: Path, report: int) -> Any:
                 os.write(report, f"{event} {place!r}\n".encode())
 
     return hook
-

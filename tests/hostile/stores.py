@@ -1,7 +1,5 @@
 """Stores that are damaged, truncated or edited: each command that reads one fails with one line and exit code 2."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from contextlib import closing

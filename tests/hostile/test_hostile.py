@@ -1,7 +1,5 @@
 """Broken and hostile input: each command ends soon, in one line and with a documented code, and changes only its own files."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

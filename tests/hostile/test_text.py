@@ -1,7 +1,5 @@
 """Whatever a user writes into names, parameters, logs and facts is text in every format: one table of texts, one list of formats."""
 
-from __future__ import annotations
-
 import csv as csv_module
 import io
 import json

@@ -1,7 +1,5 @@
 """Published weights: indices that name their files, and the answers of a source about them."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

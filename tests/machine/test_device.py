@@ -1,7 +1,5 @@
 """Devices as the driver shows them: what slows them, who else is on them, and what becomes of the cases."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal
@@ -42,8 +40,6 @@ pytestmark = pytest.mark.usefixtures("own_leases")
 def planned(name: str) -> Planned:
     return Planned(Case("m", "random:0", (4, 4), "c", Sampling(), name, device_class="cuda"), Request("cuda"))
 
-
-# ------------------------------------------------------------------------------------------------ what spoils a case
 
 @pytest.fixture
 def watching(nvml: FakeNvml) -> Watch:
@@ -156,8 +152,6 @@ def test_a_slowdown_counts_under_load(states: list[tuple[int, int | None]], slow
     assert bool(watch._slowed_under_load(readings)) is slowed
 
 
-# ------------------------------------------------------------------------------------------------ redone, quarantined
-
 class Trials:
     """In place of real ones: a case ends well, or spoilt as often as ``bad`` says for its method or its device."""
 
@@ -204,10 +198,10 @@ def test_a_spoilt_case_is_measured_again_while_a_device_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     trials = Trials(**bad)
-    found = ran(monkeypatch, trials, on(nvml, *devices), *groups)
+    outcomes = ran(monkeypatch, trials, on(nvml, *devices), *groups)
     left = Status.OK if not bad_cases else Status.NOT_REACHED
-    assert {name: o.status for name, o in found.items()} == {name: Status.THROTTLED if name in bad_cases else left for name in found}
-    assert all("No device was left" in o.log for o in found.values() if o.status is Status.NOT_REACHED)
+    assert {name: o.status for name, o in outcomes.items()} == {name: Status.THROTTLED if name in bad_cases else left for name in outcomes}
+    assert all("No device was left" in o.log for o in outcomes.values() if o.status is Status.NOT_REACHED)
     assert len(trials.ran) == attempts
 
 
@@ -251,8 +245,6 @@ def test_an_error_in_one_lane_ends_the_run(nvml: FakeNvml, monkeypatch: pytest.M
         ran(monkeypatch, broken, on(nvml, 0, 1), *"abcd")  # type: ignore[arg-type]
 
 
-# ------------------------------------------------------------------------------------------------ in a real trial
-
 def test_a_real_trial_is_watched_pinned_and_started_on_a_free_device_only(
     nvml: FakeNvml, cards: list[Card], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -268,18 +260,16 @@ def test_a_real_trial_is_watched_pinned_and_started_on_a_free_device_only(
     short = [Planned(p.case, p.request, unsupported_reason="not asked") for p in both]  # ends at once, after the model is loaded
     cards[0].pids = {1}
     watching = Watch(device.gpus(nvml)[0])
-    found = []
+    finished_cases = []
     for finished in run_trials(short, TrialRequest(60.0, 1, cpus=(min(os.sched_getaffinity(0)),)), lambda p: None, watch=watching):
-        found.append(finished)
+        finished_cases.append(finished)
         cards[0].pids = set()
-    assert [(f.outcome.status, f.invalidated) for f in found] == [(Status.CONTENDED, True), (Status.UNSUPPORTED, False)]
-    assert found[0].outcome.log == "The device was not free: process 1 computes on it."
-    assert found[1].outcome.facts.device.uuid == "GPU-aaaa"
-    assert found[1].outcome.facts.cpus == [min(os.sched_getaffinity(0))]
-    assert found[1].outcome.facts.threads == 1
+    assert [(f.outcome.status, f.invalidated) for f in finished_cases] == [(Status.CONTENDED, True), (Status.UNSUPPORTED, False)]
+    assert finished_cases[0].outcome.log == "The device was not free: process 1 computes on it."
+    assert finished_cases[1].outcome.facts.device.uuid == "GPU-aaaa"
+    assert finished_cases[1].outcome.facts.cpus == [min(os.sched_getaffinity(0))]
+    assert finished_cases[1].outcome.facts.threads == 1
 
-
-# ------------------------------------------------------------------------------------------------ the host's clock
 
 def test_the_clock_keeps_watched_tokens_from_its_last_start(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = itertools.count(start=100)  # the clock advances by one second whenever it is read
@@ -298,8 +288,8 @@ def test_the_clock_keeps_watched_tokens_from_its_last_start(monkeypatch: pytest.
 
 def test_a_case_goes_to_a_healthy_device(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     trials = Trials(GPU_aaaa=1000)
-    found = ran(monkeypatch, trials, on(nvml, 0, 1), *"abcdefgh")
-    assert {o.status for o in found.values()} == {Status.OK}
+    outcomes = ran(monkeypatch, trials, on(nvml, 0, 1), *"abcdefgh")
+    assert {o.status for o in outcomes.values()} == {Status.OK}
     assert sum(gpu == "GPU-aaaa" for _, gpu in trials.ran) <= executor.REJECTS
 
 

@@ -1,7 +1,5 @@
 """Energy from a GPU's readings and from the counters of a CPU: its values, its error, and why there is none."""
 
-from __future__ import annotations
-
 import math
 import random
 import shutil
@@ -12,11 +10,8 @@ import numpy as np
 import pytest
 
 from cachemark.core.facts import EnergyFacts
-from cachemark.machine import gpu as device
 from cachemark.machine.energy import MOST_ERROR, Energy, PackageEnergy, energy_of
 from cachemark.machine.gpu import Reading
-from cachemark.machine.monitor import Watch
-from support.fake_nvml import Card, FakeNvml
 
 STEP = 0.2
 
@@ -73,17 +68,6 @@ def test_a_wrong_reading_leaves_no_energy(change: Callable[[dict[str, object]], 
     assert energy.facts == EnergyFacts(absent=energy.absent)
 
 
-def test_a_wrong_power_changes_nothing_else_of_a_watched_case(nvml: FakeNvml, cards: list[Card]) -> None:
-    watching = Watch(device.gpus(nvml)[0])
-    watching.begin()
-    cards[0].milliwatts = math.nan
-    watching.read()
-    cards[0].milliwatts = 300_000
-    facts, disturbance = watching.end()
-    assert (facts.watts, facts.readings, disturbance) == ([300, 300, 300], 3, None)
-    assert "a power of nan" in watching.energy([(0.0, 1.0)]).absent
-
-
 def simulated(stream: random.Random, sensor: str, cycle: float = 0.0) -> tuple[Energy, float]:
     """Energy of generations whose power alternates, and their true joules. ``cycle``: of the load in seconds, by default any."""
     step, idle, high = 0.002, stream.uniform(40, 100), stream.uniform(200, 700)
@@ -133,12 +117,6 @@ def test_power_that_is_read_in_step_with_the_load_is_no_energy(cycle: float) -> 
     assert "equal intervals" in energy_of(series, [(2.0, 8.0), (8.0, 14.0)]).absent
 
 
-def test_readings_at_the_end_of_generations_are_no_samples_of_power() -> None:
-    """They are at the times of the load: here always in its pauses."""
-    pauses = [Reading(None, None, 60.0, None, 0, 0, frozenset(), 4.0 + k, prompted=True) for k in range(9)]
-    assert energy_of([*readings(lambda t: 400.0, None), *pauses], [(2.0, 14.0)]).joules == pytest.approx((4800.0,))
-
-
 @pytest.mark.parametrize(("joules", "power"), [(lambda t: 5000.0, lambda t: 300.0), (lambda t: 5000.0, None)])
 def test_a_counter_that_stands_still_is_recognized(joules: Callable[[float], float], power: Callable[[float], float] | None) -> None:
     energy = energy_of(readings(power or (lambda t: None), joules), [(3.0, 9.0), (9.0, 15.0)])  # type: ignore[arg-type, return-value]
@@ -150,8 +128,6 @@ def test_a_counter_that_is_rarely_updated_has_its_period_in_the_error() -> None:
     assert abs(sum(rare.joules) / (15.8 * 300) - 1) <= rare.error
     assert rare.error > 1.5 / 15.8
 
-
-# ------------------------------------------------------------------------------------------------ CPU
 
 @pytest.fixture
 def packages(tmp_path: Path) -> Path:

@@ -1,15 +1,16 @@
 """CPU time of other processes while a case is timed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
 
 from cachemark.machine import load
+from cachemark.machine.memory import TensorPeak
 
 TICKS = 100  # a second
 
@@ -65,3 +66,50 @@ def test_a_busy_process_counts() -> None:
         busy.kill()
     assert processors is not None
     assert processors > 0.5
+
+
+KIB = 1024
+
+
+def block(kib: int) -> Tensor:
+    return torch.empty(kib * KIB, dtype=torch.uint8)
+
+
+def test_the_peak_is_the_largest_sum_alive_at_once() -> None:
+    with TensorPeak() as watch:
+        a, b = block(100), block(50)
+        del a
+        c = block(70)  # 50 + 70 stand beside each other, less than 150
+    assert watch.peak == 150 * KIB
+    with watch:
+        d = block(31)  # 50 + 70 + 31
+    assert watch.peak == 151 * KIB
+    del b, c, d
+    with TensorPeak() as watch, torch.inference_mode():
+        for _ in range(20):
+            total = block(3) + block(3)  # freed ones do not count
+            del total
+    assert watch.peak == 9 * KIB
+    x = torch.arange(512.0)
+    with TensorPeak() as watch:
+        values, indices = x.sort()
+    assert watch.peak == values.nbytes + indices.nbytes == 512 * (4 + 8)
+
+
+def test_views_cost_nothing() -> None:
+    with TensorPeak() as watch:
+        a = block(64)
+        views = [a[:KIB], a.view(8, -1), a.view(8, -1).T, a.expand(4, -1), a.detach()]
+        a.add_(1)
+        views[0].zero_()
+    assert watch.peak == 64 * KIB
+
+
+def test_a_view_keeps_the_whole_storage_alive() -> None:
+    with TensorPeak() as watch:
+        a = block(64)
+        part = a[:1]
+        del a
+        b = block(10)
+    assert watch.peak == 74 * KIB
+    del part, b

@@ -1,7 +1,5 @@
 """Decoders as an axis of a plan: what cases it means, how they are named, and what is refused with the reason."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from fractions import Fraction
@@ -21,7 +19,6 @@ from cachemark.plans.expand import Planned, expand
 from cachemark.plans.reuse import result_parts
 from cachemark.plans.schema import Plan, load
 from cachemark.trial.child.bench import decoder_factory
-from cachemark.workflows.list import listing
 
 JACOBI = {"name": "jacobi", "window": 8}
 
@@ -45,15 +42,6 @@ def test_a_decoder_crosses_methods_and_codecs() -> None:
     assert jacobi_case.named == "full + jacobi 8"
     assert {p.case.cell for p in by_label.values()} == {jacobi_case.cell}, "all are compared with one full cache"
     assert not by_label["full + jacobi 8"].unsupported_reason
-
-
-def test_decoders_are_listed_with_their_parameters() -> None:
-    rows = {row["name"]: row for row in listing("decoders")}
-    assert rows.keys() >= {"sequential", "jacobi"}
-    assert rows["jacobi"]["parameters"] == {"window": 16, "proposals": "newest", "look_ahead": False}
-    assert {name: row["keeps"] for name, row in rows.items()} == {
-        "sequential": "tokens", "jacobi": "tokens", "sjd": "distribution", "scd": "distribution", "zipar": ""}
-    assert rows["jacobi"]["summary"].startswith("Redraws a window")
 
 
 def test_sequential_cases_keep_their_keys() -> None:

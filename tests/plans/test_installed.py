@@ -1,7 +1,5 @@
 """Installed packages: what their entry points name can be asked for by name, and goes the way of a plug-in."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -71,13 +69,6 @@ def test_a_method_is_there_to_be_named(install: Install) -> None:
     (inner / "helper.py").write_text("KEEP = 2\n")
     assert plugins.read(inner / "window.py").digest not in {each for needs in before for each in needs}, "an edited helper makes another"
     assert not [name for name in sys.modules if name.partition(".")[0] == "mine"]
-
-
-def test_being_installed_changes_no_plan(install: Install) -> None:
-    install()
-    _, files = schema.prepare("demo")
-    assert files == ()
-    assert "mine" not in METHODS
 
 
 def test_a_model_and_a_plan_are_found(install: Install) -> None:

@@ -1,7 +1,5 @@
 """Plans that repeat published tables and anchors."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -163,6 +161,8 @@ def test_an_anchor_measures_the_full_cache_with_the_files_of_its_model(name: str
     monkeypatch.chdir(tmp_path)
     plan = plans.load(name)
     (cells,) = plan.cells
+    assert (plan.quality.seeds, plan.quality.samples, plan.quality.preset) == ("s50k", 50_000, "adm")
+    assert plan.anchor.metric == "fid_adm_50k"
     files = {file.key: file.name for file in MODELS.get(cells.model).files}
     assert {"weights": cells.weights, "decoder_weights": cells.decoder_weights} == {key: f"weights/{file}" for key, file in files.items()}
     assert (plan.name, bool(plan.description)) == (name, True)

@@ -1,7 +1,5 @@
 """Plans and their cases, and errors of wrong plans."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
@@ -44,8 +42,6 @@ def labels(planned: list[Planned]) -> list[str]:
     return [p.case.label for p in planned]
 
 
-# ------------------------------------------------------------------------------------------------ wrong plans
-
 def test_a_wrong_plan_is_refused_with_file_line_and_words(write: Write, tmp_path: Path) -> None:
     for bad in bad_plans.BAD:
         with pytest.raises(bad.kind) as caught:
@@ -55,10 +51,6 @@ def test_a_wrong_plan_is_refused_with_file_line_and_words(write: Write, tmp_path
         assert all(words in message for words in bad.words), (bad.name, message)
         assert "\n" not in message
         assert len(message) < len(str(tmp_path)) + 320, "one short message"
-
-
-def test_the_plan_from_which_the_wrong_ones_are_made_is_right(write: Write) -> None:
-    assert labels(expand(write(bad_plans.GOOD))) == ["full", "streaming 1/2", "calm 1/2"]
 
 
 @pytest.mark.parametrize("text", ["name = \n", "name", "[[cells]\n", '"""', "a = 1\na = 2\n", "\x00"])
@@ -74,8 +66,6 @@ def test_a_missing_file_is_answered_with_what_there_is(given: str, tmp_path: Pat
     with pytest.raises(BadPlan, match=r"is not a file that can be read\. Shipped plans: .*demo"):
         find(given)
 
-
-# ------------------------------------------------------------------------------------------------ what a plan means
 
 def test_the_full_cache_and_its_reference_rows_come_first(write: Write, checkpoint: Path) -> None:
     planned = expand(write(examples.plan_text('"streaming", "calm"', weights=checkpoint)))
@@ -108,12 +98,6 @@ def test_equal_budgets_are_one_case(write: Write) -> None:
     block = text[text.index("[[cells]]") :]
     assert labels(expand(write(text + block.replace("streaming", "calm").replace("1/2", "0.5")))) == ["full", "streaming 1/2", "calm 1/2"]
     assert labels(expand(write(text + block.replace("batch = 2", "batch = 1")))) == ["full", "streaming 1/2"] * 2
-
-
-def test_each_codec_brings_the_full_cache_along(write: Write) -> None:
-    planned = expand(write(examples.plan_text('"streaming"', cells='codecs = ["int8", "native", "int8"]')))
-    assert labels(planned) == ["full", "full int8", "streaming 1/2 int8", "streaming 1/2"]
-    assert [p.case.role for p in planned] == ["baseline", "candidate", "candidate", "candidate"]
 
 
 def test_a_budget_may_be_the_bytes_of_a_codec(write: Write) -> None:
@@ -184,8 +168,6 @@ def test_more_methods_join_the_blocks_of_their_kind_of_model(tmp_path: Path) -> 
         expand(load("demo").only(models=["tiny-mar"]).joined(["linear"]))
 
 
-# ------------------------------------------------------------------------------------------------ the identity of a case
-
 BASE = Case("m", "random:0", (4, 4), "c", Sampling(), "streaming", {"B": 8})
 OTHER = {
     "model": "n", "weights": "random:1", "grid": (4, 5), "conditions": "d", "sampling": Sampling(top_k=1), "method": "window",
@@ -209,8 +191,6 @@ def test_what_changes_no_number_makes_no_other_case(edit: tuple[str, str], write
     text = examples.plan_text('"streaming"')
     assert [p.case for p in expand(write(text.replace(*edit)))] == [p.case for p in expand(write(text))]
 
-
-# ------------------------------------------------------------------------------------------------ weights
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:

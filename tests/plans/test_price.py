@@ -1,7 +1,5 @@
 """What plans cost, on paper and from what they took before; what a deadline lets begin, and in which order."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -47,12 +45,6 @@ def rated(planned: Iterable[Planned]) -> list[Planned]:
     return [replace(each, rates=limits.gpu("h100", each.case.dtype)) for each in planned]
 
 
-@cache
-def hours(name: str) -> float:
-    plan = plans.load(name)
-    return sum(row.hours for row in price.by_model(plan, rated(todo_of(name)), missing=price.without_missing(plan)[1]))
-
-
 # Anchors and tables of papers are in test_paper_plans.py.
 @pytest.mark.parametrize("name", [name for name in plans.names() if not name.startswith("anchor-") and name not in TABLES])
 def test_shipped_plans_are_named_as_their_files_and_mean_something(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,23 +54,12 @@ def test_shipped_plans_are_named_as_their_files_and_mean_something(name: str, tm
     assert methods > {"full"} or (name, methods) == ("bundled", {"full"})
 
 
-# ------------------------------------------------------------------------------------------------ prices
-
 @pytest.mark.parametrize("name", ["demo", "nightly", "linear-table4"])
 def test_the_listed_costs_are_estimates_of_the_plans(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # the files of published models are not here
     stored = json.loads(COSTS.read_text())
     assert list(stored) == plans.names()
     assert stored[name] == cost(name), "write it again: python -m tools.cards docs --costs"
-
-
-def test_the_night_is_short_enough_and_has_what_it_must(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert hours("nightly") <= 4
-    cases = [p.case for p in todo_of("nightly")]
-    for model, method in (("llamagen-xl", "linear"), ("var-d30", "ams_kv"), ("mar-l", "lazymar")):
-        assert {"full", method} < {c.method for c in cases if c.model == model}, "with a rival"
-    assert {c.model for c in cases} >= {"tiny-llamagen", "tiny-var", "tiny-mar"}
 
 
 def test_missing_files_are_named_and_priced_as_if_they_were_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,15 +122,6 @@ def test_the_price_stands_on_the_roofline_time_that_reports_hold_times_against(m
     assert counted / 4 < price.roofline_time(planned, rates) < 2 * counted, "of a model that nobody has counted"
 
 
-def test_a_store_knows_how_long_a_case_took_on_this_class_of_machine(tmp_path: Path) -> None:
-    with Store.open(tmp_path / "s.sqlite") as store:
-        summary = PlanRunner(stub.tiny_plan(), store, stub.Stub()).measure()
-        key, here = summary.ran[0].case.key, store.run().environment.machine_class
-        assert store.seconds(key, here) == 2.0
-        assert store.seconds(key, "another machine") is None
-        assert store.seconds("0" * 16, here) is None
-
-
 def test_a_price_measures_nothing(tmp_path: Path) -> None:
     result = stages.call("price", "nightly", "--on", "h100", "--store", tmp_path / "none.sqlite", "--json")
     assert result.exit_code == 0, result.output
@@ -162,8 +134,6 @@ def test_a_price_measures_nothing(tmp_path: Path) -> None:
     assert "Missing: weights/var_d30.pth" in text
     assert "stored durations of 0 cases, roofline × 1.5 of 1" in text
 
-
-# ------------------------------------------------------------------------------------------------ deadlines
 
 class Hours:
     """A clock that a stub moves on: each case takes ``each`` seconds."""
@@ -236,13 +206,6 @@ def test_paper_prices_with_the_rates_of_those_who_measure(tmp_path: Path, monkey
         within(store, 3600.0, {})
     assert within(store, 3600.0, FAST) == {Status.OK: 12}
     assert within(store, 3600.0, {}) == {Status.OK: 12}, "stored durations need no rates"
-
-
-def test_a_process_that_runs_starts_no_more() -> None:
-    planned = expand(stub.tiny_plan())[0]
-    deadline = Deadline(25.0, lambda p: (20.0, True), startup=10.0, clock=lambda: 0.0)
-    assert deadline.admit(planned, running=True) == ""
-    assert deadline.admit(planned) == "It was not started: it takes about 30 s, and 25 s were left before the deadline."
 
 
 def test_declared_priority_comes_first(tmp_path: Path) -> None:

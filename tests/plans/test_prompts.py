@@ -1,7 +1,5 @@
 """Plans that say what their text-to-image models are asked for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,6 @@ from cachemark.models.registry import MODELS
 from cachemark.plans import schema
 from cachemark.plans.expand import Planned, expand
 from cachemark.trial.child.bench import Bench, case_job
-from cachemark.trial.request import TrialRequest
 
 PUBLISHED = ("janus-pro-1b", "janus-pro-7b", "lumina-mgpt-7b-768", "lumina-mgpt-7b-1024", "infinity-2b", "infinity-8b", "llamagen-t2i-256",
              "llamagen-t2i-512", "emu3-gen", "glm-image")
@@ -53,13 +50,6 @@ def test_every_model_that_reads_texts_reads_another_list() -> None:
         assert other.shape(entry.presets["paper"], 3).rows == entry.shape(entry.presets["paper"], 3).rows
 
 
-def test_the_list_decides_what_rows_are_as_long_as(mine: str) -> None:
-    entry: ModelEntry = MODELS.get("tiny-t2i")
-    labels = seeds.subset("s64", 3).labels[:4]
-    lengths = tuple(len(MINE[label].split()) + 2 for label in labels)
-    assert entry.for_request(Request(prompts=mine)).shape(entry.presets["paper"], 4).condition == lengths * 2
-
-
 def test_the_list_is_a_part_of_what_a_case_is(tmp_path: Path, mine: str) -> None:
     own, other, named = (planned(tmp_path, prompts)[0].case for prompts in ("", mine, "captions256"))
     assert named.key == own.key, "its own list by name is the same case"
@@ -77,12 +67,6 @@ def test_a_trial_is_asked_for_the_list(tmp_path: Path, mine: str) -> None:
     Path(mine).write_text("a star\n")
     with pytest.raises(Unsupported, match="have changed since the plan was read"):
         Bench.load(cases[0])
-
-
-def test_a_list_of_prompts_reaches_the_trial(tmp_path: Path, mine: str) -> None:
-    with_list, without = (TrialRequest(cases=tuple(planned(tmp_path, prompts))) for prompts in (mine, ""))
-    assert TrialRequest.from_json(with_list.to_json()).cases[0].request.prompts == mine
-    assert all("prompts" not in case["request"] for case in without.to_json()["cases"])
 
 
 @pytest.mark.parametrize(("text", "says"), [

@@ -1,7 +1,5 @@
 """Stored outcomes: which changes of code, machine and definitions make one invalid."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -140,18 +138,10 @@ class Other(Window):
         assert parts() == ours
 
 
-def test_threads_and_devices_make_other_numerics() -> None:
-    one_thread, two_threads = environment.environment("cpu", 1), environment.environment("cpu", 2)
-    assert one_thread.fingerprint != two_threads.fingerprint
-    assert one_thread.machine_class != two_threads.machine_class
-    assert one_thread == environment.environment("cpu", 1)
-    assert one_thread.facts["threads"] == 1
-
-
 @pytest.mark.parametrize(("module", "name", "value"), [
     (torch, "__version__", "9.9"), (torch.backends.mkldnn, "is_available", lambda: None),
-    (torch.backends.mkl, "is_available", lambda: None),
-], ids=["torch", "oneDNN", "MKL"])
+    (torch.backends.mkl, "is_available", lambda: None), (torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT"),
+], ids=["torch", "oneDNN", "MKL", "instructions"])
 def test_other_libraries_make_other_numerics(module: Any, name: str, value: object, monkeypatch: pytest.MonkeyPatch) -> None:
     before = environment.environment("cpu", 1)
     monkeypatch.setattr(module, name, value)
@@ -181,19 +171,13 @@ def test_what_selects_the_kernels_of_a_gpu_is_in_its_numerics(
     assert environment.environment("cuda", 1, gpu).fingerprint != before
 
 
-@pytest.mark.parametrize("change", ["capability", "flags", "variable"])
-def test_other_kernels_make_other_numerics(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two processors of one name may have other instruction sets, and a user may forbid some."""
-    before = environment.environment("cpu", 1)
-    if change == "variable":
-        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")
-    elif change == "capability":
-        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
-    else:
-        monkeypatch.setattr(environment, "_cpu", lambda *fields: "fma sse4_1" if "flags" in fields else "model")
-        before = replace(before, fingerprint=environment.environment("cpu", 1).fingerprint)
-        monkeypatch.setattr(environment, "_cpu", lambda *fields: "avx2 fma sse4_1" if "flags" in fields else "model")
-    assert environment.environment("cpu", 1).fingerprint != before.fingerprint
+def test_other_instructions_of_a_processor_of_one_name_make_other_numerics(monkeypatch: pytest.MonkeyPatch) -> None:
+    fingerprints = set()
+    for flags, forbidden in (("fma sse4_1", ""), ("avx2 fma sse4_1", ""), ("avx2 fma sse4_1", "SSE41")):
+        monkeypatch.setattr(environment, "_cpu", lambda *fields, flags=flags: flags if "flags" in fields else "model")
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", forbidden)
+        fingerprints.add(environment.environment("cpu", 1).fingerprint)
+    assert len(fingerprints) == 3
 
 
 @pytest.mark.skipif(not shutil.which("git"), reason="needs git")

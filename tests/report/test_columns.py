@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import make_dataclass, replace
+from typing import Any
 
 import pytest
 import report_sample as sample
-from page import Page
 
 from cachemark.analysis import columns
-from cachemark.analysis.columns import Column
-from cachemark.analysis.report_row import exactly
+from cachemark.analysis.public import scrubbed
 from cachemark.analysis.report_view import build
 from cachemark.core import formatting as fmt
+from cachemark.core.facts import Facts, LiveBytes, Reused
 from cachemark.core.formatting import NAMES, display_name
+from cachemark.core.stored_table import BadField, stored
 from cachemark.decoders.registry import DECODERS
-from cachemark.export.documents import html, latex, markdown
-from cachemark.export.frames import csv, frame
-from cachemark.export.tables import tables
+from cachemark.export.frames import frame
 from cachemark.methods.registry import METHODS
 from cachemark.report.page.render import render
 
@@ -47,30 +47,57 @@ def test_only_whole_names_are_replaced() -> None:
     assert display_name("my-linear linear_2 1/4") == "my-linear linear_2 1/4"
 
 
-RATE = Column("bytes_per_token", "Bytes per token", "Allocated bytes / 256 tokens.",
-              lambda row: exactly((row.median("kv_allocated") or 0) / 256), counted=True, unit="B", better="lower", write="{:.0f} B".format)
+STORED: dict[str, Any] = {
+    "kernel": "sdpa", "footnotes": [], "live_bytes": {"tokens": [1], "live": [8.5], "later": 1}, "full_beside": [1, 2.5],
+    "slope": {"slope": 1e-9, "intercept": 0.1, "r2": 1, "bytes_per_s": None, "lines": 3}, "intervals": {"fid": [None, 2.0]},
+    "reused": {"metrics": ["fid"], "from": "cafe"}, "limit": {"least": 1.0}, "of_a_later_version": {"a": [1]},
+}
 
 
-def test_a_new_column_appears_in_every_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "MEMORY", replace(columns.MEMORY, columns=(*columns.MEMORY.columns, RATE)))
-    outcomes = sample.outcomes()
-    candidate = sample.candidate("linear", "1/4")
-    value = candidate.samples["kv_allocated"][0] / 256
-    view = build(sample.RUN, outcomes)
+def test_keys_of_other_versions_are_kept_and_the_json_is_the_same() -> None:
+    facts = Facts.from_json(json.loads(json.dumps(STORED)))
+    assert facts.to_json() == STORED
+    assert (facts.kv_by_step, facts.reused) == (LiveBytes([1], [8.5], unknown={"later": 1}), Reused(["fid"], "cafe"))
+    assert (facts.limit, facts.unknown.keys()) == (None, {"limit", "of_a_later_version"}), "a limit of another version is no limit"
+    assert Facts.from_json({"kernel": None}) == Facts()
 
-    page = Page(render(view))
-    heading = page.find("th", data_k="bytes_per_token")
-    assert (heading.text, heading.attrs["title"], heading.attrs["data-best"]) == (RATE.title, RATE.tip, "lower")
-    cells = [cell for cell in page.all("td") if cell.attrs.get("data-k") == "bytes_per_token"]
-    assert (f"{value:.0f} B", str(value)) in [(cell.text.strip(), cell.attrs["data-v"]) for cell in cells]
 
-    documents = tables(view)
-    for text, title in ((latex(documents), r"Bytes per token $\downarrow$"), (markdown(documents), "Bytes per token ↓"),
-                        (html(documents), "Bytes per token")):
-        assert title in text
-        assert f"{value:.0f} B" in text
+@pytest.mark.parametrize(("key", "value", "problem"), [
+    ("kernel", 3, "kernel is 3, not a text"), ("other_load", "high", "other_load is 'high', not a number"),
+    ("other_load", True, "not a number"), ("other_load", float("nan"), "not a number"), ("threads", 1.5, "not an integer"),
+    ("full_beside", {"a": 1}, "not a list"), ("full_beside", [1, "a"], "full_beside.1 is 'a'"), ("pair", 5, "pair is 5, not a table"),
+    ("slope", {**STORED["slope"], "r2": []}, "slope.r2 is [], not a number"), ("intervals", {"fid": [[]]}, "intervals.fid.0"),
+])
+def test_a_wrong_type_is_named_with_its_key(key: str, value: Any, problem: str) -> None:
+    with pytest.raises(BadField) as raised:
+        Facts.from_json({key: value})
+    assert problem in str(raised.value)
 
-    table = frame(outcomes)
-    (row,) = table[(table.label == "linear 1/4") & (table.metric == "bytes_per_token")].to_dict("records")
-    assert (row["value"], row["unit"], row["better"], row["kind"]) == (value, "B", "lower", "derived")
-    assert "bytes_per_token" in csv(table)
+
+def test_a_report_column_of_a_new_value_is_an_edit_of_two_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A field in ``core/facts.py``, and the line that fills it where it is measured."""
+    column = stored("tokens that were watched", "tokens", column="Watched tokens")
+    wider = make_dataclass("wider", [("watched", int | None, column)], bases=(Facts,), frozen=True)
+    monkeypatch.setattr(columns, "Facts", wider)
+    outcomes = [replace(o, facts=wider.from_json({**o.facts.to_json(), "watched": 7})) for o in sample.outcomes()]
+    page = render(build(sample.RUN, outcomes))
+    assert 'data-k="watched"' in page
+    assert "7 tokens" in page
+    assert "watched" in frame(outcomes).metric.tolist()
+
+
+@pytest.mark.parametrize(("text", "public"), [
+    ("weights file:///home/ada/x.pth", "weights …/x.pth"), ("see ~ada/y/z.txt", "see …/z.txt"), (r"\\corp\share\ada\w.bin", "…/w.bin"),
+    ("/data/ada/model.pth", "…/model.pth"), (r"C:\Users\ada\x", "…/x"), ("../ada/x", "…/x"),
+    ("in postgresql://bench:hunter2@db/results", "in a URL"), ("s3://bucket/ada/x", "a URL"), ("http://wiki.lab.internal/ada", "a URL"),
+    ("https://ada:hunter2@github.com/x", "a URL"), ("http://10.0.0.7:8080/ada", "a URL"), ("https://x.org/a?key=hunter2", "https://x.org/a"),
+    ("hf_abcdefghijklmnopqrstuv", "a secret"), ("with ghp_abcdefghijklmnopqrstuv.", "with a secret."), ("password=hunter2;", "a secret;"),
+    ("API_KEY: hunter2", "a secret"), ("Bearer abcdefghijkl", "a secret"),
+    ("ada@example.org", "an address"), ("by ada@node17", "by an address"), ("git@github.com:lab/x.git", "an address"),
+    ("on node17.gpu.example.org", "on a host"), ("on GPU-0123abcd-99", "on a device"),
+    *((text, text) for text in (
+        "https://arxiv.org/abs/2401.1", "hf:org/repo@main:file.pth", "repo@v1.0", "12.8.93.0", "a/b, 1/2 and K/V", "model.tar.gz",
+        "cachemark.core.spec", "tokens: 256", "not separable from window")),
+])  # fmt: skip
+def test_a_text_loses_paths_secrets_people_and_hosts(text: str, public: str) -> None:
+    assert scrubbed({"note": [text]}) == {"note": [public]}

@@ -48,7 +48,6 @@ COLLAPSED = scored(sample.candidate("streaming", "1/4"), 0.4, 0.5)
 
 def test_the_fastest_qualified_method_is_recommended_and_not_the_fastest() -> None:
     recommendation = told(FULL, COLLAPSED, GOOD, LEAN)
-    assert recommendation.row is not None
     assert (recommendation.row.case.label, recommendation.lean.case.label if recommendation.lean else "") == ("linear 1/2", "linear 1/4")
     assert recommendation.text == f"Use LineAR at 1/2. 1.33× speedup (1.25–1.42), 48.2 % less KV memory, quality loss below {MARGIN}."
     assert recommendation.ruined
@@ -189,7 +188,6 @@ def test_equal_memory_is_the_largest_measured_batch_that_fits() -> None:
     contents = choices(at(full, 16, 2.0), at(candidate, 16, 2.0), at(full, 32, 3.0), at(candidate, 32, 2.5), at(full, 128, 9.0),
                  at(candidate, 128, 9.0))
     linear = contents["linear"].row
-    assert linear is not None
     assert (linear.images_per_second, linear.equal_memory, linear.equal_memory_batch) == (8.0, 32 / 2.5, 32)
     assert (contents["full"].row.equal_memory, contents["full"].row.equal_memory_batch) == (8.0, 16) if contents["full"].row else False
     values = frame([at(full, 16, 2.0), at(candidate, 16, 2.0), at(candidate, 32, 2.5)]).query("batch == 16").set_index("metric")["value"]

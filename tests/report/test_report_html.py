@@ -83,13 +83,6 @@ def test_the_verdict_of_the_gate_is_on_top_and_nothing_contradicts_it() -> None:
     assert ("Nothing regressed" in calm, "Nothing regressed" in worse) == (True, False)
 
 
-def test_many_pictures_are_shown_smaller_and_the_page_says_so(html: str, page: Page) -> None:
-    assert "Shown as JPEG" in html
-    sources = [e.attrs["src"] for e in page.all("img") if "src" in e.attrs]
-    assert len(sources) == 11, "those of ten cases, and the strip beside the answer"
-    assert all(s.startswith("data:image/jpeg;base64,") for s in sources)
-
-
 def test_nothing_is_asked_of_a_network_and_only_our_own_script_may_run(html: str, page: Page) -> None:
     for element in page.elements:
         for name in ("src", "href", "srcset", "action", "data", "poster", "xlink:href", "formaction"):

@@ -9,7 +9,7 @@ import pytest
 import report_sample as sample
 
 from cachemark.analysis.case_group import CaseGroup, case_groups
-from cachemark.analysis.columns import budget_cell, cells, column_groups, columns_of
+from cachemark.analysis.columns import cells, column_groups, columns_of
 from cachemark.analysis.missing import TOO_FEW
 from cachemark.analysis.report_view import build
 from cachemark.core.facts import Facts
@@ -58,17 +58,6 @@ def test_what_has_collapsed_is_not_ranked() -> None:
     assert next(row for row in group(alive).candidates if row.method == "rkv").place == 5
 
 
-def test_a_figure_stands_over_its_interval_and_its_difference_to_the_full_cache() -> None:
-    values = group()
-    by_key = {cell.key: cell for cell in cells(values.candidates[0], column_groups(values))}
-    assert (by_key[FID].text, by_key[FID].under, by_key[FID].delta) == ("5.400", "4.900–5.900", "Δ +0.300 to +0.500")
-    assert (by_key["class_accuracy"].text, by_key["class_accuracy"].delta) == ("75.0 %", "Δ −0.2 to +0.2")
-    assert by_key["color_consistency"].delta.startswith("Δ ")
-    assert values.full is not None
-    own = {cell.key: cell for cell in cells(values.full, column_groups(values))}
-    assert (own[FID].under, own[FID].delta) == ("4.500–5.500", "")
-
-
 def test_a_fid_of_too_few_images_is_not_shown_though_an_older_version_stored_it() -> None:
     def few(outcome: Outcome, count: int) -> Outcome:
         named = {name: name.replace("2k", str(count)) for name in (FID, PRECISION)}
@@ -88,19 +77,6 @@ def test_a_fid_of_too_few_images_is_not_shown_though_an_older_version_stored_it(
         results = [few(outcome, count) for outcome in evaluated]
         assert missing(results).get(name) == (None if printed else TOO_FEW.format(least=384))
         assert (f"FID, scene, {count} images" in render(build(sample.RUN, results)).split('id="cases"')[0]) == printed
-
-
-BUDGETS = ("1/2", "5/16", "1/4")
-
-
-def curves() -> list[Outcome]:
-    results = [seen(sample.full(), 5.0)]
-    for n, budget in enumerate(BUDGETS):
-        for method in ("linear", "window"):
-            outcome = sample.candidate(method, "1/2")
-            collapsed = method == "window" and n == 2
-            results.append(seen(replace(outcome, case=replace(outcome.case, budget=budget)), 6.0 + n, precision=0.05 if collapsed else 0.8))
-    return [*results, sample.other_seeds(), sample.other_batch()]
 
 
 PAIR = (sample.full(), sample.candidate("linear", "1/2"))
@@ -149,7 +125,6 @@ def test_the_overall_score_of_geneval_is_the_mean_of_its_tasks_or_is_not_there()
     pair = [sample.measured(o, **scores) for o in PAIR]
     pair[1] = sample.measured(pair[1], geneval_counting=[1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
     full, candidate = group(pair).full, group(pair).candidates[0]
-    assert full is not None
     assert full.quality["geneval_overall"].value == pytest.approx((1 + 1 / 2 + 0 + 3 / 4 + 1 + 2 / 3) / 6)
     assert candidate.to_full["geneval_overall"].value == pytest.approx(0.5 / 6)
     ends = full.quality["geneval_overall"]
@@ -187,15 +162,12 @@ def test_saving_is_of_computation_and_bytes_are_added() -> None:
     assert row.saving == 1 - 6.2 / 15.5
     assert not row.marks, "there is no KV saving to be eaten, and none that is fake"
     columns = column_groups(masked_group())
-    by_key = {cell.key: cell for cell in cells(row, columns)}
     assert [cell.key for cell in cells(row, columns)] == [column.key for column in columns_of(columns)]
-    assert (by_key["saving"].text, by_key["flops"].text) == ("60.0 %", "6.20 TFLOP")
-    assert (by_key["added"].text, by_key["added"].under) == ("2.00 MiB", "KV 1.00 MiB")
-    assert by_key["token_distance"].text == "0.200"
-    assert budget_cell(row).text == "1/2"
+    (added,) = (cell for cell in cells(row, columns) if cell.key == "added")
+    assert (added.text, added.under) == ("2.00 MiB", "KV 1.00 MiB")
 
 
 def test_a_method_as_far_as_other_seeds_is_not_ranked() -> None:
-    held = {row.method: row for row in masked_group().candidates}
-    assert held["window"].unranked
-    assert held["linear"].place == 1
+    by_method = {row.method: row for row in masked_group().candidates}
+    assert by_method["window"].unranked
+    assert by_method["linear"].place == 1

@@ -31,8 +31,8 @@ from cachemark.store.rows import Verdict
 
 
 def group(*outcomes: Outcome) -> CaseGroup:
-    (groups_found,) = case_groups(outcomes or sample.outcomes())
-    return groups_found
+    (only,) = case_groups(outcomes or sample.outcomes())
+    return only
 
 
 def row(row_held: CaseGroup, method: str, budget: str) -> ReportRow:
@@ -49,7 +49,6 @@ def test_speedup_is_a_ratio_of_medians_with_its_interval() -> None:
     result = row(group(full, candidate), "linear", "1/4")
     assert (result.saving, result.saving_live) == pytest.approx((0.7, 0.75))
     speedup = result.speedup
-    assert speedup is not None
     assert (speedup.value, speedup.n) == (pytest.approx(2.1 / 1.1), 3)
     process_bias = math.exp(1.959964 * math.sqrt(2) * PROCESS_BIAS)
     assert (speedup.low, speedup.high) == (pytest.approx(2.0 / 1.2 / process_bias), pytest.approx(2.4 / 1.0 * process_bias))
@@ -64,7 +63,6 @@ def test_speedups_are_widened_by_what_pairs_of_equal_code_have_shown(shown: obje
     full, own = timed(sample.full(), [2.0, 2.1, 2.4]), timed(sample.candidate("linear", "1/4"), [1.0, 1.2, 1.1])
     full, own = (replace(o, facts=o.facts | Facts.from_json({"process_bias": shown})) for o in (full, own))
     speedup = row(group(full, own), "linear", "1/4").speedup
-    assert speedup is not None
     assert speedup.low == pytest.approx(2.0 / 1.2 / math.exp(1.959964 * math.sqrt(2) * deviation))
     assert build(sample.RUN, [full, own]).chapters[0].process_bias == words
 
@@ -72,28 +70,28 @@ def test_speedups_are_widened_by_what_pairs_of_equal_code_have_shown(shown: obje
 def test_without_a_full_cache_nothing_is_derived() -> None:
     broken = sample.failed(sample.full(), Status.OOM, "out of memory")
     for outcomes in ([sample.candidate("linear", "1/4")], [broken, sample.candidate("linear", "1/4")]):
-        row_held = row(group(*outcomes), "linear", "1/4")
-        assert (row_held.speedup, row_held.saving, row_held.place) == (None, None, None)
-        assert "full cache" in row_held.no_speedup
+        derived = row(group(*outcomes), "linear", "1/4")
+        assert (derived.speedup, derived.saving, derived.place) == (None, None, None)
+        assert "full cache" in derived.no_speedup
 
 
 def test_other_kernels_refuse_a_speed_up_and_name_the_difference() -> None:
     arm = sample.candidate("linear", "1/4")
     arm = replace(arm, facts=arm.facts | Facts(kernel="math"))
-    row_held = row(group(sample.full(), arm), "linear", "1/4")
-    assert row_held.speedup is None
-    assert "math here, sdpa in the full cache" in row_held.no_speedup
-    assert "no speedup" in [mark.text for mark in row_held.marks]
+    derived = row(group(sample.full(), arm), "linear", "1/4")
+    assert derived.speedup is None
+    assert "math here, sdpa in the full cache" in derived.no_speedup
+    assert "no speedup" in [mark.text for mark in derived.marks]
 
 
 def test_a_method_no_better_than_other_seeds_is_not_ranked_however_fast() -> None:
     candidate = sample.candidate("linear", "1/4")
     worse = timed(candidate, [0.1] * 5, token_agreement=list(sample.other_seeds().samples["token_agreement"]))
-    row_held = row(group(sample.full(), worse, sample.candidate("random", "1/4"), sample.other_seeds()), "linear", "1/4")
-    assert row_held.speedup is not None
-    assert row_held.place is None
-    assert row_held.unranked
-    assert "not ranked" in [mark.text for mark in row_held.marks]
+    derived = row(group(sample.full(), worse, sample.candidate("random", "1/4"), sample.other_seeds()), "linear", "1/4")
+    assert derived.speedup is not None
+    assert derived.place is None
+    assert derived.unranked
+    assert "not ranked" in [mark.text for mark in derived.marks]
     assert row(group(sample.full(), worse), "linear", "1/4").place == 1  # not distinguishable without the different-seed reference
 
 
@@ -101,8 +99,8 @@ def test_a_method_no_better_than_other_seeds_is_not_ranked_however_fast() -> Non
     ([1.0] * 64, [1e-9] * 64, True), ([1.0] * 64, [1e-3] * 64, False), ([0.9] * 64, [1e-9] * 64, False)])
 def test_lossless_means_within_the_noise_floor_in_tokens_and_kl(agreement: list[float], kl: list[float], lossless: bool) -> None:
     arm = timed(sample.candidate("linear", "1/2"), [2.0], token_agreement=agreement, kl=kl)
-    row_held = row(group(sample.full(), arm, sample.other_batch()), "linear", "1/2")
-    assert ("lossless on this device" in [mark.text for mark in row_held.marks]) is lossless
+    derived = row(group(sample.full(), arm, sample.other_batch()), "linear", "1/2")
+    assert ("lossless on this device" in [mark.text for mark in derived.marks]) is lossless
 
 
 def test_a_method_that_skips_scales_is_not_lossless() -> None:
@@ -228,10 +226,10 @@ def test_what_so_few_seeds_do_not_show_to_agree_is_not_called_lossless() -> None
     exact = {"token_agreement": [1.0] * 64, "kl": [1e-9] * 64}
     candidate = timed(sample.candidate("linear", "1/2"), [2.0], **exact)
     for seeds, lossless in ((3, False), (64, True)):
-        row_held = row(group(*(few(o, seeds) if o.case.role != "baseline" else o
+        derived = row(group(*(few(o, seeds) if o.case.role != "baseline" else o
                            for o in (sample.full(), candidate, sample.other_seeds(), sample.other_batch()))), "linear", "1/2")
-        assert (OTHER_SEEDS not in row_held.unranked) is lossless
-        assert ("lossless on this device" in [mark.text for mark in row_held.marks]) is lossless
+        assert (OTHER_SEEDS not in derived.unranked) is lossless
+        assert ("lossless on this device" in [mark.text for mark in derived.marks]) is lossless
 
 
 def at(latency: list[float], method: str = "linear", **samples: list[float]) -> Outcome:
@@ -292,5 +290,4 @@ def night(verdict: str) -> Night:
 def test_the_rate_has_its_exact_interval(false: int, true: int, tone: str, said: str) -> None:
     assert alarms(None) is alarms(standing([])) is None
     texts = alarms(standing([*[night("regressed")] * false, *[night("equivalent")] * true]))
-    assert texts is not None
     assert (texts.tone, texts.lines[0].endswith(said)) == (tone, True)

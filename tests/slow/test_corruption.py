@@ -1,7 +1,5 @@
 """Spoilt images are found out: by paired values at 64 seeds, and by FID at 2000 images."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
@@ -50,18 +48,13 @@ def swapped(clean: Tensor, coder: Coder) -> Tensor:
     return coder.images(tokens.flatten(1))
 
 
-def shifted(clean: Tensor, coder: Coder) -> Tensor:
-    """A tint: red up and blue down by 6 of 255."""
-    return (clean + torch.tensor([12 / 255, 0, -12 / 255]).view(3, 1, 1)).clamp(-1, 1)
-
-
 def blurred(clean: Tensor, coder: Coder) -> Tensor:
     """A mean over 3 by 3 pixels, mixed half with the image."""
     padded = F.pad(clean, (1, 1, 1, 1), mode="replicate")
     return (clean + F.avg_pool2d(padded, 3, 1)) / 2
 
 
-SPOILS: dict[str, Spoil] = {"two lines of tokens swapped in 10 %": swapped, "tint": shifted, "blur": blurred}
+SPOILS: dict[str, Spoil] = {"two lines of tokens swapped in 10 %": swapped, "blur": blurred}
 
 
 @pytest.fixture(scope="module")
@@ -88,13 +81,6 @@ def test_paired_figures_find_it_at_64_seeds(name: str, clean: Tensor, coder: Cod
     assert p_value(ssim(spoilt, own), same[1]) < SURE
 
 
-def test_quality_alone_finds_swapped_lines_where_every_image_has_them(clean: Tensor, coder: Coder) -> None:
-    own = coder.tokens[:PAIRS].clone().unflatten(1, (16, 16))
-    own[:, [0, 11]] = own[:, [11, 0]]  # the color key itself moves
-    values = [matching_colors(images).float().mean(1) for images in (coder.images(own.flatten(1)), clean[:PAIRS])]
-    assert p_value(*values) < SURE
-
-
 @pytest.mark.parametrize("name", SPOILS)
 def test_fid_finds_it_at_2000_images(name: str, clean: Tensor, coder: Coder) -> None:
     eyes = preset("scene")
@@ -103,14 +89,6 @@ def test_fid_finds_it_at_2000_images(name: str, clean: Tensor, coder: Coder) -> 
     assert change.low > 0, change
 
 
-def test_nothing_is_found_where_nothing_is_spoilt(clean: Tensor) -> None:
-    eyes = preset("scene")
-    observed = ImageFeatures.of(clean[:500], eyes.extractor)
-    again = difference(observed, ImageFeatures.of(clean[:500].clone(), eyes.extractor), eyes.reference)
-    assert again.low <= 0 <= again.high
-
-
-# -- quality at its real size: values from files, intervals as wide as the scatter of fresh real --
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 COUNT, SETS = 2000, 24

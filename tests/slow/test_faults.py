@@ -1,7 +1,5 @@
 """Real runs that are killed at random moments: completed cases are kept, and the same command finishes the plan."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import os
@@ -15,11 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from cachemark.core.errors import BadStore
-from cachemark.core.spec import Case
 from cachemark.store import rows
 from cachemark.store.db import Store
-from cachemark.workflows.run import PlanRunner
 from support import fork_server, stages, stub
 from support.stages import Stage
 
@@ -115,44 +110,11 @@ def test_runs_and_trials_killed_again_and_again_lose_nothing_and_repeat_nothing(
     assert made.states()[-1] == "finished"
 
 
-# ------------------------------------------------------------------------------------------------ trials that are made up
-
 @pytest.fixture
 def empty(tmp_path: Path) -> Path:
     made = tmp_path / "empty.sqlite"
     Store.open(made).close()
     return made
-
-
-def sound(path: Path) -> None:
-    """The database is whole, no case has two outcomes, all that was confirmed is there, and every artifact can be read."""
-    connection = sqlite3.connect(path)
-    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
-    results = [key for (key,) in connection.execute("SELECT case_key FROM outcome WHERE status = 'ok'")]
-    connection.close()
-    assert [key for key, count in collections.Counter(results).items() if count > 1] == []
-    assert set(stub.keys(path)) <= set(results)
-    with Store.open(path, create=False, read_only=True) as store:
-        for outcome in (o for run in store.runs() for o in store.outcomes(run.id)):
-            assert store.artifacts.read(outcome.artifacts["tokens.bin"]) == stub.artifact(outcome.case)
-
-
-def test_a_full_disk_ends_the_run_and_keeps_what_was_saved(empty: Path) -> None:
-    """SQLite is told that the disk holds a few pages more, in the middle of the run; then there is room again."""
-    def full(case: Case) -> None:
-        if (case.model, case.method) == ("llamagen-l", "full"):
-            with store._engine.connect() as connection:
-                connection.exec_driver_sql("PRAGMA max_page_count = 1")  # as many as there are
-
-    confirmed = stub.Confirmed(empty.with_suffix(".confirmed"))
-    with Store.open(empty) as store, pytest.raises(BadStore, match="disk is full"):
-        PlanRunner(stub.tiny_plan(), store, stub.Stub(before=full), watcher=confirmed).measure()
-    sound(empty)
-    saved = len(stub.keys(empty))
-    assert 7 <= saved < 12
-    assert stub.drive(empty).reused == saved
-    sound(empty)
 
 
 def test_a_clock_that_jumps_backwards_changes_no_order(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,9 @@ Slowdowns are injected as code, in commits of a copy of this package. Configurat
 the tests' own with 16 tokens; the self-test runs on the bundled one.
 """
 
-from __future__ import annotations
-
 import json
 import math
+import os
 import random
 import re
 import subprocess
@@ -23,32 +22,6 @@ from support.repositories import SLOWER, Repository
 from support.stages import Stage, call, stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
-WIDER = """
-
-_begin = Window.begin
-
-
-def _wasteful(self, layout, sites, memory):
-    _begin(self, layout, sites, memory)
-    extra = memory.nbytes("slots") // 10 if "extra" not in memory.tensors else memory.tensors["extra"][1].nbytes
-    memory.zeros("extra", (extra,), __import__("torch").uint8, "slots")
-
-
-Window.begin = _wasteful
-"""
-FLIPPED = """
-
-_generate = LlamaGen.generate
-
-
-def _flipping(self, *given, **more):
-    tokens = _generate(self, *given, **more).clone()  # what is made in inference mode cannot be changed outside of it
-    tokens[0, -1] = (tokens[0, -1] + 1) % self.config.vocab
-    return tokens
-
-
-LlamaGen.generate = _flipping
-"""
 
 
 @pytest.fixture
@@ -64,9 +37,6 @@ def configs(tmp_path: Path, count: int) -> Stage:
 
 def labels(count: int) -> list[str]:
     return [word for number in range(count) for word in ("--only", f"calm: n{number:02} 1/2")]
-
-
-QUICK = ("--delta", 0.5)  # where times are not what is asked
 
 
 def compare(at: Stage, *more: object) -> tuple[int, dict[tuple[str, str], dict[str, Any]]]:
@@ -111,23 +81,6 @@ def test_a_slow_down_that_this_machine_can_show_is_found_in_nine_of_ten(tmp_path
     assert code == 1
 
 
-def test_more_bytes_and_another_token_are_caught_exactly(tmp_path: Path, repository: Repository) -> None:
-    at = configs(tmp_path, 2)
-    wide = repository.commit("wider", "methods/window.py", WIDER)
-    code, result = compare(at, "--commits", repository.first, wide, "--repository", repository.folder, "--no-aa", *QUICK, *labels(2))
-    assert code == 1
-    grown = [row for (_, metric), row in result.items() if metric == "kv_allocated"]
-    assert [row["verdict"] for row in grown] == ["regressed"] * 2
-    assert all(1.05 < row["change"] <= 1.1 for row in grown), "a tenth of the slots"
-    assert {row["verdict"] for (_, metric), row in result.items() if metric == "output_hash"} == {"equivalent"}
-
-    flipped = repository.commit("flipped", "models/llamagen.py", FLIPPED)
-    code, result = compare(at, "--commits", wide, flipped, "--repository", repository.folder, "--no-aa", *QUICK, *labels(2))
-    assert code == 1
-    assert [row["verdict"] for (_, metric), row in result.items() if metric == "output_hash"] == ["changed"] * 2
-    assert {row["verdict"] for (_, metric), row in result.items() if metric == "kv_allocated"} == {"equivalent"}
-
-
 def bisected(at: Stage, repository: Repository, last: str) -> str:
     """The commit that `cachemark bisect` names, in a process of its own; empty where it names none."""
     words = ("bisect", "calm: n00 1/2", "--plan", at.plan, "--plugin", at.plugin, "--threads", 1, "--images", 3, "--json",
@@ -156,3 +109,71 @@ def test_the_gate_proves_itself() -> None:
     result = call("test", "gate")
     assert result.exit_code == 0, result.output
     assert result.stdout.count("passed: ") == 3
+
+
+SCRIPT = Path(__file__).parents[2] / "ci" / "nightly.sh"
+AS_FAST_AS_BEFORE = "\n\nLlamaGen.generate = _generate\n"
+WRONG_EVICTION = """
+
+def _newest(self, step, slots):
+    for number, run in enumerate(slots.runs):
+        if slots.live[number] - run.condition > self.B:
+            slots.evict_place(number, run.condition + self.sinks)
+
+
+Streaming.evict = _newest
+"""
+
+
+class Nights:
+    """A runner whose store, incidents and baselines outlive a night."""
+
+    def __init__(self, folder: Path, at: Stage, repository: Repository) -> None:
+        self.folder, self.at, self.count = folder, at, 0
+        command = folder / "bin" / "cachemark"
+        command.parent.mkdir(parents=True)
+        command.write_text(f"#!{sys.executable}\nfrom cachemark.cli import main\nmain()\n")
+        command.chmod(0o755)
+        self.environment = {
+            **os.environ, "PATH": f"{command.parent}:{os.environ['PATH']}", "PYTHONPATH": str(repository.folder / "suite"),
+            "CACHEMARK_STORE": str(folder / "nights.sqlite"), "CACHEMARK_DEVICE": "cpu", "CACHEMARK_MACHINE": "--threads 1",
+            "CACHEMARK_PAIRS": f"--plugin {at.plugin} --images 3", "GIT_CEILING_DIRECTORIES": str(folder.parent),
+        }
+
+    def call(self, *command: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(list(map(str, command)), env=self.environment, cwd=self.folder, capture_output=True, text=True)
+
+    def night(self) -> tuple[int, str, Path]:
+        """The exit code of one more night, what its judgement said, and the folder that it wrote."""
+        self.count += 1
+        out = self.folder / f"night {self.count}"
+        self.environment["CACHEMARK_OUT"] = str(out)
+        done = self.call(SCRIPT, self.at.plan, "--plugin", self.at.plugin)
+        print(f"night {self.count}: {done.returncode}\n{done.stdout[-6000:]}\n{done.stderr[-3000:]}")
+        return done.returncode, (out / "check.txt").read_text(), out
+
+
+def test_the_exit_code_of_each_night_is_its_verdict(tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "repository", weights=True)
+    nights = Nights(tmp_path / "runner", stage(tmp_path / "stage", '"streaming", "calm"', examples.MODEL), repository)
+    code, messages, out = nights.night()
+    assert (code, "Proposed: " in messages) == (0, True)
+    assert list((out / "proposed").glob("*/dots.json"))
+    assert nights.call("cachemark", "baseline", "save", "--reason", "the first night").returncode == 0  # a person accepts it
+
+    repository.commit("nothing that runs")
+    code, messages, out = nights.night()
+    assert (code, messages.count("  again: ")) == (0, 0), messages
+    assert "0 regressed" in messages
+
+    repository.commit("slower", "models/llamagen.py", SLOWER.format(share=0.6))
+    code, messages, out = nights.night()
+    assert (code, messages.count("  again: ")) == (1, 1), messages
+    assert "<failure" in (out / "junit.xml").read_text()
+    assert "regressed" in (out / "comment.md").read_text()
+
+    repository.commit("as fast as before", "models/llamagen.py", AS_FAST_AS_BEFORE)
+    repository.commit("wrong eviction", "methods/streaming.py", WRONG_EVICTION)
+    code, messages, out = nights.night()
+    assert (code, "streaming" in messages) == (1, True), messages
+    assert "regressed" in (out / "comment.md").read_text()

@@ -1,7 +1,5 @@
 """The largest batch under a real limit, found by real trials that run out of memory."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Nightly series: what is found and named, what is not, and that nothing is compared across baseline series."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -28,11 +26,9 @@ def stepped(place: int = 36, shift: float = 0.04, seed: int = 0, n: int = N) -> 
 
 
 def only(values: np.ndarray, environments: list[Any] | None = None, delta: float = DELTA) -> BaselineSeries:
-    (found,) = changes(values, environments or ["e"] * len(values), delta)
-    return found
+    (series,) = changes(values, environments or ["e"] * len(values), delta)
+    return series
 
-
-# ------------------------------------------------------------------------------------------------ the test
 
 def test_the_statistic_is_the_standardised_sum_of_ranks() -> None:
     x = np.random.default_rng(0).permutation(23).astype(float)
@@ -52,8 +48,6 @@ def test_a_clean_step_is_placed_exactly(place: int) -> None:
 def test_equal_nights_are_no_change() -> None:
     assert only(np.zeros(30)) == BaselineSeries(0, 29, (), 0.0, 0.0)
 
-
-# ------------------------------------------------------------------------------------------------ what is found
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(("place", "shift"), [(36, 0.04), (20, 0.08), (50, 0.05), (36, -0.04)])
@@ -93,16 +87,16 @@ def test_a_steep_ramp_with_missing_nights_fits_by_nights_and_gates() -> None:
     for seed in range(8):
         x = noise(seed=seed, sd=0.001) + 0.18 * np.clip((np.arange(N) - 35) / 16, 0, 1)
         x[np.random.default_rng(seed).permutation(N)[:9]] = math.nan
-        (found,) = [c for c in only(x).changes if c.kind == "ramp"]
-        assert found.gates
-        assert abs(found.first - 36) <= 2
-        assert abs(found.last - 51) <= 2
+        (ramp,) = [c for c in only(x).changes if c.kind == "ramp"]
+        assert ramp.gates
+        assert abs(ramp.first - 36) <= 2
+        assert abs(ramp.last - 51) <= 2
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_two_sudden_steps_in_one_direction_are_no_ramp(seed: int) -> None:
-    found = only(stepped(20, 0.05, seed) + stepped(40, 0.05, seed + 100)).changes
-    assert [(c.kind, abs(c.first - place) <= 1) for c, place in zip(found, (20, 40), strict=True)] == [("step", True)] * 2
+    steps = only(stepped(20, 0.05, seed) + stepped(40, 0.05, seed + 100)).changes
+    assert [(c.kind, abs(c.first - place) <= 1) for c, place in zip(steps, (20, 40), strict=True)] == [("step", True)] * 2
 
 
 def test_one_odd_night_is_nothing() -> None:
@@ -117,14 +111,12 @@ def test_a_shift_below_the_minimum_effect_is_nothing() -> None:
     assert only(small, delta=0.01).changes[0].kind == "step"
 
 
-# ------------------------------------------------------------------------------------------------ what cannot be said
-
 def test_nights_that_follow_no_level_do_not_gate() -> None:
-    found = [only(noise(seed=seed, sd=0.02, alike=0.9)) for seed in range(30)]
+    segments = [only(noise(seed=seed, sd=0.02, alike=0.9)) for seed in range(30)]
     calm = [only(noise(seed=seed, sd=0.02)) for seed in range(30)]
-    alarms = sum(any(c.gates for c in segment.changes) for segment in found)
-    assert sum(not segment.stationary for segment in found) >= 20
-    assert alarms <= 5 < sum(bool(segment.changes) for segment in found)
+    alarms = sum(any(c.gates for c in segment.changes) for segment in segments)
+    assert sum(not segment.stationary for segment in segments) >= 20
+    assert alarms <= 5 < sum(bool(segment.changes) for segment in segments)
     assert sum(not segment.stationary for segment in calm) <= 2
 
 
@@ -135,8 +127,6 @@ def test_too_few_nights_say_nothing(n: int) -> None:
         assert math.isnan(segment.alike)
         assert segment.stationary
 
-
-# ------------------------------------------------------------------------------------------------ environments and missing nights
 
 def test_nothing_is_compared_across_environments() -> None:
     values = stepped(30, 0.5)
@@ -165,8 +155,6 @@ def test_what_is_no_history_is_refused(nights: list[float], environments: list[s
     with pytest.raises(CachemarkError, match=words):
         changes(nights, environments, delta)
 
-
-# ------------------------------------------------------------------------------------------------ weekly cycles
 
 @pytest.mark.parametrize("weeks", [3, 12])
 def test_a_cycle_is_taken_out_as_soon_as_four_weeks_show_it(weeks: int) -> None:

@@ -1,7 +1,5 @@
 """The minimum effect that lasting bias of processes requires, on populations whose bias is known."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 
@@ -75,11 +73,10 @@ def test_it_is_the_largest_of_a_second_implementation() -> None:
 
     known = {(freedom, scale): likelihood(freedom, scale) for freedom in (3.0, 10.0, 1000.0) for scale in np.geomspace(0.01, 0.08, 12)}
     best = max(known.values())
-    largest = max(float(t.isf(1e-3, freedom)) * scale for (freedom, scale), found in known.items() if best - found <= 1.353)
+    largest = max(float(t.isf(1e-3, freedom)) * scale for (freedom, scale), likely in known.items() if best - likely <= 1.353)
     assert largest_plausible(values, np.full(5, noise), 1e-3) == pytest.approx(largest, rel=0.15)
 
 
-# -- the process-to-process deviation that A/A pairs show, and speedup intervals with it --
 @pytest.mark.parametrize("deviation", [0.005, 0.02, 0.04])
 def test_the_bound_is_above_the_deviation_in_95_of_100_samples(deviation: float) -> None:
     stream = np.random.default_rng(1)

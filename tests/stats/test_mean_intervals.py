@@ -1,7 +1,5 @@
 """Intervals: exact where they say so, and honest about how much they cover."""
 
-from __future__ import annotations
-
 import math
 import random
 
@@ -15,8 +13,6 @@ from cachemark.stats.intervals import PROCESS_BIAS, mean_of_means, mean_over_see
 SHARE, POSITIVE = (0.0, 1.0), (0.0, math.inf)
 APART = math.exp(1.959964 * math.sqrt(2) * PROCESS_BIAS)  # what two processes differ by in 95 of 100 cases
 
-
-# ------------------------------------------------------------------------------------------------ times
 
 def test_three_repeats_span_all_values_and_what_processes_differ_by_and_admit_how_little_they_cover() -> None:
     ends = ratio_of_medians([2.0, 2.2, 1.9], [1.0, 1.1, 1.3])
@@ -44,15 +40,15 @@ def test_one_repeat_covers_nothing() -> None:
 @pytest.mark.parametrize("process_bias", [0.0, PROCESS_BIAS])
 @pytest.mark.parametrize("n", [3, 5, 8, 15])
 def test_stated_coverage_holds_on_skewed_noise_and_on_biased_processes(n: int, process_bias: float) -> None:
-    stream, held, rounds = random.Random(5), 0, 1500
+    stream, covered, rounds = random.Random(5), 0, 1500
     stated = 0.0
     for _ in range(rounds):
         shifts = [stream.gauss(0, process_bias) for _ in range(2)]
         above, below = ([stream.lognormvariate(shift, 0.005) for _ in range(n)] for shift in shifts)
         ends = ratio_of_medians(above, below)  # both true medians are 1
-        held += ends.low <= 1.0 <= ends.high
+        covered += ends.low <= 1.0 <= ends.high
         stated = ends.confidence
-    assert held / rounds >= stated - 0.02
+    assert covered / rounds >= stated - 0.02
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 6, 9, 10, 16])
@@ -60,10 +56,10 @@ def test_an_interval_of_a_median_covers_what_counting_says(n: int) -> None:
     """Every value lies above or below the median, each with one half: whether the ends hold it is counted over all ways to lie."""
     ends = median_over_repeats([float(k) for k in range(n, 0, -1)])
     below = int(ends.low)  # the median must be above so many values, and not above this many from the other end
-    held = sum(below <= bin(ways).count("1") <= n - below for ways in range(2**n)) / 2**n
+    coverage = sum(below <= bin(ways).count("1") <= n - below for ways in range(2**n)) / 2**n
     assert ends.value == (n + 1) / 2
     assert ends.high == n + 1 - ends.low
-    assert ends.confidence == pytest.approx(held if n > 1 else 0.0)
+    assert ends.confidence == pytest.approx(coverage if n > 1 else 0.0)
     assert ends.confidence >= 0.95 or below == 1
 
 
@@ -77,8 +73,6 @@ def test_thousands_of_repeats_cut_as_many_as_exact_counting_allows() -> None:
     assert missed[0] <= 0.05 < missed[1]
     assert ratio_of_medians([2.0] * n, [1.0] * n).stated
 
-
-# ------------------------------------------------------------------------------------------------ means
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 2), (1, 16), (8, 16), (64, 64), (3000, 3001)])
 def test_of_yes_and_no_it_is_the_exact_binomial_interval(hits: int, n: int) -> None:
@@ -116,9 +110,9 @@ def test_an_interval_above_zero_is_where_the_values_are_smooth_and_not_where_nob
     assert (ends.high - ends.low) / ends.value == pytest.approx(2 * 1.96 * 0.53 / 8, rel=0.3), "the normal width"
     assert ends.high - ends.value > ends.value - ends.low, "skewed as the values are"
     for silent in (smooth[:7], [0.0] * 57 + smooth[:7], [0.0] * 64, [0.5] * 64, [10.0**-k for k in range(64)]):
-        found = mean_over_seeds(silent, POSITIVE)
-        assert not found.stated
-        assert found.low == found.high == found.value == pytest.approx(sum(silent) / len(silent))
+        unstated = mean_over_seeds(silent, POSITIVE)
+        assert not unstated.stated
+        assert unstated.low == unstated.high == unstated.value == pytest.approx(sum(silent) / len(silent))
 
 
 def test_values_without_a_range_have_student_s_interval_at_least() -> None:
@@ -132,8 +126,8 @@ def test_the_mean_of_differences_that_few_seeds_make_is_held() -> None:
     """One image in ten is spoilt: Student's interval holds the mean loss in 89 %."""
     stream = np.random.default_rng(77)
     draws = np.where(stream.random((600, 32)) < 0.1, stream.normal(-1.7, 0.5, (600, 32)), stream.normal(0, 0.05, (600, 32)))
-    held = [ends.low <= -0.17 <= ends.high for ends in (mean_over_seeds(row.tolist()) for row in draws)]
-    assert np.mean(held) >= 0.93
+    covered = [ends.low <= -0.17 <= ends.high for ends in (mean_over_seeds(row.tolist()) for row in draws)]
+    assert np.mean(covered) >= 0.93
 
 
 def test_what_was_seen_at_every_seed_may_still_be_rare() -> None:
@@ -158,9 +152,9 @@ def test_ninety_three_of_a_hundred_intervals_hold_the_mean(name: str, n: int) ->
     """A percentile bootstrap holds it in 28 to 92; the whole table is made by studies/claims_study.py."""
     draw, truth, within = POPULATIONS[name]
     rows = dict(enumerate(draw(np.random.default_rng(9), (400, n))))
-    found = [ends for ends in means_over_seeds(rows, dict.fromkeys(rows, within)).values() if ends.stated]
-    assert len(found) > 200
-    assert sum(ends.low <= truth <= ends.high for ends in found) / len(found) >= 0.93
+    stated = [ends for ends in means_over_seeds(rows, dict.fromkeys(rows, within)).values() if ends.stated]
+    assert len(stated) > 200
+    assert sum(ends.low <= truth <= ends.high for ends in stated) / len(stated) >= 0.93
 
 
 @pytest.mark.parametrize("sizes", [(2,) * 6, (8,) * 6, (3, 5, 8, 13, 21, 34), (80, 99, 80, 94, 100, 100)], ids=str)
@@ -169,12 +163,12 @@ def test_the_interval_of_a_mean_of_means_holds_it(sizes: tuple[int, ...]) -> Non
     truth, stream, drawn = (0.95, 0.6, 0.4, 0.8, 0.1, 0.2), np.random.default_rng(0), 300
     shares = {(row, task): (stream.random(n) < p).astype(float).tolist()
               for row in range(drawn) for task, (p, n) in enumerate(zip(truth, sizes, strict=True))}
-    found = means_over_seeds(shares, dict.fromkeys(shares, SHARE))
-    held = [mean_of_means([found[row, task] for task in range(len(sizes))]) for row in range(drawn)]
-    assert np.mean([ends.low <= np.mean(truth) <= ends.high for ends in held]) >= 0.93
+    intervals_of = means_over_seeds(shares, dict.fromkeys(shares, SHARE))
+    means = [mean_of_means([intervals_of[row, task] for task in range(len(sizes))]) for row in range(drawn)]
+    assert np.mean([ends.low <= np.mean(truth) <= ends.high for ends in means]) >= 0.93
 
 
 def test_a_mean_of_means_is_not_stated_where_one_of_them_is_not() -> None:
     whole, alone = mean_over_seeds([1.0, 0.0, 1.0], SHARE), mean_over_seeds([1.0], SHARE)
-    found = mean_of_means([whole, alone])
-    assert (found.value, found.stated, found.n) == (pytest.approx(5 / 6), False, 4)
+    whole_mean = mean_of_means([whole, alone])
+    assert (whole_mean.value, whole_mean.stated, whole_mean.n) == (pytest.approx(5 / 6), False, 4)

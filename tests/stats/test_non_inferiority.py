@@ -1,7 +1,5 @@
 """Non-inferior: a test that is exact where it can be, holds at few seeds, and says how many it takes."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -95,7 +93,6 @@ def test_adding_seeds_until_it_is_shown_errs_in_more_than_one_of_ten_series() ->
     assert shown[:, -1].mean() <= ALPHA + 0.03  # 200 series tested once: 0.05 and two standard errors
 
 
-# -- recommendations over simulated stores of known truth: how often a method that is truly worse --
 STORES, METHODS, MARGIN, PROCESS_BIAS = 1000, 6, 0.05, 0.02
 VALUES = np.array([-1.0, -0.5, 0.0, 0.5])  # gains of color consistency
 
@@ -106,7 +103,7 @@ def recommended(stream: np.random.Generator, losses: np.ndarray, gains: np.ndarr
     chances = np.stack([lost * 0.6, lost * 0.9, 1 - 1.6 * lost, 0.1 * lost], axis=1)  # on average -lost
     counts = np.array([stream.multinomial(seeds, row) for row in chances])
     p = chances_at_most(VALUES, counts, -MARGIN, -1.0).reshape(losses.shape)
-    found: list[int | None] = []
+    chosen: list[int | None] = []
     for mine, speeds in zip(p, gains, strict=True):
         adjusted = holm(mine.tolist())
         full = 2.0 * np.exp(PROCESS_BIAS * stream.normal()) * (1 + 0.002 * stream.normal(size=10))
@@ -115,8 +112,8 @@ def recommended(stream: np.random.Generator, losses: np.ndarray, gains: np.ndarr
             times = 2.0 / speed * np.exp(PROCESS_BIAS * stream.normal()) * (1 + 0.002 * stream.normal(size=10))
             candidates.append(Candidate(str(k), ratio_of_medians(full.tolist(), times.tolist()), 0.5, adjusted[k] <= ALPHA))
         best, _ = select(candidates)
-        found.append(int(best.key) if best else None)
-    return found
+        chosen.append(int(best.key) if best else None)
+    return chosen
 
 
 @pytest.mark.parametrize("seeds", [64, 256, 2000])
@@ -125,7 +122,7 @@ def test_a_method_that_is_truly_worse_is_recommended_in_at_most_one_store_of_twe
     stream = np.random.default_rng(seeds)
     losses = MARGIN * stream.choice([1.0, 1.0, 1.2, 2.0], (STORES, METHODS))
     shown = recommended(stream, losses, 1 + 4 * losses, seeds)
-    assert sum(found is not None for found in shown) <= 0.05 * STORES
+    assert sum(choice is not None for choice in shown) <= 0.05 * STORES
 
 
 def test_the_truly_best_is_found_where_the_data_can_tell() -> None:
@@ -135,6 +132,6 @@ def test_the_truly_best_is_found_where_the_data_can_tell() -> None:
     truth = [max((k for k in range(METHODS) if losses[s, k] < MARGIN and gains[s, k] > 1), key=lambda k: gains[s, k], default=None)
              for s in range(STORES)]
     shown = recommended(stream, losses, gains, 1000)
-    assert sum(found == best for found, best in zip(shown, truth, strict=True)) >= 0.9 * STORES
-    worse = sum(found is not None and losses[s, found] >= MARGIN for s, found in enumerate(shown))
+    assert sum(choice == best for choice, best in zip(shown, truth, strict=True)) >= 0.9 * STORES
+    worse = sum(choice is not None and losses[s, choice] >= MARGIN for s, choice in enumerate(shown))
     assert worse <= 0.05 * STORES

@@ -1,9 +1,6 @@
 """The studies behind the pages on statistics, in small; ``tests/slow`` runs them in full."""
 
-from __future__ import annotations
-
 import json
-import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,12 +10,9 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from scipy.stats import binom
 
 from cachemark.analysis.report_row import FIDELITY, QUALITY
 from cachemark.core.units import METRICS
-from cachemark.gate import nights as ledger
-from cachemark.stats import changepoints
 from cachemark.stats import paired_test as pairs
 from cachemark.stats.paired_test import PairRatios, Rule
 
@@ -67,7 +61,6 @@ def test_a_study_prints_stores_and_writes_its_tables_between_the_marks_of_a_page
         assert "<svg" in (tmp_path / file).read_text()
 
 
-# -- the gate ---------------------------------------------------------------------------------------------------------
 def test_a_night_is_judged_as_the_gate_judges_it(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     """The study draws by stages; the same numbers given to ``judge`` as configurations give the same verdicts."""
     script = study("gate_study")
@@ -90,54 +83,6 @@ def test_a_night_is_judged_as_the_gate_judges_it(study: Study, monkeypatch: pyte
     assert set(verdicts) >= {"regressed", "improved", "equivalent"}
 
 
-def test_pairs_know_no_day_and_carry_the_effect(study: Study) -> None:
-    script = study("gate_study")
-    noise, effect = script.PROFILES["unlocked"], np.full(400, math.log1p(0.05))
-    ratios, other_day = (script.paired(each, np.random.default_rng(0), effect, 6) for each in (noise, replace(noise, day=9.0)))
-    assert float(np.median(ratios)) == pytest.approx(math.log1p(0.05), abs=0.001)
-    assert (ratios == other_day).all()
-
-
-def test_rules_of_others_see_a_large_change_and_none_in_equal_runs(study: Study) -> None:
-    script = study("gate_study")
-    before = np.exp(np.random.default_rng(0).normal(0, 0.001, 10))
-    known = [rule for rule in script.rivals.RULES if rule.score in script.SCORES]
-    assert len(known) >= 2
-    for rule in known:
-        score = script.SCORES[rule.score]
-        assert score(before, before) <= rule.parameter < score(before, 1.3 * before)
-
-
-def test_the_rate_of_a_biased_process_is_of_nights_and_raises_what_is_asked(study: Study) -> None:
-    script = study("process_bias_study")
-    seen, blind = (script.Month("locked", np.random.default_rng(3), 0.01, "normal", "a night", raised) for raised in (True, False))
-    for month in (seen, blind):
-        for _ in range(4):
-            month.night()
-    assert all(blind.alarms)
-    assert blind.delta == 0.02 < 3 * math.sqrt(2) * 0.01 < seen.delta, "of 200 normal values one lies three deviations away"
-    assert sum(map(bool, seen.alarms)) <= 1
-    standing = ledger.standing(blind.nights)
-    assert standing.rate > 0.9 > 0.3 > standing.wrong / standing.configs
-
-
-# -- the history of a configuration -----------------------------------------------------------------------------------
-@pytest.mark.parametrize("kind", ["AR(1) 0.3, 2 %", "AR(1) 0.6, 1 %", "weekly ± 1 %, sine", "weekly ± 1 %, weekends"])
-def test_a_step_is_found_within_a_fortnight_and_unchanged_years_raise_no_alarm(kind: str, study: Study) -> None:
-    script = study("history_study")
-    years = np.asarray(script.KINDS[kind].years(np.random.default_rng([7, *kind.encode()]), 30))
-    until = script.ONSET + changepoints.SOON
-    segments = [script.segment(script.stepped(year)[:until]) for year in years[:12]]
-    near = [any(c.gates and abs(c.first - script.ONSET) <= script.NEAR for c in segment.changes) for segment in segments]
-    assert np.mean(near) >= 0.6
-    assert script.false_years(years, every=110) <= 2, "of 30 years; a rule that does not widen has several times as many"
-    rows = np.array([script.stepped(year) for year in years[:6]])
-    np.testing.assert_allclose(
-        script.weekly(rows), [changepoints.weekly(row, np.arange(len(row))) for row in rows], atol=1e-12,
-        err_msg="years are looked at together as each is alone")
-
-
-# -- claims -----------------------------------------------------------------------------------------------------------
 def test_the_stored_output_keeps_what_the_page_promises(study: Study) -> None:
     script = study("claims_study")
     stored = json.loads((FOLDER / "claims.json").read_text(encoding="utf-8"))
@@ -162,15 +107,14 @@ def test_every_range_of_a_value_has_a_population_of_the_mean_that_it_says(study:
         assert values.mean() == pytest.approx(mean, abs=6 * values.std() / np.sqrt(values.size)), name
 
 
-def test_losses_lie_on_the_margin_and_rules_are_what_their_names_say(study: Study) -> None:
-    script = study("claims_study")
-    lost = [*script.LOSSES.values(), script.losing(np.random.default_rng(0))]
-    for shares in (*lost, *script.TRUTHS.values()):
-        mean = sum(value * chance for value, chance in shares.items())
-        assert (sum(shares.values()), -1 <= min(shares) <= max(shares) <= 1) == (pytest.approx(1), True)
-        assert mean == pytest.approx(-script.MARGIN) if shares in lost else mean > -script.MARGIN
-    values, counts = np.array([-1.0, 0.0]), np.array([[lost, 400.0 - lost] for lost in range(30)])
-    exact = binom.cdf(range(30), 400, 0.05) <= 0.01
-    assert script.RULES["Gaffke (the report)"](values, counts, 0.05, 0.01).tolist() == exact.tolist()
-    for name in ("betting, mixed", "Anderson", "Bentkus", "empirical Bernstein", "Hoeffding"):
-        assert not (script.RULES[name](values, counts, 0.05, 0.01) & ~exact).any(), f"{name} tells no more than the exact test"
+@pytest.mark.parametrize("name", ["ladder", "ladder-gpu"])
+def test_the_plans_have_a_full_cache_on_both_rungs_for_every_candidate(name: str) -> None:
+    from cachemark.plans import schema as plans
+    from cachemark.plans.expand import expand
+
+    cases = [planned.case for planned in expand(plans.load(name))]
+    rungs = {(case.model, case.batch, case.sampling, case.engine) for case in cases if case.role == "baseline"}
+    for case in cases:
+        assert (case.model, case.batch, case.sampling, "reference") in rungs
+        assert case.role != "candidate" or case.engine == "eager"
+    assert {model for model, *_ in rungs} >= ({"llamagen-xl", "var-d30", "mar-l"} if name == "ladder-gpu" else {"llamagen-b", "tiny-mar"})

@@ -1,23 +1,25 @@
 """What is saved is what comes back, and each row is where it belongs."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
+import sqlite3
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
-from store_examples import CODE, ENVIRONMENT, begin, case, count_rows, failed, ok
-from store_strategies import outcomes
+from store_examples import CODE, ENVIRONMENT, begin, case, count_rows, failed, ok, outcomes
 
 from cachemark.core.errors import BadStore, NothingMeasured
 from cachemark.core.facts import Facts
 from cachemark.core.result import Outcome, Status
+from cachemark.store import leases
 from cachemark.store.db import Store
+from cachemark.store.leases import LAPSE
 from cachemark.store.rows import Verdict
 from cachemark.store.schema import OutcomeRow
 
@@ -87,7 +89,6 @@ def test_find_takes_the_newest_ok_outcome_of_that_key(store: Store) -> None:
     store.save(run, ok(1, result_key="k", seconds=2.0))
     store.save(run, dataclasses.replace(failed(1), result_key="k"))
     outcome = store.find("k")
-    assert outcome is not None
     assert outcome.seconds == 2.0
     assert store.find("other") is None
     store.save(run, ok(1, result_key=""))
@@ -116,7 +117,6 @@ def test_latest_of_a_case_has_any_status_and_its_result_parts(store: Store) -> N
     store.save(run, dataclasses.replace(failed(1), facts=Facts(result_parts={"torch": "2.6"})))
     store.save(run, ok(2))
     latest = store.latest_for_case(case(1).key)
-    assert latest is not None
     assert (latest.status, latest.facts.result_parts) == (Status.OOM, {"torch": "2.6"})
     assert store.latest_for_case(case(1).key, ok=True) == ok(1)
     assert store.latest_for_case("0" * 16) is None
@@ -192,3 +192,97 @@ def test_outcome_may_name_artifacts_that_the_store_has_and_no_others(store: Stor
     with pytest.raises(BadStore, match="is not in"):
         store.save(run, dataclasses.replace(stored, artifacts={"grid.png": "ab/" + "ab" * 32 + ".png"}))
     assert len(store.outcomes(run)) == 2
+
+
+def states(path: Path) -> list[str]:
+    """Return the state of each run for a reader, the oldest first."""
+    with Store.open(path, read_only=True) as store:
+        assert store.run(1).state == store.runs()[-1].state
+        return [run.state for run in reversed(store.runs())]
+
+
+def silent(store: Store, seconds: float) -> None:
+    """Move the last heartbeat of the run into the past."""
+    with store._writing() as session:
+        session.connection().exec_driver_sql(f"UPDATE run SET beat = beat - {seconds}")
+
+
+def test_a_run_without_heartbeats_is_interrupted(store: Store, path: Path) -> None:
+    begin(store)
+    silent(store, LAPSE - 20)
+    assert states(path) == ["running"]
+    silent(store, 40)
+    assert states(path) == ["interrupted"]
+    with store._writing() as session:
+        leases.beat(session, 1)
+    assert states(path) == ["running"], "it was out of reach"
+    store.finish_run(1, "finished")
+    with store._writing() as session:
+        leases.beat(session, 1)  # a late heartbeat
+    assert states(path) == ["finished"]
+
+
+def test_heartbeats_are_sent_while_a_run_lasts(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them fails, and the others are sent."""
+    beats: list[int] = []
+
+    def failing_beat(session: Any, run_id: int) -> None:
+        beats.append(run_id)
+        if len(beats) == 2:
+            raise OSError("the disk is full")
+
+    run = begin(store)
+    monkeypatch.setattr(leases, "beat", failing_beat)
+    with store.alive(run, seconds=0.001):
+        while len(beats) < 4:
+            os.sched_yield()
+    assert set(beats) == {run}
+    assert store.run(run).state == "running"
+
+
+@pytest.fixture
+def raw(store: Store, path: Path) -> Iterator[sqlite3.Connection]:
+    """A plain connection to a store with one ok and one failed outcome."""
+    run = begin(store)
+    store.save(run, ok(1))
+    store.save(run, failed(2))
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA foreign_keys = ON")
+    yield connection
+    connection.close()
+
+
+@pytest.mark.parametrize("change", [
+    "UPDATE outcome SET has_judgement = 0 WHERE status = 'ok'",
+    "UPDATE outcome SET samples = '{}' WHERE status = 'ok'",
+    "UPDATE outcome SET samples = '{\"latency\":[1.0]}' WHERE status = 'oom'",
+    "UPDATE outcome SET log = '' WHERE status = 'oom'",
+    "UPDATE outcome SET status = 'fine'",
+    "UPDATE outcome SET status = 'oom', log = 'x' WHERE status = 'ok'",  # its samples still stand
+    "UPDATE outcome SET status = NULL WHERE status = 'ok'",
+    "UPDATE outcome SET samples = NULL WHERE status = 'oom'",
+    "UPDATE outcome SET has_judgement = NULL WHERE status = 'ok'",
+    "UPDATE run SET state = 'done'",
+    "DELETE FROM \"case\"",
+    "DELETE FROM run",
+    "INSERT INTO membership (run_id, outcome_id) VALUES (1, 1)",
+])
+def test_sql_refuses(raw: sqlite3.Connection, change: str) -> None:
+    with pytest.raises(sqlite3.IntegrityError):
+        raw.execute(change)
+
+
+def test_every_status_of_python_is_known_to_sql(store: Store) -> None:
+    run = begin(store)
+    statuses = [s for s in Status if s is not Status.OK]
+    for status in statuses:
+        store.save(run, failed(status=status))
+    assert [o.status for o in store.outcomes(run)] == statuses
+
+
+def test_run_numbers_are_never_used_twice(store: Store, path: Path) -> None:
+    begin(store)
+    with sqlite3.connect(path) as connection:
+        connection.execute("DELETE FROM run")
+    connection.close()
+    assert begin(store) == 2

@@ -1,7 +1,5 @@
 """Pruning, and merging of stores."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from contextlib import closing

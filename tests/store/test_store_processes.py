@@ -1,7 +1,5 @@
 """Several processes at once, and processes that are killed in the middle of a write."""
 
-from __future__ import annotations
-
 import itertools
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """The weights that come with cachemark: described truly, belonging together, and good enough to measure with."""
 
-from __future__ import annotations
-
 import email
 import hashlib
 import json
@@ -44,7 +42,6 @@ from tools.train.scene import VERSION, scenes
 
 assert masked  # importing them registers the models
 assert next_scale
-BYTES = 28_000_000  # of all weights with their logs: they are part of the wheel
 PSNR, CONSISTENCY = 29.0, 0.95
 FEATURES_BYTES, REFERENCE_BYTES = 1_200_000, 1_000_000
 ACCURACY = 0.9
@@ -154,7 +151,6 @@ def test_the_reference_statistics_are_of_this_network() -> None:
     assert all(0 < low < value < high for value, low, high in reference.floors.values())
 
 
-# -- the wheel: it works in an empty folder, with its weights and plans. The tools are of the --
 ROOT = Path(__file__).parents[2]
 LARGEST = 40_000_000  # bytes, the bundled weights among them
 

@@ -1,110 +1,45 @@
 """Generated pages: those in the repository are what their stored values make, and what is missing shows."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
+import os
 import re
-from fractions import Fraction
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import report_sample as sample
+import torch
+from click.testing import CliRunner
 
+from benchmarks.tracked.benchmarks import Generations
 from cachemark.analysis.answers import answer
 from cachemark.analysis.quality_claims import standing
-from cachemark.core.facts import Facts
-from cachemark.core.result import Outcome, Status
-from cachemark.core.spec import Case, Sampling
-from cachemark.core.units import METRICS, metric, quality_name
 from cachemark.gate import anchors, baselines
+from cachemark.machine.affinity import torch_threads
 from cachemark.methods.registry import METHODS
-from cachemark.models import checkpoints
 from cachemark.models.registry import MODELS
-from cachemark.models.weights import packaged
-from cachemark.plans.expand import expand
-from cachemark.plans.schema import load
-from cachemark.stats.intervals import mean_over_seeds
-from cachemark.store.db import Store
-from cachemark.store.exchange import dump
-from studies.papers.__main__ import published_fids
-from tools.cards.models import models_page, quality_run, released
-from tools.pages import results as script
+from cachemark.workflows.roofline import device_rates, roofline_times
+from studies.papers.__main__ import papers, published_fids
+from studies.papers.published_sizes import UNITS
+from studies.papers.size_claims import size_claims
+from support.repositories import git
+from tools.cards.models import released
 from tools.site import hosts, links
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-# -- docs/results.md --------------------------------------------------------------------------------------------------
-def outcome(case: Case, fid: float) -> Outcome:
-    """Invented values of the right shape."""
-    live = 1e6 * float(Fraction(case.budget or 1))
-    samples = {"latency": [2.0, 2.01, 1.99], "kv_logical": [live], "kv_allocated": [live], "kv_workspace": [0.0], "kv_state": [0.0],
-               "token_agreement": [0.5] * case.samples, "fid_scene_2k": [fid], "class_accuracy": [0.9]}
-    return Outcome(case, Status.OK, samples, facts=Facts(
-        paradigm="next-scale", intervals={"fid_scene_2k": [fid - 1, fid + 1]}, to_full={"fid_scene_2k": [fid - 10, fid - 11, fid - 9]}))
-
-
-def test_values_of_a_store_get_rows_and_missing_ones_a_dash(tmp_path: Path) -> None:
-    cases = [planned.case for planned in expand(load("rivals"))][:6]
-    outcomes = [outcome(case, 10.0 + 5 * place) for place, case in enumerate(cases)]
-    outcomes[-1] = Outcome(cases[-1], Status.OOM, log="4.1 GiB wanted")
-    with Store.open(tmp_path / "s.sqlite") as store:
-        run = store.begin_run("rivals", {"name": "rivals"}, sample.RUN.environment, sample.RUN.code)
-        for row in outcomes:
-            store.save(run, row)
-        store.finish_run(run, "interrupted")
-    text = script.text(json.loads(json.dumps(script.take(tmp_path / "s.sqlite", "rivals")))).replace("\\", "")
-    (good,) = (line for line in text.splitlines() if line.startswith(f"| {cases[-2].method} | {cases[-2].label.split()[1]} | 30.0"))
-    assert "30.0 [29.0, 31.0]" in good.replace("*", "")
-    assert "20.0 [19.0, 21.0]" in good, "less the full cache's"
-    assert f"- {cases[-1].label}: oom: 4.1 GiB wanted" in text
-    assert "the run is interrupted" in text
-
-
-TABLES = {  # model: the beginning of the table's head, and the metric of each column
-    "tiny-llamagen": ("| method | budget | KL, nat/token |", ("kl", "token_agreement", "psnr", "color_consistency")),
-    "tiny-var": ("| method | share of full | KL, nat/token |", ("kl", "token_agreement", "psnr", "color_consistency")),
-    "tiny-mar": ("| method | FLOPs | forced distance |", ("forced_distance", "token_distance", "psnr", "color_consistency")),
-}
-REACHED = {"0.73": "0.78", "0.58": "0.61"}  # FLOPs that fewer passes reach, and their budget
-ROLES = {"*full, different seeds*": ("full", "other_seeds"), "*full, different batch size*": ("full", "other_batch")}
-
-
-@pytest.mark.parametrize("model", TABLES)
-def test_intervals_of_the_recorded_tables_are_those_of_the_stored_samples(model: str) -> None:
-    run = json.loads((ROOT / "reports" / "bundled.json").read_text(encoding="utf-8"))
-    recorded = "\n\n".join(map(script.recorded, json.loads((script.FOLDER / script.RECORDED).read_text(encoding="utf-8"))))
-    commit = re.search(r"`cachemark run demo`, commit ([0-9a-f]{10})", recorded)
-    assert commit
-    assert run["commit"].startswith(commit[1])
-    stored = {(case["method"], case["role"], f"{float(Fraction(case['budget'])):.2f}"): case["samples"]
-              for case in run["cases"] if case["model"] == model}
-    head, metrics = TABLES[model]
-    compared = 0
-    for line in recorded.split(head, 1)[1].split("\n\n", 1)[0].splitlines()[2:]:
-        method, budget, *cells = (cell.strip() for cell in line.strip("|").split("|"))
-        samples = stored[(*ROLES.get(method, (method, "")), f"{float(Fraction(REACHED.get(budget, budget))):.2f}")]
-        for name, cell in zip(metrics, cells, strict=False):
-            if not cell or (method == "full" and name != "color_consistency"):
-                continue
-            interval = mean_over_seeds(samples[name], METRICS[name].within)
-            expected = [interval.value, interval.low, interval.high] if interval.stated else [interval.value]
-            shown = [float(number) for number in re.findall(r"-?\d+\.\d+|-?\d+", cell.replace("−", "-"))]
-            rounded = [round(value, 1 if metric(name).unit == "dB" else 3) for value in expected]
-            assert shown == pytest.approx(rounded[: len(shown)], abs=1e-9), (method, name)
-            compared += len(shown)
-    assert compared > 20
 
 
 def test_the_answers_of_the_readme_are_those_of_the_accepted_demo() -> None:
     demo = baselines.load(ROOT / "baselines" / "accepted" / "amd-epyc-1-threads" / "demo.json")
-    groups, found_claims = standing(demo.outcomes)
+    groups, claims = standing(demo.outcomes)
     expected = {}
     for group in groups:
-        recommended = answer(group, found_claims)
+        recommended = answer(group, claims)
         row = recommended.row or recommended.lean
         assert row
         numbers = [number for _, value, ends in recommended.numbers for number in re.findall(r"\d+\.\d+", f"{value} {ends}")]
@@ -118,29 +53,6 @@ def test_the_answers_of_the_readme_are_those_of_the_accepted_demo() -> None:
     commit = re.search(r"commit ([0-9a-f]{10})", README)
     assert commit
     assert str(demo.code["commit"]).startswith(commit[1])
-
-
-# -- reference pages of methods and models; tests/test_docs.py makes both anew ------------------------------------------
-def test_quality_of_a_model_is_that_of_the_newest_run_with_the_most_images_of_its_weights(tmp_path: Path) -> None:
-    own = f"{checkpoints.sha256(packaged('tiny-var.safetensors'))}/coder"
-    runs: list[tuple[float, int, dict[str, Any]]] = [
-        (4.0, 2000, {}), (5.0, 2000, {}), (6.0, 500, {}),
-        *((7.0, 3000, other) for other in ({"weights": "0/coder"}, {"model": "tiny-mar"}, {"role": "candidate"}, {"evaluation": {}}))]
-    for number, (fid, images, fields) in enumerate(runs):
-        name, quality = quality_name("fid", "scene", images), {"preset": "scene", "seeds": "s2k", "samples": images, "batch": 50}
-        case = dataclasses.replace(sample.full().case, **{"model": "tiny-var", "weights": own, "sampling": Sampling(cfg_scale=1.5),
-                                                          "evaluation": {"quality": quality}, **fields})
-        facts = {"intervals": {name: [fid - 0.5, fid + 0.5]}, "real": {name: [0.5, 0.25, 0.75]}}
-        result = dataclasses.replace(sample.full(), case=case,
-                                     samples={name: [fid], "class_accuracy": [1.0] * images}, facts=Facts.from_json(facts))
-        text = dump([result], sample.RUN.environment, {"commit": f"{number}" * 40}, plan="p", saved=f"2026-01-0{number + 1}")
-        baselines.write(baselines.path_of(tmp_path, "a machine", f"run{number}"), text, remedy="")
-    chosen = quality_run("tiny-var", tmp_path)
-    assert chosen
-    assert chosen[1].code["commit"] == "1" * 40
-    page = models_page(tmp_path)
-    assert "| FID | 5.000 [4.500, 5.500] |" in page
-    assert "| FID of real images | 0.500 [0.250, 0.750] |" in page
 
 
 def test_published_values_are_of_models_and_methods_that_exist() -> None:
@@ -157,7 +69,6 @@ def test_published_values_are_of_models_and_methods_that_exist() -> None:
     assert {name for name, keys in files.items() if keys != {"weights", "decoder_weights"}} == {"glm-image"}
 
 
-# -- the site; tests/test_site.py builds it -----------------------------------------------------------------------------
 def test_links_that_leave_docs_lead_to_the_copy_and_others_stay() -> None:
     text = ("[a](../../ci/n.sh) [b](gate.md#how) [c](../errors.md) [d](#x) [e](https://x.org/a.md) ![f](../../reports/d.html#t)\n"
             "```python\nrun[0](../../ci/n.sh)\n```\n")
@@ -171,3 +82,85 @@ def test_links_that_leave_docs_lead_to_the_copy_and_others_stay() -> None:
 ])
 def test_what_a_page_loads_from_another_host_is_found(text: str) -> None:
     assert len(hosts.loads(text)) == 1
+
+
+SIZES = {"infinity-2b": (32, 2048), "infinity-8b": (40, 3584)}  # layers and width
+ALL, READ = 10521, 6425  # tokens of an image, and those before the last scale
+FOLLOWING = [  # paper, table, model, images, printed, tokens that are kept
+    *(("ScaleKV", "Table 1", model, 8, printed, tokens) for model, sizes in (("infinity-2b", ("38550", "7800", "3900", "1590")),
+                                                                            ("infinity-8b", ("84328", "17062", "8531", "3478")))
+      for printed, tokens in zip(sizes, (READ, 1300, 650, 265), strict=True)),
+    ("ScaleKV", "Table 3", "infinity-8b", 1, "10.5", READ), ("ScaleKV", "Table 3", "infinity-8b", 1, "1.1", 650),
+    ("ScaleKV", "Table 3", "infinity-8b", 8, "8.5", 650), ("ScaleKV", "Table 3", "infinity-8b", 16, "17.1", 650),
+    ("HeatKV", "Figure 1", "infinity-8b", 4, "42", READ), ("HACK++", "main text", "infinity-8b", 1, "16.86", ALL),
+    ("HACK++", "main text", "infinity-8b", 1, "1.69", ALL // 10), ("HACK++", "main text", "infinity-8b", 1, "0.17", ALL // 100),
+]  # fmt: skip
+
+
+def call(*arguments: str) -> Any:
+    result = CliRunner().invoke(papers, [*arguments, "--json"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def speeds(*arguments: str) -> dict[str, dict[str, Any]]:
+    return {row["row"]: row for row in call("speeds", *arguments)["published"]}
+
+
+@pytest.mark.parametrize("model", SIZES)
+def test_published_sizes_follow_from_tokens_layers_width_two_rows_and_six_bytes(model: str) -> None:
+    claims = {(claim.paper, claim.table, claim.printed): claim for claim in size_claims(MODELS.get(model), torch.float16)}
+    layers, width = SIZES[model]
+    rows = [row for row in FOLLOWING if row[2] == model]
+    for paper, table, _, images, printed, tokens in rows:
+        claim, size = claims.pop((paper, table, printed)), tokens * layers * width * 2 * 6 * images
+        by = "" if claim.batch else f" by {images} image{'s' if images > 1 else ''}"
+        assert claim.finding.startswith(
+            f"reproduced{by}: {size:,} bytes, {size / UNITS[claim.means]:.3f} in {claim.means}, with K in fp32, V in 16 bit")
+        assert (", all scales kept" in claim.finding) == (tokens == ALL)
+        assert claim.allocated.images == images
+    assert {printed for paper, _, printed in claims if paper != "AMS-KV"} <= {"85", "170", "2.1"}, "each other one is in the table"
+
+
+def test_a_published_speedup_stands_beside_what_its_gpu_and_the_asked_one_allow() -> None:
+    row = speeds("llamagen-xl", "--gpu", "h200", "--method", "linear", "--budget", "1/4", "--batch", "256")["LlamaGen-XL, LineAR 1/4"]
+    assert (row["batch_stated"], row["gpu"], row["measured"]) == (True, "A800 80 GB", None)
+    assert row["speedup"] == pytest.approx(5.18, abs=0.005)
+    for place, gpu in (("here", "h200"), ("there", "a800")):
+        least = roofline_times("llamagen-xl", device_rates(gpu, "bfloat16"), methods=["linear"], budgets=["1/4"], batches=[256])[1]
+        bounds = row[f"roofline_{place}"], row[f"speedup_bound_{place}"]
+        assert bounds == pytest.approx((least.seconds / 256, least.speedup), rel=1e-3)
+
+
+PIECE = "lazymar selection"
+
+
+@pytest.mark.slow
+def test_asv_measures_a_piece(tmp_path: Path) -> None:
+    config = json.loads((ROOT / "asv.conf.json").read_text())
+    repository = tmp_path / "repository"  # its one commit stands for the measured code: the suite may have been unpacked without git
+    git(tmp_path, "init", "-q", "-b", "main", str(repository))
+    git(repository, "commit", "-q", "--allow-empty", "-m", "measured")
+    commit = git(repository, "rev-parse", "HEAD")
+    folders = {"repo": str(repository), "benchmark_dir": str(ROOT / config["benchmark_dir"]), "branches": ["main"],
+               "results_dir": str(tmp_path / "results")}
+    (tmp_path / "asv.conf.json").write_text(json.dumps(config | folders))
+    environment = os.environ | {"HOME": str(tmp_path)}
+    for arguments in (["machine", "--yes"], ["run", "--quick", "--bench", PIECE, "--set-commit-hash", commit]):
+        command = [sys.executable, "-m", "asv", *arguments]
+        subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=240)
+    [results] = (tmp_path / "results").glob(f"*/{commit[:8]}-*.json")
+    stored = json.loads(results.read_text())
+    [row] = stored["results"].values()
+    values = dict(zip(row[1][0], row[0], strict=True))
+    assert values[repr(PIECE)] > 0
+
+
+def test_a_generation_is_tracked() -> None:
+    generations, nbytes = Generations(), list[int]()
+    with torch_threads(1):
+        for method in Generations.params[1]:
+            generations.setup("tiny-var", method)
+            nbytes.append(generations.track_kv_bytes("tiny-var", method))
+    full, tracked = nbytes
+    assert 0 < tracked <= full

@@ -1,7 +1,5 @@
 """Training of the bundled weights, in small: pinned data, runs that continue after a kill, and files that say what they hold."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterator
@@ -10,29 +8,22 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from safetensors.torch import load_file
 
-from cachemark.core.errors import BadCheckpoint, Unsupported
-from cachemark.metrics.compute.distribution import distribution
-from cachemark.metrics.compute.extractor import Extractor
-from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
-from cachemark.models import checkpoints
 from cachemark.models.janus import JanusConfig
 from cachemark.models.llama import LlamaConfig
 from cachemark.models.llamagen import LlamaGenConfig
 from cachemark.models.mar import MARConfig
-from cachemark.models.tiny.captions import AXES, VOCABULARY, parsed
-from cachemark.models.tiny.networks import FEATURE_WEIGHTS, FeaturesConfig
+from cachemark.models.tiny.captions import AXES, VOCABULARY
+from cachemark.models.tiny.networks import FeaturesConfig
 from cachemark.models.tiny.tokenizers import KL_WEIGHTS, MSVQ_WEIGHTS, VQ_WEIGHTS, Sizes, TinyMSVQConfig, TinyVQConfig
 from cachemark.models.var import VARConfig
-from metrics.toys import drawn, reference
 from tools.train import caption_scene, scene
 from tools.train.captioned import CaptionedTask, ReaderTask
 from tools.train.continuous import LatentsTask, MaskedTask
-from tools.train.feature_network import FeaturesTask, real_floor, real_scenes, write_reference
+from tools.train.feature_network import FeaturesTask
 from tools.train.generators import GeneratorTask, ScalesTask
-from tools.train.loops import AttentionInFP32, TrainingRun, TrainingTask, train
+from tools.train.loops import TrainingRun, TrainingTask, train
 from tools.train.tokenizers import CodesTask, DecoderTask, ScaleCodesTask
 
 VQ, MSVQ = TinyVQConfig(codes=8, channels=2, width=16, blocks=1), TinyMSVQConfig(codes=8, channels=4, width=16, blocks=1)
@@ -106,44 +97,6 @@ def test_a_killed_run_ends_as_an_uninterrupted_one(
     assert not coder or about["language"] == LOADERS[coder](coders[coder]).language
 
 
-def test_another_run_is_refused_by_name(tmp_path: Path) -> None:
-    train(CodesTask(config=VQ, batch=2), TrainingRun(tmp_path, 1, threads=1))
-    with pytest.raises(BadCheckpoint, match=r"another run: seed 0, not 5\. .*--fresh"):
-        train(CodesTask(config=VQ, batch=2), TrainingRun(tmp_path, 1, seed=5, threads=1))
-
-
-def test_attention_stays_in_fp32_under_autocast() -> None:
-    """Scores of 0 and 1/300: in bf16 their weights are equal, and so are the values."""
-    query, key = torch.ones(1, 1, 1, 4), torch.zeros(1, 1, 2, 4)
-    key[0, 0, 1] = 1 / 300
-    value = torch.tensor([1.0, 1 + 1 / 512])[None, None, :, None].expand(1, 1, 2, 4)
-    with torch.autocast("cpu", torch.bfloat16), AttentionInFP32():
-        mixed = F.scaled_dot_product_attention(query, key, value)
-    assert torch.equal(mixed, F.scaled_dot_product_attention(query, key, value))
-
-
-def test_the_reference_is_small_belongs_to_its_weights_and_holds_new_scenes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tools.train.feature_network.CHUNK", 60)
-    monkeypatch.setattr("tools.train.feature_network.FLOORS", (40, 60))
-    weights = train(FeaturesTask(config=FEATURES, batch=8), TrainingRun(tmp_path, 1, threads=1))
-    extractor = Extractor(checkpoints.sha256(weights), lambda: FEATURE_WEIGHTS.load(weights))
-    real = RealImages.load(write_reference(weights, count=120), extractor.name)
-    assert (real.extractor, real.count, len(real.features)) == (extractor.name, 120, 120)
-    again = distribution(ImageFeatures.of(real_scenes(120), extractor), real, kid=False, isc_splits=1)
-    assert again["fid"] == pytest.approx(0, abs=1e-3)
-    assert not torch.equal(real_scenes(8), real_scenes(8, purpose="held out"))
-
-
-def test_the_floor_is_the_fid_of_other_real_images() -> None:
-    real = reference()
-    floor = real_floor(drawn(500, 9), real, 200)
-    assert floor.value == distribution(drawn(500, 9).first(200), real, kid=False, isc=False, prc=False)["fid"] > 0
-    with pytest.raises(Unsupported, match="200 of 200 images are in the reference itself"):
-        real_floor(real.image_features, real, 200)
-    with pytest.raises(Unsupported, match="501 images are needed"):
-        real_floor(drawn(500, 9), real, 501)
-
-
 def test_a_version_of_the_data_pins_its_draws() -> None:
     """The bundled weights were trained on these: other draws need another version, and new weights."""
     scenes = scene.scenes(4, 2024)
@@ -153,12 +106,6 @@ def test_a_version_of_the_data_pins_its_draws() -> None:
     choices = caption_scene.caption_scenes(64, caption_scene.stream(0, "pinned")).shown
     digest = hashlib.sha256(b"".join(choices[axis].numpy().tobytes() for axis in AXES)).hexdigest()
     assert (caption_scene.VERSION, digest[:16]) == ("captions-v1", "f2c5d207cc5bd748")
-
-
-def test_captions_tell_what_is_shown() -> None:
-    scenes = caption_scene.caption_scenes(50, 11)
-    for i, caption in enumerate(map(parsed, scenes.captions(3))):
-        assert all(getattr(caption, axis) in (None, int(scenes.shown[axis][i])) for axis in AXES)
 
 
 @pytest.mark.gpu

@@ -1,7 +1,5 @@
 """The small model as a plug-in."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tokens of many bits, as a trial generates, stores and judges them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 There is no CUDA device here: an emulator stands in for CUDA graphs, below the same engine.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,7 +33,6 @@ def planned(folder: Path, name: str, device: str = "cpu") -> list[Planned]:
     return measuring.planned(folder, device=device, cells=f'engine = "{name}"')
 
 
-# -- plans ------------------------------------------------------------------------------------------------------------
 def test_without_a_cuda_device_every_case_says_so(folder: Path) -> None:
     cases = planned(folder, "graph")
     assert len(cases) > 3
@@ -54,27 +51,26 @@ methods = [{ name = "ams_kv", demanding = [1], decide = "%s" }]
 budgets = ["ams_kv"]
 engine = "%s"
 """
-    found = {}
+    bound = {}
     for decide in ("profile", "online"):
         for name in ("eager", "graph"):
             (tmp_path / "plan.toml").write_text(text % (decide, name))
             (candidate,) = (p for p in expand(plans.load(str(tmp_path / "plan.toml")), "cuda") if p.case.method == "ams_kv")
-            found[decide, name] = "decides on the host" in candidate.unsupported_reason
-    assert found == {("profile", "eager"): False, ("profile", "graph"): False, ("online", "eager"): False, ("online", "graph"): True}
+            bound[decide, name] = "decides on the host" in candidate.unsupported_reason
+    assert bound == {("profile", "eager"): False, ("profile", "graph"): False, ("online", "eager"): False, ("online", "graph"): True}
 
 
-# -- values ----------------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def outcomes(dot: Path) -> dict[str, dict[str, Outcome]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cachemark.plans.expand.refused", lambda *_: "")
         patch.setattr(benches, "engine", lambda name, device: Graph(CpuGraphs()) if name == "graph" else EAGER)
-        found = {}
+        by_engine = {}
         for name in ("eager", "graph"):
             cases = [p for p in planned(dot, name) if p.case.role in ("baseline", "candidate")]
             bench = Bench.load(cases[0])
-            found[name] = {p.case.label: run_case(p, bench)[0] for p in cases}
-    return found
+            by_engine[name] = {p.case.label: run_case(p, bench)[0] for p in cases}
+    return by_engine
 
 
 def test_images_and_bytes_are_those_of_the_eager_engine(outcomes: dict[str, dict[str, Outcome]]) -> None:
@@ -99,7 +95,6 @@ def test_what_recording_costs_is_among_the_figures(outcomes: dict[str, dict[str,
     assert outcomes["graph"]["h2o 1/2"].facts.quality_only is not None
 
 
-# -- kernels ----------------------------------------------------------------------------------------------------------
 def test_a_fused_kernel_with_mass_is_compared_at_its_price(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "TABLE", (replace(WRITTEN_OUT, name=MASS.name, fused=True), *table.TABLE))
     cases = {p.case.label: p for p in planned(folder, "eager")}
@@ -121,8 +116,8 @@ def test_on_a_cuda_device_the_written_out_formula_is_shut_out() -> None:
 
 def test_held_tensors_belong_to_one_case() -> None:
     kept = Graph(CpuGraphs())
-    held = kept.hold("seeds", torch.tensor([1, 2]))
-    assert kept.hold("seeds", torch.tensor([3, 4])) is held
-    assert held.tolist() == [3, 4]
+    tensor = kept.hold("seeds", torch.tensor([1, 2]))
+    assert kept.hold("seeds", torch.tensor([3, 4])) is tensor
+    assert tensor.tolist() == [3, 4]
     with pytest.raises(ValueError, match="one engine serves one case"):
         kept.hold("seeds", torch.tensor([1]))

@@ -1,7 +1,5 @@
 """Rates of a device, and what they make of a case: its roofline time and the slope of its steps."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from dataclasses import replace
@@ -43,18 +41,6 @@ def case(label: str) -> Case:
     return next(p.case for p in expand(PLAN) if p.case.label == label)
 
 
-# -- rates ------------------------------------------------------------------------------------------------------------
-
-
-def test_this_machine_has_rates_and_keeps_its_threads() -> None:
-    before = torch.get_num_threads()
-    found = rates.rates("cpu", 1, ["float32", "float32"])
-    assert found.keys() == {"float32"}
-    assert found["float32"].bandwidth > 0 < found["float32"].peak_flops
-    assert rates.rates("cpu", 1, ["float32"]) == found, "measured once"
-    assert torch.get_num_threads() == before
-
-
 def test_a_device_that_cannot_be_measured_has_no_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other process fails, for want of memory perhaps."""
     monkeypatch.setattr(rates.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=1, stdout=""))
@@ -66,15 +52,14 @@ def test_a_device_that_cannot_be_measured_has_no_rates(monkeypatch: pytest.Monke
     assert {planned.rates for planned in todo} == {None}
 
 
-# -- the limit as a fact ----------------------------------------------------------------------------------------------
 def test_the_limit_is_that_of_the_bill_in_the_case_s_own_dtype() -> None:
     candidate = case("linear 1/4")
     method = Linear.build(candidate.parameters)
-    held = limit.roofline(candidate, entry(), method, RATES)
+    found_limit = limit.roofline(candidate, entry(), method, RATES)
     layout = replace(entry().shape(candidate.sampling, 2), dtype=torch.bfloat16)
-    assert Limit.from_json(json.loads(json.dumps(held.to_json()))) == bill(method, layout, entry().parameter_counts()).limit(RATES)
+    assert Limit.from_json(json.loads(json.dumps(found_limit.to_json()))) == bill(method, layout, entry().parameter_counts()).limit(RATES)
     single = limit.roofline(replace(candidate, dtype="float32"), entry(), method, RATES)
-    assert single.nbytes == 2 * held.nbytes
+    assert single.nbytes == 2 * found_limit.nbytes
 
 
 def test_rates_are_measured_where_something_is_run_and_stand_in_the_environment() -> None:
@@ -94,7 +79,6 @@ def test_rates_are_measured_where_something_is_run_and_stand_in_the_environment(
     assert asked == [["bfloat16"]]
 
 
-# -- the slope --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("method", [Full(), Linear(B=64)], ids=lambda m: m.name)
 def test_the_slope_is_the_time_of_an_entry(method: Full | Linear) -> None:
     """Steps of 2 ms and 30 µs for each entry, in one generation of three; the others are slower or faster throughout."""
@@ -106,8 +90,8 @@ def test_the_slope_is_the_time_of_an_entry(method: Full | Linear) -> None:
         marks[step.index] = at
     watched = {end: marks[end] for end in ends(layout)}
     generations = [{end: factor * value for end, value in watched.items()} for factor in (1.0, 3.0, 0.2)]
-    found = limit.slope(generations, layout, method)
-    assert (found.slope, found.intercept, found.r2) == pytest.approx((3e-5, 2e-3, 1.0))
+    slope = limit.slope(generations, layout, method)
+    assert (slope.slope, slope.intercept, slope.r2) == pytest.approx((3e-5, 2e-3, 1.0))
     entry_bytes = 2 * 4 * 5 * 32 * 4 * 6  # K and V, rows, heads, width of a head, fp32, layers
-    assert found.bytes_per_s == pytest.approx(entry_bytes / 3e-5)
-    assert found.lines == 15
+    assert slope.bytes_per_s == pytest.approx(entry_bytes / 3e-5)
+    assert slope.lines == 15

@@ -1,10 +1,7 @@
 """Plans over masked models, and one of them measured: computation instead of bytes, halves by steps, distances between vectors."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator
-from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -23,7 +20,7 @@ from cachemark.models.protocol import Loaded, ModelEntry, Request
 from cachemark.models.registry import MODELS
 from cachemark.plans.expand import Planned, expand
 from cachemark.plans.schema import Plan, load
-from cachemark.roofline.flops_budget import share, work
+from cachemark.roofline.flops_budget import work
 from cachemark.trial.child.bench import Bench
 from support.examples import short_plan
 from support.measuring import run_case
@@ -73,17 +70,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return {p.case.method if p.case.role == "candidate" else p.case.role: run_case(p, bench) for p in planned}
 
 
-# ------------------------------------------------------------------------------------------------ plans
-
-def test_a_budget_is_a_share_of_the_computation(tmp_path: Path) -> None:
-    (candidate,) = [p.case for p in expand(plan(tmp_path, 'methods = ["fewer_steps"]\nbudgets = ["3/4"]\n')) if p.case.role == "candidate"]
-    method = METHODS.get("fewer_steps")
-    steps, layout = candidate.parameters["steps"], shape(SAMPLING, 2)
-    assert share(method.build({"steps": steps}), layout) <= Fraction(3, 4) < share(method.build({"steps": steps + 1}), layout)
-
-
-# ------------------------------------------------------------------------------------------------ values
-
 def test_every_case_has_its_figures(results: Results) -> None:
     timed = {"latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last", "kv_logical", "kv_allocated", "kv_workspace",
              "kv_state", "peak_memory", "flops"}
@@ -121,9 +107,6 @@ def test_stored_tokens_are_the_vectors_that_were_judged(results: Results) -> Non
     assert full.shape == (4, 16, 4)
     assert full.dtype == torch.float32
     assert distance(lazy, full) == pytest.approx(results["lazymar"][0].samples["token_distance"])
-
-
-# ------------------------------------------------------------------------------------------------ halves
 
 
 def distance(tokens: torch.Tensor, full: torch.Tensor) -> list[float]:

@@ -1,7 +1,5 @@
 """One case in a loaded model, in this process: which values it gives, and that they are those of the definitions."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 from dataclasses import replace
@@ -18,22 +16,20 @@ from torch.nn import functional
 from cachemark.cache.arena import Memory
 from cachemark.cache.kernels.plain import SDPA, WRITTEN_OUT
 from cachemark.core import seeds
-from cachemark.core.limits import Rates
 from cachemark.core.result import Outcome, Status
-from cachemark.core.spec import Case
+from cachemark.core.spec import FORCED_SAMPLES, REFERENCE_SAMPLES, Case
 from cachemark.core.units import METRICS
 from cachemark.machine.load import STAT
 from cachemark.plans.expand import Planned
 from cachemark.trial.child import bench as benches
 from cachemark.trial.child import judge
-from cachemark.trial.child.bench import Bench
+from cachemark.trial.child.bench import Bench, case_job
 from cachemark.trial.child.measure import RANDOM
 from support import examples
 from support.examples import BATCH, CONFIG, REPEATS, SAMPLES, TOKENS, WARMUP
 from support.measuring import planned, run_case, run_side
 
 pytestmark = pytest.mark.usefixtures("dot")
-RATES = Rates(bandwidth=1e10, peak_flops=1e11)
 SPEED_ORDER = ("latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last")
 SPEED = set(SPEED_ORDER)
 BYTES = {"kv_logical", "kv_allocated", "kv_workspace", "kv_state", "peak_memory"}
@@ -80,8 +76,6 @@ def recorded(cases: list[Planned]) -> tuple[Bench, Recorder]:
     return bench, recorder
 
 
-# ------------------------------------------------------------------------------------------------ which values
-
 @pytest.mark.parametrize(("label", "names"), [
     ("full", SPEED | BYTES | LIKENESS | {"kl"}),
     ("full (other seeds)", LIKENESS),  # KL needs the same seeds
@@ -97,8 +91,6 @@ def test_a_case_has_all_its_figures_with_the_stated_number_of_values(label: str,
     for name, values in outcome.samples.items():
         assert len(values) == {"speed": REPEATS, "energy": REPEATS, "memory": 1, "fidelity": SAMPLES}[METRICS[name].kind], name
 
-
-# ------------------------------------------------------------------------------------------------ their values
 
 def test_values_are_consistent(results: Results) -> None:
     """Speeds follow from one another; the full cache is exactly like itself, up to rounding in other batches, and others differ."""
@@ -176,9 +168,6 @@ def test_artifacts_are_the_tokens_and_for_sides_a_picture(results: Results) -> N
     assert outcome.facts.grid_classes == [subset.labels[i] for i in [*by_psnr, *range(SAMPLES)]]
 
 
-# ------------------------------------------------------------------------------------------------ how they are made
-
-
 def test_the_reference_is_generated_once_for_all_cases_of_a_cell(folder: Path) -> None:
     cases = planned(folder)
     bench, recorder = recorded(cases)
@@ -188,8 +177,6 @@ def test_the_reference_is_generated_once_for_all_cases_of_a_cell(folder: Path) -
     run_case(cases[3], bench)
     assert len(recorder.calls) == 2 * (WARMUP + REPEATS) + 2 * SAMPLES // BATCH  # the full cache is timed beside the side again
 
-
-# ------------------------------------------------------------------------------------------------ what has no values
 
 def test_random_weights_are_timed_but_not_judged_and_say_so(folder: Path) -> None:
     by_label = run_all(planned(folder, weights=None))
@@ -222,22 +209,22 @@ def test_an_image_that_is_not_finite_gives_no_figures(folder: Path) -> None:
 
 def test_the_reference_engine_reads_everything_under_a_mask(folder: Path) -> None:
     cases = planned(folder, '"streaming"', cells='engine = "reference"')
-    found = run_all([p for p in cases if not p.unsupported_reason])
+    by_label = run_all([p for p in cases if not p.unsupported_reason])
     places = 24  # the class and 16 tokens, rounded up to eights
-    assert found["full"][0].samples["kv_allocated"] == [PAIR * VECTOR * places]
-    assert "mask" in found["full"][0].facts.kernel
-    assert found["full"][0].samples["token_agreement"] == [1.0] * SAMPLES
-    assert max(found["full"][0].samples["kl"]) < 1e-6
+    assert by_label["full"][0].samples["kv_allocated"] == [PAIR * VECTOR * places]
+    assert "mask" in by_label["full"][0].facts.kernel
+    assert by_label["full"][0].samples["token_agreement"] == [1.0] * SAMPLES
+    assert max(by_label["full"][0].samples["kl"]) < 1e-6
 
 
 @pytest.mark.parametrize(("batch", "samples"), [(3, 5), (1, 3)])
 def test_samples_need_not_fill_batches(batch: int, samples: int, folder: Path) -> None:
-    found = run_all(planned(folder, '"streaming"', batch=batch, samples=samples))
-    for outcome, files in found.values():
+    by_label = run_all(planned(folder, '"streaming"', batch=batch, samples=samples))
+    for outcome, files in by_label.values():
         assert outcome.ok
         assert len(outcome.samples["psnr"]) == samples
         assert load(files["tokens.safetensors"])["tokens"].shape == (samples, TOKENS)
-    assert found["full"][0].samples["kl"] == [0.0] * samples
+    assert by_label["full"][0].samples["kl"] == [0.0] * samples
 
 
 def test_log_probabilities_that_are_not_kept_are_computed_again(folder: Path, results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,3 +232,45 @@ def test_log_probabilities_that_are_not_kept_are_computed_again(folder: Path, re
     again = run_all(planned(folder, '"streaming"'))
     for label in ("full", "full (other batch)", "streaming 1/2"):
         assert again[label][0].samples["kl"] == pytest.approx(results[label][0].samples["kl"], abs=1e-6)
+
+
+
+
+def test_the_different_seed_reference_has_the_same_classes_and_other_seeds(folder: Path) -> None:
+    cases = planned(folder)
+    bench, recorder = recorded(cases)
+    run_case(cases[0], bench)
+    recorder.calls.clear()
+    run_case(cases[1], bench)
+    subset = seeds.subset("s64", 10).first(SAMPLES)
+    assert [label for call in recorder.calls for label in call["labels"]] == subset.labels
+    assert not {seed for call in recorder.calls for seed in call["seeds"]} & set(subset.seeds)
+
+
+@pytest.mark.parametrize(("batch", "other"), [(4, [2, 2]), (1, [2, 2]), (3, [1] * 4)])
+def test_the_batch_size_reference_runs_at_another_batch(batch: int, other: list[int], folder: Path) -> None:
+    cases = planned(folder, batch=batch)
+    bench, recorder = recorded(cases)
+    bench.reference(cases[2].case, case_job(cases[2].case, bench))
+    recorder.calls.clear()
+    outcome, _ = run_case(cases[2], bench)
+    assert [len(c["seeds"]) for c in recorder.calls] == other * 2  # free-running, then forced
+    assert len(recorder.those("forced")) == len(other)
+    assert len(outcome.samples["token_agreement"]) == SAMPLES
+
+
+def test_reference_rows_and_the_full_cache_s_own_tokens_take_the_samples_that_a_plan_gives_them(folder: Path) -> None:
+    """In any order, and the reference of the candidates is made once."""
+    few = [replace(p, case=replace(p.case, evaluation={REFERENCE_SAMPLES: 3, FORCED_SAMPLES: 2})) for p in planned(folder, '"streaming"')]
+    bench, recorder = recorded(few)
+    by_role = {p.case.role: run_case(p, bench)[0] for p in (few[1], few[0], few[2], few[3])}
+    observed = [c for c in recorder.those("see") if c.get("forced") is None]
+    assert sum(len(c["seeds"]) for c in observed) == 3 + SAMPLES, "of the different-seed reference, which came first, then of all"
+    lengths = {role: {name: len(values) for name, values in outcome.samples.items() if name in ("token_agreement", "kl", "psnr")}
+               for role, outcome in by_role.items()}
+    everything = {"token_agreement": SAMPLES, "psnr": SAMPLES}
+    assert lengths == {"other_seeds": {"token_agreement": 3, "psnr": 3}, "baseline": everything | {"kl": 2},
+                       "other_batch": {"token_agreement": 3, "psnr": 3, "kl": 2}, "candidate": everything | {"kl": 2}}
+    whole = {outcome.case.role: outcome for outcome, _ in run_all(planned(folder, '"streaming"')).values()}
+    assert by_role["other_batch"].samples["kl"] == pytest.approx(whole["other_batch"].samples["kl"][:2], abs=1e-6)
+    assert by_role["candidate"].samples["kl"] == pytest.approx(whole["candidate"].samples["kl"][:2], abs=1e-6)

@@ -1,22 +1,27 @@
 """Plans over next-scale models, and one of them measured: bytes, halves, fidelity, and what the full cache's profile says."""
 
-from __future__ import annotations
-
+import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cachemark.cache.layout import Layout
 from cachemark.core.result import Outcome
-from cachemark.methods.ams_kv import AMSKV
+from cachemark.methods.ams_kv import AMSKV, ThresholdWarning
 from cachemark.models.registry import MODELS
+from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand
 from cachemark.plans.schema import Plan, load
+from cachemark.plugins import loading as plugins
 from cachemark.trial.child.bench import Bench
-from support.examples import short_plan
+from support import examples
+from support.examples import BATCH, CONFIG, short_plan
 from support.measuring import run_case
+from support.stages import forgetting
 
 Write = Callable[[str], Plan]
 
@@ -78,3 +83,53 @@ def test_full_against_itself_is_exact_and_a_candidate_is_not(measured: dict[str,
     assert set(measured["baseline"].samples["kl"]) == {0.0}
     assert max(measured["other_batch"].samples["kl"]) < 1e-6
     assert min(measured["ams_kv"].samples["kl"]) > 1e-6
+
+
+ENTRY = 2 * 2 * BATCH * CONFIG.layers * CONFIG.dim * 4  # K and V, both guidance rows, in fp32
+ROLES = ("baseline", "candidate")
+Measure = Callable[[str], dict[str, Outcome]]
+
+
+@pytest.fixture
+def measure(folder: Path, tmp_path: Path) -> Any:
+    """Every full cache and candidate of a plan by label; no image is judged."""
+
+    def measure(text: str) -> dict[str, Outcome]:
+        (tmp_path / "plan.toml").write_text(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ThresholdWarning)
+            planned = expand(plans.load(str(tmp_path / "plan.toml")))
+        bench = Bench.load(planned[0])
+        bench.loaded = replace(bench.loaded, weights="random:0")  # so that no image is judged
+        by_label = {p.case.label: run_case(p, bench)[0] for p in planned if p.case.role in ROLES and not p.unsupported_reason}
+        assert all(outcome.ok for outcome in by_label.values()), {label: outcome.log for label, outcome in by_label.items()}
+        return by_label
+
+    with forgetting():
+        plugins.load(folder / "dot.py")
+        yield measure
+
+
+def test_what_goes_at_the_end_of_a_line_is_gone(measure: Measure) -> None:
+    by_label = measure(examples.plan_text('"linear"'))
+    full, linear = by_label["full"].facts.kv_by_step, by_label["linear 1/2"].facts.kv_by_step
+    assert full.tokens == linear.tokens == [4, 5, 8, 9, 12, 13, 16]
+    assert full.live == [ENTRY * entries for entries in (4, 5, 8, 9, 12, 13, 16)], "one of the condition, and what was fed"
+    assert linear.live == [ENTRY * entries for entries in (4, 5, 8, 5, 8, 5, 8)], "two lines and the condition, less one line"
+    assert by_label["linear 1/2"].samples["kv_logical"] == [ENTRY * 9], "the fullest moment is before anything goes"
+
+
+def test_a_scale_that_is_not_kept_is_not_counted(measure: Measure) -> None:
+    table = '{ name = "ams_kv", demanding = [4] }'
+    by_label = measure(short_plan(f'model = "tiny-var"\nmethods = [{table}]\nbudgets = [{table}]'))
+    full, candidate = (next(o for label, o in by_label.items() if label.startswith(name)) for name in ("full", "ams_kv"))
+    assert candidate.facts.kv_by_step.tokens == full.facts.kv_by_step.tokens
+    assert candidate.facts.kv_by_step.live[0] == full.facts.kv_by_step.live[0]
+    assert candidate.facts.kv_by_step.live[-2:] == [candidate.samples["kv_logical"][0]] * 2, "the last scale, which nobody reads"
+    assert full.facts.kv_by_step.live[-2] > candidate.facts.kv_by_step.live[-2]
+
+
+def test_places_that_stand_from_the_beginning_make_no_curve(measure: Measure) -> None:
+    padded = measure(examples.plan_text('"streaming"', cells='engine = "reference"'))["full"]
+    assert padded.samples["kv_logical"][0] > 0, "it does keep something"
+    assert padded.facts.kv_by_step is None

@@ -1,7 +1,5 @@
 """A case under a decoder: the full cache's tokens in fewer passes, the values of these, and an error where the tokens are others."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -44,36 +42,36 @@ def results(folder: Path) -> dict[str, Outcome]:
 
 
 def test_it_has_the_full_cache_s_tokens_and_what_is_said_of_them(results: dict[str, Outcome]) -> None:
-    found, full = results["full + jacobi 8"], results["full"]
-    assert found.ok, found.log
-    assert set(found.samples["token_agreement"]) == {1.0}
-    assert found.output_hash == full.output_hash
+    jacobi, full = results["full + jacobi 8"], results["full"]
+    assert jacobi.ok, jacobi.log
+    assert set(jacobi.samples["token_agreement"]) == {1.0}
+    assert jacobi.output_hash == full.output_hash
     assert results["full int8 + jacobi 8"].output_hash == results["full int8"].output_hash, "exact beside every codec"
-    assert found.samples["kv_state"][0] > full.samples["kv_state"][0]
-    assert "windows" in found.facts.kernel
-    assert found.facts.different_kernel
-    assert found.facts.decoder.rows == "together"
-    assert found.facts.redrawn == 1.0
+    assert jacobi.samples["kv_state"][0] > full.samples["kv_state"][0]
+    assert "windows" in jacobi.facts.kernel
+    assert jacobi.facts.different_kernel
+    assert jacobi.facts.decoder.rows == "together"
+    assert jacobi.facts.redrawn == 1.0
     assert not any(results[label].facts.redrawn is not None for label in ("full", "full int8 + jacobi 8")), "int8 rounds too"
-    assert found.facts.slope is None
+    assert jacobi.facts.slope is None
 
 
 def test_its_figures_are_those_of_the_passes_that_ran(results: dict[str, Outcome]) -> None:
-    found, full = results["full + jacobi 8"], results["full"]
-    passes, rejected = found.samples["passes"], found.samples["drafts_rejected"]
+    jacobi, full = results["full + jacobi 8"], results["full"]
+    passes, rejected = jacobi.samples["passes"], jacobi.samples["drafts_rejected"]
     timed = max(REPEATS, SAMPLES // BATCH)
     assert len(passes) == len(rejected) == timed * BATCH
     assert all(1 + -(-(TOKENS - 1) // 8) <= each < TOKENS for each in passes)
     again = SAMPLES // BATCH * BATCH
     assert passes[:BATCH] == passes[again : again + BATCH], "the first batch comes again after the last one"
-    rate = found.facts.tokens_per_pass
-    assert f"It generates {rate.mean:.2f} tokens per pass" in found.facts.footnotes[-1]
+    rate = jacobi.facts.tokens_per_pass
+    assert f"It generates {rate.mean:.2f} tokens per pass" in jacobi.facts.footnotes[-1]
     assert rate.least <= rate.mean <= rate.most
     assert rate.mean == pytest.approx(sum(TOKENS / each for each in passes) / len(passes))
-    assert len(found.samples["flops"]) == timed
+    assert len(jacobi.samples["flops"]) == timed
     assert not {"passes", "drafts_rejected", "flops"} & full.samples.keys()
-    assert len(found.samples["latency"]) == len(found.facts.full_beside) == timed
-    read = [one.facts.limit.by["attention"] for one in (found, full)]
+    assert len(jacobi.samples["latency"]) == len(jacobi.facts.full_beside) == timed
+    read = [outcome.facts.limit.by["attention"] for outcome in (jacobi, full)]
     assert read[0] < read[1], "keys are read in fewer passes"
 
 
@@ -85,8 +83,8 @@ def test_what_looks_past_the_end_of_a_line_is_exact_and_holds_more(folder: Path)
     assert far.ok, far.log
     assert own.output_hash == near.output_hash == far.output_hash
     for bytes_held in ("kv_logical", "kv_allocated"):
-        held = [one.samples[bytes_held][0] for one in (own, near, far)]
-        assert held[0] == held[1] < held[2] <= held[0] * (TOKENS // 2 + 1 + 7) / (TOKENS // 2 + 1)
+        sizes = [one.samples[bytes_held][0] for one in (own, near, far)]
+        assert sizes[0] == sizes[1] < sizes[2] <= sizes[0] * (TOKENS // 2 + 1 + 7) / (TOKENS // 2 + 1)
     assert far.facts.limit is not None
 
 
@@ -116,12 +114,12 @@ def test_other_tokens_in_fp32_are_an_error(folder: Path, monkeypatch: pytest.Mon
 def test_a_decoder_of_other_tokens_is_not_compared_seed_by_seed(folder: Path, name: str, options: str, keeps: str, note: str) -> None:
     cases = planned(folder, f'decoders = [{{ name = "{name}", window = 8{options} }}]')
     bench = loaded(cases)
-    full, (found, files) = run_case(cases["full"], bench)[0], run_case(cases[f"full + {name} 8"], bench)
-    assert found.ok, found.log
-    assert found.output_hash != full.output_hash
-    assert not {"token_agreement", "psnr", "ssim"} & found.samples.keys()
-    assert max(found.samples["kl"]) < 1e-6, "a window's logits are those of single tokens"
-    assert found.facts.decoder.keeps == keeps
-    assert any(note in footnote for footnote in found.facts.footnotes)
-    assert found.facts.tokens_per_pass.mean > 1
+    full, (outcome, files) = run_case(cases["full"], bench)[0], run_case(cases[f"full + {name} 8"], bench)
+    assert outcome.ok, outcome.log
+    assert outcome.output_hash != full.output_hash
+    assert not {"token_agreement", "psnr", "ssim"} & outcome.samples.keys()
+    assert max(outcome.samples["kl"]) < 1e-6, "a window's logits are those of single tokens"
+    assert outcome.facts.decoder.keeps == keeps
+    assert any(note in footnote for footnote in outcome.facts.footnotes)
+    assert outcome.facts.tokens_per_pass.mean > 1
     assert files["grid.png"]

@@ -1,7 +1,5 @@
 """Metrics of plug-ins in a trial: their values, and every way to have none, which costs the case nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -69,8 +67,8 @@ def measured(folder: Path, file: Path) -> tuple[Outcome, dict[str, bytes]]:
 
 
 def full_name(outcome: Outcome, name: str) -> str:
-    (found,) = (full for full in outcome.case.evaluation[KEY] if full.startswith(f"{name}_"))
-    return found
+    (only,) = (full for full in outcome.case.evaluation[KEY] if full.startswith(f"{name}_"))
+    return only
 
 
 def test_a_metric_has_one_value_per_seed_computed_by_its_code(measured: tuple[Outcome, dict[str, bytes]]) -> None:

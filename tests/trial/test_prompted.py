@@ -1,7 +1,5 @@
 """Batches of samples whose prompts differ in length, as a trial cuts them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The quality pass of a case: which images are seen, in which parts, and what is said of them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import runpy
@@ -17,7 +15,6 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.core import seeds, units
-from cachemark.core.facts import Facts
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import QUALITY_PASS
 from cachemark.methods.full import Full
@@ -28,7 +25,6 @@ from cachemark.metrics.compute.image_features import ImageFeatures
 from cachemark.metrics.compute.presets import Preset
 from cachemark.metrics.compute.quality_intervals import difference, intervals
 from cachemark.plans.expand import Planned
-from cachemark.plans.reuse import Earlier
 from cachemark.trial.child import quality
 from cachemark.trial.child.bench import Bench
 from support import examples, measuring
@@ -124,16 +120,6 @@ def test_a_side_of_a_later_trial_finds_the_full_cache_on_its_shelf(folder: Path,
     assert pass_of(alone, Bench.load(side)).facts.to_full is None
 
 
-def reused(folder: Path, shelves: Path) -> tuple[Outcome, Outcome]:
-    """The full cache whose quality stands again under another result key, and a side of a later trial beside it."""
-    cases = planned(folder)
-    full, side = of_role(cases, "baseline"), of_role(cases, "candidate")
-    first = replace(pass_of(replace(full, feature_cache=shelves / "old"), Bench.load(full)), result_key="old")
-    known = Earlier.from_outcome(replace(first, facts=first.facts | Facts.from_json({"result_parts": {}})), {})
-    again = pass_of(replace(full, feature_cache=shelves / "new", reusable=known), Bench.load(full))
-    return again, pass_of(replace(side, feature_cache=shelves / "side", full_features=shelves / "new"), Bench.load(side))
-
-
 @pytest.mark.parametrize("damage", [b"", b"\x00" * 40])
 def test_a_part_that_cannot_be_read_is_made_again(folder: Path, tmp_path: Path, damage: bytes) -> None:
     case = replace(of_role(planned(folder), "baseline"), feature_cache=tmp_path / "shelf")
@@ -163,14 +149,14 @@ def test_shares_together_make_every_part_once(folder: Path, tmp_path: Path) -> N
 def test_whatever_is_judged_has_the_hash_of_its_images(folder: Path) -> None:
     cases = [p for p in planned(folder, "") if p.case.role in ("baseline", "other_seeds", "candidate")]
     bench = Bench.load(cases[0])
-    found = {p.case.role: run_case(p, bench) for p in cases}
-    for role, (outcome, files) in found.items():
+    by_role = {p.case.role: run_case(p, bench) for p in cases}
+    for role, (outcome, files) in by_role.items():
         pictures = bench.loaded.decode(load(files["tokens.safetensors"])["tokens"].long())
         levels = ((pictures.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
         assert outcome.facts.images_hash == hashlib.sha256(levels.numpy().tobytes()).hexdigest(), role
-    assert len({outcome.facts.images_hash for outcome, _ in found.values()}) == 3
+    assert len({outcome.facts.images_hash for outcome, _ in by_role.values()}) == 3
     side = of_role(cases, "candidate")
-    assert see_side(side, Bench.load(side))[0].facts.images_hash == found["candidate"][0].facts.images_hash
+    assert see_side(side, Bench.load(side))[0].facts.images_hash == by_role["candidate"][0].facts.images_hash
 
 
 def test_an_image_that_is_not_finite_ends_the_case(folder: Path) -> None:

@@ -1,7 +1,5 @@
 """What crosses to the process of a trial, and what both sides say where they do not understand each other."""
 
-from __future__ import annotations
-
 import json
 import os
 import struct
@@ -28,8 +26,8 @@ from cachemark.workflows.pairs import configs_of
 
 @pytest.fixture
 def planned() -> Planned:
-    (found,) = configs_of(plans.load("bundled"), "cpu", ["tiny-llamagen window 1/2"]).values()
-    return found
+    (only,) = configs_of(plans.load("bundled"), "cpu", ["tiny-llamagen window 1/2"]).values()
+    return only
 
 
 def sent(request: TrialRequest) -> dict[str, Any]:
@@ -63,8 +61,6 @@ def test_a_child_refuses_another_protocol_in_a_sentence() -> None:
     body = json.dumps({"cases": [], "plugins": [], "protocol": PROTOCOL + 1}).encode()
     command = [*TrialRequest().command, "-m", "cachemark.trial.child.main"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:
-        assert child.stdin is not None
-        assert child.stderr is not None
         child.stdin.write(struct.pack("!i", len(body)) + body)
         child.stdin.flush()
         text = child.stderr.read().decode()
@@ -92,9 +88,9 @@ def test_this_copy_introduces_itself() -> None:
 
 
 def test_an_interpreter_that_does_not_start_says_why(tmp_path: Path) -> None:
-    said = {"protocol": PROTOCOL, "environment": environment("cpu", 2).to_json(), "code": {"commit": "abc"}}
+    introduction = {"protocol": PROTOCOL, "environment": environment("cpu", 2).to_json(), "code": {"commit": "abc"}}
     python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\necho noise\nprintf '%s' '{json.dumps(said)}'\n")
+    python.write_text(f"#!/bin/sh\necho noise\nprintf '%s' '{json.dumps(introduction)}'\n")
     python.chmod(0o755)
     assert identify(TrialRequest(python=str(python)), "cpu") == (environment("cpu", 2), {"commit": "abc"})
     python.write_text("#!/bin/sh\necho 'ModuleNotFoundError: no torch' >&2\nexit 1\n")

@@ -54,8 +54,8 @@ class Planted:
 def asked(model: str, *more: str) -> dict[str, Any]:
     result = call("advise", "--model", model, "--gpu", "h100", "--json", *more)
     assert result.exit_code == 0, result.output
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
+    advice: dict[str, Any] = json.loads(result.stdout)
+    return advice
 
 
 LIMITS: dict[tuple[str, int], Limit] = {}  # by label and batch, each added up once
@@ -64,9 +64,8 @@ LIMITS: dict[tuple[str, int], Limit] = {}  # by label and batch, each added up o
 def limit(case: Case) -> Limit:
     key = case.label, case.batch
     if key not in LIMITS:
-        found = case_bill(case, MODELS.get(case.model), method_factory(case)())
-        assert found is not None
-        LIMITS[key] = found.limit(ONE)
+        bill = case_bill(case, MODELS.get(case.model), method_factory(case)())
+        LIMITS[key] = bill.limit(ONE)
     return LIMITS[key]
 
 
@@ -95,37 +94,29 @@ def store(tmp_path: Path) -> Planted:
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Planted:
     """The truth at batch 1 and 64."""
-    held = Planted(tmp_path_factory.mktemp("planted") / "s.sqlite")
-    held.add([1, 64], TRUTH)
-    return held
+    planted_store = Planted(tmp_path_factory.mktemp("planted") / "s.sqlite")
+    planted_store.add([1, 64], TRUTH)
+    return planted_store
 
 
 def test_the_full_cache_at_batch_1_and_the_planted_best_at_a_large_one(planted: Planted) -> None:
     alone, many = planted.ask(batch=1), planted.ask(batch=64)
     assert (alone["recommended"], many["recommended"]) == ("full", "LineAR at 1/4")
-    assert alone["text"].startswith("Keep the full cache. No method gains at batch 1")
-    assert many["text"].startswith("Use LineAR at 1/4. 1.70×")
-    assert many["text"].endswith("loss below 5 points of color consistency. Measured on h100 at batch 64.")
     assert [line["name"] for line in many["ranked"]] == ["LineAR at 1/4", "LineAR at 1/2"]
-    (ruined,) = many["not_recommended"]
-    assert ruined["why_not"] == "Mean quality loss of 5 points of color consistency or more."
+    assert len(many["not_recommended"]) == 1
     first = many["ranked"][0]
     assert first["low"] < first["gain"] <= first["allowed"]
     assert (first["basis"], first["metric"], first["quality"]["value"]) == ("measured", "color_consistency", 1.0)
     assert (many["measure"], many["commands"]) == (False, [])
     text = call("advise", "--model", "llamagen-xl", "--gpu", "h100", "--batch", 64, "--store", planted.path).stdout
-    lines = text.splitlines()
-    assert lines[0].startswith("Use LineAR at 1/4")
-    assert lines[1].startswith("  1. LineAR at 1/4: 1.70×")
-    assert "Color consistency 100.0 %" in lines[1]
-    assert "512 seeds can rule out losses" in text
+    assert text.startswith("Use LineAR at 1/4. 1.70×")
+    assert "\n  1. LineAR at 1/4: 1.70×" in text
 
 
 def test_a_prediction_is_marked_and_says_how_to_measure_it(store: Planted) -> None:
     store.add([16], TRUTH)
     advice = store.ask(batch=64)
     assert advice["recommended"] == "LineAR at 1/4"
-    assert "Predicted, not measured on h100 at batch 64: bytes and FLOPs saved allow at most" in advice["text"]
     first = advice["ranked"][0]
     assert first["basis"] == "predicted"
     assert 0.9 < first["gain"] / first["allowed"] < 1, "the efficiency measured at batch 16"
@@ -138,7 +129,6 @@ def test_without_a_measurement_on_the_device_there_is_a_bound_and_no_recommendat
     advice = store.ask(batch=64)
     assert advice["recommended"] == "full"
     assert {line["basis"] for line in advice["ranked"]} == {"bound"}
-    assert "LineAR at 1/4 might gain up to 1.79×; nothing of it was measured on h100" in advice["text"]
 
 
 def test_quality_may_come_from_another_device_and_speed_may_not(store: Planted) -> None:
@@ -154,13 +144,11 @@ def test_memory_changes_the_answer(store: Planted) -> None:
     assert store.ask()["recommended"] == "full"
     advice = store.ask("--memory", "16GiB")
     assert advice["recommended"] == "LineAR at 1/2", advice["text"]
-    assert "which does not fit. Use LineAR at 1/2" in advice["text"]
     less = store.ask("--memory", "9GiB")
     assert less["recommended"] == "LineAR at 1/4", less["text"]
     assert "does not fit" in less["not_recommended"][0]["why_not"]
     none = store.ask("--memory", "1GiB")
     assert (none["recommended"], none["ranked"]) == ("full", [])
-    assert none["text"].startswith("The full cache takes")
 
 
 def test_the_margin_changes_the_answer(store: Planted) -> None:
@@ -168,7 +156,6 @@ def test_the_margin_changes_the_answer(store: Planted) -> None:
     assert store.ask()["recommended"] == "LineAR at 1/4"
     strict = store.ask("--max-loss", "0.01")
     assert strict["recommended"] == "LineAR at 1/2"
-    assert "loss below 1 points" in strict["text"]
 
 
 @pytest.mark.parametrize(("model", "batch", "most"), [("glm-image", 1, 1.01), ("glm-image", 16, 1.05)])
@@ -181,24 +168,17 @@ def test_without_results_it_explains_that_no_cache_can_help(model: str, batch: i
     assert 1 <= cost < 1.1, "eight tokens cost little more than one"
 
 
-# -- measured, and yet ----------------------------------------------------------------------------------------------------
 def test_a_case_without_a_speedup_was_measured_all_the_same(store: Planted) -> None:
     store.add([64], {"1/4": TRUTH["1/4"]}, kernel="flash")
     advice = store.ask()
     (line,) = advice["ranked"]
     assert (line["basis"], line["low"]) == ("bound", None)
     assert line["no_speedup"].startswith("Attention kernels differ")
-    assert "Attention kernels differ" in advice["text"]
-    text = call("advise", "--model", "llamagen-xl", "--gpu", "h100", "--batch", 64, "--store", store.path).stdout
-    assert "no measured speedup: Attention kernels differ" in text
 
 
 def test_nothing_is_recommended_on_fidelity_alone(store: Planted) -> None:
     store.add([64], TRUTH, weights="random:0/random:0")
-    advice = store.ask()
-    assert advice["recommended"] == "full"
-    assert "Fidelity alone is never used" in advice["text"]
-    assert "Weights are random" in advice["text"]
+    assert store.ask()["recommended"] == "full"
 
 
 def test_an_artefact_is_not_believed(store: Planted) -> None:

@@ -18,11 +18,8 @@ from cachemark.export.asv import _add
 from cachemark.export.documents import markdown
 from cachemark.export.frames import case_frame, frame
 from cachemark.export.tables import tables
-from cachemark.gate.baseline_check import compare
 from cachemark.machine import energy, gpu
 from cachemark.machine.monitor import Watch
-from cachemark.store.db import Store
-from cachemark.store.exchange import dump, load
 from cachemark.trial.executors.local import Local, Place
 from cachemark.workflows.results import Run
 from cachemark.workflows.session import Machine
@@ -99,18 +96,6 @@ def test_columns_frames_and_asv_have_energy(stage: Stage) -> None:
     for outcome in timed(stage.outcomes()):
         _add(outcome, benchmarks, {})
     assert {JOULES, WATTS, COST} <= {name.rpartition(".")[2] for name in benchmarks}
-
-
-def test_check_judges_energy_by_its_ratio_to_the_full_cache(stage: Stage) -> None:
-    with Store.open(stage.store, create=False, read_only=True) as store:
-        environment, (then, now) = store.run(1).environment, (store.outcomes(number) for number in (1, 2))
-    baseline = load(dump(then, environment, {"commit": "abc"}), "baseline.json")
-    rows = {(row.label, row.metric): row for row in compare(baseline, now, environment).rows}
-    own, full = (next(o for o in timed(stage.outcomes()) if o.case.role == role) for role in ("candidate", "baseline"))
-    row = rows[own.case.title, JOULES]
-    assert (row.verdict, row.then) == ("equivalent", row.now)
-    assert row.now == pytest.approx((own.median(JOULES) or 0) / (full.median(JOULES) or 1))
-    assert {rows[own.case.title, name].verdict for name in (WATTS, COST)} == {"not_compared"}
 
 
 def test_a_wrong_power_leaves_the_other_values(tmp_path: Path) -> None:

@@ -24,34 +24,32 @@ pytest.importorskip("huggingface_hub")
 LLAMAGEN, DATA = "FoundationVision/LlamaGen", bytes(range(256)) * 8000
 
 
-# -- the list ----------------------------------------------------------------------------------------------------------------
 def test_every_published_model_has_the_source_of_each_of_its_files() -> None:
-    listed = {(one.model, one.key): one for one in publications()}
+    listed = {(publication.model, publication.key): publication for publication in publications()}
     entries = {name: MODELS.get(name) for name in MODELS}
     wanted = {(name, file.key): file for name, entry in entries.items() for file in entry.files}
     assert {pair for pair in listed if pair[1] in ("weights", "decoder_weights")} == set(wanted)
     for pair, file in wanted.items():
-        one = listed[pair]
-        assert file.name in ((one.path, one.folder)[one.path == "."], "vqgan.ckpt"), pair
-        assert one.origin.name.partition("/")[0] in file.origin or file.origin == "the folder of `weights`, unless another is named" or (
-            "Chameleon" in file.origin), pair
-        assert bool(one.steps) is not one.origin.on_hub, "a person is told what a program cannot do"
-        assert all("{path}" in "".join(one.steps) for _ in one.steps)
+        publication = listed[pair]
+        assert file.name in ((publication.path, publication.folder)[publication.path == "."], "vqgan.ckpt"), pair
+        owner = publication.origin.name.partition("/")[0]
+        assert owner in file.origin or file.origin.startswith("the folder of `weights`") or "Chameleon" in file.origin, pair
+        assert bool(publication.steps) is not publication.origin.on_hub, "a person is told what a program cannot do"
+        assert all("{path}" in "".join(publication.steps) for _ in publication.steps)
 
 
 def test_what_reads_texts_lies_where_models_look_for_it() -> None:
-    listed = {(one.model, one.key): one for one in publications()}
-    for (model, key), one in listed.items():
+    listed = {(publication.model, publication.key): publication for publication in publications()}
+    for (model, key), publication in listed.items():
         weights = listed[model, "weights"].located("w")
         if key == "tokenizer":
             file = glm_image.TOKENIZER if model == "glm-image" else FILE  # its folder has no tokenizer
-            assert one.located("w") == Path(os.path.normpath(weights / file))
+            assert publication.located("w") == Path(os.path.normpath(weights / file))
         if key == "text_encoder":
             home = weights if weights.name.endswith("_weights") else weights.parent  # a folder of shards, or a file
-            assert one.located("w") == path_beside(home / "x", text_features.ENCODER), model
+            assert publication.located("w") == path_beside(home / "x", text_features.ENCODER), model
 
 
-# -- fetching --------------------------------------------------------------------------------------------------------------
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     from huggingface_hub import constants
@@ -118,7 +116,6 @@ def test_what_only_a_person_can_fetch_is_told_step_by_step(hub: Hub, tmp_path: P
     assert fetch(tmp_path, "mar-b").exit_code == 0, "what is there need not be fetched"
 
 
-# -- by name ---------------------------------------------------------------------------------------------------------------
 def named(name: str, *options: str, model: str = "llamagen-b") -> Result:
     return CliRunner().invoke(main, ["weights", "fetch", model, "--weights", name, *options])
 

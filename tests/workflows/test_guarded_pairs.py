@@ -79,10 +79,10 @@ class Script:
             begin(watch)
 
         def ended(watch: Watch) -> Any:
-            found = end(watch)
+            readings = end(watch)
             for card in self.cards:
                 card.reasons, card.pids = 0, set()
-            return found
+            return readings
 
         monkeypatch.setattr(Watch, "begin", begun)
         monkeypatch.setattr(Watch, "end", ended)
@@ -120,8 +120,8 @@ def compare(at: Stage, python: str, nvml: FakeNvml, **machine: Any) -> PairedCom
 def pairs(at: Stage) -> list[tuple[int, int, tuple[str, str]]]:
     """Return number, repetitions and devices of each stored pair."""
     with Store.open(at.store, create=False, read_only=True) as store:
-        found = [(o.facts.pair, o.facts.device.uuid) for o in store.outcomes(1)]
-    sides = {side: {told.number: (told.redone, uuid) for told, uuid in found if told.side == side} for side in ("before", "after")}
+        stored_pairs = [(o.facts.pair, o.facts.device.uuid) for o in store.outcomes(1)]
+    sides = {side: {pair.number: (pair.redone, uuid) for pair, uuid in stored_pairs if pair.side == side} for side in ("before", "after")}
     return [(number, redone, (uuid, sides["after"][number][1])) for number, (redone, uuid) in sorted(sides["before"].items())]
 
 
@@ -160,7 +160,7 @@ def test_of_several_devices_another_takes_the_pair_and_both_sides_share_one(
     script.events = {2: throttles}
     assert compare(at, python, nvml, gpus=("all",)).exit_code == 0
     assert script.ran == ["GPU-aaaa"] * 2 + ["GPU-bbbb"] * 12
-    assert all(one == two for _, _, (one, two) in pairs(at))
+    assert all(before == after for _, _, (before, after) in pairs(at))
 
 
 def test_a_lost_device_ends_the_comparison(at: Stage, python: str, nvml: FakeNvml, script: Script) -> None:
@@ -190,7 +190,7 @@ def test_a_device_that_somebody_else_holds_is_left_alone(
 
 
 def test_clocks_are_held_while_pairs_are_measured(at: Stage, python: str, nvml: FakeNvml, cards: list[Card], script: Script) -> None:
-    held: list[int] = []
-    script.always = lambda card: held.append(card.locked)
+    clocks: list[int] = []
+    script.always = lambda card: clocks.append(card.locked)
     assert compare(at, python, nvml, clock=1410).exit_code == 0
-    assert (set(held), cards[0].locked) == ({1410}, 0)
+    assert (set(clocks), cards[0].locked) == ({1410}, 0)

@@ -63,18 +63,17 @@ def test_a_search_is_one_outcome(
     most: int, end: Status, status: Status, samples: dict[str, list[float] | None], text: str,
 ) -> None:
     """Only an OOM makes it try smaller batches; any other end of the first batch is the end of the search."""
-    found = largest.bisect(8, fits(most, end))
-    outcome = largest.outcome(Planned(CASE, Request("cpu")), found)
+    search = largest.bisect(8, fits(most, end))
+    outcome = largest.outcome(Planned(CASE, Request("cpu")), search)
     assert outcome.status is status
     assert (outcome.judgement or outcome.log).startswith((text, largest.NO_IMAGES))
     assert text in (outcome.judgement or outcome.log)
     assert {name: outcome.samples.get(name) for name in samples} == samples
-    assert dict(outcome.facts.tried) == {batch: str(each.status) for batch, each in found.tried.items()}
+    assert dict(outcome.facts.tried) == {batch: str(each.status) for batch, each in search.tried.items()}
     if most == 20:
-        assert sorted(found.tried) == ([8, 16, 20, 21, 22, 24, 32] if end is Status.OOM else [8, 16, 32])
+        assert sorted(search.tried) == ([8, 16, 20, 21, 22, 24, 32] if end is Status.OOM else [8, 16, 32])
 
 
-# -- of a plan ----------------------------------------------------------------------------------------------------------
 PLAN = {"name": "p", "cells": [{"model": "llamagen-b", "methods": ["window"], "batch": batch} for batch in (16, "max")]}
 
 
@@ -153,7 +152,6 @@ def test_a_search_ends_with_what_fitted_before_the_deadline(tmp_path: Path) -> N
         assert (third.ran, third.reused) == ([], 2)
 
 
-# -- the command line ---------------------------------------------------------------------------------------------------
 def test_a_search_writes_its_report(measured: stages.Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run_trials(planned: list[Planned], *_: object, **__: object) -> Iterator[Finished]:
         yield from (Finished(replace(fits(4)(p.case.batch), case=p.case), {}) for p in planned)
@@ -168,7 +166,6 @@ def test_a_search_writes_its_report(measured: stages.Stage, tmp_path: Path, monk
     assert "largest batch" in page.read_text(encoding="utf-8")
 
 
-# -- after running out of memory ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("status", "device", "cap", "expected"), [
     (Status.OOM, "cuda", 0, True), (Status.ERROR, "cuda", 0, True), (Status.OOM, "cpu", 0, False), (Status.OOM, "cpu", 1, True),
     (Status.UNSUPPORTED, "cuda", 0, False), (Status.NAN_OUTPUT, "cuda", 0, False),
@@ -205,7 +202,7 @@ def test_a_process_that_is_not_fit_any_more_is_no_fault_of_the_next_case(monkeyp
         asked.append(running)
         return ""
 
-    found = list(isolate.run_trials(two, TrialRequest(1.0, 1), lambda p: None, admit=admit))
+    finished = list(isolate.run_trials(two, TrialRequest(1.0, 1), lambda p: None, admit=admit))
     assert asked == [False, False], "the second case does not continue in the process of the first"
-    assert [f.outcome.status for f in found] == [Status.OOM, Status.OOM]
+    assert [f.outcome.status for f in finished] == [Status.OOM, Status.OOM]
     assert Child.made == 2

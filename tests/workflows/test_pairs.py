@@ -40,15 +40,15 @@ def plan() -> Plan:
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
     """Every trial that would have run: the code of its side and its cases' labels."""
-    found: list[tuple[str, list[str]]] = []
+    trials: list[tuple[str, list[str]]] = []
 
     def run_trials(planned: list[Planned], options: TrialRequest, started: Callable[[Planned], None], **_: Any) -> Iterator[Finished]:
-        found.append((options.code, [p.case.label for p in planned]))
+        trials.append((options.code, [p.case.label for p in planned]))
         for item in planned:
             yield Finished(answer(item, options), {})
 
     monkeypatch.setattr(executor, "run_trials", run_trials)
-    return found
+    return trials
 
 
 def answer(planned: Planned, options: TrialRequest) -> Outcome:
@@ -121,10 +121,10 @@ def test_sides_are_not_mixed_up(plan: Plan, ran: list[tuple[str, list[str]]], mo
     configs = configs_of(plan, "cpu", ["tiny-llamagen window 1/4"])
     monkeypatch.setattr(sys.modules[__name__], "answer", lambda p, o: Outcome(p.case, Status.OK, {"latency": [1.0]}, o.code))
     runner = PairRunner(*sides(configs))
-    found = [c for _ in range(6) for c in runner.round(list(configs))]
-    assert {c.swapped for c in found} == {True, False}
-    assert {(c.before.judgement, c.after.judgement) for c in found} == {("a", "b")}
-    assert [c.number for c in found] == [1, 2, 3, 4, 5, 6]
+    measured = [c for _ in range(6) for c in runner.round(list(configs))]
+    assert {c.swapped for c in measured} == {True, False}
+    assert {(c.before.judgement, c.after.judgement) for c in measured} == {("a", "b")}
+    assert [c.number for c in measured] == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize(("status", "times", "redone"), [
@@ -141,19 +141,18 @@ def test_what_the_machine_spoilt_is_measured_again_and_nothing_else(
 
     monkeypatch.setattr(sys.modules[__name__], "answer", spoilt)
     measured: list[PairOfOutcomes] = []
-    found = {c.config: c for c in PairRunner(*sides(configs), on_pair=measured.append).round(list(configs))}
-    assert [found[name].redone for name in configs] == [0, redone]
-    assert found["tiny-llamagen window 1/4"].ok is (times <= pairs.REDOS)
+    by_config = {c.config: c for c in PairRunner(*sides(configs), on_pair=measured.append).round(list(configs))}
+    assert [by_config[name].redone for name in configs] == [0, redone]
+    assert by_config["tiny-llamagen window 1/4"].ok is (times <= pairs.REDOS)
     assert [labels for _, labels in ran[2:]] == [["window 1/4"]] * 2 * redone, "only what was spoilt"
     assert {c.config: c.number for c in measured} == dict.fromkeys(configs, 1)
 
 
-# -- sides ----------------------------------------------------------------------------------------------------------------
 def test_the_configs_of_a_plan_are_its_timed_cases(plan: Plan) -> None:
     configs = configs_of(plan, "cpu")
     assert {p.case.role for p in configs.values()} == {"candidate", "baseline"}
-    told = {(p.case.repeats, p.case.warmup, p.case.samples - p.case.batch, len(p.case.evaluation)) for p in configs.values()}
-    assert told == {(8, 2, 0, 0)}
+    settings = {(p.case.repeats, p.case.warmup, p.case.samples - p.case.batch, len(p.case.evaluation)) for p in configs.values()}
+    assert settings == {(8, 2, 0, 0)}
     assert all(name == f"{p.case.model} {p.case.label}" for name, p in configs.items())
     assert {p.case.model for p in configs_of(plan, "cpu", ["full"], 3).values()} == {"tiny-llamagen", "tiny-t2i", "tiny-var", "tiny-mar"}
     assert list(configs_of(plan, "cpu", ["tiny-llamagen window 1/2"])) == ["tiny-llamagen window 1/2"]

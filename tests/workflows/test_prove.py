@@ -94,7 +94,6 @@ def test_on_a_gpu_the_device_waits_and_not_the_host(monkeypatch: pytest.MonkeyPa
     assert time.perf_counter() - begun >= 0.01
 
 
-# -- two classes of numerics on one machine: the same plan with vector instructions and without --
 WITHOUT = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}
 
 

@@ -86,30 +86,11 @@ def times(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in parts(folder)}
 
 
-@pytest.mark.slow
-def test_shares_are_made_apart_and_a_run_uses_them(measured: Path) -> None:
-    for file in measured.glob("s.sqlite*"):
-        shutil.rmtree(file) if file.is_dir() else file.unlink()
-    said = run(measured, "1/2", command="share")
-    assert "Share 1 of 2" in said
-    assert sorted({path.name for path in parts(measured)}) == ["00000.safetensors", "00002.safetensors"]
-    run(measured, "2/2", command="share")
-    before = times(measured)
-    assert len(before) == 9, "three parts of three cases, one of them of the plug-in's own method"
-    run(measured)
-    found = outcomes(measured)
-    assert all(found[label].samples[NAME] for label in ("full", "streaming 1/2"))
-    assert list(found["streaming 1/2"].facts.to_full) == [NAME]
-    assert times(measured) == before
-    with Store.open(measured / "s.sqlite", create=False, read_only=True) as store:
-        assert len(store.runs()) == 1, "a share is not a run"
-
-
 def touched(folder: Path, change: str) -> None:
     """Edit the plug-in, so that its cases must be measured again."""
     file = folder / "dot.py"
-    said = '    """A window under another name."""\n'
-    file.write_text(file.read_text().replace(said, f"{said}{change}\n"))
+    docstring = '    """A window under another name."""\n'
+    file.write_text(file.read_text().replace(docstring, f"{docstring}{change}\n"))
 
 
 def test_quality_is_reused_where_tokens_did_not_change(measured: Path) -> None:
@@ -160,8 +141,8 @@ def test_other_tokens_have_their_own_quality(measured: Path) -> None:
 def test_a_night_measures_times_anew_and_carries_quality(measured: Path) -> None:
     made = times(measured)
     assert "5 measured" in run(measured, "--fresh", "--reuse-quality")
-    found = outcomes(measured)
-    assert {label for label, o in found.items() if o.facts.reused is not None} == {"full", "streaming 1/2", "calm 1/2"}
+    by_label = outcomes(measured)
+    assert {label for label, o in by_label.items() if o.facts.reused is not None} == {"full", "streaming 1/2", "calm 1/2"}
     assert times(measured) == made
     for path in made:
         path.unlink()

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from cachemark.core.errors import StoreUnavailable
+from cachemark.core.facts import Facts
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import MAX_BATCH
+from cachemark.machine.environment import environment
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand
 from cachemark.plans.price import batches
@@ -24,7 +26,7 @@ from cachemark.trial.measurement import Measurement, outcome_of
 from cachemark.trial.request import TrialRequest
 from cachemark.trial.supervisor import Finished
 from cachemark.workflows.price import TimeLeft
-from cachemark.workflows.run import PlanRunner
+from cachemark.workflows.run import PlanRunner, _with_earlier
 from support import examples, stages, stub
 from support.stages import Stage
 
@@ -73,7 +75,6 @@ def edit(file: Path, old: str, new: str) -> None:
     file.write_text(file.read_text().replace(old, new))
 
 
-# -- what runs and why ---------------------------------------------------------------------------------------------------
 def test_nothing_is_measured_twice_and_no_process_started(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each case of the first run had a process to itself, since the model is a plug-in's."""
     with Store.open(stage.store, create=False, read_only=True) as store:
@@ -105,12 +106,12 @@ def test_explain_names_what_changed(stage: Stage, monkeypatch: pytest.MonkeyPatc
     edit(stage.plan, 'name = "dots"', 'name = "others"')
     assert set(explained(stage).values()) == {("skip", DONE)}, "a plan's name changes no number"
     edit(stage.plan, '"streaming"', '{ name = "streaming", sinks = 2 }')
-    found = explained(stage)
-    assert found["streaming 1/2"][0] == "run"
-    assert found["streaming 1/2"][1].startswith("no such case; the nearest stored one differs in parameters")
-    assert {found[label] for label in LABELS if label != "streaming 1/2"} == {("skip", DONE)}
+    reasons = explained(stage)
+    assert reasons["streaming 1/2"][0] == "run"
+    assert reasons["streaming 1/2"][1].startswith("no such case; the nearest stored one differs in parameters")
+    assert {reasons[label] for label in LABELS if label != "streaming 1/2"} == {("skip", DONE)}
     edit(stage.plugin, "7.5 - 1", "7.5 - 1.0")
-    assert {found for label, found in explained(stage).items() if label != "streaming 1/2"} == {
+    assert {reasons for label, reasons in explained(stage).items() if label != "streaming 1/2"} == {
         ("run", "changed since: models"), ("run", "changed since: method, models")}
 
 
@@ -128,18 +129,6 @@ def test_changed_code_is_measured_again_and_nothing_else(stage: Stage) -> None:
             assert store.reused(number) == {stage.outcomes(number)[label].case.key for label in LABELS}
 
 
-def test_fresh_measures_everything_again(stage: Stage) -> None:
-    result = stage.run("--fresh", "--json")
-    assert result.exit_code == 0, result.output
-    data = json.loads(result.stdout)
-    assert {name: data[name] for name in data if name != "answers"} == {"run": 2, "ran": 5, "skipped": 0, "report": None, "not_ok": []}
-    old, new = stage.outcomes(1), stage.outcomes(2)
-    for label in LABELS:
-        assert new[label].output_hash == old[label].output_hash
-    assert new["full"].samples["latency"] != old["full"].samples["latency"]
-
-
-# -- interruptions --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("sent", "code"), [
     (signal.SIGINT, 130), (signal.SIGKILL, -9), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)])
 def test_an_ended_run_goes_on_where_it_was(sent: signal.Signals, code: int, stage: Stage) -> None:
@@ -149,10 +138,9 @@ def test_an_ended_run_goes_on_where_it_was(sent: signal.Signals, code: int, stag
     hold, reached = (Path(f"{more[1]}.{name}") for name in ("hold", "reached"))
     hold.touch()
     process = stage.start(*more)
-    assert process.stderr is not None
-    told = [process.stderr.readline() for _ in range(2)]
-    assert told[0] == "7 cases: 5 already measured, 2 to run.\n"
-    assert told[1].startswith("[1/2] dot tranquil 1/2: ok")
+    lines = [process.stderr.readline() for _ in range(2)]
+    assert lines[0] == "7 cases: 5 already measured, 2 to run.\n"
+    assert lines[1].startswith("[1/2] dot tranquil 1/2: ok")
     stages.until(reached.exists, "the case that waits")
     process.send_signal(sent)
     out, err = process.communicate(timeout=stages.PATIENCE)
@@ -179,7 +167,6 @@ def test_an_ended_run_goes_on_where_it_was(sent: signal.Signals, code: int, stag
     assert list(stage.outcomes(3)) == [*LABELS, "tranquil 1/2", "waits 1/2"]
 
 
-# -- the store ------------------------------------------------------------------------------------------------------------
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Stub worker processes; returns the cases of each."""
@@ -228,7 +215,6 @@ def test_a_run_whose_store_fails_is_failed(told: list[list[str]], tmp_path: Path
         assert [o.case.label for o in store.outcomes(1)] == ["full", "window 1/2"]
 
 
-# -- workers end before the error that ends their run is reported --
 class Workers(stub.Stub):
     """Executor that records when its workers have ended."""
 
@@ -253,7 +239,6 @@ def test_a_store_that_fails_ends_the_workers_at_once(tmp_path: Path, monkeypatch
     assert workers.ended, f"while {error.value!r} still holds the frames of the run"
 
 
-# -- the estimate of the time left, on a clock that the test sets --
 @dataclass
 class Clock:
     """A clock that is set."""
@@ -311,3 +296,38 @@ def test_the_batches_of_a_running_case_count(cases: list[Planned]) -> None:
     assert 0 < left.fraction(first.case.key) < 1
     left.started(first)
     assert left.fraction(first.case.key) == 0.0, "measured again"
+
+
+NAME = "fid_eyes_24"
+PARTS = {"numerics": "n", "metrics": "m"}
+
+
+@pytest.fixture(scope="module")
+def planned() -> Planned:
+    """A candidate with a quality pass."""
+    first = next(p for p in expand(stub.tiny_plan()) if p.case.role == "candidate")
+    evaluation = {"quality": {"preset": "eyes", "samples": 24, "batch": 4, "seeds": "s256"}}
+    return replace(first, case=replace(first.case, evaluation=evaluation), result_parts=PARTS)
+
+
+@pytest.mark.parametrize(("stored", "reused"), [
+    ([Status.OOM], False), ([{}, Status.OOM], True), ([{}, Status.TIMEOUT], True),
+    ([{}, {"result_parts": {**PARTS, "numerics": "other"}}], False), ([{}, {"result_parts": {**PARTS, "metrics": "other"}}], False),
+    ([{}, {"quality_metrics": []}], False), ([{"images_hash": None}], False),
+])  # fmt: skip
+def test_the_newest_success_alone_counts(stored: list[Status | dict[str, Any]], reused: bool, planned: Planned, tmp_path: Path) -> None:
+    """``stored``: failures, and successes with other facts."""
+    with Store.open(tmp_path / "s.sqlite") as store:
+        run = store.begin_run("p", {}, environment("cpu", 1), {})
+        for number, each in enumerate(stored):
+            if isinstance(each, Status):
+                store.save(run, Outcome(planned.case, each, log="not this time", result_key="since"))
+                continue
+            facts = {"result_parts": PARTS, "quality_metrics": [NAME], "images_hash": "i", **each}
+            facts = {name: fact for name, fact in facts.items() if fact is not None}
+            store.save(run, Outcome(planned.case, Status.OK, {"psnr": [30.0], NAME: [9.0]}, result_key=f"before {number}",
+                                    output_hash="o", facts=Facts.from_json(facts)))
+        earlier = _with_earlier(planned, store).reusable
+    assert (earlier is not None) == reused
+    if earlier is not None:
+        assert (earlier.source, earlier.quality) == ("before 0", {NAME: [9.0]})

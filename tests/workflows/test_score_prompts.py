@@ -85,13 +85,13 @@ def test_clip_scores_any_tools_images(tmp_path: Path) -> None:
     options = "--prompts", str(table(tmp_path)), "--metric", f"clip_score,weights={clip}", "--json"
     done = CliRunner().invoke(main, ["score", str(folder), *options])
     assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
+    printed = json.loads(done.stdout)
     model = Clip(str(clip))
     pictures = [np.array(Image.open(folder / f"{name}.png")).transpose(2, 0, 1) for name in "dcba"]
     expected = 100 * (model.of_images(pictures) * model.of_texts(TEXTS)).sum(1).clamp_min(0).mean()
-    assert found["values"].keys() == {"clip_score"}
-    assert found["values"]["clip_score"]["value"] == pytest.approx(float(expected), abs=1e-4)
-    assert found["preset"] == ""
+    assert printed["values"].keys() == {"clip_score"}
+    assert printed["values"]["clip_score"]["value"] == pytest.approx(float(expected), abs=1e-4)
+    assert printed["preset"] == ""
 
 
 def test_geneval_and_dpg_have_their_rules_and_folders(tmp_path: Path) -> None:
