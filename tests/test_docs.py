@@ -216,7 +216,7 @@ def test_generated_parts_of_the_site_are_whole() -> None:
         stored = (DOCS / name).read_text(encoding="utf-8")
         assert "<!--" not in generated.filled(name, stored), name
     markers = set(re.findall(r"<!-- table: ([\w-]+) -->", stored))
-    assert markers == {"parallel-decoding", *(path.stem for path in results.FOLDER.glob("*.json") if path.stem in results.SECTIONS)}
+    assert markers > {"parallel-decoding", *(path.stem for path in results.FOLDER.glob("*.json") if path.stem in results.SECTIONS)}
     assert set(re.findall(r"<!-- facts: (\w+) -->", (DOCS / "reference" / "methods.md").read_text(encoding="utf-8"))) == set(METHODS)
 
 

@@ -160,9 +160,18 @@ def short(values: Row) -> str:
     return "\n\n".join(parts)
 
 
+def _section(name: str) -> Row:
+    return dict(json.loads((FOLDER / RECORDED).read_text(encoding="utf-8"))[name])
+
+
+def tables(name: str) -> str:
+    """Return the tables of a section of ``recorded.json`` as Markdown."""
+    return "\n\n".join(table(block["columns"], block["rows"]) for block in _section(name)["blocks"] if not isinstance(block, str))
+
+
 def recorded(name: str) -> str:
     """Return a section of ``recorded.json`` as Markdown."""
-    section = json.loads((FOLDER / RECORDED).read_text(encoding="utf-8"))[name]
+    section = _section(name)
     blocks = [block if isinstance(block, str) else table(block["columns"], block["rows"]) for block in section["blocks"]]
     return "\n\n".join([f"## {section['heading']}", *blocks])
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..cards.methods import with_facts
+from ..cards.metrics import with_units
 from ..cards.models import models_page
 from ..cards.plans import plans_page
 from ..cards.values import values_page
@@ -23,9 +24,13 @@ def filled(page: str, text: str) -> str:
     """Return the text of a page of ``docs/`` with its generated parts in place of their markers."""
     if page == "reference/methods.md":
         return with_facts(text)
+    if page == "reference/metrics.md":
+        return with_units(text)
     return TABLE.sub(lambda marker: table(marker[1]), text)
 
 
 def table(name: str) -> str:
-    """Return the tables of a plan, or of ``parallel-decoding``, as Markdown."""
-    return decoders.stored_text() if name == "parallel-decoding" else results.short(results.stored(name))
+    """Return the tables of a plan, those of a recorded section, or those of ``parallel-decoding``, as Markdown."""
+    if name == "parallel-decoding":
+        return decoders.stored_text()
+    return results.short(results.stored(name)) if name in results.SECTIONS else results.tables(name)
