@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from .workflows.check import check
     from .workflows.compare import compare
     from .workflows.generate import load
+    from .workflows.measure import measure
     from .workflows.report import report
     from .workflows.results import open_run as open
-    from .workflows.run import measure, run
+    from .workflows.run import run
     from .workflows.session import Machine
 
 _HOMES = {
@@ -30,7 +31,7 @@ _HOMES = {
     "Machine": "workflows.session.Machine", "Method": "contract.method.Method", "Scored": "methods.base.evicting.Scored",
     "SetMetric": "metrics.base.SetMetric", "attach": "workflows.attach.attach", "check": "workflows.check.check",
     "compare": "workflows.compare.compare", "decoder": "decoders.registry.decoder", "load": "workflows.generate.load",
-    "measure": "workflows.run.measure", "method": "methods.registry.method", "open": "workflows.results.open_run",
+    "measure": "workflows.measure.measure", "method": "methods.registry.method", "open": "workflows.results.open_run",
     "plan": "plans.schema.load", "report": "workflows.report.report", "run": "workflows.run.run",
 }
 __all__ = [

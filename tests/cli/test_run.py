@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 
 import cachemark as cm
-from cachemark.cli import progress
-from cachemark.cli.progress import Follower
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.models.protocol import Request
@@ -21,7 +19,9 @@ from cachemark.plans.expand import Planned
 from cachemark.trial.executors import local
 from cachemark.trial.measurement import Measurement, outcome_of
 from cachemark.trial.supervisor import Finished
+from cachemark.workflows import progress
 from cachemark.workflows.price import TimeLeft
+from cachemark.workflows.progress import Follower
 from support import stages
 from support.stages import Stage
 

@@ -14,7 +14,6 @@ from ..core.wording import count
 from .options import MOST_SECONDS, Finite, coverage_option, echo_json, json_option, machine_options, pair_options, say, store_option
 
 if TYPE_CHECKING:
-    from ..gate.comparison import PairOfOutcomes
     from ..store.rows import Verdict
 
 LEAST, MOST = 5, 2_000  # seeds for comparing images: fewer cannot be tested, and all their images are in memory at once
@@ -53,7 +52,7 @@ def compare(delta: float | None, minutes: float | None, aa: bool, min_coverage: 
     from ..workflows.compare import Terms
     from ..workflows.compare import compare as measure
 
-    result = measure(terms=Terms(delta, minutes, aa, min_coverage=min_coverage), on_pair=_print_pair, **sides)
+    result = measure(terms=Terms(delta, minutes, aa, min_coverage=min_coverage), **sides)
     if as_json:
         echo_json({"exit_code": result.exit_code, "run": result.run_id, "delta": result.rule.delta, "sees": result.sees,
                    "standing": result.standing, "rows": result.tally.rows})
@@ -66,12 +65,6 @@ def compare(delta: float | None, minutes: float | None, aa: bool, min_coverage: 
             say(f"Images of {count(result.same_tokens, 'configuration')}: same tokens, nothing to compare.")
         say(str(result.standing))
     sys.exit(result.exit_code)
-
-
-def _print_pair(pair: PairOfOutcomes, what: str) -> None:
-    """Print a measured pair on standard error."""
-    statuses = "" if pair.ok else f": {pair.before.status}, {pair.after.status}"
-    say(f"[{pair.number}] {pair.config}{', images' if what == 'images' else ''}{statuses}", err=True)
 
 
 @click.command()

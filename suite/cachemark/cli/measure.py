@@ -65,12 +65,10 @@ def run(
     Methods of --plugin files join every block they can run in.
     """
     from ..workflows.run import run as measure
-    from .progress import Follower
 
     if reuse_quality and not fresh:
         raise click.UsageError("--reuse-quality needs --fresh. Add it, or leave both out.")
-    measured = measure(reuse_quality=reuse_quality or not fresh, seconds=seconds, price=price, fresh=fresh,
-                       watcher=Follower(), **where)
+    measured = measure(reuse_quality=reuse_quality or not fresh, seconds=seconds, price=price, fresh=fresh, **where)
     _conclude(measured, _write_report(measured, report_path), as_json)
 
 
@@ -141,9 +139,8 @@ def max_batch(report_path: Path | None, as_json: bool, **where: Any) -> None:
     Prints throughput at the plan's batch and at the largest one. On a CPU it needs --memory-cap.
     """
     from ..workflows.run import max_batch as find_largest
-    from .progress import Follower
 
-    run = find_largest(watcher=Follower(), **where)
+    run = find_largest(**where)
     report = _write_report(run, report_path)
     assert run.measured is not None
     names = (LARGEST, RATE, LARGEST_RATE)
@@ -182,9 +179,8 @@ def share(**where: Any) -> None:
     """
     from ..core.errors import Infrastructure
     from ..workflows.run import share as generate_share
-    from .progress import Follower
 
-    sys.exit(Infrastructure.exit_code if generate_share(watcher=Follower(), **where) else 0)
+    sys.exit(Infrastructure.exit_code if generate_share(**where) else 0)
 
 
 # -- price ------------------------------------------------------------------------------------------------------------

@@ -50,6 +50,11 @@ class Parameters:
                                    remedy=f"Use type {kind}.")
         return cls(**parameters)
 
+    @classmethod
+    def parameter_names(cls) -> list[str]:
+        """Return the names of all parameters."""
+        return [each.name for each in fields(cls)]
+
     def parameters(self) -> dict[str, Any]:
         """Return all parameters with their values."""
         return {f.name: getattr(self, f.name) for f in fields(self)}

@@ -324,6 +324,9 @@ def _candidates(plan: Plan, base: Case, table: str | MethodTable, budgets: list[
     _check_single(name)
     cls: type[Method] = METHODS.get(name)
     if name == FULL:
+        cls.build(parameters)
+        for setting in (*parameters, *(("variant",) if table.variant else ())):
+            raise BadParameter(f"{setting} of full has no effect: every block has one full cache.", remedy="Leave it out.")
         return
     if layout.paradigm in cls.paradigms:  # else each budget gives the reason below
         budgets = _own_size(cls, parameters, layout, base.weights) or budgets

@@ -11,12 +11,13 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from ..core import seeds
+from ..core.calls import listed, strict
 from ..core.edited import text_of
 from ..core.errors import BadBudget, BadPlan, unknown
 from ..core.files import NAME, PACKAGE, is_readable
 from ..core.spec import FULL, RANGES, SEQUENTIAL, Budget
 from ..plugins import installed
-from .plan_errors import Kinds, line, plan_error
+from .plan_errors import Kinds, line, plan_error, problem_of
 
 LONGEST_NAME, LONGEST_PATH, LONGEST_TEXT = 100, 4096, 10_000  # characters
 LARGEST_BATCH = MOST_SAMPLES = max(seeds.SIZES.values())  # images: the number of available seeds
@@ -204,6 +205,11 @@ class Plan(PlanTable):
         """True if a block searches for the largest batch."""
         return any(cells.batch == "max" for cells in self.cells)
 
+    def __repr__(self) -> str:
+        return f"<plan {self.name}: {', '.join(dict.fromkeys(cells.model for cells in self.cells))}>"
+
+    __str__ = __repr__
+
     _source: tuple[str, str] = PrivateAttr(default=("", ""))  # the file's path and text, for errors
     _blocks: tuple[int, ...] = PrivateAttr(default=())  # numbers of its blocks in the file, where only some of them are left
 
@@ -255,8 +261,10 @@ class Plan(PlanTable):
         """The requested metrics, each with its options."""
         return [MetricTable(name=metric) if isinstance(metric, str) else metric for metric in self.metrics]
 
+    @strict("only")
     def only(
-        self, models: Sequence[str] | None = None, methods: Sequence[str] | None = None, budgets: Sequence[str | float] | None = None,
+        self, models: str | Sequence[str] | None = None, methods: str | Sequence[str] | None = None,
+        budgets: str | float | Sequence[str | float] | None = None,
     ) -> Plan:
         """Return the plan with some of its models, methods and budgets (None: all).
 
@@ -302,10 +310,10 @@ def _budget_name(budget: object) -> str:
         return str(budget)
 
 
-def _selected(kind: str, requested: Sequence[Any] | None, valid: Iterable[str], spell: Callable[[Any], str]) -> set[str]:
+def _selected(kind: str, requested: Any, valid: Iterable[str], spell: Callable[[Any], str]) -> set[str]:
     """Return names in canonical spelling, all that are ``valid`` by default. Raises UnknownName."""
     names = [*dict.fromkeys(valid)]
-    chosen = set(names) if requested is None else {spell(name) for name in requested}
+    chosen = set(names) if requested is None else {spell(name) for name in listed(requested)}
     for name in sorted(chosen - {*names, FULL}):
         raise unknown(kind, name, names)
     return chosen
@@ -345,20 +353,25 @@ def find(name_or_path: str) -> Path:
     raise unknown("plan", name_or_path, [*names(), *(each.name for each in installed.offers("plans"))])
 
 
-def load(name_or_path: str) -> Plan:
-    """Read and validate a plan. Raises BadPlan with file and line."""
-    path = find(name_or_path)
+@strict("plan", {name: f"cm.plan(…).only({name}=…)" for name in ("models", "methods", "budgets")})
+def load(name_or_path: str | Path | Mapping[str, Any]) -> Plan:
+    """Read and validate a plan: a shipped name, a TOML file, or a mapping as in the file. Raises BadPlan with file and line."""
+    if isinstance(name_or_path, Mapping):
+        try:
+            return Plan.model_validate(dict(name_or_path))
+        except ValidationError as error:
+            raise BadPlan(f"plan: {problem_of(name_or_path, error)}", remedy="See docs/reference/plan-file.md.") from None
+    path = find(str(name_or_path))
     text = text_of(path, BadPlan)
     try:
         data = tomllib.loads(text)
+        plan = Plan.model_validate(data)
     except RecursionError:
         raise BadPlan(f"{path}: lists and tables are nested too deep.", remedy="See docs/reference/plan-file.md.") from None
-    except ValueError as error:  # not TOML, or an integer with more digits than Python reads
-        raise BadPlan(f"{path}: not TOML: {error}.", remedy="Fix the syntax.") from None
-    try:
-        plan = Plan.model_validate(data)
     except ValidationError as error:
         raise plan_error(path, text, data, error, KINDS) from None
+    except ValueError as error:  # not TOML, or an integer with more digits than Python reads
+        raise BadPlan(f"{path}: not TOML: {error}.", remedy="Fix the syntax.") from None
     plan._source = str(path), text
     return plan
 
@@ -372,8 +385,9 @@ def prepare(plan: Plan | str | Path, plugins: Sequence[str | Path] = (), methods
     from ..plugins import loading  # imports torch, which plans do not need
     from .metrics import is_built_in, metrics_of
 
+    plugins, methods = listed(plugins), listed(methods)
     brought_methods = {name: file for file in plugins for name in loading.load(file)}
-    loaded = plan if isinstance(plan, Plan) else load(str(plan))
+    loaded = plan if isinstance(plan, Plan) else load(plan)
     for file in loaded.files():
         loading.load(file)
     named = [getattr(each, "name", each) for cells in loaded.cells for each in (*cells.methods, *cells.budgets)]

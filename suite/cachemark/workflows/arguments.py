@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, fields
 from typing import Any
 
-from ..core.errors import BadPlan
+from ..contract.method import Method
+from ..core.errors import BadParameter, BadPlan, UnknownName
+from ..methods.registry import METHODS
 
 
 def plain(value: Any) -> Any:
@@ -47,6 +50,24 @@ def texts(value: Any) -> list[str]:
             raise BadPlan(f"prompts are texts, and {str(item)[:60]} is of type {type(item).__name__}.",
                           remedy="Pass a text or a sequence of texts as prompts=.")
     return items
+
+
+def method_table(method: Any) -> dict[str, Any]:
+    """Return a method as a plan writes it: its ``name``, and parameters that differ from their defaults.
+
+    ``method``: a name, a class, or an instance. Raises BadParameter for anything else, and UnknownName for a class without a name.
+    """
+    if isinstance(method, str):
+        return {"name": method}
+    cls = method if isinstance(method, type) else type(method)
+    if not issubclass(cls, Method):
+        raise BadParameter(f"A method is a name or a method object, not {cls.__name__}.", remedy='Write method="window", budget="1/2".')
+    if cls.name not in METHODS or METHODS.get(cls.name) is not cls:
+        raise UnknownName(f"The class {cls.__name__} is not registered as a method.", remedy='Decorate it with @cm.method("a name").')
+    if isinstance(method, type):
+        return {"name": cls.name}
+    defaults = {each.name: each.default_factory() if each.default_factory is not MISSING else each.default for each in fields(cls)}
+    return {"name": cls.name, **{name: value for name, value in method.parameters().items() if value != defaults[name]}}
 
 
 def _items(argument: str, value: Any) -> list[Any]:

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 from ..adapters.decoding import MethodDecoding
 from ..adapters.families import entry_of, require_transformers
 from ..contract.method import Method
+from ..core.calls import refusal
 from ..core.errors import Unsupported
 from ..core.spec import FULL, Budget
 from ..methods.registry import METHODS
 from ..plans.expand import resolve
 from ..plugins import loading as plugins
+from . import arguments
 
 if TYPE_CHECKING:
     from ..adapters.transformers_cache import AttachedCache
@@ -22,7 +24,8 @@ OUTER = ("stack", "block")  # scopes that other libraries' blocks do not call
 
 
 def attach(
-    model: Any, method: str = FULL, budget: str | float | None = None, *, grid: tuple[int, int] | None = None, **parameters: Any,
+    model: Any, method: str | Method | type[Method] = FULL, budget: str | float | None = None, *, grid: tuple[int, int] | None = None,
+    **parameters: Any,
 ) -> AbstractContextManager[AttachedCache]:
     """Return a context manager inside which ``model.generate`` runs with a cache method.
 
@@ -41,8 +44,12 @@ def attach(
     from ..adapters.transformers_cache import AttachedCache  # needs transformers
 
     layout = entry.layout(model, grid)
-    cls: type[Method] = METHODS.get(method)
-    build = partial(cls.build, _parameters(cls, budget, layout, parameters))
+    table = arguments.method_table(method) | parameters
+    cls: type[Method] = METHODS.get(table.pop("name"))
+    for name in table:
+        if name not in cls.parameter_names():
+            raise refusal(f"attach with {cls.name}", name, ["method", "budget", "grid", *cls.parameter_names()])
+    build = partial(cls.build, _parameters(cls, budget, layout, table))
     decoder = model.get_submodule(entry.decoder)
     if len(devices := {str(parameter.device) for parameter in decoder.parameters()}) > 1:
         raise Unsupported(f"The decoder is spread over {', '.join(sorted(devices))}.", remedy="Load it on one device.")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..analysis.baseline_comparison import BaselineComparison
+from ..core.calls import strict
 from ..core.errors import NothingMeasured
 from ..core.spec import Case
 from ..core.units import TIME
@@ -193,6 +194,7 @@ def chosen(store: Store, number: int | None) -> RunRecord:
     return store.run(number)
 
 
+@strict("check")
 def check(
     store: Store | str | Path = DEFAULT_STORE, *, run: int | None = None, baseline: str | Path | None = None,
     threshold: float | None = None, min_coverage: float | None = None, register: str | Path | None = None,

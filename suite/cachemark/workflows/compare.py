@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ..core.calls import strict
 from ..core.errors import BadPlan, NothingMeasured
 from ..core.facts import PairFacts
 from ..core.files import PACKAGE
@@ -46,6 +47,7 @@ from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
 from .git import checkouts, code_of, repository_of
 from .pairs import IMAGES, Configs, MakeSide, PairRunner, Side, configs_of, image_side, sides_of, timed_side
+from .progress import print_pair
 from .session import DEFAULT_STORE, Machine
 
 OnPair = Callable[[PairOfOutcomes, str], None]  # called with each pair and the kind of its measurement, ``times`` or ``images``
@@ -92,17 +94,19 @@ class PairedComparison:
         return sum(row.reason == SAME_TOKENS for row in self.tally.rows)
 
 
+@strict("compare", {"minutes": "terms=Terms(minutes=…)", "delta": "terms=Terms(delta=…)", "run": "cm.open(…).compare(a, b)"})
 def compare(
     plan: Plan | str | Path, store: str | Path = DEFAULT_STORE, *, cases: tuple[str, str] | None = None,
     commits: tuple[str, str] | None = None, environments: tuple[str, str] | None = None, only: tuple[str, ...] = (),
     repository: Path | None = None, machine: Machine | str = "cpu", plugins: Sequence[str | Path] = (), images: int = IMAGES,
-    samples: int | None = None, terms: Terms = Terms(), on_pair: OnPair | None = None,
+    samples: int | None = None, terms: Terms = Terms(), progress: bool = True,
 ) -> PairedComparison:
     """Compare two sides of a plan in pairs of fresh processes, at a known false-alarm rate.
 
     The sides are either ``cases`` (two labels), ``commits`` of ``repository`` (None: the one around this package), or ``environments`` (two
     interpreters). ``only``: labels of the cases to compare. ``images``: generations per pair that count. Images are compared at ``samples``
-    seeds if tokens differ (None: the plan's seeds, 0: never). Every pair and verdict is stored.
+    seeds if tokens differ (None: the plan's seeds, 0: never). ``progress``: print each pair on standard
+    error. Every pair and verdict is stored.
 
     Raises UnfairComparison for sides that differ in more than the compared setting, NothingMeasured for a plan without such a case,
     Unsupported for a commit of another trial protocol, and Infrastructure if the device is unavailable or lost.
@@ -139,6 +143,7 @@ def compare(
         if imaged is not None:
             before, after = (Side(names[n], imaged[n], replace(requests[n], task=Task.IMAGES)) for n in (0, 1))
             image_sides = before, after
+        on_pair = print_pair if progress else None
         return _PairedRun(loaded, sides, image_sides, alike, where, code, target, terms, places, on_pair).run(machine.device)
 
 

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from ..contract.method import Method
+from ..core.calls import Hinted, listed, refusal, strict
 from ..core.errors import BadBudget, BadPlan, UnknownName, Unsupported, unknown
 from ..core.files import output
 from ..core.seeds import Subset, smallest_subset, subset
@@ -36,10 +37,23 @@ from .session import Machine, writing
 from .weights import fetch_named
 
 BATCH, STREAMED = ".npz", 64  # the ending of a sample batch, and its images at a time
+REQUEST = ("labels", "prompts", "seeds", "method", "budget", "codec", "decoder", "guidance", "sampling", "batch", "grid", "progress")
+HINTS = {
+    **{name: f'sampling={{"{name}": …}}' for name in ("temperature", "top_k", "top_p", "steps", "diffusion_steps")},
+    "num_inference_steps": 'sampling={"steps": …}',
+    **{name: f"it in cm.load(…, {name}=…)" for name in ("device", "dtype", "engine", "weights")},
+    "torch_dtype": "it in cm.load(…, dtype=…)",
+    "compression_ratio": "budget=, the fraction that is kept",
+}
 
 
-class ImageModel:
-    """A model to generate images with. :func:`load` makes one."""
+class ImageModel(Hinted):
+    """A model to generate images with. :func:`load` makes one; calling it is :meth:`generate`."""
+
+    _instead = {
+        "to": 'cm.load(…, device="cuda")', "cuda": 'cm.load(…, device="cuda")', "half": 'cm.load(…, dtype="float16")',
+        "bfloat16": 'cm.load(…, dtype="bfloat16")', "methods": "cm.methods()", "sample": ".generate(…)",
+    }
 
     def __init__(self, settings: dict[str, Any], device: str) -> None:
         self.settings, self.device = settings, device
@@ -52,11 +66,12 @@ class ImageModel:
 
     def generate(
         self, labels: Sequence[int] | int | None = None, prompts: Sequence[str] | str | None = None, *,
-        seeds: Sequence[int] | int | None = None, method: str = FULL, budget: str | float | None = None, codec: str = "native",
-        decoder: str | Mapping[str, Any] = SEQUENTIAL, guidance: float | None = None, sampling: str | Mapping[str, Any] = "paper",
-        batch: int | None = None, grid: Sequence[int] | None = None, **parameters: Any,
+        seeds: Sequence[int] | int | None = None, method: str | Method | type[Method] = FULL, budget: str | float | None = None,
+        codec: str = "native", decoder: str | Mapping[str, Any] = SEQUENTIAL, guidance: float | None = None,
+        sampling: str | Mapping[str, Any] = "paper", batch: int | None = None, grid: Sequence[int] | None = None, progress: bool = True,
+        **parameters: Any,
     ) -> Generated:
-        """Generate one image for each label or prompt; a long generation shows its progress on a terminal.
+        """Generate one image for each label or prompt; a long generation shows its progress on a terminal, unless ``progress`` is false.
 
         ``seeds``: one per image, or the number of images (default: 0, 1, …); a single label or prompt is used for all of them. Without
         ``labels`` and ``prompts``, classes are balanced over the images. ``budget``: fraction of the full cache that is kept (default: the
@@ -67,20 +82,24 @@ class ImageModel:
         model or a prompt that is too long, and BadPlan for arguments that do not match. Numbers and sequences may be Python's or those of
         NumPy, torch and pandas.
         """
-        return _generate(*self.prepared(labels, prompts, seeds=seeds, method=method, budget=budget, codec=codec, decoder=decoder,
-                                        guidance=guidance, sampling=sampling, batch=batch, grid=grid, **parameters))
+        prepared = self.prepared(labels, prompts, seeds=seeds, method=method, budget=budget, codec=codec, decoder=decoder,
+                                 guidance=guidance, sampling=sampling, batch=batch, grid=grid, **parameters)
+        return _generate(*prepared, progress=progress)
+
+    __call__ = generate
 
     def prepared(
         self, labels: Sequence[int] | int | None = None, prompts: Sequence[str] | str | None = None, *,
-        seeds: Sequence[int] | int | None = None, method: str = FULL, budget: str | float | None = None, codec: str = "native",
-        decoder: str | Mapping[str, Any] = SEQUENTIAL, guidance: float | None = None, sampling: str | Mapping[str, Any] = "paper",
-        batch: int | None = None, grid: Sequence[int] | None = None, **parameters: Any,
+        seeds: Sequence[int] | int | None = None, method: str | Method | type[Method] = FULL, budget: str | float | None = None,
+        codec: str = "native", decoder: str | Mapping[str, Any] = SEQUENTIAL, guidance: float | None = None,
+        sampling: str | Mapping[str, Any] = "paper", batch: int | None = None, grid: Sequence[int] | None = None, **parameters: Any,
     ) -> tuple[Planned, Bench, list[int], list[int]]:
         """Return the case, the model, labels and seeds of a generation. Raises the errors of :meth:`generate`."""
         texts, label_list = arguments.texts(prompts), arguments.numbers("labels", labels)
-        if texts and label_list is not None:
-            raise BadPlan("labels and prompts cannot be combined.", remedy="Pass one of them.")
-        guidance, sampling, batch, grid, parameters = map(arguments.plain, (guidance, sampling, batch, grid, parameters))
+        self._check_condition(bool(texts), label_list is not None)
+        table = arguments.method_table(method) | _parameters(method, parameters)
+        method = table["name"]
+        guidance, sampling, batch, grid, table = map(arguments.plain, (guidance, sampling, batch, grid, table))
         numbers: Sequence[int] | None = range(len(texts)) if texts else [label_list] if isinstance(label_list, int) else label_list
         drawn = _seeds(seeds, None if numbers is None else len(numbers))
         if numbers is not None and len(numbers) == 1:
@@ -93,7 +112,7 @@ class ImageModel:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "prompts.txt")
             file.write_text("\n".join(" ".join(text.split()) for text in texts) + "\n", encoding="utf-8")
-            planned = self._plan(len(drawn), {"name": method, **parameters}, axes, str(file) if texts else "")
+            planned = self._plan(len(drawn), table, axes, str(file) if texts else "")
             bench = self._loaded(planned)
         classes = bench.entry.classes
         if numbers is None:
@@ -101,6 +120,17 @@ class ImageModel:
         if wrong := [label for label in numbers if not 0 <= label < classes]:
             raise UnknownName(f"{self.name} has no class {wrong[0]}.", remedy=f"Use labels 0 … {classes - 1}.")
         return planned, bench, list(numbers), drawn
+
+    def _check_condition(self, prompted: bool, labeled: bool) -> None:
+        """Raise BadPlan for labels of a model that draws prompts, and for prompts of one that draws classes."""
+        if prompted and labeled:
+            raise BadPlan("labels and prompts cannot be combined.", remedy="Pass one of them.")
+        draws_prompts = MODELS.get(self.name).asking is not None
+        if labeled and draws_prompts:
+            raise BadPlan(f"{self.name} draws prompts, not classes.", remedy="Write --prompt TEXT, or prompts=\"…\" in Python.")
+        if prompted and not draws_prompts:
+            raise BadPlan(f"{self.name} draws classes 0 … {self.classes - 1}, not prompts.",
+                          remedy="Write --label 3, or labels=[3] in Python.")
 
     def _budget(self, method: str) -> str | int:
         """Return the default budget: the method's own sizes, which a plan names by the method, else 1/2."""
@@ -146,6 +176,7 @@ class ImageModel:
         return self._bench
 
 
+@strict("load", {"n": "seeds= in generate", "threads": "torch.set_num_threads(…)", "revision": 'weights="hf:org/repo@revision"'})
 def load(
     name: str, weights: str | Path = "", *, decoder_weights: str | Path = "", device: str = "cpu", dtype: str = "float32",
     engine: str = "eager", fetch: bool = False,
@@ -177,7 +208,7 @@ def generate(
     generation, with ``compare``, and the method's, after a warm-up of one image. Raises the errors of :func:`load` and of
     :meth:`ImageModel.generate`.
     """
-    for file in plugins:
+    for file in listed(plugins):
         loading.load(file)
     if Path(path).suffix.lower() == BATCH:
         if compare:
@@ -196,6 +227,16 @@ def generate(
     full, images = _generate(planned, bench, labels, drawn), _generate(*prepared)
     images.save(path, left=full)
     return [full, images]
+
+
+def _parameters(method: Any, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return parameters of a method. Raises UnknownName for one that it does not have, with the argument that is meant."""
+    cls = METHODS.get(arguments.method_table(method)["name"])
+    own = [] if cls.name == FULL else [*cls.parameter_names()]
+    for name in parameters:
+        if name not in own:
+            raise refusal("generate" if cls.name == FULL else f"generate with {cls.name}", name, [*REQUEST, *own], HINTS)
+    return parameters
 
 
 def _seeds(seeds: Sequence[int] | int | None, images: int | None) -> list[int]:
@@ -221,7 +262,8 @@ def _written(path: str | Path, planned: Planned, bench: Bench, labels: list[int]
 
 
 def _generate(
-    planned: Planned, bench: Bench, labels: list[int], drawn: list[int], take: Callable[[Tensor], None] | None = None
+    planned: Planned, bench: Bench, labels: list[int], drawn: list[int], take: Callable[[Tensor], None] | None = None, *,
+    progress: bool = True,
 ) -> Generated:
     """Generate in batches, and count time and bytes; ``take`` gets the images of each batch instead of the result.
 
@@ -230,14 +272,14 @@ def _generate(
     job = replace(job, subset=Subset("given", drawn, labels), batch=min(job.batch, len(drawn)))
     layout = paced(job.first(job.batch).layout, job.method())
     half = _first_half(layout)
-    progress = ProgressBar(planned.case.title, len(job.chunks()) * layout.visual)
+    bar = ProgressBar(planned.case.title, len(job.chunks()) * layout.visual, shown=progress)
     images, tokens, totals, kv_bytes = list[Tensor](), list[Tensor](), [0.0, 0.0, 0.0], 0
     watch = clock(bench.device, {half - 1, layout.visual - 1} if half else ())
     try:
         for number, part in enumerate(job.chunks()):
             def mark(index: int, before: int = number * layout.visual) -> None:
                 watch.mark(index)
-                progress.reach(before + index + 1)
+                bar.reach(before + index + 1)
 
             method, finite = job.method(), FiniteCheck()
             watch.start()
@@ -254,7 +296,7 @@ def _generate(
             totals = [total + span for total, span in zip(totals, (seconds, ends[0], ends[1] - ends[0]), strict=True)]
             kv_bytes = max(kv_bytes, method.logical_bytes)
     finally:
-        progress.__exit__()
+        bar.__exit__()
     rates = (half * len(drawn) / totals[1], (layout.visual - half) * len(drawn) / totals[2]) if half else None
     nothing = torch.empty(0)
     return Generated(torch.cat(images or [nothing]), torch.cat(tokens or [nothing]), kv_bytes or None, job.memory.nbytes("state"),

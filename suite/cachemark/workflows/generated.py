@@ -5,19 +5,26 @@ from __future__ import annotations
 import base64
 import io
 import math
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import overload
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ..core.calls import Hinted
 from ..core.errors import Unsupported
 from ..core.files import output
 from ..core.spec import Case
 from ..core.wording import on_one_line
+from ..machine.environment import slug
 from ..metrics.compute.image_bytes import nearest_bytes
 from .session import writing
 
@@ -27,8 +34,8 @@ WHITE = 255
 
 
 @dataclass(frozen=True)
-class Generated:
-    """Images of one generation. A notebook shows them as a grid.
+class Generated(Hinted):
+    """Images of one generation, a sequence of PIL images: ``im[0]``, ``len(im)``. A notebook shows them as a grid.
 
     ``images`` (n, 3, H, W) fp32 in [−1, 1]; ``tokens`` (n, N), of a masked model (n, N, C). ``kv_bytes`` of live keys and values at the
     fullest step of the largest batch, None for a model that keeps none; ``state_bytes`` of everything else that the method stores.
@@ -46,18 +53,45 @@ class Generated:
     labels: tuple[int, ...]
     seeds: tuple[int, ...]
 
+    _instead = {
+        "pil": "im[0]", "to_pil": "im[0]", "image": "im[0]", "show": "im[0].show(), or im alone in a notebook",
+        "display": "im in a notebook",
+        "to_numpy": "im.numpy()", "cpu": "im.numpy()", "shape": "im.images.shape", "time": "im.seconds", "memory": "im.kv_bytes",
+        "latency": "im.seconds, or cm.measure for a benchmark",
+    }
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __iter__(self) -> Iterator[Image.Image]:
+        return (Image.fromarray(pixels) for pixels in self.numpy())
+
+    @overload
+    def __getitem__(self, index: int) -> Image.Image: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Image.Image]: ...
+    def __getitem__(self, index: int | slice) -> Image.Image | list[Image.Image]:
+        return [*self][index] if isinstance(index, slice) else Image.fromarray(self.numpy()[index])
+
+    def numpy(self) -> NDArray[np.uint8]:
+        """Return the images as bytes, (n, H, W, 3)."""
+        return np.ascontiguousarray(nearest_bytes(self.images).cpu().numpy().transpose(0, 2, 3, 1))
+
     def __repr__(self) -> str:
         rates = "" if self.tokens_per_s is None else ", {:.4g} and {:.4g} tokens/s in the two halves".format(*self.tokens_per_s)
         kv = "" if self.kv_bytes is None else f", {self.kv_bytes / 2**20:.2f} MiB of keys and values"
         return f"<{len(self.images)} images of {self.case.title}: {self.seconds:.2f} s{rates}{kv}>"
 
     def save(self, path: str | Path, left: Generated | None = None) -> Path:
-        """Write a PNG grid of all images, and return its path.
+        """Write a PNG grid of all images, or into a folder a PNG of each, and return the path.
 
-        ``left``: images of the same number and size, for the left side. Raises Unsupported for another suffix or other
-        images, and the errors of writing a file.
+        A folder is a path that exists as one, or that ends in a slash; files are named by case, number, label and seed. ``left``: images of
+        the same number and size, for the left side of a grid. Raises Unsupported for another suffix or other images, and the errors of
+        writing a file.
         """
-        path = Path(path)
+        folder, path = str(path).endswith(("/", os.sep)) or Path(path).is_dir(), Path(path)
+        if folder and left is None:
+            return self._save_each(path)
         if path.suffix.lower() != ".png":
             raise Unsupported(f"{str(path)!r} does not end in .png.", remedy=f"Save the grid as {path.with_suffix('.png').name!r}.")
         grids = [self.grid()]
@@ -70,6 +104,14 @@ class Generated:
         with writing(path), output(path, "PNG image") as part:
             _picture(torch.cat(grids, 1)).save(part, "PNG")
         return path
+
+    def _save_each(self, folder: Path) -> Path:
+        with writing(folder, "Name another folder."):
+            folder.mkdir(parents=True, exist_ok=True)
+            for number, (image, label, seed) in enumerate(zip(self, self.labels, self.seeds, strict=True)):
+                with output(folder / f"{slug(self.case.label)}-{number:05}-label{label}-seed{seed}.png", "PNG image") as part:
+                    image.save(part, "PNG")
+        return folder
 
     def grid(self, most: int = 0) -> Tensor:
         """Return a nearly square grid of the images, (height, width, 3) bytes.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..core import registry
+from ..core.calls import listed
 from ..core.files import PACKAGE, read_json
 from ..core.outside_metrics import KEY, know
 from ..core.spec import FULL
@@ -33,7 +34,7 @@ def listing(kind: Kind, *, store: str | Path = DEFAULT_STORE, plugins: Sequence[
     if plugins:
         from ..plugins import loading
 
-        for file in plugins:
+        for file in listed(plugins):
             loading.load(file)
     brought = kind in ("methods", "models") or (kind == "metrics" and installed.offers("metrics"))  # imports torch
     refused = _installed(kind) if brought else []

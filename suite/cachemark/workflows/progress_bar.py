@@ -1,42 +1,51 @@
-"""A progress bar on standard error, for work of this process that takes more than a few seconds."""
+"""Progress on standard error: a bar on a terminal and in a notebook, lines anywhere."""
 
 from __future__ import annotations
 
 import sys
-import time
-from contextlib import ExitStack
-from typing import Any
 
-import click
+from tqdm import tqdm
 
-LONG = 2.0  # seconds after which the bar is shown
+from ..core.wording import printed
+
+LONG = 2.0  # seconds after which a bar is shown
+
+
+def interactive() -> bool:
+    """Return whether standard error is a terminal or the output of a notebook's cell."""
+    return sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel")
+
+
+def print_line(text: str) -> None:
+    """Print one line that may contain foreign text on standard error, above a bar."""
+    tqdm.write(printed(text), file=sys.stderr)
 
 
 class ProgressBar:
-    """A bar on standard error, if that is a terminal and the work is long.
+    """A bar on standard error for work of more than a few seconds; only where it is ``interactive``.
 
     A context manager, which ends its line.
     """
 
-    def __init__(self, title: str, steps: int) -> None:
-        self._title, self._steps, self._began, self._stack = title, steps, time.monotonic(), ExitStack()
-        self._bar: Any = None
-        self._shown = sys.stderr.isatty()
+    def __init__(self, title: str, steps: int, shown: bool = True, delay: float = LONG) -> None:
+        self._bar = tqdm(total=steps, desc=printed(title), delay=delay, leave=False, file=sys.stderr, disable=not (shown and interactive()),
+                         bar_format="{desc} {bar:20} {percentage:3.0f} %{postfix}")
 
     def __enter__(self) -> ProgressBar:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._stack.close()
+        self._bar.close()
 
-    def reach(self, step: int) -> None:
-        """Show that so many steps are done."""
-        if not self._shown:
-            return
-        if self._bar is None and time.monotonic() - self._began > LONG:
-            self._bar = self._stack.enter_context(click.progressbar(
-                length=self._steps, label=self._title, file=sys.stderr, update_min_steps=max(1, self._steps // 100)))
-            self._done = 0
-        if self._bar is not None:
-            self._bar.update(step - self._done)
-            self._done = step
+    @property
+    def shown(self) -> bool:
+        """Return whether the bar is shown at all."""
+        return not self._bar.disable
+
+    def reach(self, step: float, title: str = "", note: str = "") -> None:
+        """Show that so many steps are done, with the ``title`` of the next one and a ``note`` behind the bar."""
+        if title:
+            self._bar.set_description(printed(title), refresh=False)
+        if note:
+            self._bar.set_postfix_str(printed(note), refresh=False)
+        self._bar.update(step - self._bar.n)

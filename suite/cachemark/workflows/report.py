@@ -16,6 +16,7 @@ from ..analysis import report_view
 from ..analysis.public import public_outcomes, public_run, public_verdicts, scrubbed
 from ..analysis.report_view import ReportView
 from ..analysis.run_history import MOST, HistoryNight
+from ..core.calls import strict
 from ..core.errors import BadBaseline, NothingMeasured
 from ..core.files import NAME
 from ..core.result import Outcome
@@ -52,6 +53,7 @@ class WrittenSite:
     removed: int
 
 
+@strict("report")
 def report(
     store: Store | str | Path = DEFAULT_STORE, path: str | Path = "report.html", *, run: int | None = None,
     baseline: str | Path | None = None, public: bool = False, register: str | Path | None = None,

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..analysis.report_row import MASKED, derive, names_of
+from ..analysis.report_row import names_of
 from ..analysis.report_view import ReportView, build
-from ..core import formatting as fmt
+from ..core.calls import Hinted, strict
 from ..core.errors import BadPlan, NothingMeasured, UnknownName, unknown
 from ..core.result import Outcome
 from ..core.spec import Case, shown_label
-from ..core.units import TIME, metric, scores
 from ..gate import anchors
 from .check import chosen
 from .report import Report, report
@@ -43,7 +42,7 @@ class Measured:
     reused: int = 0
 
 
-class Run:
+class Run(Hinted):
     """A stored run, whose outcomes are read once and whose images are read when they are requested.
 
     ``measured``: how it was just measured, None for a run that was opened; ``notes``: lines to print.
@@ -83,12 +82,18 @@ class Run:
         """Every case with its outcome, in the order of measurement."""
         return tuple(RunCase(self.store, outcome) for outcome in self.outcomes)
 
-    def __getitem__(self, case: str) -> RunCase:
-        """Return a case by its label (``linear 1/4``), its key, or the beginning of its key.
+    def __iter__(self) -> Iterator[RunCase]:
+        return iter(self.cases)
+
+    def __len__(self) -> int:
+        return len(self.outcomes)
+
+    def __getitem__(self, case: str | int) -> RunCase:
+        """Return a case by its label (``linear 1/4``), its key, the beginning of its key, or its position.
 
         Of a comparison, the first side of its first pair. Raises UnknownName for no such case, or several.
         """
-        return RunCase(self.store, outcomes_of(case, self.outcomes)[0])
+        return self.cases[case] if isinstance(case, int) else RunCase(self.store, outcomes_of(case, self.outcomes)[0])
 
     def __repr__(self) -> str:
         done = sum(outcome.ok for outcome in self.outcomes)
@@ -127,7 +132,8 @@ class Run:
         with reading(self.store) as source:
             return samples_frame(source, self.id)
 
-    def compare(self, first: str, second: str, *, machine: Machine | str | None = None, terms: Terms | None = None) -> PairedComparison:
+    def compare(self, first: str, second: str, *, machine: Machine | str | None = None, terms: Terms | None = None,
+                progress: bool = True) -> PairedComparison:
         """Measure two cases of this run again, by label, in pairs of fresh processes, and test them.
 
         ``machine``: by default the machine of this run, or its device if the run was opened. See :func:`cachemark.workflows.compare`.
@@ -139,7 +145,8 @@ class Run:
         machine = machine or (self.measured.machine if self.measured else self.outcomes[0].case.device_class)
         plan, files = self.plan, self.measured.plugins if self.measured else ()
         own = {str(file.resolve()) for file in plan.files()}  # they load with the plan, and their methods join nothing
-        return comparing.compare(plan, self.store, cases=(first, second), machine=machine, terms=terms or comparing.Terms(),
+        terms = terms or comparing.Terms()
+        return comparing.compare(plan, self.store, cases=(first, second), machine=machine, terms=terms, progress=progress,
                                  plugins=[file for file in files if file not in own])
 
     def report(self, path: str | Path = "report.html", *, baseline: str | Path | None = None, public: bool = False) -> Report:
@@ -176,6 +183,7 @@ class RunCase:
         return case_html(self.outcome, self.images())
 
 
+@strict("open")
 def open_run(store: str | Path = DEFAULT_STORE, run: int | None = None) -> Run:
     """Open a stored run, by default the newest. Raises BadStore, and NothingMeasured for an empty store."""
     return Run(store, run)
@@ -197,16 +205,3 @@ def outcomes_of(case: str, outcomes: Iterable[Outcome]) -> list[Outcome]:
         choices = ", ".join(f"{match.key} ({name})" for match, name in zip(cases, names, strict=True))
         raise UnknownName(f"{case!r} names {len(cases)} cases of this run.", remedy=f"Use a key: {choices}.")
     return matches
-
-
-def case_values(outcome: Outcome, full: Outcome | None) -> tuple[str, str, str, str]:
-    """Return time per batch, speedup, saving and image score as text, each empty if unknown."""
-    if not outcome.ok:
-        return "", "", "", ""
-    row, latency, candidate = derive(outcome, full, {}), outcome.median(TIME), outcome.case.role == "candidate"
-    score = next((name for name in scores() if outcome.mean(name) is not None), "")
-    mean = outcome.mean(score) if score else None
-    saved = f"{fmt.percent(row.saving)} {'fewer FLOPs' if row.paradigm == MASKED else 'less KV'}" if candidate and row.saving else ""
-    return ("" if latency is None or not row.timed else fmt.seconds(latency),
-            fmt.times(row.speedup.value) if candidate and row.speedup else "", saved,
-            "" if mean is None else f"{metric(score).title.lower()} {fmt.metric_value(mean, score)}")

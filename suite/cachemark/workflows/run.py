@@ -9,16 +9,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from ..core.calls import strict
 from ..core.errors import Unsupported
 from ..core.facts import ProcessBias
 from ..core.limits import Rates
 from ..core.result import PRICE, Environment, Outcome, Status
-from ..core.seeds import smallest_subset
 from ..core.spec import MAX_BATCH, QUALITY_PASS, Case
 from ..gate import anchors
 from ..gate.nights import shown_process_bias
 from ..machine.environment import slug
-from ..methods.registry import METHODS
 from ..plans.deadline import Deadline, breadth_first, groups
 from ..plans.expand import Planned, expand
 from ..plans.reuse import Earlier, code_identity, no_commit
@@ -29,15 +28,23 @@ from ..trial.request import Task, TrialRequest
 from ..trial.supervisor import Finished, always, unmeasured
 from . import max_batch as search
 from .price import TimeLeft, deadline, decide
+from .progress import watcher
 from .results import Measured, Run
 from .session import DEFAULT_STORE, UNWATCHED, Machine, RunWatcher, checked
 from .weights import fetch_named
 
+PART = "plan=cm.plan(…).only({}=…)"
+HINTS = {"threads": "machine=cm.Machine(threads=…)",
+         **dict.fromkeys(("dtype", "engine", "codec", "decoder"), "it into a plan, and use cm.run")}
+RUN_HINTS = {**HINTS, **{name: PART.format(f"{name.rstrip('s')}s") for name in ("model", "models", "budgets")},
+             **dict.fromkeys(("seeds", "batch"), "it into a plan, or use cm.measure(model, methods, seeds=…)")}
 
+
+@strict("run", RUN_HINTS)
 def run(
     plan: Plan | str | Path, store: str | Path = DEFAULT_STORE, *, machine: Machine | str = "cpu", plugins: Sequence[str | Path] = (),
     methods: Sequence[str] = (), fresh: bool = False, reuse_quality: bool | None = None, seconds: float | None = None,
-    price: float = 0.0, fetch: bool = False, samples: str | Path | None = None, watcher: RunWatcher = UNWATCHED,
+    price: float = 0.0, fetch: bool = False, samples: str | Path | None = None, progress: bool | RunWatcher = True,
 ) -> Run:
     """Measure the cases of a plan that the store does not have, and return the run.
 
@@ -45,7 +52,8 @@ def run(
     can run in. ``fresh`` measures every case again; ``reuse_quality`` then keeps earlier quality values if the tokens did not change
     (default: unless ``fresh``). With ``seconds`` cases run by priority until the time is up, and the rest is ``not_reached``. With
     ``price``, of one device per hour, every case of the run has a cost of 1,000 images. ``samples``: a folder for the images of each
-    case's quality pass, as sample batches for other evaluators; stored cases have none. An interruption keeps every completed case.
+    case's quality pass, as sample batches for other evaluators; stored cases have none. ``progress``: print the progress on standard error,
+    or callbacks of your own. An interruption keeps every completed case.
     """
     if fetch:
         for cells in (plan if isinstance(plan, Plan) else load(str(plan))).cells:
@@ -54,37 +62,14 @@ def run(
     with Store.open(store) as target:
         with machine.places() as places:
             until = None if seconds is None else deadline(seconds, target, machine, places)
-            runner = PlanRunner(loaded, target, places, machine, files, watcher, until, cases, price, samples)
+            runner = PlanRunner(loaded, target, places, machine, files, watcher(progress), until, cases, price, samples)
             measured = runner.measure(fresh=fresh, reuse=not fresh if reuse_quality is None else reuse_quality)
         return Run(store, measured.run_id, measured, (*places.notes, *_anchored(loaded, target, measured.run_id), *_unrecorded()))
 
 
-def measure(
-    model: str, methods: Sequence[str], budgets: Sequence[str | float] = ("1/2",), *, seeds: int = 64, batch: int = 16,
-    weights: str | Path = "", decoder_weights: str | Path = "", store: str | Path = DEFAULT_STORE, machine: Machine | str = "cpu",
-    plugins: Sequence[str | Path] = (),
-) -> Run:
-    """Measure methods × budgets on one model and its full cache without a plan file, and return the run.
-
-    ``seeds``: images compared with the full cache's, ``batch`` at a time. A budget that a method cannot meet is an outcome with the
-    reason. Each case runs in its own process, so your own method must be in one of the files ``plugins``. Raises Unsupported for a method
-    of a notebook or script, and the errors of :func:`run`.
-    """
-    for name in methods:
-        if name in METHODS and METHODS.get(name).__module__ == "__main__":
-            raise Unsupported(f"Method {name} is defined in a notebook or script, which the process of a case does not load.",
-                              remedy="Write it to a file and pass that: plugins=[\"my_method.py\"].")
-    plan = Plan.model_validate({
-        "name": f"measure-{model}", "on_unsupported": "unsupported", "fidelity": {"seeds": smallest_subset(seeds), "samples": seeds},
-        "cells": [{"model": model, "methods": list(methods), "budgets": list(budgets), "batch": min(batch, seeds), "weights": str(weights),
-                   "decoder_weights": str(decoder_weights)}],
-    })
-    return run(plan, store, machine=machine, plugins=plugins)
-
-
 def max_batch(
     plan: Plan | str | Path, store: str | Path = DEFAULT_STORE, *, machine: Machine | str = "cpu", plugins: Sequence[str | Path] = (),
-    methods: Sequence[str] = (), fresh: bool = False, watcher: RunWatcher = UNWATCHED,
+    methods: Sequence[str] = (), fresh: bool = False, progress: bool | RunWatcher = True,
 ) -> Run:
     """Find the largest batch that fits, for the full cache and every candidate.
 
@@ -94,13 +79,13 @@ def max_batch(
     machine, loaded, files, cases = checked(plan, machine, plugins, methods, searches=True)
     cases = [search.searched(planned, machine.memory_cap) for planned in cases if planned.case.role in ("baseline", "candidate")]
     with Store.open(store) as target, machine.places() as places:
-        measured = PlanRunner(loaded, target, places, machine, files, watcher, cases=cases).measure(fresh=fresh)
+        measured = PlanRunner(loaded, target, places, machine, files, watcher(progress), cases=cases).measure(fresh=fresh)
     return Run(store, measured.run_id, measured, (*places.notes, *_unrecorded()))
 
 
 def share(
     plan: Plan | str | Path, part: tuple[int, int], store: str | Path = DEFAULT_STORE, *, machine: Machine | str = "cpu",
-    plugins: Sequence[str | Path] = (), methods: Sequence[str] = (), watcher: RunWatcher = UNWATCHED,
+    plugins: Sequence[str | Path] = (), methods: Sequence[str] = (), progress: bool | RunWatcher = True,
 ) -> list[Outcome]:
     """Generate one ``part`` (index from 0, number of parts) of the quality images of a plan.
 
@@ -115,7 +100,7 @@ def share(
         missing = passes[0]["missing"]
         raise Unsupported(f"The quality pass of plan {loaded.name} cannot be made here, so there is nothing to share: {missing}")
     with Store.open(store) as target, machine.places() as places:
-        return PlanRunner(loaded, target, places, machine, files, watcher, cases=cases).make_share(part)
+        return PlanRunner(loaded, target, places, machine, files, watcher(progress), cases=cases).make_share(part)
 
 
 def _anchored(plan: Plan, store: Store, run_id: int) -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..core.calls import listed
 from ..core.errors import Infrastructure, UnknownName, Unsupported
 from ..core.result import Outcome
 from ..core.spec import Case
@@ -95,6 +96,7 @@ class Machine:
     memory_cap: int = 0
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "gpus", listed(self.gpus))
         if self.device not in ("cpu", "cuda"):
             raise UnknownName(f"Unknown device {self.device!r}. Known: cpu, cuda.",
                               remedy="Select a GPU with: --device cuda --gpu 1, or Machine(\"cuda\", gpus=(\"1\",)).")
