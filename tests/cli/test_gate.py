@@ -167,8 +167,6 @@ def test_an_incident_fails_until_it_is_acknowledged_and_is_in_every_output(accep
         assert output.index("Regressed") < output.index("owner: nobody") < output.index("again: cachemark")
     (incident,) = json.loads(register.read_text())["incidents"]
     key, decision, decide = incident["key"], "acknowledged by ada until 2999-01-01", ("--register", register, "--who", "ada")
-    listed = call("incident", "list", "--register", register).stdout
-    assert f"{key}  new  kv_allocated, configuration dot streaming 1/2, batch 2" in listed
     assert call("incident", "acknowledge", key, *decide, "--until", "2999-01-01").exit_code == 0
     decided = call("check", *known)
     assert (decided.exit_code, f"{key} (acknowledged)" in decided.stdout) == (0, True)
@@ -211,7 +209,6 @@ def test_check_judges_a_comparison_and_joins_it_to_the_run_of_its_code(
     page = stage.folder / "page.html"
     assert call("report", page, "--store", stage.store).exit_code == 0
     assert "1 regressed, 0 not resolved" in page.read_text()
-    assert "the realised false-alarm rate is unknown" in page.read_text()
     assert "1 regressed, 0 not resolved" in page_of_run_1()
     machine.speed = lambda planned, options: 1.0
     assert compare(stage, *commits).exit_code == 0
@@ -233,9 +230,7 @@ def test_a_gate_that_alarms_on_equal_sides_fails_nothing(machine: Machine, stage
                                       for v in store.verdicts(run)])
     result = call("check", "--store", stage.store, "--run", 4)
     assert result.exit_code == 0
-    assert "an alarm in 3 of the last 3 nights" in result.stdout
     assert "the gate is advisory and fails nothing by times" in result.stdout
-    assert "regressed: dot streaming 1/2" in result.stdout, "it is still text"
     assert compare(stage, *SIDES).exit_code == 0
     machine.changed = lambda o, options: replace(o, samples={**o.samples, "kv_allocated": [1.0 + (options.python == "new")]})
     assert compare(stage, "--env", "old", "new").exit_code == 1, "bytes are not noisy"

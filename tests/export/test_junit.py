@@ -55,7 +55,6 @@ def test_too_little_judged_is_an_error() -> None:
     element = suite(sample.compared(*LITTLE))
     assert ends(element)["cachemark", "verdict"] == ["error"]
     assert element.get("errors") == "1"
-    assert "Judged 1 of the baseline's 2 cases" in ET.tostring(element, encoding="unicode")
     assert ends(suite(sample.compared(*LITTLE, min_coverage=0.5)))["cachemark", "verdict"] == []
 
 

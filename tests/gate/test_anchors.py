@@ -29,7 +29,6 @@ def outcome(fid: float = 1.80, **fields: Any) -> Outcome:
 def test_a_value_is_reached_within_the_tolerance_on_either_side(fid: float, state: str) -> None:
     reached_state, reason = judge(ANCHOR, outcome(fid))
     assert reached_state == state
-    assert f"{METRIC} = {fid:.4g}, published 1.78 ± 0.05" in reason
     assert ("below it" in reason, "above it" in reason) == (fid == 1.7299, fid == 1.8301)
 
 

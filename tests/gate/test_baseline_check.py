@@ -163,7 +163,6 @@ def test_other_fingerprint_keeps_bytes_exact_and_leaves_times_fidelity_and_hashe
     for metric in ("latency", "kl", "psnr", "output_hash"):
         assert row(comparison, "h2o", metric).verdict == "not_compared"
         assert row(comparison, "h2o", metric).reason == "other numerics fingerprint: torch 2.6 / 4 threads then, torch 2.7 / 4 threads now"
-    assert "Other numerics" in "".join(comparison.details())
     assert (comparison.cases, comparison.exit_code) == ((1, 4), 4), "bytes alone judge no case; one ran out of memory on both sides"
 
 

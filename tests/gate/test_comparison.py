@@ -135,7 +135,6 @@ def test_the_same_tokens_owe_the_same_images(alike: str, verdict: str) -> None:
     by_metric, images = told("aaaa", "bbbb")
     assert (by_metric["images_hash"].verdict, by_metric["output_hash"].verdict, images) == (verdict, "equivalent", ["c"])
     assert by_metric["output_hash"].reason == ""
-    assert "aaaa then, bbbb now" in by_metric["images_hash"].reason
     for before, after in (("aaaa", "aaaa"), ("aaaa", ""), ("", "")):
         by_metric, images = told(before, after)
         assert ("images_hash" in by_metric, by_metric["output_hash"].reason, images) == (False, "same tokens, nothing to compare", [])

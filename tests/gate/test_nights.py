@@ -76,7 +76,6 @@ def test_a_gate_that_alarms_for_nothing_demotes_itself(alarms: int, nights: int,
     assert (standing_now.nights, standing_now.alarms, standing_now.advisory) == (nights, alarms, advisory)
     assert standing_now.low <= alarms / nights <= standing_now.high
     assert ("advisory" in str(standing_now)) is advisory
-    assert f"raised an alarm in {alarms} of the last {nights} nights ({alarms} of {nights} A/A tests)" in str(standing_now)
 
 
 def test_the_rate_is_that_of_a_night_with_all_its_configs() -> None:
@@ -92,7 +91,6 @@ def test_the_rate_is_that_of_a_night_with_all_its_configs() -> None:
     assert (standing_now.nights, standing_now.alarms, standing_now.configs, standing_now.wrong, standing_now.family) == (10, 2, 80, 2, 200)
     assert standing_now.rate == pytest.approx(1 - (1 - 2 / 80) ** 200)
     assert standing_now.low < standing_now.rate < standing_now.high
-    assert "for a night of 200 configurations a realised false-alarm rate of 99 %" in str(standing_now)
 
 
 @pytest.mark.parametrize(("configs", "turns"), [(3, 3), (20, 4), (200, 25)])
@@ -178,9 +176,7 @@ def test_what_a_machine_can_see() -> None:
     quiet, sentence = ledger.least_effect(pairs(0.001), 5, "cpu")
     assert (quiet, "can see ≥ 10 %" in sentence) == (0.10, True)
     assert ledger.least_effect(pairs(0.001), 5, "cuda")[0] == 0.02
-    noisy, sentence = ledger.least_effect(pairs(0.2), 5, "cpu")
-    assert noisy > 0.12
-    assert f"{100 * noisy:g} %" in sentence
+    assert ledger.least_effect(pairs(0.2), 5, "cpu")[0] > 0.12
     assert ledger.least_effect(pairs(9), 5, "cpu")[0] == 0.5
 
 
@@ -188,9 +184,7 @@ def test_process_bias_that_lasts_a_night_raises_what_a_machine_can_see() -> None
     """Pairs of one configuration agree among themselves, so that nothing but other configurations and nights can show it."""
     stream = np.random.default_rng(5)
     biased = {(run, f"{AA}{config}"): list(stream.normal(stream.normal(0, 0.014), 0.003, 6)) for run in range(30) for config in range(8)}
-    least, sentence = ledger.least_effect(biased, 200, "cuda")
-    assert 0.04 < least < 0.08
-    assert "240 A/A samples differ by between-process variance that lasts a night" in sentence
+    assert 0.04 < ledger.least_effect(biased, 200, "cuda")[0] < 0.08
     few = {key: pairs for key, pairs in biased.items() if key[0] < 4}
     assert 0.1 < ledger.least_effect(few, 200, "cuda")[0] < 0.3, "few samples do not rule out rare large biases"
     calm = {key: list(stream.normal(0, 0.003, 6)) for key in biased}

@@ -81,7 +81,6 @@ def test_other_kernels_refuse_a_speed_up_and_name_the_difference() -> None:
     derived = row(group(sample.full(), arm), "linear", "1/4")
     assert derived.speedup is None
     assert "math here, sdpa in the full cache" in derived.no_speedup
-    assert "no speedup" in [mark.text for mark in derived.marks]
 
 
 def test_a_method_no_better_than_other_seeds_is_not_ranked_however_fast() -> None:
@@ -91,7 +90,6 @@ def test_a_method_no_better_than_other_seeds_is_not_ranked_however_fast() -> Non
     assert derived.speedup is not None
     assert derived.place is None
     assert derived.unranked
-    assert "not ranked" in [mark.text for mark in derived.marks]
     assert row(group(sample.full(), worse), "linear", "1/4").place == 1  # not distinguishable without the different-seed reference
 
 

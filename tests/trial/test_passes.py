@@ -48,7 +48,6 @@ def test_it_has_the_full_cache_s_tokens_and_what_is_said_of_them(results: dict[s
     assert jacobi.output_hash == full.output_hash
     assert results["full int8 + jacobi 8"].output_hash == results["full int8"].output_hash, "exact beside every codec"
     assert jacobi.samples["kv_state"][0] > full.samples["kv_state"][0]
-    assert "windows" in jacobi.facts.kernel
     assert jacobi.facts.different_kernel
     assert jacobi.facts.decoder.rows == "together"
     assert jacobi.facts.redrawn == 1.0
@@ -65,7 +64,6 @@ def test_its_figures_are_those_of_the_passes_that_ran(results: dict[str, Outcome
     again = SAMPLES // BATCH * BATCH
     assert passes[:BATCH] == passes[again : again + BATCH], "the first batch comes again after the last one"
     rate = jacobi.facts.tokens_per_pass
-    assert f"It generates {rate.mean:.2f} tokens per pass" in jacobi.facts.footnotes[-1]
     assert rate.least <= rate.mean <= rate.most
     assert rate.mean == pytest.approx(sum(TOKENS / each for each in passes) / len(passes))
     assert len(jacobi.samples["flops"]) == timed

@@ -150,7 +150,6 @@ def test_a_device_that_never_comes_to_rest_is_to_blame(at: Stage, python: str, n
     comparison = compare(at, python, nvml)
     (row,) = comparison.tally.rows
     assert (comparison.exit_code, row.verdict) == (5, "not_compared")
-    assert "throttled then, throttled now: The device slowed itself down: hardware slowdown" in row.reason
     assert pairs(at) == [(1, 3, ("GPU-aaaa", "GPU-aaaa"))]
 
 

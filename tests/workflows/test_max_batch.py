@@ -139,10 +139,7 @@ def test_a_search_ends_with_what_fitted_before_the_deadline(tmp_path: Path) -> N
         assert (full.status, full.samples["max_batch"]) == (Status.OK, [32.0])
         assert full.facts.tried == [[16, "ok"], [32, "ok"], [64, "not_reached"]]
         assert full.facts.search_ended.status == "not_reached"
-        assert "before the deadline" in full.facts.search_ended.log
-        assert "the search ended early: not_reached" in full.judgement
         assert (window.status, window.facts.tried) == (Status.NOT_REACHED, [[16, "not_reached"]])
-        assert "images fit" not in window.log
         reasons = [reason for _, reason in explain(plan, tmp_path / "s.sqlite", machine=SMALL)]
         assert reasons == ["last time a deadline ended its search", "last time it ended as not_reached"]
         again = PlanRunner(plan, store, Slow(), SMALL).measure()

@@ -101,7 +101,6 @@ def test_the_command_prints_a_table_json_and_a_grid(tmp_path: Path) -> None:
     Image.new("RGB", (64, 64)).save(first / "02.png")
     text = called(first, second, "--preset", "scene", "--grid", tmp_path / "worst.png")
     assert text.exit_code == 0, text.output
-    assert "6 images of 64×64 against" in text.output
     assert "Worst pairs by SSIM: 02.png" in text.output
     grid = Image.open(tmp_path / "worst.png")
     assert grid.size == (3 * 64, 6 * 64)
@@ -113,7 +112,6 @@ def test_the_command_prints_a_table_json_and_a_grid(tmp_path: Path) -> None:
     assert data["pairs"][0]["name"] == "02.png"
     assert {"psnr", "ssim", "fid_scene_6", "precision_scene_6", "recall_scene_6"} == data["values"].keys()
     assert data["values"]["fid_scene_6"]["low"] is None
-    assert "384 images" in data["values"]["fid_scene_6"]["note"]
     assert data["absent"]["kid"] == "It needs at least 250 images; there are 6 and 6 real ones. Add images."
 
 
