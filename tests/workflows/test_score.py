@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -99,6 +100,8 @@ def called(*arguments: object) -> Result:
 def test_the_command_prints_a_table_json_and_a_grid(tmp_path: Path) -> None:
     first, second = few(tmp_path, "a"), few(tmp_path, "b")
     Image.new("RGB", (64, 64)).save(first / "02.png")
+    for folder in (first, second):  # a name that is not UTF-8
+        (folder / "05.png").rename(folder / os.fsdecode(b"05\xff.png"))
     text = called(first, second, "--preset", "scene", "--grid", tmp_path / "worst.png")
     assert text.exit_code == 0, text.output
     assert "Worst pairs by SSIM: 02.png" in text.output
@@ -109,7 +112,7 @@ def test_the_command_prints_a_table_json_and_a_grid(tmp_path: Path) -> None:
     assert (top[:, 64:128] == np.array(Image.open(second / "02.png"))).all()
     assert (top[:, 128:] == top[:, 64:128]).all()
     data = json.loads(called(first, second, "--preset", "scene", "--json").output)
-    assert data["pairs"][0]["name"] == "02.png"
+    assert [data["pairs"][0]["name"], *(pair["name"] for pair in data["pairs"] if "05" in pair["name"])] == ["02.png", "05\udcff.png"]
     assert {"psnr", "ssim", "fid_scene_6", "precision_scene_6", "recall_scene_6"} == data["values"].keys()
     assert data["values"]["fid_scene_6"]["low"] is None
     assert data["absent"]["kid"] == "It needs at least 250 images; there are 6 and 6 real ones. Add images."

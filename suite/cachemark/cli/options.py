@@ -31,6 +31,9 @@ def all_of(*options: Callable[[F], F]) -> Callable[[F], F]:
     return lambda function: functools.reduce(lambda dressed, option: option(dressed), reversed(options), function)
 
 
+_UNSAFE = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
 # -- output -----------------------------------------------------------------------------------------------------------
 def say(line: str, err: bool = False) -> None:
     """Print one line that may contain foreign text."""
@@ -38,8 +41,11 @@ def say(line: str, err: bool = False) -> None:
 
 
 def echo_json(value: Any) -> None:
-    """Print a value as indented JSON; dataclasses are objects."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=_plain))
+    """Print a value as indented JSON; dataclasses are objects.
+
+    Characters that act on a terminal, and bytes of names that are not UTF-8, are printed as escapes of JSON."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=_plain)
+    click.echo(_UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 def echo_rows(rows: Sequence[Any], as_json: bool, line: Callable[[Any], str], none: str) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..core.formatting import metric_value
+from ..core.formatting import in_unit, metric_value
 from ..core.units import metric
 from .options import FILE, echo_json, json_option, picture, say
 
@@ -32,8 +32,9 @@ def with_options(context: click.Context, option: click.Parameter, texts: tuple[s
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.argument("against", type=click.Path(path_type=Path), required=False)
-@click.option("--preset", "preset_name", type=click.Choice(["scene", "adm", "coco", "adm768", "adm192", "adm64"]),
-              help="Feature network.  [default: adm for a folder or an npz file, else scene]")
+@click.option("--preset", "preset_name",
+              type=click.Choice(["scene", "adm", "coco", "adm768", "adm192", "adm64", "mjhq", "coco2017-full", "geneval2"]),
+              help="Feature network, or protocol of a benchmark.  [default: adm for a folder or an npz file, else scene]")
 @click.option("--weights", default="", help="File with the weights of the feature network.  [default: PyTorch's download cache]")
 @click.option("--prompts", type=click.Path(), default="", help="Prompts of FOLDER: a txt, csv, tsv, jsonl, json or parquet file.")
 @click.option("--metric", "metrics", multiple=True, callback=with_options, metavar="NAME[,OPTION=PATH]",
@@ -49,7 +50,7 @@ def score(folder: Path, against: Path | None, grid: Path | None, as_json: bool, 
     PSNR, SSIM, LPIPS. The sets are compared by FID, sFID, KID, precision and recall, and FOLDER has an Inception score. Features are kept
     in the user's cache folder, so scoring the same images again is fast.
     """
-    from ..workflows.score import score as measure
+    from ..workflows.score_protocols import score as measure
 
     scores = measure(folder, against or "", grid=grid or "", **options)
     if as_json:
@@ -64,7 +65,7 @@ def _print(scores: Scores) -> None:
     width, height = scores.size
     say(f"{scores.images} images of {width}×{height} against {scores.against}{f', preset {scores.preset}' if scores.preset else ''}")
     for name, value in scores.values.items():
-        say(f"{name:<22}{metric_value(value.value, name):>10}  {_ends(name, value):<22}{value.better} is better"
+        say(f"{name:<22}{in_unit(value.value, value.unit):>10}  {_ends(value):<22}{value.better} is better"
             f"{f'; {value.note}' if value.note else ''}")
     for note in scores.notes:
         say(f"Note: {note}")
@@ -75,7 +76,7 @@ def _print(scores: Scores) -> None:
         say(f"Worst pairs by {metric(scores.worst_by).title}: {worst}")
 
 
-def _ends(name: str, value: Score) -> str:
+def _ends(value: Score) -> str:
     if value.low is None or value.high is None:
         return "no interval"
-    return f"{metric_value(value.low, name)} to {metric_value(value.high, name)}"
+    return f"{in_unit(value.low, value.unit)} to {in_unit(value.high, value.unit)}"

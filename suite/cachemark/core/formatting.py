@@ -77,7 +77,12 @@ def seconds(value: float) -> str:
 
 def metric_value(value: float, name: str) -> str:
     """Return a value of the metric ``name`` in its own unit."""
-    return _BY_UNIT.get(metric(name).unit, _small)(value)
+    return in_unit(value, metric(name).unit)
+
+
+def in_unit(value: float, unit: str) -> str:
+    """Return a value in its unit."""
+    return _BY_UNIT.get(unit, _small)(value)
 
 
 def with_unit(value: float, name: str) -> str:

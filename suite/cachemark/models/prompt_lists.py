@@ -8,6 +8,8 @@
 
 - ``*.json``: COCO's captions of one split, the first caption of each image in the order of image ids;
 
+- ``*.zip``: COCO's ``annotations_trainval2017.zip``, checked by size and MD5: its captions of the validation images, in the same order;
+
 - a folder: DPG-Bench's ``prompts/*.txt``, with its questions in ``dpg_bench.csv`` next to it;
 
 - any other file: text, one prompt per line.
@@ -18,6 +20,7 @@ Smaller subsets of seeds are prefixes of larger ones (:func:`cachemark.core.seed
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,6 +30,7 @@ from itertools import islice
 from pathlib import Path
 from types import GenericAlias
 from typing import Annotated, Any
+from zipfile import ZipFile
 
 from pydantic import ConfigDict, Field, NonNegativeInt, create_model
 from pydantic_core import from_json
@@ -45,6 +49,25 @@ RELATIONS = ("left of", "right of", "above", "below")  # GenEval's
 QUESTIONS = "dpg_bench.csv"
 COLUMNS = ("item_id", "proposition_id", "dependency", "question_natural_language")  # of it, those that are read
 REMEDY = "Fix it, or fetch it again."
+
+
+@dataclass(frozen=True)
+class Download:
+    """A published file: its address, size in bytes and MD5."""
+
+    address: str
+    size: int
+    md5: str
+
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        return self.address.rsplit("/", 1)[1]
+
+
+COCO_2017 = Download("http://images.cocodataset.org/annotations/annotations_trainval2017.zip", 252_907_541,
+                     "f4bbac642086de4f52a3fdda2de5fa2c")
+COCO_MEMBER = "annotations/captions_val2017.json"
 
 
 @dataclass(frozen=True)
@@ -105,6 +128,8 @@ def _read(path: Path, size: int, changed: int) -> PromptList:
         return _dpg(path)
     if path.suffix == ".parquet":
         return _table(path, "")
+    if path.suffix == ".zip":
+        return _coco(path, _captions_2017(path))
     text = text_of(path, BadPlan)
     if path.suffix in TABLES:
         return _table(path, text)
@@ -180,6 +205,22 @@ def _task(place: str, entry: str) -> dict[str, Any]:
 _CAPTION = create_model("_CAPTION", __config__=_STRICT, image_id=(int, ...), id=(int, ...), caption=(str, ...))
 _CAPTION_LIST: Any = GenericAlias(list, (_CAPTION,))
 _CAPTIONS: Any = create_model("_CAPTIONS", annotations=(_CAPTION_LIST, Field(min_length=1)))
+
+
+def _captions_2017(path: Path) -> str:
+    """Return the text of COCO's captions of 2017. Raises BadPlan for another file than the published one."""
+    remedy = f"Fetch it again: curl -LO {COCO_2017.address}"
+    try:
+        if (size := path.stat().st_size) != COCO_2017.size:
+            raise BadPlan(f"{path} has {size} bytes, not the {COCO_2017.size} of {COCO_2017.name}.", remedy=remedy)
+        with path.open("rb") as file:
+            md5 = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+        if md5 != COCO_2017.md5:
+            raise BadPlan(f"{path} has the MD5 {md5}, not {COCO_2017.md5} of {COCO_2017.name}.", remedy=remedy)
+        with ZipFile(path) as archive:
+            return archive.read(COCO_MEMBER).decode()
+    except OSError as error:
+        raise BadPlan(f"{path} cannot be read: {error.strerror}.", remedy=remedy) from error
 
 
 def _coco(path: Path, text: str) -> PromptList:

@@ -81,7 +81,7 @@ class Scores:
 
 
 @dataclass
-class _Collected:
+class Collected:
     """Values and reasons while they are collected."""
 
     values: dict[str, Score] = field(default_factory=dict)
@@ -110,14 +110,14 @@ def score(
     generated = opened(folder)
     name = preset_name or (SCENE if not against or Path(against).suffix == ".safetensors" else inception.ADM)
     other = opened(against) if against and (Path(against).is_dir() or is_npz(against)) else None
-    collected, pairs, worst_by = _Collected(), tuple[Pair, ...](), ""
+    collected, pairs, worst_by = Collected(), tuple[Pair, ...](), ""
     if isinstance(generated, ImageFolder) and isinstance(other, ImageFolder) and (partners := generated.partners(other)):
         pairs, worst_by = _pairs(generated, other, partners, collected, device)
     elif grid:
         raise Unsupported("A grid needs pairs: no file name is in both folders." if other else "A grid needs a second folder.",
                           remedy="Use the same file name for both images of a pair, or omit --grid.")
     if metrics or prompts:
-        _with_prompts(generated, prompts, metrics, collected, device)
+        with_prompts(generated, prompts, metrics, collected, device)
     reference_name = str(against) if against else "the bundled real scenes"
     if metrics and not against and not preset_name:
         return Scores(len(generated), generated.size, "", f"the prompts of {prompts}", collected.values, collected.absent,
@@ -166,7 +166,7 @@ def order_notes(generated: ImageFolder | SampleBatch, features: ImageFeatures) -
 
 # -- pairs ------------------------------------------------------------------------------------------------------------
 def _pairs(
-    first: ImageFolder, second: ImageFolder, partners: Sequence[tuple[str, str]], collected: _Collected, device: str
+    first: ImageFolder, second: ImageFolder, partners: Sequence[tuple[str, str]], collected: Collected, device: str
 ) -> tuple[tuple[Pair, ...], str]:
     """Return the values of all pairs, worst first, and the metric that orders them.
 
@@ -196,14 +196,14 @@ def _pairs(
     means = means_over_seeds(values, {name: METRICS[name].within for name in values})
     for name, mean in means.items():
         ends = (mean.low, mean.high) if mean.stated else (None, None)
-        collected.values[name] = _score(METRICS[name], mean.value, *ends)
+        collected.values[name] = as_score(METRICS[name], mean.value, *ends)
     by = list(values)[-1]  # the last column of tables (LPIPS if measured), which is closest to human perception
     order = sorted(range(len(partners)), key=lambda i: METRICS[by].loss(0.0, values[by][i]), reverse=True)
     return tuple(Pair(partners[i][0], {name: each[i] for name, each in values.items()}) for i in order), by
 
 
-def _with_prompts(
-    generated: ImageSource, prompts: str | Path, metrics: Sequence[tuple[str, Mapping[str, str]]], collected: _Collected, device: str
+def with_prompts(
+    generated: ImageSource, prompts: str | Path, metrics: Sequence[tuple[str, Mapping[str, str]]], collected: Collected, device: str
 ) -> None:
     """Add the means of metrics of images and prompts to ``collected``."""
     if not prompts or not metrics:
@@ -213,11 +213,11 @@ def _with_prompts(
     collected.absent |= absent
     for name, each in values.items():
         mean = means_over_seeds({name: each}, {name: METRICS[name].within})[name]
-        collected.values[name] = _score(METRICS[name], mean.value, *((mean.low, mean.high) if mean.stated else (None, None)))
+        collected.values[name] = as_score(METRICS[name], mean.value, *((mean.low, mean.high) if mean.stated else (None, None)))
     for name, about in METRICS.items():  # a mean of means: GenEval's score of all tasks
         if about.mean_of and all(part in values for part in about.mean_of):
             parts = [collected.values[part].value for part in about.mean_of]
-            collected.values[name] = _score(about, sum(parts) / len(parts), None, None)
+            collected.values[name] = as_score(about, sum(parts) / len(parts), None, None)
 
 
 def _batch(images: Tensor, reference: Tensor) -> ImageBatch:
@@ -270,16 +270,12 @@ def _features(images: ImageSource, extractor: Extractor, device: str) -> ImageFe
         return features_of(images, extractor, device, bar.reach)
 
 
-def _of_set(features: ImageFeatures, chosen: Preset, collected: _Collected) -> None:
+def _of_set(features: ImageFeatures, chosen: Preset, collected: Collected) -> None:
     """Add the values of the set to ``collected``, and the reasons for missing ones."""
     left_out, reasons = too_few(len(features), len(chosen.reference.features), chosen.options)
     options = {**chosen.options, **left_out}
     collected.absent |= reasons
-    if len(features) < least_for_intervals(options):
-        alone = distribution(features, chosen.reference, **options)
-        ends = {name: QualityInterval(value, math.nan, math.nan) for name, value in alone.items()}
-    else:
-        ends = kept_values(_key(features, chosen.reference, options), lambda: intervals(features, chosen.reference, **options))
+    ends = values_of(features, chosen.reference, options)
     images = ImageSet(features, chosen, [0] * len(features), ends)
     for cls in set_metrics():
         if cls.family and (values := cls().measure(images)):
@@ -290,7 +286,14 @@ def _of_set(features: ImageFeatures, chosen: Preset, collected: _Collected) -> N
                 note = f"biased: use {least} images or more, or compare sets of equal size only"
             elif cls.grows and len(features) < FEW_FOR_RECALL:
                 note = f"depends on the number of images, {len(features)}: compare sets of equal size only"
-            collected.values[name] = _score(metric(name), values[0], low, high, note)
+            collected.values[name] = as_score(metric(name), values[0], low, high, note)
+
+
+def values_of(features: ImageFeatures, real: RealImages, options: Mapping[str, Any]) -> Mapping[str, QualityInterval]:
+    """Return the values of a set with their intervals, if it has enough images for them; kept from an earlier score if possible."""
+    if len(features) < least_for_intervals(options):
+        return {name: QualityInterval(value, math.nan, math.nan) for name, value in distribution(features, real, **options).items()}
+    return kept_values(_key(features, real, options), lambda: intervals(features, real, **options))
 
 
 def _key(features: ImageFeatures, real: RealImages, options: Mapping[str, Any]) -> str:
@@ -300,5 +303,6 @@ def _key(features: ImageFeatures, real: RealImages, options: Mapping[str, Any]) 
     return hashlib.sha256(repr(inputs).encode()).hexdigest()
 
 
-def _score(about: Metric, value: float, low: float | None, high: float | None, note: str = "") -> Score:
+def as_score(about: Metric, value: float, low: float | None, high: float | None, note: str = "") -> Score:
+    """Return a value with the unit and the direction of its metric."""
     return Score(value, low, high, about.unit, about.better, note)

@@ -1,0 +1,146 @@
+"""Protocols of benchmarks, with fewer images: the files that they need, and values against a second computation."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from PIL import Image
+from scipy.stats import gmean
+
+from cachemark.cli import main
+from cachemark.core.errors import CachemarkError
+from cachemark.metrics.compute import inception
+from cachemark.metrics.compute.extractor import Extractor
+from cachemark.metrics.compute.image_folders import ImageFolder, Resized
+from cachemark.models import prompt_lists
+from cachemark.models.prompt_lists import Download, prompt_list
+from cachemark.workflows import score as scoring
+from cachemark.workflows import score_protocols as protocols
+from cachemark.workflows.score_protocols import score
+from metrics.test_adm_evaluator import frechet
+from metrics.toys import SpatialToy
+
+TOY = Extractor("6" * 64, SpatialToy, spatial=True, batch=16)
+PER, CATEGORIES, CAPTIONS, ATOMS = 30, ("art", "people"), 30, (3, 1, 2)
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    for module in (scoring, protocols):
+        monkeypatch.setattr(module, "scorer", lambda name, weights: (TOY, inception.OPTIONS))
+    for name, value in {"CATEGORIES": CATEGORIES, "PER_CATEGORY": PER, "CAPTIONS": CAPTIONS, "TASKS": len(ATOMS)}.items():
+        monkeypatch.setattr(protocols, name, value)
+
+
+def written(folder: str, names: list[str], seed: int, side: int = 40) -> Path:
+    draws = np.random.default_rng(seed)
+    for name in names:
+        path = Path(folder, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(draws.integers(0, 256, (side, side, 3), dtype=np.uint8)).save(path)
+    return Path(folder)
+
+
+def mjhq_files() -> list[str]:
+    rows = {f"{category}{i}": {"category": category, "prompt": f"{category} {i}"} for category in CATEGORIES for i in range(PER)}
+    Path("meta_data.json").write_text(json.dumps(rows))
+    return list(rows)
+
+
+def test_mjhq_has_fid_by_category_on_resized_images() -> None:
+    names = mjhq_files()
+    real = written("real", [f"{name.rstrip('0123456789')}/{name}.png" for name in names], 1)
+    mine = written("mine", [f"{name}.png" for name in names], 2)
+    scores = score(mine, real, preset_name="mjhq", prompts="meta_data.json")
+    assert {"fid_mjhqart_30", "fid_mjhqpeople_30", "fid_mjhq_60"} == scores.values.keys()
+    assert {"image_reward", "hpsv2"} == scores.absent.keys()
+
+    def pooled(files: list[Path]) -> np.ndarray:
+        channels = [[Image.fromarray(channel.astype(np.float32)) for channel in np.asarray(Image.open(file)).transpose(2, 0, 1)]
+                    for file in files]
+        bicubic = [[np.asarray(each.resize((299, 299), Image.Resampling.BICUBIC)).clip(0, 255).round() for each in image]
+                   for image in channels]
+        return TOY.load()(torch.from_numpy(np.array(bicubic, np.uint8)))[0].double().numpy()[:, :-1]
+
+    expected = frechet(pooled(sorted(mine.glob("art*"))), pooled(sorted(real.glob("art/*"))))
+    assert scores.values["fid_mjhqart_30"].value == pytest.approx(expected, rel=1e-3)
+    for name in names[PER:]:
+        (mine / f"{name}.png").unlink()
+    alone = score(mine, real, preset_name="mjhq", prompts="meta_data.json")
+    assert alone.values == {"fid_mjhqart_30": scores.values["fid_mjhqart_30"]}
+    assert "people" in alone.absent["fid"]
+
+
+def test_coco2017_compares_pairs_and_sets_with_the_full_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    captions = [{"image_id": i, "id": 100 - number, "caption": f"{i} {number}"} for i in range(CAPTIONS) for number in range(2)]
+    with zipfile.ZipFile("a.zip", "w") as archive:
+        archive.writestr(prompt_lists.COCO_MEMBER, json.dumps({"annotations": captions}))
+    for name in ("full", "mine"):
+        written(name, [f"{i}.png" for i in range(CAPTIONS)], len(name))
+    with pytest.raises(CachemarkError, match=r"a\.zip has \d+ bytes, not the 252907541 of annotations_trainval2017\.zip"):
+        score("mine", "full", preset_name="coco2017-full", prompts="a.zip")
+    size = Path("a.zip").stat().st_size
+    monkeypatch.setattr(prompt_lists, "COCO_2017", Download("http://x/a.zip", size, "0" * 32))
+    with pytest.raises(CachemarkError, match="has the MD5 "):
+        prompt_list("a.zip")
+    monkeypatch.setattr(prompt_lists, "COCO_2017", Download("http://x/a.zip", size, hashlib.md5(Path("a.zip").read_bytes()).hexdigest()))
+    assert prompt_list("a.zip").texts[:2] == ("0 1", "1 1")  # the caption of the lowest id, by images
+    scores = score("mine", "full", preset_name="coco2017-full", prompts="a.zip")
+    assert {"psnr", "ssim", f"fid_adm_{CAPTIONS}"} <= scores.values.keys()
+    Path("mine/3.png").unlink()
+    with pytest.raises(CachemarkError, match="mine has 29 images, not 30"):
+        score("mine", "full", preset_name="coco2017-full", prompts="a.zip")
+
+
+def geneval2(*options: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, ["score", "mine", "--preset", "geneval2", "--prompts", "geneval2_data.jsonl", *options])
+    return result.exit_code, result.output
+
+
+def test_geneval2_exports_paths_and_imports_scores() -> None:
+    lines = [{"prompt": f"prompt {i}", "vqa_list": [["Is it?", "Yes"]] * atoms} for i, atoms in enumerate(ATOMS)]
+    Path("geneval2_data.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    written("mine", ["0.png", "1.png", "2.png"], 0)
+    for _ in range(2):  # its own output is replaced
+        assert geneval2("--metric", "geneval2,paths=paths.json")[0] == 0
+    assert json.loads(Path("paths.json").read_text()) == {f"prompt {i}": str(Path("mine", f"{i}.png").resolve()) for i in range(3)}
+    lists = [[0.9, 0.8, 0.1], [0.5], [1.0, 0.25]]
+    Path("scores.json").write_text(json.dumps(lists))
+    code, text = geneval2("--metric", "geneval2,scores=scores.json", "--json")
+    values = {name: value["value"] for name, value in json.loads(text)["values"].items()}
+    assert values == pytest.approx({"geneval2_am": np.mean([100 * np.mean(each) for each in lists]),
+                                    "geneval2_gm": np.mean([100 * gmean(each) for each in lists])})
+    assert (code, geneval2("--metric", "geneval2,scores=scores.json")[0]) == (0, 0)
+    for bad in ([[0.9]], [[0.9, 0.8, 7], [0.5], [1, 1]], {"a": 1}, [1, 2, 3]):
+        Path("scores.json").write_text(json.dumps(bad))
+        code, text = geneval2("--metric", "geneval2,scores=scores.json")
+        assert (code, "has no scores of GenEval 2" in text) == (2, True), text
+    assert geneval2()[0] == 2
+
+
+@pytest.mark.parametrize(("preset", "words"), [
+    ("mjhq", "curl -LO https://huggingface.co/datasets/playgroundai/MJHQ-30K"), ("coco2017-full", "annotations_trainval2017.zip"),
+    ("geneval2", "curl -LO https://raw.githubusercontent.com/facebookresearch/GenEval2"),
+])  # fmt: skip
+def test_a_protocol_says_what_to_fetch(preset: str, words: str) -> None:
+    written("mine", ["0.png"], 0)
+    with pytest.raises(CachemarkError) as caught:
+        score("mine", preset_name=preset)
+    assert words in str(caught.value)
+    Path("p.csv").write_text("prompt,category\na,art\n")
+    with pytest.raises(CachemarkError, match="has 1 prompt"):
+        score("mine", "mine", preset_name=preset, prompts="p.csv")
+
+
+def test_resizing_is_known_by_its_features_key(tmp_path: Path) -> None:
+    folder = ImageFolder.open(written("mine", ["0.png"], 0))
+    assert len({folder.digest(slice(0, 1)), *(Resized(folder, side).digest(slice(0, 1)) for side in (64, 299))}) == 3
