@@ -3,8 +3,6 @@
 Also fixtures with the small model and the stand-in for NVML.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

@@ -5,8 +5,6 @@ and not executed. All other ``python`` blocks of a page run in order, in one nam
 ``console`` and ``bash`` blocks that call ``cachemark`` are parsed by the command they name, and not run.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Every error is documented, and the one about unknown names helps."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The shape of the package: who may import whom (contracts in pyproject.toml, checked by import-linter), and how long things may be."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -3,8 +3,6 @@
 docs/reference/metrics.md pins units and directions (tests/test_docs.py).
 """
 
-from __future__ import annotations
-
 import math
 from datetime import date
 

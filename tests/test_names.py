@@ -1,7 +1,5 @@
 """One name, one thing: class names are unique, retired words stay away, and a docstring's first line says what the thing is or does."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import defaultdict

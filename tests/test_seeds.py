@@ -1,7 +1,5 @@
 """Seed subsets: nested, balanced, disjoint where they must be, and the same for ever."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

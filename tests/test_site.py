@@ -3,8 +3,6 @@
 The tests that build it need the extra `docs`, which `make docs` installs; the others do without.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Names of metrics: the fixed ones, and those of whole sets of images, which say what they were compared with and how many there were."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Sides that answer at once, and the commands that compare them."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable, Iterator

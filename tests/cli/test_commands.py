@@ -1,7 +1,5 @@
 """What commands print, write and exit with, on one stored run: list, show, report, export, ingest, doctor and calibrate."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """`compare` and `check` with stub measurements: output, stored rows and exit codes."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Errors are one short message with slug and exit code, before a store or process exists; options that are refused; suggested commands."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sqlite3

@@ -1,7 +1,5 @@
 """``cachemark check``, ``baseline`` and ``incident``: exit codes, rows and the first nights of a plan."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

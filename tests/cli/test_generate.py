@@ -1,7 +1,5 @@
 """``cachemark generate``: the grid it writes, the costs it prints, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

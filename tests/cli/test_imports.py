@@ -1,7 +1,5 @@
 """Imports of commands: no torch for reading and checking, nothing heavy for help."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """``cachemark roofline``: roofline times by method, budget and batch."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

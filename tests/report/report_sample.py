@@ -4,8 +4,6 @@ Values come from a fixed random stream and are invented; they only have the righ
 writes the report of this run.
 """
 
-from __future__ import annotations
-
 import io
 import random
 import sys

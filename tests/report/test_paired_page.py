@@ -1,7 +1,5 @@
 """The page of a comparison in pairs: a row for each case, what the pairs decided, and how to hold it again."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from html import unescape

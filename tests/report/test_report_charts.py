@@ -1,7 +1,5 @@
 """The charts: what is drawn, what stands in their tables, and how few points they bear."""
 
-from __future__ import annotations
-
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 

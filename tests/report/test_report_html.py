@@ -1,7 +1,5 @@
 """The rendered page: its tables word by word, its size, and that it asks nobody for anything."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import html as markup

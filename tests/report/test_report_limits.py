@@ -1,7 +1,5 @@
 """Rows against the limits of their device: what follows from a roofline time, and which flags are raised when."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

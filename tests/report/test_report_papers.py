@@ -1,7 +1,5 @@
 """The papers' values beside the roofline times and beside ours: three columns that are never mixed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

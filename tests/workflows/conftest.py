@@ -1,7 +1,5 @@
 """Fixtures of tests that run workflows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

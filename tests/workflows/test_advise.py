@@ -1,7 +1,5 @@
 """Advice: from planted stores whose truth is known, by the real command."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

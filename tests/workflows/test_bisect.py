@@ -1,7 +1,5 @@
 """Bisection by git in a worktree of its own, over small repositories, with answers read from a file."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date

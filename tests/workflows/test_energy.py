@@ -1,7 +1,5 @@
 """Energy and cost from the command to every format, with real trials on a card of the stand-in for NVML."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Weights from their source: the list, downloads, and manual steps."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -3,8 +3,6 @@
 Driver and interpreter are stubs; everything between them is real.
 """
 
-from __future__ import annotations
-
 import stat
 import sys
 from collections.abc import Callable, Iterator

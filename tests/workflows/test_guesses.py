@@ -3,8 +3,6 @@
 Most are those of a trial of the Python interface; others are the names of diffusers, kvpress and lm-evaluation-harness.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Measurement of pairs: order, content, and repetition of disturbed ones."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 from collections.abc import Callable, Iterator

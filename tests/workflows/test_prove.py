@@ -1,7 +1,5 @@
 """The self-test of the gate: its device, its clock, and a clock that misses the slow-down."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

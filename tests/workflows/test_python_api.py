@@ -1,7 +1,5 @@
 """The Python API as README and the guide show it: generation, measurement, and runs and cases in a notebook."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The quality pass from the command line: shares, resumption, anchors, and images for other programs."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

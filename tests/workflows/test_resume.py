@@ -1,7 +1,5 @@
 """Stored cases are not measured again, and an interrupted run keeps complete cases."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections.abc import Iterator
