@@ -1,6 +1,6 @@
 """Simulate the paired placings of a report: wrong claims and power for rankings of twelve methods.
 
-    python -m studies.placing_study --json studies/placings.json [--page docs/results/validation.md]
+    python -m studies.placing_study --json studies/placings.json     # with --print, print the stored values
 
 A claim is one pair of methods of which one is said to be better. It is wrong if both are equal or the other one is better in truth.
 """
@@ -26,9 +26,7 @@ from cachemark.stats.non_inferiority import ALPHA, holm
 from cachemark.stats.placings import chances_of_pairs
 from cachemark.stats.sign_flip import Floats
 from tools.pages.gate import markdown
-from tools.pages.writing import put
 
-BEGIN, END = "<!-- written by studies/placing_study.py -->", "<!-- end of studies/placing_study.py -->"
 METHODS, SEEDS, AT_ONCE = 12, (64, 104, 256, 512, 1024, 2000), 20
 REPORTS = 500_000  # times seeds: so many values of each method, in at most MOST reports
 MOST = 1000
@@ -125,7 +123,7 @@ def _places_off(claimed: NDArray[Any], higher: NDArray[Any]) -> float:
 
 
 def text(results: Mapping[str, Any]) -> str:
-    """Return the text between the marks of the page."""
+    """Return the main rows as a table, with machine and commit."""
     rows = [row for row in results["placings"] if row["seeds"] in (64, 104, 256, 512, 2000)]
     worst = max(row[USED] for row in results["placings"])
     reports = sorted({row["reports"] for row in results["placings"]})
@@ -146,7 +144,6 @@ def main() -> None:
     parser.add_argument("--print", action="store_true", dest="stored", help="use the values of --json instead of simulating")
     parser.add_argument("--seed", type=int, default=30_000)
     parser.add_argument("--json", type=Path, help="store all values in this file")
-    parser.add_argument("--page", type=Path, help="put the table into this page")
     arguments = parser.parse_args()
     if arguments.stored:
         results = json.loads(arguments.json.read_text(encoding="utf-8"))
@@ -157,8 +154,6 @@ def main() -> None:
                    "machine": environment("cpu", 1).device, "commit": commit}
         if arguments.json:
             arguments.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    if arguments.page:
-        put(arguments.page, BEGIN, END, text(results))
     print(text(results))
 
 

@@ -44,7 +44,7 @@ def test_each_case_is_a_line_and_a_long_one_reports_how_far_it_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(progress, "QUIET", 0.0)
-    full = Case("m", "w", (4, 4), "c", Sampling(), "full", role="baseline")
+    full = Case("m", "random:0", (4, 4), "c", Sampling(), "full", role="baseline")
     cases = [Planned(case, Request()) for case in (
         full, replace(full, method="rkv", budget="1/2", role="candidate"), replace(full, method="[/x]", batch=2, role="candidate"))]
     left = TimeLeft(cases, {planned.case.key: 60.0 * number for number, planned in enumerate(cases, 1)}.get)

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from cachemark.core.errors import BadPlugin
+from cachemark.plans.expand import expand
+from cachemark.plans.schema import prepare
 from cachemark.plugins import installed
+from cachemark.workflows.decidable import too_few_seeds
 from cachemark.workflows.new import Thing, start
 from support.stages import call, forgetting
 
@@ -19,7 +22,10 @@ from support.stages import call, forgetting
 def test_a_new_package_passes_its_own_test(thing: Thing, tmp_path: Path) -> None:
     """Run the written test as it is, and the command."""
     files = start(thing, "my_own", tmp_path)
-    assert [file.name for file in files] == ["pyproject.toml", "__init__.py", f"{thing}.py", "test_my_own.py"]
+    own = ["plan.toml"] if thing == "method" else []
+    assert [file.name for file in files] == ["pyproject.toml", "__init__.py", f"{thing}.py", "test_my_own.py", *own]
+    for plan in files[4:]:  # it is complete, and has enough seeds for a rank
+        assert not too_few_seeds(expand(prepare(str(plan), [])[0]))
     with forgetting():
         runpy.run_path(str(files[3]))[f"test_the_{thing}_passes_the_kit"]()
     if thing == "model":

@@ -46,7 +46,7 @@ def test_places_are_by_fid_and_a_method_without_a_speedup_has_one() -> None:
     values = group()
     assert values.ranked_by == FID
     assert [row.method for row in values.candidates if row.place] == ["linear", "h2o", "streaming", "random"]
-    assert [row.place for row in values.candidates] == [1, 2, 3, 4, None]
+    assert [row.rank for row in values.candidates] == ["1", "2=", "2=", "4", ""], "LineAR is closer to the full cache than H2O"
     assert next(row for row in values.candidates if row.method == "h2o").speedup is None
 
 

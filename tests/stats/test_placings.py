@@ -10,6 +10,7 @@ from scipy.stats import binom
 
 from cachemark.stats.gaffke import chance_at_most
 from cachemark.stats.placings import Ranking, chances_of_pairs, placings
+from cachemark.stats.two_samples import p_greater
 from studies import placing_study
 
 
@@ -44,3 +45,9 @@ def test_the_study_counts_wrong_claims(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(row[placing_study.USED] <= 0.15 for row in rows.values()), "of 20 reports"
     assert rows["quality: all equal", 64][placing_study.UNCORRECTED] > 0.2
     assert rows["quality: steps of 2 points", 256]["differences claimed"] > rows["quality: steps of 2 points", 64]["differences claimed"]
+
+
+def test_two_samples_are_told_apart_by_ranks_exactly_even_if_few() -> None:
+    assert p_greater([1.0, 1.0, 1.0], [0.1, 0.2, 0.3]) == pytest.approx(1 / 20)
+    assert p_greater([0.6] * 32, [0.0, 0.001, 0.002, 0.0]) < 1e-4
+    assert p_greater([1.0] * 3, [1.0] * 3) > 0.5, "ties tell nothing"

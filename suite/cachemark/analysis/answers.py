@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from ..core import formatting as fmt
 from ..core.spec import Case, shown_share
-from ..core.units import TIME, metric
+from ..core.units import KV, TIME, metric
 from ..stats.intervals import Interval
 from .case_group import CaseGroup
 from .device_limits import OF_SPEED, TOLERANCE
 from .quality_claims import Claims, QualityClaim, criterion, inconclusive_reason
 from .report_row import MASKED, Mark, ReportRow, method_of, share_of_full
 
-FULL_CACHE = "Keep the full cache"
+FULL_CACHE, SPEED_ONLY = "Keep the full cache", "Speed only"
 
 
 @dataclass(frozen=True)
@@ -95,18 +95,30 @@ def answer(group: CaseGroup, claims: Claims) -> Answer:
         ruined = next(row for row in unranked if row.quality[name].value == worst)
     lean = rows[leanest.key] if leanest else None
     if best is not None:
-        row = rows[best.key]
+        row = _closest_of_ties(rows[best.key], [rows[each.key] for each in candidates if each.qualified and each.faster])
         assert row.speedup is not None
         gain, saving = gain_in_words(row.speedup), saving_in_words(row.saving, row.paradigm)
-        details = f"{gain}{saving}, quality loss below {claims[row.case.key].allowed}."
+        details = f"{gain}{saving}{_added(row, group)}, quality loss below {claims[row.case.key].allowed}."
         return Answer(f"Use {named(row.case)}.", details, row, lean, ruined, numbers=tuple(_numbers(row, group)), flags=_flags(row, group))
     own_claims = [claim for row in group.candidates if (claim := claims.get(row.case.key))]
     needed = min((claim.needed for claim in own_claims if not claim.non_inferior and claim.needed), default=None)
     qualified = [each for each in candidates if each.qualified]
     doubt = next((f" {named(rows[each.key].case)}: {each.doubt}" for each in qualified if each.doubt), "")
     details = f"{_reason(group, lean, own_claims, needed, qualified=bool(qualified))}{doubt}"
-    row = lean or group.full
-    return Answer(f"{FULL_CACHE}.", details, None, lean, ruined, needed, tuple(_numbers(row, group)), _flags(row, group))
+    verdict = SPEED_ONLY if group.random else FULL_CACHE
+    return Answer(f"{verdict}.", details, None, lean, ruined, needed, tuple(_numbers(group.full, group)), _flags(group.full, group))
+
+
+def _closest_of_ties(best: ReportRow, faster: Sequence[ReportRow]) -> ReportRow:
+    """Return the best placed row among those of the same budget, since equally fast methods are ordered by fidelity."""
+    same = [row for row in faster if row.case.stated_budget == best.case.stated_budget]
+    return min((best, *same), key=lambda row: row.place or math.inf)
+
+
+def _added(row: ReportRow, group: CaseGroup) -> str:
+    """Return the memory that a method keeps in addition to the full cache's, in words."""
+    mine, its = row.held_bytes, group.full.held_bytes if group.full else None
+    return f", {fmt.size(mine - its)} more memory" if mine is not None and its is not None and mine > its else ""
 
 
 def _flags(row: ReportRow, group: CaseGroup) -> tuple[Mark, ...]:
@@ -120,6 +132,8 @@ def _numbers(row: ReportRow, group: CaseGroup) -> Iterator[tuple[str, str, str]]
         latency = row.median(TIME)
         if latency is not None:
             yield "Latency per batch, full cache", fmt.seconds(latency), ""
+        if row.paradigm != MASKED and (kv := row.median(KV)) is not None:
+            yield "KV memory, full cache", fmt.size(kv), ""
     elif row.speedup is not None:
         yield f"Speedup, {named(row.case)}", fmt.times(row.speedup.value), _interval(row.speedup, "")
     if row is not group.full and row.saving is not None:
@@ -154,8 +168,10 @@ def saving_in_words(saving: float | None, paradigm: str) -> str:
 
 
 def _reason(group: CaseGroup, lean: ReportRow | None, claims: Sequence[QualityClaim], needed: int | None, *, qualified: bool) -> str:
+    if group.random:
+        return _speeds(group)
     if not claims:
-        return why_unjudged(random=group.random)
+        return why_unjudged(random=False)
     if not qualified:
         more = f" About {needed} seeds would decide one method." if needed else ""
         return f"No method is non-inferior at {max(claim.n for claim in claims)} seeds (margin {claims[0].allowed}).{more}"
@@ -163,6 +179,17 @@ def _reason(group: CaseGroup, lean: ReportRow | None, claims: Sequence[QualityCl
     if lean is None or lean.paradigm == MASKED:
         return slower
     return f"{slower} If memory is the bottleneck, use {named(lean.case)}: {saving_in_words(lean.saving, lean.paradigm)[2:]}."
+
+
+def _speeds(group: CaseGroup) -> str:
+    """Return the largest measured speedup of a model with random weights, with its bound."""
+    timed = [(row.speedup, row) for row in group.candidates if row.ok and row.speedup and not row.implausible]
+    if not timed:
+        return f"No speedup was measured. {why_unjudged(random=True)}"
+    speed, row = max(timed, key=lambda pair: pair[0].value)
+    bound = f", at most {fmt.times(row.roofline_speedup)} by the roofline" if row.roofline_speedup else ""
+    saving = saving_in_words(row.saving, row.paradigm)
+    return f"Fastest: {named(row.case)}, {gain_in_words(speed)}{bound}{saving}. {why_unjudged(random=True)}"
 
 
 def why_unjudged(*, random: bool) -> str:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+
 from ..core.result import Outcome
 from ..core.spec import MAX_BATCH, OWN, Case, digest
 from ..core.units import FID, LARGEST, LARGEST_RATE, PRECISION, compared_tokens
+from ..core.wording import count
 from ..stats.intervals import Interval
+from ..stats.non_inferiority import ALPHA
+from ..stats.placings import chances_of_pairs
+from ..stats.two_samples import p_greater
 from ..store.differences import differences
 from .device_limits import with_limits
 from .report_row import MASKED, Mark, ReportRow, is_random, rows_of, share_of_full
@@ -20,6 +27,7 @@ _OF_THE_BATCH = ("batch", "seeds", "samples", "evaluation", "warmup", "repeats")
 COLLAPSED = 0.1  # smallest precision of images that are compared
 SAME_DISTRIBUTION = "The decoder samples other images from the same distribution, so images are not compared seed by seed."
 OTHER_SEEDS = "Not closer to the full cache than the different-seed reference."
+FEW_REFERENCES = 16  # seeds of the different-seed reference, below which no test says that a method is not closer
 
 
 @dataclass(frozen=True)
@@ -138,8 +146,10 @@ def _with_equal_memory(groups: Sequence[CaseGroup]) -> tuple[CaseGroup, ...]:
 def _against_references(row: ReportRow, references: Mapping[str, ReportRow]) -> ReportRow:
     if not row.ok:
         return row
-    why = _unranked(row, references.get("other_seeds"))
-    lossless = why != OTHER_SEEDS and _lossless(row, references.get("other_batch"))  # so few seeds show no agreement at all
+    other_seeds = references.get("other_seeds")
+    unlike = "" if row.same_distribution or other_seeds is None else _not_closer(row, other_seeds)
+    why = unlike or _unranked(row)
+    lossless = not unlike and _lossless(row, references.get("other_batch"))  # so few seeds show no agreement at all
     mark = Mark("same distribution", "calm", why) if row.same_distribution else Mark("not ranked", "warn", why)
     marks = (mark, *row.marks) if why and row.fidelity else row.marks
     if lossless:
@@ -150,23 +160,32 @@ def _against_references(row: ReportRow, references: Mapping[str, ReportRow]) -> 
 
 def nearness(row: ReportRow) -> Interval | None:
     """Return agreement with the full cache, or the negated distance from it."""
-    name = compared_tokens(masked=row.paradigm == MASKED)
-    mean, values = row.fidelity.get(name), row.outcome.raw(name)
-    if mean is not None and not mean.stated and values:
-        mean = replace(mean, low=min(values), high=max(values))
+    mean = row.fidelity.get(compared_tokens(masked=row.paradigm == MASKED))
     return replace(mean, value=-mean.value, low=-mean.high, high=-mean.low) if mean and row.paradigm == MASKED else mean
 
 
-def _unranked(row: ReportRow, other_seeds: ReportRow | None) -> str:
-    """Return why a row is not ranked, or nothing."""
-    mine = nearness(row)
+def near_values(row: ReportRow) -> list[float]:
+    """Return the agreement with the full cache by seed, or the negated distances."""
+    sign = -1.0 if row.paradigm == MASKED else 1.0
+    return [sign * value for value in row.outcome.raw(compared_tokens(masked=row.paradigm == MASKED))]
+
+
+def _not_closer(row: ReportRow, other_seeds: ReportRow) -> str:
+    """Return why images are not known to be closer to the full cache's than unrelated ones, or nothing."""
+    mine, its = near_values(row), near_values(other_seeds)
+    if not mine or not its or p_greater(mine, its) <= ALPHA:
+        return ""
+    if len(its) < FEW_REFERENCES:
+        return f"Cannot be told from unrelated images: {count(len(its), 'seed')} of the different-seed reference are too few."
+    return OTHER_SEEDS
+
+
+def _unranked(row: ReportRow) -> str:
+    """Return why a row is not ranked for other reasons than the reference, or nothing."""
     if row.same_distribution:
         return SAME_DISTRIBUTION
-    if mine is None:
+    if nearness(row) is None:
         return row.no_judgement or "Fidelity was not measured."
-    other = nearness(other_seeds) if other_seeds else None
-    if other is not None and mine.low <= other.high:
-        return OTHER_SEEDS
     precision = row.of_set(PRECISION)
     if precision is not None and precision[1].value < COLLAPSED:
         return f"Collapsed: precision {100 * precision[1].value:.0f} %."
@@ -185,24 +204,43 @@ def _lossless(row: ReportRow, other_batch: ReportRow | None) -> bool:
 
 
 def ordered(rows: list[ReportRow]) -> tuple[ReportRow, ...]:
-    """Order rows by budget, then rank: by FID if measured, else by speedup."""
+    """Order rows by budget, then rank: by FID if measured, else by speedup.
+
+    Rows with overlapping intervals tie, unless one is closer to the full cache at significantly more seeds. A place counts better rows."""
     by_quality = any(row.of_set(FID) for row in rows)
 
-    def rank(row: ReportRow) -> float | None:
+    def value(row: ReportRow) -> Interval | None:
+        """Return the ranking value of a row, lower is better."""
         if by_quality:
             fid = row.of_set(FID)
-            return fid[1].value if fid else None
-        return -row.speedup.value if row.speedup else None
+            return fid[1] if fid else None
+        speed = row.speedup
+        return replace(speed, value=-speed.value, low=-speed.high, high=-speed.low) if speed else None
 
-    def key(row: ReportRow) -> tuple[float, str, bool, bool, bool, float, str]:
-        place = rank(row)
-        case = row.case
-        return (-share_of_full(case.budget), case.budget_kind, not row.ok, bool(row.unranked), place is None, place or 0.0, row.method)
+    def key(row: ReportRow) -> tuple[float, str, bool, bool, bool, int, float, str]:
+        own, case = value(row), row.case
+        return (-share_of_full(case.budget), case.budget_kind, not row.ok, bool(row.unranked), own is None, places.get(case.key, 0),
+                own.value if own else 0.0, row.method)
 
-    placed: list[ReportRow] = []
-    before: Counter[str] = Counter()
-    for row in sorted(rows, key=key):
-        ranked = row.ok and not row.unranked and rank(row) is not None
-        before[row.case.stated_budget] += ranked
-        placed.append(replace(row, place=before[row.case.stated_budget] if ranked else None))
-    return tuple(placed)
+    ranked: dict[str, list[tuple[ReportRow, Interval]]] = {}
+    for row in rows:
+        if row.ok and not row.unranked and (own := value(row)) is not None:
+            ranked.setdefault(row.case.stated_budget, []).append((row, own))
+    places = {mine[0].case.key: 1 + sum(_is_better(other, mine) for other in among) for among in ranked.values() for mine in among}
+    shared = Counter((row.case.stated_budget, places.get(row.case.key)) for row in rows)
+    return tuple(replace(row, place=places.get(row.case.key), tied=shared[row.case.stated_budget, places.get(row.case.key)] > 1)
+                 for row in sorted(rows, key=key))
+
+
+def _is_better(one: tuple[ReportRow, Interval], other: tuple[ReportRow, Interval]) -> bool:
+    """Return whether a row's value is lower than another's, or ties with it but is closer to the full cache (sign test)."""
+    (mine, own), (its, value) = one, other
+    if not (own.stated and value.stated):
+        return own.value < value.value
+    if own.high < value.low or value.high < own.low:
+        return own.high < value.low
+    near, far = near_values(mine), near_values(its)
+    if len(near) != len(far) or not near or mine.same_distribution or its.same_distribution:
+        return False
+    p, first = chances_of_pairs(np.subtract([near], [far]), math.inf)
+    return bool(first[0] and 2 * p[0] <= ALPHA)

@@ -10,7 +10,7 @@ from ..stats.non_inferiority import ALPHA
 
 FLAGS = {
     "not ranked": "Ranked are methods with non-inferior quality, precision of at least 10 %, and images closer to the full cache's than "
-                  "images of other seeds are.",
+                  "images of other seeds are (rank-sum test).",
     "lossless on this device": "The distance from the full cache is at most the distance of the batch-size reference (noise floor).",
     "not freed": "Used KV memory falls by more than 1 %, but allocated KV memory by less than 90 % of that.",
     "busy machine": "While it was timed, other processes kept more than a quarter of a processor busy. Its times may be too long.",
@@ -42,7 +42,8 @@ ADVICE = {
 }
 ANSWERS = ("The fastest method with non-inferior quality (paired test at the same seeds, corrected over all comparisons of this report) "
            "and a speedup interval above 1×; otherwise the full cache. Images: full cache, this method, and the worst method.")
-PLACES = "Rank within a budget among non-inferior methods: by FID if measured, else by speedup. Overlapping intervals are ties."
+PLACES = ("Rank within a budget among non-inferior methods: by FID if measured, else by speedup. Overlapping intervals are ties (=), "
+          "unless one method is closer to the full cache at significantly more seeds.")
 PLACINGS = (f"Methods of a budget, compared with each other at the same seeds; family-wise error rate {100 * ALPHA:g} % over all pairs of "
             "this report. Quality: by the mean (Gaffke's test). Agreement or distance of tokens: by the number of seeds won "
             "(sign test). Place: 1 + the number of significantly better methods; = if another method cannot be told apart.")

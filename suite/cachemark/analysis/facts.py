@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -15,13 +16,18 @@ from ..store.differences import flat
 
 NEAR = 0.1  # two measured rates of one machine count as equal up to this relative difference
 RATES = ("bandwidth", 1e9, "GB/s"), ("peak_flops", 1e12, "TFLOP/s")
-ABBREVIATIONS = {"cpu": "CPU", "cpus": "CPUs", "cuda": "CUDA", "os": "OS", "tf32": "TF32", "gpu": "GPU"}
+ABBREVIATIONS = {
+    "cpu": "CPU", "cpus": "Processors", "cuda": "CUDA", "os": "OS", "tf32": "TF32 matmuls", "gpu": "GPU", "onednn": "oneDNN",
+    "cudnn": "cuDNN", "cpu_capability": "CPU instructions", "compute_capability": "Compute capability", "torch": "PyTorch",
+    "fingerprint": "Numerics fingerprint",
+}
+_HASH = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{12,}\b")
 
 
 def environment_facts(environment: Environment, code: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """Return (name, value) of each fact of a machine and of the code that measured."""
     facts = {**_facts(environment), **dict(flat(code, "code"))}
-    return tuple((title(name), _fact(name, value)) for name, value in facts.items())
+    return tuple((title(name), _fact(name, value)) for name, value in facts.items() if value is not None and value != "")
 
 
 def differences(then: Environment, now: Environment) -> tuple[tuple[str, str, str], ...]:
@@ -40,7 +46,7 @@ def conditions(case: Case) -> tuple[tuple[str, str], ...]:
     }
     sampling = {name.replace("cfg", "CFG").replace("_", " "): value for name, value in asdict(case.sampling).items()}
     evaluation = dict(flat(case.evaluation, "evaluation"))
-    return tuple((title(name), as_text(value)) for name, value in {**settings, **sampling, **evaluation}.items())
+    return tuple((title(name), short_hashes(as_text(value))) for name, value in {**settings, **sampling, **evaluation}.items())
 
 
 def weights_sources(facts: Facts) -> tuple[tuple[str, str], ...]:
@@ -63,14 +69,19 @@ def _alike(name: str, value: Any, other: Any) -> bool:
 def title(name: str) -> str:
     """Return a fact's name as a heading."""
     first, _, remainder = name.partition(" ")
-    return " ".join(filter(None, (ABBREVIATIONS.get(first, first[:1].upper() + first[1:]), remainder)))
+    return " ".join(filter(None, (ABBREVIATIONS.get(first, first[:1].upper() + first[1:]), remainder))).replace("_", " ")
 
 
 def _fact(name: str, value: Any) -> str:
     for ending, scale, unit in RATES:
         if name.startswith("rates ") and name.endswith(ending) and isinstance(value, (int, float)):
             return f"{value / scale:.3g} {unit}"
-    return as_text(value)
+    return short_hashes(as_text(value))
+
+
+def short_hashes(text: str) -> str:
+    """Return a text with hashes of 24 or more digits cut to 12."""
+    return _HASH.sub(r"\1…", text)
 
 
 def as_text(value: Any) -> str:

@@ -43,9 +43,9 @@ class ReportRow:
     ``speedup`` is relative to the full cache timed in turns, or None with the reason in ``no_speedup``. ``saving`` and ``saving_live`` are
     1 − bytes / bytes of the full cache, allocated and used; ``saving`` of masked models is of FLOPs. ``fidelity`` and ``quality`` are means
     over seeds or values of image sets; ``no_judgement``: why both are empty. ``to_full`` holds paired quality differences. ``place`` is
-    the rank within a budget; ``unranked``: why the rank is missing; ``unproven``: quality is only inconclusive. ``limit_marks`` flag
-    times that contradict the roofline. ``equal_memory`` is the throughput (images per second) at ``equal_memory_batch``, the largest batch
-    that needs no more memory than the full cache.
+    the rank within a budget, ``tied`` if another row has it too; ``unranked``: why the rank is missing; ``unproven``: quality is only
+    inconclusive. ``limit_marks`` flag times that contradict the roofline. ``equal_memory`` is the throughput (images per second) at
+    ``equal_memory_batch``, the largest batch that needs no more memory than the full cache.
     """
 
     outcome: Outcome
@@ -58,6 +58,7 @@ class ReportRow:
     to_full: Mapping[str, Interval] = field(default_factory=dict)
     no_judgement: str = ""
     place: int | None = None
+    tied: bool = False
     unranked: str = ""
     unproven: bool = False
     marks: tuple[Mark, ...] = ()
@@ -66,6 +67,11 @@ class ReportRow:
     equal_memory: float | None = None
     equal_memory_batch: int = 0
     batch_searched: bool = False
+
+    @property
+    def rank(self) -> str:
+        """``place`` as text: ``1=`` for a tie, empty without a place."""
+        return f"{self.place}{'=' if self.tied else ''}" if self.place else ""
 
     @property
     def case(self) -> Case:

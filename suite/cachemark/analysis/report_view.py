@@ -27,7 +27,7 @@ from .missing import Missing, missing
 from .papers import PaperTable, papers
 from .quality_claims import Claims, criterion, margin_sentence
 from .quality_claims import standing as standing_of
-from .report_row import process_bias_in_words
+from .report_row import BUSY_MACHINE, process_bias_in_words
 from .run_history import HistoryNight, RunHistory, run_history
 from .summary_sentences import sentences
 
@@ -111,6 +111,12 @@ class ReportView:
     alarms: Conclusion | None = None
     sides: tuple[str, ...] | None = None
 
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """Scopes of the scores that recommendations rest on, each once."""
+        return tuple(dict.fromkeys(chapter.scope for chapter in self.chapters
+                                   if chapter.scope and (chapter.answer.row or chapter.answer.lean)))
+
 
 def build(
     run: RunRecord, outcomes: Iterable[Outcome], comparison: RunJudgement | None = None, artifact: Callable[[str], bytes] | None = None,
@@ -189,10 +195,15 @@ def _difference(group: CaseGroup, twins: Sequence[CaseGroup]) -> str:
 
 def _notes(group: CaseGroup) -> tuple[Note, ...]:
     noted: dict[str, list[str]] = {}
+    load = [row.outcome.facts.other_load or 0.0 for row in group.rows if any(mark.text == BUSY_MACHINE for mark in row.marks)]
+    busy = "" if len(load) < 2 else (f"Other processes kept {min(load):.1f} to {max(load):.1f} processors busy while these cases were "
+                                     "timed.")
     for row in group.rows:
+        alike = {mark.reason: busy for mark in row.marks if mark.text == BUSY_MACHINE and busy}  # one note of the whole group
         for text in row.notes:
-            noted.setdefault(text, []).append(row.label)
+            noted.setdefault(alike.get(text, text), []).append(row.label)
     rules = {mark.reason: explanations.FLAGS.get(mark.text, "") for row in group.rows for mark in row.marks}
+    rules[busy] = explanations.FLAGS[BUSY_MACHINE]
     return tuple(Note(tuple(dict.fromkeys(labels)), text, rules.get(text, "")) for text, labels in noted.items())
 
 

@@ -209,6 +209,8 @@ def price(as_json: bool, on: str | None, **where: Any) -> None:
         say(f"{row.model:20}{row.cases:6}{row.hours:14.3f}{row.disk / 2**20:7.1f} MiB{row.memory / 2**30:6.1f} GiB  {source}")
     say(f"In all {costs.hours:.2f} device hours and {sum(row.disk for row in costs.models) / 2**20:.1f} MiB of "
         f"{costs.disk_free / 2**30:.0f} GiB free.")
+    if costs.too_few_seeds:
+        say(costs.too_few_seeds)
     for path in costs.missing:
         say(f"Missing: {path}  (estimated without it)")
     for title, reason in costs.idle:
@@ -225,12 +227,16 @@ def explain(as_json: bool, **where: Any) -> None:
 
     Nothing is run and the store is not changed.
     """
+    from ..workflows.decidable import too_few_seeds
     from ..workflows.price import explain as explain_cases
 
-    rows = [(planned.case, "skip" if planned.stored else "run", reason) for planned, reason in explain_cases(**where)]
+    explained = explain_cases(**where)
+    rows = [(planned.case, "skip" if planned.stored else "run", reason) for planned, reason in explained]
     if as_json:
         echo_json([{"case": case.to_json(), "label": case.label, "action": action, "reason": reason} for case, action, reason in rows])
         return
+    if note := too_few_seeds([planned for planned, _ in explained]):
+        say(note)
     width = max(len(case.title) for case, _, _ in rows)
     for case, action, reason in rows:
         say(f"{case.title:<{width}}  {action:<4}  {reason}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -16,7 +17,7 @@ from ..analysis.report_view import Chapter, ReportView
 from ..core import formatting as fmt
 from ..core.errors import unknown
 from ..core.outside_metrics import stored_names
-from ..core.units import FID, METRICS, scores
+from ..core.units import FID, METRICS, metric, scores
 from ..core.wording import on_one_line
 from ..stats.intervals import LEVEL
 from ..stats.sign_flip import sign_flips
@@ -32,8 +33,8 @@ BOLD = (f"Bold: the best ranked value of a budget and its statistical ties (per 
 class TableEntry:
     """Value as text.
 
-    ``margin`` is the distance to the farther end of a 95 % interval; ``ends`` are the ends of an interval with less coverage; ``missing``
-    is the number of the reason (from 1) without a value.
+    ``margin`` is the distance to the farther end of a 95 % interval; ``ends`` are the ends of an interval with less coverage, or where the
+    margin would exceed the metric's range; ``missing`` is the number of the reason (from 1) without a value.
     """
 
     text: str = ""
@@ -147,9 +148,10 @@ def _entry(row: ReportRow, column: Column, best: bool) -> TableEntry:
     text, interval = column.cell(row).text, column.interval(row)
     if interval is None or not interval.stated:
         return TableEntry(text, best=best)
-    if interval.confidence < LEVEL:
-        return TableEntry(text, best=best, ends="–".join(_end(end, column, text) for end in (interval.low, interval.high)))
     far = max(interval.high - interval.value, interval.value - interval.low)
+    least, most = (-math.inf, math.inf) if column.derived else metric(column.key).within
+    if interval.confidence < LEVEL or interval.value - far < least or interval.value + far > most:
+        return TableEntry(text, best=best, ends="–".join(_end(end, column, text) for end in (interval.low, interval.high)))
     if column.unit == "s":
         return TableEntry(text, f"{_end(far, column, text)} {text.split(' ')[1]}", best)
     return TableEntry(text, column.write(far) if far else "0", best)
@@ -204,8 +206,9 @@ def _notes(view: ReportView, chapter: Chapter, labels: set[str]) -> Iterable[str
             yield f"{', '.join(on_one_line(row, NAME) for row in rows)}: {note.text}"
     case, covered = chapter.group.case, chapter.coverage
     speed = "" if covered is None else f", widened by {chapter.process_bias} (coverage ≥ {fmt.percent(covered)})"
-    yield (f"±: distance to the farther end of a {100 * LEVEL:g} % interval over {case.samples} seeds ({case.seeds}). Brackets: order "
-           f"statistics of {case.repeats} repeats in one process{speed}. Batch {case.batch}.")
+    yield (f"±: distance to the farther end of a {100 * LEVEL:g} % interval over {case.samples} seeds ({case.seeds}). Brackets: ends "
+           f"of an interval, where ± would exceed the metric's range; of speedups and times, order statistics of {case.repeats} repeats in "
+           f"one process{speed}. Batch {case.batch}.")
     yield BOLD
     yield from placing_lines(chapter.placings)
     if chapter.placings:

@@ -102,8 +102,8 @@ class Fidelity(PlanTable):
     number compared along the full cache's tokens (0: all); ``batch``: images per batch (0: the timed batch). ``prompts`` of text-to-image
     models: a shipped list or a file (empty: the model's)."""
 
-    seeds: Name = "s64"
-    samples: Annotated[int, Field(ge=1, le=MOST_SAMPLES)] = 64
+    seeds: Name = "s256"
+    samples: Annotated[int, Field(ge=1, le=MOST_SAMPLES)] = 128
     reference_samples: Annotated[int, Field(ge=0, le=MOST_SAMPLES)] = 0
     forced_samples: Annotated[int, Field(ge=0, le=MOST_SAMPLES)] = 0
     batch: Annotated[int, Field(ge=0, le=LARGEST_BATCH)] = 0

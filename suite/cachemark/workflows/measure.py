@@ -26,7 +26,7 @@ Budgets = str | float | Sequence[str | float]
 
 @strict("measure", HINTS)
 def measure(
-    model: str, methods: Methods, budgets: Budgets = ("1/2",), *, seeds: int = 64, batch: int = 16, weights: str | Path = "",
+    model: str, methods: Methods, budgets: Budgets = ("1/2",), *, seeds: int = 128, batch: int = 16, weights: str | Path = "",
     decoder_weights: str | Path = "", store: str | Path = DEFAULT_STORE, machine: Machine | str = "cpu",
     plugins: Sequence[str | Path] = (), progress: bool | RunWatcher = True,
 ) -> Run:
@@ -42,7 +42,7 @@ def measure(
 
 
 def plan_of(
-    model: str, methods: Methods, budgets: Budgets = ("1/2",), *, seeds: int = 64, batch: int = 16, weights: str | Path = "",
+    model: str, methods: Methods, budgets: Budgets = ("1/2",), *, seeds: int = 128, batch: int = 16, weights: str | Path = "",
     decoder_weights: str | Path = "",
 ) -> Plan:
     """Return the plan of :func:`measure`. Raises BadPlan for wrong values, and Unsupported for a method of a notebook or script."""

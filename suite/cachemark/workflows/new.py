@@ -47,6 +47,8 @@ def start(thing: Thing, name: str, folder: str | Path = ".") -> list[Path]:
         f"{package}/{thing}.py": template(f"{thing}.py").substitute(words),
         f"tests/test_{name}.py": template("test.py").substitute(words),
     }
+    if thing == "method":
+        texts["plan.toml"] = template("plan.toml").substitute(words)
     try:
         root.mkdir()
         for file, text in texts.items():

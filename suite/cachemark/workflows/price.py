@@ -30,6 +30,7 @@ from ..plans.schema import Cells, MethodTable, Plan, prepare
 from ..store.db import Store
 from ..trial.executors.local import Executor
 from . import max_batch
+from .decidable import too_few_seeds
 from .roofline import known_parameters
 from .session import DEFAULT_STORE, Machine, checked, opened
 
@@ -104,7 +105,7 @@ class PriceList:
     """The cost of a plan on a device or a GPU: number of ``cases``, those ``to_run``, and cost by model.
 
     ``missing`` files are replaced by random weights, and calibrations of such weights by assumed ones. ``disk_free``: bytes here. ``idle``:
-    cases whose method has no effect, with the reason.
+    cases whose method has no effect, with the reason. ``too_few_seeds``: that no method can have a rank.
     """
 
     plan: str
@@ -115,6 +116,7 @@ class PriceList:
     missing: tuple[str, ...]
     disk_free: int
     idle: tuple[tuple[str, str], ...] = ()
+    too_few_seeds: str = ""
 
     @property
     def hours(self) -> float:
@@ -142,7 +144,7 @@ def price_list(
     to_run = [replace(p, rates=None if stored.get(p.case.key) else rates(p.case.dtype)) for p in to_run]
     models, idle = by_model(loaded, to_run, stored.get, missing), tuple((p.case.title, p.idle_reason) for p in cases if p.idle_reason)
     return PriceList(loaded.name, on or machine.device, len(cases), len(to_run), tuple(models), tuple(missing),
-                     shutil.disk_usage(Path.cwd()).free, idle)
+                     shutil.disk_usage(Path.cwd()).free, idle, too_few_seeds(cases))
 
 
 def _calibrated(block: Cells) -> Cells:

@@ -51,9 +51,13 @@ class Follower(RunWatcher):
         self._bar: ProgressBar | None = None
 
     def planned(self, cases: list[Planned], time_left: TimeLeft) -> None:
-        """Print the number of cases, and those that have no effect."""
+        """Print the number of cases, what their seeds cannot decide, and those that have no effect."""
+        from .decidable import too_few_seeds  # imports torch
+
         self._total, self._done, self._left = sum(not planned.stored for planned in cases), 0, time_left
         print_line(f"{count(len(cases), 'case')}: {len(cases) - self._total} already measured, {self._total} to run.")
+        if note := too_few_seeds(cases):
+            print_line(note)
         for planned in cases:
             if planned.idle_reason:
                 print_line(f"{planned.case.title} has no effect. {planned.idle_reason}")

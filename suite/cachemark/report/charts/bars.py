@@ -34,7 +34,7 @@ def phases(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
     parts = list(zip(tokens, others_, strict=True))
     spans = _stacked(rows, parts, {"Tokens": 1.0, "Decode + other": 0.4}, signs, fmt.seconds)
     figures = ((fmt.seconds(made), fmt.seconds(other), fmt.percent(1 - made / (made + other))) for made, other in parts)
-    caption = "Dark: token generation. Light: image decoding and other work. Medians." + first(rows)
+    caption = "From the left: token generation, then image decoding and other work. Medians." + first(rows)
     yield Chart.of_cases("speed", "Time per batch, by part", caption, _bars(rows, "Seconds per batch", spans),
                          ("Tokens", "Decode + other", "Decode + other, %"), rows, figures)
 
@@ -57,7 +57,7 @@ def memory(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
         return
     figures = ([fmt.size(size) for size in (*sizes, sum(sizes), row.median(PEAK) or 0.0)]
                for row, sizes in zip(rows, parts, strict=True))
-    caption = "Dark: keys and values. Medium: workspace shared by layers. Light: method state." + first(rows)
+    caption = "From the left: keys and values, workspace shared by layers, method state." + first(rows)
     yield Chart.of_cases("memory", title, caption, _bars(rows, f"Peak memory of cache and state ({name})", spans),
                          (*titles, "Total", "Peak memory"), rows, figures)
 

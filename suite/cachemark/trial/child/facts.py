@@ -75,7 +75,6 @@ def case_facts(planned: Planned, bench: Bench) -> DeclaredFacts:
     return replace(facts, footnotes=notes)
 
 
-@cache
 def _plugin(method: type[Method]) -> PluginSource | None:
     """Return the plug-in that defines a method, with the commit of its repository; None for built-in methods."""
     if (known := origin(method)) is None:
