@@ -1,7 +1,5 @@
 """Weights files: every official layout loads, and unfit files are rejected with the reason."""
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json
@@ -29,8 +27,6 @@ State = dict[str, Tensor]
 
 
 class Net(nn.Module):
-    """A stack of linear layers with a buffer."""
-
     def __init__(self, layers: int = 3, dim: int = 4) -> None:
         super().__init__()
         self.embed = nn.Embedding(5, dim)
@@ -180,7 +176,35 @@ def without(name: str) -> State:
     return {key: tensor for key, tensor in weights().items() if key != name}
 
 
-UNFIT: dict[str, tuple[Any, tuple[str, ...]]] = {  # what is saved, and what the error says
+def truncated(path: Path, save: Callable[[State, Path], None], keep: int) -> Path:
+    save(weights(), path)
+    path.write_bytes(path.read_bytes()[:keep])
+    return path
+
+
+def letter(path: Path) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("letter/data.txt", "hello")
+    return path
+
+
+def holding(folder: Path, name: str, text: str = "") -> Path:
+    """Return a folder with this file, beside a shard if it is an index."""
+    if text:
+        (sharded(folder, weights()) / name).write_text(text)
+        return folder
+    folder.mkdir()
+    (folder / name).touch()
+    return folder
+
+
+def incomplete(folder: Path) -> Path:
+    (sharded(folder, weights()) / "part-1.safetensors").unlink()
+    return folder
+
+
+INDEX = "model.safetensors.index.json"
+REFUSED: dict[str, tuple[Any, tuple[str, ...]]] = {  # what is saved, or a function that writes to a path, and what the error says
     "missing": (without("layers.1.bias"), ("does not fit Net", "1 of 8 tensors missing (layers.1.bias)")),
     "unexpected": ({**weights(), **{f"ema_{i}": torch.zeros(1) for i in range(5)}}, ("5 unexpected (ema_0, ema_1, ema_2, …)",)),
     "deeper": (weights(layers=6), ("6 unexpected (layers.3.", "Use the weights file of this model")),
@@ -195,13 +219,28 @@ UNFIT: dict[str, tuple[Any, tuple[str, ...]]] = {  # what is saved, and what the
     "a list": ([torch.zeros(2)], ("no tensors by name",)),
     "no weights": ({"model": "GPT-B", "ema": [torch.zeros(2)]}, ("holds the entries model, ema and no tensors by name",)),
     "an object": ({"model": weights(), "out": pathlib.PurePosixPath("x")}, ("pathlib.",)),
+    "cut": (lambda path: truncated(path, torch.save, -1000), ("damaged",)),
+    "cut header": (lambda path: truncated(path, save_file, 20), ("damaged",)),
+    "cut tensors": (lambda path: truncated(path, save_file, -8), ("damaged",)),
+    "nothing": (lambda path: truncated(path, torch.save, 0), ("neither safetensors nor the zip",)),
+    "zeros": (lambda path: path.write_bytes(bytes(100)) and path, ("neither safetensors nor the zip",)),
+    "a letter": (letter, ("not a checkpoint",)),
+    "no file": (lambda path: path, ("is not a file",)),
+    "empty folder": (lambda path: holding(path, "notes"), ("holds no weights",)),
+    "half a folder": (incomplete, ("1 of the 2 files", "part-1.safetensors")),
+    **{name: (lambda path, name=name: holding(path, name), (words,)) for name, words in {
+        "zero_to_fp32.py": "DeepSpeed", ".metadata": "dcp_to_torch", "adapter_config.json": "LoRA adapter",
+        "model-00001-of-00002.safetensors": "have no index"}.items()},
+    **{f"index {text}": (lambda path, text=text: holding(path, INDEX, text), ("is not an index of weights",))
+       for text in ("{", "[]", '{"weight_map": 3}')},
 }
 
 
-@pytest.mark.parametrize("case", UNFIT)
-def test_what_does_not_fit_is_named(tmp_path: Path, case: str) -> None:
-    content, words = UNFIT[case]
-    message = refusal(saved(tmp_path / "net.pt", content))
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_fit_or_is_no_checkpoint_is_named(tmp_path: Path, case: str) -> None:
+    content, words = REFUSED[case]
+    path = tmp_path / "net.pt"
+    message = refusal(content(path) if callable(content) else saved(path, content))
     assert all(word in message for word in words), message
     assert ("another size" in message) == (case == "wider")
 
@@ -211,22 +250,6 @@ def test_a_pattern_does_not_excuse_a_missing_name(tmp_path: Path) -> None:
 
 
 # -- what is not a checkpoint --------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("name", "keep"), [("net.pt", -1000), ("net.safetensors", 20), ("net.safetensors", -8)])
-def test_a_truncated_file_is_damaged(tmp_path: Path, name: str, keep: int) -> None:
-    path = tmp_path / name
-    (torch.save if name.endswith("pt") else save_file)(weights(), path)
-    path.write_bytes(path.read_bytes()[:keep])
-    assert "damaged" in refusal(path)
-
-
-@pytest.mark.parametrize("content", [b"", b"<html>", bytes(100)])
-def test_another_kind_of_file(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "net.pt"
-    path.write_bytes(content)
-    assert "neither safetensors nor the zip" in refusal(path)
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("letter/data.txt", "hello")
-    assert "not a checkpoint" in refusal(path)
 
 
 class Intruder:
@@ -248,12 +271,6 @@ def test_nothing_in_a_pickle_is_run(tmp_path: Path) -> None:
     assert "weights_only" not in text  # no advice to switch the protection off
     torch.load(path, weights_only=False)
     assert mark.exists()  # the file is as harmful as this test needs it to be
-
-
-def test_a_path_that_is_no_file(tmp_path: Path) -> None:
-    assert "is not a file" in refusal(tmp_path / "absent.pt")
-    with pytest.raises(BadCheckpoint, match="is not a file"):
-        sha256(tmp_path / "absent.pt")
 
 
 # -- folders -----------------------------------------------------------------------------------------------------------
@@ -290,7 +307,6 @@ def test_an_index_decides_which_file_has_a_tensor(tmp_path: Path) -> None:
 
 
 def sharded(folder: Path, state: dict[str, Tensor]) -> Path:
-    """Write alternating tensors to two files under an index."""
     folder.mkdir()
     shards = {f"part-{i}.safetensors": dict(list(state.items())[i::2]) for i in range(2)}
     for name, tensors in shards.items():
@@ -298,22 +314,6 @@ def sharded(folder: Path, state: dict[str, Tensor]) -> Path:
     places = {name: shard for shard, tensors in shards.items() for name in tensors}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
     return folder
-
-
-def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
-    assert "holds no weights" in refusal(tmp_path)
-    part = sharded(tmp_path / "part", weights())
-    (part / "part-1.safetensors").unlink()
-    assert "1 of the 2 files" in refusal(part)
-    assert "part-1.safetensors" in refusal(part)
-    for name, text in (("zero_to_fp32.py", "DeepSpeed"), (".metadata", "dcp_to_torch"), ("adapter_config.json", "LoRA adapter"),
-                       ("model-00001-of-00002.safetensors", "have no index")):
-        (folder := tmp_path / name.strip(".")).mkdir()
-        (folder / name).touch()
-        assert text in refusal(folder)
-    for broken in ("{", "[]", '{"weight_map": 3}'):
-        (part / "model.safetensors.index.json").write_text(broken)
-        assert "is not an index of weights" in refusal(part)
 
 
 # -- memory and hash --------------------------------------------------------------------------------------------------

@@ -1,18 +1,24 @@
-"""LlamaGen against itself without a cache."""
+"""LlamaGen against itself without a cache, and from text: unpadded rows against padded ones, cached features, and rejected prompts."""
 
-from __future__ import annotations
-
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from official import encoder
 from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.contract.method import Method
+from cachemark.core.errors import Unsupported
 from cachemark.core.spec import Sampling
+from cachemark.models import janus, text_features
 from cachemark.models.layers import RMSNorm
 from cachemark.models.llamagen import LlamaGen, LlamaGenConfig, rope_table
+from cachemark.models.llamagen_text import CaptionConfig, CaptionedLlamaGen
+from cachemark.models.prompts import HashedWords
+from support.tiny_models import CAPTIONED_SIZES
 
 CONFIG = LlamaGenConfig(2, 4, 64, vocab=48, classes=10, grid=4)
 GREEDY = Sampling(temperature=0)
@@ -78,3 +84,119 @@ def test_the_norm_is_rounded_before_its_weight(dtype: torch.dtype) -> None:
     late = (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-5) * norm.weight.float()).to(dtype)
     assert torch.equal(norm(x), expected)
     assert not torch.equal(norm(x), late)
+
+
+# -- from text --------------------------------------------------------------------------------------------------------
+CAPTIONED = Sampling(cfg_scale=3.0, temperature=0.0)
+LENGTHS = (2, 6, 3)
+READER = text_features.FeatureReader(128, 6)
+
+
+def captioned(config: CaptionConfig = CAPTIONED_SIZES) -> CaptionedLlamaGen:
+    """Build random weights, scaled up so that attention affects the logits."""
+    draw = torch.Generator().manual_seed(5)
+    model = CaptionedLlamaGen(config, [torch.randn(n, config.text, generator=draw) for n in LENGTHS]).initialise(0).eval()
+    for block in model.layers:
+        block.attention.wqkv.weight.data *= 8
+        block.attention.wo.weight.data *= 4
+    model.cls_embedding.cap_proj.fc2.weight.data *= 20
+    model.output.weight.data *= 8
+    return model.requires_grad_(False)
+
+
+def run_captioned(model: CaptionedLlamaGen, labels: list[int], method: Method | None = None) -> tuple[Tensor, Tensor]:
+    """Return tokens (batch, N) and guided logits (batch, N, vocab); a sample's seed is its label."""
+    logits: list[Tensor] = []
+    tokens = model.generate(torch.tensor(labels), labels, method or Method(), CAPTIONED, Memory(),
+                            see=lambda _, guided: logits.append(guided.clone()))
+    return tokens, torch.cat(logits, 1)
+
+
+def padded(model: CaptionedLlamaGen, label: int, tokens: Tensor, *, turned: bool = False) -> Tensor:
+    """Return guided logits (N, vocab) as the authors compute them.
+
+    Texts are left-padded to the longest, padding columns are masked in both halves, and the diagonal is on. ``turned`` rotates the
+    condition by the identity, which is wrong.
+    """
+    c, text = model.config, model.texts[label]
+    lacking = CAPTIONED_SIZES.longest - len(text)
+    conditional_text = torch.cat((torch.zeros(lacking, CAPTIONED_SIZES.text), text))
+    x = torch.stack([model.cls_embedding.cap_proj(features) for features in (conditional_text, model.cls_embedding.uncond_embedding)])
+    x = torch.cat((x, model.tok_embeddings(tokens[:-1]).expand(2, -1, -1)), 1)
+    rope = torch.cat((torch.full((CAPTIONED_SIZES.longest, c.head_dim // 2), complex(turned)), model.rope[1 : len(tokens)]))
+    mask = torch.ones(x.size(1), x.size(1)).tril().bool()
+    mask[:, :lacking] = False
+    mask |= torch.eye(x.size(1)).bool()
+    for block in model.layers:
+        q, k, v = block.attention.wqkv(block.attention_norm(x)).unflatten(-1, (3, c.heads, c.head_dim)).permute(2, 0, 3, 1, 4)
+        q, k = (torch.view_as_real(torch.view_as_complex(t.unflatten(-1, (-1, 2)).contiguous()) * rope).flatten(-2) for t in (q, k))
+        mixed = (q @ k.transpose(-1, -2) * c.head_dim**-0.5).masked_fill(~mask, -torch.inf).softmax(-1) @ v
+        x = x + block.attention.wo(mixed.transpose(1, 2).flatten(2))
+        x = x + block.feed_forward(block.ffn_norm(x))
+    conditional, unconditional = model.logits(x[:, CAPTIONED_SIZES.longest - 1 :])
+    return unconditional + CAPTIONED.cfg_scale * (conditional - unconditional)
+
+
+def test_rows_of_their_own_length_give_the_logits_of_padded_ones() -> None:
+    model = captioned()
+    tokens, logits = run_captioned(model, [0, 1, 2])
+    for label in range(3):
+        torch.testing.assert_close(logits[label], padded(model, label, tokens[label]), rtol=0, atol=1e-4)
+    assert (logits[0] - padded(model, 0, tokens[0], turned=True)).abs().max() > 0.1
+    cut = model.cls_embedding.uncond_embedding.clone()
+    model.cls_embedding.uncond_embedding = cut.roll(1, 0)
+    assert (logits[0] - padded(model, 0, tokens[0])).abs().max() > 0.1, "which of the unconditional vectors are read matters"
+
+
+# -- features on disk ------------------------------------------------------------------------------------------------------
+def test_a_text_is_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder(folder := tmp_path / text_features.ENCODER, 128)
+    first = READER.encoded(["red star", "a blue stripe"], folder)
+    files = sorted((folder / text_features.KEPT).iterdir())
+    assert len(files) == 2
+    assert not any(b"star" in file.read_bytes() or "star" in file.name for file in files), "a text is there by its hash alone"
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "transformers", None)
+        again = READER.encoded(["a blue stripe", "red star"], folder)
+        assert all(map(torch.equal, first, reversed(again)))
+        with pytest.raises(Unsupported, match="need the library transformers"):
+            READER.encoded(["blue star"], folder)
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace('"d_ff": 32', '"d_ff":  32'))
+    READER.encoded(["red star"], folder)
+    assert len(list((folder / text_features.KEPT).iterdir())) == 3, "another encoder makes its own"
+    for file in files:
+        file.write_bytes(b"damaged")
+    config.write_text(config.read_text().replace('"d_ff":  32', '"d_ff": 32'))
+    assert torch.equal(READER.encoded(["red star"], folder)[0], first[0])
+
+
+def test_a_model_of_many_prompts_draws_the_same_from_what_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts in memory and on disk, in one batch."""
+    tokens = []
+    for limit in (64, 1):
+        monkeypatch.setattr(text_features, "RESIDENT", limit)
+        reader = text_features.FeatureReader(CAPTIONED_SIZES.text, CAPTIONED_SIZES.longest)
+        features = reader.stand_in(["red star", "a blue stripe below", "two cats"])
+        model = CaptionedLlamaGen(CAPTIONED_SIZES, features).initialise(0).eval()
+        tokens.append(model.generate(torch.tensor([2, 0, 1]), [0, 1, 2], Method(), CAPTIONED, Memory()))
+        assert len(features.resident) == min(limit, 3)
+    assert torch.equal(*tokens)
+
+
+# -- prompts that cannot be ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("text", "words"), [("", "A prompt is empty"), (" \n", "A prompt is empty"),
+                                            ("red " * 1023, "has 1024 tokens; this model reads 120")])
+def test_a_prompt_that_the_encoders_models_cannot_read_is_one_sentence(tmp_path: Path, text: str, words: str) -> None:
+    encoder(folder := tmp_path / text_features.ENCODER, 128)
+    for _ in range(2):
+        with pytest.raises(Unsupported, match=words) as caught:
+            replace(READER, longest=120).encoded([text], folder)
+        assert caught.value.remedy
+
+
+def test_a_prompt_beyond_the_context_of_janus_is_refused() -> None:
+    assert janus.prompts_of(["red " * 1010, "blue"], HashedWords(128)).lengths([0, 1], 1) == (1024, 8)
+    for text, message in (("red " * 3600, r"has \d+ tokens; this model reads 3520"), ("  ", "A prompt is empty")):
+        with pytest.raises(Unsupported, match=message):
+            janus.prompts_of(["red", text], HashedWords(128))

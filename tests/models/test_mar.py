@@ -1,8 +1,5 @@
-"""MAR beyond its vectors: order, noise per sample, method scopes, and training."""
+"""MAR and its diffusion head beyond their vectors: order, noise per sample, spacings, and training."""
 
-from __future__ import annotations
-
-import math
 from dataclasses import replace
 
 import pytest
@@ -12,18 +9,18 @@ from torch import Tensor
 from cachemark.cache import random_streams as streams
 from cachemark.cache.layout import Layout
 from cachemark.cache.masked_layout import masked_steps, placed
-from cachemark.cache.timesteps import respaced
-from cachemark.core.errors import BadCheckpoint
+from cachemark.cache.timesteps import STEPS, respaced
+from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.core.spec import Sampling
 from cachemark.models import mar
 from cachemark.models.catalogue import masked_models
 from cachemark.models.catalogue.masked_models import TINY_MAR
-from cachemark.models.diffusion import normal
+from cachemark.models.diffusion import DiffusionHead, normal
 from cachemark.models.mar import MAR, MARConfig
 from cachemark.models.tiny.tokenizers import Sizes, TinyKL
+from support.tiny_models import MAR_SIZES
 from tools.train import mar_loss
-
-CONFIG = MARConfig(32, (2, 3), 2, 2, 24, grid=4, channels=4, classes=10, buffer=3, steps=5, diffusion=(6, 0))
+from tools.train.mar_loss import terms
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +28,7 @@ def model() -> MAR:
     return build()
 
 
-def build(config: MARConfig = CONFIG, **options: bool) -> MAR:
+def build(config: MARConfig = MAR_SIZES, **options: bool) -> MAR:
     made = MAR(config, **options).eval().requires_grad_(False)
     generator = torch.Generator().manual_seed(0)
     for parameter in made.parameters():
@@ -40,7 +37,7 @@ def build(config: MARConfig = CONFIG, **options: bool) -> MAR:
 
 
 def shape(grid: int = 16, rows: int = 2) -> Layout:
-    return replace(CONFIG, grid=grid).layout(range(rows), Sampling())
+    return replace(MAR_SIZES, grid=grid).layout(range(rows), Sampling())
 
 
 # -- order and guidance -------------------------------------------------------------------------------------------------
@@ -73,19 +70,6 @@ def test_the_order_does_not_depend_on_the_number_of_steps(model: MAR) -> None:
 
 
 # -- training ---------------------------------------------------------------------------------------------------------
-def test_the_loss_trains_everything() -> None:
-    model = build().requires_grad_(True)
-    latents = torch.randn(8, 16, 4, generator=torch.Generator().manual_seed(0))
-    generator = torch.Generator().manual_seed(2)
-    losses = []
-    for _ in range(4):
-        z, start = mar_loss.hidden(model, torch.arange(8), latents, generator)
-        squared, bound = mar_loss.terms(model.diffloss, z, start, *mar_loss.noising(start, generator))
-        losses.append((squared + bound).mean())
-    sum(losses).backward()  # type: ignore[union-attr]
-    without = [name for name, parameter in model.named_parameters() if parameter.grad is None or not parameter.grad.any()]
-    assert without == []
-    assert all(loss.shape == () and loss.isfinite() for loss in losses)
 
 
 def test_the_loss_sees_no_masked_token(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,11 +87,6 @@ def test_the_loss_sees_no_masked_token(monkeypatch: pytest.MonkeyPatch) -> None:
     mar_loss.hidden(model, torch.arange(4), torch.randn(4, 16, 4), torch.Generator().manual_seed(0))
     known_places, places = handed[0]
     assert torch.equal(torch.cat((known_places, places), 1).sort(1).values, torch.arange(16).expand(4, -1))
-
-
-def test_the_share_that_is_masked() -> None:
-    assert mar_loss.masked_count(256, 0.0) == math.ceil(0.7 * 256)
-    assert mar_loss.masked_count(256, 1 - 1e-9) == 256
 
 
 # -- the bundled model ------------------------------------------------------------------------------------------------
@@ -129,3 +108,50 @@ def test_the_largest_uniform_number_is_noised_to_the_last_step(monkeypatch: pyte
     monkeypatch.setattr(torch, "rand", lambda shape, **_: torch.full(shape, largest))
     _, index = mar_loss.noising(torch.zeros(2, 16, 4), torch.Generator().manual_seed(0), lean=1 / 3)
     assert torch.equal(index, torch.full((2, 16), 999))
+
+
+# -- the head ---------------------------------------------------------------------------------------------------------
+CHANNELS, COND, DEPTH, WIDTH = 4, 24, 3, 32
+
+
+def head(kind: type[DiffusionHead] = DiffusionHead) -> DiffusionHead:
+    generator = torch.Generator().manual_seed(0)
+    made = kind(CHANNELS, COND, DEPTH, WIDTH).requires_grad_(False)
+    for parameter in made.parameters():
+        parameter.normal_(0, 0.2, generator=generator)
+    return made
+
+
+# -- the process ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("sections", [(), (1,), (0, 0), (1001,), (501, 2), (-1, 5)])
+def test_a_spacing_that_does_not_exist_is_refused(sections: tuple[int, ...]) -> None:
+    with pytest.raises(Unsupported, match="cannot be respaced"):
+        respaced(sections)
+
+
+# -- guidance and noise -----------------------------------------------------------------------------------------------
+
+
+def test_normal_numbers_are_normal() -> None:
+    uniform = (torch.arange(2**16) + 0.5) / 2**16
+    numbers = normal(uniform).double()
+    assert abs(float(numbers.mean())) < 1e-4
+    assert abs(float(numbers.std()) - 1) < 1e-3
+    torch.testing.assert_close(torch.special.ndtr(numbers), uniform.double(), rtol=0, atol=1e-6)
+    extremes = torch.tensor([2.0**-24, 1 - 2.0**-24])
+    assert normal(extremes).isfinite().all()
+
+
+# -- training ---------------------------------------------------------------------------------------------------------
+def test_the_bound_trains_the_variance_alone() -> None:
+    made = head().requires_grad_(True)
+    generator = torch.Generator().manual_seed(0)
+    z, start, noise = (torch.randn(2, 6, width, generator=generator) for width in (COND, CHANNELS, CHANNELS))
+    index = torch.randint(0, STEPS, (2, 6), generator=generator)
+    index[0, 0] = 0
+    squared, bound = terms(made, z, start, noise, index)
+    weight = made.net.final_layer.linear.weight
+    (of_bound,) = torch.autograd.grad(bound.sum(), weight, retain_graph=True)
+    (of_squared,) = torch.autograd.grad(squared.sum(), weight)
+    assert of_bound[:CHANNELS].abs().max() == 0 < of_bound[CHANNELS:].abs().max()
+    assert of_squared[CHANNELS:].abs().max() == 0 < of_squared[:CHANNELS].abs().max()

@@ -1,7 +1,5 @@
 """Guidance, truncation and sampling, against loops over single tokens."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

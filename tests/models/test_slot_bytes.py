@@ -1,7 +1,5 @@
 """Allocated bytes of keys and values of every model, against published sizes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 

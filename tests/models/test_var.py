@@ -1,7 +1,5 @@
 """VAR beyond its vectors: caching of modulations, published files, and rejected ones."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -17,14 +15,13 @@ from cachemark.methods.full import Full
 from cachemark.models import var
 from cachemark.models.catalogue import next_scale
 from cachemark.models.var import VAR, VARConfig
-from cachemark.models.vision.msvq import MultiScaleQuantizer, nearest_phi
+from cachemark.models.vision.msvq import MultiScaleQuantizer
+from support.tiny_models import VAR_SIZES
 
-SIDES = (1, 2, 3, 4)
-CONFIG = VARConfig(depth=3, heads=2, dim=32, sides=SIDES, vocab=32, classes=10, width=8)
 SAMPLING = Sampling(cfg_scale=1.5, cfg_schedule="linear")
 
 
-def model(config: VARConfig = CONFIG, **options: bool) -> VAR:
+def model(config: VARConfig = VAR_SIZES, **options: bool) -> VAR:
     quantizer = MultiScaleQuantizer(config.sides, config.vocab, config.width)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -44,14 +41,14 @@ def test_the_condition_is_projected_once_in_a_generation(monkeypatch: pytest.Mon
     once = generate(model(), Full(), [0, 1])
     assert len(calls) == 1
     often = generate(model(recompute=True), Full(), [0, 1])
-    assert len(calls) == 1 + len(SIDES)
+    assert len(calls) == 1 + len(VAR_SIZES.sides)
     assert torch.equal(once, often)
 
 
 def test_the_reference_cache_gives_the_same_tokens_and_more_bytes() -> None:
     var_model, plain, published = model(), Full(), ConcatFull()
     assert torch.equal(generate(var_model, plain, [0, 1, 2]), generate(var_model, published, [0, 1, 2]))
-    shape = 2 * 3 * CONFIG.depth * CONFIG.dim  # rows with guidance, layers, channels
+    shape = 2 * 3 * VAR_SIZES.depth * VAR_SIZES.dim  # rows with guidance, layers, channels
     assert plain.logical_bytes == shape * (1 + 4 + 9) * 2 * 4
     assert published.logical_bytes == shape * 30 * (4 + 4)
 
@@ -59,11 +56,6 @@ def test_the_reference_cache_gives_the_same_tokens_and_more_bytes() -> None:
 def test_another_guidance_schedule_is_refused() -> None:
     with pytest.raises(Unsupported, match="linear"):
         model().generate(torch.tensor([0]), [0], Full(), Sampling(cfg_scale=1.5), Memory())
-
-
-@pytest.mark.parametrize(("scales", "expected"), [(10, [0, 0, 1, 1, 1, 2, 2, 3, 3, 3]), (5, [0, 1, 2, 2, 3]), (4, [0, 1, 2, 3])])
-def test_phi_of_each_scale_with_its_ties(scales: int, expected: list[int]) -> None:
-    assert [nearest_phi(i, scales, 4) for i in range(scales)] == expected
 
 
 # -- published files --------------------------------------------------------------------------------------------------
@@ -86,6 +78,6 @@ def meta(config: VARConfig) -> VAR:
 
 
 def test_other_patch_nums_are_named(tmp_path: Path) -> None:
-    path = published_file(CONFIG, tmp_path / "var_d3.pth")
+    path = published_file(VAR_SIZES, tmp_path / "var_d3.pth")
     with pytest.raises(BadCheckpoint, match="patch_nums 1 2 3 4; this model has 1 2 5"):
-        var.check_sides(replace(CONFIG, sides=(1, 2, 5)), path)
+        var.check_sides(replace(VAR_SIZES, sides=(1, 2, 5)), path)

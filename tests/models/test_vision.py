@@ -1,23 +1,30 @@
-"""Decoders of published image tokenizers: edge cases, and the encoders in their files."""
+"""Image tokenizers: decoders of published ones and the encoders in their files; arithmetic, files and language of the bundled ones."""
 
-from __future__ import annotations
-
+import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
 from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.models.registry import MODELS
+from cachemark.models.tiny import tokenizers
+from cachemark.models.tiny.captions import AXES
+from cachemark.models.tiny.networks import CONSISTENT, FEATURE_WEIGHTS, HEADS, READER_WEIGHTS, FeaturesConfig, TinyFeatures
+from cachemark.models.tiny.tokenizers import Sizes, TinyKL, TinyMSVQ, TinyMSVQConfig, TinyVQ, TinyVQConfig
 from cachemark.models.vision.bsq import BSQ, BSQConfig
 from cachemark.models.vision.emu3_vq import Emu3VQ, Emu3VQConfig
 from cachemark.models.vision.kl import KL, KLConfig, grid_of
 from cachemark.models.vision.msvq import MSVQ, MSVQConfig
 from cachemark.models.vision.vq import VQ, VQConfig
 from cachemark.models.vision.vqgan import VQGAN
+from cachemark.models.weights import packaged
+from tools.train.caption_scene import caption_scenes
 
 TINY = VQConfig(ch=32, ch_mult=(1, 2, 1), num_res_blocks=1, z_channels=8, codebook_size=24, codebook_dim=4)
 BUILDS: dict[str, Callable[[], nn.Module]] = {  # small decoders by model
@@ -60,3 +67,149 @@ def test_the_encoder_in_a_published_file_is_skipped(model: str, tmp_path: Path) 
     torch.save({**state, "encoders.x": torch.zeros(1)}, path)
     with pytest.raises(BadCheckpoint, match=r"1 of \d+ tensors missing \(decoder\.conv_in\.weight\); 1 unexpected \(encoders\.x\)"):
         file.check(path)
+
+
+# -- bundled tokenizers and feature networks --------------------------------------------------------------------------
+FILES: dict[str, Any] = {
+    "tiny-vq": (tokenizers.VQ_WEIGHTS, TinyVQ(TinyVQConfig(codes=12, channels=4, width=16, blocks=1))),
+    "tiny-msvq": (tokenizers.MSVQ_WEIGHTS, TinyMSVQ(TinyMSVQConfig(codes=12, channels=4, width=16, blocks=1))),
+    "tiny-kl": (tokenizers.KL_WEIGHTS, TinyKL(Sizes(channels=4, width=16, blocks=1))),
+    "tiny-features": (FEATURE_WEIGHTS, TinyFeatures(FeaturesConfig(width=16, squeezed=4, features=16))),
+}
+
+
+def draws(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture(scope="module")
+def images() -> Tensor:
+    return torch.rand(3, 3, 64, 64, generator=draws()) * 2 - 1
+
+
+@pytest.fixture
+def vq() -> TinyVQ:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return TinyVQ(FILES["tiny-vq"][1].config).eval().requires_grad_(False)
+
+
+@pytest.fixture
+def kl() -> TinyKL:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = TinyKL(FILES["tiny-kl"][1].config).eval().requires_grad_(False)
+    model.centre.copy_(torch.tensor([1.0, -2.0, 0.5, 0.0]))
+    model.deviation.copy_(torch.tensor([2.0, 0.5, 1.0, 4.0]))
+    return model
+
+
+# -- files ------------------------------------------------------------------------------------------------------------------
+def write(path: Path, state: dict[str, Tensor], about: dict[str, str]) -> Path:
+    save_file({name: tensor.detach().half() for name, tensor in state.items()}, path, metadata={"cachemark": json.dumps(about)})
+    return path
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_gives_the_same_model(name: str, tmp_path: Path) -> None:
+    files, model = FILES[name]
+    path = write(tmp_path / "x.safetensors", model.state_dict(), files.metadata(model.config))
+    files.check(path)
+    loaded = files.load(path)
+    assert (loaded.config, loaded.training) == (model.config, False)
+    stored = load_file(path)
+    assert all(torch.equal(tensor, stored[key].float()) for key, tensor in loaded.state_dict().items())
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_of_something_else_is_refused(name: str, tmp_path: Path) -> None:
+    files, model = FILES[name]
+    state, about = model.state_dict(), files.metadata(model.config)
+    (tmp_path / "text.safetensors").write_text("no weights")
+    write(tmp_path / "other.safetensors", state, {"model": "tiny-gan", "config": "{}"})
+    write(tmp_path / "silent.safetensors", state, {})
+    write(tmp_path / "strange.safetensors", state, {**about, "config": json.dumps({**asdict(model.config), "colour": 3})})
+    for file, words in (("text", "header"), ("other", "'tiny-gan'"), ("silent", "'nothing'"), ("strange", "colour"),
+                        ("none", "is not a file")):
+        for reader in (files.load, files.check):
+            with pytest.raises(BadCheckpoint, match=words) as caught:
+                reader(tmp_path / f"{file}.safetensors")
+            assert f"tools.train {name}" in caught.value.remedy
+    lacking = next(iter(state))
+    write(tmp_path / "part.safetensors", {key: tensor for key, tensor in state.items() if key != lacking}, about)
+    with pytest.raises(BadCheckpoint, match=lacking):
+        files.load(tmp_path / "part.safetensors")
+
+
+@pytest.mark.parametrize(("name", "meaning"), [
+    ("tiny-vq", "codebook"), ("tiny-msvq", "quantizer.embedding.weight"), ("tiny-kl", "deviation"),
+])  # fmt: skip
+def test_the_language_is_what_makes_tokens(name: str, meaning: str) -> None:
+    files, small = FILES[name]
+    model = files.model(small.config).requires_grad_(False)
+    before = model.language
+    model.decoder[0].weight += 1
+    assert model.language == before
+    model.state_dict()[meaning].add_(1)
+    assert model.language != before
+
+
+# -- codes and latents ------------------------------------------------------------------------------------------------------
+def test_quantise_finds_the_nearest_code(vq: TinyVQ) -> None:
+    z = torch.randn(2, 4, 5, 6, generator=draws())
+    vectors = z.permute(0, 2, 3, 1).reshape(2, 30, 4)
+    distances = (vectors[:, :, None] - vq.codebook[None, None]).square().sum(-1)
+    assert torch.equal(vq.quantise(z), distances.argmin(-1))
+    assert vq.quantise(vq.codebook.T.reshape(1, 4, 3, 4)).tolist() == [list(range(12))]
+
+
+@pytest.mark.parametrize("name", ["vq", "kl"])
+def test_tokens_are_row_major(name: str, request: pytest.FixtureRequest) -> None:
+    coder = request.getfixturevalue(name)
+    tokens = torch.zeros(1, 256, dtype=torch.int64) if name == "vq" else torch.zeros(1, 256, 4)
+    changed = tokens.clone()
+    changed[0, 16 * 10 + 3] = 7 if name == "vq" else 3.0  # row 10, column 3
+    difference = (coder.decode(changed) - coder.decode(tokens)).abs().amax((0, 1))
+    assert difference[40:44, 12:16].mean() > 3 * difference.mean()
+
+
+def test_drawn_latents_have_the_mean_and_the_variance_of_their_distribution(kl: TinyKL, images: Tensor) -> None:
+    mean, log_variance = torch.tensor([2.0, -1.0]).expand(20000, 2), torch.tensor([0.0, 2.0]).expand(20000, 2)
+    latents = tokenizers.drawn(mean, log_variance, draws())
+    assert torch.allclose(latents.mean(0), mean[0], atol=0.1)
+    assert torch.allclose(latents.var(0), log_variance[0].exp(), rtol=0.05)
+    assert torch.equal(kl.encode(images, draws()), kl.encode(images, draws()))
+    assert not torch.equal(kl.encode(images, draws()), kl.encode(images, draws(1)))
+    assert not torch.equal(kl.encode(images, draws()), kl.encode(images))
+
+
+# -- networks that read pictures --------------------------------------------------------------------------------------------
+@pytest.fixture
+def features() -> TinyFeatures:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return TinyFeatures().eval().requires_grad_(False)
+
+
+def test_the_features_are_standardised_and_the_heads_do_not_notice(features: TinyFeatures, images: Tensor) -> None:
+    plain, logits = features(images)
+    features.centre.fill_(0.5)
+    features.deviation.fill_(4.0)
+    moved, same = features(images)
+    assert torch.allclose(moved, (plain - 0.5) / 4)
+    assert torch.equal(logits, same)
+    answers = features.judge(features.embed(images))
+    assert {name: t.shape[1] for name, t in answers.items()} == {**HEADS, "consistent": len(CONSISTENT)}
+    assert torch.equal(answers["class"], logits)
+
+
+def test_the_reader_reads_new_pictures_and_bytes_like_numbers() -> None:
+    reader = READER_WEIGHTS.load(packaged("tiny-reader.safetensors"))
+    scene = caption_scenes(200, 987)
+    read, of_bytes = reader.read(scene.images), reader.read(((scene.images + 1) * 127.5).round().byte())
+    for axis, choices in AXES.items():
+        assert (read[axis] == scene.shown[axis]).float().mean() >= 0.95, axis
+        assert torch.equal(read[axis], of_bytes[axis])
+        assert reader(scene.images[:2])[axis].shape == (2, len(choices))
+    with pytest.raises(ValueError, match=r"tiny-reader needs images of shape \(B, 3, 64, 64\), got \(2, 3, 32, 32\)"):
+        reader(torch.zeros(2, 3, 32, 32))

@@ -1,46 +1,22 @@
-"""Random weights of every family, drawn without a first, random initialization, and image decoding in chunks."""
+"""Random weights of every family, decoding in chunks, and packed linear layers: the same function, only where they are faster."""
 
-from __future__ import annotations
-
+import json
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from cachemark.cache.layout import squares
+from cachemark.machine.memory import TensorPeak
 from cachemark.models import checkpoints, weights
-from cachemark.models.emu3 import Emu3, Emu3Config
-from cachemark.models.glm_image import GlmImage, GlmImageConfig
-from cachemark.models.infinity import Infinity, InfinityConfig
-from cachemark.models.janus import Janus, JanusConfig
-from cachemark.models.lined import ImageIds
-from cachemark.models.llama import LlamaConfig
-from cachemark.models.llamagen import LlamaGen, LlamaGenConfig
-from cachemark.models.llamagen_text import CaptionConfig, CaptionedLlamaGen
-from cachemark.models.lumina import Lumina, LuminaConfig, Vocabulary
+from cachemark.models.layers import LEAST, ROWS, Packed, Projection, packed
 from cachemark.models.mar import MAR, MARConfig
-from cachemark.models.prompts import Prompts
 from cachemark.models.protocol import PublishedFile, Request
-from cachemark.models.var import VAR, VARConfig
-from cachemark.models.vision.msvq import MultiScaleQuantizer
-
-GRID = LlamaGenConfig(2, 2, 32, vocab=32, classes=10, grid=3)
-SCALES = VARConfig(2, 2, 32, sides=(1, 2, 4), vocab=32, classes=10, width=8)
-LINED = LuminaConfig(LlamaConfig(2, 4, 64, 80, 128, qk_norm=True), 3, 1, Vocabulary(4, 64, 75, 0, 69, 70, 76))
-TURNED = GlmImageConfig(LlamaConfig(2, 4, 128, 80, 128, kv_heads=2, qkv_bias=True), 48, 64, 4, 2, (2, 3, 3))
-QUANTIZER = MultiScaleQuantizer(SCALES.sides, SCALES.vocab, SCALES.width)
-BUILDS = {
-    "llamagen": lambda: LlamaGen(GRID),
-    "llamagen-t2i": lambda: CaptionedLlamaGen(CaptionConfig(GRID, text=12, longest=6)),
-    "janus": lambda: Janus(JanusConfig(LlamaConfig(2, 4, 64, 96, 128, kv_heads=2), codes=48, grid=4), Prompts()),
-    "emu3": lambda: Emu3(Emu3Config(LlamaConfig(2, 4, 64, 80, 128, kv_heads=2), 3, 4, ImageIds(4, 64, 75)), Prompts()),
-    "glm-image": lambda: GlmImage(TURNED, Prompts()),
-    "lumina": lambda: Lumina(LINED, Prompts()),
-    "var": lambda: VAR(SCALES, QUANTIZER),
-    "infinity": lambda: Infinity(InfinityConfig(2, 2, 32, chunks=2, scales=squares((1, 2, 4)), width=5, text=128, longest=6)),
-    "mar": lambda: MAR(MARConfig(32, (1, 1), 2, 1, 24, grid=4, channels=4, classes=10, buffer=3, steps=5, diffusion=(6, 0))),
-}
+from cachemark.models.registry import MODELS
+from cachemark.roofline.flops import counted
+from support.tiny_models import BUILDS
 
 
 class Poisoned(checkpoints.NoDraws):
@@ -76,3 +52,96 @@ def test_images_are_decoded_in_chunks_of_pixels(monkeypatch: pytest.MonkeyPatch)
     assert batches == [1, 3, 3, 1, 7]
     decoder(tokens[:2])
     assert batches[5:] == [2]
+
+
+# -- packed layers ----------------------------------------------------------------------------------------------------
+WIDE = MARConfig(768, (1, 1), 12, 1, 1024, grid=2, classes=3, buffer=2, steps=2, diffusion=(2,))
+
+
+class Net(nn.Module):
+    """Layers on both sides of the limit, one of them inside a sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.large = Projection(1024, 512, bias=False)
+        self.inner = nn.Sequential(nn.SiLU(), nn.Linear(512, 1024))
+        self.small = nn.Linear(1024, 511)
+
+    def forward(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        return self.small(self.inner(self.large(x, bias)))
+
+
+@pytest.fixture
+def net() -> Net:
+    torch.manual_seed(0)
+    return Net().eval().requires_grad_(False)
+
+
+@pytest.mark.parametrize("x", [torch.randn(1, 1024), torch.randn(2, 3, 1024), torch.randn(200, 1024), torch.randn(6, 2, 1024)[:, 1]])
+def test_packed_layers_compute_what_they_computed(net: Net, x: torch.Tensor) -> None:
+    bias = torch.randn(512)
+    before, flops = (net(x), net(x, bias)), counted(lambda: net(x))
+    after = packed(net)
+    assert counted(lambda: after(x)) == flops
+    torch.testing.assert_close((after(x), after(x, bias)), before, rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(after(x), after(x, bias)), "the caller's bias counts"
+
+
+def test_only_large_layers_are_packed(net: Net) -> None:
+    packed(net)
+    assert isinstance(net.large, Packed)
+    assert isinstance(net.inner[1], Packed)
+    assert type(net.small) is nn.Linear
+    assert net.large.weight.numel() == LEAST > net.small.weight.numel()
+
+
+@pytest.mark.parametrize("case", ["bfloat16", "meta", "no kernel", "reference"])
+def test_other_weights_stay_as_they_are(net: Net, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if case == "no kernel":
+        monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    elif case != "reference":
+        net = net.to(torch.bfloat16 if case == "bfloat16" else "meta")
+    file = PublishedFile("weights", "mar.pth", "x", partial(MAR, WIDE))
+    plain = weights.transformer(file, Request(engine="reference")) if case == "reference" else packed(net)
+    assert not any(isinstance(module, Packed) for module in plain.modules())
+
+
+@pytest.mark.parametrize("limit", [LEAST, 1])
+def test_the_models_of_the_accepted_baseline_are_too_small(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exact values hold with and without packing, so the fingerprint does not name it (ADR 13)."""
+    monkeypatch.setattr("cachemark.models.layers.LEAST", limit)
+    files = list((Path(__file__).parents[2] / "baselines" / "accepted").glob("*-threads/*.json"))  # of CPUs: on a GPU nothing is packed
+    models = {outcome["case"]["model"] for file in files for outcome in json.loads(file.read_text())["outcomes"]}
+    assert models
+    for name in models:
+        layers = MODELS.get(name).load(Request()).generator.modules()
+        assert any(isinstance(module, Packed) for module in layers) is (limit == 1)
+
+
+def test_memory_is_counted_through_packed_layers(net: Net) -> None:
+    """Weights exist before the generation; a layer's output is counted like any tensor."""
+    x = torch.randn(4, 1024)
+    plain, blocked = TensorPeak(net.parameters()), TensorPeak(packed(net).parameters())
+    with blocked:
+        net.large(x)
+    with plain:
+        torch.nn.functional.linear(x, torch.randn(512, 1024))
+    assert blocked.peak == 4 * 512 * 4
+    assert plain.peak > blocked.peak, "weights that were not there before do count"
+
+
+@pytest.mark.parametrize(("rows", "uses_blocks"), [(1, False), (3, False), (4, True), (256, True), (257, False)])
+def test_products_of_few_or_many_rows_use_plain_weights(net: Net, rows: int, uses_blocks: bool) -> None:
+    x = torch.randn(rows, 1024)
+    layer = packed(net).large
+    assert isinstance(layer, Packed)
+    layer.blocks = torch.ops.mkldnn._reorder_linear_weight(torch.zeros(512, 1024), ROWS)
+    assert (layer(x).abs().max() == 0) == uses_blocks
+
+
+def test_a_model_whose_copies_would_fill_the_memory_stays_plain(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = {"SC_PHYS_PAGES": 4, "SC_PAGE_SIZE": 2 * LEAST * 4 - 1}  # one byte less per copy than four times the weights
+    monkeypatch.setattr("cachemark.models.layers.os.sysconf", pages.__getitem__)
+    assert not any(isinstance(module, Packed) for module in packed(net).modules())
+    pages["SC_PAGE_SIZE"] += 1
+    assert any(isinstance(module, Packed) for module in packed(net).modules())

@@ -1,7 +1,5 @@
 """Every kind of invalid plan: the change to a valid one, and the expected error."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from cachemark.core import errors

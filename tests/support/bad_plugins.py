@@ -1,7 +1,5 @@
 """Plug-ins that misbehave while their method runs: one file each, with one method of the plug-in's name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,7 +41,6 @@ class BadPlugin(NamedTuple):
     words: str = ""
 
     def write(self, folder: Path, name: str) -> Path:
-        """Its file."""
         file = folder / f"{name}.py"
         lines = self.body.strip("\n").splitlines()
         file.write_text(HEAD.format(name=name) + "def misbehave():\n" + "\n".join(f"    {line}" for line in lines) + "\n")

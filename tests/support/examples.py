@@ -1,7 +1,5 @@
 """Plug-in files as a user writes them: a model that generates in milliseconds, misbehaving methods, and plans for them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from safetensors.torch import save_file

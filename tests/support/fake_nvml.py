@@ -5,7 +5,9 @@ Errors and constants are the real module's; a test compares every function with 
 
 from __future__ import annotations
 
+import inspect
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -81,9 +83,6 @@ class FakeNvml:
         unsupported = dict.fromkeys(WHOLE, pynvml.NVML_ERROR_INVALID_ARGUMENT)
         return Card(uuid, f"{whole.name} MIG 1g.10gb", failing=unsupported, slice_of=whole)
 
-    def nvmlDeviceGetMaxMigDeviceCount(self, device: Card) -> int:
-        return 7
-
     def nvmlDeviceGetMigDeviceHandleByIndex(self, device: Card, index: int) -> Card:
         """A GPU in MIG mode has two slices."""
         if not self._of(device, "nvmlDeviceGetMigDeviceHandleByIndex").mig or index not in (0, 2):
@@ -94,20 +93,11 @@ class FakeNvml:
         assert migDevice.slice_of is not None
         return migDevice.slice_of
 
-    def nvmlDeviceGetUUID(self, handle: Card) -> str:
-        return self._of(handle, "nvmlDeviceGetUUID").uuid
-
-    def nvmlDeviceGetName(self, handle: Card) -> str:
-        return self._of(handle, "nvmlDeviceGetName").name
-
     def nvmlSystemGetDriverVersion(self) -> str:
         return "999.1"
 
     def nvmlSystemGetCudaDriverVersion_v2(self) -> int:
         return 12080
-
-    def nvmlDeviceGetCudaComputeCapability(self, handle: Card) -> tuple[int, int]:
-        return self._of(handle, "nvmlDeviceGetCudaComputeCapability") and (9, 0)
 
     def nvmlDeviceGetClockInfo(self, handle: Card, type: int) -> int:
         assert type == pynvml.NVML_CLOCK_SM
@@ -117,9 +107,6 @@ class FakeNvml:
         assert sensor == pynvml.NVML_TEMPERATURE_GPU
         return self._of(handle, "nvmlDeviceGetTemperature").celsius
 
-    def nvmlDeviceGetPowerUsage(self, handle: Card) -> float:
-        return self._of(handle, "nvmlDeviceGetPowerUsage").milliwatts
-
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: Card) -> int:
         card = self._of(handle, "nvmlDeviceGetTotalEnergyConsumption")
         if card.steady:
@@ -127,50 +114,9 @@ class FakeNvml:
         card.millijoules += 500
         return card.millijoules
 
-    def nvmlDeviceGetUtilizationRates(self, handle: Card) -> Any:
-        return SimpleNamespace(gpu=self._of(handle, "nvmlDeviceGetUtilizationRates").busy)
-
-    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: Card) -> int:
-        return self._of(handle, "nvmlDeviceGetCurrentClocksEventReasons").reasons
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: Card) -> int:
-        return self._of(handle, "nvmlDeviceGetCurrentClocksThrottleReasons").reasons
-
-    def nvmlDeviceGetPowerManagementLimit(self, handle: Card) -> int:
-        return 1000 * self._of(handle, "nvmlDeviceGetPowerManagementLimit").watts
-
-    def nvmlDeviceGetEnforcedPowerLimit(self, handle: Card) -> int:
-        card = self._of(handle, "nvmlDeviceGetEnforcedPowerLimit")
-        return 1000 * (card.enforced or card.watts)
-
-    def nvmlDeviceGetPowerManagementDefaultLimit(self, handle: Card) -> int:
-        return 700_000
-
-    def nvmlDeviceGetEccMode(self, handle: Card) -> list[int]:
-        return [self._of(handle, "nvmlDeviceGetEccMode").ecc] * 2
-
-    def nvmlDeviceGetDefaultEccMode(self, handle: Card) -> list[int]:
-        return [1]
-
-    def nvmlDeviceGetComputeMode(self, handle: Card) -> int:
-        return self._of(handle, "nvmlDeviceGetComputeMode").compute
-
-    def nvmlDeviceGetMigMode(self, device: Card) -> list[int]:
-        return [self._of(device, "nvmlDeviceGetMigMode").mig] * 2
-
     def nvmlDeviceGetCpuAffinity(self, handle: Card, cpuSetSize: int) -> list[int]:
         cpus = self._of(handle, "nvmlDeviceGetCpuAffinity").cpus
         return [sum(1 << cpu % 64 for cpu in cpus if cpu // 64 == word) for word in range(cpuSetSize)]
-
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: Card) -> list[Any]:
-        return [SimpleNamespace(pid=pid) for pid in self._of(handle, "nvmlDeviceGetComputeRunningProcesses").pids]
-
-    def nvmlDeviceGetMemoryInfo(self, handle: Card) -> Any:
-        self._of(handle, "nvmlDeviceGetMemoryInfo")
-        return SimpleNamespace(total=80 << 30)
-
-    def nvmlDeviceGetSupportedMemoryClocks(self, handle: Card) -> list[int]:
-        return [2619, 1593]
 
     def nvmlDeviceGetSupportedGraphicsClocks(self, handle: Card, memoryClockMHz: int) -> list[int]:
         assert memoryClockMHz == 2619
@@ -190,6 +136,35 @@ class FakeNvml:
             raise pynvml.NVMLError(card.failing[name])
         return card
 
+
+READINGS: dict[str, Callable[[Card], Any]] = {  # what functions of the module answer about a device
+    "nvmlDeviceGetUUID": lambda card: card.uuid, "nvmlDeviceGetName": lambda card: card.name,
+    "nvmlDeviceGetCudaComputeCapability": lambda card: (9, 0), "nvmlDeviceGetPowerUsage": lambda card: card.milliwatts,
+    "nvmlDeviceGetUtilizationRates": lambda card: SimpleNamespace(gpu=card.busy),
+    "nvmlDeviceGetCurrentClocksEventReasons": lambda card: card.reasons,
+    "nvmlDeviceGetCurrentClocksThrottleReasons": lambda card: card.reasons,
+    "nvmlDeviceGetPowerManagementLimit": lambda card: 1000 * card.watts,
+    "nvmlDeviceGetEnforcedPowerLimit": lambda card: 1000 * (card.enforced or card.watts),
+    "nvmlDeviceGetEccMode": lambda card: [card.ecc] * 2, "nvmlDeviceGetComputeMode": lambda card: card.compute,
+    "nvmlDeviceGetMigMode": lambda card: [card.mig] * 2,
+    "nvmlDeviceGetComputeRunningProcesses": lambda card: [SimpleNamespace(pid=pid) for pid in card.pids],
+    "nvmlDeviceGetMemoryInfo": lambda card: SimpleNamespace(total=80 << 30),
+}
+ALWAYS = {"nvmlDeviceGetMaxMigDeviceCount": 7, "nvmlDeviceGetPowerManagementDefaultLimit": 700_000, "nvmlDeviceGetDefaultEccMode": [1],
+          "nvmlDeviceGetSupportedMemoryClocks": [2619, 1593]}
+
+
+def reading(name: str, read: Callable[[Card], Any]) -> Any:
+    """Return a method with the parameters of the module's function."""
+    def function(self: FakeNvml, handle: Card) -> Any:
+        return read(handle if name in ALWAYS else self._of(handle, name))
+
+    function.__signature__ = inspect.signature(getattr(pynvml, name))  # type: ignore[attr-defined]
+    return function
+
+
+for function_name, of_card in (READINGS | {name: lambda _, value=value: value for name, value in ALWAYS.items()}).items():
+    setattr(FakeNvml, function_name, reading(function_name, of_card))
 
 WHOLE = ("nvmlDeviceGetPowerManagementLimit", "nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetEccMode", "nvmlDeviceGetComputeMode",
          "nvmlDeviceGetMigMode", "nvmlDeviceGetCpuAffinity", "nvmlDeviceGetClockInfo", "nvmlDeviceGetCurrentClocksEventReasons",

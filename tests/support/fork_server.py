@@ -5,8 +5,6 @@ the cost, since nothing is imported again. This file is also the program of that
 marked ``slow``, ``gpu`` or ``fresh_process``, every process is started as for a user.
 """
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import gc
@@ -116,7 +114,7 @@ def serve(connection: socket.socket) -> dict[str, Any]:
         text, streams, *_ = socket.recv_fds(connection, LARGEST, 3)
         if not text:
             os._exit(0)
-        told, tell = os.pipe()
+        reads, writes = os.pipe()
         if not (middle := os.fork()):
             if os.fork():
                 os._exit(0)  # so that the copy falls to who asked for it
@@ -126,15 +124,15 @@ def serve(connection: socket.socket) -> dict[str, Any]:
             connection.close()
             for own, stream in enumerate(streams):
                 os.dup2(stream, own)
-            os.write(tell, str(os.getpid()).encode())
-            for number in (told, tell, *streams):
+            os.write(writes, str(os.getpid()).encode())
+            for number in (reads, writes, *streams):
                 os.close(number)
             return order
-        for number in (tell, *streams):
+        for number in (writes, *streams):
             os.close(number)
         os.waitpid(middle, 0)
-        connection.send(os.read(told, 64) or b"0")
-        os.close(told)
+        connection.send(os.read(reads, 64) or b"0")
+        os.close(reads)
 
 
 def become(order: Mapping[str, Any]) -> str:
@@ -180,7 +178,6 @@ def _copied() -> socket.socket:
 
 
 def main() -> None:
-    """Entry of the process that is copied."""
     for name in PRELOADED:
         importlib.import_module(name)
     do(serve(socket.socket(fileno=int(sys.argv[1]))))

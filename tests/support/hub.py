@@ -1,7 +1,5 @@
 """A local server that answers file requests like Hugging Face: files, sizes, SHA-256, and gated repositories."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -43,7 +41,6 @@ def cached(cache: Path, repository: str, files: Mapping[str, bytes]) -> Path:
 
 @contextmanager
 def serving(hub: Hub) -> Iterator[Hub]:
-    """Serve it until the block ends."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("HubAnswers", (_Answers,), {"hub": hub}))
     hub.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, daemon=True)

@@ -1,7 +1,5 @@
 """Folders of image-scoring networks of the published layouts, with random weights and small sizes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Runs single checks of the kit."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from cachemark.contract.heads import HeadGroups
@@ -18,7 +16,6 @@ def run_check(method: str, check: str, paradigm: str = "next-token") -> KitResul
 
 
 def run_all(planned: Iterable[PlannedCheck]) -> list[KitResult]:
-    """Run checks and return their results."""
     return [check.run() for check in planned]
 
 

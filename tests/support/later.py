@@ -1,7 +1,5 @@
 """Modules that take seconds to import, imported when a test first uses them, so that collecting stays fast."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any

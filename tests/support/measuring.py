@@ -1,7 +1,5 @@
 """Cases measured in this process: each as the outcome that a run would store, and its artifacts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A copy of the package under git, for injecting code commit by commit."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

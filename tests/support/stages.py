@@ -84,7 +84,6 @@ class Stage:
         return ["run", str(self.plan), "--plugin", str(self.plugin), "--store", str(self.store), "--threads", "1"]
 
     def run(self, *more: object) -> Result:
-        """Measure the plan."""
         return call(*self.run_arguments, *more)
 
     def call(self, command: str, *more: object) -> Result:
@@ -98,17 +97,14 @@ class Stage:
                                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
 
     def outcomes(self, run: int | None = None) -> dict[str, Outcome]:
-        """Outcomes of a run by label."""
         with Store.open(self.store, create=False, read_only=True) as store:
             return {o.case.label: o for o in store.outcomes(store.run(run).id)}
 
     def states(self) -> list[str]:
-        """State of each run, the oldest first."""
         with Store.open(self.store, create=False, read_only=True) as store:
             return [run.state for run in reversed(store.runs())]
 
     def whole(self) -> bool:
-        """Whether the database says that it is whole."""
         with closing(sqlite3.connect(self.store)) as connection:
             sound = connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
             return sound and not connection.execute("PRAGMA foreign_key_check").fetchall()
@@ -155,7 +151,6 @@ def no_child(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def until(happened: Callable[[], bool], what: str) -> None:
-    """Wait for another process."""
     end = time.monotonic() + PATIENCE
     while not happened():
         assert time.monotonic() < end, f"{what} within {PATIENCE:g} s"

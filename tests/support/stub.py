@@ -3,8 +3,6 @@
 This tests everything around a trial: the session, the store, the files.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -79,7 +77,6 @@ class Confirmed(RunWatcher):
 
 
 def drive(database: Path) -> Measured:
-    """One run of the plan into the database."""
     with Store.open(database) as store:
         return PlanRunner(tiny_plan(), store, Stub(), watcher=Confirmed(database.with_suffix(".confirmed"))).measure()
 

@@ -1,7 +1,5 @@
 """Wheels as an installer makes and lays them out, without a network."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,0 +1,219 @@
+"""Emu3, GLM-Image, Janus-Pro and Lumina-mGPT: prompts, positions and codes, and what is read of published folders."""
+
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+import torch
+from official import LUMINA_VQ, spelt, vocabulary, written
+from safetensors.torch import save_file
+from torch import Tensor
+
+from cachemark.cache.arena import Memory
+from cachemark.cache.layout import Step, Tokens
+from cachemark.contract.method import Method, Uncached
+from cachemark.core.errors import BadCheckpoint, Unsupported
+from cachemark.core.spec import Sampling
+from cachemark.methods.base.paper_baseline import PaddedFull
+from cachemark.methods.linear import Linear
+from cachemark.models import emu3, glm_image, lumina
+from cachemark.models.glm_image import CodeView, GlmImage, offsets
+from cachemark.models.janus import Janus
+from cachemark.models.lined import LinedDecoder
+from cachemark.models.lumina import Lumina, code_table
+from cachemark.models.prompts import HashedWords, Prompts
+from cachemark.models.protocol import ModelEntry, Request
+from cachemark.models.registry import MODELS
+from cachemark.models.vision.vqgan import VQGAN
+from support.tiny_models import EMU3_SIZES, GLM_IMAGE_SIZES, JANUS_SIZES, LUMINA_SIZES, PROMPTS
+
+
+class Spelled(HashedWords):
+    """Returns one id per character, so that texts can be read from the ids."""
+
+    def ids(self, text: str) -> list[int]:
+        return [ord(character) for character in text]
+
+    def whole(self, ids: tuple[int, ...]) -> tuple[int, ...]:
+        return ids
+
+
+SPELLED = Spelled(1000)
+
+
+# -- prompts ---------------------------------------------------------------------------------------------------------------
+def test_a_prompt_of_emu3_is_text_and_size_and_the_unconditional_row_lists_faults() -> None:
+    prompts = emu3.prompts_of(EMU3_SIZES, (" a star ", "a cat"), SPELLED)
+    begin, image, codes = map(SPELLED.special, (emu3.BEGIN, emu3.IMAGE, emu3.CODES))
+    assert prompts.conditional[0] == (begin, *map(ord, f"a star{emu3.QUALITY}"), image, *map(ord, "5*4"), codes)
+    assert prompts.unconditional == ((begin, *map(ord, emu3.FAULTS), image, *map(ord, "5*4"), codes),) * 2
+
+
+def test_a_prompt_of_glm_image_ends_with_the_sizes_of_image_and_preview() -> None:
+    begin, end, image = map(SPELLED.special, (glm_image.GRID_BEGIN, glm_image.GRID_END, glm_image.IMAGE))
+    sizes = (begin, *map(ord, "32 32"), end, begin, *map(ord, "16 16"), end, image)
+    prompts = glm_image.prompts_of(glm_image.PUBLISHED, (" a star ",), SPELLED)
+    assert (prompts.conditional, prompts.unconditional) == (((*map(ord, "a star"), *sizes),), (sizes,))
+
+
+def test_a_prompt_of_lumina_has_its_size_alone_without_a_condition() -> None:
+    """Height comes first among the tokens, and width in the text."""
+    texts = ("a red star", "two blue birds on a very long branch")
+    prompts = lumina.prompts_of(lumina.SIZES["7B-768"], texts, HashedWords(65536))
+    assert prompts.unconditional == ((8197, 8828, 8828),) * 2
+    assert all(ids[0] == 0 and ids[-4:] == (8710, 8197, 8828, 8828) for ids in prompts.conditional)
+    wide = lumina.prompts_of(LUMINA_SIZES, ("a star",), SPELLED).conditional[0]
+    assert "Generate an image of 96x64 according to the following prompt:\na star" in "".join(map(chr, wide))
+    assert wide[-2:] == (LUMINA_SIZES.ids.size + 2, LUMINA_SIZES.ids.size + 3)
+
+
+def test_an_empty_prompt_and_one_that_leaves_no_room_are_refused() -> None:
+    for reads, words in ((lambda: emu3.prompts_of(EMU3_SIZES, ("  ",), SPELLED), "A prompt is empty"),
+                         (lambda: glm_image.prompts_of(glm_image.PUBLISHED, ("",), SPELLED), "A prompt is empty"),
+                         (lambda: emu3.prompts_of(emu3.GEN, ("a" * 1000,), SPELLED), "this model reads 1026")):
+        with pytest.raises(Unsupported, match=words):
+            reads()
+
+
+# -- positions, codes and lines ----------------------------------------------------------------------------------------------
+def test_positions_count_rows_and_columns_of_the_preview_and_then_of_the_image() -> None:
+    table = offsets(glm_image.PUBLISHED, torch.device("cpu"))
+    assert table.shape == (1280, 3)
+    assert table[[0, 17, 255]].tolist() == [[0, 0, 0], [0, 1, 1], [0, 15, 15]]
+    assert table[[256, 256 + 33, 1279]].tolist() == [[16, 16, 16], [16, 17, 17], [16, 47, 47]]
+
+
+def test_only_codes_are_sampled() -> None:
+    model = GlmImage(GLM_IMAGE_SIZES, Prompts(((1, 2, 3), (4, 5, 6, 7)))).initialise(0).eval().requires_grad_(False)
+    model.lm_head.weight[GLM_IMAGE_SIZES.codes :] = 100 * model.lm_head.weight[: GLM_IMAGE_SIZES.outputs - GLM_IMAGE_SIZES.codes]
+    for sampling in (glm_image.PAPER, replace(glm_image.PAPER, temperature=0.0)):
+        tokens = model.generate(torch.tensor([0, 1]), [0, 1], Method(), sampling, Memory())
+        assert tokens.shape == (2, 20)
+        assert int(tokens.max()) < GLM_IMAGE_SIZES.codes
+
+
+def test_a_view_shows_the_image_without_its_preview() -> None:
+    tokens = torch.arange(20)[None].repeat(2, 1)
+    view = CodeView(GLM_IMAGE_SIZES).decode(tokens)
+    assert view.shape == (2, 3, 32, 32)
+    assert -1 <= float(view.min()) <= float(view.max()) <= 1
+    assert torch.equal(view, CodeView(GLM_IMAGE_SIZES).decode(torch.cat((tokens[:, :4] + 7, tokens[:, 4:]), 1)))
+    assert len({tuple(color) for color in view[0, :, ::8, ::8].flatten(1).T.tolist()}) == 16, "every code has a color of its own"
+
+
+@pytest.mark.parametrize(("name", "lines", "line", "budgets"), [
+    ("lumina-mgpt-7b-768", 48, 49, {"1/6": 392, "1/8": 294}), ("lumina-mgpt-7b-1024", 64, 65, {"1/8": 520})])
+def test_evicting_by_line_counts_the_end_of_a_line(name: str, lines: int, line: int, budgets: dict[str, int]) -> None:
+    """LineAR's budgets of Table 4 are multiples of 49."""
+    entry: ModelEntry = MODELS.get(name)
+    shape = entry.shape(entry.presets["paper"], 1)
+    assert (shape.lines, shape.line, shape.visual) == (lines, line, lines * line)
+    assert {share: Linear.parameters_for(Fraction(share), shape)["B"] for share in budgets} == budgets
+
+
+def test_a_code_is_what_its_name_spells_and_images_are_decoded_without_the_ends_of_lines() -> None:
+    names, ids = vocabulary(), LUMINA_SIZES.ids
+    table = code_table(names, ids)
+    assert sorted(table.tolist()) == list(range(32)) != table.tolist()
+    assert all(names[spelt(code)] - ids.first == place for place, code in enumerate(table.tolist()))
+    torch.manual_seed(0)
+    images = VQGAN(LUMINA_VQ).eval().requires_grad_(False)
+    model = Lumina(LUMINA_SIZES, Prompts(((0, 50, 41, 40, 46, 47),), ((40, 46, 47),)))
+    tokens = model.initialise(0).eval().generate(torch.tensor([0, 0]), [3, 4], Method(), Sampling(cfg_scale=3.0, top_k=20), Memory())
+    codes = torch.tensor([[int(table[int(i) - ids.first]) for i in row if int(i) != ids.line_end] for row in tokens])
+    decoded = LinedDecoder(LUMINA_SIZES, images, table).decode(tokens)
+    assert decoded.shape == (2, 3, 16, 24)
+    torch.testing.assert_close(decoded, images.decode(codes, (4, 6)))
+    assert not torch.allclose(LinedDecoder(LUMINA_SIZES, images).decode(tokens), decoded)
+    del names[spelt(31)]
+    with pytest.raises(BadCheckpoint, match="names 31 of the 32 image codes"):
+        code_table(names, ids)
+
+
+# -- rows of different length ------------------------------------------------------------------------------------------------
+def janus() -> Janus:
+    """Build random weights, scaled up so that attention affects the logits."""
+    model = Janus(JANUS_SIZES, PROMPTS).initialise(0).eval().requires_grad_(False)
+    for block in model.blocks:
+        for name in ("q_proj", "k_proj", "v_proj"):
+            getattr(block.self_attn, name).weight.mul_(8)
+    for weight in (model.decoder.embed_tokens.weight, model.gen_embed.weight, model.get_parameter("gen_head.vision_head.weight")):
+        weight.mul_(20)
+    return model
+
+
+def uncached(model: Janus, ids: tuple[int, ...], codes: Tensor) -> Tensor:
+    """Return logits (N, codes) of one row in one uncached pass over its prompt and codes."""
+    x = torch.cat((model.decoder.embed_tokens(torch.tensor([ids])), model.embedded(codes[None, :-1])), 1)
+    hidden = model(Tokens(x, model.decoder.turns(torch.arange(x.size(1))[None])), Step(0, 1), Uncached())
+    return model.logits(hidden[0, len(ids) - 1 :])
+
+
+def test_the_training_pass_predicts_what_each_row_predicts_alone() -> None:
+    model, rows = janus(), [PROMPTS.conditional[i] for i in (1, 0, 2)]
+    codes = torch.randint(JANUS_SIZES.codes, (3, JANUS_SIZES.grid**2), generator=torch.Generator().manual_seed(1))
+    predicted = model.teacher(rows, codes)
+    for row, ids in enumerate(rows):
+        torch.testing.assert_close(predicted[row], uncached(model, ids, codes[row]), atol=1e-4, rtol=1e-4)
+
+
+def test_the_papers_baseline_sees_no_padding_of_a_shorter_prompt() -> None:
+    """The reference engine reads its whole buffer and hides padding by a mask."""
+    seen: list[list[Tensor]] = [[], []]
+    for method, logits in zip((Method(), PaddedFull()), seen, strict=True):
+        janus().generate(torch.tensor([1, 0, 2, 1]), range(4), method, Sampling(cfg_scale=5.0, temperature=0.0), Memory(),
+                         see=lambda _, guided, logits=logits: logits.append(guided.clone()))
+    torch.testing.assert_close(*seen, atol=1e-4, rtol=0)
+
+
+# -- published folders -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("layout", ["janus", "janus, converted"])
+def test_a_folder_of_janus_gives_its_weights_and_prompts(layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    official = written(layout, tmp_path / "janus", monkeypatch)
+    loaded = official.entry.load(official.request)
+    assert loaded.weights == official.entry.identity(official.request)
+    model = loaded.generator
+    assert isinstance(model, Janus)
+    assert all(torch.equal(tensor, official.state[name]) for name, tensor in model.state_dict().items())
+    assert len({ids[:3] for ids in model.prompts.conditional}) == 1, "every prompt begins with one begin token and the user's mark"
+    assert all(ids.count(ids[0]) == 1 for ids in model.prompts.conditional), "the tokenizer's own begin token came on top"
+    assert len({ids[-1] for ids in (*model.prompts.conditional, *model.prompts.unconditional)}) == 1
+
+
+def test_a_folder_of_glm_image_gives_tokens_and_no_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry, request, state = written("glm-image", tmp_path / "glm", monkeypatch)
+    loaded = entry.load(request)
+    model = loaded.generator
+    assert isinstance(model, GlmImage)
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+    assert model.prompts.conditional[0] == (61, 63, 68, 66, 66, 69, 68, 67, 67, 69, 70)
+    assert (loaded.random, loaded.pictures) == (False, False), "a view of the codes is not scored"
+    for use in (entry.load, entry.identity):
+        with pytest.raises(BadCheckpoint, match="glm-image decodes no images"):
+            use(replace(request, decoder_weights=str(tmp_path / "x.pt")))
+
+
+def test_a_folder_without_the_image_tokenizer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry, request, state = written("emu3", tmp_path / "emu3", monkeypatch)
+    kept = {name: tensor.contiguous() for name, tensor in state.items() if not name.startswith("vqmodel.decoder.up_block.")}
+    save_file(kept, tmp_path / "emu3" / "model.safetensors")
+    with pytest.raises(BadCheckpoint, match=r"tensors missing \(decoder\.up_block"):
+        entry.load(request)
+
+
+def test_the_text_tokenizer_is_part_of_the_identity_and_one_that_cannot_be_used_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entry, request, _ = written("janus", tmp_path / "janus", monkeypatch)
+    before, file = entry.identity(request), tmp_path / "janus" / "tokenizer.json"
+    assert entry.identity(Request(weights=str(tmp_path / "janus" / "pytorch_model.bin"))) == before
+    assert entry.identity(Request()) == "random:0/random:0"
+    content = file.read_text()
+    file.write_text(content + "\n")
+    assert entry.identity(request) != before
+    for text, words in ((content.replace("begin_of_image", "start_of_image"), r"no token '<begin_of_image>'"),
+                        ("{", "is not a readable tokenizer")):
+        file.write_text(text)
+        with pytest.raises(BadCheckpoint, match=words):
+            entry.load(request)
