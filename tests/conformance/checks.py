@@ -52,13 +52,11 @@ class Vector:
         return matching(pattern, self.tensors)
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the model's weights under their official names, in fp32."""
         names = [name for name in self.tensors if name.startswith(WEIGHTS)]
         return {name.removeprefix(WEIGHTS): self[name].float() for name in names}
 
 
 def content(path: Path) -> bytes:
-    """Return the bytes of a vector file, decompressed if necessary."""
     return path.read_bytes() if path.exists() else lzma.decompress(compressed(path).read_bytes())
 
 
@@ -125,7 +123,6 @@ class Kind:
     methods: tuple[str, ...] = ()
 
     def checks_of(self, names: Iterable[str]) -> list[Check]:
-        """Return the checks of a file that holds ``names``."""
         return [single for check in self.checks for single in check.expanded(names)]
 
 
@@ -140,18 +137,15 @@ def matching(pattern: str, names: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def filled(model: M, weights: Mapping[str, Tensor]) -> M:
-    """Load all weights of a model, and no others."""
     model.load_state_dict(weights)
     return model.eval().requires_grad_(False)
 
 
 def below(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return the tensors whose names begin with a prefix, without it."""
     return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
 
 
 def worst(deviations: Iterable[float]) -> float:
-    """Return the largest deviation; infinite if nothing was compared."""
     return max(deviations, default=float("inf"))
 
 

@@ -1,7 +1,5 @@
 """``pytest tests/conformance --vectors DIR`` checks the models against ``DIR/<family>/``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Discovery of vector files and their checks; no file is ignored."""
 
-from __future__ import annotations
-
 import json
 import lzma
 import os

@@ -3,8 +3,6 @@
 ``python -m conformance.summary`` with ``tests`` on the path rewrites it; ``make docs`` does so.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Acceptance rules of decoders: against decisions of the released code, and against exact fractions."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from pathlib import Path
 
@@ -77,15 +75,3 @@ def test_reused_drafts_have_the_distribution_that_is_noted(ratio: Fraction) -> N
     drafts = torch.arange(len(P))
     stays = rules.reused(p.expand(len(P), -1), q.expand(len(P), -1), drafts, float(ratio))
     assert stays.tolist() == [P[draft] > ratio * Q[draft] for draft in range(len(P))]
-
-
-@pytest.mark.parametrize("size", [2, 4, 6])
-def test_a_group_has_its_tokens_by_rank(size: int) -> None:
-    p = torch.tensor([0.30, 0.05, 0.25, 0.02, 0.18, 0.20])
-    ranked = sorted(range(6), key=p.tolist().__getitem__)
-    for draft in range(6):
-        rank = ranked.index(draft)
-        around = ranked[rank - size // 2 : rank + size // 2] if rank >= size // 2 else [draft]
-        near = {token for token in around if abs(float(p[token] - p[draft])) < GAP}
-        group = rules.group_of(p, p, torch.tensor(draft), size, GAP)
-        assert set(group.nonzero()[:, 0].tolist()) == near

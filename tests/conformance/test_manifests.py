@@ -1,7 +1,5 @@
 """Names and shapes of every published checkpoint, and golden weights through the loader."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterable

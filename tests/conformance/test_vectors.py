@@ -1,18 +1,24 @@
-"""Every check of every vector file, on the real model classes."""
-
-from __future__ import annotations
+"""Every check of every vector file on the real model classes, and the harness itself."""
 
 import functools
+import lzma
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
-from .checks import Kind, Vector, matching
+from cachemark.methods.registry import METHODS
+
+from .checks import Check, Kind, Vector, apart, compressed, content, differing_bytes, matching
 from .discovery import DEFAULT, Item, find
+from .readers import FAMILIES
+from .summary import PATH, summary, text
 
 
 @functools.cache
@@ -68,7 +74,7 @@ def unnoticed(path: Path, kind: Kind) -> set[str]:
 
 
 PATHS = sorted({item.path for item in find(DEFAULT)})
-DAILY = {path.parent: path for path in PATHS if path.stem.endswith("_small")}.values()  # a file of each family, the others at night
+DAILY = [path for path in PATHS if path.stem == "golden_small" and path.parent.name in ("llamagen", "mar")]  # the others at night
 
 
 @pytest.mark.parametrize("path", [
@@ -83,3 +89,77 @@ def test_every_stored_tensor_counts(path: Path) -> None:
     with torch.no_grad():
         assert not unnoticed(path, kind)
     assert vector.used == vector.tensors.keys()
+
+
+# -- the harness: discovery, problems, command and summary ------------------------------------------------------------
+GOLDEN = DEFAULT / "llamagen" / "golden_small_vq"
+TESTS = Path(__file__)
+
+
+def copied(folder: Path, *names: str) -> Path:
+    """Copy the golden tokenizer vectors to other names; return the last path."""
+    for name in names:
+        target = folder / f"{name}.safetensors"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content(GOLDEN.with_suffix(".safetensors")))
+        shutil.copy(GOLDEN.with_suffix(".json"), target.with_suffix(".json"))
+    return target
+
+
+def test_every_check_of_every_file_is_found(tmp_path: Path) -> None:
+    """A linked family counts too, and a compressed file once."""
+    path = copied(tmp_path / "elsewhere", "llamagen/golden_small_vq", "llamagen/heldout_small_vq")
+    compressed(path).write_bytes(lzma.compress(path.read_bytes()))
+    (tmp_path / "vectors").mkdir()
+    (tmp_path / "vectors" / "llamagen").symlink_to(path.parent)
+    checks = [check.name for check in FAMILIES["llamagen"]["small_vq"].checks]
+    assert [item.label for item in find(tmp_path / "vectors")] == [
+        f"llamagen-{stem}_small_vq-{check}" for stem in ("golden", "heldout") for check in checks]
+    items = find(DEFAULT)
+    assert {item.path.stem for item in items} == {path.stem for path in DEFAULT.rglob("*.json")}
+    assert not [item for item in items if item.problem or item.lacking]
+
+
+def test_what_cannot_be_compared_is_infinitely_far() -> None:
+    assert apart(torch.zeros(2), torch.zeros(1, 2)) == float("inf")
+    assert apart(torch.tensor([1.0, -2.0]), torch.tensor([1.5, -2.0])) == 0.5
+    expected = torch.tensor([0, 1, 255, 7], dtype=torch.uint8)
+    assert differing_bytes(expected.float(), expected) == float("inf")
+    assert differing_bytes(torch.tensor([0, 2, 254, 7], dtype=torch.uint8), expected) == 0.5
+    assert differing_bytes(torch.tensor([255, 1, 255, 7], dtype=torch.uint8), expected) == float("inf")
+
+
+@pytest.mark.parametrize(("name", "change", "message"), [
+    ("llamagan/golden_small_vq", lambda path: None, "Unknown family 'llamagan'. Did you mean 'llamagen'?"),
+    ("llamagen/golden_smal_vq", lambda path: None, "Unknown kind of llamagen vector 'smal_vq'. Did you mean 'small_vq'?"),
+    ("llamagen/golden_small_vq", lambda path: path.write_bytes(path.read_bytes()[:-9]), "cannot be read"),
+    ("llamagen/golden_small_vq", lambda path: save_file({"input/codes": torch.zeros(1)}, path), "no check can be run"),
+    ("llamagen/golden_small_vq", lambda path: path.with_suffix(".json").write_text("{"), "golden_small_vq.json cannot be read"),
+])
+def test_what_cannot_be_checked_is_a_problem(name: str, change: Callable[[Path], object], message: str, tmp_path: Path) -> None:
+    change(copied(tmp_path, name))
+    (item,) = find(tmp_path)
+    assert message in item.problem
+
+
+@pytest.mark.parametrize(("deviation", "wrong"), [(0.1, False), (0.2, True), (float("nan"), True)])
+def test_not_a_number_is_a_fault(deviation: float, wrong: bool) -> None:
+    assert bool(Check("x", 0.1, lambda *_: deviation, ()).fault(None, Vector(GOLDEN, {}, {}))) is wrong
+
+
+# -- the command and the summary --------------------------------------------------------------------------------------------
+
+
+def test_the_command_refuses_a_folder_without_vectors(tmp_path: Path) -> None:
+    """Even if nothing is selected. It runs in this process to save imports."""
+    command = ["-p", "no:cacheprovider", "-p", "no:xdist", "-q", str(TESTS), "-k", "not vector", "--vectors", str(tmp_path)]
+    assert pytest.main(command) == pytest.ExitCode.USAGE_ERROR
+
+
+def test_the_summary_in_the_package_is_that_of_these_vectors() -> None:
+    checked = summary()
+    assert PATH.read_text(encoding="utf-8") == text(checked), "the vectors or their checks have changed: run `make docs`"
+    assert set(checked) == {file.relative_to(DEFAULT).with_suffix("").as_posix() for file in DEFAULT.rglob("*.json")}
+    kinds = [kind for family in FAMILIES.values() for kind in family.values()]
+    assert all(kind.about for kind in kinds)
+    assert "full" in {method for kind in kinds for method in kind.methods} <= set(METHODS)

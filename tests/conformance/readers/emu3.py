@@ -3,9 +3,6 @@
 Both branches of guidance run in one batch; the library ran them separately, and combined log-probabilities.
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,7 +18,7 @@ from cachemark.models.sampling import filter_logits
 from cachemark.models.vision.emu3_vq import Emu3VQ, Emu3VQConfig
 
 from ..checks import LOGITS, Check, Kind, Vector, apart, compare, differing
-from .prompted import Noting, Ran
+from .prompted import Generator, Noting, part, slots
 
 
 # -- the generator ----------------------------------------------------------------------------------------------------
@@ -36,22 +33,11 @@ class NotingEmu3(Noting, Emu3):
     """Emu3 that records its passes."""
 
 
-@dataclass
-class Generator:
-    """The subject of the checks. ``ran``: by run and by whether tokens were forced."""
-
-    vector: Vector
-    ran: dict[tuple[str, bool], Ran] = field(default_factory=dict)
-
-    def run(self, which: str, forced: bool) -> Ran:
-        if (which, forced) not in self.ran:
-            config = config_of(self.vector.facts, which)
-            conditional, negative = (tuple(self.vector[f"run_{which}/{name}_ids"].tolist()) for name in ("prompt", "negative"))
-            model = NotingEmu3(config, Prompts((conditional,), (negative,)))
-            model.load_state_dict({emu3.official(name): tensor for name, tensor in self.vector.weights().items()})
-            tokens = of_image(self.vector, "new_tokens", which)[None] if forced else None
-            self.ran[which, forced] = Ran.of(model.eval(), 1, self.vector.facts["cfg_scale"], tokens)
-        return self.ran[which, forced]
+def generator(vector: Vector, which: str) -> NotingEmu3:
+    conditional, negative = (tuple(vector[f"run_{which}/{name}_ids"].tolist()) for name in ("prompt", "negative"))
+    model = NotingEmu3(config_of(vector.facts, which), Prompts((conditional,), (negative,)))
+    model.load_state_dict({emu3.official(name): tensor for name, tensor in vector.weights().items()})
+    return model.eval()
 
 
 def of_image(vector: Vector, name: str, which: str) -> Tensor:
@@ -60,31 +46,22 @@ def of_image(vector: Vector, name: str, which: str) -> Tensor:
     return vector[f"run_{which}/{name}"][: config.lines * config.line]
 
 
+def stored(vector: Vector, name: str, branch: int) -> Tensor:
+    """Return entries of the prompt and of all fed tokens but those after the image."""
+    which = name.partition("/")[0].removeprefix("run_")
+    config, prompt = config_of(vector.facts, which), vector[f"run_{which}/{('prompt', 'negative')[branch]}_ids"]
+    return vector[name][:, : len(prompt) + config.lines * config.line - 1]
+
+
 def guided(subject: Generator, vector: Vector, which: str) -> float:
-    """Compare the log-probabilities of allowed tokens."""
-    scores, actual = of_image(vector, "scores", which), subject.run(which, True).guided[0]
+    scores, actual = of_image(vector, "scores", which), subject.run(which).guided[0]
     allowed = scores.isfinite()
     return max(apart(actual.log_softmax(-1)[allowed], scores.log_softmax(-1)[allowed]), float((actual[~allowed] > -1e8).any()))
 
 
 def kept(subject: Generator, vector: Vector, which: str) -> float:
-    """Compare the tokens allowed by position and top-k."""
-    filtered = filter_logits(subject.run(which, True).guided[0], Sampling(top_k=vector.facts["top_k"]))
+    filtered = filter_logits(subject.run(which).guided[0], Sampling(top_k=vector.facts["top_k"]))
     return differing(filtered > -1e8, of_image(vector, "kept", which))
-
-
-def slots(layer: int) -> Check:
-    """Check keys and values of a layer in both rows: the prompt and all fed tokens but those after the image."""
-
-    def measure(subject: Generator, vector: Vector, which: str) -> float:
-        config = config_of(vector.facts, which)
-        lengths = [len(vector[f"run_{which}/{name}_ids"]) + config.lines * config.line - 1 for name in ("prompt", "negative")]
-        stored = [[vector[f"run_{which}/{branch}_{part}_layer{layer}"][:, :entries] for part in "kv"]
-                  for branch, entries in zip(("cond", "uncond"), lengths, strict=True)]
-        return max(subject.run(which, True).slot_apart(layer, row, parts) for row, parts in enumerate(stored))
-
-    needs = tuple(f"run_*/{branch}_{part}_layer{layer}" for branch in ("cond", "uncond") for part in "kv")
-    return Check(f"slots{layer}_*", LOGITS, measure, needs)
 
 
 # -- the image tokenizer's decoder --------------------------------------------------------------------------------------
@@ -106,17 +83,17 @@ def image_of(model: Emu3VQ, vector: Vector, which: str) -> Tensor:
 
 
 KINDS = {
-    "small": Kind(Generator, (
-        compare("codes_*", "run_*/new_tokens", lambda subject, vector, which: subject.run(which, False).tokens[0], 0.0,
+    "small": Kind(lambda vector: Generator(vector, generator, lambda vector, which: of_image(vector, "new_tokens", which),
+                                           vector.facts["cfg_scale"]), (
+        compare("codes_*", "run_*/new_tokens", part("tokens", forced=False), 0.0,
                 needs=("run_*/prompt_ids",), by=lambda actual, expected: differing(actual, expected[:-3])),
         Check("guided_*", LOGITS, guided, ("run_*/scores",)),
-        compare("conditional_*", "run_*/logits_cond", lambda subject, vector, which: subject.run(which, True).plain[0],
+        compare("conditional_*", "run_*/logits_cond", part("plain"),
                 by=lambda actual, expected: apart(actual, expected[:-3])),
-        compare("unconditional_*", "run_*/logits_uncond", lambda subject, vector, which: subject.run(which, True).plain[1],
+        compare("unconditional_*", "run_*/logits_uncond", part("plain", 1),
                 by=lambda actual, expected: apart(actual, expected[:-3])),
         Check("kept_*", 0.0, kept, ("run_*/kept",)),
-        slots(0),
-        slots(2),
+        *(slots(layer, ("cond_kv", "uncond_kv"), stored) for layer in (0, 2)),
     ), "the Emu3 generator of the transformers library, its line ends, both rows of guidance in one batch, and its slots", ("full",)),
     "small_vq": Kind(decoder, (
         compare("image_*", "run_*/decoded", image_of),

@@ -4,8 +4,6 @@ Any aspect ratio, number of layers and heads, and guidance and temperature per s
 the authors concatenate them.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -45,19 +43,15 @@ class Ran:
 
 
 class Subject:
-    """The subject of the checks."""
-
     def __init__(self, vector: Vector, model: Infinity, images: BSQ) -> None:
         self.vector, self.model, self.images = vector, model, images
 
     @cached_property
     def tokens(self) -> Tensor:
-        """Tokens of a greedy generation."""
         return self._generate()[0]
 
     @cached_property
     def ran(self) -> Ran:
-        """A generation along the file's bits."""
         tokens, guided, method = self._generate(tokens_of(self.vector))
         model, quantizer = self.model, self.model.quantizer
         features, attended = model.read(range(len(model.texts)), len(method.hidden[0]) // len(model.texts))

@@ -3,8 +3,6 @@
 Weights and texts come from the file of kind ``small`` that the JSON names, next to the vector. Each prompt has one row of guidance.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -56,7 +54,6 @@ class Rival:
 
     @cached_property
     def small(self) -> Vector:
-        """The file with weights and texts."""
         stated = str(self.vector.facts.get("weights") or self.vector.facts["config"]["weights"])
         return Vector.load(self.vector.path.parent / f"{Path(stated.partition(',')[0]).stem}.safetensors")
 
@@ -66,7 +63,6 @@ class Rival:
         return int(self.vector.facts["config"].get("prompts_of_the_weights_file", [0])[0])
 
     def scales(self, bits: str) -> tuple[Grid, ...]:
-        """Return the maps of the file's bits."""
         shapes = [self.vector[name].shape for name, _ in self.vector.matching(f"{bits}/*")]
         return tuple((rows, columns) for _, _, rows, columns, _ in shapes)
 
@@ -100,7 +96,6 @@ class Rival:
 
 
 def codes_of(orders: Tensor, heads: int) -> list[list[int]]:
-    """Return codes of the file's (head, layer) pairs."""
     return [[layer * heads + head for head, layer in pairs] for pairs in orders.tolist()]
 
 
@@ -261,14 +256,9 @@ def made_up(step: Step, heads: int, dim: int, layer: int, kind: int) -> Tensor:
 
 
 def by_scale(vector: Vector, part: str) -> Iterator[tuple[tuple[int, int], Tensor]]:
-    """Yield tensors ``part/<scale>/<layer>`` by scale and layer."""
     names = [name for name in vector.tensors if name.startswith(f"{part}/")]
     assert names
     yield from ((tuple(map(int, name.split("/")[-2:])), vector[name]) for name in names)  # type: ignore[misc]
-
-
-def kept_tokens(subject: Scaled, vector: Vector) -> float:
-    return worst(differing(subject.ran.retained[where].to(torch.int16), expected) for where, expected in by_scale(vector, "e2e/kept"))
 
 
 def scored(subject: Scaled, vector: Vector, which: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -293,8 +283,9 @@ def asi(subject: Scaled, vector: Vector) -> float:
     return apart(subject.asi, (current * top).mean(1)[:, 1:])
 
 
-def cluster(subject: Scaled, vector: Vector) -> float:
-    return worst(differing(subject.cluster[where].to(torch.int16), expected) for where, expected in by_scale(vector, "cluster/kept"))
+def kept_tokens(subject: Scaled, vector: Vector, part: str = "e2e") -> float:
+    retained = subject.ran.retained if part == "e2e" else subject.cluster
+    return worst(differing(retained[where].to(torch.int16), expected) for where, expected in by_scale(vector, f"{part}/kept"))
 
 
 KINDS = {
@@ -305,7 +296,7 @@ KINDS = {
         Check("kept", 0.0, kept_tokens, ("e2e/kept/*/*",)),
         compare("logits", "e2e/logits_pre/*", lambda subject, vector, scale: subject.plain[int(scale)]),
         Check("asi", 1e-5, asi, ("asi/current", "asi/top")),
-        Check("cluster", 0.0, cluster, ("cluster/kept/*/*",)),
+        Check("cluster", 0.0, lambda subject, vector: kept_tokens(subject, vector, "cluster"), ("cluster/kept/*/*",)),
     ), "Infinity under ScaleKV: a generation along the file's bits, and its selection alone over all scales of 1024 pixels", ("scalekv",)),
     "heatkv": Kind(Heat, (
         Check("scas", SCAS, scas, ("calibration/scas", "full/0/bits/0", "full/1/bits/0")),

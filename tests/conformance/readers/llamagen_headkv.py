@@ -1,7 +1,5 @@
 """HeadKV's rules (kind ``headkv``): types of heads and evicted entries. Not official: two computations of one reading of the paper."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

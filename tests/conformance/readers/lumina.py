@@ -3,10 +3,7 @@
 Both branches of guidance run in one batch; the authors ran them separately.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,7 +20,7 @@ from cachemark.models.vision.vq import VQConfig
 from cachemark.models.vision.vqgan import VQGAN
 
 from ..checks import LOGITS, RARE, Check, Kind, Vector, apart, compare, differing, differing_bytes, filled
-from .prompted import Noting, Ran
+from .prompted import Generator, Noting, part, slots
 
 
 # -- the generator ----------------------------------------------------------------------------------------------------
@@ -43,30 +40,16 @@ class NotingLumina(Noting, Lumina):
     """Lumina that records its passes."""
 
 
-@dataclass
-class Generator:
-    """The subject of the checks. ``ran``: by run and by whether tokens were forced."""
-
-    vector: Vector
-    ran: dict[tuple[str, bool], Ran] = field(default_factory=dict)
-
-    def model(self, which: str) -> NotingLumina:
-        config, ids = config_of(self.vector.facts, which), tuple(self.vector[f"run_{which}/prompt_ids"].tolist())
-        assert ids[-2:] == (config.ids.size + config.height, config.ids.size + config.width)
-        model = NotingLumina(config, Prompts((ids,), (ids[-3:],)))
-        model.load_state_dict(self.vector.weights())
-        return model.eval()
-
-    def run(self, which: str, forced: bool) -> Ran:
-        if (which, forced) not in self.ran:
-            tokens = self.vector[f"run_{which}/new_tokens"][None, :-1] if forced else None
-            self.ran[which, forced] = Ran.of(self.model(which), 1, self.vector.facts["cfg_scale"], tokens)
-        return self.ran[which, forced]
+def generator(vector: Vector, which: str) -> NotingLumina:
+    config, ids = config_of(vector.facts, which), tuple(vector[f"run_{which}/prompt_ids"].tolist())
+    assert ids[-2:] == (config.ids.size + config.height, config.ids.size + config.width)
+    model = NotingLumina(config, Prompts((ids,), (ids[-3:],)))
+    model.load_state_dict(vector.weights())
+    return model.eval()
 
 
 def guided(subject: Generator, vector: Vector, which: str) -> float:
-    """Compare allowed logits."""
-    actual, scores = subject.run(which, True).guided[0], vector[f"run_{which}/logits_cfg"][:-1]
+    actual, scores = subject.run(which).guided[0], vector[f"run_{which}/logits_cfg"][:-1]
     ids = config_of(vector.facts, which).ids
     allowed = torch.zeros_like(actual, dtype=torch.bool)
     ends = vector[f"run_{which}/new_tokens"][:-1] == ids.line_end
@@ -76,15 +59,14 @@ def guided(subject: Generator, vector: Vector, which: str) -> float:
 
 
 def kept(subject: Generator, vector: Vector, which: str) -> float:
-    """Compare the tokens allowed by position and top-k."""
     setting = Sampling(top_k=vector.facts[f"run_{which}"]["image_top_k"])
-    filtered = filter_logits(subject.run(which, True).guided[0], setting)
+    filtered = filter_logits(subject.run(which).guided[0], setting)
     return differing(filtered > -1e8, vector[f"run_{which}/scores_processed"][:-1].isfinite())
 
 
 def prefill(subject: Generator, vector: Vector, which: str) -> Tensor:
     """Return logits of all ids of a prompt in one pass."""
-    model = subject.model(which)
+    model = generator(vector, which)
     tokens = model.feed(vector[f"run_{which}/prompt_ids"][None], Step(0, 1), torch.tensor([0]), torch.tensor([0]))
     return model.logits(model(tokens, Step(0, 1), Uncached()))[0]
 
@@ -92,17 +74,6 @@ def prefill(subject: Generator, vector: Vector, which: str) -> Tensor:
 def before_the_end(by: Callable[[Tensor, Tensor], float]) -> Callable[[Tensor, Tensor], float]:
     """Compare with all stored entries but the one after the image."""
     return lambda actual, expected: by(actual, expected[:-1])
-
-
-def slots(layer: int) -> Check:
-    """Check keys and values of a layer in both rows: the prompt and all fed tokens."""
-
-    def measure(subject: Generator, vector: Vector, which: str) -> float:
-        stored = [[vector[f"run_{which}/{name}_{part}_layer{layer}"][0, :, :-1] for part in "kv"] for name in ("cond", "uncond")]
-        return max(subject.run(which, True).slot_apart(layer, row, parts) for row, parts in enumerate(stored))
-
-    needs = tuple(f"run_*/{name}_{part}_layer{layer}" for name in ("cond", "uncond") for part in "kv")
-    return Check(f"slots{layer}_*", LOGITS, measure, needs)
 
 
 # -- the image tokenizer's decoder --------------------------------------------------------------------------------------
@@ -124,18 +95,16 @@ def image_of(model: VQGAN, vector: Vector, which: str) -> Tensor:
 
 
 KINDS = {
-    "small": Kind(Generator, (
-        compare("codes_*", "run_*/new_tokens", lambda subject, vector, which: subject.run(which, False).tokens[0], 0.0,
-                needs=("run_*/prompt_ids",), by=before_the_end(differing)),
+    "small": Kind(lambda vector: Generator(vector, generator, lambda vector, which: vector[f"run_{which}/new_tokens"][:-1],
+                                           vector.facts["cfg_scale"]), (
+        compare("codes_*", "run_*/new_tokens", part("tokens", forced=False), 0.0, needs=("run_*/prompt_ids",),
+                by=before_the_end(differing)),
         Check("guided_*", LOGITS, guided, ("run_*/logits_cfg",)),
-        compare("conditional_*", "run_*/logits_cond", lambda subject, vector, which: subject.run(which, True).plain[0],
-                by=before_the_end(apart)),
-        compare("unconditional_*", "run_*/logits_uncond", lambda subject, vector, which: subject.run(which, True).plain[1],
-                by=before_the_end(apart)),
+        compare("conditional_*", "run_*/logits_cond", part("plain"), by=before_the_end(apart)),
+        compare("unconditional_*", "run_*/logits_uncond", part("plain", 1), by=before_the_end(apart)),
         Check("kept_*", 0.0, kept, ("run_*/scores_processed",)),
         compare("prefill_*", "run_*/prefill_logits", prefill),
-        slots(0),
-        slots(2),
+        *(slots(layer, ("cond_kv", "uncond_kv"), lambda vector, name, _: vector[name][0, :, :-1]) for layer in (0, 2)),
     ), "the Lumina-mGPT generator, its line ends, both rows of guidance in one batch, and its slots", ("full",)),
     "small_vq": Kind(decoder, (
         compare("image_*", "run_*/decoded", image_of),

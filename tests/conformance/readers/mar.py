@@ -1,6 +1,4 @@
-"""MAR: the transformer with its head (kind ``small``)."""
-
-from __future__ import annotations
+"""MAR: the transformer with its head (kind ``small``), and the decoder of its image tokenizer (kind ``vae_decoder``)."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -21,7 +19,7 @@ from cachemark.core.spec import Sampling
 from cachemark.models import diffusion, mar
 from cachemark.models.diffusion import DiffusionHead, Predicted
 from cachemark.models.mar import MAR, MARConfig
-from cachemark.models.vision.kl import grid_of, tokens_of
+from cachemark.models.vision.kl import KL, KLConfig, grid_of, tokens_of
 from tools.train.mar_loss import terms
 
 from ..checks import Check, Kind, Vector, apart, compare, differing, filled
@@ -45,8 +43,6 @@ def sections_of(text: str) -> tuple[int, ...]:
 # -- the transformer --------------------------------------------------------------------------------------------------
 @dataclass
 class Watched(Bidirectional):
-    """Records the output of each block."""
-
     behind: dict[Site, Tensor] = field(default_factory=dict)
 
     def block(self, site: Site, step: Step, tokens: Tokens, block: Block) -> Tokens:
@@ -167,16 +163,12 @@ def grid_by_patch(tokens: Tensor, patch: int) -> Tensor:
     return F.pixel_shuffle(grid_of(tokens), patch)
 
 
-def tokens_by_patch(grid: Tensor, patch: int) -> Tensor:
-    return tokens_of(F.pixel_unshuffle(grid, patch))
-
-
 def subject(vector: Vector, *, eager_head: bool = False) -> Subject:
     models, c = {}, vector.facts["config"]
     for spacing in (str(c["num_sampling_steps"]), *(run["resp"] for run in vector.facts["trajectories"])):
         models[spacing] = filled(Replayed(config_of(vector.facts, spacing), eager_head=eager_head), vector.weights())
     patch = c["patch_size"]
-    return Subject(models, vector, partial(grid_by_patch, patch=patch), partial(tokens_by_patch, patch=patch))
+    return Subject(models, vector, partial(grid_by_patch, patch=patch), lambda grid: tokens_of(F.pixel_unshuffle(grid, patch)))
 
 
 # -- encoder and decoder ----------------------------------------------------------------------------------------------
@@ -269,16 +261,12 @@ def flattened(subject: Subject, vector: Vector) -> float:
     return max(apart(subject.flat(grid), tokens), apart(subject.grid(tokens), grid))
 
 
-def far_in_stored_rows(actual: Tensor, expected: Tensor) -> float:
-    return far(actual[: len(expected)], expected)
-
-
 close = partial(compare, tolerance=RELATIVE, by=far)
 KINDS = {
     "small": Kind(subject, (
         close("encoder", "out/states/*/encoder_out", lambda subject, vector, which: state(subject, vector, which)[0]),
         close("head_inputs", "out/states/*/z", lambda subject, vector, which: state(subject, vector, which)[1]),
-        *(close(f"{stack}_block", f"out/states/*/{stack}_block0_out", by=far_in_stored_rows,
+        *(close(f"{stack}_block", f"out/states/*/{stack}_block0_out", by=lambda actual, expected: far(actual[: len(expected)], expected),
                 actual=lambda subject, vector, which, stack=stack: state(subject, vector, which)[2].behind[Site(stack, 0)])
           for stack in ("encoder", "decoder")),
         compare("waves", "out/head/timestep_embedding", lambda subject, vector: subject.head.net.time_embed.waves(vector["in/head/t"]),
@@ -306,4 +294,22 @@ KINDS = {
         close("latents", "out/traj*/latent", lambda subject, vector, which: subject.grid(subject.runs[which].tokens)),
         Check("flattened", 0.0, flattened, ("in/patchify/in",)),
     ), "the MAR transformer, its diffusion head and whole generations", ("full",)),
+}
+
+
+# -- the image tokenizer's decoder ------------------------------------------------------------------------------------
+SCALE = 0.2325  # of the authors' code
+
+
+def decoder(vector: Vector) -> KL:
+    c = vector.facts["decoder_config"]
+    return filled(KL(KLConfig(c["ch"], tuple(c["ch_mult"]), c["num_res_blocks"], c["z_channels"])), vector.weights())
+
+
+KINDS |= {
+    "vae_decoder": Kind(decoder, (
+        compare("image", "out/image", lambda model, vector: model.image(vector["in/z"]), RELATIVE, needs=("in/z",), by=far),
+        compare("decoded", "out/image", lambda model, vector: model.decode(tokens_of(vector["in/z"]) * SCALE), RELATIVE, needs=("in/z",),
+                by=lambda actual, expected: far(actual, expected.clamp(-1, 1))),
+    ), "MAR's image tokenizer, decoding"),
 }

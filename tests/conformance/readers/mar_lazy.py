@@ -1,7 +1,5 @@
 """MAR under LazyMAR (kind ``lazy``): generations along the file's tokens, and the cached head."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -242,10 +240,6 @@ def head_steps(subject: Subject, vector: Vector, which: str) -> float:
     return max(last, *(mar.far(x, y[: len(x)]) for x, y in zip(steps, vector[f"out/head/{which}/cached_steps"], strict=True)))
 
 
-def head_calls(subject: Subject, vector: Vector) -> float:
-    return float(subject.heads["std"][2] != vector.facts["head_mlp_calls"])
-
-
 KINDS = {
     "lazy": Kind(subject, (
         fact("full_passes", lambda ran, facts: list(ran.method.scored) == facts["cached_steps"] and facts["full_steps"] == [
@@ -265,7 +259,8 @@ KINDS = {
         trajectory("encoded", "out/traj*/step*/encoder_out", noted("encoder_out"), ABSOLUTE),
         trajectory("differences", "out/traj*/step*/diff", noted("diff"), ABSOLUTE),
         Check("head_*", RELATIVE, head_steps, ("out/head/*/cached_out", "out/head/*/cached_steps")),
-        Check("head_calls_std", 0.0, head_calls, ("out/head/std/cached_out", "json/head_mlp_calls")),
+        Check("head_calls_std", 0.0, lambda subject, vector: float(subject.heads["std"][2] != vector.facts["head_mlp_calls"]),
+              ("out/head/std/cached_out", "json/head_mlp_calls")),
         compare("plain_head", "out/head/*/plain_out", lambda subject, vector, which: subject.head(which, head_cache=False)[0], RELATIVE,
                 by=lambda actual, expected: mar.far(actual, expected[: len(actual)])),
     ), "generations under LazyMAR's published code: what it computes, keeps and reuses in every pass", ("lazymar",)),

@@ -1,7 +1,5 @@
 """MAR under ReCAP (kind ``recap``): whole generations of the published code, on the weights of another file."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -78,8 +76,6 @@ class Ran:
 
 @dataclass
 class Subject:
-    """The subject of the checks."""
-
     weights: dict[str, Tensor]
     vector: Vector
 
@@ -124,10 +120,6 @@ def each(name: str, pattern: str, actual: Callable[[Ran, list[str]], Tensor], to
         return worst(by(actual(subject.runs[run], rest), vector[stored]) for stored in names for run, *rest in [stored.split("/")])
 
     return Check(name, tolerance, measured, (pattern,))
-
-
-def same(actual: Tensor, expected: Tensor) -> float:
-    return differing(actual[: len(expected)], expected)
 
 
 def opening(ran: Ran) -> MaskedStep:
@@ -181,7 +173,7 @@ KINDS = {
         Check("guidance", 1e-6, guidance, ("json/runs",)),
         each("places", "*/pass/*/places", lambda ran, rest: ran.model.drawn_places[int(rest[1])], 0.0, differing),
         *(each(f"{stack}_computed", f"*/pass/*/{stack}_active", lambda ran, rest, stack=stack: ran.method.computed[stack][int(rest[1])],
-               0.0, same) for stack in STACKS),
+               0.0, lambda actual, expected: differing(actual[: len(expected)], expected)) for stack in STACKS),
         each("head_inputs", "*/pass/*/z", lambda ran, rest: ran.model.head_inputs[int(rest[1])], RELATIVE, mar.far),
         each("tokens", "*/pass/*/tokens", lambda ran, rest: ran.model.drawn_tokens[int(rest[1])], TOKENS, mar.far),
         each("stored_positions", "*/kv/*/positions", left_out, 0.0, differing),

@@ -1,9 +1,9 @@
-"""Common checks of Janus-Pro and Lumina-mGPT: generations of models that read prompts, and their slots."""
+"""Common checks of models that read prompts: generations, and their slots."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from cachemark.core.spec import Sampling
 from cachemark.methods.full import Full
 from cachemark.models.llama import PromptedLlama
 
-from ..checks import apart
+from ..checks import LOGITS, Check, Vector, apart
 
 
 class Noting(PromptedLlama):
@@ -59,3 +59,62 @@ class Ran:
         slot = next(slot for site, slot in self.method.slots.items() if site.layer == layer)
         run, live = next((run, live) for run, live in zip(slot.bank.runs, slot.live, strict=True) if run.start <= row < run.stop)
         return max(apart(part[row - run.start], tensor) for part, tensor in zip(slot.read(run, live), expected, strict=True))
+
+
+def runs_of(vector: Vector) -> list[str]:
+    """Return the letters of the file's runs, in order: the labels of the samples."""
+    return [which for _, which in vector.matching("run_*/prompt_ids")]
+
+
+@dataclass
+class Generator:
+    """The subject of the checks: the file's runs, each alone or all in one batch.
+
+    ``build``: the model of a run; ``tokens``: what the file drew in it, (N,); ``scale``: of guidance, 1 without.
+    """
+
+    vector: Vector
+    build: Callable[[Vector, str], Noting]
+    tokens: Callable[[Vector, str], Tensor]
+    scale: float
+    together: bool = False
+    ran: dict[tuple[str, bool], Ran] = field(default_factory=dict)
+
+    def batch(self, which: str) -> list[str]:
+        """Return the runs of the batch that has this one."""
+        return runs_of(self.vector) if self.together else [which]
+
+    def run(self, which: str, forced: bool = True) -> Ran:
+        """Return the generation of a run, cached, along the file's tokens or greedy."""
+        batch = self.batch(which)
+        if (batch[0], forced) not in self.ran:
+            tokens = torch.stack([self.tokens(self.vector, run) for run in batch]) if forced else None
+            self.ran[batch[0], forced] = Ran.of(self.build(self.vector, which), len(batch), self.scale, tokens)
+        return self.ran[batch[0], forced]
+
+    def rows(self, which: str) -> tuple[int, int]:
+        """Return the conditional and the unconditional row of a run."""
+        batch = self.batch(which)
+        return batch.index(which), len(batch) + batch.index(which)
+
+
+def part(name: str, branch: int = 0, forced: bool = True) -> Callable[[Generator, Vector, str], Tensor]:
+    """Return a function for ``name`` of a run's generation, in the conditional row (0) or the other (1)."""
+    return lambda subject, _, which: getattr(subject.run(which, forced), name)[subject.rows(which)[branch]]
+
+
+def slots(layer: int, names: Sequence[str], stored: Callable[[Vector, str, int], Tensor]) -> Check:
+    """Check keys and values of a layer in each row: the prompt and all fed tokens.
+
+    ``names``: of the file's tensors, the first for the conditional row; "kv" stands for k or v. ``stored`` gives a tensor of the file
+    (heads, entries, head_dim) by its name, the run and the row's number.
+    """
+    def named(which: str, name: str, kind: str) -> str:
+        return f"run_{which}/{name.replace('kv', kind)}_layer{layer}"
+
+    def measure(subject: Generator, vector: Vector, which: str) -> float:
+        rows = zip(subject.rows(which), names, strict=False)
+        return max(subject.run(which).slot_apart(layer, row, [stored(vector, named(which, name, kind), branch) for kind in "kv"])
+                   for branch, (row, name) in enumerate(rows))
+
+    return Check(f"slots{layer}_*", LOGITS, measure, tuple(dict.fromkeys(named("*", name, kind) for name in names for kind in "kv")))

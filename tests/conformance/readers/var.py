@@ -1,7 +1,5 @@
 """VAR: transformer, small tokenizer (kind ``small``), and full-size tokenizer (kind ``vqvae_full``)."""
 
-from __future__ import annotations
-
 import math
 import zlib
 from collections.abc import Callable
@@ -29,8 +27,6 @@ from ..checks import LOGITS, Check, Kind, Vector, apart, below, compare, differi
 # -- the transformer --------------------------------------------------------------------------------------------------
 @dataclass
 class HiddenStates(Method):
-    """Records the final hidden states of each scale."""
-
     hidden: list[Tensor] = field(default_factory=list)
 
     def block(self, site: Site, step: Step, tokens: Tokens, block: Block) -> Tokens:
@@ -100,11 +96,6 @@ def tokens_of(vector: Vector, variant: str = "") -> Tensor:
     return torch.cat([vector[f"out/{variant}idx/{i}"] for i in range(len(vector.facts["config"]["patch_nums"]))], 1).long()
 
 
-def variants_of(vector: Vector) -> list[str]:
-    """Return name prefixes: empty for the base, else the variant and a slash."""
-    return ["" if name == "base" else f"{name}/" for name in vector.facts["variants"]]
-
-
 def config_of(facts: dict[str, Any], variant: str) -> VARConfig:
     c = {**facts["config"], **facts["variants"][variant.strip("/") or "base"]["overrides"]}
     config = VARConfig(c["depth"], c["num_heads"], c["embed_dim"], tuple(c["patch_nums"]), c["vocab"], c["num_classes"], c["Cvae"],
@@ -141,12 +132,11 @@ def subject(vector: Vector) -> Subject:
         after = torch.nn.functional.conv2d(f_hat, state["post_quant_conv.weight"], state["post_quant_conv.bias"], padding=1)
         return decoder(after).clamp(-1, 1)
 
-    return Subject({variant: transformer(vector, variant) for variant in variants_of(vector)}, decode)
+    prefixes = ["" if name == "base" else f"{name}/" for name in vector.facts["variants"]]
+    return Subject({prefix: transformer(vector, prefix) for prefix in prefixes}, decode)
 
 
 def scales(name: str, part: str, measure: Callable[[Ran, int, Tensor], float], tolerance: float = LOGITS) -> Check:
-    """Check the largest deviation over the stored variants and scales."""
-
     def measured(subject: Subject, vector: Vector) -> float:
         stored = {variant: [i for _, i in vector.matching(f"out/{variant}{part}/*")] for variant in subject.models}
         runs = {variant: subject.run(variant, vector) for variant, indices in stored.items() if indices}

@@ -1,6 +1,6 @@
-"""MAR under DiSA (kind ``disa``): schedules, and generations of the published code on the weights of another file."""
-
-from __future__ import annotations
+"""MAR under DiSA (kind ``disa``): schedules, and generations of the published code on the weights of another file; orders and numbers of
+tokens per step of the Halton scheduler's published code (kind ``halton``).
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,10 +14,11 @@ from cachemark.cache.masked_layout import MaskedLayout
 from cachemark.core.spec import Sampling
 from cachemark.methods.base.annealed import HeadSchedule
 from cachemark.methods.disa import DiSA
+from cachemark.methods.halton import Halton
 from cachemark.models.diffusion import Process
 from cachemark.models.mar import MARConfig
 
-from ..checks import Check, Kind, Vector, differing, filled
+from ..checks import Check, Kind, Vector, compare, differing, filled
 from . import mar, mar_recap
 from .mar_recap import RELATIVE, TOKENS, ByPlace
 
@@ -50,8 +51,6 @@ class Ran:
 
 @dataclass
 class Subject:
-    """The subject of the checks."""
-
     weights: dict[str, Tensor]
     vector: Vector
 
@@ -108,4 +107,30 @@ KINDS = {
         mar_recap.each("tokens", "*/pass/*/tokens", lambda ran, rest: ran.model.drawn_tokens[int(rest[1])], TOKENS, mar.far),
         mar_recap.each("latents", "*/out/latent", lambda ran, rest: mar.grid_by_patch(ran.tokens, 1), TOKENS, mar.far),
     ), "schedules and generations of DiSA's published code: the head's steps of every pass, and what they draw", ("disa",)),
+}
+
+
+# -- Halton -----------------------------------------------------------------------------------------------------------
+def shape(grid: int, steps: int) -> MaskedLayout:
+    return MARConfig(16, (1, 1), 2, 1, 16, grid=grid).layout([0], Sampling(steps=steps))
+
+
+def order(method: Halton, _: Vector, grid: str) -> Tensor:
+    """Return the positions of a grid in the order in which they are predicted."""
+    method.layout = shape(int(grid), 1)
+    (row,) = method.ordered(torch.arange(method.layout.visual)[None])
+    return row.flip(0).short()
+
+
+def counts(method: Halton, _: Vector, size: str) -> Tensor:
+    grid, steps = map(int, size.split("-"))
+    method.steps = steps
+    return torch.tensor(method.paced(shape(grid, steps)).counts, dtype=torch.int16)
+
+
+KINDS |= {
+    "halton": Kind(lambda _: Halton(rate="arccos"), (
+        compare("orders", "orders/*", order, 0.0, by=differing),
+        compare("counts", "counts/*", counts, 0.0, by=differing),
+    ), "the order and the tokens per step of the Halton scheduler's published code", ("halton",)),
 }

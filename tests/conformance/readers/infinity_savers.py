@@ -1,9 +1,7 @@
-"""Infinity under FastVAR: generations along the file's bits, and greedy ones.
+"""Infinity under FastVAR: generations along the file's bits, and greedy ones; the rows of each pass of SkipVAR's code.
 
-Weights and texts come from ``golden_small`` next to the file. Each setting prunes one prompt with its row of guidance.
+FastVAR's weights and texts come from ``golden_small`` next to the file. Each setting prunes one prompt with its row of guidance.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,10 +10,13 @@ import torch
 from torch import Tensor
 
 from cachemark.cache.arena import Memory
-from cachemark.cache.layout import Grid, Site, Step, Tokens, squares
-from cachemark.contract.method import Block, Branch
+from cachemark.cache.layout import Grid, Layout, Site, Step, Tokens, squares
+from cachemark.contract.method import Block, Branch, Method
+from cachemark.core.spec import Sampling
 from cachemark.methods.fastvar import FastVAR
-from cachemark.models.infinity import Infinity
+from cachemark.methods.fewer_scales import FewerScales
+from cachemark.methods.guidance_off import GuidanceOff
+from cachemark.models.infinity import Infinity, InfinityConfig
 from cachemark.models.vision.bsq import bits_of, packed_bits
 from cachemark.models.vision.maps import ABSENT
 
@@ -70,11 +71,9 @@ class Settings(Rival):
         return {str(rows) if rows == columns else f"{rows}x{columns}": (rows, columns) for rows, columns in maps}
 
     def index(self, setting: str, name: str) -> int:
-        """Return the scale of a map by its name."""
         return list(self.maps(setting)).index(name)
 
     def names(self, setting: str) -> list[str]:
-        """Return the names of the maps that are generated."""
         return list(self.maps(setting))[: len(self.vector.facts["settings"][setting]["scales that run"])]
 
     def method(self, setting: str) -> NotingFastVAR:
@@ -178,4 +177,51 @@ KINDS = {
         Check("greedy_kept", 0.0, lambda subject, vector: kept(subject, vector, "greedy"), ("*/greedy/kept/*/*/*",)),
         Check("greedy_bits", 0.0, greedy_bits, ("*/greedy/bits/*",)),
     ), "Infinity under FastVAR: four settings of shares, blocks and kept scales, along the file's bits and greedy", ("fastvar",)),
+}
+
+
+# -- SkipVAR ----------------------------------------------------------------------------------------------------------
+SIDES = tuple(range(1, 14))  # as many scales as the file's, of fewer tokens, which no pass depends on
+
+
+@dataclass
+class Recording(Method):
+    """Computes what another method declares, and records the rows of each pass."""
+
+    declared: Method = field(default_factory=Method)
+    rows: list[int] = field(default_factory=list)
+
+    def scales(self, layout: Layout) -> int:
+        return self.declared.scales(layout)
+
+    def computed_rows(self, layout: Layout, scale: int) -> int:
+        return self.declared.computed_rows(layout, scale)
+
+    def block(self, site: Site, step: Step, tokens: Tokens, block: Block) -> Tokens:
+        if not site.layer:
+            self.rows.append(len(tokens.x))
+        return super().block(site, step, tokens, block)
+
+
+class SmallInfinity:
+    """A small model of 13 scales."""
+
+    def __init__(self, vector: Vector) -> None:
+        config = InfinityConfig(2, 2, 32, chunks=1, scales=squares(SIDES), width=5, text=256, longest=8)
+        self.model = Infinity(config, [torch.ones(3, config.text)]).initialise(1).eval()
+
+    def rows(self, skipped: int, unguided: int) -> list[int]:
+        """Return the rows of each of the 13 passes, 0 for those that are not made."""
+        method = Recording(FewerScales(skipped) if skipped else GuidanceOff(len(SIDES) - unguided))
+        self.model.generate(torch.tensor([0]), [0], method, Sampling(cfg_scale=3.0), Memory())
+        return (method.rows + [0] * len(SIDES))[: len(SIDES)]
+
+
+def rows(subject: SmallInfinity, vector: Vector) -> float:
+    return differing(torch.tensor([subject.rows(*outcome) for outcome in vector.facts["outcomes"]]), vector["rows"])
+
+
+KINDS |= {
+    "skipvar": Kind(SmallInfinity, (Check("rows", 0.0, rows, ("rows",)),),
+                    "Infinity under SkipVAR: the rows of all passes by outcome", ("fewer_scales", "guidance_off")),
 }
