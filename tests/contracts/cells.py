@@ -1,7 +1,5 @@
 """The cells: every next-token method × its further modes × codec × kind of attention."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Masked cells: methods × modes × codec, on a tiny MAR with random weights."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 from typing import Any
@@ -115,12 +113,10 @@ class SkipShadow(Onlooker):
 
 
 def run(cell: MaskedCell) -> tuple[KitRun, SkipShadow]:
-    """A generation beside the oracle."""
     shadow = SkipShadow(CODECS[cell.codec])
     return cell.run(cell.tight(), shadow, bare=True), shadow
 
 
 @functools.cache
 def recorded(cell: MaskedCell) -> tuple[KitRun, SkipShadow]:
-    """The reference run of a cell."""
     return run(cell)

@@ -1,7 +1,5 @@
 """Next-scale cases: all methods of the family × modes × codecs × {MHA, GQA}, and methods whose heads differ."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -35,7 +33,7 @@ def contents_of(method: Method, layout: Layout) -> tuple[list[dict[Place, Tensor
 # Modes of a method. One layer of three is demanding; online, the threshold lies inside the range of S of the feed.
 MODES: dict[str, tuple[dict[str, Any], ...]] = {
     "ams_kv": ({"demanding": [1]}, {"demanding": [0, 2], "condensed": 0}, {"demanding": [], "c_min": 10, "c_max": 12},
-               {"decide": "online", "theta": -1.9, "c_min": 21, "c_max": 46}),
+               {"decide": "online", "theta": -1.6, "c_min": 21, "c_max": 46}),
     "full": ({}, {"store_last": True}),
     "window": ({}, {"keep_condition": False}),
     "scalekv": ({}, {"score": "softmax"}),
@@ -70,8 +68,8 @@ class Staggered(PerHead):
     def select(self, site: Site, step: Step, slot: RaggedSlot, workspace: RaggedWorkspace, q: Tensor) -> Sequence[Kept]:
         return [self.places(self.held(site.layer, head, n + step.count), n + step.count) for head, n in enumerate(slot.lengths)]
 
-    def places(self, held: int, total: int) -> Kept:
-        return [range(total)] if held == total else [range(5), range(total - held + 5, total)]
+    def places(self, count: int, total: int) -> Kept:
+        return [range(total)] if count == total else [range(5), range(total - count + 5, total)]
 
     def entries(self, layout: Layout, site: Site) -> int:
         return sum(self.held(site.layer, head, layout.cacheable) for head in range(layout.kv_heads))
@@ -105,10 +103,8 @@ BUILT_IN = [cls for name in METHODS if issubclass(cls := METHODS.get(name), PerH
 
 
 def run(method: PerHead, *watches: Onlooker, codec: str = "native", attention: str = "mha") -> KitRun:
-    """A recorded run."""
     return ScaleCell(type(method), (), codec, attention).run(method, *watches)
 
 
 def lengths(ran: KitRun) -> list[dict[Site, list[int]]]:
-    """Live entries of each head of each site behind each pass."""
     return [moment.after for moment in ran.moments]  # type: ignore[misc]

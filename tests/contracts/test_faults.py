@@ -1,7 +1,5 @@
 """Every fault is found by the check of the kit that is responsible for it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -127,8 +125,6 @@ class Skips(H2O):
 
 
 class Declares(Streaming):
-    """Allocates more than it needs."""
-
     def capacity(self, layout: Layout, site: Site) -> int:
         return super().capacity(layout, site) + 4
 
@@ -147,8 +143,6 @@ class Padded(Method):
 
 
 class ReadsBeyond(Window):
-    """Reads one entry more than there are."""
-
     def attend_scale(self, step: Step, q: Tensor, slot: Slot, workspace: Workspace | None) -> tuple[Tensor, Tensor | None]:
         too_many = workspace is not None and slot.live[0] > 0
         k, v = (slot if workspace is None else workspace).read(slot.bank.runs[0], slot.live[0] + too_many)
@@ -167,8 +161,6 @@ class HeadReadsBeyond(Staggered):
 
 
 class HeadsDeclare(Staggered):
-    """Allocates one entry more than its heads need."""
-
     def entries(self, layout: Layout, site: Site) -> int:
         return super().entries(layout, site) + 1
 

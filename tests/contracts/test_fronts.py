@@ -3,8 +3,6 @@
 What a token sees is in golden vectors of the authors' code (tests/conformance), the distance from sequential decoding in tests/decoders.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
@@ -16,7 +14,6 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.codec import CODECS
-from cachemark.cache.layout import Layout, Site, Step
 from cachemark.contract.decoder import Decoder
 from cachemark.contract.method import Method
 from cachemark.core.errors import BadParameter, Unsupported
@@ -27,32 +24,19 @@ from cachemark.kit.next_token import GRID
 from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
 from cachemark.methods.streaming import Streaming
-from cachemark.models.emu3 import Emu3, Emu3Config
-from cachemark.models.glm_image import GlmImage, GlmImageConfig
-from cachemark.models.janus import Janus, JanusConfig
-from cachemark.models.lined import ImageIds
-from cachemark.models.llama import LlamaConfig
-from cachemark.models.llamagen import LlamaGenConfig
-from cachemark.models.llamagen_text import CaptionConfig, CaptionedLlamaGen
-from cachemark.models.lumina import Lumina, LuminaConfig, Vocabulary
-from cachemark.models.prompts import Prompts
 from cachemark.models.raster import RasterModel
+from support.tiny_models import BUILDS
 
 from .test_graph import captured
-from .test_windows import SAMPLINGS, SEEDS, N, generate, graph_memory, sequential
+from .test_windows import SAMPLINGS, SEEDS, N, Numbered, generate, graph_memory, poisoned, sequential
 
 WINDOWS = (2, 3, 5)
 SHAPES = ((6, 6), (8, 8), (16, 16), (4, 7), (1, 5))
 
 
 # -- the schedule -----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("lines", "line"), SHAPES)
-def test_passes_follow_the_formula_and_feed_each_token_once(lines: int, line: int) -> None:
-    for window in range(2, line + 1):
-        check_schedule(lines, line, window)
-
-
-def check_schedule(lines: int, line: int, window: int) -> None:
+@pytest.mark.parametrize(("lines", "line", "window"), [(lines, line, window) for lines, line in SHAPES for window in range(2, line + 1)])
+def test_passes_follow_the_formula_and_feed_each_token_once(lines: int, line: int, window: int) -> None:
     layout = layout_of((1,), lines=lines, line=line)
     fronts = ZipAR(window=window).schedule(layout)
     assert len(fronts) == (2 * line + (lines - 2) * window if lines > 1 else line)
@@ -89,7 +73,9 @@ def test_a_window_as_wide_as_a_line_gives_the_tokens_of_sequential_decoding(name
 @pytest.mark.parametrize("window", WINDOWS)
 def test_a_narrower_window_gives_others_in_fewer_passes(window: int) -> None:
     decoder = ZipAR(window=window)
-    tokens = generate(decoder)
+    marks: list[int] = []
+    tokens = generate(decoder, mark=marks.append)
+    assert marks == list(range(N)), "tokens are counted as they exist"
     assert len(decoder.kept) == 2 * GRID + (GRID - 2) * window
     assert sum(decoder.kept) == N
     assert torch.equal(tokens[:, : GRID + window], sequential()[:, : GRID + window]), "until the third line starts nothing is missing"
@@ -104,55 +90,9 @@ def test_an_image_is_the_same_alone_and_in_any_batch(window: int, attention: str
         assert torch.equal(generate(ZipAR(window=window), seeds=seeds, attention=attention), whole[seeds])
 
 
-def poisoned() -> Method:
-    """Return the full cache that writes NaN behind its live entries after each pass, and whenever one is removed."""
-    def spoil(method: Method) -> None:
-        for slot in method.slots.values():
-            for part in (*slot.k, *slot.v):
-                part[:, :, slot.live[0] :] = float("nan")
-
-    class Poisoned(Full):
-        fronts = True
-
-        def end_step(self, step: Step) -> None:
-            super().end_step(step)
-            spoil(self)
-
-        def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            if site.layer == 0:
-                spoil(self)
-            return super().attend(site, step, q, k, v)
-
-    return Poisoned()
-
-
-class Numbered(Full):
-    """Checks that live entries have distinct positions, those that the schedule has fed so far."""
-
-    fronts = True
-
-    def begin(self, layout: Layout, sites: Any, memory: Memory) -> None:
-        super().begin(layout, sites, memory)
-        self.places: set[int] = set()
-
-    def end_step(self, step: Step) -> None:
-        super().end_step(step)
-        self.places.update(step.places)
-        (bank,) = self.banks
-        stored = bank.visual[..., 1 : 1 + bank.live_visual].sort(-1).values
-        assert (stored == torch.tensor(sorted(self.places))).all()
-        assert bank.live_visual == step.first + step.count
-
-
-@pytest.mark.parametrize("method", [poisoned, Numbered])
+@pytest.mark.parametrize("method", [poisoned(Full), Numbered])
 def test_removed_entries_are_never_read_and_each_position_has_one(method: Callable[[], Method]) -> None:
     assert torch.equal(generate(ZipAR(window=2), method=method), generate(ZipAR(window=2)))
-
-
-def test_tokens_are_counted_as_they_exist() -> None:
-    marks: list[int] = []
-    generate(ZipAR(window=2), mark=marks.append)
-    assert marks == list(range(N))
 
 
 def test_the_graph_engine_captures_each_pass_once_and_gives_the_same_tokens() -> None:
@@ -172,40 +112,33 @@ def test_a_codec_of_entries_stores_the_same_positions(name: str) -> None:
 
 
 # -- all next-token models ----------------------------------------------------------------------------------------------
-DECODER = LlamaConfig(2, 4, 64, 96, 112, kv_heads=2)
-ASKED = Prompts(((1, 40, 3), (1, 17, 90, 41, 66, 7, 3), (1, 5, 33, 3)), ((1, 2, 3), (1, 2, 2, 2, 2, 2, 3), (1, 2, 2, 3)))
-FAMILIES: dict[str, Callable[[], RasterModel]] = {
-    "janus": lambda: Janus(JanusConfig(DECODER, codes=48, grid=5), ASKED),
-    "emu3": lambda: Emu3(Emu3Config(DECODER, 5, 4, ImageIds(first=80, codes=32, line_end=70)), ASKED),
-    "lumina": lambda: Lumina(LuminaConfig(replace(DECODER, qk_norm=True), 2, 3, Vocabulary(4, 32, 42, 0, 40, 41, 44)), ASKED),
-    "llamagen_text": lambda: CaptionedLlamaGen(
-        CaptionConfig(LlamaGenConfig(2, 2, 32, vocab=32, classes=10, grid=5), text=12, longest=6), [torch.ones(n, 12) for n in (2, 6, 3)]),
-}
 
 
 @cache
 def family(name: str) -> RasterModel:
-    tiny = FAMILIES[name]()
+    tiny = BUILDS[name]()
     tiny.initialise(0)
     for parameter in tiny.parameters():
         parameter.data *= 3 if parameter.dim() > 1 else 1  # so that a token depends on what it sees
     return tiny.eval()
 
 
-def asked(name: str, labels: list[int], decoder: Decoder | None) -> Tensor:
-    sampling = Sampling(cfg_scale=3.0)
-    return family(name).generate(torch.tensor(labels), [10 + label for label in labels], Full(), sampling, Memory(), decoder=decoder)
+def asked(name: str, labels: list[int], decoder: Decoder | None, method: Method | None = None) -> Tensor:
+    sampling, seeds = Sampling(cfg_scale=3.0), [10 + label for label in labels]
+    return family(name).generate(torch.tensor(labels), seeds, method or Full(), sampling, Memory(), decoder=decoder)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", ["janus", "emu3", "lumina", "llamagen-t2i"])
 def test_prompts_of_several_lengths_run_on_every_model(name: str) -> None:
     line = family(name).layout([0], Sampling(), [0]).line
     own = asked(name, [0, 1, 2], None)
     assert torch.equal(asked(name, [0, 1, 2], ZipAR(window=line)), own)
     tokens = asked(name, [0, 1, 2], ZipAR(window=2))
-    assert not torch.equal(tokens, own)
+    evicting = asked(name, [0, 1, 2], None, Linear(B=2 * line))
+    assert not any(torch.equal(other, own) for other in (tokens, evicting))
     for label in range(3):
         assert torch.equal(asked(name, [label], ZipAR(window=2))[0], tokens[label])
+        assert torch.equal(asked(name, [label], None, Linear(B=2 * line))[0], evicting[label])
     if name in ("emu3", "lumina"):
         ends = tokens.unflatten(1, (-1, line))[:, :, -1]
         assert (ends == ends[0, 0]).all()
@@ -225,13 +158,8 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception]]] = {
     "a window wider than a line": (lambda: generate(ZipAR(window=GRID + 1)), BadParameter),
     "keys that share ranges": (lambda: generate(ZipAR(window=2), memory=Memory(codec=CODECS["kivi4"])), Unsupported),
     "a model with a preview": (
-        lambda: previewing().generate(torch.arange(2), [0, 1], Full(), Sampling(), Memory(), decoder=ZipAR(window=2)), Unsupported),
+        lambda: family("glm-image").generate(torch.arange(2), [0, 1], Full(), Sampling(), Memory(), decoder=ZipAR(window=2)), Unsupported),
 }  # fmt: skip
-
-
-def previewing() -> GlmImage:
-    config = GlmImageConfig(replace(DECODER, qkv_bias=True), 48, 56, 4, 2, (1, 2, 1))
-    return GlmImage(config, Prompts(((1, 2, 3), (4, 5, 6, 7)))).initialise(0).eval()
 
 
 @pytest.mark.parametrize("reason", REFUSED)

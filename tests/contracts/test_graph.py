@@ -1,14 +1,10 @@
-"""The graph engine gives the tokens of the eager one, bit for bit, for every method of every family.
+"""The graph engine gives the tokens of the eager one, bit for bit.
 
-The first generation records, the second one, of other samples, repeats; each is compared with the eager engine's.
+The kit checks it on next-token methods and on those that save computation, tests/gpu all families on a device.
 """
 
-from __future__ import annotations
-
-import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import pytest
@@ -26,7 +22,6 @@ from cachemark.kit import next_token
 from cachemark.kit.capture import CpuGraphs, capture_on_cpu
 from cachemark.kit.next_scale import SIDES, ScaleCell
 from cachemark.methods.streaming import Streaming
-from cachemark.models.llamagen import LlamaGen
 
 from . import cells as token
 from . import masked, test_scales
@@ -40,8 +35,6 @@ def captured(memory: Memory) -> int:
 
 # -- next-token -------------------------------------------------------------------------------------------------------
 OTHER = (7, 3)
-TOKEN = token.crossed(token.cells())
-MASKED = masked.cells()
 
 
 def fresh(cell: next_token.Cell, *lasting: Tensor) -> Memory:
@@ -70,42 +63,16 @@ def native(name: str) -> next_token.Cell:
     return next(c for c in token.cells() if (c.cls.name, c.codec, c.attention) == (name, "native", "mha"))
 
 
-# -- all families ------------------------------------------------------------------------------------------------------
-DAILY = ("full", "linear", "h2o", "streaming", "rkv", "adakv")  # next-token methods with a key, a ring or heads of their own
-FAMILIES: dict[str, tuple[list[Any], str]] = {  # cells, and the method that also runs in bf16 and with forced tokens
-    "token": (TOKEN, "linear"), "masked": (MASKED, "lazymar"),
-    "scale": ([*(cell for cell in test_scales.MHA if cell.square),
-               *(ScaleCell(cls, (), "native", "mha") for cls in (Staggered, Scored, *BUILT_IN))], "ams_kv"),
+# -- next-scale and masked --------------------------------------------------------------------------------------------
+PER_HEAD = [ScaleCell(cls, (), "native", "mha") for cls in (Staggered, Scored, *BUILT_IN)]
+SCALES = [*(cell for cell in test_scales.MHA if cell.square), *PER_HEAD]
+FAMILIES: dict[str, tuple[list[Any], Any, Sampling]] = {
+    "scale": (SCALES, test_scales.MODEL, test_scales.SAMPLING), "masked": (masked.cells(), kit.model(), kit.SAMPLING),
 }
 
 
-def params() -> Iterator[Any]:
-    """Yield a mode of each method in fp32, and one method per family in bf16; the others are slow."""
-    for family, (cells, always) in FAMILIES.items():
-        daily = [cell for cell in token.one_a_method(cells) if family != "token" or cell.cls.name in DAILY or cell.codec == "kivi4"]
-        for param in token.sampled(cells, daily):
-            yield pytest.param(family, *param.values, torch.float32, id=f"{family}-{param.id}", marks=param.marks)
-        native = [cell for cell in cells if cell.codec == "native"]
-        first = next(cell for cell in native if cell.cls.name == always)
-        for cell in native:
-            marks = () if cell is first else pytest.mark.slow
-            yield pytest.param(family, cell, torch.bfloat16, id=f"{family}-{cell.label}-bf16", marks=marks)
-
-
-@cache
-def model_of(family: str, attention: str, dtype: torch.dtype) -> tuple[Any, Sampling, list[Tensor]]:
-    """Return a family's tiny model, its sampling, and its tensors."""
-    model, sampling = {"token": (next_token.model(attention), next_token.SAMPLING), "scale": (test_scales.MODEL, test_scales.SAMPLING),
-                       "masked": (kit.model(), kit.SAMPLING)}[family]  # fmt: skip
-    model = copy.deepcopy(model).to(dtype)
-    own = [model.rope] if family == "token" else [*model.quantizer.parameters()] if family == "scale" else []
-    return model, sampling, [*model.parameters(), *model.buffers(), *own]
-
-
-def captures_of(family: str, cell: Any) -> int | None:
+def captures_of(family: str, cell: Any) -> int:
     """Return the number of captures: one per scale; of masked models one per pass, and one per shape of the head."""
-    if family == "token":
-        return None
     if family == "scale":
         return len(SIDES)
     method = cell.tight()
@@ -115,46 +82,27 @@ def captures_of(family: str, cell: Any) -> int | None:
     return len(parts) + len(set(parts))
 
 
-@pytest.mark.parametrize(("family", "cell", "dtype"), list(params()))
-def test_captured_steps_repeat_to_the_last_bit(family: str, cell: Any, dtype: torch.dtype) -> None:
-    """Tokens, all logits and bytes are equal for other samples and, of one method per family, for forced tokens."""
-    model, sampling, lasting = model_of(family, cell.attention, dtype)
-    memory = capture_on_cpu(cell.memory(), lasting)
+@pytest.mark.parametrize(("family", "cell"), [
+    pytest.param(family, *param.values, id=f"{family}-{param.id}", marks=param.marks)
+    for family, (cells, *_) in FAMILIES.items() for param in token.sampled(cells, token.one_a_method(cells))
+])  # fmt: skip
+def test_captured_steps_repeat_to_the_last_bit(family: str, cell: Any) -> None:
+    """Tokens, all logits and bytes; the second generation, of other samples, repeats what the first one captured."""
+    _, model, sampling = FAMILIES[family]
+    own = model.quantizer.parameters() if family == "scale" else ()
+    memory = capture_on_cpu(cell.memory(), [*model.parameters(), *model.buffers(), *own])
 
-    def ran(seeds: Sequence[int], given: Memory, forced: Tensor | None = None) -> list[Tensor]:
+    def ran(seeds: Sequence[int], given: Memory) -> list[Tensor]:
         steps, method, labels = list[Tensor](), cell.tight(), torch.tensor([seed % 10 for seed in seeds])
-        tokens = model.generate(labels, list(seeds), method, sampling, given, forced=forced,
-                                see=lambda _, logits: steps.append(logits.clone()))
+        tokens = model.generate(labels, list(seeds), method, sampling, given, see=lambda _, logits: steps.append(logits.clone()))
         return [tokens, *steps, torch.tensor([method.logical_bytes, given.nbytes("slots")])]
 
-    count = captures_of(family, cell)
     for seeds in ((0, 1), OTHER):
-        eager = ran(seeds, cell.memory())
-        assert all(torch.equal(*pair) for pair in zip(ran(seeds, memory), eager, strict=True))
-        count = count or captured(memory)
-        assert captured(memory) == count, "the second generation repeats what the first one captured"
-    if cell.cls.name != FAMILIES[family][1]:
-        return
-    forced = eager[0].flip(0)
-    eager = ran(OTHER, cell.memory(), forced)
-    for _ in range(2):  # the first captures, the second repeats
-        assert all(torch.equal(*pair) for pair in zip(ran(OTHER, memory, forced), eager, strict=True))
+        assert all(torch.equal(*pair) for pair in zip(ran(seeds, memory), ran(seeds, cell.memory()), strict=True))
+        assert captured(memory) == captures_of(family, cell)
 
 
 # -- what would be wrong is seen --------------------------------------------------------------------------------------
-def test_a_position_in_the_recording_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A position from the step instead of the input is only right if each pass is captured."""
-    given = LlamaGen._pass
-    places = torch.arange(36)
-
-    def baked(self: LlamaGen, step: Step, *rest: Any) -> tuple[Tensor, ...]:
-        return given(self, step, *rest[:-1], places[step.index : step.index + 1])
-
-    monkeypatch.setattr(LlamaGen, "_pass", baked)
-    for name, right in (("full", True), ("streaming", False)):
-        kept = fresh(cell := native(name), places)
-        cell.run(cell.tight(), memory=kept, bare=True)
-        assert same(cell, kept, OTHER) is right
 
 
 @dataclass

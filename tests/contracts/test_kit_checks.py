@@ -1,7 +1,5 @@
 """Every method passes every check of the kit: pairs of mode, check, codec and kind of attention."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -20,8 +18,8 @@ from cachemark.kit.work import work_is_declared
 from . import masked, scales
 from .cells import ALONE, WHOLE, cells, crossed
 
-# test_graph.py has more cells; parameters, bf16 and settings do not depend on codec and attention (tests/kit)
-ELSEWHERE = {checks.graph_is_eager, checks.wrong_parameters_are_refused, checks.bf16_runs, checks.settings_are_unchanged}
+# parameters, bf16 and settings do not depend on codec and attention (tests/kit)
+ELSEWHERE = {checks.wrong_parameters_are_refused, checks.bf16_runs, checks.settings_are_unchanged}
 # What these find in a method can depend on how a vector is stored or on shared heads: every mode meets both.
 STORED = {checks.evicting_is_masking, checks.neutral_is_full, checks.bytes_are_declared, checks.declared_is_used,
           checks.live_bytes_are_counted}

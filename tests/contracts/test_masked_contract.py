@@ -1,7 +1,6 @@
 """The contract of a method in the masked family."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -90,31 +89,23 @@ def test_the_partitioned_attention_gives_the_same() -> None:
     assert torch.allclose(partitioned, plain, atol=TOLERANCE * float(plain.abs().max()))
 
 
-def values_stay(self: Places, block: int, k: Tensor, v: Tensor, places: Tensor, live: int) -> tuple[Tensor, Tensor]:
-    return UPDATE(self, block, k, self.read(block, self.v[0].size(3))[1].gather(2, wide(places, v)), places, live)
-
-
-def one_place_off(self: Places, block: int, k: Tensor, v: Tensor, places: Tensor, live: int) -> tuple[Tensor, Tensor]:
-    return UPDATE(self, block, k, v, (places + 1).clamp_max(self.k[0].size(3) - 1), live)
-
-
-def one_too_few(self: Places, block: int, k: Tensor, v: Tensor, places: Tensor, live: int) -> tuple[Tensor, Tensor]:
-    return UPDATE(self, block, k, v, places, live - 1)
-
-
-def nothing_is_written(self: Places, block: int, k: Tensor, v: Tensor, places: Tensor, live: int) -> tuple[Tensor, Tensor]:
-    return self.read(block, live)
-
-
 UPDATE = Places.update
+BROKEN: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {
+    "values stay": lambda self, block, k, v, places, live: UPDATE(
+        self, block, k, self.read(block, self.v[0].size(3))[1].gather(2, wide(places, v)), places, live),
+    "one place off": lambda self, block, k, v, places, live: UPDATE(
+        self, block, k, v, (places + 1).clamp_max(self.k[0].size(3) - 1), live),
+    "one too few": lambda self, block, k, v, places, live: UPDATE(self, block, k, v, places, live - 1),
+    "nothing is written": lambda self, block, k, v, places, live: self.read(block, live),
+}
 
 
 @pytest.mark.parametrize("cell", [c for c in PARTIAL if c.codec == "native" and dict(c.mode) in (
     {"active": 14}, dict(MODES["random_tokens"][0]), {**MODES["lazymar"][3]}, dict(MODES["recap"][1]))], ids=LABEL)
 def test_a_wrong_place_is_caught(monkeypatch: pytest.MonkeyPatch, cell: MaskedCell) -> None:
-    for broken in (values_stay, one_place_off, one_too_few, nothing_is_written):
+    for fault, broken in BROKEN.items():
         monkeypatch.setattr(Places, "update", broken)
-        assert run(cell)[1].worst > TOLERANCE, broken
+        assert run(cell)[1].worst > TOLERANCE, fault
 
 
 # -- nothing is read before it is written -----------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """The contract of a method in the next-scale family."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

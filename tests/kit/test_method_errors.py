@@ -1,7 +1,5 @@
 """Mistakes of a method's author end in one line that names the plug-in's own line or what to change."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

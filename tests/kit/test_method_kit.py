@@ -1,7 +1,5 @@
 """The kit: every fault and cheat is found by its check, with the smallest example that shows it; a correct method passes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -83,7 +81,6 @@ Write = Callable[..., Path]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Writes a plug-in whose method has this body."""
     def write(body: str, base: str = "Streaming") -> Path:
         (tmp_path / "subject.py").write_text(HEAD.format(body=body, base=base))
         names_of("methods", tmp_path / "subject.py")

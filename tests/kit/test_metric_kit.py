@@ -1,6 +1,4 @@
-"""The kit of a metric: every fault is found by its check, with a few images that show it."""
-
-from __future__ import annotations
+"""The kits of a metric and of a model: every fault is found by its check, of a metric with a few images that show it."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,9 +8,10 @@ import pytest
 from cachemark.core import registry
 from cachemark.kit.findings import KitResult
 from cachemark.kit.metric_checks import MetricExample
-from cachemark.kit.runner import metric_checks
+from cachemark.kit.runner import metric_checks, model_checks
+from cachemark.models.registry import MODELS
 from cachemark.plugins import loading as plugins
-from cachemark.workflows.prove import prove_metric
+from cachemark.workflows.prove import names_of, prove_metric
 from support import examples
 from support.kit import run_all
 from support.stages import call, forgetting
@@ -92,3 +91,52 @@ def test_the_command_refuses_other_names(name: str, words: str) -> None:
 def test_a_file_of_methods_has_no_metric(tmp_path: Path) -> None:
     with forgetting(), pytest.raises(Exception, match="registers no metric"):
         prove_metric(Path(__file__).parents[2] / "examples" / "cachemark-knorm" / "cachemark_knorm" / "method.py")
+
+
+# -- models -----------------------------------------------------------------------------------------------------------
+WRAP = """
+class Wrapped(llamagen.LlamaGen):
+    def generate(self, labels, seeds, method, sampling, memory, *, forced=None, see=None, mark=None):
+{body}
+        return super().generate(labels, seeds, method, sampling, memory, forced=forced, see=see, mark=mark)
+"""
+MODEL_FAULTS: dict[str, tuple[str, str, str]] = {  # by check: what is replaced in the model's file, by what, and words of the finding
+    "entry matches the model": ("range(batch), sampling)", "range(batch + 1), sampling)", "rows"),
+    "images are valid": ("return grey.repeat_interleave(4, 2)", "return 100 * grey.repeat_interleave(4, 2)", "up to"),
+    "forced tokens are followed": ("BODY", "        forced = None", "different logits along other tokens"),
+    "samples are the same in any batch": ("BODY", "        labels = labels + len(seeds) % 2", "batch of three"),
+    "second generation repeats": ("BODY", "        seeds = [int(torch.randint(0, 1000, ())) for _ in seeds]", "the first generation"),
+    "weights and settings are unchanged": ("BODY", "        self.output.weight.data *= 1.01", "unchanged weights"),
+    "every site is called once per step": (
+        "BODY", "        end = method.end_step\n        method.end_step = lambda step: end(step) if step.index != 3 else None", "end_step"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def write_model(tmp_path: Path) -> Callable[[str, str], Path]:
+    def write_model(old: str, new: str) -> Path:
+        text = examples.MODEL.split("@cm.method")[0]
+        if old == "BODY":
+            text = text.replace("CONFIG =", WRAP.format(body=new) + "\nCONFIG =", 1).replace("llamagen.LlamaGen, CONFIG", "Wrapped, CONFIG")
+        else:
+            assert old in text
+            text = text.replace(old, new)
+        (tmp_path / "dot.py").write_text(text)
+        return tmp_path / "dot.py"
+
+    return write_model
+
+
+@pytest.mark.parametrize("check", MODEL_FAULTS)
+def test_a_fault_of_a_model_is_found(check: str, write_model: Callable[[str, str], Path]) -> None:
+    old, new, words = MODEL_FAULTS[check]
+    (name,) = names_of("models", write_model(old, new))
+    result = next(planned for planned in model_checks(MODELS.get(name)) if planned.name == check).run()
+    assert result.findings
+    assert words in "; ".join(f"{finding.expected} {finding.actual}" for finding in result.findings)
+
+
+def test_a_correct_model_passes(write_model: Callable[[str, str], Path]) -> None:
+    done = call("test", "model", write_model("grey", "grey"))
+    assert done.exit_code == 0, done.output
+    assert "model dot: 11 passed, 0 failed, 1 skipped" in done.output

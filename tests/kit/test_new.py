@@ -1,7 +1,5 @@
 """A new package passes the kit as written, and is found once it is installed."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 import tomllib

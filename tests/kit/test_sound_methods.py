@@ -1,7 +1,5 @@
 """Sound methods of unusual kinds pass every check, and a fault in one of them is found."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

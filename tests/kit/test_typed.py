@@ -1,7 +1,5 @@
 """Everything that authors of plug-ins import is typed: ``mypy --strict`` finds mistakes and nothing else."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

@@ -5,8 +5,6 @@ row and layer. ``narrowest`` is the smallest nonzero gap of scores in a decision
 ``ties`` counts decisions by age alone.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,6 @@ Array = NDArray[np.float64]
 
 
 def softmax(scores: Array) -> Array:
-    """Along the last axis."""
     e = np.exp(scores - scores.max(-1, keepdims=True))
     return e / e.sum(-1, keepdims=True)
 

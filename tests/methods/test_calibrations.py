@@ -1,7 +1,5 @@
 """Calibrations: found by weights, by name and by digest, whoever made them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,9 +1,10 @@
-"""Random eviction: one entry at a time, uniform, from the sample's own stream. The edges and scores of evicting methods."""
+"""Evicting methods: random eviction, edges and scores, LineAR at the end of a line, and budgets of layers and heads."""
 
-from __future__ import annotations
-
+import itertools
 import math
+import random
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import pytest
 import torch
@@ -17,12 +18,15 @@ from cachemark.kit.driver import Onlooker as Watch
 from cachemark.kit.driver import RasterFeed as Feed
 from cachemark.kit.driver import drive, layout_of, watched
 from cachemark.kit.next_token import Cell
+from cachemark.methods.adakv import shared
 from cachemark.methods.base.evicting import Evicting, Scored
+from cachemark.methods.linear import EXCLUDED, MEMBER, PINNED, Linear
+from cachemark.methods.pyramidkv import pyramid
 from cachemark.methods.random import Random
 
 B = 9
-LAYOUT = layout_of((1,) * 48, lines=5, line=8, head_dim=4)
-TURNS = LAYOUT.visual - 1 - B  # passes in which one goes
+LONG = layout_of((1,) * 48, lines=5, line=8, head_dim=4)
+TURNS = LONG.visual - 1 - B  # passes in which one goes
 
 
 class Ranks(Watch):
@@ -47,7 +51,7 @@ class Ranks(Watch):
         self.turns.append(torch.stack(gone))
 
 
-def ranks(layout: Layout = LAYOUT) -> Tensor:
+def ranks(layout: Layout = LONG) -> Tensor:
     watch = Ranks()
     drive(watched(Random(B=B), watch), layout, Feed(layout))
     return torch.stack(watch.turns)
@@ -59,7 +63,7 @@ def drawn() -> Tensor:
 
 
 def test_one_goes_as_soon_as_the_budget_is_exceeded(drawn: Tensor) -> None:
-    assert drawn.shape == (TURNS, LAYOUT.layers, LAYOUT.rows, LAYOUT.kv_heads)
+    assert drawn.shape == (TURNS, LONG.layers, LONG.rows, LONG.kv_heads)
     assert int(drawn.min()) == 0, "the condition went"
     assert int(drawn.max()) == B - 1, "the token just fed is never drawn, each of the B others may be"
 
@@ -78,17 +82,15 @@ def test_neighbours_draw_for_themselves(drawn: Tensor, axis: int) -> None:
 
 
 def test_a_draw_belongs_to_seed_and_branch(drawn: Tensor) -> None:
-    turned = replace(LAYOUT, seeds=LAYOUT.seeds[::-1])
+    turned = replace(LONG, seeds=LONG.seeds[::-1])
     assert torch.equal(ranks(turned).flip(2), drawn), "the place in the batch counts"
-    other = replace(LAYOUT, branches=(1,) * LAYOUT.rows)
+    other = replace(LONG, branches=(1,) * LONG.rows)
     assert float((ranks(other) == drawn).double().mean()) < 2 / B, "the two branches of a sample share their draws"
 
 
 # -- edges and scores -------------------------------------------------------------------------------------------------
 @dataclass
 class OfNoEdge(Evicting):
-    """Evicts after an edge of a next-token model."""
-
     name = "of no edge"
     paradigms = ("next-token", "next-scale")
 
@@ -133,3 +135,95 @@ def test_scores_of_another_shape_name_both_shapes() -> None:
     cell = Cell(PerHead, (), "native", "mha")
     with pytest.raises(BadPlugin, match=r"per_head: score returns a tensor of shape .* Return one score per live entry"):
         cell.run(cell.tight(), bare=True)
+
+
+# -- LineAR at the end of a line --------------------------------------------------------------------------------------
+LAYOUT = layout_of(kv_heads=2)
+
+
+def test_the_guide_is_one_line_of_queries() -> None:
+    """A ring: one place for each column, written over by the next line."""
+    method, feed = Linear(**Linear.parameters_for(Fraction(1, 2), LAYOUT)), Feed(LAYOUT)
+    drive(method, LAYOUT, feed)
+    rows, n = LAYOUT.rows, LAYOUT.line
+    assert method.guide.shape == (LAYOUT.layers, rows, LAYOUT.heads, n, LAYOUT.head_dim)
+    for token in range(LAYOUT.visual - 1 - n, LAYOUT.visual - 1):  # the last token is never fed
+        assert torch.equal(method.guide[:, :, :, token % n], feed.q[token + 1, :, :, :, 0])
+
+
+# -- lines that end in a token of their own ---------------------------------------------------------------------------
+ENDED = replace(layout_of(kv_heads=2, lines=8), line_ends=True)
+N = ENDED.line
+SIZES = {"B": 4 * N, "anchor": 3, "recent_lines": 1}
+ENDS = set(range(N - 1, ENDED.visual, N))
+
+
+def kept_tokens(line_end: str, feed: Feed, score: str = "inter-line") -> Tensor:
+    """Indices of the visual tokens that live at the end, (sites, rows, kv_heads, live)."""
+    method = Linear(**SIZES, line_end=line_end, score=score)
+    drive(method, ENDED, feed)
+    return method.banks[0].table()
+
+
+@pytest.mark.parametrize("score", ["inter-line", "accumulated"])
+def test_a_pinned_end_is_never_evicted(score: str) -> None:
+    rows = kept_tokens(PINNED, Feed(ENDED), score).flatten(0, 2)
+    written = {end for end in ENDS if end < ENDED.visual - 1}  # the last token is drawn and not fed
+    assert all(written <= set(row.tolist()) for row in rows)
+    assert not all(written <= set(row.tolist()) for row in kept_tokens(MEMBER, Feed(ENDED), score).flatten(0, 2))
+
+
+@pytest.mark.parametrize("score", ["inter-line", "accumulated"])
+def test_an_excluded_end_goes_first(score: str) -> None:
+    """Remaining line ends are in the recent line; all others are evicted first."""
+    rows = kept_tokens(EXCLUDED, Feed(ENDED), score).flatten(0, 2)
+    remaining = {end for row in rows for end in set(row.tolist()) & ENDS}
+    assert remaining <= {end for end in ENDS if end >= ENDED.visual - 2 * N}
+    members = kept_tokens(MEMBER, Feed(ENDED), score).flatten(0, 2)
+    assert {end for row in members for end in set(row.tolist()) & ENDS} - remaining
+
+
+def test_the_query_of_an_excluded_end_guides_nothing() -> None:
+    plain, loud = Feed(ENDED), Feed(ENDED)
+    for token in ENDS - {ENDED.visual - 1}:
+        loud.q[token + 1] *= -9
+    assert torch.equal(kept_tokens(EXCLUDED, plain).sort(-1).values, kept_tokens(EXCLUDED, loud).sort(-1).values)
+    assert not torch.equal(kept_tokens(MEMBER, plain).sort(-1).values, kept_tokens(MEMBER, loud).sort(-1).values)
+
+
+# -- budgets of PyramidKV's layers and Ada-KV's heads -----------------------------------------------------------------
+@pytest.mark.parametrize("layers", [1, 2, 6, 36])
+def test_a_pyramid_has_the_requested_sum_and_falls(layers: int) -> None:
+    for mean in (2, 3, 8, 15, 16):
+        lines = pyramid(mean, layers, beta=20.0, least=2, most=16)
+        assert sum(lines) == mean * layers
+        assert lines == sorted(lines, reverse=True)
+        assert all(2 <= count <= 16 for count in lines)
+
+
+def test_a_pyramid_falls_linearly() -> None:
+    assert pyramid(5, 4, beta=5.0, least=1, most=16) == [9, 6, 4, 1]
+    assert pyramid(5, 4, beta=1.0, least=1, most=16) == [5, 5, 5, 5]
+
+
+def test_heads_share_lines_so_that_most_attention_stays() -> None:
+    draw = random.Random(0)
+    for _ in range(20):
+        weights = [sorted((draw.random() ** 3 for _ in range(6)), reverse=True) for _ in range(3)]
+        curves = [[sum(head[: n + 1]) / sum(head) for n in range(6)] for head in weights]
+        lines = shared(curves, mean=3, least=1)
+        best = max(sum(curve[n - 1] for curve, n in zip(curves, split, strict=True))
+                    for split in itertools.product(range(1, 7), repeat=3) if sum(split) == 9)
+        assert sum(lines) == 9
+        assert sum(curve[n - 1] for curve, n in zip(curves, lines, strict=True)) == pytest.approx(best)
+
+
+def test_every_head_gets_the_least() -> None:
+    assert shared([[1.0, 1.0, 1.0, 1.0], [0.1, 0.4, 0.7, 1.0]], mean=2, least=1) == [1, 3]
+
+
+def test_lines_that_gain_nothing_are_spread_evenly() -> None:
+    """Attention of heads that look at few entries is all within the first line; the other lines are not one head's."""
+    assert shared([[1.0] * 16] * 4, mean=8, least=2) == [8, 8, 8, 8]
+    assert shared([[0.999999] + [1.0] * 15, [1.0] * 16, [0.5] + [1.0] * 15], mean=4, least=1) == [4, 4, 4]
+    assert shared([[0.999, 0.9995, *[1.0] * 14], [1.0] * 16], mean=2, least=1) == [3, 1]

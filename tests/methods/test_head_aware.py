@@ -1,7 +1,5 @@
 """HACK and HACK++ against their rules written once more, one head and one token at a time, and their budgets."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import Any
 
@@ -18,7 +16,7 @@ from cachemark.methods.base import calibrations
 from cachemark.methods.base.head_aware import HeadAware, HeadClasses
 from cachemark.methods.hack import HACK
 from cachemark.methods.hackpp import HACKPlusPlus, RelianceBudgets, reliance_of
-from contracts.scales import lengths, made, run
+from contracts.scales import made
 
 TOKENS = [side**2 for side in SIDES]
 BEFORE = [sum(TOKENS[:scale]) for scale in range(len(TOKENS))]
@@ -166,26 +164,3 @@ def test_shares_are_in_proportion_to_reliance() -> None:
     assert [sorted(by_group.items()) for by_group in rows[1:]] == [[((0, True), 4), ((1, False), 4)], [((0, True), 7), ((1, False), 2)]]
     capped = RelianceBudgets((4, 9, 16), classes, reliance, 10, 1.0).retained[-1]
     assert capped == {(0, True): 13, (1, False): 7}, "what the first cannot hold goes to the second"
-
-
-def test_the_plan_is_what_lives_and_what_is_allocated() -> None:
-    ran = run(made(HACKPlusPlus))
-    assert isinstance(ran.method, HACKPlusPlus)
-    plan, classes = ran.method.plan, ran.method.classes
-    for step, sites in enumerate(lengths(ran)[:-1]):
-        for site, of_heads in sites.items():
-            assert of_heads == [plan.retained[step + 1][site.layer, few] for few in classes.contextual[site.layer]]
-    assert [slot.capacity for slot in ran.method.ragged.values()] == plan.rooms
-
-
-def test_a_larger_budget_never_allocates_less() -> None:
-    layout = layout_of()
-    rooms = []
-    for eleventh in range(1, 12):
-        method = made(HACKPlusPlus, budget=Fraction(eleventh, 11))
-        method.resolve(layout)
-        assert isinstance(method, HACKPlusPlus)
-        rooms.append(sum(method.plan.rooms))
-        assert rooms[-1] <= Fraction(eleventh, 11) * 55 * 12
-    assert rooms == sorted(rooms)
-    assert rooms[-1] == 55 * 12

@@ -1,7 +1,9 @@
-"""AMS-KV's rivals in a next-scale model against a second implementation on token numbers."""
+"""Rivals in next-scale models: on token numbers, plans and budgets of HeatKV and ScaleKV, and the recorded table of budgets in bytes."""
 
-from __future__ import annotations
-
+import hashlib
+import json
+import re
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -10,11 +12,24 @@ import torch
 from torch import Tensor
 
 from cachemark.cache.layout import Layout, Site, scale_steps
+from cachemark.contract.method import Method
+from cachemark.core.spec import Budget
 from cachemark.kit.next_scale import LAYERS, SIDES, ScaleFeed, layout_of
+from cachemark.methods.base import calibrations
+from cachemark.methods.base.calibrations import even
+from cachemark.methods.base.profiles import stated_scales
+from cachemark.methods.hack import HACK
+from cachemark.methods.hackpp import HACKPlusPlus
+from cachemark.methods.heatkv import Gone, HeatKV, HeatPlan, Shape, orders_of, removed
 from cachemark.methods.registry import METHODS
 from cachemark.methods.scale_groups import ScaleGroups
+from cachemark.methods.scalekv import LayerBudgets, ScaleKV, drafters_of
 from cachemark.methods.streaming import Streaming
+from cachemark.models.registry import MODELS
+from cachemark.plans.expand import resolve
 from contracts.scales import contents_of
+from studies.papers.entry_counts import entry_counts
+from tools.pages.results import recorded
 
 SITES = [Site("decoder", layer) for layer in range(LAYERS)]
 SIZES = [side**2 for side in SIDES]
@@ -109,3 +124,115 @@ def test_random_differs_by_layer_head_and_sample_and_not_by_batch() -> None:
                                                      (4, 5, "local"), (5, 5, "own"), (1, 2, "condensed"), (2, 3, "local")])  # fmt: skip
 def test_groups_of_scales(scale: int, now: int, group: str) -> None:
     assert ScaleGroups().group(scale, now) == group
+
+
+# -- HeatKV's plans of the published orders ---------------------------------------------------------------------------
+INFINITY_SIDES = (1, 2, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64)
+# Of the authors' code: a model, its limit, the most that layers hold, summed, pairs without a scale at the end, and SHA-256 of the plan.
+PLANS = [
+    ("infinity-2b", 131584, 228860, 494, "702f79fe0d2f29700302a48047549a3486acb313f1c5ef24beec24dc9a5ea432"),
+    ("infinity-2b", 164480, 276288, 488, "ea7219eae02c70186a177e77e99a51c7a27c76d3287ef5d5c90e28ac1b6a79c8"),
+    ("infinity-2b", 328960, 492232, 463, "19d6ecfc3947b83ad0e90b85bf365bbd93c5fc6c0f30beb39c9a27eee09e9680"),
+    ("infinity-2b", 657920, 900400, 411, "de2246c61756316a5f532fc007667fa004fa899f283b46933249d35bee94218e"),
+    ("infinity-2b", 1644800, 1967260, 257, "7f519f8a0c822634b3e7b19899d5d947d2c3361a3c93feccfa1a7d6acc809055"),
+    ("infinity-8b", 359800, 560264, 1068, "060182b4fece9a7b904334d9337a9e140400ef8c9c83e61a07e7139408459080"),
+    ("infinity-8b", 719600, 1019372, 1012, "4f2edc0e4a0835c91c8a898151c271f19de7da30328436be45ffad593a9d08f7"),
+]
+
+
+def hashed(shape: Shape, gone: Sequence[Gone]) -> str:
+    """As the stored hashes were made: [target, source, layer, heads] of all that has gone."""
+    rows = [[target, source, layer, heads] for target, sources in enumerate(gone) for source in range(shape.sink, target)
+            for layer in range(shape.layers)
+            if (heads := sorted(pair % shape.heads for pair in sources.get(source, ()) if pair // shape.heads == layer))]
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+
+@pytest.mark.parametrize(("model", "limit", "rooms", "gone_at_the_end", "expected"), PLANS, ids=lambda value: str(value)[:12])
+def test_plans_of_the_published_orders(model: str, limit: int, rooms: int, gone_at_the_end: int, expected: str) -> None:
+    facts = calibrations.packaged("heatkv")[model]
+    shape = Shape(tuple(side**2 for side in INFINITY_SIDES), facts["layers"], facts["heads"], 3)
+    gone = removed(shape, orders_of(facts, shape), limit)
+    assert hashed(shape, gone) == expected
+    assert {len(gone[-1][source]) for source in shape.sources} == {gone_at_the_end}
+    assert sum(HeatPlan.without(shape, gone).rooms) == rooms
+
+
+def infinity(cls: type[Method], budget: str, **parameters: Any) -> dict[str, Any]:
+    entry = MODELS.get("infinity-2b")
+    return resolve(cls, Budget.parse(budget), entry.shape(entry.presets["paper"], 1), parameters, "random:0/random:0")
+
+
+def test_a_case_names_its_calibration_by_the_digest() -> None:
+    named = infinity(HeatKV, "1/10", calibration="infinity-2b", counts="live")
+    digest = calibrations.fingerprint(calibrations.packaged("heatkv")["infinity-2b"])
+    assert (named["calibration"], named["limit"]) == (digest, 328960)
+    assert infinity(HeatKV, "1/10", calibration=digest, counts="live") == named
+
+
+def test_of_equal_scores_the_lower_head_goes_first() -> None:
+    shape = Shape((1, 4, 9), 2, 2, 1)
+    assert orders_of({"scas": [[[0, 1], [0, 1]], [[0, 1], [0, 0.5]]]}, shape) == [[3, 0, 2, 1]]
+
+
+# -- ScaleKV's published budgets, and the drafters --------------------------------------------------------------------
+CUTS = {  # of the authors' files for 10 %, behind scales 7 … 11: the drafters' budget and that of the others
+    "infinity-2b": [(920, 632), (1490, 594), (2510, 526), (4100, 420), (6385, 465)],
+    "infinity-8b": [(909, 629), (1464, 584), (2463, 503), (4054, 374), (6200, 200)],
+}
+
+
+@pytest.mark.parametrize(("model", "rooms"), [("infinity-2b", 29445), ("infinity-8b", 41873)])
+def test_the_rule_gives_the_published_budgets(model: str, rooms: int) -> None:
+    facts = calibrations.packaged("scalekv")[model]
+    plan = LayerBudgets(tuple(side**2 for side in INFINITY_SIDES), facts["layers"], 650, drafters_of(facts, 0), 16)
+    assert plan.first == 7
+    assert [(max(row), min(row)) for row in plan.budgets] == CUTS[model]
+    assert {sum(row) for row in plan.budgets} == {650 * facts["layers"]}
+    assert sum(plan.rooms) == rooms
+
+
+def test_a_budget_is_of_allocated_bytes_and_of_living_ones_where_it_is_asked() -> None:
+    assert infinity(ScaleKV, "0.1012", calibration="infinity-2b", counts="live")["mean"] == 650
+    entry = MODELS.get("infinity-2b")
+    layout = entry.shape(entry.presets["paper"], 1)
+    method = ScaleKV.build(infinity(ScaleKV, "1/4", calibration="infinity-2b"))
+    more = ScaleKV(calibration="infinity-2b", mean=method.mean + 1)
+    assert method.own_budget(layout) <= Fraction(1, 4) < more.own_budget(layout)
+
+
+def test_drafters_are_the_layers_that_look_least_at_themselves_and_few() -> None:
+    """z-scores by scale: the second layer is lowest in both, the third only in one."""
+    facts = {"scales": [1, 2, 3], "asi": [[0.9, 0.8], [0.1, 0.2], [0.8, 0.1], [0.9, 0.9]]}
+    assert drafters_of(facts, 1) == ((1,),) * 3
+    assert drafters_of(facts, 2) == ((1, 2),) * 3
+
+
+# -- the recorded table that sets the papers' percentages beside ours, computed row by row ----------------------------
+MEANS = {4: 265, 10: 650, 20: 1300}  # of ScaleKV, entries a layer
+ROWS = re.findall(r"^\| `(heatkv|scalekv|hackpp|hack)` \| `([\w-]+)` \| (\d+) %[^|]*" + 3 * r"\| ([\d.]+) % " + r"\| ([\d.]+) MB \|$",
+                  recorded("published-budgets-in-bytes"), re.M)
+
+
+def of_row(name: str, layout: Layout, model: str, percent: int) -> Method:
+    """Return the method with the parameters of a row."""
+    if name == "heatkv":
+        return HeatKV(calibration=model, counts="live", limit=layout.layers * layout.kv_heads * layout.cacheable * percent // 100)
+    if name == "scalekv":
+        return ScaleKV(calibration=model, mean=MEANS[percent])
+    if name == "hackpp":
+        return HACKPlusPlus(calibration=model if model == "tiny-var" else even(layout, name), mean=percent * layout.visual // 100)
+    variance = [[layer + head / layout.kv_heads for head in range(layout.kv_heads)] for layer in range(layout.layers)]
+    facts = {"model": model, "layers": layout.layers, "heads": layout.kv_heads, "scales": stated_scales(layout), "variance": variance}
+    return HACK(calibration=calibrations.remember("hack", facts), mean=(100 - percent) * layout.visual // 100)
+
+
+def test_every_row_is_what_arithmetic_gives() -> None:
+    assert len(ROWS) == 21
+    for name, model, theirs, *printed in ROWS:
+        entry = MODELS.get(model)
+        layout = entry.shape(entry.presets["paper"], 1)
+        counts = entry_counts(of_row(name, layout, model, int(theirs)), layout)
+        shares = [f"{100 * entries / counts.full:.1f}" for entries in (counts.live, counts.peak, counts.allocated)]
+        megabytes = counts.allocated * layout.head_dim * 2 * 2 * layout.rows / 1e6
+        assert [*shares, f"{megabytes:.0f}" if megabytes >= 1 else f"{megabytes:.2f}"] == printed, (name, model)

@@ -1,7 +1,5 @@
 """Parameters of all methods: what a budget becomes, and which values are refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -118,7 +116,10 @@ WRONG: dict[tuple[str, type[CachemarkError]], list[dict[str, Any]]] = {  # by me
     ("heatkv", BadBudget): [{"limit": 10}],
     ("scalekv", BadParameter): [{"calibration": ""}, {"score": "paper"}, {"drafters": 3}],
     ("scalekv", BadBudget): [{"mean": 15}],
-    ("fewer_steps", BadParameter): [{"steps": 0}],
+    ("disa", BadParameter): [{"most": 0.05, "least": 0.5}, {"most": 1.5}, {"least": 0.0}, {"annealing": "off"},
+        {"start": "950"}, {"steps": 65}],
+    ("fewer_steps", BadParameter): [{"steps": 0}, *({"steps": 64, "head_annealing": "linear", **wrong} for wrong in (
+        {"head_most": 1.5}, {"head_least": 0.0}, {"head_start": "950"}, {"head_most": 0.05, "head_least": 0.5}))],
     ("lazymar", BadParameter): [{"select": "least"}, {"forced": "never"}, {"schedule": "absolute"}, {"start": 0}, {"layer": 12},
         {"table": [0.5, 2]}, {"table": "0.5"}, {"table": []},
         {"table": [0.5] * 20}],

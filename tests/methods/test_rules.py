@@ -1,10 +1,7 @@
 """Evicting methods keep exactly what a second implementation of their rules keeps, after every pass."""
 
-from __future__ import annotations
-
 from typing import Any
 
-import numpy as np
 import pytest
 from torch import Tensor
 
@@ -105,7 +102,6 @@ def kept_by_rule(rule: type[Rule], parameters: dict[str, Any], layout: Layout, f
 
 
 def check(name: str, parameters: dict[str, Any], layout: Layout, feed: Feed, codec: Codec = NATIVE) -> list[Rule]:
-    """The method and its rule keep the same; the rule of every head."""
     cls = METHODS.get(name)
     method: Method = cls.build({**calibration(cls, layout), **parameters})
     expected, heads = kept_by_rule(RULES[name], method.parameters(), layout, feed, codec)
@@ -165,19 +161,9 @@ def test_other_shapes_of_an_image(lines: int, line: int, name: str, parameters: 
 def test_every_method_that_evicts_has_a_rule() -> None:
     """Random eviction has a test of its own: what it keeps is not decided by rules alone.
 
-    PyramidKV and Ada-KV are SnapKV with budgets of their own (test_head_budgets.py).
+    PyramidKV and Ada-KV are SnapKV with budgets of their own (test_evicting.py).
     """
     built_in = [cls for cls in map(METHODS.get, METHODS) if cls.__module__.startswith("cachemark.")]
     evicting = {cls.name for cls in built_in if cls.evicts and "next-token" in cls.paradigms}
     assert evicting - {"random", "pyramidkv", "adakv"} <= set(RULES)
     assert {name for name, _ in CASES} == set(RULES) - {"tova"}  # whose rule is of one head
-
-
-def test_copies_are_redundant_only_when_older() -> None:
-    """By hand: of two equal keys the newest is spared, and what nothing resembles is least redundant."""
-    rule = RULES["rkv"]({"B": 4, "alpha": 1, "mix_lambda": 0.0}, 2, 2)
-    for token, key in enumerate([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [-1.0, 0.2]]):
-        rule.keys[token] = np.array(key)
-    redundancy = rule._redundancy([0, 1, 2, 3])  # type: ignore[attr-defined]
-    assert redundancy.argmax() == 1
-    assert redundancy[0] < redundancy[1]

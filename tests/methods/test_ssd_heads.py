@@ -1,10 +1,9 @@
 """SSD heads against masked attention and against the two methods they combine; profiles of heads; wrong tables."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+import itertools
+import statistics
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from itertools import zip_longest
 from typing import Any
 
@@ -56,59 +55,52 @@ def test_all_spatial_is_a_window_and_all_semantic_is_h2o() -> None:
     assert all(len(tokens) <= 12 for _, tokens in mixed.values())
 
 
-def recency_by_hand(feed: RasterFeed, rows: Sequence[int]) -> list[list[list[float]]]:
-    """Return the mean attention to the latest lines, from every key and query."""
-    recency = []
-    for layer in range(LAYOUT.layers):
-        fed = [(step, feed.at(step, Site("decoder", layer))) for step in raster_steps(LAYOUT)]
-        keys = torch.cat([k for _, (_, k, _) in fed], 2).double()
-        shares: list[list[list[float]]] = [[[] for _ in range(LAYOUT.lines)] for _ in range(LAYOUT.kv_heads)]
-        for step, (q, _, _) in fed[1:]:
-            for row in rows:
-                for head in range(LAYOUT.kv_heads):
-                    weights = (keys[row, head, : 3 + step.first] @ q[row, head, 0].double() / q.size(-1) ** 0.5).softmax(0)[2:].tolist()
-                    for lines in range(1, LAYOUT.lines + 1):
-                        if len(weights) > lines * LAYOUT.line:
-                            shares[head][lines - 1].append(sum(weights[-lines * LAYOUT.line :]) / sum(weights))
-        recency.append([[sum(values) / len(values) if values else 1.0 for values in heads] for heads in shares])
-    return recency
+def weights_of(feed: RasterFeed, row: int, layer: int, head: int) -> list[list[float]]:
+    """Return the attention of each query to the visual tokens, from every key."""
+    fed = [(step, feed.at(step, Site("decoder", layer))) for step in raster_steps(LAYOUT)]
+    keys = torch.cat([k for _, (_, k, _) in fed], 2)[row, head].double()
+    return [(keys[: 3 + step.first] @ q[row, head, 0].double() / q.size(-1) ** 0.5).softmax(0)[2:].tolist() for step, (q, _, _) in fed[1:]]
 
 
-def concentration_by_hand(feed: RasterFeed, rows: Sequence[int]) -> list[list[list[float]]]:
-    """Return the mean attention to the strongest lines of tokens, of the queries of each line that ends; lines have fewer than 8."""
-    concentration = []
-    for layer in range(LAYOUT.layers):
-        fed = [(step, feed.at(step, Site("decoder", layer))) for step in raster_steps(LAYOUT)]
-        keys = torch.cat([k for _, (_, k, _) in fed], 2).double()
-        shares: list[list[list[float]]] = [[[] for _ in range(LAYOUT.lines)] for _ in range(LAYOUT.kv_heads)]
-        for row in rows:
-            for head in range(LAYOUT.kv_heads):
-                votes = [0.0] * LAYOUT.visual
-                for step, (q, _, _) in fed[1:]:
-                    weights = (keys[row, head, : 3 + step.first] @ q[row, head, 0].double() / q.size(-1) ** 0.5).softmax(0)[2:].tolist()
-                    votes = [vote + weight for vote, weight in zip_longest(votes, weights, fillvalue=0.0)]
-                    if len(weights) % LAYOUT.line == 0:
-                        strongest = sorted(votes, reverse=True)
-                        for lines in range(1, len(weights) // LAYOUT.line):
-                            shares[head][lines - 1].append(sum(strongest[: lines * LAYOUT.line]) / sum(votes))
-                        votes = [0.0] * LAYOUT.visual
-        concentration.append([[sum(values) / len(values) if values else 1.0 for values in heads] for heads in shares])
-    return concentration
+def recency_by_hand(by_query: list[list[float]]) -> Iterator[tuple[int, float]]:
+    """Yield how much of its attention each query pays to its latest lines, by their number."""
+    for weights in by_query:
+        for lines in range(1, LAYOUT.lines + 1):
+            if len(weights) > lines * LAYOUT.line:
+                yield lines, sum(weights[-lines * LAYOUT.line :]) / sum(weights)
 
 
-@pytest.mark.parametrize(("part", "by_hand_of"), [("recency", recency_by_hand), ("concentration", concentration_by_hand)])
+def concentration_by_hand(by_query: list[list[float]]) -> Iterator[tuple[int, float]]:
+    """Yield how much attention the queries of a line that ends pay to the strongest lines of tokens; lines have fewer than 8."""
+    votes: list[float] = []
+    for weights in by_query:
+        votes = [vote + weight for vote, weight in zip_longest(votes, weights, fillvalue=0.0)]
+        if len(weights) % LAYOUT.line == 0:
+            strongest = sorted(votes, reverse=True)
+            for lines in range(1, len(weights) // LAYOUT.line):
+                yield lines, sum(strongest[: lines * LAYOUT.line]) / sum(votes)
+            votes = []
+
+
+@pytest.mark.parametrize(("part", "by_hand"), [("recency", recency_by_hand), ("concentration", concentration_by_hand)])
 def test_the_profile_is_the_mean_share_of_the_conditional_rows(
-    part: str, by_hand_of: Callable[[RasterFeed, Sequence[int]], list[list[list[float]]]],
+    part: str, by_hand: Callable[[list[list[float]]], Iterator[tuple[int, float]]],
 ) -> None:
-    layout = replace(LAYOUT, branches=(0, 1))
     profile, feeds = LineProfile("recency", "concentration"), [RasterFeed(LAYOUT, seed) for seed in (1, 2)]
     for feed in feeds:
-        drive(profile, layout, feed)
+        drive(profile, replace(LAYOUT, branches=(0, 1)), feed)
     profiled = torch.tensor(profile.facts[part], dtype=torch.float64)
-    by_hand = torch.tensor([by_hand_of(feed, [0]) for feed in feeds], dtype=torch.float64).mean(0)
-    of_all_rows = torch.tensor([by_hand_of(feed, [0, 1]) for feed in feeds], dtype=torch.float64).mean(0)
-    assert (profiled - by_hand).abs().max() < 2e-6
-    assert (profiled - of_all_rows).abs().max() > 1e-3, "the unconditional row makes no difference, so nothing is tested"
+
+    def expected(rows: Sequence[int]) -> torch.Tensor:
+        shares = torch.ones_like(profiled)
+        for layer, head in itertools.product(range(LAYOUT.layers), range(LAYOUT.kv_heads)):
+            noted = [share for feed in feeds for row in rows for share in by_hand(weights_of(feed, row, layer, head))]
+            for lines in {lines for lines, _ in noted}:
+                shares[layer, head, lines - 1] = statistics.fmean(share for number, share in noted if number == lines)
+        return shares
+
+    assert (profiled - expected([0])).abs().max() < 2e-6
+    assert (profiled - expected([0, 1])).abs().max() > 1e-3, "the unconditional row makes no difference, so nothing is tested"
     assert {name: profile.facts[name] for name in ("layers", "heads", "lines", "line")} == {"layers": 2, "heads": 4, "lines": 6, "line": 6}
 
 
@@ -143,13 +135,3 @@ def test_a_sample_is_calibrated_like_the_packaged_ten(cls: type[Calibrated], par
 def test_a_model_of_another_family_is_not_calibrated(method: type[Method], model: str, words: str) -> None:
     with pytest.raises(Unsupported, match=words):
         calibrated(method, model, Request(), subset="tune64", samples=1)
-
-
-def test_the_bill_of_a_buffer_has_fewer_keys_than_that_of_tokens() -> None:
-    site, attended = Site("decoder", 0), {}
-    for buffer in ("token", "line"):
-        method = made(**{**SSDHeads.parameters_for(Fraction(1, 2), LAYOUT), "buffer": buffer})
-        method.resolve(LAYOUT)
-        attended[buffer] = [method.attended(LAYOUT, site, step) for step in raster_steps(LAYOUT)]
-        assert max(attended[buffer]) == LAYOUT.longest_condition + method.B + method.slack
-    assert sum(attended["line"]) < sum(attended["token"])

@@ -1,6 +1,4 @@
-"""MARché: the active set, its attention, budgets, and what a wrong parameter is told."""
-
-from __future__ import annotations
+"""LazyMAR, random tokens and MARché: the schedule, who goes on, the active set, and its attention."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,20 +15,134 @@ from cachemark.cache.masked_layout import MaskedLayout, MaskedStep, masked_steps
 from cachemark.contract.method import Block
 from cachemark.core.spec import Sampling
 from cachemark.kit.masked import CONFIG, SEEDS, MaskedCell
+from cachemark.methods.base.lazy_schedule import PUBLISHED, Scheduled
+from cachemark.methods.lazymar import LazyMAR
 from cachemark.methods.marche import MARche, joined, relevance
+from cachemark.methods.random_tokens import RandomTokens
 from cachemark.models.mar import SIZES
 
+ROWS = 3
+METHODS = (LazyMAR, RandomTokens)
+
+
+def layout(steps: int = 64, batch: int = ROWS) -> MaskedLayout:
+    """MAR-B's."""
+    return SIZES["B"].layout(range(100, 100 + batch), Sampling(cfg_scale=3.0, steps=steps))
+
+
+def resolved(method: Scheduled, steps: int = 64) -> Scheduled:
+    method.resolve(layout(steps))
+    return method
+
+
+# -- the schedule -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("steps", "schedule"), [(64, "published"), (32, "published"), (16, "scaled"), (63, "scaled"), (256, "scaled")])
+def test_the_published_schedule_is_for_what_the_authors_ran(steps: int, schedule: str) -> None:
+    assert resolved(LazyMAR(), steps).schedule == schedule
+
+
+@pytest.mark.parametrize("steps", [8, 16, 100, 128, 256])
+def test_a_scaled_schedule_refreshes_as_often(steps: int) -> None:
+    """Full are all passes below 5/64, then those into whose share a refresh of 64 passes falls."""
+    due = [index for index, full in enumerate(resolved(LazyMAR()).full) if full and index >= 5]
+    read = [64 * index // steps for index in range(steps)]
+    expected = [at < 5 or any(before < refresh <= at for refresh in due) for before, at in zip([-1, *read], read, strict=False)]
+    assert resolved(LazyMAR(), steps).full == expected
+
+
+def test_a_scaled_schedule_reads_the_table_at_its_share() -> None:
+    method = resolved(LazyMAR(extra=0), 128)
+    for step, full, size in zip(method.steps, method.full, method.kept, strict=True):
+        forced = step.count + (method.steps[step.index - 1].count if step.index else 0)
+        assert size == (320 if full else max(forced, int(320 * PUBLISHED[step.index // 2])))
+
+
+@pytest.mark.parametrize("extra", [0, 15])
+def test_forced_tokens_and_some_more_always_go_on(extra: int) -> None:
+    assert resolved(LazyMAR(token_cache=False)).kept == resolved(LazyMAR(count=1000)).kept == [320] * 64
+    method = resolved(LazyMAR(table=[0.0] * 64, extra=extra))
+    for before, step, full, size in zip(method.steps, method.steps[1:], method.full[1:], method.kept[1:], strict=False):
+        assert size == (320 if full else before.count + step.count + extra)
+
+
+def test_random_tokens_keeps_as_many_as_lazymar() -> None:
+    assert resolved(RandomTokens()).kept == resolved(LazyMAR()).kept
+    assert resolved(RandomTokens()).full == resolved(LazyMAR()).full
+    assert resolved(RandomTokens()).rows == 2 * ROWS, "the condition cache is none of it"
+
+
+# -- who goes on ------------------------------------------------------------------------------------------------------
+def begun(method: Scheduled, batch: int = ROWS) -> tuple[Scheduled, MaskedStep]:
+    """A method in the middle of an image, and a pass that keeps 48 of 320 tokens."""
+    shape = layout(batch=batch)
+    method.begin(shape, [], Memory())
+    order = torch.stack([torch.randperm(256, generator=torch.Generator().manual_seed(seed)) for seed in shape.seeds])
+    return method, placed(masked_steps(shape, 64), order)[30]
+
+
+def goes_on(method: Scheduled, step: MaskedStep, similarity: Tensor) -> Tensor:
+    """Return which positions are computed where values before and now have cosine ``similarity`` (rows, 320)."""
+    before, now = torch.zeros(2, len(similarity), 12, 320, 64)
+    before[..., 0] = 2.0
+    now[..., 0], now[..., 1] = similarity[:, None], (1 - similarity.square()).sqrt()[:, None]
+    if isinstance(method, LazyMAR) and method.values is not None:
+        method.values.copy_(before)
+    chosen = method.choose(step, now, now, now)[:, : method.kept[step.index]]
+    return torch.zeros_like(similarity, dtype=torch.bool).scatter(1, chosen, True)
+
+
+def forced_of(step: MaskedStep, rows: int = ROWS) -> Tensor:
+    places = 64 + torch.cat((step.generating, step.previous), 1)[:rows]
+    return torch.zeros(rows, 320, dtype=torch.bool).scatter(1, places, True)
+
+
+SIMILARITY = torch.rand(ROWS, 320, generator=torch.Generator().manual_seed(0)) * 0.9 + 0.05
+
+
+@pytest.mark.parametrize(("parameters", "sign"), [
+    ({}, 1), ({"select": "min-similarity"}, -1), ({"select": "predicted"}, 0), ({"select": "unpredicted"}, 0)])
+def test_beside_forced_tokens_the_chosen_ones_go_on(parameters: dict[str, str], sign: int) -> None:
+    """By their likeness, or those that lack a value, or have one, as the class's places do."""
+    method, step = begun(LazyMAR(**parameters))
+    on, forced = goes_on(method, step, SIMILARITY), forced_of(step)
+    assert on.sum(1).tolist() == [method.kept[30]] * ROWS == [48] * ROWS
+    assert on[forced].all() or not sign
+    with_value = torch.zeros(ROWS, 320, dtype=torch.bool).scatter(1, 64 + step.known[:ROWS], True)
+    with_value[:, :64] = True
+    behind = with_value if parameters.get("select") == "predicted" else ~with_value
+    assert sign or not on[behind & ~forced].any()
+    for row in range(ROWS if sign else 0):
+        score = sign * SIMILARITY[row]
+        assert score[on[row] & ~forced[row]].max() < score[~on[row]].min()
+
+
+@pytest.mark.parametrize(("forced", "dropped"), [("zero", True), ("always", False)])
+def test_a_forced_token_counts_as_alike_by_nothing(forced: str, dropped: bool) -> None:
+    """As published, 48 tokens that point the other way go before it."""
+    method, step = begun(LazyMAR(forced=forced))
+    on = goes_on(method, step, torch.cat((-SIMILARITY[:, :48], SIMILARITY[:, 48:]), 1))
+    assert (bool(on[forced_of(step)].any()), bool(on[:, :48].all())) == (not dropped, dropped)
+
+
+@pytest.mark.parametrize("cls", METHODS)
+def test_random_tokens_belong_to_the_sample(cls: type[Scheduled]) -> None:
+    parameters = {"select": "random"} if cls is LazyMAR else {}
+    method, step = begun(cls(**parameters))
+    on = goes_on(method, step, SIMILARITY)
+    alone, same = begun(cls(**parameters), batch=1)
+    assert torch.equal(goes_on(alone, same, SIMILARITY[:1]), on[:1])
+    assert (on & ~forced_of(step)).sum(1).tolist() == (48 - forced_of(step).sum(1)).tolist()
+    assert not torch.equal(on[0], on[1])
+
+
+# -- MARché -----------------------------------------------------------------------------------------------------------
 BATCH = 2
 PASS = 40  # it and the pass before predict several tokens
 
 
-def layout(steps: int = 64, batch: int = BATCH) -> MaskedLayout:
-    return SIZES["B"].layout(range(100, 100 + batch), Sampling(cfg_scale=3.0, steps=steps))
-
-
-def resolved(steps: int = 64, **parameters: Any) -> MARche:
+def marche(steps: int = 64, **parameters: Any) -> MARche:
     method = MARche(**parameters)
-    method.resolve(layout(steps))
+    method.resolve(layout(steps, BATCH))
     return method
 
 
@@ -41,7 +153,7 @@ def passes(shape: MaskedLayout) -> list[MaskedStep]:
 
 def active_of(**parameters: Any) -> tuple[list[set[int]], list[set[int]], list[set[int]], Tensor]:
     """Return, per row of one pass, active, generating and caching tokens, and each token's relevance."""
-    shape, method = layout(), MARche(**parameters)
+    shape, method = layout(batch=BATCH), MARche(**parameters)
     method.begin(shape, [], Memory())
     step = passes(shape)[PASS]
     draw = torch.Generator().manual_seed(0)
@@ -53,14 +165,14 @@ def active_of(**parameters: Any) -> tuple[list[set[int]], list[set[int]], list[s
 
 # -- the active set ---------------------------------------------------------------------------------------------------
 def test_every_third_pass_is_full() -> None:
-    method = resolved()
+    method = marche()
     assert [index for index, full in enumerate(method.full) if full] == list(range(0, 64, 3))
     assert {size for size, full in zip(method.kept, method.full, strict=True) if not full} == {64}
-    assert resolved(period=100).full == [True] + [False] * 63
+    assert marche(period=100).full == [True] + [False] * 63
 
 
 def test_more_forced_tokens_than_active_ones_leave_none_to_refresh() -> None:
-    method = resolved(8)
+    method = marche(8)
     for step, full, size in zip(method.steps, method.full, method.kept, strict=True):
         assert size == (320 if full else max(64, step.count + method.steps[step.index - 1].count))
     assert max(size for size, full in zip(method.kept, method.full, strict=True) if not full) > 64
@@ -90,7 +202,7 @@ def test_a_kind_that_is_off_is_left_out(kind: str) -> None:
         assert not out & active
         assert included <= active
         assert len(active) == 64
-    assert resolved(active=320, **{kind: False}).kept[PASS] == 320 - len(out)
+    assert marche(active=320, **{kind: False}).kept[PASS] == 320 - len(out)
 
 
 def test_a_blind_set_knows_no_kinds() -> None:
@@ -100,7 +212,7 @@ def test_a_blind_set_knows_no_kinds() -> None:
 
 
 def test_blocks_that_compute_everything() -> None:
-    method = resolved(select_layer=3, refresh_layers=[2, 5])
+    method = marche(select_layer=3, refresh_layers=[2, 5])
     assert [block + 1 for block in range(12) if method.spans(block) == (True, True)] == [1, 2, 3, 5]
     assert method.selects_at == 2
 
@@ -166,5 +278,3 @@ def test_parts_of_very_different_height_do_not_overflow() -> None:
 
 def test_the_papers_attention_is_another_kernel() -> None:
     assert MARche(partitioned=True).kernel != MARche().kernel
-
-

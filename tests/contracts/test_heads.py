@@ -1,9 +1,7 @@
-"""Next-token methods whose heads keep different numbers of entries, each served by a uniform method.
+"""Methods whose heads keep different numbers of entries: served by uniform methods, or in next-scale models by themselves.
 
-That such a method passes the kit is in tests/kit (mixed_heads).
+That such methods pass the kit, bytes and all, is in tests/kit (mixed_heads) and test_kit_checks.py (pyramidkv, adakv).
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,19 +13,20 @@ import torch
 from torch import Tensor
 
 from cachemark.cache.codec import CODECS
-from cachemark.cache.layout import Layout, Site
+from cachemark.cache.layout import Layout, Site, Step
+from cachemark.cache.ragged import Kept, RaggedSlot, RaggedWorkspace
 from cachemark.contract import heads
-from cachemark.contract.heads import HeadGroups
+from cachemark.contract.heads import HeadGroups, PerHead
 from cachemark.contract.method import Method
-from cachemark.core.errors import BadParameter
+from cachemark.core.errors import BadParameter, BadPlugin, Unsupported
 from cachemark.kit import checks
-from cachemark.kit.common import recorded
 from cachemark.kit.driver import RasterFeed, drive, layout_of
+from cachemark.kit.next_scale import SIDES
 from cachemark.kit.next_token import Cell
 from cachemark.methods.base.evicting import visual_budget
-from cachemark.methods.h2o import H2O
-from cachemark.methods.linear import Linear
 from cachemark.methods.window import Window
+
+from .scales import BUILT_IN, Scored, Staggered, lengths, made, run
 
 
 @dataclass
@@ -51,7 +50,7 @@ class Budgeted(HeadGroups):
 
 
 @dataclass
-class Staggered(Budgeted):
+class Windows(Budgeted):
     """Every head has a window of another width."""
 
     name = "staggered"
@@ -60,73 +59,27 @@ class Staggered(Budgeted):
         return [Window(B=self.budget(layout, site.layer, head)) for head in range(layout.kv_heads)]
 
 
-@dataclass
-class Mixed(Budgeted):
-    """Even heads have a narrow window, odd ones twice as many heavy hitters."""
-
-    name = "mixed"
-
-    def served(self, layout: Layout, site: Site) -> Sequence[Method]:
-        if self.mean >= layout.visual:
-            return [Method()] * layout.kv_heads
-        return [H2O(B=self.mean) if head % 2 else Window(B=max(2, self.mean // 2)) for head in range(layout.kv_heads)]
-
-
-@pytest.mark.parametrize("cls", [Staggered, Mixed])
-@pytest.mark.parametrize("codec", ["native", "kivi4"])
-def test_bytes_follow_the_budgets_of_all_heads_to_the_byte(cls: type[Budgeted], codec: str) -> None:
-    """A head stores one token above its budget until the eviction, and the condition."""
-    ran, kind = recorded(Cell(cls, (), codec, "mha")), CODECS[codec]
-    method, layout = ran.method, ran.method.layout
-    assert isinstance(method, Budgeted)
-    widest: list[int] = [served.B + 1 for layer in range(layout.layers)  # type: ignore[attr-defined]
-                         for served in method.served(layout, Site("decoder", layer))]
-    assert len(set(widest)) > 1, "heads or layers must differ, or nothing is tested"
-    entries = sum(min(most, layout.cacheable) + layout.longest_condition for most in widest)
-    shared = len(widest) * kind.shared_bytes(layout.head_dim, layout.dtype, layout.longest_condition + layout.visual)
-    expected = layout.rows * (entries * kind.pair_bytes(layout.head_dim, layout.dtype) + shared)
-    assert ran.memory.nbytes("slots") == method.logical_bytes == expected
-
-
-def test_heads_that_are_all_alike_are_the_uniform_method_bit_for_bit() -> None:
-    @dataclass
-    class Alike(Budgeted):
-        name = "alike"
-
-        def served(self, layout: Layout, site: Site) -> Sequence[Method]:
-            return [Linear(B=self.mean)] * layout.kv_heads
-
-    cell = Cell(Alike, (), "native", "mha")
-    mine, theirs = (cell.run(method) for method in (Alike(mean=24), Linear(B=24)))
-    assert torch.equal(mine.logits, theirs.logits)
-    assert mine.memory.nbytes("slots") == theirs.memory.nbytes("slots")
-
-
 def test_each_head_is_what_it_is_in_a_uniform_cache() -> None:
     """Driven by one feed, each head answers as under the uniform method of its budget."""
     layout = layout_of()
     feed = RasterFeed(layout)
-    answers = drive(Staggered(mean=12), layout, feed)
+    answers = drive(Windows(mean=12), layout, feed)
     for head in range(layout.kv_heads):
         for layer in range(layout.layers):
-            expected = drive(Window(B=Staggered(mean=12).budget(layout, layer, head)), layout, feed)
+            expected = drive(Window(B=Windows(mean=12).budget(layout, layer, head)), layout, feed)
             for (index, site), out in answers.items():
                 if site.layer == layer:
                     torch.testing.assert_close(out[:, head], expected[index, site][:, head], rtol=0, atol=1e-6)
 
 
-def reversed_heads(x: Tensor, heads: Sequence[int]) -> Tensor:
-    return torch.stack([x[:, head] for head in reversed(heads)], 1)
-
-
 def test_heads_that_are_mixed_up_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     @dataclass
-    class Crossed(Mixed):
+    class Crossed(Windows):
         """A class of its own, so that what is broken is no run of another test."""
 
         name = "crossed"
 
-    monkeypatch.setattr(heads, "select_heads", reversed_heads)
+    monkeypatch.setattr(heads, "select_heads", lambda x, heads: torch.stack([x[:, head] for head in reversed(heads)], 1))
     assert list(checks.evicting_is_masking(Cell(Crossed, (), "native", "mha")))
 
 
@@ -152,7 +105,7 @@ def test_a_group_that_hides_what_it_should_evict_is_found_by_its_bytes() -> None
 
 def test_a_method_for_every_head_is_asked_for() -> None:
     @dataclass
-    class Short(Staggered):
+    class Short(Windows):
         name = "short"
 
         def served(self, layout: Layout, site: Site) -> Sequence[Method]:
@@ -161,4 +114,48 @@ def test_a_method_for_every_head_is_asked_for() -> None:
     with pytest.raises(BadParameter, match=r"short: 3 methods for the heads of layer 0\. .*each of the 4 K/V heads"):
         Short(mean=8).resolve(layout_of())
     with pytest.raises(BadParameter, match="window: B = 0 is out of range"):
-        type("Nothing", (Staggered,), {"budget": lambda *_: 0, "name": "nothing"})(mean=8).resolve(layout_of())
+        type("Nothing", (Windows,), {"budget": lambda *_: 0, "name": "nothing"})(mean=8).resolve(layout_of())
+
+
+# -- next-scale -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("cls", [Staggered, Scored, *BUILT_IN])
+def test_heads_differ(cls: type[PerHead]) -> None:
+    """Else the checks of the kit say nothing about it."""
+    assert max(len(set(each)) for each in lengths(run(made(cls)))[-1].values()) > 1
+
+
+class Shrinks(Staggered):
+    """The second layer gives up at the fourth scale what the first one gains there."""
+
+    def held(self, layer: int, head: int, total: int) -> int:
+        late = total >= sum(side**2 for side in SIDES[:4])
+        return 10 if (layer == 0) is late else min(total, 5)
+
+    def select(self, site: Site, step: Step, slot: RaggedSlot, workspace: RaggedWorkspace, q: Tensor) -> Sequence[Kept]:
+        return [[range(min(n + step.count, self.held(site.layer, head, step.first + step.count)))] for head, n in enumerate(slot.lengths)]
+
+    def entries(self, layout: Layout, site: Site) -> int:
+        return 10 * layout.kv_heads
+
+
+def test_the_high_water_lies_between_two_layers() -> None:
+    """Layers have 10 + 5 + 5 or 5 + 10 + 10 entries after a pass, 10 + 10 + 10 within the fourth."""
+    ran = run(Shrinks())
+    layout = ran.method.layout
+    entry_bytes = layout.rows * layout.kv_heads * CODECS["native"].pair_bytes(layout.head_dim, layout.dtype)
+    assert (ran.method.logical_bytes, ran.method.peak_live_bytes) == (25 * entry_bytes, 30 * entry_bytes)
+    assert ran.memory.nbytes("slots") == 30 * entry_bytes
+
+
+def test_too_small_a_declaration_is_refused() -> None:
+    class Denies(Staggered):
+        def entries(self, layout: Layout, site: Site) -> int:
+            return super().entries(layout, site) - 1
+
+    with pytest.raises(BadPlugin, match="47 entries of all heads do not fit into 46"):
+        run(Denies())
+
+
+def test_keys_that_share_ranges_are_refused() -> None:
+    with pytest.raises(Unsupported, match="kivi4 shares the ranges of keys"):
+        run(Staggered(), codec="kivi4")

@@ -1,0 +1,268 @@
+"""Methods that change how many passes a masked model makes, in which order, and what its head spends: DiSA, ReCAP, Halton, GtR."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cachemark.cache.arena import Memory
+from cachemark.cache.layout import Layout
+from cachemark.cache.masked_layout import MaskedLayout, MaskedStep, cosine_counts, masked_steps
+from cachemark.contract.method import Method
+from cachemark.core.spec import Sampling
+from cachemark.kit.masked import CONFIG, SAMPLING, SEEDS, model
+from cachemark.methods.base import annealed
+from cachemark.methods.disa import DiSA
+from cachemark.methods.fewer_steps import FewerSteps
+from cachemark.methods.full import Full
+from cachemark.methods.gtr import GtR, divided, stage_of
+from cachemark.methods.halton import Halton, arccos_counts
+from cachemark.methods.lazymar import LazyMAR
+from cachemark.methods.marche import MARche
+from cachemark.methods.recap import ReCAP
+from cachemark.models.catalogue.masked_models import TINY_MAR
+from cachemark.models.mar import MAR, SIZES, MARConfig
+from cachemark.roofline.flops_budget import image_flops, share
+
+SMALL = MARConfig(16, (1, 1), 2, 1, 16, grid=8, channels=4, classes=3, buffer=2, steps=16, diffusion=(10, 0))
+GUIDED = Sampling(cfg_scale=2.0)
+
+
+def layout(steps: int = 64, size: str = "B") -> MaskedLayout:
+    return SIZES[size].layout([0], Sampling(cfg_scale=3.0, steps=steps))
+
+
+def resolved(shape: Layout, **parameters: Any) -> GtR:
+    method = GtR.build(parameters)
+    method.resolve(shape)
+    return method
+
+
+def passes(method: GtR, shape: MaskedLayout) -> list[MaskedStep]:
+    paced = method.paced(shape)
+    return masked_steps(paced, paced.steps)
+
+
+def test_it_makes_the_passes_of_its_authors() -> None:
+    """MAR of 16×16 tokens in 32 passes: 64 tokens in 24, 64 in 6, 128 in 2."""
+    counts = [step.count for step in passes(resolved(layout()), layout())]
+    assert len(counts) == 32
+    assert [sum(part) for part in (counts[:24], counts[24:30], counts[30:])] == [64, 64, 128]
+    assert (set(counts[:24]), set(counts[24:30]), counts[30:]) == ({2, 3}, {10, 11}, [64, 64])
+
+
+def test_stages_are_diagonals_from_coarse_to_fine() -> None:
+    stages = stage_of(layout(), 4).view(16, 16)
+    assert stages[0, :9].tolist() == [0, 3, 2, 3, 1, 3, 2, 3, 0]
+    assert torch.equal(stages[1:, :-1], stages[:-1, 1:]), "a place is like its neighbour to the upper right"
+
+
+def test_passes_of_stages() -> None:
+    for steps, sizes, expected in ((32, (64, 64, 128), [24, 6, 2]), (20, (64, 64, 128), [15, 4, 1]), (3, (64, 64, 128), [1, 1, 1]),
+                                   (10, (4, 4, 8), [4, 4, 2]), (7, (16,), [7]), (32, (128, 128), [30, 2])):
+        assert divided(steps, sizes) == expected
+    shape = layout()
+    for stages in range(1, 7):
+        for steps in range(stages, 65, 4):
+            counts = [step.count for step in passes(resolved(shape, steps=steps, stages=stages), shape)]
+            assert (len(counts), sum(counts), min(counts) >= 1) == (steps, 256, True)
+
+
+def test_places_are_predicted_stage_by_stage_in_the_order_of_the_sample() -> None:
+    model, key = MAR(SMALL).initialise(0), torch.tensor([3, 4])
+    method = GtR(steps=8)
+    method.begin(model.layout([3, 4], GUIDED), model.sites, Memory())
+    own = model.order(key)
+    places, stages = method.ordered(own).flip(1), stage_of(method.layout, 3)
+    for row, order in zip(places.tolist(), own.flip(1).tolist(), strict=True):
+        assert stages[row].tolist() == sorted(stages.tolist())
+        for stage in range(3):
+            assert [place for place in row if stages[place] == stage] == [place for place in order if stages[place] == stage]
+    assert places[0].tolist() != places[1].tolist()
+
+
+def test_the_head_spends_less_from_pass_to_pass_and_more_on_detail() -> None:
+    shape = layout()
+    method = resolved(shape)
+    spent = [method.denoising(step, 100) for step in passes(method, shape)]
+    generation = [parts[0].passes for parts in spent[:30]]
+    assert all(len(parts) == 1 for parts in spent[:30])
+    assert (generation[0], generation[-1], generation) == (50, 20, sorted(generation, reverse=True))
+    assert [[part[:2] for part in parts] for parts in spent[30:]] == [[(6, 50), (58, 20)]] * 2
+
+
+def test_tokens_with_high_frequencies_come_first() -> None:
+    wave = torch.arange(16.0)
+    slow, fast = torch.cos(wave * torch.pi / 8), torch.cos(wave * torch.pi * 7 / 8)
+    z = torch.stack([slow, fast, 0.5 * fast, slow])[None]
+    assert GtR().ranked(MaskedStep(0, 1), z).tolist() == [[1, 0, 3, 2]]
+
+
+class Chosen(GtR):
+    """Counts the tokens that the head draws in so many passes."""
+
+    def stack(self, name: str, step: Any, tokens: Any, run: Any) -> Any:
+        if name == "head" and step.inner == 0:
+            drawn.append((step.index, tokens.x.size(1), step.inners))
+        return super().stack(name, step, tokens, run)
+
+
+drawn: list[tuple[int, int, int]] = []
+
+
+def test_the_head_draws_every_token_once_as_long_as_was_said() -> None:
+    drawn.clear()
+    model, method = MAR(SMALL).initialise(0).eval(), Chosen(steps=8)
+    model.generate(torch.tensor([0, 1]), [3, 4], method, GUIDED, Memory())
+    shape = model.layout([3, 4], GUIDED)
+    assert drawn == [(step.index, *part[:2]) for step in passes(resolved(shape, steps=8), shape) for part in method.denoising(step, 10)]
+    assert sum(count for _, count, _ in drawn) == 64
+    assert {count for _, count, inners in drawn if inners == 5 and count < 4}, "some tokens with detail"
+
+
+# -- Halton: the tokens of each step, starts by seed ------------------------------------------------------------------
+LABELS = torch.tensor([seed % CONFIG.classes for seed in SEEDS])
+
+
+def order_of(seeds: tuple[int, ...], **parameters: Any) -> Tensor:
+    """Return the positions in the order in which they are predicted, (batch, N)."""
+    method = Halton(**parameters)
+    method.begin(model().layout(seeds, SAMPLING), model().sites, Memory())
+    return method.ordered(model().order(torch.tensor(seeds))).flip(1)
+
+
+def generated(method: Any, **options: Any) -> Tensor:
+    return model().generate(LABELS, SEEDS, method, SAMPLING, Memory(), **options)
+
+
+# -- what is predicted in each step -----------------------------------------------------------------------------------
+@pytest.mark.parametrize("parameters", [{}, {"rate": "arccos"}, {"rate": "arccos", "steps": 5, "roll": True}])
+def test_a_step_predicts_the_next_positions_of_the_sequence(parameters: dict[str, Any]) -> None:
+    seen: list[Tensor] = []
+    generated(Halton(**parameters), see=lambda places, tokens: seen.append(places))
+    steps = parameters.get("steps", CONFIG.steps)
+    expected = arccos_counts(CONFIG.tokens, steps) if "rate" in parameters else cosine_counts(CONFIG.tokens, steps)
+    parts = order_of(SEEDS, roll=parameters.get("roll", False)).split(list(expected), 1)
+    assert all(torch.equal(places, part.sort(1).values) for places, part in zip(seen, parts, strict=True))
+
+
+def test_rolled_images_start_at_points_of_their_own() -> None:
+    plain, rolled = order_of((5, 11, 23)), order_of((5, 11, 23), roll=True)
+    assert (plain == plain[0]).all()
+    starts = [plain[0].tolist().index(int(row[0])) for row in rolled]
+    assert len(set(starts)) == 3
+    assert all(torch.equal(row, plain[0].roll(-start)) for row, start in zip(rolled, starts, strict=True))
+    assert torch.equal(order_of((23, 5), roll=True), rolled[[2, 0]]), "the start does not depend on the batch"
+
+
+# -- beside fewer steps -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("steps", [3, CONFIG.steps])
+def test_the_samples_order_at_mars_rate_is_fewer_steps(steps: int) -> None:
+    own = generated(Halton(steps=steps, order="sample"))
+    assert torch.equal(own, generated(FewerSteps(steps)))
+    assert not torch.equal(own, generated(Halton(steps=steps)))
+
+
+def test_images_of_a_seed_have_the_same_noise_in_any_order() -> None:
+    """In one step all tokens have the condition of an empty image, so the order makes no difference."""
+    assert torch.equal(generated(Halton(steps=1)), generated(FewerSteps(1)))
+    assert not torch.allclose(generated(Halton()), generated(Full()), atol=1e-2)
+
+
+def test_the_authors_rate_in_all_of_few_steps_has_the_whole_budget() -> None:
+    """It computes a little more than the full model."""
+    method, shape = Halton(rate="arccos"), layout(4)
+    assert (share(method, shape) > 1, method.own_budget(shape)) == (True, 1)
+
+
+def test_only_the_sequence_changes_the_order() -> None:
+    assert (Halton().reorders, Halton(order="sample", rate="arccos").reorders) == (True, False)
+
+
+# -- DiSA beyond its vectors ------------------------------------------------------------------------------------------
+
+
+def timesteps(method: Method, shape: MaskedLayout) -> list[tuple[int, ...]]:
+    method.resolve(shape)
+    return [part.process(shape) for step in masked_steps(shape, shape.steps) for part in method.denoising(step, shape.diffusion)]
+
+
+@pytest.mark.parametrize(("method", "shares"), [
+    (DiSA(), (0.811, 0.829, 0.816)), (DiSA(annealing="cosine"), (0.807, 0.826, 0.813)),
+    (DiSA(annealing="two-stage"), (0.804, 0.822, 0.809)),
+    (DiSA(most=0.25), (0.790, 0.810, 0.796)), (DiSA(most=1.0), (0.852, 0.866, 0.856)),
+    (DiSA(annealing="constant", least=0.2), (0.809, 0.828, 0.815)), (DiSA(annealing="constant"), (0.774, 0.795, 0.780)),
+    (LazyMAR(head_annealing="linear"), (0.309, 0.308, 0.299)), (MARche(head_annealing="linear"), (0.585, 0.585, 0.571)),
+    (LazyMAR(head_cache=False, head_annealing="linear"), (0.342, 0.337, 0.328)),
+    (ReCAP(head_annealing="linear"), (0.644, 0.658, 0.648)),
+])  # fmt: skip
+def test_shares_of_the_flops(method: Method, shares: tuple[float, ...]) -> None:
+    """Of 64 passes of MAR-B, L and H with 100 steps of the head; computed by hand from the published code."""
+    assert [float(share(method, layout(size=size))) for size in SIZES] == pytest.approx(shares, rel=0.01)
+
+
+def test_a_constant_head_is_the_same_rival_under_both_names() -> None:
+    shape = layout()
+    rival = FewerSteps(steps=64, head_annealing="constant", head_least=0.2)
+    assert timesteps(rival, shape) == timesteps(DiSA(annealing="constant", least=0.2), shape)
+    assert {len(times) for times in timesteps(rival, shape)} == {20}
+
+
+def test_the_start_of_the_code_is_for_heads_that_start_at_the_noisiest_step() -> None:
+    """A process that starts elsewhere, as the bundled model's, keeps its own spacing."""
+    code, full = (timesteps(DiSA(most=1.0, start=start), layout()) for start in ("code", "full"))
+    assert {times[-1] for times in code} == {annealed.LATEST}
+    assert {times[-1] for times in full} == {999}
+    tiny = TINY_MAR.layout([0], Sampling())
+    code, full = (timesteps(DiSA(most=1.0, least=0.5, start=start), tiny) for start in ("code", "full"))
+    assert code == full
+
+
+@pytest.mark.parametrize("cls", [LazyMAR, MARche, ReCAP, Halton, FewerSteps])
+def test_a_head_that_is_not_annealed_changes_no_parameter_of_a_case(cls: type[Any]) -> None:
+    assert not cls().parameters().keys() & annealed.HEAD_PARAMETERS.keys()
+    assert cls(head_annealing="linear").parameters().keys() >= annealed.HEAD_PARAMETERS.keys()
+
+
+# -- ReCAP: groups, head steps, budgets -------------------------------------------------------------------------------
+
+
+def recap_of(steps: int = 64, **parameters: Any) -> ReCAP:
+    method = ReCAP(**parameters)
+    method.resolve(layout(steps))
+    return method
+
+
+# -- groups -----------------------------------------------------------------------------------------------------------
+def test_groups_are_a_full_step_and_partial_ones() -> None:
+    for steps in (36, 48, 56, 84, 96, 128):  # of the published scripts, a quarter of them partial
+        full = recap_of(steps).full
+        assert (sum(full), len(full)) == (steps * 3 // 4, steps)
+        assert all(full[: steps // 2])
+    for parameters, partial in (
+        ({"full_steps": 2, "partial_steps": 3}, [3, 4, 5, 7]), ({"full_steps": 8}, []), ({"partial_steps": 0}, []),
+        ({"full_steps": 0, "partial_steps": 9}, [1, 2, 3, 4, 5, 6, 7]), ({"full_steps": 5}, [6]),
+    ):  # fmt: skip
+        assert [index for index, full in enumerate(recap_of(8, **parameters).full) if not full] == partial
+
+
+# -- the head ---------------------------------------------------------------------------------------------------------
+def test_head_steps_of_partial_steps() -> None:
+    for fraction, requested, expected in ((0.5, 100, 50), (0.4, 100, 40), (1.0, 100, 100), (0.01, 100, 2), (0.5, 2, 2)):
+        method = recap_of(head_fraction=fraction)
+        for step in method.steps:
+            (part,) = method.denoising(step, requested)
+            assert part[:2] == (step.count, requested if method.full[step.index] else expected)
+
+
+# -- budgets ----------------------------------------------------------------------------------------------------------
+
+
+def test_flops_and_budget_of_a_published_script() -> None:
+    """MAR-L in 96 steps: TFLOP of an image with the whole head, as released, and in how many full steps, by an independent count."""
+    shape = layout(96, "L")
+    counted = [image_flops(method, shape) / 1e12 for method in (Full(), ReCAP(head_fraction=1.0), ReCAP())]
+    assert counted == pytest.approx([45.7, 37.5, 36.2], rel=0.02)
+    assert share(FewerSteps(72), shape) <= share(ReCAP(), shape) < share(FewerSteps(73), shape)
+    assert ReCAP.parameters_for(ReCAP().own_budget(shape), shape) == {"full_steps": 48}
