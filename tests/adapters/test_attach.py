@@ -1,7 +1,5 @@
 """Models of transformers with an attached cache generate the tokens of our models with the same method, weights and random numbers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -37,7 +35,6 @@ def emu3() -> tuple[Any, RasterModel]:
 
 
 def expected(ours: RasterModel, name: str, budget: str, rows: int, temperature: float, guidance: float = GUIDANCE) -> Tensor:
-    """Return the tokens of our model."""
     sampling, samples = Sampling(cfg_scale=guidance, temperature=temperature), list(range(rows))
     cls = METHODS.get(name)
     method = cls.build(cls.parameters_for(Budget.parse(budget).ratio, ours.layout(samples, sampling, samples)))
@@ -57,7 +54,6 @@ def janus_tokens(model: Any, rows: int, **settings: Any) -> Tensor:
 
 
 def emu3_tokens(model: Any, rows: int, guidance: float = GUIDANCE, **settings: Any) -> Tensor:
-    """Return image tokens; those that close the image are checked here."""
     inputs = tiny.padded(tiny.PROMPTS[:rows])
     out = model.generate(**inputs, **tiny.emu3_settings(rows, guidance), **settings)[:, inputs["input_ids"].size(1) :]
     assert out[:, -3:].tolist() == [[tiny.FRAME_END, tiny.IMAGE_END, tiny.END]] * rows
@@ -147,16 +143,6 @@ def test_generate_takes_the_cache_under_its_old_and_its_new_name(family: str, na
 
 
 # -- bytes, and several generations -----------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("name", "entries"), [("full", 63), ("window", 17), ("linear", 16)])
-def test_storage_has_the_entries_of_the_capacity(janus: tuple[Any, RasterModel], name: str, entries: int) -> None:
-    theirs, _ = janus
-    with cm.attach(theirs, name, None if name == "full" else "1/4") as cache:
-        janus_tokens(theirs, 1, do_sample=False, past_key_values=cache)
-        decoding = cache._decoding
-        capacity = decoding.method.capacity(decoding.layout, decoding.sites[0])
-    assert capacity == len(tiny.PROMPTS[0]) + entries
-    stored = 2 * 2 * tiny.LAYERS * tiny.HEADS * capacity * HEAD_DIM * FP32  # K and V, two guidance rows
-    assert decoding.memory.nbytes("slots") == stored == cache.kv_bytes
 
 
 def test_bytes_of_both_guidance_rows_count(emu3: tuple[Any, RasterModel]) -> None:

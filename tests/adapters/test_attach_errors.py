@@ -1,7 +1,5 @@
 """Bad input of ``attach`` is named in one line, and the model is afterwards as it was before."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,7 +23,6 @@ def models() -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def unchanged(models: dict[str, Any]) -> Iterator[None]:
-    """Compare each model before and after a test."""
     before = {name: _state(model) for name, model in models.items()}
     yield
     for name, model in models.items():

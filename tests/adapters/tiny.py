@@ -1,7 +1,5 @@
 """Tiny random models of transformers, and ours with the same weights."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -58,7 +56,6 @@ def their_janus() -> Any:
 
 
 def our_janus(theirs: Any) -> janus.Janus:
-    """Build our Janus with the same weights, for ``PROMPTS``."""
     config = janus.JanusConfig(LlamaConfig(LAYERS, HEADS, DIM, HIDDEN, 64), codes=CODES, code_dim=8, grid=SIDE)
     ours = janus.Janus(config, Prompts(PROMPTS, tuple(janus.unconditional(prompt, PAD) for prompt in PROMPTS))).eval()
     copied(theirs, ours, janus.official)
@@ -66,7 +63,6 @@ def our_janus(theirs: Any) -> janus.Janus:
 
 
 def copied(theirs: Any, ours: torch.nn.Module, name_of: Callable[[str], str]) -> None:
-    """Copy every weight of ours from theirs."""
     weights = {name_of(name): tensor for name, tensor in theirs.state_dict().items()}
     ours.load_state_dict({name: weights[name] for name in ours.state_dict()})
 
@@ -78,7 +74,6 @@ NEGATIVE = (BEGIN, 10, IMAGE)
 
 
 def their_emu3() -> Any:
-    """Build Emu3 of transformers."""
     words = {f"<|visual token {code:06d}|>": FIRST + code for code in range(CODES)}
     text = hf.Emu3TextConfig(
         **SHAPE, num_key_value_heads=2, vocab_size=64, max_position_embeddings=128, pad_token_id=PAD, bos_token_id=BEGIN, eos_token_id=END)
@@ -130,8 +125,6 @@ def keyed_multinomial(seeds: Sequence[int]) -> Callable[..., Tensor]:
 
 
 class Interrupt(hf.LogitsProcessor):
-    """Raises KeyboardInterrupt after some tokens."""
-
     def __init__(self, after: int) -> None:
         self.left = after
 

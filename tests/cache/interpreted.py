@@ -3,8 +3,6 @@
 ``interpreted.py FILE …`` runs copies of the decode kernel, and prints those that differ from attention.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from collections.abc import Callable
@@ -83,7 +81,6 @@ def rows_of_a_bank(
 
 
 def heads_of_a_row(decode: Decode, head_dim: int, group: int, lengths: tuple[int, ...]) -> None:
-    """A ragged layer cache whose heads have their own lengths."""
     draw, rows = torch.Generator().manual_seed(sum(lengths)), 2
     layout = Layout("next-scale", (0,) * rows, 0, 0, len(lengths) * group, len(lengths), head_dim, 1, scales=((1, 1), (1, 1)))
     memory = Memory()

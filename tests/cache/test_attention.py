@@ -1,7 +1,5 @@
 """The attention function against a softmax written out, one query at a time."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest
@@ -21,7 +19,6 @@ CONDITIONS = [(1,), (3,), (2, 2), (3, 1, 1, 2)]
 
 
 def prepared(condition: tuple[int, ...], kv_heads: int, tokens: int, codec: str = "native") -> tuple[Slot, Memory]:
-    """A slot that holds its condition and ``tokens`` more."""
     memory = Memory("cpu", CODECS[codec])
     layout = layout_of(condition, heads=HEADS, kv_heads=kv_heads, head_dim=DIM)
     slot = SlotBank(layout, (Site("decoder", 0),), max(condition) + tokens, memory).slots[0]

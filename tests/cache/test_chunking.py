@@ -1,7 +1,5 @@
 """Large storage is processed in chunks: equal results, little temporary memory."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import pytest

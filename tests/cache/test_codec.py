@@ -1,6 +1,4 @@
-"""Error bounds of the codecs, and what they cost."""
-
-from __future__ import annotations
+"""Error bounds of the codecs, what they cost, and keys with ranges shared by 32 tokens, found wherever an entry is moved."""
 
 import math
 
@@ -8,15 +6,20 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
-from cachemark.cache.codec import CODECS, E4M3, INT4, INT8, Codec
+from cachemark.cache.arena import Memory
+from cachemark.cache.codec import CODECS, E4M3, GROUP, INT4, INT8, KIVI4, Codec
+from cachemark.cache.grouped_keys import GroupedBank, banks
+from cachemark.cache.layout import Layout, Site, raster_steps
 from cachemark.core.errors import Unsupported
+from cachemark.kit.driver import layout_of
 
 finite = st.floats(-(2.0**100), 2.0**100, width=32, allow_subnormal=False)
-vectors = st.integers(1, 16).flatmap(lambda width: st.lists(st.lists(finite, min_size=width, max_size=width), min_size=1, max_size=4))
+lists = st.integers(1, 16).flatmap(lambda width: st.lists(st.lists(finite, min_size=width, max_size=width), min_size=1, max_size=4))
 
 
-@given(vectors)
+@given(lists)
 def test_int8_is_off_by_half_a_step_at_most(rows: list[list[float]]) -> None:
     x = torch.tensor(rows)
     codes, scale = INT8.encode(x)
@@ -31,7 +34,7 @@ def test_int8_has_the_largest_magnitude_at_127() -> None:
     assert scale[:, 0].tolist() == pytest.approx([4 / 127, 1e-20 / 127])
 
 
-@given(vectors)
+@given(lists)
 def test_fp8_keeps_four_digits_of_a_number_beside_the_largest(rows: list[list[float]]) -> None:
     """The error is half a unit of the third mantissa bit, or half the smallest step below normal floats."""
     x = (torch.tensor(rows) * 2.0**-90).clamp(-3e4, 3e4)
@@ -41,13 +44,9 @@ def test_fp8_keeps_four_digits_of_a_number_beside_the_largest(rows: list[list[fl
     assert (off <= torch.maximum(x.double().abs() * 2.0**-4, of_scale) * (1 + 1e-3)).all()
 
 
-def ranged(width: int, low: float, high: float) -> torch.Tensor:
-    return torch.linspace(low, high, width)[torch.randperm(width, generator=torch.Generator().manual_seed(1))].repeat(3, 1)
-
-
 @pytest.mark.parametrize(("width", "low", "high"), [(64, -1.0, 1.0), (32, 5.0, 6.0), (48, -3e4, 3e4), (8, -1e-3, 0.0)])
 def test_int4_is_off_by_half_a_step_of_its_group_at_most(width: int, low: float, high: float) -> None:
-    x = ranged(width, low, high)
+    x = torch.linspace(low, high, width)[torch.randperm(width, generator=torch.Generator().manual_seed(1))].repeat(3, 1)
     grouped = x.unflatten(-1, (-1, math.gcd(width, 32))).double()
     step = (grouped.amax(-1, keepdim=True) - grouped.amin(-1, keepdim=True)) / 15
     rounding = grouped.abs().amax() * 2.0**-11 + 15 * step * 2.0**-11 + 16 * 2.0**-25  # of the least value and the step, both fp16
@@ -78,3 +77,100 @@ def test_a_codec_keeps_zeros_and_nan_and_is_as_wide_as_declared(stored: Codec) -
         assert [(part.size(-1), part.dtype) for part in parts] == list(stored.widths(64, dtype))
         assert sum(part[0, 0].nbytes for part in parts) == stored.entry_bytes(64, dtype)
         assert stored.decode(parts, dtype).dtype == dtype
+
+
+# -- keys that share ranges -------------------------------------------------------------------------------------------
+HEADS, DIM, SITES = 2, 4, (Site("decoder", 0), Site("decoder", 1))
+
+
+def layout(condition: tuple[int, ...] = (1,)) -> Layout:
+    return layout_of(condition, lines=8, line=10, heads=HEADS, kv_heads=HEADS, head_dim=DIM)
+
+
+def vectors(shape: Layout, seed: int = 0) -> Tensor:
+    """Return keys (sites, rows, kv_heads, tokens, head_dim), one channel 100 times as large."""
+    draw = torch.Generator().manual_seed(seed)
+    sizes = torch.tensor([0.1, 1.0, 3.0, 10.0])
+    return torch.randn(len(SITES), shape.rows, HEADS, shape.longest_condition + shape.visual, DIM, generator=draw) * sizes
+
+
+def rounded(k: Tensor) -> Tensor:
+    """The formula of the paper, in fp64 with an exact range: ``k`` (…, 32, head_dim)."""
+    least, most = k.double().amin(-2, keepdim=True), k.double().amax(-2, keepdim=True)
+    step = (most - least) / 15
+    return least + ((k.double() - least) / step).round() * step
+
+
+def filled(shape: Layout, k: Tensor, until: int, drop: dict[int, int] | None = None) -> GroupedBank:
+    """Return a bank after ``until`` passes, some of which evict one position everywhere."""
+    (bank,) = banks(shape, dict.fromkeys(SITES, shape.longest_condition + shape.visual), Memory("cpu", KIVI4))
+    assert isinstance(bank, GroupedBank)
+    longest = shape.longest_condition
+    for step in raster_steps(shape)[:until]:
+        for index, slot in enumerate(bank.slots):
+            fed = k[index, :, :, :longest]
+            if step.count:
+                fed = torch.cat([k[index, run.rows, :, run.condition + step.first][:, :, None] for run in bank.runs])
+            slot.append(fed, fed, condition=step.count == 0)
+        bank.end_step(step)
+        for number in range(len(bank.runs)) if drop and step.index in drop else ():
+            bank.evict_place(number, drop[step.index] if drop else 0)
+    return bank
+
+
+def test_whole_groups_are_rounded_and_the_last_stands_as_it_is() -> None:
+    shape = layout()
+    k = vectors(shape)
+    for until in (1, GROUP - 1, GROUP, GROUP + 1, 2 * GROUP + 5):
+        read = filled(shape, k, until).keys()
+        rounded_until = until // GROUP * GROUP
+        assert torch.equal(read[..., rounded_until:, :], k[..., rounded_until:until, :])
+        for first in range(0, rounded_until, GROUP):
+            here = slice(first, first + GROUP)
+            spread = k[..., here, :].amax(-2, keepdim=True) - k[..., here, :].amin(-2, keepdim=True)
+            near = (read[..., here, :] - rounded(k[..., here, :])).abs() <= spread * 1e-3
+            assert near.float().mean() > 0.98, "ends in fp16 move few codes"
+            assert ((read[..., here, :] - k[..., here, :]).abs() <= spread / 30 * 1.02).all()
+
+
+@pytest.mark.parametrize("condition", [(1,), (3, 1, 1, 2), (40, 33)])
+def test_an_entry_is_read_alike_wherever_eviction_has_moved_it(condition: tuple[int, ...]) -> None:
+    geometry = layout(condition)
+    k = vectors(geometry)
+    drop = {5: 3, 20: 0, GROUP: 1, GROUP + 8: 7, 2 * GROUP: 2, 2 * GROUP + 9: 20}
+    evicted, full = filled(geometry, k, 75, drop), filled(geometry, k, 75)
+    for number, run in enumerate(evicted.runs):
+        n = evicted.live[number]
+        assert n == full.live[number] - len(drop)
+        arrival = evicted.k[1][:, run.rows, :, :n].long()
+        assert arrival.unique().numel() == n
+        for index, slot in enumerate(evicted.slots):
+            keys, _ = slot.read(run, n)
+            expected, _ = full.slots[index].read(run, full.live[number])
+            assert torch.equal(keys, expected.gather(2, arrival[index].expand(-1, -1, -1, DIM)))
+
+
+def test_a_long_condition_fills_groups_of_its_own_rows() -> None:
+    shape = layout((GROUP + 3, 2 * GROUP))
+    k = vectors(shape)
+    bank = filled(shape, k, 1)
+    for number, run in enumerate(bank.runs):
+        for index, slot in enumerate(bank.slots):
+            keys, _ = slot.read(run, bank.live[number])
+            fed = k[index, run.rows, :, : run.condition]
+            filling = run.condition % GROUP
+            assert torch.equal(keys[:, :, run.condition - filling :], fed[:, :, run.condition - filling :])
+            assert not torch.equal(keys[:, :, :GROUP], fed[:, :, :GROUP])
+            spread = fed[:, :, :GROUP].amax(2, keepdim=True) - fed[:, :, :GROUP].amin(2, keepdim=True)
+            assert ((keys[:, :, :GROUP] - fed[:, :, :GROUP]).abs() <= spread / 30 * 1.02).all()
+
+
+def test_bytes_count_ranges_and_the_group_that_fills() -> None:
+    shape, memory = layout(), Memory("cpu", KIVI4)
+    banks(shape, dict.fromkeys(SITES, 20), memory)
+    groups = -(-(1 + 80) // GROUP)
+    entry = (DIM // 2 + 2) + (DIM // 2 + 2 + 2)  # codes and number of a key; codes, step and least of a value
+    shared = groups * DIM * 2 * 2 + GROUP * DIM * 4
+    assert memory.nbytes("slots") == len(SITES) * HEADS * (20 * entry + shared)
+    assert KIVI4.pair_bytes(DIM, torch.float32) == entry
+    assert KIVI4.shared_bytes(DIM, torch.float32, 81) == shared

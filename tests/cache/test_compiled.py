@@ -1,7 +1,5 @@
 """Every Triton kernel compiles for GPUs that are not here, spills nothing, and loads as wide as vectors are aligned."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

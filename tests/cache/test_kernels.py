@@ -1,7 +1,5 @@
 """The table of kernels: order, reasons, forced kernels, and Triton's kernels in its interpreter."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,6 +1,4 @@
-"""Hole filling by properties, writing and reading, and the arena that everything lies in."""
-
-from __future__ import annotations
+"""Hole filling by properties, writing and reading, merging into entries that stay, and the arena that everything lies in."""
 
 from dataclasses import dataclass
 
@@ -15,7 +13,7 @@ from cachemark.cache.bank import SlotBank
 from cachemark.cache.codec import CODECS, NATIVE, Codec
 from cachemark.cache.grouped_keys import banks
 from cachemark.cache.layout import Site, Step
-from cachemark.core.errors import BadPlugin
+from cachemark.core.errors import BadPlugin, Unsupported
 from cachemark.kit.driver import layout_of
 
 SITES = (Site("decoder", 0), Site("decoder", 1))
@@ -67,20 +65,16 @@ def evictions(draw: st.DrawFn) -> Eviction:
     return Eviction(condition, live, max(live) + draw(st.integers(0, 3)), torch.tensor(short))
 
 
-def rows_of(bank: SlotBank, run: int) -> range:
-    return range(bank.runs[run].start, bank.runs[run].stop)
-
-
 @given(evictions())
-def test_the_tail_fills_the_holes(case: Eviction) -> None:
-    bank, _ = filled(case.condition, case.live, case.capacity)
+def test_the_tail_fills_the_holes_with_its_keys_values_and_followers(case: Eviction) -> None:
+    bank, follower = filled(case.condition, case.live, case.capacity)
     before, m = number(bank), case.places.size(-1)
     bank.evict(case.places)
     assert bank.live == [n - m for n in case.live]
     assert all(slot.live == bank.live for slot in bank.slots)
     for run, n in enumerate(case.live):
         for site in range(len(SITES)):
-            for row in rows_of(bank, run):
+            for row in range(bank.runs[run].start, bank.runs[run].stop):
                 for head in range(HEADS):
                     old, new = before[site, row, head].tolist(), bank.visual[site, row, head].tolist()
                     gone = {old[place] for place in case.places[site, row, head].tolist()}
@@ -89,20 +83,13 @@ def test_the_tail_fills_the_holes(case: Eviction) -> None:
                     assert {old[place] for place in moved} <= gone, "an entry outside the holes has moved"
                     assert {new[place] for place in moved} <= set(old[n - m : n]), "what moved was not in the tail"
                     assert new[n:] == old[n:], "something beyond the live prefix was written"
-
-
-@given(evictions())
-def test_keys_values_and_followers_move_together(case: Eviction) -> None:
-    bank, follower = filled(case.condition, case.live, case.capacity)
-    bank.evict(case.places)
     numbers = bank.visual[..., None].float()
     for run, n in enumerate(bank.live):
-        rows = bank.runs[run].rows
-        live = (slice(None), rows, slice(None), slice(n))
+        live = (slice(None), bank.runs[run].rows, slice(None), slice(n))
         assert torch.equal(bank.k[0][live], numbers[live].expand(bank.k[0][live].shape))
         assert torch.equal(bank.v[0][live], -numbers[live].expand(bank.v[0][live].shape))
         assert torch.equal(follower[live], bank.visual[live].double())
-        freed = follower[:, rows, :, n : case.live[run]]
+        freed = follower[:, bank.runs[run].rows, :, n : case.live[run]]
         assert not freed.any(), "a freed place of a follower is zero, for the entry that comes next"
 
 
@@ -196,3 +183,55 @@ def test_sites_of_one_capacity_share_a_bank() -> None:
     sites = [Site("decoder", layer) for layer in range(4)]
     made = banks(layout, dict(zip(sites, (5, 9, 5, 9), strict=True)), Memory())
     assert [(bank.capacity, bank.sites) for bank in made] == [(5, (sites[0], sites[2])), (9, (sites[1], sites[3]))]
+
+
+# -- merging ----------------------------------------------------------------------------------------------------------
+ROWS, PLACES, INTO = 2, torch.tensor([4, 2]), torch.tensor([5, 1, 3])
+
+
+def mergeable(codec: str) -> SlotBank:
+    """A bank of seven entries, whose values are of random numbers."""
+    layout = layout_of((1,) * ROWS, heads=HEADS, kv_heads=HEADS, head_dim=DIM)
+    bank, draw = SlotBank(layout, SITES, 8, Memory("cpu", CODECS[codec])), torch.Generator().manual_seed(0)
+    for slot in bank.slots:
+        slot.append(*(torch.randn(ROWS, HEADS, 7, DIM, generator=draw) for _ in range(2)))
+    return bank
+
+
+def everywhere(x: Tensor) -> Tensor:
+    return x.expand(len(SITES), ROWS, HEADS, *x.shape)
+
+
+@pytest.mark.parametrize("keys", [False, True])
+@pytest.mark.parametrize("codec", ["native", "int8"])
+def test_an_entry_receives_a_weighted_sum(codec: str, keys: bool) -> None:
+    bank, draw = mergeable(codec), torch.Generator().manual_seed(1)
+    weights = torch.randn(len(SITES), ROWS, HEADS, len(INTO), len(PLACES), generator=draw)
+    own = torch.rand(len(SITES), ROWS, HEADS, len(INTO), generator=draw)
+    before = [bank.keys().clone(), bank.values().clone()]
+    codes = [part.clone() for part in (*bank.k, *bank.v)]
+    bank.merge(everywhere(PLACES), everywhere(INTO), weights, own, keys=keys)
+    for old, new, merged in zip(before, (bank.keys(), bank.values()), (keys, True), strict=True):
+        for receiver, at in enumerate(INTO.tolist()):
+            expected = old[..., at, :].clone()
+            if merged:
+                expected *= own[..., receiver, None]
+                for leaving, place in enumerate(PLACES.tolist()):
+                    expected += weights[..., receiver, leaving, None] * old[..., place, :]
+            torch.testing.assert_close(new[..., at, :], expected, atol=1e-6 if codec == "native" else 0.05, rtol=0)
+            assert merged is not torch.equal(new[..., at, :], old[..., at, :])
+    others = [place for place in range(8) if place not in INTO.tolist()]
+    assert all(torch.equal(part[..., others, :], old[..., others, :]) for part, old in zip((*bank.k, *bank.v), codes, strict=True))
+
+
+def test_other_shapes_and_shared_ranges_are_refused() -> None:
+    bank, weights = mergeable("native"), torch.ones(len(SITES), ROWS, HEADS, len(INTO), len(PLACES))
+    with pytest.raises(BadPlugin, match=r"weights of shape .*Use \(2, 2, 2, 3, 2\)"):
+        bank.merge(everywhere(PLACES), everywhere(INTO), weights.mT)
+    with pytest.raises(BadPlugin, match="merge takes positions"):
+        bank.merge(PLACES, everywhere(INTO), weights)
+    (grouped,) = banks(bank.layout, dict.fromkeys(SITES, 8), Memory("cpu", CODECS["kivi4"]))
+    for slot in grouped.slots:
+        slot.live[0] = 7
+    with pytest.raises(Unsupported, match="kivi4 shares the ranges of keys"):
+        grouped.merge(everywhere(PLACES), everywhere(INTO), weights, keys=True)

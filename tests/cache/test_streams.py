@@ -1,7 +1,5 @@
 """Random streams against Python's unbounded integers and SplitMix64's published outputs."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -74,7 +72,6 @@ def test_the_counter_is_splitmix64() -> None:
 
 
 def test_a_number_belongs_to_its_sample() -> None:
-    """Whatever else is in the batch, and in whichever order."""
     batch = streams.integers(streams.keys(torch.tensor([3, 1, 2]), "token", 5), 4)
     assert torch.equal(batch[2], streams.integers(streams.keys(torch.tensor([2]), "token", 5), 4)[0])
     assert torch.equal(batch[:, :2], streams.integers(streams.keys(torch.tensor([3, 1, 2]), "token", 5), 2))

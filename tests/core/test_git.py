@@ -1,7 +1,5 @@
 """Git in a given folder: repositories that the environment names, formats of names, and reasons of failures."""
 
-from __future__ import annotations
-
 import stat
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Definitions of plug-in metrics: a case carries them, and a reader needs nothing else."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator

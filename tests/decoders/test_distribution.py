@@ -1,7 +1,5 @@
 """Decoders keep the distribution of sequential decoding: 150 000 samples of a toy model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

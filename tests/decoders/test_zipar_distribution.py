@@ -1,7 +1,5 @@
 """ZipAR changes the distribution of sequential decoding: 150 000 samples of a toy image of three lines."""
 
-from __future__ import annotations
-
 import itertools
 from functools import cache
 
@@ -32,7 +30,6 @@ def log_probabilities(place: int, entries: dict[int, Tensor]) -> Tensor:
 
 @cache
 def expected() -> Tensor:
-    """Return the probability of each word in sequential decoding."""
     result = torch.zeros(len(WORDS), dtype=torch.float64)
     for place in range(PLACES):
         given = log_probabilities(place, {other: WORDS[:, other] for other in range(place)}).expand(len(WORDS), -1)

@@ -1,7 +1,5 @@
 """A table of conditionals over three letters and five positions, to count decoded words."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 from collections.abc import Callable
@@ -48,7 +46,6 @@ def most(known: int, count: int, edge: int) -> int:
 
 
 def expected() -> Tensor:
-    """Return the probability of each word."""
     each = torch.stack([CONDITIONALS[at].softmax(-1)[numbered(WORDS[:, :at]), WORDS[:, at]] for at in range(PLACES)])
     return each.double().prod(0)
 

@@ -2,8 +2,6 @@
 
 The rules are those of guided-diffusion's evaluations/evaluator.py, applied to the same features."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from pathlib import Path
@@ -73,15 +71,15 @@ def covered(centers: np.ndarray, points: np.ndarray) -> float:
 def test_a_batch_has_the_evaluators_values(side: int, tmp_path: Path) -> None:
     """The Inception score has splits in the order of the file, the last of them shorter."""
     fake, real = batch(tmp_path / "fake.npz", FAKE, 1, side), batch(tmp_path / "real.npz", REAL, 2, side)
-    found = score(fake, real)
+    scored = score(fake, real)
     (pooled, spatial, shares), (real_pooled, real_spatial, _) = activations(fake), activations(real)
     expected = {
         "fid": frechet(pooled[:, :-1], real_pooled[:, :-1]), "sfid": frechet(spatial, real_spatial), "isc": inception_score(shares),
         "precision": covered(real_pooled, pooled), "recall": covered(pooled, real_pooled),
     }  # fmt: skip
-    assert {name: found.values[f"{name}_adm_{FAKE}"].value for name in expected} == pytest.approx(expected, rel=1e-4, abs=1e-4)
+    assert {name: scored.values[f"{name}_adm_{FAKE}"].value for name in expected} == pytest.approx(expected, rel=1e-4, abs=1e-4)
     assert 0 < expected["recall"] < 1
-    assert (found.images, found.size) == (FAKE, (side, side))
+    assert (scored.images, scored.size) == (FAKE, (side, side))
 
 
 def test_statistics_of_both_layers_are_used(tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
-"""Quality values equal torch-fidelity's on files, worse images have worse values, wrong input is refused."""
-
-from __future__ import annotations
+"""Quality values equal torch-fidelity's on files, and features depend neither on batches nor on files."""
 
 import hashlib
+import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save
 from torch import Tensor
 
 from cachemark.core.errors import BadCheckpoint, Unsupported
@@ -17,9 +17,10 @@ from cachemark.metrics.compute import distribution as quality
 from cachemark.metrics.compute.distribution import distribution
 from cachemark.metrics.compute.extractor import Extractor
 from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
+from cachemark.models import checkpoints
 from cachemark.models.tiny.networks import FEATURE_WEIGHTS
 from cachemark.models.weights import packaged
-from metrics.toys import in_torch_fidelity, png_files, toy
+from metrics.toys import SIZE, in_torch_fidelity, noise, png_files, toy
 from support.later import later
 from tools.train.feature_network import turned
 from tools.train.scene import scenes
@@ -107,10 +108,6 @@ def test_a_reference_of_another_extractor_is_refused(reference: RealImages, fake
 
 # ------------------------------------------------------------------------------------------------ worse is worse
 
-def blurred(images: Tensor) -> Tensor:
-    return F.avg_pool2d(images, 5, stride=1, padding=2, count_include_pad=False)
-
-
 def recoloured(images: Tensor) -> Tensor:
     """Return images with other hues in the lower third."""
     return torch.cat((images[:, :, :44], turned(images[:, :, 44:], torch.full((len(images),), 2))), 2)
@@ -119,7 +116,7 @@ def recoloured(images: Tensor) -> Tensor:
 def test_what_is_worse_has_a_higher_fid(real: Tensor, reference: RealImages, extractor: Extractor) -> None:
     fresh, draws = scenes(96, 13).images, torch.Generator().manual_seed(0)
     worse = {
-        "blur": blurred(fresh),
+        "blur": F.avg_pool2d(fresh, 5, stride=1, padding=2, count_include_pad=False),
         "ground": recoloured(fresh),
         "colour": fresh + torch.tensor([0.3, 0.0, -0.3]).view(3, 1, 1),
         "noise": torch.rand(fresh.shape, generator=draws) * 2 - 1,
@@ -158,3 +155,77 @@ def test_too_few_images_are_counted(
 ) -> None:
     with pytest.raises(Unsupported, match=words):
         distribution(ImageFeatures.of(fake[:count], extractor), reference, **options)
+
+
+# -- features ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def toy_extractor() -> Extractor:
+    return toy()
+
+
+def same(first: ImageFeatures, other: ImageFeatures) -> bool:
+    return torch.equal(first.features, other.features) and torch.equal(first.logits, other.logits)
+
+
+# ------------------------------------------------------------------------------------------------ parts
+
+@pytest.mark.parametrize("sizes", [(50,), (1, 49), (16, 16, 18), (7,) * 7 + (1,), (33, 17)])
+def test_the_way_images_are_cut_changes_no_bit(sizes: tuple[int, ...], toy_extractor: Extractor) -> None:
+    """The toy's last feature is the batch size, so a smaller batch would show."""
+    images = noise(50)
+    at_once, parts = ImageFeatures.of(images, toy_extractor, batch=16), images.split(sizes)
+    assert same(ImageFeatures.of(iter(parts), toy_extractor, batch=16), at_once)
+    assert same(ImageFeatures.joined([ImageFeatures.of(part, toy_extractor, batch=16) for part in parts]), at_once)
+    assert at_once.features[:, -1].tolist() == [16] * 50
+    assert not same(ImageFeatures.of(images, toy_extractor, batch=10), at_once), "the toy does show it"
+
+
+def test_the_network_of_the_procedural_scenes_rounds_alike_in_parts() -> None:
+    path = packaged("tiny-features.safetensors")
+    bundled, images = Extractor(checkpoints.sha256(path), partial(FEATURE_WEIGHTS.load, path)), scenes(41, 3).images
+    at_once = ImageFeatures.of(images, bundled, batch=16)
+    assert same(ImageFeatures.joined([ImageFeatures.of(part, bundled, batch=16) for part in images.split((5, 30, 6))]), at_once)
+    for batch in (1, 64):
+        other = ImageFeatures.of(images, bundled, batch=batch)
+        assert torch.allclose(other.features, at_once.features, atol=1e-4, rtol=0)
+    assert not torch.allclose(ImageFeatures.of(images.flip(0), bundled, batch=16).features, at_once.features, atol=1e-4, rtol=0)
+
+
+# ------------------------------------------------------------------------------------------------ files
+
+def test_a_file_holds_everything_exactly_and_their_extractor(toy_extractor: Extractor, tmp_path: Path) -> None:
+    features, path = ImageFeatures.of(noise(9), toy_extractor), tmp_path / "f.safetensors"
+    features.save(path)
+    again = ImageFeatures.load(path, toy_extractor)
+    assert again
+    assert same(again, features)
+    assert ImageFeatures.load(path, toy("6")) is ImageFeatures.load(tmp_path / "none", toy_extractor) is None
+    with pytest.raises(BadCheckpoint, match=f"cachemark-8.*not of '{toy_extractor.name}'"):
+        ImageFeatures.joined([features, ImageFeatures.of(noise(4), toy("8"))])
+
+
+def test_a_damaged_file_is_none(toy_extractor: Extractor, tmp_path: Path) -> None:
+    path = tmp_path / "f.safetensors"
+    ImageFeatures.of(noise(4), toy_extractor).save(path)
+    data = path.read_bytes()
+    metadata = {"cachemark": json.dumps({"model": "seen", "toy_extractor": toy_extractor.name})}
+    uneven = save({"features": torch.zeros(3, 2), "logits": torch.zeros(4, 2)}, metadata)
+    unnamed = save({"features": torch.zeros(3, 2), "logits": torch.zeros(3, 2)})
+    short = save({"features": torch.zeros(3, 2)}, metadata)
+    for bad in (b"", data[:4], data[:60], data[:-1], b"x" * 200, uneven, unnamed, short):
+        path.write_bytes(bad)
+        assert ImageFeatures.load(path, toy_extractor) is None
+
+
+# ------------------------------------------------------------------------------------------------ wrong input
+
+
+def test_no_image_and_images_of_two_sizes_are_refused(toy_extractor: Extractor) -> None:
+    with pytest.raises(Unsupported, match="The stream contains no images"):
+        ImageFeatures.of([], toy_extractor)
+    with pytest.raises(Unsupported, match=r"Image 3 is \(3, 8, 8\), earlier ones are \(3, 16, 16\)"):
+        ImageFeatures.of([noise(3), noise(3)[..., :8, :8]], toy_extractor)
+    with pytest.raises(Unsupported, match=r"tensor of shape \(0, 3, 16, 16\)"):
+        ImageFeatures.of(torch.zeros(0, 3, SIZE, SIZE), toy_extractor)

@@ -1,7 +1,5 @@
 """Fidelity against definitions written out slowly and independently."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rules of GenEval and DPG-Bench on detections and answers made by hand."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Presets of Inception v3: torch-fidelity's values, and an error for every missing or damaged file."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import zipfile
@@ -31,7 +29,6 @@ SIDE, REAL, FAKE = 256, 6, 5
 
 
 def pictures(count: int, seed: int, side: int = SIDE) -> Tensor:
-    """Return coarse random patches as bytes (count, 3, side, side)."""
     draws = torch.Generator().manual_seed(seed)
     coarse = torch.rand(count, 3, 6, 6, generator=draws) * 255
     return torch.nn.functional.interpolate(coarse, size=(side, side), mode="bilinear").to(torch.uint8)

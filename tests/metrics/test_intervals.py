@@ -1,7 +1,5 @@
 """Intervals are as wide as new sets of images scatter, with torch-fidelity's values of subsets."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Small networks of the published layouts with random weights stand for the published ones.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -246,10 +244,6 @@ def test_an_incomplete_library_is_blamed_instead_of_the_weights(
 LPIPS = ("vgg16-397923af.pth", "weights-vgg16-lpips.pth")
 
 
-def linear_layers(weight: float) -> dict[str, Tensor]:
-    return {f"lin{i}.model.1.weight": torch.full((1,), weight).expand(1, c, 1, 1) for i, c in enumerate((64, 128, 256, 512, 512))}
-
-
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """PyTorch's download cache with both files: names and shapes of the published ones, few bytes each."""
@@ -262,7 +256,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("features.0.weight", "features.2.weight"):  # else all channels are equal
         vgg[name] = torch.randn(shapes[name], generator=draws) * 0.1
     torch.save(vgg, hub / LPIPS[0])
-    torch.save(linear_layers(0.1), hub / LPIPS[1])
+    torch.save({f"lin{i}.model.1.weight": torch.full((1,), 0.1).expand(1, c, 1, 1) for i, c in enumerate((64, 128, 256, 512, 512))},
+               hub / LPIPS[1])
     return hub
 
 

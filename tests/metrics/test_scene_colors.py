@@ -1,7 +1,5 @@
 """Color consistency is perfect on real scenes, and each wrong color costs the region that has it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -12,7 +10,6 @@ from cachemark.metrics.base import ImageBatch, MetricContext
 from cachemark.metrics.caption_scores import CaptionScore
 from cachemark.metrics.color_consistency import CLASSES, REGIONS, ColorConsistency, matching_colors
 from cachemark.metrics.registry import image_metrics
-from cachemark.models.catalogue.next_token import TINY_DECODER
 from cachemark.models.tiny.captions import AXES, Asked, parsed
 from cachemark.models.tiny.tokenizers import VQ_WEIGHTS
 from cachemark.models.weights import packaged
@@ -39,13 +36,6 @@ def test_regions_of_real_scenes_with_any_object_match(name: str) -> None:
     answers = matching_colors(scenes(torch.full((50,), CLASSES.index(name)), 32).images)
     assert (answers.shape, answers.dtype) == ((50, 4), torch.bool)
     assert answers.float().mean(0).min() >= 0.98
-
-
-def test_regions_of_reconstructions_match() -> None:
-    vq = VQ_WEIGHTS.load(packaged(TINY_DECODER))
-    with torch.inference_mode():
-        images = vq.decode(vq.encode(scenes(100, 33).images))
-    assert matching_colors(images).float().mean(0).min() >= 0.98
 
 
 @pytest.mark.parametrize(("region", "wrong"), [
@@ -97,12 +87,6 @@ def test_pictures_of_captions_are_right_and_what_a_caption_leaves_out_may_look_a
     bare = tuple(replace(parsed(caption), colour=None, ground_colour=None).caption for caption in CAPTIONS)
     for captions in (CAPTIONS, bare):
         assert min(figures([parsed(captions[label]) for label in LABELS], captions).values()) >= 0.95
-
-
-def test_pictures_of_other_captions_are_right_by_chance_alone() -> None:
-    means = figures([parsed(CAPTIONS[(label + 1) % 6]) for label in LABELS])
-    assert means["prompt_score"] == 0.0
-    assert max(means.values()) < 0.5
 
 
 def test_the_tokenizer_does_not_hide_what_a_picture_shows() -> None:

@@ -1,7 +1,5 @@
 """Tokens per second of both halves, from the times of tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pytest

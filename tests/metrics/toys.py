@@ -1,7 +1,5 @@
 """Extractors without training, and features from a known distribution."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch
@@ -36,7 +34,6 @@ class SpatialToy(Toy):
 
 
 def noise(count: int, seed: int = 0, side: int = SIZE) -> Tensor:
-    """Return images (count, 3, side, side) in [-1, 1]."""
     return torch.rand(count, 3, side, side, generator=torch.Generator().manual_seed(seed)) * 2 - 1
 
 

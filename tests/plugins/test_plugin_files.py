@@ -1,7 +1,5 @@
 """A plug-in's own imports are part of its digest and are imported anew when edited."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """FLOPs of next-scale generations against numbers that were computed independently, to the FLOP."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from fractions import Fraction
@@ -14,7 +12,7 @@ import torch
 from cachemark.cache.layout import Layout
 from cachemark.contract.method import Method
 from cachemark.core.errors import BadBudget
-from cachemark.core.limits import Rates, gpu
+from cachemark.core.limits import gpu
 from cachemark.core.spec import Sampling
 from cachemark.methods.fastvar import FastVAR
 from cachemark.methods.fewer_scales import FewerScales
@@ -23,7 +21,6 @@ from cachemark.models import costs, infinity, var
 from cachemark.models.registry import MODELS
 from cachemark.roofline.bill import bill
 from cachemark.roofline.flops_budget import budget_of, image_flops, share, work
-from cachemark.roofline.operations import Bill
 from cachemark.roofline.scale_flops import by_pass
 
 STORED = json.loads(Path(__file__).with_name("flops_budgets.json").read_text())
@@ -63,7 +60,7 @@ def test_the_full_cache_computes_the_published_flops(name: str) -> None:
 
 
 @pytest.mark.parametrize(("model", "name"), [(model, name) for model, methods in METHODS.items() for name in methods])
-def test_a_method_computes_the_published_flops_and_has_the_published_bounds(model: str, name: str) -> None:
+def test_a_method_computes_the_published_flops_and_has_the_published_bound(model: str, name: str) -> None:
     published, method, shape = PUBLISHED[model]["methods"][name], METHODS[model][name](), layout(model)
     assert image_flops(method, shape) == published["flops"]
     assert round(float(share(method, shape)), 5) == published["share"]
@@ -72,17 +69,9 @@ def test_a_method_computes_the_published_flops_and_has_the_published_bounds(mode
     counts = MODELS.get("var-d30" if model.startswith("VAR") else "infinity-2b").parameter_counts()
     if model.startswith("Infinity"):
         counts = costs.infinity(infinity.SIZES["2B"], counts.image, TEXT)
-    full, own = (bill(each, layout(model, 8), counts).without("once", "method") for each in (Method(), method))
-    h100, slower = gpu("h100"), Rates(3.0e12, 700e12)
-
-    def factor(seconds: Callable[[Bill], float]) -> float:
-        return round(seconds(full) / seconds(own), 3)
-
-    assert factor(lambda ops: ops.without("decode").roofline_time(h100)) == published["H100 spec, batch 8"]
-    decoded = factor(lambda ops: ops.roofline_time(h100))  # the published FLOPs of the decoder are 0.3 % off, by the dispatched ones
-    assert decoded == pytest.approx(published["with image decoding at peak, batch 8"], rel=3e-3)
-    launched = factor(lambda ops: ops.without("decode").roofline_time(slower) + ops.passes * 0.5e-3)
-    assert launched == published["700 TF, 3.0 TB/s, 0.5 ms a pass, batch 8"]
+    full, own = (bill(each, layout(model, 8), counts).without("once", "method", "decode").roofline_time(gpu("h100"))
+                 for each in (Method(), method))
+    assert round(full / own, 3) == published["H100 spec, batch 8"]
 
 
 # -- from a budget to parameters --------------------------------------------------------------------------------------

@@ -3,8 +3,6 @@
 That each method computes what it declares is checked by the kit; here the bill of each model is that of its products.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys
@@ -20,9 +18,10 @@ import torch
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.codec import INT8, KIVI4, NATIVE, Codec
-from cachemark.cache.layout import Layout, Load, Site, squares
-from cachemark.cache.masked_layout import MaskedLayout, masked_steps
+from cachemark.cache.layout import Layout, Site, squares
+from cachemark.cache.masked_layout import MaskedLayout
 from cachemark.contract.method import Method
+from cachemark.core.errors import Unsupported
 from cachemark.core.limits import GPUS, Rates
 from cachemark.core.spec import Sampling
 from cachemark.kit.common import calibration
@@ -46,7 +45,7 @@ from cachemark.models.registry import MODELS
 from cachemark.models.var import VARConfig
 from cachemark.roofline.bill import attended, bill
 from cachemark.roofline.flops import counted
-from cachemark.roofline.flops_budget import image_flops, share, work
+from cachemark.roofline.flops_budget import image_flops
 from cachemark.roofline.memory import allocated, weight_bytes
 from cachemark.roofline.operations import Bill
 from cachemark.roofline.passes import ParameterCounts
@@ -96,22 +95,6 @@ def test_a_model_dispatches_its_bill(name: str) -> None:
         assert bill(cls.build(own), layout, counts, images=False).flops == flops, method
         if layout.paradigm == "masked":
             assert 2 * image_flops(cls.build(own), layout) == bill(cls.build(own), layout, counts, images=False).without("method").flops
-
-
-class NoDecoder(Full):
-    """Claims that the decoder computes nothing."""
-
-    def computes(self, site: Any, step: Any, load: Load) -> Load:
-        return load._replace(tokens=0, mlp=0) if site.stack == "decoder" else load
-
-
-def test_what_a_method_does_not_compute_is_not_counted() -> None:
-    layout: MaskedLayout = MAR(MASKED).layout([0], GUIDED)
-    total, without = work(Full(), layout), work(NoDecoder(), layout)
-    assert (without["encoder"], without["head"]) == (total["encoder"], total["head"])
-    visible = sum(layout.buffer + step.first for step in masked_steps(layout, layout.steps))
-    assert without["decoder"] == 2 * 2 * visible * layout.dim**2, "the projection of the encoder's output remains"
-    assert share(NoDecoder(), layout) < share(Full(), layout) == 1
 
 
 def test_lazymars_published_flops_follow() -> None:
@@ -258,3 +241,36 @@ def test_a_method_is_counted_as_the_arena_counts_it() -> None:
     assert allocated(Looking(B=64), layout) >= allocated(Window(B=64), layout) // 2
     masked: tuple[Codec, Layout] = NATIVE, shape("tiny-mar", 2)[1]
     assert allocated(METHODS.get("full")(), masked[1]) == 0 < allocated(METHODS.get("marche")(), masked[1])
+
+
+# -- products as torch dispatches them --------------------------------------------------------------------------------
+A, B, V = torch.randn(3, 4), torch.randn(4, 5), torch.randn(4)
+MANY, OTHERS = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
+PRODUCTS: dict[str, tuple[Callable[[], object], int]] = {
+    "mm": (lambda: A @ B, 120), "mv": (lambda: A.mv(V), 24), "addmv": (lambda: torch.addmv(torch.zeros(3), A, V), 24),
+    "dot": (lambda: V.dot(V), 8), "vdot": (lambda: torch.vdot(V, V), 8), "inner": (lambda: torch.inner(V, V), 8),
+    "vecdot": (lambda: torch.linalg.vecdot(A, A), 24), "outer": (lambda: V.outer(V), 32), "ger": (lambda: torch.ger(V, V), 32),
+    "addr": (lambda: torch.addr(torch.zeros(4, 4), V, V), 32), "addbmm": (lambda: torch.addbmm(torch.zeros(3, 5), MANY, OTHERS), 240),
+    "baddbmm": (lambda: torch.baddbmm(torch.zeros(2, 3, 5), MANY, OTHERS), 240), "cdist": (lambda: torch.cdist(A, A), 72),
+    "cdist by sums": (lambda: torch.cdist(MANY, MANY, p=1), 144), "batch times vector": (lambda: MANY @ V, 48),
+    "vector times matrix": (lambda: V @ B, 40), "einsum": (lambda: torch.einsum("bij,j->bi", MANY, V), 48),
+    "tensordot": (lambda: torch.tensordot(MANY, V, 1), 48), "linear of a vector": (lambda: torch.nn.functional.linear(V, A), 24),
+    "_int_mm": (lambda: torch._int_mm(torch.ones(32, 16, dtype=torch.int8), torch.ones(16, 8, dtype=torch.int8)), 8192),
+    "multi_dot": (lambda: torch.linalg.multi_dot([A, B]), 120), "sum": (lambda: A.sum() + A.norm(), 0),
+}
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_a_product_has_the_flops_of_its_shapes(name: str, mode: Callable[[], torch.no_grad]) -> None:
+    run, flops = PRODUCTS[name]
+    with mode():
+        assert counted(run) == flops
+
+
+@pytest.mark.parametrize("run", [
+    lambda: torch.nn.functional.bilinear(A, A, torch.randn(6, 4, 4)), lambda: torch.linalg.solve(torch.eye(4), V),
+])
+def test_a_product_without_a_formula_is_refused(run: Callable[[], object]) -> None:
+    with pytest.raises(Unsupported, match=r"The FLOPs of \w+ cannot be counted"):
+        counted(run)
