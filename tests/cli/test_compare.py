@@ -134,17 +134,6 @@ def test_two_commits_owe_the_same_bytes_and_tokens(machine: Machine, stage: Stag
     assert len(git(repository, "worktree", "list").splitlines()) == 1
 
 
-@pytest.mark.parametrize(("more", "words"), [
-    ((), "Use exactly one of --cases A B"), (("--cases", "a", "b", "--env", "a", "b"), "Use exactly one of --cases A B"),
-    ((*SIDES, "--only", "full"), "so --only has no effect. Leave out one of the two."),
-    (("--cases", "streaming 1/2", "clam 1/2"), "Did you mean 'calm 1/2'"),
-])  # fmt: skip
-def test_sides_are_named_in_one_way(more: tuple[str, ...], words: str, machine: Machine, stage: Stage) -> None:
-    result = compare(stage, *more)
-    assert (result.exit_code, machine.trials) == (2, 0)
-    assert words in result.stderr
-
-
 def bisect(stage: Stage, repository: Path, *more: object, good: str = "HEAD~16") -> Any:
     return call("bisect", "calm 1/2", "--plan", stage.plan, "--plugin", stage.plugin, "--repository", repository, "--threads", 1,
                 "--good", good, "--bad", "HEAD", *more)

@@ -89,24 +89,3 @@ def test_output_that_is_not_finite_ends_with_an_error(model: str, dtype: str, wh
         assert done.exit_code == 2, done.output
         assert re.search(f"The ({what}) of {model} full in {dtype} hold NaN or infinity", done.output)
         assert not (tmp_path / path).exists()
-
-
-@pytest.mark.parametrize(("options", "words"), [
-    (("--images", "2", "--seed", "1"), "--images and --seed cannot be combined"),
-    (("--compare",), "Add --method, --codec or --decoder"),
-    (("--sampling", "temperature=x"), "'temperature=x' is neither NAME=NUMBER"),
-    (("--sampling", "greedy", "--sampling", "top_k=1"), "'greedy' is neither NAME=NUMBER"),
-    (("--method", "window", "--compare", "-o", "out.npz"), "A sample batch holds the images of one method"),
-    (("-o", "nowhere/out.png"), "folder nowhere does not exist"),
-    (("--budget", "1/2"), "Name a method, or leave it out"),
-    (("--prompt", "two read stars"), "Unknown word of a caption 'read'"),
-    (("--method", "mine", "--plugin", "nowhere.py"), "nowhere.py"),
-])  # fmt: skip
-def test_a_request_that_is_refused(options: tuple[str, ...], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("notes.png").write_text("of somebody else")
-    done = call("generate", "tiny-t2i", *options)
-    assert done.exit_code == 2, done.output
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.png"]

@@ -58,22 +58,6 @@ def test_the_rates_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert call("roofline", "tiny-llamagen", "--here").exit_code == 5
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    (["llamagen-b", "--dtype", "float32"], "16 bit"), (["llamagen-b", "--gpu", "h10"], "h100"),
-    (["llamagen-b", "--gpu", "h100", "--here"], "cannot be combined"),
-    (["llamagen-b", "--budget", "onw"], "'onw' is not a number. Did you mean 'own'?"),
-    (["llamagen-b", "--steps", "9"], "llamagen-b is a next-token model, whose passes follow from its tokens"),
-    (["mar-b", "--steps", "257"], "Use 1 … 256 steps"),
-    (["llamagen-b", "--decoder", "jacobi=16", "--tokens-per-pass", "40"], "Use 1 … 16"),
-    (["var-d16", "--decoder", "jacobi=4"], "next-token models"), (["llamagen-b", "--decoder", "jacoby=4"], "'jacobi'"),
-    (["llamagen-b", "--tokens-per-pass", "2"], "needs --decoder"), (["llamagen-b", "--decoder", "jacobi=4,far"], "jacobi=16,look_ahead"),
-])  # fmt: skip
-def test_mistakes_name_the_remedy(arguments: list[str], words: str) -> None:
-    result = call("roofline", *arguments)
-    assert result.exit_code == 2
-    assert words in result.output
-
-
 def priced(*arguments: str) -> dict[tuple[str, int], dict[str, Any]]:
     result = call("roofline", "llamagen-xl", "--gpu", "h100", "--decoder", *arguments, "--json")
     assert result.exit_code == 0, result.output

@@ -40,8 +40,8 @@ def source(
     return measure
 
 
-def rows(held: dict[str, ConfigPairs], alike: str = "same", rule: Rule = RULE) -> dict[tuple[str, str], Verdict]:
-    return {(r.label, r.metric): r for r in verdicts(held, rule, alike)}
+def rows(config_pairs: dict[str, ConfigPairs], alike: str = "same", rule: Rule = RULE) -> dict[tuple[str, str], Verdict]:
+    return {(r.label, r.metric): r for r in verdicts(config_pairs, rule, alike)}
 
 
 def test_each_config_is_measured_as_often_as_it_needs() -> None:
@@ -124,7 +124,7 @@ def test_what_may_differ_is_not_judged() -> None:
 
 @pytest.mark.parametrize(("alike", "verdict"), [("same", "changed"), ("methods", "changed"), ("numerics", "not_compared")])
 def test_the_same_tokens_owe_the_same_images(alike: str, verdict: str) -> None:
-    def told(before: str, after: str) -> tuple[dict[str, Verdict], list[str]]:
+    def compared_images(before: str, after: str) -> tuple[dict[str, Verdict], list[str]]:
         def hashed(outcome: Outcome, images: str) -> Outcome:
             return replace(outcome, facts=Facts(images_hash=images or None))
 
@@ -132,11 +132,11 @@ def test_the_same_tokens_owe_the_same_images(alike: str, verdict: str) -> None:
         config_pairs = measure_until_decided(measure.counts, measure, RULE)
         return {metric: row for (_, metric), row in rows(config_pairs, alike).items()}, other_tokens(config_pairs)
 
-    by_metric, images = told("aaaa", "bbbb")
+    by_metric, images = compared_images("aaaa", "bbbb")
     assert (by_metric["images_hash"].verdict, by_metric["output_hash"].verdict, images) == (verdict, "equivalent", ["c"])
     assert by_metric["output_hash"].reason == ""
     for before, after in (("aaaa", "aaaa"), ("aaaa", ""), ("", "")):
-        by_metric, images = told(before, after)
+        by_metric, images = compared_images(before, after)
         assert ("images_hash" in by_metric, by_metric["output_hash"].reason, images) == (False, "same tokens, nothing to compare", [])
 
 

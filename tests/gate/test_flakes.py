@@ -18,7 +18,7 @@ Fails = Callable[[int, int], bool]
 """Whether the first (0) or second (1) side of the n-th pair of a configuration fails, n from 1."""
 
 
-def held(fails: Fails, peak: Callable[[int, int], float] = lambda n, side: 5000.0, rounds: int = 99) -> tuple[dict[str, Verdict], int]:
+def judged(fails: Fails, peak: Callable[[int, int], float] = lambda n, side: 5000.0, rounds: int = 99) -> tuple[dict[str, Verdict], int]:
     """The rows of one configuration by metric, and how many pairs it took."""
     count = 0
 
@@ -37,7 +37,7 @@ def held(fails: Fails, peak: Callable[[int, int], float] = lambda n, side: 5000.
 
 def test_one_failure_of_either_side_is_a_flake_and_the_config_is_judged() -> None:
     for side in (0, 1):
-        by_metric, count = held(lambda n, which, side=side: (n, which) == (3, side))
+        by_metric, count = judged(lambda n, which, side=side: (n, which) == (3, side))
         assert {name: row.verdict for name, row in by_metric.items()} == {
             "status": "equivalent", "latency": "equivalent", "peak_memory": "equivalent", "output_hash": "equivalent"}
         assert count == 3 + QUIET
@@ -45,20 +45,20 @@ def test_one_failure_of_either_side_is_a_flake_and_the_config_is_judged() -> Non
 
 
 def test_a_side_that_keeps_failing_has_a_cause() -> None:
-    by_metric, count = held(lambda n, side: side == 1)
+    by_metric, count = judged(lambda n, side: side == 1)
     assert (count, {name: row.verdict for name, row in by_metric.items()}) == (1 + FlakeRule(200).enough, {"status": "regressed"})
-    late, _ = held(lambda n, side: side == 1 and n > 4)
+    late, _ = judged(lambda n, side: side == 1 and n > 4)
     assert late["status"].verdict == "regressed"
-    both, count = held(lambda n, side: True)
+    both, count = judged(lambda n, side: True)
     assert (count, both["status"].verdict) == (1, "not_compared"), "both at once is no flake"
 
 
 def test_what_lies_between_is_not_resolved_and_ends_with_3() -> None:
-    by_metric, count = held(lambda n, side: side == 1 and n in (1, 3))
+    by_metric, count = judged(lambda n, side: side == 1 and n in (1, 3))
     assert count == 1 + MOST
     assert by_metric["status"].verdict == "inconclusive"
     assert Tally(tuple(by_metric.values()), 1).exit_code == 3
-    early, _ = held(lambda n, side: side == 1, rounds=2)
+    early, _ = judged(lambda n, side: side == 1, rounds=2)
     assert early["status"].verdict == "inconclusive", "time was up before it could be told"
 
 
@@ -114,5 +114,5 @@ def test_a_peak_that_grew_is_found_through_its_noise() -> None:
 
 def test_a_peak_without_noise_needs_no_test() -> None:
     for size, verdict in ((5040.0, "equivalent"), (5060.0, "regressed"), (4900.0, "improved")):
-        by_metric, count = held(lambda n, side: False, lambda n, side, size=size: size if side else 5000.0)
+        by_metric, count = judged(lambda n, side: False, lambda n, side, size=size: size if side else 5000.0)
         assert (count, by_metric["peak_memory"].verdict) == (6, verdict)

@@ -48,7 +48,7 @@ def made(number: int, change: float | None = 1.0, aa: str = "equivalent", enviro
     return Night(run, (*rows, Verdict("k", AA_CONFIG, "latency", aa, "", 1.0, 1.0, 1.0)))
 
 
-def held(store: Store) -> list[Night]:
+def stored_nights(store: Store) -> list[Night]:
     return ledger.nights(store, "demo", ENVIRONMENT.machine_class)
 
 
@@ -58,12 +58,12 @@ def test_nights_are_finished_comparisons_of_one_plan_and_machine_in_order(store:
     night(store, state="interrupted")
     night(store, environment=replace(ENVIRONMENT, machine_class="gpu"))
     store.finish_run(store.begin_run("demo", {}, ENVIRONMENT, CODE), "finished")
-    assert [n.run.id for n in held(store)] == runs
+    assert [n.run.id for n in stored_nights(store)] == runs
 
 
 def test_equal_sides_do_not_enter_the_tally(store: Store) -> None:
     night(store, aa="regressed")
-    (listed,) = held(store)
+    (listed,) = stored_nights(store)
     assert listed.tally.exit_code == 0
     assert [r.label for r in listed.tally.rows] == ["tiny linear"]
     assert listed.equal_configs == {AA_CONFIG: True}
@@ -80,14 +80,14 @@ def test_a_gate_that_alarms_for_nothing_demotes_itself(alarms: int, nights: int,
 
 def test_the_rate_is_that_of_a_night_with_all_its_configs() -> None:
     """What happens to one configuration in forty happens to most nights of two hundred."""
-    def held(number: int) -> Night:
+    def night_of_eight(number: int) -> Night:
         night = made(number)
         said = ["regressed" if (number, config) == (3, 2) else "equivalent" for config in range(8)]
         equal = [Verdict("k", f"{AA}configuration {config}", "latency", verdict) for config, verdict in enumerate(said)]
         failed = Verdict("k", f"{AA}configuration 1", "status", "regressed" if number == 4 else "equivalent")
         return replace(night, run=replace(night.run, plan_json={"configurations": 200, "alike": "same"}), rows=(*equal, failed))
 
-    standing_now = ledger.standing([held(number) for number in range(10)])
+    standing_now = ledger.standing([night_of_eight(number) for number in range(10)])
     assert (standing_now.nights, standing_now.alarms, standing_now.configs, standing_now.wrong, standing_now.family) == (10, 2, 80, 2, 200)
     assert standing_now.rate == pytest.approx(1 - (1 - 2 / 80) ** 200)
     assert standing_now.low < standing_now.rate < standing_now.high
@@ -104,7 +104,7 @@ def test_a_config_night_by_night_with_its_environments(store: Store) -> None:
     for change in (1.0, 1.1, None):
         night(store, change)
     night(store, 0.9, environment=NEWER)
-    values, environments = ledger.series(held(store), "tiny linear")
+    values, environments = ledger.series(stored_nights(store), "tiny linear")
     assert values[:2] == [0.0, pytest.approx(math.log(1.1))]
     assert math.isnan(values[2])
     assert values[3] == pytest.approx(math.log(0.9))

@@ -153,7 +153,7 @@ def full(one: NDArray[np.float64], two: NDArray[np.float64], metric: str = "psnr
     """Two full caches; ``hashes`` of their images and of the second side's tokens."""
     made, case_ = pair("full", one, two, metric), case("full")
     facts = [Facts(images_hash=hashes.get(side)) for side in ("then", "now")]
-    before, after = (replace(side, case=case_, facts=held) for side, held in zip((made.before, made.after), facts, strict=True))
+    before, after = (replace(side, case=case_, facts=own) for side, own in zip((made.before, made.after), facts, strict=True))
     return PairOfOutcomes("full", before, replace(after, output_hash=hashes.get("tokens", after.output_hash)))
 
 

@@ -184,15 +184,3 @@ def test_an_artefact_is_not_believed(store: Planted) -> None:
     advice = store.ask()
     assert advice["recommended"] == "LineAR at 1/2"
     assert "exceeds the" in advice["not_recommended"][0]["why_not"]
-
-
-@pytest.mark.parametrize(("arguments", "says"), [
-    (("--model", "llamagen-xxxl", "--gpu", "h100"), "Did you mean"), (("--model", "llamagen-xl", "--gpu", "h10"), "Did you mean"),
-    (("--model", "llamagen-xl", "--gpu", "h100", "--max-loss", "2"), "x<1"),
-    (("--model", "llamagen-xl", "--gpu", "h100", "--max-loss", "0"), "x<1"),
-])  # fmt: skip
-def test_a_wrong_name_or_limit_is_refused(arguments: tuple[str, ...], says: str, tmp_path: Path) -> None:
-    result = call("advise", *arguments, "--store", tmp_path / "none.sqlite")
-    assert result.exit_code == 2
-    assert says in result.output
-    assert not (tmp_path / "none.sqlite").exists()

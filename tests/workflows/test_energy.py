@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from cachemark.cli import main
 from cachemark.core.result import Outcome
 from cachemark.core.units import COST, JOULES, TIME, WATTS
 from cachemark.export.asv import _add
@@ -108,11 +107,3 @@ def test_a_wrong_power_leaves_the_other_values(tmp_path: Path) -> None:
         assert reason in outcome.facts.energy.absent
     assert reason in (tmp_path / "report.html").read_text()
     assert made.whole()
-
-
-@pytest.mark.parametrize("price", ["2.49", "-1/h", "nan/h"])
-def test_a_price_that_is_none_ends_before_anything_is_measured(price: str, tmp_path: Path) -> None:
-    result = CliRunner().invoke(main, ["run", "demo", "--store", str(tmp_path / "s.sqlite"), f"--price={price}"])
-    assert result.exit_code == 2
-    assert "is not a price per hour; write 2.49/h." in result.output
-    assert not (tmp_path / "s.sqlite").exists()
