@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .workflows.attach import attach
     from .workflows.check import check
     from .workflows.compare import compare
+    from .workflows.frames import advise, methods, models, plans, price, roofline, score
     from .workflows.generate import load
     from .workflows.measure import measure
     from .workflows.report import report
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from .workflows.session import Machine
 
 _HOMES = {
+    **{name: f"workflows.frames.{name}" for name in ("advise", "methods", "models", "plans", "price", "roofline", "score")},
     "CostMetric": "metrics.base.CostMetric", "Evicting": "methods.base.evicting.Evicting", "ImageMetric": "metrics.base.ImageMetric",
     "Machine": "workflows.session.Machine", "Method": "contract.method.Method", "Scored": "methods.base.evicting.Scored",
     "SetMetric": "metrics.base.SetMetric", "attach": "workflows.attach.attach", "check": "workflows.check.check",
@@ -35,13 +37,25 @@ _HOMES = {
     "plan": "plans.schema.load", "report": "workflows.report.report", "run": "workflows.run.run",
 }
 __all__ = [
-    "CostMetric", "Evicting", "ImageMetric", "Machine", "Method", "Scored", "SetMetric", "__version__", "attach", "check", "compare",
-    "decoder", "load", "measure", "method", "open", "plan", "report", "run",
+    "CostMetric", "Evicting", "ImageMetric", "Machine", "Method", "Scored", "SetMetric", "__version__", "advise", "attach", "check",
+    "compare", "decoder", "load", "measure", "method", "methods", "models", "open", "plan", "plans", "price", "report", "roofline", "run",
+    "score",
 ]
+
+
+_INSTEAD = {"generate": "cm.load(NAME).generate(…)", "list": "cm.methods(), cm.models() or cm.plans()", "list_models": "cm.models()",
+            "list_methods": "cm.methods()", "benchmark": "cm.measure", "bench": "cm.measure",
+            "evaluate": "cm.measure, or cm.score for images",
+            "load_model": "cm.load", "leaderboard": "cm.open(STORE)", "explain": "cachemark explain PLAN, a command",
+            "doctor": "cachemark doctor, a command"}
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}." + (f" Write {_INSTEAD[name]}." if name in _INSTEAD else ""))
     module, _, attribute = _HOMES[name].rpartition(".")
     return getattr(importlib.import_module(f".{module}", __name__), attribute)

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import vl_convert
 
 import cachemark as cm
 from cachemark.core.errors import CachemarkError
+from cachemark.export import altair_charts
 from cachemark.methods.window import Window
 from cachemark.plans.expand import expand
 from cachemark.plans.schema import Cells, Plan
+from cachemark.report.page.render import chart_sets
 from cachemark.workflows.measure import plan_of
 from support import stages
 
@@ -67,6 +70,17 @@ CALLS = {
     "cm.compare('demo', ('a', 'b'), minutes=3)": "Terms(minutes=…)", "cm.open(db='x')": "store=", "cm.report(output='x')": "path=",
     "cm.attach(object(), 'rkv')": "Supported: Janus", "cm.Machine('cuda', gpus='10').gpus == ('10',) or 1 / 0": WORKS,
     "list(run)": WORKS, "len(run)": WORKS, "run[0]": WORKS, "run['streaming 1/2'].images()": WORKS, "run.frame()": WORKS,
+    "run.plot()": WORKS, "run.plot('speed')": WORKS, "run.plot('memory')": WORKS, "run.plot('quality')": WORKS,
+    "run.plot('sped')": "'speed'",
+    "run.figures()": 'run.plot("tradeoff")', "run.latex()": "cachemark export latex", "run.markdown()": "cachemark export markdown",
+    "run.best()": "run.answers", "run.leaderboard()": "run.report(FILE)", "run.to_csv('x')": "run.frame()", "run.df": "run.frame()",
+    "cm.methods().loc['rkv']": WORKS, "cm.methods('tiny-var').loc['ams_kv']": WORKS, "cm.models().loc['tiny-var']": WORKS,
+    "cm.plans().loc['demo']": WORKS, "cm.list('methods')": "cm.methods()", "cm.generate('tiny-var')": "cm.load(NAME).generate(",
+    "cm.advise('llamagen-xl', 'h100', store=None).attrs['text']": WORKS, "cm.advise('llamagen-xl', gpu='h100')": "card=",
+    "cm.roofline('llamagen-xl', 'h100', batches=64)": WORKS, "cm.roofline('llamagen-xl', gpu='h100')": "card=",
+    "cm.price('demo', card='h100')": WORKS, "cm.price('demo', on='h100')": "card=", "cm.score('nowhere')": "nowhere",
+    "cm.score('a', reference='b')": "against=", "cm.benchmark('tiny-var')": "cm.measure", "cm.list_models()": "cm.models()",
+    "{'load', 'measure', 'score'} <= set(dir(cm)) or 1 / 0": WORKS,
     "run['steaming 1/2']": "Did you mean 'streaming 1/2'",
 }
 
@@ -97,6 +111,15 @@ def test_images_are_a_sequence(space: dict[str, Any], tmp_path: Path) -> None:
     assert (im[1].size, im[-1].tobytes(), len(im)) == ((64, 64), im[1].tobytes(), 2)
     im.save(f"{tmp_path}/each/")
     assert len([*(tmp_path / "each").iterdir()]) == 2
+
+
+@pytest.mark.parametrize("kind", altair_charts.TABS)
+def test_a_plot_has_the_charts_of_the_page(space: dict[str, Any], kind: str) -> None:
+    drawn = space["run"].plot(kind)
+    shown = [chart.title for charts in chart_sets(space["run"].view) for chart in charts.on_tab(altair_charts.TABS[kind]) if chart.plot]
+    svg = vl_convert.vegalite_to_svg(drawn.to_json())
+    assert shown
+    assert [title for title in shown if f">{title}<" not in svg] == []
 
 
 def test_objects_mean_what_their_names_do(space: dict[str, Any]) -> None:

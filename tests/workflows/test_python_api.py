@@ -1,5 +1,6 @@
 """The Python API as README and the guide show it: generation, measurement, and runs and cases in a notebook."""
 
+import ast
 import hashlib
 import json
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import torch
 from PIL import Image
 
 import cachemark as cm
-from cachemark.core.errors import BadBudget, BadParameter, BadPlan, CachemarkError, UnknownName, Unsupported
+from cachemark.core.errors import BadBudget, BadParameter, BadPlan, BadPlugin, CachemarkError, UnknownName, Unsupported
 from cachemark.core.result import Status
 from cachemark.core.spec import Budget
 from cachemark.methods.registry import METHODS
@@ -157,6 +158,21 @@ def test_the_guide_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert Path("report.html").stat().st_size > 1000
 
 
+@pytest.mark.usefixtures("one_thread")
+def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every cell in order, with fewer seeds; the last line of a cell is shown as a notebook does."""
+    cells = json.loads((ROOT / "examples" / "first-steps.ipynb").read_text(encoding="utf-8"))["cells"]
+    monkeypatch.chdir(tmp_path)
+    space, shown = dict[str, Any](), list[str]()
+    for cell in (cell for cell in cells if cell["cell_type"] == "code"):
+        *body, last = ast.parse(cell["source"].replace("seeds=16", "seeds=2").replace("batch=8", "batch=2")).body
+        exec(compile(ast.Module(body, []), "cell", "exec"), space)
+        value = eval(compile(ast.Expression(last.value), "cell", "eval"), space)
+        shown.append(type(value).__name__)
+    assert shown == ["Generated", "Generated", "Image", "DataFrame", "Run", "DataFrame", "VConcatChart", "PosixPath"]
+    assert all(outcome.ok for outcome in space["run"].outcomes)
+
+
 def test_a_method_of_a_notebook_is_not_measured() -> None:
     with stages.forgetting():
         cm.method("mine")(type("Mine", (cm.Scored,), {"__module__": "__main__", "score": lambda self, step, slots: slots.keys()[..., 0]}))
@@ -192,7 +208,7 @@ def test_the_example_of_the_readme(demo: Path) -> None:
 
 @pytest.mark.parametrize("given", [False, True])
 def test_cases_of_a_plan_with_plug_ins_are_compared_once_more(given: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether the plan names its plug-in, whose method it gives a parameter, or the user does."""
+    """Whether the plan names its plug-in, whose method it gives a parameter, or the user does; a run that is opened remembers it."""
     from cli import quick_machine
 
     monkeypatch.setattr(executor, "run_trials", quick_machine.Machine().run_trials)
@@ -201,9 +217,15 @@ def test_cases_of_a_plan_with_plug_ins_are_compared_once_more(given: bool, tmp_p
     plugin = MODEL.replace("methods.window import Window", "methods.streaming import Streaming as Window")
     stage = stages.stage(tmp_path, f'"window", {method}', plugin, top=top)
     with stages.forgetting():
-        run = cm.run(stage.plan, stage.store, plugins=[stage.plugin] if given else [])
+        run = cm.run(stage.plan, stage.store, plugins=stage.plugin if given else ())
+    with stages.forgetting():
+        run = cm.open(stage.store) if given else run
         comparison = run.compare("window 1/2", "calm 1/2", terms=Terms(delta=0.5, aa=False))
         assert [row.verdict for row in comparison.tally.rows if row.metric == "latency"] == ["equivalent"]
+        if given:
+            stage.plugin.write_text(f"{plugin}\nOTHER = 1\n")
+            with pytest.raises(BadPlugin, match="missing or has changed.*plugins="):
+                cm.open(stage.store, 1).compare("window 1/2", "calm 1/2")
 
 
 def test_a_frame_has_a_row_for_each_case(measured: stages.Stage) -> None:

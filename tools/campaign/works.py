@@ -102,7 +102,7 @@ def measured(stage: int) -> Work:
 
     def work(task: Task) -> int:
         run = measure(blocks(task.plan("campaign"), stage), task.work / STORE, machine=task.machine, seconds=task.left,
-                              watcher=Keeper(task))
+                              progress=Keeper(task))
         ends = Counter(str(outcome.status) for outcome in run.outcomes)
         print("cases: " + ", ".join(f"{count} {status}" for status, count in ends.most_common()))
         return CUT if Status.NOT_REACHED in ends else int(Status.ERROR in ends)

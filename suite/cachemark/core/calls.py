@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -10,7 +11,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from .errors import UnknownName, unknown
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 NO_HINTS: Mapping[str, str] = MappingProxyType({})
 
 OTHER_NAMES = {  # of arguments, in other libraries and singular or plural
@@ -57,7 +59,7 @@ def strict(call: str, hints: Mapping[str, str] = NO_HINTS) -> Callable[[Callable
     """Return a decorator that raises :func:`refusal` for unknown keyword arguments, instead of Python's TypeError."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        code = function.__code__  # type: ignore[attr-defined]
+        code: Any = inspect.unwrap(function).__code__  # type: ignore[attr-defined]
         known = [name for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if name not in ("self", "cls")]
 
         @functools.wraps(function)

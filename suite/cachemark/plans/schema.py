@@ -234,7 +234,7 @@ class Plan(PlanTable):
     @classmethod
     def of_stored(cls, data: Mapping[str, Any]) -> Plan:
         """Return a stored plan. Raises pydantic's ValidationError."""
-        return cls.model_validate({name: value for name, value in data.items() if name != FILE})
+        return cls.model_validate({name: value for name, value in data.items() if name not in (FILE, PLUGIN_FILES)})
 
     def files(self) -> list[Path]:
         """Return the paths of its plug-ins, without importing them."""
@@ -319,7 +319,7 @@ def _selected(kind: str, requested: Any, valid: Iterable[str], spell: Callable[[
     return chosen
 
 
-FILE = "file"  # of a stored plan: the path that it was read from
+FILE, PLUGIN_FILES = "file", "plugin_files"  # of a stored plan: the path that it was read from, and digests of plug-in files by path
 KINDS: Kinds = {"": Plan, "timing": Timing, "fidelity": Fidelity, "quality": Quality, "anchor": AnchorTable, "cells": Cells,
                 "sampling": SamplingTable}  # fmt: skip
 

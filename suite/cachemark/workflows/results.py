@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..analysis.report_row import names_of
 from ..analysis.report_view import ReportView, build
-from ..core.calls import Hinted, strict
-from ..core.errors import BadPlan, NothingMeasured, UnknownName, unknown
+from ..core.calls import Hinted, listed, strict
+from ..core.errors import BadPlan, BadPlugin, NothingMeasured, UnknownName, Unsupported, unknown
 from ..core.result import Outcome
 from ..core.spec import Case, shown_label
 from ..gate import anchors
@@ -47,6 +47,15 @@ class Run(Hinted):
 
     ``measured``: how it was just measured, None for a run that was opened; ``notes``: lines to print.
     """
+
+    _instead = {
+        **dict.fromkeys(("figures", "chart", "charts"), 'run.plot("tradeoff"), "speed", "memory" or "quality"'),
+        **dict.fromkeys(("latex", "to_latex"), "cachemark export latex"), "csv": "run.frame().to_csv(FILE)",
+        **dict.fromkeys(("markdown", "to_markdown"), "cachemark export markdown"), "to_csv": "run.frame().to_csv(FILE)",
+        **dict.fromkeys(("to_pandas", "df", "dataframe", "table"), "run.frame()"), "results": "run.frame(), or run.outcomes",
+        "best": "run.answers", "leaderboard": "run in a notebook, or run.report(FILE)", "images": "run[CASE].images()",
+        "show": "run in a notebook, or run.report(FILE)",
+    }
 
     def __init__(self, store: str | Path, number: int | None = None, measured: Measured | None = None, notes: tuple[str, ...] = ()) -> None:
         self.store, self.measured, self.notes = store, measured, notes
@@ -132,22 +141,46 @@ class Run(Hinted):
         with reading(self.store) as source:
             return samples_frame(source, self.id)
 
+    def plot(self, kind: str = "tradeoff") -> Any:
+        """Return charts of the report as an Altair chart: ``tradeoff``, ``speed``, ``memory`` or ``quality``.
+
+        Needs the extra ``plots``. Raises Unsupported without it, and the errors of :func:`cachemark.export.altair_charts.plot`.
+        """
+        try:
+            from ..export.altair_charts import plot
+        except ImportError:
+            raise Unsupported("Charts as objects need Altair.", remedy="Install it: pip install 'cachemark[plots]'.") from None
+        return plot(self.view, kind)
+
     def compare(self, first: str, second: str, *, machine: Machine | str | None = None, terms: Terms | None = None,
-                progress: bool = True) -> PairedComparison:
+                plugins: Sequence[str | Path] = (), progress: bool = True) -> PairedComparison:
         """Measure two cases of this run again, by label, in pairs of fresh processes, and test them.
 
-        ``machine``: by default the machine of this run, or its device if the run was opened. See :func:`cachemark.workflows.compare`.
+        ``machine``: by default the machine of this run, or its device if the run was opened. ``plugins``: by default the files that it was
+        measured with, while their code is the same. Raises BadPlugin for files that changed, and the errors of
+        :func:`cachemark.workflows.compare`.
         """
         from . import compare as comparing
 
         if machine is None and self.measured is None and not self.outcomes:
             raise NothingMeasured(f"Run {self.id} has no outcome, so its device is not known.", remedy="Name one, such as machine=\"cpu\".")
         machine = machine or (self.measured.machine if self.measured else self.outcomes[0].case.device_class)
-        plan, files = self.plan, self.measured.plugins if self.measured else ()
+        plan, files = self.plan, listed(plugins) or (self.measured.plugins if self.measured else self._plugins())
         own = {str(file.resolve()) for file in plan.files()}  # they load with the plan, and their methods join nothing
         terms = terms or comparing.Terms()
         return comparing.compare(plan, self.store, cases=(first, second), machine=machine, terms=terms, progress=progress,
                                  plugins=[file for file in files if file not in own])
+
+    def _plugins(self) -> tuple[str, ...]:
+        """Return the plug-in files of a stored run. Raises BadPlugin if one is missing or its code is another."""
+        from ..plans.schema import PLUGIN_FILES
+        from ..plugins import loading
+
+        for file, digest in self.record.stored_plan.get(PLUGIN_FILES, {}).items():
+            if not Path(file).is_file() or loading.read(file).digest != digest:
+                raise BadPlugin(f"Run {self.id} was measured with the plug-in {file!r}, which is missing or has changed.",
+                                remedy=f"Name the file to use: plugins=[{Path(file).name!r}].")
+        return tuple(self.record.stored_plan.get(PLUGIN_FILES, {}))
 
     def report(self, path: str | Path = "report.html", *, baseline: str | Path | None = None, public: bool = False) -> Report:
         """Write the HTML report of this run."""

@@ -21,7 +21,8 @@ from ..machine.environment import slug
 from ..plans.deadline import Deadline, breadth_first, groups
 from ..plans.expand import Planned, expand
 from ..plans.reuse import Earlier, code_identity, no_commit
-from ..plans.schema import Plan, load
+from ..plans.schema import PLUGIN_FILES, Plan, load
+from ..plugins import loading
 from ..store.db import Store
 from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
@@ -190,7 +191,9 @@ class PlanRunner:
         """Start a run in the store, with stored outcomes linked to it, and finish it at the end of the block."""
         new = [planned for planned in cases if not planned.stored]
         self._process_bias = shown_process_bias(self.store, here.machine_class) if new else None
-        with self.store.new_run(self.plan.name, self.plan.stored(), here, code_identity()) as run_id:
+        files = {file: loading.read(file).digest for file in self.plugins}
+        stored_plan = self.plan.stored() | ({PLUGIN_FILES: files} if files else {})
+        with self.store.new_run(self.plan.name, stored_plan, here, code_identity()) as run_id:
             seconds = partial(self.store.seconds, machine_class=here.machine_class)
             self._left = TimeLeft(new, seconds)
             self.watcher.planned(cases, self._left)
