@@ -224,7 +224,7 @@ def test_cases_of_a_plan_with_plug_ins_are_compared_once_more(given: bool, tmp_p
         assert [row.verdict for row in comparison.tally.rows if row.metric == "latency"] == ["equivalent"]
         if given:
             stage.plugin.write_text(f"{plugin}\nOTHER = 1\n")
-            with pytest.raises(BadPlugin, match="missing or has changed.*plugins="):
+            with pytest.raises(BadPlugin, match=r"missing or has changed.*plugins="):
                 cm.open(stage.store, 1).compare("window 1/2", "calm 1/2")
 
 
