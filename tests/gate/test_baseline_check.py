@@ -197,6 +197,18 @@ def test_nothing_judged_never_passes() -> None:
     assert comparison.exit_code == 4
 
 
+@pytest.mark.parametrize("edit", [
+    lambda baseline: dataclasses.replace(baseline, metrics={}),
+    lambda baseline: dataclasses.replace(baseline, metrics={name: version + 1 for name, version in baseline.metrics.items()}),
+], ids=["no definitions", "other definitions"])  # fmt: skip
+def test_a_baseline_whose_values_cannot_be_compared_never_passes(edit: Any) -> None:
+    """Although every case has a verdict on its hash."""
+    comparison = compare(edit(exchange(plan())), plan(), ENVIRONMENT)
+    assert comparison.cases[0] == comparison.cases[1]
+    assert (comparison.coverage < 0.5, comparison.exit_code) == (True, 4)
+    assert any("by another definition of their metric, or by none" in line for line in comparison.details())
+
+
 def test_no_case_in_common() -> None:
     with pytest.raises(NothingMeasured, match=r"accepted/demo\.json and this run share no case: 4 there, 1 here") as caught:
         judge([ok(case("window"))])

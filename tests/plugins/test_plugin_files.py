@@ -1,6 +1,7 @@
 """A plug-in's own imports are part of its digest and are imported anew when edited."""
 
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -203,3 +204,13 @@ def test_an_abstract_class_is_refused(tmp_path: Path) -> None:
     (tmp_path / "old.py").write_text(text.format(line="", value=0.5))
     with pytest.raises(BadPlugin, match="method 'split' does not define check, choose, fit, keep, refreshes, selects_at, spans"):
         plugins.load(tmp_path / "old.py")
+
+
+@pytest.mark.parametrize("caught", ["", "try: time.sleep(60)\nexcept Exception: pass\n"], ids=["hangs", "and catches errors"])
+def test_a_plugin_that_does_not_return_is_refused(caught: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "PATIENCE", 0.2)
+    (tmp_path / "slow.py").write_text(f"import time\n{caught}time.sleep(60)\n")
+    with pytest.raises(BadPlugin, match=r"slow\.py:\d: Its import does not return within 0\.2 s"):
+        plugins.load(tmp_path / "slow.py")
+    with pytest.raises(BadPlugin, match="does not return"), plugins.answering():
+        time.sleep(60)

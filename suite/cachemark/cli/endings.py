@@ -21,7 +21,7 @@ from typing import Any, NoReturn, TextIO
 import click
 from click.core import ParameterSource
 
-from ..core.errors import DEFECT, CachemarkError, of_system
+from ..core.errors import DEFECT, BadPlugin, CachemarkError, of_system
 from ..core.plugin_modules import fault
 from ..core.wording import printed
 
@@ -66,6 +66,37 @@ def terminable(*, own_process: bool) -> Iterator[None]:
         after = dict.fromkeys((signal.SIGINT, *before), signal.SIG_IGN) if own_process else before
         for number, handler in after.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """Run the block in a copy of this process, which ends as the copy does.
+
+    A plug-in that ends the copy (``os._exit(0)``, a crash) would otherwise choose the exit code, and 0 means passed. For commands that run
+    plug-ins in their own process. The copy must not have threads yet."""
+    reader, writer = os.pipe()
+    if not (copy := os.fork()):
+        os.close(reader)
+        try:
+            yield
+        finally:
+            os.write(writer, b".")
+        return
+    os.close(writer)
+    os.set_blocking(reader, False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the copy, too
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda each, frame: os.kill(copy, each))
+    code = os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
+    try:
+        complete = bool(os.read(reader, 1))
+    except BlockingIOError:  # nothing was written, and a process that was left behind could still
+        complete = False
+    if not complete and -code not in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL):
+        how = f"exit code {code}" if code >= 0 else f"signal {-code}"
+        _fail(BadPlugin(f"A plug-in ended the process ({how}) before the command was complete.",
+                        remedy="Remove os._exit, or run the file with Python to see the crash."))
+    sys.exit(code if code >= 0 else 128 - code)
 
 
 @contextmanager

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import click
@@ -10,7 +12,7 @@ import click
 from ..core.version import __version__
 from .advise import advise, roofline
 from .compare import bisect, compare
-from .endings import ending, notes_on_lines, open_closed_streams, terminable
+from .endings import ending, notes_on_lines, open_closed_streams, terminable, watched
 from .export import export
 from .gate import baseline, check, incident
 from .generate import generate
@@ -21,6 +23,7 @@ from .stored import db, ingest, list_, report, show
 from .test import new, test
 
 RESUMED = "Completed work is stored; run the same command to resume."
+WATCHED = ("test", "list", "explain", "price", "roofline")  # commands that run plug-ins in their own process, and whose 0 is an answer
 KEPT = {  # messages after Ctrl-C about stored work
     **dict.fromkeys(("run", "max-batch", "share", "weights"), RESUMED),
     "compare": "The pairs measured so far are stored; the same command compares from the start.",
@@ -32,7 +35,8 @@ class _Main(click.Group):
 
     def main(self, args: Sequence[str] | None = None, *arguments: Any, **options: Any) -> Any:
         open_closed_streams()
-        with terminable(own_process=args is None):
+        own_process = args is None
+        with watched() if own_process and sys.argv[1:2] and sys.argv[1] in WATCHED else nullcontext(), terminable(own_process=own_process):
             return super().main(args, *arguments, **options)
 
     def make_context(self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any) -> click.Context:

@@ -30,6 +30,7 @@ from ..store.rows import Verdict
 THRESHOLD = 0.15  # largest relative change of a time without a verdict from pairs
 TOKENS = "output_hash"
 HASHES = (TOKENS, IMAGES)  # of the tokens, and of the decoded images
+DEFINITION = "the metric's definition is version"  # start of the reason for a value of another definition
 STATED = "reported without a verdict"  # start of the reason for a time that pairs test or can test
 
 
@@ -55,10 +56,15 @@ class Comparison:
         return len(compared), len(case_keys)
 
     @property
+    def values(self) -> tuple[int, int]:
+        """The number of values with a verdict, and of those and the ones whose metric has another definition in the baseline."""
+        judged = sum(row.verdict in JUDGED for row in self.rows)
+        return judged, judged + sum(row.reason.startswith(DEFINITION) for row in self.rows)
+
+    @property
     def coverage(self) -> float:
-        """Fraction of the baseline's cases with a verdict."""
-        compared, total = self.cases
-        return compared / total
+        """The smaller of the fractions of the baseline's cases and of its values with a verdict."""
+        return min(part / whole if whole else 0.0 for part, whole in (self.cases, self.values))
 
     @property
     def exit_code(self) -> int:
@@ -78,9 +84,13 @@ class Comparison:
         return ", ".join(f"{n} {v.replace('_', ' ')}" for v in (*JUDGED, NOT_COMPARED, MISSING, NEW) if (n := by_verdict[v]))
 
     def details(self) -> list[str]:
-        """Return at most four lines: coverage, worst row, rows not compared, and how times were compared."""
+        """Return at most five lines: coverage of cases and values, worst row, rows not compared, and how times were compared."""
         compared, total = self.cases
         lines = [f"Judged {compared} of the baseline's {total} cases; {100 * self.min_coverage:g}% are needed."]
+        judged, values = self.values
+        if judged < values:
+            lines.append(f"The baseline has {values - judged} of {values} values by another definition of their metric, or by none. "
+                         "Accept this run with: cachemark baseline promote --reason …")
         if worst := _worst(self.with_verdict(REGRESSED)):
             lines.append(worst)
         if self.other_numerics:
@@ -169,7 +179,7 @@ class _Pair:
         if name not in old.samples:
             return RowVerdict(NEW, "measured in this run, not in the baseline")
         if (version := self.baseline.metrics.get(name)) != metric.version:
-            return RowVerdict(NOT_COMPARED, f"the metric's definition is version {version} then, {metric.version} now")
+            return RowVerdict(NOT_COMPARED, f"{DEFINITION} {version} then, {metric.version} now")
         if metric.relative:
             return self._time(metric, old, new)
         if metric.deterministic:

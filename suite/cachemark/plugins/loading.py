@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import importlib
 import math
+import signal
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from ..contract.method import COUNTED
@@ -29,6 +33,7 @@ from .sources import DIGITS, Sources, know, short
 TABLES: dict[installed.Kind, registry.Registry[Any]] = {"methods": METHODS, "models": MODELS, "metrics": registry.metrics}
 _ALL: tuple[registry.Registry[Any], ...] = (METHODS, MODELS, DECODERS, registry.metrics)
 LONGEST_PARAMETER = 10_000
+PATIENCE = 120.0  # seconds for an import, or for an answer such as resolved parameters
 PARAMETERS = "Parameters are finite numbers, texts, truth values, and lists and tables of them: they name the case."
 
 
@@ -102,10 +107,34 @@ def origin(thing: Any) -> tuple[str, str] | None:
 
 
 @contextmanager
-def answering(*things: Any) -> Iterator[None]:
-    """Raise BadPlugin inside this context for unexpected errors of these plug-in objects."""
+def in_time(what: str) -> Iterator[None]:
+    """Raise BadPlugin if this context takes longer than :data:`PATIENCE`; only in the main thread, which alone can be interrupted."""
+    before = signal.getsignal(signal.SIGALRM)
+    if threading.current_thread() is not threading.main_thread() or getattr(before, "__module__", "") == __name__:  # inside another one
+        yield
+        return
+
+    def late(number: int, frame: FrameType | None) -> None:
+        raise BadPlugin(f"{what} does not return within {PATIENCE:g} s.", remedy="Find what it waits for; run the file with Python.")
+
+    signal.signal(signal.SIGALRM, late)
+    left, repeat = signal.setitimer(signal.ITIMER_REAL, PATIENCE, 1.0)  # again each second, in case the plug-in catches the error
+    began = time.monotonic()
     try:
         yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        if left:
+            signal.setitimer(signal.ITIMER_REAL, max(left - time.monotonic() + began, 0.001), repeat)
+
+
+@contextmanager
+def answering(*things: Any) -> Iterator[None]:
+    """Raise BadPlugin inside this context for unexpected errors of these plug-in objects, and if they do not answer in time."""
+    try:
+        with in_time(f"{' or '.join(repr(thing.name) for thing in things) or 'A plug-in'}"):
+            yield
     except CachemarkError:
         raise
     except Exception as error:
@@ -168,7 +197,8 @@ def _import(name: str, sources: Sources, older: list[str]) -> None:
 
 def _execute(name: str, sources: Sources) -> None:
     try:
-        importlib.import_module(f"{name}.{sources.main}" if sources.main else name)
+        with in_time("Its import"):
+            importlib.import_module(f"{name}.{sources.main}" if sources.main else name)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # also SystemExit, as a script may end with it
