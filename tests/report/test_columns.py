@@ -13,13 +13,15 @@ from cachemark.analysis import columns
 from cachemark.analysis.public import scrubbed
 from cachemark.analysis.report_view import build
 from cachemark.core import formatting as fmt
-from cachemark.core.facts import Facts, LiveBytes, Reused
-from cachemark.core.formatting import NAMES, display_name
+from cachemark.core.facts import Facts, LiveBytes, PluginSource, Reused
+from cachemark.core.formatting import TITLES, display_name
 from cachemark.core.stored_table import BadField, stored
 from cachemark.decoders.registry import DECODERS
 from cachemark.export.frames import frame
 from cachemark.methods.registry import METHODS
 from cachemark.report.page.render import render
+from tools.cards.methods import TITLES as TITLES_FILE
+from tools.cards.methods import titles_text
 
 
 @pytest.mark.parametrize(("value", "name", "text"), [
@@ -37,9 +39,19 @@ def test_a_foreign_name_cannot_turn_the_text_after_it() -> None:
     assert fmt.name("\u202eevil") == "\u2068\u202eevil\u2069"
 
 
-def test_every_name_belongs_to_a_method_or_decoder() -> None:
-    assert set(NAMES) <= {*METHODS, *DECODERS}
-    assert {*METHODS, *DECODERS} - set(NAMES) <= {"full", "window", "random", "sequential"}
+def test_titles_are_those_of_the_classes() -> None:
+    assert titles_text() == TITLES_FILE.read_text(encoding="utf-8"), "write them again: python -m tools.cards docs"
+    assert {*METHODS, *DECODERS} - set(TITLES) == {"full", "window", "random", "sequential"}
+
+
+def test_a_plug_in_has_the_title_of_its_class() -> None:
+    """Its file is not needed: the title is stored with the outcome. A class derived from a built-in one does not have its title."""
+    plugin = PluginSource("mine.py", "0123456789ab", "<b>Mine</b>")
+    outcomes = [replace(o, facts=replace(o.facts, plugin=plugin)) if o.case.method == "rkv" else o for o in sample.outcomes()]
+    page = render(build(sample.RUN, outcomes))
+    assert "&lt;b&gt;Mine&lt;/b&gt; 1/2" in page
+    assert not [text for text in ("R-KV 1/2", "<bdi>R-KV") if text in page]
+    assert "title" not in vars(type("Derived", (METHODS.get("linear"),), {}))
 
 
 def test_only_whole_names_are_replaced() -> None:

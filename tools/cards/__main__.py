@@ -1,4 +1,4 @@
-"""``python -m tools.cards``: draw the picture of packages anew, and estimate the costs of plans."""
+"""``python -m tools.cards``: draw the picture of packages anew, collect titles, and estimate the costs of plans."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import click
 
 from ..command import run_command
 from .imports import with_picture
+from .methods import TITLES, titles_text
 from .plans import write_costs
 
 
@@ -15,12 +16,13 @@ from .plans import write_costs
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--costs", is_flag=True, help="Estimate the costs of all plans again, which takes a minute.")
 def cards(folder: Path, costs: bool) -> None:
-    """Write the picture of architecture.md in FOLDER."""
+    """Write the picture of architecture.md in FOLDER, and the titles of methods and decoders."""
     if costs:
         write_costs()
     architecture = folder / "architecture.md"
     architecture.write_text(with_picture(architecture.read_text(encoding="utf-8")), encoding="utf-8")
-    click.echo(architecture)
+    TITLES.write_text(titles_text(), encoding="utf-8")
+    click.echo(f"{architecture}\n{TITLES}")
 
 
 if __name__ == "__main__":

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import fields
 
 from cachemark.contract.method import Method
 from cachemark.contract.planning import SEEN
+from cachemark.decoders.registry import DECODERS
 from cachemark.methods.base.annealed import HEAD_PARAMETERS
 from cachemark.methods.registry import METHODS
 
-from .data import code, vectors
+from .data import DATA, code, vectors
 
+TITLES = DATA / "titles.json"
 MARKER = re.compile(r"^<!-- facts: (\w+) -->$", re.M)
+
+
+def titles_text() -> str:
+    """Return the titles of built-in methods and decoders as JSON, which reports read without torch."""
+    titles = {name: title for table in (METHODS, DECODERS) for name in table if (title := vars(table.get(name)).get("title"))}
+    return json.dumps(dict(sorted(titles.items())), ensure_ascii=False, indent=0) + "\n"
 
 
 def with_facts(page: str) -> str:

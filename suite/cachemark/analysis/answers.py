@@ -13,7 +13,7 @@ from ..stats.intervals import Interval
 from .case_group import CaseGroup
 from .device_limits import OF_SPEED, TOLERANCE
 from .quality_claims import Claims, QualityClaim, criterion, inconclusive_reason
-from .report_row import MASKED, Mark, ReportRow, method_of, share_of_full
+from .report_row import MASKED, Mark, ReportRow, share_of_full
 
 FULL_CACHE, SPEED_ONLY = "Keep the full cache", "Speed only"
 
@@ -99,11 +99,11 @@ def answer(group: CaseGroup, claims: Claims) -> Answer:
         assert row.speedup is not None
         gain, saving = gain_in_words(row.speedup), saving_in_words(row.saving, row.paradigm)
         details = f"{gain}{saving}{_added(row, group)}, quality loss below {claims[row.case.key].allowed}."
-        return Answer(f"Use {named(row.case)}.", details, row, lean, ruined, numbers=tuple(_numbers(row, group)), flags=_flags(row, group))
+        return Answer(f"Use {named(row)}.", details, row, lean, ruined, numbers=tuple(_numbers(row, group)), flags=_flags(row, group))
     own_claims = [claim for row in group.candidates if (claim := claims.get(row.case.key))]
     needed = min((claim.needed for claim in own_claims if not claim.non_inferior and claim.needed), default=None)
     qualified = [each for each in candidates if each.qualified]
-    doubt = next((f" {named(rows[each.key].case)}: {each.doubt}" for each in qualified if each.doubt), "")
+    doubt = next((f" {named(rows[each.key])}: {each.doubt}" for each in qualified if each.doubt), "")
     details = f"{_reason(group, lean, own_claims, needed, qualified=bool(qualified))}{doubt}"
     verdict = SPEED_ONLY if group.random else FULL_CACHE
     return Answer(f"{verdict}.", details, None, lean, ruined, needed, tuple(_numbers(group.full, group)), _flags(group.full, group))
@@ -135,7 +135,7 @@ def _numbers(row: ReportRow, group: CaseGroup) -> Iterator[tuple[str, str, str]]
         if row.paradigm != MASKED and (kv := row.median(KV)) is not None:
             yield "KV memory, full cache", fmt.size(kv), ""
     elif row.speedup is not None:
-        yield f"Speedup, {named(row.case)}", fmt.times(row.speedup.value), _interval(row.speedup, "")
+        yield f"Speedup, {named(row)}", fmt.times(row.speedup.value), _interval(row.speedup, "")
     if row is not group.full and row.saving is not None:
         yield ("FLOPs saved" if row.paradigm == MASKED else "KV memory saved"), fmt.percent(row.saving), ""
     name = criterion(group)
@@ -150,9 +150,14 @@ def _interval(interval: Interval, name: str) -> str:
     return f"{low.removesuffix(' %')}–{high}"
 
 
-def named(case: Case) -> str:
+def named(row: ReportRow) -> str:
     """Return a method with its budget, such as ``LineAR at 1/4``."""
-    return f"{fmt.name(fmt.display_name(method_of(case)))} at {shown_share(case.stated_budget)}"
+    return at_budget(row.name, row.case)
+
+
+def at_budget(title: str, case: Case) -> str:
+    """Return the title of a case's method with the budget."""
+    return f"{fmt.name(title)} at {shown_share(case.stated_budget)}"
 
 
 def gain_in_words(speed: Interval) -> str:
@@ -178,7 +183,7 @@ def _reason(group: CaseGroup, lean: ReportRow | None, claims: Sequence[QualityCl
     slower = "No method of equal quality is measurably faster."
     if lean is None or lean.paradigm == MASKED:
         return slower
-    return f"{slower} If memory is the bottleneck, use {named(lean.case)}: {saving_in_words(lean.saving, lean.paradigm)[2:]}."
+    return f"{slower} If memory is the bottleneck, use {named(lean)}: {saving_in_words(lean.saving, lean.paradigm)[2:]}."
 
 
 def _speeds(group: CaseGroup) -> str:
@@ -189,7 +194,7 @@ def _speeds(group: CaseGroup) -> str:
     speed, row = max(timed, key=lambda pair: pair[0].value)
     bound = f", at most {fmt.times(row.roofline_speedup)} by the roofline" if row.roofline_speedup else ""
     saving = saving_in_words(row.saving, row.paradigm)
-    return f"Fastest: {named(row.case)}, {gain_in_words(speed)}{bound}{saving}. {why_unjudged(random=True)}"
+    return f"Fastest: {named(row)}, {gain_in_words(speed)}{bound}{saving}. {why_unjudged(random=True)}"
 
 
 def why_unjudged(*, random: bool) -> str:
@@ -203,6 +208,7 @@ class Recommendation:
     """Smallest non-inferior budget of a method, or None with the ``reason``."""
 
     method: str
+    title: str
     row: ReportRow | None
     reason: str = ""
 
@@ -211,10 +217,10 @@ def recommendations(group: CaseGroup, claims: Claims) -> tuple[Recommendation, .
     """Return one for the full cache and one for each method; nothing where quality was not measured."""
     if criterion(group) == "" or group.full is None or not group.full.ok:
         return ()
-    choices = [Recommendation("full", group.full)]
+    choices = [Recommendation("full", "full", group.full)]
     for method in group.methods:
         rows = sorted((row for row in group.candidates if row.method == method), key=lambda row: share_of_full(row.case.stated_budget))
         proven = (row for row in rows if not row.unranked and row.case.key in claims and claims[row.case.key].non_inferior)
         smallest = next(proven, None)
-        choices.append(Recommendation(method, smallest, "" if smallest else inconclusive_reason(rows, claims)))
+        choices.append(Recommendation(method, rows[0].name, smallest, "" if smallest else inconclusive_reason(rows, claims)))
     return tuple(choices)

@@ -82,12 +82,12 @@ def plugin_lines(group: CaseGroup, placed: Sequence[MethodPlacing]) -> tuple[tup
         if row.outcome.facts.plugin is None:
             continue
         if not row.ok:
-            lines.append((named(row.case), f"{row.outcome.status}: {row.outcome.reason}"))
+            lines.append((named(row), f"{row.outcome.status}: {row.outcome.reason}"))
             continue
         costs = f"{gain_in_words(row.speedup) if row.speedup else 'no speedup measured'}{saving_in_words(row.saving, row.paradigm)}"
         places = "; ".join(each.text for each in placed if each.row.case.key == row.case.key) or "no other method has this budget"
         standing = fmt.plain(row.unranked) or "Quality is non-inferior to the full cache's."
-        lines.append((named(row.case), f"{costs}. {standing} {places[:1].upper()}{places[1:]}."))
+        lines.append((named(row), f"{costs}. {standing} {places[:1].upper()}{places[1:]}."))
     return tuple(lines)
 
 

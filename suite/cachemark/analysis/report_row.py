@@ -108,13 +108,13 @@ class ReportRow:
 
     @property
     def name(self) -> str:
-        """``method`` with the papers' names."""
-        return fmt.display_name(self.method)
+        """``method`` with titles."""
+        return fmt.display_name(self.method, titles_of(self.outcome))
 
     @property
     def label(self) -> str:
-        """Label of the case with the papers' names."""
-        return fmt.display_name(self.case.label)
+        """Label of the case with titles."""
+        return display_label(self.outcome)
 
     @property
     def paradigm(self) -> str:
@@ -159,6 +159,17 @@ class ReportRow:
 
     def median(self, name: str) -> float | None:
         return self.outcome.median(name)
+
+
+def titles_of(outcome: Outcome) -> dict[str, str]:
+    """Return the title of the method if a plug-in states one, by the method's name."""
+    plugin = outcome.facts.plugin
+    return {outcome.case.method: plugin.title} if plugin and plugin.title else {}
+
+
+def display_label(outcome: Outcome) -> str:
+    """Return the label of an outcome's case with titles."""
+    return fmt.display_name(outcome.case.label, titles_of(outcome))
 
 
 def method_of(case: Case) -> str:

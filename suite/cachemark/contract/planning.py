@@ -21,9 +21,10 @@ SEEN = "2026-11"
 
 @dataclass
 class Parameters:
-    """A registered object, identified by its ``name`` and parameters."""
+    """A registered object, identified by its ``name`` and parameters; reports print the ``title`` of its class, not of a base class."""
 
     name: ClassVar[str] = ""
+    title: ClassVar[str] = ""
 
     def check_choice(self, parameter: str, *choices: str) -> None:
         """Raise BadParameter unless the parameter has one of the values ``choices``."""

@@ -39,6 +39,7 @@ class PluginSource(StoredTable):
 
     file: str = needed("name of the file")
     digest: str = needed("hash of its code")
+    title: str | None = stored("title of the method")
     commit: str | None = stored("commit of its own repository")
     edited: bool | None = stored("whether the file differs from that commit")
 

@@ -6,25 +6,22 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
+from .files import PACKAGE, read_json
 from .units import metric
 from .wording import plain as plain  # for callers of this module
 
 DASH = "–"
-NAMES = {
-    "streaming": "StreamingLLM", "h2o": "H2O", "rkv": "R-KV", "linear": "LineAR", "ssd_heads": "SSD heads", "ams_kv": "AMS-KV",
-    "scalekv": "ScaleKV", "heatkv": "HeatKV", "hack": "HACK", "hackpp": "HACK++", "lazymar": "LazyMAR", "marche": "MARché",
-    "gtr": "GtR", "disa": "DiSA", "headkv": "HeadKV",
-    "recap": "ReCAP", "snapkv": "SnapKV", "pyramidkv": "PyramidKV", "adakv": "Ada-KV", "tova": "TOVA", "keydiff": "KeyDiff",
-    "key_norm": "key norms", "fastvar": "FastVAR", "fewer_scales": "fewer scales", "guidance_off": "guidance off",
-    "fewer_steps": "fewer steps", "scale_groups": "scale groups", "random_tokens": "random tokens",
-    "jacobi": "Jacobi", "sjd": "SJD", "scd": "SCD", "zipar": "ZipAR", "halton": "Halton",
-}  # fmt: skip
-_NAME = re.compile(rf"(?<!\S)(?:{'|'.join(NAMES)})(?=$|[ :])")
+_WORD = re.compile(r"(?<!\S)[^\s:]+(?=$|[ :])")
+TITLES: dict[str, str] = read_json(PACKAGE / "data" / "titles.json")  # of built-in methods and decoders, from their classes
 
 
-def display_name(label: str) -> str:
-    """Return a label such as ``linear 1/4 + sjd`` with the papers' names: ``LineAR 1/4 + SJD``."""
-    return _NAME.sub(lambda match: NAMES[match[0]], label)
+def display_name(label: str, titles: Mapping[str, str] | None = None) -> str:
+    """Return a label such as ``linear 1/4 + sjd`` with titles: ``LineAR 1/4 + SJD``.
+
+    ``titles``: further ones, of plug-ins.
+    """
+    known = {**TITLES, **(titles or {})}
+    return _WORD.sub(lambda match: known.get(match[0], match[0]), label)
 
 
 def name(text: str) -> str:

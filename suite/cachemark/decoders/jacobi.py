@@ -22,6 +22,7 @@ class Jacobi(Windowed):
     accepted ones are the next drafts; ``proposals`` initializes the others. All images of a batch advance by the shortest acceptance.
     """
 
+    title = "Jacobi"
     keeps = TOKENS
     source = "ARM fixed-point iteration, arXiv 2002.09928"
 

@@ -25,6 +25,7 @@ class SCD(Speculative):
     for Lumina and Janus continues with the previous distribution, which changes the distribution of the images.
     """
 
+    title = "SCD"
     source = "Speculative coupled decoding, arXiv 2510.24211"
 
     window: int = 32

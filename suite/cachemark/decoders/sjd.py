@@ -39,6 +39,7 @@ class SJD(Speculative):
     covers all tokens; theirs starts and ends a few tokens inside the image.
     """
 
+    title = "SJD"
     source = "Speculative Jacobi decoding, arXiv 2410.01699"
 
     group: int = 0

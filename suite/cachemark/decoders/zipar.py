@@ -33,6 +33,7 @@ class ZipAR(Decoder):
     code for Lumina-mGPT also starts the second line early, which takes m − s fewer passes. Neither has the paper's adaptive window.
     """
 
+    title = "ZipAR"
     source = "ZipAR, arXiv 2412.04062"
     footnotes = (APPROXIMATE,)
     same_noise = scheduled = True

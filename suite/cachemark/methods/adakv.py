@@ -24,6 +24,7 @@ class AdaKV(Calibrated, LineBudgets):
     are whole lines, at least one in addition to the ``alpha`` latest entries.
     """
 
+    title = "Ada-KV"
     source = "Feng et al. 2024 (Ada-KV), §3"
     authors_code = "yes: FFY0/AdaKV"
     unstated = {"calibration": "ours: the paper measures each prompt; here ten tuning seeds, conditional rows alone"}

@@ -43,6 +43,7 @@ class AMSKV(Method):
     evenly over the depth (Table 2).
     """
 
+    title = "AMS-KV"
     paradigms = ("next-scale",)
     evicts = True
     source = "AMS-KV (arXiv 2511.16047), Algorithms 1 and 2"

@@ -31,6 +31,7 @@ class DiSA(Bidirectional):
     Differs from the code: a process of one step, which fails there, is not offered.
     """
 
+    title = "DiSA"
     sizes = ("steps",)
     source = "DiSA (arXiv 2505.20297), read from its abstract and its published code"
     authors_code = "yes: Qinyu-Allen-Zhao/DiSA"

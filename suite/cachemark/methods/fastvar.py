@@ -67,6 +67,7 @@ class FastVAR(SavesFlops):
     last generated scale is not stored; rows keep positions in ascending order; VAR is supported, although no code for it is published.
     """
 
+    title = "FastVAR"
     sizes = ("shares",)
     source = "FastVAR (arXiv 2503.23367), and its code for Infinity"
     authors_code = "yes: csguoh/FastVAR, for Infinity"

@@ -25,6 +25,7 @@ class FewerScales(SavesFlops):
     For VAR, whose code has no such argument, the convolutions of skipped scales are left out too.
     """
 
+    title = "fewer scales"
     sizes = ("count",)
     source = "the argument trunk_scale of Infinity's code; a part of FastVAR (arXiv 2503.23367) and SkipVAR (arXiv 2506.08908)"
     unstated = {"count": "set by the budget; FastVAR skips 2 scales of 1024 pixels, SkipVAR 1 to 3"}

@@ -23,6 +23,7 @@ class FewerSteps(Annealed):
     of its steps in every pass: the plain rival of ``disa``.
     """
 
+    title = "fewer steps"
     sizes = ("steps",)
     source = "the baseline of LazyMAR (arXiv 2503.12450), Table 1"
 

@@ -42,6 +42,7 @@ class GtR(Bidirectional):
     sample's own. Tokens are predicted in another order than the full model's, so no forced distance is measured.
     """
 
+    title = "GtR"
     sizes = ("steps", "split")
     source = "GtR (arXiv 2510.17171), read from its abstract and from summaries; no code is published"
     authors_code = "README only"

@@ -25,6 +25,7 @@ class GuidanceOff(SavesFlops):
     the storage of unconditional rows stays allocated.
     """
 
+    title = "guidance off"
     sizes = ("start",)
     source = "SkipVAR (arXiv 2506.08908), its unconditional branch replacement at a fixed scale"
     unstated = {"start": "set by the budget; SkipVAR replaces in its last one, two or three scales"}

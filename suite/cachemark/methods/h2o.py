@@ -30,6 +30,8 @@ class H2O(Scored):
     of queries that could see them, and recent ones are not protected.
     """
 
+    title = "H2O"
+
     paradigms: ClassVar[tuple[str, ...]] = ("next-token", "next-scale")
     source = "Zhang et al. 2023, Algorithm 1"
     authors_code = "yes: FMInference/H2O"

@@ -34,6 +34,7 @@ class HACK(HeadAware):
     merging is not stated; heads stay in place.
     """
 
+    title = "HACK"
     source = "HACK (arXiv 2504.09261); no code found; read from its abstract and from summaries"
     authors_code = "none"
     sizes = ("mean",)

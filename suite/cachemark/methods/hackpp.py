@@ -41,6 +41,7 @@ class HACKPlusPlus(HeadAware):
     of a head; neither the first scales nor the newest always stay, since no such rule is stated; heads stay in place.
     """
 
+    title = "HACK++"
     source = "HACK++ (arXiv 2606.08302); no code found; read from its abstract and from summaries"
     authors_code = "none"
     sizes = ("mean",)

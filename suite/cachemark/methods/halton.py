@@ -40,6 +40,7 @@ class Halton(Annealed):
     Differs from the code: it is for MaskGIT, with discrete tokens. Order and rate are taken from it; guidance and temperature are MAR's.
     """
 
+    title = "Halton"
     sizes = ("steps",)
     source = "Halton scheduler (arXiv 2503.17076), by its published code"
     authors_code = "yes: valeoai/Halton-MaskGIT, for MaskGIT"

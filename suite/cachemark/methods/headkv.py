@@ -39,6 +39,7 @@ class HeadKV(Observing):
     may not read, since no size may depend on an image: the 1 to 2 % of the cache that the paper saves in them are not saved here.
     """
 
+    title = "HeadKV"
     source = "Liang et al. 2026 (arXiv 2605.20600), §4 and A.2; no code found"
     authors_code = "none"
     neutral = {"grouped": False}

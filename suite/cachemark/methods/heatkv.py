@@ -37,6 +37,7 @@ class HeatKV(CalibratedHeads):
     fp32); S-CAS is the mean over the conditional rows of all samples, which equals theirs over prompts one by one.
     """
 
+    title = "HeatKV"
     source = "HeatKV (arXiv 2605.14877), and its code, arm-research/heatkv at 96dc288"
     authors_code = "yes: arm-research/heatkv"
     sizes = ("limit",)

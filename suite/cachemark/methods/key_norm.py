@@ -21,6 +21,7 @@ class KNorm(KeyScored):
     a prompt; here each line's end.
     """
 
+    title = "key norms"
     source = "Devoto et al. 2024, §3"
     authors_code = "yes: alessiodevoto/l2compress"
 

@@ -22,6 +22,7 @@ class KeyDiff(KeyScored):
     Inference in Resource-Constrained Environments" (2025), §3. Adapted: blocks are lines, and the mean is over visual keys.
     """
 
+    title = "KeyDiff"
     source = "Park et al. 2025, §3"
     authors_code = "none: but NVIDIA/kvpress has one"
 

@@ -45,6 +45,7 @@ class LazyMAR(Scheduled):
     Differs from the code: keys and values are stored only for blocks that read them in a later pass.
     """
 
+    title = "LazyMAR"
     source = "LazyMAR (arXiv 2503.12450), §3.2, and its published code"
     authors_code = "yes: feihongyan1/LazyMAR"
     neutral = {"period": 1, "head_cache": False}

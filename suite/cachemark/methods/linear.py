@@ -37,6 +37,7 @@ class Linear(Evicting):
     them first and leaves their queries out of the guidance.
     """
 
+    title = "LineAR"
     source = "LineAR §3.3, Eq. 5–10"
     authors_code = "none"
     unstated = {

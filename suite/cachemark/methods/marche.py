@@ -42,6 +42,7 @@ class MARche(Selecting):
     computes the paper's two attentions and joins them; the result is the same.
     """
 
+    title = "MARché"
     carries = True
     sizes = ("active",)
     source = "MARché (arXiv 2506.12035), §4 and Appendices A and D"

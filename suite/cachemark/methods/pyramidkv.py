@@ -20,6 +20,7 @@ class PyramidKV(LineBudgets):
     latest entries.
     """
 
+    title = "PyramidKV"
     source = "Cai et al. 2024 (PyramidKV), §4.1"
     authors_code = "yes: Zefan-Cai/KVCache-Factory"
 

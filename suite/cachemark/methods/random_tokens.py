@@ -20,6 +20,7 @@ class RandomTokens(Scheduled):
     encoder in every pass. Each row has its sample's own random stream, so a sample is the same in any batch.
     """
 
+    title = "random tokens"
     source = "the random caching of LazyMAR (arXiv 2503.12450), Table 3"
 
     def scores(self, step: MaskedStep, v: Tensor) -> Tensor:

@@ -39,6 +39,7 @@ class ReCAP(Partial):
     are written in place, which gives the same result, because each step of the group replaces them.
     """
 
+    title = "ReCAP"
     sizes = ("full_steps",)
     source = "ReCAP (arXiv 2505.19089), read from its abstract, and its published code"
     authors_code = "yes: liebenxj/ReCAP"

@@ -27,6 +27,7 @@ class RKV(Observing):
     (``mix_lambda``) defaults to 0.07; for a row without a similar key theirs still clears the first column, here nothing is cleared.
     """
 
+    title = "R-KV"
     source = "Cai et al. 2025, §3"
     authors_code = "yes: Zefan-Cai/R-KV"
     similarities = 1

@@ -27,6 +27,7 @@ class ScaleGroups(Method):
     local scale is intermediate later. The paper does not state how many scales are local; its larger budget fits two.
     """
 
+    title = "scale groups"
     paradigms = ("next-scale",)
     source = "AMS-KV (arXiv 2511.16047), Table 1"
     neutral = None  # it always hides a group

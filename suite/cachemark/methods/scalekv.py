@@ -44,6 +44,7 @@ class ScaleKV(Calibrated, Method):
     is scored by its last 16 queries. 16 spaced queries also score a map that is not square (theirs keeps the last 16 entries instead).
     """
 
+    title = "ScaleKV"
     paradigms = ("next-scale",)
     evicts = True
     source = "ScaleKV (arXiv 2505.19602), Sec. 3, and its code, StargazerX0/ScaleKV at eb0615a"

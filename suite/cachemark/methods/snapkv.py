@@ -28,6 +28,7 @@ class SnapKV(Observing):
     positions. Differs from the authors' code: the softmax is over the entries that may be evicted, and heads that share keys vote together.
     """
 
+    title = "SnapKV"
     source = "Li et al. 2024, §4"
     authors_code = "yes: FasterDecoding/SnapKV"
 

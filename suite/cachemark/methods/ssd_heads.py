@@ -32,6 +32,7 @@ class SSDHeads(Calibrated, H2O):
     entries, since the paper does not state how its budget is shared.
     """
 
+    title = "SSD heads"
     source = "SSD heads (arXiv 2510.18716); no code found; read from its abstract and from notes"
     authors_code = "none"
     unstated = {

@@ -24,6 +24,7 @@ class Streaming(Evicting):
     the position in the cache.
     """
 
+    title = "StreamingLLM"
     paradigms = ("next-token", "next-scale")
     source = "Xiao et al. 2024, §3.2"
     authors_code = "yes: mit-han-lab/streaming-llm"

@@ -23,6 +23,7 @@ class TOVA(Scored):
     Oren et al., "Transformers are Multi-State RNNs" (EMNLP 2024), §3.2: attention is averaged over the heads of a layer.
     """
 
+    title = "TOVA"
     source = "Oren et al. 2024, §3.2"
     authors_code = "yes: schwartz-lab-NLP/TOVA"
     needs_mass = True

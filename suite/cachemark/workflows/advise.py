@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..analysis.answers import FULL_CACHE, Candidate, gain_in_words, named, saving_in_words, select, why_unjudged
+from ..analysis.answers import FULL_CACHE, Candidate, at_budget, gain_in_words, named, saving_in_words, select, why_unjudged
 from ..analysis.case_group import CaseGroup
 from ..analysis.device_limits import TOLERANCE
 from ..analysis.quality_claims import MARGINS, UNJUDGED, Margins, QualityClaim, criterion, seeds_that_decide, standing
-from ..analysis.report_row import MASKED, ReportRow
+from ..analysis.report_row import MASKED, ReportRow, method_of
 from ..core import formatting as fmt
 from ..core import limits
 from ..core.errors import unknown
@@ -205,8 +205,9 @@ def advise(wishes: Wishes, store: str | Path | None = DEFAULT_STORE, *, plugins:
         name = criterion(group) if group else ""
         gain, has_interval = forecast.gain, forecast.gain.stated and not bound
         candidates.append(candidate)
+        title = named(row) if row else at_budget(fmt.display_name(method_of(case)), case)
         lines[key] = AdvisedMethod(
-            named(case), case.named, case.budget, gain.value, gain.low if has_interval else None, gain.high if has_interval else None,
+            title, case.named, case.budget, gain.value, gain.low if has_interval else None, gain.high if has_interval else None,
             forecast.allowed, candidate.saving, forecast.seconds, forecast.memory, forecast.basis, name,
             row.quality.get(name) if row else None, why_not, forecast.no_speedup)
     best, lean = select(candidates, full_fits=wishes.met_by(forecaster.full))

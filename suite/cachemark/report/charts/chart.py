@@ -112,5 +112,6 @@ def signs_of(group: CaseGroup, parts: Sequence[CaseGroup] = ()) -> Signs:
     names = sorted({name for part in (group, *parts) for name in part.methods})
     colors = {name: COLORS[k % len(COLORS)] for k, name in enumerate(names)}
     ratios, glyphs = sorted(group.budgets, key=share_of_full, reverse=True), tuple(GLYPHS.values())
-    return Signs({name: Key(fmt.display_name(name), colors[name], k) for k, name in enumerate(group.methods)},
+    titles = {row.method: row.name for row in group.candidates}
+    return Signs({name: Key(titles[name], colors[name], k) for k, name in enumerate(group.methods)},
                  {name: Key(shown_share(name), glyphs[k % len(glyphs)], k) for k, name in enumerate(ratios)})

@@ -15,6 +15,7 @@ from PIL import Image
 
 from ...analysis import columns, explanations
 from ...analysis.case_group import CaseGroup
+from ...analysis.report_row import display_label
 from ...analysis.report_view import ReportView
 from ...analysis.run_history import RunHistory
 from ...core import formatting as fmt
@@ -83,8 +84,8 @@ def engine() -> Environment:
     engine = Environment(loader=PackageLoader("cachemark", "report/templates"), autoescape=True, undefined=StrictUndefined,
                          trim_blocks=True, lstrip_blocks=True, finalize=_clean)
     engine.filters.update(
-        plain=fmt.plain, display_name=fmt.display_name, shown_share=shown_share, times=fmt.times, percent=fmt.percent,
-        seconds=fmt.seconds, with_unit=fmt.with_unit,
+        plain=fmt.plain, display_name=fmt.display_name, display_label=display_label, shown_share=shown_share, times=fmt.times,
+        percent=fmt.percent, seconds=fmt.seconds, with_unit=fmt.with_unit,
         uri=_uri, svg=Markup, in_order=in_order, in_full=lambda values: " ".join(f"{value:.6g}" for value in values),
         cells=columns.cells, budget_cell=columns.budget_cell)
     return engine

@@ -25,6 +25,7 @@ from ...core.facts import DeclaredFacts, DecoderFacts, PluginSource, StepSlope, 
 from ...core.git import git
 from ...core.limits import Limit, Rates
 from ...core.spec import FLOPS, Case
+from ...core.wording import plain
 from ...metrics.compute.speed import ends
 from ...models import checkpoints, hub
 from ...models.costs import case_bill
@@ -36,6 +37,7 @@ from ...roofline.flops_budget import share, work
 from ...roofline.memory import entries
 from .bench import Bench, decoder_factory, method_factory
 
+LONGEST_TITLE = 40
 WINDOWS = ", triangle on windows"  # added to the name of the kernel
 FRONTS = ", masked for several lines"
 WINDOWED = "It attends with several ordered queries per pass, with a different kernel call, whose cost is part of its time."
@@ -58,7 +60,8 @@ def case_facts(planned: Planned, bench: Bench) -> DeclaredFacts:
     paths = {key: path for key in ("weights", "decoder_weights") if (path := getattr(planned.request, key))}
     sources = {key: source for key, path in paths.items() if (source := _source(path))}
     facts = DeclaredFacts(kernel=f"{kernel.name}{queries}", kernel_reason=refused or None, source=str(method.source),
-                          plugin=_plugin(type(method)), paradigm=layout.paradigm, decoder=decoder_facts, idle=idle or None,
+                          plugin=_plugin(type(method)),  # type: ignore[arg-type]  # a class, which can be hashed
+                          paradigm=layout.paradigm, decoder=decoder_facts, idle=idle or None,
                           weights_sources=sources or None, engine_reason=planned.engine_reason or None,
                           different_kernel=WINDOWED if decoder else None)
     facts |= _apart(case, method, kernel)
@@ -79,12 +82,13 @@ def _plugin(method: type[Method]) -> PluginSource | None:
     """Return the plug-in that defines a method, with the commit of its repository; None for built-in methods."""
     if (known := origin(method)) is None:
         return None
-    file, code = Path(known[0]), known[1]
+    file, title = Path(known[0]), plain(str(vars(method).get("title", "")), LONGEST_TITLE)
+    plugin = PluginSource(file.name, known[1], title or None)
     try:
         commit, edited = git(file.parent, "rev-parse", "HEAD"), bool(git(file.parent, "status", "--porcelain", "--", file.name))
     except CachemarkError:  # it is in no repository, or git is not installed
-        return PluginSource(file.name, code)
-    return PluginSource(file.name, code, commit, edited)
+        return plugin
+    return replace(plugin, commit=commit, edited=edited)
 
 
 def _kernel(case: Case, method: Method, layout: Layout) -> tuple[Kernel, str]:
