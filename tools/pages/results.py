@@ -29,7 +29,7 @@ from .rows import of_run
 from .writing import apart, ends, table
 
 FOLDER = Path(__file__).parents[2] / "studies" / "results"
-RECORDED = "recorded.json"
+RECORDED, PAGES = "recorded.json", "pages.json"  # sections of docs/results.md, and the tables of other pages of results
 Row = Mapping[str, Any]
 NAMES = {  # of values, in the head of a table
     "kv_allocated": "allocated", "kv_own": "without workspace", "kv_logical": "live", "kv_peak": "peak", "flops": "FLOPs",
@@ -160,18 +160,21 @@ def short(values: Row) -> str:
     return "\n\n".join(parts)
 
 
-def _section(name: str) -> Row:
-    return dict(json.loads((FOLDER / RECORDED).read_text(encoding="utf-8"))[name])
+def _sections() -> dict[str, Row]:
+    """Return the sections that were written by hand, by name."""
+    recorded_here, pages = (json.loads((FOLDER / file).read_text(encoding="utf-8")) for file in (RECORDED, PAGES))
+    return {**recorded_here, **pages}
 
 
-def tables(name: str) -> str:
-    """Return the tables of a section of ``recorded.json`` as Markdown."""
-    return "\n\n".join(table(block["columns"], block["rows"]) for block in _section(name)["blocks"] if not isinstance(block, str))
+def tables(name: str, number: int = 0) -> str:
+    """Return the tables of a section that was written by hand as Markdown, or one of them (from 1)."""
+    blocks = [table(block["columns"], block["rows"]) for block in _sections()[name]["blocks"] if not isinstance(block, str)]
+    return blocks[number - 1] if number else "\n\n".join(blocks)
 
 
 def recorded(name: str) -> str:
-    """Return a section of ``recorded.json`` as Markdown."""
-    section = _section(name)
+    """Return a section that was written by hand as Markdown."""
+    section = _sections()[name]
     blocks = [block if isinstance(block, str) else table(block["columns"], block["rows"]) for block in section["blocks"]]
     return "\n\n".join([f"## {section['heading']}", *blocks])
 
@@ -285,7 +288,7 @@ def _calibrated(calibrations: Sequence[Row]) -> Iterator[str]:
 def main() -> None:
     """Print the tables of a plan, or take their values from a store."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = [*SECTIONS, *json.loads((FOLDER / RECORDED).read_text(encoding="utf-8"))]
+    names = [*SECTIONS, *_sections()]
     parser.add_argument("name", choices=names, metavar="NAME", help=", ".join(names))
     parser.add_argument("store", type=Path, nargs="?", help="take the values of a plan from this store")
     arguments = parser.parse_args()

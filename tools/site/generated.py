@@ -17,7 +17,7 @@ BASELINES = Path("baselines/accepted")
 PAGES: dict[str, Callable[[], str]] = {
     "reference/models.md": lambda: models_page(BASELINES), "reference/plans.md": plans_page, "reference/values.md": values_page,
 }  # fmt: skip
-TABLE = re.compile(r"^<!-- table: ([\w-]+) -->$", re.M)
+TABLE = re.compile(r"^<!-- table: ([\w-]+)(?: (\d+))? -->$", re.M)
 
 
 def filled(page: str, text: str) -> str:
@@ -26,11 +26,11 @@ def filled(page: str, text: str) -> str:
         return with_facts(text)
     if page == "reference/metrics.md":
         return with_units(text)
-    return TABLE.sub(lambda marker: table(marker[1]), text)
+    return TABLE.sub(lambda marker: table(marker[1], int(marker[2] or 0)), text)
 
 
-def table(name: str) -> str:
+def table(name: str, number: int = 0) -> str:
     """Return the tables of a plan, those of a recorded section, or those of ``parallel-decoding``, as Markdown."""
     if name == "parallel-decoding":
         return decoders.stored_text()
-    return results.short(results.stored(name)) if name in results.SECTIONS else results.tables(name)
+    return results.short(results.stored(name)) if name in results.SECTIONS else results.tables(name, number)
