@@ -53,7 +53,7 @@ def emu3_generated(model: Any, cache: Any, **settings: Any) -> Tensor:
     ("janus", {"method": "lazymar"}, Unsupported, "lazymar is a method for masked models"),
     ("janus", {"method": "full", "budget": "1/2"}, BadBudget, "full: it keeps everything"),
     ("janus", {"method": "window", "budget": "3"}, BadBudget, "Budget '3' is outside (0, 1]."),
-    ("janus", {"method": "window", "sinks": 3}, UnknownName, "Unknown parameter of window 'sinks'."),
+    ("janus", {"method": "window", "sinks": 3}, UnknownName, "Unknown argument of attach with window 'sinks'."),
     ("janus", {"method": "linear", "B": 9}, BadBudget, "linear: B = 9, recent_lines = 1, anchor = 8 do not fit lines of 8."),
     ("janus", {"method": "ssd_heads"}, BadParameter, "ssd_heads: no calibration found for these weights."),
     ("janus", {"grid": (4, 4)}, BadParameter, "grid = (4, 4) does not fit this model. Leave it out: images have 8×8 tokens."),

@@ -94,18 +94,17 @@ class Check:
 
 def compare(
     name: str, need: str, actual: Callable[..., Tensor], tolerance: float = LOGITS, *, needs: tuple[str, ...] = (),
-    by: Callable[[Tensor, Tensor], float] | None = None,
+    by: Callable[[Any, Tensor], float] = lambda actual, expected: apart(actual, expected),
 ) -> Check:
     """Check ``actual(subject, vector)`` against the stored tensor ``need``, by its largest difference or by another measure ``by``.
 
-    If ``need`` contains ``*``, ``actual`` also gets the part that matched; without ``*`` in ``name``, the worst match counts. ``needs`` are
-    further tensors that the check reads.
+    ``actual`` also gets the parts that matched ``*`` in ``need``; without ``*`` in ``name``, the worst match counts. ``needs`` are further
+    tensors that the check reads.
     """
 
     def measure(subject: Any, vector: Vector, which: str | None = None) -> float:
-        matches = vector.matching(need) if which is None else [(need.replace("*", which), which)]
-        parts = ((at, [part] if "*" in need else []) for at, part in matches)
-        return worst((by or apart)(actual(subject, vector, *part), vector[at]) for at, part in parts)
+        matches = parts_of(need, vector.tensors) if which is None else [(need.replace("*", which), (which,))]
+        return worst(by(actual(subject, vector, *parts), vector[at]) for at, parts in matches)
 
     return Check(name, tolerance, measure, (need, *needs))
 
@@ -129,11 +128,16 @@ class Kind:
 Family = Mapping[str, Kind]
 
 
-def matching(pattern: str, names: Iterable[str]) -> list[tuple[str, str]]:
-    """Return the names that match, each with the part matched by ``*`` (no slash), in numeric order."""
+def parts_of(pattern: str, names: Iterable[str]) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the names that match, each with the parts matched by ``*`` (no slash), in numeric order."""
     fits = re.compile(re.escape(pattern).replace(r"\*", "([^/]+)"))
-    matches = [(name, match[1] if fits.groups else "") for name in names if (match := fits.fullmatch(name))]
-    return sorted(matches, key=lambda entry: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", entry[1])])
+    matches = [(name, match.groups()) for name in names if (match := fits.fullmatch(name))]
+    return sorted(matches, key=lambda entry: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", "/".join(entry[1]))])
+
+
+def matching(pattern: str, names: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the names that match, each with its first part."""
+    return [(name, parts[0] if parts else "") for name, parts in parts_of(pattern, names)]
 
 
 def filled(model: M, weights: Mapping[str, Tensor]) -> M:
@@ -156,7 +160,7 @@ def apart(actual: Tensor, expected: Tensor) -> float:
     return float((actual.double() - expected.double()).abs().max())
 
 
-def slot_apart(slot: Slot, part: int, expected: Tensor) -> float:
+def slot_apart(part: int, slot: Slot, expected: Tensor) -> float:
     """Return the largest difference of stored keys (part 0) or values (1); infinite if another number of entries is live."""
     live = expected.shape[2]
     return apart(slot.read(slot.bank.runs[0], live)[part], expected) if slot.live == [live] else float("inf")

@@ -7,7 +7,7 @@ the authors concatenate them.
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from cachemark.models.infinity_scales import RATIOS
 from cachemark.models.vision import bsq
 from cachemark.models.vision.bsq import BSQ, BSQConfig, bits_of
 
-from ..checks import LOGITS, RARE, Check, Kind, Vector, apart, below, compare, differing, differing_bytes, filled, slot_apart, spread
+from ..checks import RARE, Check, Kind, Vector, apart, below, compare, differing, differing_bytes, filled, slot_apart, spread
 from .var import Watched
 
 
@@ -159,14 +159,6 @@ def rotations(subject: Subject, vector: Vector) -> Tensor:
     return torch.stack((table.real, table.imag))
 
 
-def slot_part(part: int, name: str) -> Check:
-    def measure(subject: Subject, vector: Vector, which: str) -> float:
-        slot = subject.ran.method.slots[subject.model.sites[int(which)]]
-        return slot_apart(slot, part, vector[name.replace("*", which)])
-
-    return Check(name.partition("/")[2], LOGITS, measure, (name,))
-
-
 def plain(subject: Subject, vector: Vector, which: str) -> Tensor:
     """Return logits before guidance and temperature; a scale without guidance has none of unconditional rows."""
     logits, conditional = subject.ran.plain[int(which)].flatten(2), len(subject.model.texts)
@@ -189,8 +181,8 @@ KINDS = {
         compare("image", "out/decoded", lambda subject, vector: subject.images.decode(tokens_of(vector))),
         compare("image_bytes", "out/image_uint8_bgr", image_bytes, RARE, by=differing_bytes),
         compare("rotations", "rope_cache_prefix", rotations, 1e-5),
-        slot_part(0, "out/cached_k_block*"),
-        slot_part(1, "out/cached_v_block*"),
+        *(compare(f"cached_{kind}_block*", f"out/cached_{kind}_block*", lambda subject, vector, layer: subject.ran.method.slots[
+            subject.model.sites[int(layer)]], by=partial(slot_apart, part)) for part, kind in enumerate("kv")),
     ), "the Infinity transformer, two texts of different length in one batch, its bitwise quantiser, its slots and its image decoder",
         ("full",)),
 }

@@ -3,9 +3,9 @@
 Weights and texts come from the file of kind ``small`` that the JSON names, next to the vector. Each prompt has one row of guidance.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -120,15 +120,18 @@ class Heat(Rival):
     def sink(self) -> int:
         return int(self.vector.facts["config"]["sink_scales"])
 
-    def shape(self, bits: str) -> Shape:
+    def stated(self, name: str) -> tuple[str, Shape, list[list[int]], int]:
+        """Return of a budget the bits of its generation, their shape, the file's orders, and the most entries."""
+        orders, bits = ("long/orders", LONG) if name.startswith("long/") else ("calibration/orders", SHORT)
         config = config_of(self.small.facts)
-        return Shape(tuple(rows * columns for rows, columns in self.scales(bits)), config.depth, config.heads, self.sink)
+        shape = Shape(tuple(rows * columns for rows, columns in self.scales(bits)), config.depth, config.heads, self.sink)
+        limit = int(float(name.rpartition("_")[2]) * shape.pairs * shape.before[-1])
+        return bits, shape, codes_of(self.vector[orders], shape.heads), limit
 
-    def plan(self, name: str, orders: str, bits: str) -> Tensor:
+    def plan(self, name: str) -> Tensor:
         """Return the plan (target, source, layer, head) of a budget, from the file's orders."""
-        shape, budget = self.shape(bits), float(name.rpartition("_")[2])
-        limit = int(budget * shape.pairs * shape.before[-1])
-        gone = removed(shape, codes_of(self.vector[orders], shape.heads), limit)
+        _, *stated = self.stated(name)
+        gone = removed(*stated)
         tables = torch.zeros_like(self.vector[f"{name}/removed"])
         for target, sources in enumerate(gone):
             for source, pairs in sources.items():
@@ -136,14 +139,14 @@ class Heat(Rival):
                     tables[target, source].view(-1)[list(pairs)] = 1
         return tables
 
-    def ran(self, name: str, orders: str, bits: str) -> Noting:
+    def ran(self, name: str) -> Noting:
         """Return the generation under a budget, with the file's orders as calibration; cached."""
         if name in self.done:
             return self.done[name]
-        shape, layout = self.shape(bits), self.model(self.scales(bits)).layout([0], Sampling())
+        bits, shape, orders, limit = self.stated(name)
+        layout = self.model(self.scales(bits)).layout([0], Sampling())
         facts: dict[str, Any] = {"model": name, "layers": shape.layers, "heads": shape.heads, "scales": stated_scales(layout),
-                                 "first_source": shape.sink, "orders": codes_of(self.vector[orders], shape.heads)}
-        limit = int(float(name.rpartition("_")[2]) * shape.pairs * shape.before[-1])
+                                 "first_source": shape.sink, "orders": orders}
         method = Noting(calibration=calibrations.remember("heatkv", facts), limit=limit, sink=shape.sink)
         self.generate(method, bits, self.prompt)
         self.done[name] = method
@@ -166,19 +169,10 @@ def orders(subject: Heat, vector: Vector) -> float:
     return max(share("calibration/orders", subject.scas[1]), share("long/orders", vector["long/scas"]))
 
 
-def short_run(subject: Heat, which: str) -> Noting:
-    return subject.ran(f"budget_{which}", "calibration/orders", SHORT)
-
-
-def logits(subject: Heat, vector: Vector, which: str) -> float:
-    actual = subject.logits(short_run(subject, which).hidden, SHORT, subject.prompt)
-    return worst(apart(actual[int(i)], vector[name]) for name, i in vector.matching(f"budget_{which}/logits_pre/*"))
-
-
-def long_logits(subject: Heat, vector: Vector, which: str) -> float:
-    actual = subject.logits(subject.ran(f"long/budget_{which}", "long/orders", LONG).hidden, LONG, subject.prompt)
-    stored = vector.matching(f"long/budget_{which}/logits_pre_every_8th/*")
-    return worst(apart(actual[int(i)][:, ::EVERY], vector[name]) for name, i in stored)
+def logits(subject: Heat, vector: Vector, which: str, part: str = "budget_*/logits_pre/*", every: int = 1) -> float:
+    name, bits = part.partition("/logits")[0].replace("*", which), LONG if part.startswith("long/") else SHORT
+    actual = subject.logits(subject.ran(name).hidden, bits, subject.prompt)
+    return worst(apart(actual[int(scale)][:, ::every], vector[at]) for at, scale in vector.matching(part.replace("*", which, 1)))
 
 
 # -- ScaleKV ----------------------------------------------------------------------------------------------------------
@@ -255,12 +249,6 @@ def made_up(step: Step, heads: int, dim: int, layer: int, kind: int) -> Tensor:
     return (((x & 511) - 256).float() / 256)[None]
 
 
-def by_scale(vector: Vector, part: str) -> Iterator[tuple[tuple[int, int], Tensor]]:
-    names = [name for name in vector.tensors if name.startswith(f"{part}/")]
-    assert names
-    yield from ((tuple(map(int, name.split("/")[-2:])), vector[name]) for name in names)  # type: ignore[misc]
-
-
 def scored(subject: Scaled, vector: Vector, which: str) -> tuple[Tensor, Tensor, Tensor]:
     """Return the file's queries and keys of the first layer at a scale, and window positions."""
     scale, scales = int(which), subject.scales("e2e/bits")
@@ -283,31 +271,28 @@ def asi(subject: Scaled, vector: Vector) -> float:
     return apart(subject.asi, (current * top).mean(1)[:, 1:])
 
 
-def kept_tokens(subject: Scaled, vector: Vector, part: str = "e2e") -> float:
-    retained = subject.ran.retained if part == "e2e" else subject.cluster
-    return worst(differing(retained[where].to(torch.int16), expected) for where, expected in by_scale(vector, f"{part}/kept"))
-
-
 KINDS = {
     "scalekv": Kind(Scaled, (
         compare("windows", "e2e/window/*", lambda subject, vector, scale: spread(subject.scales("e2e/bits")[int(scale)]).to(torch.int16),
                 0.0, by=differing),
         Check("pooled_*", 1e-5, pooled, ("e2e/pooled/*/0",)),
-        Check("kept", 0.0, kept_tokens, ("e2e/kept/*/*",)),
+        compare("kept", "e2e/kept/*/*", lambda subject, vector, *where: subject.ran.retained[tuple(map(int, where))].to(torch.int16), 0.0,
+                by=differing),
         compare("logits", "e2e/logits_pre/*", lambda subject, vector, scale: subject.plain[int(scale)]),
         Check("asi", 1e-5, asi, ("asi/current", "asi/top")),
-        Check("cluster", 0.0, lambda subject, vector: kept_tokens(subject, vector, "cluster"), ("cluster/kept/*/*",)),
+        compare("cluster", "cluster/kept/*/*", lambda subject, vector, *where: subject.cluster[tuple(map(int, where))].to(torch.int16), 0.0,
+                by=differing),
     ), "Infinity under ScaleKV: a generation along the file's bits, and its selection alone over all scales of 1024 pixels", ("scalekv",)),
     "heatkv": Kind(Heat, (
         Check("scas", SCAS, scas, ("calibration/scas", "full/0/bits/0", "full/1/bits/0")),
         Check("orders", 0.0, orders, ("calibration/orders", "long/scas", "long/orders")),
-        compare("plan_*", "budget_*/removed", lambda subject, vector, which: subject.plan(f"budget_{which}", "calibration/orders", SHORT),
-                0.0, by=differing),
-        compare("live_*", "budget_*/live", lambda subject, vector, which: torch.stack(short_run(subject, which).live).to(torch.int16), 0.0,
-                by=differing),
+        compare("plan_*", "budget_*/removed", lambda subject, vector, which: subject.plan(f"budget_{which}"), 0.0, by=differing),
+        compare("live_*", "budget_*/live", lambda subject, vector, which: torch.stack(
+            subject.ran(f"budget_{which}").live).to(torch.int16), 0.0, by=differing),
         Check("logits_*", LOGITS, logits, ("budget_*/logits_pre/6",)),
-        compare("long_plan_*", "long/budget_*/removed",
-                lambda subject, vector, which: subject.plan(f"long/budget_{which}", "long/orders", LONG), 0.0, by=differing),
-        Check("long_logits_*", LOGITS, long_logits, ("long/budget_*/logits_pre_every_8th/12",)),
+        compare("long_plan_*", "long/budget_*/removed", lambda subject, vector, which: subject.plan(f"long/budget_{which}"), 0.0,
+                by=differing),
+        Check("long_logits_*", LOGITS, partial(logits, part="long/budget_*/logits_pre_every_8th/*", every=EVERY),
+              ("long/budget_*/logits_pre_every_8th/12",)),
     ), "Infinity under HeatKV: scores, orders and plans of two and of thirteen scales, and generations along the file's bits", ("heatkv",)),
 }

@@ -3,7 +3,7 @@
 FastVAR's weights and texts come from ``golden_small`` next to the file. Each setting prunes one prompt with its row of guidance.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -20,7 +20,7 @@ from cachemark.models.infinity import Infinity, InfinityConfig
 from cachemark.models.vision.bsq import bits_of, packed_bits
 from cachemark.models.vision.maps import ABSENT
 
-from ..checks import Check, Kind, Vector, apart, differing, worst
+from ..checks import Check, Kind, Vector, compare, differing, worst
 from .infinity_rivals import Rival
 
 BRANCHES = ("sa", "ca", "ffn")
@@ -107,47 +107,22 @@ class Settings(Rival):
         return model.logits(hidden, cond).flatten(2).detach()
 
 
-def stored(vector: Vector, how: str, part: str) -> Iterator[tuple[str, list[str], Tensor]]:
-    """Yield setting, path and tensor of the file's ``<setting>/<how>/<part>/…``."""
-    for name in sorted(vector.tensors):
-        setting, kind, *path = name.split("/")
-        if [kind, path[0]] == [how, part]:
-            yield setting, path[1:], vector[name]
+def noted(part: str, how: str = "forced") -> Callable[..., Tensor]:
+    """Return a function for what a generation recorded in ``part`` of a setting, at a scale and layer (and branch)."""
+    return lambda subject, vector, setting, side, layer, *branch: getattr(
+        subject.ran(setting, how)[0], part)[(subject.index(setting, side), int(layer), *branch)]
 
 
-def kept(subject: Settings, vector: Vector, how: str) -> float:
+def same_sets(actual: Tensor, expected: Tensor) -> float:
     """Compare kept sets; the file has them by score."""
-    def share(setting: str, side: str, layer: str, branch: str, expected: Tensor) -> float:
-        method = subject.ran(setting, how)[0]
-        return differing(method.picked[subject.index(setting, side), int(layer), branch], expected.long().sort(-1).values)
-
-    return worst(share(setting, *path, expected) for setting, path, expected in stored(vector, how, "kept"))
+    return differing(actual, expected.long().sort(-1).values)
 
 
-def merged(subject: Settings, vector: Vector) -> float:
-    return worst(apart(subject.ran(setting, "forced")[0].merged[subject.index(setting, side), int(layer), branch], expected)
-                 for setting, (side, layer, branch), expected in stored(vector, "forced", "restored"))
-
-
-def outputs(subject: Settings, vector: Vector) -> float:
-    """Compare gated outputs of the kept scale, which are stored before their gate."""
-    def gated(setting: str, layer: int, branch: str) -> Tensor:
-        method = subject.ran(setting, "forced")[0]
-        assert method.outputs is not None
-        return method.gates[layer, branch] * method.outputs[layer - method.pruned_layers.start, BRANCHES.index(branch)]
-
-    return worst(apart(gated(setting, int(layer), branch), expected)
-                 for setting, (layer, branch), expected in stored(vector, "forced", "cache"))
-
-
-def hidden(subject: Settings, vector: Vector) -> float:
-    return worst(apart(subject.ran(setting, "forced")[0].hidden[subject.index(setting, side), int(layer)], expected)
-                 for setting, (side, layer), expected in stored(vector, "forced", "hidden"))
-
-
-def logits(subject: Settings, vector: Vector) -> float:
-    return worst(apart(subject.logits(setting, subject.index(setting, side)), expected)
-                 for setting, (side,), expected in stored(vector, "forced", "logits"))
+def outputs(subject: Settings, _: Vector, setting: str, layer: str, branch: str) -> Tensor:
+    """Return gated outputs of the kept scale, which are stored before their gate."""
+    method = subject.ran(setting, "forced")[0]
+    assert method.outputs is not None
+    return method.gates[int(layer), branch] * method.outputs[int(layer) - method.pruned_layers.start, BRANCHES.index(branch)]
 
 
 def greedy_bits(subject: Settings, vector: Vector) -> float:
@@ -161,20 +136,17 @@ def greedy_bits(subject: Settings, vector: Vector) -> float:
     return worst(share(setting) for setting in vector.facts["settings"])
 
 
-def summed(subject: Settings, vector: Vector) -> float:
-    return worst(apart(subject.own_model(setting).quantizer.restore(subject.ran(setting, how)[1]), expected)
-                 for how in ("forced", "greedy") for setting, _, expected in stored(vector, how, "summed"))
-
-
 KINDS = {
     "fastvar": Kind(Settings, (
-        Check("kept", 0.0, lambda subject, vector: kept(subject, vector, "forced"), ("*/forced/kept/*/*/*",)),
-        Check("outputs", 1e-5, outputs, ("*/forced/cache/*/*",)),
-        Check("merged", 1e-5, merged, ("*/forced/restored/*/*/*",)),
-        Check("hidden", 5e-5, hidden, ("*/forced/hidden/*/*",)),
-        Check("logits", 5e-5, logits, ("*/forced/logits/*",)),
-        Check("summed", 1e-5, summed, ("*/*/summed",)),
-        Check("greedy_kept", 0.0, lambda subject, vector: kept(subject, vector, "greedy"), ("*/greedy/kept/*/*/*",)),
+        compare("kept", "*/forced/kept/*/*/*", noted("picked"), 0.0, by=same_sets),
+        compare("outputs", "*/forced/cache/*/*", outputs, 1e-5),
+        compare("merged", "*/forced/restored/*/*/*", noted("merged"), 1e-5),
+        compare("hidden", "*/forced/hidden/*/*", noted("hidden"), 5e-5),
+        compare("logits", "*/forced/logits/*", lambda subject, vector, setting, side: subject.logits(
+            setting, subject.index(setting, side)), 5e-5),
+        compare("summed", "*/*/summed", lambda subject, vector, setting, how: subject.own_model(setting).quantizer.restore(
+            subject.ran(setting, how)[1]), 1e-5),
+        compare("greedy_kept", "*/greedy/kept/*/*/*", noted("picked", "greedy"), 0.0, by=same_sets),
         Check("greedy_bits", 0.0, greedy_bits, ("*/greedy/bits/*",)),
     ), "Infinity under FastVAR: four settings of shares, blocks and kept scales, along the file's bits and greedy", ("fastvar",)),
 }

@@ -1,8 +1,8 @@
 """MAR under ReCAP (kind ``recap``): whole generations of the published code, on the weights of another file."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from cachemark.cache.masked_layout import MaskedStep, take
 from cachemark.core.spec import Sampling
 from cachemark.methods.recap import ReCAP
 
-from ..checks import Check, Kind, Vector, apart, compressed, differing, filled, matching, worst
+from ..checks import Check, Kind, Vector, apart, compare, compressed, differing, filled, worst
 from . import mar
 
 OURS = Path(__file__).parent.parent / "vectors" / "mar"
@@ -66,12 +66,10 @@ class ByPlace(mar.Replayed):
 
 @dataclass
 class Ran:
-    """One generation: recording method, model, guidance of each step, and the final tokens."""
-
-    method: Watched
-    model: ByPlace
-    scales: list[float]
+    method: Any
+    model: Any
     tokens: Tensor
+    scales: Sequence[float] = ()
 
 
 @dataclass
@@ -81,13 +79,13 @@ class Subject:
 
     @cached_property
     def runs(self) -> dict[str, Ran]:
-        return {name: self._run(name, facts) for name, facts in self.vector.facts["runs"].items()}
+        return {name: self.run(name, facts) for name, facts in self.vector.facts["runs"].items()}
 
-    def _run(self, name: str, facts: dict[str, Any]) -> Ran:
-        full, partial = (sum(mar.sections_of(text)) for text in facts["head"])
+    def run(self, name: str, facts: dict[str, Any]) -> Ran:
+        full, fewer = (sum(mar.sections_of(text)) for text in facts["head"])
         model = filled(ByPlace(mar.config_of(self.vector.facts, facts["head"][0])), self.weights)
         model.feed(self.vector[f"{name}/in/orders"], self.vector[f"{name}/in/noise"])
-        method = Watched(full_steps=facts["P"], partial_steps=facts["u"], head_fraction=partial / full, cache_buffer=facts["buffer"],
+        method = Watched(full_steps=facts["P"], partial_steps=facts["u"], head_fraction=fewer / full, cache_buffer=facts["buffer"],
                          noted=facts["kv_of_pass"])
         sampling = Sampling(cfg_scale=facts["cfg"], cfg_schedule=facts["schedule"], temperature=facts["temperature"], steps=facts["T"])
         labels = torch.tensor(facts["labels"])
@@ -101,25 +99,20 @@ class Subject:
             patch.setattr(mar.mar, "guidance", theirs)
             tokens = model.generate(labels, [0] * facts["bsz"], method, sampling, Memory(), see=model.see)
         scales = [theirs(sampling, step, model.config.tokens) or 1.0 for step in model.passes]
-        return Ran(method, model, scales, tokens)
+        return Ran(method, model, tokens, scales)
 
 
-def subject(vector: Vector) -> Subject:
+def subject(vector: Vector, cls: type[Subject] = Subject) -> Subject:
     name = f"{Path(vector.facts['weights']).name}.safetensors"
     beside = vector.path.with_name(name)
     other = beside if beside.exists() or compressed(beside).exists() else OURS / name
-    return Subject(Vector.load(other).weights(), vector)
+    return cls(Vector.load(other).weights(), vector)
 
 
-def each(name: str, pattern: str, actual: Callable[[Ran, list[str]], Tensor], tolerance: float,
+def each(name: str, pattern: str, actual: Callable[..., Tensor], tolerance: float,
          by: Callable[[Tensor, Tensor], float]) -> Check:  # fmt: skip
-    """Check every tensor of ``pattern``; ``actual`` gets the generation and the other parts of the tensor's name."""
-
-    def measured(subject: Subject, vector: Vector) -> float:
-        names = [stored for stored, _ in matching(pattern, vector.tensors)]
-        return worst(by(actual(subject.runs[run], rest), vector[stored]) for stored in names for run, *rest in [stored.split("/")])
-
-    return Check(name, tolerance, measured, (pattern,))
+    """Check every tensor of ``pattern``; ``actual`` gets the generation, which the first part names, and the other parts."""
+    return compare(name, pattern, lambda subject, vector, run, *parts: actual(subject.runs[run], *parts), tolerance, by=by)
 
 
 def opening(ran: Ran) -> MaskedStep:
@@ -127,24 +120,22 @@ def opening(ran: Ran) -> MaskedStep:
     return next(step for step in reversed(ran.model.passes[: ran.method.noted + 1]) if ran.method.full[step.index])
 
 
-def left_out(ran: Ran, rest: list[str]) -> Tensor:
+def left_out(ran: Ran, stack: str) -> Tensor:
     """Return the positions that step ``noted`` reads but does not compute, ascending, for the first row."""
-    _, stack, *_ = rest
     buffer, places = ran.method.shape.buffer, ran.method.shape.places
     visible = torch.arange(places) if stack == "decoder" else torch.cat((torch.arange(buffer), buffer + opening(ran).known[0]))
     return visible[~torch.isin(visible, ran.method.computed[stack][ran.method.noted][0])]
 
 
-def held(ran: Ran, rest: list[str]) -> Tensor:
-    """Return our keys or values at those positions.
+def held(ran: Ran, stack: str, block: str, part: int = 0) -> Tensor:
+    """Return our keys (part 0) or values (1) at those positions.
 
     The decoder's are stored by position, the encoder's in the order in which their tokens became known.
     """
-    _, stack, block, part = rest
-    at, buffer = left_out(ran, rest), ran.method.shape.buffer
+    at, buffer = left_out(ran, stack), ran.method.shape.buffer
     if stack == "encoder":
         at = torch.where(at < buffer, at, buffer + torch.searchsorted(opening(ran).known[0], at - buffer))
-    return ran.method.stored[stack, int(block)]["kv".index(part)][:, at]
+    return ran.method.stored[stack, int(block)][part][:, at]
 
 
 def loads(subject: Subject, vector: Vector) -> float:
@@ -171,14 +162,14 @@ KINDS = {
     "recap": Kind(subject, (
         Check("loads", 0.0, loads, ("json/runs",)),
         Check("guidance", 1e-6, guidance, ("json/runs",)),
-        each("places", "*/pass/*/places", lambda ran, rest: ran.model.drawn_places[int(rest[1])], 0.0, differing),
-        *(each(f"{stack}_computed", f"*/pass/*/{stack}_active", lambda ran, rest, stack=stack: ran.method.computed[stack][int(rest[1])],
+        each("places", "*/pass/*/places", lambda ran, index: ran.model.drawn_places[int(index)], 0.0, differing),
+        *(each(f"{stack}_computed", f"*/pass/*/{stack}_active", lambda ran, index, stack=stack: ran.method.computed[stack][int(index)],
                0.0, lambda actual, expected: differing(actual[: len(expected)], expected)) for stack in STACKS),
-        each("head_inputs", "*/pass/*/z", lambda ran, rest: ran.model.head_inputs[int(rest[1])], RELATIVE, mar.far),
-        each("tokens", "*/pass/*/tokens", lambda ran, rest: ran.model.drawn_tokens[int(rest[1])], TOKENS, mar.far),
+        each("head_inputs", "*/pass/*/z", lambda ran, index: ran.model.head_inputs[int(index)], RELATIVE, mar.far),
+        each("tokens", "*/pass/*/tokens", lambda ran, index: ran.model.drawn_tokens[int(index)], TOKENS, mar.far),
         each("stored_positions", "*/kv/*/positions", left_out, 0.0, differing),
         each("stored_keys", "*/kv/*/*/k", held, RELATIVE, mar.far),
-        each("stored_values", "*/kv/*/*/v", held, RELATIVE, mar.far),
-        each("latents", "*/out/latent", lambda ran, rest: mar.grid_by_patch(ran.tokens, 1), TOKENS, mar.far),
+        each("stored_values", "*/kv/*/*/v", partial(held, part=1), RELATIVE, mar.far),
+        each("latents", "*/out/latent", lambda ran: mar.grid_by_patch(ran.tokens, 1), TOKENS, mar.far),
     ), "generations under ReCAP's published code: what it computes, stores and draws in every step", ("recap",)),
 }

@@ -2,8 +2,7 @@
 tokens per step of the Halton scheduler's published code (kind ``halton``).
 """
 
-from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from cachemark.models.mar import MARConfig
 
 from ..checks import Check, Kind, Vector, compare, differing, filled
 from . import mar, mar_recap
-from .mar_recap import RELATIVE, TOKENS, ByPlace
+from .mar_recap import RELATIVE, TOKENS, ByPlace, Ran, each
 
 
 class Traced(ByPlace):
@@ -40,25 +39,8 @@ class Traced(ByPlace):
         self.diffloss.back = recorded  # type: ignore[method-assign]
 
 
-@dataclass
-class Ran:
-    """One generation: method, model and the final tokens."""
-
-    method: DiSA
-    model: Traced
-    tokens: Tensor
-
-
-@dataclass
-class Subject:
-    weights: dict[str, Tensor]
-    vector: Vector
-
-    @cached_property
-    def runs(self) -> dict[str, Ran]:
-        return {name: self._run(name, facts) for name, facts in self.vector.facts["runs"].items()}
-
-    def _run(self, name: str, facts: dict[str, Any]) -> Ran:
+class Annealed(mar_recap.Subject):
+    def run(self, name: str, facts: dict[str, Any]) -> Ran:
         model = filled(Traced(mar.config_of(self.vector.facts, str(facts["upper"]))), self.weights)
         model.feed(self.vector[f"{name}/in/orders"], self.vector[f"{name}/in/noise"].float())
         method = DiSA(annealing=facts["strategy"], most=1.0, least=facts["lower"] / facts["upper"])
@@ -71,7 +53,7 @@ def layout(steps: int, requested: int) -> MaskedLayout:
     return MARConfig(16, (1, 1), 2, 1, 16, diffusion=(requested,)).layout([0], Sampling(steps=steps))
 
 
-def schedules(_: Subject, vector: Vector) -> float:
+def schedules(_: Annealed, vector: Vector) -> float:
     """Count the passes whose nominal steps differ from the file's, before equal timesteps are merged."""
     wrong = 0
     for noted in vector.facts["schedules"]:
@@ -81,12 +63,12 @@ def schedules(_: Subject, vector: Vector) -> float:
     return float(wrong)
 
 
-def timesteps(_: Subject, vector: Vector) -> float:
+def timesteps(_: Annealed, vector: Vector) -> float:
     return float(sum(list(HeadSchedule("constant", 1.0, 1.0, "code").timesteps(layout(1, int(steps)), 0, 1)) != times
                      for steps, times in vector.facts["timesteps"].items()))
 
 
-def passes(subject: Subject, vector: Vector) -> float:
+def passes(subject: Annealed, vector: Vector) -> float:
     wrong = 0
     for name, facts in vector.facts["runs"].items():
         ran = subject.runs[name]
@@ -97,15 +79,15 @@ def passes(subject: Subject, vector: Vector) -> float:
 
 
 KINDS = {
-    "disa": Kind(lambda vector: Subject(mar_recap.subject(vector).weights, vector), (
+    "disa": Kind(partial(mar_recap.subject, cls=Annealed), (
         Check("schedules", 0.0, schedules, ("json/schedules",)),
         Check("timesteps", 0.0, timesteps, ("json/timesteps",)),
         Check("passes", 0.0, passes, ("json/runs",)),
-        mar_recap.each("places", "*/pass/*/places", lambda ran, rest: ran.model.drawn_places[int(rest[1])], 0.0, differing),
-        mar_recap.each("head_inputs", "*/pass/*/z", lambda ran, rest: ran.model.head_inputs[int(rest[1])], RELATIVE, mar.far),
-        mar_recap.each("x", "*/pass/*/x", lambda ran, rest: torch.stack(ran.model.traces[int(rest[1])]), TOKENS, mar.far),
-        mar_recap.each("tokens", "*/pass/*/tokens", lambda ran, rest: ran.model.drawn_tokens[int(rest[1])], TOKENS, mar.far),
-        mar_recap.each("latents", "*/out/latent", lambda ran, rest: mar.grid_by_patch(ran.tokens, 1), TOKENS, mar.far),
+        each("places", "*/pass/*/places", lambda ran, index: ran.model.drawn_places[int(index)], 0.0, differing),
+        each("head_inputs", "*/pass/*/z", lambda ran, index: ran.model.head_inputs[int(index)], RELATIVE, mar.far),
+        each("x", "*/pass/*/x", lambda ran, index: torch.stack(ran.model.traces[int(index)]), TOKENS, mar.far),
+        each("tokens", "*/pass/*/tokens", lambda ran, index: ran.model.drawn_tokens[int(index)], TOKENS, mar.far),
+        each("latents", "*/out/latent", lambda ran: mar.grid_by_patch(ran.tokens, 1), TOKENS, mar.far),
     ), "schedules and generations of DiSA's published code: the head's steps of every pass, and what they draw", ("disa",)),
 }
 

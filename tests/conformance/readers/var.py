@@ -4,6 +4,7 @@ import math
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy
@@ -163,14 +164,6 @@ def next_map(subject: Subject, vector: Vector, index: str) -> Tensor:
     return subject.models[""].quantizer.next_map(subject.run("", vector).maps[int(index)], int(index) + 1).transpose(1, 2)
 
 
-def slot_part(part: int, name: str) -> Check:
-    def measure(subject: Subject, vector: Vector, which: str) -> float:
-        slot = subject.run("", vector).method.slots[subject.models[""].sites[int(which)]]
-        return slot_apart(slot, part, vector[name.replace("*", which)])
-
-    return Check(name.partition("/")[2], 1e-5, measure, (name,))
-
-
 def teacher(subject: Subject, vector: Vector) -> float:
     """Compare one pass over all scales with the logits of the generation."""
     model, codes, labels = subject.models[""], tokens_of(vector), labels_of(subject.models[""], vector)
@@ -248,8 +241,9 @@ KINDS = {
         scales("maps", "f_hat", lambda ran, i, expected: apart(ran.maps[i].detach(), expected)),
         compare("next_maps", "out/next_map/*", next_map, by=lambda actual, expected: apart(actual.reshape(expected.shape), expected)),
         Check("image", LOGITS, image, ("out/image",)),
-        slot_part(0, "out/cached_k_block*"),
-        slot_part(1, "out/cached_v_block*"),
+        *(compare(f"cached_{kind}_block*", f"out/cached_{kind}_block*", lambda subject, vector, layer: subject.run(
+            "", vector).method.slots[subject.models[""].sites[int(layer)]], 1e-5, by=partial(slot_apart, part))
+          for part, kind in enumerate("kv")),
         Check("teacher", LOGITS, teacher, ("out/logits_cfg/*", "out/idx/*")),
         Check("quantised", 0.0, quantised, ("quant/f", "quant/idx/*")),
         Check("restored", LOGITS, restored, ("quant/f", "quant/fhat_last", "quant/var_input")),
