@@ -119,7 +119,7 @@ def test_a_prediction_is_marked_and_says_how_to_measure_it(store: Planted) -> No
     assert first["basis"] == "predicted"
     assert 0.9 < first["gain"] / first["allowed"] < 1, "the efficiency measured at batch 16"
     assert advice["commands"] == ["cachemark roofline llamagen-xl --gpu h100 --batch 64",
-                                 f"cachemark run --store {store.path} PLAN --device cuda"]
+                                 f"cachemark run --store {store.path} linear-table2 --device cuda"]
 
 
 def test_without_a_measurement_on_the_device_there_is_a_bound_and_no_recommendation(store: Planted) -> None:

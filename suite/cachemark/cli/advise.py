@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .endings import runnable
-from .options import Finite, echo_json, json_option, plugin_option, say, size, store_option
+from .options import Finite, echo_json, json_option, plugin_option, price_option, say, size, store_option, thousand
 
 if TYPE_CHECKING:
     from ..workflows.advise import Advice, AdvisedMethod
@@ -42,9 +42,10 @@ def advise(
 
     advice = answer(Wishes(model, gpu, batch, memory, max_loss), store, plugins=plugins)
     device = "--here" if gpu == "cpu" else f"--gpu {gpu}"
+    where = "" if gpu == "cpu" else " --device cuda"
     commands = [
         f"cachemark roofline {shlex.quote(model)} {device} --batch {batch}",
-        runnable(f"cachemark run PLAN --device {'cpu' if gpu == 'cpu' else 'cuda'}"),
+        runnable(f"cachemark run {shlex.quote(advice.plan or 'PLAN')}{where}"),
     ] if advice.measure else []
     if as_json:
         echo_json({**vars(advice), "commands": commands})
@@ -64,7 +65,7 @@ def _print_advice(advice: Advice, commands: list[str]) -> None:
     if advice.seeds:
         say(advice.seeds)
     if commands:
-        say("To measure these predictions (PLAN: a plan of the model at this batch):")
+        say("To see the bounds, and to measure:" if advice.plan else "To see the bounds, and to measure (PLAN: a plan of the model):")
     for command in commands:
         say(f"  {command}")
 
@@ -92,16 +93,18 @@ def _described(line: AdvisedMethod) -> str:
 @click.option("--steps", type=click.IntRange(0, 10_000), default=0, help="Steps of a masked model.  [default: as in its paper]")
 @click.option("--decoder", help="Also bound a parallel decoder, e.g. jacobi=16 (tokens per pass) or jacobi=16,look_ahead.")
 @click.option("--tokens-per-pass", type=Finite(1, 1024), help="Accepted tokens per pass (measure this; it cannot be computed).")
+@price_option
 @json_option
 def roofline(
-    model: str, gpu: str | None, here: bool, steps: int, decoder: str | None, tokens_per_pass: float | None, as_json: bool, **grid: Any,
+    model: str, gpu: str | None, here: bool, steps: int, decoder: str | None, tokens_per_pass: float | None, price: float, as_json: bool,
+    **grid: Any,
 ) -> None:
     """Print lower bounds on the time and memory of a model.
 
     For each method on a device: the roofline time by part, and the speedup that it allows. No operation is faster than its bytes at the
     bandwidth or its FLOPs at the peak FLOP/s; measured times are above the roofline time.
     """
-    from ..workflows.roofline import device_rates, parse_decoder, pass_costs, roofline_times
+    from ..workflows.roofline import device_rates, likely_times, parse_decoder, pass_costs, roofline_times
 
     if gpu and here:
         raise click.UsageError("--gpu and --here cannot be combined. Leave one out.")
@@ -119,10 +122,13 @@ def roofline(
     costs = pass_costs(model, rates, parallel, tokens=tokens_per_pass, **grid) if parallel else []
     if as_json:
         echo_json({"model": model, "dtype": dtype, "device": rates.device, "bandwidth": rates.bandwidth, "peak_flops": rates.peak_flops,
-                   "roofline_times": rows, **({"passes": costs} if costs else {})})
+                   "roofline_times": rows, "likely": [] if here else likely_times(model, rows), **({"passes": costs} if costs else {})})
         return
     say(f"{model}, {dtype}, {rates.device}: {rates.bandwidth / 1e9:,.0f} GB/s, {rates.peak_flops / 1e12:,.3g} TFLOP/s")
     _print_times(rows)
+    for likely in [] if here else likely_times(model, rows):
+        say(f"Likely at batch {likely.batch}: {likely.least:.3g} to {likely.most:.3g} s per image, {likely.times[0]:.2g} to "
+            f"{likely.times[1]:.2g} times the roofline time{thousand(likely.least, likely.most, price)}. Measured: {likely.basis}.")
     _print_passes(costs)
 
 

@@ -12,7 +12,19 @@ import click
 from ..core.units import LARGEST, LARGEST_RATE, RATE
 from ..core.wording import count
 from .endings import runnable
-from .options import FOLDER, MOST_SECONDS, echo_json, fetch_option, fresh_option, json_option, plan_options, report_option, say
+from .options import (
+    FOLDER,
+    MOST_SECONDS,
+    echo_json,
+    fetch_option,
+    fresh_option,
+    json_option,
+    money,
+    plan_options,
+    price_option,
+    report_option,
+    say,
+)
 
 if TYPE_CHECKING:
     from ..workflows.results import Run
@@ -34,15 +46,6 @@ def span(context: click.Context, option: click.Parameter, text: str | None) -> f
     return seconds
 
 
-def per_hour(context: click.Context, option: click.Parameter, text: str | None) -> float:
-    """Parse ``2.49/h`` as a price per hour; 0 if the option is not given."""
-    if text is None:
-        return 0.0
-    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)/h", text, re.ASCII)
-    if match is None or not float(match[1]):
-        raise click.BadParameter(f"{text!r} is not a price per hour; write 2.49/h.")
-    return float(match[1])
-
 
 @click.command()
 @plan_options
@@ -51,7 +54,7 @@ def per_hour(context: click.Context, option: click.Parameter, text: str | None) 
 @click.option("--reuse-quality", is_flag=True, help="With --fresh: reuse quality values of cases whose tokens did not change.")
 @click.option("--budget", "seconds", callback=span, metavar="TIME",
               help="Finish within a time, e.g. 6h or 90min; important cases run first.")
-@click.option("--price", callback=per_hour, metavar="PRICE/h", help="Price of one device per hour, e.g. 2.49/h: adds the cost of images.")
+@price_option
 @click.option("--samples", type=FOLDER, help="Write the images of each quality pass to this folder, as sample batches (npz).")
 @fetch_option
 @json_option
@@ -187,12 +190,13 @@ def share(**where: Any) -> None:
 @click.command()
 @plan_options
 @click.option("--on", type=click.Choice(["a100", "h100", "h200"]), help="Estimate for this card instead of this machine.")
+@price_option
 @json_option
-def price(as_json: bool, on: str | None, **where: Any) -> None:
-    """Estimate the cost of a plan: device hours, disk and memory.
+def price(as_json: bool, on: str | None, price: float, **where: Any) -> None:
+    """Estimate the cost of a plan: device hours, money, disk and memory.
 
-    Nothing is measured. Stored durations are used where the store has them, elsewhere 1.5 times the roofline. Missing files and methods
-    that save nothing are listed.
+    Nothing is measured. Stored durations are used where the store has them, elsewhere the roofline times the efficiency that was measured
+    of the family, engine and batch. Missing files and methods that save nothing are listed.
     """
     from ..workflows.price import price_list
 
@@ -203,12 +207,14 @@ def price(as_json: bool, on: str | None, **where: Any) -> None:
         return
     stored = costs.cases - costs.to_run
     say(f"{costs.plan} on {costs.on}: {count(costs.cases, 'case')}, {stored} measured already, {costs.to_run} to run.")
-    say(f"{'':20}{'cases':>6}{'device hours':>14}{'disk':>10}{'memory':>10}  estimated from")
+    say(f"{'':20}{'cases':>6}{'hours at the bound':>20}{'likely':>16}{'disk':>12}{'memory':>10}  estimated from")
     for row in costs.models:
-        source = f"stored durations of {count(row.from_stored, 'case')}, roofline × 1.5 of {row.cases - row.from_stored}"
-        say(f"{row.model:20}{row.cases:6}{row.hours:14.3f}{row.disk / 2**20:7.1f} MiB{row.memory / 2**30:6.1f} GiB  {source}")
-    say(f"In all {costs.hours:.2f} device hours and {sum(row.disk for row in costs.models) / 2**20:.1f} MiB of "
-        f"{costs.disk_free / 2**30:.0f} GiB free.")
+        sources = [f"stored durations of {count(row.from_stored, 'case')}"] * bool(row.from_stored) + [row.basis] * bool(row.basis)
+        say(f"{row.model:20}{row.cases:6}{row.bound:20.3f}{f'{row.least:.3f}–{row.most:.3f}':>16}{row.disk / 2**20:8.1f} MiB"
+            f"{row.memory / 2**30:6.1f} GiB  {'; '.join(sources)}")
+    bound, least, most = (sum(getattr(row, name) for row in costs.models) for name in ("bound", "least", "most"))
+    say(f"In all {bound:.2f} device hours at the bound, {least:.2f}–{most:.2f} likely{money(least, most, price)}, and "
+        f"{sum(row.disk for row in costs.models) / 2**20:.1f} MiB of {costs.disk_free / 2**30:.0f} GiB free.")
     if costs.too_few_seeds:
         say(costs.too_few_seeds)
     for path in costs.missing:

@@ -219,3 +219,28 @@ plan_options = all_of(
     click.argument("plan"), store_option, plugin_option,
     click.option("--method", "methods", multiple=True, help="Add a method to every block it can run in; repeatable."), machine_options,
 )
+
+
+# -- money ------------------------------------------------------------------------------------------------------------
+def per_hour(context: click.Context, option: click.Parameter, text: str | None) -> float:
+    """Parse ``2.49/h`` as a price per hour; 0 if the option is not given."""
+    if text is None:
+        return 0.0
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)/h", text, re.ASCII)
+    if match is None or not float(match[1]):
+        raise click.BadParameter(f"{text!r} is not a price per hour; write 2.49/h.")
+    return float(match[1])
+
+
+def money(least: float, most: float, price: float) -> str:
+    """Return the cost of a range of device hours in brackets, or nothing without a price."""
+    return f" ({least * price:,.2f} to {most * price:,.2f} at {price:g}/h)" if price else ""
+
+
+def thousand(least: float, most: float, price: float) -> str:
+    """Return the cost of 1,000 images that take a range of seconds each, or nothing without a price."""
+    least, most = (1000 * seconds * price / 3600 for seconds in (least, most))
+    return f", {least:,.2f} to {most:,.2f} per 1,000 images" if price else ""
+
+
+price_option = click.option("--price", callback=per_hour, metavar="PRICE/h", help="Price of one device per hour, e.g. 2.49/h, for costs.")

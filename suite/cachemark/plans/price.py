@@ -29,12 +29,12 @@ from ..roofline.memory import allocated, weight_bytes
 from ..roofline.operations import Bill
 from ..roofline.passes import ParameterCounts
 from .decoding import BATCHES
+from .efficiency import Efficiency, efficiency
 from .expand import Planned
 from .schema import Plan, PlanTable
 
-MARGIN = 1.5  # expected seconds of a case as a multiple of its roofline time
 STARTUP = 30.0  # seconds for a process to import torch and load a model
-LAUNCHES, LAUNCH = 16, 4e-6  # kernels of one block in one pass, and seconds for the host to launch one on a GPU
+LAUNCHES = 16  # kernels of one block in one pass
 # On a CPU (measured with tiny-llamagen on one thread of an AMD EPYC): seconds per call, and the calls of a block of a diffusion head,
 # which has no attention, relative to another block.
 CALL, HEAD = 12e-6, 0.25
@@ -48,19 +48,23 @@ Table = TypeVar("Table", bound=PlanTable)
 class Price(NamedTuple):
     """The expected cost of one case. ``stored``: its seconds were measured before, else estimated.
 
-    ``memory``: bytes of weights and full cache."""
+    ``memory``: bytes of weights and full cache. ``bound``: its roofline time; ``least`` and ``most``: the likely range of its seconds."""
 
     seconds: float
     stored: bool
     disk: int
     memory: int
+    bound: float
+    least: float
+    most: float
 
 
 @dataclass(frozen=True)
 class ModelPrice:
     """The cost of a model's cases: device hours, bytes of disk, and peak device memory in bytes.
 
-    ``from_stored``: number of cases whose cost is their stored duration.
+    ``from_stored``: number of cases whose cost is their stored duration. ``bound``: hours at the roofline; ``least`` and ``most``: the
+    likely range of hours; ``basis``: the measurements behind it.
     """
 
     model: str
@@ -69,6 +73,10 @@ class ModelPrice:
     from_stored: int
     disk: int
     memory: int
+    bound: float
+    least: float
+    most: float
+    basis: str
 
 
 def without_missing(plan: Plan) -> tuple[Plan, list[str]]:
@@ -108,9 +116,12 @@ def by_model(
         cases = [p for p in todo if p.case.model == model]
         prices = [price(p, stored(p.case.key), judging(plan, p) if model in absent else 0.0) for p in cases]
         processes = {p.case.key if plan.trial == "case" or p.runs_plugin else p.request for p in cases}
-        seconds = sum(each.seconds for each in prices) + STARTUP * len(processes)
-        rows.append(ModelPrice(model, len(cases), seconds / 3600, sum(each.stored for each in prices), sum(each.disk for each in prices),
-                               max(each.memory for each in prices)))
+        startup = STARTUP * len(processes)
+        seconds, bound, least, most = ((sum(getattr(each, name) for each in prices) + startup) / 3600
+                                       for name in ("seconds", "bound", "least", "most"))
+        basis = "; ".join(dict.fromkeys(efficiency_of(p).basis for p, each in zip(cases, prices, strict=True) if not each.stored))
+        rows.append(ModelPrice(model, len(cases), seconds, sum(each.stored for each in prices), sum(each.disk for each in prices),
+                               max(each.memory for each in prices), bound, least, most, basis))
     return rows
 
 
@@ -128,16 +139,18 @@ def price(planned: Planned, stored: float | None, more: float = 0.0) -> Price:
 
     Raises Infrastructure without ``stored`` seconds and rates."""
     case, layout, seconds = planned.case, _layout(planned), stored
-    if seconds is None and planned.unsupported_reason:
-        seconds = 0.0
-    elif seconds is None:
+    bound, least, typical, most = (0.0,) * 4 if stored is None else (stored,) * 4
+    if seconds is None and not planned.unsupported_reason:
         if planned.rates is None:
             raise Infrastructure(f"The rates of {case.device_class} cannot be measured, so costs cannot be estimated.",
                                  remedy="See `cachemark doctor`.")
         startup = STARTUP if MAX_BATCH in case.evaluation else 0.0  # each attempt of a search is a process
-        seconds = startup + MARGIN * (generations(planned) + more) * roofline_time(planned, planned.rates)
+        times, one = generations(planned) + more, roofline_time(planned, planned.rates)
+        spans = (one, *efficiency_of(planned).span(one, launches(planned)))
+        bound, least, typical, most = (startup + times * each for each in spans)
     memory = weight_bytes(layout, _counts(planned, layout)) + allocated(METHODS.get(FULL)(), layout)
-    return Price(seconds, stored is not None, OVERHEAD + PICTURE_BYTES + 8 * case.samples * layout.visual, memory)
+    disk = OVERHEAD + PICTURE_BYTES + 8 * case.samples * layout.visual
+    return Price(typical, stored is not None, disk, memory, bound, least, most)
 
 
 def generations(planned: Planned) -> float:
@@ -165,12 +178,23 @@ def batches(planned: Planned, forced: float = FORCED - 1) -> list[tuple[int, flo
 
 
 def roofline_time(planned: Planned, rates: Rates) -> float:
-    """Return the minimum seconds of one batch: the roofline time, plus a launch per kernel or call."""
-    called, layout, on_paper = planned.case.device_class == "cpu", _layout(planned), paper(planned)
-    blocks: float = layout.layers
+    """Return the minimum seconds of one batch: the roofline time, on a CPU plus the calls of operations."""
+    calls = launches(planned) * CALL if planned.case.device_class == "cpu" else 0.0
+    return paper(planned).roofline_time(rates) + calls
+
+
+def launches(planned: Planned) -> float:
+    """Return the estimated number of kernels, or calls on a CPU, of one batch."""
+    layout, blocks = _layout(planned), float(_layout(planned).layers)
     if isinstance(layout, MaskedLayout):
-        blocks += layout.encoder + layout.diffusion * layout.head * (HEAD if called else 1.0)
-    return on_paper.roofline_time(rates) + on_paper.passes * blocks * LAUNCHES * (CALL if called else LAUNCH)
+        blocks += layout.encoder + layout.diffusion * layout.head * (HEAD if planned.case.device_class == "cpu" else 1.0)
+    return paper(planned).passes * blocks * LAUNCHES
+
+
+def efficiency_of(planned: Planned) -> Efficiency:
+    """Return the measured efficiency of the case's family, engine and batch."""
+    case = planned.case
+    return efficiency(planned.entry.paradigm, case.device_class, case.engine, case.batch)
 
 
 def paper(planned: Planned) -> Bill:

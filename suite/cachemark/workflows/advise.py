@@ -15,6 +15,7 @@ from ..analysis.report_row import MASKED, ReportRow, method_of
 from ..core import formatting as fmt
 from ..core import limits
 from ..core.errors import unknown
+from ..core.files import read_json
 from ..core.limits import Rates
 from ..core.result import Outcome
 from ..core.spec import FULL, Case
@@ -22,10 +23,12 @@ from ..core.units import metric
 from ..methods.registry import METHODS
 from ..models.protocol import ModelEntry
 from ..models.registry import MODELS
+from ..plans.efficiency import FARTHER, efficiency
 from ..plugins import loading
 from ..stats.intervals import Interval
 from ..store.db import Store
 from .forecasts import BOUND, MEASURED, Forecast, Forecaster, identity
+from .list import COSTS
 from .roofline import device_rates, parse_decoder, pass_costs, without_attention
 from .session import DEFAULT_STORE, opened
 
@@ -90,7 +93,7 @@ class Advice:
     """The answer: a sentence (``text``), the ``recommended`` method, and the other methods.
 
     ``ranked``: methods that qualify; ``not_recommended``: methods that do not. ``seeds``: smallest loss that the stored seeds can rule out.
-    ``measure``: whether a run would add information.
+    ``measure``: whether a run would add information; ``plan``: a shipped plan of the model, if any.
     """
 
     text: str
@@ -99,6 +102,7 @@ class Advice:
     not_recommended: tuple[AdvisedMethod, ...]
     seeds: str
     measure: bool
+    plan: str = ""
 
 
 @dataclass(frozen=True)
@@ -184,7 +188,8 @@ def advise(wishes: Wishes, store: str | Path | None = DEFAULT_STORE, *, plugins:
     with opened(store) as source:
         evidence = Evidence.read(source, wishes)
     if not evidence.groups:
-        return Advice(f"{FULL_CACHE}. No result of {wishes.model} is stored.{_bounds(entry, wishes)}", "full", (), (), "", True)
+        unmeasured = f"{FULL_CACHE}. No result of {wishes.model} is stored.{_bounds(entry, wishes)}"
+        return Advice(unmeasured, "full", (), (), "", True, plan_of(wishes.model))
     full = (evidence.here or evidence.groups)[0].case
     if not evidence.here and wishes.gpu != CPU:
         full = replace(full, dtype="bfloat16")
@@ -217,7 +222,15 @@ def advise(wishes: Wishes, store: str | Path | None = DEFAULT_STORE, *, plugins:
     return Advice(
         text.recommendation(forecaster.full), lines[best.key].name if best else "full",
         tuple(line for line in ranked if not line.why_not), tuple(line for line in ranked if line.why_not),
-        seeds_that_decide([claim for claim, _, _ in evidence.claims.values()]), any(line.basis != MEASURED for line in ranked))
+        seeds_that_decide([claim for claim, _, _ in evidence.claims.values()]), any(line.basis != MEASURED for line in ranked),
+        plan_of(wishes.model))
+
+
+def plan_of(model: str) -> str:
+    """Return the cheapest shipped plan that measures methods on a model, or an empty text."""
+    costs = read_json(COSTS)
+    suited = [name for name, cost in costs.items() if model in cost["models"] and cost["cases"] > len(cost["models"])]
+    return min(suited, key=lambda name: (bool(costs[name]["files"]), costs[name]["hours"]), default="")
 
 
 def _bounds(entry: ModelEntry, wishes: Wishes) -> str:
@@ -227,11 +240,19 @@ def _bounds(entry: ModelEntry, wishes: Wishes) -> str:
     rates, where = limits.gpu(wishes.gpu), f"on {wishes.gpu} at batch {wishes.batch}"
     most = without_attention(entry, rates, batch=wishes.batch)
     if most > TOLERANCE:
-        return f" Without any attention, the roofline speedup {where} is {fmt.times(most)}: no cache can gain more."
+        bound = f" Without any attention, the roofline speedup {where} is {fmt.times(most)}: no cache can gain more."
+        return bound + _measured(entry, wishes)
     decoder = parse_decoder(DECODER)
     [row] = pass_costs(entry.name, rates, decoder, methods=[FULL], batches=[wishes.batch])
     return (f" No cache can help: without any attention, the roofline speedup {where} is {fmt.times(most)}. Parallel decoding can: a step "
             f"of {decoder.reach} tokens takes {fmt.times(row.cost)} the roofline time of a step of one.")
+
+
+def _measured(entry: ModelEntry, wishes: Wishes) -> str:
+    """Return how far measured generations of the family were from their roofline time."""
+    known = efficiency(entry.paradigm, "cuda", "graph", wishes.batch)
+    return (f" A measured full cache took {known.typical:.2g} times its roofline time ({known.basis}), and LineAR at 1/6 {FARTHER:g} times "
+            "as much, so a method may gain nothing.")
 
 
 @dataclass

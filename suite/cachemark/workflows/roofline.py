@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..cache.engines import GRAPH
 from ..cache.layout import Layout, Step, window_step
 from ..cache.masked_layout import MaskedLayout
 from ..contract.decoder import Decoder, check_fronts, window
@@ -30,6 +31,7 @@ from ..methods.base.profiles import stated_scales
 from ..methods.registry import METHODS
 from ..models.protocol import ModelEntry, Request
 from ..models.registry import MODELS
+from ..plans.efficiency import efficiency
 from ..plans.expand import resolve
 from ..roofline.bill import attended, bill
 from ..roofline.operations import BYTES
@@ -132,6 +134,27 @@ def roofline_times(
             {part: total.only(part).roofline_time(rates) for part in total.parts}, {kind: total.moved(kind) for kind in BYTES}, total.flops,
             None if isinstance(layout, MaskedLayout) else attended(method, layout)))
     return rows
+
+
+@dataclass(frozen=True)
+class LikelyTime:
+    """Likely seconds of an image with the full cache, from ``least`` to ``most``, and the ``basis`` that was measured."""
+
+    batch: int
+    least: float
+    most: float
+    times: tuple[float, float]
+    basis: str
+
+
+def likely_times(model: str, rows: Sequence[RooflineTime]) -> list[LikelyTime]:
+    """Return the likely time of an image on the graph engine of a GPU, by batch, from the efficiency measured of the family."""
+    paradigm, likely = MODELS.get(model).paradigm, []
+    for row in (row for row in rows if row.method == FULL and not row.unsupported_reason):
+        measured_times = efficiency(paradigm, "cuda", GRAPH, row.batch)
+        least, _, most = measured_times.span(row.seconds / row.batch)
+        likely.append(LikelyTime(row.batch, least, most, (measured_times.least, measured_times.most), measured_times.basis))
+    return likely
 
 
 def without_attention(entry: ModelEntry, rates: Rates, *, batch: int = 1, dtype: str = "bfloat16") -> float:
