@@ -191,7 +191,7 @@ def test_too_little_coverage() -> None:
 
 
 def test_nothing_judged_never_passes() -> None:
-    outcomes = [Outcome(case("linear"), Status.OK, {"latency": [1.0]}, judgement="random weights")]
+    outcomes = [Outcome(case("linear"), Status.OK, {"latency": [1.0]}, unjudged="random weights")]
     comparison = judge(outcomes, outcomes, min_coverage=0.0)
     assert comparison.with_verdict("not_compared") == comparison.rows
     assert comparison.exit_code == 4

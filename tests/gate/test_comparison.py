@@ -21,7 +21,7 @@ RULE = Rule(0.1, 5)
 
 def outcome(seconds: float, config: str = "linear", **changed: Any) -> Outcome:
     samples = {"latency": [seconds] * 3, "kv_allocated": [2048.0], "peak_memory": [5000.0]} | changed.pop("samples", {})
-    return replace(ok(case(config)), samples=samples, judgement="a side of a pair", **changed)
+    return replace(ok(case(config)), samples=samples, unjudged="a side of a pair", **changed)
 
 
 def source(

@@ -23,7 +23,7 @@ def judged(fails: Fails, peak: Callable[[int, int], float] = lambda n, side: 500
     count = 0
 
     def side(side: int) -> Outcome:
-        good = replace(ok(case("linear")), samples={"latency": [1.0] * 3, "peak_memory": [peak(count, side)]}, judgement="a side")
+        good = replace(ok(case("linear")), samples={"latency": [1.0] * 3, "peak_memory": [peak(count, side)]}, unjudged="a side")
         return Outcome(good.case, Status.TIMEOUT, log="it hung") if fails(count, side) else good
 
     def measure(names: list[str]) -> list[PairOfOutcomes]:
@@ -92,7 +92,7 @@ def night_of_peaks(stream: np.random.Generator, configs: int, sd: float, grown: 
     """Verdicts on the peaks of a night, the second side's being ``grown`` times the first's in the first configuration."""
     def side(name: str, factor: float) -> Outcome:
         peak = 5e6 * factor * float(np.exp(stream.normal(0, sd)))
-        return replace(ok(case(name)), samples={"latency": [1.0] * 3, "peak_memory": [peak]}, judgement="a side")
+        return replace(ok(case(name)), samples={"latency": [1.0] * 3, "peak_memory": [peak]}, unjudged="a side")
 
     rule, names = Rule(0.1, configs), [f"configuration {number}" for number in range(configs)]
     config_pairs = measure_until_decided(

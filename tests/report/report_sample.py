@@ -176,7 +176,7 @@ def mixed() -> list[Outcome]:
 
 def random_weights() -> list[Outcome]:
     """The same run on random weights: fidelity samples are there, and must not be shown."""
-    return [replace(o, case=replace(o.case, weights="random:0"), judgement="Weights are random: images are noise.") for o in outcomes()]
+    return [replace(o, case=replace(o.case, weights="random:0"), unjudged="Weights are random: images are noise.") for o in outcomes()]
 
 
 def compared(*rows: Verdict, min_coverage: float = 0.95) -> RunJudgement:

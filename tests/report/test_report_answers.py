@@ -76,7 +76,7 @@ def test_without_a_faster_method_of_equal_quality_the_full_cache_is_kept(outcome
     assert ("73.2 % less KV memory" in recommendation.text) == bool(lean)
 
 
-UNJUDGED = [replace(o, samples={"latency": o.samples["latency"]}, judgement="in another run") for o in (FULL, GOOD)]
+UNJUDGED = [replace(o, samples={"latency": o.samples["latency"]}, unjudged="in another run") for o in (FULL, GOOD)]
 
 
 @pytest.mark.parametrize(("outcomes", "verdict"), [

@@ -95,6 +95,6 @@ metric_values = st.lists(sampled, min_size=1, max_size=6).map(dict)
 rest: dict[str, Any] = {"log": texts, "seconds": st.floats(0, 1e9), "result_key": texts, "output_hash": texts,
                         "facts": objects.map(Facts.from_json)}
 ok_outcomes = st.builds(Outcome, cases, st.just(Status.OK), metric_values, texts.filter(bool), **rest)
-failed_outcomes = st.builds(Outcome, cases, st.sampled_from([s for s in list(Status) if s is not Status.OK]), judgement=texts,
+failed_outcomes = st.builds(Outcome, cases, st.sampled_from([s for s in list(Status) if s is not Status.OK]), unjudged=texts,
                             **{**rest, "log": texts.filter(bool)})
 outcomes = st.one_of(ok_outcomes, failed_outcomes)

@@ -86,7 +86,7 @@ def recorded(cases: list[Planned]) -> tuple[Bench, Recorder]:
 def test_a_case_has_all_its_figures_with_the_stated_number_of_values(label: str, names: set[str], results: Results) -> None:
     outcome, _ = results[label]
     assert outcome.ok
-    assert outcome.judgement == ""
+    assert outcome.unjudged == ""
     assert set(outcome.samples) == names
     for name, values in outcome.samples.items():
         assert len(values) == {"speed": REPEATS, "energy": REPEATS, "memory": 1, "fidelity": SAMPLES}[METRICS[name].kind], name
@@ -182,7 +182,7 @@ def test_random_weights_are_timed_but_not_judged_and_say_so(folder: Path) -> Non
     assert set(by_label) == {"full", "streaming 1/2", "h2o 1/2"}
     for outcome, files in by_label.values():
         assert outcome.ok
-        assert outcome.judgement == RANDOM
+        assert outcome.unjudged == RANDOM
         assert set(outcome.samples) == SPEED | BYTES
         assert not files
         assert not outcome.output_hash

@@ -66,8 +66,8 @@ def test_a_search_is_one_outcome(
     search = largest.bisect(8, fits(most, end))
     outcome = largest.outcome(Planned(CASE, Request("cpu")), search)
     assert outcome.status is status
-    assert (outcome.judgement or outcome.log).startswith((text, largest.NO_IMAGES))
-    assert text in (outcome.judgement or outcome.log)
+    assert (outcome.unjudged or outcome.log).startswith((text, largest.NO_IMAGES))
+    assert text in (outcome.unjudged or outcome.log)
     assert {name: outcome.samples.get(name) for name in samples} == samples
     assert dict(outcome.facts.tried) == {batch: str(each.status) for batch, each in search.tried.items()}
     if most == 20:

@@ -121,7 +121,7 @@ def test_sides_are_not_mixed_up(plan: Plan, ran: list[tuple[str, list[str]]], mo
     runner = PairRunner(*sides(configs))
     measured = [c for _ in range(6) for c in runner.round(list(configs))]
     assert {c.swapped for c in measured} == {True, False}
-    assert {(c.before.judgement, c.after.judgement) for c in measured} == {("a", "b")}
+    assert {(c.before.unjudged, c.after.unjudged) for c in measured} == {("a", "b")}
     assert [c.number for c in measured] == [1, 2, 3, 4, 5, 6]
 
 
@@ -172,7 +172,7 @@ def test_a_side_is_timed_and_its_tokens_and_images_hashed_and_nothing_is_judged(
     bench = Bench.load(planned)
     first, artifacts = run_side(planned, bench)
     assert (artifacts, len(first.samples["latency"])) == ({}, 4)
-    assert first.judgement.startswith("a side of a pair")
+    assert first.unjudged.startswith("a side of a pair")
     assert {"kv_allocated", "peak_memory"} <= set(first.samples)
     assert not {"kl", "token_agreement"} & set(first.samples)
     assert first.facts.kernel

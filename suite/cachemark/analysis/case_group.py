@@ -185,7 +185,7 @@ def _unranked(row: ReportRow) -> str:
     if row.same_distribution:
         return SAME_DISTRIBUTION
     if nearness(row) is None:
-        return row.no_judgement or "Fidelity was not measured."
+        return row.unjudged or "Fidelity was not measured."
     precision = row.of_set(PRECISION)
     if precision is not None and precision[1].value < COLLAPSED:
         return f"Collapsed: precision {100 * precision[1].value:.0f} %."

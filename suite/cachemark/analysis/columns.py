@@ -94,7 +94,7 @@ class Column:
             return "Reference rows are not timed."
         if row.case.role == "baseline" and (self.key == "saving" or self.key in FIDELITY):
             return "This row is the reference."
-        return self.missing(row) or (row.no_judgement if self.of_images else "") or "Not measured."
+        return self.missing(row) or (row.unjudged if self.of_images else "") or "Not measured."
 
 
 @dataclass(frozen=True)
@@ -329,9 +329,9 @@ def cells(row: ReportRow, groups: tuple[ColumnGroup, ...]) -> tuple[TableCell, .
     columns = columns_of(groups)
     if not row.ok:
         return (TableCell("status", str(row.outcome.status), row.outcome.reason, span=len(columns)),)
-    if row.no_judgement and not row.fidelity and not row.quality:
+    if row.unjudged and not row.fidelity and not row.quality:
         measured = [column for column in columns if not column.of_images]
-        reason = TableCell("judgement", "not evaluated", row.no_judgement, span=len(columns) - len(measured), empty=True)
+        reason = TableCell("judgement", "not evaluated", row.unjudged, span=len(columns) - len(measured), empty=True)
         return (*(column.cell(row) for column in measured), reason)
     return tuple(column.cell(row) for column in columns)
 

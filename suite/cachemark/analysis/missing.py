@@ -76,8 +76,8 @@ def _gaps(group: CaseGroup) -> Iterable[Missing]:
             yield Missing(f"{group.model}: {name} reference", "absent", "Not in this run.")
     candidates = [row for row in group.rows if row.ok and row.case.role == "candidate"]
     for row in candidates:
-        if row.no_judgement and not group.searched:
-            yield Missing(f"{group.model}: {row.label}, fidelity and quality", "not evaluated", row.no_judgement)
+        if row.unjudged and not group.searched:
+            yield Missing(f"{group.model}: {row.label}, fidelity and quality", "not evaluated", row.unjudged)
     timed = [row for row in group.rows if row.ok and row.timed]
     if not any(JOULES in row.outcome.samples for row in timed) and (reason := next((row.no_energy for row in timed if row.no_energy), "")):
         yield Missing(f"{group.model}: {METRICS[JOULES].title}", "not measured", reason)

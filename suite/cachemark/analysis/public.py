@@ -47,7 +47,7 @@ def public_outcomes(outcomes: Iterable[Outcome]) -> list[Outcome]:
                              variant=_scrubbed_text(o.case.variant), decoder=scrubbed(o.case.decoder))
         log = WITHHELD if o.log else ""
         facts = Facts.from_json(scrubbed(o.facts.to_json()))
-        public.append(replace(o, case=case, log=log, judgement=_scrubbed_text(o.judgement), facts=facts))
+        public.append(replace(o, case=case, log=log, unjudged=_scrubbed_text(o.unjudged), facts=facts))
     return public
 
 

@@ -42,7 +42,7 @@ class ReportRow:
 
     ``speedup`` is relative to the full cache timed in turns, or None with the reason in ``no_speedup``. ``saving`` and ``saving_live`` are
     1 − bytes / bytes of the full cache, allocated and used; ``saving`` of masked models is of FLOPs. ``fidelity`` and ``quality`` are means
-    over seeds or values of image sets; ``no_judgement``: why both are empty. ``to_full`` holds paired quality differences. ``place`` is
+    over seeds or values of image sets; ``unjudged``: why both are empty. ``to_full`` holds paired quality differences. ``place`` is
     the rank within a budget, ``tied`` if another row has it too; ``unranked``: why the rank is missing; ``unproven``: quality is only
     inconclusive. ``limit_marks`` flag times that contradict the roofline. ``equal_memory`` is the throughput (images per second) at
     ``equal_memory_batch``, the largest batch that needs no more memory than the full cache.
@@ -56,7 +56,7 @@ class ReportRow:
     fidelity: Mapping[str, Interval] = field(default_factory=dict)
     quality: Mapping[str, Interval] = field(default_factory=dict)
     to_full: Mapping[str, Interval] = field(default_factory=dict)
-    no_judgement: str = ""
+    unjudged: str = ""
     place: int | None = None
     tied: bool = False
     unranked: str = ""
@@ -284,7 +284,7 @@ def _values_by_seed(outcome: Outcome, full: Outcome | None) -> dict[str, Sequenc
 def _with_images_compared(row: ReportRow, full: Outcome | None, intervals: Mapping[str, Interval]) -> ReportRow:
     outcome, facts = row.outcome, row.outcome.facts
     if is_random(outcome.case):
-        return replace(row, no_judgement=outcome.judgement or f"Weights are random ({outcome.case.weights}): images are noise.")
+        return replace(row, unjudged=outcome.unjudged or f"Weights are random ({outcome.case.weights}): images are noise.")
     intervals = {**intervals, **_overall(intervals), **_overall(intervals, APART)}
     sets = {name: (outcome.samples[name][0], *ends) for name, ends in (facts.intervals or {}).items() if outcome.samples.get(name)}
     sets_apart = (facts.to_full or {}) if full is not None and outcome.case.role == "candidate" else {}
@@ -293,7 +293,7 @@ def _with_images_compared(row: ReportRow, full: Outcome | None, intervals: Mappi
     apart = {name: intervals[key] for name in _image_metrics("quality", outcome) if (key := f"{APART}{name}") in intervals}
     fidelity.update({name: exactly(mean.value, mean.n) for name, mean in fidelity.items() if by_definition(outcome.case, name)})
     return replace(row, fidelity=fidelity, quality={**quality, **_of_sets(outcome.case, sets)},
-                   to_full={**apart, **_of_sets(outcome.case, sets_apart)}, no_judgement=outcome.judgement)
+                   to_full={**apart, **_of_sets(outcome.case, sets_apart)}, unjudged=outcome.unjudged)
 
 
 def exactly(value: float, n: int = 1) -> Interval:

@@ -62,14 +62,14 @@ class Environment:
 class Outcome:
     """The result of one case.
 
-    ``samples`` maps a metric to its raw values: one per repeat for speed, one per seed for fidelity, one for bytes. ``judgement`` is the
+    ``samples`` maps a metric to its raw values: one per repeat for speed, one per seed for fidelity, one for bytes. ``unjudged`` is the
     reason if ``samples`` have neither fidelity nor quality. ``facts`` are all other values: attention kernel, true budget, footnotes.
     ``artifacts`` maps a name (``tokens.safetensors``, ``grid.png``) to the file name of its content hash."""
 
     case: Case
     status: Status
     samples: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    judgement: str = ""
+    unjudged: str = ""
     log: str = ""
     seconds: float = 0.0
     result_key: str = ""
@@ -78,7 +78,7 @@ class Outcome:
     artifacts: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_values(self.status, self.samples, self.judgement, self.log)
+        check_values(self.status, self.samples, self.unjudged, self.log)
 
     @property
     def ok(self) -> bool:
@@ -109,17 +109,18 @@ class Outcome:
     def to_json(self) -> dict[str, Any]:
         return {
             "case": self.case.to_json(), "status": str(self.status), "samples": {k: list(v) for k, v in self.samples.items()},
-            "judgement": self.judgement, "log": self.log, "seconds": self.seconds, "result_key": self.result_key,
+            "judgement": self.unjudged, "log": self.log, "seconds": self.seconds, "result_key": self.result_key,
             "output_hash": self.output_hash, "facts": self.facts.to_json(), "artifacts": dict(self.artifacts),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Outcome:
-        values = {k: data[k] for k in ("samples", "judgement", "log", "seconds", "result_key", "output_hash", "artifacts")}
-        return cls(Case.from_json(data["case"]), Status(data["status"]), **values, facts=Facts.from_json(data["facts"]))
+        values = {k: data[k] for k in ("samples", "log", "seconds", "result_key", "output_hash", "artifacts")}
+        return cls(Case.from_json(data["case"]), Status(data["status"]), **values, unjudged=data["judgement"],
+                   facts=Facts.from_json(data["facts"]))
 
 
-def check_values(status: Status, samples: Mapping[str, Sequence[float]], judgement: str, log: str) -> None:
+def check_values(status: Status, samples: Mapping[str, Sequence[float]], unjudged: str, log: str) -> None:
     """Raise ValueError for invalid values of a case.
 
     An ok case has finite samples and quality, or the reason for its absence; any other case has a log and no samples."""
@@ -129,7 +130,7 @@ def check_values(status: Status, samples: Mapping[str, Sequence[float]], judgeme
         if samples or not log:
             raise ValueError(f"an outcome that is not ok has a log and no values: {status}")
         return
-    if not samples or not (judgement or any(metric(name).kind in JUDGING for name in samples)):
+    if not samples or not (unjudged or any(metric(name).kind in JUDGING for name in samples)):
         raise ValueError("an ok outcome needs samples and a judgement or the reason for none")
     for name, values in samples.items():
         if not values or not all(map(is_finite, values)):

@@ -73,7 +73,7 @@ def samples_frame(source: Source, run: int | None = None) -> pd.DataFrame:
     outcomes, shared = _given(source, run)
     records = [
         {**whose, **_about(name), "index": index, "value": value}
-        for outcome in outcomes for whose in [_whole({**shared, **_whose(outcome.case), "judgement": outcome.judgement})]
+        for outcome in outcomes for whose in [_whole({**shared, **_whose(outcome.case), "judgement": outcome.unjudged})]
         for name in in_order(outcome.samples) for index, value in enumerate(outcome.samples[name])
     ]
     return pd.DataFrame(records, columns=list(SAMPLE_COLUMNS)).astype({"index": "Int64", "version": "Int64", "run": "Int64"})
@@ -122,7 +122,7 @@ def _records(row: ReportRow, columns: Iterable[Column], shared: Mapping[str, Any
     if not row.ok:
         yield {**whose, "reason": row.outcome.reason}
         return
-    whose["reason"] = row.no_judgement
+    whose["reason"] = row.unjudged
     names = [name for name in in_order([*outcome.samples, *row.quality]) if not (metric(name).kind in JUDGING and is_random(outcome.case))]
     if not names:
         yield whose

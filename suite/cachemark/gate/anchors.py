@@ -60,7 +60,7 @@ def _unfit(anchor: Anchor, outcome: Outcome) -> str:
     if not outcome.ok:
         return f"The case ended as {outcome.status}: {(outcome.log.strip().splitlines() or [''])[0]}"
     if anchor.metric not in outcome.samples:
-        return f"{anchor.metric} was not measured. {outcome.judgement}".strip()
+        return f"{anchor.metric} was not measured. {outcome.unjudged}".strip()
     return ""
 
 

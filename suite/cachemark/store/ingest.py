@@ -96,7 +96,7 @@ def _outcome(benchmark: Benchmark, program: str, fingerprint: str) -> Outcome:
     case = Case(program, "none", (0, 0), benchmark.group or "no group", Sampling(), benchmark.name, seeds="none",
                 samples=0, dtype="none", engine=program, warmup=0, repeats=0)
     facts = {**{name: value for name, value in benchmark.facts.items() if value not in (None, "", {})}, "fingerprint": fingerprint}
-    return Outcome(case, Status.OK, {TIME: benchmark.times}, judgement="A micro-benchmark makes no images.",
+    return Outcome(case, Status.OK, {TIME: benchmark.times}, unjudged="A micro-benchmark makes no images.",
                    seconds=sum(benchmark.times), facts=Facts.from_json(facts))
 
 

@@ -107,10 +107,10 @@ def outcome_row(outcome: Outcome, run_id: int, trial: str, files: Mapping[str, s
     """Return the row of ``outcome`` with artifacts (name → file that is already on disk)."""
     values = outcome.to_json() | {
         "samples": {name: list(map(float, values)) for name, values in outcome.samples.items()}, "artifacts": dict(files),
-        "judgement": clean(outcome.judgement), "log": clean(outcome.log),
+        "judgement": clean(outcome.unjudged), "log": clean(outcome.log),
     }
     del values["case"]
-    has_judgement = bool(outcome.judgement) or any(metric(name).kind in JUDGING for name in outcome.samples)
+    has_judgement = bool(outcome.unjudged) or any(metric(name).kind in JUDGING for name in outcome.samples)
     return OutcomeRow(**values, run_id=run_id, trial=trial, case_key=outcome.case.key, has_judgement=has_judgement, saved=utc_now())
 
 

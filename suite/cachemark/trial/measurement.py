@@ -33,7 +33,7 @@ class Measurement:
 
     status: Status
     samples: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    judgement: str = ""
+    unjudged: str = ""
     log: str = ""
     seconds: float = 0.0
     output_hash: str = ""
@@ -42,13 +42,13 @@ class Measurement:
     spans: Sequence[Span] = ()
 
     def __post_init__(self) -> None:
-        check_values(self.status, self.samples, self.judgement, self.log)
+        check_values(self.status, self.samples, self.unjudged, self.log)
 
     def to_json(self) -> dict[str, Any]:
         """Return the measurement as JSON; a number in its facts that JSON cannot express becomes null."""
         return {
             "status": str(self.status), "samples": {name: list(values) for name, values in self.samples.items()},
-            "judgement": self.judgement, "log": self.log, "seconds": self.seconds, "output_hash": self.output_hash,
+            "judgement": self.unjudged, "log": self.log, "seconds": self.seconds, "output_hash": self.output_hash,
             "facts": finite(self.facts.to_json()),
             "spans": [list(span) for span in self.spans],
             "artifacts": {name: base64.b64encode(content).decode() for name, content in self.artifacts.items()},
@@ -85,7 +85,7 @@ def outcome_of(
     if disturbance is not None:
         log = bounded_log(f"{disturbance.reason}\n{measured.log}".strip())
         return Outcome(planned.case, disturbance.status, log=log, seconds=measured.seconds, result_key=planned.result_key, facts=facts)
-    return Outcome(planned.case, measured.status, measured.samples, measured.judgement, bounded_log(measured.log), measured.seconds,
+    return Outcome(planned.case, measured.status, measured.samples, measured.unjudged, bounded_log(measured.log), measured.seconds,
                    planned.result_key, measured.output_hash, facts)
 
 

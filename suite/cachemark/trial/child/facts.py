@@ -60,8 +60,7 @@ def case_facts(planned: Planned, bench: Bench) -> DeclaredFacts:
     paths = {key: path for key in ("weights", "decoder_weights") if (path := getattr(planned.request, key))}
     sources = {key: source for key, path in paths.items() if (source := _source(path))}
     facts = DeclaredFacts(kernel=f"{kernel.name}{queries}", kernel_reason=refused or None, source=str(method.source),
-                          plugin=_plugin(type(method)),  # type: ignore[arg-type]  # a class, which can be hashed
-                          paradigm=layout.paradigm, decoder=decoder_facts, idle=idle or None,
+                          plugin=_plugin(type(method)), paradigm=layout.paradigm, decoder=decoder_facts, idle=idle or None,
                           weights_sources=sources or None, engine_reason=planned.engine_reason or None,
                           different_kernel=WINDOWED if decoder else None)
     facts |= _apart(case, method, kernel)

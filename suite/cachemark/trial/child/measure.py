@@ -133,7 +133,7 @@ def run_side(planned: Planned, bench: Bench) -> Measurement:
     if not bool(torch.isfinite(tokens).all() and torch.isfinite(images).all()):  # tokens that are indices always are finite
         raise NotFinite("The tokens or their images hold NaN or infinity.")
     facts = replace(measured.facts, images_hash=image_hash(images))
-    return replace(measured, judgement=PAIRED, output_hash=hashed(storable(job, tokens)), facts=facts)
+    return replace(measured, unjudged=PAIRED, output_hash=hashed(storable(job, tokens)), facts=facts)
 
 
 def see_side(planned: Planned, bench: Bench) -> Measurement:
