@@ -57,14 +57,16 @@ def test_a_method_may_stand_for_its_own_size(write: Write) -> None:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
-    """The bundled model with two samples: the full cache, its reference rows and three candidates."""
+    """The bundled model with two samples: the full cache, its reference rows and two candidates."""
     path = tmp_path_factory.mktemp("plan") / "plan.toml"
     table = '{ name = "ams_kv", demanding = [4] }'
     path.write_text(short_plan(f'model = "tiny-var"\nmethods = [{table}]\nbudgets = [{table}]\n'
                                '[[cells]]\nbatch = 2\nmodel = "tiny-var"\nmethods = ["fewer_scales"]\nbudgets = ["1/2"]'))  # fmt: skip
-    planned: list[Planned] = expand(load(str(path)))
-    bench = Bench.load(planned[0])
-    return {p.case.label.partition(" ")[0] if p.case.role == "candidate" else p.case.role: run_case(p, bench)[0] for p in planned}
+    planned: dict[str, Planned] = {}
+    for case in expand(load(str(path))):
+        planned.setdefault(case.case.method if case.case.role == "candidate" else case.case.role, case)
+    bench = Bench.load(planned["baseline"])
+    return {name: run_case(case, bench)[0] for name, case in planned.items()}
 
 
 def test_what_a_method_computes_is_written_down(measured: dict[str, Outcome]) -> None:
@@ -119,10 +121,8 @@ def test_what_goes_at_the_end_of_a_line_is_gone(measure: Measure) -> None:
     assert by_label["linear 1/2"].samples["kv_logical"] == [ENTRY * 9], "the fullest moment is before anything goes"
 
 
-def test_a_scale_that_is_not_kept_is_not_counted(measure: Measure) -> None:
-    table = '{ name = "ams_kv", demanding = [4] }'
-    by_label = measure(short_plan(f'model = "tiny-var"\nmethods = [{table}]\nbudgets = [{table}]'))
-    full, candidate = (next(o for label, o in by_label.items() if label.startswith(name)) for name in ("full", "ams_kv"))
+def test_a_scale_that_is_not_kept_is_not_counted(measured: dict[str, Outcome]) -> None:
+    full, candidate = measured["baseline"], measured["ams_kv"]
     assert candidate.facts.kv_by_step.tokens == full.facts.kv_by_step.tokens
     assert candidate.facts.kv_by_step.live[0] == full.facts.kv_by_step.live[0]
     assert candidate.facts.kv_by_step.live[-2:] == [candidate.samples["kv_logical"][0]] * 2, "the last scale, which nobody reads"
