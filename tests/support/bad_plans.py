@@ -36,6 +36,8 @@ class Bad(NamedTuple):
 P, U, K = errors.BadPlan, errors.UnknownName, errors.BadParameter
 BAD = [
     Bad("top key", "timeout = 60.0", "timeuot = 60.0", P, ("unknown key 'timeuot'", "Did you mean 'timeout'?")),
+    Bad("anchor on an unknown metric", "[timing]", '[anchor]\nmetric = "nope"\nexpected = 1.0\ntolerance = 0.1\nsource = "x"\n[timing]', P,
+        ("no metric is called 'nope'",), 'metric = "nope"'),
     Bad("table", "[timing]", "[timng]", P, ("unknown key 'timng'", "Did you mean 'timing'?")),
     Bad("key of cells", "batch = 2", "bacth = 2", P, ("unknown key 'bacth'", "Did you mean 'batch'?")),
     Bad("key named as a type", "batch = 2", "str = 2", P, ("unknown key 'str'", "Known here: batch, budgets")),

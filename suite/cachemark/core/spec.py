@@ -17,6 +17,7 @@ from typing import Any
 
 from .errors import BadBudget
 from .outside_metrics import know
+from .stored_table import checked_fields
 from .wording import shown
 
 FULL, SEQUENTIAL = "full", "sequential"
@@ -181,9 +182,8 @@ class Case:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Case:
-        names = {f.name for f in fields(cls)}
-        values = {k: v for k, v in data.items() if k in names}
-        return cls(**{**values, "grid": tuple(data["grid"]), "sampling": Sampling(**data["sampling"])})
+        """Invert :meth:`to_json`. Raises BadField for a field of another type, TypeError without one that is needed."""
+        return cls(**checked_fields(cls, data))
 
     def worded(self, **changes: Any) -> Case:
         """Return the case with other texts for display, under the same key and configuration."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from typing import Any, Self, Union, get_args, get_origin, get_type_hints
 
+LARGEST = 2**63  # of an integer
 Reader = Callable[[Any, str], Any]  # checks a value of JSON; the text is the path of its key
 
 
@@ -80,13 +81,20 @@ class StoredTable:
         return {name: value for _, name, _ in _keys(type(self)) if (value := getattr(self, name)) is not None}
 
 
-def _key_list(cls: type[StoredTable]) -> list[tuple[str, str, bool]]:
+def checked_fields(cls: type[Any], data: Any, where: str = "") -> dict[str, Any]:
+    """Return the values of a dataclass's fields in a table; unknown keys are ignored. Raises BadField for another type."""
+    readers, before = _readers(cls), f"{where}." if where else ""
+    return {readers[key][0]: readers[key][1](value, f"{before}{key}") for key, value in _checked(Mapping, "a table", data, where).items()
+            if key in readers}
+
+
+def _key_list(cls: type[Any]) -> list[tuple[str, str, bool]]:
     """Return key and name of each field, and whether None is written."""
     return [(each.metadata.get("key") or each.name, each.name, each.metadata.get("null", False))
             for each in fields(cls) if each.name != "unknown"]
 
 
-def _reader_table(cls: type[StoredTable]) -> dict[str, tuple[str, Reader]]:
+def _reader_table(cls: type[Any]) -> dict[str, tuple[str, Reader]]:
     """Return name and check of each field, by key."""
     hints = get_type_hints(cls)
     return {key: (name, _reader(hints[name])) for key, name, _ in _keys(cls)}
@@ -111,6 +119,11 @@ def _reader(hint: Any) -> Reader:
                                      for key, each in _checked(Mapping, "a table", value, where).items()}
     if isinstance(hint, type) and issubclass(hint, StoredTable):
         return hint.from_json
+    if is_dataclass(hint) and isinstance(hint, type):
+        return lambda value, where: hint(**checked_fields(hint, value, where))
+    if origin is tuple:
+        item, size = _reader(arguments[0]), len(arguments)
+        return lambda value, where: tuple(item(each, where) for each in _sized(value, size, where))
     if hint is Any:
         return lambda value, where: value
     kinds, expected = {str: ((str,), "a text"), bool: ((bool,), "true or false"), int: ((int,), "an integer"),
@@ -118,9 +131,15 @@ def _reader(hint: Any) -> Reader:
     return lambda value, where: _checked(kinds, expected, value, where)
 
 
+def _sized(value: Any, size: int, where: str) -> Any:
+    if len(_checked((list, tuple), f"a list of {size}", value, where)) != size:
+        raise BadField(where, value, f"a list of {size}")
+    return value
+
+
 def _checked(kinds: type | tuple[type, ...], expected: str, value: Any, where: str) -> Any:
     numeric = (isinstance(value, bool) and kinds != (bool,)) or (isinstance(value, float) and not math.isfinite(value))
-    if numeric or not isinstance(value, kinds):
+    if numeric or not isinstance(value, kinds) or (isinstance(value, int) and abs(value) > LARGEST):
         raise BadField(where, value, expected)
     return value
 

@@ -88,3 +88,10 @@ def line(text: str, keys: Sequence[str | int]) -> int:
             pattern = rf"\s*(?:\[\[?\s*{path}{name}\s*\]|{path}{name}\s*[=.])"
             at = next((i for i in range(at, end) if re.match(pattern, lines[i])), at)
     return at + 1
+
+
+def known_metric(name: str) -> str:
+    """Return the name of a metric. Raises ValueError for another, for a validator."""
+    if not is_metric(name):
+        raise ValueError(f"no metric is called {name!r}; see docs/reference/metrics.md")
+    return name

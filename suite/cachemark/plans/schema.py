@@ -17,7 +17,7 @@ from ..core.errors import BadBudget, BadPlan, unknown
 from ..core.files import NAME, PACKAGE, is_readable
 from ..core.spec import FULL, RANGES, SEQUENTIAL, Budget
 from ..plugins import installed
-from .plan_errors import Kinds, line, plan_error, problem_of
+from .plan_errors import Kinds, known_metric, line, plan_error, problem_of
 
 LONGEST_NAME, LONGEST_PATH, LONGEST_TEXT = 100, 4096, 10_000  # characters
 LARGEST_BATCH = MOST_SAMPLES = max(seeds.SIZES.values())  # images: the number of available seeds
@@ -127,7 +127,7 @@ class Quality(PlanTable):
 class AnchorTable(PlanTable):
     """A published value that the full cache must reach (:mod:`cachemark.gate.anchors`)."""
 
-    metric: Name
+    metric: Annotated[Name, AfterValidator(known_metric)]
     expected: Annotated[float, Field(ge=-1e9, le=1e9)]
     tolerance: Annotated[float, Field(gt=0, le=1e9)]
     source: Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Text, func, insert, select, type_coerce
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InterfaceError, ProgrammingError, StatementError
 from sqlalchemy.orm import Session
 
+from ..core.errors import BadStore
 from .database import guard, hold_artifacts
 from .db import Advanced, Store, files_of, unheard
 from .rows import check_parts, checked_facts, columns, insert_once
@@ -41,7 +44,7 @@ def merge(target: Store, source: Store, advanced: Advanced = unheard) -> Merged:
         for start in range(0, len(files), CHUNK):
             target.artifacts.copy(source.artifacts, files[start : start + CHUNK])
             advanced(FILES, min(start + CHUNK, len(files)), len(files))
-        with target._writing() as ours:
+        with _blaming(source.where), target._writing() as ours:
             hold_artifacts(ours)
             target.artifacts.copy(source.artifacts, files)  # those that a prune has deleted meanwhile
             existing = {_origin(run): run for run in ours.scalars(in_order)}
@@ -53,6 +56,18 @@ def merge(target: Store, source: Store, advanced: Advanced = unheard) -> Merged:
                     copy.finished, copy.verdicts = run.finished, run.verdicts
             present = sum(_origin(run) in existing for run in runs)
             return Merged(len(pairs) - present, added, present)
+
+
+@contextmanager
+def _blaming(where: str) -> Iterator[None]:
+    """Raise BadStore if copied rows break a constraint or have another type: only a damaged source has such."""
+    try:
+        yield
+    except StatementError as error:
+        if isinstance(error, DBAPIError) and not isinstance(error, IntegrityError | DataError | InterfaceError | ProgrammingError):
+            raise
+        problem = " ".join(str(error.orig or error).split())[:200]
+        raise BadStore(f"{where} is damaged: a row cannot be copied ({problem}).", remedy="Restore it from a backup.") from error
 
 
 @dataclass(frozen=True)

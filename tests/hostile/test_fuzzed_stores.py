@@ -1,0 +1,94 @@
+"""Each column, and each key of each column of JSON, of a measured store edited: every command ends with a documented exit code.
+
+300 edits, the same ones each time. A value becomes one of another type, or an extreme one; a command that reads it then runs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from cachemark.cli import main
+from support.stages import Stage
+
+from .ground import BASELINE, STORE, furnish
+
+EDITS, SEED, DOCUMENTED = 300, 20261128, (0, 1, 2, 3, 4, 5)
+STORED = ("--store", STORE)
+COMMANDS = (("report", "page.html", *STORED), ("check", *STORED, "--baseline", BASELINE), ("db", "merge", STORE, "--store", "new.sqlite"),
+            ("show", *STORED), ("export", "csv", *STORED), ("list", "runs", *STORED), ("db", "check", *STORED), ("export", "junit", *STORED))
+COLUMNS: tuple[Any, ...] = (b"\xff\xfe", "x", "", None, -1, 10**18, 1e308, "{}", "[1]")
+VALUES: tuple[Any, ...] = (5, [1], {"a": 1}, None, "x", "", True, -1, 1e308, 10**400, [[]], "\ud800", {"": {}})
+Place = tuple[str, str, int, tuple[Any, ...]]  # table, column, row, path of keys
+
+
+def keys(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of each value below a value: of all keys, and of the first item of a list."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
+    for key, item in inside:
+        yield (*path, key)
+        yield from keys(item, (*path, key))
+
+
+def places(database: Path) -> list[Place]:
+    """Return every column and every key of JSON; of rows that differ in no key, one."""
+    different = dict[tuple[str, str, tuple[Any, ...]], int]()
+    with closing(sqlite3.connect(database)) as connection:
+        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'")]
+        for table in tables:
+            rows = connection.execute(f'SELECT rowid, * FROM "{table}"')
+            names = [column[0] for column in rows.description][1:]
+            for number, *values in rows.fetchall():
+                for name, value in zip(names, values, strict=True):
+                    parsed = json.loads(value) if isinstance(value, str) and value.startswith("{") else None
+                    for path in ((), *keys(parsed)):
+                        different.setdefault((table, name, path), number)
+    return [(table, column, row, path) for (table, column, path), row in different.items()]
+
+
+def edit(database: Path, place: Place, value: Any) -> None:
+    """Replace a value, unchecked by the database."""
+    table, column, row, path = place
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        if path:
+            (text,) = connection.execute(f'SELECT "{column}" FROM "{table}" WHERE rowid = ?', [row]).fetchone()
+            content = inner = json.loads(text)
+            for key in path[:-1]:
+                inner = inner[key]
+            inner[path[-1]] = value
+            value = json.dumps(content)
+        try:
+            connection.execute(f'UPDATE "{table}" SET "{column}" = ? WHERE rowid = ?', [value, row])
+        except sqlite3.IntegrityError:
+            pass  # NOT NULL, or a key that exists
+
+
+def test_no_edit_of_a_store_is_an_internal_error(measured: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = furnish(measured, tmp_path / "here")
+    monkeypatch.chdir(here)
+    intact, draws = tmp_path / "intact.sqlite", random.Random(SEED)
+    shutil.copy(STORE, intact)
+    every = places(intact)
+    draws.shuffle(every)
+    commands, bad = itertools.cycle(COMMANDS), []
+    for place in itertools.islice(itertools.cycle(every), EDITS):
+        value, command = draws.choice(VALUES if place[3] else COLUMNS), next(commands)
+        shutil.copy(intact, STORE)
+        for other in ("new.sqlite", "page.html"):
+            Path(other).unlink(missing_ok=True)
+        edit(Path(STORE), place, value)
+        done = CliRunner().invoke(main, command)
+        if done.exit_code not in DOCUMENTED:
+            bad.append((place, value, command, done.exit_code, done.output[-300:]))
+    assert not bad, "\n".join(str(each)[:300] + str(each)[-500:] for each in bad)
+    assert {place[0] for place in every[:EDITS]} >= {"run", "case", "outcome"}
