@@ -10,7 +10,7 @@ import random
 import shutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ from .ground import BASELINE, STORE, furnish
 EDITS, SEED, DOCUMENTED = 300, 20261128, (0, 1, 2, 3, 4, 5)
 STORED = ("--store", STORE)
 COMMANDS = (("report", "page.html", *STORED), ("check", *STORED, "--baseline", BASELINE), ("db", "merge", STORE, "--store", "new.sqlite"),
-            ("show", *STORED), ("export", "csv", *STORED), ("list", "runs", *STORED), ("db", "check", *STORED), ("export", "junit", *STORED))
+            ("show", *STORED), ("export", "csv", *STORED), ("list", "runs", *STORED), ("db", "check", *STORED),
+            ("export", "junit", *STORED))
 COLUMNS: tuple[Any, ...] = (b"\xff\xfe", "x", "", None, -1, 10**18, 1e308, "{}", "[1]")
 VALUES: tuple[Any, ...] = (5, [1], {"a": 1}, None, "x", "", True, -1, 1e308, 10**400, [[]], "\ud800", {"": {}})
 Place = tuple[str, str, int, tuple[Any, ...]]  # table, column, row, path of keys
@@ -67,10 +68,8 @@ def edit(database: Path, place: Place, value: Any) -> None:
                 inner = inner[key]
             inner[path[-1]] = value
             value = json.dumps(content)
-        try:
+        with suppress(sqlite3.IntegrityError):  # NOT NULL, or a key that exists
             connection.execute(f'UPDATE "{table}" SET "{column}" = ? WHERE rowid = ?', [value, row])
-        except sqlite3.IntegrityError:
-            pass  # NOT NULL, or a key that exists
 
 
 def test_no_edit_of_a_store_is_an_internal_error(measured: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,3 +91,32 @@ def test_no_edit_of_a_store_is_an_internal_error(measured: Stage, tmp_path: Path
             bad.append((place, value, command, done.exit_code, done.output[-300:]))
     assert not bad, "\n".join(str(each)[:300] + str(each)[-500:] for each in bad)
     assert {place[0] for place in every[:EDITS]} >= {"run", "case", "outcome"}
+
+
+
+SECRETS = (" in /home/s3cret/folder on n7.cluster.s3cret.corp, s3cret@uni.edu, \\\\s3cret\\share, postgresql://a:s3cret@h/x, "
+           "hf_s3cretABCDEFGHIJ")
+FREE = {("run", "facts"), ("run", "code"), ("outcome", "facts"), ("outcome", "judgement"), ("outcome", "log")}  # texts of people and programs
+PARTS = {("run", "plan_json"): ("description",), ("case", "body"): ("parameters", "evaluation", "variant")}  # likewise, below these keys
+
+
+def test_no_text_of_a_store_takes_a_secret_to_a_public_page(measured: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each free text that is no hash has secrets added."""
+    monkeypatch.chdir(furnish(measured, tmp_path / "here"))
+    count = 0
+    for place in places(Path(STORE)):
+        table, column, row, path = place
+        if (table, column) not in FREE and path[:1] not in [(key,) for key in PARTS.get((table, column), ())]:
+            continue
+        with closing(sqlite3.connect(STORE)) as connection:
+            (value,) = connection.execute(f'SELECT "{column}" FROM "{table}" WHERE rowid = ?', [row]).fetchone()
+        for key in path:
+            value = (json.loads(value) if isinstance(value, str) else value)[key]
+        if isinstance(value, str) and len(value) != 64 and not value.startswith("{"):
+            edit(Path(STORE), place, value + SECRETS)
+            count += 1
+    assert count > 10
+    for page, options, kept in (("private.html", (), True), ("public.html", ("--public",), False)):
+        done = CliRunner().invoke(main, ["report", page, *options, *STORED])
+        assert done.exit_code == 0, done.output
+        assert ("s3cret" in Path(page).read_text()) == kept

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from ..core.errors import BadPlan
+from ..core.units import is_metric
 
 Kinds = Mapping[str, type[BaseModel]]  # of tables, by name; the empty name is the plan itself
 WORD = "literal_error"  # pydantic's error type for a value that is none of the allowed words
