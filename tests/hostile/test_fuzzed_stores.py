@@ -96,8 +96,9 @@ def test_no_edit_of_a_store_is_an_internal_error(measured: Stage, tmp_path: Path
 
 SECRETS = (" in /home/s3cret/folder on n7.cluster.s3cret.corp, s3cret@uni.edu, \\\\s3cret\\share, postgresql://a:s3cret@h/x, "
            "hf_s3cretABCDEFGHIJ")
-FREE = {("run", "facts"), ("run", "code"), ("outcome", "facts"), ("outcome", "judgement"), ("outcome", "log")}  # texts of people and programs
-PARTS = {("run", "plan_json"): ("description",), ("case", "body"): ("parameters", "evaluation", "variant")}  # likewise, below these keys
+# texts that people and programs write
+FREE = {("run", "facts"), ("run", "code"), ("outcome", "facts"), ("outcome", "judgement"), ("outcome", "log")}
+PARTS = {("run", "plan_json"): ("description",), ("case", "body"): ("parameters", "evaluation", "variant")}  # below these keys
 
 
 def test_no_text_of_a_store_takes_a_secret_to_a_public_page(measured: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
