@@ -1,7 +1,5 @@
 """``cachemark run``: progress, the answer at its end, and exit codes without results."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Likely costs: the efficiency of the accepted baselines of GPUs, by family, engine and batch."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

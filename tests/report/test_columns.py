@@ -1,7 +1,5 @@
 """One spelling per unit and name, and one definition per column."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import make_dataclass, replace
 from typing import Any

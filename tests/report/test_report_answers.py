@@ -1,7 +1,5 @@
 """The answer of a report: a method that is shown to be as good and faster, or the full cache; and that nobody else is called anything."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import replace

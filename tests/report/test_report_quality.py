@@ -1,7 +1,5 @@
 """Quality of whole sets in a report: columns, places, collapsed methods, curves, and what is missing."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

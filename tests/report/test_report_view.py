@@ -1,7 +1,5 @@
 """The view layer: numbers derived right, no HTML anywhere."""
 
-from __future__ import annotations
-
 import io
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Placings: valid tests of each pair, one error rate over all rankings, and claims in both directions."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

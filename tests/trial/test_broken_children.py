@@ -1,7 +1,5 @@
 """Workers that send half a message, bytes that are no message, or nothing. Each ends its own case only."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

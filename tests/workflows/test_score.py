@@ -1,7 +1,5 @@
 """Scores of image folders: intervals, pairs, statistics without images, and input that cannot be scored."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Scores of any tool's images with their prompts: which prompt an image has, and the values of a plan's metrics."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

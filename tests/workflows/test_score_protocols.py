@@ -1,7 +1,5 @@
 """Protocols of benchmarks, with fewer images: the files that they need, and values against a second computation."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import zipfile
