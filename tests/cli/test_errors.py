@@ -111,7 +111,7 @@ def test_a_missing_gpu_is_the_machines_fault(stage: Stage) -> None:
     (["report", "page.html", "--site", "pages"], "Leave out PATH"), (["report", "--run", "1", "--site", "pages"], "Leave out PATH"),
     (["run", "demo", "--report", "no/page.html"], "folder no does not exist"),
     *((["run", "demo", option, wrong], f"Invalid value for '{option}'") for option, wrong in (
-        ("--budget", "six hours"), ("--budget", "6"), ("--memory-cap", "24"), ("--memory-cap", "24 potatoes"), ("--memory-cap", "0GiB"))),
+        ("--time", "six hours"), ("--time", "6"), ("--memory-cap", "24"), ("--memory-cap", "24 potatoes"), ("--memory-cap", "0GiB"))),
     *((["run", "demo", f"--price={price}"], "is not a price per hour; write 2.49/h.") for price in ("2.49", "-1/h", "nan/h")),
     (["compare", "demo"], "Use exactly one of --cases A B"),
     (["compare", "demo", "--cases", "a", "b", "--env", "a", "b"], "Use exactly one of --cases A B"),
@@ -123,17 +123,23 @@ def test_a_missing_gpu_is_the_machines_fault(stage: Stage) -> None:
         (("--sampling", "greedy", "--sampling", "top_k=1"), "'greedy' is neither NAME=NUMBER"),
         (("--method", "window", "--compare", "-o", "out.npz"), "A sample batch holds the images of one method"),
         (("-o", "nowhere/out.png"), "folder nowhere does not exist"), (("--method", "mine", "--plugin", "nowhere.py"), "nowhere.py"),
+        (("--label", "3"), "tiny-t2i draws prompts, not classes. Write --prompt TEXT"),
         (("--prompt", "two read stars"), "Unknown word of a caption 'read'"))),
+    (["generate", "tiny-var", "--prompt", "two red stars"], "tiny-var draws classes 0 … 9, not prompts. Write --label 3"),
+    (["measure", "tiny-var"], "Missing option '--method'"), (["measure", "tiny-vra", "--method", "window"], "Did you mean 'tiny-var'?"),
+    (["measure", "tiny-var", "--method", "nowhere.py"], "nowhere.py"),
     *((["roofline", *options], words) for options, words in (
-        (("llamagen-b", "--dtype", "float32"), "16 bit"), (("llamagen-b", "--gpu", "h10"), "h100"),
-        (("llamagen-b", "--gpu", "h100", "--here"), "cannot be combined"),
+        (("llamagen-b", "--dtype", "float32"), "16 bit"), (("llamagen-b", "--card", "h10"), "h100"),
+        (("llamagen-b", "--card", "h100", "--here"), "cannot be combined"),
+        (("llamagen-b", "--card", "custom"), "Add --bandwidth and --flops"), (("llamagen-b", "--flops", "9TFLOP/s"), "Add --card custom"),
+        (("llamagen-b", "--card", "custom", "--bandwidth", "fast", "--flops", "9TFLOP/s"), "write 1.8TB/s"),
         (("llamagen-b", "--budget", "onw"), "'onw' is not a number. Did you mean 'own'?"),
         (("llamagen-b", "--steps", "9"), "llamagen-b is a next-token model, whose passes follow from its tokens"),
         (("mar-b", "--steps", "257"), "Use 1 … 256 steps"), (("var-d16", "--decoder", "jacobi=4"), "next-token models"),
         (("llamagen-b", "--decoder", "jacobi=16", "--tokens-per-pass", "40"), "Use 1 … 16"),
         (("llamagen-b", "--decoder", "jacoby=4"), "'jacobi'"), (("llamagen-b", "--tokens-per-pass", "2"), "needs --decoder"),
         (("llamagen-b", "--decoder", "jacobi=4,far"), "jacobi=16,look_ahead"))),
-    *((["advise", "--model", model, "--gpu", gpu, "--max-loss", loss], words) for model, gpu, loss, words in (
+    *((["advise", "--model", model, "--card", gpu, "--max-loss", loss], words) for model, gpu, loss, words in (
         ("llamagen-xxxl", "h100", "0.1", "Did you mean"), ("llamagen-xl", "h10", "0.1", "Did you mean"),
         ("llamagen-xl", "h100", "2", "x<1"), ("llamagen-xl", "h100", "0", "x<1"))),
 ])  # fmt: skip

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cachemark.core.limits import GPUS
+from cachemark.core.limits import GPUS, MEMORY, SHEETS, SINGLE
 from cachemark.machine import rates as measured
 from support.stages import call
 
@@ -58,8 +58,14 @@ def test_the_rates_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert call("roofline", "tiny-llamagen", "--here").exit_code == 5
 
 
+def test_a_card_that_is_not_listed_has_the_rates_of_its_data_sheet() -> None:
+    own = table("llamagen-b", "--card", "custom", "--bandwidth", "3.35TB/s", "--flops", "989TFLOP/s")
+    assert own == table("llamagen-b", "--card", "h100") != table("llamagen-b", "--card", "4090")
+    assert GPUS.keys() == SHEETS.keys() == MEMORY.keys() == SINGLE.keys()
+
+
 def priced(*arguments: str) -> dict[tuple[str, int], dict[str, Any]]:
-    result = call("roofline", "llamagen-xl", "--gpu", "h100", "--decoder", *arguments, "--json")
+    result = call("roofline", "llamagen-xl", "--card", "h100", "--decoder", *arguments, "--json")
     assert result.exit_code == 0, result.output
     return {(row["method"], row["batch"]): row for row in json.loads(result.stdout)["passes"]}
 
@@ -73,7 +79,7 @@ def test_windows_cost_little_at_a_small_batch_and_much_where_an_evicting_cache_w
     gain = {key: row["speedup"] for key, row in priced_rows.items()}
     assert gain["full", 1] == pytest.approx(3 / cost["full", 1])
     assert gain["full", 1] > 2.5 > 1.5 > gain["full", 256] > 1
-    alone = {row["batch"]: row["speedup"] for row in table("llamagen-xl", "--gpu", "h100", "--budget", "1/6", *batches)
+    alone = {row["batch"]: row["speedup"] for row in table("llamagen-xl", "--card", "h100", "--budget", "1/6", *batches)
              if row["method"] == "linear"}
     assert gain["full", 1] > alone[1]
     assert gain["full", 256] < alone[256], "there eviction wins"
@@ -87,7 +93,7 @@ PUBLISHED = {  # speedups without image decoding at batches of 1, 8 and 64, in b
 
 @pytest.mark.parametrize(("method", "budget"), PUBLISHED)
 def test_infinity_has_the_published_bounds(method: str, budget: str) -> None:
-    rows = table("infinity-2b", "--gpu", "h100", "--method", method, "--budget", budget, "--batch", "1", "--batch", "8", "--batch", "64")
+    rows = table("infinity-2b", "--card", "h100", "--method", method, "--budget", budget, "--batch", "1", "--batch", "8", "--batch", "64")
     for row, expected in zip([row for row in rows if row["method"] == method], PUBLISHED[method, budget], strict=True):
         assert row["token_speedup"] == pytest.approx(expected, rel=0.01)
         assert 1 < row["speedup"] < row["token_speedup"]

@@ -12,7 +12,7 @@ ROWS = [
     *(Attack(f"{arguments[-2]} {name}", arguments, says=(says,)) for name, arguments, says in (
         ("with an escape", (*RUN, "--memory-cap", "1\nGiB\x1b[1m"), "not a size"),
         ("that is NaN", ("check", *STORED, "--threshold", "nan"), "not a number"),
-        ("that is a command", (*RUN, "--budget", "1h\n::error::x"), "not a time"),
+        ("that is a command", (*RUN, "--time", "1h\n::error::x"), "not a time"),
         ("that is a command", (*DECIDED, "--until", "2030-01-01", "--who", f"x\n{PWNED}"), "not one line"),
         ("that is written from right to left", (*DECIDED, "--until", "2030-01-01", "--who", "\u202eada"), "not one line"))),
     Attack("--commits that are options", (*COMPARE, "--commits", "--output=x", "--help"), "error", ("has no commit",)),
@@ -33,7 +33,7 @@ ROWS = [
     Attack("--until that is no date", (*DECIDED, "--until", "2030-02-31", "--who", "ada"), says=("2030-02-31",)),
     Attack("a budget in Arabic digits", ("roofline", "tiny-var", "--budget", "\u0661/\u0662"), "bad-budget", ("is not a number",)),
     Attack("a size in Arabic digits", (*RUN, "--memory-cap", "\u0661GiB"), says=("not a size",)),
-    Attack("a time in Arabic digits", (*RUN, "--budget", "\u0661h"), says=("not a time",)),
+    Attack("a time in Arabic digits", (*RUN, "--time", "\u0661h"), says=("not a time",)),
     Attack("a share in Arabic digits", ("share", PLAN, "\u0661/\u0662", *RUN[2:]), says=("is not a share",)),
     Attack("--baseline that never ends", ("check", *STORED, "--baseline", "/dev/zero"), "bad-baseline", ("not an ordinary file",)),
     Attack("a command in a process of its own", ("list", "plans"), code=0, says=("demo",), process=True),

@@ -123,7 +123,7 @@ def test_the_price_stands_on_the_roofline_time_that_reports_hold_times_against(m
 
 
 def test_a_price_measures_nothing(tmp_path: Path) -> None:
-    result = stages.call("price", "nightly", "--on", "h100", "--store", tmp_path / "none.sqlite", "--json")
+    result = stages.call("price", "nightly", "--card", "h100", "--store", tmp_path / "none.sqlite", "--json")
     assert result.exit_code == 0, result.output
     printed = json.loads(result.stdout)
     assert printed["cases"] == printed["to_run"] == sum(row["cases"] for row in printed["models"])

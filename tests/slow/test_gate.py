@@ -47,7 +47,7 @@ def compare(at: Stage, *more: object) -> tuple[int, dict[tuple[str, str], dict[s
 
 def test_thirty_comparisons_of_equal_sides_alarm_never(tmp_path: Path) -> None:
     at = configs(tmp_path, 30)
-    code, result = compare(at, "--env", sys.executable, sys.executable, "--no-aa", "--images", 3, *labels(30))
+    code, result = compare(at, "--env", sys.executable, sys.executable, "--no-aa", "--generations", 3, *labels(30))
     timed = [row["verdict"] for (_, metric), row in result.items() if metric == "latency"]
     assert len(timed) == 30
     assert timed.count("regressed") == 0
@@ -57,7 +57,7 @@ def test_thirty_comparisons_of_equal_sides_alarm_never(tmp_path: Path) -> None:
 
 def noise(at: Stage, count: int) -> float:
     """Half the width of the widest interval, as a log ratio, that this machine leaves around the times of A/A tests."""
-    _, result = compare(at, "--env", sys.executable, sys.executable, "--no-aa", "--images", 3, *labels(count))
+    _, result = compare(at, "--env", sys.executable, sys.executable, "--no-aa", "--generations", 3, *labels(count))
     reasons = [row["reason"] for (_, metric), row in result.items() if metric == "latency"]
     ends = [re.search(r"\(([-+][\d.]+) % to ([-+][\d.]+) %", reason) for reason in reasons]
     assert len(reasons) == count
@@ -74,7 +74,7 @@ def test_a_slow_down_that_this_machine_can_show_is_found_in_nine_of_ten(tmp_path
     assert share < 3, "a machine so noisy shows nothing"
     slow = repository.commit("slower", "models/llamagen.py", SLOWER.format(share=share))
     code, result = compare(
-        at, "--commits", repository.first, slow, "--repository", repository.folder, "--no-aa", "--images", 3, *labels(10))
+        at, "--commits", repository.first, slow, "--repository", repository.folder, "--no-aa", "--generations", 3, *labels(10))
     timed = {config: (row["verdict"], row["reason"]) for (config, metric), row in result.items() if metric == "latency"}
     assert len(timed) == 10
     assert sum(verdict == "regressed" for verdict, _ in timed.values()) >= 9, (share, timed)
@@ -83,7 +83,7 @@ def test_a_slow_down_that_this_machine_can_show_is_found_in_nine_of_ten(tmp_path
 
 def bisected(at: Stage, repository: Repository, last: str) -> str:
     """The commit that `cachemark bisect` names, in a process of its own; empty where it names none."""
-    words = ("bisect", "calm: n00 1/2", "--plan", at.plan, "--plugin", at.plugin, "--threads", 1, "--images", 3, "--json",
+    words = ("bisect", "calm: n00 1/2", "--plan", at.plan, "--plugin", at.plugin, "--threads", 1, "--generations", 3, "--json",
              "--repository", repository.folder, "--good", repository.first, "--bad", last)
     command = [sys.executable, "-P", "-c", "from cachemark.cli import main; main()", *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -137,7 +137,7 @@ class Nights:
         self.environment = {
             **os.environ, "PATH": f"{command.parent}:{os.environ['PATH']}", "PYTHONPATH": str(repository.folder / "suite"),
             "CACHEMARK_STORE": str(folder / "nights.sqlite"), "CACHEMARK_DEVICE": "cpu", "CACHEMARK_MACHINE": "--threads 1",
-            "CACHEMARK_PAIRS": f"--plugin {at.plugin} --images 3", "GIT_CEILING_DIRECTORIES": str(folder.parent),
+            "CACHEMARK_PAIRS": f"--plugin {at.plugin} --generations 3", "GIT_CEILING_DIRECTORIES": str(folder.parent),
         }
 
     def call(self, *command: object) -> subprocess.CompletedProcess[str]:

@@ -50,7 +50,7 @@ class Planted:
 
 
 def asked(model: str, *more: str) -> dict[str, Any]:
-    result = call("advise", "--model", model, "--gpu", "h100", "--json", *more)
+    result = call("advise", "--model", model, "--card", "h100", "--json", *more)
     assert result.exit_code == 0, result.output
     advice: dict[str, Any] = json.loads(result.stdout)
     return advice
@@ -106,7 +106,7 @@ def test_the_full_cache_at_batch_1_and_the_planted_best_at_a_large_one(planted: 
     assert first["low"] < first["gain"] <= first["allowed"]
     assert (first["basis"], first["metric"], first["quality"]["value"]) == ("measured", "color_consistency", 1.0)
     assert (many["measure"], many["commands"]) == (False, [])
-    text = call("advise", "--model", "llamagen-xl", "--gpu", "h100", "--batch", 64, "--store", planted.path).stdout
+    text = call("advise", "--model", "llamagen-xl", "--card", "h100", "--batch", 64, "--store", planted.path).stdout
     assert text.startswith("Use LineAR at 1/4. 1.70×")
     assert "\n  1. LineAR at 1/4: 1.70×" in text
 
@@ -118,7 +118,7 @@ def test_a_prediction_is_marked_and_says_how_to_measure_it(store: Planted) -> No
     first = advice["ranked"][0]
     assert first["basis"] == "predicted"
     assert 0.9 < first["gain"] / first["allowed"] < 1, "the efficiency measured at batch 16"
-    assert advice["commands"] == ["cachemark roofline llamagen-xl --gpu h100 --batch 64",
+    assert advice["commands"] == ["cachemark roofline llamagen-xl --card h100 --batch 64",
                                  f"cachemark run --store {store.path} linear-table2 --device cuda"]
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .cards import CARDS, card_options
 from .endings import runnable
 from .options import Finite, echo_json, json_option, plugin_option, price_option, say, size, store_option, thousand
 
@@ -20,7 +21,7 @@ DEFAULT_GPU = "h200"
 # -- advise -----------------------------------------------------------------------------------------------------------
 @click.command()
 @click.option("--model", required=True, help="A model; see `cachemark list models`.")
-@click.option("--gpu", required=True, help="The device: a800, a100, h100, h200, h20, 3090, or cpu.")
+@card_options(f"The device: {CARDS}, custom, or cpu.", required=True)
 @click.option("--batch", type=click.IntRange(1, 4096), default=1, show_default=True, help="Images per batch.")
 @click.option("--memory", callback=size, metavar="SIZE", help="Memory limit, e.g. 24GiB.  [default: all GPU memory]")
 @click.option("--max-loss", type=Finite(0, 1, min_open=True, max_open=True),
@@ -29,7 +30,7 @@ DEFAULT_GPU = "h200"
 @store_option
 @json_option
 def advise(
-    model: str, gpu: str, batch: int, memory: int, max_loss: float | None, plugins: tuple[str, ...], store: str, as_json: bool,
+    model: str, card: str, batch: int, memory: int, max_loss: float | None, plugins: tuple[str, ...], store: str, as_json: bool,
 ) -> None:
     """Recommend a cache method and budget for a model on a device.
 
@@ -40,9 +41,9 @@ def advise(
     from ..workflows.advise import Wishes
     from ..workflows.advise import advise as answer
 
-    advice = answer(Wishes(model, gpu, batch, memory, max_loss), store, plugins=plugins)
-    device = "--here" if gpu == "cpu" else f"--gpu {gpu}"
-    where = "" if gpu == "cpu" else " --device cuda"
+    advice = answer(Wishes(model, card, batch, memory, max_loss), store, plugins=plugins)
+    device = "--here" if card == "cpu" else _card(card)
+    where = "" if card == "cpu" else " --device cuda"
     commands = [
         f"cachemark roofline {shlex.quote(model)} {device} --batch {batch}",
         runnable(f"cachemark run {shlex.quote(advice.plan or 'PLAN')}{where}"),
@@ -51,6 +52,12 @@ def advise(
         echo_json({**vars(advice), "commands": commands})
     else:
         _print_advice(advice, commands)
+
+
+def _card(name: str) -> str:
+    """Return a card as options of the command line."""
+    label, *rates = name.split(":")
+    return f"--card {label}" + (f" --bandwidth {float(rates[0]) / 1e9:g}GB/s --flops {float(rates[1]) / 1e12:g}TFLOP/s" if rates else "")
 
 
 def _print_advice(advice: Advice, commands: list[str]) -> None:
@@ -86,7 +93,7 @@ def _described(line: AdvisedMethod) -> str:
 @click.option("--budget", "budgets", multiple=True, help="Fraction of the full cache, or `own`; repeatable.  [default: the family's]")
 @click.option("--batch", "batches", type=click.IntRange(1, 1_000_000), multiple=True, default=[1], show_default=True,
               help="Images per batch (guidance doubles the rows); repeatable.")
-@click.option("--gpu", help=f"Rates of this GPU in 16 bit: a800, a100, h100, h200, h20, 3090.  [default: {DEFAULT_GPU}]")
+@card_options(f"Rates of this card in 16 bit: {CARDS}, or custom.  [default: {DEFAULT_GPU}]")
 @click.option("--here", is_flag=True, help="Measure the rates of this machine instead.")
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="bfloat16", show_default=True,
               help="Data type of weights, K and V.")
@@ -96,7 +103,7 @@ def _described(line: AdvisedMethod) -> str:
 @price_option
 @json_option
 def roofline(
-    model: str, gpu: str | None, here: bool, steps: int, decoder: str | None, tokens_per_pass: float | None, price: float, as_json: bool,
+    model: str, card: str | None, here: bool, steps: int, decoder: str | None, tokens_per_pass: float | None, price: float, as_json: bool,
     **grid: Any,
 ) -> None:
     """Print lower bounds on the time and memory of a model.
@@ -106,8 +113,8 @@ def roofline(
     """
     from ..workflows.roofline import device_rates, likely_times, parse_decoder, pass_costs, roofline_times
 
-    if gpu and here:
-        raise click.UsageError("--gpu and --here cannot be combined. Leave one out.")
+    if card and here:
+        raise click.UsageError("--card and --here cannot be combined. Leave one out.")
     if decoder is None and tokens_per_pass is not None:
         raise click.UsageError("--tokens-per-pass needs --decoder.")
     parallel = None if decoder is None else parse_decoder(decoder)
@@ -117,7 +124,7 @@ def roofline(
         raise click.UsageError(f"--tokens-per-pass {tokens_per_pass:g} exceeds the window of --decoder {decoder}. "
                                f"Use 1 … {parallel.reach}, or a larger window.")
     dtype = grid["dtype"]
-    rates = device_rates(None if here else DEFAULT_GPU if gpu is None else gpu, dtype)
+    rates = device_rates(None if here else DEFAULT_GPU if card is None else card, dtype)
     rows = roofline_times(model, rates, steps=steps, **grid)
     costs = pass_costs(model, rates, parallel, tokens=tokens_per_pass, **grid) if parallel else []
     if as_json:

@@ -17,6 +17,7 @@ from .export import export
 from .gate import baseline, check, incident
 from .generate import generate
 from .measure import explain, max_batch, price, run, share
+from .measure_model import measure
 from .score import score
 from .setup import calibrate, doctor, weights
 from .stored import db, ingest, list_, report, show
@@ -25,7 +26,7 @@ from .test import new, test
 RESUMED = "Completed work is stored; run the same command to resume."
 WATCHED = ("test", "list", "explain", "price", "roofline")  # commands that run plug-ins in their own process, and whose 0 is an answer
 KEPT = {  # messages after Ctrl-C about stored work
-    **dict.fromkeys(("run", "max-batch", "share", "weights"), RESUMED),
+    **dict.fromkeys(("run", "measure", "max-batch", "share", "weights"), RESUMED),
     "compare": "The pairs measured so far are stored; the same command compares from the start.",
 }
 
@@ -55,5 +56,5 @@ def main() -> None:
 
 
 for command in (advise, baseline, bisect, calibrate, check, compare, db, doctor, explain, export, generate, incident, ingest, list_,
-                max_batch, new, price, report, roofline, run, score, share, show, test, weights):
+                max_batch, measure, new, price, report, roofline, run, score, share, show, test, weights):
     main.add_command(command)

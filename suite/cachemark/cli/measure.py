@@ -11,6 +11,7 @@ import click
 
 from ..core.units import LARGEST, LARGEST_RATE, RATE
 from ..core.wording import count
+from .cards import CARDS, card_options
 from .endings import runnable
 from .options import (
     FOLDER,
@@ -52,7 +53,7 @@ def span(context: click.Context, option: click.Parameter, text: str | None) -> f
 @report_option
 @fresh_option
 @click.option("--reuse-quality", is_flag=True, help="With --fresh: reuse quality values of cases whose tokens did not change.")
-@click.option("--budget", "seconds", callback=span, metavar="TIME",
+@click.option("--time", "seconds", callback=span, metavar="TIME",
               help="Finish within a time, e.g. 6h or 90min; important cases run first.")
 @price_option
 @click.option("--samples", type=FOLDER, help="Write the images of each quality pass to this folder, as sample batches (npz).")
@@ -72,10 +73,10 @@ def run(
     if reuse_quality and not fresh:
         raise click.UsageError("--reuse-quality needs --fresh. Add it, or leave both out.")
     measured = measure(reuse_quality=reuse_quality or not fresh, seconds=seconds, price=price, fresh=fresh, **where)
-    _conclude(measured, _write_report(measured, report_path), as_json)
+    conclude(measured, write_report(measured, report_path), as_json)
 
 
-def _write_report(run: Run, path: Path | None) -> Path | None:
+def write_report(run: Run, path: Path | None) -> Path | None:
     """Print the notes of a run, write its report to ``path`` if given, and return the report's path."""
     for note in run.notes:
         say(note, err=True)
@@ -91,7 +92,7 @@ def _refuse_empty(run: Run) -> None:
         raise NothingMeasured("No case of the plan produced results.", remedy="See the errors above, or run `cachemark show`.")
 
 
-def _conclude(run: Run, report: Path | None, as_json: bool) -> None:
+def conclude(run: Run, report: Path | None, as_json: bool) -> None:
     """Print the result; fail if nothing was measured, or if cases were not reached."""
     from ..core.errors import NothingMeasured
 
@@ -144,7 +145,7 @@ def max_batch(report_path: Path | None, as_json: bool, **where: Any) -> None:
     from ..workflows.run import max_batch as find_largest
 
     run = find_largest(**where)
-    report = _write_report(run, report_path)
+    report = write_report(run, report_path)
     assert run.measured is not None
     names = (LARGEST, RATE, LARGEST_RATE)
     if as_json:
@@ -189,10 +190,10 @@ def share(**where: Any) -> None:
 # -- price ------------------------------------------------------------------------------------------------------------
 @click.command()
 @plan_options
-@click.option("--on", type=click.Choice(["a100", "h100", "h200"]), help="Estimate for this card instead of this machine.")
+@card_options(f"Estimate for this card instead of this machine: {CARDS}, or custom.")
 @price_option
 @json_option
-def price(as_json: bool, on: str | None, price: float, **where: Any) -> None:
+def price(as_json: bool, card: str | None, price: float, **where: Any) -> None:
     """Estimate the cost of a plan: device hours, money, disk and memory.
 
     Nothing is measured. Stored durations are used where the store has them, elsewhere the roofline times the efficiency that was measured
@@ -200,7 +201,7 @@ def price(as_json: bool, on: str | None, price: float, **where: Any) -> None:
     """
     from ..workflows.price import price_list
 
-    costs = price_list(on=on or "", **where)
+    costs = price_list(on=card or "", **where)
     if as_json:
         idle = [{"case": title, "reason": reason} for title, reason in costs.idle]
         echo_json({**vars(costs), "hours": costs.hours, "idle": idle})

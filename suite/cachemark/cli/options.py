@@ -20,6 +20,7 @@ from ..core.wording import printed
 from .endings import note
 
 F = TypeVar("F", bound=Callable[..., Any])
+MOST_MEASURED = 50_000  # images of a case
 MOST_RUNS, MOST_DAYS, MOST_SECONDS, MOST_MEMORY = 2**53, 36_500, 365 * 24 * 3600.0, 2**50
 LONGEST_LINE = 1_000
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -179,7 +180,7 @@ pair_options = all_of(
     click.option("--delta", type=Finite(0, 1, min_open=True, max_open=True),
                  help="Smallest relative change to report, e.g. 0.02.  [default: compare: from A/A pairs; bisect: 0.1 on a CPU, 0.02 on a "
                       "GPU, half of the effect between the ends]"),
-    click.option("--images", type=click.IntRange(3, 1_000), default=8, show_default=True,
+    click.option("--generations", "images", type=click.IntRange(3, 1_000), default=8, show_default=True,
                  help="Generations per side of a pair that count."),
 )
 

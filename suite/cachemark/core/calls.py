@@ -59,7 +59,7 @@ def strict(call: str, hints: Mapping[str, str] = NO_HINTS) -> Callable[[Callable
     """Return a decorator that raises :func:`refusal` for unknown keyword arguments, instead of Python's TypeError."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        code: Any = inspect.unwrap(function).__code__  # type: ignore[attr-defined]
+        code: Any = inspect.unwrap(function).__code__
         known = [name for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if name not in ("self", "cls")]
 
         @functools.wraps(function)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -29,17 +30,42 @@ GPUS = {
     "h200": Rates(4.3e12, 790e12, "H200"),
     "h20": Rates(4.0e12, 148e12, "H20"),
     "3090": Rates(0.94e12, 71e12, "RTX 3090"),
+    "4090": Rates(1.008e12, 165.2e12, "RTX 4090"),
+    "a10": Rates(0.6e12, 125e12, "A10"),
+    "l4": Rates(0.3e12, 121e12, "L4"),
+    "l40s": Rates(0.864e12, 362e12, "L40S"),
+    "b200": Rates(8.0e12, 2250e12, "B200"),
 }
+SHEETS = {  # where the rates are from
+    "a800": "NVIDIA A100 data sheet (the A800 differs in NVLink)", "a100": "NVIDIA A100 data sheet", "h100": "NVIDIA H100 data sheet, SXM",
+    "h200": "measured: a copy, and a large product", "h20": "NVIDIA H20 data sheet", "3090": "NVIDIA GA102 whitepaper, fp32 accumulation",
+    "4090": "NVIDIA Ada GPU architecture whitepaper, fp32 accumulation", "a10": "NVIDIA A10 data sheet", "l4": "NVIDIA L4 data sheet",
+    "l40s": "NVIDIA L40S data sheet", "b200": "NVIDIA HGX B200 data sheet, per GPU",
+}
+MEMORY = {"a800": 80 * 10**9, "a100": 80 * 10**9, "h100": 80 * 10**9, "h200": 141 * 10**9, "h20": 96 * 10**9, "3090": 24 * 2**30,
+          "4090": 24 * 2**30, "a10": 24 * 10**9, "l4": 24 * 10**9, "l40s": 48 * 10**9, "b200": 180 * 10**9}  # bytes, as sold
+CUSTOM = "custom"  # the name of a card that is not listed, followed by its rates
 
 
 # In fp32 without TF32, from data sheets.
-SINGLE = {"a800": 19.5e12, "a100": 19.5e12, "h100": 67e12, "h200": 67e12, "h20": 44e12, "3090": 35.6e12}
+SINGLE = {"a800": 19.5e12, "a100": 19.5e12, "h100": 67e12, "h200": 67e12, "h20": 44e12, "3090": 35.6e12, "4090": 82.6e12, "a10": 31.2e12,
+          "l4": 30.3e12, "l40s": 91.6e12, "b200": 75e12}
+
+
+def custom(bandwidth: float, peak_flops: float) -> str:
+    """Return the name of a card with these rates, bytes and 16-bit FLOPs per second, as :func:`gpu` reads it."""
+    return f"{CUSTOM}:{bandwidth:.6g}:{peak_flops:.6g}"
 
 
 def gpu(name: str, dtype: str = "bfloat16") -> Rates:
-    """Return the rates of a GPU. Raises UnknownName with the nearest name."""
+    """Return the rates of a card: a name of :data:`GPUS`, or of :func:`custom`. Raises UnknownName with the nearest name.
+
+    A custom card has its 16-bit rate in fp32 too.
+    """
+    if match := re.fullmatch(rf"{CUSTOM}:([0-9.e+]+):([0-9.e+]+)", name):
+        return Rates(float(match[1]), float(match[2]), f"{CUSTOM} card")
     if name not in GPUS:
-        raise unknown("GPU", name, GPUS)
+        raise unknown("card", name, [*GPUS, CUSTOM])
     return replace(GPUS[name], peak_flops=SINGLE[name]) if dtype == "float32" else GPUS[name]
 
 

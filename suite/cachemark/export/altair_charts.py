@@ -37,7 +37,7 @@ def plot(view: ReportView, kind: str) -> Any:
     return alt.vconcat(*rows).resolve_scale(color="independent")
 
 
-def _drawn(chart: Chart, charts: ChartSet) -> alt.LayerChart:
+def _drawn(chart: Chart, charts: ChartSet) -> Any:
     assert chart.plot is not None
     names = {key.index: key.name for key in charts.methods}
     layers = _rows(chart.plot, names) if isinstance(chart.plot, RowPlot) else _points(chart.plot, names)
@@ -64,7 +64,7 @@ def _points(drawing: XYPlot, names: dict[int, str]) -> list[alt.Chart]:
     for line in drawing.lines:
         data = pd.DataFrame([(*place, names.get(line.series, FULL_CACHE), number) for number, place in enumerate(line.places)],
                             columns=["x", "y", "method", "order"])
-        steps = {"after": "step-after", "before": "step-before"}.get(line.stepped, "linear")
+        steps: Any = {"after": "step-after", "before": "step-before"}.get(line.stepped, "linear")
         mark = alt.Chart(data).mark_line(interpolate=steps, strokeDash=[4, 3] if line.dash or line.series < 0 else [1, 0])
         layers.append(mark.encode(x=x, y=y, order="order:Q", color=color if line.series >= 0 else alt.value(INK)))
     points = pd.DataFrame([{

@@ -14,7 +14,6 @@ from ..analysis.quality_claims import MARGINS, UNJUDGED, Margins, QualityClaim, 
 from ..analysis.report_row import MASKED, ReportRow, method_of
 from ..core import formatting as fmt
 from ..core import limits
-from ..core.errors import unknown
 from ..core.files import read_json
 from ..core.limits import Rates
 from ..core.result import Outcome
@@ -33,8 +32,6 @@ from .roofline import device_rates, parse_decoder, pass_costs, without_attention
 from .session import DEFAULT_STORE, opened
 
 CPU = "cpu"
-MEMORY = {"a800": 80 * 10**9, "a100": 80 * 10**9, "h100": 80 * 10**9, "h200": 141 * 10**9, "h20": 96 * 10**9,
-          "3090": 24 * 2**30}  # bytes, as sold
 DECODER = "sjd=8"  # whose passes are counted if no cache can help
 RECENT = 100  # runs that are read; older ones are of older code
 
@@ -51,7 +48,7 @@ class Wishes:
 
     def met_by(self, forecast: Forecast) -> bool:
         """Return whether a case stays within the memory limit."""
-        limit = self.memory or MEMORY.get(self.gpu, 0)
+        limit = self.memory or limits.MEMORY.get(self.gpu, 0)
         return not limit or forecast.memory <= limit
 
 
@@ -183,8 +180,8 @@ def advise(wishes: Wishes, store: str | Path | None = DEFAULT_STORE, *, plugins:
         loading.load(file)
     loading.require("models", [wishes.model])
     entry: ModelEntry = MODELS.get(wishes.model)
-    if wishes.gpu not in (CPU, *limits.GPUS):
-        raise unknown("GPU", wishes.gpu, [CPU, *limits.GPUS])
+    if wishes.gpu != CPU:
+        limits.gpu(wishes.gpu)
     with opened(store) as source:
         evidence = Evidence.read(source, wishes)
     if not evidence.groups:

@@ -98,15 +98,15 @@ class ImageModel(Hinted):
         texts, label_list = arguments.texts(prompts), arguments.numbers("labels", labels)
         self._check_condition(bool(texts), label_list is not None)
         table = arguments.method_table(method) | _parameters(method, parameters)
-        method = table["name"]
+        name: str = table["name"]
         guidance, sampling, batch, grid, table = map(arguments.plain, (guidance, sampling, batch, grid, table))
         numbers: Sequence[int] | None = range(len(texts)) if texts else [label_list] if isinstance(label_list, int) else label_list
         drawn = _seeds(seeds, None if numbers is None else len(numbers))
         if numbers is not None and len(numbers) == 1:
             numbers = [numbers[0]] * len(drawn)
-        if method == FULL and budget is not None and Budget.parse(budget).ratio != 1:
+        if name == FULL and budget is not None and Budget.parse(budget).ratio != 1:
             raise BadBudget(f"The full cache does not evict, so budget {budget} has no effect.", remedy="Name a method, or leave it out.")
-        axes = {"budgets": [self._budget(method) if budget is None else budget], "codecs": [codec], "decoders": [decoder],
+        axes = {"budgets": [self._budget(name) if budget is None else budget], "codecs": [codec], "decoders": [decoder],
                 "sampling": self._sampling(guidance, sampling), "batch": len(drawn) if batch is None else min(batch, len(drawn)),
                 "grid": None if grid is None else list(grid)}
         with tempfile.TemporaryDirectory() as folder:
@@ -229,7 +229,7 @@ def generate(
     return [full, images]
 
 
-def _parameters(method: Any, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+def _parameters(method: Any, parameters: dict[str, Any]) -> dict[str, Any]:
     """Return parameters of a method. Raises UnknownName for one that it does not have, with the argument that is meant."""
     cls = METHODS.get(arguments.method_table(method)["name"])
     own = [] if cls.name == FULL else [*cls.parameter_names()]

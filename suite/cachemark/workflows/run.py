@@ -36,9 +36,9 @@ from .weights import fetch_named
 
 PART = "plan=cm.plan(…).only({}=…)"
 HINTS = {"threads": "machine=cm.Machine(threads=…)",
-         **dict.fromkeys(("dtype", "engine", "codec", "decoder"), "it into a plan, and use cm.run")}
+         **dict.fromkeys(("codec", "decoder", "guidance", "sampling"), "it into a plan, and use cm.run")}
 RUN_HINTS = {**HINTS, **{name: PART.format(f"{name.rstrip('s')}s") for name in ("model", "models", "budgets")},
-             **dict.fromkeys(("seeds", "batch"), "it into a plan, or use cm.measure(model, methods, seeds=…)")}
+             **dict.fromkeys(("seeds", "batch", "dtype", "engine"), "it into a plan, or use cm.measure(model, methods, seeds=…)")}
 
 
 @strict("run", RUN_HINTS)
