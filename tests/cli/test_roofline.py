@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cachemark.core.limits import GPUS, MEMORY, SHEETS, SINGLE
+from cachemark.core.limits import GPUS, MEMORY, SINGLE
 from cachemark.machine import rates as measured
 from support.stages import call
 
@@ -61,7 +61,7 @@ def test_the_rates_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_card_that_is_not_listed_has_the_rates_of_its_data_sheet() -> None:
     own = table("llamagen-b", "--card", "custom", "--bandwidth", "3.35TB/s", "--flops", "989TFLOP/s")
     assert own == table("llamagen-b", "--card", "h100") != table("llamagen-b", "--card", "4090")
-    assert GPUS.keys() == SHEETS.keys() == MEMORY.keys() == SINGLE.keys()
+    assert GPUS.keys() == MEMORY.keys() == SINGLE.keys()
 
 
 def priced(*arguments: str) -> dict[tuple[str, int], dict[str, Any]]:

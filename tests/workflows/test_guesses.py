@@ -62,7 +62,7 @@ CALLS = {
     "cm.measure('tiny-var', 'window', budget='1/2')": "budgets=", "cm.measure('tiny-var', 'window', device='cuda')": "machine=",
     "cm.measure('tiny-var', 'window', n=8)": "seeds=", "cm.measure('tiny-var', 'window', samples=8)": "seeds=",
     "cm.measure('tiny-var', 'window', batch_size=8)": "batch=", "cm.measure('tiny-var', 'window', seeds='8')": "seeds",
-    "cm.measure('tiny-var', 'window', dtype='bfloat16')": "plan", "cm.measure(models='tiny-var', methods='window')": "model=",
+    "plan_of('tiny-var', 'window', dtype='bfloat16')": WORKS, "cm.measure(models='tiny-var', methods='window')": "model=",
     "cm.run('demo', models=['tiny-var'])": "only(models=…)", "cm.run('demo', method='rkv')": "methods=",
     "cm.run('demo', device='cuda')": "machine=",
     "cm.run('demo', budget='1h')": "seconds=", "cm.run('demo', threads=2)": "cm.Machine(threads=…)",

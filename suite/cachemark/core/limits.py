@@ -22,7 +22,8 @@ class Rates:
 
 
 # In 16 bit. From data sheets (dense, 80 GB A800 and H100 SXM; of the RTX 3090 with fp32 accumulation, which PyTorch uses); of the H200
-# the measured rates of a copy and of a large product.
+# the measured rates of a copy and of a large product. Of the 3090 and 4090 from the whitepapers of
+# GA102 and Ada, of the B200 from the data sheet of HGX.
 GPUS = {
     "a800": Rates(2.04e12, 312e12, "A800 80 GB"),
     "a100": Rates(2.04e12, 312e12, "A100 80 GB"),
@@ -35,12 +36,6 @@ GPUS = {
     "l4": Rates(0.3e12, 121e12, "L4"),
     "l40s": Rates(0.864e12, 362e12, "L40S"),
     "b200": Rates(8.0e12, 2250e12, "B200"),
-}
-SHEETS = {  # where the rates are from
-    "a800": "NVIDIA A100 data sheet (the A800 differs in NVLink)", "a100": "NVIDIA A100 data sheet", "h100": "NVIDIA H100 data sheet, SXM",
-    "h200": "measured: a copy, and a large product", "h20": "NVIDIA H20 data sheet", "3090": "NVIDIA GA102 whitepaper, fp32 accumulation",
-    "4090": "NVIDIA Ada GPU architecture whitepaper, fp32 accumulation", "a10": "NVIDIA A10 data sheet", "l4": "NVIDIA L4 data sheet",
-    "l40s": "NVIDIA L40S data sheet", "b200": "NVIDIA HGX B200 data sheet, per GPU",
 }
 MEMORY = {"a800": 80 * 10**9, "a100": 80 * 10**9, "h100": 80 * 10**9, "h200": 141 * 10**9, "h20": 96 * 10**9, "3090": 24 * 2**30,
           "4090": 24 * 2**30, "a10": 24 * 10**9, "l4": 24 * 10**9, "l40s": 48 * 10**9, "b200": 180 * 10**9}  # bytes, as sold
