@@ -54,6 +54,12 @@ def test_json_has_the_costs_under_the_names_of_metrics(tmp_path: Path) -> None:
     assert min(images["seconds"], images["tokens_per_s_first"], images["tokens_per_s_last"]) > 0
 
 
+def test_a_budget_that_cannot_be_met_says_what_is_kept(tmp_path: Path) -> None:
+    done = call("generate", "tiny-var", "--method", "window", "--budget", "1/100", "-o", tmp_path / "out.png")
+    assert re.search(r"window 0\.01 .*keeps 0\.\d % of the entries instead of 1\.0 %", done.stdout), done.output
+    assert "keeps" not in call("generate", "tiny-var", "--method", "scalekv", "--budget", "1/16", "-o", tmp_path / "out.png").stdout
+
+
 def test_a_sample_batch_has_the_classes_in_turns_and_says_where_it_is_from(tmp_path: Path) -> None:
     """Its images are those of the grid, whatever the order of the request; an older batch is replaced, another archive is not."""
     labels = [word for label in (3, 3, 3, 5, 5) for word in ("--label", str(label))]

@@ -98,11 +98,12 @@ def _values(images: Generated) -> dict[str, Any]:
     first, last = images.tokens_per_s or (None, None)
     return {"case": images.case.label, "images": len(images.labels), "labels": images.labels, "seeds": images.seeds,
             "seconds": images.seconds, "tokens_per_s_first": first, "tokens_per_s_last": last, "kv_logical": images.kv_bytes,
-            "kv_state": images.state_bytes}
+            "kv_state": images.state_bytes, "true_budget": images.true_budget}
 
 
 def _cost_line(images: Generated, width: int) -> str:
     """Return the costs of a generation on one line."""
     rates = "—" if images.tokens_per_s is None else "{:.4g} | {:.4g} tokens/s (first | last half)".format(*images.tokens_per_s)
     kv = "" if images.kv_bytes is None else f"  KV {images.kv_bytes / 2**20:.2f} MiB"
-    return f"{images.case.title:<{width}}  {images.seconds:.2f} s  {rates}{kv}  state {images.state_bytes / 2**20:.2f} MiB"
+    kept = f"  keeps {images.other_budget}" if images.other_budget else ""
+    return f"{images.case.title:<{width}}  {images.seconds:.2f} s  {rates}{kv}  state {images.state_bytes / 2**20:.2f} MiB{kept}"

@@ -14,7 +14,9 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
+from uuid import uuid4
 
 from ..core.facts import PlaceFacts
 from ..core.result import Outcome, Status
@@ -24,6 +26,7 @@ from .measurement import LONGEST, BadMessage, Measurement, failed, outcome_of, r
 from .request import GO_ON, TrialRequest
 
 _STARTED = itertools.count(1)  # children of this process
+MARK = "CACHEMARK_TRIAL"  # environment variable by which the processes of a worker are known
 LAST = 4000  # characters of a dead child's standard error
 ENDING = 10.0  # seconds for the pipes of a child that has ended to be read
 STARTUP = 120.0  # seconds for a child to import torch and the plug-ins; this is before the first case, so no case's time includes it
@@ -158,10 +161,11 @@ class _Child:
         self._expected = len(request.cases)
         self._patience = max(STARTUP, request.timeout)
         self._tail = b""
+        self._mark = uuid4().hex
         # In a new session, Ctrl-C reaches the parent alone, which then ends the child and all processes of its group.
         self._process = subprocess.Popen(
             [*request.command, "-m", "cachemark.trial.child.main"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            start_new_session=True, env=request.environment,
+            start_new_session=True, env={**request.environment, MARK: self._mark},
         )
         self.name = f"{platform.node()} {os.getpid()} {next(_STARTED)}"
         self._messages: queue.Queue[bytes | None] = queue.Queue()
@@ -241,9 +245,13 @@ class _Child:
         os.close(descriptor)
 
     def _kill(self) -> None:
-        """End the worker and the processes of its group."""
+        """End the worker, the processes of its group, and those that left it: they still have its mark in their environment."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it ended, or is another user's
+                if f"{MARK}={self._mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(folder.name), signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):  # while Python ends, the thread that waits for it is gone, and keeps its lock
             self._process.wait(timeout=ENDING)
 

@@ -29,6 +29,7 @@ from ..plans.plan_errors import problem_of
 from ..plans.schema import Plan
 from ..plugins import loading
 from ..trial.child.bench import Bench, Job, case_job
+from ..trial.child.facts import true_budget
 from ..trial.child.timing import paced
 from . import arguments
 from .generated import Generated
@@ -300,7 +301,7 @@ def _generate(
     rates = (half * len(drawn) / totals[1], (layout.visual - half) * len(drawn) / totals[2]) if half else None
     nothing = torch.empty(0)
     return Generated(torch.cat(images or [nothing]), torch.cat(tokens or [nothing]), kv_bytes or None, job.memory.nbytes("state"),
-                     totals[0], rates, planned.case, tuple(labels), tuple(drawn))
+                     totals[0], rates, planned.case, tuple(labels), tuple(drawn), true_budget(planned.case, job.method(), layout))
 
 
 def _tokens(job: Job, part: slice, method: Method, mark: Callable[[int], None], see: Callable[[Any, Tensor], None]) -> Tensor:

@@ -22,7 +22,8 @@ from torch.nn.functional import pad
 from ..core.calls import Hinted
 from ..core.errors import Unsupported
 from ..core.files import output
-from ..core.spec import Case
+from ..core.formatting import percent
+from ..core.spec import ENTRIES, FULL, Budget, Case
 from ..core.wording import on_one_line
 from ..machine.environment import slug
 from ..metrics.compute.image_bytes import nearest_bytes
@@ -31,6 +32,7 @@ from .session import writing
 SHOWN = 64  # images of a grid in a notebook, at most
 GAP = 8  # white pixels between two grids
 WHITE = 255
+VISIBLE = 0.05  # relative difference of a budget
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Generated(Hinted):
     fullest step of the largest batch, None for a model that keeps none; ``state_bytes`` of everything else that the method stores.
     ``seconds`` of the generation, image decoding included and without a warm-up; ``tokens_per_s`` of the first and the last half, None
     for a single step: :func:`cachemark.measure` measures speed. ``case`` names the method with every parameter resolved.
+    ``true_budget``: the fraction of the full cache that is kept, None for a method without a budget.
     """
 
     images: Tensor
@@ -52,6 +55,7 @@ class Generated(Hinted):
     case: Case
     labels: tuple[int, ...]
     seeds: tuple[int, ...]
+    true_budget: float | None = None
 
     _instead = {
         "pil": "im[0]", "to_pil": "im[0]", "image": "im[0]", "show": "im[0].show(), or im alone in a notebook",
@@ -77,10 +81,20 @@ class Generated(Hinted):
         """Return the images as bytes, (n, H, W, 3)."""
         return np.ascontiguousarray(nearest_bytes(self.images).cpu().numpy().transpose(0, 2, 3, 1))
 
+    @property
+    def other_budget(self) -> str:
+        """What is kept, if it differs visibly from the case's budget, which a method cannot always meet; else an empty text."""
+        budget = float(Budget.parse(self.case.budget).ratio)
+        if self.true_budget is None or self.case.method == FULL or abs(self.true_budget - budget) <= VISIBLE * budget:
+            return ""
+        what = "entries" if self.case.budget_kind == ENTRIES else self.case.budget_kind
+        return f"{percent(self.true_budget)} of the {what} instead of {percent(budget)}"
+
     def __repr__(self) -> str:
         rates = "" if self.tokens_per_s is None else ", {:.4g} and {:.4g} tokens/s in the two halves".format(*self.tokens_per_s)
         kv = "" if self.kv_bytes is None else f", {self.kv_bytes / 2**20:.2f} MiB of keys and values"
-        return f"<{len(self.images)} images of {self.case.title}: {self.seconds:.2f} s{rates}{kv}>"
+        kept = f", {self.other_budget}" if self.other_budget else ""
+        return f"<{len(self.images)} images of {self.case.title}: {self.seconds:.2f} s{rates}{kv}{kept}>"
 
     def save(self, path: str | Path, left: Generated | None = None) -> Path:
         """Write a PNG grid of all images, or into a folder a PNG of each, and return the path.

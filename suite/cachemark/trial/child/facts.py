@@ -38,6 +38,7 @@ from ...roofline.memory import entries
 from .bench import Bench, decoder_factory, method_factory
 
 LONGEST_TITLE = 40
+LONGEST_NOTE, MOST_NOTES = 1_000, 20  # characters of a footnote, and footnotes of a method or decoder
 WINDOWS = ", triangle on windows"  # added to the name of the kernel
 FRONTS = ", masked for several lines"
 WINDOWED = "It attends with several ordered queries per pass, with a different kernel call, whose cost is part of its time."
@@ -65,16 +66,22 @@ def case_facts(planned: Planned, bench: Bench) -> DeclaredFacts:
                           different_kernel=WINDOWED if decoder else None)
     facts |= _apart(case, method, kernel)
     if isinstance(layout, MaskedLayout):
-        facts = replace(facts, true_ratio=float(share(method, layout)), flops=work(method, layout))
+        facts = replace(facts, flops=work(method, layout))
     elif layout.scales and method.budget_kind == FLOPS:
-        facts = replace(facts, true_ratio=float(share(method, layout)), flops=work(method, layout),
-                        generated=_generated(method, layout))
+        facts = replace(facts, flops=work(method, layout), generated=_generated(method, layout))
         notes += _of_scales(method, layout)
-    elif layout.scales and method.evicts:
-        facts = replace(facts, true_ratio=entries(method, layout) / (layout.layers * layout.cacheable))
-    elif "B" in case.parameters:
-        facts = replace(facts, true_ratio=case.parameters["B"] / layout.visual)
-    return replace(facts, footnotes=notes)
+    return replace(facts, true_ratio=true_budget(case, method, layout), footnotes=notes)
+
+
+def true_budget(case: Case, method: Method, layout: Layout) -> float | None:
+    """Return the fraction of the full cache's entries or FLOPs that a method uses; None if it states none.
+
+    It is not the case's budget where that cannot be met, as by a method that keeps some scales whole."""
+    if isinstance(layout, MaskedLayout) or (layout.scales and method.budget_kind == FLOPS):
+        return float(share(method, layout))
+    if layout.scales and method.evicts:
+        return entries(method, layout) / (layout.layers * layout.cacheable)
+    return case.parameters["B"] / layout.visual if "B" in case.parameters else None
 
 
 def _plugin(method: type[Method]) -> PluginSource | None:
@@ -127,7 +134,7 @@ def _generated(method: Method, layout: Layout) -> float | None:
 
 def _notes(footnotes: str | Sequence[str]) -> list[str]:
     """Return footnotes as a list; a plug-in may declare a single text."""
-    return [footnotes] if isinstance(footnotes, str) else list(map(str, footnotes))
+    return [plain(note, LONGEST_NOTE) for note in ([footnotes] if isinstance(footnotes, str) else footnotes)][:MOST_NOTES]
 
 
 def _apart(case: Case, method: Method, kernel: Kernel) -> DeclaredFacts:
