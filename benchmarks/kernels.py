@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from cachemark.cache.codec import CODECS
+from cachemark.cache.codecs import CODECS
+from cachemark.cache.kernels.decode import READABLE
 from cachemark.cache.kernels.decode_triton import decode
 from cachemark.cache.kernels.plain import sdpa
 from cachemark.cache.kernels.record import Stored
@@ -49,7 +50,7 @@ def rivals(q: Tensor, k: Tensor, v: Tensor) -> Iterator[tuple[str, Callable[[], 
                 return sdpa(q, k, v, causal=False)
 
         yield f"sdpa {name.removesuffix('_ATTENTION').lower()}", call, k.numel() * 2 * k.itemsize
-    for codec in (codec for codec in CODECS.values() if not codec.grouped):
+    for codec in (CODECS[name] for name in READABLE if not CODECS[name].grouped):
         stored = Stored(codec.encode(k), codec.encode(v), k.size(2))
         size = sum(part.nbytes for part in (*stored.k, *stored.v))
         yield f"triton-decode {codec.name}", lambda stored=stored, codec=codec: decode(q, stored, codec.name)[0], size  # type: ignore[misc]

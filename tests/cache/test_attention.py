@@ -9,7 +9,7 @@ from torch import Tensor
 from cachemark.cache.arena import Memory
 from cachemark.cache.attention import attention
 from cachemark.cache.bank import SlotBank
-from cachemark.cache.codec import CODECS
+from cachemark.cache.codecs import CODECS
 from cachemark.cache.layout import Site
 from cachemark.cache.slot import Slot, Workspace
 from cachemark.kit.driver import layout_of

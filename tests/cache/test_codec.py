@@ -1,6 +1,7 @@
 """Error bounds of the codecs, what they cost, and keys with ranges shared by 32 tokens, found wherever an entry is moved."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -9,10 +10,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from cachemark.cache.arena import Memory
-from cachemark.cache.codec import CODECS, E4M3, GROUP, INT4, INT8, KIVI4, Codec
+from cachemark.cache.codec import E4M3, GROUP, INT4, INT8, KIVI4, Codec
+from cachemark.cache.codecs import CODECS, codec
 from cachemark.cache.grouped_keys import GroupedBank, banks
 from cachemark.cache.layout import Layout, Site, raster_steps
-from cachemark.core.errors import Unsupported
+from cachemark.cache.rotated import codebook, direction_codes, pack_bits, rotation, table, turbo, unpack_bits
+from cachemark.core.errors import CachemarkError, Unsupported
 from cachemark.kit.driver import layout_of
 
 finite = st.floats(-(2.0**100), 2.0**100, width=32, allow_subnormal=False)
@@ -70,13 +73,56 @@ def test_int4_needs_an_even_width() -> None:
 def test_a_codec_keeps_zeros_and_nan_and_is_as_wide_as_declared(stored: Codec) -> None:
     zero = torch.zeros(3, 8)
     assert torch.equal(stored.decode(stored.encode(zero), torch.float32), zero)
-    assert stored.decode(stored.encode(torch.tensor([[1.0, float("nan")]])), torch.float32).isnan().any()
-    assert not stored.decode(stored.encode(torch.tensor([[1.0, float("inf")]])), torch.float32).isfinite().all()
+    for number in (float("nan"), float("inf")):
+        assert not stored.decode(stored.encode(torch.tensor([[1.0, number, *[0.0] * 6]])), torch.float32).isfinite().all()
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         parts = stored.encode(torch.ones(2, 5, 64, dtype=dtype))
         assert [(part.size(-1), part.dtype) for part in parts] == list(stored.widths(64, dtype))
         assert sum(part[0, 0].nbytes for part in parts) == stored.entry_bytes(64, dtype)
         assert stored.decode(parts, dtype).dtype == dtype
+
+
+# -- rotated vectors ---------------------------------------------------------------------------------------------------
+# Expected squared error of a random unit vector by bits, without and with the direction scaled to length 1, and the standard deviation of
+# one vector's error: exact integrals over the codebook's cells, by a second implementation.
+TURBO = {
+    (64, 2): (0.114526, 0.116268, 0.02109), (64, 3): (0.033391, 0.032676, 0.00836), (64, 4): (0.009132, 0.008803, 0.00293),
+    (80, 4): (0.009204, 0.008960, 0.00272), (128, 2): (0.116000, 0.118838, 0.01531), (128, 3): (0.033966, 0.033796, 0.00627),
+}
+
+
+@pytest.mark.parametrize(("width", "bits"), TURBO)
+def test_turboquant_has_its_expected_distortion(width: int, bits: int) -> None:
+    """And the same codes for a vector of any length, alone or in a batch."""
+    plain, scaled, deviation = TURBO[width, bits]
+    stored, constants = CODECS[f"turbo{bits}"], table(width, bits, torch.device("cpu"))
+    x = torch.nn.functional.normalize(torch.randn(10_000, width, generator=torch.Generator().manual_seed(0)), dim=-1)
+    codes = direction_codes(x, constants)[0]
+    unscaled = constants.centroids[codes.int()] @ constants.back
+    for read, expected in ((unscaled, plain), (stored.decode(stored.encode(x), torch.float32), scaled)):
+        assert float((read - x).square().sum(-1).mean()) == pytest.approx(expected, abs=4 * deviation / 10_000**0.5)
+    assert torch.equal(direction_codes(1024 * x, constants)[0], codes)
+    assert all(torch.equal(direction_codes(x[at], constants)[0], codes[at]) for at in range(100))
+    assert torch.equal(unpack_bits(pack_bits(codes, bits), bits), codes)
+
+
+def test_a_rotation_is_orthogonal_and_spreads_a_loud_channel() -> None:
+    for width in (8, 80, 100):
+        turned = torch.from_numpy(rotation(width))
+        torch.testing.assert_close(turned @ turned.T, torch.eye(width, dtype=torch.float64), rtol=0, atol=1e-14)
+    x = torch.randn(2000, 64, generator=torch.Generator().manual_seed(0)) * torch.ones(64).index_fill(0, torch.tensor([3, 20, 41]), 10)
+    error = {name: float((CODECS[name].decode(CODECS[name].encode(x), torch.float32) - x).square().sum() / x.square().sum())
+             for name in ("int4", "rot4", "turbo4")}
+    assert error["rot4"] < error["turbo4"] < error["int4"]
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: turbo(1), r"2, 3 or 4 bits \(got 1\).*turbo2"), (lambda: CODECS["turbo3"].widths(20, torch.float32), r"20 channels.*int8"),
+    (lambda: codebook(2, 4), r"no codebook for vectors of 2 channels"), (lambda: codec("turbo5"), r"'turbo5'.*'turbo4'"),
+])
+def test_what_has_no_codebook_is_refused(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(CachemarkError, match=message):
+        call()
 
 
 # -- keys that share ranges -------------------------------------------------------------------------------------------

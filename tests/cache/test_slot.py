@@ -1,6 +1,6 @@
 """Hole filling by properties, writing and reading, merging into entries that stay, and the arena that everything lies in."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -10,14 +10,17 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.bank import SlotBank
-from cachemark.cache.codec import CODECS, NATIVE, Codec
+from cachemark.cache.codec import NATIVE, Codec
+from cachemark.cache.codecs import CODECS
 from cachemark.cache.grouped_keys import banks
 from cachemark.cache.layout import Site, Step
+from cachemark.cache.ragged import RaggedSlot, RaggedWorkspace
+from cachemark.cache.slot import Workspace
 from cachemark.core.errors import BadPlugin, Unsupported
 from cachemark.kit.driver import layout_of
 
 SITES = (Site("decoder", 0), Site("decoder", 1))
-HEADS, DIM = 2, 4
+HEADS, DIM = 2, 8
 ALONE = [codec for codec in CODECS.values() if not codec.grouped]  # those that write each vector by itself
 
 
@@ -129,6 +132,34 @@ def test_what_is_written_is_read(codec: Codec) -> None:
         assert torch.equal(values, torch.cat((decoded[1][run.rows, :, :condition], decoded[3][run.rows]), 2))
         assert torch.equal(bank.keys(slice(0, 1), slice(None))[0, run.rows, :, : condition + 1], keys)
     assert not bank.slots[1].k[0].any(), "the other site was written"
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+@pytest.mark.parametrize("chosen", [False, True])
+def test_survivors_keep_their_codes(ragged: bool, chosen: bool) -> None:
+    """Codes of codes decoded to bf16 differ from them, so a survivor of many scales would drift."""
+    layout = replace(layout_of((0, 0), heads=HEADS, kv_heads=HEADS, head_dim=DIM), paradigm="next-scale", dtype=torch.bfloat16,
+                     scales=((1, 2), (2, 2), (2, 3)))
+    memory, draw = Memory("cpu", CODECS["rot4"]), torch.Generator().manual_seed(0)
+    x, start = torch.randn(2, HEADS, 12, DIM, generator=draw).bfloat16(), 0
+    expected = [torch.empty(2, HEADS, 0, part.size(-1), dtype=part.dtype) for part in memory.codec.encode(x)]
+    slot = RaggedSlot(layout, SITES[0], 5 * HEADS, memory) if ragged else SlotBank(layout, SITES, 5, memory).slots[0]
+    workspace = (RaggedWorkspace if ragged else Workspace)(layout, 11 * HEADS if ragged else 11, memory)
+    for tokens, kept in zip(layout.scale_tokens, ([0, 1], [0, 2, 3, 5], [1, 2, 3, 4, 9]), strict=True):
+        own = x[:, :, start : start + tokens]
+        start += tokens
+        expected = [torch.cat(pair, 2)[:, :, kept] for pair in zip(expected, memory.codec.encode(own), strict=True)]
+        places = torch.tensor(kept).expand(2, HEADS, -1) if chosen else [range(place, place + 1) for place in kept]
+        if isinstance(slot, RaggedSlot):
+            workspace.put(slot, 0, own, own)
+            slot.absorb(workspace, list(places.unbind(1)) if isinstance(places, Tensor) else [places] * HEADS)
+        else:
+            workspace.put(slot, own, own)
+            slot.absorb(workspace, places)
+        for parts in (slot.k, slot.v):
+            for part, codes in zip(parts, expected, strict=True):
+                live = part[:, : HEADS * len(kept)].unflatten(1, (HEADS, -1)) if ragged else part[:, :, : len(kept)]
+                assert torch.equal(live, codes)
 
 
 @pytest.mark.parametrize("tokens", [1, 2])

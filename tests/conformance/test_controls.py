@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cachemark.cache.rotated import Table
 from cachemark.contract.method import Method
 from cachemark.decoders.zipar import ZipAR
 from cachemark.methods import halton
@@ -27,6 +28,7 @@ from cachemark.models.vision.emu3_vq import FrameConv
 from .checks import Vector
 from .discovery import DEFAULT
 from .readers import FAMILIES, infinity, llamagen
+from .readers import codecs as codecs_reader
 
 Wrong = Callable[[Any], Any]
 
@@ -48,6 +50,10 @@ def first_slice(self: FrameConv, x: Tensor) -> Tensor:
 
 # One for each file: its vectors, checks that must fail, and what replaces which attribute before the model is built.
 CONTROLS: list[tuple[str, str, Any, str, Wrong]] = [
+    ("codecs/turboquant", "codebooks codes decoded", codecs_reader, "codebook",
+     lambda right: lambda width, bits: right(10_000, bits) * (10_000 / width) ** 0.5),  # the limit of many channels
+    ("codecs/turboquant", "codes decoded", Table, "of",
+     lambda right: lambda rotation, centroids: right(rotation.mT, centroids)),
     ("emu3/small", "guided_A unconditional_A unconditional_B slots0_A slots2_B", Emu3, "feed",
      lambda right: lambda self, fed, step, place, starts: right(self, fed, step, place, starts.max().expand_as(starts))),
     ("emu3/small_vq", "image_A image_B", FrameConv, "forward", lambda right: first_slice),

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cachemark.cache.codec import CODECS
+from cachemark.cache.codecs import CODECS
 from cachemark.contract.method import Method
 from cachemark.kit.next_token import ATTENTION, Cell
 from cachemark.methods.registry import METHODS

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cachemark.cache.codec import CODECS, Codec
+from cachemark.cache.codec import Codec
+from cachemark.cache.codecs import CODECS
 from cachemark.cache.layout import Site, Step
 from cachemark.cache.masked_layout import MaskedLayout, MaskedStep
 from cachemark.contract.method import Method

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cachemark.cache.arena import Memory
-from cachemark.cache.codec import CODECS
+from cachemark.cache.codecs import CODECS
 from cachemark.contract.decoder import Decoder
 from cachemark.contract.method import Method
 from cachemark.core.errors import BadParameter, Unsupported

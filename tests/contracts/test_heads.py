@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cachemark.cache.codec import CODECS
+from cachemark.cache.codecs import CODECS
 from cachemark.cache.layout import Layout, Site, Step
 from cachemark.cache.ragged import Kept, RaggedSlot, RaggedWorkspace
 from cachemark.contract import heads

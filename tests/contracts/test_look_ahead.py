@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cachemark.cache.arena import Memory
-from cachemark.cache.codec import CODECS
+from cachemark.cache.codecs import CODECS
 from cachemark.contract.decoder import Sequential, beyond, horizon, spare, widest
 from cachemark.contract.method import Method
 from cachemark.decoders.jacobi import Jacobi

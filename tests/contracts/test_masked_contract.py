@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cachemark.cache.codec import CODECS
+from cachemark.cache.codecs import CODECS
 from cachemark.contract.method import Method
 from cachemark.kit.common import poison
 from cachemark.kit.masked import CONFIG

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cachemark.cache.codec import CODECS
+from cachemark.cache.codecs import CODECS
 from cachemark.core.spec import Sampling
 from cachemark.kit.capture import NotCapturable, capturing
 from cachemark.kit.next_scale import LAYERS, SIDES, ScaleCell

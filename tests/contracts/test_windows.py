@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from cachemark.cache.arena import Memory
-from cachemark.cache.codec import CODECS
+from cachemark.cache.codecs import CODECS
 from cachemark.cache.layout import Layout, Site, Step, window_step
 from cachemark.contract.decoder import Decoder, Rehearsal
 from cachemark.contract.method import Method

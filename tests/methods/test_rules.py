@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from cachemark.cache.codec import CODECS, NATIVE, Codec
+from cachemark.cache.codec import NATIVE, Codec
+from cachemark.cache.codecs import CODECS
 from cachemark.cache.layout import Layout, Site, Step, raster_steps
 from cachemark.contract.method import Method
 from cachemark.kit.common import calibration

@@ -29,6 +29,7 @@ class Memory:
         self.engine = engine
         self.tensors: dict[str, tuple[str, Tensor]] = {}
         self._given: set[str] = set()
+        self.constants: dict[int, Parts] = {}  # the codec's, by head_dim; not counted
 
     def another(self) -> Memory:
         """Return an empty memory for another batch of the same case."""
@@ -63,6 +64,7 @@ class Memory:
     def pairs(self, name: str, shape: Iterable[int], head_dim: int, dtype: torch.dtype) -> tuple[Parts, Parts]:
         """Return zeroed key and value parts as the codec stores them, each ``shape`` × the part's width."""
         shape = tuple(shape)
+        self.constants[head_dim] = self.codec.constants(head_dim, self.device)
         k, v = (tuple(self.zeros(f"{kind}.{name}.{i}", (*shape, width), part, "slots") for i, (width, part) in enumerate(widths))
                 for kind, widths in (("k", self.codec.key_widths(head_dim, dtype)), ("v", self.codec.widths(head_dim, dtype))))
         return k, v
@@ -103,6 +105,7 @@ class MemoryPart(Memory):
     def __init__(self, memory: Memory, name: str, workspace: dict[str, Tensor]) -> None:
         super().__init__(memory.device, memory.codec, memory.engine)
         self._whole, self._name, self._workspace = memory, name, workspace
+        self.constants = memory.constants
 
     def zeros(self, name: str, shape: Iterable[int], dtype: torch.dtype, kind: str = "state") -> Tensor:
         if kind != "workspace":

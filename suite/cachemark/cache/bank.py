@@ -15,7 +15,7 @@ from torch import Tensor
 from ..core.errors import BadPlugin, Unsupported
 from .arena import Memory
 from .layout import Layout, Site, Step
-from .slot import Slot, workspace_entries
+from .slot import Slot, wide, workspace_entries
 
 TRANSIENT = 192 * 2**20
 """Bytes that a portion may need on the way. Results come on top of it."""
@@ -193,11 +193,11 @@ class SlotBank:
                               remedy="Use another codec, such as int4.")
         dtype = self.layout.dtype
         for parts in (self.v, self.k) if keys else (self.v,):
-            receiving, leaving = (self.codec.decode(tuple(part.gather(3, _wide(at, part)) for part in parts), dtype)
+            receiving, leaving = (self.codec.decode(tuple(part.gather(3, wide(at, part)) for part in parts), dtype)
                                   for at in (into, places))
             factor = 1 if own is None else own[..., None].to(dtype)
             for part, codes in zip(parts, self.codec.encode(factor * receiving + weights.to(dtype) @ leaving), strict=True):
-                part.scatter_(3, _wide(into, part), codes)
+                part.scatter_(3, wide(into, part), codes)
 
     def _check_positions(self, call: str, places: Tensor) -> None:
         """Raise BadPlugin for positions of another shape or type."""
@@ -240,7 +240,3 @@ class SlotBank:
             table[:, self.runs[number].rows, :, n - m : n] = 0
         for slot in self.slots:
             slot.live[number] -= m
-
-
-def _wide(places: Tensor, part: Tensor) -> Tensor:
-    return places[..., None].expand(*places.shape, part.size(-1))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core.errors import Unsupported, unknown
+from ..core.errors import Unsupported
 
 Parts = tuple[Tensor, ...]
 Widths = Callable[[int, torch.dtype], tuple[tuple[int, torch.dtype], ...]]
@@ -29,6 +29,7 @@ class Codec:
 
     ``widths(head_dim, dtype)`` gives (elements, dtype) of each part of an entry; ``encode`` and ``decode`` map vectors (…, head_dim) to
     parts and back. ``grouped``: keys share ranges among tokens (:mod:`~.grouped_keys`); the other fields then describe values.
+    ``constants(head_dim, device)`` returns the tensors that ``encode`` and ``decode`` read, made once; they belong to no generation.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Codec:
     encode: Callable[[Tensor], Parts]
     decode: Callable[[Parts, torch.dtype], Tensor]
     grouped: bool = False
+    constants: Callable[[int, torch.device], Parts] = lambda head_dim, device: ()
 
     @property
     def exact(self) -> bool:
@@ -150,11 +152,3 @@ INT8 = Codec("int8", lambda d, dtype: ((d, torch.int8), (1, torch.float32)), _en
 E4M3 = Codec("fp8", lambda d, dtype: ((d, torch.uint8), (1, torch.float16)), _encode_fp8, _decode_fp8)
 INT4 = Codec("int4", _int4_widths, _encode_int4, _decode_int4)
 KIVI4 = Codec("kivi4", _int4_widths, _encode_int4, _decode_int4, grouped=True)
-CODECS = {codec.name: codec for codec in (NATIVE, INT8, E4M3, INT4, KIVI4)}
-
-
-def codec(name: str) -> Codec:
-    """Return the codec of a name; raise UnknownName with the nearest one."""
-    if name not in CODECS:
-        raise unknown("codec", name, CODECS)
-    return CODECS[name]

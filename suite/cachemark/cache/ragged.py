@@ -15,8 +15,10 @@ from torch import Tensor
 
 from ..core.errors import BadPlugin, Unsupported
 from .arena import Memory
+from .codec import Parts
 from .kernels.record import Part, Stored, on_device
 from .layout import Layout, Site
+from .slot import surviving
 
 Kept = Sequence[range] | Tensor
 """Places of [live | own] of one head that stay: ascending ranges for all rows, or (rows, m) ascending."""
@@ -83,33 +85,38 @@ class RaggedSlot:
         counts = [_count(places) for places in survivors]
         if sum(counts) > self.capacity:
             raise BadPlugin(f"{sum(counts)} entries of all heads do not fit into {self.capacity}.", remedy="Return as many from entries.")
+        stored = tuple(self._staying(parts) for parts in (self.k, self.v))
         for extent in workspace.extents:
             for staged in extent.alike(lambda head: _identity(survivors[head])):
                 to = Extent(staged.first, staged.heads, sum(counts[: staged.first]), counts[staged.first])
-                self._write(workspace, staged, survivors[staged.first], to)
+                self._write(workspace, staged, survivors[staged.first], to, stored)
         self.lengths[:] = counts
 
-    def _write(self, workspace: RaggedWorkspace, staged: Extent, survivors: Kept, to: Extent) -> None:
-        encode = self.codec.encode
-        if isinstance(survivors, Tensor):
-            wide = survivors[:, None, :, None].expand(-1, -1, -1, workspace.k.size(-1))
-            k, v = encode(staged.view(workspace.k).gather(2, wide)), encode(staged.view(workspace.v).gather(2, wide))
-            for part, codes in zip((*self.k, *self.v), (*k, *v), strict=True):
-                to.view(part).copy_(codes)
-            to.view(self.visual).copy_(staged.view(workspace.visual).gather(2, survivors[:, None]))
-            return
+    def _staying(self, parts: Parts) -> Parts:
+        """Return the live entries, copied where codes move: a head's new extent may cover another one's old extent."""
+        return parts if self.codec.exact else tuple(part[:, : self.live].clone() for part in parts)
+
+    def _write(self, workspace: RaggedWorkspace, staged: Extent, survivors: Kept, to: Extent, stored: tuple[Parts, Parts]) -> None:
+        earlier = Extent(staged.first, staged.heads, sum(self.lengths[: staged.first]), self.lengths[staged.first])
+        whole = [survivors[:, None].expand(-1, staged.heads, -1)] if isinstance(survivors, Tensor) else survivors
         at = 0
-        for places in survivors:
-            source, target = slice(places.start, places.stop), slice(at, at + len(places))
-            k, v = encode(staged.view(workspace.k)[:, :, source]), encode(staged.view(workspace.v)[:, :, source])
-            for part, codes in zip((*self.k, *self.v), (*k, *v), strict=True):
-                to.view(part)[:, :, target] = codes
-            to.view(self.visual)[:, :, target] = staged.view(workspace.visual)[:, :, source]
-            at += len(places)
+        for places in whole:
+            target = slice(at, at := at + _length(places))
+            for parts, before, shown in zip((self.k, self.v), stored, (workspace.k, workspace.v), strict=True):
+                codes = surviving(self.codec, tuple(earlier.view(part) for part in before), staged.view(shown), places)
+                for part, code in zip(parts, codes, strict=True):
+                    to.view(part)[:, :, target] = code
+            numbers = staged.view(workspace.visual)
+            to.view(self.visual)[:, :, target] = (
+                numbers.gather(2, places) if isinstance(places, Tensor) else numbers[:, :, places.start : places.stop])
+
+
+def _length(places: range | Tensor) -> int:
+    return places.size(-1) if isinstance(places, Tensor) else len(places)
 
 
 def _count(places: Kept) -> int:
-    return places.size(-1) if isinstance(places, Tensor) else sum(map(len, places))
+    return sum(map(_length, [places] if isinstance(places, Tensor) else places))
 
 
 def _identity(places: Kept) -> object:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..core.errors import BadPlugin
 from .arena import Memory
+from .codec import Codec, Parts
 from .kernels.record import Stored, lengths_of
 from .layout import Layout, RowRun
 
@@ -116,21 +117,24 @@ class Slot:
     def _copy(self, workspace: Workspace, places: range, to: int) -> None:
         """Copy a range of the workspace to ``to``. A table's range may overlap its target, so it is cloned."""
         source, target = slice(places.start, places.stop), slice(to, to + len(places))
-        encode = self.bank.codec.encode
-        for part, codes in zip((*self.k, *self.v), (*encode(workspace.k[:, :, source]), *encode(workspace.v[:, :, source])), strict=True):
+        for part, codes in self._surviving(workspace, places):
             part[:, :, target] = codes
         for table in self._tables():
             table[:, :, target] = table[:, :, source].clone()
 
     def _gather(self, workspace: Workspace, survivors: Tensor) -> None:
-        encode, m = self.bank.codec.encode, survivors.size(-1)
-        wide = survivors[..., None].expand(*survivors.shape, workspace.k.size(-1))
-        codes = *encode(workspace.k.gather(2, wide)), *encode(workspace.v.gather(2, wide))
-        for part, coded in zip((*self.k, *self.v), codes, strict=True):
-            part[:, :, :m] = coded
+        m = survivors.size(-1)
+        for part, codes in list(self._surviving(workspace, survivors)):
+            part[:, :, :m] = codes
         for table in self._tables():
             table[:, :, :m] = table.gather(2, survivors)
         self._clear(m)
+
+    def _surviving(self, workspace: Workspace, places: range | Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield each part of keys and values with the codes of ``places``."""
+        for parts, shown in ((self.k, workspace.k), (self.v, workspace.v)):
+            stored = tuple(part[:, :, : self.live[0]] for part in parts)
+            yield from zip(parts, surviving(self.bank.codec, stored, shown, places), strict=True)
 
     def _tables(self) -> list[Tensor]:
         return [self.visual, *(table[self.index] for table in self.bank.followers)]
@@ -138,6 +142,31 @@ class Slot:
     def _clear(self, live: int) -> None:
         for table in self.bank.followers:
             table[self.index, :, :, live:] = 0
+
+
+def surviving(codec: Codec, stored: Parts, shown: Tensor, places: range | Tensor) -> Parts:
+    """Return the parts of ``places`` of [live | own]: codes of live entries as they are stored, own entries encoded.
+
+    ``stored``: parts (rows, heads, live, width); ``shown``: decoded [live | own], (rows, heads, entries, head_dim). Encoding a decoded
+    vector may give other codes, so an entry that survives many passes would drift.
+    """
+    live = stored[0].size(2)
+    if isinstance(places, Tensor):
+        codes = codec.encode(shown.gather(2, wide(places, shown)))
+        if codec.exact or not live:
+            return codes
+        earlier, is_live = places.clamp_max(live - 1), (places < live)[..., None]
+        return tuple(torch.where(is_live, part.gather(2, wide(earlier, part)), own) for part, own in zip(stored, codes, strict=True))
+    first = places.start if codec.exact else max(places.start, min(live, places.stop))
+    codes = codec.encode(shown[:, :, first : places.stop])
+    if first == places.start:
+        return codes
+    return tuple(torch.cat((part[:, :, places.start : first], own), 2) for part, own in zip(stored, codes, strict=True))
+
+
+def wide(places: Tensor, part: Tensor) -> Tensor:
+    """Return ``places`` as an index of whole vectors of ``part``."""
+    return places[..., None].expand(*places.shape, part.size(-1))
 
 
 def require_room(needed: int, capacity: int) -> None:

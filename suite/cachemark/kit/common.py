@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..cache.arena import Memory
-from ..cache.codec import CODECS
+from ..cache.codecs import CODECS
 from ..cache.layout import Layout, Site, Step
 from ..contract.heads import PerHead
 from ..contract.method import Method

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..cache.codec import CODECS
+from ..cache.codecs import CODECS
 from ..cache.layout import Layout, Site, Step
 from ..contract.method import Method
 from .common import Findings, Poison

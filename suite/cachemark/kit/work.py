@@ -39,11 +39,13 @@ class WorkCounter(FlopCounter, Onlooker):
     """Counts the operations of a generation under the timed kernels, in this thread.
 
     ``flops`` of all products, ``weights`` of those with weights, ``attend`` of those within ``attend``; ``merged`` of those within
-    ``merge`` of the storage; ``random_calls`` of torch.
+    ``merge`` of the storage; ``random_calls`` of torch. Products with the ``constants`` of a codec are not counted: they can be folded
+    into weights.
     """
 
-    def __init__(self, parameters: Iterable[Tensor]) -> None:
+    def __init__(self, parameters: Iterable[Tensor], constants: Iterable[Tensor] = ()) -> None:
         super().__init__({**formulas(), **_fused_formulas()})
+        self._constants = {storage_address(tensor) for tensor in constants} - {0}
         self.weights = self.attend = self.merged = self._before = 0
         self.random_calls = set[str]()
         self._addresses = {storage_address(tensor) for tensor in parameters} - {0}
@@ -54,7 +56,9 @@ class WorkCounter(FlopCounter, Onlooker):
             self.random_calls.add(name)
         out = super().__torch_dispatch__(func, types, args, kwargs)
         counted = func.overloadpacket in self.formulas
-        if counted and ("pointwise" in name or any(storage_address(t) in self._addresses for t in tensors((args, kwargs or {})))):
+        if counted and any(storage_address(t) in self._constants for t in tensors((args, kwargs or {}))):
+            self.flops = before
+        elif counted and ("pointwise" in name or any(storage_address(t) in self._addresses for t in tensors((args, kwargs or {})))):
             self.weights += self.flops - before
         return out
 
@@ -124,7 +128,8 @@ def _full_cache_work(cell: MethodCell) -> WorkCounter:
 
 
 def _count(cell: MethodCell, method: Method) -> WorkCounter:
-    counter = WorkCounter(cell.parameters)
+    constants = cell.memory().codec.constants(cell.layout.head_dim, torch.device("cpu"))
+    counter = WorkCounter(cell.parameters, constants)
     merge = SlotBank.merge
 
     def merging(*args: Any, **options: Any) -> None:

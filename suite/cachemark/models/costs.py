@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from ..cache.codec import codec
+from ..cache.codecs import codec
 from ..cache.layout import Step
 from ..contract.method import Method
 from ..core.spec import Case

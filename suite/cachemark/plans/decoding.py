@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..cache.codec import Codec, codec
+from ..cache.codec import Codec
+from ..cache.codecs import codec
 from ..cache.layout import Layout
 from ..contract.decoder import Decoder, beyond, check_fronts, horizon, widest
 from ..contract.method import Method
@@ -80,7 +81,11 @@ def refused_decoder(case: Case, cls: type[Method], parameters: Mapping[str, Any]
 
 
 def refused_codec(stored: Codec, layout: Layout) -> str:
-    """Return the reason why a model cannot store keys in groups of tokens, or an empty text."""
-    if not stored.grouped or layout.paradigm == "next-token":
-        return ""
-    return f"{stored.name} groups keys in the order of their arrival, which only next-token models have; int4 stores each by itself"
+    """Return the reason why a codec cannot store a model's keys and values, or an empty text."""
+    if stored.grouped and layout.paradigm != "next-token":
+        return f"{stored.name} groups keys in the order of their arrival, which only next-token models have; int4 stores each by itself"
+    try:
+        stored.widths(layout.head_dim, layout.dtype)
+    except Unsupported as error:
+        return str(error)
+    return ""

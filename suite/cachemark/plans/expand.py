@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from ..cache.codec import NATIVE, Codec, codec
+from ..cache.codec import NATIVE, Codec
+from ..cache.codecs import codec
 from ..cache.engines import AUTO, GRAPH, refused
 from ..cache.kernels.table import refusal, usual
 from ..cache.layout import Layout

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 import torch
 
-from ..cache.codec import codec
+from ..cache.codecs import codec
 from ..cache.layout import Layout
 from ..cache.masked_layout import MaskedLayout
 from ..contract.method import Method

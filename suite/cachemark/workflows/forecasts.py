@@ -9,7 +9,7 @@ import torch
 
 from ..analysis.case_group import CaseGroup
 from ..analysis.report_row import ReportRow
-from ..cache.codec import codec
+from ..cache.codecs import codec
 from ..core.limits import Rates
 from ..core.spec import Case, canonical
 from ..core.units import PEAK, TIME

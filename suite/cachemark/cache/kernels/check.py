@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..codec import CODECS, GROUP, Parts, levels, pack
+from ..codec import GROUP, Parts, levels, pack
+from ..codecs import CODECS
 from .plain import sdpa
 from .record import HEADS, ONE, Entries, Kernel, Part, Query, Ranges, Stored, fold
 

@@ -13,6 +13,7 @@ from .record import APART, Entries, Kernel, Query, Stored, flops
 
 WIDTHS = (16, 32, 48, 64, 80, 96, 100, 128)
 LARGEST_GROUP = 16
+READABLE = ("native", "int8", "fp8", "int4", "kivi4")
 
 
 def _refuses(query: Query) -> str:
@@ -20,6 +21,8 @@ def _refuses(query: Query) -> str:
         return "it needs a CUDA device"
     if query.tokens > 1 or query.masked or query.lengths == APART:
         return "it is for one query per row, without a mask, over one storage"
+    if query.codec not in READABLE:
+        return f"the codec {query.codec}; it reads {', '.join(READABLE)}"
     if query.head_dim not in WIDTHS:
         return f"heads of {query.head_dim} channels; it has {', '.join(map(str, WIDTHS))}"
     if query.group > LARGEST_GROUP:

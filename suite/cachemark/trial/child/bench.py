@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...cache.arena import Memory
-from ...cache.codec import codec
+from ...cache.codecs import codec
 from ...cache.engines import engine
 from ...cache.kernels.fused import fusing
 from ...cache.kernels.plain import fused

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from ...cache.codec import codec
+from ...cache.codecs import codec
 from ...cache.kernels.plain import SDPA, WRITTEN_OUT, backend
 from ...cache.kernels.record import Kernel
 from ...cache.kernels.table import choose, usual
