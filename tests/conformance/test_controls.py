@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cachemark.cache.rotated import Table
+from cachemark.cache.rotated import RotationConstants
 from cachemark.contract.method import Method
 from cachemark.decoders.zipar import ZipAR
 from cachemark.methods import halton
@@ -52,7 +52,7 @@ def first_slice(self: FrameConv, x: Tensor) -> Tensor:
 CONTROLS: list[tuple[str, str, Any, str, Wrong]] = [
     ("codecs/turboquant", "codebooks codes decoded", codecs_reader, "codebook",
      lambda right: lambda width, bits: right(10_000, bits) * (10_000 / width) ** 0.5),  # the limit of many channels
-    ("codecs/turboquant", "codes decoded", Table, "of",
+    ("codecs/turboquant", "codes decoded", RotationConstants, "of",
      lambda right: lambda rotation, centroids: right(rotation.mT, centroids)),
     ("emu3/small", "guided_A unconditional_A unconditional_B slots0_A slots2_B", Emu3, "feed",
      lambda right: lambda self, fed, step, place, starts: right(self, fed, step, place, starts.max().expand_as(starts))),

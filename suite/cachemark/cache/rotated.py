@@ -31,7 +31,7 @@ CONVERGED, LARGEST_LOOP = 1e-14, 20_000
 _TINY = torch.finfo(torch.float64).tiny
 
 
-class Table(NamedTuple):
+class RotationConstants(NamedTuple):
     """Constants of a width on a device.
 
     ``rotation`` (width, width) fp64 maps a column vector, ``back`` is its transpose in fp32. ``centroids`` (levels,) fp32, and the
@@ -44,21 +44,22 @@ class Table(NamedTuple):
     bounds: Tensor
 
     @classmethod
-    def of(cls, rotation: Tensor, centroids: Tensor) -> Table:
+    def of(cls, rotation: Tensor, centroids: Tensor) -> RotationConstants:
         """Return the constants of a rotation and of ascending centroids, both fp64."""
         return cls(rotation, rotation.float(), centroids.float(), (centroids[1:] + centroids[:-1]) / 2)
 
 
-_tables: dict[tuple[int, int, torch.device], Table] = {}
+_tables: dict[tuple[int, int, torch.device], RotationConstants] = {}
 
 
-def table(width: int, bits: int, device: torch.device) -> Table:
+def table(width: int, bits: int, device: torch.device) -> RotationConstants:
     """Return the constants of a width, made once for each device; ``bits`` = 0 has no codebook."""
     key = width, bits, device
     if key not in _tables:
         with torch.inference_mode(False):
             centroids = torch.from_numpy(codebook(width, bits)) if bits else torch.zeros(0, dtype=torch.float64)
-            _tables[key] = Table(*(part.to(device) for part in Table.of(torch.from_numpy(rotation(width)), centroids)))
+            made = RotationConstants.of(torch.from_numpy(rotation(width)), centroids)
+            _tables[key] = RotationConstants(*(part.to(device) for part in made))
     return _tables[key]
 
 
@@ -95,7 +96,7 @@ def codebook(width: int, bits: int) -> np.ndarray:
 
 
 # -- encoding and decoding --------------------------------------------------------------------------------------------
-def direction_codes(x: Tensor, constants: Table) -> tuple[Tensor, Tensor]:
+def direction_codes(x: Tensor, constants: RotationConstants) -> tuple[Tensor, Tensor]:
     """Return codes (…, width) uint8 of the directions of ``x``, and lengths (…, 1) fp64.
 
     In fp64, so that no code depends on which vectors are encoded together.
@@ -106,7 +107,7 @@ def direction_codes(x: Tensor, constants: Table) -> tuple[Tensor, Tensor]:
     return torch.bucketize(rotated, constants.bounds, right=True).to(torch.uint8), length
 
 
-def vectors(codes: Tensor, length: Tensor, constants: Table) -> Tensor:
+def vectors(codes: Tensor, length: Tensor, constants: RotationConstants) -> Tensor:
     """Return fp32 vectors (…, width) of codes, in the directions of their centroids and with these lengths (…, 1)."""
     rotated = constants.centroids[codes.int()]
     return (rotated * (length.float() / rotated.norm(dim=-1, keepdim=True))) @ constants.back

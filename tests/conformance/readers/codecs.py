@@ -7,16 +7,16 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from cachemark.cache.rotated import Table, codebook, direction_codes, vectors
+from cachemark.cache.rotated import RotationConstants, codebook, direction_codes, vectors
 
 from ..checks import Check, Kind, Vector, apart, differing, worst
 
 INPUTS = ("*/*/x", "*/*/rotation")
 
 
-def constants(vector: Vector, width: str, rotation: str, bits: str) -> Table:
+def constants(vector: Vector, width: str, rotation: str, bits: str) -> RotationConstants:
     """Return our codebook with the rotation of the file."""
-    return Table.of(vector[f"{width}/{rotation}/rotation"].double(), torch.from_numpy(codebook(int(width), int(bits))))
+    return RotationConstants.of(vector[f"{width}/{rotation}/rotation"].double(), torch.from_numpy(codebook(int(width), int(bits))))
 
 
 def stored(vector: Vector, last: str) -> Iterator[tuple[list[str], Tensor]]:
