@@ -11,9 +11,8 @@ of the head per image; ``FLOPs`` the head's steps per token relative to the full
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +27,7 @@ from cachemark.contract.method import Method
 from cachemark.core.spec import Sampling
 from cachemark.methods.base.annealed import LATEST, SCHEDULES
 from cachemark.methods.full import Full
-from cachemark.models.mar import MAR, MARConfig
+from cachemark.models.mar import MAR
 from cachemark.models.protocol import Request
 from cachemark.models.registry import MODELS
 
@@ -46,10 +45,10 @@ class Head(NamedTuple):
     least: int
     start: str | int
 
-    def timesteps(self, own: Callable[[int], tuple[int, ...]], step: MaskedStep) -> tuple[int, ...]:
+    def timesteps(self, sections: tuple[int, ...], step: MaskedStep) -> tuple[int, ...]:
         count = self.least + int(SCHEDULES[self.annealing](step.index, step.total - 1, self.most - self.least))
         if self.start == OWN:
-            return own(count)
+            return respaced(spaced(sections, count))
         return tuple(sorted({min(time, int(self.start)) for time in respaced((count,))}))
 
 
@@ -57,7 +56,7 @@ def heads(full: int) -> dict[str, Head]:
     """Return the heads by name; the constant ones cost what the annealed ones do."""
     table = {"full head again": Head("constant", full, full, OWN)}
     for start in (OWN, STEPS - 1, LATEST):
-        table |= {f"linear 12 to 2, from {start}": Head("linear", 12, 2, start), f"constant 6, from {start}": Head("constant", 6, 6, start)}
+        table |= {f"linear 12 to 2, from {start}": Head("linear", 12, 2, start), f"constant 5, from {start}": Head("constant", 5, 5, start)}
     return table
 
 
@@ -117,15 +116,15 @@ def interval(values: np.ndarray) -> Sequence[float]:
 def measured(images: int, passes: int) -> dict[str, Any]:
     """Return, for each head, steps per token, calls per image, and the energy distance with its interval."""
     entry = MODELS.get("tiny-mar")
-    model, sampling = entry.load(Request.of("tiny-mar")).model, replace(entry.presets["paper"], steps=passes)
-    config: MARConfig = model.config
+    model, sampling = entry.load(Request()).generator, replace(entry.presets["paper"], steps=passes)
+    assert isinstance(model, MAR)
     inputs, method = recorded(model, images, sampling)
-    own = partial(spaced, config.diffusion)
-    full = sum(config.diffusion)
-    right = [draws(model, given, own(full), method, sampling.temperature, 1_000_000) for given in inputs]
+    sections = model.config.diffusion
+    full = sum(sections)
+    right = [draws(model, given, respaced(sections), method, sampling.temperature, 1_000_000) for given in inputs]
     rows = {}
     for name, head in heads(full).items():
-        times = [head.timesteps(own, given.step) for given in inputs]
+        times = [head.timesteps(sections, given.step) for given in inputs]
         tokens = [given.step.count for given in inputs]
         apart = np.zeros(images)
         for given, expected, chosen in zip(inputs, right, times, strict=True):
