@@ -115,16 +115,21 @@ def vectors(codes: Tensor, length: Tensor, constants: RotationConstants) -> Tens
 
 def pack_bits(codes: Tensor, bits: int) -> Tensor:
     """Pack codes of the last dimension into bytes, each code's lowest bit first."""
-    single = (codes[..., None] >> torch.arange(bits, dtype=torch.uint8, device=codes.device)) & 1
-    bytewise = single.flatten(-2).unflatten(-1, (-1, 8))
-    return (bytewise << torch.arange(8, dtype=torch.uint8, device=codes.device)).sum(-1, dtype=torch.uint8)
+    count = 8 // math.gcd(8, bits)
+    return _regrouped(codes, bits, count, 8, bits * count // 8)
 
 
 def unpack_bits(packed: Tensor, bits: int) -> Tensor:
     """Unpack the codes of :func:`pack_bits`."""
-    single = (packed[..., None] >> torch.arange(8, dtype=torch.uint8, device=packed.device)) & 1
-    grouped = single.flatten(-2).unflatten(-1, (-1, bits))
-    return (grouped << torch.arange(bits, dtype=torch.uint8, device=packed.device)).sum(-1, dtype=torch.uint8)
+    count = 8 // math.gcd(8, bits)
+    return _regrouped(packed, 8, bits * count // 8, bits, count)
+
+
+def _regrouped(x: Tensor, bits: int, count: int, new_bits: int, new_count: int) -> Tensor:
+    """Join each ``count`` numbers of ``bits`` bits to a word, and split it into ``new_count`` numbers of ``new_bits`` bits."""
+    old, new = (each * torch.arange(n, dtype=torch.int32, device=x.device) for each, n in ((bits, count), (new_bits, new_count)))
+    words = (x.unflatten(-1, (-1, count)).int() << old).sum(-1, dtype=torch.int32)
+    return (words[..., None] >> new & (1 << new_bits) - 1).flatten(-2).to(torch.uint8)
 
 
 def _encode(x: Tensor, bits: int) -> Parts:
