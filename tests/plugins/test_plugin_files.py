@@ -6,8 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
+import cachemark as cm
+from cachemark.cache.codecs import CODECS
 from cachemark.core.errors import BadPlugin
+from cachemark.methods.base.annealed import SCHEDULES
 from cachemark.methods.registry import METHODS
 from cachemark.plugins import loading as plugins
 
@@ -214,3 +218,39 @@ def test_a_plugin_that_does_not_return_is_refused(caught: str, tmp_path: Path, m
         plugins.load(tmp_path / "slow.py")
     with pytest.raises(BadPlugin, match="does not return"), plugins.answering():
         time.sleep(60)
+
+
+CODEC = """
+import torch
+from cachemark.cache.codecs import CODECS, Codec
+
+def encode(x):
+    return (x.bfloat16(),)
+
+CODECS["half"] = Codec("half", lambda head_dim, dtype: ((head_dim, torch.bfloat16),), encode, lambda parts, dtype: parts[0].to(dtype))
+"""
+SCHEDULE = """
+import cachemark as cm
+from cachemark.methods.base.annealed import SCHEDULES
+from cachemark.methods.disa import DiSA
+
+SCHEDULES["quadratic"] = lambda s, e, span: (1 - s / max(e, 1)) ** 2 * span
+
+@cm.method("quadratic")
+class Quadratic(DiSA):
+    annealing: str = "quadratic"
+"""
+
+
+def test_a_codec_and_a_schedule_of_the_head_are_one_file_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for table, name in ((CODECS, "half"), (SCHEDULES, "quadratic")):
+        monkeypatch.setitem(table, name, None)  # removed again after the test
+    for file, text, model, options in (("codec", CODEC, "tiny-var", {"codec": "half"}),
+                                       ("schedule", SCHEDULE, "tiny-mar", {"method": "quadratic", "sampling": {"steps": 3}})):  # fmt: skip
+        (tmp_path / f"{file}.py").write_text(text)
+        plugins.load(tmp_path / f"{file}.py")
+        loaded = cm.load(model)
+        planned = loaded.prepared(seeds=1, **options)[0]
+        assert planned.needs == (plugins.read(tmp_path / f"{file}.py").digest,), "the process of its case imports the file"
+        full = loaded.generate(seeds=1, sampling=options.get("sampling", "paper"))
+        assert not torch.equal(loaded.generate(seeds=1, **options).tokens, full.tokens)

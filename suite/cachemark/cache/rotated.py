@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.special import betainc, gammaln
 from torch import Tensor
 
 from ..core.errors import BadParameter, Unsupported
@@ -79,10 +78,12 @@ def codebook(width: int, bits: int) -> np.ndarray:
     (1 − t²)^((width − 3)/2), so a cell has a mass by the incomplete beta function and a mean in closed form. It is symmetric, so only the
     positive half is computed. Raises Unsupported for widths that have no such density.
     """
+    from scipy.special import betainc  # here, because few processes need it
+
     if width < 3:
         raise Unsupported(f"TurboQuant has no codebook for vectors of {width} channels.", remedy="Use the codec int8.")
     half, exponent = 2**bits // 2, (width - 1) / 2
-    scale = math.exp(gammaln(width / 2) - gammaln(exponent)) / math.sqrt(math.pi) / (width - 1)
+    scale = math.exp(math.lgamma(width / 2) - math.lgamma(exponent)) / math.sqrt(math.pi) / (width - 1)
     widest = min(1.0, 3 / math.sqrt(width))
     centroids = (np.arange(half) + 0.5) / half * widest
     for _ in range(LARGEST_LOOP):

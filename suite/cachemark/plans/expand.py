@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 
-from ..cache.codec import NATIVE, Codec
-from ..cache.codecs import codec
+from ..cache.codecs import NATIVE, Codec, codec
 from ..cache.engines import AUTO, GRAPH, refused
 from ..cache.kernels.table import refusal, usual
 from ..cache.layout import Layout
@@ -103,7 +102,7 @@ def expand(plan: Plan, device: str = "cpu") -> list[Planned]:
                     raise BadPlan(f"{plan.place('cells', number, 'methods')}: two cases are called {case.label!r}.",
                                   remedy="Add a different variant to each table of that method or decoder.")
                 if case.key not in cases:
-                    needs = plugins.needs(METHODS.get(case.method), MODELS.get(case.model), decoder_class(case))
+                    needs = plugins.needs(METHODS.get(case.method), MODELS.get(case.model), decoder_class(case), codec(case.codec).encode)
                     cases[case.key] = replace(planned, priority=cells.priority, needs=needs, idle_reason=_idle_reason(planned))
     return list(cases.values())
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from ..cache.codecs import CODECS
 from ..contract.method import COUNTED
 from ..core import registry
 from ..core.errors import BadPlugin, CachemarkError
@@ -148,7 +149,7 @@ def answering(*things: Any) -> Iterator[None]:
 
 
 def needs(*things: Any) -> tuple[str, ...]:
-    """Return the digests of the plug-ins that these methods, models and decoders need.
+    """Return the digests of the plug-ins that these methods, models, decoders and functions need.
 
     These are the ones that define them, their base classes, or anything they looked up in a registry. Digests, since a worker has other
     paths.
@@ -186,8 +187,8 @@ def _import(name: str, sources: Sources, older: list[str]) -> None:
             imports.enter_context(table.importing(older, lookups))
         _execute(name, sources)
         registered = [(table, thing) for table in _ALL for thing in table.registered_by(name)]
-        if not registered:
-            raise BadPlugin(f"Plug-in {str(sources.file)!r} registers no method, no model, no decoder and no metric.",
+        if not registered and not any(plugin_of(registry.module_of(codec.encode)) == name for codec in CODECS.values()):
+            raise BadPlugin(f"Plug-in {str(sources.file)!r} registers no method, no model, no decoder, no metric and no codec.",
                             remedy="Decorate a class with @cm.method('name') or @cm.decoder('name'), or add an entry to MODELS.")
         for table, thing in registered:
             if table is not MODELS:
