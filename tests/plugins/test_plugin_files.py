@@ -137,15 +137,6 @@ def test_an_error_in_a_helper_names_its_line(split: Callable[[str, str], Path]) 
     assert not [name for name in sys.modules if name.startswith(f"{plugins.MODULE}") and name.endswith("helper")]
 
 
-def test_all_that_another_machine_needs_travels(split: Callable[[str, str], Path], tmp_path: Path) -> None:
-    named, files = plugins.read(split("import lib.other", "lib.other.SHARE")).packed
-    assert (named, sorted(files)) == ("split.py", ["lib/__init__.py", "lib/deep.py", "lib/other.py", "split.py"])
-    for name, content in files.items():
-        (tmp_path / "there" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "there" / name).write_bytes(content)
-    assert plugins.read(tmp_path / "there" / named).digest == plugins.read(tmp_path / named).digest
-
-
 # refusals
 
 RENAMED = """

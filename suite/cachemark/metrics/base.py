@@ -193,8 +193,8 @@ class ImageMetric(MetricBase):
     ``plan_name``: its name in a plan (for a part of another metric, this metric's name); empty if it is always measured. ``options``:
     options that the plan must set in addition to the name, each a path. ``of_model``: models list it as one of their metrics.
     ``prompted``: only for models with prompts. ``tokens``: ``indices`` or ``vectors`` if it compares tokens instead of images. ``forced``:
-    measured along the full cache's own tokens. ``paired``: meaningless if seeds give other images than the full cache's. ``price``: number
-    of additional generations. ``packages``: required packages. ``scope``: coverage of the score, for claims without FID. ``mean_of``: not
+    measured along the full cache's own tokens. ``paired``: meaningless if seeds give other images than the full cache's. ``generations``:
+    number of additional ones. ``packages``: required packages. ``scope``: coverage of the score, for claims without FID. ``mean_of``: not
     measured, but the mean of the means of these metrics. ``least_side``: smallest side of an image in pixels.
     """
 
@@ -206,7 +206,7 @@ class ImageMetric(MetricBase):
     tokens: ClassVar[str] = ""
     forced: ClassVar[bool] = False
     paired: ClassVar[bool] = False
-    price: ClassVar[float] = 0.0
+    generations: ClassVar[float] = 0.0
     packages: ClassVar[tuple[str, ...]] = ()
     scope: ClassVar[str] = ""
     mean_of: ClassVar[tuple[str, ...]] = ()

@@ -34,7 +34,7 @@ class ForcedMetric(FidelityMetric):
     better = "lower"
     within = (0.0, math.inf)
     forced = True
-    price = 0.3
+    generations = 0.3
 
     def measure(self, batch: ImageBatch) -> Tensor:
         assert batch.forced is not None

@@ -39,7 +39,7 @@ LAUNCHES = 16  # kernels of one block in one pass
 # which has no attention, relative to another block.
 CALL, HEAD = 12e-6, 0.25
 BLOCK = 12  # weights of a plain transformer block, in squares of its width: 4 around attention, 8 in the MLP
-FORCED = 1 + max(cls.price for cls in image_metrics().values())  # generations per image of fidelity
+FORCED = 1 + max(cls.generations for cls in image_metrics().values())  # generations per image of fidelity
 PICTURE_BYTES = 60_000  # pictures of a case
 OVERHEAD = 20_000  # bytes of a case in the database
 Table = TypeVar("Table", bound=PlanTable)
