@@ -14,9 +14,10 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 WORKDIR /source
 RUN python -m venv /opt/cachemark
 COPY constraints.txt ./
-# PyPI's torch is built for CUDA. torchvision must come from the same source.
+# PyPI's torch is built for CUDA. torchvision must come from the same source. Each name has one index: what torch needs comes from
+# PyPI, below.
 RUN case "$DEVICE" in \
-      cpu) set -- --extra-index-url https://download.pytorch.org/whl/cpu ;; \
+      cpu) set -- --no-deps --index-url https://download.pytorch.org/whl/cpu ;; \
       cuda) set -- ;; \
       *) echo "DEVICE is cpu or cuda, not $DEVICE." >&2; exit 1 ;; \
     esac && \

@@ -83,7 +83,9 @@ class Generated(Hinted):
 
     @property
     def other_budget(self) -> str:
-        """What is kept, if it differs visibly from the case's budget, which a method cannot always meet; else an empty text."""
+        """The kept fraction in words, where it differs visibly from the case's budget; else an empty text.
+
+        A method cannot always meet a budget."""
         budget = float(Budget.parse(self.case.budget).ratio)
         if self.true_budget is None or self.case.method == FULL or abs(self.true_budget - budget) <= VISIBLE * budget:
             return ""
