@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from cachemark.machine.memory import TensorPeak
-from cachemark.models import checkpoints, weights
+from cachemark.models import checkpoints, layers, weights
 from cachemark.models.layers import LEAST, ROWS, Packed, Projection, packed
 from cachemark.models.mar import MAR, MARConfig
 from cachemark.models.protocol import PublishedFile, Request
@@ -109,13 +109,13 @@ def test_other_weights_stay_as_they_are(net: Net, case: str, monkeypatch: pytest
 @pytest.mark.parametrize("limit", [LEAST, 1])
 def test_the_models_of_the_accepted_baseline_are_too_small(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exact values hold with and without packing, so the fingerprint does not name it (ADR 13)."""
-    monkeypatch.setattr("cachemark.models.layers.LEAST", limit)
+    monkeypatch.setattr(layers, "LEAST", limit)
     files = list((Path(__file__).parents[2] / "baselines" / "accepted").glob("*-threads/*.json"))  # of CPUs: on a GPU nothing is packed
     models = {outcome["case"]["model"] for file in files for outcome in json.loads(file.read_text())["outcomes"]}
     assert models
     for name in models:
-        layers = MODELS.get(name).load(Request()).generator.modules()
-        assert any(isinstance(module, Packed) for module in layers) is (limit == 1)
+        modules = MODELS.get(name).load(Request()).generator.modules()
+        assert any(isinstance(module, Packed) for module in modules) is (limit == 1)
 
 
 def test_memory_is_counted_through_packed_layers(net: Net) -> None:
@@ -141,7 +141,7 @@ def test_products_of_few_or_many_rows_use_plain_weights(net: Net, rows: int, use
 
 def test_a_model_whose_copies_would_fill_the_memory_stays_plain(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     pages = {"SC_PHYS_PAGES": 4, "SC_PAGE_SIZE": 2 * LEAST * 4 - 1}  # one byte less per copy than four times the weights
-    monkeypatch.setattr("cachemark.models.layers.os.sysconf", pages.__getitem__)
+    monkeypatch.setattr(layers.os, "sysconf", pages.__getitem__)
     assert not any(isinstance(module, Packed) for module in packed(net).modules())
     pages["SC_PAGE_SIZE"] += 1
     assert any(isinstance(module, Packed) for module in packed(net).modules())

@@ -18,6 +18,7 @@ from cachemark.core.facts import CapturedPasses
 from cachemark.core.result import Outcome
 from cachemark.core.units import METRICS
 from cachemark.kit.capture import CpuGraphs
+from cachemark.plans import expand as expansion
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand
 from cachemark.trial.child import bench as benches
@@ -63,7 +64,7 @@ engine = "%s"
 @pytest.fixture(scope="module")
 def outcomes(dot: Path) -> dict[str, dict[str, Outcome]]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cachemark.plans.expand.refused", lambda *_: "")
+        patch.setattr(expansion, "refused", lambda *_: "")
         patch.setattr(benches, "engine", lambda name, device: Graph(CpuGraphs()) if name == "graph" else EAGER)
         by_engine = {}
         for name in ("eager", "graph"):
