@@ -66,8 +66,8 @@ def test_missing_files_are_named_and_priced_as_if_they_were_here(tmp_path: Path,
     monkeypatch.chdir(tmp_path)
     plan = plans.load("anchor-mar-l")
     bare, missing = price.without_missing(plan)
-    assert missing == ["weights/mar_large/checkpoint-last.pth", "weights/kl16.ckpt", "weights/weights-inception-2015-12-05-6726825d.pth",
-                       "weights/VIRTUAL_imagenet256_labeled.npz"]
+    assert missing == ["weights/mar/mar_large/checkpoint-last.pth", "weights/mar/kl16.ckpt",
+                       "weights/weights-inception-2015-12-05-6726825d.pth", "weights/VIRTUAL_imagenet256_labeled.npz"]
     todo = rated(expand(bare, "cuda"))
     (absent,), (present,) = (price.by_model(plan, todo, missing=files) for files in (missing, []))
     assert absent.hours - price.STARTUP / 3600 > 20 * (present.hours - price.STARTUP / 3600), "50 000 images are most of the price"

@@ -13,9 +13,12 @@ import cachemark as cm
 from cachemark.cli import main
 from cachemark.core.errors import BadCheckpoint
 from cachemark.models import glm_image, text_features
+from cachemark.models.hub import is_hub
 from cachemark.models.prompts import FILE, path_beside
 from cachemark.models.publications import publications
 from cachemark.models.registry import MODELS
+from cachemark.plans import schema
+from cachemark.workflows.weights import fetch_named
 from support.hub import REVISION, Hub, serving
 
 pytest.importorskip("huggingface_hub")
@@ -175,6 +178,33 @@ def test_nothing_is_fetched_without_a_request(hub: Hub, tmp_path: Path, monkeypa
     assert not (tmp_path / "cachemark.sqlite").exists()
     with pytest.raises(BadCheckpoint, match="is not a checkpoint"):
         cm.load("llamagen-b", f"hf:{LLAMAGEN}", fetch=True)
+
+
+NAMED = [(name, cells) for name in schema.names() for cells in schema.load(name).cells if cells.weights]
+
+
+def test_shipped_plans_name_weights_where_they_are_fetched_to(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every published file of these models is at the hub, as a few bytes, or where the steps for a person put it."""
+    monkeypatch.chdir(tmp_path)
+    hub.files.clear()
+    by_hand = dict[str, Path]()
+    for file in publications():
+        if file.origin.on_hub:
+            hub.files.setdefault(file.origin.name, {})[file.path] = file.path.encode()
+        else:
+            by_hand[f"{file.model} {file.key}"] = file.located("weights")
+    for name in dict.fromkeys(name for name, _ in NAMED):
+        absent = CliRunner().invoke(main, ["explain", name])
+        assert (absent.exit_code, "cachemark weights fetch" in absent.stderr) == (2, True), absent.stderr
+    for _, cells in NAMED:
+        located = fetch_named(cells.model, cells.weights, cells.decoder_weights)
+        for key, path in located.items():
+            if is_hub(cells.weights):
+                assert Path(path).read_bytes() == next(f.path for f in publications() if (f.model, f.key) == (cells.model, key)).encode()
+            else:
+                assert Path(path) == by_hand[f"{cells.model} {key}"]
+        assert set(located) == {"weights", "decoder_weights"}
+    assert {cells.model for _, cells in NAMED} == {"llamagen-xl", "var-d30", "mar-l"}
 
 
 def test_a_case_states_repository_revision_and_hash(hub: Hub, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from cachemark.core import limits
 from cachemark.core.limits import Rates
+from cachemark.models import hub
 from cachemark.models.registry import MODELS
 from cachemark.plans import schema
 from cachemark.plans.expand import expand
@@ -47,7 +48,8 @@ def cost(name: str) -> dict[str, Any]:
 
 
 def _weights(plan: Plan) -> int:
-    named = {(block.model, key) for block in plan.cells for key in ("weights", "decoder_weights") if getattr(block, key)}
+    both = {(block.model, hub.complete(block.model, block.weights, block.decoder_weights)) for block in plan.cells}
+    named = {(model, key) for model, paths in both for key, path in zip(("weights", "decoder_weights"), paths, strict=True) if path}
     return sum(BYTES * parameters(file) for model, key in named for file in MODELS.get(model).files if file.key == key)
 
 

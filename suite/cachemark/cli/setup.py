@@ -83,11 +83,17 @@ def list_weights(models: tuple[str, ...], as_json: bool) -> None:
     rows = weights_list(models)
     width = max(len(row.model) for row in rows)
     echo_rows([row.to_json() for row in rows] if as_json else rows, as_json, lambda row: _publication_line(row, width), "No weights.")
+    if not as_json:
+        for model in dict.fromkeys(row.model for row in rows):
+            own = [row for row in rows if row.model == model]
+            sizes = [row.about_mib or row.tensors_mib for row in own]
+            unknown = f", and {sizes.count(None)} of unknown size" if None in sizes else ""
+            say(f"{model:<{width}}  in all about {sum(filter(None, sizes)) / 1024:.1f} GiB{unknown}")
 
 
 def _publication_line(row: Publication, width: int) -> str:
     gated = {True: "gated", False: "not gated", None: "gated?"}[row.origin.gated]
-    size = f"about {row.about_mib} MiB" if row.about_mib else "size ?"
+    size = f"about {row.about_mib} MiB" if row.about_mib else f"tensors {row.tensors_mib} MiB" if row.tensors_mib else "size ?"
     hand = "by hand" if row.steps else "fetch"
     return (f"{row.model:<{width}}  {row.key:<15}  {', '.join(row.files)}  {row.origin.address}  {size}  "
             f"license {row.origin.license or '?'}  {gated}  {hand}")

@@ -267,7 +267,7 @@ def chosen(
 
 def _unreadable(path: Path, reason: str = "") -> BadCheckpoint:
     return BadCheckpoint(f"{str(path)!r} is not a file that can be read{reason}.",
-                         remedy="Name a .safetensors or .pt file; `cachemark weights fetch` downloads published ones.")
+                         remedy="Name a .safetensors or .pt file; `cachemark weights fetch MODEL` downloads published ones.")
 
 
 def _compare(expected: Mapping[str, Tensor], present: Mapping[str, Tensor], title: str) -> None:

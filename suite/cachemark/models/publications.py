@@ -40,7 +40,8 @@ class Origin:
 class Publication:
     """Files that a ``model`` needs under one ``key`` of a plan.
 
-    ``files`` are patterns, ``path`` is relative to ``folder``. ``about_mib``: published size in MiB; ``steps`` describe a manual download.
+    ``files`` are patterns, ``path`` is relative to ``folder``. ``about_mib``: published size in MiB; ``tensors_mib``: size
+    of the tensors that the model needs, where that is not known (a file may hold more); ``steps`` describe a manual download.
     """
 
     model: str
@@ -50,6 +51,7 @@ class Publication:
     path: str
     files: tuple[str, ...]
     about_mib: int | None = None
+    tensors_mib: int | None = None
     steps: tuple[str, ...] = ()
 
     def located(self, root: str | Path) -> Path:
@@ -58,6 +60,7 @@ class Publication:
 
     def to_json(self) -> dict[str, Any]:
         return {"model": self.model, "key": self.key, "source": self.origin.address, "files": list(self.files), "about_mib": self.about_mib,
+                "tensors_mib": self.tensors_mib,
                 "license": self.origin.license, "gated": self.origin.gated, "by_hand": list(self.steps)}
 
 
@@ -71,7 +74,7 @@ def publications() -> tuple[Publication, ...]:
         origin, path = origins[entry["origin"]], entry["path"]
         folder = entry.get("folder", origin.name.rpartition("/")[2])
         files += [Publication(model, entry["key"], origin, folder, path, tuple(entry.get("files", (path,))), entry.get("about_mib"),
-                              tuple(entry.get("steps", ()))) for model in entry["models"]]
+                              entry.get("tensors_mib"), tuple(entry.get("steps", ()))) for model in entry["models"]]
     return tuple(sorted(files, key=lambda file: (file.model, KEYS.index(file.key))))
 
 
