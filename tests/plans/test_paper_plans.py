@@ -28,7 +28,7 @@ TABLES = {
     "lazymar-table1": "LazyMAR, Table 1", "lazymar-table2": "LazyMAR, Table 2", "lazymar-table3": "LazyMAR, Table 3",
     "marche-table1": "MARché, Table 1", "marche-table4": "MARché, Table 4",
     "scalekv-table1": "ScaleKV, Table 1", "scalekv-figure7": "ScaleKV, Figure 7b", "heatkv-figure1": "HeatKV, Figure 1",
-    "ams-kv-table4": "AMS-KV, text on Infinity", "gtr-mar-h": "GtR, MAR-H",
+    "ams-kv-table4": "AMS-KV, text on Infinity", "gtr-mar-h": "GtR, MAR-H", "disa-figure1": "DiSA, Figure 1e",
     "recap-mar": "ReCAP, released scripts", "fastvar-table1": "FastVAR, Table 1",
 }  # fmt: skip
 QUALITY_TABLES = {  # which print no speed: each model with its methods, and the budgets in parts of the full cache
