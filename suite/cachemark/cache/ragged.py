@@ -85,7 +85,7 @@ class RaggedSlot:
         counts = [_count(places) for places in survivors]
         if sum(counts) > self.capacity:
             raise BadPlugin(f"{sum(counts)} entries of all heads do not fit into {self.capacity}.", remedy="Return as many from entries.")
-        stored = tuple(self._staying(parts) for parts in (self.k, self.v))
+        stored = self._staying(self.k), self._staying(self.v)
         for extent in workspace.extents:
             for staged in extent.alike(lambda head: _identity(survivors[head])):
                 to = Extent(staged.first, staged.heads, sum(counts[: staged.first]), counts[staged.first])
