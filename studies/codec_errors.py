@@ -2,14 +2,13 @@
 
     python -m studies.codec_errors --images 4 --json FILE
 
-``rot4/64`` is ``rot4`` with one range for a whole vector of 64 channels: 36 bytes, next to the 34 of ``turbo4``. Errors are means over
-layers, with the range over three rotations for the codecs that rotate.
+Errors are means over layers, one for each of three rotations for the codecs that rotate.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +17,6 @@ from torch import Tensor
 
 from cachemark.cache import rotated
 from cachemark.cache.arena import Memory
-from cachemark.cache.codec import levels
 from cachemark.cache.codecs import CODECS
 from cachemark.cache.layout import Site, Step
 from cachemark.methods.full import Full
@@ -28,7 +26,7 @@ from cachemark.models.registry import MODELS
 from .origin import Origin
 
 MODEL_NAMES = ("tiny-llamagen", "tiny-var")
-NAMES = ("int8", "int4", "rot4", "rot4/64", "turbo4", "turbo3", "turbo2")
+NAMES = ("int8", "int4", "rot4", "turbo4", "turbo3", "turbo2")
 SEEDS = (rotated.SEED, 1, 2)
 
 
@@ -46,23 +44,11 @@ class Recording(Full):
         return super().attend(site, step, q, k, v)
 
 
-def one_range(x: Tensor) -> Tensor:
-    """Return ``x`` after INT4 of the rotated vector with a single range."""
-    constants = rotated.table(x.size(-1), 0, x.device)
-    codes, step, least = levels((x.double() @ constants.rotation.T).float(), -1)
-    return (codes.float() * step + least) @ constants.back
-
-
-def coded(name: str) -> Callable[[Tensor], Tensor]:
-    if name == "rot4/64":
-        return one_range
-    return lambda x: CODECS[name].decode(CODECS[name].encode(x), torch.float32)
-
-
 def errors(vectors: dict[tuple[str, int], list[Tensor]], name: str, part: str) -> float:
     """Return the mean over layers of Σ‖x − x̃‖² / Σ‖x‖²."""
+    codec = CODECS[name]
     by_layer = [torch.cat(recorded) for (kind, _), recorded in vectors.items() if kind == part]
-    return float(np.mean([float((coded(name)(x) - x).square().sum() / x.square().sum()) for x in by_layer]))
+    return float(np.mean([float((codec.decode(codec.encode(x), torch.float32) - x).square().sum() / x.square().sum()) for x in by_layer]))
 
 
 @torch.inference_mode()
@@ -76,10 +62,10 @@ def measured(images: int) -> Iterator[dict[str, object]]:
         for part in ("keys", "values"):
             for name in NAMES:
                 by_seed = []
-                for seed in SEEDS if CODECS.get(name, CODECS["rot4"]).name.startswith(("rot", "turbo")) else SEEDS[:1]:
+                for seed in SEEDS if name.startswith(("rot", "turbo")) else SEEDS[:1]:
                     rotated.SEED, _ = seed, rotated._tables.clear()
                     by_seed.append(round(errors(method.vectors, name, part), 5))
-                size = 36 if name == "rot4/64" else CODECS[name].entry_bytes(width, torch.float32)
+                size = CODECS[name].entry_bytes(width, torch.float32)
                 yield {"model": model_name, "part": part, "codec": name, "bytes": size, "error": by_seed}
         rotated.SEED, _ = SEEDS[0], rotated._tables.clear()
 
