@@ -79,7 +79,7 @@ def recorded(model: MAR, images: int, sampling: Sampling) -> tuple[list[Input], 
         inputs.append(Input(z.clone(), places.clone(), scale[0] if scale else None, step))
         return drawn(step, *others)
 
-    model._drawn = noting  # type: ignore[method-assign]
+    model._drawn = noting  # type: ignore[method-assign, assignment]
     method, seeds = Full(), list(range(images))
     model.generate(torch.arange(images) % model.config.classes, seeds, method, sampling, Memory())
     del model._drawn
