@@ -131,6 +131,15 @@ def test_every_chart_is_written_once(view: ReportView, tmp_path: Path) -> None:
     assert {ET.fromstring(path.read_bytes()).get("width") for path in written} == {"234.00pt"}
 
 
+@pytest.mark.parametrize(("kind", "head"), [("pdf", b"%PDF-"), ("png", b"\x89PNG")])
+def test_figures_have_the_kind_that_a_paper_needs(view: ReportView, tmp_path: Path, kind: str, head: bytes) -> None:
+    written = figures.write(view, tmp_path, kind=kind)
+    assert {(path.suffix, path.read_bytes()[:len(head)]) for path in written} == {(f".{kind}", head)}
+    if kind == "png":
+        with Image.open(written[0]) as image:
+            assert image.width == pytest.approx(3.25 * figures.DOTS, abs=2)
+
+
 def test_methods_differ_in_shape_and_dash_not_in_colour_alone(view: ReportView) -> None:
     drawing = chart_sets(view)[0]
     svg = figures.figure(drawing.on_tab("leaderboard")[0], drawing, 234.0)
@@ -161,7 +170,11 @@ def test_the_full_cache_stands_above_each_case_at_the_fixed_seeds() -> None:
     with Image.open(io.BytesIO(sample.sprite("linear-1/4"))) as image:
         full, linear = (image.crop((8 * TILE, top, 12 * TILE, top + TILE)).tobytes() for top in (0, TILE))
     assert result[0] in (full, *[rows(figures.grid(sample.outcomes(), sample.sprite, ["window 1/4"]))[0]])
-    assert linear in result[1:]
+    assert linear == result[1]
+    turned = rows(figures.grid(sample.outcomes(), sample.sprite, ["window 1/4", "linear 1/4"]))
+    assert turned == [result[0], result[2], result[1]], "in the order of the request"
+    with Image.open(io.BytesIO(figures.grid(sample.outcomes(), sample.sprite, ["linear 1/4"], scale=4))) as enlarged:
+        assert enlarged.height == 2 * 4 * TILE
 
 
 def test_two_models_need_a_name() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cachemark.analysis.case_group import case_groups
@@ -138,6 +139,20 @@ def test_columns_and_methods_can_be_chosen() -> None:
     assert column(exported, "kl")["LineAR 1/2"].text == column(complete, "kl")["LineAR 1/2"].text
     assert not [note for note in exported.notes if note.startswith("window")]
     assert [note for note in complete.notes if note.startswith("window")]
+
+
+def test_a_plain_table_has_paired_differences_and_only_comments_around_it() -> None:
+    view = build(sample.RUN, sample.mixed())
+    ((plain,), (noted,)) = (tables(view, ["color_consistency", "kl"], plain=plain) for plain in (True, False))
+    assert [line for line in lines(plain) if line.name.startswith("full (")] == []
+    scores = {o.case.label: np.mean(o.samples["color_consistency"]) for o in sample.mixed() if "color_consistency" in o.samples}
+    entry, difference = column(plain, "color_consistency")["window 1/2"], scores["window 1/2"] - scores["full"]
+    assert (entry.ends, entry.margin) == (f"−{100 * abs(difference):.1f} %", "")
+    assert entry.text == column(noted, "color_consistency")["window 1/2"].text
+    assert (plain.notes, plain.reasons, plain.comments[-1]) == ((), (), noted.notes[-1])
+    text = latex([plain])
+    assert "± " not in text.split("% ±")[0].partition("\\bottomrule")[0]
+    assert all(line.startswith("%") for line in text.partition("\\end{tabular}")[2].splitlines() if line and line != "\\end{table}")
 
 
 def test_a_metric_of_a_plugin_is_chosen_without_its_digest() -> None:

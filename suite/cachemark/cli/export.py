@@ -21,9 +21,11 @@ table_options = all_of(
                  help="Only this column, by the name of its metric, such as kl; repeatable.  [default: latex: those that fit a page, "
                       "`all` for all; markdown: all]"),
     click.option("--method", "methods", multiple=True, type=Line(), help="Only this method and the full cache; repeatable."))
+plain_option = click.option("--plain", is_flag=True,
+                            help="For a paper: no reference rows, notes as comments, paired differences instead of intervals.")
 FORMATS: dict[Format, tuple[Decorator, str]] = {
     "markdown": (table_options, "Write or print the headline tables of a run as Markdown."),
-    "latex": (table_options, "Write or print the headline tables of a run as LaTeX (booktabs).\n\n"
+    "latex": (all_of(table_options, plain_option), "Write or print the headline tables of a run as LaTeX (booktabs).\n\n"
                              "Each table has the label `tab:` followed by its title."),
     "csv": (all_of(document_options, samples_option),
             "Write or print the values of a run as CSV.\n\nOne row per case and metric, or per raw value."),
@@ -31,8 +33,10 @@ FORMATS: dict[Format, tuple[Decorator, str]] = {
               "Write or print the verdicts on a run as JUnit XML.\n\nAcknowledged and accepted incidents are skipped, with the decision. "
               "The exit code is not a verdict; use `check` for that."),
     "figures": (all_of(click.argument("path", metavar="[FOLDER]", type=FOLDER, default=Path("figures")), stored_run_options,
-                       click.option("--width", default="3.25in", show_default=True, help="Width of a chart: in, cm, mm or pt.")),
-                "Write the charts of a run as SVG figures for a paper.\n\nEach method has its own marker, so that figures are readable "
+                       click.option("--width", default="3.25in", show_default=True, help="Width of a chart: in, cm, mm or pt."),
+                       click.option("--format", "kind", type=click.Choice(["svg", "pdf", "png"]), default="svg", show_default=True,
+                                    help="Kind of file; pdf and png need the extra plots.")),
+                "Write the charts of a run as figures for a paper.\n\nEach method has its own marker, so that figures are readable "
                 "in gray."),
 }
 
@@ -108,10 +112,11 @@ def asv(folder: Path, store: str, repository: Path) -> None:
 @click.argument("cases", nargs=-1)
 @stored_run_options
 @click.option("--model", help="The model, where several have such cases.")
+@click.option("--scale", type=click.IntRange(1, 32), default=1, show_default=True, help="Enlarge small images so many times.")
 def grid(**options: Any) -> None:
     """Write stored images of cases as one PNG.
 
-    The first row is the full cache; CASES, such as "linear 1/4", follow at the same seeds.
+    The first row is the full cache; CASES, such as "linear 1/4", follow in this order at the same seeds, each with its name.
 
     Without CASES the image has all methods. A method's worst seeds are left out; the report has them.
     """

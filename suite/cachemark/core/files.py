@@ -24,6 +24,7 @@ OUTPUTS = {  # first bytes of files that commands write to a path from the user
     "LaTeX table": rb"% Needs \\usepackage\{booktabs\}",
     "JUnit file": rb"<\?xml [^>]*>\s*<testsuites",
     "figure": rb"<svg ",
+    "PDF figure": rb"%PDF",
     "plan": rb"# Written by cachemark measure",
     "PNG image": rb"\x89PNG",
     "sample batch": rb"PK\x03\x04.{22}\x0d\x00..manifest\.json.{0,99}\{\"tool\": \"cachemark\"",

@@ -20,7 +20,7 @@ from ..analysis.case_group import case_groups
 from ..analysis.image_albums import Strip, albums, strip
 from ..analysis.report_view import ReportView
 from ..core import formatting as fmt
-from ..core.errors import CachemarkError, NothingMeasured, UnknownName, unknown
+from ..core.errors import CachemarkError, NothingMeasured, UnknownName, Unsupported, unknown
 from ..core.files import output
 from ..core.result import Outcome
 from ..core.wording import on_one_line
@@ -34,6 +34,8 @@ _POINTS = {"in": 72.0, "cm": 72 / 2.54, "mm": 72 / 25.4, "pt": 1.0}
 _SIZE = 8.0  # of letters, in points
 _DASHES = ("", "5 2", "2 2", "6 2 2 2")
 _INK = "#111111"
+KINDS = {"svg": "figure", "pdf": "PDF figure", "png": "PNG image"}  # of :mod:`core.files`
+DOTS = 300  # per inch of a PNG
 NAME = 28  # characters of a name next to images
 
 
@@ -47,8 +49,11 @@ def points(width: str) -> float:
     return size
 
 
-def write(view: ReportView, folder: Path, width: str = "3.25in") -> list[Path]:
-    """Write every chart of a page to ``folder`` and return the paths."""
+def write(view: ReportView, folder: Path, width: str = "3.25in", kind: str = "svg") -> list[Path]:
+    """Write every chart of a page to ``folder``, as ``svg``, ``pdf`` or ``png`` of 300 dots per inch, and return the paths.
+
+    Raises Unsupported for pdf and png without the extra ``plots``.
+    """
     wide, written, taken = points(width), [], Counter[str]()
     folder.mkdir(parents=True, exist_ok=True)
     for chapter, charts in zip(view.chapters, chart_sets(view), strict=True):
@@ -58,10 +63,21 @@ def write(view: ReportView, folder: Path, width: str = "3.25in") -> list[Path]:
             stem = f"{_slug(chapter.heading)}-{_slug(chart.title)}"
             taken[stem] += 1
             name = stem if taken[stem] == 1 else f"{stem}-{taken[stem]}"
-            written.append(folder / f"{name}.svg")
-            with output(written[-1], "figure") as part:
-                part.write_text(figure(chart, charts, wide), encoding="utf-8", errors="replace")
+            written.append(folder / f"{name}.{kind}")
+            with output(written[-1], KINDS[kind]) as part:
+                part.write_bytes(converted(figure(chart, charts, wide), kind))
     return written
+
+
+def converted(svg: str, kind: str) -> bytes:
+    """Return an SVG as a file of this kind. Raises Unsupported without vl-convert, for pdf and png."""
+    if kind == "svg":
+        return svg.encode("utf-8", errors="replace")
+    try:
+        import vl_convert
+    except ImportError:
+        raise Unsupported(f"Figures as {kind} need vl-convert.", remedy="Install it: pip install 'cachemark[plots]'.") from None
+    return bytes(vl_convert.svg_to_pdf(svg) if kind == "pdf" else vl_convert.svg_to_png(svg, scale=DOTS / 96))
 
 
 def figure(chart: Chart, charts: ChartSet, width: float) -> str:
@@ -112,10 +128,12 @@ def _slug(text: str) -> str:
 
 
 # -- images -----------------------------------------------------------------------------------------------------------
-def grid(outcomes: Sequence[Outcome], artifact: Callable[[str], bytes], cases: Sequence[str] = (), model: str | None = None) -> bytes:
-    """Return a PNG of the full cache and ``cases`` by label (default: all), at the fixed seeds.
+def grid(
+    outcomes: Sequence[Outcome], artifact: Callable[[str], bytes], cases: Sequence[str] = (), model: str | None = None, scale: int = 1,
+) -> bytes:
+    """Return a PNG of the full cache and ``cases`` by label (default: all), in that order and at the fixed seeds.
 
-    ``artifact`` reads a stored file. Raises UnknownName, and NothingMeasured without images.
+    ``scale``: pixels per pixel of an image. ``artifact`` reads a stored file. Raises UnknownName, and NothingMeasured without images.
     """
     groups = case_groups(outcomes)
     if model is not None and model not in (models := [group.model for group in groups]):
@@ -124,27 +142,31 @@ def grid(outcomes: Sequence[Outcome], artifact: Callable[[str], bytes], cases: S
     labels = dict.fromkeys(row.case.label for group in mine for row in group.candidates)
     if wrong := next((label for label in cases if label not in labels), ""):
         raise unknown("case", wrong, labels)
-    chosen = [(group, [row for row in group.candidates if not cases or row.case.label in cases]) for group in mine]
+    order = {label: number for number, label in enumerate(cases)}
+    chosen = [(group, sorted((row for row in group.candidates if not cases or row.case.label in cases),
+                             key=lambda row: order.get(row.case.label, 0))) for group in mine]
     drawn = {group.model: strip_ for group, rows in chosen if rows and (strip_ := strip(albums(group, artifact), rows))}
     if not drawn:
         raise NothingMeasured("No pictures of these cases were kept, or they differ in size.",
                               remedy="Pass other cases; there are no images of random weights.")
     if len(drawn) > 1:
         raise UnknownName(f"These cases are of several models: {', '.join(drawn)}.", remedy="Name one with --model.")
-    return _named(next(iter(drawn.values())))
+    return _named(next(iter(drawn.values())), scale)
 
 
-def _named(strip_: Strip) -> bytes:
+def _named(strip_: Strip, scale: int) -> bytes:
     names = [on_one_line(name, NAME) for name in strip_.names]
-    size = max(9, strip_.tile // 5)
+    tile = scale * strip_.tile
+    size = max(9, tile // 5)
     font = ImageFont.load_default(size)
     margin = int(max(font.getlength(name) for name in names)) + size
-    with Image.open(io.BytesIO(strip_.png), formats=["PNG"]) as image:
+    with Image.open(io.BytesIO(strip_.png), formats=["PNG"]) as stored:
+        image = stored.resize((scale * stored.width, scale * stored.height), Image.Resampling.NEAREST)
         sheet = Image.new("RGB", (margin + image.width, image.height), "white")
         sheet.paste(image, (margin, 0))
     pen = ImageDraw.Draw(sheet)
     for row, name in enumerate(names):
-        pen.text((size // 2, (row + 0.5) * strip_.tile), name, fill="black", font=font, anchor="lm")
+        pen.text((size // 2, (row + 0.5) * tile), name, fill="black", font=font, anchor="lm")
     written = io.BytesIO()
     sheet.save(written, format="PNG", optimize=True)
     return written.getvalue()

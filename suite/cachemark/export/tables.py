@@ -63,13 +63,16 @@ class TableLine:
 
 @dataclass(frozen=True)
 class Table:
-    """Group of the report; ``blocks`` are its rows by full cache, budget and reference."""
+    """Group of the report; ``blocks`` are its rows by full cache, budget and reference.
+
+    ``comments``: notes that are not printed."""
 
     title: str
     groups: tuple[ColumnGroup, ...]
     blocks: tuple[tuple[TableLine, ...], ...]
     reasons: tuple[str, ...]
     notes: tuple[str, ...]
+    comments: tuple[str, ...] = ()
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -86,8 +89,11 @@ class Table:
         return tuple((before + 1, last) for before, last in pairwise(ends))
 
 
-def tables(view: ReportView, columns: Sequence[str] = (), methods: Sequence[str] = ()) -> tuple[Table, ...]:
+def tables(view: ReportView, columns: Sequence[str] = (), methods: Sequence[str] = (), plain: bool = False) -> tuple[Table, ...]:
     """Return one table per group, restricted to ``columns`` and ``methods`` if given. Raises UnknownName.
+
+    ``plain``, for a paper: without reference rows, notes and worst-case intervals; values per image have their mean paired difference from
+    the full cache in brackets, and the best value of each budget is bold whether or not a case is ranked.
 
     A plug-in's metric may be named without its digest.
     """
@@ -97,7 +103,7 @@ def tables(view: ReportView, columns: Sequence[str] = (), methods: Sequence[str]
     for kind, wanted_names, among in (("column", columns, columns_by_key), ("method", methods, named)):
         if wrong := next((name for name in wanted_names if name not in among), ""):
             raise unknown(kind, wrong, among)
-    return tuple(_table(view, chapter, columns, methods) for chapter in view.chapters)
+    return tuple(_table(view, chapter, columns, methods, plain) for chapter in view.chapters)
 
 
 def headline(view: ReportView) -> tuple[str, ...]:
@@ -117,31 +123,50 @@ def _chosen(groups: tuple[ColumnGroup, ...], columns: Sequence[str]) -> tuple[Co
     return tuple(group for group in chosen if group.columns)
 
 
-def _table(view: ReportView, chapter: Chapter, columns: Sequence[str], methods: Sequence[str]) -> Table:
+def _table(view: ReportView, chapter: Chapter, columns: Sequence[str], methods: Sequence[str], plain: bool) -> Table:
     group, reasons = chapter.group, dict[str, int]()
     groups = _chosen((*column_groups(group), *((LIMITS, RECOMMENDED) if columns else ())), columns)
     candidates = [tuple(row for row in group.candidates_at(budget) if not methods or {row.method, row.case.method} & set(methods))
             for budget in group.budgets]
-    best = {(id(row), column.key) for column in columns_of(groups) for rows in candidates for row in _best(rows, column)}
-    parts = [(group.full,) if group.full else (), *candidates, group.references]
-    blocks = tuple(tuple(_table_line(row, columns_of(groups), best, reasons) for row in part) for part in parts if part)
+    best = {(id(row), column.key) for column in columns_of(groups) for rows in candidates
+            for row in _best(rows, column, plain)}
+    parts = [(group.full,) if group.full else (), *candidates, () if plain else group.references]
+    full = group.full if plain else None
+    blocks = tuple(tuple(_table_line(row, columns_of(groups), best, reasons, full) for row in part) for part in parts if part)
     labels = {row.label for part in parts for row in part}
-    return Table(chapter.heading, groups, blocks, tuple(reasons), tuple(_notes(view, chapter, labels)))
+    notes = tuple(_notes(view, chapter, labels))
+    if plain:
+        return Table(chapter.heading, groups, blocks, (), (), (*reasons, *notes))
+    return Table(chapter.heading, groups, blocks, tuple(reasons), notes)
 
 
-def _table_line(row: ReportRow, columns: Sequence[Column], best: set[tuple[int, str]], reasons: dict[str, int]) -> TableLine:
+def _table_line(
+    row: ReportRow, columns: Sequence[Column], best: set[tuple[int, str]], reasons: dict[str, int], full: ReportRow | None = None,
+) -> TableLine:
+    """Return a row; for a plain table, ``full`` is the full cache's."""
     name = row.label if row.case.role in ("other_seeds", "other_batch") else row.name
     budget = budget_cell(row)
-    share = f"{budget.text} ({budget.under})" if budget.under else budget.text
+    share = f"{budget.text} ({budget.under})" if budget.under and full is None else budget.text
     if not row.ok:
         return TableLine(name, share, (), str(row.outcome.status), reasons.setdefault(row.outcome.reason, len(reasons) + 1))
     entries = []
     for column in columns:
         if column.value(row) is not None:
-            entries.append(_entry(row, column, (id(row), column.key) in best))
+            bold = (id(row), column.key) in best
+            entries.append(_entry(row, column, bold) if full is None else _plain(row, full, column, bold))
         else:
-            entries.append(TableEntry(missing=reasons.setdefault(column.reason(row), len(reasons) + 1)))
+            missing = reasons.setdefault(column.reason(row), len(reasons) + 1)
+            entries.append(TableEntry(fmt.DASH) if full is not None else TableEntry(missing=missing))
     return TableLine(name, share, tuple(entries))
+
+
+def _plain(row: ReportRow, full: ReportRow, column: Column, best: bool) -> TableEntry:
+    """Return a value, with the mean of its paired differences from the full cache in brackets."""
+    mine, its = row.outcome.raw(column.key), full.outcome.raw(column.key)
+    if row is full or not (mine and its and column.per_image and len(mine) == len(its)):
+        return TableEntry(column.cell(row).text, best=best)
+    difference = float(np.mean(np.array(mine, dtype=np.float64) - np.array(its, dtype=np.float64)))
+    return TableEntry(column.cell(row).text, best=best, ends=f"{'−' if difference < 0 else '+'}{column.write(abs(difference))}")
 
 
 def _entry(row: ReportRow, column: Column, best: bool) -> TableEntry:
@@ -167,9 +192,12 @@ def _end(value: float, column: Column, text: str) -> str:
 
 
 # -- best values ------------------------------------------------------------------------------------------------------
-def _best(rows: Iterable[ReportRow], column: Column) -> list[ReportRow]:
-    """Return the best ranked rows and their statistical ties; none without an interval or a second row."""
-    ranked = [(value.value, row) for row in rows if row.ok and not row.unranked and (value := column.value(row)) is not None]
+def _best(rows: Iterable[ReportRow], column: Column, unranked: bool = False) -> list[ReportRow]:
+    """Return the best ranked rows and their statistical ties; none without an interval or a second row.
+
+    ``unranked``: count the other rows as well.
+    """
+    ranked = [(value.value, row) for row in rows if row.ok and (unranked or not row.unranked) and (value := column.value(row)) is not None]
     if len(ranked) < 2 or not all(_tellable(row, column) for _, row in ranked):
         return []
     best, first = (min if column.better == "lower" else max)(ranked, key=lambda pair: pair[0])

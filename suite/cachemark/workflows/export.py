@@ -42,13 +42,15 @@ class StepTexts:
 
 def export(
     form: Format, path: str | Path | None = None, store: str | Path = DEFAULT_STORE, *, run: int | None = None,
-    baseline: str | Path | None = None, samples: bool = False, width: str = "3.25in",
-    register: str | Path | None = None, columns: Sequence[str] = (), methods: Sequence[str] = (),
+    baseline: str | Path | None = None, samples: bool = False, width: str = "3.25in", kind: str = "svg",
+    register: str | Path | None = None, columns: Sequence[str] = (), methods: Sequence[str] = (), plain: bool = False,
 ) -> Exported:
     """Export a run (default: the newest) as text, to ``path`` if given.
 
-    Figures need a path and have a ``width``. ``samples`` gives csv a row per raw value; ``junit`` compares with ``baseline`` (default:
-    the accepted one) and applies the decisions in ``register``; tables can be restricted to ``columns`` and ``methods``. Raises
+    Figures need a path, and have a ``width`` and a ``kind``: svg, pdf or png. ``samples`` gives csv a row per raw value;
+    ``junit`` compares with ``baseline`` (default:
+    the accepted one) and applies the decisions in ``register``; tables can be restricted to ``columns`` and ``methods``, and
+    ``plain`` ones are for a paper. Raises
     Infrastructure if nothing can be written.
     """
     stored = Run(store, run)
@@ -58,7 +60,7 @@ def export(
         if path is None:
             raise Unsupported("This format is written to files, and no path was given.", remedy="Name a file or a folder.")
         with writing(path, "Name another folder."):
-            return Exported(files=tuple(figures.write(stored.view, Path(path), width)))
+            return Exported(files=tuple(figures.write(stored.view, Path(path), width, kind)))
     if form == "junit":
         text = _junit(stored, baseline, register)
     elif form == "csv":
@@ -71,7 +73,7 @@ def export(
 
         view = stored.view
         columns = tables.headline(view) if not columns and form == "latex" else columns
-        chosen_tables = tables.tables(view, () if "all" in columns else columns, methods)
+        chosen_tables = tables.tables(view, () if "all" in columns else columns, methods, plain)
         text = {"markdown": documents.markdown, "latex": documents.latex}[form](chosen_tables)
     return Exported(text, (put(text, path, KINDS[form]),) if path is not None else ())
 
@@ -129,13 +131,14 @@ def asv_results(folder: Path = Path(".asv/results"), store: str | Path = DEFAULT
 
 def image_grid(
     path: str | Path, cases: Sequence[str] = (), store: str | Path = DEFAULT_STORE, *, run: int | None = None, model: str | None = None,
+    scale: int = 1,
 ) -> Path:
-    """Write the images of a run (default: the newest) at the fixed seeds as one PNG."""
+    """Write the images of a run (default: the newest) at the fixed seeds as one PNG, each pixel ``scale`` wide."""
     from ..export.figures import grid
 
     stored = Run(store, run)
     with reading(stored.store) as source:
-        png = grid(stored.outcomes, source.artifacts.read, cases, model)
+        png = grid(stored.outcomes, source.artifacts.read, cases, model, scale)
     with writing(path), output(path, "PNG image") as part:
         part.write_bytes(png)
     return Path(path)
