@@ -70,6 +70,7 @@ BAD = [
     Bad("batch above samples", "batch = 2", "batch = 5", P, ("Batch 5 is larger than the 4 samples of s64",)),
     Bad("budget of nothing", '"1/2"', '"0"', errors.BadBudget, ("'0' is outside (0, 1]",), "budgets ="),
     Bad("budget above all", '"1/2"', "1.5", errors.BadBudget, ("1.5 is outside (0, 1]",), "budgets ="),
+    Bad("budget with underscores", '"1/2"', '"1_0/2_0"', errors.BadBudget, ("'1_0/2_0' is not a number",), "budgets ="),
     Bad("budget in words", '"1/2"', '"half"', errors.BadBudget, ("'half' is not a number",), "budgets ="),
     Bad("missing weights", 'weights = ""', 'weights = "nowhere.safetensors"', errors.BadCheckpoint, ("'nowhere.safetensors' is not",)),
 ]

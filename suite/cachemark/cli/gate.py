@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 @click.command()
 @stored_run_options
 @baseline_option
-@click.option("--threshold", type=Finite(0, 100, min_open=True),
+@click.option("--threshold", type=Finite(0, 1, min_open=True),
               help="Allowed relative change of a time over the full cache's.  [default: 0.15 if pairs cannot test times]")
 @coverage_option
 @click.option("--incidents", "register", type=FILE,

@@ -97,7 +97,7 @@ class Budget:
 
 def _share(text: str) -> Fraction:
     """Parse a fraction. A number with a huge exponent becomes 0 or 2 instead of millions of digits."""
-    if not text.isascii():
+    if not text.isascii() or "_" in text:  # Fraction reads both
         raise ValueError("a number in other digits than 0 to 9")
     power = re.fullmatch(r"[\s\d.+_-]*e([+-]?\d+)\s*", text[:LONGEST_BUDGET], re.IGNORECASE)
     if power and abs(int(power[1])) > LONGEST_BUDGET:

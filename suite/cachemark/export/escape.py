@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from ..core.wording import on_one_line, plain
+from ..core.wording import on_one_line
 
 _LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
@@ -49,8 +49,8 @@ def for_markdown(text: object, limit: int = 0) -> str:
 
 def for_sheet(text: object) -> str:
     """Return text for a spreadsheet cell; formulas get a leading apostrophe."""
-    clean = plain(text)
-    return f"'{clean}" if clean.lstrip().startswith(_FORMULA) or clean.startswith(("\t", "\n")) else clean
+    clean = on_one_line(text)  # in a terminal or a CI log a line of a cell could start with a command
+    return f"'{clean}" if clean.startswith(_FORMULA) else clean
 
 
 def slug(text: object, limit: int = 60) -> str:
