@@ -53,8 +53,9 @@ class Head(NamedTuple):
 
 
 def heads(full: int) -> dict[str, Head]:
-    """Return the heads by name; the constant ones cost what the annealed ones do."""
+    """Return the heads by name; the constant ones cost about what the annealed ones do."""
     table = {"full head again": Head("constant", full, full, OWN)}
+    table |= {f"{name} 12 to 2, from {OWN}": Head(name, 12, 2, OWN) for name in ("cosine", "two-stage")}
     for start in (OWN, STEPS - 1, LATEST):
         table |= {f"linear 12 to 2, from {start}": Head("linear", 12, 2, start), f"constant 5, from {start}": Head("constant", 5, 5, start)}
     return table
