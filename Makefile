@@ -13,7 +13,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: $(VENV)/.installed ## which cache should each bundled model use? in minutes; write demo/report.html
+demo: $(VENV)/.installed ## which cache should each bundled model use? in about 5 minutes; write demo/report.html
 	@mkdir -p demo
 	@$(BIN)/cachemark run demo --threads 1 --store demo/demo.sqlite --report demo/report.html
 	@echo "The report: $(CURDIR)/demo/report.html"

@@ -21,6 +21,8 @@
 # CACHEMARK_MINUTES time limit of these pairs                                               [60]
 # CACHEMARK_INCIDENTS register of incidents; keep it for the next night                     [baselines/incidents.json]
 # CACHEMARK_MACHINE options about the device, such as "--gpu 1 --lock-clocks 1410"          [none]
+# CACHEMARK_PLUGIN  file of a plug-in in a repository of its own: the night measures it, and the pairs compare its commit in the baseline with
+#                   the file as it is, instead of two commits of cachemark                  [none]
 # CACHEMARK_PAIRS   more options of `cachemark compare`, such as "--plugin 'my method.py'"  [none]
 set -euo pipefail
 
@@ -32,7 +34,8 @@ register=${CACHEMARK_INCIDENTS:-baselines/incidents.json}
 words() { xargs -r printf '%s\n' <<<"$1"; } # one a line; quotes group words as in a shell, and nothing is expanded
 mapfile -t machine < <(words "--device ${CACHEMARK_DEVICE:-cuda} ${CACHEMARK_MACHINE:-}")
 mapfile -t more < <(words "${CACHEMARK_PAIRS:-}")
-options=()
+plugin=${CACHEMARK_PLUGIN:-}
+options=(${plugin:+--plugin "$plugin"})
 self_test=1
 while [ $# -gt 0 ]; do
     case $1 in
@@ -63,10 +66,12 @@ if [ "$self_test" = 1 ]; then
     cachemark test gate "${machine[@]}" 2>&1 | tee "$out/self-test.txt"
     proved=${PIPESTATUS[0]}
 fi
-canary=${CACHEMARK_CANARY:-$(cachemark baseline commit 2>/dev/null)} # nothing on the first night
+canary=${CACHEMARK_CANARY:-$(cachemark baseline commit ${plugin:+--plugin} 2>/dev/null)} # nothing on the first night
+sides=(--commits "$canary" HEAD)
+[ -z "$plugin" ] || sides=(--versions "$canary" "$plugin" --plugin "$plugin")
 compared=0
 if [ -n "$canary" ] && [ "$canary" != none ]; then # `check` evaluates the result
-    cachemark compare "$plan" --commits "$canary" HEAD "${machine[@]}" --minutes "${CACHEMARK_MINUTES:-60}" "${more[@]}" 2>&1 |
+    cachemark compare "$plan" "${sides[@]}" "${machine[@]}" --minutes "${CACHEMARK_MINUTES:-60}" "${more[@]}" 2>&1 |
         tee "$out/compare.txt"
     compared=${PIPESTATUS[0]}
     case $compared in 1 | 3) compared=0 ;; esac

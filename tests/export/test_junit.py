@@ -91,7 +91,8 @@ def test_annotations_are_commands_with_their_figures() -> None:
 def test_a_summary_has_the_verdict_what_changed_and_the_tables() -> None:
     text = summary(VIEW, sample.comparison())
     (table,) = tables(VIEW)
-    assert text.startswith("## cachemark demo\n\n- Regressed: 2 regressed, ")
+    assert text.startswith("## cachemark demo\n\n**linear 1/4 became worse: latency × 1.17. 1 other value became worse too. Owner: nobody ")
+    assert "**\n\n- Regressed: 2 regressed, " in text
     assert "\n- **tiny-llamagen**: Keep the full cache." in text
     assert "| linear 1/4 | latency | regressed | 0.893 × full | 1.041 × full | 1.166 |  |" in text
     assert text.index("| linear 1/4 | latency") < text.index("output\\_hash")

@@ -14,7 +14,7 @@ import torch
 from click.testing import CliRunner
 
 from benchmarks.tracked.benchmarks import Generations
-from cachemark.analysis.answers import _numbers, answer
+from cachemark.analysis.answers import answer, numbers
 from cachemark.analysis.quality_claims import standing
 from cachemark.gate import anchors, baselines
 from cachemark.machine.affinity import torch_threads
@@ -42,8 +42,8 @@ def test_the_answers_of_the_readme_are_those_of_the_accepted_demo() -> None:
         recommended = answer(group, claims)
         row = recommended.row or recommended.lean
         assert row
-        numbers = [number for _, value, ends in _numbers(row, group) for number in re.findall(r"\d+\.\d+", f"{value} {ends}")]
-        expected[group.model] = ([row.case.method], numbers)
+        printed = [number for _, value, ends in numbers(row, group) for number in re.findall(r"\d+\.\d+", f"{value} {ends}")]
+        expected[group.model] = ([row.case.method], printed)
     table = README.split("| model | recommendation | speedup | savings | color consistency |", 1)[1].split("\n\n", 1)[0].splitlines()[2:]
     shown = {}
     for line in table:

@@ -99,14 +99,14 @@ def answer(group: CaseGroup, claims: Claims) -> Answer:
         assert row.speedup is not None
         gain, saving = gain_in_words(row.speedup), saving_in_words(row.saving, row.paradigm)
         details = f"{gain}{saving}{_added(row, group)}, quality loss below {claims[row.case.key].allowed}."
-        return Answer(f"Use {named(row)}.", details, row, lean, ruined, numbers=tuple(_numbers(row, group)), flags=_flags(row, group))
+        return Answer(f"Use {named(row)}.", details, row, lean, ruined, numbers=tuple(numbers(row, group)), flags=_flags(row, group))
     own_claims = [claim for row in group.candidates if (claim := claims.get(row.case.key))]
     needed = min((claim.needed for claim in own_claims if not claim.non_inferior and claim.needed), default=None)
     qualified = [each for each in candidates if each.qualified]
     doubt = next((f" {named(rows[each.key])}: {each.doubt}" for each in qualified if each.doubt), "")
     details = f"{_reason(group, lean, own_claims, needed, qualified=bool(qualified))}{doubt}"
     verdict = SPEED_ONLY if group.random else FULL_CACHE
-    return Answer(f"{verdict}.", details, None, lean, ruined, needed, tuple(_numbers(group.full, group)), _flags(group.full, group))
+    return Answer(f"{verdict}.", details, None, lean, ruined, needed, tuple(numbers(group.full, group)), _flags(group.full, group))
 
 
 def _closest_of_ties(best: ReportRow, faster: Sequence[ReportRow]) -> ReportRow:
@@ -127,7 +127,8 @@ def _flags(row: ReportRow, group: CaseGroup) -> tuple[Mark, ...]:
     return tuple({mark.text: mark for mark in marks[::-1]}.values())[::-1]  # the row's own mark, if both have one
 
 
-def _numbers(row: ReportRow, group: CaseGroup) -> Iterator[tuple[str, str, str]]:
+def numbers(row: ReportRow, group: CaseGroup) -> Iterator[tuple[str, str, str]]:
+    """Yield title, value and interval of a row's speed, saving and quality."""
     if row is group.full:
         latency = row.median(TIME)
         if latency is not None:

@@ -31,6 +31,8 @@ def _samples(context: click.Context, parameter: click.Parameter, value: int | No
 @click.option("--cases", nargs=2, metavar="A B", help="Two cases of the plan, by label, such as \"window 1/2\" \"linear 1/2\".")
 @click.option("--commits", nargs=2, metavar="A B", help="Two commits; every case of the plan runs at both.")
 @click.option("--env", "environments", nargs=2, metavar="OLD NEW", help="Two Python interpreters; every case runs in both.")
+@click.option("--versions", nargs=2, metavar="OLD NEW",
+              help="Two versions of the only --plugin: files, or commits of its repository; the cases that use it run with both.")
 @click.option("--only", multiple=True, help="Only this case of the plan, by label; repeatable. Not with --cases.")
 @store_option
 @pair_options
@@ -42,7 +44,7 @@ def _samples(context: click.Context, parameter: click.Parameter, value: int | No
 @coverage_option
 @json_option
 def compare(delta: float | None, minutes: float | None, aa: bool, min_coverage: float | None, as_json: bool, **sides: Any) -> None:
-    """Compare two cases, commits or environments in pairs.
+    """Compare two cases, commits, environments or versions of a plug-in in pairs.
 
     Every configuration of PLAN is measured in pairs of fresh processes and tested with a known false-alarm rate. If the two sides
     produce different tokens, their images are compared too, seed by seed. Both sides of a pair run on one device, leased and monitored; a

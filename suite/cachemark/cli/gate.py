@@ -168,6 +168,7 @@ def _baseline_line(item: ListedBaseline) -> str:
 @baseline.command()
 @stored_run_options
 @baseline_option
+@click.option("--plugin", is_flag=True, help="Print the commit of the plug-in's own repository instead.")
 def commit(**chosen: Any) -> None:
     """Print the commit of a run's baseline."""
     from ..workflows.check import baseline_commit

@@ -82,7 +82,8 @@ def _annotation(level: str, row: Verdict, values: str) -> str:
 def _verdicts(result: RunJudgement | None) -> list[str]:
     if result is None:
         return ["Not compared with a baseline.\n"]
-    lines = "\n".join(f"- {for_markdown(line, REASON)}" for line in result.summary()) + "\n"
+    lines = f"**{for_markdown(result.in_words, REASON)}**\n\n"
+    lines += "\n".join(f"- {for_markdown(line, REASON)}" for line in result.summary()) + "\n"
     changed = [row for verdict in _LEVELS for row in result.all_rows if row.verdict == verdict]
     if not changed:
         return [lines]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..core.spec import Case
+from ..core.units import is_metric, metric
 from ..core.verdicts import ENDED, REGRESSED
 from ..core.wording import count
 from ..store.rows import COMPARISON, Verdict
@@ -113,6 +114,23 @@ class RunJudgement:
             parts.append(f"in pairs {len(tally.regressed)} regressed, {len(tally.unresolved)} not resolved")
         return f"{ENDED[self.exit_code]}: {'; '.join(parts)}."
 
+    @property
+    def in_words(self) -> str:
+        """One line for a colleague: what became worse and by how much, who decided on it, and what to do."""
+        failing = sorted(self.failing, key=lambda row: row.change or 0.0, reverse=True)
+        if not failing:
+            return {0: "Nothing became worse.", 3: "Nothing is known to be worse, but not every time could be decided. Measure more pairs.",
+                    4: "Too little was measured to decide. Measure the missing cases."}.get(
+                self.exit_code, "The measurement failed. See the log of the night.")
+        worst, more = failing[0], len(failing) - 1
+        title = metric(worst.metric).title.lower() if is_metric(worst.metric) else worst.metric
+        change = f": {title} × {worst.change:.2f}" if worst.change is not None else f" ({title})"
+        incident = self.decided.get((worst.case_key, worst.metric))
+        told = f"{incident.who} decided on it ({incident.decision})" if incident and incident.who else "nobody has decided on it yet"
+        others = f" {count(more, 'other value')} became worse too." if more else ""
+        return (f"{worst.label} became worse{change}.{others} Owner: {told}. To do: find the commit (commands below) and fix it, or "
+                "accept it with `cachemark incident acknowledge KEY --who NAME`.")
+
     def summary(self) -> list[str]:
         """Return lines: verdict, resolution of the machine, open and known incidents, baseline and remarks."""
         rows_of: dict[str, list[tuple[str, str]]] = {}
@@ -129,6 +147,9 @@ class RunJudgement:
         lines = []
         if self.night is not None:
             lines.append(f"Pairs: comparison {self.night.run.id}, {' → '.join(map(str, self.night.stated.get('sides', ())))}.")
-        if self.exit_code == 3:
+        if self.night is not None and self.night.unchanged:
+            lines.append("Nothing of cachemark changed between the sides: both are the same commit. Times of plug-ins are not tested; use "
+                         "--versions.")
+        elif self.exit_code == 3:
             lines.append(f"To decide: rerun on a quieter machine, or with a larger --minutes or --delta: {self.command}")
         return [*lines, *self.history, *([str(self.standing)] if self.standing else [])]

@@ -47,10 +47,20 @@ class Night:
     @property
     def sides(self) -> list[str]:
         """The options of `cachemark compare` that name its sides, by their commits if they have two."""
+        options = [str(option) for option in self.stated.get("options", ())]
+        if options and options[0] != "--commits":
+            return options
         names, commits = map(str, self.stated["sides"]), [str(code.get("commit") or "")[:12] for code in self.stated.get("code", ())]
         if self.stated.get("alike") == OTHER_METHODS:
             return ["--cases", *names]
-        return ["--commits", *commits] if all(commits) and len(set(commits)) == 2 else ["--env", *names]
+        by_commits = bool(options) or (all(commits) and len(set(commits)) == 2)
+        return ["--commits", *(commits if all(commits) else names)] if by_commits else ["--env", *names]
+
+    @property
+    def unchanged(self) -> bool:
+        """True if it compared one commit with itself."""
+        commits = [code.get("commit") for code in self.stated.get("code", ())]
+        return len(commits) == 2 and len(set(commits)) == 1 and self.sides[0] == "--commits"
 
     def holds(self, case: Case) -> bool:
         """Return whether a case was one of its configurations.

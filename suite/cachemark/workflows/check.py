@@ -271,13 +271,21 @@ def acknowledge_incident(register: Path, key: str, who: str, until: date | None,
     incidents.save(register, incidents.acknowledge(incidents.load(register), key, who, until, link))
 
 
-def baseline_commit(store: Store | str | Path = DEFAULT_STORE, *, run: int | None = None, baseline: str | Path | None = None) -> str:
-    """Return the commit of the baseline of a run (None: the newest).
+def baseline_commit(
+    store: Store | str | Path = DEFAULT_STORE, *, run: int | None = None, baseline: str | Path | None = None, plugin: bool = False,
+) -> str:
+    """Return the commit of the baseline of a run (None: the newest), with ``plugin`` the commit of the plug-in's own repository.
 
     Raises BadBaseline without a baseline, and NothingMeasured if it was not measured at a clean commit.
     """
     with reading(store) as source:
         accepted_baseline = baselines.load(baseline or accepted_path(chosen(source, run)))
+    if plugin:
+        commits = {used.commit for outcome in accepted_baseline.outcomes if (used := outcome.facts.plugin) and not used.edited} - {None}
+        if len(commits) == 1:
+            return str(commits.pop())
+        raise NothingMeasured(f"{accepted_baseline.source} was measured with plug-ins of {len(commits)} commits, and one is needed.",
+                              remedy="Commit the plug-in, measure it, and promote the run: cachemark baseline promote --reason …")
     if accepted_baseline.code.get("dirty") or not (commit := str(accepted_baseline.code.get("commit") or "")):
         raise NothingMeasured(f"{accepted_baseline.source} was measured in no commit, or in a changed working tree: there is nothing to "
                               "compare with.", remedy="Promote a run of a commit: cachemark baseline promote --reason …")

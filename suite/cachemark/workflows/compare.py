@@ -47,6 +47,7 @@ from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
 from .git import checkouts, code_of, repository_of
 from .pairs import IMAGES, Configs, MakeSide, PairRunner, Side, configs_of, image_side, sides_of, timed_side
+from .plugin_versions import sides_of_versions, version_requests
 from .progress import print_pair
 from .session import DEFAULT_STORE, Machine
 
@@ -97,22 +98,25 @@ class PairedComparison:
 @strict("compare", {"minutes": "terms=Terms(minutes=…)", "delta": "terms=Terms(delta=…)", "run": "cm.open(…).compare(a, b)"})
 def compare(
     plan: Plan | str | Path, store: str | Path = DEFAULT_STORE, *, cases: tuple[str, str] | None = None,
-    commits: tuple[str, str] | None = None, environments: tuple[str, str] | None = None, only: tuple[str, ...] = (),
+    commits: tuple[str, str] | None = None, environments: tuple[str, str] | None = None, versions: tuple[str, str] | None = None,
+    only: tuple[str, ...] = (),
     repository: Path | None = None, machine: Machine | str = "cpu", plugins: Sequence[str | Path] = (), images: int = IMAGES,
     samples: int | None = None, terms: Terms = Terms(), progress: bool = True,
 ) -> PairedComparison:
     """Compare two sides of a plan in pairs of fresh processes, at a known false-alarm rate.
 
-    The sides are either ``cases`` (two labels), ``commits`` of ``repository`` (None: the one around this package), or ``environments`` (two
-    interpreters). ``only``: labels of the cases to compare. ``images``: generations per pair that count. Images are compared at ``samples``
-    seeds if tokens differ (None: the plan's seeds, 0: never). ``progress``: print each pair on standard
-    error. Every pair and verdict is stored.
+    The sides are either ``cases`` (two labels), ``commits`` of ``repository`` (None: the one around this package), ``environments`` (two
+    interpreters), or ``versions`` of the only plug-in (files, or commits of its own repository). ``only``: labels of the cases to compare.
+    ``images``: generations per pair that count. Images are compared at ``samples`` seeds if tokens differ (None: the plan's seeds, 0:
+    never). ``progress``: print each pair on standard error. Every pair and verdict is stored.
 
     Raises UnfairComparison for sides that differ in more than the compared setting, NothingMeasured for a plan without such a case,
     Unsupported for a commit of another trial protocol, and Infrastructure if the device is unavailable or lost.
     """
-    if sum(way is not None for way in (cases, commits, environments)) != 1:
-        raise BadPlan("A comparison needs two sides.", remedy="Use exactly one of --cases A B, --commits A B, --env OLD NEW.")
+    ways = {"--cases": cases, "--commits": commits, "--env": environments, "--versions": versions}
+    if len(way := [option for option, names in ways.items() if names is not None]) != 1:
+        raise BadPlan("A comparison needs two sides.",
+                      remedy="Use exactly one of --cases A B, --commits A B, --env OLD NEW, --versions OLD NEW.")
     if cases and only:
         raise BadPlan("--cases names the two cases that are compared, so --only has no effect.", remedy="Leave out one of the two.")
     machine, (loaded, files) = Machine.parse(machine), prepare(plan, plugins)
@@ -127,13 +131,16 @@ def compare(
         return planned, planned
 
     timed, imaged = configs(images, timed_side), None if samples == 0 else configs(samples or 0, image_side)
-    alike = SAME if commits else OTHER_NUMERICS if environments else OTHER_METHODS
-    names = commits or environments or cases
+    alike = SAME if commits or versions else OTHER_NUMERICS if environments else OTHER_METHODS
+    names = commits or environments or cases or versions
     assert names is not None
-    with Store.open(store) as target, machine.places() as places, _requests(trial, commits, environments, repository) as requests:
+    with Store.open(store) as target, machine.places() as places, _requests(trial, commits, environments, versions, repository) as requests:
         first = places.identify(requests[0], machine.device)
         second = first if requests[1] == requests[0] else places.identify(requests[1], machine.device)
         where, code = (first[0], second[0]), (first[1], second[1])
+        if versions:
+            timed = sides_of_versions(timed[0], files, requests)
+            imaged = imaged and sides_of_versions(imaged[0], files, requests)
         for name, planned in timed[0].items():
             refuse_unequal(planned.case, timed[1][name].case, where)
         if alike == OTHER_NUMERICS and where[0].fingerprint == where[1].fingerprint:  # two names of one environment
@@ -144,7 +151,8 @@ def compare(
             before, after = (Side(names[n], imaged[n], replace(requests[n], task=Task.IMAGES)) for n in (0, 1))
             image_sides = before, after
         on_pair = print_pair if progress else None
-        return _PairedRun(loaded, sides, image_sides, alike, where, code, target, terms, places, on_pair).run(machine.device)
+        again = [way[0], *names, *(option for file in files if versions for option in ("--plugin", file))]
+        return _PairedRun(loaded, sides, image_sides, alike, where, code, target, terms, places, on_pair, again).run(machine.device)
 
 
 @contextmanager
@@ -163,12 +171,16 @@ def _equal(side: Side, names: Sequence[str]) -> Iterator[tuple[Side, Side]]:
 
 @contextmanager
 def _requests(
-    trial: TrialRequest, commits: tuple[str, str] | None, environments: tuple[str, str] | None, repository: Path | None,
+    trial: TrialRequest, commits: tuple[str, str] | None, environments: tuple[str, str] | None, versions: tuple[str, str] | None,
+    repository: Path | None,
 ) -> Iterator[tuple[TrialRequest, TrialRequest]]:
     """Yield the requests of both sides; commits are checked out until the end of the block."""
     if commits:
         with checkouts(repository_of(repository), commits) as (old, new):
             yield replace(trial, code=code_of(old, commits[0])), replace(trial, code=code_of(new, commits[1]))
+    elif versions:
+        with version_requests(trial, versions) as requests:
+            yield requests
     elif environments:
         old_python, new_python = (replace(trial, python=python, code=str(PACKAGE.parent)) for python in environments)
         yield old_python, new_python
@@ -181,7 +193,7 @@ class _PairedRun:
     """A comparison in progress: measures pairs, tests them, and stores both.
 
     ``images``: both sides once more for comparing images, or None. ``alike``: the common properties of the sides; ``where`` and ``code``:
-    the environment and the code of each.
+    the environment and the code of each; ``options``: of `cachemark compare`, which name the sides.
     """
 
     plan: Plan
@@ -194,6 +206,7 @@ class _PairedRun:
     terms: Terms
     executor: Executor
     on_pair: OnPair | None
+    options: Sequence[str]
     run_id: int = 0
     equal: list[Outcome] = field(default_factory=list)
 
@@ -209,7 +222,7 @@ class _PairedRun:
         rule = Rule(self.terms.delta or least, family)
         record = {"sides": list(names), "alike": self.alike, "delta": rule.delta, "configurations": family, "seed": self.terms.seed,
                   "min_coverage": COVERAGE if self.terms.min_coverage is None else self.terms.min_coverage,
-                  "code": [dict(code) for code in self.code], "plan": plan.stored()}
+                  "code": [dict(code) for code in self.code], "options": list(self.options), "plan": plan.stored()}
         with self.store.new_run(COMPARISON + plan.name, record, self.where[1], self.code[1]) as self.run_id:
             rule = self._measure_and_judge(rule, len(earlier))
         _, sees = ledger.least_effect(ledger.unchanged(self.equal), family, device)
