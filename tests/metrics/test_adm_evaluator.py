@@ -106,7 +106,7 @@ def test_the_network_gives_spatial_features_of_the_evaluators_layer(tmp_path: Pa
     torch.save(state(), tmp_path / "inception.pth")
     network = inception.inception_extractor(tmp_path / "inception.pth").load()
     blocks: list[torch.Tensor] = []
-    network.network.Mixed_6d.register_forward_hook(lambda _, __, output: blocks.append(output))  # type: ignore[union-attr, operator]
+    network.network.Mixed_6d.register_forward_hook(lambda _, __, output: blocks.append(output))  # type: ignore[union-attr]
     *_, spatial = network(pictures(2, 0, 64))
     assert torch.equal(spatial.view(2, 17, 17, -1), blocks[0].permute(0, 2, 3, 1)[..., : inception.CHANNELS])
 

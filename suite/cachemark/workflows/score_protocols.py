@@ -85,7 +85,8 @@ def _mjhq(
         generated, other = _rows(features[0], rows), _rows(features[1], real_by[category])
         fid = plain.values_of(generated, RealImages.of(other), FID_ALONE)["fid"]
         name = quality_name("fid", f"mjhq{category}", len(rows))
-        collected.values[name] = plain.as_score(metric(name), fid.value, *(None if math.isnan(end) else end for end in (fid.low, fid.high)))
+        low, high = (None if math.isnan(end) else end for end in (fid.low, fid.high))
+        collected.values[name] = plain.as_score(metric(name), fid.value, low, high)
     for name, title in (("image_reward", "ImageReward"), ("hpsv2", "HPSv2.1")):
         if name not in {*collected.values, *collected.absent}:
             collected.absent[name] = f"{title} needs --metric {name},weights=FOLDER."
