@@ -196,8 +196,8 @@ def _difference(group: CaseGroup, twins: Sequence[CaseGroup]) -> str:
 def _notes(group: CaseGroup) -> tuple[Note, ...]:
     noted: dict[str, list[str]] = {}
     load = [row.outcome.facts.other_load or 0.0 for row in group.rows if any(mark.text == BUSY_MACHINE for mark in row.marks)]
-    busy = "" if len(load) < 2 else (f"Other processes kept {min(load):.1f} to {max(load):.1f} processors busy while these cases were "
-                                     "timed.")
+    ends = " to ".join(dict.fromkeys(f"{end:.1f}" for end in (min(load), max(load)))) if load else ""
+    busy = f"Other processes kept {ends} processors busy while these cases were timed." if len(load) > 1 else ""
     for row in group.rows:
         alike = {mark.reason: busy for mark in row.marks if mark.text == BUSY_MACHINE and busy}  # one note of the whole group
         for text in row.notes:
