@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
 import torch
 
 from cachemark.core.errors import Unsupported
+from cachemark.models.catalogue.next_scale import TINY_SIZES
 from cachemark.models.weights import packaged
 
 from ..command import run_command
@@ -21,11 +23,13 @@ from .generators import GeneratorTask, ScalesTask
 from .tokenizers import CodesTask, DecoderTask, ScaleCodesTask
 
 TASKS: dict[str, Callable[..., loops.TrainingTask]] = {
-    "tiny-vq": CodesTask, "tiny-llamagen": GeneratorTask, "tiny-msvq": ScaleCodesTask, "tiny-var": ScalesTask, "tiny-kl": LatentsTask,
+    "tiny-vq": CodesTask, "tiny-llamagen": GeneratorTask, "tiny-msvq": ScaleCodesTask, "tiny-kl": LatentsTask,
     "tiny-mar": MaskedTask, "tiny-features": FeaturesTask, "tiny-t2i": CaptionedTask, "tiny-reader": ReaderTask,
+    **{name: partial(ScalesTask, name=name) for name in TINY_SIZES},
 }
 TOKENIZERS = {  # by the model that learns their tokens
-    "tiny-llamagen": "tiny-vq", "tiny-var": "tiny-msvq", "tiny-mar": "tiny-kl", "tiny-t2i": "tiny-vq", "tiny-reader": "tiny-vq",
+    "tiny-llamagen": "tiny-vq", "tiny-mar": "tiny-kl", "tiny-t2i": "tiny-vq", "tiny-reader": "tiny-vq",
+    **dict.fromkeys(TINY_SIZES, "tiny-msvq"),
 }
 
 

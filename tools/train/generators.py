@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cachemark.models.catalogue import next_scale
-from cachemark.models.catalogue.next_scale import TINY_VAR
 from cachemark.models.catalogue.next_token import TINY, TINY_NAME
 from cachemark.models.janus import Janus
 from cachemark.models.llamagen import LlamaGen, LlamaGenConfig
@@ -125,12 +124,15 @@ class GeneratorTask(CodesPredictorTask):
 
 
 class ScalesTask(CodesPredictorTask):
-    """The next-scale model, on codes of the multi-scale tokenizer at ``tokenizer``."""
+    """A next-scale model, on codes of the multi-scale tokenizer at ``tokenizer``."""
 
-    name = next_scale.TINY_NAME
     steps = 2200
 
-    def __init__(self, tokenizer: Path, seed: int = 0, *, device: str = "cpu", config: VARConfig = TINY_VAR, batch: int = BATCH) -> None:
+    def __init__(
+        self, tokenizer: Path, seed: int = 0, *, device: str = "cpu", name: str = next_scale.TINY_NAME,
+        config: VARConfig | None = None, batch: int = BATCH,
+    ) -> None:
+        self.name, config = name, config or next_scale.TINY_SIZES[name]
         coder = MSVQ_WEIGHTS.load(tokenizer, device=device)
         model = VAR(config, coder.quantizer).initialise(stream(seed, "initial weights"))
         nn.init.zeros_(model.head.weight)

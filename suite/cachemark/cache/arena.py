@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..core.errors import BadPlugin
 from .codec import NATIVE, Codec, Parts
-from .engines import EAGER, Engine
+from .engines import EAGER, Engine, TurnEngine
 
 KINDS = ("slots", "workspace", "state")
 """What tensors of a memory count as: keys and values, the buffer that layers share, and a method's own state."""
@@ -30,6 +30,8 @@ class Memory:
         self.tensors: dict[str, tuple[str, Tensor]] = {}
         self._given: set[str] = set()
         self.constants: dict[int, Parts] = {}  # the codec's, by head_dim; not counted
+        self._turns: dict[str, Memory] = {}
+        self._freed: dict[str, int] = {}
 
     def another(self) -> Memory:
         """Return an empty memory for another batch of the same case."""
@@ -43,6 +45,18 @@ class Memory:
         """
         workspace: dict[str, Tensor] = {}
         return [MemoryPart(self, name, workspace) for name in names]
+
+    def turn(self, name: str) -> Memory:
+        """Return the memory of one of several models that generate one after another; that of the others is freed.
+
+        An engine that captures keeps all of them, since its passes refer to their tensors.
+        """
+        chosen = self._turns.setdefault(name, Memory(self.device, self.codec, TurnEngine(self.engine, name)))
+        for other in self._turns.values() if type(self.engine) is Engine else ():
+            if other is not chosen and other.tensors:
+                other._freed = {kind: other.nbytes(kind) for kind in KINDS}
+                other.tensors.clear()
+        return chosen
 
     def zeros(self, name: str, shape: Iterable[int], dtype: torch.dtype, kind: str = "state") -> Tensor:
         """Return a zeroed tensor.
@@ -83,8 +97,15 @@ class Memory:
         self._given.clear()
 
     def nbytes(self, *kinds: str) -> int:
-        """Return the bytes allocated for these kinds; for all without any."""
-        return sum(t.nbytes for kind, t in self.tensors.values() if not kinds or kind in kinds)
+        """Return the bytes allocated for these kinds; for all without any. Of models in turns, the most that any had."""
+        own = sum(t.nbytes for kind, t in self.tensors.values() if not kinds or kind in kinds)
+        turns = [turn.nbytes(*kinds) or sum(turn._freed.get(kind, 0) for kind in kinds or KINDS) for turn in self._turns.values()]
+        return own + (max(turns, default=0) if type(self.engine) is Engine else sum(turns))
+
+    def allocated(self) -> list[Tensor]:
+        """Return all tensors that exist now, constants of the codec and those of models in turns too."""
+        own = [*(tensor for _, tensor in self.tensors.values()), *(tensor for parts in self.constants.values() for tensor in parts)]
+        return [*own, *(tensor for turn in self._turns.values() for tensor in turn.allocated())]
 
     def pointers(self) -> dict[str, int]:
         """Return the address of each tensor, equal for two generations of a case."""

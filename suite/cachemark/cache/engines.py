@@ -57,6 +57,19 @@ class Engine:
 EAGER = Engine()
 
 
+class TurnEngine(Engine):
+    """The ``engine`` of several models that generate one after another, as one of them sees it: keys and constants have its name."""
+
+    def __init__(self, engine: Engine, name: str) -> None:
+        self.engine, self.name = engine, name
+
+    def hold(self, name: str, tensor: Tensor) -> Tensor:
+        return self.engine.hold(f"{self.name}.{name}", tensor)
+
+    def run(self, key: Hashable, work: Work, inputs: tuple[Any, ...], state: HostState) -> tuple[Tensor, ...]:
+        return self.engine.run((self.name, key), work, inputs, state)
+
+
 class GraphBackend(Protocol):
     """Captures work for replay: CUDA graphs, or their CPU emulator in tests."""
 

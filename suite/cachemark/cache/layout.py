@@ -87,7 +87,8 @@ class Layout:
     fine. ``kv_heads`` < ``heads`` is GQA. ``seeds`` and ``branches`` identify each row's random stream: the seed of its sample, and 0 for
     the conditional or 1 for the unconditional row. They, not the row index, key random choices, so a sample is the same in any batch.
     ``line_ends``: the last token of a line is an end-of-line token. ``previewed``: how many lines a preview fills before the image.
-    ``work``: sizes of a next-scale model's products, None if unknown.
+    ``work``: sizes of a next-scale model's products, None if unknown. ``drafter``: of a composite model, the layout of the model that
+    makes the first scales, these alone; this layout is then the refiner's, which computes all scales.
     """
 
     paradigm: str
@@ -106,6 +107,12 @@ class Layout:
     line_ends: bool = False
     previewed: int = 0
     work: ScaleWork | None = None
+    drafter: Layout | None = None
+
+    @property
+    def draft(self) -> Layout | None:
+        """The layout of the drafter, in the dtype and on the device of this one."""
+        return self.drafter and replace(self.drafter, dtype=self.dtype, device=self.device)
 
     @property
     def rows(self) -> int:

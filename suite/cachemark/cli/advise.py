@@ -111,7 +111,7 @@ def roofline(
     For each method on a device: the roofline time by part, and the speedup that it allows. No operation is faster than its bytes at the
     bandwidth or its FLOPs at the peak FLOP/s; measured times are above the roofline time.
     """
-    from ..workflows.roofline import device_rates, likely_times, parse_decoder, pass_costs, roofline_times
+    from ..workflows.roofline import device_rates, drafter_share, likely_times, parse_decoder, pass_costs, roofline_times
 
     if card and here:
         raise click.UsageError("--card and --here cannot be combined. Leave one out.")
@@ -127,11 +127,15 @@ def roofline(
     rates = device_rates(None if here else DEFAULT_GPU if card is None else card, dtype)
     rows = roofline_times(model, rates, steps=steps, **grid)
     costs = pass_costs(model, rates, parallel, tokens=tokens_per_pass, **grid) if parallel else []
+    share = drafter_share(model)
     if as_json:
         echo_json({"model": model, "dtype": dtype, "device": rates.device, "bandwidth": rates.bandwidth, "peak_flops": rates.peak_flops,
-                   "roofline_times": rows, "likely": [] if here else likely_times(model, rows), **({"passes": costs} if costs else {})})
+                   "roofline_times": rows, "likely": [] if here else likely_times(model, rows),
+                   **({} if share is None else {"flops_of_drafter": share}), **({"passes": costs} if costs else {})})
         return
     say(f"{model}, {dtype}, {rates.device}: {rates.bandwidth / 1e9:,.0f} GB/s, {rates.peak_flops / 1e12:,.3g} TFLOP/s")
+    if share is not None:
+        say(f"FLOPs of an image without its decoding: {share:.3f} of the drafter's alone. Methods run on one of the two models.")
     _print_times(rows)
     for likely in [] if here else likely_times(model, rows):
         say(f"Likely at batch {likely.batch}: {likely.least:.3g} to {likely.most:.3g} s per image, {likely.times[0]:.2g} to "

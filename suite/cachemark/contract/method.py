@@ -67,7 +67,7 @@ class Method(Planning):
     above its budget a layer cache may have during a pass; ``selects``: :meth:`selection` chooses the entries that a pass reads; ``merges``:
     evicted entries are added to others by ``SlotBank.merge``; ``fronts``: all entries are kept and attention obeys ``Step.visible``, so
     that passes may feed tokens of several lines. ``spare``, set before :meth:`begin` by :func:`~.decoder.spare`, is how many entries above
-    its capacity it needs while a decoder looks ahead.
+    its capacity it needs while a decoder looks ahead. ``earlier_bytes``: what a model that ran before and is freed had live at most.
     """
 
     evict_after: ClassVar[str] = ""
@@ -77,7 +77,7 @@ class Method(Planning):
     selects: ClassVar[bool] = False
     merges: ClassVar[bool] = False
     fronts: ClassVar[bool] = False
-    spare = 0  # not annotated, so that it is not a parameter
+    spare, earlier_bytes = 0, 0  # not annotated, so that they are no parameters
 
     def stack(self, name: str, step: Step, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
         """Choose which rows and tokens are computed. A stack ends before its final norm."""
@@ -214,7 +214,7 @@ class Method(Planning):
     @property
     def logical_bytes(self) -> int:
         """Bytes of live keys and values of all sites at the fullest pass."""
-        return sum(bank.logical_bytes for bank in self.banks)
+        return max(self.earlier_bytes, sum(bank.logical_bytes for bank in self.banks))
 
     @property
     def peak_live_bytes(self) -> int | None:

@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
-from itertools import chain
 from types import EllipsisType, NoneType
 from typing import Any
 
@@ -249,7 +248,6 @@ def capture_on_cpu(memory: Memory, lasting: Iterable[Tensor]) -> Memory:
     if isinstance(memory.engine, Graph):
         return memory
     weights = list(lasting)
-    emulator = CpuGraphs(lambda: [*weights, *(tensor for _, tensor in memory.tensors.values()), *engine.storage,
-                                  *chain.from_iterable(memory.constants.values())])
+    emulator = CpuGraphs(lambda: [*weights, *memory.allocated(), *engine.storage])
     engine = memory.engine = Graph(emulator)
     return memory

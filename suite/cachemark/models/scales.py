@@ -101,6 +101,9 @@ class ScaleModel(nn.Module, Generic[G]):
     def quantizer(self) -> MapQuantizer:
         """The quantizer of the image tokenizer."""
 
+    def share(self, quantizer: Any) -> None:
+        """Use another model's equal ``quantizer``, so that one tokenizer is in memory."""
+
     def layout(self, seeds: Sequence[int], sampling: Sampling, labels: Sequence[int] = ()) -> Layout:
         """Return the layout of a generation of these samples."""
         weight = self.head.weight
@@ -150,8 +153,8 @@ class ScaleModel(nn.Module, Generic[G]):
         """Generate tokens (batch, N) int64, scale by scale, for ``labels`` (batch,) under ``method``.
 
         The method states how many scales are generated, and how many rows each computes; tokens of other scales are ``ABSENT``. ``forced``
-        (batch, N) replaces sampled tokens; ``see(first, logits)`` receives the guided fp32 logits of a scale; ``mark(i)`` is called when
-        all tokens up to i exist, for timing.
+        (batch, N, or as many as the first scales have) replaces sampled tokens; ``see(first, logits)`` receives the guided fp32 logits of a
+        scale; ``mark(i)`` is called when all tokens up to i exist, for timing.
         """
         layout, engine = self.layout(seeds, sampling), memory.engine
         method.begin(layout, self.sites, memory)
@@ -161,7 +164,7 @@ class ScaleModel(nn.Module, Generic[G]):
         f_hat = self.quantizer.empty(len(labels)).to(labels.device)
         for step in scale_steps(layout, method.scales(layout)):
             span = slice(step.first, step.first + step.count)
-            inputs = (f_hat,) if forced is None else (f_hat, forced[:, span])
+            inputs = (f_hat,) if forced is None or span.stop > forced.size(1) else (f_hat, forced[:, span])
             fed = condition.first(method.computed_rows(layout, step.index))
             work = partial(self._pass, step, method, sampling, fed, see is not None)
             codes, f_hat, *logits = engine.run((step.index, see is not None, graph_key(method, step)), work, inputs, method)

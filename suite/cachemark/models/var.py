@@ -167,6 +167,9 @@ class VAR(ScaleModel[Placed]):
     def quantizer(self) -> MultiScaleQuantizer:
         return self._quantizer[0]
 
+    def share(self, quantizer: MultiScaleQuantizer) -> None:
+        self._quantizer = (quantizer,)
+
     @property
     def places(self) -> Tensor:
         """The embedding of position and scale per token, (1, N, dim)."""

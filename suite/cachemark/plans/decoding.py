@@ -10,8 +10,8 @@ from ..cache.codecs import codec
 from ..cache.layout import Layout
 from ..contract.decoder import Decoder, beyond, check_fronts, horizon, widest
 from ..contract.method import Method
-from ..core.errors import BadParameter, Unsupported
-from ..core.spec import SEQUENTIAL, Case
+from ..core.errors import BadBudget, BadParameter, Unsupported
+from ..core.spec import FULL, SEQUENTIAL, Case
 from ..core.units import is_finite
 from ..core.wording import shown
 from ..decoders.registry import DECODERS
@@ -37,6 +37,15 @@ def resolved_decoder(decoder_table: str | MethodTable) -> dict[str, Any]:
     if cls.name == SEQUENTIAL:
         return {}
     return {"name": cls.name, **decoder.parameters(), **({"variant": table.variant} if table.variant else {})}
+
+
+def check_model(cls: type[Method], layout: Layout) -> None:
+    """Raise BadBudget for a method that does not run on a model of this layout."""
+    if layout.paradigm not in cls.paradigms:
+        raise BadBudget(f"{cls.name} does not run on {layout.paradigm} models.", remedy=f"It runs on: {', '.join(cls.paradigms)}.")
+    if layout.drafter is not None and cls.name != FULL:
+        raise BadBudget(f"{cls.name} does not run on a composite model, whose two models have caches of their own.",
+                        remedy="Run it on one of the two models.")
 
 
 def check_numbers(name: str, parameters: Mapping[str, Any]) -> None:

@@ -32,7 +32,7 @@ from ..models.protocol import ModelEntry, Request
 from ..models.registry import MODELS
 from ..plugins import loading as plugins
 from ..roofline.bill import idle_reason
-from .decoding import check_numbers, decoder_class, refused_codec, refused_decoder, resolved_decoder
+from .decoding import check_model, check_numbers, decoder_class, refused_codec, refused_decoder, resolved_decoder
 from .metrics import options_of, stated
 from .reuse import Earlier
 from .schema import Cells, MethodTable, Plan
@@ -381,8 +381,7 @@ def resolve(cls: type[Method], budget: Budget, layout: Layout, parameters: dict[
     """Return all parameters of a method: given ones, else those that the budget implies, else defaults.
 
     Some depend on a calibration of the ``weights``. Raises BadBudget and BadParameter."""
-    if layout.paradigm not in cls.paradigms:
-        raise BadBudget(f"{cls.name} does not run on {layout.paradigm} models.", remedy=f"It runs on: {', '.join(cls.paradigms)}.")
+    check_model(cls, layout)
     check_numbers(cls.name, parameters)
     fitted = calibrated(cls, parameters, weights, layout).fit(budget.ratio, layout)
     method = calibrated(cls, {**fitted, **parameters}, weights, layout)

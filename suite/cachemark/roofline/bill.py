@@ -42,6 +42,9 @@ def bill(
         ops = [op for step in steps for op in pass_ops(method, layout, counts, codec, step, alike)]
         width = layout.dtype.itemsize
         ops.append(Op("once", 2 * layout.rows * counts.row, (counts.row_weights or counts.row) * width))
+        if layout.draft is not None and counts.drafter is not None:
+            draft = bill(Method(), layout.draft, counts.drafter, codec=codec, images=False)
+            ops, passes = [*ops, *draft.ops], passes + draft.passes
     if images:
         ops.append(Op("decode", layout.batch * _decoded(counts.image)))
     return Bill.merged((op for op in ops if op.flops or op.nbytes), layout.batch, passes)

@@ -24,7 +24,8 @@ def allocated(method: Method, layout: Layout, codec: Codec = NATIVE) -> int:
     method.resolve(layout)
     with suppress(RuntimeError):  # a plug-in reads a value, which the meta device lacks; its allocations so far are counted
         method.begin(layout, sites, memory)
-    return memory.nbytes()
+    draft = allocated(Method(), layout.draft, codec) if layout.draft else 0  # freed before the refiner allocates
+    return max(memory.nbytes(), draft)
 
 
 def entries(method: Method, layout: Layout) -> int:
@@ -39,4 +40,5 @@ def weight_bytes(layout: Layout, counts: ParameterCounts) -> int:
         fed = layout.dim * (layout.dim + layout.channels)
         return layout.dtype.itemsize * (counts.block * (layout.encoder + layout.layers) + fed + head_weights(layout))
     blocks = (counts.block + counts.text_block) * layout.layers
-    return layout.dtype.itemsize * (blocks + counts.logits + (counts.row_weights or counts.row) + counts.row_pass)
+    draft = weight_bytes(layout.draft, counts.drafter) if layout.draft and counts.drafter else 0
+    return draft + layout.dtype.itemsize * (blocks + counts.logits + (counts.row_weights or counts.row) + counts.row_pass)

@@ -20,8 +20,8 @@ class ParameterCounts:
     drawn token, once for all branches of guidance. ``row``: multiplications of a row once per generation, by ``row_weights`` (0: as many
     weights; entries of a text share theirs). ``row_pass``: weights that a row uses once per pass. ``scale``: multiplications per image in
     every pass but the last, between its output and the next input. ``text``: text entries that every token attends to in every block, and
-    ``text_block``: weights of a block for each of them in every pass. ``image()`` decodes one image to count its FLOPs, with the decoder
-    of a published model on the meta device, which computes nothing.
+    ``text_block``: weights of a block for each of them in every pass. ``drafter``: counts of a composite model's drafter. ``image()``
+    decodes one image to count its FLOPs, with the decoder of a published model on the meta device, which computes nothing.
     """
 
     block: int
@@ -36,6 +36,7 @@ class ParameterCounts:
     scale: int = 0
     text: int = 0
     text_block: int = 0
+    drafter: ParameterCounts | None = None
 
 
 def steps_of(method: Method, layout: Layout) -> list[Step]:

@@ -31,9 +31,10 @@ def by_pass(method: Method, layout: Layout) -> list[dict[str, int]]:
 
 
 def work(method: Method, layout: Layout) -> dict[str, int]:
-    """Return the FLOPs of one image by part.
+    """Return the FLOPs of one image by part, a composite model's drafter included.
 
     Raises what :func:`by_pass` and :meth:`Method.resolve` raise.
     """
     method.resolve(layout)
-    return dict(sum(map(Counter, by_pass(method, layout)), Counter()))
+    draft = Counter(work(Method(), layout.draft) if layout.draft else {})
+    return dict(sum(map(Counter, by_pass(method, layout)), draft))

@@ -34,6 +34,7 @@ from ..models.registry import MODELS
 from ..plans.efficiency import efficiency
 from ..plans.expand import resolve
 from ..roofline.bill import attended, bill
+from ..roofline.flops_budget import image_flops
 from ..roofline.operations import BYTES
 from ..roofline.passes import ParameterCounts
 
@@ -157,6 +158,19 @@ def likely_times(model: str, rows: Sequence[RooflineTime]) -> list[LikelyTime]:
     return likely
 
 
+def drafter_share(model: str) -> float | None:
+    """Return the FLOPs of an image of a composite model as a fraction of the drafter's, None for other models.
+
+    Both without image decoding.
+    """
+    entry: ModelEntry = MODELS.get(model)
+    layout = entry.shape(entry.presets["paper"], 1)
+    if layout.draft is None:
+        return None
+    alone = replace(layout.draft, scales=layout.scales)
+    return image_flops(Method(), layout) / image_flops(Method(), alone)
+
+
 def without_attention(entry: ModelEntry, rates: Rates, *, batch: int = 1, dtype: str = "bfloat16") -> float:
     """Return the roofline speedup of a generation without attention, the bound of all cache methods.
 
@@ -201,7 +215,7 @@ def _candidates(
         layout = replace(entry.shape(replace(paper, steps=steps) if steps else paper, batch), dtype=getattr(torch, dtype))
         yield layout, FULL, "1", METHODS.get(FULL)()
         for name in dict.fromkeys(methods or own_methods):
-            for budget in (budgets or own_budgets) if name != FULL else ():
+            for budget in (budgets or own_budgets) if name != FULL and not layout.drafter else ():
                 try:
                     yield layout, name, budget, _built(METHODS.get(name), budget, layout, entry)
                 except (BadBudget, BadParameter) as error:

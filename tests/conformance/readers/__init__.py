@@ -16,11 +16,12 @@ from . import (
     mar_recap,
     mar_steps,
     var,
+    var_code,
 )
 
 FAMILIES: dict[str, Family] = {
     "codecs": codecs.KINDS, "emu3": emu3.KINDS, "glm_image": glm_image.KINDS,
     "infinity": {**infinity.KINDS, **infinity_rivals.KINDS, **infinity_savers.KINDS},
     "janus": janus.KINDS, "llamagen": llamagen.KINDS, "lumina": lumina.KINDS,
-    "mar": {**mar.KINDS, **mar_lazy.KINDS, **mar_recap.KINDS, **mar_steps.KINDS}, "var": var.KINDS,
+    "mar": {**mar.KINDS, **mar_lazy.KINDS, **mar_recap.KINDS, **mar_steps.KINDS}, "var": {**var.KINDS, **var_code.KINDS},
 }

@@ -172,7 +172,7 @@ def counted(job: Job) -> tuple[dict[str, Any], TimingFacts]:
     }
     if isinstance(memory.engine, Graph):
         counts |= {"graph_bytes": memory.engine.nbytes, "capture_seconds": memory.engine.seconds}
-    if isinstance(job.layout, MaskedLayout) or (job.layout.work and job.method().budget_kind == FLOPS):
+    if isinstance(job.layout, MaskedLayout) or (job.layout.work and (job.method().budget_kind == FLOPS or job.layout.drafter)):
         counts["flops"] = [float(image_flops(job.method(), job.layout))]
     kv_by_step = LiveBytes(tokens=list(live), live=list(live.values())) if any(live.values()) else None
     return counts, TimingFacts(kv_by_step=kv_by_step)
