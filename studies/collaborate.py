@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -73,7 +74,8 @@ def main() -> None:
     torch.set_num_threads(chosen.threads)
     origin = Origin(chosen.threads)
     reader = FEATURE_WEIGHTS.load(packaged("tiny-features.safetensors"))
-    labels, values, rows = torch.tensor(seeds.subset("s256", 10).labels[: chosen.images]), {}, []
+    labels, values, rows = torch.tensor(seeds.subset("s256", 10).labels[: chosen.images]), dict[tuple[str, int], dict[str, Tensor]](), \
+        list[dict[str, Any]]()
     with torch.inference_mode():
         for model, skipped in ROWS:
             made, share = images(model, skipped, chosen.images, chosen.rival)
@@ -81,8 +83,8 @@ def main() -> None:
             values[model, skipped] = {"class_accuracy": right, "color_consistency": matching_colors(made).double().mean(1)}
             rows.append({"model": model, "skipped_scales": skipped, "flops": round(share, 4)})
             print(rows[-1], {name: round(float(of.mean()), 3) for name, of in values[model, skipped].items()}, flush=True)
-    for row in rows:
-        own = values[row["model"], row["skipped_scales"]]
+    for which, row in zip(ROWS, rows, strict=True):
+        own = values[which]
         for name, of in own.items():
             for key, numbers in ((name, of), (f"{name} less {RIVAL}'s", of - values[RIVAL, 0][name])):
                 mean = mean_over_seeds(numbers.tolist(), (0.0, 1.0) if key == name else ANY)

@@ -20,6 +20,8 @@ from cachemark.models.catalogue.composites import CompositeModel
 from cachemark.models.protocol import Request
 from cachemark.models.registry import MODELS
 from cachemark.models.relay import Relay
+from cachemark.models.var import VAR
+from cachemark.models.vision.msvq import MultiScaleQuantizer
 from cachemark.plans.expand import resolve
 from cachemark.roofline.flops_budget import image_flops
 from cachemark.roofline.memory import allocated
@@ -68,6 +70,7 @@ def test_costs_of_the_published_pairs(drafted: int, share: float, peak: float) -
     assert allocated(Method(), layouts[0]) < allocated(Method(), layouts[1])
     counts, both = entry.parameter_counts(), [MODELS.get(model).parameter_counts() for model in ("var-d30", "var-d16")]
     assert counts is not None
+    assert both[1] is not None
     assert [counts.drafter, counts.block] == [both[0], both[1].block]
     rival = MODELS.get("var-d24").shape(alone.presets["paper"], 1)
     assert image_flops(Method(), rival) / image_flops(Method(), layouts[1]) == pytest.approx(0.518, rel=0.01)
@@ -99,9 +102,10 @@ def test_weights_and_tokenizers_that_do_not_fit() -> None:
     with pytest.raises(BadCheckpoint, match=r"has two models, and weights = .* names 1"):
         entry.identity(Request(weights="one.safetensors"))
     other = small("var")
-    quantizer = type(other.quantizer)(other.config.sides, other.config.vocab, other.config.width)
+    assert isinstance(other, VAR)
+    quantizer = MultiScaleQuantizer(other.config.sides, other.config.vocab, other.config.width)
     with pytest.raises(BadCheckpoint, match="mine: the image tokenizers of drafter and refiner differ"):
-        Relay("mine", other, type(other)(other.config, quantizer), 2)
+        Relay("mine", other, VAR(other.config, quantizer), 2)
 
 
 PLUG_IN = """
