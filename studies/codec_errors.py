@@ -63,11 +63,13 @@ def measured(images: int) -> Iterator[dict[str, object]]:
             for name in NAMES:
                 by_seed = []
                 for seed in SEEDS if name.startswith(("rot", "turbo")) else SEEDS[:1]:
-                    rotated.SEED, _ = seed, rotated._tables.clear()
+                    rotated.SEED = seed
+                    rotated._tables.clear()
                     by_seed.append(round(errors(method.vectors, name, part), 5))
                 size = CODECS[name].entry_bytes(width, torch.float32)
                 yield {"model": model_name, "part": part, "codec": name, "bytes": size, "error": by_seed}
-        rotated.SEED, _ = SEEDS[0], rotated._tables.clear()
+        rotated.SEED = SEEDS[0]
+        rotated._tables.clear()
 
 
 def main() -> None:
