@@ -11,7 +11,7 @@ import torch
 from cachemark.core.errors import Unsupported
 from cachemark.metrics.compute import subsets
 from cachemark.metrics.compute.distribution import distribution, settings
-from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
+from cachemark.metrics.compute.image_features import ImageFeatures
 from cachemark.metrics.compute.quality_intervals import QualityInterval, difference, intervals
 from metrics.toys import drawn, reference
 from support.later import later
@@ -21,10 +21,6 @@ fidelity = later("torch_fidelity")
 FEW: Mapping[str, Any] = {"kid_subset_size": 60, "kid_subsets": 10, "isc_splits": 4}
 N = 120
 FID = {"kid": False, "isc": False, "prc": False}
-
-
-def fid_interval(features: ImageFeatures, real: RealImages, resamples: int) -> QualityInterval:
-    return intervals(features, real, resamples=resamples, **FID)["fid"]
 
 
 def only(features: ImageFeatures, rows: torch.Tensor) -> ImageFeatures:
@@ -152,7 +148,7 @@ def test_the_choice_of_subsets_is_part_of_the_uncertainty_of_kid() -> None:
 def test_a_paired_difference_is_narrower_and_sees_what_single_ones_do_not() -> None:
     real, first = reference(), drawn(4 * N, 8, 0.1)
     other = replace(first, features=first.features * 0.95)
-    paired, (a, b) = difference(first, other, real, 80), (fid_interval(x, real, 80) for x in (first, other))
+    paired, (a, b) = difference(first, other, real, 80), (intervals(x, real, resamples=80, **FID)["fid"] for x in (first, other))
     assert paired.value == pytest.approx(a.value - b.value)
     assert paired.low <= paired.value <= paired.high
     assert paired.high - paired.low < 0.5 * (a.high - a.low), "what the seeds do to both cancels"

@@ -87,10 +87,6 @@ def full_name(outcome: Outcome, base: str) -> str:
     return name
 
 
-def changed(outcome: Outcome, name: str, factor: float) -> Outcome:
-    return replace(outcome, samples={**outcome.samples, name: [value * factor for value in outcome.samples[name]]})
-
-
 @pytest.mark.parametrize("base", BASES)
 def test_the_case_states_it_and_the_trial_measures_it(base: str, candidate: Outcome) -> None:
     name = full_name(candidate, base)
@@ -111,8 +107,9 @@ def test_the_name_of_a_metric_of_sets_depends_on_the_set(candidate: Outcome) -> 
 def test_the_gate_judges_what_is_exact(base: str, verdict: str, outcomes: list[Outcome], candidate: Outcome) -> None:
     name, worse = full_name(candidate, base), {"lower": 1.5, "higher": 0.5}
     then = [outcome for outcome in outcomes if outcome.case.role in ("candidate", "baseline")]
-    positive = [replace(o, samples={**o.samples, name: [0.5 for _ in o.samples[name]]}) for o in then]
-    now = [changed(o, name, worse[metric(name).better]) if o.case.key == candidate.case.key else o for o in positive]
+    positive, changed = ([replace(o, samples={**o.samples, name: [value for _ in o.samples[name]]}) for o in then]
+                         for value in (0.5, 0.5 * worse[metric(name).better]))
+    now = [new if new.case.key == candidate.case.key else old for old, new in zip(positive, changed, strict=True)]
     baseline = load(dump(positive, ENVIRONMENT, {"commit": "abc"}), "baseline.json")
     (row,) = (row for row in compare(baseline, now, ENVIRONMENT).rows if row.metric == name and row.case_key == candidate.case.key)
     assert row.verdict == verdict

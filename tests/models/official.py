@@ -127,7 +127,6 @@ TINY_BSQ = BSQConfig(32, (1, 1), 1, INFINITY_SIZES.scales, INFINITY_SIZES.width)
 
 
 def infinity_files(folder: Path, patch: Patch, channels: int = INFINITY_SIZES.text) -> Official:
-    """With a text encoder of ``channels``."""
     patch.setitem(infinity.SIZES, "2B", INFINITY_SIZES)
     patch.setitem(text_to_image.INFINITY_TOKENIZERS, "2B", TINY_BSQ)
     patch.setitem(infinity_scales.COUNTS, 256, 3)
@@ -248,7 +247,6 @@ FILES: dict[str, Callable[[Path, Patch], Official]] = {
 
 
 def written(name: str, folder: Path, patch: Patch, **options: int | str) -> Official:
-    """Write the files of a model into a new folder."""
     folder.mkdir()
     torch.manual_seed(0)
     return FILES[name](folder, patch, **options)

@@ -93,7 +93,6 @@ READER = text_features.FeatureReader(128, 6)
 
 
 def captioned(config: CaptionConfig = CAPTIONED_SIZES) -> CaptionedLlamaGen:
-    """Build random weights, scaled up so that attention affects the logits."""
     draw = torch.Generator().manual_seed(5)
     model = CaptionedLlamaGen(config, [torch.randn(n, config.text, generator=draw) for n in LENGTHS]).initialise(0).eval()
     for block in model.layers:

@@ -133,7 +133,6 @@ def test_a_code_is_what_its_name_spells_and_images_are_decoded_without_the_ends_
 
 # -- rows of different length ------------------------------------------------------------------------------------------------
 def janus() -> Janus:
-    """Build random weights, scaled up so that attention affects the logits."""
     model = Janus(JANUS_SIZES, PROMPTS).initialise(0).eval().requires_grad_(False)
     for block in model.blocks:
         for name in ("q_proj", "k_proj", "v_proj"):

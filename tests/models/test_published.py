@@ -25,7 +25,6 @@ OF_CACHES = {"attention_equals_a_reference", "every_site_is_called_once_per_step
 
 @pytest.fixture(params=FILES)
 def official(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ModelEntry, Request]:
-    """The entry at reduced size, and what a plan names."""
     entry, named, _ = written(request.param, tmp_path / "published", monkeypatch)
     registered(entry, monkeypatch)
     return entry, named

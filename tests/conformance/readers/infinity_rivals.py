@@ -81,7 +81,6 @@ class Rival:
         return guided_by_scale(model, facts.get("cfg_list") or [facts["cfg"]] * len(model.config.scales))
 
     def generate(self, method: Method, bits: str, prompt: int = 0) -> Layout:
-        """Generate one prompt along the file's bits."""
         bits_by_scale = [self.vector[name].flatten(1, 3) for name, _ in self.vector.matching(f"{bits}/*")]
         model = self.model(self.scales(bits))
         sampling = self.sampling(model)
@@ -208,7 +207,6 @@ class Scaled(Rival):
 
     @cached_property
     def plain(self) -> list[Tensor]:
-        """Logits of all rows, by scale."""
         return self.logits(self.ran.hidden, "e2e/bits", self.prompt)
 
     @cached_property

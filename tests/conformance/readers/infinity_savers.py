@@ -176,8 +176,6 @@ class Recording(Method):
 
 
 class SmallInfinity:
-    """A small model of 13 scales."""
-
     def __init__(self, vector: Vector) -> None:
         config = InfinityConfig(2, 2, 32, chunks=1, scales=squares(SIDES), width=5, text=256, longest=8)
         self.model = Infinity(config, [torch.ones(3, config.text)]).initialise(1).eval()

@@ -85,8 +85,6 @@ class Fed(mar.Replayed):
 
 @dataclass
 class Ran:
-    """One generation: recording method, model, and guidance of each pass."""
-
     method: Watched
     model: Fed
     scales: list[float]
