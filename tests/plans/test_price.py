@@ -23,6 +23,7 @@ from cachemark.plans.deadline import Deadline, breadth_first
 from cachemark.plans.expand import Planned, expand
 from cachemark.store.db import Store
 from cachemark.trial.executors.local import Executor
+from cachemark.workflows.decidable import too_few_seeds
 from cachemark.workflows.list import COSTS
 from cachemark.workflows.price import price_list
 from cachemark.workflows.run import PlanRunner
@@ -220,3 +221,14 @@ def test_the_order_is_breadth_first() -> None:
     assert [p.case.role for group in breadth_first(late, "case") for p in group] == ["baseline", "candidate", "other_seeds"]
     shared = breadth_first(planned, "model")
     assert [len(group) for group in shared][:2] == [2, 2], "what follows each other on one model shares a process"
+
+
+@pytest.mark.parametrize(("samples", "weights", "note"), [
+    (32, "", 'Set samples = 80 in [fidelity]'), (96, "", ""), (32, "random:0", ""), (32, "s64", ', seeds = "s256" in [fidelity]')])
+def test_a_plan_says_beforehand_how_many_seeds_a_rank_needs(samples: int, weights: str, note: str) -> None:
+    model = "llamagen-b" if weights.startswith("random") else "tiny-llamagen"
+    fidelity = {"samples": samples, **({"seeds": weights} if weights == "s64" else {})}
+    cells = [{"model": model, "methods": ["window", "rkv", "linear"]}]
+    text = too_few_seeds(expand(plans.Plan.model_validate({"name": "p", "fidelity": fidelity, "cells": cells})))
+    assert text.startswith("3 comparisons need 80 seeds") is bool(note)
+    assert note in text
