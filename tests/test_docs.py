@@ -20,7 +20,7 @@ import pytest
 
 from cachemark.contract.planning import SEEN
 from cachemark.core.errors import CachemarkError
-from cachemark.core.units import METRICS
+from cachemark.core.units import FAMILIES, METRICS
 from cachemark.methods.registry import METHODS
 from tools.cards.imports import with_picture
 from tools.pages import results
@@ -167,7 +167,7 @@ def test_every_option_has_help(main: click.Command) -> None:
 
 
 def test_every_metric_is_defined_with_its_unit_and_direction() -> None:
-    for name, metric in METRICS.items():
+    for name, metric in (*METRICS.items(), *((f"{family}_…", metric) for family, metric in FAMILIES.items())):
         described = section(ROOT / "docs" / "reference" / "metrics.md", name).strip()
         assert described.startswith(f"*{metric.unit or 'no unit'}, {metric.better} is better.*"), name
 

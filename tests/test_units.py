@@ -1,7 +1,6 @@
 """Names of metrics: the fixed ones, and those of whole sets of images, which say what they were compared with and how many there were."""
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -15,8 +14,6 @@ from cachemark.metrics.compute.presets import preset
 from cachemark.metrics.similarity import PSNR_CAP
 from cachemark.roofline.operations import Bill, Op
 from cachemark.workflows.list import listing
-
-GUIDE = Path(__file__).parents[1] / "docs" / "reference" / "metrics.md"
 
 
 @pytest.mark.parametrize(("base", "preset", "count", "name"), [
@@ -58,12 +55,6 @@ def test_the_range_of_an_image_s_figure_is_that_of_its_unit() -> None:
     assert METRICS["psnr"].within == (0, PSNR_CAP)
     assert METRICS["ssim"].within == (-1, 1)
     assert METRICS["ssim"].apart == (-2, 2)
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_every_family_is_defined_with_its_unit_and_direction(name: str) -> None:
-    described = GUIDE.read_text(encoding="utf-8").split(f"### `{name}_…`\n")[1].strip()
-    assert described.startswith(f"*{FAMILIES[name].unit or 'no unit'}, {FAMILIES[name].better} is better.*")
 
 
 def test_every_metric_that_a_report_may_show_is_listed_and_explained() -> None:
