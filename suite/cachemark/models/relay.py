@@ -45,8 +45,8 @@ def relayed(refiner: Layout, drafter: Layout, drafted: int, name: str) -> Layout
     if drafter.scales != refiner.scales:
         raise BadParameter(f"{name}: the drafter has maps up to {_side(drafter)}, {len(drafter.scales)} of them, the refiner up to "
                            f"{_side(refiner)}, {most + 1}.", remedy="Use two models of the same token maps.")
-    plain = {"seeds": (), "dtype": torch.float32, "device": "cpu"}  # which are the refiner's
-    return replace(refiner, drafter=replace(drafter.ending(drafted), **plain))
+    plain = replace(drafter.ending(drafted), seeds=(), dtype=torch.float32, device="cpu")  # which are the refiner's
+    return replace(refiner, drafter=plain)
 
 
 def _side(layout: Layout) -> str:

@@ -11,6 +11,7 @@ from ...roofline.passes import ParameterCounts
 from ..protocol import Loaded, ModelEntry, Request
 from ..registry import MODELS
 from ..relay import Relay, relayed
+from ..scales import ScaleModel
 
 AND = " + "  # between the weights of the drafter and of the refiner, in a plan
 
@@ -57,6 +58,8 @@ class CompositeModel:
         """Load both transformers and one tokenizer."""
         identity = self.identity(request)
         drafter, refiner = (entry.load(own) for entry, own in zip(self.models, self._requests(request), strict=True))
+        assert isinstance(drafter.generator, ScaleModel), "of a next-scale entry"
+        assert isinstance(refiner.generator, ScaleModel)
         relay = Relay(self.name, drafter.generator, refiner.generator, self.drafted)
         resident = [*relay.drafter.parameters(), *refiner.parameters]
         return Loaded(relay, refiner.decode, identity, resident, token_dtype=refiner.token_dtype)
@@ -65,7 +68,7 @@ class CompositeModel:
     def entry(self) -> ModelEntry:
         """The entry that plans name. Raises BadParameter for models that do not fit."""
         drafter, refiner = self.models
-        if not isinstance(refiner.shape(refiner.presets["paper"], 1), Layout) or {drafter.paradigm, refiner.paradigm} != {Relay.paradigm}:
+        if {drafter.paradigm, refiner.paradigm} != {Relay.paradigm}:
             raise BadParameter(f"{self.name}: {self.drafter} is a {drafter.paradigm} model and {self.refiner} a {refiner.paradigm} model.",
                                remedy="Use two next-scale models.")
         self.shape(refiner.presets["paper"], 1)
