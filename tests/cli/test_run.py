@@ -95,3 +95,18 @@ def test_a_run_whose_full_cache_and_methods_timed_out_has_measured_nothing(made:
     assert "[nothing-measured; " in result.stderr
     assert made.states() == ["finished"]
     assert made.run().exit_code == 4, "reused are reference rows alone"
+
+
+def test_methods_are_measured_without_a_plan(tmp_path: Path) -> None:
+    """A file stands for its methods; the plan that is saved has the same cases, and writing it measures nothing."""
+    stage = stages.stage(tmp_path)
+    words = ("measure", "dot", "--method", stage.plugin, "--method", "streaming", "--budget", "1/2", "--seeds", 4, "--batch", 2,
+             "--weights", stage.weights, "--store", stage.store, "--threads", 1)
+    saved = stages.call(*words, "--save-plan", tmp_path / "saved.toml")
+    assert (saved.exit_code, stage.store.exists()) == (0, False), saved.output
+    done = stages.call(*words, "--report", tmp_path / "page.html")
+    assert done.exit_code == 0, done.output
+    assert {label for label, outcome in stage.outcomes().items() if outcome.ok} >= {"full", "calm 1/2", "streaming 1/2"}
+    explained = stages.call("explain", tmp_path / "saved.toml", "--store", stage.store, "--threads", 1)
+    done_lines = [line for line in explained.stdout.splitlines() if "done: same case" in line]
+    assert len(done_lines) == 5, explained.output

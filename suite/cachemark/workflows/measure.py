@@ -24,6 +24,7 @@ from .run import HINTS, run
 from .session import DEFAULT_STORE, Machine, RunWatcher, writing
 
 Methods = str | Method | type[Method] | Sequence[str | Method | type[Method]]
+OF_PLAN = ("model", "budgets", "seeds", "batch", "weights", "decoder_weights", "dtype", "engine")
 Budgets = str | float | Sequence[str | float]
 
 
@@ -55,7 +56,7 @@ def measure_files(methods: Sequence[str], **request: Any) -> Run:
 def saved_plan(path: Path | None, methods: Sequence[str], **request: Any) -> str:
     """Return the plan of :func:`measure_files` as TOML, and write it to ``path`` if given."""
     names, files = _methods_of(methods)
-    wanted = {key: value for key, value in request.items() if key in plan_of.__kwdefaults__ or key in ("model", "budgets")}
+    wanted = {key: value for key, value in request.items() if key in OF_PLAN}
     plan = plan_of(methods=names, **wanted).model_dump(mode="json", exclude_unset=True)
     text = "# Written by cachemark measure.\n" + toml(plan | ({"plugins": [str(Path(file).resolve()) for file in files]} if files else {}))
     if path is not None:
