@@ -195,7 +195,7 @@ def tensors_digest(tensors: Sequence[Tensor]) -> str:
     total = hashlib.sha256()
     for tensor in tensors:
         total.update(repr((tuple(tensor.shape), tensor.dtype)).encode())
-        total.update(tensor.contiguous().numpy())
+        total.update(tensor.contiguous().numpy().data)
     return total.hexdigest()[:24]
 
 
