@@ -208,7 +208,7 @@ def test_the_example_of_the_readme(demo: Path) -> None:
 
 @pytest.mark.parametrize("given", [False, True])
 def test_cases_of_a_plan_with_plug_ins_are_compared_once_more(given: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether the plan names its plug-in, whose method it gives a parameter, or the user does; a run that is opened remembers it."""
+    """Whether the plan names its plug-in, whose method it gives a parameter, or the user does; a store alone imports nothing."""
     from cli import quick_machine
 
     monkeypatch.setattr(executor, "run_trials", quick_machine.Machine().run_trials)
@@ -219,8 +219,11 @@ def test_cases_of_a_plan_with_plug_ins_are_compared_once_more(given: bool, tmp_p
     with stages.forgetting():
         run = cm.run(stage.plan, stage.store, plugins=stage.plugin if given else ())
     with stages.forgetting():
-        run = cm.open(stage.store) if given else run
-        comparison = run.compare("window 1/2", "calm 1/2", terms=Terms(delta=0.5, aa=False))
+        if given:
+            run = cm.open(stage.store)
+            with pytest.raises(BadPlugin, match=r"If you trust the code, add plugins=run\.plugins"):
+                run.compare("window 1/2", "calm 1/2")
+        comparison = run.compare("window 1/2", "calm 1/2", terms=Terms(delta=0.5, aa=False), plugins=run.plugins if given else ())
         assert [row.verdict for row in comparison.tally.rows if row.metric == "latency"] == ["equivalent"]
         if given:
             stage.plugin.write_text(f"{plugin}\nOTHER = 1\n")

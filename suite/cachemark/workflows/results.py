@@ -156,31 +156,36 @@ class Run(Hinted):
                 plugins: Sequence[str | Path] = (), progress: bool = True) -> PairedComparison:
         """Measure two cases of this run again, by label, in pairs of fresh processes, and test them.
 
-        ``machine``: by default the machine of this run, or its device if the run was opened. ``plugins``: by default the files that it was
-        measured with, while their code is the same. Raises BadPlugin for files that changed, and the errors of
-        :func:`cachemark.workflows.compare`.
+        ``machine``: by default the machine of this run, or its device if the run was opened. ``plugins``: by default those of this run. A run
+        that was opened imports no file that a store names until you pass ``plugins=run.plugins``: then it is code that you chose to run.
+        Raises BadPlugin without it, and the errors of :func:`cachemark.workflows.compare`.
         """
         from . import compare as comparing
 
         if machine is None and self.measured is None and not self.outcomes:
             raise NothingMeasured(f"Run {self.id} has no outcome, so its device is not known.", remedy="Name one, such as machine=\"cpu\".")
         machine = machine or (self.measured.machine if self.measured else self.outcomes[0].case.device_class)
-        plan, files = self.plan, listed(plugins) or (self.measured.plugins if self.measured else self._plugins())
+        plan, files = self.plan, listed(plugins) or (self.measured.plugins if self.measured else ())
+        if not files and self.measured is None and (named := self.plugins):
+            raise BadPlugin(f"Run {self.id} was measured with {', '.join(named)}, which a store alone does not import.",
+                            remedy="If you trust the code, add plugins=run.plugins.")
         own = {str(file.resolve()) for file in plan.files()}  # they load with the plan, and their methods join nothing
         terms = terms or comparing.Terms()
         return comparing.compare(plan, self.store, cases=(first, second), machine=machine, terms=terms, progress=progress,
                                  plugins=[file for file in files if file not in own])
 
-    def _plugins(self) -> tuple[str, ...]:
-        """Return the plug-in files of a stored run. Raises BadPlugin if one is missing or its code is another."""
+    @property
+    def plugins(self) -> tuple[str, ...]:
+        """The plug-in files that the run was measured with. Raises BadPlugin if one is missing or its code is another."""
         from ..plans.schema import PLUGIN_FILES
         from ..plugins import loading
 
-        for file, digest in self.record.stored_plan.get(PLUGIN_FILES, {}).items():
+        files: dict[str, str] = self.record.stored_plan.get(PLUGIN_FILES, {})
+        for file, digest in files.items():
             if not Path(file).is_file() or loading.read(file).digest != digest:
                 raise BadPlugin(f"Run {self.id} was measured with the plug-in {file!r}, which is missing or has changed.",
                                 remedy=f"Name the file to use: plugins=[{Path(file).name!r}].")
-        return tuple(self.record.stored_plan.get(PLUGIN_FILES, {}))
+        return tuple(files)
 
     def report(self, path: str | Path = "report.html", *, baseline: str | Path | None = None, public: bool = False) -> Report:
         """Write the HTML report of this run."""
