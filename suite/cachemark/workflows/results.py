@@ -166,7 +166,7 @@ class Run(Hinted):
             raise NothingMeasured(f"Run {self.id} has no outcome, so its device is not known.", remedy="Name one, such as machine=\"cpu\".")
         machine = machine or (self.measured.machine if self.measured else self.outcomes[0].case.device_class)
         plan, files = self.plan, listed(plugins) or (self.measured.plugins if self.measured else ())
-        if not files and self.measured is None and (named := self.plugins):
+        if not files and self.measured is None and (named := self.plugins or plan.plugins):
             raise BadPlugin(f"Run {self.id} was measured with {', '.join(named)}, which a store alone does not import.",
                             remedy="If you trust the code, add plugins=run.plugins.")
         own = {str(file.resolve()) for file in plan.files()}  # they load with the plan, and their methods join nothing
