@@ -203,7 +203,7 @@ def test_the_page_on_pypi_has_absolute_links_and_addresses_of_the_project(wheel:
     assert pages["blob"]
     assert pages["raw"]
     assert all((ROOT / page).is_file() for page in (*pages["blob"], *pages["raw"]))
-    assert all(page.endswith(".png") for page in pages["raw"])
+    assert all(page.endswith((".png", ".webp")) for page in pages["raw"])
 
 
 def test_a_command_runs_from_the_wheel_in_an_empty_folder(installed: Any) -> None:
