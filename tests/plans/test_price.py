@@ -129,7 +129,7 @@ def test_a_price_measures_nothing(tmp_path: Path) -> None:
     printed = json.loads(result.stdout)
     assert printed["cases"] == printed["to_run"] == sum(row["cases"] for row in printed["models"])
     assert printed["hours"] == pytest.approx(sum(row["hours"] for row in printed["models"]))
-    assert "weights/var_d30.pth" in printed["missing"]
+    assert "hf:FoundationVision/var" in printed["missing"]
     assert not list(tmp_path.iterdir())
 
 

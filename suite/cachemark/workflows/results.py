@@ -156,8 +156,9 @@ class Run(Hinted):
                 plugins: Sequence[str | Path] = (), progress: bool = True) -> PairedComparison:
         """Measure two cases of this run again, by label, in pairs of fresh processes, and test them.
 
-        ``machine``: by default the machine of this run, or its device if the run was opened. ``plugins``: by default those of this run. A run
-        that was opened imports no file that a store names until you pass ``plugins=run.plugins``: then it is code that you chose to run.
+        ``machine``: by default the machine of this run, or its device if the run was opened. ``plugins``: by default those of this run. A
+        run that was opened imports no file that a store names until you pass ``plugins=run.plugins``: then it is code that you chose to
+        run.
         Raises BadPlugin without it, and the errors of :func:`cachemark.workflows.compare`.
         """
         from . import compare as comparing
