@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from cachemark.cli import main
-from cachemark.core.errors import BadCheckpoint, Unsupported
+from cachemark.core.errors import BadCheckpoint, CachemarkError, Unsupported
 from cachemark.core.files import cache_folder
 from cachemark.metrics.compute import inception
 from cachemark.metrics.compute.image_features import ImageFeatures
@@ -264,6 +264,35 @@ def test_pairs_match_by_stem(ending: str, tmp_path: Path) -> None:
     Image.new("RGB", (64, 64)).save(first / "00.bmp")
     with pytest.raises(Unsupported, match=r"has 00\.(bmp|png) and 00\.(bmp|png), which differ in their ending only"):
         score(first, second, preset_name="scene")
+
+
+def test_a_pipe_is_no_image_and_no_reference(tmp_path: Path) -> None:
+    images = few(tmp_path, "a")
+    for path, words in ((images / "x.png", "x.png is not an image.*: not an ordinary"), (tmp_path / "ref.npz", "is not an ordinary file")):
+        os.mkfifo(path)
+        with pytest.raises(CachemarkError, match=words):
+            score(images, *([path] if path.suffix == ".npz" else []))
+        path.unlink()
+
+
+@pytest.mark.parametrize(("side", "absent"), [(8, {"ssim", "lpips"}), (20, {"lpips"})])
+def test_images_below_a_window_lose_that_metric_only(side: int, absent: set[str], tmp_path: Path) -> None:
+    scored = score(few(tmp_path, "a", side=side), few(tmp_path, "b", side=side))
+    assert {name for name, reason in scored.absent.items() if "pixels a side" in reason} == absent
+    assert "psnr" in scored.values
+    assert ("ssim" in scored.values) == (side >= 11)
+
+
+@pytest.mark.parametrize("change", [0, 1])
+def test_fid_near_zero_has_a_finite_interval(change: int, folders: tuple[Path, Path], tmp_path: Path) -> None:
+    """Of copies, and of images whose last bit differs."""
+    images = pixels(sorted(folders[1].iterdir()))
+    copies = Path(png_files(images ^ (change * torch.randint(0, 2, images.shape, dtype=torch.uint8)), tmp_path / "copies"))
+    fid = score(folders[1], copies, preset_name="scene").values[f"fid_scene_{COUNT}"]
+    assert abs(fid.value) < (0.01 if change else 0.001)
+    assert fid.low is not None
+    assert fid.high is not None
+    assert min(fid.value, 0) <= fid.low <= fid.value <= fid.high < 1
 
 
 def test_features_are_kept_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
