@@ -140,8 +140,8 @@ def test_a_method_generates_a_wide_image(name: str, small: str) -> None:
     if METHODS.get(name).profiler() is not None:
         square = calibrate(name, small, samples=1)
         with pytest.raises(BadCalibration, match="of another model or resolution"):
-            cm.load(small).generate(labels=0, method=name, budget="1/2", grid=GRID, calibration=square.digest)
+            cm.load(small).generate(prompts="red star", method=name, budget="1/2", grid=GRID, calibration=square.digest)
         measured = calibrate(name, small, samples=1, grid=GRID)
         assert measured.path.name == square.path.name.replace(".json", "-20x15.json")
-    image = cm.load(small).generate(labels=0, grid=GRID, method=name)
+    image = cm.load(small).generate(prompts="red star", grid=GRID, method=name)
     assert (image.tokens.shape, image.images.shape) == ((1, TOKENS), (1, 3, 40, 30))
