@@ -152,3 +152,4 @@ INT8 = Codec("int8", lambda d, dtype: ((d, torch.int8), (1, torch.float32)), _en
 E4M3 = Codec("fp8", lambda d, dtype: ((d, torch.uint8), (1, torch.float16)), _encode_fp8, _decode_fp8)
 INT4 = Codec("int4", _int4_widths, _encode_int4, _decode_int4)
 KIVI4 = Codec("kivi4", _int4_widths, _encode_int4, _decode_int4, grouped=True)
+CODECS = {codec.name: codec for codec in (NATIVE, INT8, E4M3, INT4, KIVI4)}  # with those of :mod:`codecs`, all by name

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from ..core.errors import unknown
-from .codec import E4M3, INT4, INT8, KIVI4, NATIVE, Codec
+from .codec import CODECS, NATIVE, Codec
 from .rotated import ROT4, TURBO
 
-CODECS = {codec.name: codec for codec in (NATIVE, INT8, E4M3, INT4, KIVI4, *TURBO, ROT4)}
+__all__ = ["CODECS", "NATIVE", "Codec", "codec"]
+
+CODECS.update((codec.name, codec) for codec in (*TURBO, ROT4))
 
 
 def codec(name: str) -> Codec:
