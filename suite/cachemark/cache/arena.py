@@ -97,7 +97,10 @@ class Memory:
         self._given.clear()
 
     def nbytes(self, *kinds: str) -> int:
-        """Return the bytes allocated for these kinds; for all without any. Of models in turns, the most that any had."""
+        """Return the bytes allocated for these kinds; for all without any.
+
+        Of models in turns, the most that any had.
+        """
         own = sum(t.nbytes for kind, t in self.tensors.values() if not kinds or kind in kinds)
         turns = [turn.nbytes(*kinds) or sum(turn._freed.get(kind, 0) for kind in kinds or KINDS) for turn in self._turns.values()]
         return own + (max(turns, default=0) if type(self.engine) is Engine else sum(turns))

@@ -53,7 +53,9 @@ def custom(bandwidth: float, peak_flops: float) -> str:
 
 
 def gpu(name: str, dtype: str = "bfloat16") -> Rates:
-    """Return the rates of a card: a name of :data:`GPUS`, or of :func:`custom`. Raises UnknownName with the nearest name.
+    """Return the rates of a card: a name of :data:`GPUS`, or of :func:`custom`.
+
+    Raises UnknownName with the nearest name.
 
     A custom card has its 16-bit rate in fp32 too.
     """

@@ -182,7 +182,10 @@ class Case:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Case:
-        """Invert :meth:`to_json`. Raises BadField for a field of another type, TypeError without one that is needed."""
+        """Invert :meth:`to_json`.
+
+        Raises BadField for a field of another type, TypeError without one that is needed.
+        """
         return cls(**checked_fields(cls, data))
 
     def worded(self, **changes: Any) -> Case:

@@ -82,7 +82,10 @@ class StoredTable:
 
 
 def checked_fields(cls: type[Any], data: Any, where: str = "") -> dict[str, Any]:
-    """Return the values of a dataclass's fields in a table; unknown keys are ignored. Raises BadField for another type."""
+    """Return the values of a dataclass's fields in a table; unknown keys are ignored.
+
+    Raises BadField for another type.
+    """
     readers, before = _readers(cls), f"{where}." if where else ""
     return {readers[key][0]: readers[key][1](value, f"{before}{key}") for key, value in _checked(Mapping, "a table", data, where).items()
             if key in readers}

@@ -54,7 +54,10 @@ def _side(layout: Layout) -> str:
 
 
 class Relay:
-    """A drafter and a refiner. Labels, seeds and guidance are both models'; maps, not keys, are handed over."""
+    """A drafter and a refiner.
+
+    Labels, seeds and guidance are both models'; maps, not keys, are handed over.
+    """
 
     paradigm = ScaleModel.paradigm
 

@@ -231,7 +231,10 @@ def generate(
 
 
 def _parameters(method: Any, parameters: dict[str, Any]) -> dict[str, Any]:
-    """Return parameters of a method. Raises UnknownName for one that it does not have, with the argument that is meant."""
+    """Return parameters of a method.
+
+    Raises UnknownName for one that it does not have, with the argument that is meant.
+    """
     cls = METHODS.get(arguments.method_table(method)["name"])
     own = [] if cls.name == FULL else [*cls.parameter_names()]
     for name in parameters:

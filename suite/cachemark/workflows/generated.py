@@ -37,7 +37,9 @@ VISIBLE = 0.05  # relative difference of a budget
 
 @dataclass(frozen=True)
 class Generated(Hinted):
-    """Images of one generation, a sequence of PIL images: ``im[0]``, ``len(im)``. A notebook shows them as a grid.
+    """Images of one generation, a sequence of PIL images: ``im[0]``, ``len(im)``.
+
+    A notebook shows them as a grid.
 
     ``images`` (n, 3, H, W) fp32 in [−1, 1]; ``tokens`` (n, N), of a masked model (n, N, C). ``kv_bytes`` of live keys and values at the
     fullest step of the largest batch, None for a model that keeps none; ``state_bytes`` of everything else that the method stores.

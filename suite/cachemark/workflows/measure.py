@@ -99,7 +99,10 @@ def plan_of(
     model: str, methods: Methods, budgets: Budgets = ("1/2",), *, seeds: int = 128, batch: int = 16, weights: str | Path = "",
     decoder_weights: str | Path = "", dtype: str = "float32", engine: str = "eager",
 ) -> Plan:
-    """Return the plan of :func:`measure`. Raises BadPlan for wrong values, and Unsupported for a method of a notebook or script."""
+    """Return the plan of :func:`measure`.
+
+    Raises BadPlan for wrong values, and Unsupported for a method of a notebook or script.
+    """
     tables = [arguments.method_table(method) for method in listed(methods)]
     for name in (table["name"] for table in tables if table["name"] in METHODS):
         if not _loads(METHODS.get(name)):

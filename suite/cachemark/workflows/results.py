@@ -177,7 +177,10 @@ class Run(Hinted):
 
     @property
     def plugins(self) -> tuple[str, ...]:
-        """The plug-in files that the run was measured with. Raises BadPlugin if one is missing or its code is another."""
+        """The plug-in files that the run was measured with.
+
+        Raises BadPlugin if one is missing or its code is another.
+        """
         from ..plans.schema import PLUGIN_FILES
         from ..plugins import loading
 

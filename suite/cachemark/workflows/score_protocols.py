@@ -94,7 +94,10 @@ def _mjhq(
 
 
 def _by_category(images: ImageFolder, listed: PromptList, allowed: tuple[int, ...]) -> dict[str, list[int]]:
-    """Return the places of the images of each category that has any. Raises Unsupported for incomplete categories."""
+    """Return the places of the images of each category that has any.
+
+    Raises Unsupported for incomplete categories.
+    """
     places: dict[str, list[int]] = {category: [] for category in CATEGORIES}
     for place, number in enumerate(prompt_numbers(images, listed)):
         places[listed.categories[number]].append(place)

@@ -36,7 +36,10 @@ class CompositeModel:
         return MODELS.get(self.drafter), MODELS.get(self.refiner)
 
     def shape(self, sampling: Sampling, batch: int) -> Layout:
-        """Return the layout of a generation of ``batch`` samples. Raises BadParameter for models that do not fit."""
+        """Return the layout of a generation of ``batch`` samples.
+
+        Raises BadParameter for models that do not fit.
+        """
         drafter, refiner = (entry.shape(sampling, batch) for entry in self.models)
         return relayed(refiner, drafter, self.drafted, self.name)
 
@@ -46,7 +49,10 @@ class CompositeModel:
         return first and second and replace(second, drafter=first)
 
     def identity(self, request: Request) -> str:
-        """Return the hashes of both transformers and of the tokenizer. Raises BadCheckpoint if there are two tokenizers."""
+        """Return the hashes of both transformers and of the tokenizer.
+
+        Raises BadCheckpoint if there are two tokenizers.
+        """
         named = [entry.identity(own).rpartition("/") for entry, own in zip(self.models, self._requests(request), strict=True)]
         (first, _, tokenizer), (second, _, other) = named
         if tokenizer != other:
