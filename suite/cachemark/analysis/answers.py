@@ -110,7 +110,7 @@ def answer(group: CaseGroup, claims: Claims) -> Answer:
 
 
 def _closest_of_ties(best: ReportRow, faster: Sequence[ReportRow]) -> ReportRow:
-    """Return the best placed row among those of the same budget, since equally fast methods are ordered by fidelity."""
+    """Return the best placed row of the same budget: equally fast methods are ordered by fidelity."""
     same = [row for row in faster if row.case.stated_budget == best.case.stated_budget]
     return min((best, *same), key=lambda row: row.place or math.inf)
 

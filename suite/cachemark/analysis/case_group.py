@@ -233,7 +233,7 @@ def ordered(rows: list[ReportRow]) -> tuple[ReportRow, ...]:
 
 
 def _is_better(one: tuple[ReportRow, Interval], other: tuple[ReportRow, Interval]) -> bool:
-    """Return whether a row's value is lower than another's, or ties with it but is closer to the full cache (sign test)."""
+    """Return whether a row's value is lower, or a tie that is closer to the full cache (sign test)."""
     (mine, own), (its, value) = one, other
     if not (own.stated and value.stated):
         return own.value < value.value

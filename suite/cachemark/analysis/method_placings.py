@@ -1,4 +1,4 @@
-"""Paired placing of every method in words: ``4th of 5 at 1/2 in color consistency, behind R-KV, LineAR and H2O``."""
+"""Paired placing of every method in words: ``4th of 5 at 1/2 in color consistency, behind R-KV``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SUFFIXES = {1: "st", 2: "nd", 3: "rd"}
 
 @dataclass(frozen=True)
 class MethodPlacing:
-    """Placing of one row among the methods of its budget in one metric, with the names of all methods by row."""
+    """Placing of a row among the methods of its budget in one metric, with all names by row."""
 
     row: ReportRow
     metric: str
@@ -29,7 +29,7 @@ class MethodPlacing:
 
     @property
     def place(self) -> str:
-        """The place, such as ``2`` or ``1=`` if another method cannot be told apart, or an empty text if none can."""
+        """The place, such as ``2``, or ``1=`` if another method is not separable; empty if none is."""
         placing = self.placing
         if not (placing.behind or placing.ahead):
             return ""
@@ -53,7 +53,7 @@ class MethodPlacing:
 
 
 def method_placings(groups: Sequence[CaseGroup]) -> tuple[tuple[MethodPlacing, ...], ...]:
-    """Return the placings of each group's methods by budget, in quality and in fidelity, from one family of tests.
+    """Return the placings of each group's methods by budget, all from one family of tests.
 
     Budgets with a single method and groups with random weights have none."""
     rankings = {(number, budget, name): rows for number, group in enumerate(groups) for budget in group.budgets
@@ -76,7 +76,7 @@ def placing_lines(placed: Sequence[MethodPlacing]) -> list[str]:
 
 
 def plugin_lines(group: CaseGroup, placed: Sequence[MethodPlacing]) -> tuple[tuple[str, str], ...]:
-    """Return one line per plug-in method and budget: its name, and speed, saving, quality and placings in words."""
+    """Return name, and speed, saving, quality and placings in words, per plug-in method and budget."""
     lines = []
     for row in group.candidates:
         if row.outcome.facts.plugin is None:
@@ -110,7 +110,7 @@ def _rows(group: CaseGroup, budget: str, name: str) -> list[ReportRow]:
 
 
 def _ranking(rows: Sequence[ReportRow], name: str) -> Ranking:
-    """Return values where higher is better; quality has bounded differences, fidelity is compared by seeds won."""
+    """Return values, higher is better; differences of quality are bounded, fidelity counts seeds won."""
     about = metric(name)
     sign = -1.0 if about.better == "lower" else 1.0
     values = {row.case.key: [sign * value for value in row.outcome.raw(name)] for row in rows}

@@ -47,7 +47,7 @@ class Memory:
         return [MemoryPart(self, name, workspace) for name in names]
 
     def turn(self, name: str) -> Memory:
-        """Return the memory of one of several models that generate one after another; that of the others is freed.
+        """Return the memory of one of the models that take turns; that of the others is freed.
 
         An engine that captures keeps all of them, since its passes refer to their tensors.
         """

@@ -98,7 +98,7 @@ def _decode_fp8(parts: Parts, dtype: torch.dtype) -> Tensor:
 
 
 def _groups(head_dim: int) -> int:
-    """Return the number of groups of a vector, each of the divisor of its width that is nearest to 32 channels by ratio."""
+    """Return the number of groups: their width is the divisor nearest to 32 channels by ratio."""
     width = min((d for d in range(1, head_dim + 1) if head_dim % d == 0), key=lambda d: (max(d, GROUP) / min(d, GROUP), d))
     return head_dim // width
 

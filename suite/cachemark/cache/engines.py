@@ -58,7 +58,7 @@ EAGER = Engine()
 
 
 class TurnEngine(Engine):
-    """The ``engine`` of several models that generate one after another, as one of them sees it: keys and constants have its name."""
+    """The ``engine`` of models that take turns, as one sees it: keys and constants have its name."""
 
     def __init__(self, engine: Engine, name: str) -> None:
         self.engine, self.name = engine, name

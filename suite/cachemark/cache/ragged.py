@@ -93,7 +93,7 @@ class RaggedSlot:
         self.lengths[:] = counts
 
     def _staying(self, parts: Parts) -> Parts:
-        """Return the live entries, copied where codes move: a head's new extent may cover another one's old extent."""
+        """Return the live entries, copied where codes move, since new and old extents may overlap."""
         return parts if self.codec.exact else tuple(part[:, : self.live].clone() for part in parts)
 
     def _write(self, workspace: RaggedWorkspace, staged: Extent, survivors: Kept, to: Extent, stored: tuple[Parts, Parts]) -> None:

@@ -72,7 +72,7 @@ def rotation(width: int) -> np.ndarray:
 
 
 def codebook(width: int, bits: int) -> np.ndarray:
-    """Return the 2^bits ascending centroids in fp64 that are optimal for a coordinate of a random unit vector of this width.
+    """Return the 2^bits ascending fp64 centroids that are optimal for a random unit vector's coordinate.
 
     Lloyd's method: each centroid is the mean of its cell, and cells end halfway between two centroids. The density is proportional to
     (1 − t²)^((width − 3)/2), so a cell has a mass by the incomplete beta function and a mean in closed form. It is symmetric, so only the
@@ -109,7 +109,7 @@ def direction_codes(x: Tensor, constants: RotationConstants) -> tuple[Tensor, Te
 
 
 def vectors(codes: Tensor, length: Tensor, constants: RotationConstants) -> Tensor:
-    """Return fp32 vectors (…, width) of codes, in the directions of their centroids and with these lengths (…, 1)."""
+    """Return fp32 vectors (…, width) with the directions of codes and these lengths (…, 1)."""
     rotated = constants.centroids[codes.int()]
     return (rotated * (length.float() / rotated.norm(dim=-1, keepdim=True))) @ constants.back
 
@@ -127,7 +127,7 @@ def unpack_bits(packed: Tensor, bits: int) -> Tensor:
 
 
 def _regrouped(x: Tensor, bits: int, count: int, new_bits: int, new_count: int) -> Tensor:
-    """Join each ``count`` numbers of ``bits`` bits to a word, and split it into ``new_count`` numbers of ``new_bits`` bits."""
+    """Join each ``count`` numbers of ``bits`` bits to a word, and split it into ``new_count`` ones."""
     old, new = (each * torch.arange(n, dtype=torch.int32, device=x.device) for each, n in ((bits, count), (new_bits, new_count)))
     words = (x.unflatten(-1, (-1, count)).int() << old).sum(-1, dtype=torch.int32)
     return (words[..., None] >> new & (1 << new_bits) - 1).flatten(-2).to(torch.uint8)

@@ -145,7 +145,7 @@ class Slot:
 
 
 def surviving(codec: Codec, stored: Parts, shown: Tensor, places: range | Tensor) -> Parts:
-    """Return the parts of ``places`` of [live | own]: codes of live entries as they are stored, own entries encoded.
+    """Return the parts of ``places`` of [live | own]: live codes as stored, own entries encoded.
 
     ``stored``: parts (rows, heads, live, width); ``shown``: decoded [live | own], (rows, heads, entries, head_dim). Encoding a decoded
     vector may give other codes, so an entry that survives many passes would drift.

@@ -30,7 +30,7 @@ def rate(unit: str) -> Callable[[click.Context, click.Parameter, str | None], fl
 
 
 def card_options(text: str, **settings: Any) -> Callable[[F], F]:
-    """Add ``--card``, ``--bandwidth`` and ``--flops``; the command gets one name of :func:`~cachemark.core.limits.gpu` as ``card``."""
+    """Add ``--card``, ``--bandwidth`` and ``--flops``; the command gets one ``card`` for them."""
     options = all_of(
         click.option("--card", metavar="CARD", help=text, **settings),
         click.option("--bandwidth", callback=rate("B"), metavar="RATE", help="Memory bandwidth of --card custom, e.g. 1.8TB/s."),

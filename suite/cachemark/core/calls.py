@@ -1,4 +1,4 @@
-"""Arguments of public functions: unknown names are refused with what to write, and a text stands for a list of one."""
+"""Arguments of public functions: unknown names are refused, and a text is a list of one."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def refusal(call: str, name: str, known: Iterable[str], hints: Mapping[str, str]
 
 
 def strict(call: str, hints: Mapping[str, str] = NO_HINTS) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator that raises :func:`refusal` for unknown keyword arguments, instead of Python's TypeError."""
+    """Return a decorator that raises :func:`refusal` for unknown keyword arguments, not TypeError."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         code: Any = inspect.unwrap(function).__code__
@@ -75,7 +75,7 @@ def strict(call: str, hints: Mapping[str, str] = NO_HINTS) -> Callable[[Callable
 
 
 def listed(value: Any) -> tuple[Any, ...]:
-    """Return a sequence as a tuple, and a single text, path, number or object as a tuple of one; None is empty."""
+    """Return a sequence as a tuple, a single object or text as a tuple of one, and None as ()."""
     if value is None:
         return ()
     return (value,) if isinstance(value, str | os.PathLike) or not isinstance(value, Iterable) else tuple(value)

@@ -48,7 +48,7 @@ SINGLE = {"a800": 19.5e12, "a100": 19.5e12, "h100": 67e12, "h200": 67e12, "h20":
 
 
 def custom(bandwidth: float, peak_flops: float) -> str:
-    """Return the name of a card with these rates, bytes and 16-bit FLOPs per second, as :func:`gpu` reads it."""
+    """Return the name, for :func:`gpu`, of a card with these bytes and 16-bit FLOPs per second."""
     return f"{CUSTOM}:{bandwidth:.6g}:{peak_flops:.6g}"
 
 

@@ -50,7 +50,7 @@ def points(width: str) -> float:
 
 
 def write(view: ReportView, folder: Path, width: str = "3.25in", kind: str = "svg") -> list[Path]:
-    """Write every chart of a page to ``folder``, as ``svg``, ``pdf`` or ``png`` of 300 dots per inch, and return the paths.
+    """Write every chart of a page as ``svg``, ``pdf`` or ``png`` (300 dots per inch); return the paths.
 
     Raises Unsupported for pdf and png without the extra ``plots``.
     """
@@ -131,7 +131,7 @@ def _slug(text: str) -> str:
 def grid(
     outcomes: Sequence[Outcome], artifact: Callable[[str], bytes], cases: Sequence[str] = (), model: str | None = None, scale: int = 1,
 ) -> bytes:
-    """Return a PNG of the full cache and ``cases`` by label (default: all), in that order and at the fixed seeds.
+    """Return a PNG of the full cache and ``cases`` by label (default: all), in that order.
 
     ``scale``: pixels per pixel of an image. ``artifact`` reads a stored file. Raises UnknownName, and NothingMeasured without images.
     """

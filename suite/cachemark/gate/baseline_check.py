@@ -57,7 +57,7 @@ class Comparison:
 
     @property
     def values(self) -> tuple[int, int]:
-        """The number of values with a verdict, and of those and the ones whose metric has another definition in the baseline."""
+        """The number of values with a verdict, and with those whose metric is defined otherwise."""
         judged = sum(row.verdict in JUDGED for row in self.rows)
         return judged, judged + sum(row.reason.startswith(DEFINITION) for row in self.rows)
 
@@ -84,7 +84,7 @@ class Comparison:
         return ", ".join(f"{n} {v.replace('_', ' ')}" for v in (*JUDGED, NOT_COMPARED, MISSING, NEW) if (n := by_verdict[v]))
 
     def details(self) -> list[str]:
-        """Return at most five lines: coverage of cases and values, worst row, rows not compared, and how times were compared."""
+        """Return at most five lines: coverage, worst row, rows not compared, and how times were."""
         compared, total = self.cases
         lines = [f"Judged {compared} of the baseline's {total} cases; {100 * self.min_coverage:g}% are needed."]
         judged, values = self.values

@@ -305,7 +305,7 @@ def samples_are_the_same_in_another_order(cell: MethodCell) -> Findings:
 
 # -- settings, types and parameters -----------------------------------------------------------------------------------
 def settings_are_unchanged(cell: KitCell) -> Findings:
-    """A generation changes no setting of torch, such as TF32 or the number of threads, not even for a step."""
+    """A generation changes no setting of torch, such as TF32 or threads, not even for a step."""
     watch = SettingsWatch()
     with settings_restored() as outside:
         ran = cell.run(cell.tight(), watch, bare=True)

@@ -1,4 +1,4 @@
-"""Checks of a metric of single images: attributes, types and ranges of values, independence of the batch."""
+"""Checks of a metric of single images: attributes, types and ranges, and batches."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def values_are_valid(example: MetricExample) -> Findings:
 
 
 def values_are_the_same_in_any_batch(example: MetricExample) -> Findings:
-    """An image has the same value again, alone, with other images and in another order, to 1e-4 of the largest."""
+    """An image has the same value again, alone, with others and in another order, to 1e-4."""
     shape, values = example.shapes()[0], dict[str, list[float]]()
     for names in (NOISE, NOISE[:1], NOISE[1:2], NOISE[::-1], NOISE):
         measured = example.measure(names, shape)

@@ -80,7 +80,7 @@ def energy_of(readings: Sequence[Reading], spans: Sequence[Span]) -> Energy:
 
 
 def _plateau(at: Floats, joules: Floats, span: Span) -> float:
-    """Return the longest time in a span between readings without any change of the counter, which bounds its update period from below."""
+    """Return the longest time without a change of the counter, a lower bound of its update period."""
     inside = (at >= span[0]) & (at <= span[1])
     times = [at[inside & (joules == value)] for value in np.unique(joules[inside])]
     return max((float(np.ptp(each)) for each in times), default=0.0)
@@ -106,7 +106,7 @@ def _from_samples(at: Floats, watts: Floats, spans: Sequence[Span], note: str) -
 
 
 def _peak(at: Floats, joules: Floats, watts: Sequence[float], period: float) -> float:
-    """Return the highest power in the samples, and in the counter between readings at least a ``period`` apart."""
+    """Return the highest power of the samples, and of the counter over at least a ``period``."""
     steps = [(now - then, after - before) for (then, now), (before, after) in zip(pairwise(at), pairwise(joules), strict=True)]
     slopes = [used / seconds for seconds, used in (*steps, (at[-1] - at[0], joules[-1] - joules[0])) if seconds >= period]
     return max([*watts, *slopes], default=0.0)
@@ -147,7 +147,7 @@ def _checked(joules: Sequence[float], error: float, spans: Sequence[Span], sourc
 
 
 def _is_package(domain: Path) -> bool:
-    """Return whether a domain of RAPL is a whole package; ``psys`` contains packages, and others are parts of one."""
+    """Return whether a domain of RAPL is a package; ``psys`` contains some, others are parts."""
     try:
         return domain.name.count(":") == 1 and (domain / "name").read_text().startswith("package-")
     except OSError as error:

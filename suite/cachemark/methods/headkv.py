@@ -1,4 +1,4 @@
-"""HeadKV for images: types of heads found in the image itself, and eviction from two strata of its history."""
+"""HeadKV for images: types of heads from the image itself, and eviction from two strata."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ THRESHOLD = Fraction(100, 576)  # of an image, after which the paper finds the t
 @method("headkv")
 @dataclass
 class HeadKV(Observing):
-    """Keeps the latest lines in *local* heads, and the most-attended entries of two strata in *global* ones.
+    """Keeps the latest lines in *local* heads, the most-attended of two strata in *global* ones.
 
     Liang et al. (arXiv 2605.20600), §4. Once ``start`` visual tokens are stored, the token just fed finds the types: a head is local if its
     latest ``window`` lines, less a token, hold ``tau`` of the attention. From then on local heads read ``window`` lines and the condition.
@@ -82,7 +82,7 @@ class HeadKV(Observing):
         self.check_range("start", 1 <= self.start <= self.B, f"Use 1 … {self.B} visual tokens: types are found before B entries are full.")
 
     def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
-        """Count storing the queries, finding the types, and at a line's end the scores of the history and the moves."""
+        """Count storing queries, finding types, and at a line's end scores of the history and moves."""
         moved, across = Evicting.overhead(self, layout, site, step).numbers, layout.heads * layout.head_dim
         tokens, query = step.first + step.staying, across if step.count else 0
         ends = step.count and "line" in step.edges and step.line < layout.lines
@@ -162,7 +162,7 @@ class HeadKV(Observing):
 
 
 def local_heads(q: Tensor, k: Tensor, live: Tensor, near: Tensor, tau: float) -> Tensor:
-    """Return which K/V heads give at least ``tau`` of their attention to the ``near`` keys, (rows, kv_heads) bool.
+    """Return which K/V heads give ``tau`` of their attention to ``near`` keys, (rows, kv_heads) bool.
 
     ``q`` (rows, heads, head_dim), of one token; ``k`` (rows, kv_heads, m, head_dim); ``live`` and ``near`` broadcast to (rows, kv_heads,
     m), the keys that exist and those that count. Of heads that share a key all must. With the latest window − 1 keys as ``near`` this is

@@ -55,7 +55,7 @@ class PreferenceMetric(ImageMetric):
         return torch.tensor(values, dtype=torch.float64)
 
     def _load(self) -> Callable[[Image, str], float]:
-        """Load the network. Raises Unsupported for missing files or an incomplete library, BadCheckpoint for wrong files."""
+        """Load the network; raise Unsupported for what is missing, BadCheckpoint for wrong files."""
         from .compute.pretrained import built
 
         self.identity(self.setting)

@@ -158,7 +158,7 @@ def canonical(names: Iterable[str]) -> dict[str, str]:
 
 
 def _preference(name: str, patterns: Sequence[str]) -> tuple[int, int]:
-    """Return the rank of an entry by any part of its name, then by the last one: of ``ema.online`` and ``ema.ema_model`` the latter."""
+    """Return the rank of an entry by any part of its name, then by the last: ``ema.ema_model``."""
     return _rank(name, patterns), _rank(name.rpartition(".")[2], patterns)
 
 

@@ -75,7 +75,7 @@ def filter_logits(logits: Tensor, sampling: Sampling) -> Tensor:
 
 
 def draw_fused(logits: Tensor, sampling: Sampling, seeds: Tensor, place: Tensor, position: int) -> Tensor | None:
-    """Draw tokens (batch,) from logits (rows, vocab) before guidance in one kernel, or return None if it does not draw like that.
+    """Draw tokens (batch,) from unguided logits (rows, vocab) in one kernel, or return None.
 
     The tokens are those of :func:`guide` and :func:`draw`.
     """

@@ -1,4 +1,4 @@
-"""Decoders of a plan: resolved parameters, and reasons why one, or a codec, cannot run with a method and model."""
+"""Decoders of a plan: parameters, and why one, or a codec, cannot run with a method and model."""
 
 from __future__ import annotations
 

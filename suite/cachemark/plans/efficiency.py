@@ -32,7 +32,7 @@ class Efficiency:
     basis: str = ""
 
     def span(self, bound: float, launches: float = 0.0) -> tuple[float, float, float]:
-        """Return the least, typical and likely most seconds of a batch with this roofline time and number of kernels."""
+        """Return least, typical and likely most seconds of a batch with this roofline and kernels."""
         least, typical, most = (times * bound + launches * self.launch for times in (self.least, self.typical, self.most))
         return least, typical, most
 
@@ -44,7 +44,7 @@ def _measured() -> list[dict[str, Any]]:
 
 
 def efficiency(paradigm: str, device: str, engine: str, batch: int) -> Efficiency:
-    """Return the efficiency of a family at the nearest measured batch, on a device class (``cpu``, ``cuda``) and engine."""
+    """Return the efficiency of a family at the nearest measured batch, by device and engine."""
     if device == "cpu":
         return Efficiency(*ON_CPU, basis="estimate for CPUs")
     launches = [row for row in _measured() if "launch" in row]

@@ -109,7 +109,7 @@ def origin(thing: Any) -> tuple[str, str] | None:
 
 @contextmanager
 def in_time(what: str) -> Iterator[None]:
-    """Raise BadPlugin if this context takes longer than :data:`PATIENCE`; only in the main thread, which alone can be interrupted."""
+    """Raise BadPlugin if this context outlasts :data:`PATIENCE`; only in the main thread."""
     before = signal.getsignal(signal.SIGALRM)
     if threading.current_thread() is not threading.main_thread() or getattr(before, "__module__", "") == __name__:  # inside another one
         yield
@@ -132,7 +132,7 @@ def in_time(what: str) -> Iterator[None]:
 
 @contextmanager
 def answering(*things: Any) -> Iterator[None]:
-    """Raise BadPlugin inside this context for unexpected errors of these plug-in objects, and if they do not answer in time."""
+    """Raise BadPlugin for unexpected errors of these plug-in objects, and for late answers."""
     try:
         with in_time(f"{' or '.join(repr(thing.name) for thing in things) or 'A plug-in'}"):
             yield

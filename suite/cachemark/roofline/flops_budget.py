@@ -1,4 +1,4 @@
-"""Budgets of methods that save computation: fractions of an image's FLOPs, in next-scale and masked models."""
+"""Budgets of methods that save computation: fractions of an image's FLOPs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def image_flops(method: Method, layout: Layout) -> int:
 
 
 def share(method: Method, layout: Layout) -> Fraction:
-    """Return the FLOPs of an image as a fraction of the full cache's, or of a masked model's without a cache."""
+    """Return the FLOPs of an image as a fraction of the full cache's, or of no cache's if masked."""
     return Fraction(image_flops(method, layout), _full(layout))
 
 

@@ -1,4 +1,4 @@
-"""Paired placings: where each method of a ranking stands, with one error rate over all pairs of all rankings.
+"""Paired placings: where each method stands, at one error rate over all pairs and rankings.
 
 All methods of a ranking have values at the same seeds, so each pair of methods has one difference per seed. Both directions of every pair
 are tested and corrected together (Holm 1979). A method's place is one more than the number of methods that are significantly better: the
@@ -33,7 +33,7 @@ _FEW = 64  # distinct differences that are counted instead of listed one by one
 
 @dataclass(frozen=True)
 class Ranking:
-    """Values of methods at common seeds, ``{method: (seeds,)}``, higher is better; ``reach`` bounds the size of a difference."""
+    """Values at common seeds, ``{method: (seeds,)}``, higher is better; ``reach`` bounds differences."""
 
     values: Mapping[str, Sequence[float]]
     reach: float = math.inf
@@ -79,7 +79,7 @@ def _placing(name: str, names: Sequence[str], above: set[tuple[str, str]]) -> Pl
 
 
 def _pairs(ranking: Ranking) -> list[tuple[str, str, float]]:
-    """Return each pair as (better, worse) at these seeds, with the p-value of "the better one is not better"."""
+    """Return each pair as (better, worse), with the p-value of "the better one is not better"."""
     names = list(combinations(ranking.values, 2))
     if not names or ranking.seeds < 2:
         return []
@@ -89,7 +89,7 @@ def _pairs(ranking: Ranking) -> list[tuple[str, str, float]]:
 
 
 def chances_of_pairs(apart: Floats, reach: float) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return the p-value of each row of differences, (pairs, seeds), and whether its first method is the better one.
+    """Return the p-value of each row of differences, (pairs, seeds), and whether the first is better.
 
     ``reach``: the largest possible size of a difference; infinite if there is none."""
     if math.isinf(reach):

@@ -10,7 +10,7 @@ _EXACT = 32  # values of the smaller sample, up to which the exact distribution 
 
 
 def p_greater(mine: Sequence[float], other: Sequence[float]) -> float:
-    """Return the p-value of "values of ``mine`` are not larger than those of ``other``"; both are independent.
+    """Return the p-value of "``mine`` are not larger than ``other``", two independent samples.
 
     Ties count half, and the exact distribution then gives a p-value that is too large rather than too small."""
     exact = min(len(mine), len(other)) <= _EXACT

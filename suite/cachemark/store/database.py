@@ -142,7 +142,7 @@ def _on_begin(connection: Connection) -> None:
 
 
 def file_system(path: Path) -> str:
-    """Return the type of the file system of a file or its folder, such as ``ext4`` or ``nfs4``; empty if unknown."""
+    """Return the type of a file's file system, such as ``ext4`` or ``nfs4``; empty if unknown."""
     try:
         device = (path if path.exists() else path.parent).stat().st_dev
         mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -172,7 +172,7 @@ def _set_journal(engine: Engine, mode: str) -> None:
 
 
 def lost_log(path: Path) -> str:
-    """Return a hint if a file without runs keeps a log that is not beside it, as a copy during a run; else an empty text."""
+    """Return a hint if a file without runs lacks its log, as a copy during a run; else nothing."""
     log = path.with_name(f"{path.name}-wal")
     with path.open("rb") as file:
         head = file.read(20)

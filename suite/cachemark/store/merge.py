@@ -60,7 +60,7 @@ def merge(target: Store, source: Store, advanced: Advanced = unheard) -> Merged:
 
 @contextmanager
 def _blaming(where: str) -> Iterator[None]:
-    """Raise BadStore if copied rows break a constraint or have another type: only a damaged source has such."""
+    """Raise BadStore if copied rows break a constraint or a type, as a damaged source's do."""
     try:
         yield
     except StatementError as error:

@@ -245,7 +245,7 @@ class _Child:
         os.close(descriptor)
 
     def _kill(self) -> None:
-        """End the worker, the processes of its group, and those that left it: they still have its mark in their environment."""
+        """End the worker, its group, and processes that left it, known by a mark in their environment."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         for folder in Path("/proc").glob("[0-9]*"):

@@ -1,4 +1,4 @@
-"""Labels, seeds and prompts as people have them: numbers and sequences of Python, NumPy, torch or pandas."""
+"""Labels, seeds and prompts as people have them: of Python, NumPy, torch or pandas."""
 
 from __future__ import annotations
 

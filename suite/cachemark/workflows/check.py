@@ -274,7 +274,7 @@ def acknowledge_incident(register: Path, key: str, who: str, until: date | None,
 def baseline_commit(
     store: Store | str | Path = DEFAULT_STORE, *, run: int | None = None, baseline: str | Path | None = None, plugin: bool = False,
 ) -> str:
-    """Return the commit of the baseline of a run (None: the newest), with ``plugin`` the commit of the plug-in's own repository.
+    """Return the commit of a run's baseline (None: the newest), with ``plugin`` that plug-in's.
 
     Raises BadBaseline without a baseline, and NothingMeasured if it was not measured at a clean commit.
     """

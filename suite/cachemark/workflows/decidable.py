@@ -15,7 +15,7 @@ from ..stats.non_inferiority import least_seeds
 
 
 def seeds_for_a_rank(cases: Sequence[Planned]) -> tuple[int, int, int]:
-    """Return the number of non-inferiority tests of single images, the seeds that they need, and the seeds that the cases have.
+    """Return the number of non-inferiority tests, the seeds that they need, and the seeds there are.
 
     All are 0 if no case is tested by such a score: random weights, models without a score, or a FID that ranks instead."""
     tested = [(planned.case.samples, score) for planned in cases if (score := _score(planned))]
@@ -26,7 +26,7 @@ def seeds_for_a_rank(cases: Sequence[Planned]) -> tuple[int, int, int]:
 
 
 def too_few_seeds(cases: Sequence[Planned]) -> str:
-    """Return that no method of a plan can be called non-inferior with its seeds, and how many would do; empty if they can."""
+    """Return how many seeds a rank needs, if a plan has too few for it; else an empty text."""
     tests, needed, seeds = seeds_for_a_rank(cases)
     if seeds >= needed:
         return ""

@@ -133,7 +133,7 @@ def image_grid(
     path: str | Path, cases: Sequence[str] = (), store: str | Path = DEFAULT_STORE, *, run: int | None = None, model: str | None = None,
     scale: int = 1,
 ) -> Path:
-    """Write the images of a run (default: the newest) at the fixed seeds as one PNG, each pixel ``scale`` wide."""
+    """Write the images of a run (default: the newest) as one PNG, each pixel ``scale`` wide."""
     from ..export.figures import grid
 
     stored = Run(store, run)

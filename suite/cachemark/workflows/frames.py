@@ -40,7 +40,7 @@ def methods(model: str = "", *, plugins: Sequence[str | Path] = ()) -> pd.DataFr
 
 @strict("models")
 def models(*, plugins: Sequence[str | Path] = ()) -> pd.DataFrame:
-    """Return the models by name: summary, family, paradigm, grid, classes, presets and bytes of the full cache."""
+    """Return the models by name: summary, family, grid, presets and bytes of the full cache."""
     return _listing("models", plugins)
 
 

@@ -72,7 +72,7 @@ class ImageModel(Hinted):
         sampling: str | Mapping[str, Any] = "paper", batch: int | None = None, grid: Sequence[int] | None = None, progress: bool = True,
         **parameters: Any,
     ) -> Generated:
-        """Generate one image for each label or prompt; a long generation shows its progress on a terminal, unless ``progress`` is false.
+        """Generate one image for each label or prompt, with progress on a terminal by default.
 
         ``seeds``: one per image, or the number of images (default: 0, 1, …); a single label or prompt is used for all of them. Without
         ``labels`` and ``prompts``, classes are balanced over the images. ``budget``: fraction of the full cache that is kept (default: the

@@ -1,4 +1,4 @@
-"""Two versions of a plug-in as sides of a comparison: files, or commits of the plug-in's own repository."""
+"""Two versions of a plug-in as sides of a comparison: files, or commits of its repository."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .git import checkouts
 
 @contextmanager
 def version_requests(trial: TrialRequest, versions: tuple[str, str]) -> Iterator[tuple[TrialRequest, TrialRequest]]:
-    """Yield the request of each side, with that version of the only plug-in; checkouts last until the end of the block.
+    """Yield the request of each side with its version of the plug-in; checkouts last that long.
 
     A version is a Python file, or a commit of the repository around the plug-in. Raises BadPlugin without exactly one plug-in.
     """

@@ -1,4 +1,4 @@
-"""Progress of a run and of a comparison on standard error: one line per case or pair, and a bar or a sign of life of long cases."""
+"""Progress on standard error: a line per case or pair, and a bar or a sign of life."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def roofline_times(
 
 @dataclass(frozen=True)
 class LikelyTime:
-    """Likely seconds of an image with the full cache, from ``least`` to ``most``, and the ``basis`` that was measured."""
+    """Likely seconds of an image, from ``least`` to ``most``, and the ``basis`` that was measured."""
 
     batch: int
     least: float
@@ -149,7 +149,7 @@ class LikelyTime:
 
 
 def likely_times(model: str, rows: Sequence[RooflineTime]) -> list[LikelyTime]:
-    """Return the likely time of an image on the graph engine of a GPU, by batch, from the efficiency measured of the family."""
+    """Return the likely time of an image by batch, from the efficiency measured of the family."""
     paradigm, likely = MODELS.get(model).paradigm, []
     for row in (row for row in rows if row.method == FULL and not row.unsupported_reason):
         measured_times = efficiency(paradigm, "cuda", GRAPH, row.batch)
@@ -159,7 +159,7 @@ def likely_times(model: str, rows: Sequence[RooflineTime]) -> list[LikelyTime]:
 
 
 def drafter_share(model: str) -> float | None:
-    """Return the FLOPs of an image of a composite model as a fraction of the drafter's, None for other models.
+    """Return a composite model's FLOPs as a fraction of the drafter's, None for other models.
 
     Both without image decoding.
     """

@@ -290,7 +290,7 @@ def _of_set(features: ImageFeatures, chosen: Preset, collected: Collected) -> No
 
 
 def values_of(features: ImageFeatures, real: RealImages, options: Mapping[str, Any]) -> Mapping[str, QualityInterval]:
-    """Return the values of a set with their intervals, if it has enough images for them; kept from an earlier score if possible."""
+    """Return the values of a set with intervals, from an earlier score if it is kept."""
     if len(features) < least_for_intervals(options):
         return {name: QualityInterval(value, math.nan, math.nan) for name, value in distribution(features, real, **options).items()}
     return kept_values(_key(features, real, options), lambda: intervals(features, real, **options))

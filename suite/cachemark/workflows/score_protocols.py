@@ -1,4 +1,4 @@
-"""Scores by the protocols of three benchmarks, which fix the images, their prompts and the feature network.
+"""Scores by the protocols of three benchmarks, which fix images, prompts and network.
 
 ``mjhq``: MJHQ-30K (Li et al., "Playground v2.5", 2024): FID against its 30 000 images, and against the 3000 of each category, by
 Inception v3 on images that clean-fid's bicubic resizing makes 299×299. ``coco2017-full``: ScaleKV's: PSNR, LPIPS and FID of images of the
@@ -168,7 +168,7 @@ def _geneval2(
 
 
 def _questions(prompts: str | Path, listed: PromptList) -> list[int]:
-    """Return the number of questions of each prompt; no digest of the file is published, so its content is checked."""
+    """Return the number of questions of each prompt; the file's content is checked, for lack of a digest."""
     try:
         lines = [json.loads(line) for line in Path(prompts).read_text(encoding="utf-8").splitlines() if line.strip()]
         lists = [line["vqa_list"] for line in lines]

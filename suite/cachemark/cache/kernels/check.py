@@ -1,4 +1,4 @@
-"""The check of our own kernels on a device before their first use, since none of them was written with one at hand.
+"""The check of our own kernels on a device before their first use.
 
 A small call of the same kind (dtype, head width, group, codec, lengths) is computed and compared with fp64. It is part of the first
 generation of a case, which is a warm-up.

@@ -37,7 +37,7 @@ def fusing(on: bool = True) -> Iterator[None]:
 
 @contextmanager
 def launches(listen: Callable[..., None]) -> Iterator[None]:
-    """Call ``listen(name, *tensors)`` for every launch within, with the tensors that the kernel reads and writes."""
+    """Call ``listen(name, *tensors)`` for every launch within, with all tensors of the kernel."""
     _listeners.append(listen)
     try:
         yield
@@ -121,7 +121,7 @@ def rotate_append(qkv: Tensor, turns: Tensor, heads: int, place: tuple[Tensor, T
 
 
 def sample(logits: Tensor, seeds: Tensor, place: Tensor, purpose: int, temperature: float, scale: float | None) -> Tensor:
-    """Draw tokens (batch,) int64 from fp32 logits (rows, vocab), guided if there is a ``scale``, as plain operations do."""
+    """Draw tokens (batch,) int64 from fp32 logits (rows, vocab), guided by ``scale`` if given."""
     batch, vocab = len(seeds), logits.size(-1)
     out = torch.empty_like(seeds)
     _launch("sample", (batch,), (logits, seeds, place, out), vocab, scale or 0.0, temperature, purpose, batch, warps=8, exact=True,

@@ -1,4 +1,4 @@
-"""Triton kernels of fused passes: elementwise operations of a model in one launch, rounded where torch rounds."""
+"""Triton kernels of fused elementwise operations, rounded where torch rounds."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def rotate_append(  # type: ignore[no-untyped-def]
     qkv_at, turns_at, q_at, k_at, v_at, k_row, k_head, k_token, v_row, v_head, v_token, tokens, turns_row, heads, groups,
     PAIRS: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
-    """Rotate channel pairs of queries and keys, and store keys and values where the layer cache has their place.
+    """Rotate channel pairs of queries and keys, and store keys and values at their places.
 
     ``qkv`` (rows, tokens, heads + 2·groups, 2·PAIRS); ``turns`` (tokens, PAIRS, 2) fp32; ``q`` (rows, heads, tokens, 2·PAIRS).
     """

@@ -1,4 +1,4 @@
-"""Features of images that were scored before, and values of sets, by content, in the user's cache folder.
+"""Features of scored images, and values of sets, by content, in the user's cache folder.
 
 A file holds the features of a part of a set, named by a hash of its images and of the network, or the values of a set with their
 intervals, named by a hash of the features on both sides and of the settings. The oldest files are removed when the
@@ -88,7 +88,7 @@ def kept_values(key: str, compute: Callable[[], dict[str, QualityInterval]]) -> 
 
 
 def _put(layers: list[Tensor], part: ImageFeatures, start: int, count: int) -> None:
-    """Copy a part to its rows of a set of ``count`` images, so that parts and set are not in memory together."""
+    """Copy a part to its rows of a set of ``count`` images, to hold no image's features twice."""
     for number, layer in enumerate(part.layers):
         if number == len(layers):
             layers.append(layer.new_empty(count, layer.shape[1]))

@@ -176,13 +176,13 @@ class RealImages:
 
 
 def moments(features: Tensor) -> Moments:
-    """Return mean and covariance of features (N, F) in the types of torch-fidelity, whose function needs three times the memory."""
+    """Return mean and covariance of features (N, F) in torch-fidelity's types, in a third of its memory."""
     centre = features.mean(0, dtype=torch.float64)
     return Moments(torch.from_numpy(features.numpy().mean(0)), scatter(features, centre) / (len(features) - 1))
 
 
 def scatter(features: Tensor, centre: Tensor) -> Tensor:
-    """Return the sum of the squares of the distances of rows (N, F) from a ``centre`` (F,), a float64 matrix (F, F)."""
+    """Return the scatter matrix (F, F) of rows (N, F) around a ``centre`` (F,), in float64."""
     total = torch.zeros(len(centre), len(centre), dtype=torch.float64)
     for part in features.split(ROWS):
         rows = part.double() - centre

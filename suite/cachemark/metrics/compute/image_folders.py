@@ -141,7 +141,7 @@ class ImageFolder:
 
 @dataclass(frozen=True)
 class Resized:
-    """The images of a folder with both sides ``side`` pixels: bicubic with antialiasing, each channel in floating point and rounded.
+    """Images of a folder, resized to ``side`` pixels: bicubic, antialiased, each channel rounded.
 
     Pillow's, as clean-fid resizes for Inception, which rounds nothing."""
 

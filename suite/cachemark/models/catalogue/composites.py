@@ -18,7 +18,7 @@ AND = " + "  # between the weights of the drafter and of the refiner, in a plan
 
 @dataclass(frozen=True)
 class CompositeModel:
-    """Two next-scale models of the catalogue by ``name``; the ``drafter`` makes the first ``drafted`` scales.
+    """Two next-scale models of the catalogue; the ``drafter`` makes the first ``drafted`` scales.
 
     Both have bundled or random weights, or those of the request, two paths joined by ``AND``. Images are decoded by the refiner's
     tokenizer. A plug-in registers the ``entry`` of a class of its own, ``class Mine(CompositeModel)``.

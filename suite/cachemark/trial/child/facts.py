@@ -85,7 +85,7 @@ def true_budget(case: Case, method: Method, layout: Layout) -> float | None:
 
 
 def _plugin(method: type[Method]) -> PluginSource | None:
-    """Return the plug-in that defines a method, with the commit of its repository; None for built-in methods."""
+    """Return the plug-in that defines a method, with its repository's commit; None if built in."""
     if (known := origin(method)) is None:
         return None
     file, title = Path(known[0]), plain(str(vars(method).get("title", "")), LONGEST_TITLE)
