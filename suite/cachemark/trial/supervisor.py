@@ -10,6 +10,7 @@ import queue
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -248,10 +249,12 @@ class _Child:
         """End the worker, its group, and processes that left it, known by a mark in their environment."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        for folder in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):  # it ended, or is another user's
-                if f"{MARK}={self._mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
-                    os.kill(int(folder.name), signal.SIGKILL)
+        for wait in (0.0, 0.02):  # the environment of a process that starts a program is empty for a moment
+            time.sleep(wait)
+            for folder in Path("/proc").glob("[0-9]*"):
+                with suppress(OSError):  # it ended, or is another user's
+                    if f"{MARK}={self._mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                        os.kill(int(folder.name), signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):  # while Python ends, the thread that waits for it is gone, and keeps its lock
             self._process.wait(timeout=ENDING)
 
