@@ -180,7 +180,7 @@ def test_a_slice_has_its_profile_and_the_settings_of_its_gpu(
     assert part.processors() == {0}
 
 
-QUIET: dict[str, Any] = {"load": {"average of a minute": 0.0, "cpus": 4, "governor": "performance"}, "gpus": [], "cuda": {}}
+QUIET: dict[str, Any] = {"load": {"average of a minute": 0.0, "cpus": 4, "governor": "performance"}, "gpus": [], "cuda": {}, "kernels": {}}
 
 
 def test_rates_are_measured_unless_quick() -> None:

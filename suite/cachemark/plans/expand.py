@@ -167,7 +167,7 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
         codecs = list(dict.fromkeys(codec(name).name for name in cells.codecs))
     with _at(plan, *(("fidelity", "prompts") if request.prompts else ("cells", number, "model"))):
         layout = replace(entry.shape(sampling, batch), dtype=request.dtype, device=device)
-        absent = refused(cells.engine, device) or refusal(cells.kernel, usual(layout))
+        absent = refused(cells.engine, device) or refusal(cells.kernel, usual(layout, captured=cells.engine == GRAPH))
     barred = "the reference engine runs the full cache in the native codec only" if cells.engine == "reference" else absent
     with _at(plan, "cells", number, "budgets"):
         budgets = list(dict.fromkeys(str(_budget(budget, layout, identity)) for budget in cells.budgets))

@@ -10,6 +10,9 @@ from typing import Any
 
 import torch
 
+from ..cache.kernels import check, fused
+from ..cache.kernels.record import Query
+from ..cache.kernels.table import TABLE
 from ..core.errors import Infrastructure
 from ..core.units import METRICS
 from ..machine import gpu as driver
@@ -24,15 +27,18 @@ OPTIONAL = {
     "torchvision": ("distributional quality metrics", "'cachemark[quality]'"),
     "transformers": ("the CLIP score, GenEval and DPG-Bench", "'cachemark[clip]'"),
     **{package: (metric.title, package) for metric in METRICS.values() for package in metric.packages},
+    "flashinfer-python": ("the attention kernel flashinfer, on a GPU", "'cachemark[flashinfer]'"),
     "psycopg": ("a store on a PostgreSQL server", "'cachemark[postgres]'"),
 }
+NOT_USED = "not used"
 BUSY, HOT = 0.3, 80  # processors busy with other work, °C: a measurement above these limits is in doubt
 
 
 def doctor(*, quick: bool = False) -> dict[str, Any]:
     """Return facts about this machine by topic, ``advice`` last.
 
-    Topics: each device, ``gpus``, ``rates`` (not if ``quick``: they take seconds), ``load``, ``weights`` and ``missing`` packages.
+    Topics: each device, ``gpus``, ``rates`` (not if ``quick``: they take seconds), ``kernels`` (if ``quick``, only what earlier checks
+    found), ``load``, ``weights`` and ``missing`` packages.
     """
     threads, load = os.cpu_count() or 1, _load()  # the load before our own work adds to it
     gpus, problems = _gpus()
@@ -41,6 +47,7 @@ def doctor(*, quick: bool = False) -> dict[str, Any]:
     facts["gpus"] = gpus
     if not quick:
         facts["rates"] = {device: _rates(device) for device in devices}
+    facts["kernels"] = _kernels(devices[-1], quick)
     facts["load"] = load
     facts["weights"] = {name: packaged(name).is_file() for name in (next_token.TINY_WEIGHTS, next_token.TINY_DECODER)}
     facts["missing"] = {name: f"{use}: pip install {what}" for name, (use, what) in OPTIONAL.items() if not _installed(name)}
@@ -69,6 +76,27 @@ def _gpus() -> tuple[list[dict[str, Any]], list[str]]:
         except driver.Lost as error:
             problems.append(f"{gpu.name} is lost: {error}.")
     return facts, [*problems, *getattr(gpus, "left_out", ())]
+
+
+def _kernels(device: str, quick: bool) -> dict[str, str]:
+    """Return whether each attention kernel, and the fused passes, can be used on a device: "usable", or the reason.
+
+    A kernel is checked for LlamaGen's calls in bfloat16; a reason that a case has found for other calls counts too.
+    """
+    query = Query(device, torch.float32 if device == "cpu" else torch.bfloat16, 2, 2, 64, 1)
+    reasons = dict[str, str]()
+    for kernel in TABLE:
+        refused = {call: kernel.refuses(call) for call in (query, query._replace(mass=True))}
+        accepted = [call for call, reason in refused.items() if not reason]
+        reasons[kernel.name] = "" if accepted else min(refused.values(), key=lambda reason: "mass" in reason)
+        if accepted and kernel.ours and not quick:
+            check.fault(kernel, accepted[0])
+    if device == "cuda" and not quick:
+        fused.faults(torch.device(device), query.dtype)
+    for call, reason in check.results(device).items():
+        if reason:
+            reasons[call.partition(":")[0]] = f"{NOT_USED} for {call.partition(': ')[2]}: {reason}"
+    return {name: reason or "usable" for name, reason in reasons.items()}
 
 
 def _rates(name: str) -> dict[str, str]:
@@ -102,6 +130,9 @@ def _advice(facts: dict[str, Any], torch_cuda: str | None) -> Iterator[str]:
                "measure with fewer --threads.")
     if facts["load"]["governor"] not in ("performance", "not readable"):
         yield f"The CPU's governor is {facts['load']['governor']!r}: its clock follows the load. Set it to 'performance'."
+    for kernel, reason in facts["kernels"].items():
+        if reason.startswith(NOT_USED):
+            yield f"{kernel} is {reason}. Other kernels compute these calls, slower; update torch and Triton, or report it."
     for gpu in facts["gpus"]:
         name = f"{gpu['name']} ({gpu['uuid'][:12]})"
         if gpu["processes"]:

@@ -17,12 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import random_streams as streams
+from .check import failure, note, remembered
 from .decode import interpreted
 from .mass import triton_missing
 
 _on: ContextVar[bool] = ContextVar("fused passes", default=False)
 _listeners: list[Callable[..., None]] = []
 Check = Callable[[torch.device, torch.dtype], bool]
+PASSES = "fused passes"
 
 
 @contextmanager
@@ -52,17 +54,29 @@ def fuses(x: Tensor) -> bool:
     return x.is_meta or ((x.is_cuda or interpreted()) and not triton_missing() and not faults(x.device, x.dtype))
 
 
-@cache
 def faults(device: torch.device, dtype: torch.dtype) -> str:
-    """Return how fused passes deviate from plain operations on a device, or ""; compared once."""
+    """Return why fused passes cannot be trusted on a device, or ""; they are compared once per device class."""
+    if reason := _faults(device, dtype):
+        note(PASSES, reason)
+    return reason
+
+
+@cache
+def _faults(device: torch.device, dtype: torch.dtype) -> str:
+    name = f"{PASSES}: {str(dtype).removeprefix('torch.')}"
+    return "" if device.type == "cpu" else remembered(name, device.type, lambda: deviations(device, dtype))
+
+
+def deviations(device: torch.device, dtype: torch.dtype) -> str:
+    """Compare fused passes with plain operations; return which deviate, or how they fail, or ""."""
     token = _on.set(False)
     try:
-        bad = [name for name, check in CHECKS.items() if not check(device, dtype)] if device.type == "cuda" else []
+        bad = [name for name, check in CHECKS.items() if not check(device, dtype)]
     except Exception as error:  # whatever a compiler or driver raises
-        return f"fused passes fail on this device: {(str(error).strip() or type(error).__name__).splitlines()[0][:200]}"
+        return failure(error)
     finally:
         _on.reset(token)
-    return f"fused passes deviate from plain operations on this device: {', '.join(bad)}" if bad else ""
+    return f"{', '.join(bad)} deviate from plain operations on this device" if bad else ""
 
 
 def _launch(

@@ -21,8 +21,7 @@ class Query(NamedTuple):
 
     ``device``: cpu or cuda. ``tokens``: queries of a row and head. ``causal``: query t sees the keys before it. ``masked``: each query sees
     other keys. ``mass``: the attention mass of each key is returned. ``codec``: name of the codec of the keys. ``lengths``: ``ONE``,
-    ``ROWS``, ``HEADS``, or
-    ``APART`` if they are not one storage.
+    ``ROWS``, ``HEADS``, or ``APART`` if they are not one storage. ``captured``: the pass runs in a CUDA graph.
     """
 
     device: str
@@ -36,6 +35,7 @@ class Query(NamedTuple):
     mass: bool = False
     codec: str = NATIVE.name
     lengths: str = ONE
+    captured: bool = False
 
     @property
     def group(self) -> int:
@@ -110,7 +110,7 @@ class Kernel:
     ``refuses(query)`` returns why it does not compute a call, or "". ``flops(query, rows, keys)`` counts a call whose products torch does
     not dispatch, so that a counter cannot see them; None for the others. ``capturable``: a CUDA graph may contain it. ``fused``: it does
     not write out scores, so times under it may be compared. ``in_place``: it reads codes and several lengths where they are stored.
-    ``ours``: written here, so it is checked on a device before it is used.
+    ``ours``: it is not torch's, so it is checked on a device before it is used.
     """
 
     name: str

@@ -14,31 +14,40 @@ from torch import Tensor
 from ...core.errors import Unsupported, unknown
 from ..codec import NATIVE, Codec
 from ..layout import Layout
-from .check import fault
+from .check import distrust, failure, fault, note, replaceable
 from .decode import DECODE, DECODE_WITH_MASS
+from .flash_infer import FLASHINFER
 from .mass import MASS
 from .plain import SDPA, WRITTEN_OUT
 from .record import APART, ONE, ROWS, Entries, Kernel, Query
 
-TABLE: tuple[Kernel, ...] = (DECODE, DECODE_WITH_MASS, MASS, WRITTEN_OUT, SDPA)
+TABLE: tuple[Kernel, ...] = (DECODE, DECODE_WITH_MASS, MASS, WRITTEN_OUT, FLASHINFER, SDPA)
 AUTO = "auto"  # a plan's word for the first kernel that accepts
+NOT_CAPTURED = "a CUDA graph cannot contain it; engine = \"eager\" can use it"
 
 
 class KernelChoice(NamedTuple):
-    """A kernel for a call, and why the earlier ones of the table refuse it: (name, reason) each."""
+    """A kernel for a call, and why the earlier ones of the table refuse it: (name, reason) each.
+
+    ``distrusted`` are those of them that accept it, but deviate or fail on this device.
+    """
 
     kernel: Kernel
     refused: tuple[tuple[str, str], ...]
+    distrusted: tuple[tuple[str, str], ...] = ()
 
 
-_forced: ContextVar[str] = ContextVar("forced kernel", default=AUTO)
+_forced: ContextVar[tuple[str, bool]] = ContextVar("forced kernel, and whether passes are captured", default=(AUTO, False))
 _counters: list[Callable[[int], None]] = []
 
 
 @contextmanager
-def forced(name: str) -> Iterator[None]:
-    """Within, try the kernel ``name`` first; calls that it refuses, such as the condition's, take the table's order."""
-    token = _forced.set(name)
+def forced(name: str, *, captured: bool = False) -> Iterator[None]:
+    """Within, try the kernel ``name`` first; calls that it refuses, such as the condition's, take the table's order.
+
+    ``captured``: CUDA graphs replay the passes, so kernels that these cannot contain are passed over.
+    """
+    token = _forced.set((name, captured))
     try:
         yield
     finally:
@@ -60,26 +69,41 @@ def choose(query: Query, name: str = AUTO, *, checked: bool = False) -> KernelCh
 
     ``checked``: run our own kernels on the device once, and pass over one that deviates or fails there.
     """
-    return _choose(query, name, TABLE, checked and query.device != "cpu")
+    choice = _choose(query, name, TABLE, checked and _on_a_device(query))
+    for kernel, reason in choice.distrusted:
+        note(kernel, reason)
+    return choice
 
 
 @lru_cache(maxsize=4096)
 def _choose(query: Query, name: str, table: tuple[Kernel, ...], checked: bool) -> KernelChoice:
-    refused = list[tuple[str, str]]()
+    refused, distrusted = list[tuple[str, str]](), list[tuple[str, str]]()
     for kernel in sorted(table, key=lambda kernel: kernel.name != name):
-        reason = kernel.refuses(query) or (fault(kernel, query) if checked and kernel.ours else "")
+        reason = _reason(kernel, query)
+        if not reason and checked and kernel.ours and (reason := fault(kernel, query)):
+            distrusted.append((kernel.name, reason))
         if not reason:
-            return KernelChoice(kernel, tuple(refused))
+            return KernelChoice(kernel, tuple(refused), tuple(distrusted))
         refused.append((kernel.name, reason))
     raise Unsupported(f"No kernel computes this attention: {'; '.join(f'{name}: {reason}' for name, reason in refused)}.")
 
 
-def usual(layout: Layout, codec: Codec = NATIVE, *, mass: bool = False) -> Query:
+def _reason(kernel: Kernel, query: Query) -> str:
+    """Return why a kernel does not compute a call, or ""."""
+    return kernel.refuses(query) or (NOT_CAPTURED if query.captured and not kernel.capturable else "")
+
+
+def _on_a_device(query: Query) -> bool:
+    """Return whether kernels are checked and replaced there; on a CPU they only run in tests, interpreted."""
+    return query.device != "cpu"
+
+
+def usual(layout: Layout, codec: Codec = NATIVE, *, mass: bool = False, captured: bool = False) -> Query:
     """Return the call that most passes of a generation make; without a codec or mass, the full cache's."""
     tokens = max(layout.scale_tokens) if layout.scales else layout.line if layout.paradigm == "masked" else 1
     lengths = ROWS if len(layout.runs) > 1 else ONE
     return Query(torch.device(layout.device).type, layout.dtype, layout.heads, layout.kv_heads, layout.head_dim, tokens, mass=mass,
-                 codec=codec.name, lengths=lengths)
+                 codec=codec.name, lengths=lengths, captured=captured)
 
 
 def refusal(name: str, query: Query) -> str:
@@ -87,7 +111,8 @@ def refusal(name: str, query: Query) -> str:
     kernels = {kernel.name: kernel for kernel in TABLE}
     if name not in (AUTO, *kernels):
         raise unknown("kernel", name, [AUTO, *kernels])
-    reason = "" if name == AUTO else kernels[name].refuses(query)
+    kernel = kernels.get(name)
+    reason = "" if kernel is None else _reason(kernel, query)
     return f"the kernel {name} does not compute the full cache's attention here: {reason}" if reason else ""
 
 
@@ -103,13 +128,22 @@ def attend(
     """
     _, heads, tokens, width = q.shape
     causal = causal and tokens > 1
+    name, captured = _forced.get()
     query = Query(q.device.type, q.dtype, heads, entries.kv_heads, width, tokens, causal, visible is not None, mass, entries.codec.name,
-                  entries.lengths if entries.stored or entries.lengths == ONE else APART)
-    kernel = SDPA if torch.is_grad_enabled() and q.requires_grad else choose(query, _forced.get(), checked=True).kernel
+                  entries.lengths if entries.stored or entries.lengths == ONE else APART, captured)
+    kernel = SDPA if torch.is_grad_enabled() and q.requires_grad else choose(query, name, checked=True).kernel
     if _counters and kernel.flops is not None:
         parts = list(entries.parts())
         for part in parts:
             share = query._replace(heads=query.group * part.k.size(1))
             for add in _counters:
                 add(kernel.flops(share, part.k.size(0), part.k.size(2)))
-    return kernel.run(q, entries, causal, visible, mass)
+    try:
+        return kernel.run(q, entries, causal, visible, mass)
+    except Exception as error:  # whatever a compiler raises for a shape that the check did not have
+        if not (kernel.ours and _on_a_device(query) and replaceable(error)):
+            raise
+        distrust(kernel, query, error)
+        note(kernel.name, failure(error))
+        _choose.cache_clear()
+    return attend(q, entries, causal=causal, visible=visible, mass=mass)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...cache.arena import Memory
 from ...cache.codecs import codec
-from ...cache.engines import engine
+from ...cache.engines import GRAPH, engine
 from ...cache.kernels.fused import fusing
 from ...cache.kernels.plain import fused
 from ...cache.kernels.table import AUTO, forced
@@ -49,8 +49,9 @@ class NotFinite(ArithmeticError):
 class Job:
     """Images to generate in chunks of ``batch`` samples, each with a new method and decoder.
 
-    ``kernel``: the attention kernel to try first. ``fused``: use fused passes on a GPU. ``alive`` is called with the number of images
-    after each chunk, ``noted`` with that number and the decoder after each generation without forced tokens."""
+    ``kernel``: the attention kernel to try first, of those that a CUDA graph can contain if ``captured``. ``fused``: use fused passes on a
+    GPU. ``alive`` is called with the number of images after each chunk, ``noted`` with that number and the decoder after each generation
+    without forced tokens."""
 
     loaded: Loaded
     method: Callable[[], Method]
@@ -64,6 +65,7 @@ class Job:
     noted: Callable[[int, Decoder], None] = lambda images, decoder: None
     kernel: str = AUTO
     fused: bool = True
+    captured: bool = False
 
     @property
     def layout(self) -> Layout:
@@ -117,7 +119,7 @@ class Job:
         if decoder is not None:
             options["decoder"] = decoder
         method = self.method()
-        with fused(self.device), forced(self.kernel), fusing(self.fused):
+        with fused(self.device), forced(self.kernel, captured=self.captured), fusing(self.fused):
             tokens = self.loaded.generator.generate(labels, seeds, method, self.sampling, memory, **options)
         if decoder is not None and options.get("forced") is None:
             self.noted(len(labels), decoder)
@@ -238,7 +240,7 @@ def case_job(case: Case, bench: Bench) -> Job:
     subset = seeds.subset(case.seeds, bench.entry.classes).first(case.samples)
     memory = Memory(bench.device, codec(case.codec), engine(case.engine, bench.device))
     return Job(bench.loaded, method_factory(case), memory, case.sampling, subset, case.batch, bench.device, bench.alive,
-               decoder_factory(case), kernel=case.kernel, fused=case.engine != "reference")
+               decoder_factory(case), kernel=case.kernel, fused=case.engine != "reference", captured=case.engine == GRAPH)
 
 
 def method_factory(case: Case) -> Callable[[], Method]:

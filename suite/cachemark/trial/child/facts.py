@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from ...cache.codecs import codec
+from ...cache.engines import GRAPH
 from ...cache.kernels.plain import SDPA, WRITTEN_OUT, backend
 from ...cache.kernels.record import Kernel
 from ...cache.kernels.table import choose, usual
@@ -103,7 +104,8 @@ def _kernel(case: Case, method: Method, layout: Layout) -> tuple[Kernel, str]:
         return replace(SDPA, name=method.kernel, fused=False), ""
     if case.engine == "reference":
         return replace(SDPA, name=backend(layout)), ""
-    choice = choose(usual(layout, codec(case.codec), mass=method.needs_mass), case.kernel, checked=True)
+    query = usual(layout, codec(case.codec), mass=method.needs_mass, captured=case.engine == GRAPH)
+    choice = choose(query, case.kernel, checked=True)
     refused = "; ".join(f"{name}: {reason}" for name, reason in choice.refused)
     kernel = replace(SDPA, name=backend(layout)) if choice.kernel is SDPA else choice.kernel
     return kernel, refused if layout.device != "cpu" else ""

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from ...cache.kernels.check import noting
 from ...core.errors import BadBudget, BadParameter, BadPlugin, CachemarkError, Unsupported
 from ...core.facts import PlaceFacts
 from ...core.result import Status
@@ -116,7 +117,9 @@ class _Trial:
             if planned.unsupported_reason:
                 raise Unsupported(planned.unsupported_reason)
             began = time.perf_counter()
-            measured = self.work(planned, self.bench)
+            with noting() as notes:
+                measured = self.work(planned, self.bench)
+            measured = replace(measured, facts=measured.facts.noted(*sorted(notes)))
             seconds = time.perf_counter() - began if measured.status is Status.OK else 0.0
         except BaseException as error:  # SystemExit among them: every failure of the code under test is an outcome
             measured = failure(error)

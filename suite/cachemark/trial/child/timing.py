@@ -13,6 +13,7 @@ import torch
 
 from ...cache.arena import Memory
 from ...cache.engines import Graph
+from ...cache.kernels.check import measuring
 from ...cache.layout import Layout, Step, window_step
 from ...cache.masked_layout import MaskedLayout
 from ...contract.decoder import Decoder, Rehearsal
@@ -111,7 +112,8 @@ def timed(case: Case, job: Job, full: Job | None = None) -> Timed:
         counted, turn = repeat >= case.warmup, max(0, repeat - case.warmup)
         if beside and counted and repeat % 2:
             full_seconds.append(beside.once(turn)[0])
-        total, moments = own.once(turn)
+        with measuring(counted):
+            total, moments = own.once(turn)
         if beside and counted and not repeat % 2:
             full_seconds.append(beside.once(turn)[0])
         if counted:
