@@ -4,6 +4,8 @@
 """
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from .core.root_module import RootModule as RootModule
@@ -58,4 +60,7 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}." + (f" Write {_INSTEAD[name]}." if name in _INSTEAD else ""))
     module, _, attribute = _HOMES[name].rpartition(".")
-    return getattr(importlib.import_module(f".{module}", __name__), attribute)
+    value = getattr(importlib.import_module(f".{module}", __name__), attribute)
+    if package := sys.modules.get(f"{__name__}.{name}"):  # of the same name, whose modules are found through the function
+        vars(value).update({key: inner for key, inner in vars(package).items() if isinstance(inner, ModuleType)})
+    return value
