@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import date, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -109,13 +108,6 @@ def test_a_config_night_by_night_with_its_environments(store: Store) -> None:
     assert math.isnan(values[2])
     assert values[3] == pytest.approx(math.log(0.9))
     assert environments == [ENVIRONMENT.fingerprint] * 3 + ["new torch"]
-
-
-def weekly(count: int, step: float, cycle: float = 0.03, noise: float = 0.004) -> list[ledger.Night]:
-    """Dated nights with weekends of their own and a step at the fortieth."""
-    stream, first = np.random.default_rng(2), date(2026, 1, 5)
-    dated = [made(n, float(np.exp(stream.normal(0, noise) + cycle * (n % 7 >= 5) + step * (n >= 40)))) for n in range(count)]
-    return [replace(n, run=replace(n.run, started=f"{first + timedelta(days=k)}T00")) for k, n in enumerate(dated)]
 
 
 def test_a_change_on_nights_that_follow_no_level_is_told_and_said_to_be_reported_only() -> None:

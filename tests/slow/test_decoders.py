@@ -1,7 +1,6 @@
 """Jacobi decoding on the bundled model: exact tokens over many seeds, and the number of passes."""
 
 import statistics
-from collections.abc import Callable
 from fractions import Fraction
 from functools import cache, partial
 
@@ -22,8 +21,6 @@ from cachemark.methods.linear import Linear
 from cachemark.models.llamagen import LlamaGen
 from cachemark.models.protocol import Request
 from cachemark.models.registry import MODELS
-from cachemark.models.sampling import guide
-from decoders.test_distribution import BOUND
 
 pytestmark = pytest.mark.slow
 SEEDS, ALONE, TOKENS = 64, 16, 256
@@ -108,78 +105,9 @@ def test_passes_of_an_image_alone_are_as_many_as_the_prototype_s(name: str, budg
     assert statistics.fmean(passes) == pytest.approx(expected, rel=0.1)
 
 
-OPTIONS = {"reuse": partial(SJD, reuse=1.0), "GSD": partial(SJD, group=14)}
-
-
-def twice(seeds: list[int], tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Labels and tokens of conditional rows, then of unconditional ones."""
-    labels = torch.tensor([seed % 10 for seed in seeds])
-    return torch.cat((labels, torch.full_like(labels, model().config.classes))), tokens.repeat(2, 1)
-
-
-def surprise(decoder: Callable[[], Decoder], images: int = 100, together: int = 25) -> float:
-    """Return how far −log p of the tokens of ``images`` images lies from the entropy of their distributions, in standard deviations.
-
-    The distributions come from one uncached pass over the finished tokens, in fp64."""
-    result, variance, sampling = 0.0, 0.0, SAMPLINGS["guided"]
-    for first in range(0, images, together):
-        seeds = list(range(first, first + together))
-        tokens = generate(seeds, sampling, decoder())
-        log_probs = guide(model().teacher(*twice(seeds, tokens)), sampling, 0).double().log_softmax(-1)
-        entropy = -(log_probs.exp() * log_probs).sum(-1)
-        result += float((-log_probs.gather(-1, tokens[..., None])[..., 0] - entropy).sum())
-        variance += float(((log_probs.exp() * log_probs.square()).sum(-1) - entropy.square()).sum())
-    return result / variance**0.5
-
-
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", [*COINS, "reuse"])
-@torch.inference_mode()
-def test_what_is_drawn_surprises_as_much_as_its_law_says(name: str) -> None:
-    result = surprise(partial((COINS | OPTIONS)[name], window=4))
-    print(f"{name}: {result:.2f} σ over 100 images")
-    assert abs(result) < BOUND
-
-
 LINE = 16
-# KL(ZipAR ‖ sequential) in nats per image and its standard error over 32 images, of a prototype that shares no code with this one.
-DISTANCES = {2: (94.0, 9.0), 4: (85.0, 5.0), 6: (43.0, 4.0), 8: (16.6, 1.7), 12: (8.2, 1.1), 15: (4.5, 0.8)}
 
 
 @pytest.mark.parametrize("name", ["guided", "free top-k", "interval", "guided greedy"])
 def test_64_images_with_a_window_as_wide_as_a_line_are_those_of_sequential_decoding(name: str) -> None:
     assert torch.equal(generate(list(range(SEEDS)), SAMPLINGS[name], ZipAR(window=LINE)), sequential(name))
-
-
-@torch.inference_mode()
-def distances(window: int, images: int = SEEDS) -> list[float]:
-    """Return an estimate of KL(ZipAR ‖ sequential) from each image, in nats: log q − log p of its tokens."""
-    seeds, sampling, drawn_from = list(range(images)), SAMPLINGS["guided"], dict[int, Tensor]()
-    labels = torch.tensor([seed % 10 for seed in seeds])
-    tokens = model().generate(labels, seeds, Full(), sampling, Memory(), decoder=ZipAR(window=window),
-                              see=lambda place, logits: drawn_from.update({place: logits[:, 0].double().log_softmax(-1)}))
-    q = torch.stack([drawn_from[place] for place in range(tokens.size(1))], 1)
-    p = guide(model().teacher(*twice(seeds, tokens)), sampling, 0).double().log_softmax(-1)
-    each = tokens[..., None]
-    values: list[float] = (q.gather(-1, each) - p.gather(-1, each)).sum((1, 2)).tolist()
-    return values
-
-
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("window", DISTANCES)
-def test_the_distance_is_the_prototype_s(window: int) -> None:
-    expected, its_error = DISTANCES[window]
-    values = distances(window)
-    mean, error = statistics.fmean(values), statistics.stdev(values) / len(values) ** 0.5
-    print(f"window {window}: {mean:.1f} ± {error:.1f} nats per image")
-    assert mean > BOUND * error, "it measurably differs"
-    assert abs(mean - expected) < BOUND * (error**2 + its_error**2) ** 0.5
-
-
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("window", [4, 8, 12])
-@torch.inference_mode()
-def test_what_is_drawn_surprises_more_than_its_law_says(window: int) -> None:
-    result = surprise(partial(ZipAR, window=window))
-    print(f"zipar {window}: {result:.1f} σ over 100 images")
-    assert result > BOUND

@@ -2,10 +2,7 @@
 
 import dataclasses
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +21,11 @@ from cachemark.workflows.roofline import device_rates, roofline_times
 from studies.papers.__main__ import papers, published_fids
 from studies.papers.published_sizes import UNITS
 from studies.papers.size_claims import size_claims
-from support.repositories import git
 from tools.cards.models import released
 from tools.site import hosts, links
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-
-
 
 
 def test_the_answers_of_the_readme_are_those_of_the_accepted_demo() -> None:
@@ -130,30 +124,6 @@ def test_a_published_speedup_stands_beside_what_its_gpu_and_the_asked_one_allow(
         least = roofline_times("llamagen-xl", device_rates(gpu, "bfloat16"), methods=["linear"], budgets=["1/4"], batches=[256])[1]
         bounds = row[f"roofline_{place}"], row[f"speedup_bound_{place}"]
         assert bounds == pytest.approx((least.seconds / 256, least.speedup), rel=1e-3)
-
-
-PIECE = "lazymar selection"
-
-
-@pytest.mark.slow
-def test_asv_measures_a_piece(tmp_path: Path) -> None:
-    config = json.loads((ROOT / "asv.conf.json").read_text())
-    repository = tmp_path / "repository"  # its one commit stands for the measured code: the suite may have been unpacked without git
-    git(tmp_path, "init", "-q", "-b", "main", str(repository))
-    git(repository, "commit", "-q", "--allow-empty", "-m", "measured")
-    commit = git(repository, "rev-parse", "HEAD")
-    folders = {"repo": str(repository), "benchmark_dir": str(ROOT / config["benchmark_dir"]), "branches": ["main"],
-               "results_dir": str(tmp_path / "results")}
-    (tmp_path / "asv.conf.json").write_text(json.dumps(config | folders))
-    environment = os.environ | {"HOME": str(tmp_path)}
-    for arguments in (["machine", "--yes"], ["run", "--quick", "--bench", PIECE, "--set-commit-hash", commit]):
-        command = [sys.executable, "-m", "asv", *arguments]
-        subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=240)
-    [results] = (tmp_path / "results").glob(f"*/{commit[:8]}-*.json")
-    stored = json.loads(results.read_text())
-    [row] = stored["results"].values()
-    values = dict(zip(row[1][0], row[0], strict=True))
-    assert values[repr(PIECE)] > 0
 
 
 def test_a_generation_is_tracked() -> None:
