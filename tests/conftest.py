@@ -1,32 +1,12 @@
-"""Shared fixtures: one thread, reproducible property tests, and registries without the plug-ins of earlier tests.
-
-Also fixtures with the small model and the stand-in for NVML.
-"""
+"""Order and collection of tests. What imports torch is in :mod:`support.fixtures`, which the controller of workers leaves out."""
 
 import gc
 import os
-import sys
-from collections.abc import Generator, Iterator
-from pathlib import Path
+from collections.abc import Generator
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy's, read when it is imported: two workers that take all cores each wait for one another
 
 import pytest
-import torch
-from hypothesis import settings
-
-from cachemark.core import registry
-from cachemark.methods.registry import METHODS
-from cachemark.models.registry import MODELS
-from cachemark.trial import identity
-from support import examples, fork_server, stages
-from support.fake_nvml import Card, FakeNvml
-
-torch.set_num_threads(1)
-settings.register_profile("cachemark", deadline=None, derandomize=True, max_examples=60, database=None)
-settings.load_profile("cachemark")
-fork_server.CODE.add(identity.ASK)
-fork_server.install()
 
 LONG = ("hostile", "workflows", "browser", "trial", "tools", "metrics", "contracts", "conformance", "cli")
 
@@ -49,66 +29,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: order.get(item.path.parent.name, len(LONG)))
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Trials are forked where nothing asks for a process as a user starts it."""
-    fork_server.enabled = not any(map(item.get_closest_marker, ("slow", "gpu", "fresh_process")))
-
-
-def foreign(table: registry.Registry) -> set[str]:
-    """Names in a registry that no file of the package has put there."""
-    made_in = {name: getattr(getattr(thing, "load", thing), "__module__", "") for name, thing in table.entries().items()}
-    return {name for name, module in made_in.items() if not module.startswith("cachemark.")}
-
-
-def plugins() -> set[str]:
-    return {name for name in list(sys.modules) if name.startswith("cachemark_plugin_")}
-
-
-@pytest.fixture(autouse=True)
-def _nothing_leaks() -> Iterator[None]:
-    """A plug-in that a test registers is gone when the test ends, and a test that leaves torch another number of threads fails: with two
-    in each of two workers every later test waits for the other worker's."""
-    before, loaded = [set(table._entries) for table in (METHODS, MODELS)], plugins()
-    yield
-    for table, known in zip((METHODS, MODELS), before, strict=True):
-        for name in foreign(table) - known if table._entries.keys() != known else ():
-            del table._entries[name]
-    for name in plugins() - loaded:
-        del sys.modules[name]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    assert threads == 1, f"this test leaves torch with {threads} threads"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the small model as a plug-in, ``dot.py``, and its weights."""
-    made = tmp_path_factory.mktemp("dot")
-    (made / "dot.py").write_text(examples.MODEL)
-    examples.weights(made / "dot.safetensors")
-    return made
-
-
-@pytest.fixture
-def own_leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leases of the test alone, and every device in sight."""
-    monkeypatch.setenv("CACHEMARK_LEASES", str(tmp_path / "leases"))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-
-
-@pytest.fixture
-def cards() -> list[Card]:
-    """What the stand-in for NVML sees."""
-    return [Card("GPU-aaaa"), Card("GPU-bbbb")]
-
-
-@pytest.fixture
-def nvml(cards: list[Card]) -> FakeNvml:
-    return FakeNvml(*cards)
-
-
-@pytest.fixture(scope="session")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> stages.Stage:
-    """A plan that has been run once, shared by all tests of a session."""
-    return stages.measured(tmp_path_factory.getbasetemp())
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        config.pluginmanager.import_plugin("support.fixtures")

@@ -25,7 +25,8 @@ def furnished(measured: Stage, tmp_path_factory: pytest.TempPathFactory) -> Path
     return ground.furnish(measured, tmp_path_factory.mktemp("furnished") / "here")
 
 
-@pytest.mark.parametrize("row", [pytest.param(row, id=f"{area}: {row.name}") for area, row in ROWS])
+@pytest.mark.parametrize("row", [
+    pytest.param(row, id=f"{area}: {row.name}", marks=[pytest.mark.slow] if number % 3 else []) for number, (area, row) in enumerate(ROWS)])
 def test_an_attack(row: Attack, furnished: Path, command_line: CopiedCommandLine, tmp_path: Path) -> None:
     here = ground.lay_out(furnished, tmp_path / "ground")
     row.prepare(here)

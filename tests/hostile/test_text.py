@@ -174,7 +174,8 @@ def annotations_are_one_command_a_line(calm: str, result: str) -> None:
         assert "%0A" not in message
 
 
-@pytest.mark.parametrize("text", TEXTS, ids=lambda text: ascii(text[:12]))
+@pytest.mark.parametrize("text", [
+    pytest.param(text, id=ascii(text[:12]), marks=[pytest.mark.slow] if number % 3 else []) for number, text in enumerate(TEXTS)])
 def test_a_text_stays_text_in_every_format(text: str) -> None:
     for name, reader in READERS.items():
         if name == "history" and text not in TEXTS[:8]:  # it takes longer than all others, and shares their escaping

@@ -67,7 +67,7 @@ def covered(centers: np.ndarray, points: np.ndarray) -> float:
     return float((other <= np.partition(own, 3, 1)[:, 3:4]).any(0).mean())
 
 
-@pytest.mark.parametrize("side", [64, 256, 512])
+@pytest.mark.parametrize("side", [64, *(pytest.param(side, marks=pytest.mark.slow) for side in (256, 512))])
 def test_a_batch_has_the_evaluators_values(side: int, tmp_path: Path) -> None:
     """The Inception score has splits in the order of the file, the last of them shorter."""
     fake, real = batch(tmp_path / "fake.npz", FAKE, 1, side), batch(tmp_path / "real.npz", REAL, 2, side)

@@ -112,12 +112,9 @@ def test_values_are_those_of_torch_fidelity(published: Published, preset: Preset
         assert values[name] == pytest.approx(published.scores[key], rel=1e-3), name
 
 
-def test_coco_uses_only_the_images_of_its_file(published: Published, preset: Preset, generated: ImageFeatures, tmp_path: Path) -> None:
+def test_coco_uses_only_the_images_of_its_file(published: Published, tmp_path: Path) -> None:
     np.savez(tmp_path / "coco.npz", arr_0=pictures(REAL, 2).permute(0, 2, 3, 1).numpy())
     coco = presets.preset("coco", weights=published.weights, reference=tmp_path / "coco.npz", batch=2)
-    values = distribution(generated, coco.reference, **{**coco.options, **FEW})
-    assert values["fid"] == pytest.approx(published.scores["frechet_inception_distance"], rel=1e-3)
-    assert values["recall"] == pytest.approx(published.scores["recall"])
     assert coco.reference.count == REAL
     fingerprint = SampleBatch(tmp_path / "coco.npz").fingerprint
     assert identity_of("coco", published.weights, tmp_path / "coco.npz") == {**coco.identity, "reference": fingerprint}

@@ -216,7 +216,7 @@ def test_the_reference_engine_reads_everything_under_a_mask(folder: Path) -> Non
     assert max(by_label["full"][0].samples["kl"]) < 1e-6
 
 
-@pytest.mark.parametrize(("batch", "samples"), [(3, 5), (1, 3)])
+@pytest.mark.parametrize(("batch", "samples"), [(3, 5), pytest.param(1, 3, marks=pytest.mark.slow)])
 def test_samples_need_not_fill_batches(batch: int, samples: int, folder: Path) -> None:
     by_label = run_all(planned(folder, '"streaming"', batch=batch, samples=samples))
     for outcome, files in by_label.values():
@@ -246,7 +246,7 @@ def test_the_different_seed_reference_has_the_same_classes_and_other_seeds(folde
     assert not {seed for call in recorder.calls for seed in call["seeds"]} & set(subset.seeds)
 
 
-@pytest.mark.parametrize(("batch", "other"), [(4, [2, 2]), (1, [2, 2]), (3, [1] * 4)])
+@pytest.mark.parametrize(("batch", "other"), [(4, [2, 2]), (3, [1] * 4)])
 def test_the_batch_size_reference_runs_at_another_batch(batch: int, other: list[int], folder: Path) -> None:
     cases = planned(folder, batch=batch)
     bench, recorder = recorded(cases)

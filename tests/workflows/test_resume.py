@@ -128,7 +128,7 @@ def test_changed_code_is_measured_again_and_nothing_else(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(("sent", "code"), [
-    (signal.SIGINT, 130), (signal.SIGKILL, -9), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)])
+    (signal.SIGINT, 130), *(pytest.param(*end, marks=pytest.mark.slow) for end in ((signal.SIGKILL, -9), (signal.SIGTERM, 143)))])
 def test_an_ended_run_goes_on_where_it_was(sent: signal.Signals, code: int, stage: Stage) -> None:
     """Killed during its last case; after SIGKILL, readers see it when its heartbeats have lapsed."""
     more = with_more(stage, MORE + "import os\n" + examples.WAITS)
