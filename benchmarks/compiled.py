@@ -20,7 +20,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from cachemark.cache.kernels import mass_triton
+from cachemark.cache.kernels import mass_triton, selection_triton
 from cachemark.cache.kernels.decode_triton import CODES, STAGES, plan
 
 TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
@@ -45,7 +45,7 @@ class Variant:
     constants: Mapping[str, int]
     warps: int
     bytes_in_flight: int = 0
-    widest: int = 128  # bits that the alignment of a vector allows in one load
+    widest: int = 128  # bits that the alignment of a vector allows in one load; 0 where it reads numbers
 
 
 @dataclass(frozen=True)
@@ -122,9 +122,33 @@ def masses() -> Iterator[Variant]:
     yield Variant("mass of many queries, d 64, bfloat16", kernel, types, even, constants, 4)
 
 
+def selections() -> Iterator[Variant]:
+    """Yield the kernels that select entries at a line's end, for LlamaGen-XL and, with two K/V heads, GLM-Image."""
+    shape = {"QUERIES": 16, "KEYS": 64, "ENDS": 0, "LENGTHS": 0}
+    for head_dim, group in ((64, 1), (128, 16)):
+        yield variant(f"scores of a line, d {head_dim}, group {group}", selection_triton.attended, 4, {"out_at": "fp32"},
+                      **shape, GROUP=group, WIDTH=head_dim, HEAD_DIM=head_dim)
+        yield variant(f"moves, d {head_dim}", selection_triton.move, 4, {}, BLOCK=32, WIDTH=head_dim, PADDED=head_dim, BOTH=1, LENGTHS=0)
+    for entries, one in ((128, 0), (1024, 0), (1024, 1), (4096, 0)):
+        yield variant(f"choice of {entries}{', one goes' * one}", selection_triton.choose, 4 if entries <= 1024 else 8,
+                      {"score_at": "fp32"}, widest=0, ENTRIES=entries, ONE=one, LENGTHS=0)
+
+
+TABLES = {"visual_at": "i16", "holes_at": "i16", "sources_at": "i16", "lengths_at": "i32"}
+
+
+def variant(name: str, kernel: Any, warps: int, pointers: Mapping[str, str], widest: int = 128, **constants: int) -> Variant:
+    """Return a variant whose other pointers are to bf16 and whose strides are even."""
+    kinds = {**TABLES, **pointers}
+    types = {each: f"*{kinds.get(each, 'bf16')}" if each.endswith("_at") else "fp32" if each in ("scale", "eps", "temperature") else "i32"
+             for each in kernel.arg_names if each not in constants}
+    even = frozenset(each for each in types if each.endswith(("_at", "_pair", "_head", "_token", "_row", "_entry")))
+    return Variant(name, kernel, types, even, constants, warps, widest=widest)
+
+
 def variants() -> list[Variant]:
     """Return all variants."""
-    return [*decodes(), *masses()]
+    return [*decodes(), *masses(), *selections()]
 
 
 def compiled(variant: Variant, arch: int) -> Compiled:

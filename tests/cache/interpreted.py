@@ -26,9 +26,9 @@ from cachemark.cache.kernels.record import HEADS, ONE, ROWS, Part, Query, fold
 from cachemark.cache.kernels.table import forced
 from cachemark.cache.layout import Layout, Site, Step
 from cachemark.cache.ragged import RaggedSlot, RaggedWorkspace
-from cachemark.contract.method import Method
 from cachemark.core.spec import Sampling
 from cachemark.kit import next_token
+from cachemark.methods.linear import Linear
 from cachemark.models.sampling import draw, draw_fused, guide
 
 Decode = Callable[..., tuple[Tensor, Tensor | None]]
@@ -147,10 +147,10 @@ def passes() -> None:
         assert tokens is not None
         assert torch.equal(tokens, draw(guide(logits[:rows], sampling, 9), sampling, seeds, place))
     tiny, labels, launched = next_token.model("gqa", 3, 2, 4), torch.tensor([0, 1]), list[str]()
-    plain = tiny.generate(labels, [0, 1], Method(), next_token.SAMPLING, Memory())
+    plain = tiny.generate(labels, [0, 1], Linear(B=6), next_token.SAMPLING, Memory())
     with fused.fusing(), fused.launches(lambda name, *tensors: launched.append(name)), forced("sdpa"):
-        assert torch.equal(tiny.generate(labels, [0, 1], Method(), next_token.SAMPLING, Memory()), plain)
-    assert {*launched} == {"add_norm", "silu_mul", "rotate_append", "sample"}
+        assert torch.equal(tiny.generate(labels, [0, 1], Linear(B=6), next_token.SAMPLING, Memory()), plain)
+    assert {*launched} == {"add_norm", "silu_mul", "rotate_append", "sample", "attended", "choose", "move"}
 
 
 def main(*copies: str) -> None:

@@ -16,5 +16,5 @@ def test_a_kernel_compiles_without_spills(name: str, arch: int, tmp_path: Path, 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     made = compiled.compiled(VARIANTS[name], arch)
     assert made.local == 0
-    assert made.wide_loads
+    assert made.wide_loads or not made.variant.widest
     assert made.variant.bytes_in_flight == 0 or made.in_flight >= 2 * made.needed

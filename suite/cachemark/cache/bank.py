@@ -7,13 +7,15 @@ entries are never read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from ..core.errors import BadPlugin, Unsupported
 from .arena import Memory
+from .kernels import selection
+from .kernels.record import lengths_of
 from .layout import Layout, Site, Step
 from .slot import Slot, wide, workspace_entries
 
@@ -175,6 +177,35 @@ class SlotBank:
                 here = slice(run.start + rows.start, min(run.start + rows.stop, run.stop))
                 self._fill(n, places[some, here], self._base[some, here, :, None])
             self._shorten(number, n, m)
+
+    @property
+    def selects(self) -> bool:
+        """Whether kernels select the entries that go, by :meth:`evict_lowest`."""
+        return selection.selects(self.visual.device, self.layout.dtype, max(self.live))
+
+    def evict_lowest(self, count: int, score: Callable[[slice, slice, Tensor | None], Tensor], each: int = 0) -> None:
+        """Evict the ``count`` entries of lowest scores by kernels, as :func:`~.kernels.selection.lowest` would.
+
+        ``score(sites, rows, lengths)`` returns the scores (sites, rows, kv_heads, live) of a portion, +inf for protected entries, and takes
+        ``each`` temporary bytes for a row of a site. The condition stays.
+        """
+        longest, lengths = lengths_of(self.runs, self.live, self.visual.device)
+        rows, heads = self.layout.rows, self.layout.kv_heads
+        for some, here in chunks(len(self.sites), rows, each + 4 * heads * (longest + count)):
+            own = None if lengths is None else lengths[here, 0]
+            holes, sources = selection.choose(score(some, here, own), self.visual[some, here, :, :longest], own, count)
+            for alike in self._alike:
+                selection.move([part[some, here] for part in alike], holes, sources, own, longest)
+        for number, n in enumerate(self.live):
+            self._shorten(number, n, count)
+
+    @property
+    def _alike(self) -> Iterator[list[Tensor]]:
+        """Yield keys with values where their parts are alike, and other parts and tables one by one, each with a last axis."""
+        tables = [table[..., None] for table in self.followers]
+        paired = [part.shape for part in self.k] == [part.shape for part in self.v] and len(self.k) == 1
+        yield from [[*self.k, *self.v]] if paired else [[part] for part in (*self.k, *self.v)]
+        yield from ([table] for table in tables)
 
     def merge(self, places: Tensor, into: Tensor, weights: Tensor, own: Tensor | None = None, *, keys: bool = False) -> None:
         """Add values of entries that will be evicted to values of entries that stay, as in CaM and D2O.

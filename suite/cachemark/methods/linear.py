@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from ..cache.arena import Memory
 from ..cache.bank import SlotBank, chunks
+from ..cache.kernels.selection import attended
 from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
 from ..contract.planning import MethodOverhead
@@ -121,7 +123,11 @@ class Linear(Evicting):
     def evict(self, step: Step, slots: SlotBank) -> None:
         if slots.live_visual < self.B or step.line == self.layout.lines:
             return
-        n, visual = self.layout.line, slots.table()
+        n = self.layout.line
+        if slots.selects and not self.needs_mass:
+            slots.evict_lowest(n, partial(self._attended_by_kernel, step, slots))
+            return
+        visual = slots.table()
         sites, rows, heads, live = visual.shape
         places = torch.empty(sites, rows, heads, n, dtype=torch.int64, device=visual.device)
         for some, rows_at_once in chunks(sites, rows, heads * live * self._bytes()):
@@ -135,6 +141,14 @@ class Linear(Evicting):
                 scored = middle
             places[some, rows_at_once] = lowest(score.masked_fill(~scored, float("inf")), is_visual, n)
         slots.evict(places)
+
+    def _attended_by_kernel(self, step: Step, slots: SlotBank, sites: slice, rows: slice, lengths: Tensor | None) -> Tensor:
+        """Return the scores of :meth:`evict` of a portion."""
+        n, k = self.layout.line, slots.keys(sites, rows)
+        guide = self.guide[sites, rows, :, : n - (self.line_end == EXCLUDED)]
+        middle = range(self.anchor, (step.line - self.recent_lines) * n)
+        ends = (MEMBER, PINNED, EXCLUDED).index(self.line_end)
+        return attended(guide, k, slots.visual[sites, rows, :, : k.size(3)], lengths, middle, line=n, ends=ends)
 
     def _bytes(self) -> int:
         """Return the temporary bytes for scoring one entry: fp32 key, logits of all queries, indices."""

@@ -6,7 +6,7 @@ device before its first use there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -49,9 +49,14 @@ def launches(listen: Callable[..., None]) -> Iterator[None]:
 
 def fuses(x: Tensor) -> bool:
     """Return whether a pass over ``x`` is fused: never while gradients are recorded."""
-    if not _on.get() or x.requires_grad or not x.is_contiguous():
-        return False
-    return x.is_meta or ((x.is_cuda or interpreted()) and not triton_missing() and not faults(x.device, x.dtype))
+    return x.is_contiguous() and not x.requires_grad and runs(x.device, x.dtype)
+
+
+def runs(device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether fused passes are on, and run on a device."""
+    if not _on.get() or device.type == "meta":
+        return _on.get()
+    return (device.type == "cuda" or interpreted()) and not triton_missing() and not faults(device, dtype)
 
 
 def faults(device: torch.device, dtype: torch.dtype) -> str:
@@ -79,22 +84,25 @@ def deviations(device: torch.device, dtype: torch.dtype) -> str:
     return f"{', '.join(bad)} deviate from plain operations on this device" if bad else ""
 
 
-def _launch(
-    name: str, grid: tuple[int, ...], tensors: tuple[Tensor, ...], *numbers: Any, warps: int = 4, exact: bool = False, **constants: Any,
+def launch(
+    name: str, grid: tuple[int, ...], tensors: tuple[Tensor, ...], *numbers: Any, warps: int = 4, exact: bool = False,
+    touched: Sequence[Tensor] = (), **constants: Any,
 ) -> None:
     """Launch a kernel on tensors and numbers; on the meta device, only call the listeners.
 
-    ``exact``: round every operation as torch does, instead of contracting multiplications and additions.
+    ``exact``: round every operation as torch does, instead of contracting multiplications and additions. ``touched``: what it reads and
+    writes, if that is less or more than its tensors.
     """
     for listen in _listeners:
-        listen(name, *tensors)
+        listen(name, *(touched or tensors))
     if not tensors[0].is_meta:
-        from . import fused_triton
+        from . import fused_triton, selection_triton
 
-        getattr(fused_triton, name)[grid](*tensors, *numbers, **constants, num_warps=warps, enable_fp_fusion=not exact)
+        kernel = getattr(fused_triton if hasattr(fused_triton, name) else selection_triton, name)
+        kernel[grid](*tensors, *numbers, **constants, num_warps=warps, enable_fp_fusion=not exact)
 
 
-def _power(number: int) -> int:
+def power(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
@@ -103,7 +111,7 @@ def add_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, 
     """Return x + y and its RMS norm, both (rows, tokens, dim)."""
     total, out = torch.empty_like(x), torch.empty_like(x)
     width = x.size(-1)
-    _launch("add_norm", (x.numel() // width,), (x, y.contiguous(), weight, total, out), width, eps, WIDTH=_power(width))
+    launch("add_norm", (x.numel() // width,), (x, y.contiguous(), weight, total, out), width, eps, WIDTH=power(width))
     return total, out
 
 
@@ -111,8 +119,8 @@ def silu_mul(both: Tensor) -> Tensor:
     """Return silu(gate)·up (…, hidden) from gate and up side by side (…, 2·hidden)."""
     hidden = both.size(-1) // 2
     out = both.new_empty(*both.shape[:-1], hidden)
-    block = min(1024, _power(hidden))
-    _launch("silu_mul", (out.numel() // hidden, -(-hidden // block)), (both, out), hidden, BLOCK=block)
+    block = min(1024, power(hidden))
+    launch("silu_mul", (out.numel() // hidden, -(-hidden // block)), (both, out), hidden, BLOCK=block)
     return out
 
 
@@ -129,8 +137,8 @@ def rotate_append(qkv: Tensor, turns: Tensor, heads: int, place: tuple[Tensor, T
     real = torch.view_as_real(turns.contiguous())
     by_row = real.stride(0) if turns.dim() == 3 and turns.size(0) > 1 else 0
     numbers = *k.stride()[:3], *v.stride()[:3], tokens, by_row, heads, groups
-    _launch("rotate_append", (rows * tokens, every), (qkv, real, q, k, v), *numbers, warps=1, exact=True, PAIRS=width // 2,
-            PADDED=_power(width // 2))
+    launch("rotate_append", (rows * tokens, every), (qkv, real, q, k, v), *numbers, warps=1, exact=True, PAIRS=width // 2,
+            PADDED=power(width // 2))
     return q, k, v
 
 
@@ -138,8 +146,8 @@ def sample(logits: Tensor, seeds: Tensor, place: Tensor, purpose: int, temperatu
     """Draw tokens (batch,) int64 from fp32 logits (rows, vocab), guided by ``scale`` if given."""
     batch, vocab = len(seeds), logits.size(-1)
     out = torch.empty_like(seeds)
-    _launch("sample", (batch,), (logits, seeds, place, out), vocab, scale or 0.0, temperature, purpose, batch, warps=8, exact=True,
-            GUIDED=int(scale is not None), BLOCK=min(1024, _power(vocab)))
+    launch("sample", (batch,), (logits, seeds, place, out), vocab, scale or 0.0, temperature, purpose, batch, warps=8, exact=True,
+            GUIDED=int(scale is not None), BLOCK=min(1024, power(vocab)))
     return out
 
 

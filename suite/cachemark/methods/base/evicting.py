@@ -7,11 +7,11 @@ from fractions import Fraction
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ...cache.arena import Memory
 from ...cache.bank import SlotBank
+from ...cache.kernels.selection import lowest
 from ...cache.layout import Layout, Site, Step
 from ...contract.method import Method
 from ...contract.planning import MethodOverhead
@@ -26,8 +26,6 @@ def visual_budget(budget: Fraction, layout: Layout) -> int:
     if layout.scales:
         return max(1, int(budget * layout.cacheable))
     return layout.line * max(2, round(budget * layout.lines))
-
-TIE = 2.0**-16  # difference of scores, as a fraction, that rounding in another batch may cause
 
 
 @dataclass
@@ -113,6 +111,9 @@ class Scored(Evicting):
             if score.shape != visual.shape:
                 raise BadPlugin(f"{self.name}: score returns a tensor of shape {tuple(score.shape)}.",
                                 remedy=f"Return one score per live entry, (layers, rows, kv_heads, live) = {tuple(visual.shape)}.")
+            if slots.selects:
+                slots.evict_lowest(count, lambda sites, rows, lengths: score[sites, rows].float())
+                return
             score = score.float().clamp(max=torch.finfo(torch.float32).max)  # the condition outlives protected entries
             slots.evict(lowest(score.masked_fill(visual < 0, float("inf")), visual, count))
 
@@ -169,27 +170,3 @@ def table(memory: Memory, slots: SlotBank, name: str, dtype: torch.dtype = torch
     """Allocate one number per entry that moves with it: (sites, rows, kv_heads, reach)."""
     shape = (len(slots.sites), slots.layout.rows, slots.layout.kv_heads, slots.reach)
     return slots.follow(memory.zeros(f"{name}.{slots.sites[0]}", shape, dtype))
-
-
-def lowest(score: Tensor, age: Tensor, count: int) -> Tensor:
-    """Return the positions of the ``count`` lowest scores along the last axis; ties by smaller ``age``.
-
-    ``score`` (…, n) fp32 with +inf for protected entries; ``age`` (…, n) int16, the index among visual tokens. Scores tie with the next
-    one up to the fraction ``TIE``: those of equal tokens differ in the last bits, which depend on the batch. Several are selected by one
-    partial sort of integers that combine rank and age.
-    """
-    if count == 1:
-        least = score.amin(-1, keepdim=True)
-        oldest = torch.iinfo(age.dtype).max
-        return age.masked_fill(_below(least, score), oldest).argmin(-1, keepdim=True)
-    ordered, places = score.sort(-1)
-    ranks = F.pad(_below(ordered[..., :-1], ordered[..., 1:]), (1, 0)).cumsum(-1)
-    return (torch.empty_like(ranks).scatter_(-1, places, ranks) * 2**16 + age.long()).topk(count, dim=-1, largest=False).indices
-
-
-def _below(first: Tensor, second: Tensor) -> Tensor:
-    """Return where ``first`` is lower than ``second`` by more than a tie, or one is NaN.
-
-    Infinite scores tie with each other alone.
-    """
-    return ~(first >= second * (1 - TIE * second.sign()))
