@@ -18,7 +18,7 @@ from cachemark.core.limits import Rates
 from cachemark.machine.environment import KERNELS, environment
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned
-from cachemark.plans.reuse import Earlier
+from cachemark.plans.reuse import Earlier, KnownSeeds
 from cachemark.trial.identity import identify
 from cachemark.trial.request import PARENT_ONLY, PROTOCOL, Task, TrialRequest
 from cachemark.workflows.pairs import configs_of
@@ -38,8 +38,9 @@ def sent(request: TrialRequest) -> dict[str, Any]:
 
 def test_every_field_that_concerns_the_child_arrives(planned: Planned, tmp_path: Path) -> None:
     earlier = Earlier("source", "tokens", "images", {"psnr": [1.0]}, {"fid_scene_2k": [2.0]}, SetFacts(intervals={}))
+    known = KnownSeeds("source", str(tmp_path / "tokens"), "tokens", 8, 4, [1.0])
     full = replace(planned, unsupported_reason="no", feature_cache=tmp_path, full_features=tmp_path / "full", rates=Rates(1.0, 2.0),
-                   reusable=earlier, engine_reason="no device", needs=("0123456789ab",))
+                   reusable=earlier, known=known, known_full=known, engine_reason="no device", needs=("0123456789ab",))
     request = TrialRequest(1.0, 2, ("p.py",), Task.FEATURES, (1, 3), (0, 1), True, 4096, "gpu", "python", "code", (full,),
                            (("model.safetensors", 7, 8, "cafe"),))
     here = {name: getattr(TrialRequest(), name) for name in PARENT_ONLY}

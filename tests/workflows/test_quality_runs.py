@@ -109,6 +109,18 @@ def test_quality_is_reused_where_tokens_did_not_change(measured: Path) -> None:
     assert set(now.values()) == set(made.values()), "no image was made"
 
 
+def test_more_quality_images_take_over_complete_parts(measured: Path) -> None:
+    """Two parts of ten; the third had four images and is made anew."""
+    made = {path.stat().st_ino: path.name for path in parts(measured)}
+    plan = measured / "plan.toml"
+    plan.write_text(plan.read_text().replace(f"samples = {IMAGES}", "samples = 30"))
+    run(measured)
+    for label in ("full", "streaming 1/2", "calm 1/2"):
+        folder = measured / "s.sqlite.artifacts" / "parts" / outcomes(measured)[label].result_key
+        assert [path.stat().st_ino in made for path in sorted(folder.iterdir())] == [True, True, False]
+        assert "fid_eyes_30" in outcomes(measured)[label].samples
+
+
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_new_candidate_is_compared_with_the_images_of_a_stored_full_cache(kept: bool, measured: Path) -> None:
     """Only if these features were not pruned."""

@@ -2,6 +2,7 @@
 
 import json
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any
 import pytest
 
 from cachemark.core.errors import StoreUnavailable
-from cachemark.core.facts import Facts
-from cachemark.core.result import Outcome, Status
+from cachemark.core.facts import Facts, TakenOver
+from cachemark.core.result import JUDGING, Outcome, Status
 from cachemark.core.spec import MAX_BATCH
+from cachemark.core.units import metric
 from cachemark.machine.environment import environment
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand
@@ -163,6 +165,35 @@ def test_an_ended_run_goes_on_where_it_was(sent: signal.Signals, code: int, stag
     assert result.stdout.startswith("Run 3: 1 measured, 0 failed, 6 skipped.\n")
     assert stage.states() == ["finished", state, "finished"]
     assert list(stage.outcomes(3)) == [*LABELS, "tranquil 1/2", "waits 1/2"]
+
+
+def test_more_samples_take_over_those_that_are_stored(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results equal those of a run that generates all samples; generations of two samples each are counted."""
+    counts = Counter[str]()
+    advanced = PlanRunner._advanced
+
+    def counted(runner: PlanRunner, planned: Planned, images: int) -> None:
+        counts[planned.case.label] += images
+        advanced(runner, planned, images)
+
+    monkeypatch.setattr(PlanRunner, "_advanced", counted)
+    edit(stage.plan, f"samples = {examples.SAMPLES}", "samples = 10")
+    shown = f"{examples.SAMPLES} of its 10 samples are stored; the others are generated and the case is timed again"
+    assert set(explained(stage).values()) == {("run", shown)}
+    stage.run()
+    few, grown, grown_counts = stage.outcomes(1), stage.outcomes(2), dict(counts)
+    counts.clear()
+    stage.run("--fresh")
+    for label, fresh in stage.outcomes(3).items():
+        of = grown[label]
+        assert (of.output_hash, of.facts.images_hash) == (fresh.output_hash, fresh.facts.images_hash)
+        assert of.facts.taken_over == TakenOver(samples=examples.SAMPLES, source=few[label].result_key)
+        assert fresh.facts.taken_over is None
+        assert {name: of.samples[name] for name in of.samples if metric(name).kind in JUDGING} == {
+            name: fresh.samples[name] for name in fresh.samples if metric(name).kind in JUDGING}
+    saved = {label: counts[label] - grown_counts[label] for label in counts}
+    times = dict.fromkeys(LABELS, 3) | {"full": 2, "full (other seeds)": 2}  # its own, the full cache's, and those along its tokens
+    assert saved == {label: examples.SAMPLES * times[label] for label in LABELS}
 
 
 @pytest.fixture

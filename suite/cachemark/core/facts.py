@@ -99,6 +99,14 @@ class Reused(StoredTable):
 
 
 @dataclass(frozen=True)
+class TakenOver(StoredTable):
+    """Samples whose tokens were taken over from an outcome with another number of samples."""
+
+    samples: int = needed("number of samples")
+    source: str = needed("result key of the outcome that generated them", key="from")
+
+
+@dataclass(frozen=True)
 class MetricFault(StoredTable):
     """Reason why a plug-in's metric has no values."""
 
@@ -219,6 +227,7 @@ class ImageFacts(StoredTable):
     writer: ClassVar[str] = "trial/child/judge.py"
     redrawn: float | None = stored("share of the full cache's tokens that a decoder's windows draw again", "share")
     grid_prompts: Sequence[str] | None = stored("prompts of the picture's tiles")
+    taken_over: TakenOver | None = stored("samples that were not generated again")
     images_hash: str | None = stored("SHA-256 of the decoded images")
     grid_seeds: Sequence[int] | None = stored("seeds of the picture's tiles")
     grid_classes: Sequence[Any] | None = stored("classes, numbers or names, of the picture's tiles")

@@ -9,6 +9,7 @@ differ by at most one.
 from __future__ import annotations
 
 import math
+import string
 from dataclasses import dataclass
 
 from .errors import BadPlan, unknown
@@ -58,6 +59,11 @@ def subset(name: str, classes: int) -> Subset:
         raise unknown("seed subset", name, SIZES)
     start = _TUNE_START if name.startswith("tune") else 0
     return Subset(name, list(range(start, start + SIZES[name])), _labels(SIZES[name], classes))
+
+
+def series_of(name: str) -> str:
+    """Return the series that a subset belongs to: ``s`` for ``s256``."""
+    return name.rstrip(f"{string.digits}k")
 
 
 def smallest_subset(samples: int) -> str:

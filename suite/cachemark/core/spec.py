@@ -17,6 +17,7 @@ from typing import Any
 
 from .errors import BadBudget
 from .outside_metrics import know
+from .seeds import series_of
 from .stored_table import checked_fields
 from .wording import shown
 
@@ -24,6 +25,7 @@ FULL, SEQUENTIAL = "full", "sequential"
 ENTRIES, FLOPS = "entries", "FLOPs"  # the quantities that a budget can be a fraction of
 TOKENS, DISTRIBUTION = "tokens", "distribution"  # the properties of sequential decoding that a decoder can preserve
 OWN = ("method", "variant", "parameters", "budget", "budget_kind", "role", "codec", "decoder")  # not shared with its full cache
+AROUND = ("samples", "batch", "warmup", "repeats", "evaluation")  # fields that the tokens of one sample do not depend on
 REFERENCE_SAMPLES = "reference_samples"  # of a case's evaluation: number of samples of its reference rows, if smaller
 FORCED_SAMPLES = "forced_samples"  # likewise: how many are compared along the full cache's own tokens
 LATER = {"budget_kind": ENTRIES, "kernel": "auto"}  # fields of a case that older keys do not have, with the values that they stand for
@@ -213,6 +215,20 @@ class Case:
         """The budget, with its kind unless that is entries: ``1/2`` or ``1/2 FLOPs``."""
         return self.budget if self.budget_kind == ENTRIES else f"{self.budget} {self.budget_kind}"
 
+    @property
+    def generation(self) -> str:
+        """Hash of everything that the tokens of a sample depend on, but for the samples generated with it.
+
+        Cases that differ in the number of samples, timed repeats or metrics share it."""
+        body = {**self._body(), "seeds": series_of(self.seeds)}
+        return digest({name: value for name, value in body.items() if name not in AROUND})
+
+    @property
+    def full_cache(self) -> Case:
+        """The baseline that this case is compared with."""
+        return replace(self, method=FULL, parameters={}, variant="", budget="1", budget_kind=ENTRIES, role="baseline", codec="native",
+                       decoder={})
+
     @cached_property
     def label(self) -> str:
         """Short text for people.
@@ -242,6 +258,16 @@ class Case:
     def compared(self) -> int:
         """Number of samples compared with the full cache's; reference rows may use fewer."""
         return self.noted if self.role in ("other_seeds", "other_batch") else self.samples
+
+    @property
+    def compared_batch(self) -> int:
+        """Number of images per generation of the full cache's images that are compared."""
+        return min(int(self.evaluation.get("batch", self.batch)), self.samples)
+
+    @property
+    def own_batch(self) -> int:
+        """The same of this case's images: half as many in the reference row of another batch size."""
+        return self.compared_batch // 2 or 2 if self.role == "other_batch" else self.compared_batch
 
     @property
     def noted(self) -> int:

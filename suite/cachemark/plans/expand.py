@@ -34,7 +34,7 @@ from ..plugins import loading as plugins
 from ..roofline.bill import idle_reason
 from .decoding import check_model, check_numbers, decoder_class, refused_codec, refused_decoder, resolved_decoder
 from .metrics import options_of, stated
-from .reuse import Earlier
+from .reuse import Earlier, KnownSeeds
 from .schema import Cells, MethodTable, Plan
 
 FIRST, SEEDS = 16, "s10k"  # first batch size of a search for the largest one, and the subset of its seeds
@@ -46,7 +46,8 @@ class Planned:
 
     ``unsupported_reason``: why the method cannot run, or empty. ``feature_cache``: the folder of finished parts of its quality pass;
     ``full_features``: the folder of its full cache. ``rates``: measured rates of the device. ``reusable``: an earlier outcome with
-    reusable quality. ``engine_reason``: why ``auto`` is not the graph engine, or empty. ``needs``: digests of required plug-ins.
+    reusable quality. ``known`` and ``known_full``: stored tokens of some of its samples and of its full cache's. ``engine_reason``: why
+    ``auto`` is not the graph engine, or empty. ``needs``: digests of required plug-ins.
     ``sample_batch``: plan and npz file of the images of its quality pass, if they are written. ``idle_reason``: why the method changes
     nothing on this model, or empty. ``result_key`` and its ``result_parts`` identify the result in the store, which has it if
     ``stored``."""
@@ -59,6 +60,8 @@ class Planned:
     rates: Rates | None = None
     priority: int = 0
     reusable: Earlier | None = None
+    known: KnownSeeds | None = None
+    known_full: KnownSeeds | None = None
     engine_reason: str = ""
     needs: tuple[str, ...] = ()
     sample_batch: tuple[str, str] = ("", "")

@@ -12,6 +12,8 @@ Only plug-ins that define the case's method or model are in the key: a process n
 A quality pass generates thousands of images, fidelity some dozens at the same seeds. If the hash of *their* tokens, the hash of their
 images and all their values are unchanged, under the same numerics and definitions, then tokens and decoding are unchanged, and the values
 of the quality pass are taken over, marked with their source. Values alone would not suffice: the full cache's compare it with itself.
+
+A case with more samples than a stored one takes over its tokens (:class:`KnownSeeds`), generation by generation, and generates the others.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from ..core.errors import CachemarkError
@@ -90,6 +93,40 @@ class Earlier:
         """Return the samples and facts of the skipped quality pass."""
         names = sorted(self.quality)
         return dict(self.quality), replace(self.facts, quality_metrics=names, reused=Reused(metrics=names, source=self.source))
+
+
+@dataclass(frozen=True)
+class KnownSeeds:
+    """Samples of a case whose tokens a stored outcome has, of the same case with another number of samples.
+
+    ``source``: its result key. ``file`` has the tokens of its ``samples`` samples, generated ``batch`` at a time, with the hash
+    ``output_hash``; ``along``: its values along the full cache's tokens."""
+
+    source: str
+    file: str
+    output_hash: str
+    samples: int
+    batch: int
+    along: list[float]
+
+    @classmethod
+    def from_outcome(cls, outcome: Outcome, parts: Mapping[str, str], file: Path) -> KnownSeeds | None:
+        """Return what a stored outcome has, with its tokens in ``file``; None if any of the ``parts`` but the case has changed."""
+        then, case = dict(outcome.facts.result_parts or {}), outcome.case
+        if {**then, "case": ""} != {**parts, "case": ""} or not file.is_file():
+            return None
+        values = next((list(outcome.samples[name]) for name, about in METRICS.items() if about.forced and name in outcome.samples), [])
+        return cls(outcome.result_key, str(file), outcome.output_hash, case.compared, case.own_batch, values)
+
+    def has(self, part: slice, *, along: bool = False) -> bool:
+        """Return whether this part was generated alone, so that another generation would give the same bits."""
+        count = len(self.along) if along else self.samples
+        return part.start % self.batch == 0 and part.stop == min(part.start + self.batch, count)
+
+    def among(self, case: Case) -> int:
+        """Return the number of samples of a case that need not be generated."""
+        parts = [slice(start, min(start + case.own_batch, case.compared)) for start in range(0, case.compared, case.own_batch)]
+        return sum(part.stop - part.start for part in parts if self.has(part))
 
 
 def _proving(samples: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:

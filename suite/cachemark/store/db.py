@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -254,6 +254,14 @@ class Store:
         with self._reading() as session:
             row = _newest(session, case_key=case_key, **({"status": str(Status.OK)} if ok else {}))
             return None if row is None else outcome_of(row)
+
+    def measured_cases(self, models: Iterable[str]) -> list[Case]:
+        """Return the cases of these models that have an ok outcome, the newest last."""
+        with self._reading() as session:
+            ok = select(func.max(OutcomeRow.id).label("id"), OutcomeRow.case_key).where(OutcomeRow.status == str(Status.OK))
+            newest = ok.group_by(OutcomeRow.case_key).subquery()
+            bodies = select(CaseRow.body).join(newest, newest.c.case_key == CaseRow.key).where(CaseRow.model.in_(set(models)))
+            return [Case.from_json(body) for body in session.scalars(bodies.order_by(newest.c.id))]
 
     def latest_environment(self, case_key: str) -> Environment | None:
         """Return the environment of the newest outcome of a case, or None without one."""

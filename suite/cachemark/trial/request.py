@@ -25,7 +25,7 @@ from ..core.spec import Case
 from ..models.checkpoints import HASHED
 from ..models.protocol import Request
 from ..plans.expand import Planned
-from ..plans.reuse import Earlier
+from ..plans.reuse import Earlier, KnownSeeds
 
 PROTOCOL = 2  # trial/identity.py reads this line in other copies of the code
 GO_ON = b"go on"  # the message to a worker that waits
@@ -138,6 +138,7 @@ def _planned_json(planned: Planned) -> dict[str, Any]:
         "unsupported_reason": planned.unsupported_reason, "feature_cache": str(planned.feature_cache or ""),
         "full_features": str(planned.full_features or ""), "rates": planned.rates and asdict(planned.rates),
         "reusable": planned.reusable and {**vars(planned.reusable), "facts": planned.reusable.facts.to_json()},
+        "known": planned.known and vars(planned.known), "known_full": planned.known_full and vars(planned.known_full),
         "engine_reason": planned.engine_reason, "needs": list(planned.needs), "sample_batch": list(planned.sample_batch),
     }
 
@@ -151,6 +152,8 @@ def _planned(item: Mapping[str, Any]) -> Planned:
     rates = Rates(**item["rates"]) if item["rates"] else None
     earlier = item["reusable"]
     reusable = Earlier(**{**earlier, "facts": SetFacts.from_json(earlier["facts"])}) if earlier else None
+    known, known_full = (KnownSeeds(**item[name]) if item.get(name) else None for name in ("known", "known_full"))
     case, reason = Case.from_json(item["case"]), str(item["unsupported_reason"])
-    return Planned(case, request, reason, feature_cache, full_features, rates, reusable=reusable,
+    return Planned(case, request, reason, feature_cache, full_features, rates, reusable=reusable, known=known,
+                   known_full=known_full,
                    engine_reason=item["engine_reason"], needs=tuple(item["needs"]), sample_batch=tuple(item.get("sample_batch", ("", ""))))

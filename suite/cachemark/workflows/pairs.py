@@ -7,7 +7,6 @@ after each generation. Both sides run on a leased, monitored device; disturbed p
 from __future__ import annotations
 
 import random
-import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -41,8 +40,8 @@ def image_side(planned: Planned, samples: int = 0) -> Planned:
     More images than the plan has come from a larger subset that starts with the same seeds. The evaluation is marked, so that the result is
     not reused for the plan's own case. Raises BadPlan if the series has fewer seeds.
     """
-    case, series = planned.case, _series_of(planned.case.seeds)
-    sizes = {size: name for name, size in seeds.SIZES.items() if _series_of(name) == series and size >= seeds.SIZES[case.seeds]}
+    case, series = planned.case, seeds.series_of(planned.case.seeds)
+    sizes = {size: name for name, size in seeds.SIZES.items() if seeds.series_of(name) == series and size >= seeds.SIZES[case.seeds]}
     if samples > max(sizes):
         raise BadPlan(f"{samples} images at the seeds of {case.seeds!r} were requested; its series has {max(sizes)}.",
                       remedy=f"Use {max(sizes)} or fewer, or name seeds of the measuring series under [fidelity], such as \"s256\".")
@@ -50,11 +49,6 @@ def image_side(planned: Planned, samples: int = 0) -> Planned:
     subset = next(name for size, name in sizes.items() if size >= samples)
     case = replace(case, evaluation=evaluation, seeds=subset, samples=samples or case.samples)
     return replace(planned, case=case, feature_cache=None, full_features=None)
-
-
-def _series_of(subset: str) -> str:
-    """Return the series of seeds that a subset belongs to: ``s`` for ``s256``."""
-    return subset.rstrip(f"{string.digits}k")
 
 
 def configs_of(

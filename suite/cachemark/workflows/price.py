@@ -31,6 +31,7 @@ from ..store.db import Store
 from ..trial.executors.local import Executor
 from . import max_batch
 from .decidable import too_few_seeds
+from .known_seeds import with_known_seeds
 from .roofline import known_parameters
 from .session import DEFAULT_STORE, Machine, checked, opened
 
@@ -47,6 +48,8 @@ def explain(
     here = environment(machine.device, machine.threads)
     with opened(store) as source:
         cases = decide(max_batch.limited(cases, machine.memory_cap), source, here, fresh=fresh, memory_cap=machine.memory_cap)
+        if source is not None and not fresh:
+            cases = with_known_seeds(cases, source, here, machine.memory_cap)
         return [(planned, DONE if planned.stored else _why_run(planned, source, here)) for planned in cases]
 
 
@@ -78,6 +81,8 @@ def _why_missing(planned: Planned, store: Store | None, here: Environment) -> st
         return "nothing is stored yet"
     latest = store.latest_for_case(planned.case.key)
     if latest is None:
+        if planned.known and (taken := planned.known.among(planned.case)):
+            return f"{taken} of its {planned.case.compared} samples are stored; the others are generated and the case is timed again"
         differing = [f"{name} ({then!r} → {now!r})" for name, (then, now) in store.nearest(planned.case).items()]
         return f"no such case; the nearest stored one differs in {', '.join(differing[:3])}" if differing else "no such case"
     if not latest.ok:

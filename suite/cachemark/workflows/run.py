@@ -28,6 +28,7 @@ from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
 from ..trial.supervisor import Finished, always, unmeasured
 from . import max_batch as search
+from .known_seeds import with_known_seeds
 from .price import TimeLeft, deadline, decide
 from .progress import watcher
 from .results import Measured, Run
@@ -48,6 +49,8 @@ def run(
     price: float = 0.0, fetch: bool = False, samples: str | Path | None = None, progress: bool | RunWatcher = True,
 ) -> Run:
     """Measure the cases of a plan that the store does not have, and return the run.
+
+    Samples of a case that the store has from a smaller number of samples are not generated again, but the case is timed again.
 
     ``plan``: a plan, the name of a shipped plan, or a TOML file. ``methods`` and the methods of ``plugins`` join every block that they
     can run in. ``fresh`` measures every case again; ``reuse_quality`` then keeps earlier quality values if the tokens did not change
@@ -154,6 +157,8 @@ class PlanRunner:
         here, cases = _rated(*self._decided(cases, fresh), measured_rates)
         with self._new_run(here, cases) as measured:
             todo = self._with_caches(cases)
+            if not fresh:
+                todo = with_known_seeds(todo, self.store, here, self.machine.memory_cap)
             if reuse:
                 todo = [_with_earlier(planned, self.store) for planned in todo]
             for planned in todo:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
 from ...cache.arena import Memory
@@ -37,6 +40,7 @@ from ...models.registry import MODELS
 from ...plans.decoding import NAMING
 from ...plans.expand import Planned
 from ...plans.metrics import setting
+from ...plans.reuse import KnownSeeds
 
 KEPT_BYTES = 512 * 2**20  # log-probabilities of the full cache that are kept rather than computed again
 
@@ -109,9 +113,10 @@ class Job:
         self.alive(len(labels))
         return tokens
 
-    def generate_all(self) -> Tensor:
-        """Return the tokens of all samples."""
-        return torch.cat([self.generate(part) for part in self.chunks()])
+    def generate_all(self, known: KnownTokens | None = None) -> Tensor:
+        """Return the tokens of all samples, except ``known`` ones newly generated."""
+        parts = ((part, known.tokens(part) if known else None) for part in self.chunks())
+        return torch.cat([self.generate(part) if tokens is None else tokens for part, tokens in parts])
 
     def drawn(self, labels: Tensor, seeds: Sequence[int], memory: Memory, **options: Any) -> Tensor:
         """Return the tokens of one generation under a new method, with a fused attention kernel."""
@@ -143,15 +148,49 @@ class Job:
         return (logits / max(self.sampling.temperature, 1e-5)).log_softmax(-1)
 
 
+@dataclass(frozen=True)
+class KnownTokens:
+    """Tokens of some samples, and values along the full cache's tokens, from a stored outcome."""
+
+    about: KnownSeeds
+    stored: Tensor
+    device: str
+
+    @classmethod
+    def read(cls, about: KnownSeeds | None, job: Job) -> KnownTokens | None:
+        """Return the tokens that an outcome stored; None without one, or if the file is damaged."""
+        try:
+            stored = load_file(about.file)["tokens"] if about else None
+        except (OSError, KeyError, SafetensorError):
+            return None
+        if about is None or stored is None or hashed(stored) != about.output_hash:
+            return None
+        return cls(about, stored if job.continuous else stored.long(), job.device)
+
+    def tokens(self, part: slice) -> Tensor | None:
+        """Return the tokens of a part that was generated alone, else None."""
+        return self.stored[part].to(self.device) if self.about.has(part) else None
+
+    def along(self, part: slice) -> Tensor | None:
+        """Return the values of a part along the full cache's tokens, fp64, else None."""
+        values = self.about.along[part]
+        return torch.tensor(values, dtype=torch.float64, device=self.device) if self.about.has(part, along=True) else None
+
+
+def hashed(stored: Tensor) -> str:
+    """Return the hash of all tokens of a case."""
+    return hashlib.sha256(stored.numpy().tobytes()).hexdigest()
+
+
 class FullCacheOutput:
     """The full cache's tokens, images and, for indices, log-probabilities of one set of samples.
 
     Raises NotFinite for a log-probability that is NaN or infinite: a token is drawn even then."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, known: KnownTokens | None = None) -> None:
         self._job = job
         self._kept: dict[int, Tensor] = {}
-        self.tokens = job.generate_all() if job.continuous else torch.cat([self._observed(part) for part in job.chunks()])
+        self.tokens = job.generate_all(known) if job.continuous else torch.cat([self._observed(part, known) for part in job.chunks()])
         self.images = job.decode_all(self.tokens)
 
     def first(self, samples: int) -> FullCacheOutput:
@@ -160,19 +199,26 @@ class FullCacheOutput:
         part._job, part.tokens, part.images = self._job.first(samples), self.tokens[:samples], self.images[:samples]
         return part
 
-    def _observed(self, part: slice) -> Tensor:
+    def _observed(self, part: slice, known: KnownTokens | None) -> Tensor:
+        if known and (stored := known.tokens(part)) is not None:
+            return stored
         tokens, log_probs = self._watched(part)
+        self._keep(part, log_probs)
+        return tokens
+
+    def _keep(self, part: slice, log_probs: Tensor) -> None:
         if not bool(torch.isfinite(log_probs).all()):
             raise NotFinite("The full cache's log-probabilities hold NaN or infinity.")
         if log_probs[0].nbytes * len(self._job.subset) <= KEPT_BYTES:
             self._kept.update({part.start + i: row for i, row in enumerate(log_probs)})
-        return tokens
 
     def log_probs(self, part: slice) -> Tensor:
         """Return log-probabilities (part, N, …, vocab) under the full cache's own tokens."""
-        if self._kept:
+        if all(i in self._kept for i in range(part.start, part.stop)):
             return torch.stack([self._kept[i] for i in range(part.start, part.stop)])
-        return self._watched(part, self.tokens[part])[1]
+        log_probs = self._watched(part, self.tokens[part])[1]
+        self._keep(part, log_probs)
+        return log_probs
 
     def _watched(self, part: slice, forced: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return tokens of some samples, and their log-probabilities (part, N, vocab)."""
@@ -209,15 +255,16 @@ class Bench:
     def device(self) -> str:
         return self.request.device
 
-    def reference(self, case: Case, job: Job) -> FullCacheOutput:
-        """Return the full cache's output for a job's samples, on the case's engine, generated once per trial.
+    def reference(self, case: Case, job: Job, known: KnownSeeds | None = None) -> FullCacheOutput:
+        """Return the full cache's output for a job's samples, on the case's engine, generated once per trial but for ``known`` samples.
 
         Reference rows share it: they differ from their configuration by the quality pass alone and may have fewer samples."""
         cell = replace(case, evaluation={k: v for k, v in case.evaluation.items() if k != QUALITY_PASS}).cell
         reference = self.references.get(cell)
         if reference is None or len(reference.tokens) < len(job.subset):
             memory = Memory(self.device, engine=job.memory.engine.another())
-            reference = self.references[cell] = FullCacheOutput(replace(job, method=METHODS.get(FULL), memory=memory, decoder=None))
+            full = replace(job, method=METHODS.get(FULL), memory=memory, decoder=None)
+            reference = self.references[cell] = FullCacheOutput(full, KnownTokens.read(known, full))
         return reference.first(len(job.subset))
 
     def metrics(self, case: Case) -> list[ImageMetric]:

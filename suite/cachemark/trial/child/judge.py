@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -22,7 +22,7 @@ from ...metrics.base import ImageBatch, ImageMetric
 from ...metrics.compute.image_bytes import nearest_bytes
 from ...metrics.tokens import kl_divergence
 from ...models.sampling import draw
-from .bench import FullCacheOutput, Job, NotFinite
+from .bench import FullCacheOutput, Job, KnownTokens, NotFinite, hashed
 from .plugin_metrics import PluginMetrics
 
 WORST, FIXED = 8, 4  # tiles of a sprite: the seeds that differ most, then the first of the subset
@@ -41,19 +41,19 @@ class JudgedImages:
 
 def judge(
     job: Job, reference: FullCacheOutput, metrics: Sequence[ImageMetric], *, forced: int, sprite: bool, itself: bool = False,
-    paired: bool = True, plugin_metrics: PluginMetrics | None = None,
+    paired: bool = True, plugin_metrics: PluginMetrics | None = None, known: KnownTokens | None = None,
 ) -> JudgedImages:
     """Compare a job with the reference by metrics of single images (random image decoder: of tokens).
 
     ``forced``: number of samples with a teacher-forced KL or distance. ``sprite`` adds the picture of the worst seeds. ``itself``: the
     reference is the output of this job, and only its forced values are computed. Without ``paired``, equal seeds need not draw equal
-    images, and only forced values and unpaired metrics are computed. Raises NotFinite.
+    images, and only forced values and unpaired metrics are computed. ``known`` tokens are not generated. Raises NotFinite.
     """
-    tokens = reference.tokens if itself else job.generate_all()
+    tokens = reference.tokens if itself else job.generate_all(known)
     images = reference.images if itself else job.decode_all(tokens)
     along = drift if job.continuous else divergence
     image_batch = ImageBatch(images, reference.images, tokens, reference.tokens, job.subset.labels, job.subset.seeds,
-                       (lambda: along(job.first(forced), reference.first(forced))) if forced else None)
+                       (lambda: along(job.first(forced), reference.first(forced), known)) if forced else None)
     samples = {metric.name: metric.measure(image_batch) for metric in metrics if _applies(metric, job, image_batch, paired)}
     if not all(bool(torch.isfinite(values).all()) for values in (images, *samples.values())):
         raise NotFinite("The decoded images or their values hold NaN or infinity.")
@@ -85,11 +85,6 @@ def storable(job: Job, tokens: Tensor) -> Tensor:
     return tokens.to(torch.float32 if job.continuous else job.loaded.token_dtype).cpu().contiguous()
 
 
-def hashed(stored: Tensor) -> str:
-    """Return the hash of all tokens of a case."""
-    return hashlib.sha256(stored.numpy().tobytes()).hexdigest()
-
-
 def image_hash(images: Tensor) -> str:
     """Return the hash of the nearest bytes of images (N, 3, H, W) in [−1, 1], in the order of seeds."""
     total = hashlib.sha256()
@@ -98,7 +93,7 @@ def image_hash(images: Tensor) -> str:
     return total.hexdigest()
 
 
-def divergence(job: Job, reference: FullCacheOutput) -> Tensor:
+def divergence(job: Job, reference: FullCacheOutput, known: KnownTokens | None = None) -> Tensor:
     """Return the mean KL(full ‖ job) along the full cache's tokens, in nats per token, (samples,) fp64.
 
     Negative values are rounding errors, so they become 0."""
@@ -117,10 +112,10 @@ def divergence(job: Job, reference: FullCacheOutput) -> Tensor:
             drawn += count * made
         return total.clamp_min(0.0) / drawn
 
-    return torch.cat([of_part(part) for part in job.chunks()])
+    return _by_parts(job, of_part, known)
 
 
-def drift(job: Job, reference: FullCacheOutput) -> Tensor:
+def drift(job: Job, reference: FullCacheOutput, known: KnownTokens | None = None) -> Tensor:
     """Return the RMS difference of tokens drawn along the full cache's with equal noise, (samples,) fp64.
 
     If the number of passes differs, tokens are compared at equal positions."""
@@ -134,7 +129,13 @@ def drift(job: Job, reference: FullCacheOutput) -> Tensor:
         job.generate(part, forced=own, see=see)
         return (total / own[0].numel()).sqrt()
 
-    return torch.cat([of_part(part) for part in job.chunks()])
+    return _by_parts(job, of_part, known)
+
+
+def _by_parts(job: Job, of_part: Callable[[slice], Tensor], known: KnownTokens | None) -> Tensor:
+    """Return the values of all samples, computed for those that are not ``known``."""
+    values = ((part, known.along(part) if known else None) for part in job.chunks())
+    return torch.cat([of_part(part) if stored is None else stored for part, stored in values])
 
 
 def inexact(case: Case, job: Job, reference: FullCacheOutput, images: JudgedImages) -> str:

@@ -15,7 +15,7 @@ from ...cache.arena import Memory
 from ...cache.codec import NATIVE
 from ...core import seeds
 from ...core.errors import Unsupported
-from ...core.facts import DeclaredFacts, Facts, SetFacts, TimingFacts
+from ...core.facts import DeclaredFacts, Facts, SetFacts, TakenOver, TimingFacts
 from ...core.result import Status
 from ...core.spec import FULL, QUALITY_PASS, TOKENS, Case
 from ...machine.energy import Span
@@ -30,9 +30,9 @@ from ...plans.expand import Planned
 from ...plugins.loading import needs
 from ..measurement import Measurement, failed
 from . import quality
-from .bench import Bench, Job, NotFinite, case_job, method_factory
+from .bench import Bench, Job, KnownTokens, NotFinite, case_job, hashed, method_factory
 from .facts import case_facts, roofline, slope
-from .judge import JudgedImages, hashed, image_hash, inexact, judge, redrawn, storable
+from .judge import JudgedImages, image_hash, inexact, judge, redrawn, storable
 from .plugin_metrics import PluginMetrics
 from .timing import Ran, TimedTokens, captured_passes, counted, noting, pass_values, timed, tokens_per_pass
 
@@ -47,7 +47,7 @@ def run_case(planned: Planned, bench: Bench) -> Measurement:
     job = case_job(case, bench)
     judged_job = _judged_job(case, job)
     if needs(METHODS.get(case.method)) and not bench.loaded.random:  # before the plug-in's own code computes anything
-        bench.reference(case, judged_job)
+        bench.reference(case, judged_job, planned.known_full)
     limit = roofline(case, bench.entry, method_factory(case)(), planned.rates)
     facts = Facts() | case_facts(planned, bench) | DeclaredFacts(limit=limit)
     samples, plugin_metrics, timed_tokens = dict[str, list[float]](), PluginMetrics(case, bench.plug_ins), TimedTokens()
@@ -61,8 +61,8 @@ def run_case(planned: Planned, bench: Bench) -> Measurement:
         samples, spans = cost_values(costs) | plugin_metrics.costs(costs), costs.spans
     if bench.loaded.random:
         return Measurement(Status.OK, samples, RANDOM, facts=plugin_metrics.added_to(facts), spans=spans)
-    judgement = _judge_case(case, job, bench, plugin_metrics)
-    if reason := inexact(case, judged_job, bench.reference(case, judged_job), judgement):
+    judgement = _judge_case(planned, job, bench, plugin_metrics)
+    if reason := inexact(case, judged_job, bench.reference(case, judged_job, planned.known_full), judgement):
         return failed(Status.ERROR, reason, facts)
     if other := _other_tokens(timed_tokens, judged_job, judgement):
         facts = replace(facts, quality_only=other) if planned.runs_plugin else facts.noted(other)
@@ -70,7 +70,7 @@ def run_case(planned: Planned, bench: Bench) -> Measurement:
         of_set, set_facts = _reused_quality(planned, job, bench, judgement) or _distribution(planned, job, bench, plugin_metrics)
         samples, facts = samples | of_set, facts | set_facts
     if job.decoder is not None and not job.decoder().scheduled and (case.method, case.codec) == (FULL, NATIVE.name):
-        facts = replace(facts, redrawn=redrawn(judged_job, bench.reference(case, judged_job)))
+        facts = replace(facts, redrawn=redrawn(judged_job, bench.reference(case, judged_job, planned.known_full)))
     if (prompts := bench.entry.prompts) and judgement.facts.grid_classes:
         facts = replace(facts, grid_prompts=[prompts[label] for label in judgement.facts.grid_classes])
     return Measurement(Status.OK, samples | judgement.samples, output_hash=judgement.output_hash,
@@ -142,7 +142,7 @@ def see_side(planned: Planned, bench: Bench) -> Measurement:
     if bench.loaded.random:
         raise Unsupported(RANDOM)
     plugin_metrics = PluginMetrics(case, bench.plug_ins)
-    judgement = _judge_case(case, case_job(case, bench), bench, plugin_metrics)
+    judgement = _judge_case(planned, case_job(case, bench), bench, plugin_metrics)
     facts = plugin_metrics.added_to(Facts(images_hash=judgement.facts.images_hash) | case_facts(planned, bench))
     return Measurement(Status.OK, judgement.samples, output_hash=judgement.output_hash, facts=facts)
 
@@ -175,23 +175,26 @@ def _one_batch(planned: Planned, bench: Bench) -> tuple[Job, Measurement]:
 
 def _judged_job(case: Case, job: Job) -> Job:
     """Return the job whose images are evaluated, in the plan's own batches or as many as are timed."""
-    batch = min(int(case.evaluation.get("batch", case.batch)), case.samples)
-    return replace(job.first(case.compared), batch=batch, memory=job.memory.another())
+    return replace(job.first(case.compared), batch=case.compared_batch, memory=job.memory.another())
 
 
-def _judge_case(case: Case, job: Job, bench: Bench, plugin_metrics: PluginMetrics) -> JudgedImages:
+def _judge_case(planned: Planned, job: Job, bench: Bench, plugin_metrics: PluginMetrics) -> JudgedImages:
     """Compare a case's images with the baseline's; reference rows use other seeds or half the batch."""
+    case = planned.case
     job = _judged_job(case, job)
-    reference = bench.reference(case, job)
+    reference, known = bench.reference(case, job, planned.known_full), KnownTokens.read(planned.known, job)
     if case.role == "other_seeds":
         job = replace(job, subset=seeds.other_seeds(job.subset))
     if case.role == "other_batch":
-        job = replace(job, batch=job.batch // 2 or 2)
+        job = replace(job, batch=case.own_batch)
     itself = case.role == "baseline" and case.engine != "reference"
     paired = job.decoder is None or job.decoder().keeps == TOKENS or job.decoder().same_noise
     forced = 0 if job.method().reorders else case.forced
-    return judge(job, reference, bench.metrics(case), forced=forced, sprite=case.role == "candidate", itself=itself, paired=paired,
-                 plugin_metrics=plugin_metrics)
+    images = judge(job, reference, bench.metrics(case), forced=forced, sprite=case.role == "candidate", itself=itself, paired=paired,
+                   plugin_metrics=plugin_metrics, known=known)
+    if known and (samples := known.about.among(case)):
+        images = replace(images, facts=replace(images.facts, taken_over=TakenOver(samples=samples, source=known.about.source)))
+    return images
 
 
 def _reused_quality(planned: Planned, job: Job, bench: Bench, images: JudgedImages) -> OfSet | None:

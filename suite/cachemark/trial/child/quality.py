@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,12 +48,14 @@ class FeatureCache:
             self.folder.mkdir(parents=True, exist_ok=True)
             part.save(self.folder / NAME.format(number))
 
-    def take(self, other: FeatureCache) -> None:
-        """Add the parts of another cache, as hard links if the file system has them."""
+    def take(self, other: FeatureCache, numbers: Collection[int] | None = None) -> None:
+        """Add parts of another cache with these numbers (None: all), as hard links if the file system has them."""
         if self.folder is None or other.folder is None or self.folder == other.folder:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         for part in other.folder.glob("*.safetensors"):
+            if numbers is not None and part.name not in map(NAME.format, numbers):
+                continue
             mine = self.folder / part.name
             try:
                 mine.hardlink_to(part)

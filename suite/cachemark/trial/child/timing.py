@@ -27,8 +27,8 @@ from ...machine.timer import clock
 from ...metrics.base import Costs
 from ...metrics.compute.speed import first_half, watched
 from ...roofline.flops_budget import image_flops
-from .bench import Job
-from .judge import hashed, storable
+from .bench import Job, hashed
+from .judge import storable
 
 UNWATCHED = "The device was not watched while its generations were timed."
 TimedTokens = dict[tuple[int, int], set[str]]  # hashes of the tokens of timed generations, by the samples of the batch
