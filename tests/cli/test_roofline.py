@@ -35,6 +35,14 @@ def test_what_a_method_cannot_is_said_in_its_line() -> None:
     assert any(line.startswith("fewer_steps 3/4") and "×" in line for line in result.stdout.splitlines())
 
 
+@pytest.mark.parametrize(("model", "share"), [("mar-b", 0.811), ("mar-l", 0.829), ("mar-h", 0.816)])
+def test_the_flops_of_an_annealed_head_are_printed_as_a_fraction(model: str, share: float) -> None:
+    """Fractions computed independently from the published code of DiSA, at 64 passes, without image decoding."""
+    result = call("roofline", model, "--method", "disa", "--steps", "64")
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("disa own")]
+    assert f" {share:.3f} " in line
+
+
 def test_a_method_without_sizes_of_its_own_says_so_and_the_full_cache_stands_once() -> None:
     own = call("roofline", "llamagen-b", "--budget", "own").stdout
     assert "linear has no sizes of its own" in own

@@ -162,7 +162,8 @@ class ModelEntry:
     this model's images without a reference set; ``preset``: feature network and real images for the others. ``files``: the authors' files
     of a published model. ``prompts``: texts of a text-to-image model, which are its classes. ``asking(texts)``: the entry for other
     texts. ``parameter_counts()``: cost of its products, or None. ``grids``: token grids of all aspect ratios, if there are several, and
-    ``sized(grid)``: the entry for one of them. ``of_weights(path)``: the entry with as many classes as its weights have.
+    ``sized(grid)``: the entry for one of them. ``of_weights(path)``: the entry with as many classes as its weights have. ``authors_code``:
+    of a composite model, whether the authors of the idea have published code, as for methods.
     """
 
     name: str
@@ -184,6 +185,7 @@ class ModelEntry:
     grids: tuple[Grid, ...] = ()
     sized: Callable[[Grid], ModelEntry] | None = None
     of_weights: Callable[[str], ModelEntry] | None = None
+    authors_code: str = ""
 
     def for_request(self, request: Request) -> ModelEntry:
         """Return the entry for the grid, the weights' classes and the prompt list of a request.

@@ -63,13 +63,15 @@ def _origin(kind: installed.Kind, name: str, thing: Any) -> dict[str, str]:
 
 
 def _models() -> list[dict[str, Any]]:
+    from ..contract.planning import SEEN
     from ..models.registry import MODELS
     from ..models.weights import packaged
 
     entries = [MODELS.get(name) for name in MODELS]
     return [{"name": e.name, "summary": e.summary, "family": e.family, "paradigm": e.paradigm, "grid": e.grid, "classes": e.classes,
              "presets": {name: asdict(preset) for name, preset in e.presets.items()},
-             "packaged": packaged(f"{e.name}.safetensors").is_file(), "cache_bytes": cache_bytes(e), **_origin("models", e.name, e)}
+             "packaged": packaged(f"{e.name}.safetensors").is_file(), "cache_bytes": cache_bytes(e), "authors_code": e.authors_code,
+             "code_seen": SEEN if e.authors_code else "", **_origin("models", e.name, e)}
             for e in entries]
 
 

@@ -50,8 +50,8 @@ class RooflineTime:
     """A method under a budget at a batch size, or the ``unsupported_reason``.
 
     ``seconds``, ``nbytes`` (by kind) and ``flops`` are per batch; ``parts`` divides the seconds by operation. ``speedup`` is over the full
-    cache at the same batch, ``token_speedup`` without image decoding. ``attended``: entries that a query attends to on average, None for a
-    masked model.
+    cache at the same batch, ``token_speedup`` and ``flops_share`` (of its FLOPs) without image decoding. ``attended``: entries that a query
+    attends to on average, None for a masked model.
     """
 
     method: str
@@ -65,6 +65,7 @@ class RooflineTime:
     parts: dict[str, float] | None = None
     nbytes: dict[str, int] | None = None
     flops: int = 0
+    flops_share: float = 0.0
     attended: float | None = None
 
 
@@ -121,19 +122,20 @@ def roofline_times(
         raise Unsupported(f"{steps} steps: {entry.name} is a {entry.paradigm} model, whose passes follow from its tokens.",
                           remedy="Leave the steps out, or name a masked model, such as mar-l.")
     counts, rows = operation_counts(entry), list[RooflineTime]()
-    full = full_tokens = 0.0
+    full = full_tokens = full_flops = 0.0
     for layout, name, budget, method in _candidates(entry, methods, budgets, batches, dtype, steps):
         if isinstance(method, str):
             rows.append(RooflineTime(name, budget, layout.batch, method))
             continue
         total = bill(method, layout, counts)
-        seconds, tokens = total.roofline_time(rates), total.without("decode").roofline_time(rates)
-        full, full_tokens = (seconds, tokens) if name == FULL else (full, full_tokens)
+        of_tokens = total.without("decode")
+        seconds, tokens, flops = total.roofline_time(rates), of_tokens.roofline_time(rates), of_tokens.flops
+        full, full_tokens, full_flops = (seconds, tokens, flops) if name == FULL else (full, full_tokens, full_flops)
         method.resolve(layout)
         rows.append(RooflineTime(
             name, budget, layout.batch, "", total.passes, seconds, full / seconds, full_tokens / tokens,
             {part: total.only(part).roofline_time(rates) for part in total.parts}, {kind: total.moved(kind) for kind in BYTES}, total.flops,
-            None if isinstance(layout, MaskedLayout) else attended(method, layout)))
+            flops / full_flops, None if isinstance(layout, MaskedLayout) else attended(method, layout)))
     return rows
 
 

@@ -13,6 +13,7 @@ from ..registry import MODELS
 from ..relay import Relay, relayed
 from ..scales import ScaleModel
 
+AUTHORS_CODE = "yes: czg1225/CoDe"
 AND = " + "  # between the weights of the drafter and of the refiner, in a plan
 
 
@@ -29,6 +30,7 @@ class CompositeModel:
     refiner: str
     drafted: int
     about: str = ""
+    authors_code: str = AUTHORS_CODE
 
     @property
     def models(self) -> tuple[ModelEntry, ModelEntry]:
@@ -86,8 +88,10 @@ class CompositeModel:
             raise BadParameter(f"{self.name}: {self.drafter} has {drafter.classes} classes, {self.refiner} {refiner.classes}.",
                                remedy="Use two models of the same classes.")
         about = self.about or f"{self.drafter} drafts {self.drafted} scales, {self.refiner} makes the rest (CoDe without training)"
+        about += f"; authors' code: {self.authors_code.removeprefix('yes: ')}"
         return ModelEntry(self.name, refiner.family, refiner.paradigm, refiner.grid, refiner.classes, self.shape, self, self.identity,
-                          refiner.presets, refiner.quality, refiner.preset, about, parameter_counts=self.counts)
+                          refiner.presets, refiner.quality, refiner.preset, about, parameter_counts=self.counts,
+                          authors_code=self.authors_code)
 
     def _requests(self, request: Request) -> tuple[Request, Request]:
         """Return the request of each model. Raises BadCheckpoint for weights that are not two paths."""
