@@ -1,17 +1,21 @@
 """What a shorter diffusion head costs on tiny-mar: annealed or constant, from the noisiest timestep or from 950.
 
     python -m studies.heads --images 16 --json studies/results/heads.json
+    python -m studies.heads --sensitivity
 
 The full head makes images and its inputs are recorded. For each input every head draws tokens anew, so heads are compared on equal inputs
 and the transformer runs once. Measured is the energy distance between a head's draws and the full head's for one input, averaged over
 tokens, with a bootstrap interval over images: 0 for a head with the full head's distribution, for any number of draws. ``calls`` are passes
 of the head per image; ``FLOPs`` the head's steps per token relative to the full head's.
+
+With ``--sensitivity`` it prints, for the methods that shorten the head of MAR-L in 64 passes, the largest factor by which an error of the
+predicted noise enters the mean after the first step: √(1/ᾱ − 1) times what the step keeps of the predicted token. No model is loaded.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -21,12 +25,16 @@ from torch import Tensor
 
 from cachemark.cache import random_streams as streams
 from cachemark.cache.arena import Memory
-from cachemark.cache.masked_layout import MaskedStep
+from cachemark.cache.masked_layout import MaskedLayout, MaskedStep, masked_steps
 from cachemark.cache.timesteps import STEPS, respaced, spaced
 from cachemark.contract.method import Method
 from cachemark.core.spec import Sampling
 from cachemark.methods.base.annealed import LATEST, SCHEDULES
+from cachemark.methods.disa import DiSA
 from cachemark.methods.full import Full
+from cachemark.methods.gtr import GtR
+from cachemark.methods.recap import ReCAP
+from cachemark.models.diffusion import process
 from cachemark.models.mar import MAR
 from cachemark.models.protocol import Request
 from cachemark.models.registry import MODELS
@@ -137,12 +145,30 @@ def measured(images: int, passes: int) -> dict[str, Any]:
     return {"model": "tiny-mar", "images": images, "passes": passes, "draws": DRAWS, "heads": rows}
 
 
+def sensitivity() -> Iterator[tuple[str, int, int, float]]:
+    """Yield methods with steps, first timestep and factor of the pass in which an error counts most."""
+    entry = MODELS.get("mar-l")
+    shape = entry.shape(replace(entry.presets["paper"], steps=64), 1)
+    assert isinstance(shape, MaskedLayout)
+    for name, method in {"full": Full(), "recap": ReCAP(), "gtr": GtR(), "disa": DiSA(), "disa, start = full": DiSA(start="full")}.items():
+        method.resolve(shape)
+        steps = masked_steps(shape, method.passes(shape.steps))
+        passes = [part.process(shape) for step in steps for part in method.denoising(step, shape.diffusion)]
+        most = max(passes, key=lambda times: process(tuple(times)).backs[-1].drop)
+        yield name, len(most), most[-1], process(tuple(most)).backs[-1].drop
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, default=16)
     parser.add_argument("--passes", type=int, default=16)
     parser.add_argument("--json")
+    parser.add_argument("--sensitivity", action="store_true")
     options = parser.parse_args(arguments)
+    if options.sensitivity:
+        for name, steps, first, factor in sensitivity():
+            print(f"{name:20} {steps:4} steps from {first}: {factor:.4g}")
+        return
     origin = Origin(torch.get_num_threads())
     print(origin)
     origin.write(options.json, **measured(options.images, options.passes))

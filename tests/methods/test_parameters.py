@@ -101,6 +101,8 @@ WRONG: dict[tuple[str, type[CachemarkError]], list[dict[str, Any]]] = {  # by me
     ("linear", BadParameter): [{"B": 24, "score": "interline"}, {"B": 32, "line_end": "pinned"}, {"B": 32, "line_end": "sink"}],
     ("rkv", BadBudget): [{"B": 20}, {"B": 16, "alpha": 9}],
     ("rkv", BadParameter): [{"B": 16, "alpha": 0}, {"B": 16, "mix_lambda": 1.5}, {"B": 16, "mix_lambda": NAN}],
+    ("headkv", BadParameter): [{"B": 24, "tau": 1.5}, {"B": 24, "share": 2.0}, {"B": 24, "score": "soft"}, {"B": 24, "start": 25}],
+    ("headkv", BadBudget): [{"B": 24, "window": 3}],
     ("ssd_heads", BadParameter): [{"B": 12, "near": 9}, {"B": 12, "tau": 1.5}, {"B": 12, "tau": NAN}, {"B": 12, "buffer": "lines"}],
     ("ssd_heads", BadBudget): [{"B": 14, "buffer": "line"}, {"B": 8, "buffer": "line"}, {"B": 12, "recent": -1},
         {"B": 16, "recent": 9, "buffer": "line"}],

@@ -129,6 +129,12 @@ def test_a_spacing_that_does_not_exist_is_refused(sections: tuple[int, ...]) -> 
         respaced(sections)
 
 
+@pytest.mark.parametrize("steps", [1, STEPS + 1])
+def test_a_plan_asks_for_no_more_steps_than_the_process_has(steps: int) -> None:
+    with pytest.raises(Unsupported, match=rf"cannot be respaced to {steps}\. Use 2 … 1000 steps"):
+        TINY_MAR.spacing(Sampling(diffusion_steps=steps))
+
+
 # -- guidance and noise -----------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -86,12 +87,13 @@ def test_methods_are_refused_in_a_plan_and_in_a_generation() -> None:
 
 @pytest.mark.parametrize(("drafter", "refiner", "drafted", "words"), [
     ("var-d30", "var-d16", 0, r"mine: 0 drafted scales .* Draft 1 … 9 of the 10"), ("var-d30", "var-d16", 10, "mine: 10 drafted scales"),
+    ("var-d30", "var-d16", 2.5, "mine: 2.5 drafted scales"),
     ("var-d36-512", "var-d16", 5, r"maps up to 32×32, 10 of them, the refiner up to 16×16, 10.*same token maps"),
     ("tiny-var", "var-d16", 5, "the drafter has maps up to 16×16, 8 of them"),
     ("infinity-2b-256", "var-d16", 5, "the drafter has maps up to"),
     ("tiny-llamagen", "tiny-var-d2", 3, "tiny-llamagen is a next-token model"),
 ])  # fmt: skip
-def test_pairs_that_do_not_fit(drafter: str, refiner: str, drafted: int, words: str) -> None:
+def test_pairs_that_do_not_fit(drafter: str, refiner: str, drafted: Any, words: str) -> None:
     with pytest.raises(BadParameter, match=words) as caught:
         _ = CompositeModel("mine", drafter, refiner, drafted).entry
     assert "\n" not in str(caught.value)

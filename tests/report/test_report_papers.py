@@ -78,8 +78,20 @@ def test_a_paper_s_own_baseline_is_what_its_rows_are_compared_with() -> None:
     assert not exported.cell.batch_stated
 
 
+def test_rows_that_are_models_of_their_own_are_compared_with_the_baseline_s_model() -> None:
+    """CoDe's rows are full caches of other models than VAR-d30's."""
+    var = {"grid": (16, 16), "batch": 64, "dtype": "float16", "role": "baseline", "sampling": Sampling()}
+    runs = [ran(seconds, model=model, weights=weights, **var) for seconds, model, weights in (
+        (6.4, "var-d30", RANDOM), (3.2, "var-d30+d16-n8", "random:0+random:0/random:0"), (1.0, "var-d20", "trained"))]
+    exported = table(*runs)
+    assert (exported.title, exported.plans) == ("CoDe, main table", ("code-var",))
+    assert (line(exported, "CoDe, N = 8").reached, line(exported, "CoDe, N = 8").measured) == (2.0, 0.05)
+    assert line(exported, "VAR-d20").no_speedup == "not compared"
+    assert measured(runs[0]) == [], "a baseline alone measures no paper"
+
+
 def test_another_batch_budget_or_engine_is_another_row() -> None:
-    changes: list[dict[str, Any]] = [{"batch": 128}, {"engine": "reference"}, {"codec": "int8"}]
+    changes: list[dict[str, Any]] = [{"batch": 96}, {"engine": "reference"}, {"codec": "int8"}]
     strangers = [replace(QUARTER, case=replace(QUARTER.case, **change)) for change in changes]
     assert measured(FULL, *strangers) == []
     eighth = ran(5.0, method="linear", parameters={"B": 72}, budget="1/8")

@@ -143,8 +143,10 @@ def papers(outcomes: Iterable[Outcome], environment: Environment) -> tuple[Paper
     candidates = [outcome.case for outcome in outcomes if outcome.case.role == "candidate"]
     cells = [cell for cell in figures.cells if cell.model]
     models = {cell.model for cell in cells}
-    published_cases = [case for case in candidates if case.model in models]
-    here = dict.fromkeys(cell.table for cell in cells if any(map(cell.means, published_cases)))
+    published_cases = [outcome.case for outcome in outcomes if outcome.case.model in models]
+    here = dict.fromkeys(cell.table for cell in cells if any(
+        cell.means(case) for case in published_cases
+        if case.role == "candidate" or figures.row(cell.table, cell.against).model != cell.model))  # which is a model of its own
     methods = {case.method for case in candidates} - SHARED
     related = dict.fromkeys(cell.table for cell in cells if cell.ours["method"] in methods)
     return tuple(_table(figures, title, outcomes, environment, title in here) for title in here | related)
@@ -188,7 +190,9 @@ def _comparable(mine: Outcome, its: Outcome) -> tuple[bool, ...]:
 
 
 def _alike(case: Case, other: Case) -> bool:
-    return all(getattr(case, name) == getattr(other, name) for name in ("dtype", "engine", "device_class", "weights"))
+    """Return whether times compare: equal settings, and equal weights, or random ones of two models."""
+    weights = case.weights == other.weights or (case.model != other.model and is_random(case) and is_random(other))
+    return weights and all(getattr(case, name) == getattr(other, name) for name in ("dtype", "engine", "device_class"))
 
 
 def _how(cell: PaperCell, outcome: Outcome | None) -> str:

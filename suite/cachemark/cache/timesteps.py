@@ -16,8 +16,7 @@ def respaced(sections: Sequence[int]) -> tuple[int, ...]:
     MAR's own; (10, 0) takes ten of the first half. Raises Unsupported.
     """
     if not all(0 <= count <= STEPS // len(sections) for count in sections) or sum(sections) < 2:
-        raise Unsupported(f"A diffusion of {STEPS} steps cannot be respaced to {', '.join(map(str, sections)) or 'nothing'}.",
-                          remedy=f"Use 2 … {STEPS} steps.")
+        raise _unsupported(sections)
     chosen: list[int] = []
     start = 0
     for i, count in enumerate(sections):
@@ -33,6 +32,14 @@ def respaced(sections: Sequence[int]) -> tuple[int, ...]:
 def spaced(sections: tuple[int, ...], count: int) -> tuple[int, ...]:
     """Return the sections of a process of ``count`` steps, for a model whose own process has these ``sections``.
 
-    A model that takes one step per section, or leaves sections out, also does so with fewer steps.
+    A model that takes one step per section, or leaves sections out, also does so with fewer steps. Raises Unsupported for more steps than
+    the process has, or fewer than two.
     """
+    if not 2 <= count <= STEPS:
+        raise _unsupported((count,))
     return (1,) * count if set(sections) == {1} else tuple(count if section else 0 for section in sections)
+
+
+def _unsupported(sections: Sequence[int]) -> Unsupported:
+    return Unsupported(f"A diffusion of {STEPS} steps cannot be respaced to {', '.join(map(str, sections)) or 'nothing'}.",
+                       remedy=f"Use 2 … {STEPS} steps.")

@@ -22,7 +22,7 @@ class Rates:
 
 
 # In 16 bit. From data sheets (dense, 80 GB A800 and H100 SXM; of the RTX 3090 with fp32 accumulation, which PyTorch uses); of the H200
-# the measured rates of a copy and of a large product. Of the 3090 and 4090 from the whitepapers of
+# the measured rates of a copy and of a large product. Of the 3090, A6000 and 4090 from the whitepapers of
 # GA102 and Ada, of the B200 from the data sheet of HGX.
 GPUS = {
     "a800": Rates(2.04e12, 312e12, "A800 80 GB"),
@@ -31,6 +31,7 @@ GPUS = {
     "h200": Rates(4.3e12, 790e12, "H200"),
     "h20": Rates(4.0e12, 148e12, "H20"),
     "3090": Rates(0.94e12, 71e12, "RTX 3090"),
+    "a6000": Rates(0.768e12, 154.8e12, "RTX A6000"),
     "4090": Rates(1.008e12, 165.2e12, "RTX 4090"),
     "a10": Rates(0.6e12, 125e12, "A10"),
     "l4": Rates(0.3e12, 121e12, "L4"),
@@ -38,13 +39,14 @@ GPUS = {
     "b200": Rates(8.0e12, 2250e12, "B200"),
 }
 MEMORY = {"a800": 80 * 10**9, "a100": 80 * 10**9, "h100": 80 * 10**9, "h200": 141 * 10**9, "h20": 96 * 10**9, "3090": 24 * 2**30,
-          "4090": 24 * 2**30, "a10": 24 * 10**9, "l4": 24 * 10**9, "l40s": 48 * 10**9, "b200": 180 * 10**9}  # bytes, as sold
+          "a6000": 48 * 2**30, "4090": 24 * 2**30, "a10": 24 * 10**9, "l4": 24 * 10**9, "l40s": 48 * 10**9,
+          "b200": 180 * 10**9}  # bytes, as sold
 CUSTOM = "custom"  # the name of a card that is not listed, followed by its rates
 
 
 # In fp32 without TF32, from data sheets.
-SINGLE = {"a800": 19.5e12, "a100": 19.5e12, "h100": 67e12, "h200": 67e12, "h20": 44e12, "3090": 35.6e12, "4090": 82.6e12, "a10": 31.2e12,
-          "l4": 30.3e12, "l40s": 91.6e12, "b200": 75e12}
+SINGLE = {"a800": 19.5e12, "a100": 19.5e12, "h100": 67e12, "h200": 67e12, "h20": 44e12, "3090": 35.6e12, "a6000": 38.7e12, "4090": 82.6e12,
+          "a10": 31.2e12, "l4": 30.3e12, "l40s": 91.6e12, "b200": 75e12}
 
 
 def custom(bandwidth: float, peak_flops: float) -> str:

@@ -39,7 +39,7 @@ def relayed(refiner: Layout, drafter: Layout, drafted: int, name: str) -> Layout
     Raises BadParameter for another number of scales or other token maps.
     """
     most = len(refiner.scales) - 1
-    if not 1 <= drafted <= most:
+    if drafted not in range(1, most + 1):
         raise BadParameter(f"{name}: {drafted} drafted scales do not leave work to both models.",
                            remedy=f"Draft 1 … {most} of the {most + 1} scales.")
     if drafter.scales != refiner.scales:
