@@ -1,6 +1,6 @@
 """Compares Triton's kernels with attention in fp64 on a CPU, in Triton's interpreter; run by test_kernels.py.
 
-``interpreted.py FILE …`` runs copies of the decode kernel, and prints those that differ from attention.
+``interpreted.py FILE …`` runs copies of the decode kernel or the kernel with mass, and prints those that differ from attention.
 """
 
 import importlib.util
@@ -21,7 +21,6 @@ from cachemark.cache.kernels import decode_triton, fused
 from cachemark.cache.kernels.check import fault
 from cachemark.cache.kernels.decode import DECODE_WITH_MASS, READABLE, WIDTHS
 from cachemark.cache.kernels.mass_triton import attention_with_mass
-from cachemark.cache.kernels.plain import written_out
 from cachemark.cache.kernels.record import HEADS, ONE, ROWS, Part, Query, fold
 from cachemark.cache.kernels.table import forced
 from cachemark.cache.layout import Layout, Site, Step
@@ -119,20 +118,27 @@ def any_bank(codec: str, head_dim: int, kv_heads: int, group: int, lengths: list
 
 
 # queries, heads that share a key, keys, width of a head: below, at and beyond the blocks of the kernel
-SHAPES = ((1, 1, 1, 16), (1, 1, 64, 64), (1, 1, 65, 48), (1, 4, 130, 16), (9, 2, 17, 20), (40, 1, 70, 64))
+SHAPES = ((1, 1, 1, 16), (1, 4, 130, 16), (9, 2, 17, 20), (40, 1, 70, 64))
 
 
-def with_mass(tokens: int, groups: int, keys: int, width: int) -> None:
-    """Keys and values lie in a longer buffer whose end must not be read."""
+def with_mass(attend: Decode, tokens: int, groups: int, keys: int, width: int, dtype: torch.dtype = torch.float32) -> None:
+    """Keys and values lie in a longer buffer, tokens of all heads side by side, whose end must not be read."""
     draw = torch.Generator().manual_seed(keys)
-    q = torch.randn(2, 2 * groups, tokens, width, generator=draw)
-    buffers = torch.randn(2, 2, 2, 160, width, generator=draw)
+    q = torch.randn(2, 2 * groups, tokens, width, generator=draw).to(dtype)
+    buffers = torch.randn(2, 2, 160, 2, width, generator=draw).to(dtype).transpose(2, 3)
     buffers[..., keys:, :] = float("nan")
     k, v = buffers[:, :, :, :keys]
-    out, mass = attention_with_mass(fold(q, 2), k, v)
-    right, weights = written_out(q, k, v, causal=False)
-    torch.testing.assert_close(out.reshape(q.shape), right, rtol=0, atol=1e-5)
-    torch.testing.assert_close(mass, weights, rtol=1e-4, atol=1e-5)
+    out, mass = attend(fold(q, 2), k, v)
+    right, weights = expected(q, [Part(slice(None), None, k, v)], keys)
+    torch.testing.assert_close(out.reshape(q.shape).double(), right, rtol=0, atol=CLOSE[dtype])
+    assert mass is not None
+    torch.testing.assert_close(mass.double(), weights, rtol=0, atol=CLOSE[dtype] * tokens * groups)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@given(st.integers(1, 40), st.integers(1, 4), st.integers(1, 140), st.sampled_from((16, 20, 48, 64)), st.sampled_from([*CLOSE]))
+def any_mass(tokens: int, groups: int, keys: int, width: int, dtype: torch.dtype) -> None:
+    with_mass(attention_with_mass, tokens, groups, keys, width, dtype)
 
 
 def passes() -> None:
@@ -162,12 +168,16 @@ def main(*copies: str) -> None:
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         try:
-            fixed(module.decode)
+            if hasattr(module, "decode"):
+                fixed(module.decode)
+            for shape in SHAPES if hasattr(module, "attention_with_mass") else ():
+                with_mass(module.attention_with_mass, *shape)
         except AssertionError:
             print(copy)
     if not copies:
         for shape in SHAPES:
-            with_mass(*shape)
+            with_mass(attention_with_mass, *shape)
+        any_mass()
         fixed(decode_triton.decode)
         any_bank()
         passes()

@@ -53,22 +53,30 @@ def test_triton_kernels_are_attention_in_fp64() -> None:
     assert ran.returncode == 0, ran.stderr
 
 
-FAULTS = (
+DECODE_FAULTS = (
     ("live = key < length", "live = key < length - 1"), ("live = key < length", "live = key <= length"),
     ("q_at += row * q_row + head * GROUP * q_head", "q_at += row * q_row + head * q_head"), ("q_row + head * q_head", "q_row"),
     ("kv_head = head // GROUP", "kv_head = head % GROUP"),
     ("mask=key < longest)", "mask=key < length)"), ("for at in range(0, length, KEYS)", "for at in range(0, length - KEYS + 1, KEYS)"),
     ("arrival % GROUP_SIZE", "0 * arrival"), ("(weight * v_scale)", "weight"), ("stride if size > 1", "0 if size > 1"),
 )  # fmt: skip
+MASS_FAULTS = (
+    ("live = key < keys", "live = key < keys - 1"), ("live = key < keys", "live = key <= keys"),
+    ("k_at += row * k_row + head * k_head", "k_at += row * k_row"),
+    ("tl.sum(weight, 0), mask=live)", "tl.sum(weight, 0), mask=key < keys - 1)"),
+    ("asking[:, None] & live[None, :], tl.exp", "live[None, :], tl.exp"),
+)  # fmt: skip
 
 
-def test_faults_in_the_decode_kernel_are_noticed(tmp_path: Path) -> None:
-    """Keys too few and too many, another head's, values that are not written, and ranges of another key."""
-    source = (PACKAGE / "cache/kernels/decode_triton.py").read_text()
-    copies = [tmp_path / f"fault_{number}.py" for number in range(len(FAULTS))]
-    for (right, wrong), copy in zip(FAULTS, copies, strict=True):
-        assert right in source
-        copy.write_text(source.replace(right, wrong))
+def test_faults_in_copies_of_the_kernels_are_noticed(tmp_path: Path) -> None:
+    """Keys too few and too many, another head's, values that are not written, ranges of another key, and queries that are padding."""
+    copies = []
+    for name, faults in (("decode_triton", DECODE_FAULTS), ("mass_triton", MASS_FAULTS)):
+        source = (PACKAGE / f"cache/kernels/{name}.py").read_text()
+        for number, (right, wrong) in enumerate(faults):
+            assert right in source
+            copies.append(tmp_path / f"{name}_{number}.py")
+            copies[-1].write_text(source.replace(right, wrong))
     ran = interpreted(*map(str, copies))
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.split() == [str(copy) for copy in copies]
