@@ -53,6 +53,10 @@ def test_list_methods_and_plug_ins_side_by_side(stage: Stage) -> None:
     lines = good(call("list", "methods", "--plugin", stage.plugin))
     assert re.search(r"^calm +– +A window under another name\.  \[.*\.py [0-9a-f]{12}\]$", lines, re.M)
     assert "calm" not in good(call("list", "methods")), "nothing stays loaded"
+    on_scales = {line.split()[0]: line for line in good(call("list", "methods", "--model", "tiny-var")).splitlines()}
+    assert "cannot run" not in on_scales["ams_kv"]
+    assert "cannot run: rkv does not run on next-scale models. It runs on: next-token." in on_scales["rkv"]
+    assert call("list", "models", "--model", "tiny-var").exit_code == 2
 
 
 def test_plans_are_listed_in_groups_with_their_needs_and_time() -> None:

@@ -96,8 +96,9 @@ def _print_case(outcome: Outcome) -> None:
 @store_option
 @plugin_option
 @click.option("--all", "everything", is_flag=True, help=f"List all runs, not only the newest {RECENT}.")
+@click.option("--model", default="", help="Of methods: those that run on this model, then the others with the reason.")
 @json_option
-def list_(kind: Kind, store: str, plugins: tuple[str, ...], everything: bool, as_json: bool) -> None:
+def list_(kind: Kind, store: str, plugins: tuple[str, ...], everything: bool, model: str, as_json: bool) -> None:
     """List models, methods, decoders, metrics, plans or runs.
 
     Brackets give the plug-in or package of an entry. Plans are listed in groups, with the estimated time and what they need.
@@ -105,7 +106,9 @@ def list_(kind: Kind, store: str, plugins: tuple[str, ...], everything: bool, as
     """
     from ..workflows.list import listing
 
-    rows = listing(kind, store=store, plugins=plugins)
+    rows = listing(kind, store=store, plugins=plugins, model=model)
+    barred = [] if as_json else [row for row in rows if row.get("unsupported_reason")]
+    rows = [row for row in rows if row not in barred]
     width = max((len(str(row["name"])) for row in rows), default=0)
 
     def line(row: dict[str, Any]) -> str:
@@ -120,6 +123,8 @@ def list_(kind: Kind, store: str, plugins: tuple[str, ...], everything: bool, as
         return
     newest = rows if everything or as_json or kind != "runs" else rows[:RECENT]
     echo_rows(newest, as_json, line, f"No {kind}.")
+    for row in barred:
+        say(f"{row['name']:<{width}}  cannot run: {row['unsupported_reason']}")
     if kind == "methods" and not as_json:
         seen = max(str(row.get("code_seen", "")) for row in rows)
         say(f"Authors' code as of {seen}. Of methods with none or a README, this version is a reading; but for KeyDiff no other that runs "

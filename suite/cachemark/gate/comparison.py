@@ -130,13 +130,16 @@ def peaks(measured: Sequence[PairOfOutcomes], rule: Rule) -> PairRatios | None:
 def measure_until_decided(
     configs: Iterable[str], measure: Callable[[list[str]], Iterable[PairOfOutcomes]], rule: Rule,
     go_on: Callable[[], bool] = lambda: True, *, alike: str = SAME, flake_rate: float = flakes.RATE,
+    left: Callable[[int], None] = lambda pairs: None,
 ) -> dict[str, ConfigPairs]:
     """Measure a pair of each open configuration per round, until all are decided or ``go_on`` is False.
 
-    ``alike``: see :func:`verdicts`; ``flake_rate``: the rate of random process failures."""
+    ``alike``: see :func:`verdicts`; ``flake_rate``: the rate of random process failures. ``left`` is called before each
+    round with the number of pairs until the next decision on every open configuration."""
     by = FlakeRule(rule.family, flake_rate)
     pairs_of = {config: ConfigPairs(flakes=by, counted=alike != OTHER_METHODS) for config in configs}
     while (undecided := [config for config, pairs in pairs_of.items() if pairs.open(rule)]) and go_on():
+        left(sum(max(1, needed(pairs_of[config], rule)[1]) for config in undecided))
         for pair in measure(undecided):
             pairs_of[pair.config].add(pair, rule)
     return pairs_of

@@ -6,7 +6,7 @@ import math
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -48,10 +48,8 @@ from ..trial.request import Task, TrialRequest
 from .git import checkouts, code_of, repository_of
 from .pairs import IMAGES, Configs, MakeSide, PairRunner, Side, configs_of, image_side, sides_of, timed_side
 from .plugin_versions import sides_of_versions, version_requests
-from .progress import print_pair
+from .progress import PairLines
 from .session import DEFAULT_STORE, Machine
-
-OnPair = Callable[[PairOfOutcomes, str], None]  # called with each pair and the kind of its measurement, ``times`` or ``images``
 
 
 @dataclass(frozen=True)
@@ -150,9 +148,9 @@ def compare(
         if imaged is not None:
             before, after = (Side(names[n], imaged[n], replace(requests[n], task=Task.IMAGES)) for n in (0, 1))
             image_sides = before, after
-        on_pair = print_pair if progress else None
+        lines = PairLines() if progress else None
         again = [way[0], *names, *(option for file in files if versions for option in ("--plugin", file))]
-        return _PairedRun(loaded, sides, image_sides, alike, where, code, target, terms, places, on_pair, again).run(machine.device)
+        return _PairedRun(loaded, sides, image_sides, alike, where, code, target, terms, places, lines, again).run(machine.device)
 
 
 @contextmanager
@@ -205,7 +203,7 @@ class _PairedRun:
     store: Store
     terms: Terms
     executor: Executor
-    on_pair: OnPair | None
+    lines: PairLines | None
     options: Sequence[str]
     run_id: int = 0
     equal: list[Outcome] = field(default_factory=list)
@@ -238,6 +236,7 @@ class _PairedRun:
         before, after = self.sides
         end = time.monotonic() + 60 * self.terms.minutes if self.terms.minutes is not None else math.inf
         configs, going = list(after.configs), lambda: time.monotonic() < end
+        lines = self.lines or PairLines()  # without progress, nothing is printed
         with _equal(before, ledger.equal_configs(configs, turn) if self.terms.aa else []) as (original, other):
             runner, equal = self._runner(before, after, self.terms.seed), self._runner(original, other, self.terms.seed + 1)
 
@@ -248,7 +247,7 @@ class _PairedRun:
                 return new_pairs + equal.round([name for name in names if name in original.configs])
 
             pairs = measure_until_decided([*configs, *original.configs], measure, rule, going, alike=self.alike,
-                                          flake_rate=flakes.observed_rate(self.equal))
+                                          flake_rate=flakes.observed_rate(self.equal), left=lines.left)
         self.equal += ledger.aa_outcomes(self.store.outcomes(self.run_id))
         rule = replace(rule, delta=max(rule.delta, ledger.largest_process_bias(ledger.unchanged(self.equal), rule.family)))
         rows = [*verdicts({c: pairs[c] for c in configs}, rule, self.alike), *verdicts({c: pairs[c] for c in original.configs}, rule)]
@@ -286,6 +285,6 @@ class _PairedRun:
             facts = PairFacts(run=self.run_id, configuration=pair.config, number=pair.number, swapped=pair.swapped, redone=pair.redone,
                               what=what, side=side, name=name)
             self.store.save(self.run_id, replace(outcome, facts=replace(outcome.facts, pair=facts)), trial=f"{trial}, {side}")
-        if self.on_pair is not None:
-            self.on_pair(pair, what)
+        if self.lines is not None:
+            self.lines.measured(pair, what)
 

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from .list import Kind
 
 
-def _listing(kind: Kind, plugins: Sequence[str | Path]) -> pd.DataFrame:
+def _listing(kind: Kind, plugins: Sequence[str | Path], model: str = "") -> pd.DataFrame:
     from .list import listing
 
-    return pd.DataFrame(listing(kind, plugins=plugins)).set_index("name")
+    return pd.DataFrame(listing(kind, plugins=plugins, model=model)).set_index("name")
 
 
 @strict("methods")
@@ -29,13 +29,8 @@ def methods(model: str = "", *, plugins: Sequence[str | Path] = ()) -> pd.DataFr
 
     ``model``: only those that run on it. Raises UnknownName for another model.
     """
-    frame = _listing("methods", plugins)
-    if not model:
-        return frame
-    from ..models.registry import MODELS
-
-    paradigm = MODELS.get(model).paradigm
-    return frame[[paradigm in paradigms for paradigms in frame["paradigms"]]]
+    frame = _listing("methods", plugins, model)
+    return frame[frame["unsupported_reason"] == ""].drop(columns="unsupported_reason") if model else frame
 
 
 @strict("models")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from ..core import registry
 from ..core.calls import listed
+from ..core.errors import Unsupported
 from ..core.files import PACKAGE, read_json
 from ..core.outside_metrics import KEY, know
 from ..core.spec import FULL
@@ -25,12 +27,17 @@ PLAN_GROUPS = schema.GROUPS
 Kind = Literal["models", "methods", "decoders", "metrics", "plans", "runs"]
 
 
-def listing(kind: Kind, *, store: str | Path = DEFAULT_STORE, plugins: Sequence[str | Path] = ()) -> list[dict[str, Any]]:
+def listing(
+    kind: Kind, *, store: str | Path = DEFAULT_STORE, plugins: Sequence[str | Path] = (), model: str = "",
+) -> list[dict[str, Any]]:
     """List everything of a kind: ``name``, ``summary``, and facts of the kind.
 
     Includes ``plugins`` and installed packages: ``origin`` and ``version`` state the source, ``refused`` why an installed one cannot be
-    loaded. Runs come from ``store``, newest first.
+    loaded. Runs come from ``store``, newest first. With ``model``, methods have ``unsupported_reason``: why they cannot run on it,
+    or empty. Raises Unsupported for a model with another kind, and UnknownName.
     """
+    if model and kind != "methods":
+        raise Unsupported(f"A model has no effect on the list of {kind}.", remedy="Leave it out, or list methods.")
     if plugins:
         from ..plugins import loading
 
@@ -39,7 +46,8 @@ def listing(kind: Kind, *, store: str | Path = DEFAULT_STORE, plugins: Sequence[
     brought = kind in ("methods", "models") or (kind == "metrics" and installed.offers("metrics"))  # imports torch
     refused = _installed(kind) if brought else []
     sources: dict[Kind, Callable[[], list[dict[str, Any]]]] = {
-        "models": _models, "methods": _methods, "decoders": _decoders, "metrics": _metrics, "plans": _plans, "runs": lambda: _runs(store)}
+        "models": _models, "methods": partial(_methods, model), "decoders": _decoders, "metrics": _metrics, "plans": _plans,
+        "runs": partial(_runs, store)}
     return [*sources[kind](), *refused]
 
 
@@ -85,15 +93,22 @@ def cache_bytes(entry: Any) -> int:
     return allocated(METHODS.get(FULL)(), replace(entry.shape(entry.presets["paper"], 1), dtype=torch.bfloat16))
 
 
-def _methods() -> list[dict[str, Any]]:
+def _methods(model: str) -> list[dict[str, Any]]:
     from ..contract.planning import SEEN
     from ..methods.registry import METHODS
 
     classes = {name: METHODS.get(name) for name in METHODS}
-    return [{"name": name, "summary": sentence(cls.__doc__), "source": cls.source, "authors_code": cls.authors_code,
+    rows = [{"name": name, "summary": sentence(cls.__doc__), "source": cls.source, "authors_code": cls.authors_code,
              "code_seen": SEEN if cls.authors_code else "", "parameters": cls().parameters(), "unstated": dict(cls.unstated),
              "paradigms": cls.paradigms, "builtin": cls.__module__.startswith("cachemark."), **_origin("methods", name, cls)}
             for name, cls in classes.items()]
+    if model:
+        from ..models.registry import MODELS
+        from .roofline import why_not
+
+        entry = MODELS.get(model)
+        rows = [{**row, "unsupported_reason": why_not(METHODS.get(str(row["name"])), entry)} for row in rows]
+    return rows
 
 
 def _decoders() -> list[dict[str, Any]]:

@@ -34,10 +34,27 @@ def watcher(progress: bool | RunWatcher) -> RunWatcher:
     return progress if isinstance(progress, RunWatcher) else Follower() if progress else UNWATCHED
 
 
-def print_pair(pair: PairOfOutcomes, what: str) -> None:
-    """Print a measured pair."""
-    statuses = "" if pair.ok else f": {pair.before.status}, {pair.after.status}"
-    print_line(f"[{pair.number}] {pair.config}{', images' if what == 'images' else ''}{statuses}")
+class PairLines:
+    """A line for each measured pair, with the pairs and the time until the next decision on every configuration."""
+
+    def __init__(self) -> None:
+        self._began, self._done, self._total = time.monotonic(), 0, 0
+
+    def left(self, pairs: int) -> None:
+        """Note how many more pairs are needed."""
+        self._total = self._done + pairs
+
+    def measured(self, pair: PairOfOutcomes, what: str) -> None:
+        """Print a pair."""
+        statuses = "" if pair.ok else f": {pair.before.status}, {pair.after.status}"
+        if what == "images":
+            print_line(f"{pair.config}, images{statuses}")
+            return
+        self._done += 1
+        missing = self._total - self._done
+        seconds = (time.monotonic() - self._began) / self._done * missing
+        print_line(f"[{self._done}/{self._total}] {pair.config}, pair {pair.number}{statuses}"
+                   f"{f'; at least {missing} more, {about(seconds)}' if missing > 0 else ''}")
 
 
 class Follower(RunWatcher):

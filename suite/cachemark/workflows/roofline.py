@@ -236,6 +236,19 @@ def _built(cls: type[Method], budget: str, layout: Layout, entry: ModelEntry) ->
     return method
 
 
+def why_not(cls: type[Method], entry: ModelEntry) -> str:
+    """Return why a method cannot run on a model at a half or a quarter of the full cache or at its own size; empty if it can."""
+    layout, reasons = entry.shape(entry.presets["paper"], 1), list[str]()
+    for budget in ("1/2", "1/4", OWN):
+        try:
+            _built(cls, budget, layout, entry)
+        except (BadBudget, BadParameter) as error:
+            reasons.append(str(error))
+        else:
+            return ""
+    return reasons[0]
+
+
 # -- decoders -----------------------------------------------------------------------------------------------------------
 def parse_decoder(text: str) -> Decoder:
     """Parse ``name=window`` or ``name=window,look_ahead``. Raises UnknownName and BadParameter."""
