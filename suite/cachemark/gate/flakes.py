@@ -12,7 +12,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from scipy.stats import binom
+import scipy
 
 from ..core.result import INFRASTRUCTURE, Outcome, Status
 from ..stats.paired_test import FDR
@@ -47,7 +47,7 @@ class FlakeRule:
 
 @functools.cache
 def _enough(level: float, rate: float) -> int:
-    return next((k for k in range(1, MOST + 1) if binom.sf(k - 1, MOST, rate) <= level), MOST + 1)
+    return next((k for k in range(1, MOST + 1) if scipy.stats.binom.sf(k - 1, MOST, rate) <= level), MOST + 1)
 
 
 def observed_rate(outcomes: Iterable[Outcome]) -> float:

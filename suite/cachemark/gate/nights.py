@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from scipy.stats import binomtest
+import scipy
 
 from ..core.facts import ProcessBias
 from ..core.result import Outcome
@@ -195,7 +195,7 @@ def standing(earlier: Sequence[Night]) -> GateStanding:
     alarms = sum(any(configs.values()) for configs, _ in watched)
     verdicts = [wrong for configs, _ in watched for wrong in configs.values()]
     family = max(1, int(watched[-1][1].stated.get("configurations", 1))) if watched else 1
-    low, high = binomtest(sum(verdicts), len(verdicts)).proportion_ci(0.95, method="exact") if verdicts else (0.0, 1.0)
+    low, high = scipy.stats.binomtest(sum(verdicts), len(verdicts)).proportion_ci(0.95, method="exact") if verdicts else (0.0, 1.0)
     return GateStanding(len(watched), alarms, len(verdicts), sum(verdicts), family, of_a_night(float(low), family),
                         of_a_night(float(high), family), alarms >= MOST_ALARMS)
 

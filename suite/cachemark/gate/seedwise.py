@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.stats import false_discovery_control, t
+import scipy
 
 from ..core.formatting import looks_equal
 from ..core.result import INFRASTRUCTURE, JUDGING, Status
@@ -51,7 +51,7 @@ def seedwise(pairs: Mapping[str, PairOfOutcomes], alike: str = SAME) -> list[Ver
     lines = {config: list(_lines(pair)) for config, pair in pairs.items()}
     flat = [line for config_lines in lines.values() for line in config_lines]
     sides = sign_flips([line.worse for line in flat])
-    p = iter(false_discovery_control(sides, axis=0).tolist() if sides else ())
+    p = iter(scipy.stats.false_discovery_control(sides, axis=0).tolist() if sides else ())
     rows: list[Verdict] = []
     for config, pair in pairs.items():
         rows += [_row(line, next(p), len(flat)) for line in lines[config]]
@@ -109,7 +109,7 @@ def _row(line: SeedwiseRow, adjusted: tuple[float, float], family: int) -> Verdi
     name, unit, seeds, effect = line.metric.name, f" {line.metric.unit}".rstrip(), len(line.worse), float(line.worse.mean())
     limit = LEAST * float(np.abs(line.pair.before.samples[name]).mean())  # by sizes: the mean of signed values may be nearly 0
     error = float(line.worse.std(ddof=1) / np.sqrt(seeds))
-    margin = float(t.ppf((1 + CONFIDENCE) / 2, seeds - 1)) * error
+    margin = float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, seeds - 1)) * error
     p = adjusted[0] if effect > 0 else adjusted[1]
     reason = (f"{abs(effect):.3g}{unit} {'worse' if effect > 0 else 'better'} on average (standard error {error:.2g}, {seeds} seeds, "
               f"p = {p:.2g})")

@@ -27,11 +27,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.ndimage import median_filter
-from scipy.optimize import brentq
-from scipy.special import ndtri, stdtr
-from scipy.stats import kruskal, rankdata
 
 from ..core.errors import CachemarkError
 from ..core.wording import percent
@@ -126,8 +123,8 @@ def weekly(x: Floats, days: NDArray[np.int64]) -> Floats:
     kinds = [week == day for day in np.unique(week)]
     if len(x) < WEEK * WEEKS or len(kinds) < 2 or min(int(kind.sum()) for kind in kinds) < WEEKS - 1:
         return np.zeros(len(x))
-    away = x - median_filter(x, WEEK, mode="nearest")
-    if np.ptp(away) == 0 or kruskal(*(away[kind] for kind in kinds)).pvalue > LEVEL_OF_LEVELS:
+    away = x - scipy.ndimage.median_filter(x, WEEK, mode="nearest")
+    if np.ptp(away) == 0 or scipy.stats.kruskal(*(away[kind] for kind in kinds)).pvalue > LEVEL_OF_LEVELS:
         return np.zeros(len(x))
     owed = np.zeros(len(x))
     for kind in kinds:
@@ -141,7 +138,7 @@ def rank_cusum(values: ArrayLike) -> tuple[int, float]:
 
     ``values``: at least ``2 * LEAST``. The strength is the largest distance of the cumulative rank sum from its expectation, over the
     shape of its standard deviation."""
-    ranks = rankdata(values)
+    ranks = scipy.stats.rankdata(values)
     heights = _heights(ranks[None])[0]
     place = int(heights.argmax())
     return LEAST + place, float(heights[place])
@@ -174,7 +171,7 @@ def level_change(values: Floats) -> tuple[int, float]:
 
 def standardised(t: ArrayLike, n: int) -> Floats:
     """Return the normal deviate with the tail probability of t with n − 2 degrees of freedom, capped."""
-    return np.minimum(-ndtri(stdtr(n - 2, -np.asarray(t, dtype=np.float64))), _MOST)
+    return np.minimum(-scipy.special.ndtri(scipy.special.stdtr(n - 2, -np.asarray(t, dtype=np.float64))), _MOST)
 
 
 def _clipped(residuals: Floats) -> Floats:
@@ -203,14 +200,14 @@ def _tail(height: float, n: int) -> float:
 @cache
 def _significant(n: int) -> float:
     """Return the smallest height of a significant change among n values."""
-    return float(brentq(lambda height: _tail(height, n) - LEVEL_OF_LEVELS, 1.5, 10.0))
+    return float(scipy.optimize.brentq(lambda height: _tail(height, n) - LEVEL_OF_LEVELS, 1.5, 10.0))
 
 
 def _shows(residuals: Floats) -> float:
     """Return the smallest step that is detected within ``SOON`` nights with probability ``POWER``."""
     n, after = len(residuals), min(SOON, len(residuals) // 2)
     spread = float(_clipped(residuals).std(ddof=1)) * math.sqrt(_widening(residuals))
-    return math.expm1((_significant(n) + float(ndtri(POWER))) * spread * math.sqrt(n / (after * (n - after))))
+    return math.expm1((_significant(n) + float(scipy.special.ndtri(POWER))) * spread * math.sqrt(n / (after * (n - after))))
 
 
 def _heights(ranks: Floats) -> Floats:
@@ -307,7 +304,7 @@ def _ramp(x: Floats, nights: NDArray[np.intp], places: Sequence[int]) -> tuple[i
 
     The rise is linear in nights; some nights may be missing. Single outliers are smoothed before both fits, which are charged ln n per
     parameter."""
-    smooth, n = median_filter(x, 3, mode="nearest"), len(x)
+    smooth, n = scipy.ndimage.median_filter(x, 3, mode="nearest"), len(x)
     ends = np.unique(np.linspace(nights[0], nights[-1], min(nights[-1] - nights[0] + 1, _GRID)).astype(int))
     begin, end = (grid.ravel() for grid in np.meshgrid(ends, ends, indexing="ij"))
     begin, end = begin[end - begin >= LEAST], end[end - begin >= LEAST]
@@ -331,5 +328,5 @@ def _criterion(error: float, n: int, numbers: int) -> float:
 
 def _alike(residuals: Floats) -> float:
     """Return the rank correlation of neighboring nights; 0 if all are equal."""
-    before, after = rankdata(residuals[:-1]), rankdata(residuals[1:])
+    before, after = scipy.stats.rankdata(residuals[:-1]), scipy.stats.rankdata(residuals[1:])
     return float(np.corrcoef(before, after)[0, 1]) if np.ptp(before) > 0 and np.ptp(after) > 0 else 0.0

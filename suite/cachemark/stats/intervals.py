@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
-from scipy.stats import beta, binom, chi2, t
+import scipy
 
 from ..core.formatting import metric_value
 from .gaffke import weights
@@ -69,7 +69,7 @@ class Interval:
 # -- times ---------------------------------------------------------------------------------------------------------------
 def _ranks(n: int, level: float) -> tuple[int, float]:
     """Return how many values to cut at each end, and the coverage of the median by the rest."""
-    covered = 1 - 2 * binom.cdf(np.arange(n // 2 or 1), n, 0.5)
+    covered = 1 - 2 * scipy.stats.binom.cdf(np.arange(n // 2 or 1), n, 0.5)
     cut = max(int((covered >= level).sum()) - 1, 0)
     return cut, max(float(covered[cut]), 0.0)
 
@@ -154,7 +154,7 @@ def _means(data: Floats, within: Range) -> Iterable[Interval]:
 def _unbounded(data: Floats) -> Ends:
     """Return the hull of Student's interval, for nearly normal values, and of a bootstrap-t."""
     mean, n, (low, high) = data.mean(axis=1), data.shape[1], _bootstrap_t(data)
-    reach = t.ppf(1 - _TAIL, n - 1) * data.std(axis=1, ddof=1) / math.sqrt(n)
+    reach = scipy.stats.t.ppf(1 - _TAIL, n - 1) * data.std(axis=1, ddof=1) / math.sqrt(n)
     return np.minimum(mean - reach, low), np.maximum(mean + reach, high)
 
 
@@ -164,8 +164,8 @@ def _bounded(data: Floats, least: float, most: float) -> Ends:
     low, high, n = np.empty(len(data)), np.empty(len(data)), data.shape[1]
     ends = ((scaled == 0) | (scaled == 1)).all(axis=1)
     hits = scaled[ends].sum(axis=1)
-    low[ends] = np.nan_to_num(beta.ppf(_TAIL, hits, n - hits + 1), nan=0)
-    high[ends] = np.nan_to_num(beta.ppf(1 - _TAIL, hits + 1, n - hits), nan=1)
+    low[ends] = np.nan_to_num(scipy.stats.beta.ppf(_TAIL, hits, n - hits + 1), nan=0)
+    high[ends] = np.nan_to_num(scipy.stats.beta.ppf(1 - _TAIL, hits + 1, n - hits), nan=1)
     if not ends.all():
         below, above = [], []
         for drawn in _resamples(weights, n):
@@ -198,7 +198,7 @@ def _lognormal(logs: Floats) -> Ends:
     """Return the interval of the mean from the exact intervals of a lognormal's parameters."""
     n, mean, half = logs.shape[1], logs.mean(axis=1), logs.var(axis=1, ddof=1) / 2
     wide = _Z**2 * 2 * half / n
-    down, up = (half * abs((n - 1) / chi2.ppf(side, n - 1) - 1) for side in (1 - _TAIL, _TAIL))
+    down, up = (half * abs((n - 1) / scipy.stats.chi2.ppf(side, n - 1) - 1) for side in (1 - _TAIL, _TAIL))
     return np.exp(mean + half - np.sqrt(wide + down**2)), np.exp(mean + half + np.sqrt(wide + up**2))
 
 

@@ -28,8 +28,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import false_discovery_control
 
 from ..core.errors import CachemarkError
 from ..core.verdicts import EQUIVALENT, IMPROVED, INCONCLUSIVE, REGRESSED
@@ -188,7 +188,7 @@ def adjusted(p: ArrayLike, rule: Rule) -> Floats:
         raise CachemarkError(f"{p_values.shape[-1]} configurations exceed the family of {rule.family} that the pairs were planned for.",
                              remedy="Pass the rule the number of all configurations.")
     padded = np.concatenate((p_values, np.ones((*p_values.shape[:-1], missing))), axis=-1)
-    return np.asarray(false_discovery_control(padded, axis=-1))[..., : p_values.shape[-1]]
+    return np.asarray(scipy.stats.false_discovery_control(padded, axis=-1))[..., : p_values.shape[-1]]
 
 
 # -- verdicts -----------------------------------------------------------------------------------------------------------

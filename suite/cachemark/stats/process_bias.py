@@ -11,9 +11,8 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.special import gammaln
-from scipy.stats import chi2, norm, t
 
 from .paired_test import Rule, hodges_lehmann
 from .sign_flip import Floats
@@ -32,7 +31,7 @@ def process_deviation(unchanged: ArrayLike) -> float:
 
     ``unchanged``: log ratios of A/A pairs, each of two new processes with the same deviation and mean zero."""
     ratios = np.ravel(np.asarray(unchanged, dtype=np.float64))
-    return math.sqrt(float((ratios**2).sum()) / 2 / float(chi2.ppf(0.05, len(ratios))))
+    return math.sqrt(float((ratios**2).sum()) / 2 / float(scipy.stats.chi2.ppf(0.05, len(ratios))))
 
 
 def process_bias(equal: Sequence[ArrayLike], family: int, keys: Sequence[tuple[Hashable, Hashable]]) -> float:
@@ -60,7 +59,7 @@ def process_bias(equal: Sequence[ArrayLike], family: int, keys: Sequence[tuple[H
     nights, alike = (_alike(centers, [key[part] for _, key in samples], variance) for part in (0, 1))
     different = 1 + (family - 1) * (1 - nights.correlation)  # biases of a night: configurations may share one
     bias = largest_plausible(centers, np.sqrt(of_pairs / sizes), FALSE_ALARMS / 2 / different, 1 / (1 + nights.squares + alike.squares))
-    error = float(norm.isf(FALSE_ALARMS / 2 / family)) * math.sqrt(of_pairs / Rule(0.5, family).looks[0])
+    error = float(scipy.stats.norm.isf(FALSE_ALARMS / 2 / family)) * math.sqrt(of_pairs / Rule(0.5, family).looks[0])
     common, own = bias * math.sqrt(nights.correlation), bias * math.sqrt(1 - nights.correlation)
     return math.expm1(common + math.hypot(own, error))  # a common bias adds to the largest of all errors
 
@@ -75,12 +74,12 @@ def largest_plausible(centers: Floats, noise: Floats, rate: float, weight: float
     scales = math.sqrt(float(np.mean(centers**2))) * np.geomspace(0.05, 8, SCALES)
     likelihood = np.empty((len(TAILS), SCALES))
     for i, freedom in enumerate(TAILS):
-        constant = gammaln((freedom + 1) / 2) - gammaln(freedom / 2) - math.log(freedom * math.pi) / 2
+        constant = scipy.special.gammaln((freedom + 1) / 2) - scipy.special.gammaln(freedom / 2) - math.log(freedom * math.pi) / 2
         for j, scale in enumerate(scales):
             density = (1 + true / (freedom * scale**2)) ** (-(freedom + 1) / 2) @ weights
             likelihood[i, j] = (np.log(np.maximum(density, 1e-300)) + constant - math.log(scale)).sum()
     plausible = weight * (likelihood.max() - likelihood) <= PLAUSIBLE
-    return float((plausible * t.isf(rate, TAILS)[:, None] * scales).max())
+    return float((plausible * scipy.stats.t.isf(rate, TAILS)[:, None] * scales).max())
 
 
 class _Alike(NamedTuple):

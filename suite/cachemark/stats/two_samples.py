@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scipy.stats import mannwhitneyu
+import scipy
 
 _EXACT = 32  # values of the smaller sample, up to which the exact distribution is used
 
@@ -14,4 +14,4 @@ def p_greater(mine: Sequence[float], other: Sequence[float]) -> float:
 
     Ties count half, and the exact distribution then gives a p-value that is too large rather than too small."""
     exact = min(len(mine), len(other)) <= _EXACT
-    return float(mannwhitneyu(mine, other, alternative="greater", method="exact" if exact else "asymptotic").pvalue)
+    return float(scipy.stats.mannwhitneyu(mine, other, alternative="greater", method="exact" if exact else "asymptotic").pvalue)
