@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from scipy.stats import binomtest
+import scipy
 
 from cachemark.stats.intervals import Interval
 from tools.pages import decoders as decoders_page
@@ -20,7 +20,7 @@ def test_stored_gains_are_what_their_passes_cost_and_keep() -> None:
 def test_a_difference_of_other_images_has_newcombe_s_interval() -> None:
     """Newcombe, Table II, a: 56 of 70 against 48 of 80, 0.2 with 0.0524 … 0.3339."""
     def share(count: int, of: int) -> Interval:
-        exact = binomtest(count, of).proportion_ci(0.95, "wilson")
+        exact = scipy.stats.binomtest(count, of).proportion_ci(0.95, "wilson")
         return Interval(count / of, exact.low, exact.high, 0.95, of)
 
     difference = decoders_page.apart(share(56, 70), share(48, 80))

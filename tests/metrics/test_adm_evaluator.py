@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy
 import torch
-from scipy import linalg
 
 from cachemark.core.errors import BadCheckpoint
 from cachemark.metrics.compute import inception
@@ -53,7 +53,7 @@ def activations(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def frechet(a: np.ndarray, b: np.ndarray) -> float:
     first, second = np.cov(a, rowvar=False), np.cov(b, rowvar=False)
-    return float(((a.mean(0) - b.mean(0)) ** 2).sum() + np.trace(first + second - 2 * linalg.sqrtm(first @ second).real))
+    return float(((a.mean(0) - b.mean(0)) ** 2).sum() + np.trace(first + second - 2 * scipy.linalg.sqrtm(first @ second).real))
 
 
 def inception_score(shares: np.ndarray) -> float:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-import torchvision
 from torch import Tensor
 
 from cachemark.core.errors import BadCheckpoint, Unsupported
@@ -30,7 +29,7 @@ from metrics.toys import noise
 from support.judges import answerer_folder, clip_folder, detector_folder
 from support.later import later
 
-transformers = later("transformers")
+transformers, torchvision = later("transformers"), later("torchvision")
 later("torch_fidelity")
 
 FOLDERS: dict[str, tuple[Callable[[Path], Path], Callable[[str], Any], PublishedNetwork]] = {

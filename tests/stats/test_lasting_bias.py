@@ -5,8 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from scipy.integrate import quad
-from scipy.stats import norm, t
+import scipy
 
 from cachemark.stats.intervals import PROCESS_BIAS, ratio_of_medians
 from cachemark.stats.process_bias import largest_plausible, process_bias, process_deviation
@@ -56,8 +55,8 @@ def test_a_bias_that_all_configurations_of_a_night_share_is_one_sample_of_it() -
 @pytest.mark.parametrize("freedom", [3.0, 1000.0])
 def test_many_values_bound_the_tails_under_any_noise_and_few_values_leave_them_heavy(freedom: float, noise: float) -> None:
     rate, stream = 1e-3, np.random.default_rng(1)
-    values = 0.01 * t.rvs(freedom, size=2000, random_state=stream) + stream.normal(0, noise, 2000)
-    exact = 0.01 * float(t.isf(rate, freedom))
+    values = 0.01 * scipy.stats.t.rvs(freedom, size=2000, random_state=stream) + stream.normal(0, noise, 2000)
+    exact = 0.01 * float(scipy.stats.t.isf(rate, freedom))
     many, few = (largest_plausible(values[:count], np.full(count, noise), rate) for count in (2000, 16))
     assert 0.95 * exact < many < 1.6 * exact
     assert few > 1.5 * many or freedom == 3.0
@@ -66,6 +65,7 @@ def test_many_values_bound_the_tails_under_any_noise_and_few_values_leave_them_h
 def test_it_is_the_largest_of_a_second_implementation() -> None:
     """By SciPy's density and adaptive integration, over a coarse grid: it may miss the largest by little, and by no more."""
     values, noise = np.array([0.01, -0.02, 0.004, 0.03, -0.006]), 0.004
+    quad, norm, t = scipy.integrate.quad, scipy.stats.norm, scipy.stats.t
 
     def likelihood(freedom: float, scale: float) -> float:
         return sum(math.log(quad(lambda bias, x=x: t.pdf(bias, freedom, scale=scale) * norm.pdf(x - bias, scale=noise), x - 0.03, x + 0.03,

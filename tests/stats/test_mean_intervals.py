@@ -5,7 +5,7 @@ import random
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest
+import scipy
 
 from cachemark.stats import intervals
 from cachemark.stats.intervals import PROCESS_BIAS, mean_of_means, mean_over_seeds, means_over_seeds, median_over_repeats, ratio_of_medians
@@ -77,7 +77,7 @@ def test_thousands_of_repeats_cut_as_many_as_exact_counting_allows() -> None:
 @pytest.mark.parametrize(("hits", "n"), [(0, 2), (1, 16), (8, 16), (64, 64), (3000, 3001)])
 def test_of_yes_and_no_it_is_the_exact_binomial_interval(hits: int, n: int) -> None:
     ends = mean_over_seeds([1.0] * hits + [0.0] * (n - hits), SHARE)
-    exact = binomtest(hits, n).proportion_ci(0.95)
+    exact = scipy.stats.binomtest(hits, n).proportion_ci(0.95)
     assert (ends.low, ends.high) == (pytest.approx(exact.low), pytest.approx(exact.high))
 
 

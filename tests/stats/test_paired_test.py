@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from cachemark.core.errors import CachemarkError
 from cachemark.stats import paired_test as pairs
@@ -84,7 +84,7 @@ def test_the_interval_holds_what_scipy_does_not_reject(n: int, confidence: float
     assert sure >= confidence
 
     def p(centre: float) -> float:
-        return float(stats.wilcoxon(d - centre, method="exact").pvalue)
+        return float(scipy.stats.wilcoxon(d - centre, method="exact").pvalue)
 
     level = (1 - sure) * (1 + 1e-9)  # the same number by another sum
     assert p(float(low) + 1e-9) > level >= p(float(low) - 1e-9)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy
 import torch
 from click.testing import CliRunner
 from PIL import Image
-from scipy.stats import gmean
 
 from cachemark.cli import main
 from cachemark.core.errors import CachemarkError
@@ -116,7 +116,7 @@ def test_geneval2_exports_paths_and_imports_scores() -> None:
     code, text = geneval2("--metric", "geneval2,scores=scores.json", "--json")
     values = {name: value["value"] for name, value in json.loads(text)["values"].items()}
     assert values == pytest.approx({"geneval2_am": np.mean([100 * np.mean(each) for each in lists]),
-                                    "geneval2_gm": np.mean([100 * gmean(each) for each in lists])})
+                                    "geneval2_gm": np.mean([100 * scipy.stats.gmean(each) for each in lists])})
     assert (code, geneval2("--metric", "geneval2,scores=scores.json")[0]) == (0, 0)
     for bad in ([[0.9]], [[0.9, 0.8, 7], [0.5], [1, 1]], {"a": 1}, [1, 2, 3]):
         Path("scores.json").write_text(json.dumps(bad))
