@@ -74,6 +74,7 @@ def outcomes(dot: Path) -> dict[str, dict[str, Outcome]]:
     return by_engine
 
 
+@pytest.mark.slow
 def test_images_and_bytes_are_those_of_the_eager_engine(outcomes: dict[str, dict[str, Outcome]]) -> None:
     assert outcomes["graph"].keys() == outcomes["eager"].keys()
     for label, graph in outcomes["graph"].items():
@@ -83,6 +84,7 @@ def test_images_and_bytes_are_those_of_the_eager_engine(outcomes: dict[str, dict
         assert {name: graph.samples[name] for name in exact} == {name: eager.samples[name] for name in exact}
 
 
+@pytest.mark.slow
 def test_what_recording_costs_is_among_the_figures(outcomes: dict[str, dict[str, Outcome]]) -> None:
     for label in ("full", "streaming 1/2"):
         graph, eager = (outcomes[name][label] for name in ("graph", "eager"))

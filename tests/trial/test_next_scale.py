@@ -57,7 +57,7 @@ def test_a_method_may_stand_for_its_own_size(write: Write) -> None:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
-    """The bundled model with two samples: the full cache, its reference rows and two candidates."""
+    """The bundled model with two samples: the full cache and two candidates."""
     path = tmp_path_factory.mktemp("plan") / "plan.toml"
     table = '{ name = "ams_kv", demanding = [4] }'
     path.write_text(short_plan(f'model = "tiny-var"\nmethods = [{table}]\nbudgets = [{table}]\n'
@@ -66,7 +66,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     for case in expand(load(str(path))):
         planned.setdefault(case.case.method if case.case.role == "candidate" else case.case.role, case)
     bench = Bench.load(planned["baseline"])
-    return {name: run_case(case, bench)[0] for name, case in planned.items()}
+    return {name: run_case(planned[name], bench)[0] for name in ("baseline", "ams_kv", "fewer_scales")}
 
 
 def test_what_a_method_computes_is_written_down(measured: dict[str, Outcome]) -> None:
@@ -79,12 +79,6 @@ def test_what_a_method_computes_is_written_down(measured: dict[str, Outcome]) ->
     assert outcome.samples["token_agreement"] == [1.0] * outcome.case.samples
     assert max(outcome.samples["psnr"]) < 40, "the image lacks its last scale"
     assert measured["ams_kv"].facts.flops is None
-
-
-def test_full_against_itself_is_exact_and_a_candidate_is_not(measured: dict[str, Outcome]) -> None:
-    assert set(measured["baseline"].samples["kl"]) == {0.0}
-    assert max(measured["other_batch"].samples["kl"]) < 1e-6
-    assert min(measured["ams_kv"].samples["kl"]) > 1e-6
 
 
 ENTRY = 2 * 2 * BATCH * CONFIG.layers * CONFIG.dim * 4  # K and V, both guidance rows, in fp32

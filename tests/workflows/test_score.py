@@ -283,7 +283,7 @@ def test_images_below_a_window_lose_that_metric_only(side: int, absent: set[str]
     assert ("ssim" in scored.values) == (side >= 11)
 
 
-@pytest.mark.parametrize("change", [0, 1])
+@pytest.mark.parametrize("change", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_fid_near_zero_has_a_finite_interval(change: int, folders: tuple[Path, Path], tmp_path: Path) -> None:
     """Of copies, and of images whose last bit differs."""
     images = pixels(sorted(folders[1].iterdir()))
