@@ -103,6 +103,11 @@ SECTIONS = {
         "distance.",
         (Figures(("flops", "latency", "speedup", *VECTORS)), JUDGED),
         ("flops", "token_distance", "fid", "precision"), kind=("equal", _equal), parameters=True),
+    "heads": Section(
+        "Diffusion heads: DiSA's schedules and constant steps",
+        "Alone, and within LazyMAR, MARché and ReCAP. All methods of a group have about the same FLOPs.",
+        (Figures(("flops", "latency", "speedup", *VECTORS)), JUDGED),
+        ("flops", "token_distance", "fid", "class_accuracy"), parameters=True),
     "codecs": Section(
         "Eviction vs. quantization",
         "Eviction at the bytes of 8-bit and 4-bit full caches, scales included, and both together. Bytes are fractions of the full "
