@@ -87,6 +87,7 @@ def test_snapkv_of_the_guide_passes_every_check(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # as the other tests of the night that start processes: on a busy machine the default is too short
 def test_fastvar_with_a_score_of_the_reference_passes_every_check_and_is_measured(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "reference" / "methods.md").read_text(encoding="utf-8")
     for name in ("norm_pruning.py", "scores.toml"):
