@@ -83,7 +83,8 @@ CONTROLS: list[tuple[str, str, Any, str, Wrong]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "checks", "owner", "attribute", "wrong"), CONTROLS)
+@pytest.mark.parametrize(("name", "checks", "owner", "attribute", "wrong"), [
+    pytest.param(*control, marks=[pytest.mark.slow] if number % 4 else []) for number, control in enumerate(CONTROLS)])
 def test_a_wrong_model_is_noticed(
     name: str, checks: str, owner: Any, attribute: str, wrong: Wrong, monkeypatch: pytest.MonkeyPatch
 ) -> None:

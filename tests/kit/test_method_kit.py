@@ -170,7 +170,8 @@ class Norm(cm.Scored):
     assert run_check("norm", "samples are the same in any batch").findings == ()
 
 
-@pytest.mark.parametrize(("name", "parameters"), [("ams_kv", {}), ("ams_kv", {"demanding": [1], "c_min": 20, "c_max": 30})])
+@pytest.mark.parametrize(("name", "parameters"), [
+    ("ams_kv", {}), pytest.param("ams_kv", {"demanding": [1], "c_min": 20, "c_max": 30}, marks=pytest.mark.slow)])
 def test_methods_that_need_a_measurement_are_checked_without_one(name: str, parameters: dict[str, object]) -> None:
     results: list[tuple[str, str]] = []
     (report,) = prove_method(name, parameters=parameters, on_check=lambda method, result: results.append((method, result.name)))

@@ -77,13 +77,13 @@ def test_the_product_of_merging_need_not_be_declared(products: str, tmp_path: Pa
         assert run_check("value_merging", "work is declared").passed
 
 
-def test_snapkv_of_the_guide_passes_every_check(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "how-to" / "write-a-method.md").read_text(encoding="utf-8")
-    source = next(block.text for block in blocks(text) if block.file == "recent_queries.py")
-    (tmp_path / "recent_queries.py").write_text(source, encoding="utf-8")
+@pytest.mark.parametrize(("page", "name"), [("how-to/write-a-method.md", "recent_queries"), ("reference/method-interface.md", "pyramid")])
+def test_a_method_of_a_page_passes_every_check(page: str, name: str, tmp_path: Path) -> None:
+    file, text = tmp_path / f"{name}.py", (ROOT / "docs" / page).read_text(encoding="utf-8")
+    file.write_text(next(block.text for block in blocks(text) if block.file == file.name), encoding="utf-8")
     with forgetting():
-        assert loading.load(tmp_path / "recent_queries.py") == ["recent_queries"]
-        assert faults_on_small_models("recent_queries") == {}
+        assert loading.load(file) == [name]
+        assert faults_on_small_models(name) == {}
 
 
 @pytest.mark.slow

@@ -100,6 +100,7 @@ def test_what_is_no_name_of_weights_is_refused() -> None:
             hub.located("var-d16", name, "")
 
 
+@pytest.mark.slow
 def test_a_published_layout_passes_the_models_kit(official: tuple[ModelEntry, Request]) -> None:
     """Masked models have no caches; maps of 5 tokens leave a budget no room next to the sinks."""
     entry, named = official

@@ -20,7 +20,7 @@ from . import examples, fork_server, stages
 from .fake_nvml import Card, FakeNvml
 
 torch.set_num_threads(1)
-settings.register_profile("cachemark", deadline=None, derandomize=True, max_examples=60, database=None)
+settings.register_profile("cachemark", deadline=None, derandomize=True, max_examples=40, database=None)
 settings.load_profile("cachemark")
 fork_server.CODE.add(identity.ASK)
 fork_server.install()

@@ -72,12 +72,6 @@ def test_the_method_passes_the_kit_at_the_smallest_size(site: Path) -> None:
     passes_at_the_smallest_size("knorm")
 
 
-def test_the_model_passes_the_kit(site: Path) -> None:
-    done = call("test", "model", "gpt")
-    assert done.exit_code == 0, done.output
-    assert "11 passed, 0 failed, 1 skipped" in done.output
-
-
 def test_the_metric_passes_the_kit(site: Path) -> None:
     require("metrics", ["colourfulness"])
     results = run_all(metric_checks(MetricExample(registry.metrics.get("colourfulness"))))

@@ -47,6 +47,7 @@ TASKS: dict[str, tuple[Callable[[Coders], TrainingTask], str]] = {  # the task, 
     "tiny-t2i": (lambda coders: CaptionedTask(coders["vq"], config=CAPTIONED, batch=2), "vq"),
     "tiny-mar": (lambda coders: MaskedTask(coders["kl"], config=MAR, batch=2), "kl"),
 }
+DAILY = ("tiny-features", "tiny-llamagen", "tiny-mar")
 LOADERS: dict[str, Callable[[Path], Any]] = {"vq": VQ_WEIGHTS.load, "msvq": MSVQ_WEIGHTS.load, "kl": KL_WEIGHTS.load}
 
 
@@ -69,7 +70,7 @@ def coders(tmp_path_factory: pytest.TempPathFactory) -> Coders:
     return {name: train(task, TrainingRun(folder, 1, threads=1)) for name, task in tasks.items()}
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in DAILY else [pytest.mark.slow]) for name in TASKS])
 def test_a_killed_run_ends_as_an_uninterrupted_one(
     name: str, coders: Coders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
