@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..cache.kernels import fused
+from ..cache.kernels import fused, fused_norms
 from ..cache.layout import Tokens
 
 M = TypeVar("M", bound=nn.Module)
@@ -50,6 +50,8 @@ class MLP(nn.Module):
         self.fc1, self.fc2 = nn.Linear(before, hidden, bias), nn.Linear(hidden, after, bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.approximate == "tanh" and self.fc1.bias is not None and fused.fuses(x):
+            return self.fc2(fused_norms.linear_gelu(x, self.fc1.weight, self.fc1.bias))
         return self.fc2(F.gelu(self.fc1(x), approximate=self.approximate))
 
 
@@ -83,6 +85,23 @@ def added(tokens: Tokens, out: Tensor, following: RMSNorm | None) -> Tokens:
 def normed(tokens: Tokens, norm: RMSNorm) -> Tensor:
     """Return the norm of the tokens, unless the pass before has computed it."""
     return tokens.normed[1] if tokens.normed is not None and tokens.normed[0] is norm else norm(tokens.x)
+
+
+Following = tuple[object, fused_norms.Shade]
+"""A layer norm with what follows it, and an object that names it."""
+
+
+def add_shaded(tokens: Tokens, out: Tensor, following: Following | None, gate: Tensor | None = None) -> Tokens:
+    """Add a branch's gated output to the tokens, and compute the norm that follows, in one fused pass."""
+    x, y = fused_norms.gate_norm(tokens.x, out, gate, following[1] if following else None)
+    return replace(tokens, x=x, normed=(following[0], y) if following else None)
+
+
+def shaded(tokens: Tokens, norm: Following) -> Tensor:
+    """Return a layer norm of the tokens in a fused pass, unless the pass before has computed it."""
+    if tokens.normed is not None and tokens.normed[0] is norm[0]:
+        return tokens.normed[1]
+    return fused_norms.gate_norm(tokens.x, None, None, norm[1])[1]
 
 
 def rotate_pairs(x: Tensor, angles: Tensor) -> Tensor:

@@ -15,10 +15,12 @@ from torch import Tensor, nn
 from ..cache import random_streams as streams
 from ..cache.arena import Memory
 from ..cache.engines import Engine
+from ..cache.kernels import fused, fused_norms
+from ..cache.kernels.fused_norms import Shade
 from ..cache.layout import Grid, Layout, ScaleWork, Site, Step, Tokens, guided_rows, scale_steps
 from ..contract.method import Branch, Method, graph_key, run_blocks
 from ..core.spec import Sampling
-from .layers import AttentionSizes, modulation
+from .layers import AttentionSizes, Following, add_shaded, modulation, shaded
 from .vision.maps import ABSENT, MapQuantizer
 
 
@@ -204,6 +206,8 @@ class ModulatedBlock(nn.Module):
     def __init__(self, layer: int, eps: float) -> None:
         super().__init__()
         self.layer, self.eps = layer, eps
+        self.marks = object(), object()  # names of its two norms
+        self.after: tuple[ModulatedBlock | None] = (None,)  # the next block; in a tuple, so that it is not a submodule
 
     def modulation(self, cond: Tensor, shared: Tensor | None) -> Tensor:
         """Return (rows, 6, dim) from the condition (rows, dim), or from the ``shared`` projection of it."""
@@ -232,12 +236,27 @@ class ModulatedBlock(nn.Module):
 
     def modulated(self, tokens: Tokens, which: int) -> Tensor:
         """Return the normed and modulated input of the attention (0) or the MLP (1)."""
+        if fused.fuses(tokens.x):
+            return shaded(tokens, self.shade(tokens, which))
         normed = F.layer_norm(tokens.x, tokens.x.shape[-1:], eps=self.eps)
         return torch.addcmul(self._part(tokens, 4 + which), normed, self._part(tokens, 2 + which))
 
     def gated(self, tokens: Tokens, out: Tensor, which: int) -> Tokens:
         """Add the gated output of the attention (0) or the MLP (1)."""
+        if fused.fuses(tokens.x):
+            return add_shaded(tokens, out, self.following(tokens, which), self._part(tokens, which))
         return tokens.with_x(torch.addcmul(tokens.x, self._part(tokens, which), out))
+
+    def following(self, tokens: Tokens, which: int) -> Following | None:
+        """Return the norm after the attention (0) or the MLP (1), or None after the last block."""
+        if which == 0:
+            return self.shade(tokens, 1)
+        (after,) = self.after
+        return None if after is None else after.shade(tokens, 0)
+
+    def shade(self, tokens: Tokens, which: int) -> Following:
+        """Return the norm before the attention (0) or the MLP (1), for fused passes."""
+        return self.marks[which], Shade(self._part(tokens, 2 + which), self._part(tokens, 4 + which), self.eps)
 
     def _part(self, tokens: Tokens, which: int) -> Tensor:
         assert tokens.cond is not None
@@ -254,5 +273,8 @@ class HeadNorm(nn.Module):
 
     def forward(self, x: Tensor, cond: Tensor) -> Tensor:
         """Normalize ``x`` (rows, tokens, dim) under ``cond`` (rows, dim)."""
-        scale, shift = self.ada_lin(cond).float()[:, None].chunk(2, -1)
+        scale, shift = self.ada_lin(cond)[:, None].chunk(2, -1)
+        if fused.fuses(x):
+            return fused_norms.gate_norm(x, None, None, Shade(scale, shift, self.eps, plus=True, rounds=False))[1]
+        scale, shift = scale.float(), shift.float()
         return torch.addcmul(shift, F.layer_norm(x.float(), x.shape[-1:], eps=self.eps), 1 + scale)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..cache.engines import Engine
+from ..cache.kernels import fused, fused_norms
 from ..cache.layout import Grid, Layout, ScaleWork, Site, Step, Tokens, squares
 from ..contract.method import Blockwise, Branch, Method
 from ..core.errors import BadCheckpoint
@@ -79,9 +81,26 @@ class VARAttention(nn.Module):
         self.q_bias, self.v_bias = nn.Parameter(torch.zeros(dim)), nn.Parameter(torch.zeros(dim))
         self.mat_qkv = Projection(dim, 3 * dim, bias=False)
         self.proj = nn.Linear(dim, dim)
+        self._bias: tuple[Tensor, ...] = ()  # not a buffer: q_bias and v_bias are its ends
+
+    @torch.inference_mode(False)  # a parameter cannot take the data of an inference tensor
+    def bias(self) -> Tensor:
+        """Return the bias of queries, keys and values as one tensor, which the parameters share from the first call on."""
+        if not self._bias or self._bias[1].data_ptr() != self.q_bias.data_ptr():
+            with torch.no_grad():
+                bias = torch.cat((self.q_bias, torch.zeros_like(self.q_bias), self.v_bias))
+            self.q_bias.data, _, self.v_bias.data = bias.chunk(3)
+            self._bias = bias, self.q_bias
+        return self._bias[0]
 
     def forward(self, x: Tensor, site: Site, step: Step, tokens: Tokens, method: Method) -> Tensor:
         """Map (rows, tokens, dim) to (rows, tokens, dim). ``tokens`` has the rotations, if any."""
+        if self.l2_norm and fused.fuses(x):
+            qkv = self.mat_qkv(x, self.bias()).unflatten(-1, (3, self.heads, self.head_dim))
+            if method.needs_raw_queries:
+                method.observe_raw(site, step, qkv[:, :, 0].transpose(1, 2) - self.q_bias.unflatten(0, (self.heads, 1, -1)))
+            parts = fused_norms.unit_append(qkv, self.scale_mul_1H11.flatten(), STEEPEST, tokens.rope, method.place(site, x.size(1)))
+            return self.proj(method.attend(site, step, *parts).transpose(1, 2).flatten(2))
         bias = torch.cat((self.q_bias, torch.zeros_like(self.q_bias), self.v_bias))
         qkv = self.mat_qkv(x, bias).unflatten(-1, (3, self.heads, self.head_dim))
         q, k, v = qkv.transpose(1, 3).unbind(2)  # each (rows, heads, tokens, head_dim)
@@ -158,6 +177,8 @@ class VAR(ScaleModel[Placed]):
         self.lvl_embed = nn.Embedding(len(c.sides), c.dim)
         self.shared_ada_lin = modulation(c.dim, 6) if c.shared_aln else None
         self.stacked = [VARBlock(c, layer) for layer in range(c.depth)]
+        for block, after in pairwise(self.stacked):
+            block.after = (after,)
         self.blocks = nn.ModuleList(self.stacked)
         self.head_nm = HeadNorm(c.dim, c.norm_eps)
         self.head = nn.Linear(c.dim, c.vocab)

@@ -96,13 +96,15 @@ def launch(
     for listen in _listeners:
         listen(name, *(touched or tensors))
     if not tensors[0].is_meta:
-        from . import fused_triton, selection_triton
+        from . import fused_norms_triton, fused_triton, selection_triton
 
-        kernel = getattr(fused_triton if hasattr(fused_triton, name) else selection_triton, name)
+        modules = fused_triton, selection_triton, fused_norms_triton
+        kernel = next(getattr(module, name) for module in modules if hasattr(module, name))
         kernel[grid](*tensors, *numbers, **constants, num_warps=warps, enable_fp_fusion=not exact)
 
 
 def power(number: int) -> int:
+    """Return the least power of two that is not below a number."""
     return 1 << (number - 1).bit_length()
 
 
@@ -152,7 +154,8 @@ def sample(logits: Tensor, seeds: Tensor, place: Tensor, purpose: int, temperatu
 
 
 # -- their checks -----------------------------------------------------------------------------------------------------
-def _near(a: Tensor, b: Tensor) -> bool:
+def near(a: Tensor, b: Tensor) -> bool:
+    """Return whether ``a`` is ``b`` up to some roundings in its dtype."""
     close = 8 * torch.finfo(a.dtype).eps * float(b.float().abs().max().clamp_min(1))
     return float((a.float() - b.float()).abs().max()) <= close
 
@@ -160,13 +163,13 @@ def _near(a: Tensor, b: Tensor) -> bool:
 def _check_add_norm(device: torch.device, dtype: torch.dtype) -> bool:
     x, y, weight = (torch.randn(size, device=device).to(dtype) for size in ((3, 1, 100), (3, 1, 100), (100,)))
     total, out = add_norm(x, y, weight, 1e-5)
-    return torch.equal(total, x + y) and _near(out, F.rms_norm(x + y, (100,), eps=1e-5) * weight)
+    return torch.equal(total, x + y) and near(out, F.rms_norm(x + y, (100,), eps=1e-5) * weight)
 
 
 def _check_silu_mul(device: torch.device, dtype: torch.dtype) -> bool:
     both = torch.randn(5, 2 * 1100, device=device).to(dtype)
     gate, up = both.chunk(2, -1)
-    return _near(silu_mul(both), F.silu(gate) * up)
+    return near(silu_mul(both), F.silu(gate) * up)
 
 
 def _check_rotate_append(device: torch.device, dtype: torch.dtype) -> bool:
@@ -175,7 +178,7 @@ def _check_rotate_append(device: torch.device, dtype: torch.dtype) -> bool:
     pairs = torch.view_as_complex(qkv[:, :, :5].float().unflatten(-1, (-1, 2))) * turns.unsqueeze(-2)
     turned = torch.view_as_real(pairs).flatten(-2).to(dtype).transpose(1, 2)
     q, k, v = rotate_append(qkv, turns, 3, None)
-    return _near(q, turned[:, :3]) and _near(k, turned[:, 3:]) and torch.equal(v, qkv[:, :, 5:].transpose(1, 2))
+    return near(q, turned[:, :3]) and near(k, turned[:, 3:]) and torch.equal(v, qkv[:, :, 5:].transpose(1, 2))
 
 
 def _check_sample(device: torch.device, dtype: torch.dtype) -> bool:

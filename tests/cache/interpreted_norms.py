@@ -1,0 +1,168 @@
+"""Compares fused passes of next-scale and masked models with fp64 on a CPU, in Triton's interpreter; run by test_fused_norms.py.
+
+``interpreted_norms.py FILE …`` runs copies of the kernels' file, and prints those that differ.
+"""
+
+import importlib.util
+import math
+import sys
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.nn.functional as F
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from cachemark.cache import kernels
+from cachemark.cache.arena import Memory
+from cachemark.cache.kernels import fused, fused_norms
+from cachemark.cache.kernels.fused_norms import Shade
+from cachemark.cache.kernels.table import forced
+from cachemark.cache.layout import squares
+from cachemark.contract.method import Method
+from cachemark.core.spec import Sampling
+from cachemark.methods.registry import METHODS
+from cachemark.models.infinity import Infinity
+from cachemark.models.mar import MAR
+from cachemark.models.var import VAR
+from cachemark.models.vision.msvq import MultiScaleQuantizer
+from support.tiny_models import INFINITY_SIZES, MAR_SIZES, VAR_SIZES
+
+CLOSE = {torch.float32: 2e-6, torch.float16: 2e-3}
+NAME = "cachemark.cache.kernels.copied"
+
+
+def near(made: Tensor, right: Tensor) -> None:
+    """Compare with fp64, with an error that a few roundings of the dtype explain."""
+    torch.testing.assert_close(made.double(), right, rtol=CLOSE[made.dtype], atol=4 * CLOSE[made.dtype] * float(right.abs().max()))
+
+
+def drawn(seed: int, dtype: torch.dtype, *shapes: tuple[int, ...]) -> list[Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=draw).to(dtype) for shape in shapes]
+
+
+def norms(rows: int, tokens: int, width: int, dtype: torch.dtype, gated: bool, shared: bool, plus: bool) -> None:
+    """Gates and shades are parts of a longer tensor, of each token or of each row."""
+    x, branch, shades = drawn(width, dtype, (rows, tokens, width), (rows, tokens, width), (rows, 1 if shared else tokens, 4 * width))
+    gate, scale, shift, _ = shades.chunk(4, -1)
+    wide = [part.double() for part in (x, branch, gate, scale, shift)]
+    added = wide[0] + (wide[2] * wide[1] if gated else wide[1])
+    total, out = fused_norms.gate_norm(x, branch, gate if gated else None, Shade(scale, shift, 1e-6, plus))
+    near(total, added)
+    normed = F.layer_norm(total.double(), (width,), eps=1e-6)
+    near(out, wide[4] + normed * (wide[3] + plus))
+    only, alone = fused_norms.gate_norm(x, None, None, Shade(scale[0, 0], shift[0, 0], 1e-6, rounds=False), torch.float32)
+    assert only is x
+    near(alone.to(dtype), F.layer_norm(wide[0], (width,), wide[3][0, 0], wide[4][0, 0], 1e-6))
+    assert torch.equal(fused_norms.gate_norm(x, branch, None, None)[0], x + branch)
+
+
+def units(rows: int, tokens: int, heads: int, pairs: int, dtype: torch.dtype, turned: bool) -> None:
+    """Keys and values go into a longer bank, whose other entries stay as they are."""
+    qkv, steep = drawn(tokens, dtype, (rows, tokens, 3, heads, 2 * pairs), (heads,))
+    bank = torch.full((2, rows, heads, tokens + 3, 2 * pairs), 7.0, dtype=dtype)
+    place = bank[0, :, :, 2 : 2 + tokens], bank[1, :, :, 2 : 2 + tokens]
+    turns = torch.polar(torch.ones(tokens, pairs), drawn(1, torch.float32, (tokens, pairs))[0]) if turned else None
+    q, k, v = fused_norms.unit_append(qkv, steep, 0.5, turns, place)
+    wide = qkv.double().transpose(1, 3).unbind(2)
+    steepness = steep.double().clamp_max(0.5).exp()[:, None, None] * math.sqrt(2 * pairs)
+    for made, part, scale in ((q, wide[0], steepness), (k, wide[1], 1.0)):
+        unit = F.normalize(part, dim=-1) * scale
+        if turns is not None:
+            unit = torch.view_as_real(torch.view_as_complex(unit.unflatten(-1, (-1, 2))) * turns.to(torch.complex128)).flatten(-2)
+        near(made, unit)
+    assert torch.equal(v, qkv[:, :, 2].transpose(1, 2))
+    assert (k is place[0], v is place[1]) == (True, True)
+    assert (bank[:, :, :, [0, 1, -1]] == 7).all()
+
+
+def head(batch: int, tokens: int, channels: int, dtype: torch.dtype, scale: float | None) -> None:
+    """The reverse step of MAR's head, and silu(time + condition)."""
+    (out,), (x, noise) = drawn(tokens, dtype, (2 * batch, tokens, 2 * channels)), drawn(3, torch.float32, *[(batch, tokens, channels)] * 2)
+    out = out if scale is not None else out[:batch]
+    (eps, v), free = out[:batch].double().chunk(2, -1), out.double().chunk(2, -1)[0][-batch:]
+    eps = eps if scale is None else free + scale * (eps - free)
+    right = 1.25 * x.double() - 0.5 * eps + torch.exp(0.3 * v - 1) * noise.double()
+    guidance = None if scale is None else torch.tensor(scale)
+    following, fed = fused_norms.denoise(out, x, noise, guidance, (1.25, 0.5, -1.0, 0.3))
+    near(following, right)
+    assert torch.equal(fed, following.to(dtype).repeat(len(out) // batch, 1, 1))
+    near(fused_norms.denoise(out, x, None, guidance, (1.25, 0.5, 0.0, 0.0))[0], 1.25 * x.double() - 0.5 * eps)
+    cond, time = drawn(channels, dtype, (batch, tokens, 40 * channels + 1), (40 * channels + 1,))
+    near(fused_norms.add_silu(cond, time), F.silu(time.double() + cond.double()))
+
+
+def fixed() -> None:
+    for dtype in CLOSE:
+        norms(2, 3, 37, dtype, gated=True, shared=True, plus=False)
+        norms(3, 2, 64, dtype, gated=False, shared=False, plus=True)
+        units(2, 3, 3, 12, dtype, turned=True)
+        head(2, 5, 7, dtype, 2.5)
+        head(3, 1, 4, dtype, 0.3)
+
+
+SETTINGS = settings(max_examples=12, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+FEW, DTYPES = st.integers(1, 4), st.sampled_from([*CLOSE])
+anything = (
+    SETTINGS(given(FEW, FEW, st.integers(2, 200), DTYPES, st.booleans(), st.booleans(), st.booleans())(norms)),
+    SETTINGS(given(FEW, FEW, st.integers(1, 9), st.integers(1, 40), DTYPES, st.booleans())(units)),
+    SETTINGS(given(FEW, FEW, st.integers(1, 20), DTYPES, st.sampled_from((None, 0.0, 0.3, 1.0, 3.0)))(head)),
+)
+
+
+def generations() -> None:
+    """Generations with fused passes draw the same tokens as with plain operations."""
+    texts = drawn(0, torch.float32, (3, INFINITY_SIZES.text), (2, INFINITY_SIZES.text))
+    maps = replace(VAR_SIZES, depth=2, sides=(1, 2, 3))
+    models: dict[str, Any] = {
+        "var": VAR(maps, MultiScaleQuantizer(maps.sides, maps.vocab, maps.width)),
+        "infinity": Infinity(replace(INFINITY_SIZES, scales=squares((1, 2))), texts),
+        "mar": MAR(replace(MAR_SIZES, depth=(1, 2), grid=3, steps=3, head_depth=3, diffusion=(8,))),
+    }
+    for family, name, parameters, sampling, expected in GENERATIONS:
+        model, launched, made = models[family].initialise(1).eval().requires_grad_(False), set[str](), []
+        cls: type[Method] = METHODS.get(name)
+        for on in (False, True):
+            with fused.fusing(on), fused.launches(lambda name, *tensors, launched=launched: launched.add(name)), forced("sdpa"):
+                made.append(model.generate(torch.tensor([0, 1]), [5, 6], cls.build(parameters), sampling, Memory()))
+        torch.testing.assert_close(made[0], made[1], rtol=1e-4, atol=1e-4)
+        assert launched >= expected, (family, name, launched)
+
+
+VAR_PASSES, MAPS, LINEAR = {"gate_norm", "unit_append"}, Sampling(cfg_scale=1.5, cfg_schedule="linear", top_k=9), Sampling(
+    cfg_scale=3.0, cfg_schedule="linear")
+GENERATIONS: tuple[tuple[str, str, dict[str, Any], Sampling, set[str]], ...] = (
+    ("var", "full", {}, MAPS, VAR_PASSES), ("var", "fastvar", {"shares": (0.5,), "layers": (0, 1)}, MAPS, VAR_PASSES),
+    ("infinity", "full", {}, Sampling(cfg_scale=3.0), VAR_PASSES),
+    ("mar", "full", {}, LINEAR, set()), ("mar", "lazymar", {"layer": 1}, LINEAR, set()),
+)
+
+
+def main(*copies: str) -> None:
+    torch.use_deterministic_algorithms(True)  # new memory is NaN, so that a value that is not written shows
+    for copy in copies:
+        spec = importlib.util.spec_from_file_location(NAME, copy)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        with patch.object(kernels, "fused_norms_triton", module, create=True):
+            try:
+                fixed()
+            except AssertionError:
+                print(copy)
+    if not copies:
+        fixed()
+        for check in anything:
+            check()
+        for dtype in CLOSE:
+            assert not [name for name, check in fused.CHECKS.items() if not check(torch.device("cpu"), dtype)]
+        generations()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
