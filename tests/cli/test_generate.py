@@ -28,7 +28,8 @@ def test_a_method_is_compared_with_the_full_cache(tmp_path: Path) -> None:
         assert "MiB" in line
     assert files == f"{path}: full to the left, rkv 1/2 to the right"
     with Image.open(path) as pair:
-        assert pair.size == (64 + 8 + 64, 64)
+        assert pair.size == (64 + 8 + 64, 64 + 16)
+        assert np.asarray(pair)[64:].std() > 0, "a caption"
         assert pair.crop((0, 0, 64, 64)).tobytes() != pair.crop((72, 0, 136, 64)).tobytes()
 
 

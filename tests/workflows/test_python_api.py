@@ -21,6 +21,7 @@ import cachemark as cm
 from cachemark.core.errors import BadBudget, BadParameter, BadPlan, BadPlugin, CachemarkError, UnknownName, Unsupported
 from cachemark.core.result import Status
 from cachemark.core.spec import Budget
+from cachemark.export import captions
 from cachemark.methods.registry import METHODS
 from cachemark.models.registry import MODELS
 from cachemark.trial.executors import local as executor
@@ -67,7 +68,7 @@ def test_batches_change_memory_alone(model: ImageModel, tmp_path: Path) -> None:
     assert all(rate > 0 for each in (together, apart) for rate in each.tokens_per_s)
     assert not torch.equal(together.tokens, model.generate(labels=3, seeds=3, method="window", sampling="greedy").tokens), "other guidance"
     with Image.open(together.save(tmp_path / "grid.png", left=apart)) as grid:
-        assert grid.size == (2 * 2 * 64 + generated.GAP, 2 * 64)
+        assert grid.size == (2 * 2 * 64 + generated.GAP, 2 * 64 + captions.HEIGHT)
         assert grid.crop((0, 0, 2 * 64, 64)).tobytes() == grid.crop((2 * 64 + generated.GAP, 0, 4 * 64 + generated.GAP, 64)).tobytes()
     with pytest.raises(Unsupported, match=r"'grid\.gif' does not end in \.png.*'grid\.png'"):
         together.save("grid.gif")

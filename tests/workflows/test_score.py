@@ -104,7 +104,7 @@ def test_the_command_prints_a_table_json_and_a_grid(tmp_path: Path) -> None:
     assert text.exit_code == 0, text.output
     assert "Worst pairs by SSIM: 02.png" in text.output
     grid = Image.open(tmp_path / "worst.png")
-    assert grid.size == (3 * 64, 6 * 64)
+    assert grid.size == (3 * 64, 6 * 64 + 16)
     top = np.array(grid)[:64]
     assert (top[:, :64] == 0).all()
     assert (top[:, 64:128] == np.array(Image.open(second / "02.png"))).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -82,18 +83,26 @@ def list_weights(models: tuple[str, ...], as_json: bool) -> None:
 
     rows = weights_list(models)
     width = max(len(row.model) for row in rows)
-    echo_rows([row.to_json() for row in rows] if as_json else rows, as_json, lambda row: _publication_line(row, width), "No weights.")
+    echo_rows([row.to_json() for row in rows] if as_json else rows, as_json,
+              lambda row: _publication_line(row, width, in_weights=_is_in_weights(row, rows)), "No weights.")
     if not as_json:
         for model in dict.fromkeys(row.model for row in rows):
-            own = [row for row in rows if row.model == model]
+            own = [row for row in rows if row.model == model and not _is_in_weights(row, rows)]
             sizes = [row.about_mib or row.tensors_mib for row in own]
             unknown = f", and {sizes.count(None)} of unknown size" if None in sizes else ""
             say(f"{model:<{width}}  in all about {sum(filter(None, sizes)) / 1024:.1f} GiB{unknown}")
 
 
-def _publication_line(row: Publication, width: int) -> str:
+def _is_in_weights(row: Publication, rows: Sequence[Publication]) -> bool:
+    """Return whether a file is one of those of the weights of its model."""
+    return row.key != "weights" and any((row.model, row.origin, row.files) == (other.model, other.origin, other.files)
+                                        for other in rows if other.key == "weights")
+
+
+def _publication_line(row: Publication, width: int, *, in_weights: bool) -> str:
     gated = {True: "gated", False: "not gated", None: "gated?"}[row.origin.gated]
     size = f"about {row.about_mib} MiB" if row.about_mib else f"tensors {row.tensors_mib} MiB" if row.tensors_mib else "size ?"
+    size = "in weights" if in_weights else size
     hand = "by hand" if row.steps else "fetch"
     return (f"{row.model:<{width}}  {row.key:<15}  {', '.join(row.files)}  {row.origin.address}  {size}  "
             f"license {row.origin.license or '?'}  {gated}  {hand}")

@@ -25,6 +25,7 @@ from ..core.files import output
 from ..core.formatting import percent
 from ..core.spec import ENTRIES, FULL, Budget, Case
 from ..core.wording import on_one_line
+from ..export.captions import captioned
 from ..machine.environment import slug
 from ..metrics.compute.image_bytes import nearest_bytes
 from .session import writing
@@ -104,8 +105,8 @@ class Generated(Hinted):
         """Write a PNG grid of all images, or into a folder a PNG of each, and return the path.
 
         A folder is a path that exists as one, or that ends in a slash; files are named by case, number, label and seed. ``left``: images of
-        the same number and size, for the left side of a grid. Raises Unsupported for another suffix or other images, and the errors of
-        writing a file.
+        the same number and size, for the left side of a grid with captions. Raises Unsupported for another suffix or other images, and the
+        errors of writing a file.
         """
         folder, path = str(path).endswith(("/", os.sep)) or Path(path).is_dir(), Path(path)
         if folder and left is None:
@@ -120,7 +121,8 @@ class Generated(Hinted):
             height = len(grids[0])
             grids = [left.grid(), torch.full((height, GAP, grids[0].size(2)), WHITE, dtype=torch.uint8), grids[0]]
         with writing(path), output(path, "PNG image") as part:
-            _picture(torch.cat(grids, 1)).save(part, "PNG")
+            picture = _picture(torch.cat(grids, 1))
+            (captioned(picture, [left.case.label, self.case.label]) if left else picture).save(part, "PNG")
         return path
 
     def _save_each(self, folder: Path) -> Path:

@@ -18,6 +18,7 @@ from ..core.errors import Unsupported
 from ..core.files import head_of, is_readable, output
 from ..core.units import FAMILIES, METRICS, Metric, least_images, metric, quality_name
 from ..core.version import __version__
+from ..export.captions import captioned
 from ..metrics.base import ImageBatch, ImageMetric, ImageSet, MetricContext
 from ..metrics.compute import inception
 from ..metrics.compute.distribution import distribution, too_few
@@ -226,11 +227,12 @@ def _batch(images: Tensor, reference: Tensor) -> ImageBatch:
 
 
 def _grid(first: ImageFolder, second: ImageFolder, partners: Sequence[tuple[str, str]]) -> Image.Image:
-    """Return a picture with one row per pair: both images and their scaled difference."""
+    """Return a picture with one row per pair: both images and their scaled difference, with the names of the folders."""
     first_images, second_images = first.images([name for name, _ in partners]), second.images([name for _, name in partners])
     apart = (first_images.int() - second_images.int()).abs()
     rows = torch.cat((first_images, second_images, (255 * apart // max(1, int(apart.max()))).to(torch.uint8)), 3)
-    return Image.fromarray(rows.permute(0, 2, 3, 1).flatten(0, 1).contiguous().numpy())
+    picture = Image.fromarray(rows.permute(0, 2, 3, 1).flatten(0, 1).contiguous().numpy())
+    return captioned(picture, [first.path.name, second.path.name, "difference"])
 
 
 # -- sets -------------------------------------------------------------------------------------------------------------
