@@ -13,13 +13,19 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
+import torch
 import triton
+from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from benchmarks.launched import launched
+from cachemark.cache import kernels
 from cachemark.cache.kernels import mass_triton, selection_triton
 from cachemark.cache.kernels.decode_triton import CODES, STAGES, plan
 
@@ -28,6 +34,7 @@ REGISTERS, WARPS, SHARED, BLOCKS = 65536, {80: 64, 90: 64, 100: 64}, {80: 164, 9
 # Bytes per second, multiprocessors and seconds of latency of A100, H200 and B200: bandwidths and counts of the data sheets, a latency of
 # 0.8 µs under load (0.6 µs for the A100).
 MEMORY = {80: (2.0e12, 108, 0.6e-6), 90: (4.8e12, 132, 0.8e-6), 100: (8.0e12, 148, 0.8e-6)}
+ELEMENTS = {torch.bfloat16: "bf16", torch.float32: "fp32", torch.int16: "i16", torch.int32: "i32", torch.int64: "i64", torch.bool: "i1"}
 DTYPES = {"bfloat16": ("bf16", 2), "float16": ("fp16", 2), "float32": ("fp32", 4)}
 
 
@@ -46,6 +53,7 @@ class Variant:
     warps: int
     bytes_in_flight: int = 0
     widest: int = 128  # bits that the alignment of a vector allows in one load; 0 where it reads numbers
+    exact: bool = False  # no contraction of multiplications and additions
 
 
 @dataclass(frozen=True)
@@ -146,8 +154,25 @@ def variant(name: str, kernel: Any, warps: int, pointers: Mapping[str, str], wid
     return Variant(name, kernel, types, even, constants, warps, widest=widest)
 
 
-def variants() -> list[Variant]:
-    """Return all variants."""
+def passes() -> Iterator[Variant]:
+    """Yield the kernels that passes of published models launch, as Triton specializes them for these arguments."""
+    names = [module.name for module in iter_modules(kernels.__path__) if module.name.endswith("_triton")]
+    modules = [import_module(f"{kernels.__name__}.{name}") for name in names]
+    for launch in launched():
+        kernel = next(getattr(module, launch.name) for module in modules if hasattr(module, launch.name))
+        values = dict(zip(kernel.arg_names, (*launch.tensors, *launch.numbers), strict=False))
+        ones = {name: 1 for name, value in values.items() if not isinstance(value, Tensor | float) and value == 1}
+        types = {name: f"*{ELEMENTS[value.dtype]}" if isinstance(value, Tensor) else "fp32" if isinstance(value, float) else "i32"
+                 for name, value in values.items() if name not in ones}
+        even = {name for name in types if isinstance(value := values[name], Tensor) or (isinstance(value, int) and value % 16 == 0)}
+        flags = ", ".join(f"{name} {value}" for name, value in launch.constants.items())
+        enough = max(launch.constants.values()) * launch.tensors[0].itemsize >= 16 * 32 * launch.warps  # for 16 bytes of each thread
+        yield Variant(f"{launch.name} ({flags})", kernel, types, frozenset(even), {**ones, **launch.constants}, launch.warps,
+                      widest=128 * enough, exact=launch.exact)
+
+
+def attention() -> list[Variant]:
+    """Return the variants of attention and selection."""
     return [*decodes(), *masses(), *selections()]
 
 
@@ -157,7 +182,7 @@ def compiled(variant: Variant, arch: int) -> Compiled:
     types = {name: variant.types.get(name, "constexpr") for name in names}
     attributes = {(number,): [["tt.divisibility", 16]] for number, name in enumerate(names) if name in variant.even}
     source = ASTSource(fn=variant.kernel, signature=types, constexprs=dict(variant.constants), attrs=attributes)
-    options = {"num_warps": variant.warps, "num_stages": int(STAGES), "enable_fp_fusion": True}
+    options = {"num_warps": variant.warps, "num_stages": int(STAGES), "enable_fp_fusion": not variant.exact}
     built = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         Path(file.name).write_bytes(built.asm["cubin"])
@@ -173,7 +198,7 @@ def main() -> None:
     print(f"triton {triton.__version__}\n")
     print("| kernel | sm | warps | registers | spilled bytes | shared bytes | wide loads | programs | KiB in flight | × Little |")
     print("|---|---|---|---|---|---|---|---|---|---|")
-    for variant in variants():
+    for variant in [*attention(), *passes()]:
         for arch in archs:
             made = compiled(variant, arch)
             little = f"{made.in_flight / made.needed:.1f}" if made.in_flight else "–"
