@@ -1,7 +1,8 @@
 """Compare attention kernels of one query per row: accuracy against fp64, and on a GPU the rate at which keys and values are read.
 
-``python benchmarks/kernels.py`` times on a CUDA device. With ``TRITON_INTERPRET=1`` it compares accuracy on a CPU, with few rows. The error
-of a codec is mostly its own rounding.
+The ladder: torch's attention by backend, FlashInfer if it is installed, and our decode kernel with each codec. ``python
+benchmarks/kernels.py`` times on a CUDA device. With ``TRITON_INTERPRET=1`` it compares accuracy on a CPU, with few rows. The error of a
+codec is mostly its own rounding.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from cachemark.cache.codecs import CODECS
 from cachemark.cache.kernels.decode import READABLE
 from cachemark.cache.kernels.decode_triton import decode
+from cachemark.cache.kernels.flash_infer import FLASHINFER
 from cachemark.cache.kernels.plain import sdpa
-from cachemark.cache.kernels.record import Stored
+from cachemark.cache.kernels.record import Entries, Query, Stored
 
 CUDA = torch.cuda.is_available()
 DEVICE, DTYPE, REPEATS = ("cuda", torch.bfloat16, 30) if CUDA else ("cpu", torch.float32, 1)
@@ -50,6 +52,14 @@ def rivals(q: Tensor, k: Tensor, v: Tensor) -> Iterator[tuple[str, Callable[[], 
                 return sdpa(q, k, v, causal=False)
 
         yield f"sdpa {name.removesuffix('_ATTENTION').lower()}", call, k.numel() * 2 * k.itemsize
+    refused = FLASHINFER.refuses(Query(DEVICE, DTYPE, q.size(1), k.size(1), q.size(-1), 1))
+
+    def paged() -> Tensor:
+        if refused:
+            raise RuntimeError(refused)
+        return FLASHINFER.run(q, Entries.of(k, v), False, None, False)[0]
+
+    yield FLASHINFER.name, paged, k.numel() * 2 * k.itemsize
     for codec in (CODECS[name] for name in READABLE if not CODECS[name].grouped):
         stored = Stored(codec.encode(k), codec.encode(v), k.size(2))
         size = sum(part.nbytes for part in (*stored.k, *stored.v))
@@ -90,7 +100,7 @@ def main() -> None:
                 error = float((call()[few].double() - exact).abs().max())
                 took = seconds(call) if CUDA else math.nan
             except RuntimeError as reason:
-                print(f"{row} {name} | {str(reason).splitlines()[0][:60]} |  |  |  |")
+                print(f"{row} {name} | {str(reason).splitlines()[0][:100]} |  |  |  |")
                 continue
             speed = f"{took * 1e6:.1f} | {size / took / 1e9:.0f} | {size / took / copied:.0%}" if CUDA else "– | – | –"
             print(f"{row} {name} | {error:.1e} | {speed} |", flush=True)

@@ -25,21 +25,28 @@ from tools.campaign.runner import CUT, Stage, call
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Name, question, seconds, whether it can be continued. Times of plans are the roofline's for an H100, times 1.5 (see `list`).
+# Name, question, seconds, whether it can be continued. Times of plans are those that `cachemark price` expects on an H200, times 1.5.
 STAGES = (
+    ("kernels", "How fast are our attention kernels, torch's and FlashInfer, and how exact?", 100, False),
     ("device", "What are the device's bandwidth, FLOP/s and launch cost?", 60, False),
-    ("graphs", "Are captured passes equal to eager ones, for every method and family?", 240, True),
-    ("ladder", "LlamaGen-XL over each kind of full cache, batch 1 to 256, and LineAR's Table 4", 430, True),
-    ("scales", "VAR-d30 with AMS-KV", 65, True),
-    ("masked", "MAR-L and MAR-H with LazyMAR and MARché", 220, True),
-    ("driver", "Do NVML, clocks, random streams and leases behave as the tests on a CPU assume?", 90, True),
-    ("kernels", "Where does the time of a pass go beyond the roofline?", 120, True),
-    ("regimes", "From which batch size on is eviction faster?", 190, True),
-    ("decoders", "When is parallel decoding faster, with the full cache and with LineAR?", 240, True),
-    ("bundled", "Complete runs of the bundled models, with fidelity and quality", 150, True),
-    ("gate", "Does the gate pass A/A tests and detect 3 %?", 330, False),
-    ("pairs", "How much faster is LineAR than the full cache, in pairs?", 330, False),
+    ("ladder", "LlamaGen-XL at batch 256: the full cache, LineAR and R-KV", 215, True),
+    ("scales", "VAR-d30 with AMS-KV and FastVAR", 70, True),
+    ("masked", "MAR-L with LazyMAR, MARché and DiSA", 235, True),
+    ("single", "LlamaGen-XL at batch 1: the graph engine and the eager one", 105, True),
+    ("pairs", "Does LineAR against the full cache in pairs pass A/A tests, and how much faster is it?", 240, False),
+    ("gate", "Does the gate detect 3 %?", 240, False),
+    ("driver", "Do NVML, clocks, energy sensors and leases behave as the tests on a CPU assume?", 60, True),
+    ("profiles", "Where does the time of a pass go beyond the roofline?", 120, True),
 )  # fmt: skip
+# Only if named, or once the others are done.
+MORE = (
+    ("graphs", "Are captured passes equal to eager ones, for every method and family?", 240, True),
+    ("regimes", "From which batch size on is eviction faster?", 190, True),
+    ("large", "MAR-H, and VAR-d30 at a smaller batch", 160, True),
+    ("decoders", "When is parallel decoding faster, with the full cache and with LineAR?", 200, True),
+    ("bundled", "Complete runs of the bundled models, with fidelity and quality", 150, True),
+)  # fmt: skip
+ALL = (*STAGES, *MORE)
 
 
 def work_of(name: str) -> Callable[..., int]:
@@ -47,11 +54,11 @@ def work_of(name: str) -> Callable[..., int]:
     from tools.campaign import works
 
     return {
-        "device": works.device_facts, "graphs": works.tested("tests/gpu/test_graph.py"), "ladder": works.measured(1),
-        "scales": works.measured(2), "masked": works.measured(3), "regimes": works.measured(4), "bundled": works.measured(5),
-        "decoders": works.measured(6),
+        "kernels": works.compared_kernels, "device": works.device_facts, "graphs": works.tested("tests/gpu/test_graph.py"),
+        "ladder": works.measured(1), "scales": works.measured(2), "masked": works.measured(3), "regimes": works.measured(4),
+        "bundled": works.measured(5), "decoders": works.measured(6), "single": works.measured(7), "large": works.measured(8),
         "driver": works.tested("tests/gpu/test_cuda.py", "tests/gpu/test_driver.py"),
-        "kernels": works.profiled({"var-d30": "baseline", "mar-l": "baseline", "llamagen-xl": "candidate"}),
+        "profiles": works.profiled({"var-d30": "baseline", "mar-l": "baseline", "llamagen-xl": "candidate"}),
         "gate": works.gate, "pairs": works.compared,
     }[name]  # fmt: skip
 
@@ -63,11 +70,11 @@ def stages(folder: Path, rehearse: bool) -> list[Stage]:
         options = ["--rehearse"] if rehearse else []
         return [sys.executable, "-m", "tools.campaign", "work", str(folder), name, str(work), str(seconds), *options]
 
-    return [Stage(name, what, partial(command, name), price, continued) for name, what, price, continued in STAGES]
+    return [Stage(name, what, partial(command, name), price, continued) for name, what, price, continued in ALL]
 
 
 def chosen(stages: Sequence[Stage], names: Sequence[str]) -> list[Stage]:
-    """Return the named stages in the order of the names, or all of them without names."""
+    """Return the named stages in the order of the names, or all of them in theirs."""
     by_name = {stage.name: stage for stage in stages}
     return [by_name[name] for name in names] or list(stages)
 
@@ -82,7 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
     for line in call(chosen(stages(arguments.folder, arguments.rehearse), arguments.stage), folder, arguments.budget):
         print(line, flush=True)
     ends = {record.state for record in folder.stages.values()}
-    return 1 if "failed" in ends else 4 if len(folder.stages) < len(STAGES) or ends != {"done"} else 0
+    left = {name for name, *_ in STAGES if folder.of(name).state != "done"}
+    return 1 if "failed" in ends else 4 if left or "cut" in ends else 0
 
 
 def work(arguments: argparse.Namespace) -> int:
@@ -96,7 +104,7 @@ def work(arguments: argparse.Namespace) -> int:
 def listed(arguments: argparse.Namespace) -> int:
     """Every stage with its state."""
     folder = Folder.open(arguments.folder) if (arguments.folder / STATE).exists() else Folder(arguments.folder)
-    for name, what, price, _ in STAGES:
+    for name, what, price, _ in ALL:
         record = folder.of(name)
         print(f"{name:9} {record.state:8} {record.seconds:5.0f} of {price:3} s  {what}  {record.said}".rstrip())
     return 0
@@ -120,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if name == "run":
             command.add_argument("--budget", type=float, default=540.0, help="seconds that this call may take")
             command.add_argument("--from", dest="earlier", type=Path, help="a folder that an earlier call brought back")
-            command.add_argument("--stage", action="append", default=[], choices=[name for name, *_ in STAGES], help="run only this stage")
+            command.add_argument("--stage", action="append", default=[], choices=[name for name, *_ in ALL], help="run only this stage")
             command.add_argument("--commit", default="", help="commit of this copy, if it is not a checkout")
         if name in ("run", "work"):
             command.add_argument("--rehearse", action="store_true", help="without a GPU, with small models")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from .folder import STORE, Folder, small
 
-MOST = 480.0  # seconds of one stage in one call
+MOST = 240.0  # seconds of one stage in one call
 RESERVE = 20.0  # seconds at the end of a call for stopping the last stage and storing everything
 GRACE = 5.0  # after so many of them a stage that has not ended is terminated, and after as many more it is killed
 LEAST = 60.0  # fewest seconds to start a stage that can be continued; most of them are its start-up

@@ -110,6 +110,17 @@ def measured(stage: int) -> Work:
     return work
 
 
+# -- kernels ----------------------------------------------------------------------------------------------------------
+def compared_kernels(task: Task) -> int:
+    """Time attention kernels beside each other, and compare them with fp64; a rehearsal interprets them and only compares."""
+    if task.rehearse:
+        os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
+    from benchmarks.kernels import main
+
+    main()
+    return 0
+
+
 # -- the device -------------------------------------------------------------------------------------------------------
 def device_facts(task: Task) -> int:
     """Measure driver, bandwidth, FLOP/s by dtype, and launch overhead."""
