@@ -12,13 +12,17 @@ from click.testing import CliRunner, Result
 import cachemark as cm
 from cachemark.cli import main
 from cachemark.core.errors import BadCheckpoint
+from cachemark.core.facts import WeightsSource
 from cachemark.models import glm_image, text_features
 from cachemark.models.hub import is_hub
 from cachemark.models.prompts import FILE, path_beside
 from cachemark.models.publications import publications
 from cachemark.models.registry import MODELS
+from cachemark.models.weights import packaged
 from cachemark.plans import schema
+from cachemark.store.db import Store
 from cachemark.workflows.weights import fetch_named
+from support.examples import short_plan
 from support.hub import REVISION, Hub, serving
 
 pytest.importorskip("huggingface_hub")
@@ -207,9 +211,30 @@ def test_shipped_plans_name_weights_where_they_are_fetched_to(hub: Hub, tmp_path
     assert {cells.model for _, cells in NAMED} == {"llamagen-xl", "var-d30", "mar-l"}
 
 
+def test_a_plan_with_fetch_ends_in_a_measurement(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of a bundled model lies at the hub, from where the run brings it; the next run asks nobody."""
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+    content = packaged("tiny-var.safetensors").read_bytes()
+    hub.files["somebody/tiny"] = {"tiny-var.safetensors": content}
+    plan = tmp_path / "p.toml"
+    plan.write_text(short_plan('model = "tiny-var"\nmethods = ["window"]\nweights = "hf:somebody/tiny:tiny-var.safetensors"'))
+    command = ["run", str(plan), "--store", str(tmp_path / "s.sqlite"), "--threads", "1"]
+    done = CliRunner().invoke(main, [*command, "--fetch"])
+    assert done.exit_code == 0, done.output
+    assert "Run 1: 4 measured, 0 failed, 0 skipped." in done.stdout
+    before = len(hub.asked)
+    again = CliRunner().invoke(main, command)
+    assert ("Run 2: 0 measured, 0 failed, 4 skipped." in again.stdout, len(hub.asked)) == (True, before)
+    with Store.open(tmp_path / "s.sqlite", create=False, read_only=True) as store:
+        sources = [outcome.facts.weights_sources for outcome in store.outcomes(1)]
+    source = WeightsSource(repository="somebody/tiny", revision=REVISION, file="tiny-var.safetensors",
+                           sha256=hashlib.sha256(content).hexdigest())
+    assert sources == [{"weights": source}] * 4
+
+
 def test_a_case_states_repository_revision_and_hash(hub: Hub, tmp_path: Path) -> None:
     from cachemark.analysis.facts import weights_sources
-    from cachemark.core.facts import Facts, WeightsSource
+    from cachemark.core.facts import Facts
     from cachemark.trial.child.facts import _source
 
     named(f"hf:{LLAMAGEN}")
