@@ -61,6 +61,12 @@ def test_a_mistake_is_named(mistake: str, tmp_path: Path) -> None:
     assert "AssertionError" not in finding.actual
 
 
+def test_scores_of_a_scale_are_refused(tmp_path: Path) -> None:
+    load(tmp_path, "cm.Scored", "    paradigms = ('next-scale',)")
+    (finding, *_) = run_check("mistaken", "evicting is masking", "next-scale").findings
+    assert "score is for next-token models. Leave next-scale out of paradigms" in finding.actual
+
+
 @pytest.mark.parametrize("name", ["logical_bytes", "peak_live_bytes", "live_bytes"])
 def test_bytes_of_a_plugin_are_not_counted_by_itself(name: str, tmp_path: Path) -> None:
     with pytest.raises(BadPlugin, match=f"overrides {name}"):

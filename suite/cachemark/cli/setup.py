@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -33,7 +33,19 @@ def doctor(quick: bool, as_json: bool) -> None:
     for name, value in facts.items():
         say(f"{name}:")
         for key, item in (value.items() if isinstance(value, dict) else enumerate(value, 1)):
-            say(f"  {key}: {item}")
+            for line in _in_words(key, item):
+                say(f"  {line}")
+
+
+def _in_words(key: object, item: object) -> Iterator[str]:
+    """Yield a fact as lines: nested ones by path, lists with commas, numbers rounded."""
+    if isinstance(item, dict):
+        for name, value in item.items():
+            yield from _in_words(f"{key}, {name}", value)
+        return
+    words = {True: "yes", False: "no", None: "unknown"}.get(item) if item is None or isinstance(item, bool) else None
+    listed = ", ".join(map(str, item)) if isinstance(item, list | tuple) else f"{item:.3g}" if isinstance(item, float) else str(item)
+    yield f"{key}: {words or listed}"
 
 
 @click.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -13,6 +14,7 @@ from ...cache.arena import Memory
 from ...cache.bank import SlotBank
 from ...cache.kernels.selection import lowest
 from ...cache.layout import Layout, Site, Step
+from ...cache.slot import Slot
 from ...contract.method import Method
 from ...contract.planning import MethodOverhead
 from ...core.errors import BadBudget, BadPlugin
@@ -98,6 +100,11 @@ class Scored(Evicting):
         index of each entry among visual tokens, −1 for the condition.
         """
         raise NotImplementedError
+
+    def survivors(self, site: Site, step: Step, slot: Slot, total: int) -> Sequence[range] | Tensor:
+        """Raise BadPlugin: in next-scale models a scale enters as a whole, and :meth:`score` is not called."""
+        raise BadPlugin(f"{self.name}: score is for next-token models.",
+                        remedy="Leave next-scale out of paradigms, or define survivors(site, step, slot, total) as well.")
 
     def evict(self, step: Step, slots: SlotBank) -> None:
         if self.evicts_behind == "line":
