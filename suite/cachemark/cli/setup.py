@@ -43,7 +43,7 @@ def _in_words(key: object, item: object) -> Iterator[str]:
         for name, value in item.items():
             yield from _in_words(f"{key}, {name}", value)
         return
-    words = {True: "yes", False: "no", None: "unknown"}.get(item) if item is None or isinstance(item, bool) else None
+    words = {True: "yes", False: "no", None: "none"}.get(item) if item is None or isinstance(item, bool) else None
     listed = ", ".join(map(str, item)) if isinstance(item, list | tuple) else f"{item:.3g}" if isinstance(item, float) else str(item)
     yield f"{key}: {words or listed}"
 
