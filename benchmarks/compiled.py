@@ -81,6 +81,12 @@ class Compiled:
         return self.programs * self.variant.bytes_in_flight * self.ahead
 
     @property
+    def filling(self) -> int:
+        """Programs on the whole device whose bytes in flight hide the memory's latency; 0 if they are not counted."""
+        each = self.variant.bytes_in_flight * self.ahead
+        return math.ceil(self.needed * MEMORY[self.arch][1] / each) if each else 0
+
+    @property
     def needed(self) -> float:
         """Bytes in flight on a multiprocessor that hide the memory's latency: bandwidth × latency / multiprocessors."""
         rate, count, latency = MEMORY[self.arch]
@@ -196,14 +202,16 @@ def compiled(variant: Variant, arch: int) -> Compiled:
 def main() -> None:
     archs = [int(arch) for arch in sys.argv[1:]] or [80, 90, 100]
     print(f"triton {triton.__version__}\n")
-    print("| kernel | sm | warps | registers | spilled bytes | shared bytes | wide loads | programs | KiB in flight | × Little |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    columns = ("kernel", "sm", "warps", "registers", "spilled bytes", "shared bytes", "wide loads", "programs", "KiB in flight", "× Little",
+               "programs that fill the device")
+    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     for variant in [*attention(), *passes()]:
         for arch in archs:
             made = compiled(variant, arch)
             little = f"{made.in_flight / made.needed:.1f}" if made.in_flight else "–"
             print(f"| {variant.name} | {arch} | {variant.warps} | {made.registers} | {made.local} | {made.shared} | "
-                  f"{made.wide_loads} × {variant.widest} bit | {made.programs} | {made.in_flight / 1024:.0f} | {little} |", flush=True)
+                  f"{made.wide_loads} × {variant.widest} bit | {made.programs} | {made.in_flight / 1024:.0f} | {little} | "
+                  f"{made.filling or '–'} |", flush=True)
 
 
 if __name__ == "__main__":
