@@ -55,6 +55,9 @@ def norms(rows: int, tokens: int, width: int, dtype: torch.dtype, gated: bool, s
     near(total, added)
     normed = F.layer_norm(total.double(), (width,), eps=1e-6)
     near(out, wide[4] + normed * (wide[3] + plus))
+    own = Shade(scale, shift, 1e-6, plus, weight=branch[0, 0], bias=x[0, 0])
+    near(fused_norms.gate_norm(x, None, None, own)[1],
+         wide[4] + F.layer_norm(wide[0], (width,), wide[1][0, 0], wide[0][0, 0], 1e-6) * (wide[3] + plus))
     only, alone = fused_norms.gate_norm(x, None, None, Shade(scale[0, 0], shift[0, 0], 1e-6, rounds=False), torch.float32)
     assert only is x
     near(alone.to(dtype), F.layer_norm(wide[0], (width,), wide[3][0, 0], wide[4][0, 0], 1e-6))
@@ -133,12 +136,13 @@ def generations() -> None:
         assert launched >= expected, (family, name, launched)
 
 
+HEAD_PASSES = {"gate_norm", "add_silu", "denoise"}
 VAR_PASSES, MAPS, LINEAR = {"gate_norm", "unit_append"}, Sampling(cfg_scale=1.5, cfg_schedule="linear", top_k=9), Sampling(
     cfg_scale=3.0, cfg_schedule="linear")
 GENERATIONS: tuple[tuple[str, str, dict[str, Any], Sampling, set[str]], ...] = (
     ("var", "full", {}, MAPS, VAR_PASSES), ("var", "fastvar", {"shares": (0.5,), "layers": (0, 1)}, MAPS, VAR_PASSES),
     ("infinity", "full", {}, Sampling(cfg_scale=3.0), VAR_PASSES),
-    ("mar", "full", {}, LINEAR, set()), ("mar", "lazymar", {"layer": 1}, LINEAR, set()),
+    ("mar", "full", {}, LINEAR, HEAD_PASSES), ("mar", "lazymar", {"layer": 1}, LINEAR, HEAD_PASSES),
 )
 
 

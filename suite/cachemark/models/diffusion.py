@@ -12,18 +12,21 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import NamedTuple, cast
+from itertools import pairwise
+from typing import ClassVar, NamedTuple, cast
 
 import numpy
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..cache.kernels import fused, fused_norms
+from ..cache.kernels.fused_norms import Shade
 from ..cache.layout import Site, Step, Tokens
 from ..cache.masked_layout import MaskedStep
 from ..cache.timesteps import STEPS
 from ..contract.method import Bidirectional, Method, run_blocks
-from .layers import modulation
+from .layers import Following, Joined, add_shaded, modulation, shaded
 
 Guidance = float | Tensor | None
 EPS = 1e-6  # of all layer norms
@@ -109,12 +112,23 @@ def process(timesteps: tuple[int, ...]) -> Process:
 # -- the network ------------------------------------------------------------------------------------------------------
 @dataclass
 class HeadTokens(Tokens):
-    """Tokens of the head: ``cond`` is SiLU(time + condition), ``shade`` a block's shift, scale and gate."""
+    """Tokens of the head: ``cond`` is SiLU(time + condition), ``shade`` a block's shift, scale and gate.
+
+    ``shades``: those of all blocks, then shift and scale of the final layer, where one product has computed them.
+    """
 
     shade: Tensor | None = None
+    shades: Tensor | None = None
 
     def rows(self, rows: slice | Sequence[int]) -> HeadTokens:
-        return replace(cast(HeadTokens, super().rows(rows)), shade=None if self.shade is None else self.shade[rows])
+        shade, shades = (None if part is None else part[rows] for part in (self.shade, self.shades))
+        return replace(cast(HeadTokens, super().rows(rows)), shade=shade, shades=shades)
+
+    def of(self, layer: int, count: int) -> Tensor:
+        """Return the first ``count`` vectors of a block's part of ``shades``."""
+        assert self.shades is not None, "the head computes them first"
+        width = self.x.size(-1)
+        return self.shades.narrow(-1, 3 * layer * width, count * width)
 
 
 def _mlp(inside: int, width: int) -> nn.Sequential:
@@ -124,21 +138,38 @@ def _mlp(inside: int, width: int) -> nn.Sequential:
 class HeadBlock(nn.Module):
     """x += gate · mlp(norm(x)·(1 + scale) + shift); ``mix`` computes the modulation, without attention."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, layer: int = 0) -> None:
         super().__init__()
+        self.layer = layer
+        self.after: tuple[nn.LayerNorm | None] = (None,)  # the next block's norm; in a tuple, so that it is not a submodule
         self.in_ln = nn.LayerNorm(width, eps=EPS)
         self.mlp = _mlp(width, width)
         self.adaLN_modulation = modulation(width, 3)  # its SiLU is the same for all blocks and is applied before them
 
     def mix(self, site: Site, step: Step, tokens: Tokens, method: Method) -> HeadTokens:
+        head = cast(HeadTokens, tokens)
+        if head.shades is not None:
+            return replace(head, shade=head.of(self.layer, 3))
         return HeadTokens(tokens.x, cond=tokens.cond, shade=self.adaLN_modulation[1](tokens.cond))
 
     def branch(self, tokens: Tokens) -> Tensor:
+        if cast(HeadTokens, tokens).shades is not None:
+            return self.mlp(shaded(tokens, _following(tokens, self.layer, self.in_ln)))
         shift, scale, _ = _parts(tokens)
         return self.mlp(torch.addcmul(shift, self.in_ln(tokens.x), 1 + scale))
 
     def join(self, tokens: Tokens, branch: Tensor) -> Tokens:
-        return tokens.with_x(torch.addcmul(tokens.x, _parts(tokens)[2], branch))
+        gate = _parts(tokens)[2]
+        if cast(HeadTokens, tokens).shades is not None:
+            return add_shaded(tokens, branch, _following(tokens, self.layer + 1, self.after[0]), gate)
+        return tokens.with_x(torch.addcmul(tokens.x, gate, branch))
+
+
+def _following(tokens: Tokens, layer: int, norm: nn.LayerNorm | None) -> Following:
+    """Return the norm of a block, or the final layer's, which has no weights and is named by None."""
+    shift, scale = cast(HeadTokens, tokens).of(layer, 2).chunk(2, -1)
+    weight, bias = (None, None) if norm is None else (norm.weight, norm.bias)
+    return norm, Shade(scale, shift, EPS, plus=True, weight=weight, bias=bias)
 
 
 def _parts(tokens: Tokens) -> tuple[Tensor, ...]:
@@ -187,12 +218,21 @@ class Denoiser(nn.Module):
         self.time_embed = TimeEmbed(width)
         self.cond_embed = nn.Linear(cond, width)
         self.input_proj = nn.Linear(channels, width)
-        self.res_blocks = nn.ModuleList(HeadBlock(width) for _ in range(depth))
+        blocks = [HeadBlock(width, layer) for layer in range(depth)]
+        for block, after in pairwise(blocks):
+            block.after = (after.in_ln,)
+        self.res_blocks = nn.ModuleList(blocks)
         self.final_layer = FinalLayer(width, 2 * channels)
+        self.shades = Joined([cast(nn.Linear, mod[1]) for mod in (*(block.adaLN_modulation for block in blocks), self.final_layer.adaLN_modulation)])
         self.sites = [Site("head", layer) for layer in range(depth)]
 
     def run(self, step: Step, method: Method, tokens: Tokens) -> Tensor:
         """Run blocks and final layer. The stack ends with the prediction, which methods may cache."""
+        assert tokens.cond is not None
+        if fused.fuses(tokens.x):
+            tokens = replace(cast(HeadTokens, tokens), shades=self.shades(tokens.cond))
+            tokens = run_blocks(self.sites, self.res_blocks, step, method, tokens)
+            return self.final_layer.linear(shaded(tokens, _following(tokens, len(self.sites), None)))
         tokens = run_blocks(self.sites, self.res_blocks, step, method, tokens)
         assert tokens.cond is not None
         return self.final_layer(tokens.x, tokens.cond)
@@ -234,6 +274,8 @@ class DenoisingSchedule:
 class DiffusionHead(nn.Module):
     """The head, which samples tokens. Parameter names as published."""
 
+    fusible: ClassVar[bool] = True
+
     def __init__(self, channels: int, cond: int, depth: int, width: int) -> None:
         super().__init__()
         self.net = Denoiser(channels, cond, depth, width)
@@ -261,6 +303,8 @@ class DiffusionHead(nn.Module):
 
         ``noise`` (1 + passes, batch, n, C) fp32: the initial noise, then the noise of every pass; the last is unused.
         """
+        if self.fusible and fused.fuses(z):
+            return self._sampled(z, noise.contiguous(), guidance, schedule, step, method)
         passes, copies, x, noise = len(schedule.process), z.size(0) // noise.size(1), noise[0], noise[1:] * schedule.temperature
         for inner, cond in enumerate(self.conditions(z, schedule)):
             at = replace(step, inner=inner, inners=passes)
@@ -270,8 +314,25 @@ class DiffusionHead(nn.Module):
         return x
 
 
+    def _sampled(
+        self, z: Tensor, noise: Tensor, guidance: Guidance, schedule: DenoisingSchedule, step: MaskedStep, method: Method,
+    ) -> Tensor:
+        """Sample as above by fused passes."""
+        passes, embedded, x = len(schedule.process), self.net.cond_embed(z), noise[0]
+        scale = torch.full((), guidance, device=z.device) if isinstance(guidance, float | int) else guidance
+        fed, noise = x.to(z.dtype).repeat(z.size(0) // x.size(0), 1, 1), noise[1:] * schedule.temperature
+        for inner, time in enumerate(schedule.times):
+            at, index = replace(step, inner=inner, inners=passes), passes - 1 - inner
+            tokens = HeadTokens(self.net.input_proj(fed), cond=fused_norms.add_silu(embedded, time))
+            out = method.stack("head", at, tokens, partial(self.net.run, at, method))
+            x, fed = fused_norms.denoise(out, x, noise[inner] if index else None, scale, schedule.process.backs[index])
+        return x
+
+
 class EagerHead(DiffusionHead):
     """The head as published: embeds timesteps and conditions for every row in every pass. For reference."""
+
+    fusible = False
 
     def conditions(self, z: Tensor, schedule: DenoisingSchedule) -> Iterator[Tensor]:
         for t in schedule.process.timesteps[::-1]:

@@ -13,17 +13,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..cache.engines import Engine
+from ..cache.kernels import fused
 from ..cache.layout import Grid, Layout, ScaleWork, Site, Step, Tokens, squares
 from ..contract.method import Branch, Method
 from ..core.spec import Sampling
 from .infinity_scales import SIDES
-from .layers import MLP, Projection, RMSNorm, grid_angles, modulation
+from .layers import MLP, Following, Projection, RMSNorm, add_shaded, affine, grid_angles, modulation, shaded
 from .sampling import draw, guide
 from .scales import Given, HeadNorm, ModulatedBlock, ScaleModel, ScaleSizes
 from .text_features import lengths_of
@@ -140,9 +142,18 @@ class InfinityBlock(ModulatedBlock):
         def text(tokens: Tokens) -> Tensor:
             assert tokens.text is not None
             assert tokens.text_shown is not None
-            return self.ca(self.ca_norm(tokens.x), tokens.text, tokens.text_shown)
+            normed = shaded(tokens, affine(self.ca_norm)) if fused.fuses(tokens.x) else self.ca_norm(tokens.x)
+            return self.ca(normed, tokens.text, tokens.text_shown)
 
-        return [Branch(attention, partial(self.gated, which=0)), Branch(text, lambda tokens, out: tokens.with_x(tokens.x + out)), self.mlp]
+        def added(tokens: Tokens, out: Tensor) -> Tokens:
+            if fused.fuses(tokens.x):
+                return add_shaded(tokens, out, self.shade(tokens, 1))
+            return tokens.with_x(tokens.x + out)
+
+        return [Branch(attention, partial(self.gated, which=0)), Branch(text, added), self.mlp]
+
+    def following(self, tokens: Tokens, which: int) -> Following | None:
+        return affine(self.ca_norm) if which == 0 else super().following(tokens, which)
 
 
 @dataclass(frozen=True)
@@ -179,6 +190,8 @@ class Infinity(ScaleModel[Texts]):
         self.head_nm = HeadNorm(c.dim, c.norm_eps)
         self.head = nn.Linear(c.dim, 2 * c.bits)
         self.stacked = [InfinityBlock(c, layer) for layer in range(c.depth)]
+        for block, after in pairwise(self.stacked):
+            block.after = (after,)
         chunks = (self.stacked[at : at + c.depth // c.chunks] for at in range(0, c.depth, c.depth // c.chunks))
         self.block_chunks = nn.ModuleList(nn.ModuleDict({"module": nn.ModuleList(chunk)}) for chunk in chunks)
         self.sites = [Site("decoder", layer) for layer in range(c.depth)]

@@ -7,6 +7,7 @@ in blocks (ADR 13).
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -60,6 +61,33 @@ def modulation(dim: int, count: int) -> nn.Sequential:
     return nn.Sequential(nn.SiLU(), nn.Linear(dim, count * dim))
 
 
+class Joined:
+    """Linear layers of one input as one product: from the first call on, their weights and biases are parts of one tensor each.
+
+    Not a module, so that the layers keep their names.
+    """
+
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        self._layers, self._whole = layers, tuple[Tensor, ...]()
+
+    @torch.inference_mode(False)  # a parameter cannot take the data of an inference tensor
+    def whole(self) -> tuple[Tensor, ...]:
+        """Return the joined weight and bias."""
+        if not self._whole or self._whole[0].data_ptr() != self._layers[0].weight.data_ptr():
+            for name in ("weight", "bias"):
+                parts = [getattr(layer, name) for layer in self._layers]
+                whole = torch.cat([part.detach() for part in parts])
+                for part, share in zip(parts, whole.split([len(part) for part in parts]), strict=True):
+                    part.data = share
+                self._whole = (*self._whole[-1:], whole)
+        return self._whole
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map (…, in) to (…, sum of out)."""
+        weight, bias = self.whole()
+        return F.linear(x, weight, bias)
+
+
 class RMSNorm(nn.Module):
     """x · rsqrt(mean(x²) + eps) in fp32, cast to the dtype of x, then multiplied by the weight."""
 
@@ -89,6 +117,11 @@ def normed(tokens: Tokens, norm: RMSNorm) -> Tensor:
 
 Following = tuple[object, fused_norms.Shade]
 """A layer norm with what follows it, and an object that names it."""
+
+
+def affine(norm: nn.LayerNorm) -> Following:
+    """Return a layer norm with its weight and bias, for fused passes."""
+    return norm, fused_norms.Shade(norm.weight, norm.bias, norm.eps, rounds=False)
 
 
 def add_shaded(tokens: Tokens, out: Tensor, following: Following | None, gate: Tensor | None = None) -> Tokens:

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +22,7 @@ from torch import Tensor, nn
 from ..cache import random_streams as streams
 from ..cache.arena import Memory
 from ..cache.engines import Engine
+from ..cache.kernels import fused
 from ..cache.layout import Site, Step, Tokens, guided_rows
 from ..cache.masked_layout import MaskedLayout, MaskedStep, masked_steps, placed, put, take
 from ..cache.timesteps import spaced
@@ -28,7 +31,7 @@ from ..contract.planning import Denoising
 from ..core.errors import Unsupported
 from ..core.spec import Sampling
 from .diffusion import EPS, DenoisingSchedule, DiffusionHead, EagerHead, normal
-from .layers import MLP
+from .layers import MLP, add_shaded, affine, shaded
 
 SCHEDULES = ("constant", "linear")
 
@@ -117,14 +120,20 @@ class MARBlock(nn.Module):
         super().__init__()
         self.norm1, self.attn = nn.LayerNorm(dim, eps=EPS), MARAttention(dim, heads)
         self.norm2, self.mlp = nn.LayerNorm(dim, eps=EPS), MLP(dim, 4 * dim, dim)
+        self.after: tuple[nn.LayerNorm | None] = (None,)  # the next block's first norm; in a tuple, so that it is not a submodule
 
     def mix(self, site: Site, step: Step, tokens: Tokens, method: Method) -> Tokens:
+        if fused.fuses(tokens.x):
+            return add_shaded(tokens, self.attn(shaded(tokens, affine(self.norm1)), site, step, method), affine(self.norm2))
         return tokens.with_x(tokens.x + self.attn(self.norm1(tokens.x), site, step, method))
 
     def branch(self, tokens: Tokens) -> Tensor:
-        return self.mlp(self.norm2(tokens.x))
+        return self.mlp(shaded(tokens, affine(self.norm2)) if fused.fuses(tokens.x) else self.norm2(tokens.x))
 
     def join(self, tokens: Tokens, branch: Tensor) -> Tokens:
+        (after,) = self.after
+        if after is not None and fused.fuses(tokens.x):
+            return add_shaded(tokens, branch, affine(after))
         return tokens.with_x(tokens.x + branch)
 
 
@@ -153,6 +162,9 @@ class MAR(nn.Module):
         self.decoder_blocks = nn.ModuleList(MARBlock(c.dim, c.heads) for _ in range(c.depth[1]))
         self.decoder_norm = nn.LayerNorm(c.dim, eps=EPS)
         self.diffloss = (EagerHead if eager_head else DiffusionHead)(c.channels, c.dim, c.head_depth, c.head_width)
+        for blocks in (self.encoder_blocks, self.decoder_blocks):
+            for block, after in pairwise(cast("list[MARBlock]", [*blocks])):
+                block.after = (after.norm1,)
         encoder = [Site("encoder", layer) for layer in range(c.depth[0])]
         decoder = [Site("decoder", layer) for layer in range(c.depth[1])]
         self.stacks = {"encoder": (encoder, self.encoder_blocks), "decoder": (decoder, self.decoder_blocks)}

@@ -15,8 +15,8 @@ from .fused import CHECKS, launch, near, power
 class Shade(NamedTuple):
     """What follows a layer norm: a scale and a shift, that broadcast to (rows, tokens, dim).
 
-    ``plus``: 1 is added to the scale. ``rounds``: torch rounds norm and scale to the model's dtype before it multiplies them; it does not
-    inside of ``layer_norm``.
+    ``weight``, ``bias`` (dim,): the norm's own, before them. ``plus``: 1 is added to the scale. ``rounds``: torch rounds norm and scale to
+    the model's dtype before it multiplies them; it does not inside of ``layer_norm``.
     """
 
     scale: Tensor
@@ -24,6 +24,8 @@ class Shade(NamedTuple):
     eps: float
     plus: bool = False
     rounds: bool = True
+    weight: Tensor | None = None
+    bias: Tensor | None = None
 
 
 def _once(tensors: tuple[Tensor, ...]) -> list[Tensor]:
@@ -41,14 +43,15 @@ def gate_norm(
     rows, tokens, width = x.shape
     total = x if branch is None else torch.empty_like(x)
     out = total if shade is None else torch.empty_like(x, dtype=dtype)
-    scale, shift = (x, x) if shade is None else (shade.scale, shade.shift)
-    parts = [x if part is None else part for part in (gate, scale, shift)]
-    strides = [stride for part in parts for stride in part.expand(x.shape).stride()[:2]]
+    used = [None] * 4 if shade is None else [shade.scale, shade.shift, shade.weight, shade.bias]
+    parts = [x if part is None else part for part in (gate, *used)]
+    strides = [stride for part in parts[:3] for stride in part.expand(x.shape).stride()[:2]]
     tensors = x, x if branch is None else branch.contiguous(), *parts, total, out
     added = [] if branch is None else [branch, total, *([] if gate is None else [gate])]
-    touched = [x, *added, *([scale, shift, out] if shade else [])]
+    touched = [x, *added, *(part for part in used if part is not None), *([out] if shade else [])]
     launch("gate_norm", (rows * tokens,), tensors, width, tokens, *strides, shade.eps if shade else 0.0, touched=touched,
            warps=8 if width > 2048 else 4, ADDS=branch is not None, GATED=gate is not None, NORMS=shade is not None,
+           AFFINE=shade is not None and shade.weight is not None,
            PLUS=shade is not None and shade.plus, ROUNDS=shade is not None and shade.rounds, WIDTH=power(width))
     return total, out
 

@@ -11,13 +11,14 @@ import triton.language as tl
 
 @triton.jit
 def gate_norm(  # type: ignore[no-untyped-def]
-    x_at, branch_at, gate_at, scale_at, shift_at, sum_at, out_at, width, tokens, gate_row, gate_token, scale_row, scale_token, shift_row,
-    shift_token, eps, ADDS: tl.constexpr, GATED: tl.constexpr, NORMS: tl.constexpr, PLUS: tl.constexpr, ROUNDS: tl.constexpr,
-    WIDTH: tl.constexpr,
+    x_at, branch_at, gate_at, scale_at, shift_at, weight_at, bias_at, sum_at, out_at, width, tokens, gate_row, gate_token, scale_row,
+    scale_token, shift_row, shift_token, eps, ADDS: tl.constexpr, GATED: tl.constexpr, NORMS: tl.constexpr, AFFINE: tl.constexpr,
+    PLUS: tl.constexpr, ROUNDS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Store x + gate·branch, and its layer norm times the scale plus the shift.
 
-    ``PLUS``: the scale is stored without its 1. ``ROUNDS``: norm and scale are rounded to the dtype of x before they are multiplied.
+    ``AFFINE``: the norm has a weight and a bias of its own. ``PLUS``: the scale is stored without its 1. ``ROUNDS``: norm and scale are
+    rounded to the dtype of x before they are multiplied.
     """
     place, channel = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
     row, token, inside = place // tokens, place % tokens, channel < width
@@ -35,6 +36,9 @@ def gate_norm(  # type: ignore[no-untyped-def]
         normed = apart * tl.rsqrt(tl.sum(apart * apart, 0) / width + eps)
         scale = tl.load(scale_at + row * scale_row + token * scale_token + channel, mask=inside, other=0.0).to(tl.float32)
         shift = tl.load(shift_at + row * shift_row + token * shift_token + channel, mask=inside, other=0.0).to(tl.float32)
+        if AFFINE:
+            normed = normed * tl.load(weight_at + channel, mask=inside, other=0.0).to(tl.float32)
+            normed += tl.load(bias_at + channel, mask=inside, other=0.0).to(tl.float32)
         if PLUS:
             scale += 1
         if ROUNDS:
