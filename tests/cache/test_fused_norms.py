@@ -13,7 +13,8 @@ FAULTS = (
     ("inside = place // tokens, place % tokens, channel < width", "inside = place // tokens, place % tokens, channel < width - 1"),
     ("row * gate_row", "0 * gate_row"), ("token * scale_token", "0 * scale_token"), ("tl.where(inside, total -", "tl.where(True, total -"),
     ("scale += 1", "scale += 0"),
-    ("bias_at + channel", "weight_at + channel"), ("place * 3 + part", "place * 3"), ("minimum(steep", "maximum(steep"), ("token * PAIRS + pair", "pair"),
+    ("bias_at + channel", "weight_at + channel"),
+    ("place * 3 + part", "place * 3"), ("minimum(steep", "maximum(steep"), ("token * PAIRS + pair", "pair"),
     ("inside = entry < count", "inside = entry < count - 1"), ("row * v_row", "row * k_row + 1"), ("out_at + 2 * count", "out_at"),
     ("copy * count", "0 * count"), ("total + branch", "total - branch"),
 )  # fmt: skip

@@ -223,7 +223,8 @@ class Denoiser(nn.Module):
             block.after = (after.in_ln,)
         self.res_blocks = nn.ModuleList(blocks)
         self.final_layer = FinalLayer(width, 2 * channels)
-        self.shades = Joined([cast(nn.Linear, mod[1]) for mod in (*(block.adaLN_modulation for block in blocks), self.final_layer.adaLN_modulation)])
+        modulations = *(block.adaLN_modulation for block in blocks), self.final_layer.adaLN_modulation
+        self.shades = Joined([cast(nn.Linear, each[1]) for each in modulations])
         self.sites = [Site("head", layer) for layer in range(depth)]
 
     def run(self, step: Step, method: Method, tokens: Tokens) -> Tensor:

@@ -60,9 +60,10 @@ def unit_append(  # type: ignore[no-untyped-def]
     row, token = place // tokens, place % tokens
     head, channel = tl.arange(0, HEADS)[:, None], tl.arange(0, 2 * PADDED)[None, :]
     inside = (head < heads) & (channel < 2 * PAIRS)
+    kind = qkv_at.dtype.element_ty
     x = tl.load(qkv_at + ((place * 3 + part) * heads + head) * 2 * PAIRS + channel, mask=inside, other=0.0)
     if part < 2:
-        kind, wide = x.dtype, x.to(tl.float32)
+        wide = x.to(tl.float32)
         factor = 1 / tl.maximum(tl.sqrt(tl.sum(wide * wide, 1)), 1e-12)
         if part == 0:
             steep = tl.load(steep_at + tl.arange(0, HEADS), mask=tl.arange(0, HEADS) < heads, other=0.0).to(tl.float32)
