@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import report_sample as sample
 
+from cachemark.analysis import case_group
 from cachemark.analysis.answers import Answer, Recommendation, recommendations
 from cachemark.analysis.case_group import case_groups
 from cachemark.analysis.method_placings import method_placings, placing_lines
@@ -51,6 +52,19 @@ def test_the_fastest_qualified_method_is_recommended_and_not_the_fastest() -> No
     assert recommendation.ruined
     assert recommendation.ruined.case.label == "streaming 1/4"
     assert [name for name, *_ in recommendation.numbers] == ["Speedup, LineAR at 1/2", "KV memory saved", "Color consistency"]
+
+
+def test_a_budget_of_many_methods_costs_one_test_each_and_has_no_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, methods = [], 70
+    closer = case_group._closer
+    monkeypatch.setattr(case_group, "_closer", lambda theirs, mine: calls.append(len(theirs)) or closer(theirs, mine))
+    full, good = (scored(outcome, 1.0, seconds, 16) for outcome, seconds in ((FULL, 2.0), (GOOD, 1.5)))
+    outcomes = [full, *(replace(good, case=replace(good.case, variant=f"v{k}")) for k in range(methods))]
+    (group,) = case_groups(outcomes)
+    assert sum(calls) == methods**2, "every pair is compared"
+    assert len(calls) == methods, "in one call for each method"
+    assert {row.rank for row in group.candidates} == {"1="}
+    assert method_placings([group]) == ((),), "each row would name all others"
 
 
 def test_few_seeds_decide_nothing_and_say_how_many_would() -> None:

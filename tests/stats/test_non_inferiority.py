@@ -63,6 +63,8 @@ def test_the_seeds_that_would_show_it_are_the_first_that_do() -> None:
     needed = seeds_to_show(gains, 0.05, -1.0, 12)
     assert needed is not None
     assert needed > 107
+    assert seeds_to_show(gains, 0.05, -1.0, 12, needed) == needed
+    assert seeds_to_show(gains, 0.05, -1.0, 12, needed - 1) is None
     thrice = gains * 3
     assert (p_non_inferior(thrice, 0.05, -1.0) <= ALPHA / 12) == (needed <= len(thrice))
     assert seeds_to_show([0.0] * 9, 0.05, -1.0, 12) == 107

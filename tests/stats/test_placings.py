@@ -46,6 +46,5 @@ def test_the_study_counts_wrong_claims(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_two_samples_are_told_apart_by_ranks_exactly_even_if_few() -> None:
-    assert p_greater([1.0, 1.0, 1.0], [0.1, 0.2, 0.3]) == pytest.approx(1 / 20)
-    assert p_greater([0.6] * 32, [0.0, 0.001, 0.002, 0.0]) < 1e-4
-    assert p_greater([1.0] * 3, [1.0] * 3) > 0.5, "ties tell nothing"
+    assert p_greater([[1.0, 1.0, 1.0], [0.6] * 32, [0.0, 0.05, 0.15]], [0.1, 0.2, 0.3]) == pytest.approx([1 / 20, 1 / 6545, 19 / 20])
+    assert p_greater([[1.0] * 3], [1.0] * 3)[0] > 0.5, "ties tell nothing"

@@ -12,7 +12,7 @@ from ..core.units import KV, TIME, metric
 from ..stats.intervals import Interval
 from .case_group import CaseGroup
 from .device_limits import OF_SPEED, TOLERANCE
-from .quality_claims import Claims, QualityClaim, criterion, inconclusive_reason
+from .quality_claims import Claims, QualityClaim, criterion, fewest_needed, inconclusive_reason
 from .report_row import MASKED, Mark, ReportRow, share_of_full
 
 FULL_CACHE, SPEED_ONLY = "Keep the full cache", "Speed only"
@@ -101,7 +101,7 @@ def answer(group: CaseGroup, claims: Claims) -> Answer:
         details = f"{gain}{saving}{_added(row, group)}, quality loss below {claims[row.case.key].allowed}."
         return Answer(f"Use {named(row)}.", details, row, lean, ruined, numbers=tuple(numbers(row, group)), flags=_flags(row, group))
     own_claims = [claim for row in group.candidates if (claim := claims.get(row.case.key))]
-    needed = min((claim.needed for claim in own_claims if not claim.non_inferior and claim.needed), default=None)
+    needed = fewest_needed(own_claims)
     qualified = [each for each in candidates if each.qualified]
     doubt = next((f" {named(rows[each.key])}: {each.doubt}" for each in qualified if each.doubt), "")
     details = f"{_reason(group, lean, own_claims, needed, qualified=bool(qualified))}{doubt}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..core.result import Outcome
 from ..core.spec import MAX_BATCH, OWN, Case, digest
@@ -16,9 +17,9 @@ from ..core.units import FID, LARGEST, LARGEST_RATE, PRECISION, compared_tokens
 from ..core.wording import count
 from ..stats.intervals import Interval
 from ..stats.non_inferiority import ALPHA
-from ..stats.placings import chances_of_pairs
+from ..stats.placings import seeds_won, sign_chance
+from ..stats.sign_flip import Floats
 from ..stats.two_samples import p_greater
-from ..store.differences import differences
 from .device_limits import with_limits
 from .report_row import MASKED, Mark, ReportRow, is_random, rows_of, share_of_full
 
@@ -86,20 +87,24 @@ def case_groups(outcomes: Sequence[Outcome]) -> tuple[CaseGroup, ...]:
         if outcome.case.role not in _REFERENCES:
             cells.setdefault((outcome.case.model, outcome.case.cell), []).append(outcome)
     joined: dict[tuple[str, str], list[Outcome]] = {key: [] for key in cells}
+    settings = {key: _shared(measured[0].case) for key, measured in cells.items()}
     for outcome in outcomes:
         if outcome.case.role in _REFERENCES:
-            for key in _nearest(outcome.case, cells):
+            for key in _nearest(outcome.case, settings):
                 joined.setdefault(key, []).append(outcome)
     return _with_equal_memory([_group(key[0], cells.get(key, []), joined[key]) for key in joined])
 
 
-def _nearest(case: Case, cells: dict[tuple[str, str], list[Outcome]]) -> list[tuple[str, str]]:
-    distance = {}
-    for key, outcomes in cells.items():
-        if key[0] == case.model:
-            different = {name.partition(".")[0] for name in differences(case.to_json(), outcomes[0].case.to_json())}
-            distance[key] = len(different - set(OWN))
-    return [key for key, far in distance.items() if far == min(distance.values())] or [(case.model, case.cell)]
+def _shared(case: Case) -> dict[str, Any]:
+    return {name: value for name, value in case.to_json().items() if name not in OWN}
+
+
+def _nearest(case: Case, settings: Mapping[tuple[str, str], Mapping[str, Any]]) -> list[tuple[str, str]]:
+    own = _shared(case)
+    distance = {key: sum(own.get(name) != theirs.get(name) for name in {*own, *theirs})
+                for key, theirs in settings.items() if key[0] == case.model}
+    least = min(distance.values(), default=0)
+    return [key for key, far in distance.items() if far == least] or [(case.model, case.cell)]
 
 
 def _group(model: str, measured: list[Outcome], references: list[Outcome]) -> CaseGroup:
@@ -108,7 +113,8 @@ def _group(model: str, measured: list[Outcome], references: list[Outcome]) -> Ca
     reference_rows = tuple(rows_of(sorted(references, key=lambda o: _REFERENCES.index(o.case.role)), None))
     rows = with_limits(rows_of(measured, full))
     by_role = {row.case.role: row for row in reversed(reference_rows) if row.ok}
-    candidates = [_against_references(row, by_role) for row in rows if row.outcome is not baseline]
+    unlike = _not_closer(rows, by_role.get("other_seeds"))
+    candidates = [_against_references(row, by_role, unlike.get(row.case.key, "")) for row in rows if row.outcome is not baseline]
     own = next((row for row in rows if row.outcome is baseline), None)
     first = (measured or references)[0].case
     return CaseGroup(model, baseline.case if baseline else first, own, ordered(candidates), reference_rows)
@@ -116,24 +122,31 @@ def _group(model: str, measured: list[Outcome], references: list[Outcome]) -> Ca
 
 # -- throughput at equal memory ---------------------------------------------------------------------------------------
 def _with_equal_memory(groups: Sequence[CaseGroup]) -> tuple[CaseGroup, ...]:
-    alike: dict[tuple[str, str, str], list[tuple[CaseGroup, ReportRow]]] = {}
+    searched: dict[tuple[str, str, str], tuple[float, int]] = {}
+    measured: dict[tuple[str, str, str], dict[int, list[ReportRow]]] = {}  # by batch
     for group in groups:
         for row in group.rows:
-            if row.ok and row.timed:
-                alike.setdefault((group.but_batch, row.method, row.case.stated_budget), []).append((group, row))
+            alike = (group.but_batch, row.method, row.case.stated_budget)
+            if not (row.ok and row.timed):
+                continue
+            if not group.searched:
+                measured.setdefault(alike, {}).setdefault(row.case.batch, []).append(row)
+            elif (rate := row.median(LARGEST_RATE)) and (largest := row.median(LARGEST)):
+                searched.setdefault(alike, (rate, int(largest)))
 
     def at_equal_memory(row: ReportRow, group: CaseGroup) -> ReportRow:
-        same_case = alike.get((group.but_batch, row.method, row.case.stated_budget), ()) if row.ok and row.timed else ()
-        for other_group, other in same_case:
-            rate, largest = other.median(LARGEST_RATE), other.median(LARGEST)
-            if other_group.searched and rate and largest:
-                return replace(row, equal_memory=rate, equal_memory_batch=int(largest), batch_searched=True)
-        room = group.full.held_bytes if group.full else None
-        fitting = [other for other_group, other in same_case if not other_group.searched and other.images_per_second is not None
+        if not (row.ok and row.timed):
+            return row
+        alike = (group.but_batch, row.method, row.case.stated_budget)
+        if alike in searched:
+            rate, largest = searched[alike]
+            return replace(row, equal_memory=rate, equal_memory_batch=largest, batch_searched=True)
+        room, batch = group.full.held_bytes if group.full else None, row.case.batch
+        larger = [row, *(other for size, others in measured.get(alike, {}).items() if size > batch for other in others)]
+        fitting = [other for other in larger if other.images_per_second is not None
                    and ((other is row and row is group.full)
                         or (room is not None and other.held_bytes is not None and other.held_bytes <= room))]
-        largest_row = max((other for other in fitting if other is row or other.case.batch > row.case.batch),
-                          key=lambda other: other.case.batch, default=None)
+        largest_row = max(fitting, key=lambda other: other.case.batch, default=None)
         if largest_row is None:
             return row
         return replace(row, equal_memory=largest_row.images_per_second, equal_memory_batch=largest_row.case.batch)
@@ -143,11 +156,9 @@ def _with_equal_memory(groups: Sequence[CaseGroup]) -> tuple[CaseGroup, ...]:
 
 
 # -- places -----------------------------------------------------------------------------------------------------------
-def _against_references(row: ReportRow, references: Mapping[str, ReportRow]) -> ReportRow:
+def _against_references(row: ReportRow, references: Mapping[str, ReportRow], unlike: str) -> ReportRow:
     if not row.ok:
         return row
-    other_seeds = references.get("other_seeds")
-    unlike = "" if row.same_distribution or other_seeds is None else _not_closer(row, other_seeds)
     why = unlike or _unranked(row)
     lossless = not unlike and _lossless(row, references.get("other_batch"))  # so few seeds show no agreement at all
     mark = Mark("same distribution", "calm", why) if row.same_distribution else Mark("not ranked", "warn", why)
@@ -170,14 +181,15 @@ def near_values(row: ReportRow) -> list[float]:
     return [sign * value for value in row.outcome.raw(compared_tokens(masked=row.paradigm == MASKED))]
 
 
-def _not_closer(row: ReportRow, other_seeds: ReportRow) -> str:
-    """Return why images are not known to be closer to the full cache's than unrelated ones, or nothing."""
-    mine, its = near_values(row), near_values(other_seeds)
-    if not mine or not its or p_greater(mine, its) <= ALPHA:
-        return ""
-    if len(its) < FEW_REFERENCES:
-        return f"Cannot be told from unrelated images: {count(len(its), 'seed')} of the different-seed reference are too few."
-    return OTHER_SEEDS
+def _not_closer(rows: Sequence[ReportRow], other_seeds: ReportRow | None) -> dict[str, str]:
+    """Return, by case key, why images are not known to be closer to the full cache's than unrelated ones."""
+    its = near_values(other_seeds) if other_seeds else []
+    mine = {row.case.key: values for row in rows if row.ok and not row.same_distribution and (values := near_values(row))}
+    if not its or not mine:
+        return {}
+    few = f"Cannot be told from unrelated images: {count(len(its), 'seed')} of the different-seed reference are too few."
+    why = few if len(its) < FEW_REFERENCES else OTHER_SEEDS
+    return {key: why for key, p in zip(mine, p_greater(list(mine.values()), its), strict=True) if p > ALPHA}
 
 
 def _unranked(row: ReportRow) -> str:
@@ -226,21 +238,41 @@ def ordered(rows: list[ReportRow]) -> tuple[ReportRow, ...]:
     for row in rows:
         if row.ok and not row.unranked and (own := value(row)) is not None:
             ranked.setdefault(row.case.stated_budget, []).append((row, own))
-    places = {mine[0].case.key: 1 + sum(_is_better(other, mine) for other in among) for among in ranked.values() for mine in among}
+    places = {row.case.key: 1 + better for among in ranked.values()
+              for (row, _), better in zip(among, _numbers_of_better(among), strict=True)}
     shared = Counter((row.case.stated_budget, places.get(row.case.key)) for row in rows)
     return tuple(replace(row, place=places.get(row.case.key), tied=shared[row.case.stated_budget, places.get(row.case.key)] > 1)
                  for row in sorted(rows, key=key))
 
 
-def _is_better(one: tuple[ReportRow, Interval], other: tuple[ReportRow, Interval]) -> bool:
-    """Return whether a row's value is lower, or a tie that is closer to the full cache (sign test)."""
-    (mine, own), (its, value) = one, other
-    if not (own.stated and value.stated):
-        return own.value < value.value
-    if own.high < value.low or value.high < own.low:
-        return own.high < value.low
-    near, far = near_values(mine), near_values(its)
-    if len(near) != len(far) or not near or mine.same_distribution or its.same_distribution:
-        return False
-    p, first = chances_of_pairs(np.subtract([near], [far]), math.inf)
-    return bool(first[0] and 2 * p[0] <= ALPHA)
+def _numbers_of_better(among: Sequence[tuple[ReportRow, Interval]]) -> list[int]:
+    """Return how many rows are better than each: of a lower value, or of a tie and closer to the full cache (sign test)."""
+    ends = np.array([(own.low, own.high, own.value) for _, own in among]).T
+    stated = np.array([own.stated for _, own in among])
+    near = [[] if row.same_distribution else near_values(row) for row, _ in among]
+    alike: dict[int, list[int]] = {}
+    for k, values in enumerate(near):
+        alike.setdefault(len(values), []).append(k)
+    alike.pop(0, None)
+    same_seeds = {n: np.array([near[k] for k in rows]) for n, rows in alike.items()}
+    numbers = []
+    for k, (_, own) in enumerate(among):
+        low, high, value = ends
+        with_ends = stated & own.stated
+        apart = (high < own.low) | (low > own.high)
+        better = np.where(with_ends, apart & (high < own.low), value < own.value)
+        if near[k]:
+            rows = np.array(alike[len(near[k])])
+            tied = with_ends[rows] & ~apart[rows]
+            better[rows[tied]] = _closer(same_seeds[len(near[k])][tied], near[k])
+        better[k] = False
+        numbers.append(int(better.sum()))
+    return numbers
+
+
+def _closer(theirs: Floats, mine: Sequence[float]) -> NDArray[np.bool_]:
+    """Return which rows of values are larger than ``mine`` at significantly more seeds."""
+    wins, losses = seeds_won(theirs - np.asarray(mine))
+    outcomes, whose = np.unique(np.stack([wins, losses], 1), axis=0, return_inverse=True)
+    sure = [won > lost and 2 * sign_chance(int(won), int(lost), theirs.shape[1]) <= ALPHA for won, lost in outcomes]
+    return np.array(sure, dtype=bool)[whose.reshape(-1)]

@@ -14,6 +14,7 @@ from .answers import gain_in_words, named, saving_in_words
 from .case_group import CaseGroup
 from .report_row import MASKED, ReportRow
 
+MOST_PLACED = 64  # methods of a budget: more have no places, since all pairs are tested and each row names all others
 _SUFFIXES = {1: "st", 2: "nd", 3: "rd"}
 
 
@@ -55,9 +56,9 @@ class MethodPlacing:
 def method_placings(groups: Sequence[CaseGroup]) -> tuple[tuple[MethodPlacing, ...], ...]:
     """Return the placings of each group's methods by budget, all from one family of tests.
 
-    Budgets with a single method and groups with random weights have none."""
+    Budgets with a single method or more than ``MOST_PLACED``, and groups with random weights have none."""
     rankings = {(number, budget, name): rows for number, group in enumerate(groups) for budget in group.budgets
-                for name in _compared(group) if len(rows := _rows(group, budget, name)) > 1}
+                for name in _compared(group) if 1 < len(rows := _rows(group, budget, name)) <= MOST_PLACED}
     placed = placings({key: _ranking(rows, key[2]) for key, rows in rankings.items()})
     by_group: list[list[MethodPlacing]] = [[] for _ in groups]
     for key, rows in rankings.items():

@@ -160,12 +160,27 @@ def margin_sentence(group: CaseGroup, claims: Claims) -> str:
     return " ".join(filter(None, (test, seeds_that_decide(own_claims))))
 
 
+def fewest_needed(claims: Iterable[QualityClaim]) -> int | None:
+    """Return the number of seeds that would decide one more claim, None if none can be decided."""
+    fewest: int | None = None
+    for claim in claims:
+        if claim.non_inferior:
+            continue
+        if claim.share is None and fewest:  # ask for fewer only, which is one test instead of a search
+            needed = seeds_to_show(claim.gains, claim.margin, metric(claim.metric).apart[0], claim.claims, fewest - 1)
+        else:
+            needed = claim.needed
+        if needed and (fewest is None or needed < fewest):
+            fewest = needed
+    return fewest
+
+
 def seeds_that_decide(claims: Sequence[QualityClaim]) -> str:
     """Return the loss that these and more seeds can rule out, and how many would decide one more claim."""
     if not claims:
         return ""
     largest = max(claims, key=lambda claim: claim.n)
-    needed = min((claim.needed for claim in claims if not claim.non_inferior and claim.needed), default=None)
+    needed = fewest_needed(claims)
     more = f" About {needed} seeds would decide one more method." if needed else ""
     if largest.share is not None:
         return more.strip()

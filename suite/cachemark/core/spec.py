@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
@@ -178,8 +178,8 @@ class Case:
         know(self.evaluation)
 
     def to_json(self) -> dict[str, Any]:
-        data = asdict(self)
-        data["grid"] = list(self.grid)
+        data = {name: _copied(getattr(self, name)) for name in _FIELDS}
+        data.update(grid=list(self.grid), sampling=dict(vars(self.sampling)))
         return {name: value for name, value in data.items() if LATER.get(name) != value}
 
     @classmethod
@@ -314,6 +314,13 @@ class Case:
         name, variant, window = (self.decoder.get(key, "") for key in ("name", "variant", "window"))
         ahead = " ahead" if self.decoder.get("look_ahead") else ""
         return f" + {name}: {variant}" if variant else f" + {name} {window}".rstrip() + ahead
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy of nested tables and lists; ``asdict`` takes ten times as long."""
+    if isinstance(value, Mapping):
+        return {name: _copied(item) for name, item in value.items()}
+    return type(value)(map(_copied, value)) if isinstance(value, list | tuple) else value
 
 
 _FIELDS = tuple(item.name for item in fields(Case))

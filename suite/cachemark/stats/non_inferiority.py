@@ -41,10 +41,10 @@ def loss_that_shows(seeds: int, least: float, claims: int) -> float:
     return least * math.expm1(math.log(ALPHA / claims) / seeds)
 
 
-def seeds_to_show(gains: Sequence[float], margin: float, least: float, claims: int) -> int | None:
+def seeds_to_show(gains: Sequence[float], margin: float, least: float, claims: int, most: int = MOST) -> int | None:
     """Estimate the number of seeds that would show non-inferiority if the gains stayed like these.
 
-    It is tested as the strongest of ``claims``. None if the mean loses the margin, or for more than ``MOST`` seeds."""
+    It is tested as the strongest of ``claims``. None if the mean loses the margin, or for more than ``most`` seeds."""
     values, counts = np.unique(np.asarray(gains, dtype=np.float64), return_counts=True)
     if float(np.mean(gains)) <= -margin:
         return None
@@ -52,9 +52,11 @@ def seeds_to_show(gains: Sequence[float], margin: float, least: float, claims: i
     def is_shown(n: int) -> bool:
         return bool(chances_at_most(values, counts[None, :] * (n / len(gains)), -margin, least)[0] <= ALPHA / claims)
 
-    low, high = 0, least_seeds(margin, least, claims)
+    if most < MOST and not is_shown(most):
+        return None
+    low, high = 0, min(least_seeds(margin, least, claims), most)
     while not is_shown(high):
-        low, high = high, 2 * high
+        low, high = high, 2 * high if most == MOST else min(2 * high, most)
         if high > MOST:
             return None
     while high - low > 1:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 from typing import TypeVar
 
@@ -86,6 +87,18 @@ def _pairs(ranking: Ranking) -> list[tuple[str, str, float]]:
     apart = np.array([np.subtract(ranking.values[a], ranking.values[b]) for a, b in names], dtype=np.float64)
     p, first = chances_of_pairs(apart, ranking.reach)
     return [(a, b, float(each)) if up else (b, a, float(each)) for (a, b), each, up in zip(names, p, first, strict=True)]
+
+
+def seeds_won(apart: Floats) -> tuple[NDArray[np.int_], NDArray[np.int_]]:
+    """Return at how many seeds each row of differences is above 0, and at how many below."""
+    exact = np.round(apart, _DIGITS)
+    return (exact > 0).sum(axis=1), (exact < 0).sum(axis=1)
+
+
+@cache
+def sign_chance(won: int, lost: int, seeds: int) -> float:
+    """Return the p-value of "not better" for a method that wins at more of so many seeds than it loses at."""
+    return float(chances_at_most([-1.0, 0.0, 1.0], [[lost, seeds - won - lost, won]], 0.0, -1.0)[0])
 
 
 def chances_of_pairs(apart: Floats, reach: float) -> tuple[Floats, NDArray[np.bool_]]:

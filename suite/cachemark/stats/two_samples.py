@@ -9,9 +9,15 @@ import scipy
 _EXACT = 32  # values of the smaller sample, up to which the exact distribution is used
 
 
-def p_greater(mine: Sequence[float], other: Sequence[float]) -> float:
-    """Return the p-value of "``mine`` are not larger than ``other``", two independent samples.
+def p_greater(rows: Sequence[Sequence[float]], other: Sequence[float]) -> list[float]:
+    """Return the p-values of "a row's values are not larger than ``other``", two independent samples each.
 
     Ties count half, and the exact distribution then gives a p-value that is too large rather than too small."""
-    exact = min(len(mine), len(other)) <= _EXACT
-    return float(scipy.stats.mannwhitneyu(mine, other, alternative="greater", method="exact" if exact else "asymptotic").pvalue)
+    chances = [0.0] * len(rows)
+    for size in sorted({len(row) for row in rows}):
+        alike = [k for k, row in enumerate(rows) if len(row) == size]
+        method = "exact" if min(size, len(other)) <= _EXACT else "asymptotic"
+        tested = scipy.stats.mannwhitneyu([rows[k] for k in alike], [other], alternative="greater", method=method, axis=1)
+        for k, p in zip(alike, tested.pvalue, strict=True):
+            chances[k] = float(p)
+    return chances
