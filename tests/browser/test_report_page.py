@@ -1,6 +1,7 @@
 """The report in a real browser: it complains about nothing, asks nobody for anything, shows its charts in every tab, sorts, filters,
 enlarges, changes its theme, fits a phone, and axe-core finds nothing serious in it."""
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from cachemark.analysis.report_view import build
 from cachemark.analysis.run_history import HistoryNight
+from cachemark.report.page import render as render_module
 from cachemark.report.page.render import TABS, render
 from report import report_sample as sample
 from support.later import later
@@ -30,6 +32,14 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     view = build(sample.RUN, sample.mixed(), sample.comparison(), sample.artifact, nights=nights)
     target.write_text(render(view), encoding="utf-8")
     return target
+
+
+@pytest.fixture
+def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same run as a page of many cases: its panels are compressed, its pictures stored once."""
+    monkeypatch.setattr(render_module, "MANY", 10)
+    (tmp_path / "large.html").write_text(render(build(sample.RUN, sample.outcomes(), None, sample.artifact)), encoding="utf-8")
+    return tmp_path / "large.html"
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +81,7 @@ def everywhere(page: Any) -> Iterator[str]:
     """Visits every tab by its link."""
     for key in KEYS:
         page.click(f"#tab-{key}")
-        page.wait_for_selector(f"#{key}:not([hidden])")
+        page.wait_for_selector(f"#{key}:not([hidden]):not(:has(script))")
         yield key
 
 
@@ -90,6 +100,23 @@ def test_every_tab_shows_its_charts_with_their_tables_and_is_quiet(opened: Open,
         assert all(width > 200 and height > 40 and rows for width, height, rows in sizes), (key, sizes)
     assert page.said == []
     assert [url for url in page.asked if not url.startswith("data:")] == [where.as_uri()]
+
+
+def test_a_page_of_many_cases_is_small_and_shows_the_same(opened: Open, large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = large.read_text()
+    assert text.count("data:image") == len(set(re.findall(r"data:image[^\"]*", text))) > 3
+    page = opened(large, tab=f"c-{sample.full().case.key}")  # in a panel that is not there yet
+    page.wait_for_selector(f"#c-{sample.full().case.key}[open]")
+    packed = {key: page.inner_text(f"#{key}") for key in everywhere(page)}
+    assert page.evaluate("Array.from(document.querySelectorAll('#quality img')).every((image) => image.naturalWidth > 0)")
+    monkeypatch.setattr(render_module, "MANY", 100)
+    whole = large.with_name("whole.html")
+    whole.write_text(render(build(sample.RUN, sample.outcomes(), None, sample.artifact)), encoding="utf-8")
+    bare, bare_whole = (len(re.sub(r"data:image[^\"]*", "", each)) for each in (text, whole.read_text()))
+    assert bare < 0.6 * bare_whole
+    plain = opened(whole, tab=f"c-{sample.full().case.key}")
+    assert {key: plain.inner_text(f"#{key}") for key in everywhere(plain)} == packed
+    assert page.said == []
 
 
 def test_a_hostile_page_runs_no_script(opened: Open, tmp_path: Path) -> None:

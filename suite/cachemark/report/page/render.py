@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import zlib
 from collections.abc import Sequence
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 
@@ -34,13 +36,26 @@ TABS = (
 )  # each is a template of that name and a panel of the page with that id
 _PICTURES = 400_000  # bytes of PNG that leave a page of one model below 1 MB: base64 adds a third
 _JPEG = 92
+MANY = 500  # cases, above which a page stores its large panels compressed, and each picture once
+_PACKED = 50_000  # characters of a panel that are worth it
+
+
+class _Pictures(dict[str, int]):
+    """Number of each data URI of a page."""
+
+    def source(self, uri: str) -> Markup:
+        """Return the attribute that shows a picture."""
+        return Markup('data-picture="{}"').format(self.setdefault(uri, len(self)))
 
 
 def render(view: ReportView) -> str:
     """Return the page; all user text is escaped by the template engine or the SVG writer."""
     script = static("report.js")
     sprites = [sprite for chapter in view.chapters for album in chapter.albums.values() for sprite in album]
+    many, pictures = len(view.entries) > MANY, _Pictures()
+    source = pictures.source if many else lambda uri: Markup('src="{}"').format(uri)
     return engine().get_template("report.html").render(
+        packed=_packed if many else lambda panel: panel, source=source, pictures=pictures,
         view=view, tabs=TABS, explanations=explanations, glossary=explanations.glossary(), chart_sets=chart_sets(view),
         column_groups=columns.column_groups, columns_of=columns.columns_of, limit_columns=columns.LIMITS.columns,
         recommended_columns=columns.RECOMMENDED.columns, in_turns=columns.paired_speed_note,
@@ -106,6 +121,15 @@ def policy(script: str) -> str:
     return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {own}; base-uri 'none'; form-action 'none'"
 
 
+def _packed(panel: Markup) -> Markup:
+    """Return a panel as compressed data that the script inserts when it is opened."""
+    if len(panel) < _PACKED:
+        return panel
+    data = base64.b64encode(zlib.compress(panel.encode("utf-8", errors="replace"), 4)).decode()
+    return Markup('<p class="none">This part needs JavaScript.</p><script type="text/plain" class="packed">{}</script>').format(data)
+
+
+@lru_cache(maxsize=64)
 def _uri(png: bytes, exact: bool) -> str:
     """Return an image as a data URI: the stored PNG, or a JPEG of a third of its size."""
     if exact:

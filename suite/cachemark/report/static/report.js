@@ -45,14 +45,43 @@
       tabs[k].setAttribute("aria-selected", String(other === panel));
       tabs[k].tabIndex = other === panel ? 0 : -1;
     });
+    unpack(panel);
     const tab = tabs[panels.indexOf(panel)];
     list.scrollTo({ left: tab.offsetLeft - (list.clientWidth - tab.offsetWidth) / 2 });
   }
+  /* The large panels of a page with many cases are compressed until they are opened, and each picture is stored once. */
+  const pictures = JSON.parse((document.getElementById("pictures") || { textContent: "[]" }).textContent);
+  const packed = (panel) => panel.querySelector("script.packed");
+  function fill(within) {
+    all("img[data-picture]", within).forEach((image) => { image.src = pictures[image.dataset.picture]; });
+    table(within);
+    all(".term", within).forEach((term) => { term.tabIndex = 0; explain(term, meanings.get(term.dataset.term) || ""); });
+    tell(within);
+    chart(within);
+    picture(within);
+  }
+  async function unpack(panel) {
+    const data = packed(panel);
+    if (!data) return;
+    const bytes = Uint8Array.from(atob(data.textContent), (char) => char.charCodeAt(0));
+    data.className = "";
+    const html = await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
+    data.previousElementSibling.remove();
+    data.insertAdjacentHTML("beforebegin", html);
+    data.remove();
+    fill(panel);
+    look();
+  }
   function follow() {
-    let target = null;
-    try { target = document.getElementById(decodeURIComponent(location.hash.slice(1))); } catch (_) { /* no such place */ }
+    let target = null, name = "";
+    try { name = decodeURIComponent(location.hash.slice(1)); target = document.getElementById(name); } catch (_) { /* no such place */ }
     const panel = target && target.closest(".panel");
-    if (!panel) { if (!target) show(panels[0]); return; }
+    if (!panel) {
+      const holder = document.getElementById(name.startsWith("c-") ? "cases" : name.replace(/-m\d+$/, ""));
+      if (!target && holder && packed(holder)) unpack(holder).then(follow);
+      else if (!target) show(panels[0]);
+      return;
+    }
     show(panel);
     if (target.tagName === "DETAILS") target.open = true;
     if (target === panel) { if (window.scrollY > list.offsetTop) window.scrollTo(0, list.offsetTop); return; }
@@ -272,14 +301,7 @@
     if (step) { at += step; draw(); }
   });
 
-  table(document);
-  all(".term").forEach((term) => { term.tabIndex = 0; explain(term, meanings.get(term.dataset.term) || ""); });
-  tell(document);
-  chart(document);
-  picture(document);
-  show(panels[0]);
-  window.addEventListener("hashchange", follow);
-  if (location.hash) follow();
+  fill(document);
   document.addEventListener("click", (event) => {
     const link = event.target.closest('a[href^="#"]');
     if (link && link.getAttribute("href") === location.hash) follow();
@@ -289,6 +311,9 @@
   let frame = 0;
   const fade = () => all(".scroll").forEach((part) => part.classList.toggle("more", part.scrollWidth - part.clientWidth - part.scrollLeft > 8));
   const look = () => { cancelAnimationFrame(frame); frame = requestAnimationFrame(fade); };
+  show(panels[0]);
+  window.addEventListener("hashchange", follow);
+  if (location.hash) follow();
   ["load", "resize", "hashchange"].forEach((name) => window.addEventListener(name, look));
   ["scroll", "toggle", "click"].forEach((name) => document.addEventListener(name, look, true));
 
