@@ -19,7 +19,8 @@ from cachemark.core.result import Outcome
 from cachemark.core.spec import Case, Sampling
 from cachemark.core.units import METRICS
 from cachemark.export import figures
-from cachemark.export.frames import COLUMNS, frame, samples_frame, settings
+from cachemark.export.frames import frame, samples_frame
+from cachemark.export.records import COLUMNS, csv_lines, settings
 from cachemark.report.page.render import chart_sets
 from cachemark.store.db import Store
 from report import report_sample as sample
@@ -47,6 +48,11 @@ def test_there_is_one_row_for_each_case_and_metric() -> None:
     candidates = [o.case.key for o in sample.outcomes() if o.case.role == "candidate"]
     assert sorted(table[table.metric == "saving"].case) == sorted(candidates)
     assert len(table[table.metric == "speedup"]) == len(candidates) - 4  # h2o and rkv are judged for quality only
+
+
+def test_csv_is_the_frame_line_by_line() -> None:
+    for samples, table in ((False, frame(sample.mixed())), (True, samples_frame(sample.mixed()))):
+        assert "".join(csv_lines(sample.mixed(), samples=samples)) == table.to_csv(index=False, lineterminator="\n")
 
 
 @pytest.mark.parametrize(("metric", "value"), [

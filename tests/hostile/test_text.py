@@ -19,9 +19,9 @@ from cachemark.analysis.run_history import HistoryNight
 from cachemark.export import asv
 from cachemark.export.documents import latex, markdown
 from cachemark.export.escape import for_latex, for_markdown
-from cachemark.export.frames import csv, frame, samples_frame
 from cachemark.export.github import comment, summary, workflow_commands
 from cachemark.export.junit import junit
+from cachemark.export.records import csv_lines
 from cachemark.export.tables import tables
 from cachemark.gate.judgement import RunJudgement
 from cachemark.report.page import render, site
@@ -78,7 +78,8 @@ PRODUCED: dict[str, Callable[[str], str]] = {
     "markdown": lambda text: markdown(tables(poisoned(text)[0])), "latex": lambda text: latex(tables(poisoned(text)[0])),
     "summary": lambda text: summary(*poisoned(text)), "comment": lambda text: comment(*poisoned(text)),
     "annotations": lambda text: "\n".join(workflow_commands(poisoned(text)[1])), "junit": lambda text: junit(poisoned(text)[1], text),
-    "csv": lambda text: csv(frame(few(text))), "samples": lambda text: csv(samples_frame(few(text))), "history": history,
+    "csv": lambda text: "".join(csv_lines(few(text))),
+    "samples": lambda text: "".join(csv_lines(few(text), samples=True)), "history": history,
 }
 PAGES = ("html", "site", "history")
 READERS: dict[str, Callable[[str, str], None]] = {}  # each compares what a text made with what a calm one made

@@ -9,7 +9,20 @@ from typing import Any, Literal
 
 import click
 
-from .options import FILE, FOLDER, Line, all_of, baseline_option, npz, plugin_option, register_option, say, store_option, stored_run_options
+from .options import (
+    FILE,
+    FOLDER,
+    Integer,
+    Line,
+    all_of,
+    baseline_option,
+    npz,
+    plugin_option,
+    register_option,
+    say,
+    store_option,
+    stored_run_options,
+)
 
 Format = Literal["markdown", "latex", "csv", "junit", "figures"]
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -48,8 +61,13 @@ def export() -> None:
 
 def _export(form: Format, path: str | Path, **options: Any) -> None:
     """Write a run to ``path``, or print it for ``-``."""
+    from ..workflows.export import csv_lines
     from ..workflows.export import export as to
 
+    if form == "csv" and path == "-":  # may be larger than memory
+        for part in csv_lines(**options):
+            click.echo(part, nl=False)
+        return
     exported = to(form, None if path == "-" else path, **options)
     if not exported.files:
         click.echo(exported.text, nl=False)
@@ -112,7 +130,7 @@ def asv(folder: Path, store: str, repository: Path) -> None:
 @click.argument("cases", nargs=-1)
 @stored_run_options
 @click.option("--model", help="The model, where several have such cases.")
-@click.option("--scale", type=click.IntRange(1, 32), default=1, show_default=True, help="Enlarge small images so many times.")
+@click.option("--scale", type=Integer(1, 32), default=1, show_default=True, help="Enlarge small images so many times.")
 def grid(**options: Any) -> None:
     """Write stored images of cases as one PNG.
 

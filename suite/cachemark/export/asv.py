@@ -13,6 +13,7 @@ import re
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from ..core.errors import Unsupported
 from ..core.files import replacing
 from ..core.git import git, is_shallow, run_git
 from ..core.result import JUDGING, Outcome
-from ..core.spec import digest
+from ..core.spec import Case, digest
 from ..core.units import Metric, metric
 from ..core.wording import on_one_line
 from ..store.db import Store
@@ -65,8 +66,9 @@ def write(store: Store, folder: str | Path, repository: str | Path = ".") -> Wri
     git(repository, "rev-parse", "--git-dir")
     folder, left_out = Path(folder), []
     points: dict[str, _Point] = {}
+    resolve, known = cache(partial(_commit, repository)), dict[str, Case]()
     for run in reversed([run for run in store.runs() if not run.is_comparison]):
-        if why := _collect(store, run, repository, points):
+        if why := _collect(store, run, repository, resolve, points, known):
             left_out.append(f"run {run.id}: {why}")
     path = folder / "benchmarks.json"
     benchmarks, measured = _benchmarks_in(path), [point for point in points.values() if point.outcomes]
@@ -80,25 +82,28 @@ def write(store: Store, folder: str | Path, repository: str | Path = ".") -> Wri
 
 
 # -- assignment of values to files ------------------------------------------------------------------------------------
-def _collect(store: Store, run: RunRecord, repository: str | Path, points: dict[str, _Point]) -> str:
+def _collect(
+    store: Store, run: RunRecord, repository: str | Path, resolve: Callable[[str], tuple[str, int] | None], points: dict[str, _Point],
+    known: dict[str, Case],
+) -> str:
+    """Add a run to the points, or return why it is left out; ``known`` keeps each case once."""
     commit = str(run.code.get("commit") or "")
     if not commit:
         return "its commit is not known"
     if run.code.get("dirty"):
         return "its working tree had changes that are in no commit"
-    resolved = _commit(commit, repository)
+    resolved = resolve(commit)
     if resolved is None:
         incomplete = ", a shallow clone: run git fetch --unshallow" if is_shallow(repository) else ""
         return f"its commit {commit[:12]} is not in {repository}{incomplete}"
-    reused = store.reused(run.id)
-    mine = [o for o in store.outcomes(run.id) if o.case.role in ("candidate", "baseline") and o.case.key not in reused]
+    mine = [o for o in store.values_measured(run.id, known) if o.case.role in ("candidate", "baseline")]
     facets, machine = _facets(run)
     point = points.setdefault(digest([resolved[0], facets]), _Point(*resolved, facets, machine))
     point.outcomes.update({outcome.case.key: outcome for outcome in mine})
     return ""
 
 
-def _commit(commit: str, repository: str | Path) -> tuple[str, int] | None:
+def _commit(repository: str | Path, commit: str) -> tuple[str, int] | None:
     if not re.fullmatch(r"[0-9a-f]{7,64}", commit):
         return None
     done = run_git(repository, "rev-list", "--max-count=1", "--timestamp", commit, "--")
@@ -232,4 +237,4 @@ def _stats(samples: list[float]) -> tuple[float | None, ...]:
 
 def _put(path: Path, data: Mapping[str, Any]) -> None:
     with replacing(path) as part:
-        part.write_text(json.dumps(data, indent=1, ensure_ascii=True), encoding="utf-8")
+        part.write_text(json.dumps(data), encoding="utf-8")

@@ -24,6 +24,7 @@ from .rows import (
     COMPARISON,
     RunRecord,
     Verdict,
+    case_of,
     insert_once,
     is_number,
     moment,
@@ -32,6 +33,7 @@ from .rows import (
     priced,
     run_of,
     utc_now,
+    values_of,
     verdicts_of,
 )  # fmt: skip
 from .schema import RUN_STATES, CaseRow, MalformedRow, MembershipRow, OutcomeRow, RunRow
@@ -178,6 +180,12 @@ class Store:
                 row = session.scalars(by_time.limit(1)).one()
             return run_of(row, leases.state(session, row))
 
+    def _price(self, session: Session, run_id: int) -> float:
+        price = self._run_row(session, run_id).facts.get(PRICE, 0.0)
+        if not is_number(price):
+            raise MalformedRow(f"Run {run_id} has a price that is not a number")
+        return float(price)
+
     def _run_row(self, session: Session, run_id: int) -> RunRow:
         row = session.get(RunRow, run_id) if 0 < run_id < MOST else None
         if row is None:
@@ -230,11 +238,21 @@ class Store:
 
         If the run states the price of its device, timed outcomes have a cost."""
         with self._reading() as session:
-            price = self._run_row(session, run_id).facts.get(PRICE, 0.0)
-            if not is_number(price):
-                raise MalformedRow(f"Run {run_id} has a price that is not a number")
+            price = self._price(session, run_id)
             rows = session.scalars(whole_outcomes().join(MembershipRow).where(MembershipRow.run_id == run_id).order_by(MembershipRow.id))
             return [priced(outcome_of(row), price) for row in rows]
+
+    def values_measured(self, run_id: int, known: dict[str, Case]) -> list[Outcome]:
+        """Return what a run itself measured, without facts and artifacts; ``known`` keeps each case, by key."""
+        with self._reading() as session:
+            price = self._price(session, run_id)
+            parts = (OutcomeRow.id, OutcomeRow.case_key, OutcomeRow.status, OutcomeRow.samples, OutcomeRow.judgement, OutcomeRow.log)
+            mine = select(*parts).join(MembershipRow).where(MembershipRow.run_id == run_id, OutcomeRow.run_id == run_id)
+            rows = session.execute(mine.order_by(MembershipRow.id)).all()
+            if {row.case_key for row in rows} - known.keys():
+                cases = select(CaseRow).join(OutcomeRow, OutcomeRow.case_key == CaseRow.key).where(OutcomeRow.run_id == run_id)
+                known.update({row.key: case_of(row) for row in session.scalars(cases)})
+            return [priced(values_of(row, known[row.case_key]), price) for row in rows]
 
     def reused(self, run_id: int) -> frozenset[str]:
         """Return the keys of cases whose outcome in this run was measured in an earlier run."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from typing import Any
@@ -12,11 +13,12 @@ from sqlalchemy.orm import Session
 
 from ..core.errors import CachemarkError
 from ..core.facts import Facts
-from ..core.result import JUDGING, Environment, Outcome, costs_per_1000
+from ..core.result import JUDGING, Environment, Outcome, Status, costs_per_1000
+from ..core.spec import Case
 from ..core.stored_table import BadField
 from ..core.units import COST, TIME, is_finite, metric
 from ..core.verdicts import EQUIVALENT, NOT_COMPARED
-from .schema import Base, MalformedRow, OutcomeRow, RunRow
+from .schema import Base, CaseRow, MalformedRow, OutcomeRow, RunRow
 
 COMPARISON = "compare/"  # prefix of the plan's name in a comparison
 _INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
@@ -138,10 +140,28 @@ def checked_facts(row: int, facts: Any) -> Facts:
 def outcome_of(row: OutcomeRow) -> Outcome:
     """Return the outcome of a row; MalformedRow if this package cannot have written it."""
     check_parts(row.id, row.seconds, row.artifacts)
-    try:
+    with _readable(f"Outcome {row.id}"):
         return Outcome.from_json(columns(row, case=row.case.body))
+
+
+def values_of(row: Any, case: Case) -> Outcome:
+    """Return the outcome of a row of these columns: status, samples, judgement, log."""
+    with _readable(f"Outcome {row.id}"):
+        return Outcome(case, Status(row.status), row.samples, row.judgement, row.log)
+
+
+def case_of(row: CaseRow) -> Case:
+    """Return the case of a row; MalformedRow if this package cannot have written it."""
+    with _readable(f"Case {row.key}"):
+        return Case.from_json(row.body)
+
+
+@contextmanager
+def _readable(what: str) -> Iterator[None]:
+    try:
+        yield
     except (KeyError, TypeError, ValueError, AttributeError, CachemarkError) as error:
-        raise MalformedRow(f"Outcome {row.id} cannot be read ({type(error).__name__}: {error})") from error
+        raise MalformedRow(f"{what} cannot be read ({type(error).__name__}: {error})") from error
 
 
 def priced(outcome: Outcome, price: float) -> Outcome:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -61,13 +61,11 @@ def export(
             raise Unsupported("This format is written to files, and no path was given.", remedy="Name a file or a folder.")
         with writing(path, "Name another folder."):
             return Exported(files=tuple(figures.write(stored.view, Path(path), width, kind)))
+    if form == "csv":
+        lines = csv_lines(store, run=run, samples=samples)
+        return Exported("".join(lines)) if path is None else Exported(files=(put(lines, path, KINDS[form]),))
     if form == "junit":
         text = _junit(stored, baseline, register)
-    elif form == "csv":
-        from ..export import frames
-
-        with reading(stored.store) as source:
-            text = frames.csv((frames.samples_frame if samples else frames.frame)(source, stored.id))
     else:
         from ..export import documents, tables
 
@@ -76,6 +74,14 @@ def export(
         chosen_tables = tables.tables(view, () if "all" in columns else columns, methods, plain)
         text = {"markdown": documents.markdown, "latex": documents.latex}[form](chosen_tables)
     return Exported(text, (put(text, path, KINDS[form]),) if path is not None else ())
+
+
+def csv_lines(store: str | Path = DEFAULT_STORE, *, run: int | None = None, samples: bool = False) -> Iterator[str]:
+    """Yield the CSV of a run (default: the newest) in parts, with ``samples`` a row per raw value."""
+    from ..export import records
+
+    with reading(store) as source:
+        yield from records.csv_lines(source, run, samples=samples)
 
 
 def step_texts(
@@ -189,12 +195,12 @@ def image_batch(
     return Path(path)
 
 
-def put(text: str, path: str | Path, kind: str) -> Path:
-    """Write a text to a new file or over an older output of this ``kind``.
+def put(text: str | Iterator[str], path: str | Path, kind: str) -> Path:
+    """Write a text, or its parts, to a new file or over an older output of this ``kind``.
 
     Raises CachemarkError for another file, and Infrastructure."""
-    with writing(path), output(path, kind) as part:
-        part.write_text(text, encoding="utf-8", newline="\n")
+    with writing(path), output(path, kind) as part, part.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines([text] if isinstance(text, str) else text)
     return Path(path)
 
 
