@@ -58,6 +58,10 @@ ROWS = [
     at_import("nothing registered", "x = 1", "registers no method"),
     Attack("a device", ("list", "methods", "--plugin", "/dev/zero"), "bad-plugin", ("is not a file",)),
     at_import("ends the process with 0", "import os; os._exit(0)", "A plug-in ended the process (exit code 0)"),
+    *(Attack(f"ends {command} with 0", (command, *asks), "bad-plugin", ("A plug-in ended the process (exit code 0)",),
+             prepare=written(FILE, "import os; os._exit(0)"))
+      for command, asks in (("run", ASKED), ("generate", ("tiny-var", "--plugin", FILE)),
+                            ("compare", (PLAN, "--cases", "dot full", "dot streaming 1/2", *ASKED[1:])))),
     at_import("crashes", "import os; os.kill(os.getpid(), 11)", "A plug-in ended the process (signal 11)"),
     Attack("ends the kit with 0", ("test", "method", FILE), "bad-plugin", ("A plug-in ended the process (exit code 0)",),
            prepare=written(FILE, METHOD.format(body="def begin(self, *_): os._exit(0)"))),

@@ -5,6 +5,7 @@ Code 1 is reserved for verdicts.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import shlex
@@ -26,6 +27,8 @@ from ..core.plugin_modules import fault
 from ..core.wording import printed
 
 INTERRUPTED, UNREAD = 130, 141  # as in a shell: 128 plus the number of SIGINT or SIGPIPE
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+_PARENT_DEATH, _FROM_KERNEL = 1, 128  # PR_SET_PDEATHSIG, SI_KERNEL
 LONGEST, WORD = 1_500, 200  # characters of a line, and of a word in it
 GIVEN = f"{__name__}.given"  # key of a context's meta data
 COMMAND = re.compile(r"\bcachemark(?: [a-z][a-z-]*)+")
@@ -73,10 +76,15 @@ def watched() -> Iterator[None]:
     """Run the block in a copy of this process, which ends as the copy does.
 
     A plug-in that ends the copy (``os._exit(0)``, a crash) would otherwise choose the exit code, and 0 means passed. For commands that run
-    plug-ins in their own process. The copy must not have threads yet."""
+    plug-ins in their own process. The copy must not have threads yet; it ends with this process."""
     reader, writer = os.pipe()
+    usual, watching = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON), os.getpid()
     if not (copy := os.fork()):
         os.close(reader)
+        signal.pthread_sigmask(signal.SIG_SETMASK, usual)
+        ctypes.CDLL(None).prctl(_PARENT_DEATH, signal.SIGKILL)
+        if os.getppid() != watching:  # killed before the line above
+            os._exit(INTERRUPTED)
         try:
             yield
         finally:
@@ -84,10 +92,7 @@ def watched() -> Iterator[None]:
         return
     os.close(writer)
     os.set_blocking(reader, False)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the copy, too
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda each, frame: os.kill(copy, each))
-    code = os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
+    code = _end_of(copy)
     try:
         complete = bool(os.read(reader, 1))
     except BlockingIOError:  # nothing was written, and a process that was left behind could still
@@ -97,6 +102,15 @@ def watched() -> Iterator[None]:
         _fail(BadPlugin(f"A plug-in ended the process ({how}) before the command was complete.",
                         remedy="Remove os._exit, or run the file with Python to see the crash."))
     sys.exit(code if code >= 0 else 128 - code)
+
+
+def _end_of(copy: int) -> int:
+    """Wait for a child and return its exit code; pass on signals, except those that a terminal sends to both."""
+    while not (done := os.waitpid(copy, os.WNOHANG))[0]:
+        received = signal.sigwaitinfo(PASSED_ON)
+        if received.si_signo != signal.SIGCHLD and received.si_code != _FROM_KERNEL:
+            os.kill(copy, received.si_signo)
+    return os.waitstatus_to_exitcode(done[1])
 
 
 @contextmanager

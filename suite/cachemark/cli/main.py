@@ -24,7 +24,9 @@ from .stored import db, ingest, list_, report, show
 from .test import new, test
 
 RESUMED = "Completed work is stored; run the same command to resume."
-WATCHED = ("test", "list", "explain", "price", "roofline")  # commands that run plug-ins in their own process, and whose 0 is an answer
+WATCHED = {  # commands that import plug-ins in their own process, and whose 0 is an answer
+    "advise", "bisect", "calibrate", "compare", "explain", "export", "generate", "list", "max-batch", "measure", "price", "roofline", "run",
+    "score", "share", "test"}
 KEPT = {  # messages after Ctrl-C about stored work
     **dict.fromkeys(("run", "measure", "max-batch", "share", "weights"), RESUMED),
     "compare": "The pairs measured so far are stored; the same command compares from the start.",
