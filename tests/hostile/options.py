@@ -34,6 +34,8 @@ ROWS = [
     Attack("a budget in Arabic digits", ("roofline", "tiny-var", "--budget", "\u0661/\u0662"), "bad-budget", ("is not a number",)),
     Attack("a size in Arabic digits", (*RUN, "--memory-cap", "\u0661GiB"), says=("not a size",)),
     Attack("a time in Arabic digits", (*RUN, "--time", "\u0661h"), says=("not a time",)),
+    Attack("a run in Arabic digits", ("show", *STORED, "--run", "\u0661"), says=("is not a number in the digits 0 to 9",)),
+    Attack("a number with an underscore", ("check", *STORED, "--threshold", "0.0_1"), says=("is not a number in the digits 0 to 9",)),
     Attack("a share in Arabic digits", ("share", PLAN, "\u0661/\u0662", *RUN[2:]), says=("is not a share",)),
     Attack("--baseline that never ends", ("check", *STORED, "--baseline", "/dev/zero"), "bad-baseline", ("not an ordinary file",)),
     Attack("a command in a process of its own", ("list", "plans"), code=0, says=("demo",), process=True),

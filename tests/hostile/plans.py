@@ -44,6 +44,8 @@ def encoded(encoding: str) -> Preparation:
 
 ROWS = [
     whole("arrays nested 5000 deep", "a = " + "[" * 5000 + "]" * 5000, "nested too deep"),
+    changed("a parameter nested 450 deep", '"streaming"', f'{{ name = "streaming", sinks = {"[" * 450 + "]" * 450} }}', "methods.0",
+            "nested more than 20 deep"),
     changed("repeats of 5000 hex digits", "repeats = 3", f"repeats = 0x{'f' * 5000}", "timing.repeats"),
     changed("a timeout that is no number", "timeout = 60.0", "timeout = nan", "finite"),
     changed("a budget of 1e-9999999", '"1/2"', '"1e-9999999"', "outside (0, 1]", slug="bad-budget"),

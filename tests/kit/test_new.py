@@ -1,9 +1,11 @@
 """A new package passes the kit as written, and is found once it is installed."""
 
+import errno
 import runpy
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +28,20 @@ def test_a_new_package_passes_its_own_test(thing: Thing, tmp_path: Path) -> None
         assert not too_few_seeds(expand(prepare(str(plan), [])[0]))
     with forgetting():
         runpy.run_path(str(files[3]))[f"test_the_{thing}_passes_the_kit"]()
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = Path.write_text
+
+    def full(path: Path, text: str, **options: Any) -> int:
+        if path.name == "__init__.py":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, text, **options)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(BadPlugin, match="No space left"):
+        start("method", "calm", tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_it_is_found_once_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

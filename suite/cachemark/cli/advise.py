@@ -9,7 +9,7 @@ import click
 
 from .cards import CARDS, card_options
 from .endings import runnable
-from .options import Finite, echo_json, json_option, plugin_option, price_option, say, size, store_option, thousand
+from .options import Finite, Integer, echo_json, json_option, plugin_option, price_option, say, size, store_option, thousand
 
 if TYPE_CHECKING:
     from ..workflows.advise import Advice, AdvisedMethod
@@ -22,7 +22,7 @@ DEFAULT_GPU = "h200"
 @click.command()
 @click.option("--model", required=True, help="A model; see `cachemark list models`.")
 @card_options(f"The device: {CARDS}, custom, or cpu.", required=True)
-@click.option("--batch", type=click.IntRange(1, 4096), default=1, show_default=True, help="Images per batch.")
+@click.option("--batch", type=Integer(1, 4096), default=1, show_default=True, help="Images per batch.")
 @click.option("--memory", callback=size, metavar="SIZE", help="Memory limit, e.g. 24GiB.  [default: all GPU memory]")
 @click.option("--max-loss", type=Finite(0, 1, min_open=True, max_open=True),
               help="Maximum quality loss, e.g. 0.01.  [default: 5 points of color consistency or prompt score, 10 % of FID]")
@@ -91,13 +91,13 @@ def _described(line: AdvisedMethod) -> str:
 @click.argument("model")
 @click.option("--method", "methods", multiple=True, help="Method; repeatable.  [default: the usual methods of the model's family]")
 @click.option("--budget", "budgets", multiple=True, help="Fraction of the full cache, or `own`; repeatable.  [default: the family's]")
-@click.option("--batch", "batches", type=click.IntRange(1, 1_000_000), multiple=True, default=[1], show_default=True,
+@click.option("--batch", "batches", type=Integer(1, 1_000_000), multiple=True, default=[1], show_default=True,
               help="Images per batch (guidance doubles the rows); repeatable.")
 @card_options(f"Rates of this card in 16 bit: {CARDS}, or custom.  [default: {DEFAULT_GPU}]")
 @click.option("--here", is_flag=True, help="Measure the rates of this machine instead.")
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="bfloat16", show_default=True,
               help="Data type of weights, K and V.")
-@click.option("--steps", type=click.IntRange(0, 10_000), default=0, help="Steps of a masked model.  [default: as in its paper]")
+@click.option("--steps", type=Integer(0, 10_000), default=0, help="Steps of a masked model.  [default: as in its paper]")
 @click.option("--decoder", help="Also bound a parallel decoder, e.g. jacobi=16 (tokens per pass) or jacobi=16,look_ahead.")
 @click.option("--tokens-per-pass", type=Finite(1, 1024), help="Accepted tokens per pass (measure this; it cannot be computed).")
 @price_option

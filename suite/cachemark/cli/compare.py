@@ -11,7 +11,18 @@ import click
 
 from ..core.verdicts import ENDED
 from ..core.wording import count
-from .options import MOST_SECONDS, Finite, coverage_option, echo_json, json_option, machine_options, pair_options, say, store_option
+from .options import (
+    MOST_SECONDS,
+    Finite,
+    Integer,
+    coverage_option,
+    echo_json,
+    json_option,
+    machine_options,
+    pair_options,
+    say,
+    store_option,
+)
 
 if TYPE_CHECKING:
     from ..store.rows import Verdict
@@ -37,7 +48,7 @@ def _samples(context: click.Context, parameter: click.Parameter, value: int | No
 @store_option
 @pair_options
 @machine_options
-@click.option("--samples", type=click.IntRange(0, MOST), callback=_samples,
+@click.option("--samples", type=Integer(0, MOST), callback=_samples,
               help=f"Seeds for comparing images if tokens differ: 0, or at least {LEAST}.  [default: the plan's]")
 @click.option("--minutes", type=Finite(0, MOST_SECONDS / 60), help="Start no new pair after this many minutes.  [default: no limit]")
 @click.option("--aa/--no-aa", default=True, show_default=True, help="Also run A/A tests, which give the false-alarm rate.")

@@ -18,6 +18,7 @@ from .options import (
     FOLDER,
     MOST_DAYS,
     Finite,
+    Integer,
     Line,
     all_of,
     baseline_option,
@@ -103,7 +104,7 @@ root_option = click.option("--root", type=FOLDER, default=Path("baselines/accept
 accept_options = all_of(
     stored_run_options, root_option,
     click.option("--name", type=Line(), callback=note, help="Name of the baseline.  [default: the plan's]"),
-    click.option("--days", type=click.IntRange(0, MOST_DAYS), default=180, show_default=True, help="Days until it expires; 0: never."),
+    click.option("--days", type=Integer(0, MOST_DAYS), default=180, show_default=True, help="Days until it expires; 0: never."),
 )
 
 

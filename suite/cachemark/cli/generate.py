@@ -10,6 +10,7 @@ import click
 from .options import (
     FILE,
     Finite,
+    Integer,
     Line,
     echo_json,
     fetch_option,
@@ -45,9 +46,9 @@ def sampling(context: click.Context, option: click.Parameter, texts: tuple[str, 
 @click.command()
 @click.argument("model")
 @click.option("--prompt", "prompts", multiple=True, type=Line(), help="Text of an image; repeatable.")
-@click.option("--label", "labels", multiple=True, type=click.IntRange(0), help="Class of an image; repeatable.")
-@click.option("--seed", "seeds", multiple=True, type=click.IntRange(0, 2**31 - 1), help="Seed of an image; repeatable.  [default: 0, 1, …]")
-@click.option("--images", type=click.IntRange(1, MOST_IMAGES),
+@click.option("--label", "labels", multiple=True, type=Integer(0), help="Class of an image; repeatable.")
+@click.option("--seed", "seeds", multiple=True, type=Integer(0, 2**31 - 1), help="Seed of an image; repeatable.  [default: 0, 1, …]")
+@click.option("--images", type=Integer(1, MOST_IMAGES),
               help="Number of images.  [default: one per prompt, label or seed]")
 @click.option("--method", default=FULL, show_default=True, help="Cache method.")
 @click.option("--budget", metavar="FRACTION", help="Fraction of the full cache that is kept.  [default: the method's own sizes, else 1/2]")
@@ -56,7 +57,7 @@ def sampling(context: click.Context, option: click.Parameter, texts: tuple[str, 
 @click.option("--guidance", type=Finite(), help="Scale of classifier-free guidance.  [default: the model's]")
 @click.option("--sampling", multiple=True, callback=sampling, metavar="PRESET|NAME=VALUE",
               help="Sampling preset, or changes such as temperature=0.9; repeatable.  [default: paper]")
-@click.option("--batch", type=click.IntRange(1, MOST_IMAGES), help="Images at a time.  [default: all; of a sample batch 64]")
+@click.option("--batch", type=Integer(1, MOST_IMAGES), help="Images at a time.  [default: all; of a sample batch 64]")
 @grid_option
 @weights_options
 @fetch_option

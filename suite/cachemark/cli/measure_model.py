@@ -8,7 +8,18 @@ from typing import Any
 import click
 
 from .measure import conclude, write_report
-from .options import FILE, MOST_MEASURED, fetch_option, json_option, machine_options, report_option, say, store_option, weights_options
+from .options import (
+    FILE,
+    MOST_MEASURED,
+    Integer,
+    fetch_option,
+    json_option,
+    machine_options,
+    report_option,
+    say,
+    store_option,
+    weights_options,
+)
 
 
 @click.command()
@@ -17,9 +28,9 @@ from .options import FILE, MOST_MEASURED, fetch_option, json_option, machine_opt
               help="Cache method, or a Python file that registers some; repeatable.")
 @click.option("--budget", "budgets", multiple=True, default=["1/2"], show_default=True, metavar="FRACTION",
               help="Fraction of the full cache that is kept; repeatable.")
-@click.option("--seeds", type=click.IntRange(1, MOST_MEASURED), default=128, show_default=True,
+@click.option("--seeds", type=Integer(1, MOST_MEASURED), default=128, show_default=True,
               help="Images compared with the full cache's.")
-@click.option("--batch", type=click.IntRange(1, MOST_MEASURED), default=16, show_default=True, help="Images at a time.")
+@click.option("--batch", type=Integer(1, MOST_MEASURED), default=16, show_default=True, help="Images at a time.")
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="float32", show_default=True,
               help="Number format of the transformer.")
 @click.option("--engine", type=click.Choice(["auto", "eager", "graph"]), default="eager", show_default=True,

@@ -63,12 +63,25 @@ def _plain(value: Any) -> Any:
 
 
 # -- types ------------------------------------------------------------------------------------------------------------
-class Finite(click.FloatRange):
-    """A number between two bounds; NaN is rejected."""
+class Integer(click.IntRange):
+    """An integer between two bounds, in the digits 0 to 9; Python reads others, too."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        parsed = super().convert(value, param, ctx)
+        return super().convert(_plain_number(self, value, param, ctx), param, ctx)
+
+
+class Finite(click.FloatRange):
+    """A number between two bounds, in the digits 0 to 9; NaN is rejected."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        parsed = super().convert(_plain_number(self, value, param, ctx), param, ctx)
         return self.fail(f"{value} is not a number.", param, ctx) if math.isnan(parsed) else parsed
+
+
+def _plain_number(kind: click.ParamType, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    if isinstance(value, str) and (not value.isascii() or "_" in value):
+        kind.fail(f"{printed(value, 80)!r} is not a number in the digits 0 to 9.", param, ctx)
+    return value
 
 
 class Line(click.ParamType):
@@ -153,7 +166,7 @@ def _store(context: click.Context, option: click.Parameter, url: str) -> str:
 
 store_option = click.option("--store", default="cachemark.sqlite", show_default=True, envvar="CACHEMARK_STORE", show_envvar=True,
                             callback=_store, help="SQLite file, postgresql+psycopg:// URL, or @FILE that holds one.")
-run_option = click.option("--run", type=click.IntRange(1, MOST_RUNS), help="Number of the run.  [default: the newest]")
+run_option = click.option("--run", type=Integer(1, MOST_RUNS), help="Number of the run.  [default: the newest]")
 stored_run_options = all_of(store_option, run_option)
 
 # -- several commands -------------------------------------------------------------------------------------------------
@@ -180,7 +193,7 @@ pair_options = all_of(
     click.option("--delta", type=Finite(0, 1, min_open=True, max_open=True),
                  help="Smallest relative change to report, e.g. 0.02.  [default: compare: from A/A pairs; bisect: 0.1 on a CPU, 0.02 on a "
                       "GPU, half of the effect between the ends]"),
-    click.option("--generations", "images", type=click.IntRange(3, 1_000), default=8, show_default=True,
+    click.option("--generations", "images", type=Integer(3, 1_000), default=8, show_default=True,
                  help="Generations per side of a pair that count."),
 )
 
@@ -190,11 +203,11 @@ def machine_options_with(threads: int = os.cpu_count() or 1) -> Callable[[F], F]
     """Add ``--device`` and related options; the command gets one ``machine``."""
     options = all_of(
         click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to measure."),
-        click.option("--threads", type=click.IntRange(1, 4_096), default=threads,
+        click.option("--threads", type=Integer(1, 4_096), default=threads,
                      show_default="all" if threads == os.cpu_count() else True, help="CPU threads of a worker process."),
         click.option("--gpu", "gpus", multiple=True, metavar="UUID",
                      help="With cuda: UUID, its beginning, number, or 'all'; repeatable.  [default: first free]"),
-        click.option("--lock-clocks", "clock", type=click.IntRange(0, 10_000), default=0, show_default="leave them alone", metavar="MHZ",
+        click.option("--lock-clocks", "clock", type=Integer(0, 10_000), default=0, show_default="leave them alone", metavar="MHZ",
                      help="With cuda: lock the SM clock until the end; needs administrator rights."),
         click.option("--memory-cap", callback=size, metavar="SIZE",
                      help="Limit the memory of a worker process, e.g. 24GiB, to imitate a smaller card."),

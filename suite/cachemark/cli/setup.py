@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import echo_json, echo_rows, grid_option, json_option, say, weights_options
+from .options import Integer, echo_json, echo_rows, grid_option, json_option, say, weights_options
 
 if TYPE_CHECKING:
     from ..workflows.verify import Verified
@@ -51,7 +51,7 @@ def _in_words(key: object, item: object) -> Iterator[str]:
 @click.command()
 @click.argument("method")
 @click.argument("model")
-@click.option("--samples", type=click.IntRange(1, 64), default=10, show_default=True, help="Images of the tuning seeds.")
+@click.option("--samples", type=Integer(1, 64), default=10, show_default=True, help="Images of the tuning seeds.")
 @grid_option
 @weights_options
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to measure.")

@@ -20,6 +20,7 @@ from .options import (
     FILE,
     FOLDER,
     MOST_DAYS,
+    Integer,
     echo_json,
     echo_rows,
     json_option,
@@ -149,7 +150,7 @@ def _print_plans(rows: Sequence[dict[str, Any]], line: Callable[[dict[str, Any]]
 @stored_run_options
 @click.option("--baseline", type=click.Path(path_type=Path), help="Baseline file to compare with.  [default: the accepted one, if any]")
 @click.option("--site", type=FOLDER, help="Write the reports of all runs to this folder instead, with a page that lists them.")
-@click.option("--days", type=click.IntRange(1, MOST_DAYS), default=90, show_default=True,
+@click.option("--days", type=Integer(1, MOST_DAYS), default=90, show_default=True,
               help="With --site: leave out runs that are older, and remove their pages.")
 @register_option
 @click.option("--public", is_flag=True, help="Leave out host, user, paths, device numbers and texts of errors.")
@@ -250,7 +251,7 @@ def merge(sources: tuple[Path, ...], store: str, as_json: bool) -> None:
 
 @db.command()
 @store_option
-@click.option("--nights", default=365, show_default=True, type=click.IntRange(0, 10**6), help="Nights to keep, counted by start date.")
+@click.option("--nights", default=365, show_default=True, type=Integer(0, 10**6), help="Nights to keep, counted by start date.")
 @click.option("--yes", is_flag=True, help="Delete; without this, only count.")
 @json_option
 def prune(store: str, nights: int, yes: bool, as_json: bool) -> None:

@@ -15,7 +15,18 @@ from ..core.units import is_metric
 
 Kinds = Mapping[str, type[BaseModel]]  # of tables, by name; the empty name is the plan itself
 WORD = "literal_error"  # pydantic's error type for a value that is none of the allowed words
+DEEPEST = 20  # levels of a parameter's lists and tables
 OTHER_TYPE = ("_type", WORD)  # suffixes of pydantic's error types for a value of another type
+
+
+def shallow(value: Any) -> Any:
+    """Return a parameter. Raises ValueError if its lists and tables are nested more than ``DEEPEST`` deep."""
+    level, depth = [value], 0
+    while level := [item for each in level if isinstance(each, list | dict)
+                    for item in (each.values() if isinstance(each, dict) else each)]:
+        if (depth := depth + 1) > DEEPEST:
+            raise ValueError(f"lists and tables are nested more than {DEEPEST} deep")
+    return value
 
 
 def plan_error(path: Path, text: str, data: Mapping[str, Any], error: ValidationError, kinds: Kinds) -> BadPlan:

@@ -17,7 +17,7 @@ from ..core.errors import BadBudget, BadPlan, unknown
 from ..core.files import NAME, PACKAGE, is_readable
 from ..core.spec import FULL, RANGES, SEQUENTIAL, Budget
 from ..plugins import installed
-from .plan_errors import Kinds, known_metric, line, plan_error, problem_of
+from .plan_errors import Kinds, known_metric, line, plan_error, problem_of, shallow
 
 LONGEST_NAME, LONGEST_PATH, LONGEST_TEXT = 100, 4096, 10_000  # characters
 LARGEST_BATCH = MOST_SAMPLES = max(seeds.SIZES.values())  # images: the number of available seeds
@@ -69,6 +69,7 @@ class MethodTable(PlanTable):
     """A method or decoder with parameters of its own. ``variant`` names them if a block repeats it."""
 
     model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Annotated[Any, AfterValidator(shallow)]] = Field(init=False)
 
     name: Name
     variant: Annotated[str, Field(max_length=40, pattern=r"^[\w .+-]*$")] = ""
@@ -185,7 +186,6 @@ class Plan(PlanTable):
     budget that a method cannot meet is an ``error`` of the plan or gives the outcome ``unsupported``. ``plugins``: Python files with
     methods, relative to the plan. ``metrics``: requested in addition to the default ones. ``max_cases``: the largest accepted number of
     cases."""
-
     name: Annotated[str, Field(min_length=1, max_length=LONGEST_NAME, pattern=f"^{NAME}$")]
     description: Text = ""
     timing: Timing = Timing()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterable
+from contextlib import ExitStack
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -50,10 +52,13 @@ def start(thing: Thing, name: str, folder: str | Path = ".") -> list[Path]:
     if thing == "method":
         texts["plan.toml"] = template("plan.toml").substitute(words)
     try:
-        root.mkdir()
-        for file, text in texts.items():
-            (root / file).parent.mkdir(exist_ok=True)
-            (root / file).write_text(text, encoding="utf-8")
+        with ExitStack() as undone:  # a full disk leaves nothing
+            root.mkdir()
+            undone.callback(shutil.rmtree, root, ignore_errors=True)
+            for file, text in texts.items():
+                (root / file).parent.mkdir(exist_ok=True)
+                (root / file).write_text(text, encoding="utf-8")
+            undone.pop_all()
     except OSError as error:
         raise BadPlugin(f"{root} cannot be written: {error.strerror}.",
                         remedy="Use another name or --folder; nothing is overwritten.") from error
