@@ -1,7 +1,8 @@
 """A drafter with a refiner next to single models and to fewer scales: images of equal seeds, and FLOPs.
 
 Each row has the FLOPs of an image as a fraction of tiny-var's, and means over images with 95 % intervals: of class accuracy, of color
-consistency, and of their differences from the row of a single model with as many FLOPs (``RIVAL``). The plan ``collaborate`` measures more.
+consistency, and of their differences from the row of a single model with as many FLOPs (``RIVAL``). From 250 images on also FID and
+precision.
 
 The rival's weights are not bundled: ``python -m tools.train tiny-var-d3 --out weights`` trains them.
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from typing import Any
 
 import torch
@@ -22,6 +24,8 @@ from cachemark.contract.method import Method
 from cachemark.core import seeds
 from cachemark.methods.fewer_scales import FewerScales
 from cachemark.metrics.color_consistency import matching_colors
+from cachemark.metrics.compute.presets import preset
+from cachemark.metrics.compute.quality_intervals import intervals
 from cachemark.models.catalogue.family import CatalogueModel
 from cachemark.models.catalogue.next_scale import FAMILY, TINY_SIZES
 from cachemark.models.protocol import ModelEntry, Request
@@ -45,7 +49,7 @@ def images(model: str, skipped: int, count: int, rival: str) -> tuple[Tensor, fl
 
     ``rival``: path of the weights of ``RIVAL``.
     """
-    entry, subset = third_model() if model == RIVAL else MODELS.get(model), seeds.subset("s256", 10)
+    entry, subset = third_model() if model == RIVAL else MODELS.get(model), chosen_seeds(count)
     loaded, sampling, made = entry.load(Request(weights=rival if model == RIVAL else "")), entry.presets["paper"], []
     for first in range(0, count, BATCH):
         part = slice(first, min(first + BATCH, count))
@@ -55,6 +59,19 @@ def images(model: str, skipped: int, count: int, rival: str) -> tuple[Tensor, fl
     full = MODELS.get(WHOLE)
     flops = image_flops(FewerScales(count=skipped) if skipped else Method(), entry.shape(sampling, 1))
     return torch.cat(made), flops / image_flops(Method(), full.shape(sampling, 1))
+
+
+def chosen_seeds(count: int) -> seeds.Subset:
+    """Return the smallest subset with this many seeds, from 256 on."""
+    return seeds.subset(seeds.smallest_subset(max(count, 256)), 10)
+
+
+def of_set(made: Tensor) -> dict[str, list[float]]:
+    """Return FID and precision against scenes, with the ends of intervals that can be stated."""
+    scenes = preset("scene")
+    found = intervals(scenes.extract(made, device="cpu"), scenes.reference, **scenes.options)
+    numbers = {name: (found[name].value, found[name].low, found[name].high) for name in ("fid", "precision")}
+    return {name: [round(x, 3) for x in three if not math.isnan(x)] for name, three in numbers.items()}
 
 
 def third_model() -> ModelEntry:
@@ -74,14 +91,14 @@ def main() -> None:
     torch.set_num_threads(chosen.threads)
     origin = Origin(chosen.threads)
     reader = FEATURE_WEIGHTS.load(packaged("tiny-features.safetensors"))
-    labels, values, rows = torch.tensor(seeds.subset("s256", 10).labels[: chosen.images]), dict[tuple[str, int], dict[str, Tensor]](), \
+    labels, values, rows = torch.tensor(chosen_seeds(chosen.images).labels[: chosen.images]), dict[tuple[str, int], dict[str, Tensor]](), \
         list[dict[str, Any]]()
     with torch.inference_mode():
         for model, skipped in ROWS:
             made, share = images(model, skipped, chosen.images, chosen.rival)
             right = (reader(made.clamp(-1, 1))[1].argmax(1) == labels).double()
             values[model, skipped] = {"class_accuracy": right, "color_consistency": matching_colors(made).double().mean(1)}
-            rows.append({"model": model, "skipped_scales": skipped, "flops": round(share, 4)})
+            rows.append({"model": model, "skipped_scales": skipped, "flops": round(share, 4)} | (of_set(made) if len(made) >= 250 else {}))
             print(rows[-1], {name: round(float(of.mean()), 3) for name, of in values[model, skipped].items()}, flush=True)
     for which, row in zip(ROWS, rows, strict=True):
         own = values[which]
