@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -26,7 +26,7 @@ from triton.compiler import ASTSource
 
 from benchmarks.launched import launched
 from cachemark.cache import kernels
-from cachemark.cache.kernels import mass_triton, selection_triton
+from cachemark.cache.kernels import fused_triton, mass_triton, selection_triton
 from cachemark.cache.kernels.decode_triton import CODES, STAGES, plan
 
 TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
@@ -148,6 +148,18 @@ def selections() -> Iterator[Variant]:
                       {"score_at": "fp32"}, widest=0, ENTRIES=entries, ONE=one, LENGTHS=0)
 
 
+def turns() -> Iterator[Variant]:
+    """Yield the kernels that rotate, with and without attention: by neighbors, and by halves after norms."""
+    for head_dim, halves in ((64, 0), (100, 0), (128, 1)):
+        shape = {"HEAD_DIM": head_dim, "WIDTH": head_dim if head_dim != 100 else 128, "TURNED": head_dim, "HALVES": halves, "NORM": halves}
+        keys, widest = 8192 // (2 * shape["WIDTH"]), 128 if head_dim != 100 else 64
+        name = f"d {head_dim}{', by halves' * halves}"
+        yield variant(f"rotation, {name}", fused_triton.rotate_append, 1, {"turns_at": "fp32"}, widest=0, **shape)
+        one = variant(f"rotation and attention, {name}", fused_triton.attend_turned, 2, {"turns_at": "fp32"}, widest, KEYS=keys, ASKED=1,
+                      **shape)
+        yield replace(one, bytes_in_flight=4 * keys * head_dim)
+
+
 TABLES = {"visual_at": "i16", "holes_at": "i16", "sources_at": "i16", "lengths_at": "i32"}
 
 
@@ -178,8 +190,8 @@ def passes() -> Iterator[Variant]:
 
 
 def attention() -> list[Variant]:
-    """Return the variants of attention and selection."""
-    return [*decodes(), *masses(), *selections()]
+    """Return the variants of attention, selection and rotation with attention."""
+    return [*decodes(), *masses(), *selections(), *turns()]
 
 
 def compiled(variant: Variant, arch: int) -> Compiled:

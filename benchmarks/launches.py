@@ -23,11 +23,12 @@ from torch.utils._pytree import tree_leaves
 from cachemark.cache.arena import Memory
 from cachemark.cache.engines import Engine
 from cachemark.cache.kernels import table
-from cachemark.cache.kernels.fused import fusing, launches
+from cachemark.cache.kernels.fused import Turn, fusing, launches
 from cachemark.cache.kernels.record import Entries, Kernel
 from cachemark.core.spec import Sampling
 from cachemark.methods.registry import METHODS
-from cachemark.models import llamagen, mar, var
+from cachemark.models import janus, llamagen, mar, var
+from cachemark.models.prompts import Prompts
 from cachemark.models.vision.msvq import MultiScaleQuantizer
 from cachemark.roofline.flops import UncompiledMode
 
@@ -89,7 +90,12 @@ def counting(*, fused: bool) -> Iterator[Calls]:
         keys = max(part.k.size(2) for part in entries.parts())
         return torch.empty_like(q), torch.empty(q.size(0), entries.kv_heads, keys, device=q.device) if mass else None
 
-    once = Kernel("one call", lambda query: "", attention)
+    def turned(qkv: Tensor, turn: Turn, k: Tensor, v: Tensor, live: int, asked: bool) -> tuple[Tensor, Tensor | None]:
+        calls.names["attention"] += 1
+        out = qkv.new_empty(qkv.size(0), turn.heads, 1, qkv.size(-1))
+        return out, torch.empty_like(out) if asked else None
+
+    once = Kernel("one call", lambda query: "", attention, turned=turned)
     with ExitStack() as stack:
         stack.enter_context(patch.object(table, "TABLE", (once,)))
         stack.enter_context(patch.object(Tensor, "tolist", lambda self: [0] * len(self)))
@@ -116,6 +122,13 @@ def llamagen_pass(method: str, budget: Fraction, *, fused: bool, batch: int = 25
     return _passes(model, method, budget, Sampling(cfg_scale=1.75), batch, fused, slice(5 * 24, 6 * 24))
 
 
+def janus_pass(method: str, budget: Fraction, *, fused: bool, batch: int = 128) -> Pass:
+    """Return what a pass of Janus-Pro-7B takes, over the first line; the other models on transformers' Llama run the same blocks."""
+    with torch.device("meta"):
+        model = janus.Janus(janus.SIZES["7B"], Prompts(((0,) * 24,), ((0,) * 24,))).to(torch.bfloat16).eval()
+    return _passes(model, method, budget, Sampling(cfg_scale=janus.PAPER_CFG), batch, fused, slice(2, 3))
+
+
 def var_pass(method: str, budget: Fraction, *, fused: bool, batch: int = 64) -> Pass:
     """Return the counts of the seventh of VAR-d30's ten scales."""
     config = var.SIZES["d30"]
@@ -136,7 +149,7 @@ def _passes(
 ) -> Pass:
     seeds = list(range(batch))
     cls = METHODS.get(method)
-    layout = model.layout(seeds, sampling)
+    layout = model.layout(seeds, sampling, *([[0] * batch] if model.paradigm == "next-token" else []))
     chosen = cls.build(cls.build({}).fit(budget, layout) if budget < 1 else {})
     engine, ran = Sparing(), 0
     with counting(fused=fused) as calls, ExitStack() as stack, suppress(StopIteration):
@@ -161,6 +174,7 @@ def _passes(
 
 PASSES: dict[str, tuple[Callable[..., Pass], str, Fraction]] = {
     "LlamaGen-XL, full": (llamagen_pass, "full", Fraction(1)), "LlamaGen-XL, LineAR 1/6": (llamagen_pass, "linear", Fraction(1, 6)),
+    "Janus-Pro-7B, full": (janus_pass, "full", Fraction(1)),
     "VAR-d30, scale 7": (var_pass, "full", Fraction(1)), "MAR-L, a pass": (mar_pass, "full", Fraction(1)),
 }
 

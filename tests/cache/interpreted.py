@@ -6,6 +6,7 @@
 import importlib.util
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -22,12 +23,12 @@ from cachemark.cache.kernels.check import fault
 from cachemark.cache.kernels.decode import DECODE_WITH_MASS, READABLE, WIDTHS
 from cachemark.cache.kernels.mass_triton import attention_with_mass
 from cachemark.cache.kernels.record import HEADS, ONE, ROWS, Part, Query, fold
-from cachemark.cache.kernels.table import forced
 from cachemark.cache.layout import Layout, Site, Step
 from cachemark.cache.ragged import RaggedSlot, RaggedWorkspace
 from cachemark.core.spec import Sampling
 from cachemark.kit import next_token
 from cachemark.methods.linear import Linear
+from cachemark.models.lined import ImageIds, LinedLlama
 from cachemark.models.sampling import draw, draw_fused, guide
 
 Decode = Callable[..., tuple[Tensor, Tensor | None]]
@@ -146,17 +147,25 @@ def passes() -> None:
     for dtype in CLOSE:
         for name, check in fused.CHECKS.items():
             assert check(torch.device("cpu"), dtype), (name, dtype)
-    logits, seeds, place = 3 * torch.randn(10, 1500, generator=torch.Generator().manual_seed(0)), torch.arange(5) * 77, torch.tensor([9])
-    for sampling, rows in ((Sampling(cfg_scale=1.75, temperature=0.9), 10), (Sampling(), 5)):
+    logits, seeds = (3 * torch.randn(10, 1500, generator=torch.Generator().manual_seed(0))).round(decimals=1), torch.arange(5) * 77
+    lined: Any = SimpleNamespace(config=SimpleNamespace(ids=ImageIds(4, 1000, 1042), line=7))
+    for sampling, rows, place, codes in (
+        (Sampling(cfg_scale=1.75, temperature=0.9), 10, 9, None), (Sampling(), 5, 9, None), (Sampling(cfg_scale=2.0, top_k=9), 10, 9, None),
+        (Sampling(top_k=7), 5, 9, (4, 1000, 1042, 7)), (Sampling(cfg_scale=3.0, top_k=2000), 10, 6, (4, 1000, 1042, 7)),
+    ):  # fmt: skip
+        places = torch.tensor([place])
         with fused.fusing():
-            tokens = draw_fused(logits[:rows], sampling, seeds, place, 9)
+            tokens = draw_fused(logits[:rows], sampling, seeds, places, place, codes)
+        guided = guide(logits[:rows], sampling, place)
         assert tokens is not None
-        assert torch.equal(tokens, draw(guide(logits[:rows], sampling, 9), sampling, seeds, place))
-    tiny, labels, launched = next_token.model("gqa", 3, 2, 4), torch.tensor([0, 1]), list[str]()
-    plain = tiny.generate(labels, [0, 1], Linear(B=6), next_token.SAMPLING, Memory())
-    with fused.fusing(), fused.launches(lambda name, *tensors: launched.append(name)), forced("sdpa"):
-        assert torch.equal(tiny.generate(labels, [0, 1], Linear(B=6), next_token.SAMPLING, Memory()), plain)
-    assert {*launched} == {"add_norm", "silu_mul", "rotate_append", "sample", "attended", "choose", "move"}
+        assert torch.equal(tokens, draw(LinedLlama.allowed(lined, guided, places) if codes else guided, sampling, seeds, places))
+    labels, launched = torch.tensor([0, 1]), list[str]()
+    for heads in ("gqa", "mha"):
+        tiny = next_token.model(heads, 3, 2, 4)
+        plain = tiny.generate(labels, [0, 1], Linear(B=6), next_token.SAMPLING, Memory())
+        with fused.fusing(), fused.launches(lambda name, *tensors: launched.append(name)):
+            assert torch.equal(tiny.generate(labels, [0, 1], Linear(B=6), next_token.SAMPLING, Memory()), plain)
+    assert {*launched} == {"add_norm", "silu_mul", "rotate_append", "attend_turned", "sample", "attended", "choose", "move"}
 
 
 def main(*copies: str) -> None:

@@ -18,8 +18,10 @@ from ..cache.arena import Memory
 from ..cache.attention import attend, attention
 from ..cache.bank import SlotBank
 from ..cache.grouped_keys import banks
+from ..cache.kernels.fused import Turn, rotate_append
 from ..cache.kernels.plain import SDPA, WRITTEN_OUT
 from ..cache.kernels.record import Entries
+from ..cache.kernels.table import attend_turned
 from ..cache.layout import EDGES, HeadSite, Layout, Site, Step, Tokens
 from ..cache.masked_layout import MaskedStep
 from ..cache.slot import Slot, Workspace
@@ -113,6 +115,20 @@ class Method(Planning):
         """
         slot = self.slots.get(site) if type(self).attend is Method.attend else None
         return slot.place(tokens) if slot is not None else None
+
+    def attend_turned(self, site: Site, step: Step, qkv: Tensor, turn: Turn) -> Tensor:
+        """Rotate queries and keys (rows, tokens, heads + 2·kv_heads, head_dim), then :meth:`attend`; in one kernel where one does all."""
+        place = self.place(site, qkv.size(1)) if step.count else None
+        if place is not None and qkv.size(1) == 1 and not (step.scale or self.needs_mass or self.selects or step.visible is not None):
+            slot = self.slots[site]
+            asked = type(self).observe is not Method.observe
+            done = attend_turned(qkv, turn, slot.k[0], slot.v[0], slot.live[0], asked)
+            if done is not None:
+                slot.append(*place)
+                if done[1] is not None:
+                    self.observe(site, step, slot, done[1], None)
+                return done[0]
+        return self.attend(site, step, *rotate_append(qkv, turn, place))
 
     def selection(self, site: Site, step: Step, slot: Slot, q: Tensor) -> Tensor:
         """Return the visual entries that each head reads in this pass, (rows, kv_heads, count) int64.

@@ -16,10 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..cache.kernels import fused
 from ..cache.layout import Site, Step, Tokens
 from ..contract.method import Method
 from ..core.spec import Sampling
-from .layers import RMSNorm
+from .layers import RMSNorm, added, normed
 from .llama import Llama, LlamaBlock, LlamaConfig, PromptedConfig, PromptedLlama, frequencies
 from .prompts import FILE, Prompts, TextTokenizer, refuse_unreadable
 
@@ -100,7 +101,10 @@ class FusedMLP(nn.Module):
         self.gate_up_proj, self.down_proj = nn.Linear(dim, 2 * hidden, bias=False), nn.Linear(hidden, dim, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up_proj(x).chunk(2, -1)
+        both = self.gate_up_proj(x)
+        if fused.fuses(both):
+            return self.down_proj(fused.silu_mul(both))
+        gate, up = both.chunk(2, -1)
         return self.down_proj(up * F.silu(gate))
 
 
@@ -115,8 +119,8 @@ class GlmBlock(LlamaBlock):
         self.post_mlp_layernorm = RMSNorm(config.dim, config.norm_eps)
 
     def mix(self, site: Site, step: Step, tokens: Tokens, method: Method) -> Tokens:
-        mixed = self.self_attn(self.input_layernorm(tokens.x), site, step, tokens, method)
-        return tokens.with_x(tokens.x + self.post_self_attn_layernorm(mixed))
+        mixed = self.self_attn(normed(tokens, self.input_layernorm), site, step, tokens, method)
+        return added(tokens, self.post_self_attn_layernorm(mixed), self.post_attention_layernorm)
 
     def branch(self, tokens: Tokens) -> Tensor:
         return self.post_mlp_layernorm(super().branch(tokens))

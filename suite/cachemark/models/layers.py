@@ -102,6 +102,32 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x, self.weight.shape, eps=self.eps) * self.weight  # computed in fp32 and rounded once
 
 
+class Joined:
+    """One product for several linear layers of equal inputs, whose weights become parts of one tensor at the first call."""
+
+    def __init__(self) -> None:
+        self._weight: Tensor | None = None
+        self._bias: Tensor | None = None
+
+    def __call__(self, x: Tensor, *layers: nn.Linear) -> Tensor:
+        """Return the outputs of the layers side by side."""
+        if self._weight is None or self._weight.data_ptr() != layers[0].weight.data_ptr():
+            self._join(layers)
+            assert self._weight is not None
+        return F.linear(x, self._weight, self._bias)
+
+    @torch.inference_mode(False)  # a parameter cannot take the data of an inference tensor
+    def _join(self, layers: tuple[nn.Linear, ...]) -> None:
+        sizes = [layer.out_features for layer in layers]
+        self._weight = torch.cat([layer.weight.detach() for layer in layers])
+        for layer, part in zip(layers, self._weight.split(sizes), strict=True):
+            layer.weight.data = part
+        biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
+        self._bias = torch.cat(biases) if biases else None
+        for layer, part in zip(layers, () if self._bias is None else self._bias.split(sizes), strict=False):
+            layer.bias.data = part
+
+
 def added(tokens: Tokens, out: Tensor, following: RMSNorm | None) -> Tokens:
     """Add a branch's output to the tokens; where passes are fused, also compute the norm that follows."""
     if following is None or not fused.fuses(tokens.x):

@@ -65,6 +65,10 @@ class LinedLlama(PromptedLlama):
     def logits(self, hidden: Tensor) -> Tensor:
         return self.lm_head(self.model.norm(hidden)).float()
 
+    @property
+    def lined(self) -> tuple[int, int, int, int]:
+        return self.config.ids.first, self.config.ids.codes, self.config.ids.line_end, self.config.line
+
     def allowed(self, logits: Tensor, place: Tensor) -> Tensor:
         """Allow only the line-end token at the end of a line, and only image codes elsewhere."""
         ids, all_ids = self.config.ids, torch.arange(logits.size(-1), device=logits.device)

@@ -11,16 +11,18 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..cache.kernels import fused
 from ..cache.layout import Layout, Site, Step, Tokens, guided_rows
 from ..contract.method import Method
 from ..core.spec import Sampling
-from .layers import AttentionSizes, RMSNorm
+from .layers import AttentionSizes, Joined, RMSNorm, added, normed
 from .prompts import Prompts
 from .raster import RasterModel
 
@@ -81,16 +83,22 @@ class LlamaAttention(nn.Module):
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
-        self.head_dim = config.head_dim
+        self.head_dim, self.normed = config.head_dim, config.qk_norm
         wide, narrow = config.heads * config.head_dim, config.groups * config.head_dim
         self.q_proj, self.k_proj, self.v_proj = (nn.Linear(config.dim, width, config.qkv_bias) for width in (wide, narrow, narrow))
         self.o_proj = nn.Linear(wide, config.dim, bias=False)
         self.q_norm = ChannelNorm(config.head_dim) if config.qk_norm else nn.Identity()
         self.k_norm = ChannelNorm(config.head_dim) if config.qk_norm else nn.Identity()
+        self.joined = Joined()
 
     def forward(self, x: Tensor, site: Site, step: Step, tokens: Tokens, method: Method) -> Tensor:
         """Map (rows, tokens, dim) to (rows, tokens, dim). ``tokens`` has the rotations."""
         assert tokens.rope is not None
+        if fused.fuses(x):
+            qkv = self.joined(x, self.q_proj, self.k_proj, self.v_proj).unflatten(-1, (-1, self.head_dim))
+            norms = (self.q_norm.weight, self.q_norm.bias, self.k_norm.weight, self.k_norm.bias) if self.normed else ()
+            turn = fused.Turn(tokens.rope, self.q_proj.out_features // self.head_dim, halves=True, norms=norms)
+            return self.o_proj(method.attend_turned(site, step, qkv, turn).transpose(1, 2).flatten(2))
         q, k, v = (project(x).unflatten(-1, (-1, self.head_dim)) for project in (self.q_proj, self.k_proj, self.v_proj))
         q, k = rotate_halves(self.q_norm(q), tokens.rope), rotate_halves(self.k_norm(k), tokens.rope)
         out = method.attend(site, step, q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
@@ -104,8 +112,11 @@ class GatedMLP(nn.Module):
         super().__init__()
         self.gate_proj, self.up_proj = nn.Linear(dim, hidden, bias=False), nn.Linear(dim, hidden, bias=False)
         self.down_proj = nn.Linear(hidden, dim, bias=False)
+        self.joined = Joined()
 
     def forward(self, x: Tensor) -> Tensor:
+        if fused.fuses(x):
+            return self.down_proj(fused.silu_mul(self.joined(x, self.gate_proj, self.up_proj)))
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
@@ -119,15 +130,17 @@ class LlamaBlock(nn.Module):
         self.self_attn, self.mlp = LlamaAttention(config), self.mlp_class(config.dim, config.hidden)
         self.input_layernorm = RMSNorm(config.dim, config.norm_eps)
         self.post_attention_layernorm = RMSNorm(config.dim, config.norm_eps)
+        self.following: tuple[RMSNorm | None] = (None,)  # the next block's first norm; in a tuple, so that it is not a submodule
 
     def mix(self, site: Site, step: Step, tokens: Tokens, method: Method) -> Tokens:
-        return tokens.with_x(tokens.x + self.self_attn(self.input_layernorm(tokens.x), site, step, tokens, method))
+        mixed = self.self_attn(normed(tokens, self.input_layernorm), site, step, tokens, method)
+        return added(tokens, mixed, self.post_attention_layernorm)
 
     def branch(self, tokens: Tokens) -> Tensor:
-        return self.mlp(self.post_attention_layernorm(tokens.x))
+        return self.mlp(normed(tokens, self.post_attention_layernorm))
 
     def join(self, tokens: Tokens, branch: Tensor) -> Tokens:
-        return tokens.with_x(tokens.x + branch)
+        return added(tokens, branch, self.following[0])
 
 
 class Llama(nn.Module):
@@ -139,7 +152,10 @@ class Llama(nn.Module):
         super().__init__()
         self.config = config
         self.embed_tokens = nn.Embedding(config.vocab, config.dim)
-        self.layers = nn.ModuleList(self.block_class(config) for _ in range(config.layers))
+        blocks = [self.block_class(config) for _ in range(config.layers)]
+        for block, after in pairwise(blocks):
+            block.following = (after.input_layernorm,)
+        self.layers = nn.ModuleList(blocks)
         self.norm = RMSNorm(config.dim, config.norm_eps)
 
     @property

@@ -22,7 +22,7 @@ from ..cache.kernels import fused
 from ..cache.layout import Layout, Site, Step, Tokens, guided_rows
 from ..contract.method import Method, Uncached
 from ..core.spec import Sampling
-from .layers import AttentionSizes, RMSNorm, added, grid_angles, normed, rotate_pairs
+from .layers import AttentionSizes, Joined, RMSNorm, added, grid_angles, normed, rotate_pairs
 from .raster import RasterModel
 
 
@@ -93,9 +93,7 @@ class LlamaGenAttention(nn.Module):
         assert tokens.rope is not None
         qkv = self.wqkv(x).unflatten(-1, (-1, self.head_dim))
         if fused.fuses(qkv):
-            place = method.place(site, qkv.size(1)) if step.count else None
-            q, k, v = fused.rotate_append(qkv, tokens.rope, self.heads, place)
-            return self.wo(method.attend(site, step, q, k, v).transpose(1, 2).flatten(2))
+            return self.wo(method.attend_turned(site, step, qkv, fused.Turn(tokens.rope, self.heads)).transpose(1, 2).flatten(2))
         turned = rotate_pairs(qkv[:, :, : self.heads + self.groups], tokens.rope).transpose(1, 2)
         q, k = turned[:, : self.heads], turned[:, self.heads :]
         v = qkv[:, :, self.heads + self.groups :].transpose(1, 2)
@@ -182,18 +180,9 @@ class SwiGLU(nn.Module):
         self.w1 = nn.Linear(dim, hidden, bias=False)
         self.w3 = nn.Linear(dim, hidden, bias=False)
         self.w2 = nn.Linear(hidden, dim, bias=False)
-        self._both: tuple[Tensor, ...] = ()  # not a buffer: the weights of w1 and w3 are its halves
-
-    @torch.inference_mode(False)  # a parameter cannot take the data of an inference tensor
-    def both(self) -> Tensor:
-        """Return the weights of w1 and w3 as one tensor, which both share from the first call on."""
-        if not self._both or self._both[1].data_ptr() != self.w1.weight.data_ptr():
-            both = torch.cat((self.w1.weight.detach(), self.w3.weight.detach()))
-            self.w1.weight.data, self.w3.weight.data = both.chunk(2)
-            self._both = both, self.w1.weight
-        return self._both[0]
+        self.joined = Joined()
 
     def forward(self, x: Tensor) -> Tensor:
         if fused.fuses(x):
-            return self.w2(fused.silu_mul(F.linear(x, self.both())))
+            return self.w2(fused.silu_mul(self.joined(x, self.w1, self.w3)))
         return self.w2(F.silu(self.w1(x)) * self.w3(x))

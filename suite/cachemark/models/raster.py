@@ -58,6 +58,11 @@ class RasterModel(nn.Module):
         """Mask logits (batch, vocab) or (batch, count, vocab) of tokens not allowed at ``place``."""
         return logits
 
+    @property
+    def lined(self) -> tuple[int, int, int, int] | None:
+        """The first code, their number, the end of a line and its length, if that is what :meth:`allowed` allows; else None."""
+        return None
+
     def initialise(self, seed: int) -> Self:
         """Draw random weights, std 0.02, including the head that the authors start at zero; zero biases."""
         generator = torch.Generator().manual_seed(seed)
@@ -130,8 +135,8 @@ class RasterModel(nn.Module):
         """Run one pass; return the ``requested`` among tokens (batch,) and logits (batch, vocab)."""
         hidden = self(self.feed(fed[:, None] if step.count else fed, step, place, starts), step, method)
         logits = self.logits(_ends(hidden, starts, method, step))
-        if requested == (True, False) and type(self).allowed is RasterModel.allowed:
-            tokens = draw_fused(logits, sampling, key, place, step.index)
+        if requested == (True, False) and (self.lined or type(self).allowed is RasterModel.allowed):
+            tokens = draw_fused(logits, sampling, key, place, step.index, self.lined)
             if tokens is not None:
                 return (tokens,)
         logits = self.allowed(guide(logits, sampling, step.index), place)

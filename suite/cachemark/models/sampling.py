@@ -74,16 +74,18 @@ def filter_logits(logits: Tensor, sampling: Sampling) -> Tensor:
     return logits
 
 
-def draw_fused(logits: Tensor, sampling: Sampling, seeds: Tensor, place: Tensor, position: int) -> Tensor | None:
+def draw_fused(
+    logits: Tensor, sampling: Sampling, seeds: Tensor, place: Tensor, position: int, lined: tuple[int, int, int, int] | None = None,
+) -> Tensor | None:
     """Draw tokens (batch,) from unguided logits (rows, vocab) in one kernel, or return None.
 
-    The tokens are those of :func:`guide` and :func:`draw`.
+    The tokens are those of :func:`guide` and :func:`draw`, of ``lined`` ones among those allowed. Top-p stays in plain operations, since
+    which token crosses p depends on the order in which a cumulative sum is rounded.
     """
-    truncated = sampling.top_k > 0 or sampling.top_p < 1
-    if truncated or sampling.temperature == 0 or sampling.cfg_schedule != "constant" or not fuses(logits):
+    if sampling.top_p < 1 or sampling.temperature == 0 or sampling.cfg_schedule != "constant" or not fuses(logits):
         return None
     scale = sampling.cfg_scale if sampling.cfg_scale > 1 and guided(sampling, position) else None
-    return sample(logits, seeds, place, streams.PURPOSES["token"], max(sampling.temperature, 1e-5), scale)
+    return sample(logits, seeds, place, streams.PURPOSES["token"], max(sampling.temperature, 1e-5), scale, sampling.top_k, lined)
 
 
 def draw(logits: Tensor, sampling: Sampling, seeds: Tensor, position: int | Tensor) -> Tensor:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from .mass import triton_missing
 from .plain import Outputs
 from .record import APART, Entries, Kernel, Query, Stored, flops
+
+if TYPE_CHECKING:
+    from .fused import Turn
 
 WIDTHS = (16, 32, 48, 64, 80, 96, 100, 128)
 LARGEST_GROUP = 16
@@ -46,7 +50,13 @@ def _attend(q: Tensor, entries: Entries, causal: bool, visible: Tensor | None, m
     return decode(q, Stored((part.k,), (part.v,), part.k.size(2)), "native", mass=mass)
 
 
+def _turned(qkv: Tensor, turn: Turn, k: Tensor, v: Tensor, live: int, asked: bool) -> tuple[Tensor, Tensor | None]:
+    from .fused import attend_turned
+
+    return attend_turned(qkv, turn, k, v, live, asked)
+
+
 DECODE = Kernel("triton-decode", lambda query: "it returns no attention mass" if query.mass else _refuses(query), _attend, flops,
-                in_place=True, ours=True)
+                in_place=True, ours=True, turned=_turned)
 DECODE_WITH_MASS = replace(DECODE, name="triton-decode-with-mass",
                            refuses=lambda query: _refuses(query) if query.mass else "it is for the attention mass alone")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,7 @@ from .mass import triton_missing
 
 _on: ContextVar[bool] = ContextVar("fused passes", default=False)
 _listeners: list[Callable[..., None]] = []
+LOG2_E = 1.4426950408889634
 Check = Callable[[torch.device, torch.dtype], bool]
 PASSES = "fused passes"
 
@@ -126,30 +127,73 @@ def silu_mul(both: Tensor) -> Tensor:
     return out
 
 
-def rotate_append(qkv: Tensor, turns: Tensor, heads: int, place: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Rotate queries and keys by channel pairs, and store keys and values at ``place``, or in new tensors.
+class Turn(NamedTuple):
+    """How the queries and keys of a pass are rotated.
 
-    ``qkv`` (rows, tokens, heads + 2·groups, head_dim); ``turns`` ([rows,] tokens, head_dim/2) complex64; ``place``: two tensors (rows,
-    groups, tokens, head_dim). Returns queries, keys and values, (rows, heads or groups, tokens, head_dim).
+    ``turns`` ([rows,] tokens, pairs) complex64. ``heads``: of the queries. ``halves``: a channel's partner is half of the rotated channels
+    away, else its neighbor. ``norms``: weight and bias of the queries' LayerNorm before it, and of the keys'.
+    """
+
+    turns: Tensor
+    heads: int
+    halves: bool = False
+    norms: tuple[Tensor, Tensor, Tensor, Tensor] | tuple[()] = ()
+
+    def arguments(self, width: int) -> tuple[tuple[Tensor, ...], int, dict[str, Any]]:
+        """Return tensors, the step between rows and constants of a kernel, for heads of ``width`` channels."""
+        real = torch.view_as_real(self.turns.contiguous())
+        by_row = real.stride(0) if self.turns.dim() == 3 and self.turns.size(0) > 1 else 0
+        return (real, *(self.norms or (real,) * 4)), by_row, {
+            "HEAD_DIM": width, "WIDTH": max(16, power(width)), "TURNED": 2 * self.turns.size(-1), "HALVES": int(self.halves),
+            "NORM": int(bool(self.norms))}
+
+
+def rotate_append(qkv: Tensor, turn: Turn, place: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Rotate queries and keys, and store keys and values at ``place``, or in new tensors.
+
+    ``qkv`` (rows, tokens, heads + 2·groups, head_dim); ``place``: two tensors (rows, groups, tokens, head_dim). Returns queries, keys and
+    values, (rows, heads or groups, tokens, head_dim).
     """
     rows, tokens, every, width = qkv.shape
-    groups = (every - heads) // 2
-    q = qkv.new_empty(rows, heads, tokens, width)
+    groups = (every - turn.heads) // 2
+    q = qkv.new_empty(rows, turn.heads, tokens, width)
     k, v = place or (qkv.new_empty(rows, groups, tokens, width) for _ in range(2))
-    real = torch.view_as_real(turns.contiguous())
-    by_row = real.stride(0) if turns.dim() == 3 and turns.size(0) > 1 else 0
-    numbers = *k.stride()[:3], *v.stride()[:3], tokens, by_row, heads, groups
-    launch("rotate_append", (rows * tokens, every), (qkv, real, q, k, v), *numbers, warps=1, exact=True, PAIRS=width // 2,
-            PADDED=power(width // 2))
+    (real, *norms), by_row, constants = turn.arguments(width)
+    launch("rotate_append", (rows * tokens, every), (qkv, real, q, k, v, *norms), *k.stride()[:3], *v.stride()[:3], tokens, by_row,
+           turn.heads, groups, warps=1, exact=True, touched=(qkv, real, q, k, v), **constants)
     return q, k, v
 
 
-def sample(logits: Tensor, seeds: Tensor, place: Tensor, purpose: int, temperature: float, scale: float | None) -> Tensor:
-    """Draw tokens (batch,) int64 from fp32 logits (rows, vocab), guided by ``scale`` if given."""
+def attend_turned(qkv: Tensor, turn: Turn, k: Tensor, v: Tensor, live: int, asked: bool) -> tuple[Tensor, Tensor | None]:
+    """Rotate a token's query and key, append key and value to ``k`` and ``v`` after ``live`` entries, and attend to all of them.
+
+    ``qkv`` (rows, 1, 3·heads, head_dim); ``k``, ``v`` (rows, heads, capacity, head_dim), contiguous. Returns the output (rows, heads, 1,
+    head_dim) and, if ``asked`` for, the rotated queries.
+    """
+    rows, _, _, width = qkv.shape
+    assert k.is_contiguous(), "keys are not contiguous"
+    out = qkv.new_empty(rows, turn.heads, 1, width)
+    q = torch.empty_like(out) if asked else None
+    (real, *norms), by_row, constants = turn.arguments(width)
+    keys = min(128, max(16, 8192 // (constants["WIDTH"] * qkv.element_size())))
+    launch("attend_turned", (rows * turn.heads,), (qkv, real, k, v, out if q is None else q, out, *norms), by_row, turn.heads, k.size(2),
+           live, width**-0.5 * LOG2_E, warps=2, KEYS=keys, ASKED=int(asked), **constants)
+    return out, q
+
+
+def sample(
+    logits: Tensor, seeds: Tensor, place: Tensor, purpose: int, temperature: float, scale: float | None, top_k: int = 0,
+    lined: tuple[int, int, int, int] | None = None,
+) -> Tensor:
+    """Draw tokens (batch,) int64 from fp32 logits (rows, vocab), guided by ``scale`` if given.
+
+    ``lined``: the first of the codes, how many there are, the token that ends lines, and how long these are; None for any token anywhere.
+    """
     batch, vocab = len(seeds), logits.size(-1)
-    out = torch.empty_like(seeds)
-    launch("sample", (batch,), (logits, seeds, place, out), vocab, scale or 0.0, temperature, purpose, batch, warps=8, exact=True,
-            GUIDED=int(scale is not None), BLOCK=min(1024, power(vocab)))
+    out, scaled = torch.empty_like(seeds), logits.new_empty(batch, vocab)
+    launch("sample", (batch,), (logits, seeds, place, scaled, out), vocab, scale or 0.0, temperature, purpose, batch, min(top_k, vocab),
+           *(lined or (0, 0, 0, 1)), warps=8, exact=True, GUIDED=int(scale is not None), TOP_K=int(top_k > 0), LINED=int(lined is not None),
+           BLOCK=min(4096, power(vocab)))
     return out
 
 
@@ -173,23 +217,53 @@ def _check_silu_mul(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def _check_rotate_append(device: torch.device, dtype: torch.dtype) -> bool:
-    qkv = torch.randn(3, 2, 7, 48, device=device).to(dtype)
-    turns = torch.polar(torch.ones(2, 24, device=device), torch.randn(2, 24, device=device))
+    """Return whether neighbors are rotated, and 40 channels by halves after a norm."""
+    qkv, wide = torch.randn(3, 2, 7, 48, device=device).to(dtype), (3, 2, 5, 48)
+    turns = torch.polar(torch.ones(3, 2, 24, device=device), torch.randn(3, 2, 24, device=device))
     pairs = torch.view_as_complex(qkv[:, :, :5].float().unflatten(-1, (-1, 2))) * turns.unsqueeze(-2)
-    turned = torch.view_as_real(pairs).flatten(-2).to(dtype).transpose(1, 2)
-    q, k, v = rotate_append(qkv, turns, 3, None)
-    return near(q, turned[:, :3]) and near(k, turned[:, 3:]) and torch.equal(v, qkv[:, :, 5:].transpose(1, 2))
+    q_weight, q_bias, k_weight, k_bias = norms = tuple(torch.randn(4, 1, 48, device=device).to(dtype))
+    weight, bias = (torch.cat((q.expand(3, 48), k.expand(2, 48))) for q, k in ((q_weight, k_weight), (q_bias, k_bias)))
+    normed = F.layer_norm(qkv[:, :, :5], (48,), eps=1e-5) * weight + bias
+    first, second, rest = normed.float().split((20, 20, 8), -1)
+    cos, sin = turns[..., None, :20].real, turns[..., None, :20].imag
+    halves = torch.cat((first * cos - second * sin, second * cos + first * sin, rest), -1)
+    for turn, right in ((Turn(turns, 3), torch.view_as_real(pairs).reshape(wide)), (Turn(turns[..., :20], 3, True, norms), halves)):
+        q, k, v = rotate_append(qkv, turn, None)
+        turned = right.to(dtype).transpose(1, 2)
+        if not (near(q, turned[:, :3]) and near(k, turned[:, 3:]) and torch.equal(v, qkv[:, :, 5:].transpose(1, 2))):
+            return False
+    return True
+
+
+def _check_attend_turned(device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether one kernel agrees with rotation and attention in two, by halves and after norms."""
+    for live, halves in ((70, False), (3, True)):
+        qkv, cache = torch.randn(3, 1, 6, 48, device=device).to(dtype), torch.randn(2, 3, 2, live + 2, 48, device=device).to(dtype)
+        turns = torch.polar(torch.ones(3, 1, 20, device=device), torch.randn(3, 1, 20, device=device))
+        turn = Turn(turns, 2, halves, tuple(torch.randn(4, 48, device=device).to(dtype)) if halves else ())
+        (k, v), (right_k, right_v) = cache, cache.clone()
+        q, *_ = rotate_append(qkv, turn, (right_k[:, :, live : live + 1], right_v[:, :, live : live + 1]))
+        out, asked = attend_turned(qkv, turn, k, v, live, asked=True)
+        right = F.scaled_dot_product_attention(q, right_k[:, :, : live + 1], right_v[:, :, : live + 1])
+        assert asked is not None
+        if not (near(out, right) and near(asked, q) and near(k, right_k) and torch.equal(v, right_v)):
+            return False
+    return True
 
 
 def _check_sample(device: torch.device, dtype: torch.dtype) -> bool:
     seeds, place, purpose = torch.arange(32, device=device), torch.tensor([7], device=device), streams.PURPOSES["token"]
-    logits = torch.randn(64, 1100, device=device)
+    logits, entry = torch.randn(64, 1100, device=device), torch.arange(1100, device=device)
     noise = streams.gumbel(streams.keys(seeds, "token", 7), 1100)
     guided = logits[32:] + (logits[:32] - logits[32:]) * 3.0
-    return all(torch.equal(sample(logits, seeds, place, purpose, 0.9, scale), (expected / 0.9 + noise).argmax(-1))
-               for scale, expected in ((None, logits[:32]), (3.0, guided)))
+    lined = guided.masked_fill((entry < 5) | (entry >= 1005), -1e9) / 0.9
+    kept = lined.masked_fill(lined < lined.topk(20).values[:, -1:], float("-inf"))
+    cases = (None, 0, None, logits[:32] / 0.9), (3.0, 0, None, guided / 0.9), (3.0, 20, (5, 1000, 2, 9), kept)
+    return all(torch.equal(sample(logits, seeds, place, purpose, 0.9, scale, top_k, codes), (expected + noise).argmax(-1))
+               for scale, top_k, codes, expected in cases)
 
 
 CHECKS: dict[str, Check] = {
-    "add_norm": _check_add_norm, "silu_mul": _check_silu_mul, "rotate_append": _check_rotate_append, "sample": _check_sample,
+    "add_norm": _check_add_norm, "silu_mul": _check_silu_mul, "rotate_append": _check_rotate_append,
+    "attend_turned": _check_attend_turned, "sample": _check_sample,
 }

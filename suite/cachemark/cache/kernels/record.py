@@ -110,7 +110,8 @@ class Kernel:
     ``refuses(query)`` returns why it does not compute a call, or "". ``flops(query, rows, keys)`` counts a call whose products torch does
     not dispatch, so that a counter cannot see them; None for the others. ``capturable``: a CUDA graph may contain it. ``fused``: it does
     not write out scores, so times under it may be compared. ``in_place``: it reads codes and several lengths where they are stored.
-    ``ours``: it is not torch's, so it is checked on a device before it is used.
+    ``ours``: it is not torch's, so it is checked on a device before it is used. ``turned``: rotates, appends and attends in one call, as
+    :func:`.fused.attend_turned`.
     """
 
     name: str
@@ -121,6 +122,7 @@ class Kernel:
     fused: bool = True
     in_place: bool = False
     ours: bool = False
+    turned: Callable[..., tuple[Tensor, Tensor | None]] | None = None
 
 
 def flops(query: Query, rows: int, keys: int) -> int:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .fused_triton import _flipped
+
 TIE, LARGEST = tl.constexpr(2.0**-16), tl.constexpr(3.4028234663852886e38)
 LEAST = tl.constexpr(-(2**31))
 
@@ -91,12 +93,6 @@ def _below(first, second):  # type: ignore[no-untyped-def]
     first, second = _flipped(first).to(tl.float32, bitcast=True), _flipped(second).to(tl.float32, bitcast=True)
     sign = tl.where(second > 0, 1.0, tl.where(second < 0, -1.0, 0.0))
     return (first >= second * (1 - TIE * sign)) == 0
-
-
-@triton.jit
-def _flipped(bits):  # type: ignore[no-untyped-def]
-    """Map bits of fp32 to integers of the same order, NaN last, and back."""
-    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
 
 
 @triton.jit

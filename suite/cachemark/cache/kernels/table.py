@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +19,10 @@ from .decode import DECODE, DECODE_WITH_MASS
 from .flash_infer import FLASHINFER
 from .mass import MASS
 from .plain import SDPA, WRITTEN_OUT
-from .record import APART, ONE, ROWS, Entries, Kernel, Query
+from .record import APART, ONE, ROWS, Entries, Kernel, Query, flops
+
+if TYPE_CHECKING:
+    from .fused import Turn
 
 TABLE: tuple[Kernel, ...] = (DECODE, DECODE_WITH_MASS, MASS, WRITTEN_OUT, FLASHINFER, SDPA)
 AUTO = "auto"  # a plan's word for the first kernel that accepts
@@ -147,3 +150,28 @@ def attend(
         note(kernel.name, failure(error))
         _choose.cache_clear()
     return attend(q, entries, causal=causal, visible=visible, mass=mass)
+
+
+def attend_turned(qkv: Tensor, turn: Turn, k: Tensor, v: Tensor, live: int, asked: bool) -> tuple[Tensor, Tensor | None] | None:
+    """Rotate, append and attend by the first kernel that accepts a call of one token per row, if it does all; else return None.
+
+    Sizes and results are those of :func:`.fused.attend_turned`.
+    """
+    rows, _, every, width = qkv.shape
+    name, captured = _forced.get()
+    query = Query(qkv.device.type, qkv.dtype, turn.heads, k.size(1), width, 1, captured=captured)
+    kernel = choose(query, name, checked=True).kernel
+    if kernel.turned is None or every != 3 * turn.heads:
+        return None
+    try:
+        results = kernel.turned(qkv, turn, k, v, live, asked)
+    except Exception as error:
+        if not (_on_a_device(query) and replaceable(error)):
+            raise
+        distrust(kernel, query, error)
+        note(kernel.name, failure(error))
+        _choose.cache_clear()
+        return None
+    for add in _counters:
+        add(flops(query, rows, live + 1))
+    return results
