@@ -143,10 +143,7 @@ def any_mass(tokens: int, groups: int, keys: int, width: int, dtype: torch.dtype
 
 
 def passes() -> None:
-    """Fused passes are the plain operations, and a generation with them draws the same tokens."""
-    for dtype in CLOSE:
-        for name, check in fused.CHECKS.items():
-            assert check(torch.device("cpu"), dtype), (name, dtype)
+    """A generation with fused passes draws the same tokens."""
     logits, seeds = (3 * torch.randn(10, 1500, generator=torch.Generator().manual_seed(0))).round(decimals=1), torch.arange(5) * 77
     lined: Any = SimpleNamespace(config=SimpleNamespace(ids=ImageIds(4, 1000, 1042), line=7))
     for sampling, rows, place, codes in (

@@ -1,4 +1,4 @@
-"""Fused passes of next-scale and masked models, in Triton's interpreter."""
+"""Fused passes, and selection at a line's end, in Triton's interpreter."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 from cachemark.core.files import PACKAGE
 
-FAULTS = (
+NORMS = (
     ("inside = place // tokens, place % tokens, channel < width", "inside = place // tokens, place % tokens, channel < width - 1"),
     ("row * gate_row", "0 * gate_row"), ("token * scale_token", "0 * scale_token"), ("tl.where(inside, total -", "tl.where(True, total -"),
     ("scale += 1", "scale += 0"),
@@ -18,26 +18,42 @@ FAULTS = (
     ("inside = entry < count", "inside = entry < count - 1"), ("row * v_row", "row * k_row + 1"), ("out_at + 2 * count", "out_at"),
     ("copy * count", "0 * count"), ("total + branch", "total - branch"),
 )  # fmt: skip
+LINES = (  # a key too few and too many, another head's, lost sums, ties not followed, moves from and to elsewhere
+    ("(visual < until)", "(visual <= until)"), ("head * GROUP * q_head", "head * q_head"), ("(first > 0)", "(first < 0)"),
+    ("while _below(lower, low) == 0", "while _below(lower, low) == 2"), ("(entry >= tail)", "(entry > tail)"),
+    ("second_at + base + source", "first_at + base + source"), ("by_entry, mask=moves, other=0)", "by_entry + 1, mask=moves, other=0)"),
+    ("tl.store(visual_at + hole, numbers, mask=moves)", "pass"), ("if ENDS == 2", "if ENDS == 3"),
+)  # fmt: skip
+TURNS = (  # another partner and angle, a key that is not read or written, another head's, the k-th logit left out, a token too early
+    ("channel ^ 1", "channel"), ("-away, away", "away, -away"), ("turns_at += row * turns_row\n", "turns_at += 0\n"),
+    ("tl.where(key < live,", "tl.where(key < live - 1,"), ("k_at + live * HEAD_DIM", "k_at + (live + 1) * HEAD_DIM"),
+    ("row * 3 * heads + head", "row * 3 * heads"), ("scaled >= least", "scaled > least"), ("(place + 1) % line", "place % line"),
+)  # fmt: skip
 
 
-def interpreted(*arguments: str) -> list[str]:
+def interpreted(script: str, *arguments: str) -> list[str]:
     pytest.importorskip("triton", reason="Triton is not installed")
-    script = Path(__file__).with_name("interpreted_norms.py")
-    ran = subprocess.run([sys.executable, "-W", "ignore", str(script), *arguments], capture_output=True, text=True,
-                         env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(script.parents[1])})
+    file = Path(__file__).with_name(f"interpreted_{script}.py")
+    ran = subprocess.run([sys.executable, "-W", "ignore", str(file), *arguments], capture_output=True, text=True,
+                         env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(file.parents[1])})
     assert ran.returncode == 0, ran.stderr
     return ran.stdout.split()
 
 
-def test_fused_passes_are_plain_operations_in_fp64_and_draw_the_same_tokens() -> None:
-    assert not interpreted()
+@pytest.mark.parametrize("script", ["norms", "lines"])
+def test_fused_passes_are_plain_operations_in_fp64_and_draw_the_same_tokens(script: str) -> None:
+    assert not interpreted(script)
 
 
-def test_faults_in_fused_passes_are_noticed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("script", "kernels", "faults"), [
+    ("norms", "fused_norms_triton", NORMS), ("lines", "selection_triton", LINES), ("lines", "fused_triton", TURNS),
+])
+def test_faults_in_fused_passes_are_noticed(script: str, kernels: str, faults: tuple[tuple[str, str], ...], tmp_path: Path) -> None:
     """Other rows, tokens, copies and channels, norms over what is masked, and values that are not written."""
-    source = (PACKAGE / "cache/kernels/fused_norms_triton.py").read_text()
-    copies = [tmp_path / f"fault_{number}.py" for number in range(len(FAULTS))]
-    for (right, wrong), copy in zip(FAULTS, copies, strict=True):
+    source = (PACKAGE / f"cache/kernels/{kernels}.py").read_text()
+    copies = [tmp_path / str(number) / f"{kernels}.py" for number in range(len(faults))]
+    for (right, wrong), copy in zip(faults, copies, strict=True):
         assert right in source, right
+        copy.parent.mkdir()
         copy.write_text(source.replace(right, wrong))
-    assert interpreted(*map(str, copies)) == [str(copy) for copy in copies]
+    assert interpreted(script, *map(str, copies)) == [str(copy) for copy in copies]

@@ -83,7 +83,7 @@ class LlamaAttention(nn.Module):
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
-        self.head_dim, self.normed = config.head_dim, config.qk_norm
+        self.head_dim = config.head_dim
         wide, narrow = config.heads * config.head_dim, config.groups * config.head_dim
         self.q_proj, self.k_proj, self.v_proj = (nn.Linear(config.dim, width, config.qkv_bias) for width in (wide, narrow, narrow))
         self.o_proj = nn.Linear(wide, config.dim, bias=False)
@@ -96,7 +96,8 @@ class LlamaAttention(nn.Module):
         assert tokens.rope is not None
         if fused.fuses(x):
             qkv = self.joined(x, self.q_proj, self.k_proj, self.v_proj).unflatten(-1, (-1, self.head_dim))
-            norms = (self.q_norm.weight, self.q_norm.bias, self.k_norm.weight, self.k_norm.bias) if self.normed else ()
+            q, k = self.q_norm, self.k_norm
+            norms = (q.weight, q.bias, k.weight, k.bias) if isinstance(q, ChannelNorm) and isinstance(k, ChannelNorm) else ()
             turn = fused.Turn(tokens.rope, self.q_proj.out_features // self.head_dim, halves=True, norms=norms)
             return self.o_proj(method.attend_turned(site, step, qkv, turn).transpose(1, 2).flatten(2))
         q, k, v = (project(x).unflatten(-1, (-1, self.head_dim)) for project in (self.q_proj, self.k_proj, self.v_proj))

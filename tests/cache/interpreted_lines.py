@@ -1,0 +1,153 @@
+"""Compares selection at a line's end, rotation and sampling with fp64 on a CPU, in Triton's interpreter; run by test_fused_norms.py.
+
+``interpreted_lines.py FILE …`` runs copies of the kernels' files, named like them, and prints those that differ.
+"""
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.nn.functional as F
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from cachemark.cache import kernels
+from cachemark.cache import random_streams as streams
+from cachemark.cache.kernels import fused, selection
+from cachemark.cache.kernels.selection import lowest
+
+CLOSE = {torch.float32: 2e-6, torch.float16: 2e-3}
+
+
+def near(made: Tensor, right: Tensor) -> None:
+    """Compare with fp64, with an error that a few roundings of the dtype explain."""
+    torch.testing.assert_close(made.double(), right, rtol=CLOSE[made.dtype], atol=4 * CLOSE[made.dtype] * float(right.abs().max()))
+
+
+def line(group: int, queries: int, live: int, shorter: int, count: int, width: int, dtype: torch.dtype, ends: int) -> None:
+    """Two layers of two rows, the second ``shorter``; some keys are equal, so that their scores tie. What is after a row is NaN."""
+    heads, anchor, draw = 2, 3, torch.Generator().manual_seed(live + count)
+    lengths = torch.tensor([live, live - shorter], dtype=torch.int32)
+    q = torch.randn(2, 2, heads * group, queries + 1, width, generator=draw).to(dtype)[:, :, :, :queries]
+    k, v = torch.randn(2, 2, 2, heads, live + 2, width, generator=draw).to(dtype)
+    k[..., 4:8, :] = k[..., 3:4, :]
+    for row, n in enumerate(lengths.tolist()):
+        k[:, row, :, n:] = float("nan")
+    visual = (torch.rand(2, 2, heads, live, generator=draw).argsort(-1) - 1).to(torch.int16)
+    until = live - 3
+    inside = torch.arange(live) < lengths[:, None, None]
+    middle = (visual >= anchor) & (visual < until) & inside
+    scored = middle & (visual % 5 != 4) if ends else middle
+    logits = q.double().flatten(2, 3).unflatten(2, (heads, -1)) @ k[..., :live, :].double().nan_to_num().mT * width**-0.5
+    right = logits.masked_fill(~scored[..., None, :], float("-inf")).softmax(-1).mean(-2)
+    score = selection.attended(q, k[..., :live, :], visual, lengths, range(anchor, until), line=5, ends=ends)
+    near(score[scored], right[scored])
+    assert (score[~middle] == float("inf")).all()
+    assert (score[middle & ~scored] == (float("-inf") if ends == 2 else float("inf"))).all()
+    ages, parts, table = visual.clone(), torch.stack((k, v)), torch.rand(2, 2, heads, live + 2, 1, generator=draw)
+    expected, moved = [x.clone() for x in (ages, *parts, table)], [visual, *parts, table]
+    for at in torch.cartesian_prod(*map(torch.arange, (2, 2, heads))).tolist():
+        site, row, head = at
+        n = int(lengths[row])
+        holes = sorted(lowest(score[site, row, head, :n], ages[site, row, head, :n], count).tolist())
+        sources = [place for place in range(n - count, n) if place not in holes]
+        for tensor in expected:
+            cells = tensor[site, row, head]
+            cells[[hole for hole in holes if hole < n - count]] = cells[sources].clone()
+    places, sources = selection.choose(score, visual, lengths, count)
+    for tensors in ([*parts], [table]):
+        selection.move(tensors, places, sources, lengths, live)
+    for made, wanted in zip(moved, expected, strict=True):
+        for row, n in enumerate(lengths.tolist()):
+            assert torch.equal(made[:, row, :, : n - count], wanted[:, row, :, : n - count])
+
+
+def turn(rows: int, heads: int, live: int, pairs: int, rest: int, dtype: torch.dtype, halves: bool, by_row: bool) -> None:
+    """Rotation of some channels, after a norm or not, then attention, in one kernel."""
+    width, draw = 2 * pairs + 2 * rest, torch.Generator().manual_seed(live)
+    qkv = torch.randn(rows, 1, 3 * heads, width, generator=draw).to(dtype)
+    turns = torch.polar(torch.ones(()), torch.randn(rows if by_row else 1, 1, pairs, generator=draw))
+    norms: Any = tuple(torch.randn(4, width, generator=draw).to(dtype)) if halves else ()
+    cache = torch.randn(2, rows, heads, live + 3, width, generator=draw).to(dtype)
+    parts = [part.double().transpose(1, 2) for part in qkv.split(heads, 2)]
+    for number in range(2):
+        x = parts[number]
+        if halves:
+            x = F.layer_norm(x, (width,), norms[2 * number].double(), norms[2 * number + 1].double(), 1e-5)
+        x = x[..., : 2 * pairs].unflatten(-1, (2, pairs)).transpose(-1, -2) if halves else x[..., : 2 * pairs].unflatten(-1, (pairs, 2))
+        turned = torch.view_as_real(torch.view_as_complex(x.contiguous()) * turns[:, None].to(torch.complex128))
+        own = parts[number] if not halves else F.layer_norm(
+            parts[number], (width,), norms[2 * number].double(), norms[2 * number + 1].double(), 1e-5)
+        parts[number] = torch.cat(((turned.transpose(-1, -2) if halves else turned).flatten(-2), own[..., 2 * pairs :]), -1)
+    k, v = cache.clone()
+    out, q = fused.attend_turned(qkv, fused.Turn(turns, heads, halves, norms), k, v, live, asked=True)
+    assert q is not None
+    near(q, parts[0])
+    near(k[:, :, live : live + 1], parts[1])
+    assert torch.equal(v[:, :, live : live + 1], qkv[:, :, 2 * heads :].transpose(1, 2))
+    for made, before in zip((k, v), cache, strict=True):
+        assert torch.equal(made[:, :, :live], before[:, :, :live])
+        assert torch.equal(made[:, :, live + 1 :], before[:, :, live + 1 :])
+    keys, values = (part[:, :, : live + 1].double() for part in (k, v))
+    near(out, F.scaled_dot_product_attention(q.double(), keys, values))
+
+
+def drawn(batch: int, vocab: int, top_k: int, scale: float | None, at: int) -> None:
+    """Many logits tie. Lines have three codes and an end."""
+    draw, codes = torch.Generator().manual_seed(vocab), (1, vocab - 3, vocab - 1, 4)
+    logits, seeds = torch.randn(2 * batch, vocab, generator=draw).round(decimals=1), torch.arange(batch) * 31
+    wanted = logits[:batch] if scale is None else logits[batch:] + (logits[:batch] - logits[batch:]) * scale
+    entry = torch.arange(vocab)
+    allowed = entry == codes[2] if (at + 1) % 4 == 0 else (entry >= 1) & (entry < vocab - 2)
+    wanted = wanted.masked_fill(~allowed, -1e9) / 0.7
+    if top_k:
+        wanted = wanted.masked_fill(wanted < wanted.topk(min(top_k, vocab)).values[:, -1:], float("-inf"))
+    tokens = fused.sample(logits, seeds, torch.tensor([at]), streams.PURPOSES["token"], 0.7, scale, top_k, codes)
+    assert torch.equal(tokens, (wanted + streams.gumbel(streams.keys(seeds, "token", at), vocab)).argmax(-1))
+
+
+def fixed() -> None:
+    line(2, 9, 40, 3, 9, 20, torch.float32, 1)
+    line(1, 5, 66, 0, 1, 16, torch.float16, 2)
+    turn(2, 2, 66, 8, 0, torch.float32, halves=False, by_row=True)
+    turn(2, 2, 5, 6, 3, torch.float16, halves=True, by_row=False)
+    for at in (6, 7):
+        drawn(4, 40, 3, 1.5, at)
+
+
+SETTINGS = settings(max_examples=8, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+FEW, DTYPES = st.integers(1, 3), st.sampled_from([*CLOSE])
+anything = (
+    SETTINGS(given(FEW, st.integers(1, 20), st.integers(30, 70), st.integers(0, 5), st.integers(1, 12), st.integers(8, 40), DTYPES,
+                   st.integers(0, 2))(line)),
+    SETTINGS(given(FEW, FEW, st.integers(0, 140), st.integers(1, 20), st.integers(0, 5), DTYPES, st.booleans(), st.booleans())(turn)),
+    SETTINGS(given(FEW, st.integers(5, 100), st.integers(0, 120), st.sampled_from((None, 2.0)), st.integers(0, 9))(drawn)),
+)
+
+
+def main(*copies: str) -> None:
+    torch.use_deterministic_algorithms(True)  # new memory is NaN, so that a value that is not written shows
+    for copy in copies:
+        name = Path(copy).stem
+        spec = importlib.util.spec_from_file_location(f"cachemark.cache.kernels.copied_{name}", copy)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        with patch.object(kernels, name, module, create=True):
+            try:
+                fixed()
+            except AssertionError:
+                print(copy)
+    if not copies:
+        fixed()
+        for check in anything:
+            check()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
