@@ -149,7 +149,7 @@ def selections() -> Iterator[Variant]:
 
 
 def turns() -> Iterator[Variant]:
-    """Yield the kernels that rotate, with and without attention: by neighbors, and by halves after norms."""
+    """Yield the kernels that rotate, with and without attention: by neighbors, and by halves after norms; and the one that samples."""
     for head_dim, halves in ((64, 0), (100, 0), (128, 1)):
         shape = {"HEAD_DIM": head_dim, "WIDTH": head_dim if head_dim != 100 else 128, "TURNED": head_dim, "HALVES": halves, "NORM": halves}
         keys, widest = 8192 // (2 * shape["WIDTH"]), 128 if head_dim != 100 else 64
@@ -158,6 +158,9 @@ def turns() -> Iterator[Variant]:
         one = variant(f"rotation and attention, {name}", fused_triton.attend_turned, 2, {"turns_at": "fp32"}, widest, KEYS=keys, ASKED=1,
                       **shape)
         yield replace(one, bytes_in_flight=4 * keys * head_dim)
+    pointers = {"logits_at": "fp32", "seeds_at": "i64", "place_at": "i64", "scaled_at": "fp32", "out_at": "i64"}
+    draws = variant("sampling with top-k, in lines", fused_triton.sample, 8, pointers, GUIDED=1, TOP_K=1, LINED=1, BLOCK=4096)
+    yield replace(draws, exact=True)
 
 
 TABLES = {"visual_at": "i16", "holes_at": "i16", "sources_at": "i16", "lengths_at": "i32"}
@@ -168,7 +171,7 @@ def variant(name: str, kernel: Any, warps: int, pointers: Mapping[str, str], wid
     kinds = {**TABLES, **pointers}
     types = {each: f"*{kinds.get(each, 'bf16')}" if each.endswith("_at") else "fp32" if each in ("scale", "eps", "temperature") else "i32"
              for each in kernel.arg_names if each not in constants}
-    even = frozenset(each for each in types if each.endswith(("_at", "_pair", "_head", "_token", "_row", "_entry")))
+    even = frozenset(each for each in types if each.endswith(("_at", "_pair", "_head", "_token", "_row", "_entry")) or each == "vocab")
     return Variant(name, kernel, types, even, constants, warps, widest=widest)
 
 

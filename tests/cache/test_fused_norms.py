@@ -18,11 +18,10 @@ NORMS = (
     ("inside = entry < count", "inside = entry < count - 1"), ("row * v_row", "row * k_row + 1"), ("out_at + 2 * count", "out_at"),
     ("copy * count", "0 * count"), ("total + branch", "total - branch"),
 )  # fmt: skip
-LINES = (  # a key too few and too many, another head's, lost sums, ties not followed, moves from and to elsewhere
+LINES = (  # a key too few and too many, another head's, lost sums, moves from and to elsewhere
     ("(visual < until)", "(visual <= until)"), ("head * GROUP * q_head", "head * q_head"), ("(first > 0)", "(first < 0)"),
-    ("while _below(lower, low) == 0", "while _below(lower, low) == 2"), ("(entry >= tail)", "(entry > tail)"),
+    ("if ENDS == 2", "if ENDS == 3"), ("tl.store(visual_at + hole, numbers, mask=moves)", "pass"),
     ("second_at + base + source", "first_at + base + source"), ("by_entry, mask=moves, other=0)", "by_entry + 1, mask=moves, other=0)"),
-    ("tl.store(visual_at + hole, numbers, mask=moves)", "pass"), ("if ENDS == 2", "if ENDS == 3"),
 )  # fmt: skip
 TURNS = (  # another partner and angle, a key that is not read or written, another head's, the k-th logit left out, a token too early
     ("channel ^ 1", "channel"), ("-away, away", "away, -away"), ("turns_at += row * turns_row\n", "turns_at += 0\n"),

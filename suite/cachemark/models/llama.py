@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -96,8 +96,8 @@ class LlamaAttention(nn.Module):
         assert tokens.rope is not None
         if fused.fuses(x):
             qkv = self.joined(x, self.q_proj, self.k_proj, self.v_proj).unflatten(-1, (-1, self.head_dim))
-            q, k = self.q_norm, self.k_norm
-            norms = (q.weight, q.bias, k.weight, k.bias) if isinstance(q, ChannelNorm) and isinstance(k, ChannelNorm) else ()
+            both = self.q_norm, self.k_norm
+            norms: Any = tuple(part for norm in both if isinstance(norm, ChannelNorm) for part in (norm.weight, norm.bias))
             turn = fused.Turn(tokens.rope, self.q_proj.out_features // self.head_dim, halves=True, norms=norms)
             return self.o_proj(method.attend_turned(site, step, qkv, turn).transpose(1, 2).flatten(2))
         q, k, v = (project(x).unflatten(-1, (-1, self.head_dim)) for project in (self.q_proj, self.k_proj, self.v_proj))
