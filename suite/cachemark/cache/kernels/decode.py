@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from .mass import triton_missing
+from .mass import interpreted, triton_missing
 from .plain import Outputs
 from .record import APART, Entries, Kernel, Query, Stored, flops
 
@@ -34,11 +33,6 @@ def _refuses(query: Query) -> str:
     if query.dtype.itemsize > 4:
         return f"{query.dtype}; it computes in fp32"
     return triton_missing()
-
-
-def interpreted() -> bool:
-    """Return whether Triton's interpreter runs kernels on the CPU, for tests."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def _attend(q: Tensor, entries: Entries, causal: bool, visible: Tensor | None, mass: bool) -> Outputs:

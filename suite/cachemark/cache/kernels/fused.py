@@ -18,8 +18,7 @@ from torch import Tensor
 
 from .. import random_streams as streams
 from .check import failure, note, remembered
-from .decode import interpreted
-from .mass import triton_missing
+from .mass import interpreted, triton_missing
 
 _on: ContextVar[bool] = ContextVar("fused passes", default=False)
 _listeners: list[Callable[..., None]] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 
 from torch import Tensor
@@ -18,6 +19,11 @@ def triton_missing() -> str:
     except ImportError:
         return "Triton is not installed"
     return ""
+
+
+def interpreted() -> bool:
+    """Return whether Triton's interpreter runs kernels on the CPU, for tests."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def _refuses(query: Query) -> str:
