@@ -224,7 +224,7 @@ class Denoiser(nn.Module):
         self.res_blocks = nn.ModuleList(blocks)
         self.final_layer = FinalLayer(width, 2 * channels)
         modulations = *(block.adaLN_modulation for block in blocks), self.final_layer.adaLN_modulation
-        self.shades = Joined([cast(nn.Linear, each[1]) for each in modulations])
+        self.shades = Joined(*[cast(nn.Linear, each[1]) for each in modulations])
         self.sites = [Site("head", layer) for layer in range(depth)]
 
     def run(self, step: Step, method: Method, tokens: Tokens) -> Tensor:

@@ -7,7 +7,6 @@ in blocks (ADR 13).
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -67,25 +66,25 @@ class Joined:
     Not a module, so that the layers keep their names.
     """
 
-    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+    def __init__(self, *layers: nn.Linear) -> None:
         self._layers, self._whole = layers, tuple[Tensor, ...]()
 
     @torch.inference_mode(False)  # a parameter cannot take the data of an inference tensor
     def whole(self) -> tuple[Tensor, ...]:
-        """Return the joined weight and bias."""
+        """Return the joined weight, and the joined bias if the layers have one."""
         if not self._whole or self._whole[0].data_ptr() != self._layers[0].weight.data_ptr():
-            for name in ("weight", "bias"):
-                parts = [getattr(layer, name) for layer in self._layers]
-                whole = torch.cat([part.detach() for part in parts])
-                for part, share in zip(parts, whole.split([len(part) for part in parts]), strict=True):
-                    part.data = share
-                self._whole = (*self._whole[-1:], whole)
+            found = list[Tensor]()
+            for parts in ([layer.weight for layer in self._layers], [layer.bias for layer in self._layers if layer.bias is not None]):
+                if parts:
+                    found.append(torch.cat([part.detach() for part in parts]))
+                    for part, share in zip(parts, found[-1].split([len(part) for part in parts]), strict=True):
+                        part.data = share
+            self._whole = tuple(found)
         return self._whole
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map (…, in) to (…, sum of out)."""
-        weight, bias = self.whole()
-        return F.linear(x, weight, bias)
+        return F.linear(x, *self.whole())
 
 
 class RMSNorm(nn.Module):
@@ -100,32 +99,6 @@ class RMSNorm(nn.Module):
         if x.dtype == torch.float32:
             return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
         return F.rms_norm(x, self.weight.shape, eps=self.eps) * self.weight  # computed in fp32 and rounded once
-
-
-class Joined:
-    """One product for several linear layers of equal inputs, whose weights become parts of one tensor at the first call."""
-
-    def __init__(self) -> None:
-        self._weight: Tensor | None = None
-        self._bias: Tensor | None = None
-
-    def __call__(self, x: Tensor, *layers: nn.Linear) -> Tensor:
-        """Return the outputs of the layers side by side."""
-        if self._weight is None or self._weight.data_ptr() != layers[0].weight.data_ptr():
-            self._join(layers)
-            assert self._weight is not None
-        return F.linear(x, self._weight, self._bias)
-
-    @torch.inference_mode(False)  # a parameter cannot take the data of an inference tensor
-    def _join(self, layers: tuple[nn.Linear, ...]) -> None:
-        sizes = [layer.out_features for layer in layers]
-        self._weight = torch.cat([layer.weight.detach() for layer in layers])
-        for layer, part in zip(layers, self._weight.split(sizes), strict=True):
-            layer.weight.data = part
-        biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
-        self._bias = torch.cat(biases) if biases else None
-        for layer, part in zip(layers, () if self._bias is None else self._bias.split(sizes), strict=False):
-            layer.bias.data = part
 
 
 def added(tokens: Tokens, out: Tensor, following: RMSNorm | None) -> Tokens:

@@ -89,13 +89,13 @@ class LlamaAttention(nn.Module):
         self.o_proj = nn.Linear(wide, config.dim, bias=False)
         self.q_norm = ChannelNorm(config.head_dim) if config.qk_norm else nn.Identity()
         self.k_norm = ChannelNorm(config.head_dim) if config.qk_norm else nn.Identity()
-        self.joined = Joined()
+        self.joined = Joined(self.q_proj, self.k_proj, self.v_proj)
 
     def forward(self, x: Tensor, site: Site, step: Step, tokens: Tokens, method: Method) -> Tensor:
         """Map (rows, tokens, dim) to (rows, tokens, dim). ``tokens`` has the rotations."""
         assert tokens.rope is not None
         if fused.fuses(x):
-            qkv = self.joined(x, self.q_proj, self.k_proj, self.v_proj).unflatten(-1, (-1, self.head_dim))
+            qkv = self.joined(x).unflatten(-1, (-1, self.head_dim))
             both = self.q_norm, self.k_norm
             norms: Any = tuple(part for norm in both if isinstance(norm, ChannelNorm) for part in (norm.weight, norm.bias))
             turn = fused.Turn(tokens.rope, self.q_proj.out_features // self.head_dim, halves=True, norms=norms)
@@ -113,11 +113,11 @@ class GatedMLP(nn.Module):
         super().__init__()
         self.gate_proj, self.up_proj = nn.Linear(dim, hidden, bias=False), nn.Linear(dim, hidden, bias=False)
         self.down_proj = nn.Linear(hidden, dim, bias=False)
-        self.joined = Joined()
+        self.joined = Joined(self.gate_proj, self.up_proj)
 
     def forward(self, x: Tensor) -> Tensor:
         if fused.fuses(x):
-            return self.down_proj(fused.silu_mul(self.joined(x, self.gate_proj, self.up_proj)))
+            return self.down_proj(fused.silu_mul(self.joined(x)))
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 

@@ -180,9 +180,9 @@ class SwiGLU(nn.Module):
         self.w1 = nn.Linear(dim, hidden, bias=False)
         self.w3 = nn.Linear(dim, hidden, bias=False)
         self.w2 = nn.Linear(hidden, dim, bias=False)
-        self.joined = Joined()
+        self.joined = Joined(self.w1, self.w3)
 
     def forward(self, x: Tensor) -> Tensor:
         if fused.fuses(x):
-            return self.w2(fused.silu_mul(self.joined(x, self.w1, self.w3)))
+            return self.w2(fused.silu_mul(self.joined(x)))
         return self.w2(F.silu(self.w1(x)) * self.w3(x))
