@@ -95,6 +95,12 @@ def called(*arguments: object) -> Result:
     return CliRunner().invoke(main, ["score", *map(str, arguments)])
 
 
+def test_sets_that_share_some_names_are_compared_unpaired(tmp_path: Path) -> None:
+    folders = few(tmp_path, "a", count=4), few(tmp_path, "b", count=3)
+    data = json.loads(called(*folders, "--preset", "scene", "--unpaired", "--json").output)
+    assert (data["pairs"], data["values"].keys()) == ([], {"fid_scene_4"})
+
+
 def test_the_command_prints_a_table_json_and_a_grid(tmp_path: Path) -> None:
     first, second = few(tmp_path, "a"), few(tmp_path, "b")
     Image.new("RGB", (64, 64)).save(first / "02.png")

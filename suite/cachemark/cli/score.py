@@ -40,6 +40,7 @@ def with_options(context: click.Context, option: click.Parameter, texts: tuple[s
 @click.option("--metric", "metrics", multiple=True, callback=with_options, metavar="NAME[,OPTION=PATH]",
               help="Score each image with its prompt: clip_score, image_reward, hpsv2, geneval, dpg; repeatable.")
 @click.option("--grid", type=FILE, callback=picture, help="Write the worst pairs to this PNG file: first, second, difference.")
+@click.option("--unpaired", is_flag=True, help="Compare the sets alone, though some file names are in both folders.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where the networks run.")
 @json_option
 def score(folder: Path, against: Path | None, grid: Path | None, as_json: bool, **options: Any) -> None:

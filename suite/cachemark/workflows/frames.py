@@ -49,6 +49,7 @@ def plans() -> pd.DataFrame:
 def score(
     images: str | Path, against: str | Path = "", *, preset: str = "", weights: str | Path = "", prompts: str | Path = "",
     metrics: Sequence[str | tuple[str, Mapping[str, str]]] = (), grid: str | Path = "", device: str = "cpu",
+    unpaired: bool = False,
 ) -> pd.DataFrame:
     """Score images of any tool, and return the values by metric with the ends of their 95 % intervals.
 
@@ -59,7 +60,8 @@ def score(
     from .score import score as scored
 
     named = [(each, {}) if isinstance(each, str) else each for each in listed(metrics)]
-    scores = scored(images, against, preset_name=preset, weights=weights, grid=grid, device=device, prompts=prompts, metrics=named)
+    scores = scored(images, against, preset_name=preset, weights=weights, grid=grid, device=device, prompts=prompts, metrics=named,
+                    unpaired=unpaired)
     fields = [*Score.__dataclass_fields__]
     frame = pd.DataFrame([asdict(value) for value in scores.values.values()], index=pd.Index(scores.values, name="metric"), columns=fields)
     pairs = [{"name": pair.name, **pair.values} for pair in scores.pairs]

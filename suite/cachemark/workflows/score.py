@@ -93,6 +93,7 @@ class Collected:
 def score(
     folder: str | Path, against: str | Path = "", *, preset_name: str = "", weights: str | Path = "", grid: str | Path = "",
     device: str = "cpu", prompts: str | Path = "", metrics: Sequence[tuple[str, Mapping[str, str]]] = (),
+    unpaired: bool = False,
 ) -> Scores:
     """Score images of any tool against other images or against statistics of real images.
 
@@ -102,7 +103,8 @@ def score(
     a safetensors file for ``scene``, or empty for the bundled real scenes of ``scene``. ``prompts``: name or path of a list of prompts,
     and ``metrics``: names with options of metrics that score each image with its prompt; with them and without ``against`` and a preset,
     sets are not compared. ``preset_name`` defaults to ``adm`` for a folder or an npz file, else to ``scene``. ``grid``: a PNG file for
-    the worst pairs. Raises Unsupported for images that cannot be compared, and the errors of :func:`.presets.preset`."""
+    the worst pairs. ``unpaired``: compare sets alone, whatever the names of files. Raises Unsupported for images that cannot be compared,
+    and the errors of :func:`.presets.preset`."""
     Machine(device).require()
     if against and not os.path.lexists(against):
         raise Unsupported(f"{against} does not exist.", remedy="Use a folder of images, or a file of statistics.")
@@ -112,7 +114,8 @@ def score(
     name = preset_name or (SCENE if not against or Path(against).suffix == ".safetensors" else inception.ADM)
     other = opened(against) if against and (Path(against).is_dir() or is_npz(against)) else None
     collected, pairs, worst_by = Collected(), tuple[Pair, ...](), ""
-    if isinstance(generated, ImageFolder) and isinstance(other, ImageFolder) and (partners := generated.partners(other)):
+    if (isinstance(generated, ImageFolder) and isinstance(other, ImageFolder) and not unpaired
+            and (partners := generated.partners(other))):
         pairs, worst_by = _pairs(generated, other, partners, collected, device)
     elif grid:
         raise Unsupported("A grid needs pairs: no file name is in both folders." if other else "A grid needs a second folder.",

@@ -47,13 +47,15 @@ Options = Sequence[tuple[str, Mapping[str, str]]]
 
 def score(
     folder: str | Path, against: str | Path = "", *, preset_name: str = "", prompts: str | Path = "", metrics: Options = (),
-    weights: str | Path = "", grid: str | Path = "", device: str = "cpu",
+    weights: str | Path = "", grid: str | Path = "", device: str = "cpu", unpaired: bool = False,
 ) -> Scores:
     """Score by a protocol, or as :func:`.score.score` does for another preset. Raises what that raises."""
     protocol = PROTOCOLS.get(preset_name)
     if protocol is None:
         return plain.score(folder, against, preset_name=preset_name, prompts=prompts, metrics=metrics, weights=weights, grid=grid,
-                           device=device)
+                           device=device, unpaired=unpaired)
+    if unpaired:
+        raise Unsupported(f"--unpaired has no effect on the protocol {preset_name}.", remedy="Leave it out.")
     return protocol(folder, against, prompts=prompts, metrics=metrics, weights=weights, grid=grid, device=device)
 
 

@@ -131,8 +131,8 @@ class ImageFolder:
             if alone := sorted(larger[stem] for stem in larger.keys() - smaller.keys()):
                 more = f" and {len(alone) - 1} more" if len(alone) > 1 else ""
                 raise Unsupported(f"{self.path} has {count(len(self), 'image')} and {other.path} {len(other)}: {folder.path} lacks "
-                                  f"{alone[0]}{more}.", remedy="Remove images without a partner, or rename the files of one folder to "
-                                  "compare the sets alone.")
+                                  f"{alone[0]}{more}.",
+                                  remedy="Remove images without a partner, or add --unpaired to compare the sets alone.")
         if self.size != other.size:
             raise Unsupported(f"Images of {self.path} are {self.shown_size}, images of {other.path} {other.shown_size}.",
                               remedy=resizing(other.path, self.size))
