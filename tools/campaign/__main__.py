@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from tools.campaign.folder import STATE, Folder
-from tools.campaign.runner import CUT, Stage, call
+from tools.campaign.runner import CUT, MOST, Stage, call
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -86,7 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
     folder.save()
     paths = [str(ROOT), str(ROOT / "suite"), os.environ.get("PYTHONPATH")]  # of the stages and their trials
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    for line in call(chosen(stages(arguments.folder, arguments.rehearse), arguments.stage), folder, arguments.budget):
+    most = 3 * MOST if arguments.rehearse else MOST  # a rehearsal's machine may be slow, and others work there
+    for line in call(chosen(stages(arguments.folder, arguments.rehearse), arguments.stage), folder, arguments.budget, most=most):
         print(line, flush=True)
     ends = {record.state for record in folder.stages.values()}
     left = {name for name, *_ in STAGES if folder.of(name).state != "done"}

@@ -37,15 +37,17 @@ class Stage:
     continued: bool = False
 
 
-def call(stages: Sequence[Stage], folder: Folder, budget: float, *, clock: Callable[[], float] = time.monotonic) -> list[str]:
-    """Run the remaining stages in order, failed ones last, within ``budget`` seconds; return a line for each."""
+def call(
+    stages: Sequence[Stage], folder: Folder, budget: float, *, most: float = MOST, clock: Callable[[], float] = time.monotonic,
+) -> list[str]:
+    """Run the remaining stages in order, failed ones last, within ``budget`` seconds, each within ``most``; return a line for each."""
     end, lines = clock() + budget - RESERVE, []
     with tempfile.TemporaryDirectory(prefix="campaign-") as made, small(folder):
         work = Path(made)
         folder.unpack(work)
         waiting = [stage for stage in stages if folder.of(stage.name).state != "done"]
         for stage in sorted(waiting, key=lambda stage: folder.of(stage.name).state == "failed"):
-            lines.append(f"{stage.name}: {_turn(stage, stages, folder, work, end - clock(), clock)}")
+            lines.append(f"{stage.name}: {_turn(stage, stages, folder, work, end - clock(), most, clock)}")
             folder.save()
     return lines
 
@@ -59,14 +61,17 @@ def price(stage: Stage, stages: Sequence[Stage], folder: Folder) -> float:
     return max(expected, 1.5 * record.last) if record.state == "cut" and not stage.continued else expected
 
 
-def _turn(stage: Stage, stages: Sequence[Stage], folder: Folder, work: Path, seconds_left: float, clock: Callable[[], float]) -> str:
+def _turn(
+    stage: Stage, stages: Sequence[Stage], folder: Folder, work: Path, seconds_left: float, most: float, clock: Callable[[], float],
+) -> str:
     """Run a stage if it has time, and return its result as a line."""
     record, expected = folder.of(stage.name), price(stage, stages, folder)
-    needed = min(LEAST, expected) if stage.continued else min(expected, MOST)
+    needed = min(LEAST, expected) if stage.continued else min(expected, most)
     if seconds_left < needed:
         return f"{record.state}: it needs {needed:.0f} s, and {max(seconds_left, 0):.0f} s are left"
     began = clock()
-    code, printed = _ended(stage.command(min(MOST, seconds_left), work), min(MOST, seconds_left) + GRACE)
+    limit = min(most, seconds_left)
+    code, printed = _ended(stage.command(limit, work), limit + GRACE)
     record.last = clock() - began
     record.seconds += record.last
     record.state = "done" if code == 0 else "cut" if code in (CUT, None) else "failed"
