@@ -43,7 +43,7 @@ def test_a_call_ends_in_time_with_all_it_started_and_the_next_goes_on(tmp_path: 
     beat = "import time\nwhile True: open('alive', 'w').write(str(time.time())); time.sleep(0.05)"
     slow = f"import os, subprocess, sys, time\nif os.path.exists('go'): sys.exit()\nsubprocess.Popen([sys.executable, '-c', {beat!r}])\n"
     stages = [stage("torn", "raise SystemExit('torn')"), stage("first", ""), stage("slow", slow + "time.sleep(60)", 1.0, continued=True),
-              stage("last", "", 5.0)]
+              stage("last", "", 1.0)]
     began = time.monotonic()
     call(stages, Folder.open(tmp_path / "out"), 4.0)
     assert time.monotonic() - began < 20, "of a stage that sleeps for a minute"
