@@ -29,7 +29,8 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, Tokens
-from cachemark.contract.method import Block, Method
+from cachemark.contract.block import Block
+from cachemark.contract.method import Method
 from cachemark.methods.ams_kv import AMSKV
 from cachemark.methods.base.paper_baseline import ConcatFull
 from cachemark.methods.full import Full

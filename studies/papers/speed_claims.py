@@ -21,7 +21,8 @@ from cachemark.methods.base.calibrations import Calibrated, even
 from cachemark.methods.registry import METHODS
 from cachemark.models.protocol import ModelEntry
 from cachemark.models.registry import MODELS
-from cachemark.plans.expand import Planned, expand
+from cachemark.plans.expand import expand
+from cachemark.plans.planned import Planned
 from cachemark.plans.schema import load
 from cachemark.roofline.bill import bill
 from cachemark.roofline.memory import entries

@@ -9,7 +9,7 @@ from typing import Any
 from cachemark.core.facts import Facts
 from cachemark.core.result import Environment, Outcome, Status
 from cachemark.machine.environment import environment
-from cachemark.plans.expand import Planned
+from cachemark.plans.planned import Planned
 from cachemark.trial.request import Task, TrialRequest
 from cachemark.trial.supervisor import Finished
 from support.stages import Stage, call

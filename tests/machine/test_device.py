@@ -23,7 +23,7 @@ from cachemark.machine import timer
 from cachemark.machine.environment import environment
 from cachemark.machine.monitor import Watch, strangers
 from cachemark.models.protocol import Request
-from cachemark.plans.expand import Planned
+from cachemark.plans.planned import Planned
 from cachemark.trial.executors import local as executor
 from cachemark.trial.executors.local import Local, Place, local
 from cachemark.trial.request import TrialRequest

@@ -12,7 +12,7 @@ from torch import Tensor
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, Tokens
 from cachemark.cache.masked_layout import MaskedLayout, MaskedStep, masked_steps, placed, take
-from cachemark.contract.method import Block
+from cachemark.contract.block import Block
 from cachemark.core.spec import Sampling
 from cachemark.kit.masked import CONFIG, SEEDS, MaskedCell
 from cachemark.methods.base.lazy_schedule import PUBLISHED, Scheduled

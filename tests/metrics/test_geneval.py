@@ -23,7 +23,8 @@ from cachemark.models.prompt_lists import PromptList, Question
 from cachemark.models.protocol import Request
 from cachemark.models.registry import MODELS
 from cachemark.plans import metrics, schema
-from cachemark.plans.expand import Planned, expand
+from cachemark.plans.expand import expand
+from cachemark.plans.planned import Planned
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.request import TrialRequest
 from support.examples import short_plan

@@ -18,7 +18,8 @@ from cachemark.models.protocol import Request
 from cachemark.models.registry import MODELS
 from cachemark.models.vision.bsq import BitQuantizer, BSQConfig, bits_of, packed_bits
 from cachemark.plans import schema
-from cachemark.plans.expand import Planned, expand
+from cachemark.plans.expand import expand
+from cachemark.plans.planned import Planned
 from cachemark.trial.request import TrialRequest
 from cachemark.workflows.calibrate import calibrate
 from cachemark.workflows.generate import ImageModel

@@ -15,7 +15,8 @@ from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
 from cachemark.models.registry import MODELS
 from cachemark.plans.decoding import refused_decoder
-from cachemark.plans.expand import Planned, expand
+from cachemark.plans.expand import expand
+from cachemark.plans.planned import Planned
 from cachemark.plans.reuse import result_parts
 from cachemark.plans.schema import Plan, load
 from cachemark.trial.child.bench import decoder_factory

@@ -9,7 +9,8 @@ import pytest
 from cachemark.core import registry
 from cachemark.core.errors import BadBudget, UnknownName
 from cachemark.metrics.base import ImageMetric
-from cachemark.plans.expand import Planned, expand
+from cachemark.plans.expand import expand
+from cachemark.plans.planned import Planned
 from cachemark.plans.schema import Plan
 from cachemark.plugins import loading as plugins
 from cachemark.roofline.bill import SAVES_NOTHING

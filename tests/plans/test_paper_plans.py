@@ -18,7 +18,8 @@ from cachemark.methods.recap import ReCAP
 from cachemark.methods.registry import METHODS
 from cachemark.models.registry import MODELS
 from cachemark.plans import schema as plans
-from cachemark.plans.expand import Planned, expand
+from cachemark.plans.expand import expand
+from cachemark.plans.planned import Planned
 from cachemark.roofline.bill import bill
 from cachemark.roofline.flops_budget import share
 

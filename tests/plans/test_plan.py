@@ -16,7 +16,8 @@ from cachemark.core.spec import Case, Sampling
 from cachemark.models.catalogue.next_token import TINY
 from cachemark.models.llamagen import LlamaGen
 from cachemark.models.tiny.tokenizers import VQ_WEIGHTS, TinyVQ, TinyVQConfig
-from cachemark.plans.expand import Planned, expand
+from cachemark.plans.expand import expand
+from cachemark.plans.planned import Planned
 from cachemark.plans.schema import Plan, find, load, prepare
 from cachemark.plugins import loading as plugins
 from support import bad_plans, examples

@@ -20,7 +20,8 @@ from cachemark.models.registry import MODELS
 from cachemark.plans import price
 from cachemark.plans import schema as plans
 from cachemark.plans.deadline import Deadline, breadth_first
-from cachemark.plans.expand import Planned, expand
+from cachemark.plans.expand import expand
+from cachemark.plans.planned import Planned
 from cachemark.store.db import Store
 from cachemark.trial.executors.local import Executor
 from cachemark.workflows.decidable import too_few_seeds

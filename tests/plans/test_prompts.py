@@ -11,7 +11,8 @@ from cachemark.models.catalogue.text_to_image import TINY_TEXTS as TEXTS
 from cachemark.models.protocol import ModelEntry, Request
 from cachemark.models.registry import MODELS
 from cachemark.plans import schema
-from cachemark.plans.expand import Planned, expand
+from cachemark.plans.expand import expand
+from cachemark.plans.planned import Planned
 from cachemark.trial.child.bench import Bench, case_job
 
 PUBLISHED = ("janus-pro-1b", "janus-pro-7b", "lumina-mgpt-7b-768", "lumina-mgpt-7b-1024", "infinity-2b", "infinity-8b", "llamagen-t2i-256",

@@ -6,7 +6,8 @@ from typing import Any
 
 from cachemark.core.result import Outcome
 from cachemark.plans import schema as plans
-from cachemark.plans.expand import Planned, expand
+from cachemark.plans.expand import expand
+from cachemark.plans.planned import Planned
 from cachemark.trial.child import measure
 from cachemark.trial.child.bench import Bench, NotFinite
 from cachemark.trial.child.main import failure

@@ -13,7 +13,7 @@ from cachemark.core.result import Environment, Outcome, Status
 from cachemark.core.spec import Case
 from cachemark.machine.environment import environment
 from cachemark.plans import schema as plans
-from cachemark.plans.expand import Planned
+from cachemark.plans.planned import Planned
 from cachemark.store.db import Store
 from cachemark.trial.measurement import Measurement, outcome_of
 from cachemark.trial.request import TrialRequest

@@ -14,7 +14,7 @@ from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.core.units import metric
 from cachemark.models.protocol import Request
-from cachemark.plans.expand import Planned
+from cachemark.plans.planned import Planned
 from cachemark.store.db import Store
 from cachemark.trial import supervisor
 from cachemark.trial.measurement import LONGEST, failed

@@ -20,7 +20,8 @@ from cachemark.core.units import METRICS
 from cachemark.kit.capture import CpuGraphs
 from cachemark.plans import expand as expansion
 from cachemark.plans import schema as plans
-from cachemark.plans.expand import Planned, expand
+from cachemark.plans.expand import expand
+from cachemark.plans.planned import Planned
 from cachemark.trial.child import bench as benches
 from cachemark.trial.child.bench import Bench
 from support import measuring

@@ -18,7 +18,8 @@ from cachemark.metrics.tokens import TokenDistance
 from cachemark.models.mar import MAR, MARConfig
 from cachemark.models.protocol import Loaded, ModelEntry, Request
 from cachemark.models.registry import MODELS
-from cachemark.plans.expand import Planned, expand
+from cachemark.plans.expand import expand
+from cachemark.plans.planned import Planned
 from cachemark.plans.schema import Plan, load
 from cachemark.roofline.flops_budget import work
 from cachemark.trial.child.bench import Bench

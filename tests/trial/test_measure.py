@@ -20,7 +20,7 @@ from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import FORCED_SAMPLES, REFERENCE_SAMPLES, Case
 from cachemark.core.units import METRICS
 from cachemark.machine.load import STAT
-from cachemark.plans.expand import Planned
+from cachemark.plans.planned import Planned
 from cachemark.trial.child import bench as benches
 from cachemark.trial.child import judge
 from cachemark.trial.child.bench import Bench, case_job

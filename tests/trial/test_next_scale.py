@@ -14,7 +14,8 @@ from cachemark.core.result import Outcome
 from cachemark.methods.ams_kv import AMSKV, ThresholdWarning
 from cachemark.models.registry import MODELS
 from cachemark.plans import schema as plans
-from cachemark.plans.expand import Planned, expand
+from cachemark.plans.expand import expand
+from cachemark.plans.planned import Planned
 from cachemark.plans.schema import Plan, load
 from cachemark.plugins import loading as plugins
 from cachemark.trial.child.bench import Bench

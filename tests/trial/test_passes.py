@@ -12,7 +12,7 @@ from cachemark.core.limits import Rates
 from cachemark.core.result import Outcome, Status
 from cachemark.decoders.jacobi import Jacobi
 from cachemark.models import costs
-from cachemark.plans.expand import Planned
+from cachemark.plans.planned import Planned
 from cachemark.trial.child.bench import Bench
 from support import measuring
 from support.examples import BATCH, CONFIG, REPEATS, SAMPLES, TOKENS

@@ -24,7 +24,7 @@ from cachemark.metrics.compute.distribution import distribution
 from cachemark.metrics.compute.image_features import ImageFeatures
 from cachemark.metrics.compute.presets import Preset
 from cachemark.metrics.compute.quality_intervals import difference, intervals
-from cachemark.plans.expand import Planned
+from cachemark.plans.planned import Planned
 from cachemark.trial.child import quality
 from cachemark.trial.child.bench import Bench
 from support import examples, measuring

@@ -17,7 +17,7 @@ from cachemark.core.facts import SetFacts
 from cachemark.core.limits import Rates
 from cachemark.machine.environment import KERNELS, environment
 from cachemark.plans import schema as plans
-from cachemark.plans.expand import Planned
+from cachemark.plans.planned import Planned
 from cachemark.plans.reuse import Earlier, KnownSeeds
 from cachemark.trial.identity import identify
 from cachemark.trial.request import PARENT_ONLY, PROTOCOL, Task, TrialRequest

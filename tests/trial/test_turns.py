@@ -14,7 +14,7 @@ from cachemark.analysis.report_row import derive
 from cachemark.cache.arena import Memory
 from cachemark.core.result import Outcome
 from cachemark.gate import baseline_check
-from cachemark.plans.expand import Planned
+from cachemark.plans.planned import Planned
 from cachemark.plans.price import batches
 from cachemark.plugins import loading as plugins
 from cachemark.trial.child import measure

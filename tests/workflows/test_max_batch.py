@@ -15,7 +15,7 @@ from cachemark.core.spec import MAX_BATCH, Case, Sampling
 from cachemark.models.protocol import Request
 from cachemark.plans import schema as plans
 from cachemark.plans.deadline import Deadline
-from cachemark.plans.expand import Planned
+from cachemark.plans.planned import Planned
 from cachemark.store.db import Store
 from cachemark.trial import supervisor as isolate
 from cachemark.trial.executors import local

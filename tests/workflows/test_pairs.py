@@ -14,7 +14,8 @@ from cachemark.core.errors import BadPlan, CachemarkError, UnknownName, Unsuppor
 from cachemark.core.result import Outcome, Status
 from cachemark.gate.comparison import PairOfOutcomes
 from cachemark.plans import schema as plans
-from cachemark.plans.expand import Planned, expand
+from cachemark.plans.expand import expand
+from cachemark.plans.planned import Planned
 from cachemark.plans.schema import Plan
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.executors import local as executor

@@ -16,7 +16,7 @@ from cachemark.core.result import Outcome, Status
 from cachemark.core.verdicts import REGRESSED
 from cachemark.gate import baselines
 from cachemark.gate.baseline_check import TOKENS
-from cachemark.plans.expand import Planned
+from cachemark.plans.planned import Planned
 from cachemark.store.db import Store
 from cachemark.trial.executors import local as executor
 from cachemark.trial.executors.local import Executor, local

@@ -17,7 +17,8 @@ from cachemark.core.spec import MAX_BATCH
 from cachemark.core.units import metric
 from cachemark.machine.environment import environment
 from cachemark.plans import schema as plans
-from cachemark.plans.expand import Planned, expand
+from cachemark.plans.expand import expand
+from cachemark.plans.planned import Planned
 from cachemark.plans.price import batches
 from cachemark.store.db import Store
 from cachemark.trial.executors import local

@@ -15,7 +15,7 @@ from cachemark.methods.registry import METHODS
 from cachemark.metrics.compute.speed import ends
 from cachemark.models.costs import case_bill
 from cachemark.models.registry import MODELS
-from cachemark.plans.expand import Planned
+from cachemark.plans.planned import Planned
 from cachemark.trial.child.bench import Bench, case_job
 
 LAUNCHED = 2000  # small kernels one after the other

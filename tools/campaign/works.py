@@ -19,7 +19,8 @@ from cachemark.core.verdicts import REGRESSED
 from cachemark.gate.comparison import AA
 from cachemark.machine import rates
 from cachemark.plans import schema as plans
-from cachemark.plans.expand import Planned, expand
+from cachemark.plans.expand import expand
+from cachemark.plans.planned import Planned
 from cachemark.plans.reuse import code_identity
 from cachemark.plans.schema import Cells, MethodTable, Plan
 from cachemark.store.rows import Verdict

@@ -11,7 +11,7 @@ from cachemark.core.files import PACKAGE
 from cachemark.core.units import TIME
 from cachemark.gate import baselines
 from cachemark.models.protocol import Request
-from cachemark.plans.expand import Planned
+from cachemark.plans.planned import Planned
 from cachemark.plans.price import launches
 
 ACCEPTED = Path(__file__).parents[2] / "baselines" / "accepted"

@@ -180,7 +180,7 @@ class SlotBank:
 
     @property
     def selects(self) -> bool:
-        """Whether kernels select the entries that go, by :meth:`evict_lowest`."""
+        """True if kernels select the entries that go, by :meth:`evict_lowest`."""
         return selection.selects(self.visual.device, self.layout.dtype, max(self.live))
 
     def evict_lowest(self, count: int, score: Callable[[slice, slice, Tensor | None], Tensor], each: int = 0) -> None:

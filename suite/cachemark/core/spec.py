@@ -266,7 +266,7 @@ class Case:
 
     @property
     def own_batch(self) -> int:
-        """The same of this case's images: half as many in the reference row of another batch size."""
+        """Number of images per generation of this case that are compared: half as many in the reference row of another batch size."""
         return self.compared_batch // 2 or 2 if self.role == "other_batch" else self.compared_batch
 
     @property

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..cache import random_streams as streams
 from ..cache.arena import Memory
 from ..cache.layout import Grid, Layout, Load, Site, Step, Tokens
-from ..contract.method import Block, Branch, ScaleBlock
+from ..contract.block import Block, Branch, ScaleBlock
 from ..contract.planning import MethodOverhead
 from ..core.errors import BadParameter
 from ..roofline.flops_budget import fitted

@@ -13,7 +13,8 @@ from torch import Tensor
 from ..cache.arena import Memory
 from ..cache.layout import Layout, Load, Site, Step, Tokens
 from ..cache.masked_layout import MaskedLayout, MaskedStep
-from ..contract.method import Block, Method
+from ..contract.block import Block
+from ..contract.method import Method
 from ..core.errors import BadParameter
 from .base.annealed import HEAD_PARAMETERS
 from .base.lazy_schedule import Scheduled

@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from ..cache.engines import Engine
 from ..cache.kernels import fused
 from ..cache.layout import Grid, Layout, ScaleWork, Site, Step, Tokens, squares
-from ..contract.method import Branch, Method
+from ..contract.block import Branch
+from ..contract.method import Method
 from ..core.spec import Sampling
 from .infinity_scales import SIDES
 from .layers import MLP, Following, Projection, RMSNorm, add_shaded, affine, grid_angles, modulation, shaded

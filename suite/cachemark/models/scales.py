@@ -18,7 +18,8 @@ from ..cache.engines import Engine
 from ..cache.kernels import fused, fused_norms
 from ..cache.kernels.fused_norms import Shade
 from ..cache.layout import Grid, Layout, ScaleWork, Site, Step, Tokens, guided_rows, scale_steps
-from ..contract.method import Branch, Method, graph_key, run_blocks
+from ..contract.block import Branch
+from ..contract.method import Method, graph_key, run_blocks
 from ..core.spec import Sampling
 from .layers import AttentionSizes, Following, add_shaded, modulation, shaded
 from .vision.maps import ABSENT, MapQuantizer

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from ..cache.engines import Engine
 from ..cache.kernels import fused, fused_norms
 from ..cache.layout import Grid, Layout, ScaleWork, Site, Step, Tokens, squares
-from ..contract.method import Blockwise, Branch, Method
+from ..contract.block import Branch
+from ..contract.method import Blockwise, Method
 from ..core.errors import BadCheckpoint
 from ..core.spec import Sampling
 from . import checkpoints

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from ..core.result import Outcome
-from .expand import Planned
+from .planned import Planned
 
 LAST = 10**6  # the turn of reference rows, which follow all candidates
 TRUSTED = 1.0  # a case is never expected to take less than its price

@@ -5,10 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +19,6 @@ from ..cache.layout import Layout
 from ..contract.method import Method
 from ..core import seeds
 from ..core.errors import BadBudget, BadParameter, BadPlan, CachemarkError, unknown
-from ..core.limits import Rates
 from ..core.outside_metrics import KEY
 from ..core.spec import FLOPS, FORCED_SAMPLES, FULL, MAX_BATCH, QUALITY_PASS, REFERENCE_SAMPLES, SAMPLING_OF, Budget, Case, Sampling
 from ..core.units import set_name
@@ -34,52 +32,10 @@ from ..plugins import loading as plugins
 from ..roofline.bill import idle_reason
 from .decoding import check_model, check_numbers, decoder_class, refused_codec, refused_decoder, resolved_decoder
 from .metrics import options_of, stated
-from .reuse import Earlier, KnownSeeds
+from .planned import Planned
 from .schema import Cells, MethodTable, Plan
 
 FIRST, SEEDS = 16, "s10k"  # first batch size of a search for the largest one, and the subset of its seeds
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A case with everything needed to run it.
-
-    ``unsupported_reason``: why the method cannot run, or empty. ``feature_cache``: the folder of finished parts of its quality pass;
-    ``full_features``: the folder of its full cache. ``rates``: measured rates of the device. ``reusable``: an earlier outcome with
-    reusable quality. ``known`` and ``known_full``: stored tokens of some of its samples and of its full cache's. ``engine_reason``: why
-    ``auto`` is not the graph engine, or empty. ``needs``: digests of required plug-ins.
-    ``sample_batch``: plan and npz file of the images of its quality pass, if they are written. ``idle_reason``: why the method changes
-    nothing on this model, or empty. ``result_key`` and its ``result_parts`` identify the result in the store, which has it if
-    ``stored``."""
-
-    case: Case
-    request: Request
-    unsupported_reason: str = ""
-    feature_cache: Path | None = None
-    full_features: Path | None = None
-    rates: Rates | None = None
-    priority: int = 0
-    reusable: Earlier | None = None
-    known: KnownSeeds | None = None
-    known_full: KnownSeeds | None = None
-    engine_reason: str = ""
-    needs: tuple[str, ...] = ()
-    sample_batch: tuple[str, str] = ("", "")
-    idle_reason: str = ""
-    result_key: str = ""
-    result_parts: Mapping[str, str] = field(default_factory=dict)
-    stored: bool = False
-
-    @property
-    def runs_plugin(self) -> bool:
-        """True if its method, model, decoder or a metric belongs to a plug-in."""
-        return bool(self.needs or self.case.evaluation.get(KEY))
-
-    @property
-    def entry(self) -> ModelEntry:
-        """The model for the requested prompts. Raises like :meth:`ModelEntry.for_request`."""
-        entry: ModelEntry = MODELS.get(self.case.model)
-        return entry.for_request(self.request)
 
 
 def expand(plan: Plan, device: str = "cpu") -> list[Planned]:

@@ -30,7 +30,7 @@ from ..roofline.operations import Bill
 from ..roofline.passes import ParameterCounts
 from .decoding import BATCHES
 from .efficiency import Efficiency, efficiency
-from .expand import Planned
+from .planned import Planned
 from .schema import Plan, PlanTable
 
 STARTUP = 30.0  # seconds for a process to import torch and load a model

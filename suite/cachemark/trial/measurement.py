@@ -18,7 +18,7 @@ from ..machine.energy import Energy, Span
 from ..machine.monitor import Disturbance
 from ..metrics.base import Costs
 from ..metrics.registry import cost_values
-from ..plans.expand import Planned
+from ..plans.planned import Planned
 
 LOG, LINE = 20_000, 2_000  # characters of a log and of each of its lines
 LONGEST = 1 << 30  # bytes of a message, which includes the artifacts of a case

@@ -24,7 +24,7 @@ from ..core.limits import Rates
 from ..core.spec import Case
 from ..models.checkpoints import HASHED
 from ..models.protocol import Request
-from ..plans.expand import Planned
+from ..plans.planned import Planned
 from ..plans.reuse import Earlier, KnownSeeds
 
 PROTOCOL = 2  # trial/identity.py reads this line in other copies of the code

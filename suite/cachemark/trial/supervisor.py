@@ -22,7 +22,7 @@ from uuid import uuid4
 from ..core.facts import PlaceFacts
 from ..core.result import Outcome, Status
 from ..machine.monitor import Watch
-from ..plans.expand import Planned
+from ..plans.planned import Planned
 from .measurement import LONGEST, BadMessage, Measurement, failed, outcome_of, read_message
 from .request import GO_ON, TrialRequest
 

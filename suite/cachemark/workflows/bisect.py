@@ -11,7 +11,7 @@ from ..core.units import PEAK, TIME, is_metric, metric
 from ..core.verdicts import CHANGED, EQUIVALENT, INCONCLUSIVE, REGRESSED
 from ..gate.baseline_check import HASHES
 from ..gate.comparison import PairOfOutcomes, measure_until_decided, verdicts
-from ..plans.expand import Planned
+from ..plans.planned import Planned
 from ..plans.schema import Plan, prepare
 from ..stats.paired_test import FLOOR, Rule
 from ..store.rows import Verdict

@@ -10,7 +10,7 @@ from ..core.seeds import SIZES, smallest_subset
 from ..core.spec import MAX_BATCH, QUALITY_PASS
 from ..core.units import metric, scores
 from ..core.wording import count
-from ..plans.expand import Planned
+from ..plans.planned import Planned
 from ..stats.non_inferiority import least_seeds
 
 

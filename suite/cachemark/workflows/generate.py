@@ -23,9 +23,10 @@ from ..methods.registry import METHODS
 from ..metrics.compute.sample_batches import SampleWriter, in_turns
 from ..metrics.compute.speed import first_half
 from ..models.registry import MODELS
-from ..plans.expand import Planned, expand
+from ..plans.expand import expand
 from ..plans.manifest import manifest
 from ..plans.plan_errors import problem_of
+from ..plans.planned import Planned
 from ..plans.schema import Plan
 from ..plugins import loading
 from ..trial.child.bench import Bench, Job, case_job

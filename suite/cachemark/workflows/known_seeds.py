@@ -10,7 +10,7 @@ from pathlib import Path
 from ..core.result import Environment, Outcome
 from ..core.seeds import series_of
 from ..core.spec import MAX_BATCH, QUALITY_PASS, Case
-from ..plans.expand import Planned
+from ..plans.planned import Planned
 from ..plans.reuse import KnownSeeds, result_parts
 from ..store.db import Store
 from ..trial.child import quality

@@ -11,7 +11,8 @@ from ..core.spec import MAX_BATCH
 from ..core.units import PEAK, TIME
 from ..metrics.base import Costs
 from ..metrics.registry import cost_values
-from ..plans.expand import SEEDS, Planned
+from ..plans.expand import SEEDS
+from ..plans.planned import Planned
 from ..trial.measurement import Measurement, outcome_of
 
 MOST = 8192  # images; larger batches are unrealistic, and the search must end on any card

@@ -17,7 +17,8 @@ from ..core.errors import BadPlan, CachemarkError, Infrastructure, NothingMeasur
 from ..core.result import DISTURBED, Outcome
 from ..core.spec import MAX_BATCH, QUALITY_PASS, shown_label
 from ..gate.comparison import PairOfOutcomes
-from ..plans.expand import Planned, expand
+from ..plans.expand import expand
+from ..plans.planned import Planned
 from ..plans.schema import Plan
 from ..trial.executors.local import REDOS, Executor
 from ..trial.request import TrialRequest

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..core.errors import BadPlugin
 from ..core.git import git
-from ..plans.expand import Planned
+from ..plans.planned import Planned
 from ..plugins import loading
 from ..trial.request import TrialRequest
 from .git import checkouts

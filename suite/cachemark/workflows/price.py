@@ -23,7 +23,8 @@ from ..methods.registry import METHODS
 from ..models.protocol import ModelEntry
 from ..models.registry import MODELS
 from ..plans.deadline import Deadline
-from ..plans.expand import Planned, expand
+from ..plans.expand import expand
+from ..plans.planned import Planned
 from ..plans.price import STARTUP, ModelPrice, batches, by_model, price, without_missing
 from ..plans.reuse import result_key, result_parts
 from ..plans.schema import Cells, MethodTable, Plan, prepare

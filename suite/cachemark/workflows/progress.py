@@ -16,7 +16,7 @@ from .session import UNWATCHED, RunWatcher
 
 if TYPE_CHECKING:
     from ..gate.comparison import PairOfOutcomes
-    from ..plans.expand import Planned
+    from ..plans.planned import Planned
     from .price import TimeLeft
 
 QUIET = 60.0  # after so many seconds without a line, the progress of the case is printed

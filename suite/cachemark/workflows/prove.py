@@ -21,7 +21,7 @@ from ..methods.registry import METHODS
 from ..models.protocol import Request
 from ..models.registry import MODELS
 from ..plans import schema as plans
-from ..plans.expand import Planned
+from ..plans.planned import Planned
 from ..plugins import installed
 from ..plugins import loading as plugins
 from ..stats.paired_test import Rule

@@ -19,7 +19,8 @@ from ..gate import anchors
 from ..gate.nights import shown_process_bias
 from ..machine.environment import slug
 from ..plans.deadline import Deadline, breadth_first, groups
-from ..plans.expand import Planned, expand
+from ..plans.expand import expand
+from ..plans.planned import Planned
 from ..plans.reuse import Earlier, code_identity, no_commit
 from ..plans.schema import PLUGIN_FILES, Plan, load
 from ..plugins import loading

@@ -17,7 +17,7 @@ from ..store.db import Store
 from ..store.location import has_password, located
 
 if TYPE_CHECKING:
-    from ..plans.expand import Planned
+    from ..plans.planned import Planned
     from ..plans.schema import Plan
     from ..trial.executors.local import Executor
     from .price import TimeLeft

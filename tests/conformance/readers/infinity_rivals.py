@@ -14,7 +14,8 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Grid, Layout, Site, Step, Tokens, scale_steps, squares
-from cachemark.contract.method import Block, Method
+from cachemark.contract.block import Block
+from cachemark.contract.method import Method
 from cachemark.core.spec import Sampling
 from cachemark.methods.base import calibrations
 from cachemark.methods.base.profiles import AttentionProfile, stated_scales

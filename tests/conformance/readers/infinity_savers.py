@@ -11,7 +11,8 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Grid, Layout, Site, Step, Tokens, squares
-from cachemark.contract.method import Block, Branch, Method
+from cachemark.contract.block import Block, Branch
+from cachemark.contract.method import Method
 from cachemark.core.spec import Sampling
 from cachemark.methods.fastvar import FastVAR
 from cachemark.methods.fewer_scales import FewerScales

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, Tokens
-from cachemark.contract.method import Block, Method, Uncached
+from cachemark.contract.block import Block
+from cachemark.contract.method import Method, Uncached
 from cachemark.core.spec import Sampling
 from cachemark.decoders.zipar import ZipAR
 from cachemark.methods import full  # noqa: F401 - registers the method

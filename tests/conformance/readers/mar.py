@@ -14,7 +14,8 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, Tokens
 from cachemark.cache.masked_layout import MaskedStep
 from cachemark.cache.timesteps import respaced
-from cachemark.contract.method import Bidirectional, Block, Method
+from cachemark.contract.block import Block
+from cachemark.contract.method import Bidirectional, Method
 from cachemark.core.spec import Sampling
 from cachemark.models import diffusion, mar
 from cachemark.models.diffusion import DiffusionHead, Predicted

@@ -15,7 +15,8 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, Tokens
 from cachemark.cache.masked_layout import MaskedStep
 from cachemark.cache.timesteps import respaced
-from cachemark.contract.method import Block, Method
+from cachemark.contract.block import Block
+from cachemark.contract.method import Method
 from cachemark.core.spec import Sampling
 from cachemark.methods.lazymar import BRIDGED, HEAD_PERIOD, LazyMAR
 from cachemark.models.diffusion import DiffusionHead

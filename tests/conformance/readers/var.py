@@ -13,7 +13,8 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, Tokens
-from cachemark.contract.method import Block, Method
+from cachemark.contract.block import Block
+from cachemark.contract.method import Method
 from cachemark.core.spec import Sampling
 from cachemark.methods.full import Full
 from cachemark.models.sampling import filter_logits, guide_scale

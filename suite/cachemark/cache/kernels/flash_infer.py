@@ -26,7 +26,10 @@ TOOLKIT = "/usr/local/cuda"  # where it is usually installed
 
 
 class Pages(NamedTuple):
-    """All that a plan of FlashInfer depends on; ``lengths`` (rows or 1, 1) on the device, or None if all rows have ``longest`` keys."""
+    """Shapes and lengths that a plan of FlashInfer is made for.
+
+    ``lengths`` (rows or 1, 1) lie on the device, or are None if all rows have ``longest`` keys.
+    """
 
     rows: int
     heads: int

@@ -127,7 +127,7 @@ def silu_mul(both: Tensor) -> Tensor:
 
 
 class Turn(NamedTuple):
-    """How the queries and keys of a pass are rotated.
+    """Rotation of the queries and keys of a pass.
 
     ``turns`` ([rows,] tokens, pairs) complex64. ``heads``: of the queries. ``halves``: a channel's partner is half of the rotated channels
     away, else its neighbor. ``norms``: weight and bias of the queries' LayerNorm before it, and of the keys'.

@@ -13,7 +13,7 @@ from .fused import CHECKS, launch, near, power
 
 
 class Shade(NamedTuple):
-    """What follows a layer norm: a scale and a shift, that broadcast to (rows, tokens, dim).
+    """Scale and shift after a layer norm, which broadcast to (rows, tokens, dim).
 
     ``weight``, ``bias`` (dim,): the norm's own, before them. ``plus``: 1 is added to the scale. ``rounds``: torch rounds norm and scale to
     the model's dtype before it multiplies them; it does not inside of ``layer_norm``.

@@ -22,7 +22,7 @@ from ...cache.attention import attend
 from ...cache.kernels.record import Entries
 from ...cache.layout import Layout, Load, Site, Step, Tokens
 from ...cache.masked_layout import MaskedLayout, MaskedStep, masked_steps, put, take
-from ...contract.method import Block
+from ...contract.block import Block
 from ...roofline.flops_budget import budget_of
 from .annealed import Annealed
 

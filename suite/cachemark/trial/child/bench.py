@@ -38,8 +38,8 @@ from ...metrics.registry import image_metrics
 from ...models.protocol import Loaded, ModelEntry, Request
 from ...models.registry import MODELS
 from ...plans.decoding import NAMING
-from ...plans.expand import Planned
 from ...plans.metrics import setting
+from ...plans.planned import Planned
 from ...plans.reuse import KnownSeeds
 
 KEPT_BYTES = 512 * 2**20  # log-probabilities of the full cache that are kept rather than computed again

@@ -31,7 +31,7 @@ from ...metrics.compute.speed import ends
 from ...models import checkpoints, hub
 from ...models.costs import case_bill
 from ...models.protocol import ModelEntry
-from ...plans.expand import Planned
+from ...plans.planned import Planned
 from ...plugins.loading import origin
 from ...roofline.bill import idle_reason
 from ...roofline.flops_budget import share, work

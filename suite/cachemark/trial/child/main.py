@@ -28,7 +28,7 @@ from ...core.facts import PlaceFacts
 from ...core.result import Status
 from ...machine.affinity import pin
 from ...machine.memory import cap, exhausted
-from ...plans.expand import Planned
+from ...plans.planned import Planned
 from ...plugins import loading as plugins
 from ..measurement import Measurement, bounded_log, failed
 from ..request import Task, TrialRequest

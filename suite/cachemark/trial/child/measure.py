@@ -26,7 +26,7 @@ from ...metrics.compute.quality_intervals import intervals
 from ...metrics.registry import cost_values
 from ...models.costs import case_bill
 from ...plans.decoding import BATCHES
-from ...plans.expand import Planned
+from ...plans.planned import Planned
 from ...plugins.loading import needs
 from ..measurement import Measurement, failed
 from . import quality

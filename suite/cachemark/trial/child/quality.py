@@ -25,8 +25,8 @@ from ...metrics.compute.image_features import ImageFeatures
 from ...metrics.compute.presets import Preset
 from ...metrics.compute.sample_batches import SampleWriter
 from ...metrics.registry import set_metrics
-from ...plans.expand import Planned
 from ...plans.manifest import manifest
+from ...plans.planned import Planned
 from .bench import Job, NotFinite
 
 NAME = "{:05d}.safetensors"  # of a part in a feature cache

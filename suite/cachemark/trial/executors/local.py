@@ -19,7 +19,7 @@ from ...machine.gpu import Gpu, chosen, first, gpus, locked
 from ...machine.lease import lease
 from ...machine.monitor import Watch
 from ...machine.rates import rates
-from ...plans.expand import Planned
+from ...plans.planned import Planned
 from ..identity import identify
 from ..request import Task, TrialRequest
 from ..supervisor import Admit, Advanced, Finished, Started, always, run_trials, unheard, unmeasured
