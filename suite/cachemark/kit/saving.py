@@ -19,8 +19,8 @@ from ..models.infinity import Infinity, InfinityConfig
 from ..models.var import VAR, VARConfig
 from ..models.vision.msvq import MultiScaleQuantizer
 from ..roofline.bill import bill
-from ..roofline.flops import counted
 from .common import Findings, FlopsCell, KitRun, smallest_share
+from .work import count_work
 
 VAR_SIZES = VARConfig(5, 2, 32, sides=(1, 2, 3, 4, 6), vocab=48, classes=10, width=8)
 INFINITY_SIZES = InfinityConfig(5, 2, 32, chunks=1, scales=squares((1, 2, 3, 4, 6)), width=5, text=256, longest=8)
@@ -94,7 +94,7 @@ def flops_are_the_declared_ones(cell: SavingCell) -> Findings:
     """Dispatched FLOPs follow from ``scales``, ``computed_rows``, ``computes`` and ``attended``."""
     own, layout, method = model(cell.attention), cell.layout, cell.tight()
     counts = costs.var(VAR_SIZES, lambda: None) if isinstance(own, VAR) else costs.infinity(own.config, lambda: None, max(TEXTS))
-    dispatched = counted(lambda: cell.run(method, bare=True))
+    dispatched = count_work(cell, method).flops
     declared = bill(method, layout, counts, images=False).flops
     if dispatched != declared:
         yield cell.finding(f"{declared:,} FLOPs, as declared", f"{dispatched:,}")

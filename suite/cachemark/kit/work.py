@@ -89,7 +89,7 @@ def work_is_declared(cell: MethodCell) -> Findings:
     method.resolve(layout)
     if layout.scales and not method.capturable:
         raise Unsupported(DECIDES)  # the entries it reads are not known in advance
-    work = _count(cell, cell.tight())
+    work = count_work(cell, cell.tight())
     if work.uncounted:
         yield cell.finding("products whose FLOPs can be counted, such as matmul, bmm and einsum", ", ".join(sorted(work.uncounted)))
     if work.random_calls and not layout.scales:
@@ -124,10 +124,11 @@ def _attention_and_scores(cell: MethodCell, method: Method, work: WorkCounter) -
 
 @functools.cache
 def _full_cache_work(cell: MethodCell) -> WorkCounter:
-    return _count(cell, Method())
+    return count_work(cell, Method())
 
 
-def _count(cell: MethodCell, method: Method) -> WorkCounter:
+def count_work(cell: MethodCell, method: Method) -> WorkCounter:
+    """Return the work of a generation with the cell's codec, whose constants count nothing."""
     constants = cell.memory().codec.constants(cell.layout.head_dim, torch.device("cpu"))
     counter = WorkCounter(cell.parameters, constants)
     merge = SlotBank.merge
