@@ -1,6 +1,6 @@
 """Each column, and each key of each column of JSON, of a measured store edited: every command ends with a documented exit code.
 
-The same edits each time, 60 by day and 300 at night. A value becomes one of another type or extreme; a command that reads it runs."""
+The same 300 edits each time. A value becomes one of another type or extreme; a command that reads it runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from support.stages import Stage
 
 from .ground import BASELINE, STORE, furnish
 
-SEED, DOCUMENTED = 20261128, (0, 1, 2, 3, 4, 5)
+SEED, EDITS, DOCUMENTED = 20261128, 300, (0, 1, 2, 3, 4, 5)
 STORED = ("--store", STORE)
 COMMANDS = (("report", "page.html", *STORED), ("check", *STORED, "--baseline", BASELINE), ("db", "merge", STORE, "--store", "new.sqlite"),
             ("show", *STORED), ("export", "csv", *STORED), ("list", "runs", *STORED), ("db", "check", *STORED),
@@ -72,17 +72,16 @@ def edit(database: Path, place: Place, value: Any) -> None:
             connection.execute(f'UPDATE "{table}" SET "{column}" = ? WHERE rowid = ?', [value, row])
 
 
-@pytest.mark.parametrize("edits", [60, pytest.param(300, marks=pytest.mark.slow)])
-def test_no_edit_of_a_store_is_an_internal_error(edits: int, measured: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_edit_of_a_store_is_an_internal_error(measured: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = furnish(measured, tmp_path / "here")
     monkeypatch.chdir(here)
     intact, draws = tmp_path / "intact.sqlite", random.Random(SEED)
     shutil.copy(STORE, intact)
     every = places(intact)
     draws.shuffle(every)
-    commands, bad = itertools.cycle(COMMANDS), []
-    for place in itertools.islice(itertools.cycle(every), edits):
-        value, command = draws.choice(VALUES if place[3] else COLUMNS), next(commands)
+    bad = []
+    for place in itertools.islice(itertools.cycle(every), EDITS):
+        value, command = draws.choice(VALUES if place[3] else COLUMNS), draws.choice(COMMANDS)
         shutil.copy(intact, STORE)
         for other in ("new.sqlite", "page.html"):
             Path(other).unlink(missing_ok=True)
@@ -91,7 +90,7 @@ def test_no_edit_of_a_store_is_an_internal_error(edits: int, measured: Stage, tm
         if done.exit_code not in DOCUMENTED:
             bad.append((place, value, command, done.exit_code, done.output[-300:]))
     assert not bad, "\n".join(str(each)[:300] + str(each)[-500:] for each in bad)
-    assert {place[0] for place in every[:edits]} >= {"run", "case", "outcome"}
+    assert len(every) < EDITS, "some places are never edited"
 
 
 SECRETS = (" in /home/s3cret/folder on n7.cluster.s3cret.corp, s3cret@uni.edu, \\\\s3cret\\share, postgresql://a:s3cret@h/x, "

@@ -7,7 +7,7 @@ import hashlib
 import io
 import zlib
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import resources
 from pathlib import Path
 
@@ -94,8 +94,9 @@ def write(view: ReportView, path: str | Path) -> Path:
     return Path(path)
 
 
+@cache
 def engine() -> Environment:
-    """Return the template engine, which escapes text and removes control characters."""
+    """Return the template engine, which escapes text and removes control characters, and compiles each template once."""
     engine = Environment(loader=PackageLoader("cachemark", "report/templates"), autoescape=True, undefined=StrictUndefined,
                          trim_blocks=True, lstrip_blocks=True, finalize=_clean)
     engine.filters.update(
