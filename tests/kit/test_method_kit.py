@@ -75,7 +75,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {  # the body of the class, the check 
                               "wrong parameters are refused", "accepted"),
     "exits": (BEGIN + "sys.exit(0)", "settings are unchanged", "SystemExit: 0 ("),
 }  # fmt: skip
-AT_THE_SMALLEST = sorted(FAULTS.keys() - {"mixes samples"})
+AT_THE_SMALLEST = sorted(FAULTS.keys() - {"mixes samples", "breaks ties by rounding"})  # rounding is the processor's
 Write = Callable[..., Path]
 
 
