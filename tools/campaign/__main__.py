@@ -21,18 +21,20 @@ from functools import partial
 from pathlib import Path
 
 from tools.campaign.folder import STATE, Folder
-from tools.campaign.runner import CUT, MOST, Stage, call
+from tools.campaign.runner import CUT, MOST, RESERVE, Stage, call
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Name, question, seconds, whether it can be continued. Times of plans are those that `cachemark price` expects on an H200, times 1.5.
+# Name, question, seconds, whether it can be continued. Those of a plan are 1.25 times what `cachemark price` expects on an H200 from the
+# times of plain passes, a start of each model included; a test compares them.
 STAGES = (
     ("kernels", "How fast are our attention kernels, torch's and FlashInfer, and how exact?", 100, False),
     ("device", "What are the device's bandwidth, FLOP/s and launch cost?", 60, False),
-    ("ladder", "LlamaGen-XL at batch 256: the full cache, LineAR and R-KV", 215, True),
-    ("scales", "VAR-d30 with AMS-KV and FastVAR", 70, True),
-    ("masked", "MAR-L with LazyMAR, MARché and DiSA", 235, True),
-    ("single", "LlamaGen-XL at batch 1: the graph engine and the eager one", 105, True),
+    ("ladder", "LlamaGen-XL at batch 256: the full cache, LineAR and R-KV", 177, True),
+    ("before", "The same full cache and LineAR by the older build that --before names", 110, False),
+    ("scales", "VAR-d30 and Infinity-2B with AMS-KV and FastVAR", 115, True),
+    ("masked", "MAR-L with LazyMAR, MARché and DiSA", 205, True),
+    ("single", "LlamaGen-XL at batch 1: the graph engine and the eager one", 126, True),
     ("pairs", "Does LineAR against the full cache in pairs pass A/A tests, and how much faster is it?", 240, False),
     ("gate", "Does the gate detect 3 %?", 240, False),
     ("driver", "Do NVML, clocks, energy sensors and leases behave as the tests on a CPU assume?", 60, True),
@@ -49,14 +51,23 @@ MORE = (
 ALL = (*STAGES, *MORE)
 
 
+CALLS = 3
+
+
+def estimate() -> float:
+    """Return the estimated seconds of the stages that matter most, with the reserve at the end of each call."""
+    return sum(seconds for _, _, seconds, _ in STAGES) + CALLS * RESERVE
+
+
 def work_of(name: str) -> Callable[..., int]:
     """Return the function of a stage; this imports torch."""
     from tools.campaign import works
 
     return {
         "kernels": works.compared_kernels, "device": works.device_facts, "graphs": works.tested("tests/gpu/test_graph.py"),
-        "ladder": works.measured(1), "scales": works.measured(2), "masked": works.measured(3), "regimes": works.measured(4),
-        "bundled": works.measured(5), "decoders": works.measured(6), "single": works.measured(7), "large": works.measured(8),
+        "ladder": works.measured(1), "before": works.older, "scales": works.measured(2), "masked": works.measured(3),
+        "regimes": works.measured(4), "bundled": works.measured(5), "decoders": works.measured(6), "single": works.measured(7),
+        "large": works.measured(8),
         "driver": works.tested("tests/gpu/test_cuda.py", "tests/gpu/test_driver.py"),
         "profiles": works.profiled({"var-d30": "baseline", "mar-l": "baseline", "llamagen-xl": "candidate"}),
         "gate": works.gate, "pairs": works.compared,
@@ -82,15 +93,18 @@ def chosen(stages: Sequence[Stage], names: Sequence[str]) -> list[Stage]:
 def run(arguments: argparse.Namespace) -> int:
     """Run stages within the budget; return 0 if nothing is left, 4 if something is, 1 if a stage failed."""
     folder = Folder.open(arguments.folder, arguments.earlier)
-    folder.facts |= {"commit": arguments.commit} if arguments.commit else {}
+    before = arguments.before or (ROOT if arguments.rehearse else None)
+    folder.facts |= {name: str(value) for name, value in (("commit", arguments.commit), ("before", before)) if value}
+    without = set() if "before" in folder.facts else {"before"}
     folder.save()
     paths = [str(ROOT), str(ROOT / "suite"), os.environ.get("PYTHONPATH")]  # of the stages and their trials
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     most = 3 * MOST if arguments.rehearse else MOST  # a rehearsal's machine may be slow, and others work there
-    for line in call(chosen(stages(arguments.folder, arguments.rehearse), arguments.stage), folder, arguments.budget, most=most):
+    turns = [stage for stage in chosen(stages(arguments.folder, arguments.rehearse), arguments.stage) if stage.name not in without]
+    for line in call(turns, folder, arguments.budget, most=most):
         print(line, flush=True)
     ends = {record.state for record in folder.stages.values()}
-    left = {name for name, *_ in STAGES if folder.of(name).state != "done"}
+    left = {name for name, *_ in STAGES if folder.of(name).state != "done"} - without
     return 1 if "failed" in ends else 4 if left or "cut" in ends else 0
 
 
@@ -108,6 +122,7 @@ def listed(arguments: argparse.Namespace) -> int:
     for name, what, price, _ in ALL:
         record = folder.of(name)
         print(f"{name:9} {record.state:8} {record.seconds:5.0f} of {price:3} s  {what}  {record.said}".rstrip())
+    print(f"until {STAGES[-1][0]} in all {estimate() / 60:.1f} min in {CALLS} calls")
     return 0
 
 
@@ -130,6 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             command.add_argument("--budget", type=float, default=540.0, help="seconds that this call may take")
             command.add_argument("--from", dest="earlier", type=Path, help="a folder that an earlier call brought back")
             command.add_argument("--stage", action="append", default=[], choices=[name for name, *_ in ALL], help="run only this stage")
+            command.add_argument("--before", type=Path, help="a folder with an older build, to measure it in the same call")
             command.add_argument("--commit", default="", help="commit of this copy, if it is not a checkout")
         if name in ("run", "work"):
             command.add_argument("--rehearse", action="store_true", help="without a GPU, with small models")

@@ -16,7 +16,7 @@ from typing import Any
 FILES, BYTES = 8, 16 * 2**20  # largest number of files in a folder, and largest size of a file
 ROOM = BYTES - 2**20  # of the archive of artifacts; what does not fit is left out and counted
 LOG = 64 * 2**10  # stored bytes of a stage's output
-STATE, STORE, ARTIFACTS, PRINTED = "campaign.json", "store.sqlite", "artifacts.zip", "campaign.log"
+STATE, STORE, ARTIFACTS, PRINTED, BEFORE = "campaign.json", "store.sqlite", "artifacts.zip", "campaign.log", "before.json"
 
 
 @dataclass

@@ -16,7 +16,7 @@ from cachemark.store.db import Store
 from cachemark.store.rows import RunRecord
 from cachemark.workflows import report as report_workflow
 
-from .folder import Folder
+from .folder import BEFORE, Folder
 
 PLAN = "gpu-campaign"
 
@@ -87,6 +87,7 @@ TARGETS = (
     Target("mar-h", 64, "lazymar", "", "images/s", {"H100": 15, "H200": 20}, images_per_second),
 )
 RECORDED = 3.0  # times that the graph engine should be faster than the eager one at batch 1
+GAINED = {"full": 1.12, "linear": 1.9}  # times that each should be faster than by the build before fused passes
 
 
 def bring_home(folder: Folder, report: Path, reason: str = "") -> str:
@@ -129,7 +130,7 @@ def table(outcomes: Sequence[Outcome], record: RunRecord, folder: Folder) -> str
     lines = ["| model, batch | method | what | target | measured | bound of this device | published, and the bound of its GPU |",
              "|---|---|---|---|---|---|---|"]
     lines += [_line(target, outcomes, record.environment.device) for target in TARGETS]
-    lines += [_recorded(outcomes), ""]
+    lines += [_recorded(outcomes), *gained(outcomes, folder.read(BEFORE)), ""]
     return "\n".join([*lines, _where(record, folder), ""])
 
 
@@ -182,6 +183,28 @@ def _recorded(outcomes: Sequence[Outcome]) -> str:
     if graph and eager:
         measured = f"{eager / graph:.3g}×" + ("" if eager / graph >= RECORDED else " (missed)")
     return f"| {XL}, 1 | full | graph engine over eager | ≥ {said(RECORDED)}× | {measured} | – | – |"
+
+
+def gained(outcomes: Sequence[Outcome], older: Mapping[str, Any]) -> list[str]:
+    """Return a line for each case of an older build."""
+    lines = []
+    for case in older.get("cases", ()):
+        mine = next((o for o in outcomes if o.ok and identity(o) == case["identity"]), None)
+        seconds, least = mine and mine.median("latency_tokens"), GAINED.get(case["identity"][-2])
+        measured = "not in this campaign"
+        if seconds and case["seconds"]:
+            gain = case["seconds"] / seconds
+            measured = f"{said(gain)}×" + (" (missed)" if least and gain < least else "")
+        model, batch, _, *method = case["identity"]
+        goal = f"≥ {said(least)}×" if least else "–"
+        lines.append(f"| {model}, {batch} | {' '.join(method)} | over the build {older['build']} | {goal} | {measured} | – | – |")
+    return lines
+
+
+def identity(outcome: Outcome) -> list[Any]:
+    """Return what tells a timed case from others in the campaign: model, batch, engine, method and budget."""
+    case = outcome.case
+    return [case.model, case.batch, case.engine, case.method, str(case.budget)]
 
 
 def said(figure: float) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -23,6 +25,7 @@ from cachemark.plans.expand import expand
 from cachemark.plans.planned import Planned
 from cachemark.plans.reuse import code_identity
 from cachemark.plans.schema import Cells, MethodTable, Plan
+from cachemark.store.db import Store
 from cachemark.store.rows import Verdict
 from cachemark.trial.child.bench import Bench
 from cachemark.workflows import compare
@@ -32,7 +35,8 @@ from cachemark.workflows.run import run as measure
 from cachemark.workflows.session import Machine, RunWatcher
 
 from . import kernels
-from .folder import STORE, Folder
+from .folder import BEFORE, STORE, Folder
+from .home import identity
 from .rehearsal import rehearsed
 from .runner import CUT
 
@@ -109,6 +113,43 @@ def measured(stage: int) -> Work:
         return CUT if Status.NOT_REACHED in ends else int(Status.ERROR in ends)
 
     return work
+
+
+# -- an older build ---------------------------------------------------------------------------------------------------
+OLDER = """
+name = "before"
+timeout = 480.0
+timing = {{ warmup = 1, repeats = 3 }}
+fidelity = {{ samples = {batch} }}
+
+[[cells]]
+model = "{model}"
+methods = ["linear"]
+budgets = ["1/6"]
+batch = {batch}
+dtype = "{dtype}"
+engine = "{engine}"
+quality = false
+"""  # with keys that every build since the first results on a GPU reads
+
+
+def older(task: Task) -> int:
+    """Measure the first block of the ladder with the older build in the folder ``before``, by that build's own command."""
+    checkout = Path(task.folder.facts["before"])
+    plan, store = task.work / "before.toml", task.work / "before.sqlite"
+    plan.write_text(OLDER.format_map(task.plan("campaign").cells[0].model_dump()), encoding="utf-8")
+    paths = [str(checkout / "suite"), os.environ.get("PYTHONPATH")]
+    command = [sys.executable, "-m", "cachemark", "run", str(plan), "--device", task.device, "--store", str(store)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    if code := subprocess.run(command, cwd=checkout, env=environment, check=False).returncode:
+        return code
+    with Store.open(store, create=False) as opened:
+        record = opened.runs()[0]
+        timed = [outcome for outcome in opened.outcomes(record.id) if outcome.case.role in ("baseline", "candidate")]
+    cases = [{"identity": identity(outcome), "seconds": outcome.median("latency_tokens")} for outcome in timed]
+    task.folder.write(BEFORE, {"build": checkout.name, "code": record.code, "cases": cases})
+    print(", ".join(f"{outcome.case.label}: {outcome.status}" for outcome in timed))
+    return int(not all(outcome.ok for outcome in timed))
 
 
 # -- kernels ----------------------------------------------------------------------------------------------------------
