@@ -67,7 +67,9 @@ def plans_page() -> str:
         "its cost on this machine\n$ cachemark run linear-table4 --device cuda\n```",
         f"*Time* is an estimate, 1.5 × the roofline and 30 s per process, for {PLAN_TIMES}. "
         "*GPU*: memory of weights and full cache in the largest case; activations come on top. *Weights*: parameters of the files that the "
-        "plan names, in fp32; [Models](models.md) lists their sources. `cachemark price PLAN` estimates this machine.",
+        "plan names, in fp32; [Models](models.md) lists their sources. `cachemark price PLAN` estimates this machine. "
+        "Plans about speed, `heads` and `lazymar` have too few seeds for a rank among non-inferior methods, as more would "
+        "take two to eight times as long; their reports state paired placings, which need no minimum.",
     ]
     for group, meaning in schema.GROUPS.items():
         own = [row for row in rows if row["group"] == group]
