@@ -107,9 +107,9 @@ MINE = Kernel("mine", lambda query: "it is for one query" if query.tokens > 1 el
 
 def test_a_kernel_costs_one_file_and_one_line_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is used, counted, named by plans and listed by doctor without a change elsewhere."""
-    (tmp_path / "mine.py").write_text(KERNEL)
+    (tmp_path / "added_kernel.py").write_text(KERNEL)
     monkeypatch.syspath_prepend(tmp_path)
-    mine = importlib.import_module("mine")
+    mine = importlib.import_module("added_kernel")
     given(monkeypatch, mine.MINE, *table.TABLE)
     monkeypatch.setattr(doctor, "TABLE", table.TABLE)
     q, k = torch.randn(2, 4, 1, 16), torch.randn(2, 2, 5, 16)
