@@ -17,15 +17,15 @@ _PATIENCE = 300.0  # seconds
 HASH = r"[0-9a-f]{64}|[0-9a-f]{40}"  # a full name of a commit, SHA-256 or SHA-1
 
 
-def run_git(folder: Path | str, *arguments: str, timeout: float = _PATIENCE) -> subprocess.CompletedProcess[str]:
-    """Run a git command in a folder with English output and without hooks.
+def run_git(folder: Path | str, *arguments: str, timeout: float = _PATIENCE, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a git command in a folder with English output and without hooks; it reads ``stdin``.
 
     Raises CachemarkError where git does not run.
     """
     command = ["git", "-C", str(folder), "-c", f"core.hooksPath={os.devnull}", *arguments]
     own = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
     try:
-        return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout,
+        return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout, input=stdin,
                               env={**own, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"})
     except subprocess.TimeoutExpired:
         raise CachemarkError(f"git {arguments[0]} in {folder} took more than {timeout:g} s.", remedy="Look at its disk.") from None
@@ -35,9 +35,9 @@ def run_git(folder: Path | str, *arguments: str, timeout: float = _PATIENCE) -> 
                              remedy="Install git." if missing else "Check its file permissions, or install it again.") from error
 
 
-def git(folder: Path | str, *arguments: str, timeout: float = _PATIENCE) -> str:
+def git(folder: Path | str, *arguments: str, timeout: float = _PATIENCE, stdin: str = "") -> str:
     """Run git in a folder and return its output. Raises CachemarkError with the reason of a failure."""
-    done = run_git(folder, *arguments, timeout=timeout)
+    done = run_git(folder, *arguments, timeout=timeout, stdin=stdin)
     if done.returncode:
         raise failure(folder, done)
     return done.stdout.strip()

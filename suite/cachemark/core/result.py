@@ -14,7 +14,7 @@ from typing import Any
 
 from .facts import Facts
 from .spec import Case
-from .units import TIME, is_finite, metric
+from .units import TIME, are_finite, metric
 
 
 class Status(enum.StrEnum):
@@ -133,7 +133,7 @@ def check_values(status: Status, samples: Mapping[str, Sequence[float]], unjudge
     if not samples or not (unjudged or any(metric(name).kind in JUDGING for name in samples)):
         raise ValueError("an ok outcome needs samples and a judgement or the reason for none")
     for name, values in samples.items():
-        if not values or not all(map(is_finite, values)):
+        if not values or not are_finite(values):
             raise ValueError(f"an ok outcome holds finite samples only: {name}")
 
 

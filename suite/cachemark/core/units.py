@@ -226,3 +226,11 @@ def is_finite(value: float) -> bool:
         return math.isfinite(value)
     except OverflowError:
         return False
+
+
+def are_finite(values: Iterable[float]) -> bool:
+    """Return whether a float can represent every number, as :func:`is_finite` does for one."""
+    try:
+        return all(map(math.isfinite, values))
+    except OverflowError:
+        return False

@@ -11,9 +11,9 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from .escape import slug
 LIST_VERSION, FILE_VERSION, MACHINE_VERSION = 2, 2, 1  # of asv's own formats
 STATS = ("ci_99_a", "ci_99_b", "q_25", "q_75", "number", "repeat")  # asv's names
 COLUMNS = ["result", "params", "version", *(f"stats_{name}" for name in STATS), "samples"]
+_NO_STATS = (None,) * len(STATS)
 _UNITS = {"s": "seconds", "B": "bytes"}
 
 
@@ -46,13 +47,28 @@ class Written:
     left_out: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class _Row:
+    """A metric of a case: a row of a benchmark, whose ``entry`` is all but its list of rows."""
+
+    series: str
+    label: str
+    entry: Mapping[str, Any]
+    value: Callable[[float], float]
+    middle: Callable[[Sequence[float]], float]
+    timed: bool
+
+
+Value = tuple[_Row, float, list[float]]  # a cost, and those of the repeats of a time
+
+
 @dataclass
 class _Point:
     commit: str
     date: int
     facets: Mapping[str, str]
     machine: Mapping[str, str]
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    values: dict[str, list[Value]] = field(default_factory=dict)
     results: dict[str, dict[str, tuple[float, list[float]]]] = field(default_factory=dict)
 
 
@@ -64,51 +80,60 @@ def write(store: Store, folder: str | Path, repository: str | Path = ".") -> Wri
     format, and CachemarkError for a repository that git does not read.
     """
     git(repository, "rev-parse", "--git-dir")
-    folder, left_out = Path(folder), []
-    points: dict[str, _Point] = {}
-    resolve, known = cache(partial(_commit, repository)), dict[str, Case]()
-    for run in reversed([run for run in store.runs() if not run.is_comparison]):
-        if why := _collect(store, run, repository, resolve, points, known):
-            left_out.append(f"run {run.id}: {why}")
+    folder = Path(folder)
+    runs = [run for run in reversed(store.runs()) if not run.is_comparison]
+    dates = commits(repository, {str(run.code.get("commit") or "") for run in runs})
+    points, known, rows = dict[str, _Point](), dict[str, Case](), dict[tuple[str, str], _Row | None]()
+    whys = {run.id: _why_not(run, repository, dates) for run in runs}
+    left_out = [f"run {number}: {why}" for number, why in whys.items() if why]
+    for run, outcomes in store.values_measured([run for run in runs if not whys[run.id]], known):
+        commit, date = dates[str(run.code["commit"])]
+        facets, machine = _facets(run)
+        point = points.setdefault(digest([commit, facets]), _Point(commit, date, facets, machine))
+        for outcome in outcomes:
+            if outcome.case.role in ("candidate", "baseline"):
+                point.values[outcome.case.key] = _values(outcome, rows)
     path = folder / "benchmarks.json"
-    benchmarks, measured = _benchmarks_in(path), [point for point in points.values() if point.outcomes]
+    benchmarks, measured = _benchmarks_in(path), [point for point in points.values() if point.values]
+    for row in {id(row): row for point in measured for row, _, _ in chain.from_iterable(point.values.values())}.values():
+        _add(row, benchmarks)
     for point in measured:
-        for outcome in point.outcomes.values():
-            _add(outcome, benchmarks, point.results)
+        for row, cost, costs in chain.from_iterable(point.values.values()):
+            if math.isfinite(cost):
+                point.results.setdefault(row.series, {})[row.label] = cost, costs
     if measured:
         _put(path, {**benchmarks, "version": LIST_VERSION})
+    for point in {point.facets["machine"]: point for point in measured}.values():
+        _put(folder / point.facets["machine"] / "machine.json", {**point.machine, "version": MACHINE_VERSION})
     written = [_write_point(folder, point, benchmarks) for point in measured]
     return Written(tuple(file for file, _ in written), sum(count for _, count in written), tuple(left_out))
 
 
 # -- assignment of values to files ------------------------------------------------------------------------------------
-def _collect(
-    store: Store, run: RunRecord, repository: str | Path, resolve: Callable[[str], tuple[str, int] | None], points: dict[str, _Point],
-    known: dict[str, Case],
-) -> str:
-    """Add a run to the points, or return why it is left out; ``known`` keeps each case once."""
+def _why_not(run: RunRecord, repository: str | Path, dates: Mapping[str, object]) -> str:
+    """Return why a run is left out, or an empty text."""
     commit = str(run.code.get("commit") or "")
     if not commit:
         return "its commit is not known"
     if run.code.get("dirty"):
         return "its working tree had changes that are in no commit"
-    resolved = resolve(commit)
-    if resolved is None:
+    if commit not in dates:
         incomplete = ", a shallow clone: run git fetch --unshallow" if is_shallow(repository) else ""
         return f"its commit {commit[:12]} is not in {repository}{incomplete}"
-    mine = [o for o in store.values_measured(run.id, known) if o.case.role in ("candidate", "baseline")]
-    facets, machine = _facets(run)
-    point = points.setdefault(digest([resolved[0], facets]), _Point(*resolved, facets, machine))
-    point.outcomes.update({outcome.case.key: outcome for outcome in mine})
     return ""
 
 
-def _commit(repository: str | Path, commit: str) -> tuple[str, int] | None:
-    if not re.fullmatch(r"[0-9a-f]{7,64}", commit):
-        return None
-    done = run_git(repository, "rev-list", "--max-count=1", "--timestamp", commit, "--")
-    fields = done.stdout.split()
-    return None if done.returncode or len(fields) != 2 else (fields[1], 1000 * int(fields[0]))
+def commits(repository: str | Path, names: Collection[str]) -> dict[str, tuple[str, int]]:
+    """Return the full name and the date in milliseconds of each commit that the repository has, with two calls of git."""
+    asked = sorted(name for name in names if re.fullmatch(r"[0-9a-f]{7,64}", name))
+    listed = "".join(f"{name}^{{commit}}\n" for name in asked)
+    found = [line.split() for line in run_git(repository, "cat-file", "--batch-check", stdin=listed).stdout.splitlines()]
+    full = {name: fields[0] for name, fields in zip(asked, found, strict=False) if fields[1:2] == ["commit"]}
+    if not full:
+        return {}
+    dated = git(repository, "rev-list", "--no-walk", "--timestamp", "--stdin", stdin="".join(f"{name}\n" for name in full.values()))
+    dates = {commit: 1000 * int(seconds) for seconds, commit in map(str.split, dated.splitlines())}
+    return {name: (commit, dates[commit]) for name, commit in full.items()}
 
 
 def _facets(run: RunRecord) -> tuple[dict[str, str], dict[str, str]]:
@@ -129,28 +154,37 @@ def _plain(text: object) -> str:
 
 
 # -- benchmarks -------------------------------------------------------------------------------------------------------
-def _add(outcome: Outcome, benchmarks: dict[str, Any], results: dict[str, dict[str, tuple[float, list[float]]]]) -> None:
-    """Add a benchmark of each metric, and its cost by case: mean over seeds, or median.
+def _values(outcome: Outcome, rows: dict[tuple[str, str], _Row | None]) -> list[Value]:
+    """Return the cost of each metric: mean over seeds, or median; times keep their repeats. ``rows`` keeps each row once."""
+    case, values = outcome.case, []
+    for name, samples in outcome.samples.items():
+        key = case.key, name
+        if key not in rows:
+            rows[key] = _row(case, metric(name))
+        if row := rows[key]:
+            costs = list(map(row.value, samples))
+            values.append((row, row.middle(costs), costs if row.timed else []))
+    return values
 
-    Times keep their repeats."""
-    case, label = outcome.case, repr(_plain(outcome.case.label))
+
+def _row(case: Case, of: Metric) -> _Row | None:
+    if is_random(case) and of.kind in JUDGING:
+        return None
+    about, middle = cost_of(of), statistics.fmean if of.kind in JUDGING else statistics.median
     title = _plain(f"{case.model} (batch {case.batch}, {case.seeds}, {case.dtype}, {case.engine})")
-    for name, values in outcome.samples.items():
-        of = metric(name)
-        if is_random(case) and of.kind in JUDGING:
-            continue
-        about, middle = cost_of(of), statistics.fmean if of.kind in JUDGING else statistics.median
-        series = f"{slug(case.model) or 'model'}.{case.cell[:8]}.{about.name}"
-        entry = benchmarks.setdefault(series, {"params": [[]]})
-        if label not in entry["params"][0]:
-            entry["params"][0].append(label)
-        entry.update({
-            "name": series, "code": f"{title}: {of.meaning}", "param_names": ["case"], "type": "track", "unit": about.unit,
-            "version": str(of.version), "timeout": 600, "pretty_name": f"{title}: {about.title}",
-        })  # fmt: skip
-        costs = [about.value(value) for value in values]
-        if math.isfinite(cost := middle(costs)):
-            results.setdefault(series, {})[label] = cost, costs if of.timed else []
+    series = f"{slug(case.model) or 'model'}.{case.cell[:8]}.{about.name}"
+    entry = {
+        "name": series, "code": f"{title}: {of.meaning}", "param_names": ["case"], "type": "track", "unit": about.unit,
+        "version": str(of.version), "timeout": 600, "pretty_name": f"{title}: {about.title}",
+    }  # fmt: skip
+    return _Row(series, repr(_plain(case.label)), entry, about.value, middle, of.timed)
+
+
+def _add(row: _Row, benchmarks: dict[str, Any]) -> None:
+    entry = benchmarks.setdefault(row.series, {"params": [[]]})
+    if row.label not in entry["params"][0]:
+        entry["params"][0].append(row.label)
+    entry.update(row.entry)
 
 
 @dataclass(frozen=True)
@@ -221,7 +255,6 @@ def _write_point(folder: Path, point: _Point, benchmarks: Mapping[str, Any]) -> 
                          [samples or None for _, samples in cells]]
     environment = f"cachemark-py{slug(python)}-torch{slug(point.facets['torch'])}"
     path = folder / machine / f"{point.commit[:8]}-{environment}.json"
-    _put(path.with_name("machine.json"), {**point.machine, "version": MACHINE_VERSION})
     _put(path, {
         "commit_hash": point.commit, "env_name": environment, "date": point.date, "params": dict(point.facets), "python": python,
         "requirements": {}, "env_vars": {}, "result_columns": COLUMNS, "results": results, "durations": {}, "version": FILE_VERSION,
@@ -231,7 +264,9 @@ def _write_point(folder: Path, point: _Point, benchmarks: Mapping[str, Any]) -> 
 
 def _stats(samples: list[float]) -> tuple[float | None, ...]:
     """Return the values of :data:`STATS` as asv computes them; ``asv compare`` distinguishes changes from noise by them."""
-    stats = compute_stats(samples, 1)[1] if samples else {}
+    if not samples:
+        return _NO_STATS
+    stats = compute_stats(samples, 1)[1]
     return tuple(stats.get(name) for name in STATS)
 
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any, Self
 
@@ -39,6 +40,7 @@ from .rows import (
 from .schema import RUN_STATES, CaseRow, MalformedRow, MembershipRow, OutcomeRow, RunRow
 
 Advanced = Callable[[str, int, int], None]  # called with the items of a long operation, how many are done, and their total
+AT_ONCE = 1000  # outcomes that are read by one query, if no run has more
 MOST = 2**31  # numbers of rows are smaller, in every database
 
 
@@ -180,12 +182,6 @@ class Store:
                 row = session.scalars(by_time.limit(1)).one()
             return run_of(row, leases.state(session, row))
 
-    def _price(self, session: Session, run_id: int) -> float:
-        price = self._run_row(session, run_id).facts.get(PRICE, 0.0)
-        if not is_number(price):
-            raise MalformedRow(f"Run {run_id} has a price that is not a number")
-        return float(price)
-
     def _run_row(self, session: Session, run_id: int) -> RunRow:
         row = session.get(RunRow, run_id) if 0 < run_id < MOST else None
         if row is None:
@@ -238,21 +234,30 @@ class Store:
 
         If the run states the price of its device, timed outcomes have a cost."""
         with self._reading() as session:
-            price = self._price(session, run_id)
+            price = _price(run_id, self._run_row(session, run_id).facts)
             rows = session.scalars(whole_outcomes().join(MembershipRow).where(MembershipRow.run_id == run_id).order_by(MembershipRow.id))
             return [priced(outcome_of(row), price) for row in rows]
 
-    def values_measured(self, run_id: int, known: dict[str, Case]) -> list[Outcome]:
-        """Return what a run itself measured, without facts and artifacts; ``known`` keeps each case, by key."""
+    def values_measured(self, runs: Sequence[RunRecord], known: dict[str, Case]) -> Iterator[tuple[RunRecord, list[Outcome]]]:
+        """Yield each run with what it measured itself, without facts and artifacts; ``known`` keeps each case, by key."""
+        parts = (OutcomeRow.run_id, OutcomeRow.id, OutcomeRow.case_key, OutcomeRow.status, OutcomeRow.samples, OutcomeRow.judgement,
+                 OutcomeRow.log)
+        own = select(*parts).join(MembershipRow).where(MembershipRow.run_id == OutcomeRow.run_id).order_by(MembershipRow.id)
+        cases = select(CaseRow).join(OutcomeRow, OutcomeRow.case_key == CaseRow.key)
         with self._reading() as session:
-            price = self._price(session, run_id)
-            parts = (OutcomeRow.id, OutcomeRow.case_key, OutcomeRow.status, OutcomeRow.samples, OutcomeRow.judgement, OutcomeRow.log)
-            mine = select(*parts).join(MembershipRow).where(MembershipRow.run_id == run_id, OutcomeRow.run_id == run_id)
-            rows = session.execute(mine.order_by(MembershipRow.id)).all()
-            if {row.case_key for row in rows} - known.keys():
-                cases = select(CaseRow).join(OutcomeRow, OutcomeRow.case_key == CaseRow.key).where(OutcomeRow.run_id == run_id)
-                known.update({row.key: case_of(row) for row in session.scalars(cases)})
-            return [priced(values_of(row, known[row.case_key]), price) for row in rows]
+            counted = session.execute(select(OutcomeRow.run_id, func.count().label("many")).group_by(OutcomeRow.run_id))
+            counts = {row.run_id: row.many for row in counted}
+        ends = accumulate(counts.get(run.id, 0) for run in runs)
+        for _, group in groupby(zip(runs, ends, strict=True), lambda each: each[1] // AT_ONCE):
+            some = {run.id: (run, list[Any]()) for run, _ in group}
+            with self._reading() as session:
+                for row in session.execute(own.where(OutcomeRow.run_id.in_(some))):
+                    some[row.run_id][1].append(row)
+                if {row.case_key for _, rows in some.values() for row in rows} - known.keys():
+                    known.update({row.key: case_of(row) for row in session.scalars(cases.where(OutcomeRow.run_id.in_(some)))})
+                for run, rows in some.values():
+                    price = _price(run.id, run.environment.facts)
+                    yield run, [priced(values_of(row, known[row.case_key]), price) for row in rows]
 
     def reused(self, run_id: int) -> frozenset[str]:
         """Return the keys of cases whose outcome in this run was measured in an earlier run."""
@@ -319,6 +324,13 @@ class Store:
         """Return the verdicts on a comparison in the order of insertion."""
         with self._reading() as session:
             return verdicts_of(self._run_row(session, run_id))
+
+
+def _price(run_id: int, facts: Mapping[str, Any]) -> float:
+    """Return the price per hour of the device of a run, 0 if there is none."""
+    if not is_number(price := facts.get(PRICE, 0.0)):
+        raise MalformedRow(f"Run {run_id} has a price that is not a number")
+    return float(price)
 
 
 def in_order(runs: list[RunRecord]) -> list[RunRecord]:
