@@ -10,7 +10,7 @@
 # 5 infrastructure. The first night has no baseline: it proposes its run as the baseline, in the folder `proposed` of CACHEMARK_OUT, and
 # passes. Times are tested in pairs with the canary; without one, with the commit of the baseline. If requested pairs could not be measured,
 # a night that would pass exits with their code. If the measurement fails, the code is the one of `cachemark run`. If the gate reports a
-# change in A/A tests or misses an injected slowdown, it is 5, since such a gate is not reliable. A night that ran out of time (`--budget`)
+# change in A/A tests or misses an injected slowdown, it is 5, since such a gate is not reliable. A night that ran out of time (`--time`)
 # is checked with its results so far and exits with 4 at best, and a report that cannot be written turns a pass into 5.
 #
 # CACHEMARK_STORE   database of all nights; keep it for the next night                      [nightly.sqlite]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import cachemark as cm
+from cachemark.cli.measure import _mention_gpu
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.models.protocol import Request
@@ -20,10 +21,19 @@ from cachemark.trial.supervisor import Finished
 from cachemark.workflows import progress
 from cachemark.workflows.price import TimeLeft
 from cachemark.workflows.progress import Follower
+from cachemark.workflows.session import Machine
 from support import stages
 from support.stages import Stage
 
 ANSWER = "Keep the full cache. Image quality was not measured."
+
+
+@pytest.mark.parametrize(("plan", "device", "said"), [
+    ("linear-table4", "cpu", True), ("linear-table4", "cuda", False), ("demo", "cpu", False), ("mine.toml", "cpu", False),
+])
+def test_a_plan_for_a_gpu_says_so_on_a_cpu(plan: str, device: str, said: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    _mention_gpu(plan, Machine(device=device))
+    assert ("is a plan for a GPU" in capsys.readouterr().err) == said
 
 
 def test_a_run_ends_with_the_answer_after_its_report(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ from .options import (
 
 if TYPE_CHECKING:
     from ..workflows.results import Run
+    from ..workflows.session import Machine
 
 MOST_ANSWERS = 4  # lines of answers
 MOST_SHARES = 10_000
@@ -46,6 +47,14 @@ def span(context: click.Context, option: click.Parameter, text: str | None) -> f
         raise click.BadParameter(f"{text!r} is not a time of at most a year; write 6h, 90min or 1h30m.")
     return seconds
 
+
+def _mention_gpu(plan: str, machine: Machine) -> None:
+    """Print that a shipped plan is meant for a GPU, if it is about to run on a CPU."""
+    from ..workflows.list import for_gpu
+
+    if machine.device == "cpu" and for_gpu(plan):
+        say(f"{plan} is a plan for a GPU; a CPU may take days or run out of memory. Add --device cuda; for its cost: "
+            f"cachemark price {plan} --card h100", err=True)
 
 
 @click.command()
@@ -70,6 +79,7 @@ def run(
     """
     from ..workflows.run import run as measure
 
+    _mention_gpu(where["plan"], where["machine"])
     if reuse_quality and not fresh:
         raise click.UsageError("--reuse-quality needs --fresh. Add it, or leave both out.")
     measured = measure(reuse_quality=reuse_quality or not fresh, seconds=seconds, price=price, fresh=fresh, **where)

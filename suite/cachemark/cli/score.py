@@ -70,8 +70,11 @@ def _print(scores: Scores) -> None:
             f"{f'; {value.note}' if value.note else ''}")
     for note in scores.notes:
         say(f"Note: {note}")
+    names = dict[str, list[str]]()
     for name, reason in scores.absent.items():
-        say(f"{name:<22}{'–':>10}  {reason}")
+        names.setdefault(reason, []).append(name)
+    for reason, absent in names.items():
+        say(f"{', '.join(absent)}: {reason}")
     if scores.pairs:
         worst = ", ".join(f"{pair.name} {metric_value(pair.values[scores.worst_by], scores.worst_by)}" for pair in scores.pairs[:SHOWN])
         say(f"Worst pairs by {metric(scores.worst_by).title}: {worst}")

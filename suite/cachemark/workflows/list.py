@@ -51,6 +51,11 @@ def listing(
     return [*sources[kind](), *refused]
 
 
+def for_gpu(plan: str) -> bool:
+    """Return whether a plan is shipped and meant for a GPU."""
+    return plan in schema.shipped() and schema.group(plan) != "tiny"
+
+
 def _installed(kind: Kind) -> list[dict[str, Any]]:
     """Import everything of a kind that installed packages bring; a row for each thing that cannot be had."""
     from ..plugins.loading import refused
