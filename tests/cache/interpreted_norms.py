@@ -1,12 +1,13 @@
 """Compares fused passes of next-scale and masked models with fp64 on a CPU, in Triton's interpreter; run by test_fused_norms.py.
 
-``interpreted_norms.py FILE …`` runs copies of the kernels' file, and prints those that differ.
+``interpreted_norms.py FILE …`` runs copies of the kernels' files, named like them, and prints those that differ.
 """
 
 import importlib.util
 import math
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from cachemark.cache import kernels
 from cachemark.cache.arena import Memory
-from cachemark.cache.kernels import fused, fused_norms
+from cachemark.cache.kernels import fused, fused_norms, fused_norms_triton, fused_triton
 from cachemark.cache.kernels.fused_norms import Shade
 from cachemark.cache.kernels.table import forced
 from cachemark.cache.layout import squares
@@ -32,7 +33,7 @@ from cachemark.models.vision.msvq import MultiScaleQuantizer
 from support.tiny_models import INFINITY_SIZES, MAR_SIZES, VAR_SIZES
 
 CLOSE = {torch.float32: 2e-6, torch.float16: 2e-3}
-NAME = "cachemark.cache.kernels.copied"
+SMALL = 1e-3  # of numbers whose squares are like eps
 
 
 def near(made: Tensor, right: Tensor) -> None:
@@ -46,9 +47,11 @@ def drawn(seed: int, dtype: torch.dtype, *shapes: tuple[int, ...]) -> list[Tenso
 
 
 def norms(rows: int, tokens: int, width: int, dtype: torch.dtype, gated: bool, shared: bool, plus: bool) -> None:
-    """Gates and shades are parts of a longer tensor, of each token or of each row."""
-    x, branch, shades = drawn(width, dtype, (rows, tokens, width), (rows, tokens, width), (rows, 1 if shared else tokens, 4 * width))
-    gate, scale, shift, _ = shades.chunk(4, -1)
+    """Gate and scale are parts of a longer tensor, of each token or of each row, and the last row is small."""
+    each = (rows, tokens, width)
+    x, branch, shift, shades = drawn(width, dtype, each, each, *((rows, 1 if shared else tokens, parts * width) for parts in (1, 3)))
+    x[-1], branch[-1] = SMALL * x[-1], SMALL * branch[-1]
+    gate, scale, _ = shades.chunk(3, -1)
     wide = [part.double() for part in (x, branch, gate, scale, shift)]
     added = wide[0] + (wide[2] * wide[1] if gated else wide[1])
     total, out = fused_norms.gate_norm(x, branch, gate if gated else None, Shade(scale, shift, 1e-6, plus))
@@ -65,8 +68,9 @@ def norms(rows: int, tokens: int, width: int, dtype: torch.dtype, gated: bool, s
 
 
 def units(rows: int, tokens: int, heads: int, pairs: int, dtype: torch.dtype, turned: bool) -> None:
-    """Keys and values go into a longer bank, whose other entries stay as they are."""
+    """Keys and values go into a longer bank, whose other entries stay as they are; one query is zero, and its key small."""
     qkv, steep = drawn(tokens, dtype, (rows, tokens, 3, heads, 2 * pairs), (heads,))
+    qkv[0, 0, 0, 0], qkv[0, 0, 1, 0] = 0, SMALL * qkv[0, 0, 1, 0]
     bank = torch.full((2, rows, heads, tokens + 3, 2 * pairs), 7.0, dtype=dtype)
     place = bank[0, :, :, 2 : 2 + tokens], bank[1, :, :, 2 : 2 + tokens]
     turns = torch.polar(torch.ones(tokens, pairs), drawn(1, torch.float32, (tokens, pairs))[0]) if turned else None
@@ -99,6 +103,22 @@ def head(batch: int, tokens: int, channels: int, dtype: torch.dtype, scale: floa
     near(fused_norms.add_silu(cond, time), F.silu(time.double() + cond.double()))
 
 
+def sums(rows: int, tokens: int, width: int, dtype: torch.dtype) -> None:
+    """Residual with RMS norm, of which the last row is small, and silu(gate)·up."""
+    x, y, weight, both = drawn(width, dtype, *[(rows, tokens, width)] * 2, (width,), (rows, tokens, 2 * width))
+    x[-1], y[-1] = SMALL * x[-1], SMALL * y[-1]
+    total, out = fused.add_norm(x, y, weight, 1e-5)
+    assert torch.equal(total, x + y)
+    near(out, F.rms_norm(total.double(), (width,), weight.double(), 1e-5))
+    gate, up = both.double().chunk(2, -1)
+    near(fused.silu_mul(both), F.silu(gate) * up)
+
+
+def fixed_sums() -> None:
+    for dtype in CLOSE:
+        sums(2, 3, 37, dtype)
+
+
 def fixed() -> None:
     for dtype in CLOSE:
         norms(2, 3, 37, dtype, gated=True, shared=True, plus=False)
@@ -114,6 +134,7 @@ anything = (
     SETTINGS(given(FEW, FEW, st.integers(2, 200), DTYPES, st.booleans(), st.booleans(), st.booleans())(norms)),
     SETTINGS(given(FEW, FEW, st.integers(1, 9), st.integers(1, 40), DTYPES, st.booleans())(units)),
     SETTINGS(given(FEW, FEW, st.integers(1, 20), DTYPES, st.sampled_from((None, 0.0, 0.3, 1.0, 3.0)))(head)),
+    SETTINGS(given(FEW, FEW, st.integers(1, 1100), DTYPES)(sums)),
 )
 
 
@@ -136,6 +157,7 @@ def generations() -> None:
         assert launched >= expected, (family, name, launched)
 
 
+KERNELS = {"fused_norms_triton": (fused_norms_triton, fixed), "fused_triton": (fused_triton, fixed_sums)}
 HEAD_PASSES = {"gate_norm", "add_silu", "denoise"}
 VAR_PASSES, MAPS, LINEAR = {"gate_norm", "unit_append"}, Sampling(cfg_scale=1.5, cfg_schedule="linear", top_k=9), Sampling(
     cfg_scale=3.0, cfg_schedule="linear")
@@ -149,18 +171,21 @@ GENERATIONS: tuple[tuple[str, str, dict[str, Any], Sampling, set[str]], ...] = (
 def main(*copies: str) -> None:
     torch.use_deterministic_algorithms(True)  # new memory is NaN, so that a value that is not written shows
     for copy in copies:
-        spec = importlib.util.spec_from_file_location(NAME, copy)
+        name = Path(copy).stem
+        check = KERNELS[name][1]
+        spec = importlib.util.spec_from_file_location(f"cachemark.cache.kernels.copied_{name}", copy)
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        with patch.object(kernels, "fused_norms_triton", module, create=True):
+        with patch.object(kernels, name, module, create=True):
             try:
-                fixed()
+                check()
             except AssertionError:
                 print(copy)
     if not copies:
         fixed()
+        fixed_sums()
         for check in anything:
             check()
         for dtype in CLOSE:

@@ -17,6 +17,15 @@ NORMS = (
     ("place * 3 + part", "place * 3"), ("minimum(steep", "maximum(steep"), ("token * PAIRS + pair", "pair"),
     ("inside = entry < count", "inside = entry < count - 1"), ("row * v_row", "row * k_row + 1"), ("out_at + 2 * count", "out_at"),
     ("copy * count", "0 * count"), ("total + branch", "total - branch"),
+    ("width + eps", "width"), ("total, 0) / width,", "total, 0) / (width - 1),"), ("shift + normed * scale", "scale + normed * shift"),
+    ("row * shift_row", "row * scale_row"), ("(shift + normed * scale).to(out_at.dtype.element_ty), mask=inside", "shift, mask=inside"),
+    ("1e-12", "0.0"), ("tl.sum(wide * wide, 1)", "tl.sum(wide * wide, 1) + 1e-6"), ("scale * (eps - free)", "eps - free"),
+)  # fmt: skip
+SUMS = (  # no eps, another length, a residual left out, once before and once in the norm, the tail, gate and up in one place
+    ("width + eps", "width"), ("total, 0) / width", "total, 0) / (width - 1)"),
+    ("channel < width\n    place = row", "channel < width - 1\n    place = row"), ("(x + y)", "x"),
+    ("total = total.to(tl.float32)\n    normed", "total = x\n    normed"), ("place + hidden", "place"),
+    ("channel < hidden", "channel < hidden - 1"),
 )  # fmt: skip
 LINES = (  # a key too few and too many, another head's, lost sums, moves from and to elsewhere
     ("(visual < until)", "(visual <= until)"), ("head * GROUP * q_head", "head * q_head"), ("(first > 0)", "(first < 0)"),
@@ -27,6 +36,7 @@ TURNS = (  # another partner and angle, a key that is not read or written, anoth
     ("channel ^ 1", "channel"), ("-away, away", "away, -away"), ("turns_at += row * turns_row\n", "turns_at += 0\n"),
     ("tl.where(key < live,", "tl.where(key < live - 1,"), ("k_at + live * HEAD_DIM", "k_at + (live + 1) * HEAD_DIM"),
     ("row * 3 * heads + head", "row * 3 * heads"), ("scaled >= least", "scaled > least"), ("(place + 1) % line", "place % line"),
+    ("HEAD_DIM + 1e-5", "HEAD_DIM"),
 )  # fmt: skip
 
 
@@ -45,7 +55,8 @@ def test_fused_passes_are_plain_operations_in_fp64_and_draw_the_same_tokens(scri
 
 
 @pytest.mark.parametrize(("script", "kernels", "faults"), [
-    ("norms", "fused_norms_triton", NORMS), ("lines", "selection_triton", LINES), ("lines", "fused_triton", TURNS),
+    ("norms", "fused_norms_triton", NORMS), ("norms", "fused_triton", SUMS),
+    ("lines", "selection_triton", LINES), ("lines", "fused_triton", TURNS),
 ])
 def test_faults_in_fused_passes_are_noticed(script: str, kernels: str, faults: tuple[tuple[str, str], ...], tmp_path: Path) -> None:
     """Other rows, tokens, copies and channels, norms over what is masked, and values that are not written."""
