@@ -9,7 +9,7 @@ from typing import Any
 from cachemark.core.facts import Facts
 from cachemark.core.result import Environment, Outcome, Status
 from cachemark.machine.environment import environment
-from cachemark.plans.planned import Planned
+from cachemark.plans.planned import Prepared
 from cachemark.trial.request import Task, TrialRequest
 from cachemark.trial.supervisor import Finished
 from support.stages import Stage, call
@@ -21,14 +21,14 @@ class Machine:
     """Stub measurements. ``speed``: seconds of a case in a copy of the code; ``changed``: other changes."""
 
     def __init__(self) -> None:
-        self.speed: Callable[[Planned, TrialRequest], float] = lambda planned, options: 1.0
+        self.speed: Callable[[Prepared, TrialRequest], float] = lambda planned, options: 1.0
         self.changed: Callable[[Outcome, TrialRequest], Outcome] = lambda outcome, options: outcome
         self.where: Callable[[TrialRequest], Environment] = lambda options: HERE
-        self.psnr: Callable[[Planned, TrialRequest], float] = lambda planned, options: 30.0
+        self.psnr: Callable[[Prepared, TrialRequest], float] = lambda planned, options: 30.0
         self.noise, self.chance, self.trials = 0.01, random.Random(0), 0
-        self.seen: list[Planned] = []
+        self.seen: list[Prepared] = []
 
-    def run_trials(self, planned: list[Planned], options: TrialRequest, started: Callable[[Planned], None], **_: Any) -> Iterator[Finished]:
+    def run_trials(self, planned: list[Prepared], options: TrialRequest, started: Any, **_: Any) -> Iterator[Finished]:
         self.trials += 1
         for item in planned:
             seconds = self.speed(item, options) * (1 + self.chance.gauss(0, self.noise))

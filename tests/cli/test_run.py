@@ -14,7 +14,7 @@ from cachemark.cli.measure import _mention_gpu
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.models.protocol import Request
-from cachemark.plans.planned import Planned
+from cachemark.plans.planned import Prepared
 from cachemark.trial.executors import local
 from cachemark.trial.measurement import Measurement, outcome_of
 from cachemark.trial.supervisor import Finished
@@ -53,7 +53,7 @@ def test_each_case_is_a_line_and_a_long_one_reports_how_far_it_is(
 ) -> None:
     monkeypatch.setattr(progress, "QUIET", 0.0)
     full = Case("m", "random:0", (4, 4), "c", Sampling(), "full", role="baseline")
-    cases = [Planned(case, Request()) for case in (
+    cases = [Prepared(case, Request()) for case in (
         full, replace(full, method="rkv", budget="1/2", role="candidate"), replace(full, method="[/x]", batch=2, role="candidate"))]
     left = TimeLeft(cases, {planned.case.key: 60.0 * number for number, planned in enumerate(cases, 1)}.get)
     follower = Follower()

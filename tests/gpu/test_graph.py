@@ -35,6 +35,7 @@ from cachemark.kit import next_token
 from cachemark.kit.capture import CpuGraphs
 from cachemark.methods.full import Full
 from cachemark.plans.expand import expand
+from cachemark.plans.planned import Prepared
 from cachemark.plans.schema import Plan
 from cachemark.trial.child.bench import Bench
 from contracts import cells as token
@@ -279,7 +280,7 @@ def test_windows_are_recorded_beforehand_and_their_tokens_are_those_of_the_eager
 def test_a_case_is_measured_on_the_graph_engine(model: str, methods: list[Any]) -> None:
     table = {"model": model, "methods": methods, "batch": 4, "engine": "graph", "budgets": ["3/4"]}
     plan = Plan.model_validate({"name": "gpu", "timing": {"warmup": 1, "repeats": 3}, "fidelity": {"samples": 4}, "cells": [table]})
-    planned = [p for p in expand(plan, "cuda") if p.case.role in ("baseline", "candidate")]
+    planned = [Prepared.of(p) for p in expand(plan, "cuda") if p.case.role in ("baseline", "candidate")]
     bench = Bench.load(planned[0])
     for case in planned:
         outcome, _ = run_case(case, bench)

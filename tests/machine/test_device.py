@@ -23,7 +23,7 @@ from cachemark.machine import timer
 from cachemark.machine.environment import environment
 from cachemark.machine.monitor import Watch, strangers
 from cachemark.models.protocol import Request
-from cachemark.plans.planned import Planned
+from cachemark.plans.planned import Prepared
 from cachemark.trial.executors import local as executor
 from cachemark.trial.executors.local import Local, Place, local
 from cachemark.trial.request import TrialRequest
@@ -37,8 +37,8 @@ SLEEPS = "import subprocess as s; s.Popen(['sleep', '60']).wait()"
 pytestmark = pytest.mark.usefixtures("own_leases")
 
 
-def planned(name: str) -> Planned:
-    return Planned(Case("m", "random:0", (4, 4), "c", Sampling(), name, device_class="cuda"), Request("cuda"))
+def planned(name: str) -> Prepared:
+    return Prepared(Case("m", "random:0", (4, 4), "c", Sampling(), name, device_class="cuda"), Request("cuda"))
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ class Trials:
     def __init__(self, **bad: int) -> None:
         self.bad, self.ran = Counter(bad), list[tuple[str, str]]()
 
-    def __call__(self, group: list[Planned], request: TrialRequest, started: Any, *, admit: Any, **_: Any) -> Iterator[Finished]:
+    def __call__(self, group: list[Prepared], request: TrialRequest, started: Any, *, admit: Any, **_: Any) -> Iterator[Finished]:
         for p in group:
             if reason := admit(p):
                 yield Finished(Outcome(p.case, Status.NOT_REACHED, log=reason), {})
@@ -222,7 +222,7 @@ def test_cards_work_on_their_own_node_and_record_how_many_were_busy(
     assert pinned(2, "1") == [(0, 1, 2, 3)]
     both = threading.Barrier(2, timeout=60)
 
-    def trial(group: list[Planned], *_: Any, **__: Any) -> Iterator[Finished]:
+    def trial(group: list[Prepared], *_: Any, **__: Any) -> Iterator[Finished]:
         for p in group:
             if p.case.method in "ab":
                 both.wait()
@@ -257,7 +257,7 @@ def test_a_real_trial_is_watched_pinned_and_started_on_a_free_device_only(
     file = tmp_path / "p.toml"
     file.write_text(text)
     both = [p for p in expand(plans.load(str(file))) if p.case.role in ("baseline", "candidate")]
-    short = [Planned(p.case, p.request, unsupported_reason="not asked") for p in both]  # ends at once, after the model is loaded
+    short = [Prepared(p.case, p.request, unsupported_reason="not asked") for p in both]  # ends at once, after the model is loaded
     cards[0].pids = {1}
     watching = Watch(device.gpus(nvml)[0])
     finished_cases = []

@@ -24,7 +24,7 @@ from cachemark.models.protocol import Request
 from cachemark.models.registry import MODELS
 from cachemark.plans import metrics, schema
 from cachemark.plans.expand import expand
-from cachemark.plans.planned import Planned
+from cachemark.plans.planned import Prepared
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.request import TrialRequest
 from support.examples import short_plan
@@ -250,10 +250,10 @@ def test_values_are_those_of_the_images_that_are_asked_for(here: Path, monkeypat
 HPS = '{ name = "hpsv2", weights = "HERE" }'
 
 
-def cases(here: Path, more: str, model: str = "tiny-t2i") -> dict[str, Planned]:
+def cases(here: Path, more: str, model: str = "tiny-t2i") -> dict[str, Prepared]:
     (here / "plan.toml").write_text(
         short_plan(f'model = "{model}"\nmethods = ["window"]\nbudgets = ["1/4"]', top=f"metrics = [{more}]"))
-    return {planned.case.label: planned for planned in expand(schema.load(str(here / "plan.toml")))}
+    return {planned.case.label: Prepared.of(planned) for planned in expand(schema.load(str(here / "plan.toml")))}
 
 
 def test_a_trial_scores_every_image_at_its_seed(here: Path) -> None:

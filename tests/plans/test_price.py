@@ -21,7 +21,7 @@ from cachemark.plans import price
 from cachemark.plans import schema as plans
 from cachemark.plans.deadline import Deadline, breadth_first
 from cachemark.plans.expand import expand
-from cachemark.plans.planned import Planned
+from cachemark.plans.planned import Planned, Prepared
 from cachemark.store.db import Store
 from cachemark.trial.executors.local import Executor
 from cachemark.workflows.decidable import too_few_seeds
@@ -42,9 +42,9 @@ def todo_of(name: str) -> tuple[Planned, ...]:
     return tuple(expand(price.without_missing(plans.load(name))[0], "cuda"))
 
 
-def rated(planned: Iterable[Planned]) -> list[Planned]:
+def rated(planned: Iterable[Planned]) -> list[Prepared]:
     """The cases with the rates of an H100."""
-    return [replace(each, rates=limits.gpu("h100", each.case.dtype)) for each in planned]
+    return [Prepared.of(each, rates=limits.gpu("h100", each.case.dtype)) for each in planned]
 
 
 # Anchors and tables of papers are in test_paper_plans.py.

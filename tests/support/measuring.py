@@ -7,7 +7,7 @@ from typing import Any
 from cachemark.core.result import Outcome
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
-from cachemark.plans.planned import Planned
+from cachemark.plans.planned import Prepared
 from cachemark.trial.child import measure
 from cachemark.trial.child.bench import Bench, NotFinite
 from cachemark.trial.child.main import failure
@@ -21,7 +21,7 @@ Measured = tuple[Outcome, dict[str, bytes]]
 
 def measured_by(work: Callable[..., Measurement]) -> Callable[..., Measured]:
     """A task of a trial that returns an outcome and its artifacts."""
-    def measured(planned: Planned, bench: Bench, *arguments: Any) -> Measured:
+    def measured(planned: Prepared, bench: Bench, *arguments: Any) -> Measured:
         try:
             measurement = work(planned, bench, *arguments)
         except NotFinite as error:
@@ -31,11 +31,11 @@ def measured_by(work: Callable[..., Measurement]) -> Callable[..., Measured]:
     return measured
 
 
-def planned(folder: Path, methods: str = METHODS, device: str = "cpu", **plan: Any) -> list[Planned]:
+def planned(folder: Path, methods: str = METHODS, device: str = "cpu", **plan: Any) -> list[Prepared]:
     """The cases of a plan over the small model, whose weights are in the folder."""
     file = folder / "plan.toml"
     file.write_text(examples.plan_text(methods, **{"weights": folder / "dot.safetensors", **plan}))
-    return expand(plans.load(str(file)), device)
+    return [Prepared.of(each) for each in expand(plans.load(str(file)), device)]
 
 
 run_case, run_side, see_side, probe, fill = map(measured_by, (measure.run_case, measure.run_side, measure.see_side, measure.probe,

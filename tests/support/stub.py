@@ -13,7 +13,7 @@ from cachemark.core.result import Environment, Outcome, Status
 from cachemark.core.spec import Case
 from cachemark.machine.environment import environment
 from cachemark.plans import schema as plans
-from cachemark.plans.planned import Planned
+from cachemark.plans.planned import Prepared
 from cachemark.store.db import Store
 from cachemark.trial.measurement import Measurement, outcome_of
 from cachemark.trial.request import TrialRequest
@@ -51,8 +51,8 @@ class Stub:
         return {}
 
     def run(
-        self, groups: Sequence[Sequence[Planned]], request: TrialRequest, started: Callable[[Planned], None],
-        admit: Callable[[Planned], str] = always, advanced: Callable[[Planned, int], None] = unheard,
+        self, groups: Sequence[Sequence[Prepared]], request: TrialRequest, started: Callable[[Prepared], None],
+        admit: Callable[[Prepared], str] = always, advanced: Callable[[Prepared, int], None] = unheard,
     ) -> Iterator[Finished]:  # fmt: skip
         for planned in (p for group in groups for p in group):
             if reason := admit(planned):

@@ -14,7 +14,7 @@ from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.core.units import metric
 from cachemark.models.protocol import Request
-from cachemark.plans.planned import Planned
+from cachemark.plans.planned import Prepared
 from cachemark.store.db import Store
 from cachemark.trial import supervisor
 from cachemark.trial.measurement import LONGEST, failed
@@ -27,8 +27,8 @@ from support.stages import Stage
 CASE = Case("dot", "random:0", (4, 4), "10 classes, balanced", Sampling(), "streaming", budget="1/2")
 
 
-def cases(count: int) -> list[Planned]:
-    return [Planned(replace(CASE, batch=n + 1), Request("cpu")) for n in range(count)]
+def cases(count: int) -> list[Prepared]:
+    return [Prepared(replace(CASE, batch=n + 1), Request("cpu")) for n in range(count)]
 
 
 def interpreter(folder: Path, script: str) -> str:

@@ -21,7 +21,7 @@ from cachemark.kit.capture import CpuGraphs
 from cachemark.plans import expand as expansion
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
-from cachemark.plans.planned import Planned
+from cachemark.plans.planned import Prepared
 from cachemark.trial.child import bench as benches
 from cachemark.trial.child.bench import Bench
 from support import measuring
@@ -31,7 +31,7 @@ from support.measuring import run_case
 pytestmark = pytest.mark.usefixtures("dot")
 
 
-def planned(folder: Path, name: str, device: str = "cpu") -> list[Planned]:
+def planned(folder: Path, name: str, device: str = "cpu") -> list[Prepared]:
     return measuring.planned(folder, device=device, cells=f'engine = "{name}"')
 
 

@@ -19,7 +19,7 @@ from cachemark.models.mar import MAR, MARConfig
 from cachemark.models.protocol import Loaded, ModelEntry, Request
 from cachemark.models.registry import MODELS
 from cachemark.plans.expand import expand
-from cachemark.plans.planned import Planned
+from cachemark.plans.planned import Prepared
 from cachemark.plans.schema import Plan, load
 from cachemark.roofline.flops_budget import work
 from cachemark.trial.child.bench import Bench
@@ -66,7 +66,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """The full model, its reference rows, fewer steps, and LazyMAR with a schedule that refreshes at every third pass."""
     lazy = '{ name = "lazymar", start = 1, period = 20, count = 12, extra = 0, layer = 1 }'
     cells = f'methods = [{lazy}]\nbudgets = [1]\n[[cells]]\nbatch = 2\nmodel = "{NAME}"\nmethods = ["fewer_steps"]\nbudgets = ["3/4"]\n'
-    planned: list[Planned] = expand(plan(tmp_path_factory.mktemp("plan"), cells))
+    planned = [*map(Prepared.of, expand(plan(tmp_path_factory.mktemp("plan"), cells)))]
     bench = Bench.load(planned[0])
     return {p.case.method if p.case.role == "candidate" else p.case.role: run_case(p, bench) for p in planned}
 

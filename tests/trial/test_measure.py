@@ -20,7 +20,7 @@ from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import FORCED_SAMPLES, REFERENCE_SAMPLES, Case
 from cachemark.core.units import METRICS
 from cachemark.machine.load import STAT
-from cachemark.plans.planned import Planned
+from cachemark.plans.planned import Prepared
 from cachemark.trial.child import bench as benches
 from cachemark.trial.child import judge
 from cachemark.trial.child.bench import Bench, case_job
@@ -37,7 +37,7 @@ LIKENESS = {"token_agreement", "psnr", "ssim"}
 Results = dict[str, tuple[Outcome, dict[str, bytes]]]
 
 
-def run_all(cases: list[Planned], bench: Bench | None = None) -> Results:
+def run_all(cases: list[Prepared], bench: Bench | None = None) -> Results:
     bench = bench or Bench.load(cases[0])
     return {p.case.label: run_case(p, bench) for p in cases}
 
@@ -69,7 +69,7 @@ class Recorder:
         return [c for c in self.calls if c.get(key) is not None]
 
 
-def recorded(cases: list[Planned]) -> tuple[Bench, Recorder]:
+def recorded(cases: list[Prepared]) -> tuple[Bench, Recorder]:
     bench = Bench.load(cases[0])
     recorder = Recorder(bench.loaded.generator)
     bench.loaded = replace(bench.loaded, generator=recorder)

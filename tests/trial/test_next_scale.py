@@ -15,7 +15,7 @@ from cachemark.methods.ams_kv import AMSKV, ThresholdWarning
 from cachemark.models.registry import MODELS
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
-from cachemark.plans.planned import Planned
+from cachemark.plans.planned import Prepared
 from cachemark.plans.schema import Plan, load
 from cachemark.plugins import loading as plugins
 from cachemark.trial.child.bench import Bench
@@ -63,8 +63,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     table = '{ name = "ams_kv", demanding = [4] }'
     path.write_text(short_plan(f'model = "tiny-var"\nmethods = [{table}]\nbudgets = [{table}]\n'
                                '[[cells]]\nbatch = 2\nmodel = "tiny-var"\nmethods = ["fewer_scales"]\nbudgets = ["1/2"]'))  # fmt: skip
-    planned: dict[str, Planned] = {}
-    for case in expand(load(str(path))):
+    planned: dict[str, Prepared] = {}
+    for case in map(Prepared.of, expand(load(str(path)))):
         planned.setdefault(case.case.method if case.case.role == "candidate" else case.case.role, case)
     bench = Bench.load(planned["baseline"])
     return {name: run_case(planned[name], bench)[0] for name in ("baseline", "ams_kv", "fewer_scales")}
@@ -95,7 +95,7 @@ def measure(folder: Path, tmp_path: Path) -> Any:
         (tmp_path / "plan.toml").write_text(text)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ThresholdWarning)
-            planned = expand(plans.load(str(tmp_path / "plan.toml")))
+            planned = [*map(Prepared.of, expand(plans.load(str(tmp_path / "plan.toml"))))]
         bench = Bench.load(planned[0])
         bench.loaded = replace(bench.loaded, weights="random:0")  # so that no image is judged
         by_label = {p.case.label: run_case(p, bench)[0] for p in planned if p.case.role in ROLES and not p.unsupported_reason}

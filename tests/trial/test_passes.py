@@ -12,7 +12,7 @@ from cachemark.core.limits import Rates
 from cachemark.core.result import Outcome, Status
 from cachemark.decoders.jacobi import Jacobi
 from cachemark.models import costs
-from cachemark.plans.planned import Planned
+from cachemark.plans.planned import Prepared
 from cachemark.trial.child.bench import Bench
 from support import measuring
 from support.examples import BATCH, CONFIG, REPEATS, SAMPLES, TOKENS
@@ -23,11 +23,11 @@ DECODERS = 'decoders = [{ name = "jacobi", window = 8 }]'
 RATES = Rates(bandwidth=1e10, peak_flops=1e11)
 
 
-def planned(folder: Path, cells: str = DECODERS, methods: str = '"full"') -> dict[str, Planned]:
+def planned(folder: Path, cells: str = DECODERS, methods: str = '"full"') -> dict[str, Prepared]:
     return {p.case.label: replace(p, rates=RATES) for p in measuring.planned(folder, methods, cells=cells)}
 
 
-def loaded(cases: dict[str, Planned]) -> Bench:
+def loaded(cases: dict[str, Prepared]) -> Bench:
     """The model, with products that are counted."""
     bench = Bench.load(cases["full"])
     bench.entry = replace(bench.entry, parameter_counts=partial(costs.llamagen, CONFIG, lambda: None))

@@ -15,6 +15,7 @@ from cachemark.metrics.base import ImageBatch
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
 from cachemark.plans.metrics import defined
+from cachemark.plans.planned import Prepared
 from cachemark.plugins import loading as plugins
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.child.plugin_metrics import PluginMetrics
@@ -62,7 +63,7 @@ def measured(folder: Path, file: Path) -> tuple[Outcome, dict[str, bytes]]:
     """The outcome and artifacts of a case with a metric that gives values and one that raises."""
     (folder / "plan.toml").write_text(examples.plan_text('"streaming"', weights=folder / "dot.safetensors"))
     plan = plans.load(str(folder / "plan.toml")).model_copy(update={"metrics": ["grey", "raises"]})
-    candidate = next(planned for planned in expand(plan) if planned.case.role == "candidate")
+    candidate = next(Prepared.of(planned) for planned in expand(plan) if planned.case.role == "candidate")
     return run_case(candidate, Bench.load(candidate, plug_ins=(str(file),)))
 
 

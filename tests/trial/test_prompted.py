@@ -25,6 +25,7 @@ from cachemark.models.prompts import Prompts
 from cachemark.models.protocol import Loaded
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
+from cachemark.plans.planned import Prepared
 from cachemark.trial.child.bench import Bench, Job
 from support.examples import short_plan
 from support.measuring import run_case
@@ -65,7 +66,7 @@ def test_a_model_without_prompts_is_not_asked_about_labels() -> None:
 @pytest.mark.slow
 def test_a_trial_scores_images_by_their_prompts_and_says_what_these_were(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(short_plan('model = "tiny-t2i"\nmethods = ["window"]\nbudgets = ["1/4"]'))
-    cases = {planned.case.label: planned for planned in expand(plans.load(str(tmp_path / "plan.toml")))}
+    cases = {planned.case.label: Prepared.of(planned) for planned in expand(plans.load(str(tmp_path / "plan.toml")))}
     candidate = cases["window 1/4"]
     bench = Bench.load(candidate)
     outcome, files = run_case(candidate, bench)

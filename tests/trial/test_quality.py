@@ -24,7 +24,7 @@ from cachemark.metrics.compute.distribution import distribution
 from cachemark.metrics.compute.image_features import ImageFeatures
 from cachemark.metrics.compute.presets import Preset
 from cachemark.metrics.compute.quality_intervals import difference, intervals
-from cachemark.plans.planned import Planned
+from cachemark.plans.planned import Prepared
 from cachemark.trial.child import quality
 from cachemark.trial.child.bench import Bench
 from support import examples, measuring
@@ -50,15 +50,15 @@ def _preset(dot: Path, preset: Preset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presets, "identity_of", lambda name, *_: preset.identity)
 
 
-def planned(folder: Path, table: str = QUALITY, **more: Any) -> list[Planned]:
+def planned(folder: Path, table: str = QUALITY, **more: Any) -> list[Prepared]:
     return measuring.planned(folder, '"streaming"', **{"top": table, **more})
 
 
-def of_role(cases: list[Planned], role: str) -> Planned:
+def of_role(cases: list[Prepared], role: str) -> Prepared:
     return next(p for p in cases if p.case.role == role)
 
 
-def pass_of(case: Planned, bench: Bench) -> Outcome:
+def pass_of(case: Prepared, bench: Bench) -> Outcome:
     return run_case(case, bench)[0]
 
 

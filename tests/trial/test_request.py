@@ -17,7 +17,7 @@ from cachemark.core.facts import SetFacts
 from cachemark.core.limits import Rates
 from cachemark.machine.environment import KERNELS, environment
 from cachemark.plans import schema as plans
-from cachemark.plans.planned import Planned
+from cachemark.plans.planned import Prepared
 from cachemark.plans.reuse import Earlier, KnownSeeds
 from cachemark.trial.identity import identify
 from cachemark.trial.request import PARENT_ONLY, PROTOCOL, Task, TrialRequest
@@ -25,7 +25,7 @@ from cachemark.workflows.pairs import configs_of
 
 
 @pytest.fixture
-def planned() -> Planned:
+def planned() -> Prepared:
     (only,) = configs_of(plans.load("bundled"), "cpu", ["tiny-llamagen window 1/2"]).values()
     return only
 
@@ -36,7 +36,7 @@ def sent(request: TrialRequest) -> dict[str, Any]:
     return data
 
 
-def test_every_field_that_concerns_the_child_arrives(planned: Planned, tmp_path: Path) -> None:
+def test_every_field_that_concerns_the_child_arrives(planned: Prepared, tmp_path: Path) -> None:
     earlier = Earlier("source", "tokens", "images", {"psnr": [1.0]}, {"fid_scene_2k": [2.0]}, SetFacts(intervals={}))
     known = KnownSeeds("source", str(tmp_path / "tokens"), "tokens", 8, 4, [1.0])
     full = replace(planned, unsupported_reason="no", feature_cache=tmp_path, full_features=tmp_path / "full", rates=Rates(1.0, 2.0),
@@ -49,7 +49,7 @@ def test_every_field_that_concerns_the_child_arrives(planned: Planned, tmp_path:
     assert all(getattr(request, f.name) != getattr(default, f.name) for f in fields(default)), "nothing is left at its default"
 
 
-def test_a_copy_of_the_code_without_a_field_understands_what_it_is_sent(planned: Planned) -> None:
+def test_a_copy_of_the_code_without_a_field_understands_what_it_is_sent(planned: Prepared) -> None:
     data = sent(TrialRequest(cases=(planned,)))
     assert "clip" not in data["cases"][0]["request"], "a default is not sent"
     data["of_a_later_version"] = data["cases"][0]["request"]["of_a_later_version"] = "x"

@@ -14,7 +14,7 @@ from cachemark.analysis.report_row import derive
 from cachemark.cache.arena import Memory
 from cachemark.core.result import Outcome
 from cachemark.gate import baseline_check
-from cachemark.plans.planned import Planned
+from cachemark.plans.planned import Prepared
 from cachemark.plans.price import batches
 from cachemark.plugins import loading as plugins
 from cachemark.trial.child import measure
@@ -26,7 +26,7 @@ from support.measuring import planned, run_case
 pytestmark = pytest.mark.usefixtures("dot")
 
 
-def cases(folder: Path) -> dict[str, Planned]:
+def cases(folder: Path) -> dict[str, Prepared]:
     return {case.case.label: case for case in measuring.planned(folder, '"streaming"')}
 
 

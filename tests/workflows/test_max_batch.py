@@ -15,7 +15,7 @@ from cachemark.core.spec import MAX_BATCH, Case, Sampling
 from cachemark.models.protocol import Request
 from cachemark.plans import schema as plans
 from cachemark.plans.deadline import Deadline
-from cachemark.plans.planned import Planned
+from cachemark.plans.planned import Prepared
 from cachemark.store.db import Store
 from cachemark.trial import supervisor as isolate
 from cachemark.trial.executors import local
@@ -64,7 +64,7 @@ def test_a_search_is_one_outcome(
 ) -> None:
     """Only an OOM makes it try smaller batches; any other end of the first batch is the end of the search."""
     search = largest.bisect(8, fits(most, end))
-    outcome = largest.outcome(Planned(CASE, Request("cpu")), search)
+    outcome = largest.outcome(Prepared(CASE, Request("cpu")), search)
     assert outcome.status is status
     assert (outcome.unjudged or outcome.log).startswith((text, largest.NO_IMAGES))
     assert text in (outcome.unjudged or outcome.log)
@@ -122,7 +122,7 @@ def test_a_search_ends_with_what_fitted_before_the_deadline(tmp_path: Path) -> N
     """Each attempt takes 10 s: 16 and 32 images fit, and 64 is not tried any more."""
     clock = Clock()
 
-    def priced(planned: Planned) -> tuple[float, bool]:
+    def priced(planned: Prepared) -> tuple[float, bool]:
         return (10.0 if MAX_BATCH in planned.case.evaluation else 0.0), True
 
     class Slow(Card):
@@ -150,7 +150,7 @@ def test_a_search_ends_with_what_fitted_before_the_deadline(tmp_path: Path) -> N
 
 
 def test_a_search_writes_its_report(measured: stages.Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_trials(planned: list[Planned], *_: object, **__: object) -> Iterator[Finished]:
+    def run_trials(planned: list[Prepared], *_: object, **__: object) -> Iterator[Finished]:
         yield from (Finished(replace(fits(4)(p.case.batch), case=p.case), {}) for p in planned)
 
     refused = stages.call("max-batch", "demo")
@@ -192,10 +192,10 @@ def test_a_process_that_is_not_fit_any_more_is_no_fault_of_the_next_case(monkeyp
                 yield {"start": "key"}  # before it is ended
 
     monkeypatch.setattr(isolate, "_Child", Child)
-    two = [Planned(replace(CASE, batch=n), None) for n in (1, 2)]  # type: ignore[arg-type]
+    two = [Prepared(replace(CASE, batch=n), None) for n in (1, 2)]  # type: ignore[arg-type]
     asked: list[bool] = []
 
-    def admit(planned: Planned, running: bool = False, /) -> str:
+    def admit(planned: Prepared, running: bool = False, /) -> str:
         asked.append(running)
         return ""
 

@@ -15,7 +15,7 @@ from cachemark.core.result import Outcome, Status
 from cachemark.gate.comparison import PairOfOutcomes
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
-from cachemark.plans.planned import Planned
+from cachemark.plans.planned import Prepared
 from cachemark.plans.schema import Plan
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.executors import local as executor
@@ -41,7 +41,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
     """Every trial that would have run: the code of its side and its cases' labels."""
     trials: list[tuple[str, list[str]]] = []
 
-    def run_trials(planned: list[Planned], options: TrialRequest, started: Callable[[Planned], None], **_: Any) -> Iterator[Finished]:
+    def run_trials(planned: list[Prepared], options: TrialRequest, started: Callable[[Prepared], None], **_: Any) -> Iterator[Finished]:
         trials.append((options.code, [p.case.label for p in planned]))
         for item in planned:
             yield Finished(answer(item, options), {})
@@ -50,11 +50,11 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
     return trials
 
 
-def answer(planned: Planned, options: TrialRequest) -> Outcome:
+def answer(planned: Prepared, options: TrialRequest) -> Outcome:
     return Outcome(planned.case, Status.OK, {"latency": [1.0]}, "a side")
 
 
-def sides(configs: dict[str, Planned]) -> tuple[Side, Side, Local]:
+def sides(configs: dict[str, Prepared]) -> tuple[Side, Side, Local]:
     return Side("a", configs, replace(REQUEST, code="a")), Side("b", configs, replace(REQUEST, code="b")), Local()
 
 
@@ -134,7 +134,7 @@ def test_what_the_machine_spoilt_is_measured_again_and_nothing_else(
     configs = {n: p for n, p in configs_of(plan, "cpu").items() if n in ("tiny-llamagen window 1/2", "tiny-llamagen window 1/4")}
     left = iter(range(times))
 
-    def spoilt(planned: Planned, options: TrialRequest) -> Outcome:
+    def spoilt(planned: Prepared, options: TrialRequest) -> Outcome:
         bad = planned.case.label == "window 1/4" and options.code == "b" and next(left, None) is not None
         return Outcome(planned.case, status, log="too hot") if bad else Outcome(planned.case, Status.OK, {"latency": [1.0]}, "a side")
 

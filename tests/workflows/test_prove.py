@@ -16,7 +16,7 @@ from cachemark.core.result import Outcome, Status
 from cachemark.core.verdicts import REGRESSED
 from cachemark.gate import baselines
 from cachemark.gate.baseline_check import TOKENS
-from cachemark.plans.planned import Planned
+from cachemark.plans.planned import Prepared
 from cachemark.store.db import Store
 from cachemark.trial.executors import local as executor
 from cachemark.trial.executors.local import Executor, local
@@ -51,7 +51,7 @@ class Trials:
     def __init__(self, sees: float = 1.0) -> None:
         self.sees, self.ran = sees, set[tuple[str, str]]()
 
-    def __call__(self, planned: list[Planned], request: TrialRequest, started: Any, **_: Any) -> Iterator[Finished]:
+    def __call__(self, planned: list[Prepared], request: TrialRequest, started: Any, **_: Any) -> Iterator[Finished]:
         for item in planned:
             self.ran.add((item.case.device_class, request.gpu))
             latency = 1.0 + self.sees * item.case.parameters.get("wait", 0.0)

@@ -18,7 +18,7 @@ from cachemark.core.units import metric
 from cachemark.machine.environment import environment
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
-from cachemark.plans.planned import Planned
+from cachemark.plans.planned import Planned, Prepared
 from cachemark.plans.price import batches
 from cachemark.store.db import Store
 from cachemark.trial.executors import local
@@ -333,11 +333,11 @@ PARTS = {"numerics": "n", "metrics": "m"}
 
 
 @pytest.fixture(scope="module")
-def planned() -> Planned:
+def planned() -> Prepared:
     """A candidate with a quality pass."""
     first = next(p for p in expand(stub.tiny_plan()) if p.case.role == "candidate")
     evaluation = {"quality": {"preset": "eyes", "samples": 24, "batch": 4, "seeds": "s256"}}
-    return replace(first, case=replace(first.case, evaluation=evaluation), result_parts=PARTS)
+    return Prepared.of(first, case=replace(first.case, evaluation=evaluation), result_parts=PARTS)
 
 
 @pytest.mark.parametrize(("stored", "reused"), [
@@ -345,7 +345,7 @@ def planned() -> Planned:
     ([{}, {"result_parts": {**PARTS, "numerics": "other"}}], False), ([{}, {"result_parts": {**PARTS, "metrics": "other"}}], False),
     ([{}, {"quality_metrics": []}], False), ([{"images_hash": None}], False),
 ])  # fmt: skip
-def test_the_newest_success_alone_counts(stored: list[Status | dict[str, Any]], reused: bool, planned: Planned, tmp_path: Path) -> None:
+def test_the_newest_success_alone_counts(stored: list[Status | dict[str, Any]], reused: bool, planned: Prepared, tmp_path: Path) -> None:
     """``stored``: failures, and successes with other facts."""
     with Store.open(tmp_path / "s.sqlite") as store:
         run = store.begin_run("p", {}, environment("cpu", 1), {})

@@ -15,7 +15,7 @@ from cachemark.methods.registry import METHODS
 from cachemark.metrics.compute.speed import ends
 from cachemark.models.costs import case_bill
 from cachemark.models.registry import MODELS
-from cachemark.plans.planned import Planned
+from cachemark.plans.planned import Prepared
 from cachemark.trial.child.bench import Bench, case_job
 
 LAUNCHED = 2000  # small kernels one after the other
@@ -50,12 +50,12 @@ def _each(device: str, work: Callable[[], object]) -> float:
     return statistics.median(seconds) / LAUNCHED * 1e6
 
 
-def title(planned: Planned) -> str:
+def title(planned: Prepared) -> str:
     """Return the name of a case in the profiles."""
     return f"{planned.case.model}, {planned.case.label}, batch {planned.case.batch}, {planned.case.engine}"
 
 
-def window(planned: Planned, bench: Bench, device: str) -> dict[str, Any]:
+def window(planned: Prepared, bench: Bench, device: str) -> dict[str, Any]:
     """Return the kernels of some passes in the middle of a generation, by time: name, count, microseconds.
 
     ``wall_us``: time of these passes without tracing; ``busy_us``: sum of the kernels; ``least_us``: roofline time of the batch by part;
@@ -112,7 +112,7 @@ def _rows(tracer: profile, device: str) -> list[dict[str, Any]]:
     return sorted(kernel_rows, key=lambda row: -row["us"])
 
 
-def _least(planned: Planned) -> dict[str, float]:
+def _least(planned: Prepared) -> dict[str, float]:
     """Return the roofline time of each part of a batch in µs; empty without rates or a FLOP model."""
     case = planned.case
     total = case_bill(case, MODELS.get(case.model), METHODS.get(case.method).build(case.parameters))

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from cachemark.core.limits import Rates
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import digest
 from cachemark.core.verdicts import NOT_COMPARED, REGRESSED
@@ -22,7 +23,7 @@ from cachemark.gate.comparison import AA
 from cachemark.machine import rates
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
-from cachemark.plans.planned import Planned
+from cachemark.plans.planned import Prepared
 from cachemark.plans.reuse import code_identity
 from cachemark.plans.schema import Cells, MethodTable, Plan
 from cachemark.store.db import Store
@@ -181,9 +182,11 @@ def profiled(roles: Mapping[str, str]) -> Work:
 
     def work(task: Task) -> int:
         profiles = task.folder.read(WINDOWS)
-        plan = task.plan("campaign")
+        plan, rates_by_dtype = task.plan("campaign"), task.folder.read(DEVICE).get("rates", {})
         for name, role in roles.items():
             planned = first_case(plan, small_name(task, name), role, task.device)
+            if measured := rates_by_dtype.get(planned.case.dtype):
+                planned = Prepared.of(planned, rates=Rates(**measured))
             if kernels.title(planned) in profiles:
                 continue
             if task.left < ONE_WINDOW:
@@ -199,11 +202,11 @@ def profiled(roles: Mapping[str, str]) -> Work:
     return work
 
 
-def first_case(plan: Plan, model: str, role: str, device: str) -> Planned:
+def first_case(plan: Plan, model: str, role: str, device: str) -> Prepared:
     """Return the first case of a role in the first block of a model."""
     cells = next(cells for cells in plan.cells if cells.model == model)
     planned_cases = expand(plan.model_copy(update={"cells": [cells], "quality": None}), device)
-    return next(planned for planned in planned_cases if planned.case.role == role)
+    return Prepared.of(next(planned for planned in planned_cases if planned.case.role == role))
 
 
 def small_name(task: Task, model: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import tempfile
-from dataclasses import replace
 from typing import Any
 
 from cachemark.core import limits
@@ -14,6 +13,7 @@ from cachemark.models import hub
 from cachemark.models.registry import MODELS
 from cachemark.plans import schema
 from cachemark.plans.expand import expand
+from cachemark.plans.planned import Prepared
 from cachemark.plans.price import by_model, without_missing
 from cachemark.plans.schema import Plan
 from cachemark.workflows.list import COSTS, GPU, PLAN_TIMES, listing
@@ -40,7 +40,7 @@ def cost(name: str) -> dict[str, Any]:
     ``weights``: bytes of the named models' parameters in fp32."""
     plan, on_gpu = schema.load(name), schema.group(name) != "tiny"
     bare, missing = without_missing(plan)
-    cases = [replace(planned, rates=limits.gpu(GPU, planned.case.dtype) if on_gpu else CPU_THREAD)
+    cases = [Prepared.of(planned, rates=limits.gpu(GPU, planned.case.dtype) if on_gpu else CPU_THREAD)
              for planned in expand(bare, "cuda" if on_gpu else "cpu")]
     models = by_model(plan, cases, missing=missing)
     return {"models": [model.model for model in models], "cases": len(cases), "hours": _two(sum(model.hours for model in models)),

@@ -30,7 +30,7 @@ from ..roofline.operations import Bill
 from ..roofline.passes import ParameterCounts
 from .decoding import BATCHES
 from .efficiency import Efficiency, efficiency
-from .planned import Planned
+from .planned import Planned, Prepared
 from .schema import Plan, PlanTable
 
 STARTUP = 30.0  # seconds for a process to import torch and load a model
@@ -105,7 +105,7 @@ def without_missing(plan: Plan) -> tuple[Plan, list[str]]:
 
 
 def by_model(
-    plan: Plan, todo: Sequence[Planned], stored: Callable[[str], float | None] = lambda key: None, missing: Sequence[str] = (),
+    plan: Plan, todo: Sequence[Prepared], stored: Callable[[str], float | None] = lambda key: None, missing: Sequence[str] = (),
 ) -> list[ModelPrice]:
     """Price the cases of a plan, which have the rates of the device.
 
@@ -134,7 +134,7 @@ def judging(plan: Plan, planned: Planned) -> float:
     return once + ((plan.quality.samples or seeds.SIZES[plan.quality.seeds]) / case.batch if plan.quality else 0)
 
 
-def price(planned: Planned, stored: float | None, more: float = 0.0) -> Price:
+def price(planned: Prepared, stored: float | None, more: float = 0.0) -> Price:
     """Return the price of a case with ``more`` additional batches.
 
     Raises Infrastructure without ``stored`` seconds and rates."""

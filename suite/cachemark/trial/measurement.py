@@ -18,7 +18,7 @@ from ..machine.energy import Energy, Span
 from ..machine.monitor import Disturbance
 from ..metrics.base import Costs
 from ..metrics.registry import cost_values
-from ..plans.planned import Planned
+from ..plans.planned import Prepared
 
 LOG, LINE = 20_000, 2_000  # characters of a log and of each of its lines
 LONGEST = 1 << 30  # bytes of a message, which includes the artifacts of a case
@@ -76,7 +76,7 @@ def failed(status: Status, log: str, facts: Facts = Facts()) -> Measurement:
 
 
 def outcome_of(
-    planned: Planned, measured: Measurement, place: PlaceFacts = PlaceFacts(), disturbance: Disturbance | None = None,
+    planned: Prepared, measured: Measurement, place: PlaceFacts = PlaceFacts(), disturbance: Disturbance | None = None,
 ) -> Outcome:
     """Return the outcome of a measured case with its result key and the facts of the ``place`` it ran in.
 

@@ -24,7 +24,7 @@ from ..core.limits import Rates
 from ..core.spec import Case
 from ..models.checkpoints import HASHED
 from ..models.protocol import Request
-from ..plans.planned import Planned
+from ..plans.planned import Prepared
 from ..plans.reuse import Earlier, KnownSeeds
 
 PROTOCOL = 2  # trial/identity.py reads this line in other copies of the code
@@ -69,7 +69,7 @@ class TrialRequest:
     gpu: str = ""
     python: str = ""
     code: str = ""
-    cases: tuple[Planned, ...] = ()
+    cases: tuple[Prepared, ...] = ()
     hashed: tuple[tuple[str, int, int, str], ...] = field(default_factory=hashes, compare=False)
 
     @property
@@ -130,7 +130,7 @@ def _known(data: Mapping[str, Any], cls: type) -> dict[str, Any]:
     return {name: value for name, value in data.items() if name in names}
 
 
-def _planned_json(planned: Planned) -> dict[str, Any]:
+def _planned_json(planned: Prepared) -> dict[str, Any]:
     """Return a case without default values of its request, which older copies of the code may not know."""
     request = {f.name: value for f in fields(planned.request) if (value := getattr(planned.request, f.name)) != f.default}
     return {
@@ -143,7 +143,7 @@ def _planned_json(planned: Planned) -> dict[str, Any]:
     }
 
 
-def _planned(item: Mapping[str, Any]) -> Planned:
+def _planned(item: Mapping[str, Any]) -> Prepared:
     request_data = _known(item["request"], Request)
     metrics = tuple(tuple(option) for option in request_data.get("metrics", ()))
     request_data |= {"metrics": metrics, "grid": tuple(request_data.get("grid", ()))}
@@ -154,6 +154,6 @@ def _planned(item: Mapping[str, Any]) -> Planned:
     reusable = Earlier(**{**earlier, "facts": SetFacts.from_json(earlier["facts"])}) if earlier else None
     known, known_full = (KnownSeeds(**item[name]) if item.get(name) else None for name in ("known", "known_full"))
     case, reason = Case.from_json(item["case"]), str(item["unsupported_reason"])
-    return Planned(case, request, reason, feature_cache, full_features, rates, reusable=reusable, known=known,
-                   known_full=known_full,
-                   engine_reason=item["engine_reason"], needs=tuple(item["needs"]), sample_batch=tuple(item.get("sample_batch", ("", ""))))
+    return Prepared(case, request, reason, engine_reason=item["engine_reason"], needs=tuple(item["needs"]), rates=rates,
+                    feature_cache=feature_cache, full_features=full_features, sample_batch=tuple(item.get("sample_batch", ("", ""))),
+                    known=known, known_full=known_full, reusable=reusable)

@@ -22,7 +22,7 @@ from uuid import uuid4
 from ..core.facts import PlaceFacts
 from ..core.result import Outcome, Status
 from ..machine.monitor import Watch
-from ..plans.planned import Planned
+from ..plans.planned import Prepared
 from .measurement import LONGEST, BadMessage, Measurement, failed, outcome_of, read_message
 from .request import GO_ON, TrialRequest
 
@@ -32,8 +32,8 @@ LAST = 4000  # characters of a dead child's standard error
 ENDING = 10.0  # seconds for the pipes of a child that has ended to be read
 STARTUP = 120.0  # seconds for a child to import torch and the plug-ins; this is before the first case, so no case's time includes it
 
-Started = Callable[[Planned], None]
-Advanced = Callable[[Planned, int], None]
+Started = Callable[[Prepared], None]
+Advanced = Callable[[Prepared, int], None]
 
 
 class Finished(NamedTuple):
@@ -53,20 +53,20 @@ class Finished(NamedTuple):
 class Admit(Protocol):
     """Return why a case may not start, in a new process or in a ``running`` one; empty if it may."""
 
-    def __call__(self, planned: Planned, running: bool = False, /) -> str: ...
+    def __call__(self, planned: Prepared, running: bool = False, /) -> str: ...
 
 
-def always(planned: Planned, running: bool = False) -> str:
+def always(planned: Prepared, running: bool = False) -> str:
     """Admit every case."""
     return ""
 
 
-def unheard(planned: Planned, images: int) -> None:
+def unheard(planned: Prepared, images: int) -> None:
     """Ignore progress."""
 
 
 def run_trials(
-    planned: Sequence[Planned], request: TrialRequest, started: Started, *, watch: Watch | None = None, admit: Admit = always,
+    planned: Sequence[Prepared], request: TrialRequest, started: Started, *, watch: Watch | None = None, admit: Admit = always,
     advanced: Advanced = unheard,
 ) -> Generator[Finished | None]:
     """Run cases of one model in order, in one process as long as it lives.
@@ -95,7 +95,7 @@ def run_trials(
 
 
 def _heard(
-    child: _Child, remaining: list[Planned], started: Started, watch: Watch | None, admit: Admit, advanced: Advanced,
+    child: _Child, remaining: list[Prepared], started: Started, watch: Watch | None, admit: Admit, advanced: Advanced,
 ) -> Iterator[Finished | None]:
     """Yield finished cases, removed from ``remaining``, until the worker ends; None while it waits."""
     if watch is not None:
@@ -131,12 +131,12 @@ def needs_new_process(status: Status, device: str, memory_cap: int) -> bool:
     return status in (Status.OOM, Status.ERROR) and (device != "cpu" or bool(memory_cap))
 
 
-def unmeasured(planned: Planned, status: Status, log: str) -> Finished:
+def unmeasured(planned: Prepared, status: Status, log: str) -> Finished:
     """Return a case that ended without a process."""
     return Finished(outcome_of(planned, failed(status, log)), {})
 
 
-def _finished(planned: Planned, measured: Measurement, child: _Child, watch: Watch | None) -> Finished:
+def _finished(planned: Prepared, measured: Measurement, child: _Child, watch: Watch | None) -> Finished:
     """Return a finished case with its device observations; invalidated if the device disturbed it."""
     place = PlaceFacts()
     fault = None

@@ -11,7 +11,7 @@ from ..core.units import PEAK, TIME, is_metric, metric
 from ..core.verdicts import CHANGED, EQUIVALENT, INCONCLUSIVE, REGRESSED
 from ..gate.baseline_check import HASHES
 from ..gate.comparison import PairOfOutcomes, measure_until_decided, verdicts
-from ..plans.planned import Planned
+from ..plans.planned import Prepared
 from ..plans.schema import Plan, prepare
 from ..stats.paired_test import FLOOR, Rule
 from ..store.rows import Verdict
@@ -66,7 +66,7 @@ class _Hunt:
     """One case, compared with the good end's code commit after commit. ``pairs`` are those that it took."""
 
     name: str
-    planned: Planned
+    planned: Prepared
     request: TrialRequest
     good: str
     delta: float

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..core.result import Environment, Outcome
 from ..core.seeds import series_of
 from ..core.spec import MAX_BATCH, QUALITY_PASS, Case
-from ..plans.planned import Planned
+from ..plans.planned import Prepared
 from ..plans.reuse import KnownSeeds, result_parts
 from ..store.db import Store
 from ..trial.child import quality
@@ -18,7 +18,7 @@ from ..trial.child import quality
 TOKENS = "tokens.safetensors"
 
 
-def with_known_seeds(cases: Sequence[Planned], store: Store, here: Environment, memory_cap: int = 0) -> list[Planned]:
+def with_known_seeds(cases: Sequence[Prepared], store: Store, here: Environment, memory_cap: int = 0) -> list[Prepared]:
     """Return the cases, each with the stored tokens of some of its samples and of its full cache's, if there are any.
 
     Finished parts of a stored quality pass become parts of the case's own.

@@ -12,7 +12,7 @@ from ..core.units import PEAK, TIME
 from ..metrics.base import Costs
 from ..metrics.registry import cost_values
 from ..plans.expand import SEEDS
-from ..plans.planned import Planned
+from ..plans.planned import Planned, Prepared
 from ..trial.measurement import Measurement, outcome_of
 
 MOST = 8192  # images; larger batches are unrealistic, and the search must end on any card
@@ -37,7 +37,7 @@ def limited(cases: list[Planned], limit: int) -> list[Planned]:
     return [searched(planned, limit) if MAX_BATCH in planned.case.evaluation else planned for planned in cases]
 
 
-def at(planned: Planned, batch: int) -> Planned:
+def at(planned: Prepared, batch: int) -> Prepared:
     """Return the case at another batch size."""
     return replace(planned, case=replace(planned.case, batch=batch, seeds=SEEDS, samples=batch))
 
@@ -63,7 +63,7 @@ def bisect(first: int, attempt: Callable[[int], Outcome], most: int = MOST) -> L
     return Largest(low, tried)
 
 
-def outcome(planned: Planned, largest: Largest) -> Outcome:
+def outcome(planned: Prepared, largest: Largest) -> Outcome:
     """Return the search as one outcome: throughput at the plan's own batch, and at the largest."""
     facts = Facts(tried=[[batch, str(o.status)] for batch, o in sorted(largest.tried.items())])
     seconds = sum(o.seconds for o in largest.tried.values())

@@ -18,24 +18,24 @@ from ..core.result import DISTURBED, Outcome
 from ..core.spec import MAX_BATCH, QUALITY_PASS, shown_label
 from ..gate.comparison import PairOfOutcomes
 from ..plans.expand import expand
-from ..plans.planned import Planned
+from ..plans.planned import Planned, Prepared
 from ..plans.schema import Plan
 from ..trial.executors.local import REDOS, Executor
 from ..trial.request import TrialRequest
 
 IMAGES, WARMUP = 8, 2  # counted generations of a side, and warm-ups
 ONLY = "only"  # key of a side's evaluation: the measured quantity
-Configs = Mapping[str, Planned]
-MakeSide = Callable[[Planned, int], Planned]
+Configs = Mapping[str, Prepared]
+MakeSide = Callable[[Planned, int], Prepared]
 
 
-def timed_side(planned: Planned, images: int = IMAGES) -> Planned:
+def timed_side(planned: Planned, images: int = IMAGES) -> Prepared:
     """Return the case as one side of a pair: ``images`` generations of one batch, without a quality pass."""
     case = replace(planned.case, warmup=WARMUP, repeats=images, samples=planned.case.batch, evaluation={})
-    return replace(planned, case=case, feature_cache=None, full_features=None)
+    return Prepared.of(planned, case=case)
 
 
-def image_side(planned: Planned, samples: int = 0) -> Planned:
+def image_side(planned: Planned, samples: int = 0) -> Prepared:
     """Return the case with ``samples`` images (0: as many as its plan has) and no timing.
 
     More images than the plan has come from a larger subset that starts with the same seeds. The evaluation is marked, so that the result is
@@ -49,12 +49,12 @@ def image_side(planned: Planned, samples: int = 0) -> Planned:
     evaluation = {key: value for key, value in case.evaluation.items() if key != QUALITY_PASS} | {ONLY: "images"}
     subset = next(name for size, name in sizes.items() if size >= samples)
     case = replace(case, evaluation=evaluation, seeds=subset, samples=samples or case.samples)
-    return replace(planned, case=case, feature_cache=None, full_features=None)
+    return Prepared.of(planned, case=case)
 
 
 def configs_of(
     plan: Plan, device: str, labels: Sequence[str] = (), images: int = IMAGES, side: MakeSide = timed_side,
-) -> dict[str, Planned]:
+) -> dict[str, Prepared]:
     """Return the cases of a plan that can run, by their names of :func:`names_of`.
 
     ``labels`` selects cases; ``side`` prepares each (:func:`timed_side` or :func:`image_side`) with ``images``. Cases with a searched batch
@@ -78,7 +78,7 @@ def configs_of(
 
 def sides_of(
     plan: Plan, device: str, labels: tuple[str, str], images: int = IMAGES, side: MakeSide = timed_side,
-) -> tuple[dict[str, Planned], dict[str, Planned]]:
+) -> tuple[dict[str, Prepared], dict[str, Prepared]]:
     """Return the cases of two labels, paired by model and conditions.
 
     A model with one case of each label under different conditions gives that pair, which the comparison may reject. Raises CachemarkError
@@ -86,7 +86,7 @@ def sides_of(
     """
     labels = shown_label(labels[0]), shown_label(labels[1])
     first, second = (configs_of(plan, device, [label], images, side) for label in labels)
-    before, after = dict[str, Planned](), dict[str, Planned]()
+    before, after = dict[str, Prepared](), dict[str, Prepared]()
     for config, planned in first.items():
         ours, theirs = ([p for p in each.values() if p.case.model == planned.case.model] for each in (first, second))
         same = [p for p in theirs if p.case.cell == planned.case.cell] or (theirs if len(ours) == len(theirs) == 1 else [])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..core.errors import BadPlugin
 from ..core.git import git
-from ..plans.planned import Planned
+from ..plans.planned import Prepared
 from ..plugins import loading
 from ..trial.request import TrialRequest
 from .git import checkouts
@@ -34,8 +34,8 @@ def version_requests(trial: TrialRequest, versions: tuple[str, str]) -> Iterator
 
 
 def sides_of_versions(
-    planned: Mapping[str, Planned], loaded: Sequence[str], requests: tuple[TrialRequest, TrialRequest],
-) -> tuple[dict[str, Planned], dict[str, Planned]]:
+    planned: Mapping[str, Prepared], loaded: Sequence[str], requests: tuple[TrialRequest, TrialRequest],
+) -> tuple[dict[str, Prepared], dict[str, Prepared]]:
     """Return the cases that use the ``loaded`` plug-in, once for each version of it.
 
     Raises BadPlugin for two equal versions.

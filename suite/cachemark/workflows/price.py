@@ -6,7 +6,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from ..models.protocol import ModelEntry
 from ..models.registry import MODELS
 from ..plans.deadline import Deadline
 from ..plans.expand import expand
-from ..plans.planned import Planned
+from ..plans.planned import Planned, Prepared
 from ..plans.price import STARTUP, ModelPrice, batches, by_model, price, without_missing
 from ..plans.reuse import result_key, result_parts
 from ..plans.schema import Cells, MethodTable, Plan, prepare
@@ -43,12 +43,12 @@ DONE = "done: same case, code, metric definitions and numerics"
 def explain(
     plan: Plan | str | Path, store: str | Path = DEFAULT_STORE, *, machine: Machine | str = "cpu", plugins: Sequence[str | Path] = (),
     methods: Sequence[str] = (), fresh: bool = False,
-) -> list[tuple[Planned, str]]:
+) -> list[tuple[Prepared, str]]:
     """Return each case of a plan, with the reason why it would run, or why not; nothing is run."""
-    machine, _, _, cases = checked(plan, machine, plugins, methods)
+    machine, _, _, planned_cases = checked(plan, machine, plugins, methods)
     here = environment(machine.device, machine.threads)
     with opened(store) as source:
-        cases = decide(max_batch.limited(cases, machine.memory_cap), source, here, fresh=fresh, memory_cap=machine.memory_cap)
+        cases = decide(max_batch.limited(planned_cases, machine.memory_cap), source, here, fresh=fresh, memory_cap=machine.memory_cap)
         if source is not None and not fresh:
             cases = with_known_seeds(cases, source, here, machine.memory_cap)
         return [(planned, DONE if planned.stored else _why_run(planned, source, here)) for planned in cases]
@@ -56,7 +56,7 @@ def explain(
 
 def decide(
     cases: Sequence[Planned], store: Store | None, here: Environment, *, fresh: bool = False, memory_cap: int = 0,
-) -> list[Planned]:
+) -> list[Prepared]:
     """Return every case with its result key, and whether the store has an outcome with that key.
 
     With ``fresh`` none counts as stored, and never a search that a deadline ended. ``memory_cap`` is a part of the key, since what fitted
@@ -68,16 +68,16 @@ def decide(
         key = result_key(parts)
         outcome = None if fresh or store is None else store.find(key)
         stored = outcome is not None and not max_batch.unfinished(outcome)
-        decided.append(replace(planned, result_key=key, result_parts=parts, stored=stored))
+        decided.append(Prepared.of(planned, result_key=key, result_parts=parts, stored=stored))
     return decided
 
 
-def _why_run(planned: Planned, store: Store | None, here: Environment) -> str:
+def _why_run(planned: Prepared, store: Store | None, here: Environment) -> str:
     refused = planned.unsupported_reason
     return _why_missing(planned, store, here) + (f"; it will be unsupported: {refused}" if refused else "")
 
 
-def _why_missing(planned: Planned, store: Store | None, here: Environment) -> str:
+def _why_missing(planned: Prepared, store: Store | None, here: Environment) -> str:
     if store is None:
         return "nothing is stored yet"
     latest = store.latest_for_case(planned.case.key)
@@ -139,15 +139,15 @@ def price_list(
     bare, missing = without_missing(loaded)
     cells = [_calibrated(own) if own.weights != planned.weights else own for planned, own in zip(loaded.cells, bare.cells, strict=True)]
     cases = expand(bare.model_copy(update={"cells": cells}), "cuda" if on else machine.device)
-    to_run = cases = max_batch.limited(cases, machine.memory_cap)
+    todo: Sequence[Planned] = (cases := max_batch.limited(cases, machine.memory_cap))
     stored: dict[str, float | None] = {}
     with opened(None if on else store) as source:
         if source is not None:
             here = environment(machine.device, machine.threads)
-            to_run = [planned for planned in decide(cases, source, here, memory_cap=machine.memory_cap) if not planned.stored]
-            stored = {planned.case.key: source.seconds(planned.case.key, here.machine_class) for planned in to_run}
+            todo = [planned for planned in decide(cases, source, here, memory_cap=machine.memory_cap) if not planned.stored]
+            stored = {planned.case.key: source.seconds(planned.case.key, here.machine_class) for planned in todo}
     rates = cache(partial(limits.gpu, on) if on else partial(rate, machine.device, machine.threads))
-    to_run = [replace(p, rates=None if stored.get(p.case.key) else rates(p.case.dtype)) for p in to_run]
+    to_run = [Prepared.of(p, rates=None if stored.get(p.case.key) else rates(p.case.dtype)) for p in todo]
     models, idle = by_model(loaded, to_run, stored.get, missing), tuple((p.case.title, p.idle_reason) for p in cases if p.idle_reason)
     return PriceList(loaded.name, on or machine.device, len(cases), len(to_run), tuple(models), tuple(missing),
                      shutil.disk_usage(Path.cwd()).free, idle, too_few_seeds(cases))
@@ -185,7 +185,7 @@ def deadline(seconds: float, store: Store, machine: Machine, executor: Executor)
     """
     here = executor.environment(machine.device, machine.threads)
 
-    def priced(planned: Planned) -> tuple[float, bool]:
+    def priced(planned: Prepared) -> tuple[float, bool]:
         cost = price(planned, store.seconds(planned.case.key, here.machine_class))
         return cost.seconds, cost.stored
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..analysis.report_row import MASKED, derive
@@ -16,7 +17,7 @@ from .session import UNWATCHED, RunWatcher
 
 if TYPE_CHECKING:
     from ..gate.comparison import PairOfOutcomes
-    from ..plans.planned import Planned
+    from ..plans.planned import Prepared
     from .price import TimeLeft
 
 QUIET = 60.0  # after so many seconds without a line, the progress of the case is printed
@@ -67,7 +68,7 @@ class Follower(RunWatcher):
         self._last_line = time.monotonic()
         self._bar: ProgressBar | None = None
 
-    def planned(self, cases: list[Planned], time_left: TimeLeft) -> None:
+    def planned(self, cases: Sequence[Prepared], time_left: TimeLeft) -> None:
         """Print the number of cases, what their seeds cannot decide, and those that have no effect."""
         from .decidable import too_few_seeds  # imports torch
 

@@ -21,7 +21,7 @@ from ..methods.registry import METHODS
 from ..models.protocol import Request
 from ..models.registry import MODELS
 from ..plans import schema as plans
-from ..plans.planned import Planned
+from ..plans.planned import Prepared
 from ..plugins import installed
 from ..plugins import loading as plugins
 from ..stats.paired_test import Rule
@@ -144,7 +144,7 @@ def self_test(machine: Machine | str = "cpu", on_step: OnStep = lambda message: 
         return (*_pairs(planned, request, places, on_step), empty)
 
 
-def _pairs(planned: Planned, request: TrialRequest, executor: Executor, on_step: OnStep) -> list[Proof]:
+def _pairs(planned: Prepared, request: TrialRequest, executor: Executor, on_step: OnStep) -> list[Proof]:
     """Measure an A/A test and a slowed side in the same processes, and test them by the same rule."""
     before = {EQUAL: _delayed(planned, 0.0, 3), SLOWED: _delayed(planned, 0.0, 4)}
     on_step("How long does a generation take?")
@@ -166,7 +166,7 @@ def _pairs(planned: Planned, request: TrialRequest, executor: Executor, on_step:
     return [_proof(timed[EQUAL], False), _proof(timed[SLOWED], True)]
 
 
-def _delayed(planned: Planned, wait: float, images: int) -> Planned:
+def _delayed(planned: Prepared, wait: float, images: int) -> Prepared:
     """Return the case with this delay; cases of one process differ in their number of generations."""
     case = replace(planned.case, parameters={**planned.case.parameters, "wait": wait}, repeats=images)
     return replace(planned, case=case)

@@ -20,7 +20,7 @@ from ..gate.nights import shown_process_bias
 from ..machine.environment import slug
 from ..plans.deadline import Deadline, breadth_first, groups
 from ..plans.expand import expand
-from ..plans.planned import Planned
+from ..plans.planned import Planned, Prepared
 from ..plans.reuse import Earlier, code_identity, no_commit
 from ..plans.schema import PLUGIN_FILES, Plan, load
 from ..plugins import loading
@@ -153,9 +153,9 @@ class PlanRunner:
         If ``reuse``, quality is reused from an earlier outcome with the same tokens (:mod:`cachemark.plans.reuse`). An interruption keeps
         completed cases and marks the run interrupted.
         """
-        cases = search.limited(self.cases, self.machine.memory_cap)
+        planned_cases = search.limited(self.cases, self.machine.memory_cap)
         measured_rates = partial(self.executor.rates, self.machine.device, self.machine.threads)
-        here, cases = _rated(*self._decided(cases, fresh), measured_rates)
+        here, cases = _rated(*self._decided(planned_cases, fresh), measured_rates)
         with self._new_run(here, cases) as measured:
             todo = self._with_caches(cases)
             if not fresh:
@@ -184,7 +184,7 @@ class PlanRunner:
                     failed.append(finished.outcome)
         return failed
 
-    def _decided(self, cases: Sequence[Planned], fresh: bool = False) -> tuple[Environment, list[Planned]]:
+    def _decided(self, cases: Sequence[Planned], fresh: bool = False) -> tuple[Environment, list[Prepared]]:
         here = self.executor.environment(self.machine.device, self.machine.threads)
         here = replace(here, facts={**here.facts, PRICE: self.price}) if self.price else here
         return here, decide(cases, self.store, here, fresh=fresh, memory_cap=self.machine.memory_cap)
@@ -193,7 +193,7 @@ class PlanRunner:
         return TrialRequest(self.plan.timeout, self.machine.threads, self.plugins, task, memory_cap=self.machine.memory_cap)
 
     @contextmanager
-    def _new_run(self, here: Environment, cases: list[Planned]) -> Iterator[Measured]:
+    def _new_run(self, here: Environment, cases: list[Prepared]) -> Iterator[Measured]:
         """Start a run in the store, with stored outcomes linked to it, and finish it at the end of the block."""
         new = [planned for planned in cases if not planned.stored]
         self._process_bias = shown_process_bias(self.store, here.machine_class) if new else None
@@ -208,7 +208,7 @@ class PlanRunner:
                 self.store.reuse(run_id, key)
             yield Measured(run_id, self.plan, self.plugins, self.machine, reused=len(stored))
 
-    def _with_caches(self, cases: list[Planned]) -> list[Planned]:
+    def _with_caches(self, cases: list[Prepared]) -> list[Prepared]:
         """Return the cases that are not stored, each with folders for finished parts of its quality pass.
 
         A folder is named by the result key, so that other processes find the same parts.
@@ -224,7 +224,7 @@ class PlanRunner:
             return "", ""
         return self.plan.name, str(Path(self.samples).resolve() / f"{slug(case.title)}-{case.key[:8]}.npz")
 
-    def _ended(self, todo: list[Planned], request: TrialRequest) -> Generator[Finished, None, None]:
+    def _ended(self, todo: list[Prepared], request: TrialRequest) -> Generator[Finished, None, None]:
         """Yield every case as it ends. Closing it ends the workers."""
         planned = {each.case.key: each for each in todo}
         order = breadth_first if self.deadline else groups
@@ -234,15 +234,15 @@ class PlanRunner:
                 self.deadline.ended(planned[finished.outcome.case.key], finished.outcome)
             yield finished
 
-    def _started(self, planned: Planned) -> None:
+    def _started(self, planned: Prepared) -> None:
         self._left.started(planned)
         self.watcher.started(planned.case)
 
-    def _advanced(self, planned: Planned, images: int) -> None:
+    def _advanced(self, planned: Prepared, images: int) -> None:
         self._left.advanced(planned, images)
         self.watcher.advanced(planned.case)
 
-    def _searched(self, todo: list[Planned]) -> Iterator[Finished]:
+    def _searched(self, todo: list[Prepared]) -> Iterator[Finished]:
         """Yield the outcome of each search for the largest batch."""
         for planned in todo:
             self.watcher.started(planned.case)
@@ -252,7 +252,7 @@ class PlanRunner:
                 largest = search.bisect(planned.case.batch, partial(self._attempt, planned), search.MOST)
                 yield Finished(search.outcome(planned, largest), {})
 
-    def _attempt(self, planned: Planned, batch: int) -> Outcome:
+    def _attempt(self, planned: Prepared, batch: int) -> Outcome:
         """Measure one batch, unless it cannot end before the deadline."""
         probe = search.at(planned, batch)
         if late := self.deadline.admit(probe, running=True) if self.deadline else "":
@@ -276,8 +276,8 @@ class PlanRunner:
 
 
 def _rated(
-    here: Environment, cases: list[Planned], rates: Callable[[Iterable[str]], Mapping[str, Rates]]
-) -> tuple[Environment, list[Planned]]:
+    here: Environment, cases: list[Prepared], rates: Callable[[Iterable[str]], Mapping[str, Rates]]
+) -> tuple[Environment, list[Prepared]]:
     """Add the device's rates by dtype to the environment and to the cases to run."""
     dtypes = {planned.case.dtype for planned in cases if not planned.stored}
     if not dtypes:
@@ -288,7 +288,7 @@ def _rated(
     return replace(here, facts={**here.facts, "rates": rate_facts}), rated
 
 
-def _with_earlier(planned: Planned, store: Store) -> Planned:
+def _with_earlier(planned: Prepared, store: Store) -> Prepared:
     """Add the quality values of the newest successful outcome of the case, if it has a quality pass."""
     if planned.unsupported_reason or not planned.case.measures(QUALITY_PASS):
         return planned

@@ -17,7 +17,7 @@ from ..store.db import Store
 from ..store.location import has_password, located
 
 if TYPE_CHECKING:
-    from ..plans.planned import Planned
+    from ..plans.planned import Planned, Prepared
     from ..plans.schema import Plan
     from ..trial.executors.local import Executor
     from .price import TimeLeft
@@ -65,7 +65,7 @@ def writing(path: str | Path, remedy: str = "Name another file.") -> Iterator[No
 class RunWatcher:
     """Callbacks for run progress, for example to drive a progress bar; these do nothing."""
 
-    def planned(self, cases: list[Planned], time_left: TimeLeft) -> None:
+    def planned(self, cases: Sequence[Prepared], time_left: TimeLeft) -> None:
         """Called once before the first case, with all cases and a live estimate of the remaining time."""
 
     def started(self, case: Case) -> None:

@@ -31,7 +31,7 @@ from ...metrics.compute.speed import ends
 from ...models import checkpoints, hub
 from ...models.costs import case_bill
 from ...models.protocol import ModelEntry
-from ...plans.planned import Planned
+from ...plans.planned import Prepared
 from ...plugins.loading import origin
 from ...roofline.bill import idle_reason
 from ...roofline.flops_budget import share, work
@@ -45,7 +45,7 @@ FRONTS = ", masked for several lines"
 WINDOWED = "It attends with several ordered queries per pass, with a different kernel call, whose cost is part of its time."
 
 
-def case_facts(planned: Planned, bench: Bench) -> DeclaredFacts:
+def case_facts(planned: Prepared, bench: Bench) -> DeclaredFacts:
     """Return the facts of a case that are known before it is measured."""
     case = planned.case
     method = method_factory(case)()

@@ -28,14 +28,14 @@ from ...core.facts import PlaceFacts
 from ...core.result import Status
 from ...machine.affinity import pin
 from ...machine.memory import cap, exhausted
-from ...plans.planned import Planned
+from ...plans.planned import Prepared
 from ...plugins import loading as plugins
 from ..measurement import Measurement, bounded_log, failed
 from ..request import Task, TrialRequest
 from .bench import Bench, NotFinite
 from .measure import fill, probe, run_case, run_side, see_side
 
-Work = Callable[[Planned, Bench], Measurement]
+Work = Callable[[Prepared, Bench], Measurement]
 
 
 def main() -> None:
@@ -108,7 +108,7 @@ class _Trial:
     alive: Callable[[int], None]
     bench: Bench | None = None
 
-    def run(self, planned: Planned) -> Measurement:
+    def run(self, planned: Prepared) -> Measurement:
         """Return the measurement of a case."""
         seconds = 0.0
         try:

@@ -26,7 +26,7 @@ from ...metrics.compute.quality_intervals import intervals
 from ...metrics.registry import cost_values
 from ...models.costs import case_bill
 from ...plans.decoding import BATCHES
-from ...plans.planned import Planned
+from ...plans.planned import Prepared
 from ...plugins.loading import needs
 from ..measurement import Measurement, failed
 from . import quality
@@ -41,7 +41,7 @@ RANDOM = "random weights: fidelity and quality are not measured"
 PAIRED = "a side of a pair: both sides' tokens are compared by their hash"
 
 
-def run_case(planned: Planned, bench: Bench) -> Measurement:
+def run_case(planned: Prepared, bench: Bench) -> Measurement:
     """Measure one case. The trial turns errors into a status."""
     case = planned.case
     job = case_job(case, bench)
@@ -87,7 +87,7 @@ def _other_tokens(timed_tokens: TimedTokens, job: Job, images: JudgedImages) -> 
     return f"Timed generations gave other tokens than the evaluated ones in {other} of {len(parts)} batches." if other else ""
 
 
-def _costs(planned: Planned, bench: Bench, job: Job, *, compared: bool) -> tuple[Costs, Facts, TimedTokens]:
+def _costs(planned: Prepared, bench: Bench, job: Job, *, compared: bool) -> tuple[Costs, Facts, TimedTokens]:
     """Return the costs of a case, facts about them, and the timed tokens.
 
     ``compared``: timed in turns with its full cache.
@@ -112,7 +112,7 @@ def _costs(planned: Planned, bench: Bench, job: Job, *, compared: bool) -> tuple
     return replace(costs, **counts, **drawn), facts | noted, timed_tokens
 
 
-def _decoded(planned: Planned, bench: Bench, job: Job, ran: Sequence[Ran]) -> tuple[dict[str, Any], Facts]:
+def _decoded(planned: Prepared, bench: Bench, job: Job, ran: Sequence[Ran]) -> tuple[dict[str, Any], Facts]:
     """Return fields of the costs, and facts, of the timed passes under a decoder."""
     case = planned.case
     counted_passes = ran[case.warmup - 1 :]
@@ -125,7 +125,7 @@ def _decoded(planned: Planned, bench: Bench, job: Job, ran: Sequence[Ran]) -> tu
     return pass_values(counted_passes) | (flops if all(bills) else {}), facts
 
 
-def run_side(planned: Planned, bench: Bench) -> Measurement:
+def run_side(planned: Prepared, bench: Bench) -> Measurement:
     """Measure one side of a pair: bytes, times, and the hashes of one batch's tokens and images."""
     job, measured = _one_batch(planned, bench)
     tokens = job.generate(slice(len(job.subset)))
@@ -136,7 +136,7 @@ def run_side(planned: Planned, bench: Bench) -> Measurement:
     return replace(measured, unjudged=PAIRED, output_hash=hashed(storable(job, tokens)), facts=facts)
 
 
-def see_side(planned: Planned, bench: Bench) -> Measurement:
+def see_side(planned: Prepared, bench: Bench) -> Measurement:
     """Judge the images of one side of a pair against the full cache of its own code, without timing."""
     case = planned.case
     if bench.loaded.random:
@@ -147,7 +147,7 @@ def see_side(planned: Planned, bench: Bench) -> Measurement:
     return Measurement(Status.OK, judgement.samples, output_hash=judgement.output_hash, facts=facts)
 
 
-def fill(planned: Planned, bench: Bench, share: tuple[int, int]) -> Measurement:
+def fill(planned: Prepared, bench: Bench, share: tuple[int, int]) -> Measurement:
     """Generate a share of a case's quality images, whose features stay in its feature cache."""
     case = planned.case
     wide = quality.job_of(case_job(case, bench), case, bench.entry.classes)
@@ -157,12 +157,12 @@ def fill(planned: Planned, bench: Bench, share: tuple[int, int]) -> Measurement:
     return failed(Status.NOT_REACHED, done, Facts(share=list(share)))
 
 
-def probe(planned: Planned, bench: Bench) -> Measurement:
+def probe(planned: Prepared, bench: Bench) -> Measurement:
     """Time a case at its batch without evaluating images: does the batch fit, and how fast is it?"""
     return _one_batch(planned, bench)[1]
 
 
-def _one_batch(planned: Planned, bench: Bench) -> tuple[Job, Measurement]:
+def _one_batch(planned: Prepared, bench: Bench) -> tuple[Job, Measurement]:
     """Return the job of a case's first batch, and its bytes and times."""
     job = case_job(planned.case, bench).first(planned.case.batch)
     counts, _ = counted(job)
@@ -178,7 +178,7 @@ def _judged_job(case: Case, job: Job) -> Job:
     return replace(job.first(case.compared), batch=case.compared_batch, memory=job.memory.another())
 
 
-def _judge_case(planned: Planned, job: Job, bench: Bench, plugin_metrics: PluginMetrics) -> JudgedImages:
+def _judge_case(planned: Prepared, job: Job, bench: Bench, plugin_metrics: PluginMetrics) -> JudgedImages:
     """Compare a case's images with the baseline's; reference rows use other seeds or half the batch."""
     case = planned.case
     job = _judged_job(case, job)
@@ -197,7 +197,7 @@ def _judge_case(planned: Planned, job: Job, bench: Bench, plugin_metrics: Plugin
     return images
 
 
-def _reused_quality(planned: Planned, job: Job, bench: Bench, images: JudgedImages) -> OfSet | None:
+def _reused_quality(planned: Prepared, job: Job, bench: Bench, images: JudgedImages) -> OfSet | None:
     """Return the quality of an earlier result of the case, if it can be reused.
 
     Candidates are compared with the full cache's features. So its quality is reused only while these exist; they are copied to its feature
@@ -219,7 +219,7 @@ def _reused_quality(planned: Planned, job: Job, bench: Bench, images: JudgedImag
     return earlier.restore() if valid else None
 
 
-def _distribution(planned: Planned, job: Job, bench: Bench, plugin_metrics: PluginMetrics) -> OfSet:
+def _distribution(planned: Prepared, job: Job, bench: Bench, plugin_metrics: PluginMetrics) -> OfSet:
     """Return samples and facts of the quality pass. Candidates reuse the full cache's features."""
     case = planned.case
     began, preset, wide = time.perf_counter(), bench.preset(case), quality.job_of(job, case, bench.entry.classes)

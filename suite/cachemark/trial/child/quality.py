@@ -26,7 +26,7 @@ from ...metrics.compute.presets import Preset
 from ...metrics.compute.sample_batches import SampleWriter
 from ...metrics.registry import set_metrics
 from ...plans.manifest import manifest
-from ...plans.planned import Planned
+from ...plans.planned import Prepared
 from .bench import Job, NotFinite
 
 NAME = "{:05d}.safetensors"  # of a part in a feature cache
@@ -90,7 +90,7 @@ def _written(images: Iterable[Tensor], preset: Preset, take: Callable[[Tensor], 
 
 
 @contextmanager
-def sample_batch(planned: Planned, job: Job, prompts: Sequence[str]) -> Iterator[Callable[[Tensor], None] | None]:
+def sample_batch(planned: Prepared, job: Job, prompts: Sequence[str]) -> Iterator[Callable[[Tensor], None] | None]:
     """Yield what writes the images of a quality pass to the case's sample batch; None if it has none."""
     plan, file = planned.sample_batch
     if not file:

@@ -19,7 +19,7 @@ from ...machine.gpu import Gpu, chosen, first, gpus, locked
 from ...machine.lease import lease
 from ...machine.monitor import Watch
 from ...machine.rates import rates
-from ...plans.planned import Planned
+from ...plans.planned import Prepared
 from ..identity import identify
 from ..request import Task, TrialRequest
 from ..supervisor import Admit, Advanced, Finished, Started, always, run_trials, unheard, unmeasured
@@ -27,8 +27,8 @@ from ..supervisor import Admit, Advanced, Finished, Started, always, run_trials,
 REJECTS = 3  # a device with so many invalidated cases gets no more
 REDOS = 3  # times that an invalidated case or pair is measured again
 
-Part = tuple[Sequence[Planned], TrialRequest]  # a group of cases, and how it is run
-Groups = Sequence[Sequence[Planned]]  # of cases: each group runs in a separate process
+Part = tuple[Sequence[Prepared], TrialRequest]  # a group of cases, and how it is run
+Groups = Sequence[Sequence[Prepared]]  # of cases: each group runs in a separate process
 
 
 class Executor(Protocol):
@@ -96,7 +96,7 @@ class Local:
 
     places: Sequence[Place] = (Place(),)
     notes: Sequence[str] = ()  # devices that cannot be used, each with the reason
-    _left: deque[list[Planned]] = field(default_factory=deque)
+    _left: deque[list[Prepared]] = field(default_factory=deque)
     _rejected: dict[str, Finished] = field(default_factory=dict)
     _attempts: Counter[str] = field(default_factory=Counter)
     _rejects: Counter[int] = field(default_factory=Counter)
@@ -123,7 +123,7 @@ class Local:
         """Yield every case of the groups once; cases without a remaining device are not reached."""
         self._left, self._over = deque(list(group) for group in groups), threading.Event()
 
-        def admitted(planned: Planned, running: bool = False) -> str:
+        def admitted(planned: Prepared, running: bool = False) -> str:
             if self._over.is_set():
                 raise _Stopped
             return admit(planned, running)
