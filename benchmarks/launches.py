@@ -32,7 +32,7 @@ from cachemark.models.prompts import Prompts
 from cachemark.models.vision.msvq import MultiScaleQuantizer
 from cachemark.roofline.flops import UncompiledMode
 
-PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "linear", "_addmm_activation"}
+PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "linear", "_addmm_activation", "product"}
 NO_CALL = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "detach", "lift_fresh", "_unsafe_view"}
 
 

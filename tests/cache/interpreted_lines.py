@@ -3,29 +3,18 @@
 ``interpreted_lines.py FILE …`` runs copies of the kernels' files, named like them, and prints those that differ.
 """
 
-import importlib.util
 import sys
-from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from interpreting import CLOSE, near, run
 
-from cachemark.cache import kernels
 from cachemark.cache import random_streams as streams
-from cachemark.cache.kernels import fused, fused_triton, selection, selection_triton
+from cachemark.cache.kernels import fused, selection
 from cachemark.cache.kernels.selection import lowest
-
-CLOSE = {torch.float32: 2e-6, torch.float16: 2e-3}
-
-
-def near(made: Tensor, right: Tensor) -> None:
-    """Compare with fp64, with an error that a few roundings of the dtype explain."""
-    torch.testing.assert_close(made.double(), right, rtol=CLOSE[made.dtype], atol=4 * CLOSE[made.dtype] * float(right.abs().max()))
 
 
 def line(group: int, queries: int, live: int, shorter: int, count: int, width: int, dtype: torch.dtype, ends: int) -> None:
@@ -111,16 +100,25 @@ def drawn(batch: int, vocab: int, top_k: int, scale: float | None, at: int) -> N
     assert torch.equal(tokens, (wanted + streams.gumbel(streams.keys(seeds, "token", at), vocab)).argmax(-1))
 
 
-def fixed_lines() -> None:
+def numbers(samples: int, places: int, count: int, gumbel: bool) -> None:
+    """Numbers of samples and positions that broadcast; logarithms differ in their last bit."""
+    seeds, place = torch.arange(samples)[:, None] * 31, torch.arange(places) ** 5
+    expected = (streams.gumbel if gumbel else streams.uniform)(streams.keys(seeds, "noise", place), count)
+    made = fused.numbers(seeds, "noise", place, count, gumbel=gumbel)
+    torch.testing.assert_close(made, expected, rtol=0, atol=2e-6 * gumbel)
+
+
+def lines() -> None:
     line(2, 9, 40, 3, 9, 20, torch.float32, 1)
     line(1, 5, 66, 0, 1, 16, torch.float16, 2)
 
 
-def fixed_turns() -> None:
+def turns() -> None:
     turn(2, 2, 66, 8, 0, torch.float32, halves=False, by_row=True)
     turn(2, 2, 5, 6, 3, torch.float16, halves=True, by_row=False)
     for at in (6, 7):
         drawn(4, 40, 3, 1.5, at)
+    numbers(2, 3, 1100, gumbel=True)
 
 
 SETTINGS = settings(max_examples=8, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
@@ -130,34 +128,9 @@ anything = (
                    st.integers(0, 2))(line)),
     SETTINGS(given(FEW, FEW, st.integers(0, 140), st.integers(1, 20), st.integers(0, 5), DTYPES, st.booleans(), st.booleans())(turn)),
     SETTINGS(given(FEW, st.integers(5, 100), st.integers(0, 120), st.sampled_from((None, 2.0)), st.integers(0, 9))(drawn)),
+    SETTINGS(given(FEW, FEW, st.integers(1, 2100), st.booleans())(numbers)),
 )
 
 
-# Imported before a copy takes their place.
-KERNELS = {"fused_triton": (fused_triton, fixed_turns), "selection_triton": (selection_triton, fixed_lines)}
-
-
-def main(*copies: str) -> None:
-    torch.use_deterministic_algorithms(True)  # new memory is NaN, so that a value that is not written shows
-    for copy in copies:
-        name = Path(copy).stem
-        check = KERNELS[name][1]
-        spec = importlib.util.spec_from_file_location(f"cachemark.cache.kernels.copied_{name}", copy)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        with patch.object(kernels, name, module, create=True):
-            try:
-                check()
-            except AssertionError:
-                print(copy)
-    if not copies:
-        fixed_lines()
-        fixed_turns()
-        for check in anything:
-            check()
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    run(sys.argv[1:], {"selection_triton": lines, "fused_triton": turns}, *anything)

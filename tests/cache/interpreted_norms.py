@@ -3,23 +3,20 @@
 ``interpreted_norms.py FILE …`` runs copies of the kernels' files, named like them, and prints those that differ.
 """
 
-import importlib.util
 import math
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from interpreting import CLOSE, near, run
 from torch import Tensor
 
-from cachemark.cache import kernels
 from cachemark.cache.arena import Memory
-from cachemark.cache.kernels import fused, fused_norms, fused_norms_triton, fused_triton
+from cachemark.cache.kernels import fused, fused_norms
 from cachemark.cache.kernels.fused_norms import Shade
 from cachemark.cache.kernels.table import forced
 from cachemark.cache.layout import squares
@@ -32,13 +29,7 @@ from cachemark.models.var import VAR
 from cachemark.models.vision.msvq import MultiScaleQuantizer
 from support.tiny_models import INFINITY_SIZES, MAR_SIZES, VAR_SIZES
 
-CLOSE = {torch.float32: 2e-6, torch.float16: 2e-3}
 SMALL = 1e-3  # of numbers whose squares are like eps
-
-
-def near(made: Tensor, right: Tensor) -> None:
-    """Compare with fp64, with an error that a few roundings of the dtype explain."""
-    torch.testing.assert_close(made.double(), right, rtol=CLOSE[made.dtype], atol=4 * CLOSE[made.dtype] * float(right.abs().max()))
 
 
 def drawn(seed: int, dtype: torch.dtype, *shapes: tuple[int, ...]) -> list[Tensor]:
@@ -157,9 +148,8 @@ def generations() -> None:
         assert launched >= expected, (family, name, launched)
 
 
-KERNELS = {"fused_norms_triton": (fused_norms_triton, fixed), "fused_triton": (fused_triton, fixed_sums)}
-HEAD_PASSES = {"gate_norm", "add_silu", "denoise"}
-VAR_PASSES, MAPS, LINEAR = {"gate_norm", "unit_append"}, Sampling(cfg_scale=1.5, cfg_schedule="linear", top_k=9), Sampling(
+HEAD_PASSES = {"gate_norm", "add_silu", "denoise", "product", "numbers"}
+VAR_PASSES, MAPS, LINEAR = {"gate_norm", "unit_append", "numbers"}, Sampling(cfg_scale=1.5, cfg_schedule="linear", top_k=9), Sampling(
     cfg_scale=3.0, cfg_schedule="linear")
 GENERATIONS: tuple[tuple[str, str, dict[str, Any], Sampling, set[str]], ...] = (
     ("var", "full", {}, MAPS, VAR_PASSES), ("var", "fastvar", {"shares": (0.5,), "layers": (0, 1)}, MAPS, VAR_PASSES),
@@ -168,30 +158,11 @@ GENERATIONS: tuple[tuple[str, str, dict[str, Any], Sampling, set[str]], ...] = (
 )
 
 
-def main(*copies: str) -> None:
-    torch.use_deterministic_algorithms(True)  # new memory is NaN, so that a value that is not written shows
-    for copy in copies:
-        name = Path(copy).stem
-        check = KERNELS[name][1]
-        spec = importlib.util.spec_from_file_location(f"cachemark.cache.kernels.copied_{name}", copy)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        with patch.object(kernels, name, module, create=True):
-            try:
-                check()
-            except AssertionError:
-                print(copy)
-    if not copies:
-        fixed()
-        fixed_sums()
-        for check in anything:
-            check()
-        for dtype in CLOSE:
-            assert not [name for name, check in fused.CHECKS.items() if not check(torch.device("cpu"), dtype)]
-        generations()
+def checks() -> None:
+    """The checks before a first use on a device find nothing."""
+    for dtype in CLOSE:
+        assert fused.deviations(torch.device("cpu"), dtype) == ""
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    run(sys.argv[1:], {"fused_norms_triton": fixed, "fused_triton": fixed_sums}, *anything, checks, generations)

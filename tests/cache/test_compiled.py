@@ -44,7 +44,7 @@ def test_fused_kernels_compile_without_spills(arch: int) -> None:
     """Those that passes of published models launch, with their arguments; by day also one of them for each architecture."""
     others = {variant.kernel for variant in VARIANTS.values()}
     variants = {variant.kernel.fn.__name__: variant for variant in compiled.passes() if variant.kernel not in others}
-    assert {"add_norm", "silu_mul", "gate_norm", "denoise"} <= variants.keys()
+    assert {"add_norm", "silu_mul", "gate_norm", "denoise", "product"} <= variants.keys()
     for variant in variants.values():
         check(compiled.compiled(variant, arch))
     for other in ARCHS:

@@ -6,8 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+import torch.nn.functional as F
 
+from cachemark.cache.kernels import check, fused, fused_products
 from cachemark.core.files import PACKAGE
+from cachemark.workflows import doctor
 
 NORMS = (
     ("inside = place // tokens, place % tokens, channel < width", "inside = place // tokens, place % tokens, channel < width - 1"),
@@ -27,6 +31,11 @@ SUMS = (  # no eps, another length, a residual left out, once before and once in
     ("total = total.to(tl.float32)\n    normed", "total = x\n    normed"), ("place + hidden", "place"),
     ("channel < hidden", "channel < hidden - 1"),
 )  # fmt: skip
+PRODUCTS = (  # rows and outputs that are not there, part of a product, another bias and activation, blocks in another order
+    ("(row < rows)", "(row < rows - 1)"), ("mask=inside[None, :] < insides - at", "mask=inside[None, :] < insides - at - 1"),
+    ("weight_at += K\n", "weight_at += 0\n"), ("column % outs).to(tl.float32)", "column % outs // 2).to(tl.float32)"),
+    ("0.5 * (1 +", "(1 +"), ("tl.exp(-total)", "tl.exp(total)"), ("within // high * N", "within // RAISED * N"),
+)  # fmt: skip
 LINES = (  # a key too few and too many, another head's, lost sums, moves from and to elsewhere
     ("(visual < until)", "(visual <= until)"), ("head * GROUP * q_head", "head * q_head"), ("(first > 0)", "(first < 0)"),
     ("if ENDS == 2", "if ENDS == 3"), ("tl.store(visual_at + hole, numbers, mask=moves)", "pass"),
@@ -35,6 +44,7 @@ LINES = (  # a key too few and too many, another head's, lost sums, moves from a
 TURNS = (  # another partner and angle, a key that is not read or written, another head's, the k-th logit left out, a token too early
     ("channel ^ 1", "channel"), ("-away, away", "away, -away"), ("turns_at += row * turns_row\n", "turns_at += 0\n"),
     ("tl.where(key < live,", "tl.where(key < live - 1,"), ("k_at + live * HEAD_DIM", "k_at + (live + 1) * HEAD_DIM"),
+    ("tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)\n    drawn", "tl.arange(0, BLOCK)\n    drawn"), ("places_at + row", "places_at"),
     ("row * 3 * heads + head", "row * 3 * heads"), ("scaled >= least", "scaled > least"), ("(place + 1) % line", "place % line"),
     ("HEAD_DIM + 1e-5", "HEAD_DIM"),
 )  # fmt: skip
@@ -49,13 +59,13 @@ def interpreted(script: str, *arguments: str) -> list[str]:
     return ran.stdout.split()
 
 
-@pytest.mark.parametrize("script", ["norms", "lines"])
+@pytest.mark.parametrize("script", ["norms", "products", "lines"])
 def test_fused_passes_are_plain_operations_in_fp64_and_draw_the_same_tokens(script: str) -> None:
     assert not interpreted(script)
 
 
 @pytest.mark.parametrize(("script", "kernels", "faults"), [
-    ("norms", "fused_norms_triton", NORMS), ("norms", "fused_triton", SUMS),
+    ("norms", "fused_norms_triton", NORMS), ("norms", "fused_triton", SUMS), ("products", "fused_products_triton", PRODUCTS),
     ("lines", "selection_triton", LINES), ("lines", "fused_triton", TURNS),
 ])
 def test_faults_in_fused_passes_are_noticed(script: str, kernels: str, faults: tuple[tuple[str, str], ...], tmp_path: Path) -> None:
@@ -67,3 +77,30 @@ def test_faults_in_fused_passes_are_noticed(script: str, kernels: str, faults: t
         copy.parent.mkdir()
         copy.write_text(source.replace(right, wrong))
     assert interpreted(script, *map(str, copies)) == [str(copy) for copy in copies]
+
+
+def test_passes_that_deviate_or_are_slower_are_not_used_and_the_case_and_doctor_give_the_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The meta device stands in for a GPU, and plain operations for a kernel of products."""
+    device, ones = torch.device("meta"), torch.ones(2)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for cached in (check._known, fused._faults, fused_products._faults):
+        cached.cache_clear()
+    found = {"good": [fused.off(ones, ones)], "wrong": [0.0, fused.off(1.5 * ones, ones)],
+             "lost": [fused.off(torch.tensor([3, 4]), torch.tensor([3, 5]), exact=True)]}
+    monkeypatch.setattr(fused, "CHECKS", {name: lambda *_, some=some: some for name, some in found.items()})
+    monkeypatch.setattr(fused_products, "_drawn", lambda shape, *_: [ones[None], torch.eye(2), ones])
+    monkeypatch.setattr(fused_products, "product", lambda *given: fused_products.ACTIVATIONS[given[-1]](F.linear(*given[:-1])))
+    monkeypatch.setattr(fused_products, "_microseconds", lambda work, device: 61.4 if work.func is fused_products.product else 57.0)
+    with check.noting() as notes:
+        assert fused.faults(device, torch.bfloat16)
+        assert fused_products.faults(device, torch.bfloat16)
+    assert notes == {
+        "fused passes are not used: they deviate from plain operations on this device, wrong by 0.5, lost by 0.5.",
+        "products with activation are not used: gelu takes 61 µs on this device, the library's product and torch's gelu 57 µs.",
+    }
+    kernels = doctor._kernels("meta", quick=True)
+    assert kernels["fused passes"] == "not used for bfloat16: they deviate from plain operations on this device, wrong by 0.5, lost by 0.5"
+    monkeypatch.setattr(fused_products, "product", lambda *given: fused_products.ACTIVATIONS[given[-1]](F.linear(*given[:-1])) + 0.25)
+    assert fused_products.compare(device, torch.float32, [(1, 2, 2)]) == "silu deviates from plain operations by 0.25 on this device"

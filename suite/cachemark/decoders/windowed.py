@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..cache import random_streams as streams
 from ..cache.arena import Memory
+from ..cache.kernels.fused import random_numbers
 from ..cache.layout import Layout
 from ..contract.decoder import Decoder
 from ..core.errors import BadParameter
@@ -90,6 +91,6 @@ class Windowed(Decoder):
             self.noise = self.memory.zeros("decoder.noise", (len(self.seeds), self.window, vocab), torch.float32)
         if stop > self.noised:
             positions = self.positions(self.noised, stop)
-            self.noise[:, positions % self.window] = streams.gumbel(streams.keys(self.seeds[:, None], "token", positions), vocab)
+            self.noise[:, positions % self.window] = random_numbers(self.seeds[:, None], "token", positions, vocab, gumbel=True)
             self.noised = stop
         return self.noise[:, self.positions(first, stop) % self.window]

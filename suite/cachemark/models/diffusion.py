@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..cache.kernels import fused, fused_norms
+from ..cache.kernels import fused, fused_norms, fused_products
 from ..cache.kernels.fused_norms import Shade
 from ..cache.layout import Site, Step, Tokens
 from ..cache.masked_layout import MaskedStep
@@ -154,7 +154,8 @@ class HeadBlock(nn.Module):
 
     def branch(self, tokens: Tokens) -> Tensor:
         if cast(HeadTokens, tokens).shades is not None:
-            return self.mlp(shaded(tokens, _following(tokens, self.layer, self.in_ln)))
+            x, (first, _, second) = shaded(tokens, _following(tokens, self.layer, self.in_ln)), cast("list[nn.Linear]", [*self.mlp])
+            return second(fused_products.product(x, first.weight, first.bias, "silu")) if fused_products.joins(x) else self.mlp(x)
         shift, scale, _ = _parts(tokens)
         return self.mlp(torch.addcmul(shift, self.in_ln(tokens.x), 1 + scale))
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..cache.kernels import fused, fused_norms
+from ..cache.kernels import fused, fused_norms, fused_products
 from ..cache.layout import Tokens
 
 M = TypeVar("M", bound=nn.Module)
@@ -50,8 +50,11 @@ class MLP(nn.Module):
         self.fc1, self.fc2 = nn.Linear(before, hidden, bias), nn.Linear(hidden, after, bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.approximate == "tanh" and self.fc1.bias is not None and fused.fuses(x):
-            return self.fc2(fused_norms.linear_gelu(x, self.fc1.weight, self.fc1.bias))
+        fc1 = self.fc1
+        if fc1.bias is not None and self.approximate == "tanh" and fused.fuses(x):
+            return self.fc2(fused_products.linear_gelu(x, fc1.weight, fc1.bias))
+        if fc1.bias is not None and self.approximate == "none" and fused_products.joins(x):
+            return self.fc2(fused_products.product(x, fc1.weight, fc1.bias, "gelu"))
         return self.fc2(F.gelu(self.fc1(x), approximate=self.approximate))
 
 

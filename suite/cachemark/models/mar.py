@@ -197,8 +197,7 @@ class MAR(nn.Module):
         It depends only on seed, position and pass, so it is equal in any batch and under any schedule.
         """
         count, width = 1 + passes, self.config.channels
-        drawn = streams.uniform(streams.keys(key[:, None], "noise", places), count * width)
-        return normal(drawn).unflatten(-1, (count, width)).movedim(-2, 0)
+        return normal(fused.random_numbers(key[:, None], "noise", places, count * width)).unflatten(-1, (count, width)).movedim(-2, 0)
 
     # -- the passes ---------------------------------------------------------------------------------------------------
     def prefix(self, cond: Tensor) -> Tensor:

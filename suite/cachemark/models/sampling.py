@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..cache import random_streams as streams
-from ..cache.kernels.fused import fuses, sample
+from ..cache.kernels.fused import fuses, random_numbers, sample
 from ..core.errors import Unsupported
 from ..core.spec import Sampling
 
@@ -96,5 +96,5 @@ def draw(logits: Tensor, sampling: Sampling, seeds: Tensor, position: int | Tens
     """
     if sampling.temperature == 0:
         return logits.argmax(-1)
-    noise = streams.gumbel(streams.keys(seeds, "token", position), logits.size(-1))
+    noise = random_numbers(seeds, "token", position, logits.size(-1), gumbel=True)
     return (filter_logits(logits, sampling) + noise).argmax(-1)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..cache.kernels import check, fused
+from ..cache.kernels import check, fused, fused_products
 from ..cache.kernels.record import Query
 from ..cache.kernels.table import TABLE
 from ..core.errors import Infrastructure
@@ -92,7 +92,8 @@ def _kernels(device: str, quick: bool) -> dict[str, str]:
         if accepted and kernel.ours and not quick:
             check.fault(kernel, accepted[0])
     if device == "cuda" and not quick:
-        fused.faults(torch.device(device), query.dtype)
+        for passes in (fused, fused_products):
+            passes.faults(torch.device(device), query.dtype)
     for call, reason in check.results(device).items():
         if reason:
             reasons[call.partition(":")[0]] = f"{NOT_USED} for {call.partition(': ')[2]}: {reason}"

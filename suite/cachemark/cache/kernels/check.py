@@ -135,10 +135,10 @@ def noting() -> Iterator[set[str]]:
         _noted.reset(token)
 
 
-def note(what: str, reason: str) -> None:
+def note(what: str, reason: str, verb: str = "is") -> None:
     """Add to the notes of the case that is being measured, if there is one."""
     if (notes := _noted.get()) is not None:
-        notes.add(f"{what} is not used: {reason}.")
+        notes.add(f"{what} {verb} not used: {reason}.")
 
 
 @contextmanager

@@ -6,7 +6,8 @@ device before its first use there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -23,7 +24,7 @@ from .mass import interpreted, triton_missing
 _on: ContextVar[bool] = ContextVar("fused passes", default=False)
 _listeners: list[Callable[..., None]] = []
 LOG2_E = 1.4426950408889634
-Check = Callable[[torch.device, torch.dtype], bool]
+Check = Callable[[torch.device, torch.dtype], Iterable[float]]  # yields what `off` returns
 PASSES = "fused passes"
 
 
@@ -62,7 +63,7 @@ def runs(device: torch.device, dtype: torch.dtype) -> bool:
 def faults(device: torch.device, dtype: torch.dtype) -> str:
     """Return why fused passes cannot be trusted on a device, or ""; they are compared once per device class."""
     if reason := _faults(device, dtype):
-        note(PASSES, reason)
+        note(PASSES, reason, "are")
     return reason
 
 
@@ -73,15 +74,15 @@ def _faults(device: torch.device, dtype: torch.dtype) -> str:
 
 
 def deviations(device: torch.device, dtype: torch.dtype) -> str:
-    """Compare fused passes with plain operations; return which deviate, or how they fail, or ""."""
+    """Compare fused passes with plain operations; return which deviate, and how far, or how they fail, or ""."""
     token = _on.set(False)
     try:
-        bad = [name for name, check in CHECKS.items() if not check(device, dtype)]
+        bad = [f"{name} by {worst:.2g}" for name, check in CHECKS.items() if (worst := max(check(device, dtype)))]
     except Exception as error:  # whatever a compiler or driver raises
         return failure(error)
     finally:
         _on.reset(token)
-    return f"{', '.join(bad)} deviate from plain operations on this device" if bad else ""
+    return f"they deviate from plain operations on this device, {', '.join(bad)}" if bad else ""
 
 
 def launch(
@@ -96,9 +97,9 @@ def launch(
     for listen in _listeners:
         listen(name, *(touched or tensors))
     if not tensors[0].is_meta:
-        from . import fused_norms_triton, fused_triton, selection_triton
+        from . import fused_norms_triton, fused_products_triton, fused_triton, selection_triton
 
-        modules = fused_triton, selection_triton, fused_norms_triton
+        modules = fused_triton, selection_triton, fused_norms_triton, fused_products_triton
         kernel = next(getattr(module, name) for module in modules if hasattr(module, name))
         kernel[grid](*tensors, *numbers, **constants, num_warps=warps, enable_fp_fusion=not exact)
 
@@ -196,27 +197,53 @@ def sample(
     return out
 
 
+def numbers(seeds: Tensor, purpose: str, places: Tensor, count: int, *, gumbel: bool) -> Tensor:
+    """Return ``count`` uniform numbers in (0, 1), or Gumbel's, for each seed at each place, (…, count) fp32.
+
+    ``seeds`` and ``places`` int64 broadcast. The numbers are those of :mod:`~cachemark.cache.random_streams`.
+    """
+    shape = torch.broadcast_shapes(seeds.shape, places.shape)
+    seeds, places = (each.expand(shape).contiguous() for each in (seeds, places))
+    out = torch.empty(*shape, count, device=seeds.device)
+    block = min(1024, power(count))
+    launch("numbers", (seeds.numel(), -(-count // block)), (seeds, places, out), streams.PURPOSES[purpose], count, exact=True,
+           GUMBEL=int(gumbel), BLOCK=block)
+    return out
+
+
+def random_numbers(seeds: Tensor, purpose: str, place: int | Tensor, count: int, *, gumbel: bool = False) -> Tensor:
+    """Return random numbers, see :func:`numbers`, in one kernel where passes are fused."""
+    if not runs(seeds.device, torch.float32):
+        return (streams.gumbel if gumbel else streams.uniform)(streams.keys(seeds, purpose, place), count)
+    places = place if isinstance(place, Tensor) else torch.full((), place, device=seeds.device)
+    return numbers(seeds, purpose, places, count, gumbel=gumbel)
+
+
 # -- their checks -----------------------------------------------------------------------------------------------------
-def near(a: Tensor, b: Tensor) -> bool:
-    """Return whether ``a`` is ``b`` up to some roundings in its dtype."""
-    close = 8 * torch.finfo(a.dtype).eps * float(b.float().abs().max().clamp_min(1))
-    return float((a.float() - b.float()).abs().max()) <= close
+def off(made: Tensor, right: Tensor, *, exact: bool = False) -> float:
+    """Return how far ``made`` is from ``right``, 0 within some roundings in its dtype; if ``exact``, the share of numbers that differ."""
+    if exact:
+        return float((made != right).double().mean())
+    apart = float((made.double() - right.double()).abs().max())
+    limit = 8 * torch.finfo(made.dtype).eps * float(right.double().abs().max().clamp_min(1))
+    return 0.0 if apart <= limit else apart if apart == apart else math.inf
 
 
-def _check_add_norm(device: torch.device, dtype: torch.dtype) -> bool:
+def _check_add_norm(device: torch.device, dtype: torch.dtype) -> Iterator[float]:
     x, y, weight = (torch.randn(size, device=device).to(dtype) for size in ((3, 1, 100), (3, 1, 100), (100,)))
     total, out = add_norm(x, y, weight, 1e-5)
-    return torch.equal(total, x + y) and near(out, F.rms_norm(x + y, (100,), eps=1e-5) * weight)
+    yield off(total, x + y, exact=True)
+    yield off(out, F.rms_norm(x + y, (100,), eps=1e-5) * weight)
 
 
-def _check_silu_mul(device: torch.device, dtype: torch.dtype) -> bool:
+def _check_silu_mul(device: torch.device, dtype: torch.dtype) -> Iterator[float]:
     both = torch.randn(5, 2 * 1100, device=device).to(dtype)
     gate, up = both.chunk(2, -1)
-    return near(silu_mul(both), F.silu(gate) * up)
+    yield off(silu_mul(both), F.silu(gate) * up)
 
 
-def _check_rotate_append(device: torch.device, dtype: torch.dtype) -> bool:
-    """Return whether neighbors are rotated, and 40 channels by halves after a norm."""
+def _check_rotate_append(device: torch.device, dtype: torch.dtype) -> Iterator[float]:
+    """Compare neighbors that are rotated, and 40 channels by halves after a norm."""
     qkv, wide = torch.randn(3, 2, 7, 48, device=device).to(dtype), (3, 2, 5, 48)
     turns = torch.polar(torch.ones(3, 2, 24, device=device), torch.randn(3, 2, 24, device=device))
     pairs = torch.view_as_complex(qkv[:, :, :5].float().unflatten(-1, (-1, 2))) * turns.unsqueeze(-2)
@@ -229,13 +256,11 @@ def _check_rotate_append(device: torch.device, dtype: torch.dtype) -> bool:
     for turn, right in ((Turn(turns, 3), torch.view_as_real(pairs).reshape(wide)), (Turn(turns[..., :20], 3, True, norms), halves)):
         q, k, v = rotate_append(qkv, turn, None)
         turned = right.to(dtype).transpose(1, 2)
-        if not (near(q, turned[:, :3]) and near(k, turned[:, 3:]) and torch.equal(v, qkv[:, :, 5:].transpose(1, 2))):
-            return False
-    return True
+        yield from (off(q, turned[:, :3]), off(k, turned[:, 3:]), off(v, qkv[:, :, 5:].transpose(1, 2), exact=True))
 
 
-def _check_attend_turned(device: torch.device, dtype: torch.dtype) -> bool:
-    """Return whether one kernel agrees with rotation and attention in two, by halves and after norms."""
+def _check_attend_turned(device: torch.device, dtype: torch.dtype) -> Iterator[float]:
+    """Compare one kernel with rotation and attention in two, by halves and after norms."""
     for live, halves in ((70, False), (3, True)):
         qkv, cache = torch.randn(3, 1, 6, 48, device=device).to(dtype), torch.randn(2, 3, 2, live + 2, 48, device=device).to(dtype)
         turns = torch.polar(torch.ones(3, 1, 20, device=device), torch.randn(3, 1, 20, device=device))
@@ -245,24 +270,29 @@ def _check_attend_turned(device: torch.device, dtype: torch.dtype) -> bool:
         out, asked = attend_turned(qkv, turn, k, v, live, asked=True)
         right = F.scaled_dot_product_attention(q, right_k[:, :, : live + 1], right_v[:, :, : live + 1])
         assert asked is not None
-        if not (near(out, right) and near(asked, q) and near(k, right_k) and torch.equal(v, right_v)):
-            return False
-    return True
+        yield from (off(out, right), off(asked, q), off(k, right_k), off(v, right_v, exact=True))
 
 
-def _check_sample(device: torch.device, dtype: torch.dtype) -> bool:
-    seeds, place, purpose = torch.arange(32, device=device), torch.tensor([7], device=device), streams.PURPOSES["token"]
-    logits, entry = torch.randn(64, 1100, device=device), torch.arange(1100, device=device)
+def _check_sample(device: torch.device, dtype: torch.dtype) -> Iterator[float]:
+    seeds, place, purpose = torch.arange(8, device=device), torch.tensor([7], device=device), streams.PURPOSES["token"]
+    logits, entry = torch.randn(16, 1100, device=device), torch.arange(1100, device=device)
     noise = streams.gumbel(streams.keys(seeds, "token", 7), 1100)
-    guided = logits[32:] + (logits[:32] - logits[32:]) * 3.0
+    guided = logits[8:] + (logits[:8] - logits[8:]) * 3.0
     lined = guided.masked_fill((entry < 5) | (entry >= 1005), -1e9) / 0.9
     kept = lined.masked_fill(lined < lined.topk(20).values[:, -1:], float("-inf"))
-    cases = (None, 0, None, logits[:32] / 0.9), (3.0, 0, None, guided / 0.9), (3.0, 20, (5, 1000, 2, 9), kept)
-    return all(torch.equal(sample(logits, seeds, place, purpose, 0.9, scale, top_k, codes), (expected + noise).argmax(-1))
-               for scale, top_k, codes, expected in cases)
+    cases = (None, 0, None, logits[:8] / 0.9), (3.0, 0, None, guided / 0.9), (3.0, 20, (5, 1000, 2, 9), kept)
+    for scale, top_k, codes, expected in cases:
+        yield off(sample(logits, seeds, place, purpose, 0.9, scale, top_k, codes), (expected + noise).argmax(-1), exact=True)
+
+
+def _check_numbers(device: torch.device, dtype: torch.dtype) -> Iterator[float]:
+    seeds, places = torch.arange(3, device=device)[:, None], torch.tensor([0, 7], device=device)
+    key = streams.keys(seeds, "noise", places)
+    yield off(numbers(seeds, "noise", places, 1100, gumbel=False), streams.uniform(key, 1100), exact=True)
+    yield off(numbers(seeds, "noise", places, 1100, gumbel=True), streams.gumbel(key, 1100))
 
 
 CHECKS: dict[str, Check] = {
     "add_norm": _check_add_norm, "silu_mul": _check_silu_mul, "rotate_append": _check_rotate_append,
-    "attend_turned": _check_attend_turned, "sample": _check_sample,
+    "attend_turned": _check_attend_turned, "numbers": _check_numbers, "sample": _check_sample,
 }

@@ -159,6 +159,33 @@ def _mixed(x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def _key(seed, purpose, place):  # type: ignore[no-untyped-def]
+    """Return the key of a sample, a purpose and a position, for branch 0 and inner step 0."""
+    key = _mixed(seed + GOLDEN)
+    key = _mixed((key ^ purpose) + GOLDEN)
+    key = _mixed(key + GOLDEN)
+    key = _mixed((key ^ place) + GOLDEN)
+    return _mixed(key + GOLDEN)
+
+
+@triton.jit
+def _uniform(key, entry):  # type: ignore[no-untyped-def]
+    """Return the numbers of some entries of a key, in (0, 1)."""
+    drawn = (_mixed(key + (entry + 1).to(tl.int64) * GOLDEN) >> 32) & 0xFFFFFFFF
+    return ((drawn >> 9).to(tl.float32) + 0.5) * 1.1920928955078125e-07
+
+
+@triton.jit
+def numbers(seeds_at, places_at, out_at, purpose, count, GUMBEL: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Store ``count`` uniform numbers, or Gumbel's, for each pair of a seed and a position."""
+    row, entry = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    drawn = _uniform(_key(tl.load(seeds_at + row), purpose, tl.load(places_at + row)), entry)
+    if GUMBEL:
+        drawn = -tl.log(-tl.log(drawn))
+    tl.store(out_at + row * count + entry, drawn, mask=entry < count)
+
+
+@triton.jit
 def sample(  # type: ignore[no-untyped-def]
     logits_at, seeds_at, place_at, scaled_at, out_at, vocab, scale, temperature, purpose, batch, top_k, first, codes, line_end, line,
     GUIDED: tl.constexpr, TOP_K: tl.constexpr, LINED: tl.constexpr, BLOCK: tl.constexpr,
@@ -169,11 +196,7 @@ def sample(  # type: ignore[no-untyped-def]
     """
     row = tl.program_id(0).to(tl.int64)
     place = tl.load(place_at)
-    key = _mixed(tl.load(seeds_at + row) + GOLDEN)
-    key = _mixed((key ^ purpose) + GOLDEN)
-    key = _mixed((key ^ 0) + GOLDEN)  # the branch
-    key = _mixed((key ^ place) + GOLDEN)
-    key = _mixed((key ^ 0) + GOLDEN)  # the inner step
+    key = _key(tl.load(seeds_at + row), purpose, place)
     scaled_at += row * vocab
     for at in range(0, vocab, BLOCK):
         entry = at + tl.arange(0, BLOCK)
@@ -204,9 +227,8 @@ def sample(  # type: ignore[no-untyped-def]
     for at in range(0, vocab, BLOCK):
         entry = at + tl.arange(0, BLOCK)
         scaled = tl.load(scaled_at + entry, mask=entry < vocab, other=float("-inf"))
-        drawn = (_mixed(key + (entry + 1).to(tl.int64) * GOLDEN) >> 32) & 0xFFFFFFFF
-        uniform = ((drawn >> 9).to(tl.float32) + 0.5) * 1.1920928955078125e-07
-        noisy = tl.where((entry < vocab) & (scaled >= least), scaled + -tl.log(-tl.log(uniform)), float("-inf"))
+        noise = -tl.log(-tl.log(_uniform(key, entry)))
+        noisy = tl.where((entry < vocab) & (scaled >= least), scaled + noise, float("-inf"))
         top = tl.max(noisy, 0)
         if top > best:
             best = top

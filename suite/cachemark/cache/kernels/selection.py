@@ -5,14 +5,14 @@ Plain operations remain on a CPU. The kernels are part of the fused passes: one 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from . import fused
-from .fused import CHECKS, launch, power
+from .fused import CHECKS, launch, off, power
 
 TIE = 2.0**-16  # difference of scores, as a fraction, that rounding in another batch may cause
 MOST = 4096  # entries that one program selects from
@@ -95,8 +95,8 @@ def move(tensors: Sequence[Tensor], holes: Tensor, sources: Tensor, lengths: Ten
 
 
 # -- their check ------------------------------------------------------------------------------------------------------
-def _check(device: torch.device, dtype: torch.dtype) -> bool:
-    """Return whether the scores of keys are near the plain operations', and exactly the lowest go."""
+def _check(device: torch.device, dtype: torch.dtype) -> Iterator[float]:
+    """Compare the scores of keys with the plain operations', and entries that go with the lowest ones."""
     live, count, counts = 70, 20, (70, 61, 70)
     lengths = torch.tensor(counts, dtype=torch.int32, device=device)
     q, k = (torch.randn(2, 3, *sizes, 48, device=device).to(dtype) for sizes in ((4, 9), (2, live + 3)))
@@ -105,19 +105,17 @@ def _check(device: torch.device, dtype: torch.dtype) -> bool:
     logits = q.flatten(2, 3).unflatten(2, (2, -1)).float() @ k[..., :live, :].float().mT * 48**-0.5
     right = logits.masked_fill(~middle[..., None, :], float("-inf")).softmax(-1).mean(-2).masked_fill(~middle, float("inf"))
     score = attended(q, k[..., :live, :], visual, lengths, range(5, 60))
-    near = (score - right)[middle].abs().max() <= 1e-3 * right[middle].max()
+    apart = float((score - right)[middle].abs().max() / right[middle].max())
+    yield 0.0 if apart <= 1e-3 else apart
     ages, parts, places = visual.clone(), k.clone(), lowest(score, visual, count).sort(-1).values
     holes, sources = choose(score, visual, lengths, count)
+    yield off(holes.long(), places, exact=True)
     move([parts, parts.clone()], holes, sources, lengths, live)
     order = (ages + 1).long().argsort(-1)
     came = order.gather(-1, (visual + 1).long())[..., None].expand(-1, -1, -1, -1, 48)  # where the entries lay
-    for row, n in enumerate(counts):
-        left = n - count
-        if not torch.equal(parts[:, row, :, :left], k.gather(3, came)[:, row, :, :left]):
-            return False
-        if (ages.gather(-1, places)[:, row, :, :, None] == visual[:, row, :, None, :left]).any():
-            return False
-    return bool(near) and torch.equal(holes.long(), places)
+    for row, left in enumerate(n - count for n in counts):
+        yield off(parts[:, row, :, :left], k.gather(3, came)[:, row, :, :left], exact=True)
+        yield float((ages.gather(-1, places)[:, row, :, :, None] == visual[:, row, :, None, :left]).any())
 
 
 CHECKS["selection"] = _check

@@ -1,0 +1,40 @@
+"""What the scripts in Triton's interpreter share: a comparison with fp64, and running copies of kernels with planted faults."""
+
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from cachemark.cache import kernels
+from cachemark.cache.kernels import fused_norms_triton, fused_products_triton, fused_triton, selection_triton
+
+KERNELS = fused_norms_triton, fused_products_triton, fused_triton, selection_triton  # imported before a copy takes their place
+CLOSE = {torch.float32: 2e-6, torch.float16: 2e-3}
+
+
+def near(made: Tensor, right: Tensor) -> None:
+    """Compare with fp64, with an error that a few roundings of the dtype explain."""
+    torch.testing.assert_close(made.double(), right, rtol=CLOSE[made.dtype], atol=4 * CLOSE[made.dtype] * float(right.abs().max()))
+
+
+def run(copies: Sequence[str], fixed: Mapping[str, Callable[[], None]], *everything: Callable[[], None]) -> None:
+    """Run all checks, or the ``fixed`` one of a kernel's file with each copy in its place, and print the copies that it notices."""
+    torch.use_deterministic_algorithms(True)  # new memory is NaN, so that a value that is not written shows
+    for copy in copies:
+        name = Path(copy).stem
+        assert name in {module.__name__.rpartition(".")[2] for module in KERNELS}, name
+        spec = importlib.util.spec_from_file_location(f"cachemark.cache.kernels.copied_{name}", copy)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        with patch.object(kernels, name, module, create=True):
+            try:
+                fixed[name]()
+            except AssertionError:
+                print(copy)
+    for check in () if copies else (*fixed.values(), *everything):
+        check()
