@@ -56,6 +56,7 @@ ROWS = [
     at_import("eats memory", "x = bytearray(1 << 50)", "MemoryError"),
     at_import("an error in many lines", "raise ValueError('a\\n::error::pwned\\n' * 1000)", "ValueError: a"),
     at_import("nothing registered", "x = 1", "registers no method"),
+    at_import("closes the standard streams", "import os, sys; sys.stdout.close(); os.close(1); os.close(2)", "registers no method"),
     Attack("a device", ("list", "methods", "--plugin", "/dev/zero"), "bad-plugin", ("is not a file",)),
     at_import("ends the process with 0", "import os; os._exit(0)", "A plug-in ended the process (exit code 0)"),
     *(Attack(f"ends {command} with 0", (command, *asks), "bad-plugin", ("A plug-in ended the process (exit code 0)",),

@@ -199,6 +199,11 @@ def test_the_command_prints_results_and_exits_with_their_code(write: Write) -> N
     unknown = call("test", "method", "lazymat")
     assert unknown.exit_code == 2
     assert "lazymar" in unknown.output + str(unknown.stderr)
-    bad = call("test", "method", write(BEGIN + "sys.exit(0)", "FewerSteps"))
+    forged = "print('method subject: 10 passed, 0 failed, 0 skipped' + '\\n::error::' * 9_999); "
+    bad = call("test", "method", write(BEGIN + forged + "sys.exit(0)", "FewerSteps"))
     assert bad.exit_code == 1
+    (summary,) = re.findall("^method subject: .*", bad.output, re.M)
+    assert re.search(" [1-9][0-9]* failed", summary)
+    assert "  | method subject: 10 passed" in str(bad.stderr)
+    assert len(str(bad.stderr)) < 5_000
     assert re.search(r"^ +expected a generation; got SystemExit: 0 \(.*subject\.py:\d+\)$", bad.output, re.M)

@@ -95,6 +95,14 @@ def test_one_file_alone_has_the_digest_of_its_content(tmp_path: Path) -> None:
     assert plugins.read(tmp_path / "alone.py").digest == hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def test_prints_of_an_import_are_no_output_of_a_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "talks.py").write_text("import os, sys\nprint('one')\nos.write(1, b'two')\nsys.stdout.close()\n"
+                                       + METHOD.format(line="", value=0.5))
+    plugins.load(tmp_path / "talks.py")
+    print("three")
+    assert capfd.readouterr() == ("three\n", "one\ntwo")
+
+
 def test_two_plug_ins_may_each_have_a_helper(tmp_path: Path) -> None:
     names = []
     for name, value in (("one", 0.3), ("two", 0.6)):

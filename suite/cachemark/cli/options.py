@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -36,9 +36,9 @@ _UNSAFE = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud8
 
 
 # -- output -----------------------------------------------------------------------------------------------------------
-def say(line: str, err: bool = False) -> None:
+def say(line: str, err: bool = False, to: IO[str] | None = None) -> None:
     """Print one line that may contain foreign text."""
-    click.echo(printed(line), err=err)
+    click.echo(printed(line), to, err=err)
 
 
 def echo_json(value: Any) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .apart import Apart
 from .options import FOLDER, echo_json, echo_rows, json_option, machine_options_with, say, weights_options
 
 if TYPE_CHECKING:
@@ -134,17 +135,18 @@ def _report(workflow: str, named: str, as_json: bool, **options: Any) -> None:
 
     names: list[str] = []
 
-    def show(name: str, result: KitResult) -> None:
-        if as_json:
-            return
-        if name not in names:
-            say(name)
-            names.append(name)
-        for line in _lines(result):
-            say(line)
+    with Apart() as apart:
 
-    checks: Callable[..., list[KitReport]] = getattr(prove, workflow)
-    reports = checks(named, on_check=show, **options)
+        def show(name: str, result: KitResult) -> None:
+            new = [] if name in names else [name]
+            names.extend(new)
+            for line in apart.taken():
+                say(line, to=apart.err)
+            for line in () if as_json else (*new, *_lines(result)):
+                say(line, to=apart.out)
+
+        checks: Callable[..., list[KitReport]] = getattr(prove, workflow)
+        reports = checks(named, on_check=show, **options)
     if as_json:
         echo_json(reports)
     else:

@@ -30,6 +30,7 @@ from ..methods.registry import METHODS
 from ..models.registry import MODELS
 from . import installed
 from .sources import DIGITS, Sources, know, short
+from .streams import prints_apart
 
 TABLES: dict[installed.Kind, registry.Registry[Any]] = {"methods": METHODS, "models": MODELS, "metrics": registry.metrics}
 _ALL: tuple[registry.Registry[Any], ...] = (METHODS, MODELS, DECODERS, registry.metrics)
@@ -109,7 +110,7 @@ def origin(thing: Any) -> tuple[str, str] | None:
 
 @contextmanager
 def in_time(what: str) -> Iterator[None]:
-    """Raise BadPlugin if this context outlasts :data:`PATIENCE`; only in the main thread."""
+    """Raise BadPlugin if this context outlasts :data:`PATIENCE`, and print to standard error; only in the main thread."""
     before = signal.getsignal(signal.SIGALRM)
     if threading.current_thread() is not threading.main_thread() or getattr(before, "__module__", "") == __name__:  # inside another one
         yield
@@ -122,7 +123,8 @@ def in_time(what: str) -> Iterator[None]:
     left, repeat = signal.setitimer(signal.ITIMER_REAL, PATIENCE, 1.0)  # again each second, in case the plug-in catches the error
     began = time.monotonic()
     try:
-        yield
+        with prints_apart():
+            yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
