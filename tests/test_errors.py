@@ -30,6 +30,7 @@ def test_unknown_suggests_the_nearest_name_and_lists_all() -> None:
     assert isinstance(error, UnknownName)
     assert error.message == "Unknown method 'linaer'."
     assert error.remedy == "Did you mean 'linear'? Known: h2o, linear, window."
+    assert unknown("case", "rkv", ["full", "rkv 1/2, batch 4"]).remedy == "Known: full; rkv 1/2, batch 4."
 
 
 def test_unknown_lists_the_nearest_of_very_many_names() -> None:

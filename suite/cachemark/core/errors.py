@@ -115,7 +115,8 @@ def unknown(kind: str, name: str, known_names: Iterable[str]) -> UnknownName:
     hint = f"Did you mean {near[0]!r}? " if near else ""
     listed = names if len(names) <= MOST_LISTED else sorted(difflib.get_close_matches(name, names, n=MOST_LISTED // 2, cutoff=0.0))
     more = f" and {len(names) - len(listed)} more" if len(listed) < len(names) else ""
-    return UnknownName(f"Unknown {kind} {name!r}.", remedy=f"{hint}Known: {', '.join(listed) or 'none'}{more}.")
+    separator = "; " if any("," in each for each in listed) else ", "
+    return UnknownName(f"Unknown {kind} {name!r}.", remedy=f"{hint}Known: {separator.join(listed) or 'none'}{more}.")
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import unknown
+from ..core.errors import UnknownName, unknown
 
 KEYS = ("weights", "decoder_weights", "tokenizer", "text_encoder")  # the last two are next to the weights
 HUB = "https://huggingface.co/"
@@ -81,6 +81,8 @@ def publications() -> tuple[Publication, ...]:
 def of_model(model: str) -> tuple[Publication, ...]:
     """Return the publications of a model. Raises UnknownName."""
     result = tuple(item for item in publications() if item.model == model)
+    if not result and model.startswith("tiny-"):
+        raise UnknownName(f"{model} is bundled with its weights.", remedy="There is nothing to fetch.")
     if not result:
         raise unknown("published model", model, {item.model for item in publications()})
     return result
