@@ -165,7 +165,7 @@ def written(file: Path, text: str = "nothing") -> Path:
     (lambda home: (few(home, "a", side=32), "--preset", "scene"), "are 32×32; preset scene takes 64×64. Resize them, e.g.: mogrify"),
     (lambda home: (home / "a", few(home, "b")), "a is not a folder of images or an npz file."),
     (lambda home: (few(home, "a"), home / "b"), "{b} does not exist. Use a folder of images, or a file"),
-    (lambda home: (few(home, "a"), few(home, "b", first=20)), "needs the weights of Inception v3, get it with: curl -LO"),
+    (lambda home: (few(home, "a"), few(home, "b", first=20)), "needs the weights of Inception v3, get it with: curl -L --create-dirs -o "),
     (lambda home: (few(home, "a"), written(home / "file.npz"), "--weights", home / "file.npz"),
      "file.npz' is not a batch of images or statistics, or a damaged one"),
 ])  # fmt: skip

@@ -128,7 +128,7 @@ def _unit(images: Tensor) -> Tensor:
 
 def files() -> dict[Path, str]:
     """Return the two files with their addresses. Raises Unsupported, with a command, if one is missing."""
-    from .compute.extractor import cached, toolkit
+    from .compute.extractor import cached, download, toolkit
 
     toolkit()
     from torch_fidelity.sample_similarity_lpips import URL_VGG16_LPIPS  # the linear layers
@@ -136,7 +136,5 @@ def files() -> dict[Path, str]:
     paths = {cached(address): address for address in (VGG16, str(URL_VGG16_LPIPS))}
     for path, address in paths.items():
         if not path.is_file():
-            home = Path.home()  # "~" for it, so that a case has the same identity for every user
-            where = f"~/{path.relative_to(home)}" if path.is_relative_to(home) else path
-            raise Unsupported(f"not measured: needs {path.name}, get it with: curl -L --create-dirs -o {where} {address}")
+            raise Unsupported(f"not measured: needs {path.name}, get it with: {download(address)}")
     return paths

@@ -62,6 +62,12 @@ def cached(address: str) -> Path:
     return Path(torch.hub.get_dir()) / "checkpoints" / address.rsplit("/", 1)[1]
 
 
+def download(address: str, path: str | Path = "") -> str:
+    """Return the command that downloads a file to ``path``, or to where :func:`cached` looks for it."""
+    to, home = Path(path) if str(path) else cached(address), Path.home()  # "~" for it: a case has the same identity for every user
+    return f"curl -L --create-dirs -o {f'~/{to.relative_to(home)}' if to.is_relative_to(home) else to} {address}"
+
+
 def tensors(path: Path, address: str) -> dict[str, Tensor]:
     """Return the tensors of a file by name, without running code in it. Raises BadCheckpoint."""
     try:

@@ -30,7 +30,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from ...core.errors import BadCheckpoint, Unsupported
 from ...core.files import is_readable
 from ...models.checkpoints import sha256
-from .extractor import Extractor, cached, extractor_name, tensors, toolkit
+from .extractor import Extractor, cached, download, extractor_name, tensors, toolkit
 from .image_features import ImageFeatures, RealImages
 from .sample_batches import Moments, SampleBatch
 
@@ -128,7 +128,7 @@ def weights_file(weights: str | Path = "") -> Path:
     """
     if not weights and (downloaded := cached(source())).is_file():
         weights = downloaded
-    _require(weights, "the weights of Inception v3", f"with: curl -LO {source()}")
+    _require(weights, "the weights of Inception v3", f"with: {download(source(), weights)}")
     return Path(weights)
 
 
