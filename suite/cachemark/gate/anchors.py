@@ -74,8 +74,8 @@ def reached(store: Store) -> Reached:
 def not_reproduced(model: str, weights: str, reached: Reached) -> str:
     """Return the warning of a report about a model that was run with ``weights``.
 
-    Empty if its anchor was ``reached`` with exactly these weights, and for bundled models."""
-    if (model, weights) in reached or model in bundled():
+    Empty if its anchor was ``reached`` with exactly these weights, for bundled models, and without weights, as of ingested benchmarks."""
+    if (model, weights) in reached or model in bundled() or weights == "none":
         return ""
     if "random:" in weights:
         why = "its weights are random, so its images are noise and no quality here compares with a published one."
