@@ -134,7 +134,7 @@ def _table(view: ReportView, chapter: Chapter, columns: Sequence[str], methods: 
     full = group.full if plain else None
     blocks = tuple(tuple(_table_line(row, columns_of(groups), best, reasons, full) for row in part) for part in parts if part)
     labels = {row.label for part in parts for row in part}
-    notes = tuple(_notes(view, chapter, labels))
+    notes = tuple(_notes(view, chapter, labels, plain))
     if plain:
         return Table(chapter.heading, groups, blocks, (), (), (*reasons, *notes))
     return Table(chapter.heading, groups, blocks, tuple(reasons), notes)
@@ -228,16 +228,19 @@ def told_apart(row: ReportRow, other: ReportRow, column: Column) -> bool:
 
 
 # -- notes below a table ----------------------------------------------------------------------------------------------
-def _notes(view: ReportView, chapter: Chapter, labels: set[str]) -> Iterable[str]:
+def _notes(view: ReportView, chapter: Chapter, labels: set[str], plain: bool) -> Iterable[str]:
     for note in chapter.notes:
         if rows := [row for row in note.rows if row in labels]:
             yield f"{', '.join(on_one_line(row, NAME) for row in rows)}: {note.text}"
     case, covered = chapter.group.case, chapter.coverage
     speed = "" if covered is None else f", widened by {chapter.process_bias} (coverage ≥ {fmt.percent(covered)})"
-    yield (f"±: distance to the farther end of a {100 * LEVEL:g} % interval over {case.samples} seeds ({case.seeds}). Brackets: ends "
-           f"of an interval, where ± would exceed the metric's range; of speedups and times, order statistics of {case.repeats} repeats in "
-           f"one process{speed}. Batch {case.batch}.")
-    yield BOLD
+    if plain:
+        yield f"Values: {case.samples} seeds ({case.seeds}), {case.repeats} timed repeats in one process, batch {case.batch}."
+    else:
+        yield (f"±: distance to the farther end of a {100 * LEVEL:g} % interval over {case.samples} seeds ({case.seeds}). Brackets: ends "
+               f"of an interval, where ± would exceed the metric's range; of speedups and times, order statistics of {case.repeats} "
+               f"repeats in one process{speed}. Batch {case.batch}.")
+        yield BOLD
     yield from placing_lines(chapter.placings)
     if chapter.placings:
         yield PLACINGS
