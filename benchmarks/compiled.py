@@ -138,10 +138,12 @@ def masses() -> Iterator[Variant]:
 
 def selections() -> Iterator[Variant]:
     """Yield the kernels that select entries at a line's end, for LlamaGen-XL and, with two K/V heads, GLM-Image."""
-    shape = {"QUERIES": 16, "KEYS": 64, "ENDS": 0, "LENGTHS": 0}
+    shape, numbers = {"QUERIES": 16, "KEYS": 64, "ENDS": 0, "LENGTHS": 0}, {"out_at": "fp32", "spare_at": "fp32"}
     for head_dim, group in ((64, 1), (128, 16)):
-        yield variant(f"scores of a line, d {head_dim}, group {group}", selection_triton.attended, 4, {"out_at": "fp32"},
-                      **shape, GROUP=group, WIDTH=head_dim, HEAD_DIM=head_dim)
+        for pool, similar in ((0, 0), (5, 0), *[(7, 1)] * (group == 1)):
+            name = f"scores of a line{', pooled' * (pool > 0)}{', less redundant ones' * similar}, d {head_dim}, group {group}"
+            yield variant(name, selection_triton.attended, 4, numbers, **shape, GROUP=group, WIDTH=head_dim, HEAD_DIM=head_dim,
+                          POOL=pool, SIMILAR=similar)
         yield variant(f"moves, d {head_dim}", selection_triton.move, 4, {}, BLOCK=32, WIDTH=head_dim, PADDED=head_dim, BOTH=1, LENGTHS=0)
     for entries, one in ((128, 0), (1024, 0), (1024, 1), (4096, 0)):
         yield variant(f"choice of {entries}{', one goes' * one}", selection_triton.choose, 4 if entries <= 1024 else 8,
@@ -163,13 +165,14 @@ def turns() -> Iterator[Variant]:
     yield replace(draws, exact=True)
 
 
+FLOATS = {"scale", "eps", "temperature", "similar", "mix"}
 TABLES = {"visual_at": "i16", "holes_at": "i16", "sources_at": "i16", "lengths_at": "i32"}
 
 
 def variant(name: str, kernel: Any, warps: int, pointers: Mapping[str, str], widest: int = 128, **constants: int) -> Variant:
     """Return a variant whose other pointers are to bf16 and whose strides are even."""
     kinds = {**TABLES, **pointers}
-    types = {each: f"*{kinds.get(each, 'bf16')}" if each.endswith("_at") else "fp32" if each in ("scale", "eps", "temperature") else "i32"
+    types = {each: f"*{kinds.get(each, 'bf16')}" if each.endswith("_at") else "fp32" if each in FLOATS else "i32"
              for each in kernel.arg_names if each not in constants}
     even = frozenset(each for each in types if each.endswith(("_at", "_pair", "_head", "_token", "_row", "_entry")) or each == "vocab")
     return Variant(name, kernel, types, even, constants, warps, widest=widest)

@@ -6,6 +6,7 @@
 import importlib.util
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +29,8 @@ from cachemark.cache.ragged import RaggedSlot, RaggedWorkspace
 from cachemark.core.spec import Sampling
 from cachemark.kit import next_token
 from cachemark.methods.linear import Linear
+from cachemark.methods.rkv import RKV
+from cachemark.methods.snapkv import SnapKV
 from cachemark.models.lined import ImageIds, LinedLlama
 from cachemark.models.sampling import draw, draw_fused, guide
 
@@ -156,12 +159,14 @@ def passes() -> None:
         guided = guide(logits[:rows], sampling, place)
         assert tokens is not None
         assert torch.equal(tokens, draw(LinedLlama.allowed(lined, guided, places) if codes else guided, sampling, seeds, places))
-    labels, launched = torch.tensor([0, 1]), list[str]()
-    for heads in ("gqa", "mha"):
-        tiny = next_token.model(heads, 3, 2, 4)
-        plain = tiny.generate(labels, [0, 1], Linear(B=6), next_token.SAMPLING, Memory())
+    labels, launched, line = torch.tensor([1]), list[str](), {"B": 6}
+    for layers, heads, method in ((2, "gqa", Linear(**line)), (2, "mha", Linear(**line)), (1, "gqa", SnapKV(**line, alpha=2)),
+                                  (1, "mha", RKV(**line, alpha=2))):
+        tiny = next_token.model(heads, 3, layers, 4 if heads == "gqa" else 2)
+        plain = tiny.generate(labels, [5], replace(method), next_token.SAMPLING, Memory())
         with fused.fusing(), fused.launches(lambda name, *tensors: launched.append(name)):
-            assert torch.equal(tiny.generate(labels, [0, 1], Linear(B=6), next_token.SAMPLING, Memory()), plain)
+            assert torch.equal(tiny.generate(labels, [5], replace(method), next_token.SAMPLING, Memory()), plain), method
+    assert launched.count("attended") == launched.count("choose") == launched.count("move") == 4  # once for all layers
     assert {*launched} == {"add_norm", "silu_mul", "rotate_append", "attend_turned", "sample", "attended", "choose", "move"}
 
 

@@ -15,6 +15,8 @@ from interpreting import CLOSE, near, run
 from cachemark.cache import random_streams as streams
 from cachemark.cache.kernels import fused, selection
 from cachemark.cache.kernels.selection import lowest
+from cachemark.methods.rkv import RKV
+from cachemark.methods.snapkv import SnapKV
 
 
 def line(group: int, queries: int, live: int, shorter: int, count: int, width: int, dtype: torch.dtype, ends: int) -> None:
@@ -53,6 +55,29 @@ def line(group: int, queries: int, live: int, shorter: int, count: int, width: i
     for made, wanted in zip(moved, expected, strict=True):
         for row, n in enumerate(lengths.tolist()):
             assert torch.equal(made[:, row, :, : n - count], wanted[:, row, :, : n - count])
+
+
+def pooled(group: int, live: int, shorter: int, alpha: int, pool: int, width: int, dtype: torch.dtype) -> None:
+    """SnapKV's and R-KV's scores, whose own code has the keys in the order of age; a row has a shorter condition, some keys are alike."""
+    heads, count, draw = 2, live - 2 - shorter, torch.Generator().manual_seed(live)
+    lengths = torch.tensor([live, live - shorter], dtype=torch.int32)
+    q, k = (torch.randn(1, 2, *sizes, width, generator=draw).to(dtype) for sizes in ((heads * group, alpha), (heads, live + 2)))
+    k[..., 5:9, :] = k[..., 4:5, :] + 0.1 * k[..., 5:9, :]
+    visual = torch.full((1, 2, heads, live), -1, dtype=torch.int16)
+    for row, n in enumerate(lengths.tolist()):
+        k[:, row, :, n:] = float("nan")
+        visual[:, row, :, :n] = (torch.rand(1, heads, n, generator=draw).argsort(-1) - (n - count)).clamp_min(-1).to(torch.int16)
+    methods: list[tuple[Any, selection.Pool]] = [(SnapKV(alpha=alpha, pool=pool), selection.Pool(pool))]
+    methods += [(RKV(alpha=alpha, mix_lambda=0.4), selection.Pool(7, 0.5, 0.4))] * (group == 1)
+    for method, kind in methods:
+        (score,) = selection.attended(q, k[..., :live, :], visual, lengths, range(count - alpha), pool=kind)
+        for row, n in enumerate(lengths.tolist()):
+            order = visual[0, row, :, :n].argsort(dim=-1, stable=True)[:, -count:]
+            keys = k[0, row].gather(1, order[..., None].expand(-1, -1, width)).double()
+            right = method.scored(q[0, row][None].double(), keys[None])[0] / (alpha if isinstance(method, SnapKV) else 1)
+            near(score[row].gather(1, order)[:, :-alpha].to(dtype), right)
+            assert (score[row].gather(1, order)[:, -alpha:] == float("inf")).all()
+            assert (score[row][visual[0, row] < 0] == float("inf")).all()
 
 
 def turn(rows: int, heads: int, live: int, pairs: int, rest: int, dtype: torch.dtype, halves: bool, by_row: bool) -> None:
@@ -111,6 +136,7 @@ def numbers(samples: int, places: int, count: int, gumbel: bool) -> None:
 def lines() -> None:
     line(2, 9, 40, 3, 9, 20, torch.float32, 1)
     line(1, 5, 66, 0, 1, 16, torch.float16, 2)
+    pooled(1, 70, 3, 4, 3, 20, torch.float32)
 
 
 def turns() -> None:
@@ -128,6 +154,8 @@ anything = (
                    st.integers(0, 2))(line)),
     SETTINGS(given(FEW, FEW, st.integers(0, 140), st.integers(1, 20), st.integers(0, 5), DTYPES, st.booleans(), st.booleans())(turn)),
     SETTINGS(given(FEW, st.integers(5, 100), st.integers(0, 120), st.sampled_from((None, 2.0)), st.integers(0, 9))(drawn)),
+    SETTINGS(given(FEW, st.integers(20, 140), st.integers(0, 5), st.integers(1, 9), st.sampled_from((1, 5, 7)), st.integers(8, 40), DTYPES)(
+        pooled)),
     SETTINGS(given(FEW, FEW, st.integers(1, 2100), st.booleans())(numbers)),
 )
 

@@ -39,6 +39,9 @@ PRODUCTS = (  # rows and outputs that are not there, part of a product, another 
 LINES = (  # a key too few and too many, another head's, lost sums, moves from and to elsewhere
     ("(visual < until)", "(visual <= until)"), ("head * GROUP * q_head", "head * q_head"), ("(first > 0)", "(first < 0)"),
     ("if ENDS == 2", "if ENDS == 3"), ("tl.store(visual_at + hole, numbers, mask=moves)", "pass"),
+    ("rank + step - POOL // 2", "rank + step"), ("near < count", "near < count - 1"), ("cosine > similar", "cosine > 2"),
+    ("one[:, None] == other[None, :]", "one[:, None] < other[None, :]"), ("newest[:, None] == visual", "newest[:, None] > visual"),
+    ("(1 - mix) * tl", "mix * tl"), ("0.0) / count,", "0.0) / length,"), ("* scale_others[None, :]", ""),
     ("second_at + base + source", "first_at + base + source"), ("by_entry, mask=moves, other=0)", "by_entry + 1, mask=moves, other=0)"),
 )  # fmt: skip
 TURNS = (  # another partner and angle, a key that is not read or written, another head's, the k-th logit left out, a token too early

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from ..cache.bank import SlotBank
@@ -26,4 +27,4 @@ class KNorm(KeyScored):
     authors_code = "yes: alessiodevoto/l2compress"
 
     def score(self, step: Step, slots: SlotBank) -> Tensor:
-        return -slots.keys().float().norm(dim=-1).masked_fill(newest(step, slots.table()), float("-inf"))
+        return -torch.linalg.vector_norm(slots.keys(), dim=-1, dtype=torch.float32).masked_fill(newest(step, slots.table()), float("-inf"))

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..cache.kernels.selection import Pool
 from ..cache.layout import Layout
 from ..core.errors import BadParameter
 from .base.observing import Observing
@@ -43,6 +44,10 @@ class RKV(Observing):
     def scored(self, q: Tensor, k: Tensor) -> Tensor:
         older = k.size(2) - self.alpha
         return self.mix_lambda * importance(q, k[:, :, :older]) - (1 - self.mix_lambda) * redundancy(k)[..., :older]
+
+    def pooling(self) -> Pool | None:
+        """Return the pooling; of heads that share keys the maximum of logits counts, which kernels do not compute."""
+        return Pool(POOL, SIMILAR, self.mix_lambda) if self.layout.heads == self.layout.kv_heads else None
 
 
 def importance(q: Tensor, k: Tensor) -> Tensor:

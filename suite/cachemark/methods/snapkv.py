@@ -10,6 +10,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..cache.kernels.selection import Pool
 from ..cache.layout import Layout, Site
 from ..contract.heads import HeadGroups
 from ..core.errors import BadBudget
@@ -42,6 +43,9 @@ class SnapKV(Observing):
         older = k[:, :, : k.size(2) - self.alpha]
         weights = (q.unflatten(1, (k.size(1), -1)) @ older.mT[:, :, None] * q.size(-1) ** -0.5).softmax(-1)
         return F.avg_pool1d(weights.sum(3).mean(2), self.pool, 1, self.pool // 2)
+
+    def pooling(self) -> Pool:
+        return Pool(self.pool)
 
 
 @dataclass

@@ -6,6 +6,7 @@ Plain operations remain on a CPU. The kernels are part of the fused passes: one 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -48,23 +49,38 @@ def selects(device: torch.device, dtype: torch.dtype, entries: int) -> bool:
     return entries <= MOST and fused.runs(device, dtype)
 
 
+class Pool(NamedTuple):
+    """Pooling of scores over ``width`` neighbors in the order of age: their mean or, with ``similar``, R-KV's score.
+
+    That is ``mix`` · their maximum − (1 − ``mix``) · the redundancy of the key, by cosines above ``similar``.
+    """
+
+    width: int
+    similar: float = 0.0
+    mix: float = 1.0
+
+
 def attended(
-    q: Tensor, k: Tensor, visual: Tensor, lengths: Tensor | None, middle: range, *, line: int = 0, ends: int = 0,
+    q: Tensor, k: Tensor, visual: Tensor, lengths: Tensor | None, middle: range, *, line: int = 0, ends: int = 0, pool: Pool | None = None,
 ) -> Tensor:
     """Return the mean over queries of softmax over the ``middle`` keys, +inf for others: (sites, rows, kv_heads, live) fp32.
 
     ``q`` (sites, rows, heads, queries, head_dim); ``k`` (sites, rows, kv_heads, live, head_dim); ``visual`` (sites, rows, kv_heads, live)
     int16; ``lengths`` (rows,) int32, or None for ``live``. ``ends``: the last tokens of lines of ``line`` are 0 like others, 1
-    not scored, 2 −inf.
+    not scored, 2 −inf. ``pool``: of scores, none by default.
     """
     sites, rows, heads, live, head_dim = k.shape
     score = torch.empty(sites, rows, heads, live, device=k.device)
     flat = [x.flatten(0, 1) for x in (q, k, visual)]
     strides = [stride for x in flat for stride in x.stride()[: x.dim() - 1]]
     numbers = rows, heads, q.size(3), live, middle.start, middle.stop, max(1, line), head_dim**-0.5 * 1.4426950408889634
-    launch("attended", (sites * rows * heads,), (*flat, score, visual if lengths is None else lengths), *strides, *numbers,
-            GROUP=q.size(2) // heads, QUERIES=16, KEYS=64, WIDTH=max(16, power(head_dim)), HEAD_DIM=head_dim, ENDS=ends,
-            LENGTHS=int(lengths is not None))
+    spare = score.new_empty(2, *score.shape) if pool else score
+    width, similar, mix = pool or (0, 0.0, 1.0)
+    tensors = *flat, score, spare, visual if lengths is None else lengths
+    launch("attended", (sites * rows * heads,), tensors, *strides, *numbers, similar, mix,
+           touched=(*tensors, spare) if pool else (*tensors[:4], *tensors[5:]),
+           GROUP=q.size(2) // heads, QUERIES=16, KEYS=64, WIDTH=max(16, power(head_dim)), HEAD_DIM=head_dim, ENDS=ends,
+           LENGTHS=int(lengths is not None), POOL=width, SIMILAR=int(similar > 0))
     return score
 
 
@@ -118,4 +134,23 @@ def _check(device: torch.device, dtype: torch.dtype) -> Iterator[float]:
         yield float((ages.gather(-1, places)[:, row, :, :, None] == visual[:, row, :, None, :left]).any())
 
 
-CHECKS["selection"] = _check
+def _check_pooled(device: torch.device, dtype: torch.dtype) -> Iterator[float]:
+    """Compare scores that are pooled over neighbors, and less the redundancy of keys, with plain operations."""
+    live, latest, similar, mix = 70, 8, 0.4, 0.4
+    q, k = (torch.randn(1, 2, 3, tokens, 48, device=device).to(dtype) for tokens in (latest, live))
+    visual = torch.rand(1, 2, 3, live, device=device).argsort(-1).to(torch.int16)
+    order = visual.argsort(-1)
+    keys = k.gather(3, order[..., None].expand_as(k)).float()
+    weights = (q.float() @ keys[..., :-latest, :].mT * 48**-0.5).softmax(-1).mean(-2).flatten(0, 1)
+    unit, rank = F.normalize(keys, dim=-1), torch.arange(1, live + 1, device=device)
+    cosine = (unit @ unit.mT).masked_fill(torch.eye(live, dtype=torch.bool, device=device), 0)
+    newest = ((cosine > similar) * rank).amax(-1, keepdim=True)
+    redundancy = cosine.masked_fill(newest == rank, 0).mean(-2).softmax(-1)[..., :-latest].flatten(0, 1)
+    for pool, right in ((Pool(5), F.avg_pool1d(weights, 5, 1, 2)),
+                        (Pool(7, similar, mix), mix * F.max_pool1d(weights, 7, 1, 3) - (1 - mix) * redundancy)):
+        score = attended(q, k, visual, None, range(live - latest), pool=pool).gather(-1, order)[..., :-latest].flatten(0, 1)
+        apart = float((score - right).abs().max() / right.abs().max())
+        yield 0.0 if apart <= 1e-3 else apart
+
+
+CHECKS.update(selection=_check, pooled_selection=_check_pooled)

@@ -33,16 +33,111 @@ def _middle(visual_at, key, length, anchor, until, line, ENDS: tl.constexpr):  #
     return scored, middle
 
 
+@triton.jit
+def _cosines(k_at, visual_at, first, second, length, k_token, channel, KEYS: tl.constexpr, HEAD_DIM: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return the cosines of two blocks of keys, 0 of a key with itself and of the condition, and the numbers of the second block."""
+    inside, one, other = channel < HEAD_DIM, first + tl.arange(0, KEYS), second + tl.arange(0, KEYS)
+    visual_one = tl.load(visual_at + one, mask=one < length, other=-1).to(tl.int32)
+    visual_other = tl.load(visual_at + other, mask=other < length, other=-1).to(tl.int32)
+    k = tl.load(k_at + one[:, None] * k_token + channel[None, :], mask=(visual_one >= 0)[:, None] & inside[None, :], other=0.0)
+    others = tl.load(k_at + other[:, None] * k_token + channel[None, :], mask=(visual_other >= 0)[:, None] & inside[None, :], other=0.0)
+    wide, wide_others = k.to(tl.float32), others.to(tl.float32)
+    scale = 1 / tl.maximum(tl.sqrt(tl.sum(wide * wide, 1)), 1e-12)
+    scale_others = 1 / tl.maximum(tl.sqrt(tl.sum(wide_others * wide_others, 1)), 1e-12)
+    cosine = tl.dot(k, tl.trans(others), input_precision="ieee") * scale[:, None] * scale_others[None, :]
+    return tl.where(one[:, None] == other[None, :], 0.0, cosine), visual_other
+
+
+@triton.jit
+def _redundant(  # type: ignore[no-untyped-def]
+    k_at, visual_at, out_at, length, k_token, channel, similar, KEYS: tl.constexpr, HEAD_DIM: tl.constexpr,
+):
+    """Store the softmax of each visual key's mean cosine with the others; each of these spares the newest one that is ``similar`` to it."""
+    for at in range(0, length, KEYS):
+        key = at + tl.arange(0, KEYS)
+        tl.store(out_at + key, tl.zeros([KEYS], tl.float32), mask=key < length)
+    count = 0
+    for first in range(0, length, KEYS):
+        newest = tl.full([KEYS], -1, tl.int32)
+        for at in range(0, length, KEYS):
+            cosine, visual = _cosines(k_at, visual_at, first, at, length, k_token, channel, KEYS, HEAD_DIM)
+            newest = tl.maximum(newest, tl.max(tl.where(cosine > similar, visual[None, :], -1), 1))
+        tl.debug_barrier()  # the sums of earlier rows are written
+        for at in range(0, length, KEYS):
+            key = at + tl.arange(0, KEYS)
+            cosine, visual = _cosines(k_at, visual_at, first, at, length, k_token, channel, KEYS, HEAD_DIM)
+            total = tl.sum(tl.where(newest[:, None] == visual[None, :], 0.0, cosine), 0)
+            tl.store(out_at + key, tl.load(out_at + key, mask=key < length, other=0.0) + total, mask=key < length)
+            count += tl.where(first == 0, tl.sum((visual >= 0).to(tl.int32), 0), 0)
+    tl.debug_barrier()
+    top, total = float("-inf"), 0.0
+    for at in range(0, length, KEYS):
+        mean, _ = _mean(visual_at, out_at, at, length, count, KEYS)
+        higher = tl.maximum(top, tl.max(mean, 0))
+        total = total * tl.exp(top - higher) + tl.sum(tl.exp(mean - higher), 0)
+        top = higher
+    tl.debug_barrier()
+    for at in range(0, length, KEYS):
+        mean, key = _mean(visual_at, out_at, at, length, count, KEYS)
+        tl.store(out_at + key, tl.exp(mean - top) / total, mask=key < length)
+
+
+@triton.jit
+def _mean(visual_at, sum_at, at, length, count, KEYS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return the sums of a block over the number of visual keys, −inf for others, and their places."""
+    key = at + tl.arange(0, KEYS)
+    visual = tl.load(visual_at + key, mask=key < length, other=-1)
+    return tl.where(visual >= 0, tl.load(sum_at + key, mask=key < length, other=0.0) / count, float("-inf")), key
+
+
+@triton.jit
+def _rank(visual_at, at, length, anchor, until, KEYS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return how many scored entries are older than each of a block."""
+    key = at + tl.arange(0, KEYS)
+    own = tl.load(visual_at + key, mask=key < length, other=-1).to(tl.int32)
+    rank = tl.zeros([KEYS], tl.int32)
+    for first in range(0, length, KEYS):
+        other = first + tl.arange(0, KEYS)
+        visual = tl.load(visual_at + other, mask=other < length, other=-1).to(tl.int32)
+        older = (visual[None, :] < own[:, None]) & (visual >= anchor)[None, :]
+        rank += tl.sum(older.to(tl.int32), 1)
+    return rank, key, (own >= anchor) & (own < until) & (key < length)
+
+
+@triton.jit
+def _pooled(  # type: ignore[no-untyped-def]
+    visual_at, out_at, ranked_at, spare_at, length, anchor, until, mix, KEYS: tl.constexpr, POOL: tl.constexpr, SIMILAR: tl.constexpr,
+):
+    """Pool scores over ``POOL`` neighbors in the order of age: their mean or, with ``SIMILAR``, their maximum less the redundancy."""
+    count = 0
+    for at in range(0, length, KEYS):
+        rank, key, scored = _rank(visual_at, at, length, anchor, until, KEYS)
+        tl.store(ranked_at + rank, tl.load(out_at + key, mask=scored, other=0.0), mask=scored)
+        count += tl.sum(scored.to(tl.int32), 0)
+    tl.debug_barrier()
+    for at in range(0, length, KEYS):
+        rank, key, scored = _rank(visual_at, at, length, anchor, until, KEYS)
+        pooled = tl.zeros([KEYS], tl.float32)
+        for step in tl.static_range(POOL):
+            near = rank + step - POOL // 2
+            score = tl.load(ranked_at + near, mask=scored & (near >= 0) & (near < count), other=0.0)  # none is negative
+            pooled = tl.maximum(pooled, score) if SIMILAR else pooled + score / POOL
+        if SIMILAR:
+            pooled = mix * pooled - (1 - mix) * tl.load(spare_at + key, mask=scored, other=0.0)
+        tl.store(out_at + key, pooled, mask=scored)
+
+
 @triton.jit(do_not_specialize=["rows", "guides", "live", "anchor", "until", "line"])
 def attended(  # type: ignore[no-untyped-def]
-    q_at, k_at, visual_at, out_at, lengths_at, q_pair, q_head, q_token, k_pair, k_head, k_token, visual_pair, visual_head,
-    rows, heads, guides, live, anchor, until, line, scale,
+    q_at, k_at, visual_at, out_at, spare_at, lengths_at, q_pair, q_head, q_token, k_pair, k_head, k_token, visual_pair, visual_head,
+    rows, heads, guides, live, anchor, until, line, scale, similar, mix,
     GROUP: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, HEAD_DIM: tl.constexpr, ENDS: tl.constexpr,
-    LENGTHS: tl.constexpr,
+    LENGTHS: tl.constexpr, POOL: tl.constexpr, SIMILAR: tl.constexpr,
 ):  # fmt: skip
     """Store the mean over the queries of softmax over the scored keys, +inf for entries that stay.
 
-    ``ENDS``: 1 keeps the ends of lines, 2 evicts them first. ``scale`` includes log2 e.
+    ``ENDS``: 1 keeps the ends of lines, 2 evicts them first. ``scale`` includes log2 e. ``POOL``: scores are pooled over so many neighbors,
+    with ``SIMILAR`` less a share for redundant keys; ``spare`` (2, pairs × heads, live) fp32 is for numbers on the way.
     """
     pair, head = (tl.program_id(0) // heads).to(tl.int64), tl.program_id(0) % heads
     length = _length(lengths_at, pair, rows, live, LENGTHS)
@@ -78,6 +173,14 @@ def attended(  # type: ignore[no-untyped-def]
             earlier = tl.load(out_at + key, mask=(key < length) & (first > 0), other=0.0)
             tl.store(out_at + key, earlier + weight, mask=key < length)
     tl.debug_barrier()
+    if POOL:
+        spare_at += tl.program_id(0).to(tl.int64) * live
+        ranked_at = spare_at + tl.num_programs(0).to(tl.int64) * live
+        if SIMILAR:
+            _redundant(k_at, visual_at, spare_at, length, k_token, channel, similar, KEYS, HEAD_DIM)
+            tl.debug_barrier()
+        _pooled(visual_at, out_at, ranked_at, spare_at, length, anchor, until, mix, KEYS, POOL, SIMILAR)
+        tl.debug_barrier()
     for at in range(0, live, KEYS):
         key = at + tl.arange(0, KEYS)
         scored, middle = _middle(visual_at, key, length, anchor, until, line, ENDS)

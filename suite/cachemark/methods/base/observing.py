@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from ...cache.arena import Memory
 from ...cache.bank import SlotBank, chunks
+from ...cache.kernels.selection import Pool, attended
 from ...cache.layout import Layout, Site, Step
 from ...cache.slot import Slot
 from ...contract.planning import MethodOverhead
@@ -78,6 +80,11 @@ class Observing(Evicting):
     def evict(self, step: Step, slots: SlotBank) -> None:
         if slots.live_visual < self.B or step.line == self.layout.lines:
             return
+        pool = self.pooling()
+        if pool and slots.selects:
+            each = 8 * self.layout.kv_heads * max(slots.live)
+            slots.evict_lowest(self.layout.line, partial(self._scored_by_kernel, pool, step, slots), each)
+            return
         visual = slots.table()
         sites, rows, heads, _ = visual.shape
         places = torch.empty(sites, rows, heads, self.layout.line, dtype=torch.int64, device=visual.device)
@@ -88,6 +95,15 @@ class Observing(Evicting):
                 keys = slots.keys(slice(i, i + 1), some)[0]
                 places[i, some] = order.gather(-1, self._lowest(self.queries[i, some], keys, order))
         slots.evict(places)
+
+    def pooling(self) -> Pool | None:
+        """Return how kernels compute :meth:`scored` from attention, or None if they do not."""
+        return None
+
+    def _scored_by_kernel(self, pool: Pool, step: Step, slots: SlotBank, sites: slice, rows: slice, lengths: Tensor | None) -> Tensor:
+        """Return the scores of a portion, from keys as they are stored."""
+        k, older = slots.keys(sites, rows), range(step.line * self.layout.line - self.alpha)
+        return attended(self.queries[sites, rows], k, slots.visual[sites, rows, :, : k.size(3)], lengths, older, pool=pool)
 
     def _lowest(self, q: Tensor, k: Tensor, order: Tensor) -> Tensor:
         """Return ranks, in position order, of the evicted entries of a line; ties by age."""
