@@ -65,6 +65,8 @@ ROWS = [
            prepare=edited(BASELINE, put(*CASE, "method", value=f"\n{PWNED}"))),
     broken("half", REGISTER, LIST, '{"format": 3, "incid'), incident("until", "9999999-01-01"), incident("key", PWNED),
     incident("change", 1e300),
+    Attack("two incidents of one key", LIST, "bad-baseline", ("two incidents",),
+           prepare=edited(REGISTER, lambda register: register["incidents"].append(register["incidents"][0]))),
     Attack("a register of format 2", LIST, "bad-baseline", ("format = 2", "delete"), prepare=edited(REGISTER, put("format", value=2))),
     Attack("a register of format 99", LIST, "bad-baseline", ("format = 99",), prepare=edited(REGISTER, put("format", value=99))),
     Attack("a broken register, checked", CHECK, "bad-baseline", (REGISTER,), prepare=written(REGISTER, "{")),

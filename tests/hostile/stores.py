@@ -71,6 +71,7 @@ ROWS = [
     damaged("samples that are gone, a check", CHECK, edited(f"UPDATE outcome SET samples = '{{}}' WHERE id = {ONE}")),
     damaged("a metric with a workflow command, a report", REPORT, edited(
         f"UPDATE outcome SET samples = '{{\"\\n{PWNED}\":[1.0]}}' WHERE id = {ONE}")),
+    damaged("an anchor that is a number, a report", REPORT, edited("UPDATE run SET plan_json = json_set(plan_json, '$.anchor', 5)")),
     damaged("a price that is text, a report", REPORT, edited("UPDATE run SET facts = '{\"price_per_hour\": \"free\"}'")),
     *(damaged(f"{name}, {what}", arguments, edited(f"UPDATE outcome SET {change} WHERE id = {ONE}")) for name, change in (
         ("an artifact that is a number", "artifacts = '{\"grid.png\": 7}'"),

@@ -126,7 +126,7 @@ def test_damaged_pages_are_reported(path: Path, damage: Callable[[bytes], bytes]
 
 @pytest.mark.parametrize("change", [
     "UPDATE outcome SET facts = '{'", "UPDATE outcome SET facts = '[1]'", "UPDATE run SET plan_json = '7'",
-    "UPDATE \"case\" SET body = '{}'",
+    "UPDATE \"case\" SET body = '{}'", "UPDATE run SET started = x'fffe'", "UPDATE outcome SET trial = x'fffe'",
     f"UPDATE run SET plan_json = '{DEEP}'", "UPDATE outcome SET samples = replace(samples, '9999.0', 'NaN')",
     "UPDATE outcome SET samples = replace(samples, '\"kl\"', '\"beauty\"')", "UPDATE outcome SET samples = '{\"latency\":[]}'",
 ])
@@ -137,6 +137,13 @@ def test_a_malformed_row_is_refused_and_found_by_check(path: Path, change: str) 
         with pytest.raises(BadStore, match=r"damaged.*cachemark db backup"):
             store.run(1), store.outcomes(1)
         assert check(store)
+
+
+def test_a_trigger_that_refuses_is_named(path: Path) -> None:
+    make(path)
+    alter(path, "CREATE TRIGGER strict BEFORE INSERT ON run BEGIN SELECT RAISE(ABORT, 'not today'); END")
+    with Store.open(path) as store, pytest.raises(BadStore, match=r"a trigger refuses it \(not today\)"):
+        begin(store)
 
 
 def test_malformed_verdicts_are_refused(path: Path) -> None:
@@ -235,6 +242,7 @@ def test_a_store_in_a_folder_that_cannot_be_written_is_checked_and_backed_up(wri
     (False, "CREATE TABLE recipes (name TEXT)", "another program .*recipes"),
     *((True, f"UPDATE {engine_module.VERSION_TABLE} SET version_num = '{version}'",
        rf"schema '{version}'.*{re.escape(__version__)} reads and writes schema {SCHEMA_VERSION}") for version in ("0003", "99", "head")),
+    (True, f"INSERT INTO {engine_module.VERSION_TABLE} VALUES ('4')", "schema '5, 4'"),
 ])
 def test_a_database_of_another_program_or_schema_is_left_alone(path: Path, ours: bool, change: str, words: str) -> None:
     if ours:

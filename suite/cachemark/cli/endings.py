@@ -22,7 +22,7 @@ from typing import Any, NoReturn, TextIO
 import click
 from click.core import ParameterSource
 
-from ..core.errors import DEFECT, BadPlugin, CachemarkError, of_system
+from ..core.errors import DEFECT, BadPlugin, CachemarkError, of_system, text_of
 from ..core.plugin_modules import fault
 from ..core.wording import printed
 
@@ -160,7 +160,7 @@ def ending(kept_results: Callable[[], str] = str) -> Iterator[None]:
         if own_error := error if isinstance(error, CachemarkError) else fault(error) or of_system(error):
             _fail(own_error)
         _leave(DEFECT, "".join(traceback.format_exception(error)),
-               f"cachemark: Internal error: {_shorten(f'{type(error).__name__}: {error}')}",
+               f"cachemark: Internal error: {_shorten(f'{type(error).__name__}: {text_of(error)}')}",
                f"  [exit code {DEFECT}; please report the command and the lines above, see docs/errors.md#internal-errors]")
 
 

@@ -119,9 +119,19 @@ def unknown(kind: str, name: str, known_names: Iterable[str]) -> UnknownName:
     return UnknownName(f"Unknown {kind} {name!r}.", remedy=f"{hint}Known: {separator.join(listed) or 'none'}{more}.")
 
 
+def text_of(error: BaseException) -> str:
+    """Return an error's text; the text of a plug-in's error may itself fail."""
+    try:
+        return str(error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as other:
+        return f"its text cannot be made ({type(other).__name__})"
+
+
 def out_of_memory(error: BaseException) -> bool:
     """Return whether an error means that the host is out of memory, also while loading a library."""
-    return isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)) is not None
+    return isinstance(error, MemoryError) or _NO_MEMORY.search(text_of(error)) is not None
 
 
 def of_system(error: Exception) -> CachemarkError | None:

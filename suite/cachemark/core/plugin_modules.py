@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 
-from .errors import BadPlugin
+from .errors import BadPlugin, text_of
 
 MODULE = "cachemark_plugin_"  # prefix of a plug-in's module names; digests of its path and of its files' contents follow
 SAID = 300  # letters of an error's own words
@@ -41,6 +41,6 @@ def plugin_of(module: str) -> str:
 
 def message_of(error: BaseException, message: str = "") -> str:
     """Return an error's text as one line of bounded length."""
-    text = (message or str(error))[: 4 * SAID]
+    text = (message or text_of(error))[: 4 * SAID]
     line = "".join(letter if letter.isprintable() else "·" for letter in " ".join(text.split()))
     return line if len(line) <= SAID else f"{line[:SAID]}…"

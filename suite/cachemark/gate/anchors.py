@@ -15,23 +15,26 @@ import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from ..core.errors import BadStore
 from ..core.files import PACKAGE
 from ..core.result import Outcome
 from ..core.spec import FULL
+from ..core.stored_table import BadField, OtherVersion, StoredTable, needed
 from ..store.db import Store
+from ..store.rows import RunRecord
 
 PASSED, FAILED, NOT_MEASURED = "passed", "failed", "not measured"
 Reached = Collection[tuple[str, str]]  # models and their weights
 
 
 @dataclass(frozen=True)
-class Anchor:
+class Anchor(StoredTable):
     """A published value of a full cache: ``metric`` within ``tolerance`` of ``expected``, from ``source``."""
 
-    metric: str
-    expected: float
-    tolerance: float
-    source: str
+    metric: str = needed("metric")
+    expected: float = needed("published value")
+    tolerance: float = needed("largest difference from it")
+    source: str = needed("publication")
 
 
 def judge(anchor: Anchor, outcome: Outcome) -> tuple[str, str]:
@@ -65,10 +68,17 @@ def _unfit(anchor: Anchor, outcome: Outcome) -> str:
 
 
 def reached(store: Store) -> Reached:
-    """Return the models and weights whose anchor a run of the store has reached."""
-    anchored = [(run, Anchor(**run.plan_json["anchor"])) for run in store.runs() if run.plan_json.get("anchor")]
+    """Return the models and weights whose anchor a run of the store has reached. Raises BadStore for an anchor that is none."""
+    anchored = [(run, _stored_anchor(store, run)) for run in store.runs() if run.plan_json.get("anchor")]
     return {(outcome.case.model, outcome.case.weights) for run, anchor in anchored for outcome in store.outcomes(run.id)
             if judge(anchor, outcome)[0] == PASSED}
+
+
+def _stored_anchor(store: Store, run: RunRecord) -> Anchor:
+    try:
+        return Anchor.from_json(run.plan_json["anchor"], "anchor")
+    except (BadField, OtherVersion) as error:
+        raise BadStore(f"{store.where} is damaged: run {run.id} has no usable anchor ({error}).", remedy="Restore a backup.") from error
 
 
 def not_reproduced(model: str, weights: str, reached: Reached) -> str:

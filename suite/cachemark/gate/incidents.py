@@ -6,6 +6,7 @@ The register is a file of open incidents in version control. Its diff documents 
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -16,7 +17,7 @@ from pydantic import ConfigDict, Field, TypeAdapter
 from pydantic.dataclasses import dataclass as validated
 
 from ..core.edited import REMEDY
-from ..core.errors import unknown
+from ..core.errors import BadBaseline, unknown
 from ..core.result import JUDGING
 from ..core.spec import Case, digest
 from ..core.units import in_order, is_metric, metric
@@ -260,7 +261,10 @@ class IncidentRegister:
 def load(path: Path) -> list[Incident]:
     """Read a register; empty without a file. Raises BadBaseline if it is invalid or has an older format."""
     remedy = f"{REMEDY} After an upgrade, delete a register of an older format: the next check reports its incidents again."
-    return read(path, IncidentRegister, remedy).incidents if path.exists() else []
+    incidents = read(path, IncidentRegister, remedy).incidents if path.exists() else []
+    if twice := [key for key, times in Counter(incident.key for incident in incidents).items() if times > 1]:
+        raise BadBaseline(f"{path} has two incidents {twice[0]!r}.", remedy="Remove one of them.")
+    return incidents
 
 
 def save(path: Path, register: Sequence[Incident]) -> None:

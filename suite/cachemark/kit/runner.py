@@ -11,7 +11,7 @@ from typing import Any
 
 from ..contract.heads import HeadGroups
 from ..contract.method import Method
-from ..core.errors import BadBudget, BadParameter, CachemarkError, Unsupported
+from ..core.errors import BadBudget, BadParameter, CachemarkError, Unsupported, text_of
 from ..core.plugin_modules import place_of
 from ..core.spec import FLOPS
 from ..models.protocol import ModelEntry, Request
@@ -154,7 +154,7 @@ def findings_of(check: Check, example: Example) -> list[KitFinding]:
     except (Exception, SystemExit) as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         file, line = place_of(error) or (frame.filename, frame.lineno)
-        actual = f"{type(error).__name__}: {str(error)[:LONGEST_ERROR]} ({file}:{line})"
+        actual = f"{type(error).__name__}: {text_of(error)[:LONGEST_ERROR]} ({file}:{line})"
     try:
         return [KitFinding(expected, actual, example.size)]
     except Exception:  # a model that cannot be loaded has no size

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import re
 import signal
 import sys
 import threading
@@ -22,6 +23,7 @@ from ..cache.codecs import CODECS
 from ..contract.method import COUNTED
 from ..core import registry
 from ..core.errors import BadPlugin, CachemarkError
+from ..core.files import NAME
 from ..core.outside_metrics import fault_of
 from ..core.plugin_modules import MODULE, SAID, fault, message_of, plugin_of
 from ..core.spec import canonical
@@ -193,8 +195,11 @@ def _import(name: str, sources: Sources, older: list[str]) -> None:
             raise BadPlugin(f"Plug-in {str(sources.file)!r} registers no method, no model, no decoder, no metric and no codec.",
                             remedy="Decorate a class with @cm.method('name') or @cm.decoder('name'), or add an entry to MODELS.")
         for table, thing in registered:
+            where = f"Plug-in {str(sources.file)!r}: {table.kind} {thing!r:.60}"
+            if not re.fullmatch(NAME, thing):
+                raise BadPlugin(f"{where} has a name of other letters.", remedy="Use letters, digits, dashes, dots and underscores.")
             if table is not MODELS:
-                _check(table, thing, f"Plug-in {str(sources.file)!r}: {table.kind} {thing!r}")
+                _check(table, thing, where)
     _lookups[name] = lookups
 
 

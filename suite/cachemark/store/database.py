@@ -238,12 +238,13 @@ def _has_tables(connection: Connection, where: str) -> bool:
     tables = inspect(connection).get_table_names()
     if not tables:
         return False
-    version = connection.scalar(text(f"SELECT version_num FROM {VERSION_TABLE}")) if VERSION_TABLE in tables else None
-    if version is None:
+    versions = connection.scalars(text(f"SELECT version_num FROM {VERSION_TABLE}")).all() if VERSION_TABLE in tables else []
+    if not versions:
         raise BadStore(f"{where} is a database of another program (its tables: {', '.join(sorted(tables)[:4])}).",
                        remedy="Name another --store; this one was left as it is.")
-    if str(version) != SCHEMA_VERSION:
-        raise BadStore(f"{where} has schema {str(version)[:20]!r}; cachemark {__version__} reads and writes schema {SCHEMA_VERSION}.",
+    if versions != [SCHEMA_VERSION]:
+        found = ", ".join(map(str, versions))[:20]
+        raise BadStore(f"{where} has schema {found!r}; cachemark {__version__} reads and writes schema {SCHEMA_VERSION}.",
                        remedy="Use the version of cachemark that wrote it, or name another --store and measure again.")
     return True
 
@@ -262,11 +263,13 @@ def bad_store(error: BaseException, where: str) -> BadStore:
 
 @contextmanager
 def guard(where: str) -> Iterator[None]:
-    """Raise BadStore for errors of the database inside the block; broken constraints are bugs and pass."""
+    """Raise BadStore for errors of the database inside the block; broken constraints of the tables are bugs and pass."""
     try:
         yield
-    except IntegrityError:
-        raise
+    except IntegrityError as error:
+        if getattr(error.orig, "sqlite_errorcode", 0) != sqlite3.SQLITE_CONSTRAINT_TRIGGER:
+            raise
+        raise BadStore(f"{where} cannot be changed: a trigger refuses it ({error.orig}).", remedy="Delete the trigger.") from error
     except MalformedRow as error:
         raise BadStore(f"{where} is damaged: {error}.", remedy=_RESTORE) from error
     except UnicodeDecodeError as error:  # a name in the schema, which the driver decodes itself

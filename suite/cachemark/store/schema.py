@@ -48,6 +48,25 @@ class Json(TypeDecorator[Any]):
         return parsed
 
 
+class Short(TypeDecorator[str]):
+    """Text of limited length, and nothing that SQLite would keep in its place, such as bytes."""
+
+    impl = String
+    cache_ok = True
+
+    def process_result_value(self, value: Any, dialect: Any) -> str | None:
+        if value is not None and not isinstance(value, str):
+            raise MalformedRow(f"A column of text holds {type(value).__name__}")
+        return value
+
+
+class Words(Short):
+    """Text."""
+
+    impl = Text
+    cache_ok = True
+
+
 class Base(DeclarativeBase):
     """Base class of the tables. Constraints have names, so that a migration can drop them."""
 
@@ -68,15 +87,15 @@ class RunRow(Base):
     __tablename__ = "run"
     __table_args__ = (_one_of("state", RUN_STATES), {"sqlite_autoincrement": True})
     id: Mapped[int] = mapped_column(primary_key=True)
-    plan: Mapped[str] = mapped_column(Text)
+    plan: Mapped[str] = mapped_column(Words)
     plan_json: Mapped[dict[str, Any]]
-    device: Mapped[str] = mapped_column(Text)
-    machine_class: Mapped[str] = mapped_column(Text)
-    fingerprint: Mapped[str] = mapped_column(Text)
+    device: Mapped[str] = mapped_column(Words)
+    machine_class: Mapped[str] = mapped_column(Words)
+    fingerprint: Mapped[str] = mapped_column(Words)
     facts: Mapped[dict[str, Any]]
-    started: Mapped[str] = mapped_column(String(32))
-    finished: Mapped[str | None] = mapped_column(String(32))
-    state: Mapped[str] = mapped_column(String(16), default="running")
+    started: Mapped[str] = mapped_column(Short(32))
+    finished: Mapped[str | None] = mapped_column(Short(32))
+    state: Mapped[str] = mapped_column(Short(16), default="running")
     code: Mapped[dict[str, Any]]
     kept: Mapped[bool] = mapped_column(default=False)
     verdicts: Mapped[dict[str, Any]] = mapped_column(default={"rows": []})
@@ -87,8 +106,8 @@ class CaseRow(Base):
     """Case by its key."""
 
     __tablename__ = "case"
-    key: Mapped[str] = mapped_column(String(16), primary_key=True)
-    model: Mapped[str] = mapped_column(Text, index=True)
+    key: Mapped[str] = mapped_column(Short(16), primary_key=True)
+    model: Mapped[str] = mapped_column(Words, index=True)
     body: Mapped[dict[str, Any]]
 
 
@@ -108,19 +127,19 @@ class OutcomeRow(Base):
     )
     id: Mapped[int] = mapped_column(primary_key=True)
     run_id: Mapped[int] = mapped_column(ForeignKey("run.id"), index=True)
-    trial: Mapped[str] = mapped_column(Text)
+    trial: Mapped[str] = mapped_column(Words)
     case_key: Mapped[str] = mapped_column(ForeignKey("case.key"), index=True)
-    status: Mapped[str] = mapped_column(String(16))
+    status: Mapped[str] = mapped_column(Short(16))
     has_judgement: Mapped[bool]
     samples: Mapped[dict[str, Any]]
-    judgement: Mapped[str] = mapped_column(Text)
-    log: Mapped[str] = mapped_column(Text)
+    judgement: Mapped[str] = mapped_column(Words)
+    log: Mapped[str] = mapped_column(Words)
     seconds: Mapped[float]
-    result_key: Mapped[str] = mapped_column(Text, index=True)
-    output_hash: Mapped[str] = mapped_column(Text)
+    result_key: Mapped[str] = mapped_column(Words, index=True)
+    output_hash: Mapped[str] = mapped_column(Words)
     facts: Mapped[dict[str, Any]]
     artifacts: Mapped[dict[str, Any]]
-    saved: Mapped[str] = mapped_column(String(32))
+    saved: Mapped[str] = mapped_column(Short(32))
     case: Mapped[CaseRow] = relationship()
 
 
