@@ -275,3 +275,10 @@ def test_stored_tokens_become_a_sample_batch(measured: stages.Stage, tmp_path: P
     for words, error in ((("x.npz", "calm 1/9"), "Unknown case 'calm 1/9'"), (("x.png", "full"), "does not end in .npz")):
         refused = stages.call("export", "images", tmp_path / words[0], words[1], *options)
         assert (refused.exit_code, error in refused.output) == (2, True)
+
+
+def test_parameters_of_a_method_with_its_own_sizes_set_its_budget() -> None:
+    """AMS-KV with one demanding layer does not get the entries that its default of six needs."""
+    model = cm.load("tiny-var")
+    cases = [model.prepared(seeds=1, method="ams_kv", **parameters)[0].case for parameters in ({}, {"demanding": [1]})]
+    assert [case.budget for case in cases] == ["1", f"{274 + 5 * 149}/{6 * 274}"]  # of the entries before the last scale

@@ -108,7 +108,7 @@ class ImageModel(Hinted):
             numbers = [numbers[0]] * len(drawn)
         if name == FULL and budget is not None and Budget.parse(budget).ratio != 1:
             raise BadBudget(f"The full cache does not evict, so budget {budget} has no effect.", remedy="Name a method, or leave it out.")
-        axes = {"budgets": [self._budget(name) if budget is None else budget], "codecs": [codec], "decoders": [decoder],
+        axes = {"budgets": [self._budget(table) if budget is None else budget], "codecs": [codec], "decoders": [decoder],
                 "sampling": self._sampling(guidance, sampling), "batch": len(drawn) if batch is None else min(batch, len(drawn)),
                 "grid": None if grid is None else list(grid)}
         with tempfile.TemporaryDirectory() as folder:
@@ -134,11 +134,11 @@ class ImageModel(Hinted):
             raise BadPlan(f"{self.name} draws classes 0 … {self.classes - 1}, not prompts.",
                           remedy="Write --label 3, or labels=[3] in Python.")
 
-    def _budget(self, method: str) -> str | int:
-        """Return the default budget: the method's own sizes, which a plan names by the method, else 1/2."""
-        cls: type[Method] = METHODS.get(method)
+    def _budget(self, table: Mapping[str, Any]) -> dict[str, Any] | str | int:
+        """Return the default budget: the method's own sizes, which a plan names by its table, else 1/2."""
+        cls: type[Method] = METHODS.get(table["name"])
         sized = self.paradigm in cls.paradigms and cls.own_budget is not Method.own_budget
-        return 1 if method == FULL else method if sized else "1/2"
+        return 1 if table["name"] == FULL else dict(table) if sized else "1/2"
 
     def _sampling(self, guidance: float | None, sampling: str | Mapping[str, Any]) -> str | dict[str, Any]:
         """Return sampling as a plan names it: a preset, or changes to ``paper``."""
