@@ -1,6 +1,7 @@
 """Compares Triton's kernels with attention in fp64 on a CPU, in Triton's interpreter; run by test_kernels.py.
 
 ``interpreted.py FILE …`` runs copies of the decode kernel or the kernel with mass, and prints those that differ from attention.
+``interpreted.py any`` compares drawn shapes.
 """
 
 import importlib.util
@@ -172,6 +173,10 @@ def passes() -> None:
 
 def main(*copies: str) -> None:
     torch.use_deterministic_algorithms(True)  # new memory is NaN, so that a value that is not written shows
+    if copies == ("any",):
+        any_mass()
+        any_bank()
+        return
     for copy in copies:
         spec = importlib.util.spec_from_file_location("cachemark.cache.kernels.copied", copy)
         assert spec is not None
@@ -185,17 +190,14 @@ def main(*copies: str) -> None:
                 with_mass(module.attention_with_mass, *shape)
         except AssertionError:
             print(copy)
-    if not copies:
-        for shape in SHAPES:
-            with_mass(attention_with_mass, *shape)
-        any_mass()
-        fixed(decode_triton.decode)
-        any_bank()
-        passes()
-        for codec in READABLE:  # the check before a first use on a device agrees
-            for lengths in (ONE, ROWS, HEADS if codec == "native" else ROWS):
-                query = Query("cpu", torch.float32, 4, 2, 64, 1, mass=True, codec=codec, lengths=lengths)
-                assert fault(DECODE_WITH_MASS, query) == "", (codec, lengths)
+    for shape in SHAPES:
+        with_mass(attention_with_mass, *shape)
+    fixed(decode_triton.decode)
+    passes()
+    for codec in READABLE:  # the check before a first use on a device agrees
+        for lengths in (ONE, ROWS, HEADS if codec == "native" else ROWS):
+            query = Query("cpu", torch.float32, 4, 2, 64, 1, mass=True, codec=codec, lengths=lengths)
+            assert fault(DECODE_WITH_MASS, query) == "", (codec, lengths)
 
 
 if __name__ == "__main__":

@@ -161,4 +161,4 @@ anything = (
 
 
 if __name__ == "__main__":
-    run(sys.argv[1:], {"selection_triton": lines, "fused_triton": turns}, *anything)
+    run(sys.argv[1:], {"selection_triton": lines, "fused_triton": turns}, anything=anything)

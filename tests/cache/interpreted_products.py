@@ -40,4 +40,4 @@ def tiles() -> None:
 
 
 if __name__ == "__main__":
-    run(sys.argv[1:], {"fused_products_triton": fixed}, anything, tiles)
+    run(sys.argv[1:], {"fused_products_triton": fixed}, tiles, anything=(anything,))

@@ -20,9 +20,17 @@ def near(made: Tensor, right: Tensor) -> None:
     torch.testing.assert_close(made.double(), right, rtol=CLOSE[made.dtype], atol=4 * CLOSE[made.dtype] * float(right.abs().max()))
 
 
-def run(copies: Sequence[str], fixed: Mapping[str, Callable[[], None]], *everything: Callable[[], None]) -> None:
-    """Run all checks, or the ``fixed`` one of a kernel's file with each copy in its place, and print the copies that it notices."""
+def run(
+    copies: Sequence[str], fixed: Mapping[str, Callable[[], None]], *others: Callable[[], None], anything: Sequence[Callable[[], None]],
+) -> None:
+    """Run the ``fixed`` checks and the ``others``; for ``any`` those of drawn shapes, ``anything``, alone.
+
+    First run the fixed check of a kernel's file with each copy in its place, and print the copies that it notices."""
     torch.use_deterministic_algorithms(True)  # new memory is NaN, so that a value that is not written shows
+    if copies == ["any"]:
+        for check in anything:
+            check()
+        return
     for copy in copies:
         name = Path(copy).stem
         assert name in {module.__name__.rpartition(".")[2] for module in KERNELS}, name
@@ -36,5 +44,5 @@ def run(copies: Sequence[str], fixed: Mapping[str, Callable[[], None]], *everyth
                 fixed[name]()
             except AssertionError:
                 print(copy)
-    for check in () if copies else (*fixed.values(), *everything):
+    for check in (*fixed.values(), *others):
         check()

@@ -62,24 +62,31 @@ def interpreted(script: str, *arguments: str) -> list[str]:
     return ran.stdout.split()
 
 
-@pytest.mark.parametrize("script", ["norms", "products", "lines"])
-def test_fused_passes_are_plain_operations_in_fp64_and_draw_the_same_tokens(script: str) -> None:
-    assert not interpreted(script)
+FAULTS = {  # by script and the kernels' file
+    "norms": {"fused_norms_triton": NORMS, "fused_triton": SUMS}, "products": {"fused_products_triton": PRODUCTS},
+    "lines": {"selection_triton": LINES, "fused_triton": TURNS},
+}
 
 
-@pytest.mark.parametrize(("script", "kernels", "faults"), [
-    ("norms", "fused_norms_triton", NORMS), ("norms", "fused_triton", SUMS), ("products", "fused_products_triton", PRODUCTS),
-    ("lines", "selection_triton", LINES), ("lines", "fused_triton", TURNS),
-])
-def test_faults_in_fused_passes_are_noticed(script: str, kernels: str, faults: tuple[tuple[str, str], ...], tmp_path: Path) -> None:
-    """Other rows, tokens, copies and channels, norms over what is masked, and values that are not written."""
-    source = (PACKAGE / f"cache/kernels/{kernels}.py").read_text()
-    copies = [tmp_path / str(number) / f"{kernels}.py" for number in range(len(faults))]
-    for (right, wrong), copy in zip(faults, copies, strict=True):
-        assert right in source, right
-        copy.parent.mkdir()
-        copy.write_text(source.replace(right, wrong))
+@pytest.mark.parametrize("script", FAULTS)
+def test_fused_passes_are_plain_operations_in_fp64_draw_the_same_tokens_and_their_faults_are_noticed(script: str, tmp_path: Path) -> None:
+    """In one process, whose start takes longest. Faults: other rows, tokens, copies and channels, norms over what is masked, and values
+    that are not written."""
+    copies: list[Path] = []
+    for kernels, faults in FAULTS[script].items():
+        source = (PACKAGE / f"cache/kernels/{kernels}.py").read_text()
+        for right, wrong in faults:
+            assert right in source, right
+            copies.append(tmp_path / str(len(copies)) / f"{kernels}.py")
+            copies[-1].parent.mkdir()
+            copies[-1].write_text(source.replace(right, wrong))
     assert interpreted(script, *map(str, copies)) == [str(copy) for copy in copies]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", FAULTS)
+def test_fused_kernels_are_plain_operations_in_fp64_in_any_shape(script: str) -> None:
+    assert not interpreted(script, "any")
 
 
 def test_passes_that_deviate_or_are_slower_are_not_used_and_the_case_and_doctor_give_the_figures(
