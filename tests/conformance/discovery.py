@@ -1,5 +1,6 @@
 """Discovery of vector files and their checks; no file is ignored."""
 
+import functools
 import json
 import lzma
 import os
@@ -32,7 +33,16 @@ class Item:
 
 
 def find(folder: Path) -> list[Item]:
-    """Return all checks of ``<family>/<anything>_<kind>.safetensors[.xz]``; at least one item."""
+    """Return all checks of ``<family>/<anything>_<kind>.safetensors[.xz]``; at least one item. Vectors of this repository are read once."""
+    return _shipped() if folder == DEFAULT else _found(folder)
+
+
+@functools.cache
+def _shipped() -> list[Item]:
+    return _found(DEFAULT)
+
+
+def _found(folder: Path) -> list[Item]:
     files = sorted(set(_files(folder)))
     if not files:
         text = f"No vectors under {str(folder)!r}: expected <family>/<anything>_<kind>.safetensors with a .json of the same name."

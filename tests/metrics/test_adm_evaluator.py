@@ -13,21 +13,19 @@ import torch
 
 from cachemark.core.errors import BadCheckpoint
 from cachemark.metrics.compute import inception
-from cachemark.metrics.compute.extractor import Extractor
 from cachemark.metrics.compute.sample_batches import SampleBatch, SampleWriter
 from cachemark.workflows import score as scoring
 from cachemark.workflows.score import score
 from metrics.test_inception import pictures, state
-from metrics.toys import SpatialToy
+from metrics.toys import SpatialToy, spatial_toy
 
 REAL, FAKE, WIDTH, SPATIAL, SPLIT = 50, 60, 13, 12, 25
-TOY = Extractor("5" * 64, SpatialToy, spatial=True, batch=16)
 
 
 @pytest.fixture(autouse=True)
 def _toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(scoring, "scorer", lambda name, weights: (TOY, {**inception.OPTIONS, "isc_split_size": SPLIT}))
+    monkeypatch.setattr(scoring, "scorer", lambda name, weights: (spatial_toy(), {**inception.OPTIONS, "isc_split_size": SPLIT}))
     monkeypatch.setitem(inception.LAYERS, "adm", WIDTH)
     monkeypatch.setattr(inception, "POSITIONS", 4)
     monkeypatch.setattr(inception, "CHANNELS", 3)
@@ -116,11 +114,11 @@ def test_statistics_of_an_earlier_layer_have_a_preset(width: int, tmp_path: Path
     np.savez(tmp_path / "known.npz", mu=np.zeros(width), sigma=np.eye(width))
     file = SampleBatch(tmp_path / "known.npz")
     with pytest.raises(BadCheckpoint, match=rf"{width} features, not of {WIDTH} as preset adm\. Use --preset adm{width}"):
-        inception.of_statistics("adm", TOY, file)
-    assert len(inception.of_statistics(f"adm{width}", TOY, file).mean) == width
+        inception.of_statistics("adm", spatial_toy(), file)
+    assert len(inception.of_statistics(f"adm{width}", spatial_toy(), file).mean) == width
     np.savez(tmp_path / "strange.npz", mu=np.zeros(100), sigma=np.eye(100))
     with pytest.raises(BadCheckpoint, match="statistics of 100 features"):
-        inception.of_statistics(f"adm{width}", TOY, SampleBatch(tmp_path / "strange.npz"))
+        inception.of_statistics(f"adm{width}", spatial_toy(), SampleBatch(tmp_path / "strange.npz"))
 
 
 def test_a_written_batch_has_images_labels_and_a_manifest(tmp_path: Path) -> None:
@@ -138,7 +136,7 @@ def test_a_written_batch_has_images_labels_and_a_manifest(tmp_path: Path) -> Non
 def test_a_batch_sorted_by_class_is_warned_about(labeled: bool, tmp_path: Path) -> None:
     """By its labels, or by the classes that the network sees: here the brightest of five corners."""
     mixed = pictures(FAKE, 1, 32)
-    by_class = TOY.load()(mixed)[1].argmax(1)
+    by_class = spatial_toy().load()(mixed)[1].argmax(1)
     for order, warned in ((by_class.argsort(), True), (torch.arange(FAKE), False)):
         arrays = {"arr_0": mixed[order].permute(0, 2, 3, 1).numpy(), **({"arr_1": by_class[order].numpy()} if labeled else {})}
         np.savez(tmp_path / "samples.npz", **arrays)

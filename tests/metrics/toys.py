@@ -33,6 +33,11 @@ class SpatialToy(Toy):
         return *super().forward(images), by_position
 
 
+def spatial_toy() -> Extractor:
+    """Return an extractor with a :class:`SpatialToy`; made when needed, since it imports torch-fidelity."""
+    return Extractor("5" * 64, SpatialToy, spatial=True, batch=16)
+
+
 def noise(count: int, seed: int = 0, side: int = SIZE) -> Tensor:
     return torch.rand(count, 3, side, side, generator=torch.Generator().manual_seed(seed)) * 2 - 1
 

@@ -15,7 +15,6 @@ from PIL import Image
 from cachemark.cli import main
 from cachemark.core.errors import CachemarkError
 from cachemark.metrics.compute import inception
-from cachemark.metrics.compute.extractor import Extractor
 from cachemark.metrics.compute.image_folders import ImageFolder, Resized
 from cachemark.models import prompt_lists
 from cachemark.models.prompt_lists import Download, prompt_list
@@ -23,9 +22,8 @@ from cachemark.workflows import score as scoring
 from cachemark.workflows import score_protocols as protocols
 from cachemark.workflows.score_protocols import score
 from metrics.test_adm_evaluator import frechet
-from metrics.toys import SpatialToy
+from metrics.toys import spatial_toy
 
-TOY = Extractor("6" * 64, SpatialToy, spatial=True, batch=16)
 PER, CATEGORIES, CAPTIONS, ATOMS = 30, ("art", "people"), 30, (3, 1, 2)
 
 
@@ -34,7 +32,7 @@ def _small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     for module in (scoring, protocols):
-        monkeypatch.setattr(module, "scorer", lambda name, weights: (TOY, inception.OPTIONS))
+        monkeypatch.setattr(module, "scorer", lambda name, weights: (spatial_toy(), inception.OPTIONS))
     for name, value in {"CATEGORIES": CATEGORIES, "PER_CATEGORY": PER, "CAPTIONS": CAPTIONS, "TASKS": len(ATOMS)}.items():
         monkeypatch.setattr(protocols, name, value)
 
@@ -67,7 +65,7 @@ def test_mjhq_has_fid_by_category_on_resized_images() -> None:
                     for file in files]
         bicubic = [[np.asarray(each.resize((299, 299), Image.Resampling.BICUBIC)).clip(0, 255).round() for each in image]
                    for image in channels]
-        return TOY.load()(torch.from_numpy(np.array(bicubic, np.uint8)))[0].double().numpy()[:, :-1]
+        return spatial_toy().load()(torch.from_numpy(np.array(bicubic, np.uint8)))[0].double().numpy()[:, :-1]
 
     expected = frechet(pooled(sorted(mine.glob("art*"))), pooled(sorted(real.glob("art/*"))))
     assert scores.values["fid_mjhqart_30"].value == pytest.approx(expected, rel=1e-3)
