@@ -114,8 +114,15 @@ def _reader(hint: Any) -> Reader:
         (only,) = (_reader(each) for each in arguments if each is not type(None))
         return lambda value, where: None if value is None else only(value, where)
     if origin is Sequence:
-        item = _reader(arguments[0])
-        return lambda value, where: [item(each, f"{where}.{k}") for k, each in enumerate(_checked((list, tuple), "a list", value, where))]
+        item, plain = _reader(arguments[0]), arguments[0] is float
+
+        def listed(value: Any, where: str) -> list[Any]:
+            values = _checked((list, tuple), "a list", value, where)
+            if plain and set(map(type, values)) == {float} and all(map(math.isfinite, values)):
+                return list(values)
+            return [item(each, f"{where}.{number}") for number, each in enumerate(values)]
+
+        return listed
     if origin is Mapping:
         item_of_table = _reader(arguments[1])
         return lambda value, where: {key: item_of_table(each, f"{where}.{key}")

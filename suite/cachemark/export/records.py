@@ -7,6 +7,7 @@ import io
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +68,13 @@ def csv_lines(source: Source, run: int | None = None, *, samples: bool = False) 
         yield "".join(f"{start},{_line([_cell(other, name) for name in columns[at:]])}\n" for other in others)
 
 
+_for_sheet = lru_cache(10_000)(for_sheet)  # names and settings repeat in most rows
+
+
 def _cell(record: Mapping[str, Any], name: str) -> Any:
     value = record.get(name)
     if isinstance(value, str):
-        return for_sheet(value)
+        return _for_sheet(value)
     if value is None or not (name in _FLOATS or isinstance(value, float)):
         return value
     return "" if math.isnan(value) else float(value)

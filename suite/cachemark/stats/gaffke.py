@@ -69,7 +69,11 @@ def _integral(off: Floats, many: Floats) -> Floats:
     at = (np.arange(_POINTS) + 0.5) * (_REACH / _POINTS)
     line = s[:, None] + 1j * np.sinh(at) * width[:, None]
     logs = -np.log(line * np.sign(s)[:, None])
-    for weight, place in zip(many.T, off.T, strict=True):
-        logs -= weight[:, None] * np.log1p(-line * place[:, None])
+    if len(off) < off.shape[1]:
+        for log, points, weight, place in zip(logs, line, many, off, strict=True):
+            log -= weight @ np.log1p(-points * place[:, None])
+    else:
+        for weight, place in zip(many.T, off.T, strict=True):
+            logs -= weight[:, None] * np.log1p(-line * place[:, None])
     tail = (np.exp(logs).real * np.cosh(at)).sum(1) * (_REACH / _POINTS) * width / np.pi
     return np.clip(np.where(above, tail, 1 - tail), 0.0, 1.0)

@@ -16,7 +16,7 @@ import math
 import statistics
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -67,6 +67,7 @@ class Interval:
 
 
 # -- times ---------------------------------------------------------------------------------------------------------------
+@cache
 def _ranks(n: int, level: float) -> tuple[int, float]:
     """Return how many values to cut at each end, and the coverage of the median by the rest."""
     covered = 1 - 2 * scipy.stats.binom.cdf(np.arange(n // 2 or 1), n, 0.5)

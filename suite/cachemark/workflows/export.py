@@ -53,6 +53,11 @@ def export(
     ``plain`` ones are for a paper. Raises
     Infrastructure if nothing can be written.
     """
+    if form == "csv":
+        with reading(store) as source:
+            chosen(source, run)
+        lines = csv_lines(store, run=run, samples=samples)
+        return Exported("".join(lines)) if path is None else Exported(files=(put(lines, path, KINDS[form]),))
     stored = Run(store, run)
     if form == "figures":
         from ..export import figures
@@ -61,9 +66,6 @@ def export(
             raise Unsupported("This format is written to files, and no path was given.", remedy="Name a file or a folder.")
         with writing(path, "Name another folder."):
             return Exported(files=tuple(figures.write(stored.view, Path(path), width, kind)))
-    if form == "csv":
-        lines = csv_lines(store, run=run, samples=samples)
-        return Exported("".join(lines)) if path is None else Exported(files=(put(lines, path, KINDS[form]),))
     if form == "junit":
         text = _junit(stored, baseline, register)
     else:
