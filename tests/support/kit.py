@@ -19,14 +19,14 @@ def run_all(planned: Iterable[PlannedCheck]) -> list[KitResult]:
     return [check.run() for check in planned]
 
 
-def faults_on_small_models(name: str) -> dict[str, KitFinding]:
-    """Return the first finding of each check of a next-token method, with and without a codec.
+def faults_on_small_models(name: str, which: slice = slice(None)) -> dict[str, KitFinding]:
+    """Return the first finding of each check of a next-token method, or of some of them, with and without a codec.
 
     Models have two layers of two heads; rows of different lengths have layouts of their own.
     """
     (checks, cells), faults = FAMILIES["next-token"], dict[str, KitFinding]()
     cls = METHODS.get(name)
-    for check in GROUPS if issubclass(cls, HeadGroups) else checks:
+    for check in (GROUPS if issubclass(cls, HeadGroups) else checks)[which]:
         for cell in cells(cls, ()):
             try:
                 findings = findings_of(check, cell if check.__module__ == ragged.__name__ else cell.smaller[-1])
