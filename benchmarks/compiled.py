@@ -158,7 +158,7 @@ def turns() -> Iterator[Variant]:
         name = f"d {head_dim}{', by halves' * halves}"
         yield variant(f"rotation, {name}", fused_triton.rotate_append, 1, {"turns_at": "fp32"}, widest=0, **shape)
         one = variant(f"rotation and attention, {name}", fused_triton.attend_turned, 2, {"turns_at": "fp32"}, widest, KEYS=keys, ASKED=1,
-                      **shape)
+                      LENGTHS=0, **shape)
         yield replace(one, bytes_in_flight=4 * keys * head_dim)
     pointers = {"logits_at": "fp32", "seeds_at": "i64", "place_at": "i64", "scaled_at": "fp32", "out_at": "i64"}
     draws = variant("sampling with top-k, in lines", fused_triton.sample, 8, pointers, GUIDED=1, TOP_K=1, LINED=1, BLOCK=4096)

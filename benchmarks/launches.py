@@ -90,7 +90,7 @@ def counting(*, fused: bool) -> Iterator[Calls]:
         keys = max(part.k.size(2) for part in entries.parts())
         return torch.empty_like(q), torch.empty(q.size(0), entries.kv_heads, keys, device=q.device) if mass else None
 
-    def turned(qkv: Tensor, turn: Turn, k: Tensor, v: Tensor, live: int, asked: bool) -> tuple[Tensor, Tensor | None]:
+    def turned(qkv: Tensor, turn: Turn, k: Tensor, v: Tensor, live: int, asked: bool, lengths: Any) -> tuple[Tensor, Tensor | None]:
         calls.names["attention"] += 1
         out = qkv.new_empty(qkv.size(0), turn.heads, 1, qkv.size(-1))
         return out, torch.empty_like(out) if asked else None

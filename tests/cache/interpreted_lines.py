@@ -81,7 +81,10 @@ def pooled(group: int, live: int, shorter: int, alpha: int, pool: int, width: in
 
 
 def turn(rows: int, heads: int, live: int, pairs: int, rest: int, dtype: torch.dtype, halves: bool, by_row: bool) -> None:
-    """Rotation of some channels, after a norm or not, then attention, in one kernel; eps counts in the last row, which is small."""
+    """Rotation of some channels, after a norm or not, then attention, in one kernel; eps counts in the last row, which is small.
+
+    With ``by_row`` rows have their own angles and numbers of entries.
+    """
     width, draw = 2 * pairs + 2 * rest, torch.Generator().manual_seed(live)
     qkv = torch.randn(rows, 1, 3 * heads, width, generator=draw).to(dtype)
     qkv[-1] *= 1e-2
@@ -99,16 +102,18 @@ def turn(rows: int, heads: int, live: int, pairs: int, rest: int, dtype: torch.d
             parts[number], (width,), norms[2 * number].double(), norms[2 * number + 1].double(), 1e-5)
         parts[number] = torch.cat(((turned.transpose(-1, -2) if halves else turned).flatten(-2), own[..., 2 * pairs :]), -1)
     k, v = cache.clone()
-    out, q = fused.attend_turned(qkv, fused.Turn(turns, heads, halves, norms), k, v, live, asked=True)
+    lengths = [max(0, live - row) if by_row else live for row in range(rows)]
+    stored = torch.tensor(lengths, dtype=torch.int32)[:, None] if by_row else None
+    out, q = fused.attend_turned(qkv, fused.Turn(turns, heads, halves, norms), k, v, live, asked=True, lengths=stored)
     assert q is not None
     near(q, parts[0])
-    near(k[:, :, live : live + 1], parts[1])
-    assert torch.equal(v[:, :, live : live + 1], qkv[:, :, 2 * heads :].transpose(1, 2))
-    for made, before in zip((k, v), cache, strict=True):
-        assert torch.equal(made[:, :, :live], before[:, :, :live])
-        assert torch.equal(made[:, :, live + 1 :], before[:, :, live + 1 :])
-    keys, values = (part[:, :, : live + 1].double() for part in (k, v))
-    near(out, F.scaled_dot_product_attention(q.double(), keys, values))
+    for row, n in enumerate(lengths):
+        near(k[row, :, n : n + 1], parts[1][row])
+        assert torch.equal(v[row, :, n : n + 1], qkv[row, :, 2 * heads :].transpose(0, 1))
+        for made, before in zip((k, v), cache, strict=True):
+            assert torch.equal(made[row, :, :n], before[row, :, :n])
+            assert torch.equal(made[row, :, n + 1 :], before[row, :, n + 1 :])
+        near(out[row], F.scaled_dot_product_attention(q[row].double(), *(part[row, :, : n + 1].double() for part in (k, v))))
 
 
 def drawn(batch: int, vocab: int, top_k: int, scale: float | None, at: int) -> None:

@@ -50,11 +50,19 @@ class Slot:
         (rows, kv_heads, tokens, head_dim) each; None where they are stored as codes, at several places, or do not fit.
         """
         n = self.live[0]
-        if not self.bank.codec.exact or len(self.runs) > 1 or n + tokens > self.bank.capacity:
+        if len(self.runs) > 1 or not self.takes(tokens):
             return None
         rows = self.runs[0].rows
         self._placed = self.k[0][rows, :, n : n + tokens], self.v[0][rows, :, n : n + tokens]
         return self._placed
+
+    def takes(self, tokens: int) -> bool:
+        """Return True if a kernel may write that many tokens after each row's live entries, as they are, before :meth:`extend`."""
+        return self.bank.codec.exact and max(self.live) + tokens <= self.bank.capacity
+
+    def extend(self, tokens: int) -> None:
+        """Count the tokens that a kernel has written."""
+        self.live[:] = [n + tokens for n in self.live]
 
     def append(self, k: Tensor, v: Tensor, condition: bool = False) -> None:
         """Write (rows, kv_heads, tokens, head_dim) at the tail; of a condition, each row's own length."""

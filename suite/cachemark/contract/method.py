@@ -83,21 +83,24 @@ class Method(Planning):
 
         A method that attends in its own way gets them as tensors of their own.
         """
-        slot = self.slots.get(site) if type(self).attend is Method.attend else None
+        slot = self._own_slot(site)
         return slot.place(tokens) if slot is not None else None
+
+    def _own_slot(self, site: Site) -> Slot | None:
+        return self.slots.get(site) if type(self).attend is Method.attend else None
 
     def attend_turned(self, site: Site, step: Step, qkv: Tensor, turn: Turn) -> Tensor:
         """Rotate queries and keys (rows, tokens, heads + 2·kv_heads, head_dim), then :meth:`attend`; in one kernel where one does all."""
-        place = self.place(site, qkv.size(1)) if step.count else None
-        if place is not None and qkv.size(1) == 1 and not (step.scale or self.needs_mass or self.selects or step.visible is not None):
-            slot = self.slots[site]
+        slot, other = self._own_slot(site), step.scale or self.needs_mass or self.selects or step.visible is not None
+        if slot is not None and step.count == qkv.size(1) == 1 and not other and slot.takes(1):
             asked = type(self).observe is not Method.observe
-            done = attend_turned(qkv, turn, slot.k[0], slot.v[0], slot.live[0], asked)
+            done = attend_turned(qkv, turn, slot.k[0], slot.v[0], slot.runs, slot.live, asked)
             if done is not None:
-                slot.append(*place)
+                slot.extend(1)
                 if done[1] is not None:
                     self.observe(site, step, slot, done[1], None)
                 return done[0]
+        place = self.place(site, qkv.size(1)) if step.count else None
         return self.attend(site, step, *rotate_append(qkv, turn, place))
 
     def selection(self, site: Site, step: Step, slot: Slot, q: Tensor) -> Tensor:

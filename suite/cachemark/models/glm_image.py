@@ -173,7 +173,7 @@ class GlmImage(PromptedLlama):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits of the codes; the head's further outputs are never sampled."""
-        return self.lm_head(self.decoder.norm(hidden)).float()[..., : self.config.codes]
+        return self.lm_head(self.decoder.norm(hidden))[..., : self.config.codes].float().contiguous()
 
 
 def tables(model: GlmImage) -> list[Tensor]:

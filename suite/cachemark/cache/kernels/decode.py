@@ -44,10 +44,12 @@ def _attend(q: Tensor, entries: Entries, causal: bool, visible: Tensor | None, m
     return decode(q, Stored((part.k,), (part.v,), part.k.size(2)), "native", mass=mass)
 
 
-def _turned(qkv: Tensor, turn: Turn, k: Tensor, v: Tensor, live: int, asked: bool) -> tuple[Tensor, Tensor | None]:
+def _turned(
+    qkv: Tensor, turn: Turn, k: Tensor, v: Tensor, live: int, asked: bool, lengths: Tensor | None,
+) -> tuple[Tensor, Tensor | None]:
     from .fused import attend_turned
 
-    return attend_turned(qkv, turn, k, v, live, asked)
+    return attend_turned(qkv, turn, k, v, live, asked, lengths)
 
 
 DECODE = Kernel("triton-decode", lambda query: "it returns no attention mass" if query.mass else _refuses(query), _attend, flops,

@@ -164,11 +164,13 @@ def rotate_append(qkv: Tensor, turn: Turn, place: tuple[Tensor, Tensor] | None) 
     return q, k, v
 
 
-def attend_turned(qkv: Tensor, turn: Turn, k: Tensor, v: Tensor, live: int, asked: bool) -> tuple[Tensor, Tensor | None]:
+def attend_turned(
+    qkv: Tensor, turn: Turn, k: Tensor, v: Tensor, live: int, asked: bool, lengths: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
     """Rotate a token's query and key, append key and value to ``k`` and ``v`` after ``live`` entries, and attend to all of them.
 
-    ``qkv`` (rows, 1, 3·heads, head_dim); ``k``, ``v`` (rows, heads, capacity, head_dim), contiguous. Returns the output (rows, heads, 1,
-    head_dim) and, if ``asked`` for, the rotated queries.
+    ``qkv`` (rows, 1, 3·heads, head_dim); ``k``, ``v`` (rows, heads, capacity, head_dim), contiguous; ``lengths`` (rows, 1) int32: the
+    entries of each row, where these differ. Returns the output (rows, heads, 1, head_dim) and, if ``asked`` for, the rotated queries.
     """
     rows, _, _, width = qkv.shape
     assert k.is_contiguous(), "keys are not contiguous"
@@ -176,8 +178,9 @@ def attend_turned(qkv: Tensor, turn: Turn, k: Tensor, v: Tensor, live: int, aske
     q = torch.empty_like(out) if asked else None
     (real, *norms), by_row, constants = turn.arguments(width)
     keys = min(128, max(16, 8192 // (constants["WIDTH"] * qkv.element_size())))
-    launch("attend_turned", (rows * turn.heads,), (qkv, real, k, v, out if q is None else q, out, *norms), by_row, turn.heads, k.size(2),
-           live, width**-0.5 * LOG2_E, warps=2, KEYS=keys, ASKED=int(asked), **constants)
+    tensors = qkv, real, k, v, out if q is None else q, out, *norms, real if lengths is None else lengths
+    launch("attend_turned", (rows * turn.heads,), tensors, by_row, turn.heads, k.size(2), live, width**-0.5 * LOG2_E, warps=2, KEYS=keys,
+           ASKED=int(asked), LENGTHS=int(lengths is not None), **constants)
     return out, q
 
 
@@ -260,14 +263,15 @@ def _check_rotate_append(device: torch.device, dtype: torch.dtype) -> Iterator[f
 
 
 def _check_attend_turned(device: torch.device, dtype: torch.dtype) -> Iterator[float]:
-    """Compare one kernel with rotation and attention in two, by halves and after norms."""
+    """Compare one kernel with rotation and attention in two, by halves and after norms, with one length and with several."""
     for live, halves in ((70, False), (3, True)):
+        lengths = torch.full((3, 1), live, dtype=torch.int32, device=device) if halves else None
         qkv, cache = torch.randn(3, 1, 6, 48, device=device).to(dtype), torch.randn(2, 3, 2, live + 2, 48, device=device).to(dtype)
         turns = torch.polar(torch.ones(3, 1, 20, device=device), torch.randn(3, 1, 20, device=device))
         turn = Turn(turns, 2, halves, tuple(torch.randn(4, 48, device=device).to(dtype)) if halves else ())
         (k, v), (right_k, right_v) = cache, cache.clone()
         q, *_ = rotate_append(qkv, turn, (right_k[:, :, live : live + 1], right_v[:, :, live : live + 1]))
-        out, asked = attend_turned(qkv, turn, k, v, live, asked=True)
+        out, asked = attend_turned(qkv, turn, k, v, live, asked=True, lengths=lengths)
         right = F.scaled_dot_product_attention(q, right_k[:, :, : live + 1], right_v[:, :, : live + 1])
         assert asked is not None
         yield from (off(out, right), off(asked, q), off(k, right_k), off(v, right_v, exact=True))

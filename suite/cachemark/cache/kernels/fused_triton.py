@@ -111,15 +111,19 @@ def rotate_append(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=["live"])
 def attend_turned(  # type: ignore[no-untyped-def]
-    qkv_at, turns_at, k_at, v_at, q_at, out_at, q_weight_at, q_bias_at, k_weight_at, k_bias_at, turns_row, heads, capacity, live, scale,
+    qkv_at, turns_at, k_at, v_at, q_at, out_at, q_weight_at, q_bias_at, k_weight_at, k_bias_at, lengths_at, turns_row, heads, capacity,
+    live, scale,
     HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, TURNED: tl.constexpr, HALVES: tl.constexpr, NORM: tl.constexpr, KEYS: tl.constexpr,
-    ASKED: tl.constexpr,
+    ASKED: tl.constexpr, LENGTHS: tl.constexpr,
 ):  # fmt: skip
     """Rotate a token's query and key, append key and value after ``live`` entries, and attend to all; each head has its own keys.
 
-    ``k``, ``v`` (rows, heads, capacity, HEAD_DIM). The query is stored if it is ``ASKED`` for. ``scale`` includes log2 e.
+    ``k``, ``v`` (rows, heads, capacity, HEAD_DIM). With ``LENGTHS`` each row has its own number of entries. The query is stored if it is
+    ``ASKED`` for. ``scale`` includes log2 e.
     """
     row, head = (tl.program_id(0) // heads).to(tl.int64), tl.program_id(0) % heads
+    if LENGTHS:
+        live = tl.load(lengths_at + row)
     channel = tl.arange(0, WIDTH)
     inside = channel < HEAD_DIM
     qkv_at += (row * 3 * heads + head) * HEAD_DIM

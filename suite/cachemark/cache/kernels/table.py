@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
@@ -13,13 +13,13 @@ from torch import Tensor
 
 from ...core.errors import Unsupported, unknown
 from ..codec import NATIVE, Codec
-from ..layout import Layout
+from ..layout import Layout, RowRun
 from .check import distrust, failure, fault, note, replaceable
 from .decode import DECODE, DECODE_WITH_MASS
 from .flash_infer import FLASHINFER
 from .mass import MASS
 from .plain import SDPA, WRITTEN_OUT
-from .record import APART, ONE, ROWS, Entries, Kernel, Query, flops
+from .record import APART, ONE, ROWS, Entries, Kernel, Query, flops, lengths_of
 
 if TYPE_CHECKING:
     from .fused import Turn
@@ -152,19 +152,22 @@ def attend(
     return attend(q, entries, causal=causal, visible=visible, mass=mass)
 
 
-def attend_turned(qkv: Tensor, turn: Turn, k: Tensor, v: Tensor, live: int, asked: bool) -> tuple[Tensor, Tensor | None] | None:
+def attend_turned(
+    qkv: Tensor, turn: Turn, k: Tensor, v: Tensor, runs: Sequence[RowRun], live: Sequence[int], asked: bool,
+) -> tuple[Tensor, Tensor | None] | None:
     """Rotate, append and attend by the first kernel that accepts a call of one token per row, if it does all; else return None.
 
-    Sizes and results are those of :func:`.fused.attend_turned`.
+    Sizes and results are those of :func:`.fused.attend_turned`; the rows of each run have as many ``live`` entries.
     """
-    rows, _, every, width = qkv.shape
+    every, width = qkv.shape[2:]
     name, captured = _forced.get()
     query = Query(qkv.device.type, qkv.dtype, turn.heads, k.size(1), width, 1, captured=captured)
     kernel = choose(query, name, checked=True).kernel
     if kernel.turned is None or every != 3 * turn.heads:
         return None
     try:
-        results = kernel.turned(qkv, turn, k, v, live, asked)
+        longest, lengths = lengths_of(runs, live, qkv.device)
+        results = kernel.turned(qkv, turn, k, v, longest, asked, lengths)
     except Exception as error:
         if not (_on_a_device(query) and replaceable(error)):
             raise
@@ -173,5 +176,5 @@ def attend_turned(qkv: Tensor, turn: Turn, k: Tensor, v: Tensor, live: int, aske
         _choose.cache_clear()
         return None
     for add in _counters:
-        add(flops(query, rows, live + 1))
+        add(sum(flops(query, run.stop - run.start, n + 1) for run, n in zip(runs, live, strict=True)))
     return results
