@@ -19,9 +19,9 @@ from cachemark.trial.executors import local
 from cachemark.trial.measurement import Measurement, outcome_of
 from cachemark.trial.supervisor import Finished
 from cachemark.workflows import progress
-from cachemark.workflows.price import TimeLeft
 from cachemark.workflows.progress import Follower
 from cachemark.workflows.session import Machine
+from cachemark.workflows.time_left import TimeLeft
 from support import stages
 from support.stages import Stage
 

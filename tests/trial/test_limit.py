@@ -24,7 +24,7 @@ from cachemark.plans.expand import expand
 from cachemark.roofline.bill import bill
 from cachemark.trial.child import facts as limit
 from cachemark.workflows import run as session
-from cachemark.workflows.price import decide
+from cachemark.workflows.pending import decide
 
 RATES = Rates(bandwidth=1e10, peak_flops=1e11)
 PLAN = plans.Plan.model_validate({

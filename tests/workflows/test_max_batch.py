@@ -23,7 +23,7 @@ from cachemark.trial.measurement import failed
 from cachemark.trial.request import Task, TrialRequest
 from cachemark.trial.supervisor import Finished, needs_new_process
 from cachemark.workflows import max_batch as largest
-from cachemark.workflows.price import explain
+from cachemark.workflows.pending import explain
 from cachemark.workflows.run import PlanRunner
 from cachemark.workflows.session import Machine
 from support import stages, stub

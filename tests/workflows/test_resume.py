@@ -26,8 +26,8 @@ from cachemark.trial.executors.local import Local
 from cachemark.trial.measurement import Measurement, outcome_of
 from cachemark.trial.request import TrialRequest
 from cachemark.trial.supervisor import Finished
-from cachemark.workflows.price import TimeLeft
 from cachemark.workflows.run import PlanRunner, _with_earlier
+from cachemark.workflows.time_left import TimeLeft
 from support import examples, stages, stub
 from support.stages import Stage
 

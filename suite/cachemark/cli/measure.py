@@ -245,7 +245,7 @@ def explain(as_json: bool, **where: Any) -> None:
     Nothing is run and the store is not changed.
     """
     from ..workflows.decidable import too_few_seeds
-    from ..workflows.price import explain as explain_cases
+    from ..workflows.pending import explain as explain_cases
 
     explained = explain_cases(**where)
     rows = [(planned.case, "skip" if planned.stored else "run", reason) for planned, reason in explained]

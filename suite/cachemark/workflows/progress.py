@@ -18,7 +18,7 @@ from .session import UNWATCHED, RunWatcher
 if TYPE_CHECKING:
     from ..gate.comparison import PairOfOutcomes
     from ..plans.planned import Prepared
-    from .price import TimeLeft
+    from .time_left import TimeLeft
 
 QUIET = 60.0  # after so many seconds without a line, the progress of the case is printed
 

@@ -30,10 +30,11 @@ from ..trial.request import Task, TrialRequest
 from ..trial.supervisor import Finished, always, unmeasured
 from . import max_batch as search
 from .known_seeds import with_known_seeds
-from .price import TimeLeft, deadline, decide
+from .pending import decide
 from .progress import watcher
 from .results import Measured, Run
 from .session import DEFAULT_STORE, UNWATCHED, Machine, RunWatcher, checked
+from .time_left import TimeLeft, deadline
 from .weights import fetch_named
 
 PART = "plan=cm.plan(…).only({}=…)"

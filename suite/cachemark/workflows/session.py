@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..plans.planned import Planned, Prepared
     from ..plans.schema import Plan
     from ..trial.executors.local import Executor
-    from .price import TimeLeft
+    from .time_left import TimeLeft
 
 DEFAULT_STORE = "cachemark.sqlite"
 
