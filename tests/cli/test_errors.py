@@ -1,5 +1,6 @@
 """Errors are one short message with slug and exit code, before a store or process exists; options that are refused; suggested commands."""
 
+import errno
 import os
 import shlex
 import sqlite3
@@ -223,3 +224,9 @@ def test_no_file_takes_the_descriptor_of_a_closed_stream(tmp_path: Path) -> None
     script = "import os, sys; from cachemark.cli.endings import open_closed_streams\nopen_closed_streams()\nos.write(2, b'x')"
     done = subprocess.run(["sh", "-c", 'exec "$0" -c "$1" 2>&-', sys.executable, script], check=False, cwd=tmp_path)
     assert done.returncode == 0
+
+
+def test_closed_standard_streams_are_a_plug_ins_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"), ending():
+        raise OSError(errno.EBADF, "Bad file descriptor")
+    assert "A plug-in closed the standard streams." in capsys.readouterr().err

@@ -56,6 +56,7 @@ ROWS = [
     at_import("eats memory", "x = bytearray(1 << 50)", "MemoryError"),
     at_import("an error in many lines", "raise ValueError('a\\n::error::pwned\\n' * 1000)", "ValueError: a"),
     at_import("an error whose text raises", "class E(Exception):\n    def __str__(self): raise self\nraise E()", "its text cannot be made"),
+    at_import("a recursion limit", "import sys; sys.setrecursionlimit(60)", "registers no method"),
     at_import("a name that is a path", METHOD.format(body="pass").replace('("bad")', '("../../x")'), "has a name of other letters"),
     at_import("nothing registered", "x = 1", "registers no method"),
     at_import("closes the standard streams", "import os, sys; sys.stdout.close(); os.close(1); os.close(2)", "registers no method"),

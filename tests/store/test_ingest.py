@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -97,6 +98,12 @@ OTHERS = ("", "[]", "{}", DEEP, '{"a": {}}', '{"a": {"latency": 3}}',
           '{"benchmarks": []}', '{"benchmarks": {}, "machine_info": {}}', "[" * 100_000, "nul\x00")
 
 
+def test_a_date_after_all_benchmarks_is_none(written: dict[str, Any], store: Store) -> None:
+    before = datetime.now(UTC)
+    run = ingest(store, json.dumps({**written, "datetime": "9999-12-31T23:59:59"}), "out.json").run
+    assert before <= datetime.fromisoformat(store.run(run).started) <= datetime.now(UTC)
+
+
 @pytest.mark.parametrize("other", OTHERS, ids=lambda t: ascii(t[:12]))
 def test_what_is_no_such_file_is_refused(other: str, store: Store) -> None:
     with pytest.raises(BadResults, match=r"out\.json"):
@@ -106,7 +113,8 @@ def test_what_is_no_such_file_is_refused(other: str, store: Store) -> None:
 @pytest.mark.parametrize("broken", [{"fullname": None, "stats": None}, {"stats": {"data": [1.0]}}, 3,
                                     {"fullname": "a", "stats": {"data": ["x"]}}, {"fullname": "a", "stats": {"data": []}},
                                     {"fullname": "a", "stats": {"data": [1e999]}}, {"fullname": "a", "stats": {"data": [10**400]}},
-                                    {"fullname": "a", "stats": {"data": [1e308, 1e308]}},
+                                    {"fullname": "a", "stats": {"data": [1e308, 1e308]}}, {"fullname": "a", "stats": {"data": [0.0, 1.0]}},
+                                    {"fullname": "a", "stats": {"data": [True]}},
                                     {"fullname": "a", "stats": {"data": [1.0]}, "params": 3}])
 def test_a_broken_benchmark_is_named_by_its_place(broken: Any, written: dict[str, Any], store: Store) -> None:
     spoilt = {**written, "benchmarks": [written["benchmarks"][0], broken]}

@@ -128,6 +128,7 @@ def test_damaged_pages_are_reported(path: Path, damage: Callable[[bytes], bytes]
     "UPDATE outcome SET facts = '{'", "UPDATE outcome SET facts = '[1]'", "UPDATE run SET plan_json = '7'",
     "UPDATE \"case\" SET body = '{}'", "UPDATE run SET started = x'fffe'", "UPDATE outcome SET trial = x'fffe'",
     f"UPDATE run SET plan_json = '{DEEP}'", "UPDATE outcome SET samples = replace(samples, '9999.0', 'NaN')",
+    "UPDATE outcome SET samples = '{\"latency\":[0.0,0.0]}'", "UPDATE outcome SET samples = '{\"latency\":[1e-320]}'",
     "UPDATE outcome SET samples = replace(samples, '\"kl\"', '\"beauty\"')", "UPDATE outcome SET samples = '{\"latency\":[]}'",
 ])
 def test_a_malformed_row_is_refused_and_found_by_check(path: Path, change: str) -> None:
@@ -221,6 +222,9 @@ def test_a_backup_is_whole_or_absent(store: Store, tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, before)
     assert list(folder.iterdir()) == []
+    (folder / ".copy.db.part").write_bytes(b"of a killed backup")
+    backup(store, folder / "copy.db")
+    assert [file.name for file in folder.iterdir()] == ["copy.db"]
 
 
 @pytest.mark.parametrize("writable", [True, False])

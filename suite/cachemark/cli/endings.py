@@ -6,6 +6,7 @@ Code 1 is reserved for verdicts.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import re
 import shlex
@@ -159,6 +160,8 @@ def ending(kept_results: Callable[[], str] = str) -> Iterator[None]:
     except Exception as error:
         if own_error := error if isinstance(error, CachemarkError) else fault(error) or of_system(error):
             _fail(own_error)
+        if isinstance(error, OSError) and error.errno == errno.EBADF:
+            _fail(BadPlugin("A plug-in closed the standard streams.", remedy="Remove that; its prints may go to files of its own."))
         _leave(DEFECT, "".join(traceback.format_exception(error)),
                f"cachemark: Internal error: {_shorten(f'{type(error).__name__}: {text_of(error)}')}",
                f"  [exit code {DEFECT}; please report the command and the lines above, see docs/errors.md#internal-errors]")

@@ -35,12 +35,12 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"  # of things that are stored as files: no n
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary file that replaces ``path`` when the block ends without an error.
+def replacing(path: Path, name: str = "") -> Iterator[Path]:
+    """Yield a temporary file, of a random ``name`` if none is given, that replaces ``path`` when the block ends without an error.
 
     After a power failure the file is the old or the new one, complete. Creates the folder. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{secrets.token_hex(8)}.part")
+    part = path.with_name(f".{name or f'{secrets.token_hex(8)}.part'}")
     try:
         yield part
         with part.open("rb") as file:

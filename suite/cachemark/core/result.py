@@ -34,6 +34,7 @@ class Status(enum.StrEnum):
 DISTURBED = (Status.THROTTLED, Status.CONTENDED)  # others or the device itself were in the values
 INFRASTRUCTURE = (*DISTURBED, Status.NOT_REACHED)  # the machine is the reason, and nothing is known of the case
 JUDGING = ("fidelity", "quality")
+SHORTEST = 2.0**-50  # seconds that a time is at least, since ratios are taken of times
 IMAGES = "images_hash"  # the name under which verdicts compare the hashes of decoded images
 PRICE = "price_per_hour"  # of the facts of a run's environment: the price of its device
 
@@ -135,6 +136,8 @@ def check_values(status: Status, samples: Mapping[str, Sequence[float]], unjudge
     for name, values in samples.items():
         if not values or not are_finite(values):
             raise ValueError(f"an ok outcome holds finite samples only: {name}")
+        if metric(name).relative and metric(name).unit == "s" and min(values) < SHORTEST:
+            raise ValueError(f"an ok outcome holds times above 0 only: {name}")
 
 
 def costs_per_1000(seconds: Sequence[float], batch: int, price: float) -> list[float]:

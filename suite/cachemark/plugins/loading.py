@@ -204,6 +204,7 @@ def _import(name: str, sources: Sources, older: list[str]) -> None:
 
 
 def _execute(name: str, sources: Sources) -> None:
+    deepest = sys.getrecursionlimit()
     try:
         with in_time("Its import"):
             importlib.import_module(f"{name}.{sources.main}" if sources.main else name)
@@ -214,6 +215,8 @@ def _execute(name: str, sources: Sources) -> None:
         if isinstance(error, CachemarkError):
             text, remedy = message_of(error, error.message), error.remedy
         raise BadPlugin(f"Plug-in {str(sources.file)!r} fails at {_place(error, sources)}: {text}", remedy=remedy) from error
+    finally:
+        sys.setrecursionlimit(deepest)
 
 
 def _place(error: BaseException, sources: Sources) -> str:

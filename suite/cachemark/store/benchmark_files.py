@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..core.errors import BadResults
+from ..core.result import SHORTEST
 from ..core.spec import BENCHER, CODSPEED, GOOGLE, HYPERFINE, MICRO
 
 DEEPEST = 60  # nested tables and lists
@@ -235,18 +236,19 @@ def _at(place: int, reader: Callable[[Any], Benchmark], item: Any) -> Benchmark:
 
 def _times(values: Any) -> tuple[float, ...]:
     times = tuple(float(value) for value in values)
-    if not times or not all(time >= 0 for time in times) or not math.isfinite(sum(times)):
+    if not times or bool in map(type, values) or min(times) < SHORTEST or not math.isfinite(sum(times)):
         raise ValueError("its times are not a list of seconds")
     return times
 
 
 def _moment(text: Any) -> datetime | None:
-    """Return a time in ISO 8601 in UTC, which is also assumed without a zone; None if it is none."""
+    """Return a time in ISO 8601 in UTC, which is also assumed without a zone; None if it is none, or no date of a benchmark."""
     try:
         moment = datetime.fromisoformat(str(text))
-        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
         return None
+    return moment if 1970 <= moment.year < 9000 else None
 
 
 def _table(value: Any) -> Mapping[str, Any]:

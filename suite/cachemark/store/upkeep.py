@@ -93,11 +93,13 @@ def leftovers(store: Store, *, delete: bool = False, older: float = DAY) -> list
 def backup(store: Store, target: Path) -> None:
     """Copy a SQLite database to a new file in one transaction, also while others write to it.
 
-    The copy is whole or absent.
+    The copy is whole or absent; a repeated backup deletes what a killed one has left.
     """
     if target.exists():
         raise BadStore(f"{target} exists already.", remedy="Name a new file.")
-    with guard(str(target)), closing(store._engine.raw_connection()) as connection, replacing(target) as part:
+    with guard(str(target)), closing(store._engine.raw_connection()) as connection, replacing(target, f"{target.name}.part") as part:
+        for left in (part, part.with_name(f"{part.name}-journal")):
+            left.unlink(missing_ok=True)
         connection.cursor().execute("VACUUM INTO ?", [str(part)])
 
 
