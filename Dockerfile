@@ -13,18 +13,20 @@ ARG DEVICE=cpu
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 WORKDIR /source
 RUN python -m venv /opt/cachemark
-COPY constraints.txt ./
-# PyPI's torch is built for CUDA. torchvision must come from the same source. Each name has one index: what torch needs comes from
-# PyPI, below.
+COPY constraints.txt ci/locked-image.txt ./
+# Every file has a hash, except torch and torchvision of a CPU image: PyPI's are built for CUDA, and their index publishes no lock. Each
+# name has one index.
 RUN case "$DEVICE" in \
-      cpu) set -- --no-deps --index-url https://download.pytorch.org/whl/cpu ;; \
-      cuda) set -- ;; \
+      cpu) /opt/cachemark/bin/pip install --no-deps --constraint constraints.txt --index-url https://download.pytorch.org/whl/cpu \
+             torch torchvision && \
+           grep -vE '^(torch|torchvision|triton|nvidia-[^m]|cuda-)' locked-image.txt > locked.txt ;; \
+      cuda) cp locked-image.txt locked.txt ;; \
       *) echo "DEVICE is cpu or cuda, not $DEVICE." >&2; exit 1 ;; \
     esac && \
-    /opt/cachemark/bin/pip install --constraint constraints.txt "$@" torch torchvision
+    /opt/cachemark/bin/pip install --no-deps --require-hashes --requirement locked.txt
 COPY pyproject.toml setup.py README.md LICENSE ./
 COPY suite suite
-RUN /opt/cachemark/bin/pip install --constraint constraints.txt '.[quality]'
+RUN /opt/cachemark/bin/pip install --no-deps --no-build-isolation '.[quality]'
 
 FROM ${PYTHON}
 ARG DEVICE=cpu

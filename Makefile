@@ -3,6 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq --constraint constraints.txt
+# LOCKED=1, as in CI: every file has a hash. Linux with x86-64 only.
+ifdef LOCKED
+LOCK := $(BIN)/python -m pip --disable-pip-version-check install -qq --no-deps --require-hashes --requirement ci/locked.txt
+PIP := $(LOCK) && $(BIN)/python -m pip --disable-pip-version-check install -qq --no-deps --no-build-isolation
+endif
 # Keep compiled tests in any shell, since rewriting their asserts takes each worker as long as many tests.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
 

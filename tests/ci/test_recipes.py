@@ -139,6 +139,21 @@ def test_its_actions_are_pinned_and_no_text_of_others_is_put_into_a_script(name:
         assert "${{" not in step.get("run", "")
 
 
+def test_what_ci_and_the_images_install_has_hashes() -> None:
+    locked, image = ((ROOT / "ci" / f"{name}.txt").read_text().splitlines() for name in ("locked", "locked-image"))
+    assert all(re.fullmatch(r"[\w.-]+==[\w.+]+( --hash=sha256:[0-9a-f]{64})+", line) for line in (*locked, *image))
+    pins = [line.lower().replace("_", "-") for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
+    assert [line.split()[0] for line in locked] == sorted(pins, key=lambda pin: pin.partition("==")[0])
+    assert set(image) <= set(locked)
+    made = [step["run"] for name in ("ci", "nightly") for job in workflow(name)["jobs"].values() for step in job["steps"]
+            if step.get("run", "").startswith("make ")]
+    assert len(made) == 4
+    assert all(command.endswith(" LOCKED=1") for command in made)
+    installs = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if "pip install" in line]
+    assert [line for line in installs if "--index-url" not in line and "--require-hashes" not in line] == [
+        "RUN /opt/cachemark/bin/pip install --no-deps --no-build-isolation '.[quality]'"]
+
+
 def test_the_image_is_pinned_runs_without_root_and_is_built_every_night() -> None:
     lines = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if not line.startswith("#")]
     (base,) = [line for line in lines if line.startswith("ARG PYTHON=")]
