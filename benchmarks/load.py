@@ -138,11 +138,10 @@ def main() -> None:
     commands = {
         "report, 5,000 cases": ["report", out, "--store", wide],
         "export csv, 5,000 cases": ["export", "csv", out, "--store", wide],
-        "export junit, 5,000 cases": ["export", "junit", out, "--store", wide],
         "export asv, 20,020 outcomes": ["export", "asv", out, "--store", nights, "--repository", REPOSITORY],
-        "explain demo": ["explain", "demo", "--store", nights],
-        "price demo": ["price", "demo", "--store", nights],
-        "advise tiny-llamagen": ["advise", "--model", "tiny-llamagen", "--store", nights],
+        "explain": ["explain", "demo", "--store", nights],
+        "price": ["price", "demo", "--store", nights],
+        "advise": ["advise", "--model", "tiny-llamagen", "--store", nights],
     }
     print("| command | build | CPU s | peak MiB | output MiB | CPU ratio | memory ratio | output ratio |")
     print("|---|---|---|---|---|---|---|---|")
