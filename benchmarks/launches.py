@@ -174,6 +174,7 @@ def _passes(
 
 PASSES: dict[str, tuple[Callable[..., Pass], str, Fraction]] = {
     "LlamaGen-XL, full": (llamagen_pass, "full", Fraction(1)), "LlamaGen-XL, LineAR 1/6": (llamagen_pass, "linear", Fraction(1, 6)),
+    "LlamaGen-XL, SnapKV 1/6": (llamagen_pass, "snapkv", Fraction(1, 6)), "LlamaGen-XL, R-KV 1/6": (llamagen_pass, "rkv", Fraction(1, 6)),
     "Janus-Pro-7B, full": (janus_pass, "full", Fraction(1)),
     "VAR-d30, scale 7": (var_pass, "full", Fraction(1)), "MAR-L, a pass": (mar_pass, "full", Fraction(1)),
 }

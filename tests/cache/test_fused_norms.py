@@ -85,7 +85,7 @@ def test_fused_passes_are_plain_operations_in_fp64_draw_the_same_tokens_and_thei
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", [*FAULTS, pytest.param("families", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("script", FAULTS)
 def test_fused_kernels_are_plain_operations_in_fp64_in_any_shape(script: str) -> None:
     assert not interpreted(script, "any")
 
