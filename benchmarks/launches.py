@@ -52,7 +52,8 @@ class Calls(UncompiledMode):
         name, returned = func.overloadpacket.__name__, func._schema.returns
         if name in NO_CALL or any(each.alias_info is not None and not each.alias_info.is_write for each in returned):
             return out
-        self.add(name, args, kwargs, out)
+        read = args[1:] if name == "copy_" else args  # what it writes to is not read
+        self.add(name, read, {key: value for key, value in (kwargs or {}).items() if key != "out"}, out)
         return out
 
     def add(self, name: str, *values: Any) -> None:

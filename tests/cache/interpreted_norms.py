@@ -160,7 +160,7 @@ GENERATIONS: tuple[tuple[str, str, dict[str, Any], Sampling, set[str]], ...] = (
 
 def checks() -> None:
     """The checks before a first use on a device find nothing."""
-    assert fused.deviations(torch.device("cpu"), torch.float32) == ""
+    assert [fused.deviations(torch.device("cpu"), torch.float32, group) for group in fused.CHECKS] == [""] * 2
 
 
 if __name__ == "__main__":

@@ -92,8 +92,9 @@ def _kernels(device: str, quick: bool) -> dict[str, str]:
         if accepted and kernel.ours and not quick:
             check.fault(kernel, accepted[0])
     if device == "cuda" and not quick:
-        for passes in (fused, fused_products):
-            passes.faults(torch.device(device), query.dtype)
+        for group in fused.CHECKS:
+            fused.faults(torch.device(device), query.dtype, group)
+        fused_products.faults(torch.device(device), query.dtype)
     for call, reason in check.results(device).items():
         if reason:
             reasons[call.partition(":")[0]] = f"{NOT_USED} for {call.partition(': ')[2]}: {reason}"

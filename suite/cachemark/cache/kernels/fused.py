@@ -60,24 +60,24 @@ def runs(device: torch.device, dtype: torch.dtype) -> bool:
     return (device.type == "cuda" or interpreted()) and not triton_missing() and not faults(device, dtype)
 
 
-def faults(device: torch.device, dtype: torch.dtype) -> str:
-    """Return why fused passes cannot be trusted on a device, or ""; they are compared once per device class."""
-    if reason := _faults(device, dtype):
-        note(PASSES, reason, "are")
+def faults(device: torch.device, dtype: torch.dtype, group: str = PASSES) -> str:
+    """Return why a group of fused passes cannot be trusted on a device, or ""; they are compared once per device class."""
+    if reason := _faults(device, dtype, group):
+        note(group, reason, "are")
     return reason
 
 
 @cache
-def _faults(device: torch.device, dtype: torch.dtype) -> str:
-    name = f"{PASSES}: {str(dtype).removeprefix('torch.')}"
-    return "" if device.type == "cpu" else remembered(name, device.type, lambda: deviations(device, dtype))
+def _faults(device: torch.device, dtype: torch.dtype, group: str) -> str:
+    name = f"{group}: {str(dtype).removeprefix('torch.')}"
+    return "" if device.type == "cpu" else remembered(name, device.type, lambda: deviations(device, dtype, group))
 
 
-def deviations(device: torch.device, dtype: torch.dtype) -> str:
+def deviations(device: torch.device, dtype: torch.dtype, group: str = PASSES) -> str:
     """Compare fused passes with plain operations; return which deviate, and how far, or how they fail, or ""."""
     token = _on.set(False)
     try:
-        bad = [f"{name} by {worst:.2g}" for name, check in CHECKS.items() if (worst := max(check(device, dtype)))]
+        bad = [f"{name} by {worst:.2g}" for name, check in CHECKS[group].items() if (worst := max(check(device, dtype)))]
     except Exception as error:  # whatever a compiler or driver raises
         return failure(error)
     finally:
@@ -296,7 +296,7 @@ def _check_numbers(device: torch.device, dtype: torch.dtype) -> Iterator[float]:
     yield off(numbers(seeds, "noise", places, 1100, gumbel=True), streams.gumbel(key, 1100))
 
 
-CHECKS: dict[str, Check] = {
+CHECKS: dict[str, dict[str, Check]] = {PASSES: {
     "add_norm": _check_add_norm, "silu_mul": _check_silu_mul, "rotate_append": _check_rotate_append,
     "attend_turned": _check_attend_turned, "numbers": _check_numbers, "sample": _check_sample,
-}
+}}

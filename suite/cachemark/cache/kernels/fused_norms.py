@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .fused import CHECKS, launch, off, power
+from .fused import CHECKS, PASSES, launch, off, power
 
 
 class Shade(NamedTuple):
@@ -140,4 +140,4 @@ def _check_denoise(device: torch.device, dtype: torch.dtype) -> Iterator[float]:
     yield from (off(following, expected), off(last, plain), off(fed, following.to(dtype).repeat(2, 1, 1), exact=True))
 
 
-CHECKS.update(gate_norm=_check_gate_norm, unit_append=_check_unit_append, add_silu=_check_add_silu, denoise=_check_denoise)
+CHECKS[PASSES].update(gate_norm=_check_gate_norm, unit_append=_check_unit_append, add_silu=_check_add_silu, denoise=_check_denoise)

@@ -63,7 +63,7 @@ def _check_linear_gelu(device: torch.device, dtype: torch.dtype) -> Iterator[flo
     yield off(linear_gelu(x, weight, bias), F.gelu(F.linear(x, weight, bias), approximate="tanh"))
 
 
-fused.CHECKS["linear_gelu"] = _check_linear_gelu
+fused.CHECKS[fused.PASSES]["linear_gelu"] = _check_linear_gelu
 
 
 def faults(device: torch.device, dtype: torch.dtype) -> str:

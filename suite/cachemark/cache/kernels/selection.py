@@ -13,10 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import fused
-from .fused import CHECKS, launch, off, power
+from .fused import CHECKS, PASSES, launch, off, power
 
 TIE = 2.0**-16  # difference of scores, as a fraction, that rounding in another batch may cause
 MOST = 4096  # entries that one program selects from
+POOLED = "pooled scores"
 PART = 32  # entries that a program moves
 
 
@@ -47,6 +48,11 @@ def _below(first: Tensor, second: Tensor) -> Tensor:
 def selects(device: torch.device, dtype: torch.dtype, entries: int) -> bool:
     """Return whether kernels select among ``entries`` entries."""
     return entries <= MOST and fused.runs(device, dtype)
+
+
+def pools(device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether kernels pool the scores of :func:`attended`; they are compared on a device before their first use."""
+    return fused.runs(device, dtype) and not (device.type != "meta" and fused.faults(device, dtype, POOLED))
 
 
 class Pool(NamedTuple):
@@ -153,4 +159,5 @@ def _check_pooled(device: torch.device, dtype: torch.dtype) -> Iterator[float]:
         yield 0.0 if apart <= 1e-3 else apart
 
 
-CHECKS.update(selection=_check, pooled_selection=_check_pooled)
+CHECKS[PASSES]["selection"] = _check
+CHECKS[POOLED] = {"scores": _check_pooled}  # apart, since only some methods pay for compiling them

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...cache.arena import Memory
 from ...cache.bank import SlotBank, chunks
-from ...cache.kernels.selection import Pool, attended
+from ...cache.kernels.selection import Pool, attended, pools
 from ...cache.layout import Layout, Site, Step
 from ...cache.slot import Slot
 from ...contract.planning import MethodOverhead
@@ -81,7 +81,7 @@ class Observing(Evicting):
         if slots.live_visual < self.B or step.line == self.layout.lines:
             return
         pool = self.pooling()
-        if pool and slots.selects:
+        if pool and slots.selects and pools(slots.visual.device, self.layout.dtype):
             each = 8 * self.layout.kv_heads * max(slots.live)
             slots.evict_lowest(self.layout.line, partial(self._scored_by_kernel, pool, step, slots), each)
             return
