@@ -140,7 +140,8 @@ def older(task: Task) -> int:
     plan, store = task.work / "before.toml", task.work / "before.sqlite"
     plan.write_text(OLDER.format_map(task.plan("campaign").cells[0].model_dump()), encoding="utf-8")
     paths = [str(checkout / "suite"), os.environ.get("PYTHONPATH")]
-    command = [sys.executable, "-m", "cachemark", "run", str(plan), "--device", task.device, "--store", str(store)]
+    command = [sys.executable, "-m", "cachemark", "run", str(plan), "--device", task.device, "--store", str(store),
+               *(["--threads", str(task.machine.threads)] if task.rehearse else [])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     if code := subprocess.run(command, cwd=checkout, env=environment, check=False).returncode:
         return code
