@@ -141,7 +141,7 @@ def main() -> None:
         "export asv, 20,020 outcomes": ["export", "asv", out, "--store", nights, "--repository", REPOSITORY],
         "explain": ["explain", "demo", "--store", nights],
         "price": ["price", "demo", "--store", nights],
-        "advise": ["advise", "--model", "tiny-llamagen", "--store", nights],
+        "advise": ["advise", "--model", "tiny-llamagen", "--card", "cpu"],
     }
     print("| command | build | CPU s | peak MiB | output MiB | CPU ratio | memory ratio | output ratio |")
     print("|---|---|---|---|---|---|---|---|")
