@@ -63,10 +63,10 @@ def test_each_case_is_a_line_and_a_long_one_reports_how_far_it_is(
         follower.started(planned.case)
         left.advanced(planned, 1)
         follower.advanced(planned.case)
-        samples = {"latency": [latency] * 3, "kv_allocated": [kept], "color_consistency": [1.0, 0.5]}
-        outcome = Outcome(planned.case, Status.OK, samples, seconds=9.0)
-        if not latency:
-            outcome = Outcome(planned.case, Status.ERROR, log="::error::\x1b[1m\nlast")
+        outcome = Outcome(planned.case, Status.ERROR, log="::error::\x1b[1m\nlast")
+        if latency:
+            samples = {"latency": [latency] * 3, "kv_allocated": [kept], "color_consistency": [1.0, 0.5]}
+            outcome = Outcome(planned.case, Status.OK, samples, seconds=9.0)
         left.ended(outcome)
         follower.ended(outcome)
     assert re.sub(r" [1-9]\d? % done", " so much done", capsys.readouterr().err).splitlines() == [

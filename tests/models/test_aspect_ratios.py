@@ -19,7 +19,7 @@ from cachemark.models.registry import MODELS
 from cachemark.models.vision.bsq import BitQuantizer, BSQConfig, bits_of, packed_bits
 from cachemark.plans import schema
 from cachemark.plans.expand import expand
-from cachemark.plans.planned import Planned
+from cachemark.plans.planned import Prepared
 from cachemark.trial.request import TrialRequest
 from cachemark.workflows.calibrate import calibrate
 from cachemark.workflows.generate import ImageModel
@@ -86,9 +86,9 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     return NAME
 
 
-def planned(folder: Path, grid: str, methods: str = '["streaming"]') -> list[Planned]:
+def planned(folder: Path, grid: str, methods: str = '["streaming"]') -> list[Prepared]:
     (folder / "wide.toml").write_text(f'name = "wide"\n[[cells]]\nmodel = "{NAME}"\n{grid}\nmethods = {methods}\nbatch = 2\n')
-    return expand(schema.load(str(folder / "wide.toml")))
+    return [Prepared.of(case) for case in expand(schema.load(str(folder / "wide.toml")))]
 
 
 def test_a_plan_names_a_grid_and_the_square_one_is_the_default(small: str, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from cachemark.core import registry
 from cachemark.core.errors import BadBudget, UnknownName
 from cachemark.metrics.base import ImageMetric
 from cachemark.plans.expand import expand
-from cachemark.plans.planned import Planned
+from cachemark.plans.planned import Prepared
 from cachemark.plans.schema import Plan
 from cachemark.plugins import loading as plugins
 from cachemark.roofline.bill import SAVES_NOTHING
@@ -20,10 +20,11 @@ from support.measuring import probe
 from support.stages import forgetting
 
 
-def planned(engine: str, device: str, decide: str = "profile", model: str = "tiny-var") -> list[Planned]:
+def planned(engine: str, device: str, decide: str = "profile", model: str = "tiny-var") -> list[Prepared]:
     methods = ["streaming", {"name": "ams_kv", "demanding": [1], "decide": decide}] if model == "tiny-var" else ["streaming"]
     block = {"model": model, "methods": methods, "budgets": ["1/2"], "engine": engine, "batch": 2}
-    return expand(Plan.model_validate({"name": "p", "fidelity": {"samples": 2}, "cells": [block]}), device)
+    plan = Plan.model_validate({"name": "p", "fidelity": {"samples": 2}, "cells": [block]})
+    return [Prepared.of(case) for case in expand(plan, device)]
 
 
 def test_on_a_cpu_it_is_eager_under_the_same_keys() -> None:

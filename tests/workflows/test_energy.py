@@ -4,14 +4,13 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import Result
 
 from cachemark.core.result import Outcome
 from cachemark.core.units import COST, JOULES, TIME, WATTS
-from cachemark.export.asv import _add
+from cachemark.export.asv import _values
 from cachemark.export.documents import markdown
 from cachemark.export.frames import case_frame, frame
 from cachemark.export.tables import tables
@@ -89,10 +88,8 @@ def test_columns_frames_and_asv_have_energy(stage: Stage) -> None:
         assert title in text
     page = run.report(stage.folder / "report.html").path.read_text()
     assert all(f'data-k="{name}"' in page for name in (JOULES, WATTS, COST))
-    benchmarks: dict[str, Any] = {}
-    for outcome in timed(stage.outcomes()):
-        _add(outcome, benchmarks, {})
-    assert {JOULES, WATTS, COST} <= {name.rpartition(".")[2] for name in benchmarks}
+    rows = [row for outcome in timed(stage.outcomes()) for row, *_ in _values(outcome, {})]
+    assert {JOULES, WATTS, COST} <= {row.series.rpartition(".")[2] for row in rows}
 
 
 def test_a_wrong_power_leaves_the_other_values(tmp_path: Path) -> None:
