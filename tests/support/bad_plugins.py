@@ -76,8 +76,8 @@ MORE = {
     "interrupts": BadPlugin("raise KeyboardInterrupt", "error", "KeyboardInterrupt"),
     "exits": BadPlugin("print('last words', file=sys.stderr, flush=True)\nos._exit(3)", "error", "with exit code 3.\nlast words"),
     "talker": BadPlugin("raise RuntimeError('no ' * 5_000_000)", "error", "letters are left out"),
-    "says goodbye": BadPlugin("raise SystemExit(0)", "error", "SystemExit"),
+    "says-goodbye": BadPlugin("raise SystemExit(0)", "error", "SystemExit"),
     "prints": BadPlugin("os.write(1, b'x' * 50_000_000 + b'end'); os._exit(5)", "error", "The process ended with exit code 5."),
     "reads": BadPlugin("input()", "error", "EOFError"),
-    "closes everything": BadPlugin("os.closerange(3, 65536)", "error", "Bad file descriptor"),
+    "closes-everything": BadPlugin("os.closerange(3, 65536)", "error", "Bad file descriptor"),
 }
