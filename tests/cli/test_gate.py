@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cachemark.core.facts import Facts
 from cachemark.gate.baseline_check import STATED
 from cachemark.store.db import Store
 from cachemark.trial.executors import local as executor
@@ -132,6 +133,33 @@ def test_unpaired_times_are_judged_only_if_pairs_are_impossible(
         assert row.reason == f"{STATED}: {stated}"
         assert row.change == pytest.approx(10, rel=1e-6)
         assert any(line == f"Times: {row.reason}." for line in judged.summary())
+
+
+@pytest.mark.parametrize(("committed", "verdict", "reason"), [
+    (False, "regressed", ""), (True, "not_compared", f"--plugin calm.py --versions {'c' * 12} {'d' * 12}"),
+])  # fmt: skip
+def test_times_of_a_changed_plugin_are_judged_or_its_pairs_are_named(
+    committed: bool, verdict: str, reason: str, accepted: Path, stage: Stage, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of one commit of the package: without a repository of its own, nothing but this test can see that it is slower."""
+
+    def source(letter: str) -> dict[str, Any]:
+        return {"file": "calm.py", "digest": letter * 16, **({"commit": letter * 40, "edited": False} if committed else {})}
+
+    def changed(content: dict[str, Any]) -> None:
+        faster(content, 10, "calm")
+        content["code"].update(COMMITS)
+        of(content, "calm")[0]["facts"]["plugin"] = source("c")
+
+    edited(accepted, changed)
+    with Store.open(stage.store, create=False, read_only=True) as store:
+        run, facts = store.run(), Facts.from_json({"plugin": source("d")})
+        outcomes = [replace(each, facts=replace(each.facts, plugin=facts.plugin)) if each.case.method == "calm" else each
+                    for each in store.outcomes(run.id)]
+        monkeypatch.setattr(store, "outcomes", lambda run_id: outcomes)
+        judged = judge(store, replace(run, code={**run.code, **COMMITS}), accepted)
+    (row,) = [row for row in judged.rows if row.metric == "latency" and "calm" in row.label]
+    assert (row.verdict, reason in row.reason) == (verdict, True)
 
 
 def test_the_commit_of_the_baseline_is_what_pairs_begin_with(accepted: Path, stage: Stage) -> None:

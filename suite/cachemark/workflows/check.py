@@ -13,6 +13,7 @@ from typing import Literal
 from ..analysis.baseline_comparison import BaselineComparison
 from ..core.calls import strict
 from ..core.errors import NothingMeasured
+from ..core.facts import PluginSource
 from ..core.spec import Case
 from ..core.units import TIME
 from ..core.verdicts import MISSING
@@ -51,10 +52,13 @@ def judge(
         baseline = baselines.load(path)
         if not expired:
             baselines.refuse_expired(baseline)
+        outcomes = store.outcomes(run.id)
+        then, now = ({each.case.key: each.facts.plugin for each in side} for side in (baseline.outcomes, outcomes))
         comparison = gate.compare(
-            baseline, store.outcomes(run.id), run.environment, threshold=gate.THRESHOLD if threshold is None else threshold,
+            baseline, outcomes, run.environment, threshold=gate.THRESHOLD if threshold is None else threshold,
             min_coverage=COVERAGE if min_coverage is None else min_coverage, plan=run.plan,
-            in_pairs=lambda case: "" if threshold is not None else _better(case, baseline, run, judgement.night))
+            in_pairs=lambda case: "" if threshold is not None else _better(
+                case, baseline, run, judgement.night, (then.get(case.key), now.get(case.key))))
         judgement = replace(judgement, comparison=comparison, baseline=path)
     if register is None:
         return judgement
@@ -134,13 +138,23 @@ def accepted_path(run: RunRecord) -> Path:
     return baselines.path_of(baselines.ROOT, run.environment.machine_class, run.plan)
 
 
-def _better(case: Case, baseline: Exchange, run: RunRecord, night: Night | None) -> str:
+def _better(
+    case: Case, baseline: Exchange, run: RunRecord, night: Night | None, plugins: tuple[PluginSource | None, PluginSource | None],
+) -> str:
     """Return which pairs tested or can test the times of a case, or nothing.
 
-    Pairs need two clean commits. Under other numerics than the baseline's, times are not compared at all.
+    Pairs need two clean commits, of the repository of a plug-in (then, now) if its code changed. Under other numerics than the baseline's,
+    times are not compared at all.
     """
     if night is not None and night.holds(case):
         return f"comparison {night.run.id} tests them in pairs"
+    before, after = plugins
+    if before and after and before.digest != after.digest:
+        if not (before.commit and after.commit) or before.edited or after.edited:
+            return ""
+        plan, note = _as_commands_name(run)
+        compare = ["cachemark", "compare", plan, "--plugin", after.file, "--versions", before.commit[:12], after.commit[:12]]
+        return f"test them in pairs with: {shlex.join(compare)}{note}"
     commits = [code.get("commit") for code in (baseline.code, run.code) if not code.get("dirty")]
     if len(commits) < 2 or not all(commits):
         return ""
