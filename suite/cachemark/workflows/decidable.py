@@ -31,8 +31,9 @@ def too_few_seeds(cases: Sequence[Planned]) -> str:
     if seeds >= needed:
         return ""
     subset = "" if all(SIZES.get(planned.case.seeds, 0) >= needed for planned in cases) else f", seeds = \"{smallest_subset(needed)}\""
-    return (f"{count(tests, 'comparison')} need {needed} seeds for a rank among non-inferior methods; this plan has {seeds}. Set samples = "
-            f"{needed}{subset} in [fidelity]. Paired placings need no minimum.")
+    compared = f"{count(tests, 'comparison')} need{'s' * (tests == 1)}"
+    return (f"{compared} {needed} seeds for a rank among non-inferior methods; this plan has {seeds}. Set samples = {needed}{subset} in "
+            "[fidelity]. Paired placings need no minimum.")
 
 
 def _score(planned: Planned) -> str:
