@@ -141,7 +141,7 @@ def test_unpaired_times_are_judged_only_if_pairs_are_impossible(
 def test_times_of_a_changed_plugin_are_judged_or_its_pairs_are_named(
     committed: bool, verdict: str, reason: str, accepted: Path, stage: Stage, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of one commit of the package: without a repository of its own, nothing but this test can see that it is slower."""
+    """The package is of one commit in both: only the repository of the plug-in can hold two versions to pair."""
 
     def source(letter: str) -> dict[str, Any]:
         return {"file": "calm.py", "digest": letter * 16, **({"commit": letter * 40, "edited": False} if committed else {})}
