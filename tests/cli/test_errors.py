@@ -101,7 +101,9 @@ def test_a_missing_gpu_is_the_machines_fault(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
-    (["rnu"], "No such command 'rnu'. Did you mean 'run'?"),
+    (["rnu"], "No such command 'rnu'. Did you mean 'run'?"), (["bench"], "Use one of: advise, "),
+    (["db", "save"], "Use one of: check, backup, merge, prune."),
+    (["run", "demo", "--budget", "1/4"], "Commands with this option: generate, measure, roofline."),
     (["share", "demo", "2"], "'2' is not a share"),
     (["run", "demo", "--reuse-quality"], "--reuse-quality needs --fresh"),
     (["run", "demo", "--gpu", "all"], "Add --device cuda"),

@@ -147,7 +147,7 @@ def ending(kept_results: Callable[[], str] = str) -> Iterator[None]:
         raise
     except click.ClickException as error:
         if not isinstance(error, click.exceptions.NoArgsIsHelpError):  # its message is the help
-            vars(error).update(message=_shorten(error.message))  # click declares it final
+            vars(error).update(message=_shorten(f"{error.message}{_elsewhere(error)}"))  # click declares it final
         with suppress(OSError, ValueError, KeyboardInterrupt):
             error.show()
         _leave(click.UsageError.exit_code)
@@ -165,6 +165,18 @@ def ending(kept_results: Callable[[], str] = str) -> Iterator[None]:
         _leave(DEFECT, "".join(traceback.format_exception(error)),
                f"cachemark: Internal error: {_shorten(f'{type(error).__name__}: {text_of(error)}')}",
                f"  [exit code {DEFECT}; please report the command and the lines above, see docs/errors.md#internal-errors]")
+
+
+def _elsewhere(error: click.ClickException) -> str:
+    """Name the commands that have an unknown option, or those of a group for an unknown one, where click suggests nothing."""
+    if not isinstance(error, click.UsageError) or error.ctx is None or getattr(error, "possibilities", None):
+        return ""
+    group = error.ctx.command if isinstance(error.ctx.command, click.Group) else error.ctx.find_root().command
+    commands = group.commands if isinstance(group, click.Group) else {}
+    if isinstance(error, click.NoSuchOption):
+        owners = [name for name, command in commands.items() if any(error.option_name in each.opts for each in command.params)]
+        return f" Commands with this option: {', '.join(owners)}." if owners else ""
+    return f" Use one of: {', '.join(commands)}." if error.message.startswith("No such command") else ""
 
 
 def _fail(error: CachemarkError) -> NoReturn:
