@@ -12,12 +12,14 @@ from ..cards.models import models_page
 from ..cards.plans import plans_page
 from ..cards.values import values_page
 from ..pages import decoders, results
+from . import figures
 
 BASELINES = Path("baselines/accepted")
 PAGES: dict[str, Callable[[], str]] = {
     "reference/models.md": lambda: models_page(BASELINES), "reference/plans.md": plans_page, "reference/values.md": values_page,
 }  # fmt: skip
 TABLE = re.compile(r"^<!-- table: ([\w-]+)(?: (\d+))? -->$", re.M)
+FIGURE = re.compile(r"^<!-- figure: ([\w-]+) -->$", re.M)
 
 
 def filled(page: str, text: str) -> str:
@@ -26,7 +28,8 @@ def filled(page: str, text: str) -> str:
         return with_facts(text)
     if page == "reference/metrics.md":
         return with_units(text)
-    return TABLE.sub(lambda marker: table(marker[1], int(marker[2] or 0)), text)
+    with_tables = TABLE.sub(lambda marker: table(marker[1], int(marker[2] or 0)), text)
+    return FIGURE.sub(lambda marker: figures.drawn(marker[1]), with_tables)
 
 
 def table(name: str, number: int = 0) -> str:
