@@ -48,3 +48,15 @@ def test_the_study_counts_wrong_claims(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_two_samples_are_told_apart_by_ranks_exactly_even_if_few() -> None:
     assert p_greater([[1.0, 1.0, 1.0], [0.6] * 32, [0.0, 0.05, 0.15]], [0.1, 0.2, 0.3]) == pytest.approx([1 / 20, 1 / 6545, 19 / 20])
     assert p_greater([[1.0] * 3], [1.0] * 3)[0] > 0.5, "ties tell nothing"
+
+
+@pytest.mark.parametrize(("size", "others"), [(3, 40), (32, 32), (64, 20), (33, 64), (64, 500)])
+def test_two_samples_are_told_apart_as_by_scipy(size: int, others: int) -> None:
+    stream = np.random.default_rng(size)
+    other, smooth = stream.normal(0, 1, others), stream.normal(0.2, 1, (20, size))
+    for digits in (8, 0):  # without and with ties
+        rows, than = smooth.round(digits), other.round(digits)
+        method = "exact" if min(size, others) <= 32 else "asymptotic"
+        expected = scipy.stats.mannwhitneyu(rows, than[None, :], alternative="greater", method=method, axis=1).pvalue
+        assert p_greater(rows.tolist(), than.tolist()) == pytest.approx(expected, rel=1e-9)
+    assert p_greater([[1.0] * 64], [1.0] * 64)[0] == 1.0, "all values are equal"
