@@ -7,29 +7,29 @@ import pytest
 import scipy
 
 from cachemark.analysis.answers import Candidate, select
-from cachemark.stats.gaffke import chance_at_most, chances_at_most, weights
+from cachemark.stats.gaffke import chance_at_most, chances_at_most, chances_of_rows, weights
 from cachemark.stats.intervals import ratio_of_medians
-from cachemark.stats.non_inferiority import ALPHA, holm, least_seeds, p_non_inferior, seeds_to_show
+from cachemark.stats.non_inferiority import ALPHA, fewest_to_show, holm, least_seeds, p_non_inferior, seeds_to_show
 
 
 @pytest.mark.parametrize(("losses", "n"), [(0, 1), (0, 59), (1, 64), (5, 40), (39, 40), (40, 40)])
 def test_of_all_or_nothing_it_is_the_exact_binomial_test(losses: int, n: int) -> None:
     gains = [-1.0] * losses + [0.0] * (n - losses)
-    assert p_non_inferior(gains, 0.05, -1.0) == pytest.approx(scipy.stats.binom.cdf(losses, n, 0.05), rel=1e-6)
+    assert p_non_inferior([gains], 0.05, -1.0) == pytest.approx([scipy.stats.binom.cdf(losses, n, 0.05)], rel=1e-6)
 
 
 @pytest.mark.parametrize("gains", [[0.0] * 20 + [-0.25] * 5 + [0.5] * 3, [-1.0, 1.0, 0.1, 0.2], [0.01] * 30 + [-0.3], [-0.05, -0.04]])
 def test_it_is_the_share_of_weightings_that_lose_the_margin(gains: list[float]) -> None:
     given = weights(np.random.RandomState(1), len(gains), 200_000)
     share = float((np.append(np.array(gains) + 1, 0.0) @ given <= 0.95).mean())
-    assert p_non_inferior(gains, 0.05, -1.0) == pytest.approx(share, abs=0.004)
+    assert p_non_inferior([gains], 0.05, -1.0) == pytest.approx([share], abs=0.004)
 
 
 def test_one_number_more_or_less_moves_it_the_right_way() -> None:
     some = [0.0] * 50 + [-0.25] * 4
-    p = p_non_inferior(some, 0.05, -1.0)
-    assert p_non_inferior([*some, 0.0], 0.05, -1.0) < p < p_non_inferior([*some, -0.5], 0.05, -1.0)
-    assert p_non_inferior(some, 0.06, -1.0) < p < p_non_inferior(some, 0.05, -2.0), "where more can be lost, less is shown"
+    more, p, less = p_non_inferior([[*some, 0.0], some, [*some, -0.5]], 0.05, -1.0)
+    assert more < p < less
+    assert p_non_inferior([some], 0.06, -1.0) < [p] < p_non_inferior([some], 0.05, -2.0), "where more can be lost, less is shown"
 
 
 def test_where_nothing_lies_above_the_limit_or_all_does_there_is_nothing_to_weigh() -> None:
@@ -42,6 +42,10 @@ def test_many_samples_at_once_are_those_one_by_one() -> None:
     values, counts = [-0.5, 0.0, 0.25], [[1, 40, 3], [0, 64, 0], [9, 9, 9]]
     each = [chance_at_most(np.repeat(values, row).tolist(), -0.05, -1.0) for row in counts]
     assert chances_at_most(values, counts, -0.05, -1.0) == pytest.approx(each)
+    rows = np.random.RandomState(2).choice([-0.5, 0.0, 0.25, 0.5], (20, 40), p=[0.1, 0.5, 0.2, 0.2])
+    for digits in (rows, rows + np.linspace(0, 1e-3, 800).reshape(20, 40)):  # few distinct values, and many
+        twice = [chance_at_most([*row, *row], -0.05, -1.0) for row in digits]
+        assert chances_of_rows(digits, -0.05, -1.0, times=2) == pytest.approx(twice)
 
 
 def test_holm_is_the_first_times_all_and_never_falls() -> None:
@@ -53,7 +57,7 @@ def test_holm_is_the_first_times_all_and_never_falls() -> None:
 @pytest.mark.parametrize("claims", [1, 12, 40])
 def test_below_the_least_seeds_not_even_no_loss_at_all_shows_it(claims: int) -> None:
     least = least_seeds(0.05, -1.0, claims)
-    p = [holm([p_non_inferior([0.0] * n, 0.05, -1.0)] + [1.0] * (claims - 1))[0] for n in (least - 1, least)]
+    p = [holm(p_non_inferior([[0.0] * n], 0.05, -1.0) + [1.0] * (claims - 1))[0] for n in (least - 1, least)]
     assert p[1] <= ALPHA < p[0]
     assert (claims, least) in ((1, 59), (12, 107), (40, 131))
 
@@ -66,10 +70,23 @@ def test_the_seeds_that_would_show_it_are_the_first_that_do() -> None:
     assert seeds_to_show(gains, 0.05, -1.0, 12, needed) == needed
     assert seeds_to_show(gains, 0.05, -1.0, 12, needed - 1) is None
     thrice = gains * 3
-    assert (p_non_inferior(thrice, 0.05, -1.0) <= ALPHA / 12) == (needed <= len(thrice))
+    assert (p_non_inferior([thrice], 0.05, -1.0)[0] <= ALPHA / 12) == (needed <= len(thrice))
     assert seeds_to_show([0.0] * 9, 0.05, -1.0, 12) == 107
     assert seeds_to_show([-0.1] * 9 + [0.0], 0.05, -1.0, 1) is None, "it loses more than the margin"
     assert seeds_to_show([-0.0499999] * 64, 0.05, -1.0, 1) is None, "nobody makes so many"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_fewest_seeds_of_many_methods_are_the_fewest_of_each(seed: int) -> None:
+    stream = np.random.RandomState(seed)
+    gains = stream.choice([-0.5, -0.25, 0.0, 0.25], (40, 24), p=[0.05, 0.1, 0.7, 0.15])
+    each = [seeds_to_show(own, 0.05, -1.0, 40) for own in gains]
+    needed = [number for number in each if number]
+    assert len(set(needed)) > 3
+    assert None in each
+    assert fewest_to_show(gains, 0.05, -1.0, 40) == min(needed)
+    assert fewest_to_show(gains, 0.05, -1.0, 40, min(needed)) == min(needed)
+    assert fewest_to_show(gains, 0.05, -1.0, 40, min(needed) - 1) is None
 
 
 LOSSES = {"all or nothing": ([-1.0, 0.0], [0.05, 0.95]), "halves": ([-0.5, 0.0], [0.1, 0.9]),

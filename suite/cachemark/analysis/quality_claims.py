@@ -11,12 +11,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import NormalDist
 
+import numpy as np
+
 from ..core import formatting as fmt
 from ..core.result import Outcome
 from ..core.spec import shown_share
 from ..core.units import metric, scores
 from ..core.wording import count
-from ..stats.non_inferiority import ALPHA, MOST, holm, least_seeds, loss_that_shows, p_non_inferior, seeds_to_show
+from ..stats.intervals import Interval
+from ..stats.non_inferiority import ALPHA, MOST, fewest_to_show, holm, least_seeds, loss_that_shows, p_non_inferior, seeds_to_show
 from .case_group import CaseGroup, case_groups, ordered
 from .report_row import Mark, ReportRow, differences_to_full
 
@@ -119,7 +122,7 @@ def quality_claims(groups: Sequence[CaseGroup], margins: Margins = MARGINS) -> C
 
     All claims of a report are one family, including methods that another rule excludes from the ranking.
     """
-    claims = [(row, claim) for group in groups for row in group.candidates if (claim := _claim(row, group, margins))]
+    claims = [claim for group in groups for claim in _claims(group, margins)]
     adjusted = holm([claim.p for _, claim in claims])
     return {row.case.key: replace(claim, adjusted=p, claims=len(claims)) for (row, claim), p in zip(claims, adjusted, strict=True)}
 
@@ -162,17 +165,15 @@ def margin_sentence(group: CaseGroup, claims: Claims) -> str:
 
 def fewest_needed(claims: Iterable[QualityClaim]) -> int | None:
     """Return the number of seeds that would decide one more claim, None if none can be decided."""
-    fewest: int | None = None
-    for claim in claims:
-        if claim.non_inferior:
-            continue
-        if claim.share is None and fewest:  # ask for fewer only, which is one test instead of a search
-            needed = seeds_to_show(claim.gains, claim.margin, metric(claim.metric).apart[0], claim.claims, fewest - 1)
-        else:
-            needed = claim.needed
-        if needed and (fewest is None or needed < fewest):
-            fewest = needed
-    return fewest
+    undecided = [claim for claim in claims if not claim.non_inferior]
+    alike: dict[tuple[str, float, int, int], list[Sequence[float]]] = {}
+    for claim in undecided:
+        if claim.share is None:
+            alike.setdefault((claim.metric, claim.margin, claim.claims, len(claim.gains)), []).append(claim.gains)
+    numbers = [claim.needed for claim in undecided if claim.share is not None]
+    for (name, margin, family, _), gains in alike.items():
+        numbers.append(fewest_to_show(np.array(gains), margin, metric(name).apart[0], family))
+    return min(filter(None, numbers), default=None)
 
 
 def seeds_that_decide(claims: Sequence[QualityClaim]) -> str:
@@ -207,18 +208,24 @@ def inconclusive_reason(rows: Sequence[ReportRow], claims: Claims) -> str:
     return f"Inconclusive at every budget: at {fmt.plain(shown_share(row.case.stated_budget), 20)} {claim.undecided}."
 
 
-def _claim(row: ReportRow, group: CaseGroup, margins: Margins) -> QualityClaim | None:
-    """Return the claim about a row as if it were the only one of the report."""
+def _claims(group: CaseGroup, margins: Margins) -> list[tuple[ReportRow, QualityClaim]]:
+    """Return the rows of a group with claims, each as if it were the only one of the report."""
     name, full = criterion(group), group.full
-    if not row.ok or name not in row.to_full or full is None or not full.ok:
-        return None
-    apart = row.to_full[name]
+    if full is None or not full.ok:
+        return []
+    rows = [row for row in group.candidates if row.ok and name in row.to_full]
     if name in scores():
-        gains = differences_to_full(row.outcome, full.outcome)[name]
-        p = p_non_inferior(gains, margins.score, metric(name).apart[0])
-        return QualityClaim(name, margins.score, len(gains), p, -apart.value, gains=gains)
-    if (own := full.quality.get(name)) is None:
-        return None
+        gains = [differences_to_full(row.outcome, full.outcome)[name] for row in rows]
+        chances = p_non_inferior(gains, margins.score, metric(name).apart[0])
+        return [(row, QualityClaim(name, margins.score, len(own), p, -row.to_full[name].value, gains=own))
+                for row, own, p in zip(rows, gains, chances, strict=True)]
+    if (own_value := full.quality.get(name)) is None:
+        return []
+    return [(row, _claim_of_set(name, row.to_full[name], own_value, margins)) for row in rows]
+
+
+def _claim_of_set(name: str, apart: Interval, own: Interval, margins: Margins) -> QualityClaim:
+    """Return the claim about a FID whose difference from the full cache's ``own`` is ``apart``."""
     margin, error = margins.share * own.value, math.inf
     if apart.stated and own.stated:
         error = ((apart.high - apart.low) + margins.share * (own.high - own.low)) / (2 * _Z)

@@ -20,6 +20,7 @@ _STEPS = 60  # at most, to the saddle point
 _CLOSE = 1e-9  # relative: any line near it gives the same integral
 _POINTS = 64  # of the integral; 50 agree with 800 in ten digits
 _REACH = 9.0  # sinh of it is 4052 widths of the peak
+_FEW = 64  # distinct values that are counted instead of listed one by one
 
 
 def weights(stream: np.random.RandomState, n: int, draws: int) -> Floats:
@@ -30,8 +31,17 @@ def weights(stream: np.random.RandomState, n: int, draws: int) -> Floats:
 
 def chance_at_most(values: Sequence[float], limit: float, least: float = 0.0) -> float:
     """Return the p-value of "the mean is at most ``limit``" of ``values`` that are at least ``least``."""
-    distinct, counts = np.unique(np.asarray(values, dtype=np.float64), return_counts=True)
-    return float(chances_at_most(distinct, counts[None, :], limit, least)[0])
+    return float(chances_of_rows(np.asarray(values, dtype=np.float64)[None, :], limit, least)[0])
+
+
+def chances_of_rows(rows: Floats, limit: float, least: float = 0.0, times: float = 1.0) -> Floats:
+    """Return :func:`chance_at_most` of each row of values, (samples, values), as if each had occurred so many ``times``."""
+    values = np.unique(rows)
+    if len(values) > _FEW:
+        return chances_at_most(rows, np.full(rows.shape, times), limit, least)
+    counts = np.stack([(rows == value).sum(axis=1) for value in values], axis=1)
+    alike, whose = np.unique(counts, axis=0, return_inverse=True)
+    return chances_at_most(values, alike * times, limit, least)[whose.reshape(-1)]
 
 
 def chances_at_most(values: ArrayLike, counts: ArrayLike, limit: float, least: float = 0.0) -> Floats:

@@ -7,17 +7,23 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .gaffke import chance_at_most, chances_at_most
+from .gaffke import chances_at_most, chances_of_rows
+from .sign_flip import Floats
 
 ALPHA = 0.05  # how often any claim of a report may be false
 MOST = 10**6  # largest number of seeds that is reported
 
 
-def p_non_inferior(gains: Sequence[float], margin: float, least: float) -> float:
-    """Return the p-value of "the mean loss is ``margin`` or more".
+def p_non_inferior(gains: Sequence[Sequence[float]], margin: float, least: float) -> list[float]:
+    """Return the p-value of "the mean loss is ``margin`` or more" of each method.
 
-    ``gains`` are the gains at each seed, at least ``least``."""
-    return chance_at_most(gains, -margin, least)
+    ``gains`` are the gains of a method at each seed, at least ``least``."""
+    chances = [1.0] * len(gains)
+    for size in {len(own) for own in gains}:
+        alike = [k for k, own in enumerate(gains) if len(own) == size]
+        for k, p in zip(alike, chances_of_rows(np.array([gains[k] for k in alike]), -margin, least), strict=True):
+            chances[k] = float(p)
+    return chances
 
 
 def holm(p: Sequence[float]) -> list[float]:
@@ -41,7 +47,7 @@ def loss_that_shows(seeds: int, least: float, claims: int) -> float:
     return least * math.expm1(math.log(ALPHA / claims) / seeds)
 
 
-def seeds_to_show(gains: Sequence[float], margin: float, least: float, claims: int, most: int = MOST) -> int | None:
+def seeds_to_show(gains: Sequence[float] | Floats, margin: float, least: float, claims: int, most: int = MOST) -> int | None:
     """Estimate the number of seeds that would show non-inferiority if the gains stayed like these.
 
     It is tested as the strongest of ``claims``. None if the mean loses the margin, or for more than ``most`` seeds."""
@@ -63,3 +69,16 @@ def seeds_to_show(gains: Sequence[float], margin: float, least: float, claims: i
         middle = (low + high) // 2
         low, high = (low, middle) if is_shown(middle) else (middle, high)
     return high
+
+
+def fewest_to_show(gains: Floats, margin: float, least: float, claims: int, most: int = MOST) -> int | None:
+    """Return the smallest :func:`seeds_to_show` of several methods; ``gains`` is (methods, seeds)."""
+    fewest, means = None, gains.mean(axis=1)
+    left = gains[np.argsort(-means)][: (means > -margin).sum()]
+    while len(left):
+        if (needed := seeds_to_show(left[0], margin, least, claims, most)) is None:
+            left = left[1:]
+        else:  # one test tells which methods need fewer
+            fewest, most = needed, needed - 1
+            left = left[chances_of_rows(left, -margin, least, most / left.shape[1]) <= ALPHA / claims]
+    return fewest

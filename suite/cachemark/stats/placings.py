@@ -23,13 +23,12 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .gaffke import chances_at_most
+from .gaffke import chances_at_most, chances_of_rows
 from .non_inferiority import ALPHA, holm
 from .sign_flip import Floats
 
 Key = TypeVar("Key", bound=Hashable)
 _DIGITS = 12  # of a difference: further ones are rounding
-_FEW = 64  # distinct differences that are counted instead of listed one by one
 
 
 @dataclass(frozen=True)
@@ -109,10 +108,4 @@ def chances_of_pairs(apart: Floats, reach: float) -> tuple[Floats, NDArray[np.bo
         apart, reach = np.sign(np.round(apart, _DIGITS)), 1.0
     scaled = np.round(apart / reach, _DIGITS)
     first = scaled.mean(axis=1) >= 0
-    scaled = np.where(first[:, None], scaled, -scaled)
-    values = np.unique(scaled)
-    if len(values) > _FEW:
-        return chances_at_most(scaled, np.ones(scaled.shape), 0.0, -1.0), first
-    counts = np.stack([(scaled == value).sum(axis=1) for value in values], axis=1)
-    alike, whose = np.unique(counts, axis=0, return_inverse=True)
-    return chances_at_most(values, alike, 0.0, -1.0)[whose.reshape(-1)], first
+    return chances_of_rows(np.where(first[:, None], scaled, -scaled), 0.0, -1.0), first
