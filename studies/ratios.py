@@ -166,7 +166,7 @@ def main() -> None:
         print(f"LlamaGen-B {grid}×{grid}, batch {batch} + CFG, fp32, {arguments.rounds} rounds; agreement {result['agreement with full']}")
         print(f"  MB per pass: { {k: round(v, 1) for k, v in result['bytes per step'].items()} }")
         for name, values in result["ratios"].items():
-            low, middle, high = statistics.quantiles(values, n=4)
+            low, middle, high = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
             print(f"  time {name}: median {middle:.3f}, quartiles {low:.3f} … {high:.3f}{share(middle, result['ideal'].get(name))}")
         least = result["ideal"]["roofline time of full"]
         print(f"  full: {statistics.median(result['seconds']['full']) / least:.2f} times its roofline time of {least:.2f} s")
