@@ -9,7 +9,6 @@ from PIL import Image
 
 import cachemark as cm
 from cachemark.core.errors import BadCalibration, BadPlan
-from cachemark.methods.registry import METHODS
 from cachemark.models import infinity
 from cachemark.models.catalogue import text_to_image
 from cachemark.models.infinity import InfinityConfig, rope_table
@@ -22,7 +21,6 @@ from cachemark.plans.expand import expand
 from cachemark.plans.planned import Prepared
 from cachemark.trial.request import TrialRequest
 from cachemark.workflows.calibrate import calibrate
-from cachemark.workflows.generate import ImageModel
 
 NAME, GRID = "infinity-2b-256", (20, 15)
 SCALES = ((1, 1), (2, 2), (4, 3), (8, 6), (12, 9), (16, 12), (20, 15))  # of 4:3, in the authors' table
@@ -50,8 +48,6 @@ def test_a_resolution_has_the_first_maps_of_every_ratio() -> None:
 
 
 # -- maps that are not square ---------------------------------------------------------------------------------------------
-
-
 def test_positions_are_in_units_of_the_finest_map_of_the_ratio() -> None:
     table = rope_table(8, SCALES, (72, 54), 10000.0, torch.device("cpu")).split([rows * columns for rows, columns in SCALES])
     for (rows, columns), turns in zip(SCALES, table, strict=True):
@@ -66,12 +62,11 @@ def test_wide_maps_are_added_and_taken_apart() -> None:
     quantizer = BitQuantizer(((1, 1), (2, 3)), 3, patch=2)
     tokens = torch.randint(0, 2**12, (2, 7), generator=torch.Generator().manual_seed(3))
     codes = quantizer.codes(tokens[:, 1:], 1)
-    assert codes.shape == (2, 3, 4, 6)
+    assert codes.shape == quantizer.restore(tokens).shape == (2, 3, 4, 6)
     assert codes.abs().unique().tolist() == pytest.approx([3**-0.5])
     assert torch.equal(packed_bits(quantizer.next_map(codes, 1) > 0), tokens[:, 1:])
     bits = bits_of(tokens[:, 1 + 1 * 3 + 2], 12).view(2, 3, 2, 2)  # of the token in row 1 and column 2
     assert torch.equal((codes[:, :, 2:, 4:] > 0).long(), bits)
-    assert quantizer.restore(tokens).shape == (2, 3, 4, 6)
 
 
 # -- what a user asks for -------------------------------------------------------------------------------------------------
@@ -119,12 +114,8 @@ def test_texts_and_grids_are_asked_for_in_any_order(small: str, tmp_path: Path) 
     assert (other.prompts, other.grid) == (entry.prompts, entry.grid)
 
 
-@pytest.fixture
-def model(small: str) -> ImageModel:
-    return cm.load(small)
-
-
-def test_a_generation_has_the_grid_of_its_request(model: ImageModel, tmp_path: Path) -> None:
+def test_a_generation_has_the_grid_of_its_request(small: str, tmp_path: Path) -> None:
+    model = cm.load(small)
     square = model.generate(prompts="red star", seeds=[3])
     wide = model.generate(prompts="red star", seeds=[3, 4], grid=GRID)
     assert (tuple(wide.images.shape), tuple(wide.tokens.shape), wide.case.grid) == ((2, 3, 40, 30), (2, TOKENS), GRID)
@@ -135,14 +126,12 @@ def test_a_generation_has_the_grid_of_its_request(model: ImageModel, tmp_path: P
     assert not torch.equal(model.generate(prompts="red star", seeds=[3], grid=GRID[::-1]).tokens, wide.tokens[:1])
 
 
-@pytest.mark.parametrize("name", ["h2o", "hack", "fastvar"])
-def test_a_method_generates_a_wide_image(name: str, small: str) -> None:
-    """Those that are calibrated need a calibration of the same maps, which lies beside that of square ones."""
-    if METHODS.get(name).profiler() is not None:
-        square = calibrate(name, small, samples=1)
-        with pytest.raises(BadCalibration, match="of another model or resolution"):
-            cm.load(small).generate(prompts="red star", method=name, budget="1/2", grid=GRID, calibration=square.digest)
-        measured = calibrate(name, small, samples=1, grid=GRID)
-        assert measured.path.name == square.path.name.replace(".json", "-20x15.json")
-    image = cm.load(small).generate(prompts="red star", grid=GRID, method=name)
+def test_a_calibration_is_of_the_maps_of_one_grid(small: str) -> None:
+    """The one of a wide grid lies beside that of the square one."""
+    square = calibrate("hack", small, samples=1)
+    with pytest.raises(BadCalibration, match="of another model or resolution"):
+        cm.load(small).generate(prompts="red star", method="hack", budget="1/2", grid=GRID, calibration=square.digest)
+    measured = calibrate("hack", small, samples=1, grid=GRID)
+    assert measured.path.name == square.path.name.replace(".json", "-20x15.json")
+    image = cm.load(small).generate(prompts="red star", grid=GRID, method="hack")
     assert (image.tokens.shape, image.images.shape) == ((1, TOKENS), (1, 3, 40, 30))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from official import FILES, llamagen_files, written
+from official import FILES, Official, llamagen_files, written
 
 from cachemark.cache.arena import Memory
 from cachemark.core.errors import BadBudget, BadCheckpoint, UnknownName, Unsupported
@@ -24,10 +24,10 @@ OF_CACHES = {"attention_equals_a_reference", "every_site_is_called_once_per_step
 
 
 @pytest.fixture(params=FILES)
-def official(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ModelEntry, Request]:
-    entry, named, _ = written(request.param, tmp_path / "published", monkeypatch)
-    registered(entry, monkeypatch)
-    return entry, named
+def official(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Official:
+    made = written(request.param, tmp_path / "published", monkeypatch)
+    registered(made.entry, monkeypatch)
+    return made
 
 
 def registered(entry: ModelEntry, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,21 +37,24 @@ def registered(entry: ModelEntry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MODELS._entries, entry.name, entry)
 
 
-def test_a_published_layout_goes_from_its_path_to_an_image(official: tuple[ModelEntry, Request]) -> None:
-    entry, named = official
+def test_a_published_layout_goes_from_its_path_to_an_image(official: Official) -> None:
+    entry, named, state = official
     verified = verify(entry.name, weights=named.weights, decoder_weights=named.decoder_weights)
     given = {"weights": named.weights, "decoder_weights": named.decoder_weights}
     assert {file.key: file.path for file in verified} == {key: path for key, path in given.items() if path}
     loaded = entry.load(named)
+    assert loaded.weights == entry.identity(named)
+    own = loaded.generator.state_dict()
+    assert all(torch.equal(own[name], state[name]) for name in own.keys() & state.keys())
     tokens = loaded.generator.generate(torch.tensor([1]), [7], METHODS.get("full")(), entry.presets["paper"], Memory())
     assert loaded.decode(tokens).isfinite().all()
 
 
 def test_a_published_layout_is_found_by_its_name(
-    official: tuple[ModelEntry, Request], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    official: Official, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the cache of huggingface_hub, where the text encoder has a repository of its own."""
-    entry, named = official
+    entry, named, _ = official
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     home, weights = tmp_path / "published", Path(named.weights)
     repository = next((file.origin.name for file in of_model(entry.name) if file.key == "weights" and file.origin.on_hub), "somebody/model")
@@ -101,9 +104,9 @@ def test_what_is_no_name_of_weights_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_a_published_layout_passes_the_models_kit(official: tuple[ModelEntry, Request]) -> None:
+def test_a_published_layout_passes_the_models_kit(official: Official) -> None:
     """Masked models have no caches; maps of 5 tokens leave a budget no room next to the sinks."""
-    entry, named = official
+    entry, named, _ = official
     if (Path(named.weights) / "model.safetensors.index.json").exists():
         pytest.skip("the same model in another layout")
     example, left_out = ModelExample(entry, named), set()
@@ -158,8 +161,8 @@ def test_a_partial_download_is_refused(c2i: tuple[ModelEntry, Path]) -> None:
     ("janus", FILE), ("lumina", FILE), ("emu3", FILE), ("glm-image", f"../processor/{FILE}"),
     ("infinity", f"{text_features.ENCODER}/config.json"), ("llamagen, texts", f"{text_features.ENCODER}/config.json"),
 ], indirect=["official"])
-def test_weights_need_what_reads_their_prompts(official: tuple[ModelEntry, Request], file: str) -> None:
-    entry, named = official
+def test_weights_need_what_reads_their_prompts(official: Official, file: str) -> None:
+    entry, named, _ = official
     path_beside(named.weights, file).unlink()
     with pytest.raises(BadCheckpoint, match=file.removeprefix("../").partition("/")[0]):
         verify(entry.name, weights=named.weights)

@@ -30,16 +30,16 @@ def test_the_number_of_classes_is_read_from_the_file(model: str, classes: int, t
     """Images of classes that both models have are equal."""
     state = bundled(model)
     table = state[TABLES[model]]
-    more = table[:1].expand(max(0, classes - 10), -1)
-    nulls = table[10:]
-    save_file(state | {TABLES[model]: torch.cat((table[: min(classes, 10)], more, nulls))}, tmp_path / "tuned.safetensors")
+    more, null = table[:1].expand(max(0, classes - 10), -1), table[10:]
+    save_file(state | {TABLES[model]: torch.cat((table[: min(classes, 10)], more, null))}, tmp_path / "tuned.safetensors")
     tuned = cm.load(model, weights=str(tmp_path / "tuned.safetensors"))
     assert tuned.classes == classes
-    image = tuned.generate(labels=[2], seeds=[5])
-    assert torch.equal(image.tokens, cm.load(model).generate(labels=[2], seeds=[5]).tokens)
-    assert image.case.conditions == f"{classes} classes, balanced"
     with pytest.raises(UnknownName, match=f"has no class {classes}. Use labels 0 … {classes - 1}"):
         tuned.generate(labels=[classes])
+    if model == "tiny-var":  # the quickest
+        image = tuned.generate(labels=[2], seeds=[5])
+        assert torch.equal(image.tokens, cm.load(model).generate(labels=[2], seeds=[5]).tokens)
+        assert image.case.conditions == f"{classes} classes, balanced"
 
 
 def test_the_used_copy_is_printed_and_part_of_the_case(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ class Net(nn.Module):
         self.inner = nn.Sequential(nn.SiLU(), nn.Linear(512, 1024))
         self.small = nn.Linear(1024, 511)
 
-    def forward(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         return self.small(self.inner(self.large(x, bias)))
 
 
@@ -78,21 +78,19 @@ def net() -> Net:
 
 
 @pytest.mark.parametrize("x", [torch.randn(1, 1024), torch.randn(2, 3, 1024), torch.randn(200, 1024), torch.randn(6, 2, 1024)[:, 1]])
-def test_packed_layers_compute_what_they_computed(net: Net, x: torch.Tensor) -> None:
+def test_packed_layers_compute_what_they_computed(net: Net, x: Tensor) -> None:
     bias = torch.randn(512)
     before, flops = (net(x), net(x, bias)), counted(lambda: net(x))
     after = packed(net)
+    assert [isinstance(layer, Packed) for layer in (net.large, net.inner[1], net.small)] == [True, True, False]
+    assert net.large.weight.numel() == LEAST > net.small.weight.numel()
     assert counted(lambda: after(x)) == flops
     torch.testing.assert_close((after(x), after(x, bias)), before, rtol=1e-5, atol=1e-5)
     assert not torch.allclose(after(x), after(x, bias)), "the caller's bias counts"
 
 
-def test_only_large_layers_are_packed(net: Net) -> None:
-    packed(net)
-    assert isinstance(net.large, Packed)
-    assert isinstance(net.inner[1], Packed)
-    assert type(net.small) is nn.Linear
-    assert net.large.weight.numel() == LEAST > net.small.weight.numel()
+def any_packed(module: nn.Module) -> bool:
+    return any(isinstance(part, Packed) for part in module.modules())
 
 
 @pytest.mark.parametrize("case", ["bfloat16", "meta", "no kernel", "reference"])
@@ -103,7 +101,7 @@ def test_other_weights_stay_as_they_are(net: Net, case: str, monkeypatch: pytest
         net = net.to(torch.bfloat16 if case == "bfloat16" else "meta")
     file = PublishedFile("weights", "mar.pth", "x", partial(MAR, WIDE))
     plain = weights.transformer(file, Request(engine="reference")) if case == "reference" else packed(net)
-    assert not any(isinstance(module, Packed) for module in plain.modules())
+    assert not any_packed(plain)
 
 
 @pytest.mark.parametrize("limit", [LEAST, 1])
@@ -114,8 +112,7 @@ def test_the_models_of_the_accepted_baseline_are_too_small(limit: int, monkeypat
     models = {outcome["case"]["model"] for file in files for outcome in json.loads(file.read_text())["outcomes"]}
     assert models
     for name in models:
-        modules = MODELS.get(name).load(Request()).generator.modules()
-        assert any(isinstance(module, Packed) for module in modules) is (limit == 1)
+        assert any_packed(MODELS.get(name).load(Request()).generator) is (limit == 1)
 
 
 def test_memory_is_counted_through_packed_layers(net: Net) -> None:
@@ -142,6 +139,6 @@ def test_products_of_few_or_many_rows_use_plain_weights(net: Net, rows: int, use
 def test_a_model_whose_copies_would_fill_the_memory_stays_plain(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
     pages = {"SC_PHYS_PAGES": 4, "SC_PAGE_SIZE": 2 * LEAST * 4 - 1}  # one byte less per copy than four times the weights
     monkeypatch.setattr(layers.os, "sysconf", pages.__getitem__)
-    assert not any(isinstance(module, Packed) for module in packed(net).modules())
+    assert not any_packed(packed(net))
     pages["SC_PAGE_SIZE"] += 1
-    assert any(isinstance(module, Packed) for module in packed(net).modules())
+    assert any_packed(packed(net))

@@ -1,0 +1,160 @@
+"""VAR, Infinity and MAR beyond their vectors: what a generation costs, draws and stores, and what is refused."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from official import written
+
+from cachemark.cache import random_streams as streams
+from cachemark.cache.arena import Memory
+from cachemark.cache.timesteps import STEPS, respaced
+from cachemark.core.errors import BadCheckpoint, Unsupported
+from cachemark.core.spec import Sampling
+from cachemark.methods.base.paper_baseline import ConcatFull
+from cachemark.methods.full import Full
+from cachemark.models import text_features, var
+from cachemark.models.catalogue import masked_models
+from cachemark.models.catalogue.masked_models import TINY_MAR
+from cachemark.models.diffusion import normal
+from cachemark.models.infinity import Infinity
+from cachemark.models.mar import MAR
+from cachemark.models.tiny.tokenizers import Sizes, TinyKL
+from cachemark.models.var import VAR
+from cachemark.models.vision.bsq import bits_of, packed_bits
+from support.tiny_models import INFINITY_SIZES, MAR_SIZES, QUANTIZER, VAR_SIZES
+
+SAMPLING = Sampling(cfg_scale=1.5, cfg_schedule="linear")
+
+
+# -- VAR --------------------------------------------------------------------------------------------------------------
+def var_model(**options: bool) -> VAR:
+    return VAR(VAR_SIZES, QUANTIZER, **options).initialise(0).eval().requires_grad_(False)
+
+
+def generate(model: VAR, method: Full | ConcatFull, seeds: list[int], sampling: Sampling = SAMPLING) -> torch.Tensor:
+    return model.generate(torch.tensor(seeds) % 10, seeds, method, sampling, Memory())
+
+
+def test_the_condition_is_projected_once_in_a_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    modulations = VAR.modulations
+    monkeypatch.setattr(VAR, "modulations", lambda self, cond: calls.append(1) or modulations(self, cond))
+    once = generate(var_model(), Full(), [0, 1])
+    assert len(calls) == 1
+    often = generate(var_model(recompute=True), Full(), [0, 1])
+    assert len(calls) == 1 + len(VAR_SIZES.sides)
+    assert torch.equal(once, often)
+
+
+def test_the_reference_cache_gives_the_same_tokens_and_more_bytes() -> None:
+    model, plain, published = var_model(), Full(), ConcatFull()
+    assert torch.equal(generate(model, plain, [0, 1, 2]), generate(model, published, [0, 1, 2]))
+    shape = 2 * 3 * VAR_SIZES.depth * VAR_SIZES.dim  # rows with guidance, layers, channels
+    assert plain.logical_bytes == shape * (1 + 4 + 9) * 2 * 4
+    assert published.logical_bytes == shape * 30 * (4 + 4)
+
+
+def test_another_guidance_schedule_is_refused() -> None:
+    with pytest.raises(Unsupported, match="linear"):
+        generate(var_model(), Full(), [0], Sampling(cfg_scale=1.5))
+
+
+def test_other_patch_nums_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written("var", tmp_path / "var", monkeypatch).request.weights
+    with pytest.raises(BadCheckpoint, match="patch_nums 1 2 3 4; this model has 1 2 5"):
+        var.check_sides(replace(VAR_SIZES, sides=(1, 2, 5)), path)
+
+
+# -- Infinity ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("count", [5, 32, 56, 63])
+def test_bits_survive_being_packed(count: int) -> None:
+    bits = torch.randint(0, 2, (3, 7, count), generator=torch.Generator().manual_seed(0))
+    bits[0, 0], bits[0, 1] = 0, 1
+    tokens = packed_bits(bits)
+    assert torch.equal(bits_of(tokens, count), bits)
+    assert tokens.min() >= 0
+
+
+def test_each_bit_is_drawn_at_its_own_odds() -> None:
+    """The first bit is always 1, the second always 0, the others are fair and independent."""
+    model = Infinity(INFINITY_SIZES, [torch.ones(length, INFINITY_SIZES.text) for length in (2, 5, 3)])
+    model = model.initialise(0).eval().requires_grad_(False)
+    model.head.weight.zero_()
+    model.head.bias.copy_(torch.tensor([-99.0, 99, 99, -99, *[0] * 6]))
+    tokens = model.generate(torch.tensor([0, 1, 2] * 20), range(60), Full(), Sampling(cfg_scale=3.0), Memory())
+    share = bits_of(tokens, INFINITY_SIZES.bits).double().mean((0, 1))
+    assert share[:2].tolist() == [1, 0]
+    assert ((share[2:] > 0.42) & (share[2:] < 0.58)).all()
+    assert len(tokens.unique()) == 8
+
+
+def test_another_text_encoder_is_another_model_and_one_that_does_not_fit_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entry, request, _ = written("infinity", tmp_path / "infinity", monkeypatch, channels=64)
+    before, file = entry.identity(request), tmp_path / "infinity" / text_features.ENCODER / "config.json"
+    with pytest.raises(BadCheckpoint, match="has 64 channels; this model reads 128"):
+        entry.load(request)
+    file.write_text(file.read_text().replace('"d_ff": 32', '"d_ff": 16'))
+    assert entry.identity(request) != before
+    file.unlink()
+    with pytest.raises(BadCheckpoint, match="no text encoder"):
+        entry.identity(request)
+
+
+# -- MAR and its diffusion head ---------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def model() -> MAR:
+    return MAR(MAR_SIZES).initialise(0).eval().requires_grad_(False)
+
+
+def test_an_order_holds_every_place_once(model: MAR) -> None:
+    order = model.order(streams.seeds_tensor([4, 9], "cpu"))
+    assert torch.equal(order.sort(1).values, torch.arange(16).expand(2, -1))
+    assert not torch.equal(order[0], order[1])
+    assert order[0, 0] == streams.integers(streams.keys(torch.tensor(4), "order", 0), 16).argmin()
+
+
+def test_noise_belongs_to_seed_place_and_pass(model: MAR) -> None:
+    key = streams.seeds_tensor([3, 8], "cpu")
+    places = torch.tensor([[0, 5, 9], [2, 3, 4]])
+    noise = model.noise(key, places, 6)
+    assert noise.shape == (7, 2, 3, 4)
+    assert torch.equal(model.noise(key[1:], places[1:, 1:2], 6), noise[:, 1:, 1:2])
+    assert torch.equal(model.noise(key, places, 12)[:7], noise)
+    assert noise.unique().numel() > 0.99 * noise.numel()
+    uniform = streams.uniform(streams.keys(key[:, None], "noise", places), 4)
+    assert torch.equal(noise[0], normal(uniform)), "no other purpose may share the stream"
+
+
+def test_normal_numbers_are_normal() -> None:
+    uniform = (torch.arange(2**16) + 0.5) / 2**16
+    numbers = normal(uniform).double()
+    assert (float(numbers.mean()), float(numbers.std())) == pytest.approx((0, 1), abs=1e-3)
+    torch.testing.assert_close(torch.special.ndtr(numbers), uniform.double(), rtol=0, atol=1e-6)
+    assert normal(torch.tensor([2.0**-24, 1 - 2.0**-24])).isfinite().all()
+
+
+@pytest.mark.parametrize(("steps", "first"), [(0, 960), (25, 960), (10, 900), (2, 500)])
+def test_the_bundled_head_never_begins_where_nothing_is_left_of_the_token(steps: int, first: int) -> None:
+    timesteps = respaced(TINY_MAR.spacing(Sampling(diffusion_steps=steps)))
+    assert (timesteps[-1], len(timesteps)) == (first, steps or 25)
+
+
+@pytest.mark.parametrize("sections", [(), (1,), (0, 0), (1001,), (501, 2), (-1, 5)])
+def test_a_spacing_that_does_not_exist_is_refused(sections: tuple[int, ...]) -> None:
+    with pytest.raises(Unsupported, match="cannot be respaced"):
+        respaced(sections)
+
+
+@pytest.mark.parametrize("steps", [1, STEPS + 1])
+def test_a_plan_asks_for_no_more_steps_than_the_process_has(steps: int) -> None:
+    with pytest.raises(Unsupported, match=rf"cannot be respaced to {steps}\. Use 2 … 1000 steps"):
+        TINY_MAR.spacing(Sampling(diffusion_steps=steps))
+
+
+def test_a_tokenizer_with_other_channels_is_refused() -> None:
+    with pytest.raises(BadCheckpoint, match="has 4 channels; this model needs 8"):
+        masked_models.build(TINY_MAR, TinyKL(Sizes(channels=4, width=16, blocks=1)))
