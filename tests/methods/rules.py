@@ -21,13 +21,15 @@ def softmax(scores: Array) -> Array:
 
 
 class Rule:
-    """Keeps everything. ``condition``: its keys; ``keys``: visual token → key."""
+    """Keeps everything. ``condition``: its keys; ``keys``, ``queries``, ``mass`` by visual token."""
 
     def __init__(self, parameters: dict[str, Any], lines: int, line: int) -> None:
         self.B = int(parameters["B"])
         self.parameters, self.lines, self.n = parameters, lines, line
         self.condition: list[Array] = []
         self.keys: dict[int, Array] = {}
+        self.mass: dict[int, float] = {}
+        self.queries: dict[int, Array] = {}
         self.narrowest = np.inf
         self.ties = 0
 
@@ -37,7 +39,7 @@ class Rule:
 
     def feed(self, token: int, q: Array, k: Array) -> None:
         """One visual token: queries (group, d), key (d,)."""
-        self.keys[token] = k
+        self.keys[token], self.queries[token] = k, q
         self.see(token, q)
         self.evict(token)
 
@@ -65,6 +67,13 @@ class Rule:
         """Whether ``token`` is the last of a line that is not the last line."""
         return token % self.n == self.n - 1 and token // self.n < self.lines - 1
 
+    def line_is_due(self, token: int) -> bool:
+        return self.ends_line(token) and len(self.keys) == self.B
+
+    def latest(self, count: int) -> list[Array]:
+        """The queries of the latest tokens."""
+        return list(self.queries.values())[-count:]
+
 
 class Streaming(Rule):
     """The first tokens and the most recent ones."""
@@ -91,10 +100,6 @@ class Window(Rule):
 class H2O(Rule):
     """Half recent, half of the largest attention so far."""
 
-    def __init__(self, parameters: dict[str, Any], lines: int, line: int) -> None:
-        super().__init__(parameters, lines, line)
-        self.mass: dict[int, float] = {}
-
     def see(self, token: int, q: Array) -> None:
         self.mass[token] = 0.0
         live = sorted(self.keys)
@@ -113,23 +118,15 @@ class H2O(Rule):
 class Linear(H2O):
     """The least attended of the middle region, line by line."""
 
-    def __init__(self, parameters: dict[str, Any], lines: int, line: int) -> None:
-        super().__init__(parameters, lines, line)
-        self.queries: dict[int, Array] = {}
-
-    def see(self, token: int, q: Array) -> None:
-        super().see(token, q)
-        self.queries[token] = q
-
     def evict(self, token: int) -> None:
-        if not self.ends_line(token) or len(self.keys) != self.B:
+        if not self.line_is_due(token):
             return
         line = token // self.n + 1
         middle = [t for t in sorted(self.keys) if self.parameters["anchor"] <= t < (line - self.parameters["recent_lines"]) * self.n]
         if self.parameters["score"] == "accumulated":
             score = {t: self.mass[t] for t in middle}
         else:
-            guides = np.concatenate([self.queries[t] for t in range(token - self.n + 1, token + 1)])
+            guides = np.concatenate(self.latest(self.n))
             score = dict(zip(middle, softmax(self.logits(guides, middle)).mean(0).tolist(), strict=True))
         self.drop_lowest(score, self.n)
 
@@ -137,26 +134,18 @@ class Linear(H2O):
 class RKV(Rule):
     """Importance against redundancy, at line ends."""
 
-    def __init__(self, parameters: dict[str, Any], lines: int, line: int) -> None:
-        super().__init__(parameters, lines, line)
-        self.queries: list[Array] = []
-
-    def see(self, token: int, q: Array) -> None:
-        self.queries.append(q)
-
     def evict(self, token: int) -> None:
-        if not self.ends_line(token) or len(self.keys) != self.B:
+        if not self.line_is_due(token):
             return
         alpha, mix_lambda = self.parameters["alpha"], self.parameters["mix_lambda"]
         live = sorted(self.keys)
         candidates = live[: len(live) - alpha]
-        pooled = self._importance(candidates, alpha)
-        redundancy = self._redundancy(live)
+        pooled, redundancy = self._importance(candidates, alpha), self._redundancy(live)
         score = {t: mix_lambda * pooled[i] - (1 - mix_lambda) * redundancy[i] for i, t in enumerate(candidates)}
         self.drop_lowest(score, self.n)
 
     def _importance(self, candidates: list[int], alpha: int) -> list[float]:
-        rows = [softmax(self.logits(q, candidates).max(0)) for q in self.queries[-alpha:]]  # the group is pooled before the softmax
+        rows = [softmax(self.logits(q, candidates).max(0)) for q in self.latest(alpha)]  # the group is pooled before the softmax
         mean = np.mean(rows, axis=0)
         return [float(mean[max(0, i - 3) : i + 4].max()) for i in range(len(candidates))]
 
@@ -182,7 +171,7 @@ class SSDHeads(H2O):
 
     def evict(self, token: int) -> None:
         by_line = self.parameters["buffer"] == "line"
-        if not (self.ends_line(token) and len(self.keys) == self.B if by_line else len(self.keys) > self.B):
+        if not (self.line_is_due(token) if by_line else len(self.keys) > self.B):
             return
         count = self.n if by_line else 1
         if self.spatial:
@@ -198,11 +187,11 @@ class SnapKV(RKV):
     """Summed attention of the latest queries, averaged over neighbors (zero outside), at line ends."""
 
     def evict(self, token: int) -> None:
-        if not self.ends_line(token) or len(self.keys) != self.B:
+        if not self.line_is_due(token):
             return
         alpha, half = self.parameters["alpha"], self.parameters["pool"] // 2
         candidates = sorted(self.keys)[: len(self.keys) - alpha]
-        votes = sum(softmax(self.logits(q, candidates)).mean(0) for q in self.queries[-alpha:])
+        votes = sum(softmax(self.logits(q, candidates)).mean(0) for q in self.latest(alpha))
         padded = np.concatenate([np.zeros(half), votes, np.zeros(half)])
         self.drop_lowest({t: float(padded[i : i + 2 * half + 1].mean()) for i, t in enumerate(candidates)}, self.n)
 
@@ -226,7 +215,7 @@ class HeadKV(RKV):
         elif len(self.keys) == self.B:
             far = int(len(history) * p["share"])
             for stratum, count in ((history[:far], self.n - self.n // 2), (history[far:], self.n // 2)):
-                rows = [self.logits(q, stratum) for q in self.queries[-(p["alpha"] or self.n) :]]
+                rows = [self.logits(q, stratum) for q in self.latest(p["alpha"] or self.n)]
                 score = np.mean([softmax(row) if p["score"] == "softmax" else row for row in rows], axis=(0, 1))
                 self.drop_lowest(dict(zip(stratum, score.tolist(), strict=True)), count)
 
@@ -234,7 +223,7 @@ class HeadKV(RKV):
         """Count the latest tokens that hold ``tau`` of the attention; the condition is oldest."""
         keys = np.array(self.condition + [self.keys[t] for t in sorted(self.keys)])
         needed = []
-        for query in self.queries[-1]:
+        for query in self.latest(1)[0]:
             held = softmax(keys @ query / np.sqrt(len(query)))[::-1].cumsum()
             self.narrowest = min(self.narrowest, float(abs(held - tau).min()))
             needed.append(1 + int((held < tau).sum()))
@@ -258,7 +247,7 @@ class KeyNorm(Rule):
     """The largest keys, at line ends."""
 
     def evict(self, token: int) -> None:
-        if self.ends_line(token) and len(self.keys) == self.B:
+        if self.line_is_due(token):
             self.drop_lowest({t: -float(np.linalg.norm(key)) for t, key in self.keys.items() if t != token}, self.n)
 
 
@@ -266,7 +255,7 @@ class KeyDiff(Rule):
     """The keys nearest to the mean direction, at line ends."""
 
     def evict(self, token: int) -> None:
-        if self.ends_line(token) and len(self.keys) == self.B:
+        if self.line_is_due(token):
             unit = {t: key / max(float(np.linalg.norm(key)), 1e-12) for t, key in self.keys.items()}
             mean = np.mean(list(unit.values()), axis=0)
             self.drop_lowest({t: -float(u @ mean) / max(float(np.linalg.norm(mean)), 1e-12) for t, u in unit.items() if t != token}, self.n)

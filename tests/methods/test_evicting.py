@@ -1,22 +1,20 @@
-"""Evicting methods: random eviction, edges and scores, LineAR at the end of a line, and budgets of layers and heads."""
+"""Evicting methods: random eviction, edges and scores, LineAR at ends of lines, and budgets of layers and heads."""
 
 import itertools
 import math
 import random
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
 import pytest
 import torch
 from torch import Tensor
 
 from cachemark.cache.bank import SlotBank
+from cachemark.cache.codec import NATIVE
 from cachemark.cache.layout import Layout, Site, Step, scale_steps, squares
-from cachemark.contract.method import Method
 from cachemark.core.errors import BadPlugin
-from cachemark.kit.driver import Onlooker as Watch
 from cachemark.kit.driver import RasterFeed as Feed
-from cachemark.kit.driver import drive, layout_of, watched
+from cachemark.kit.driver import drive, layout_of
 from cachemark.kit.next_token import Cell
 from cachemark.methods.adakv import shared
 from cachemark.methods.base.evicting import Evicting, Scored
@@ -24,37 +22,26 @@ from cachemark.methods.linear import EXCLUDED, MEMBER, PINNED, Linear
 from cachemark.methods.pyramidkv import pyramid
 from cachemark.methods.random import Random
 
+from .test_rules import kept_by
+
 B = 9
 LONG = layout_of((1,) * 48, lines=5, line=8, head_dim=4)
 TURNS = LONG.visual - 1 - B  # passes in which one goes
 
 
-class Ranks(Watch):
-    """How many live visual tokens were older than the one that went, (turns, layers, rows, kv_heads)."""
-
-    def __init__(self) -> None:
-        self.turns: list[Tensor] = []
-        self._before: list[Tensor] = []
-
-    def before_end(self, method: Method, step: Step) -> None:
-        self._before = [slot.visual[..., : slot.live[0]].clone() for slot in method.slots.values()]
-
-    def after_end(self, method: Method, step: Step) -> None:
-        gone = []
-        for slot, before in zip(method.slots.values(), self._before, strict=True):
-            if slot.live[0] == before.size(-1):
-                return
-            before[..., -1] = step.first  # the token just fed has no number before the pass is closed
-            ordered, remaining = before.sort(-1).values, slot.visual[..., : slot.live[0]].sort(-1).values
-            differs = ordered[..., :-1] != remaining
-            gone.append(torch.where(differs.any(-1), differs.long().argmax(-1), remaining.size(-1)) - 1)  # −1: the condition
-        self.turns.append(torch.stack(gone))
-
-
 def ranks(layout: Layout = LONG) -> Tensor:
-    watch = Ranks()
-    drive(watched(Random(B=B), watch), layout, Feed(layout))
-    return torch.stack(watch.turns)
+    """Return how many live visual tokens were older than the one that went, (turns, layers, rows, kv_heads)."""
+    kept = kept_by(Random(B=B), layout, Feed(layout), NATIVE)
+
+    def rank(turn: int, *place: int) -> int:
+        token = B + turn
+        (_, before), (condition, after) = kept[token, *place], kept[token + 1, *place]
+        (gone,) = {*before, token} - {*after}
+        assert condition == 1, "the condition went"
+        return [*before, token].index(gone)
+
+    shape = TURNS, layout.layers, layout.rows, layout.kv_heads
+    return torch.tensor([rank(*place) for place in itertools.product(*map(range, shape))]).view(shape)
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +50,7 @@ def drawn() -> Tensor:
 
 
 def test_one_goes_as_soon_as_the_budget_is_exceeded(drawn: Tensor) -> None:
-    assert drawn.shape == (TURNS, LONG.layers, LONG.rows, LONG.kv_heads)
-    assert int(drawn.min()) == 0, "the condition went"
-    assert int(drawn.max()) == B - 1, "the token just fed is never drawn, each of the B others may be"
+    assert (int(drawn.min()), int(drawn.max())) == (0, B - 1), "the token just fed is never drawn, each of the B others may be"
 
 
 def test_it_is_uniform(drawn: Tensor) -> None:
@@ -137,21 +122,7 @@ def test_scores_of_another_shape_name_both_shapes() -> None:
         cell.run(cell.tight(), bare=True)
 
 
-# -- LineAR at the end of a line --------------------------------------------------------------------------------------
-LAYOUT = layout_of(kv_heads=2)
-
-
-def test_the_guide_is_one_line_of_queries() -> None:
-    """A ring: one place for each column, written over by the next line."""
-    method, feed = Linear(**Linear.parameters_for(Fraction(1, 2), LAYOUT)), Feed(LAYOUT)
-    drive(method, LAYOUT, feed)
-    rows, n = LAYOUT.rows, LAYOUT.line
-    assert method.guide.shape == (LAYOUT.layers, rows, LAYOUT.heads, n, LAYOUT.head_dim)
-    for token in range(LAYOUT.visual - 1 - n, LAYOUT.visual - 1):  # the last token is never fed
-        assert torch.equal(method.guide[:, :, :, token % n], feed.q[token + 1, :, :, :, 0])
-
-
-# -- lines that end in a token of their own ---------------------------------------------------------------------------
+# -- LineAR where lines end in a token of their own --------------------------------------------------------------------
 ENDED = replace(layout_of(kv_heads=2, lines=8), line_ends=True)
 N = ENDED.line
 SIZES = {"B": 4 * N, "anchor": 3, "recent_lines": 1}

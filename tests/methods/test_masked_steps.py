@@ -1,5 +1,6 @@
 """Methods that change how many passes a masked model makes, in which order, and what its head spends: DiSA, ReCAP, Halton, GtR."""
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -99,23 +100,22 @@ def test_tokens_with_high_frequencies_come_first() -> None:
     assert GtR().ranked(MaskedStep(0, 1), z).tolist() == [[1, 0, 3, 2]]
 
 
-class Chosen(GtR):
-    """Counts the tokens that the head draws in so many passes."""
+@dataclass
+class Drawing(GtR):
+    """Notes the pass, the tokens and the passes of the head of everything that the head draws."""
+
+    drawn: list[tuple[int, int, int]] = field(default_factory=list)
 
     def stack(self, name: str, step: Any, tokens: Any, run: Any) -> Any:
         if name == "head" and step.inner == 0:
-            drawn.append((step.index, tokens.x.size(1), step.inners))
+            self.drawn.append((step.index, tokens.x.size(1), step.inners))
         return super().stack(name, step, tokens, run)
 
 
-drawn: list[tuple[int, int, int]] = []
-
-
 def test_the_head_draws_every_token_once_as_long_as_was_said() -> None:
-    drawn.clear()
-    model, method = MAR(SMALL).initialise(0).eval(), Chosen(steps=8)
+    model, method = MAR(SMALL).initialise(0).eval(), Drawing(steps=8)
     model.generate(torch.tensor([0, 1]), [3, 4], method, GUIDED, Memory())
-    shape = model.layout([3, 4], GUIDED)
+    shape, drawn = model.layout([3, 4], GUIDED), method.drawn
     assert drawn == [(step.index, *part[:2]) for step in passes(resolved(shape, steps=8), shape) for part in method.denoising(step, 10)]
     assert sum(count for _, count, _ in drawn) == 64
     assert {count for _, count, inners in drawn if inners == 5 and count < 4}, "some tokens with detail"
@@ -136,7 +136,6 @@ def generated(method: Any, **options: Any) -> Tensor:
     return model().generate(LABELS, SEEDS, method, SAMPLING, Memory(), **options)
 
 
-# -- what is predicted in each step -----------------------------------------------------------------------------------
 @pytest.mark.parametrize("parameters", [{}, {"rate": "arccos"}, {"rate": "arccos", "steps": 5, "roll": True}])
 def test_a_step_predicts_the_next_positions_of_the_sequence(parameters: dict[str, Any]) -> None:
     seen: list[Tensor] = []
@@ -156,7 +155,6 @@ def test_rolled_images_start_at_points_of_their_own() -> None:
     assert torch.equal(order_of((23, 5), roll=True), rolled[[2, 0]]), "the start does not depend on the batch"
 
 
-# -- beside fewer steps -----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("steps", [3, CONFIG.steps])
 def test_the_samples_order_at_mars_rate_is_fewer_steps(steps: int) -> None:
     own = generated(Halton(steps=steps, order="sample"))
@@ -176,30 +174,19 @@ def test_the_authors_rate_in_all_of_few_steps_has_the_whole_budget() -> None:
     assert (share(method, shape) > 1, method.own_budget(shape)) == (True, 1)
 
 
-def test_only_the_sequence_changes_the_order() -> None:
-    assert (Halton().reorders, Halton(order="sample", rate="arccos").reorders) == (True, False)
-
-
 # -- DiSA beyond its vectors ------------------------------------------------------------------------------------------
-
-
 def timesteps(method: Method, shape: MaskedLayout) -> list[tuple[int, ...]]:
     method.resolve(shape)
     return [part.process(shape) for step in masked_steps(shape, shape.steps) for part in method.denoising(step, shape.diffusion)]
 
 
-@pytest.mark.parametrize(("method", "shares"), [
-    (DiSA(), (0.811, 0.829, 0.816)), (DiSA(annealing="cosine"), (0.807, 0.826, 0.813)),
-    (DiSA(annealing="two-stage"), (0.804, 0.822, 0.809)),
-    (DiSA(most=0.25), (0.790, 0.810, 0.796)), (DiSA(most=1.0), (0.852, 0.866, 0.856)),
-    (DiSA(annealing="constant", least=0.2), (0.809, 0.828, 0.815)), (DiSA(annealing="constant"), (0.774, 0.795, 0.780)),
-    (LazyMAR(head_annealing="linear"), (0.309, 0.308, 0.299)), (MARche(head_annealing="linear"), (0.585, 0.585, 0.571)),
-    (LazyMAR(head_cache=False, head_annealing="linear"), (0.342, 0.337, 0.328)),
-    (ReCAP(head_annealing="linear"), (0.644, 0.658, 0.648)),
+@pytest.mark.parametrize(("method", "expected"), [
+    (DiSA(), 0.816), (DiSA(annealing="cosine"), 0.813), (DiSA(annealing="two-stage"), 0.809), (DiSA(annealing="constant"), 0.780),
+    (LazyMAR(head_annealing="linear"), 0.299), (MARche(head_annealing="linear"), 0.571), (ReCAP(head_annealing="linear"), 0.648),
 ])  # fmt: skip
-def test_shares_of_the_flops(method: Method, shares: tuple[float, ...]) -> None:
-    """Of 64 passes of MAR-B, L and H with 100 steps of the head; computed by hand from the published code."""
-    assert [float(share(method, layout(size=size))) for size in SIZES] == pytest.approx(shares, rel=0.01)
+def test_shares_of_the_flops(method: Method, expected: float) -> None:
+    """Of 64 passes of MAR-H with 100 steps of the head; computed by hand from the published code."""
+    assert float(share(method, layout(size="H"))) == pytest.approx(expected, rel=0.01)
 
 
 def test_a_constant_head_is_the_same_rival_under_both_names() -> None:
@@ -226,15 +213,12 @@ def test_a_head_that_is_not_annealed_changes_no_parameter_of_a_case(cls: type[An
 
 
 # -- ReCAP: groups, head steps, budgets -------------------------------------------------------------------------------
-
-
 def recap_of(steps: int = 64, **parameters: Any) -> ReCAP:
     method = ReCAP(**parameters)
     method.resolve(layout(steps))
     return method
 
 
-# -- groups -----------------------------------------------------------------------------------------------------------
 def test_groups_are_a_full_step_and_partial_ones() -> None:
     for steps in (36, 48, 56, 84, 96, 128):  # of the published scripts, a quarter of them partial
         full = recap_of(steps).full
@@ -247,16 +231,12 @@ def test_groups_are_a_full_step_and_partial_ones() -> None:
         assert [index for index, full in enumerate(recap_of(8, **parameters).full) if not full] == partial
 
 
-# -- the head ---------------------------------------------------------------------------------------------------------
 def test_head_steps_of_partial_steps() -> None:
     for fraction, requested, expected in ((0.5, 100, 50), (0.4, 100, 40), (1.0, 100, 100), (0.01, 100, 2), (0.5, 2, 2)):
         method = recap_of(head_fraction=fraction)
         for step in method.steps:
             (part,) = method.denoising(step, requested)
             assert part[:2] == (step.count, requested if method.full[step.index] else expected)
-
-
-# -- budgets ----------------------------------------------------------------------------------------------------------
 
 
 def test_flops_and_budget_of_a_published_script() -> None:

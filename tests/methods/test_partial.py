@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from cachemark.cache.arena import Memory
@@ -16,13 +15,13 @@ from cachemark.contract.block import Block
 from cachemark.core.spec import Sampling
 from cachemark.kit.masked import CONFIG, SEEDS, MaskedCell
 from cachemark.methods.base.lazy_schedule import PUBLISHED, Scheduled
+from cachemark.methods.base.partial import Selecting
 from cachemark.methods.lazymar import LazyMAR
 from cachemark.methods.marche import MARche, joined, relevance
 from cachemark.methods.random_tokens import RandomTokens
 from cachemark.models.mar import SIZES
 
 ROWS = 3
-METHODS = (LazyMAR, RandomTokens)
 
 
 def layout(steps: int = 64, batch: int = ROWS) -> MaskedLayout:
@@ -36,33 +35,33 @@ def resolved(method: Scheduled, steps: int = 64) -> Scheduled:
 
 
 # -- the schedule -----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("steps", "schedule"), [(64, "published"), (32, "published"), (16, "scaled"), (63, "scaled"), (256, "scaled")])
-def test_the_published_schedule_is_for_what_the_authors_ran(steps: int, schedule: str) -> None:
-    assert resolved(LazyMAR(), steps).schedule == schedule
+def test_the_published_schedule_is_for_what_the_authors_ran() -> None:
+    schedules = {steps: resolved(LazyMAR(), steps).schedule for steps in (64, 32, 16, 63, 256)}
+    assert schedules == {64: "published", 32: "published", 16: "scaled", 63: "scaled", 256: "scaled"}
 
 
-@pytest.mark.parametrize("steps", [8, 16, 100, 128, 256])
-def test_a_scaled_schedule_refreshes_as_often(steps: int) -> None:
+@pytest.mark.parametrize("steps", [16, 100, 128])
+def test_a_scaled_schedule_refreshes_as_often_and_reads_the_table_at_its_share(steps: int) -> None:
     """Full are all passes below 5/64, then those into whose share a refresh of 64 passes falls."""
     due = [index for index, full in enumerate(resolved(LazyMAR()).full) if full and index >= 5]
     read = [64 * index // steps for index in range(steps)]
     expected = [at < 5 or any(before < refresh <= at for refresh in due) for before, at in zip([-1, *read], read, strict=False)]
-    assert resolved(LazyMAR(), steps).full == expected
+    method = resolved(LazyMAR(extra=0), steps)
+    assert method.full == expected
+    for step, at, full, size in zip(method.steps, read, method.full, method.kept, strict=True):
+        assert size == (320 if full else max(forced_count(method, step), int(320 * PUBLISHED[at])))
 
 
-def test_a_scaled_schedule_reads_the_table_at_its_share() -> None:
-    method = resolved(LazyMAR(extra=0), 128)
-    for step, full, size in zip(method.steps, method.full, method.kept, strict=True):
-        forced = step.count + (method.steps[step.index - 1].count if step.index else 0)
-        assert size == (320 if full else max(forced, int(320 * PUBLISHED[step.index // 2])))
+def forced_count(method: Scheduled | MARche, step: MaskedStep) -> int:
+    return step.count + (method.steps[step.index - 1].count if step.index else 0)
 
 
 @pytest.mark.parametrize("extra", [0, 15])
 def test_forced_tokens_and_some_more_always_go_on(extra: int) -> None:
     assert resolved(LazyMAR(token_cache=False)).kept == resolved(LazyMAR(count=1000)).kept == [320] * 64
     method = resolved(LazyMAR(table=[0.0] * 64, extra=extra))
-    for before, step, full, size in zip(method.steps, method.steps[1:], method.full[1:], method.kept[1:], strict=False):
-        assert size == (320 if full else before.count + step.count + extra)
+    assert method.kept == [320 if full else forced_count(method, step) + extra
+                           for step, full in zip(method.steps, method.full, strict=True)]
 
 
 def test_random_tokens_keeps_as_many_as_lazymar() -> None:
@@ -72,67 +71,44 @@ def test_random_tokens_keeps_as_many_as_lazymar() -> None:
 
 
 # -- who goes on ------------------------------------------------------------------------------------------------------
-def begun(method: Scheduled, batch: int = ROWS) -> tuple[Scheduled, MaskedStep]:
-    """A method in the middle of an image, and a pass that keeps 48 of 320 tokens."""
+def begun(method: Selecting, batch: int, index: int) -> MaskedStep:
+    """Begin an image, and return a pass of it."""
     shape = layout(batch=batch)
     method.begin(shape, [], Memory())
-    order = torch.stack([torch.randperm(256, generator=torch.Generator().manual_seed(seed)) for seed in shape.seeds])
-    return method, placed(masked_steps(shape, 64), order)[30]
+    orders = [torch.randperm(256, generator=torch.Generator().manual_seed(seed)) for seed in shape.seeds]
+    return placed(masked_steps(shape, 64), torch.stack(orders))[index]
 
 
-def goes_on(method: Scheduled, step: MaskedStep, similarity: Tensor) -> Tensor:
-    """Return which positions are computed where values before and now have cosine ``similarity`` (rows, 320)."""
-    before, now = torch.zeros(2, len(similarity), 12, 320, 64)
+def marked(places: Tensor) -> Tensor:
+    return torch.zeros(len(places), 320, dtype=torch.bool).scatter(1, places, True)
+
+
+@pytest.mark.parametrize(("method", "sign"), [
+    (LazyMAR(), 1), (LazyMAR(select="min-similarity"), -1), (LazyMAR(select="predicted"), 0), (LazyMAR(select="unpredicted"), 0),
+    (LazyMAR(select="random"), 0), (RandomTokens(), 0),
+])  # fmt: skip
+def test_beside_forced_tokens_the_chosen_ones_go_on(method: Scheduled, sign: int) -> None:
+    """By their likeness, those that lack a value, those that have one, as the class's places do, or others in every row."""
+    step = begun(method, ROWS, 30)
+    similarity = torch.rand(ROWS, 320, generator=torch.Generator().manual_seed(0)) * 0.9 + 0.05
+    before, now = torch.zeros(2, ROWS, 12, 320, 64)
     before[..., 0] = 2.0
     now[..., 0], now[..., 1] = similarity[:, None], (1 - similarity.square()).sqrt()[:, None]
     if isinstance(method, LazyMAR) and method.values is not None:
         method.values.copy_(before)
-    chosen = method.choose(step, now, now, now)[:, : method.kept[step.index]]
-    return torch.zeros_like(similarity, dtype=torch.bool).scatter(1, chosen, True)
-
-
-def forced_of(step: MaskedStep, rows: int = ROWS) -> Tensor:
-    places = 64 + torch.cat((step.generating, step.previous), 1)[:rows]
-    return torch.zeros(rows, 320, dtype=torch.bool).scatter(1, places, True)
-
-
-SIMILARITY = torch.rand(ROWS, 320, generator=torch.Generator().manual_seed(0)) * 0.9 + 0.05
-
-
-@pytest.mark.parametrize(("parameters", "sign"), [
-    ({}, 1), ({"select": "min-similarity"}, -1), ({"select": "predicted"}, 0), ({"select": "unpredicted"}, 0)])
-def test_beside_forced_tokens_the_chosen_ones_go_on(parameters: dict[str, str], sign: int) -> None:
-    """By their likeness, or those that lack a value, or have one, as the class's places do."""
-    method, step = begun(LazyMAR(**parameters))
-    on, forced = goes_on(method, step, SIMILARITY), forced_of(step)
-    assert on.sum(1).tolist() == [method.kept[30]] * ROWS == [48] * ROWS
-    assert on[forced].all() or not sign
-    with_value = torch.zeros(ROWS, 320, dtype=torch.bool).scatter(1, 64 + step.known[:ROWS], True)
-    with_value[:, :64] = True
-    behind = with_value if parameters.get("select") == "predicted" else ~with_value
-    assert sign or not on[behind & ~forced].any()
-    for row in range(ROWS if sign else 0):
-        score = sign * SIMILARITY[row]
-        assert score[on[row] & ~forced[row]].max() < score[~on[row]].min()
-
-
-@pytest.mark.parametrize(("forced", "dropped"), [("zero", True), ("always", False)])
-def test_a_forced_token_counts_as_alike_by_nothing(forced: str, dropped: bool) -> None:
-    """As published, 48 tokens that point the other way go before it."""
-    method, step = begun(LazyMAR(forced=forced))
-    on = goes_on(method, step, torch.cat((-SIMILARITY[:, :48], SIMILARITY[:, 48:]), 1))
-    assert (bool(on[forced_of(step)].any()), bool(on[:, :48].all())) == (not dropped, dropped)
-
-
-@pytest.mark.parametrize("cls", METHODS)
-def test_random_tokens_belong_to_the_sample(cls: type[Scheduled]) -> None:
-    parameters = {"select": "random"} if cls is LazyMAR else {}
-    method, step = begun(cls(**parameters))
-    on = goes_on(method, step, SIMILARITY)
-    alone, same = begun(cls(**parameters), batch=1)
-    assert torch.equal(goes_on(alone, same, SIMILARITY[:1]), on[:1])
-    assert (on & ~forced_of(step)).sum(1).tolist() == (48 - forced_of(step).sum(1)).tolist()
-    assert not torch.equal(on[0], on[1])
+    on = marked(method.choose(step, now, now, now)[:, : method.kept[step.index]])
+    forced = marked(64 + torch.cat((step.generating, step.previous), 1)[:ROWS])
+    assert on.sum(1).tolist() == [method.kept[step.index]] * ROWS == [48] * ROWS
+    if sign:
+        assert on[forced].all()
+        scores = [sign * row for row in similarity]
+        assert all(score[row & ~must].max() < score[~row].min() for score, row, must in zip(scores, on, forced, strict=True))
+    elif getattr(method, "select", "random") == "random":
+        assert not torch.equal(on[0], on[1])
+    else:
+        with_value = marked(torch.cat((torch.arange(64).expand(ROWS, -1), 64 + step.known[:ROWS]), 1))
+        behind = with_value if method.select == "predicted" else ~with_value
+        assert not on[behind & ~forced].any()
 
 
 # -- MARché -----------------------------------------------------------------------------------------------------------
@@ -146,19 +122,13 @@ def marche(steps: int = 64, **parameters: Any) -> MARche:
     return method
 
 
-def passes(shape: MaskedLayout) -> list[MaskedStep]:
-    orders = [torch.randperm(256, generator=torch.Generator().manual_seed(seed)) for seed in shape.seeds]
-    return placed(masked_steps(shape, shape.steps), torch.stack(orders))
-
-
 def active_of(**parameters: Any) -> tuple[list[set[int]], list[set[int]], list[set[int]], Tensor]:
     """Return, per row of one pass, active, generating and caching tokens, and each token's relevance."""
-    shape, method = layout(batch=BATCH), MARche(**parameters)
-    method.begin(shape, [], Memory())
-    step = passes(shape)[PASS]
+    method = MARche(**parameters)
+    step = begun(method, BATCH, PASS)
     draw = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(shape.rows, 12, 320, 64, generator=draw) for _ in range(3))
-    chosen = method.choose(step, q, k, v)[:, : method.kept[PASS]]
+    q, k, v = (torch.randn(2 * BATCH, 12, 320, 64, generator=draw) for _ in range(3))
+    chosen = method.choose(step, q, k, v)[:, : method.kept[step.index]]
     sets = [[set(row) for row in places.tolist()] for places in (chosen, 64 + step.generating, 64 + step.previous)]
     return sets[0], sets[1], sets[2], relevance(q, k, 64 + step.generating)
 
@@ -174,7 +144,7 @@ def test_every_third_pass_is_full() -> None:
 def test_more_forced_tokens_than_active_ones_leave_none_to_refresh() -> None:
     method = marche(8)
     for step, full, size in zip(method.steps, method.full, method.kept, strict=True):
-        assert size == (320 if full else max(64, step.count + method.steps[step.index - 1].count))
+        assert size == (320 if full else max(64, forced_count(method, step)))
     assert max(size for size, full in zip(method.kept, method.full, strict=True) if not full) > 64
 
 
@@ -188,26 +158,22 @@ def test_the_active_set_is_three_kinds_of_tokens(refresh: str) -> None:
 
 
 def test_random_refreshing_tokens_depend_on_no_score_but_on_the_row() -> None:
-    active, generating, caching, _ = active_of(refresh="random")
-    assert all(g | c < a and len(a) == 64 for a, g, c in zip(active, generating, caching, strict=True))
-    free = [a - g - c for a, g, c in zip(active, generating, caching, strict=True)]
+    free, again = ([a - g - c for a, g, c in zip(*active_of(refresh="random", select_layer=layer)[:3], strict=True)] for layer in (2, 1))
+    assert free == again
     assert free[0] != free[1]
-    assert free == [a - g - c for a, g, c in zip(*active_of(refresh="random", select_layer=1)[:3], strict=True)]
 
 
 @pytest.mark.parametrize("kind", ["generating", "caching"])
 def test_a_kind_that_is_off_is_left_out(kind: str) -> None:
     for active, generating, caching, _ in zip(*active_of(**{kind: False}), strict=True):
         out, included = (generating, caching) if kind == "generating" else (caching, generating)
-        assert not out & active
-        assert included <= active
-        assert len(active) == 64
+        assert (len(active), out & active, included <= active) == (64, set(), True)
     assert marche(active=320, **{kind: False}).kept[PASS] == 320 - len(out)
 
 
 def test_a_blind_set_knows_no_kinds() -> None:
-    active, generating, _, _ = active_of(refresh="blind")
-    assert all(len(a) == 64 for a in active)
+    active, generating, *_ = active_of(refresh="blind")
+    assert [len(row) for row in active] == [64] * len(active)
     assert not all(g <= a for g, a in zip(generating, active, strict=True))
 
 
@@ -259,14 +225,6 @@ def test_relevance_is_the_attention_that_generating_tokens_pay() -> None:
         weights = torch.stack([(q[row, head] @ k[row, head].T / 2).softmax(-1) for head in range(3)])
         assert torch.allclose(paid[row], weights[:, places[row]].sum((0, 1)), atol=1e-6)
     assert torch.allclose(paid.sum(1), torch.tensor(6.0))
-
-
-@pytest.mark.parametrize("cuts", [[32], [5, 6, 40], []])
-def test_parts_are_joined_to_one_softmax(cuts: list[int]) -> None:
-    draw = torch.Generator().manual_seed(2)
-    q, k, v = (torch.randn(2, 3, n, 8, generator=draw) * scale for n, scale in ((7, 4.0), (64, 4.0), (64, 1.0)))
-    parts = zip(k.tensor_split(cuts, 2), v.tensor_split(cuts, 2), strict=True)
-    assert torch.allclose(joined(q, *parts), F.scaled_dot_product_attention(q, k, v), atol=1e-5)
 
 
 def test_parts_of_very_different_height_do_not_overflow() -> None:
