@@ -70,8 +70,9 @@ def test_bad_arguments_change_nothing(models: dict[str, Any], name: str, argumen
 
 
 @pytest.mark.parametrize(("installed", "text"), [("5.4.0", r"needs transformers 5.5 or newer \(got 5.4.0\)"), (None, "is not installed")])
-def test_a_library_that_is_missing_or_too_old_is_named(models: dict[str, Any], monkeypatch: pytest.MonkeyPatch, installed: str | None,
-                                                       text: str) -> None:
+def test_a_library_that_is_missing_or_too_old_is_named(
+    models: dict[str, Any], monkeypatch: pytest.MonkeyPatch, installed: str | None, text: str,
+) -> None:
     def version(name: str) -> str:
         if installed is None:
             raise families.PackageNotFoundError(name)
@@ -83,18 +84,19 @@ def test_a_library_that_is_missing_or_too_old_is_named(models: dict[str, Any], m
 
 
 # -- inside and behind the block ------------------------------------------------------------------------------------------
-def test_an_exception_of_the_block_leaves_the_model_as_it_was(models: dict[str, Any]) -> None:
-    with pytest.raises(KeyboardInterrupt), cm.attach(models["janus"], "linear") as cache:
-        generated(models["janus"], cache, logits_processor=transformers.LogitsProcessorList([tiny.Interrupt(5)]))
-
-
-def test_a_generation_after_an_interrupted_one(models: dict[str, Any]) -> None:
-    janus, emu3 = models["janus"], models["emu3"]
+def test_an_exception_of_the_block_leaves_the_model_and_later_generations_as_they_were(models: dict[str, Any]) -> None:
+    janus = models["janus"]
+    with pytest.raises(KeyboardInterrupt), cm.attach(janus, "linear") as cache:
+        generated(janus, cache, logits_processor=transformers.LogitsProcessorList([tiny.Interrupt(5)]))
     with cm.attach(janus, "linear") as cache:
         complete = generated(janus, cache)
         with pytest.raises(KeyboardInterrupt):
             generated(janus, cache, logits_processor=transformers.LogitsProcessorList([tiny.Interrupt(5)]))
         assert torch.equal(generated(janus, cache), complete)
+
+
+def test_a_generation_that_stops_early_is_reset_and_one_that_stops_at_the_image_is_complete(models: dict[str, Any]) -> None:
+    emu3 = models["emu3"]
     with cm.attach(emu3, "linear", grid=tiny.GRID) as cache:
         complete = emu3_generated(emu3, cache)
         emu3_generated(emu3, cache, max_new_tokens=4)
