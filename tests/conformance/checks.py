@@ -56,6 +56,13 @@ class Vector:
         return {name.removeprefix(WEIGHTS): self[name].float() for name in names}
 
 
+def beside(vector: Vector, name: str) -> Vector:
+    """Return the file of this name next to a vector, or else the one of this repository."""
+    own = vector.path.with_name(f"{name}.safetensors")
+    family = Path(__file__).parent / "vectors" / own.parent.name
+    return Vector.load(own if own.exists() or compressed(own).exists() else family / own.name)
+
+
 def content(path: Path) -> bytes:
     return path.read_bytes() if path.exists() else lzma.decompress(compressed(path).read_bytes())
 

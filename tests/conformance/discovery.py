@@ -3,8 +3,6 @@
 import functools
 import json
 import lzma
-import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,30 +30,15 @@ class Item:
     lacking: str = ""
 
 
-def find(folder: Path) -> list[Item]:
-    """Return all checks of ``<family>/<anything>_<kind>.safetensors[.xz]``; at least one item. Vectors of this repository are read once."""
-    return _shipped() if folder == DEFAULT else _found(folder)
-
-
 @functools.cache
-def _shipped() -> list[Item]:
-    return _found(DEFAULT)
-
-
-def _found(folder: Path) -> list[Item]:
-    files = sorted(set(_files(folder)))
+def find(folder: Path) -> list[Item]:
+    """Return all checks of ``<family>/<anything>_<kind>.safetensors[.xz]``; at least one item. Folders of families may be links."""
+    paths = {*folder.rglob("*.safetensors*"), *folder.glob("*/*.safetensors*")}
+    files = sorted({path.with_name(path.name.removesuffix(".xz")) for path in paths if path.name.endswith((".safetensors", ".xz"))})
     if not files:
         text = f"No vectors under {str(folder)!r}: expected <family>/<anything>_<kind>.safetensors with a .json of the same name."
         return [Item(NOTHING, folder, problem=text)]
     return [item for file in files for item in _items(file, folder)]
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """Yield vector files below ``folder``, following links except those that lead back up."""
-    for at, inner, names in os.walk(folder, followlinks=True):
-        here = Path(at)
-        inner[:] = [name for name in inner if not here.resolve().is_relative_to((here / name).resolve())]
-        yield from (here / name.removesuffix(".xz") for name in names if name.endswith((".safetensors", ".safetensors.xz")))
 
 
 def kind_of(path: Path) -> str:
@@ -75,10 +58,7 @@ def _items(path: Path, folder: Path) -> list[Item]:
     lacking = {check.name: check.lacking(names) for check in checks}
     if all(lacking.values()):
         return [Item(label, path, problem=f"{path}: no check can be run, it holds none of what they need: {lacking}")]
-    return [
-        Item(f"{label}-{check.name}", path, kind, check, lacking=", ".join(lacking[check.name]))
-        for check in checks
-    ]
+    return [Item(f"{label}-{check.name}", path, kind, check, lacking=", ".join(lacking[check.name])) for check in checks]
 
 
 def _kind(path: Path, inside: Path) -> Kind:

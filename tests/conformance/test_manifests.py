@@ -2,8 +2,8 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -40,26 +40,46 @@ from .readers import FAMILIES
 from .readers.mar import Replayed, config_of, subject
 
 FOLDER = Path(__file__).parent
-JANUS_FILES = {f"janus/{size}_{layout}": size for size in janus.SIZES for layout in ("official", "converted")}
-UNUSED = {  # tensors that the modules lack, by family or by name of the manifest
-    "infinity": infinity.BUFFERS, "infinity/vae_d32": bsq.UNUSED, "llamagen/vq16": vq.UNUSED, "llamagen/vq8": vq.UNUSED,
-    "lumina/vqgan": vqgan.UNUSED, "mar/vae_kl16": kl.UNUSED, "var": var.BUFFERS, "var/vqvae": msvq.UNUSED, "var/vqvae_512": msvq.UNUSED,
-}
 MAR_PARAMETERS = {"B": 207_924_768, "L": 478_326_304, "H": 942_403_104}  # as the authors' classes count them
 
-Build = Callable[[], nn.Module]
-MODELS: dict[str, Build] = {  # by family and name of the manifest
-    **{f"llamagen/{size}": lambda size=size: LlamaGen(llamagen.SIZES[size]) for size in llamagen.SIZES},
-    "llamagen/t2i_XL": lambda: CaptionedLlamaGen(llamagen_text.SIZES[256]),
-    "llamagen/vq16": lambda: VQ(VQ16), "llamagen/vq8": lambda: VQ(VQConfig(ch_mult=(1, 2, 2, 4))),
-    **{f"infinity/{size.lower()}": lambda size=size: Infinity(infinity.SIZES[size]) for size in infinity.SIZES},
-    "infinity/vae_d32": BSQ,
-    "lumina/7B": lambda: Lumina(lumina.SIZES["7B-768"], Prompts()),  # the larger one has the same shapes
-    "lumina/vqgan": lambda: VQGAN(lumina.TOKENIZER),
-    **{f"mar/{size}": lambda size=size: MAR(mar.SIZES[size]) for size in mar.SIZES},
-    "mar/vae_kl16": KL,
-    **{f"var/{size.replace('-', '_')}": lambda size=size: build_var(var.SIZES[size]) for size in var.SIZES},
-    **{name: lambda name=name: MSVQ(MSVQConfig(sides=tuple(manifest(name)["patch_nums"]))) for name in ("var/vqvae", "var/vqvae_512")},
+
+@dataclass(frozen=True)
+class Layout:
+    """How a published file names the tensors of our modules, by a prefix for each, and patterns of those that they lack."""
+
+    modules: dict[str, Callable[[], nn.Module]]
+    unused: Sequence[str] = ()
+    ours: Callable[[str], str] = str
+
+
+def msvq_of(name: str) -> Layout:
+    return Layout({"": lambda: MSVQ(MSVQConfig(sides=tuple(manifest(name)["patch_nums"])))}, msvq.UNUSED)
+
+
+def janus_of(size: str) -> Layout:
+    reading = [janus.PREFIX + pattern for pattern in (*vq.ENCODER, "quantize.codebook_used")]
+    modules = {"": lambda: Janus(janus.SIZES[size], Prompts()), janus.PREFIX: janus.tokenizer}
+    return Layout(modules, ("language_model.lm_head.weight", *reading), janus.official)
+
+
+LAYOUTS: dict[str, Layout] = {  # by family and name of the manifest
+    **{f"llamagen/{size}": Layout({"": lambda size=size: LlamaGen(llamagen.SIZES[size])}) for size in llamagen.SIZES},
+    "llamagen/t2i_XL": Layout({"": lambda: CaptionedLlamaGen(llamagen_text.SIZES[256])}),
+    "llamagen/vq16": Layout({"": lambda: VQ(VQ16)}, vq.UNUSED),
+    "llamagen/vq8": Layout({"": lambda: VQ(VQConfig(ch_mult=(1, 2, 2, 4)))}, vq.UNUSED),
+    **{f"infinity/{size.lower()}": Layout({"": lambda size=size: Infinity(infinity.SIZES[size])}, infinity.BUFFERS)
+       for size in infinity.SIZES},
+    "infinity/vae_d32": Layout({"": BSQ}, bsq.UNUSED, bsq.official),
+    "lumina/7B": Layout({"": lambda: Lumina(lumina.SIZES["7B-768"], Prompts())}),  # the larger one has the same shapes
+    "lumina/vqgan": Layout({"": lambda: VQGAN(lumina.TOKENIZER)}, vqgan.UNUSED),
+    **{f"mar/{size}": Layout({"": lambda size=size: MAR(mar.SIZES[size])}) for size in mar.SIZES},
+    "mar/vae_kl16": Layout({"": KL}, kl.UNUSED),
+    **{f"var/{size.replace('-', '_')}": Layout({"": lambda size=size: build_var(var.SIZES[size])}, var.BUFFERS) for size in var.SIZES},
+    **{name: msvq_of(name) for name in ("var/vqvae", "var/vqvae_512")},
+    **{f"janus/{size}_{file}": janus_of(size) for size in janus.SIZES for file in ("official", "converted")},
+    "emu3/Gen": Layout({"": lambda: Emu3(emu3.GEN, Prompts()), emu3.IMAGES: Emu3VQ},
+                       [emu3.IMAGES + pattern for pattern in vq.ENCODER], emu3.official),
+    "glm_image/AR": Layout({"": lambda: GlmImage(glm_image.PUBLISHED, Prompts())}, glm_image.UNUSED),
 }
 
 
@@ -68,79 +88,38 @@ def manifest(name: str) -> dict[str, Any]:
     return json.loads((FOLDER / family / f"manifest_{file}.json").read_text())
 
 
-def shapes(model: nn.Module) -> dict[str, list[int]]:
-    return {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
-
-
-def published(name: str, content: dict[str, Any]) -> dict[str, list[int]]:
-    """Return names, as the module has them, and shapes."""
-    table = content.get("state_dict") or content.get("shapes") or content
-    if name != "infinity/vae_d32":
-        return table
-    renamed = {bsq.official(key): shape for key, shape in table.items()}
-    assert len(renamed) == len(table), "two tensors of the file have one name"
-    assert {bsq.official(key) for key in renamed} == renamed.keys(), "names without the extra level must stay as they are"
-    return renamed
+def shapes(model: nn.Module, prefix: str = "") -> dict[str, list[int]]:
+    return {prefix + name: list(tensor.shape) for name, tensor in model.state_dict().items()}
 
 
 def matching(table: dict[str, list[int]], patterns: Iterable[str]) -> dict[str, list[int]]:
     return {key: shape for key, shape in table.items() if any(fnmatchcase(key, pattern) for pattern in patterns)}
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_names_and_shapes_are_those_of_the_published_file(name: str) -> None:
-    content = manifest(name)
+    content, layout, (family, _, size) = manifest(name), LAYOUTS[name], name.partition("/")
+    theirs = content.get("state_dict") or content.get("shapes") or content
+    table = {layout.ours(key): shape for key, shape in theirs.items()}
+    assert len(table) == len(theirs), "two tensors of the file have one name"
     with torch.device("meta"):
-        model = MODELS[name]()
-    family, _, size = name.partition("/")
-    table, own = published(name, content), shapes(model)
-    unused = matching(table, UNUSED.get(name) or UNUSED.get(family, ()))
+        models = {prefix: build() for prefix, build in layout.modules.items()}
+    own = {key: shape for prefix, model in models.items() for key, shape in shapes(model, prefix).items()}
+    unused = matching(table, layout.unused)
     assert table == own | unused
     assert not own.keys() & unused.keys()
+    assert bool(unused) == bool(layout.unused)
     expected = content.get("n_params") or content.get("info", {}).get("num_parameters") or MAR_PARAMETERS.get(size)
-    if expected and family != "lumina":
+    if expected and family in ("llamagen", "infinity", "mar", "var"):
         encoder = sum(math.prod(shape) for shape in matching(table, vq.ENCODER).values())
-        assert sum(parameter.numel() for parameter in model.parameters()) == expected - encoder
-
-
-@pytest.mark.parametrize("name", JANUS_FILES)
-def test_names_and_shapes_of_janus_in_both_layouts(name: str) -> None:
-    size, reading = JANUS_FILES[name], [janus.PREFIX + pattern for pattern in vq.ENCODER]
-    with torch.device("meta"):
-        model, images = Janus(janus.SIZES[size], Prompts()), janus.tokenizer()
-    own = shapes(model) | {janus.PREFIX + key: shape for key, shape in shapes(images).items()}
-    renamed = {janus.official(key): shape for key, shape in manifest(name)["shapes"].items()}
-    assert len(renamed) == len(manifest(name)["shapes"]), "two tensors of the file have one name"
-    assert len(matching(renamed, reading)) == 146
-    unused = matching(renamed, ("language_model.lm_head.weight", f"{janus.PREFIX}quantize.codebook_used", *reading))
-    assert unused["language_model.lm_head.weight"] == [102400, janus.SIZES[size].decoder.dim]
-    assert renamed == own | unused
-
-
-def test_names_and_shapes_of_emu3() -> None:
-    content = manifest("emu3/Gen")
-    with torch.device("meta"):
-        model, images = Emu3(emu3.GEN, Prompts()), Emu3VQ()
-    renamed = {emu3.official(key): shape for key, shape in content["shapes"].items()}
-    assert len(renamed) == len(content["shapes"]), "two tensors of the file have one name"
-    own = shapes(model) | {emu3.IMAGES + key: shape for key, shape in shapes(images).items()}
-    reading = matching(renamed, [emu3.IMAGES + pattern for pattern in vq.ENCODER])
-    assert len(reading) == 160
-    assert renamed == own | reading
-
-
-def test_names_and_shapes_of_glm_image() -> None:
-    table = manifest("glm_image/AR")["shapes"]
-    with torch.device("meta"):
-        own = shapes(GlmImage(glm_image.PUBLISHED, Prompts()))
-    reading = matching(table, glm_image.UNUSED)
-    assert len(reading) == 488
-    assert table == own | reading
+        assert sum(parameter.numel() for parameter in models[""].parameters()) == expected - encoder
 
 
 def test_every_manifest_is_compared() -> None:
     files = {f"{path.parent.name}/{path.stem.removeprefix('manifest_')}" for path in FOLDER.glob("*/manifest_*.json")}
-    assert files == MODELS.keys() | JANUS_FILES.keys() | {"emu3/Gen", "glm_image/AR"}
+    assert files == LAYOUTS.keys()
+    renamed = set(map(bsq.official, manifest("infinity/vae_d32")["shapes"]))
+    assert set(map(bsq.official, renamed)) == renamed, "names without the extra level must stay as they are"
 
 
 def test_sizes_that_no_shape_tells() -> None:
@@ -155,7 +134,6 @@ def test_sizes_that_no_shape_tells() -> None:
     with torch.device("meta"):
         assert shapes(CaptionedLlamaGen(llamagen_text.SIZES[512])) == manifest("llamagen/t2i_XL")["state_dict"]
         assert shapes(CaptionedLlamaGen(replace(llamagen_text.XL, longest=77))) != manifest("llamagen/t2i_XL")["state_dict"]
-    with torch.device("meta"):
         assert len({json.dumps(shapes(Lumina(config, Prompts()))) for config in lumina.SIZES.values()}) == 1
     facts = json.loads((DEFAULT / "mar" / "golden_lazy.json").read_text())["_meta"]["hard_coded"]
     assert list(schedule.PUBLISHED) == facts["retain_ratio"]

@@ -91,9 +91,8 @@ def test_every_stored_tensor_counts(path: Path) -> None:
     assert vector.used == vector.tensors.keys()
 
 
-# -- the harness: discovery, problems, command and summary ------------------------------------------------------------
+# -- the harness ------------------------------------------------------------------------------------------------------
 GOLDEN = DEFAULT / "llamagen" / "golden_small_vq"
-TESTS = Path(__file__)
 
 
 def copied(folder: Path, *names: str) -> Path:
@@ -120,13 +119,15 @@ def test_every_check_of_every_file_is_found(tmp_path: Path) -> None:
     assert not [item for item in items if item.problem or item.lacking]
 
 
-def test_what_cannot_be_compared_is_infinitely_far() -> None:
+def test_what_cannot_be_compared_is_infinitely_far_and_not_a_number_is_a_fault() -> None:
     assert apart(torch.zeros(2), torch.zeros(1, 2)) == float("inf")
     assert apart(torch.tensor([1.0, -2.0]), torch.tensor([1.5, -2.0])) == 0.5
     expected = torch.tensor([0, 1, 255, 7], dtype=torch.uint8)
     assert differing_bytes(expected.float(), expected) == float("inf")
     assert differing_bytes(torch.tensor([0, 2, 254, 7], dtype=torch.uint8), expected) == 0.5
     assert differing_bytes(torch.tensor([255, 1, 255, 7], dtype=torch.uint8), expected) == float("inf")
+    for deviation, wrong in ((0.1, False), (0.2, True), (float("nan"), True)):
+        assert bool(Check("x", 0.1, lambda *_, far=deviation: far, ()).fault(None, Vector(GOLDEN, {}, {}))) is wrong
 
 
 @pytest.mark.parametrize(("name", "change", "message"), [
@@ -142,17 +143,9 @@ def test_what_cannot_be_checked_is_a_problem(name: str, change: Callable[[Path],
     assert message in item.problem
 
 
-@pytest.mark.parametrize(("deviation", "wrong"), [(0.1, False), (0.2, True), (float("nan"), True)])
-def test_not_a_number_is_a_fault(deviation: float, wrong: bool) -> None:
-    assert bool(Check("x", 0.1, lambda *_: deviation, ()).fault(None, Vector(GOLDEN, {}, {}))) is wrong
-
-
-# -- the command and the summary --------------------------------------------------------------------------------------------
-
-
 def test_the_command_refuses_a_folder_without_vectors(tmp_path: Path) -> None:
     """Even if nothing is selected. It runs in this process to save imports."""
-    command = ["-p", "no:cacheprovider", "-p", "no:xdist", "-q", str(TESTS), "-k", "not vector", "--vectors", str(tmp_path)]
+    command = ["-p", "no:cacheprovider", "-p", "no:xdist", "-q", __file__, "-k", "not vector", "--vectors", str(tmp_path)]
     assert pytest.main(command) == pytest.ExitCode.USAGE_ERROR
 
 

@@ -13,8 +13,7 @@ from . import (
     lumina,
     mar,
     mar_lazy,
-    mar_recap,
-    mar_steps,
+    mar_passes,
     var,
     var_code,
 )
@@ -23,5 +22,5 @@ FAMILIES: dict[str, Family] = {
     "codecs": codecs.KINDS, "emu3": emu3.KINDS, "glm_image": glm_image.KINDS,
     "infinity": {**infinity.KINDS, **infinity_rivals.KINDS, **infinity_savers.KINDS},
     "janus": janus.KINDS, "llamagen": llamagen.KINDS, "lumina": lumina.KINDS,
-    "mar": {**mar.KINDS, **mar_lazy.KINDS, **mar_recap.KINDS, **mar_steps.KINDS}, "var": {**var.KINDS, **var_code.KINDS},
+    "mar": {**mar.KINDS, **mar_lazy.KINDS, **mar_passes.KINDS}, "var": {**var.KINDS, **var_code.KINDS},
 }

@@ -1,15 +1,11 @@
 """Codecs of vectors, without a model (kind ``turboquant``)."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
 from cachemark.cache.rotated import RotationConstants, codebook, direction_codes, vectors
 
-from ..checks import Check, Kind, Vector, apart, differing, worst
+from ..checks import Kind, Vector, compare, differing
 
 INPUTS = ("*/*/x", "*/*/rotation")
 
@@ -19,56 +15,39 @@ def constants(vector: Vector, width: str, rotation: str, bits: str) -> RotationC
     return RotationConstants.of(vector[f"{width}/{rotation}/rotation"].double(), torch.from_numpy(codebook(int(width), int(bits))))
 
 
-def stored(vector: Vector, last: str) -> Iterator[tuple[list[str], Tensor]]:
-    """Yield tensors ``<width>/<rotation>/<bits>/last``: the first three parts of their names, and those of vectors that are not zero."""
-    for name, _ in vector.matching(f"*/*/*/{last}"):
-        width, rotation, bits, _ = name.split("/")
-        yield [width, rotation, bits], vector[name][not_zero(vector, width, rotation)]
+def where_zero(vector: Vector, width: str, rotation: str, expected: Tensor, own: Tensor) -> Tensor:
+    """Return ours, and what is expected for zero vectors, which lie on a boundary of every coordinate."""
+    zero = vector[f"{width}/{rotation}/x"].abs().amax(-1, keepdim=True) == 0
+    return torch.where(zero, expected, own)
 
 
-def not_zero(vector: Vector, width: str, rotation: str) -> Tensor:
-    return vector[f"{width}/{rotation}/x"].abs().amax(-1) > 0  # a zero vector lies on a boundary of every coordinate
+def codes(_: None, vector: Vector, width: str, rotation: str, bits: str) -> Tensor:
+    own = direction_codes(vector[f"{width}/{rotation}/x"], constants(vector, width, rotation, bits))[0]
+    return where_zero(vector, width, rotation, vector[f"{width}/{rotation}/{bits}/codes"], own)
 
 
-def codebooks(_: None, vector: Vector) -> float:
-    names = [name for name, _ in vector.matching("*/codebook/*")]
-    return worst(apart(torch.from_numpy(codebook(*map(int, name.split("/codebook/")))), vector[name]) for name in names)
+def lengths(_: None, vector: Vector, width: str, rotation: str) -> Tensor:
+    return direction_codes(vector[f"{width}/{rotation}/x"], constants(vector, width, rotation, "2"))[1][:, 0]
 
 
-def codes(_: None, vector: Vector) -> float:
-    def own(width: str, rotation: str, bits: str) -> Tensor:
-        x = vector[f"{width}/{rotation}/x"][not_zero(vector, width, rotation)]
-        return direction_codes(x, constants(vector, width, rotation, bits))[0]
-
-    return worst(differing(own(*where), expected) for where, expected in stored(vector, "codes"))
-
-
-def lengths(_: None, vector: Vector) -> float:
-    """Return the largest relative difference; a zero vector has length 0."""
-    def far(width: str, rotation: str) -> float:
-        own = direction_codes(vector[f"{width}/{rotation}/x"], constants(vector, width, rotation, "2"))[1][:, 0]
-        expected = vector[f"{width}/{rotation}/norm"].double()
-        return float(((own - expected).abs() / expected.clamp_min(1e-30)).max())
-
-    return worst(far(*name.split("/")[:2]) for name, _ in vector.matching("*/*/norm"))
+def decoded(_: None, vector: Vector, width: str, rotation: str, bits: str) -> Tensor:
+    """Return vectors decoded from the file's codes and fp16 lengths."""
+    at = f"{width}/{rotation}/{bits}"
+    own = vectors(vector[f"{at}/codes"], vector[f"{width}/{rotation}/norm"][:, None].half(), constants(vector, width, rotation, bits))
+    return where_zero(vector, width, rotation, vector[f"{at}/renormed_fp16_norm"], own)
 
 
-def decoded(_: None, vector: Vector) -> float:
-    """Return the largest difference of vectors decoded from the file's codes and fp16 lengths, relative to their lengths."""
-    def far(width: str, rotation: str, bits: str, expected: Tensor) -> float:
-        chosen = not_zero(vector, width, rotation)
-        length = vector[f"{width}/{rotation}/norm"][chosen, None].half()
-        own = vectors(vector[f"{width}/{rotation}/{bits}/codes"][chosen], length, constants(vector, width, rotation, bits))
-        return float(((own - expected).abs() / length.float()).max())
-
-    return worst(far(*where, expected) for where, expected in stored(vector, "renormed_fp16_norm"))
+def far(actual: Tensor, expected: Tensor) -> float:
+    """Return the largest difference relative to the length of the expected vector, or to the expected number."""
+    length = expected.double().norm(dim=-1, keepdim=True) if expected.dim() > 1 else expected.double().abs()
+    return float(((actual.double() - expected.double()).abs() / length.clamp_min(1e-30)).max())
 
 
 KINDS = {
     "turboquant": Kind(lambda _: None, (
-        Check("codebooks", 1e-12, codebooks, ("*/codebook/*",)),
-        Check("codes", 0.0, codes, ("*/*/*/codes", *INPUTS)),
-        Check("lengths", 1e-6, lengths, ("*/*/norm", *INPUTS)),
-        Check("decoded", 1e-5, decoded, ("*/*/*/renormed_fp16_norm", "*/*/*/codes", "*/*/norm", *INPUTS)),
+        compare("codebooks", "*/codebook/*", lambda _, vector, width, bits: torch.from_numpy(codebook(int(width), int(bits))), 1e-12),
+        compare("codes", "*/*/*/codes", codes, 0.0, needs=INPUTS, by=differing),
+        compare("lengths", "*/*/norm", lengths, 1e-6, needs=INPUTS, by=far),
+        compare("decoded", "*/*/*/renormed_fp16_norm", decoded, 1e-5, needs=("*/*/*/codes", "*/*/norm", *INPUTS), by=far),
     ), "TurboQuant's codebooks, and codes, lengths and decoded vectors under given rotations, by a second implementation"),
 }

@@ -12,32 +12,24 @@ from cachemark.core.spec import Sampling
 from cachemark.models import emu3
 from cachemark.models.emu3 import Emu3, Emu3Config
 from cachemark.models.lined import ImageIds, LinedDecoder
-from cachemark.models.llama import LlamaConfig
 from cachemark.models.prompts import Prompts
 from cachemark.models.sampling import filter_logits
 from cachemark.models.vision.emu3_vq import Emu3VQ, Emu3VQConfig
 
-from ..checks import LOGITS, Check, Kind, Vector, apart, compare, differing
-from .prompted import Generator, Noting, part, slots
+from ..checks import LOGITS, Check, Kind, Vector, apart, compare, differing, filled
+from .prompted import Generator, Noting, decoder_of, noting, part, slots
 
 
 # -- the generator ----------------------------------------------------------------------------------------------------
 def config_of(facts: dict[str, Any], which: str) -> Emu3Config:
-    c, run = facts["config"], facts[f"run_{which}"]
-    decoder = LlamaConfig(c["num_hidden_layers"], c["num_attention_heads"], c["hidden_size"], c["intermediate_size"], c["vocab_size"],
-                          c["num_key_value_heads"], c["rms_norm_eps"], facts["rope_theta"])
-    return Emu3Config(decoder, run["lines"], run["line"], ImageIds(facts["first"], facts["codes"], facts["line_end"]))
+    run, ids = facts[f"run_{which}"], ImageIds(facts["first"], facts["codes"], facts["line_end"])
+    return Emu3Config(decoder_of(facts["config"], facts["rope_theta"]), run["lines"], run["line"], ids)
 
 
-class NotingEmu3(Noting, Emu3):
-    """Emu3 that records its passes."""
-
-
-def generator(vector: Vector, which: str) -> NotingEmu3:
+def generator(vector: Vector, which: str) -> Noting:
     conditional, negative = (tuple(vector[f"run_{which}/{name}_ids"].tolist()) for name in ("prompt", "negative"))
-    model = NotingEmu3(config_of(vector.facts, which), Prompts((conditional,), (negative,)))
-    model.load_state_dict({emu3.official(name): tensor for name, tensor in vector.weights().items()})
-    return model.eval()
+    weights = {emu3.official(name): tensor for name, tensor in vector.weights().items()}
+    return noting(Emu3, config_of(vector.facts, which), Prompts((conditional,), (negative,)), weights=weights)
 
 
 def of_image(vector: Vector, name: str, which: str) -> Tensor:
@@ -67,10 +59,9 @@ def kept(subject: Generator, vector: Vector, which: str) -> float:
 # -- the image tokenizer's decoder --------------------------------------------------------------------------------------
 def decoder(vector: Vector) -> Emu3VQ:
     c = vector.facts["config"]
-    model = Emu3VQ(Emu3VQConfig(c["base_channels"], tuple(c["channel_multiplier"]), c["num_res_blocks"], c["embed_dim"], c["codebook_size"],
-                                tuple(c["attn_resolutions"]), c["temporal_downsample_factor"]))
-    model.load_state_dict({emu3.official_tokenizer(name): tensor for name, tensor in vector.weights().items()})
-    return model.eval()
+    config = Emu3VQConfig(c["base_channels"], tuple(c["channel_multiplier"]), c["num_res_blocks"], c["embed_dim"], c["codebook_size"],
+                          tuple(c["attn_resolutions"]), c["temporal_downsample_factor"])
+    return filled(Emu3VQ(config), {emu3.official_tokenizer(name): tensor for name, tensor in vector.weights().items()})
 
 
 def image_of(model: Emu3VQ, vector: Vector, which: str) -> Tensor:

@@ -8,31 +8,23 @@ from typing import Any
 from torch import Tensor
 
 from cachemark.models.glm_image import GlmImage, GlmImageConfig
-from cachemark.models.llama import LlamaConfig
 from cachemark.models.prompts import Prompts
 
 from ..checks import LOGITS, Check, Kind, Vector, compare, differing
-from .prompted import Generator, Noting, part, runs_of, slots
+from .prompted import Generator, Noting, decoder_of, noting, part, runs_of, slots
 
 
 def config_of(facts: dict[str, Any]) -> GlmImageConfig:
     c, rope = facts["config"], facts["rope"]
-    decoder = LlamaConfig(c["num_hidden_layers"], c["num_attention_heads"], c["hidden_size"], c["intermediate_size"], c["vocab_size"],
-                          c["num_key_value_heads"], c["rms_norm_eps"], rope["rope_theta"], qkv_bias=True)
+    decoder = decoder_of(c, rope["rope_theta"], qkv_bias=True)
     first, second, third = rope["mrope_section"]
     assert first + second + third == decoder.head_dim * rope["partial_rotary_factor"] / 2
     return GlmImageConfig(decoder, facts["codes"], c["vision_vocab_size"], facts["grid"], facts["preview"], (first, second, third))
 
 
-class NotingGlmImage(Noting, GlmImage):
-    """GLM-Image that records its passes."""
-
-
-def generator(vector: Vector, _: str = "") -> NotingGlmImage:
+def generator(vector: Vector, _: str = "") -> Noting:
     prompts = Prompts(tuple(tuple(vector[f"run_{which}/prompt_ids"].tolist()) for which in runs_of(vector)))
-    model = NotingGlmImage(config_of(vector.facts), prompts)
-    model.load_state_dict(vector.weights())
-    return model.eval()
+    return noting(GlmImage, config_of(vector.facts), prompts, weights=vector.weights())
 
 
 def logits_of(subject: Generator, vector: Vector, which: str) -> Tensor:

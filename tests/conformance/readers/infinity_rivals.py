@@ -24,7 +24,7 @@ from cachemark.methods.scalekv import LayerBudgets, ScaleKV, spread
 from cachemark.models.infinity import Infinity
 from cachemark.models.vision.bsq import packed_bits
 
-from ..checks import LOGITS, Check, Kind, Vector, apart, below, compare, differing, filled, worst
+from ..checks import LOGITS, Check, Kind, Vector, apart, below, beside, compare, differing, filled, worst
 from .infinity import config_of, finest_of, guided_by_scale
 from .var import HiddenStates
 
@@ -56,7 +56,7 @@ class Rival:
     @cached_property
     def small(self) -> Vector:
         stated = str(self.vector.facts.get("weights") or self.vector.facts["config"]["weights"])
-        return Vector.load(self.vector.path.parent / f"{Path(stated.partition(',')[0]).stem}.safetensors")
+        return beside(self.vector, Path(stated.partition(",")[0]).stem)
 
     @property
     def prompt(self) -> int:

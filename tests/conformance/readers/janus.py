@@ -10,12 +10,11 @@ from torch import Tensor
 
 from cachemark.models import janus
 from cachemark.models.janus import Janus, JanusConfig
-from cachemark.models.llama import LlamaConfig
 from cachemark.models.prompts import Prompts
 from cachemark.models.vision.vq import VQ, VQConfig
 
 from ..checks import RARE, Kind, Vector, compare, differing, differing_bytes, filled
-from .prompted import Generator, Noting, part, runs_of, slots
+from .prompted import Generator, Noting, decoder_of, noting, part, runs_of, slots
 
 UNUSED = "language_model.lm_head.weight"  # the head for text
 
@@ -23,12 +22,9 @@ UNUSED = "language_model.lm_head.weight"  # the head for text
 # -- the generator ----------------------------------------------------------------------------------------------------
 def config_of(facts: dict[str, Any]) -> JanusConfig:
     c = facts["config"]
-    decoder = LlamaConfig(c["num_hidden_layers"], c["num_attention_heads"], c["hidden_size"], c["intermediate_size"], c["vocab_size"],
-                          c["num_key_value_heads"], c["rms_norm_eps"], c["rope_theta"])
-    assert decoder.head_dim == c["head_dim"]
     height, width = c["grid"]
     assert height == width
-    return JanusConfig(decoder, c["num_image_codes"], c["code_dim"], height)
+    return JanusConfig(decoder_of(c, c["rope_theta"]), c["num_image_codes"], c["code_dim"], height)
 
 
 def prompts_of(vector: Vector) -> Prompts:
@@ -38,15 +34,10 @@ def prompts_of(vector: Vector) -> Prompts:
     return Prompts(conditional_ids, tuple(janus.unconditional(ids, vector.facts["config"]["pad"]) for ids in conditional_ids))
 
 
-class NotingJanus(Noting, Janus):
-    """Janus that records its passes."""
-
-
-def generator(vector: Vector, _: str) -> NotingJanus:
-    model, weights = NotingJanus(config_of(vector.facts), prompts_of(vector)), vector.weights()
+def generator(vector: Vector, _: str) -> Noting:
+    weights = vector.weights()
     del weights[UNUSED]
-    model.load_state_dict(weights)
-    return model.eval()
+    return noting(Janus, config_of(vector.facts), prompts_of(vector), weights=weights)
 
 
 # -- the image tokenizer's decoder --------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from cachemark.models.llamagen import LlamaGen, LlamaGenConfig
 from cachemark.models.sampling import filter_logits
 from cachemark.models.vision.vq import VQ, VQConfig
 
-from ..checks import LOGITS, RARE, Check, Kind, Vector, apart, compare, differing, differing_bytes, filled, slot_apart, worst
+from ..checks import LOGITS, RARE, Check, Kind, Vector, apart, beside, compare, differing, differing_bytes, filled, slot_apart, worst
 
 PROBABILITIES = 1e-6
 
@@ -214,7 +214,7 @@ class Generations:
 
 
 def built(vector: Vector) -> Generations:
-    small = Vector.load(vector.path.parent / "golden_small.safetensors")
+    small = beside(vector, "golden_small")
     return Generations(vector, transformer(small), small["input/class_ids"])
 
 

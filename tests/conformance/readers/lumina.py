@@ -12,7 +12,6 @@ from torch import Tensor
 from cachemark.cache.layout import Step
 from cachemark.contract.method import Uncached
 from cachemark.core.spec import Sampling
-from cachemark.models.llama import LlamaConfig
 from cachemark.models.lumina import Lumina, LuminaConfig, Vocabulary
 from cachemark.models.prompts import Prompts
 from cachemark.models.sampling import filter_logits
@@ -20,32 +19,23 @@ from cachemark.models.vision.vq import VQConfig
 from cachemark.models.vision.vqgan import VQGAN
 
 from ..checks import LOGITS, RARE, Check, Kind, Vector, apart, compare, differing, differing_bytes, filled
-from .prompted import Generator, Noting, part, slots
+from .prompted import Generator, Noting, decoder_of, noting, part, slots
 
 
 # -- the generator ----------------------------------------------------------------------------------------------------
 def config_of(facts: dict[str, Any], which: str) -> LuminaConfig:
     c, ids, run = facts["config"], facts["token_ids"], facts[f"run_{which}"]
-    decoder = LlamaConfig(c["num_hidden_layers"], c["num_attention_heads"], c["hidden_size"], c["intermediate_size"], c["vocab_size"],
-                          c["num_key_value_heads"], c["rms_norm_eps"], c["rope_theta"], qk_norm=True)
-    assert decoder.head_dim == c["head_dim"]
     vocabulary = Vocabulary(ids["first_image"], ids["last_image"] - ids["first_image"] + 1, ids["newline"], 0, ids["boi"], ids["sep"],
                             ids["grid_base"])
-    config = LuminaConfig(decoder, run["h_grids"], run["w_grids"], vocabulary)
+    config = LuminaConfig(decoder_of(c, c["rope_theta"], qk_norm=True), run["h_grids"], run["w_grids"], vocabulary)
     assert (config.lines, config.line, config.lines * config.line) == (run["rows"], run["row_len"], run["n_visual"])
     return config
 
 
-class NotingLumina(Noting, Lumina):
-    """Lumina that records its passes."""
-
-
-def generator(vector: Vector, which: str) -> NotingLumina:
+def generator(vector: Vector, which: str) -> Noting:
     config, ids = config_of(vector.facts, which), tuple(vector[f"run_{which}/prompt_ids"].tolist())
     assert ids[-2:] == (config.ids.size + config.height, config.ids.size + config.width)
-    model = NotingLumina(config, Prompts((ids,), (ids[-3:],)))
-    model.load_state_dict(vector.weights())
-    return model.eval()
+    return noting(Lumina, config, Prompts((ids,), (ids[-3:],)), weights=vector.weights())
 
 
 def guided(subject: Generator, vector: Vector, which: str) -> float:

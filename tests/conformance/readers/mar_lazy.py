@@ -22,7 +22,7 @@ from cachemark.methods.lazymar import BRIDGED, HEAD_PERIOD, LazyMAR
 from cachemark.models.diffusion import DiffusionHead
 from cachemark.models.mar import MAR
 
-from ..checks import Check, Kind, Vector, apart, compare, differing, filled, matching, worst
+from ..checks import Check, Kind, Vector, apart, compare, differing, filled, worst
 from . import mar
 
 ABSOLUTE = 1e-3  # sharp random attention: a relative change of the weights by 1e-6 moves the head's inputs by 1e-4
@@ -93,12 +93,10 @@ class Ran:
 
 @dataclass
 class Subject:
-    """The subject of the checks, with ``parameters`` of the method; ``only``: a single generation."""
+    """The subject of the checks."""
 
     weights: dict[str, Tensor]
     vector: Vector
-    parameters: dict[str, Any] = field(default_factory=dict)
-    only: str = ""
 
     def model(self) -> Fed:
         return filled(Fed(mar.config_of(self.meta, self.spacing("std"))), self.weights)
@@ -120,10 +118,10 @@ class Subject:
 
     @cached_property
     def runs(self) -> dict[str, Ran]:
-        return {run["id"]: self._run(run) for run in self.meta["trajectories"] if self.only in ("", run["id"])}
+        return {run["id"]: self._run(run) for run in self.meta["trajectories"]}
 
     def _run(self, run: dict[str, Any]) -> Ran:
-        model, method, at = self.model(), Watched(**{**self.built_in, **self.parameters}), f"in/traj{run['id']}/"
+        model, method, at = self.model(), Watched(**self.built_in), f"in/traj{run['id']}/"
         model.feed(self.vector[f"{at}orders"])
         sampling = Sampling(cfg_scale=run["cfg"], cfg_schedule=run.get("cfg_schedule", "linear"), steps=run["num_iter"])
         tokens = self.vector[f"{at}tokens"]
@@ -177,58 +175,44 @@ def listening(head: DiffusionHead, steps: list[Tensor], calls: dict[str, list[An
         yield
 
 
-def subject(vector: Vector, only: str = "", **parameters: Any) -> Subject:
-    return Subject(vector.weights(), vector, parameters, only)
-
-
 # -- whole generations ------------------------------------------------------------------------------------------------
-def trajectory(name: str, part: str, measure: Callable[[Ran, Vector, str], float], tolerance: float = 0.0) -> Check:
-    """Check all generations for which the file holds ``part``."""
-
-    def measured(subject: Subject, vector: Vector) -> float:
-        stored = [which for which in subject.runs if matching(part.replace("*", which, 1), vector.names)]
-        return worst(measure(subject.runs[which], vector, f"traj{which}") for which in stored)
-
-    return Check(name, tolerance, measured, (part,))
-
-
 def fact(name: str, holds: Callable[[Ran, dict[str, Any]], bool]) -> Check:
     """Check what the file's configuration notes about each generation."""
-    return trajectory(name, "json/traj*/", lambda ran, vector, at: float(not holds(ran, vector.facts[f"{at}/"])))
+    return Check(name, 0.0, lambda subject, vector: float(not all(
+        holds(ran, vector.facts[f"traj{which}/"]) for which, ran in subject.runs.items())), ("json/traj*/",))
 
 
-def kept_tokens(ran: Ran, vector: Vector, at: str) -> float:
-    expected = vector[f"out/{at}/kept"]
-    chosen = [tokens for _, tokens in ran.method.scored.values()]
-    own_masks = [torch.zeros_like(mask).scatter(1, tokens, 1) for mask, tokens in zip(expected, chosen, strict=True)]
-    return differing(torch.stack(own_masks), expected)
+def guidance(subject: Subject, vector: Vector) -> float:
+    return worst(apart(torch.tensor(ran.scales), torch.tensor(vector.facts[f"traj{which}/"]["cfg_iter"]))
+                 for which, ran in subject.runs.items())
 
 
-def masks(ran: Ran, vector: Vector, at: str) -> float:
-    expected = vector[f"out/{at}/masks"]
-    return differing(mar.masks_of(ran.model.passes, *expected.shape[1:]), expected)
+def each(name: str, part: str, actual: Callable[..., Tensor], by: Callable[[Tensor, Tensor], float] = apart) -> Check:
+    """Check what the file stores of generations; ``actual`` gets the generation, and the step if the name has one."""
+    return compare(name, f"out/traj*/{part}", lambda subject, vector, which, *step: actual(subject.runs[which], *map(int, step)),
+                   ABSOLUTE, by=by)
 
 
-def head_inputs_in_full(ran: Ran, vector: Vector, at: str) -> float:
-    """Compare head conditions of full passes with those without any cache."""
-    conditions = torch.cat([z.flatten(0, 1) for z, full in zip(ran.model.head_inputs, ran.method.full, strict=True) if full])
-    plain = vector[f"out/{at}/z_pred_mar"].split([2 * step.count * len(step.known) // 2 for step in ran.model.passes])
-    return apart(conditions, torch.cat([z for z, full in zip(plain, ran.method.full, strict=True) if full]))
+def kept_tokens(subject: Subject, vector: Vector, which: str) -> Tensor:
+    chosen = [tokens for _, tokens in subject.runs[which].method.scored.values()]
+    expected = vector[f"out/traj{which}/kept"]
+    return torch.stack([torch.zeros_like(mask).scatter(1, tokens, 1) for mask, tokens in zip(expected, chosen, strict=True)])
 
 
-def noted(kind: str) -> Callable[[Ran, Vector, str], float]:
-    """Compare what the file stores of single passes: ``z``, ``encoder_out`` and ``diff``."""
+def masks(subject: Subject, vector: Vector, which: str) -> Tensor:
+    return mar.masks_of(subject.runs[which].model.passes, *vector[f"out/traj{which}/masks"].shape[1:])
 
-    def measure(ran: Ran, vector: Vector, at: str) -> float:
-        deviations = [0.0]
-        for index in range(len(ran.model.passes)):
-            name = f"out/{at}/step{index}/{kind}"
-            if name in vector.tensors:
-                made = {"z": ran.model.everything, "encoder_out": ran.model.encoded, "diff": ran.method.differences}[kind][index]
-                deviations.append(apart(made[: len(vector[name])], vector[name]))
-        return max(deviations)
 
-    return measure
+def head_inputs_in_full(subject: Subject, vector: Vector, which: str) -> Tensor:
+    """Return head conditions of full passes, and those without any cache for the others."""
+    ran = subject.runs[which]
+    plain = vector[f"out/traj{which}/z_pred_mar"].split([2 * step.count * len(step.known) // 2 for step in ran.model.passes])
+    return torch.cat([z.flatten(0, 1) if full else without
+                      for z, without, full in zip(ran.model.head_inputs, plain, ran.method.full, strict=True)])
+
+
+def first_rows(actual: Tensor, expected: Tensor) -> float:
+    return apart(actual[: len(expected)], expected)
 
 
 # -- the head ---------------------------------------------------------------------------------------------------------
@@ -240,23 +224,20 @@ def head_steps(subject: Subject, vector: Vector, which: str) -> float:
 
 
 KINDS = {
-    "lazy": Kind(subject, (
+    "lazy": Kind(lambda vector: Subject(vector.weights(), vector), (
         fact("full_passes", lambda ran, facts: list(ran.method.scored) == facts["cached_steps"] and facts["full_steps"] == [
             index for index, full in enumerate(ran.method.full) if full]),
         fact("kept_counts", lambda ran, facts: facts["kept_counts"] == [tokens.size(1) for _, tokens in ran.method.scored.values()]),
-        trajectory("kept", "out/traj*/kept", kept_tokens),
-        trajectory("masks", "out/traj*/masks", masks),
+        compare("kept", "out/traj*/kept", kept_tokens, 0.0, by=differing),
+        compare("masks", "out/traj*/masks", masks, 0.0, by=differing),
         fact("encoder_shapes", lambda ran, facts: ran.method.inputs == facts["encoder_input_shape"]),
-        trajectory("guidance", "json/traj*/", lambda ran, vector, at: apart(
-            torch.tensor(ran.scales), torch.tensor(vector.facts[f"{at}/"]["cfg_iter"])), 1e-6),
-        trajectory("scores", "out/traj*/score", lambda ran, vector, at: apart(
-            torch.stack([score for score, _ in ran.method.scored.values()]), vector[f"out/{at}/score"]), ABSOLUTE),
-        trajectory("head_inputs", "out/traj*/z_pred", lambda ran, vector, at: apart(
-            torch.cat([z.flatten(0, 1) for z in ran.model.head_inputs]), vector[f"out/{at}/z_pred"]), ABSOLUTE),
-        trajectory("head_inputs_in_full", "out/traj*/z_pred_mar", head_inputs_in_full, ABSOLUTE),
-        trajectory("everywhere", "out/traj*/step*/z", noted("z"), ABSOLUTE),
-        trajectory("encoded", "out/traj*/step*/encoder_out", noted("encoder_out"), ABSOLUTE),
-        trajectory("differences", "out/traj*/step*/diff", noted("diff"), ABSOLUTE),
+        Check("guidance", 1e-6, guidance, ("json/traj*/",)),
+        each("scores", "score", lambda ran: torch.stack([score for score, _ in ran.method.scored.values()])),
+        each("head_inputs", "z_pred", lambda ran: torch.cat([z.flatten(0, 1) for z in ran.model.head_inputs])),
+        compare("head_inputs_in_full", "out/traj*/z_pred_mar", head_inputs_in_full, ABSOLUTE),
+        each("everywhere", "step*/z", lambda ran, step: ran.model.everything[step], by=first_rows),
+        each("encoded", "step*/encoder_out", lambda ran, step: ran.model.encoded[step], by=first_rows),
+        each("differences", "step*/diff", lambda ran, step: ran.method.differences[step], by=first_rows),
         Check("head_*", RELATIVE, head_steps, ("out/head/*/cached_out", "out/head/*/cached_steps")),
         Check("head_calls_std", 0.0, lambda subject, vector: float(subject.heads["std"][2] != vector.facts["head_mlp_calls"]),
               ("out/head/std/cached_out", "json/head_mlp_calls")),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +13,9 @@ from cachemark.cache.arena import Memory
 from cachemark.contract.method import Method
 from cachemark.core.spec import Sampling
 from cachemark.methods.full import Full
-from cachemark.models.llama import PromptedLlama
+from cachemark.models.llama import LlamaConfig, PromptedLlama
 
-from ..checks import LOGITS, Check, Vector, apart
+from ..checks import LOGITS, Check, Vector, apart, filled
 
 
 class Noting(PromptedLlama):
@@ -30,6 +30,19 @@ class Noting(PromptedLlama):
         self.hidden.append(self.decoder.norm(hidden))
         self.plain.append(super().logits(hidden))
         return self.plain[-1]
+
+
+def noting(cls: type[PromptedLlama], *sizes: Any, weights: Mapping[str, Tensor]) -> Any:
+    """Build a model of ``cls`` that records its passes, with these weights."""
+    return filled(type(f"Noting{cls.__name__}", (Noting, cls), {})(*sizes), weights)
+
+
+def decoder_of(c: Mapping[str, Any], rope_base: float, **options: bool) -> LlamaConfig:
+    """Return the sizes of a decoder by the names of transformers."""
+    decoder = LlamaConfig(c["num_hidden_layers"], c["num_attention_heads"], c["hidden_size"], c["intermediate_size"], c["vocab_size"],
+                          c["num_key_value_heads"], c["rms_norm_eps"], rope_base, **options)
+    assert decoder.head_dim == c.get("head_dim", decoder.head_dim)
+    return decoder
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import Path
+from functools import cached_property, partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,10 +17,8 @@ from cachemark.models.sampling import filter_logits, guide_scale
 from cachemark.models.var import VAR, VARConfig
 from cachemark.models.vision.msvq import MultiScaleQuantizer
 
-from ..checks import LOGITS, Check, Kind, Vector, apart, below, compressed, differing, filled, slot_apart, worst
+from ..checks import LOGITS, Check, Kind, Vector, apart, below, beside, compare, differing, filled, slot_apart, worst
 from . import var
-
-OURS = Path(__file__).parent.parent / "vectors" / "var"
 
 
 @dataclass
@@ -40,9 +38,18 @@ class Ran:
                                           see=lambda _, logits: self.guided.append(logits.clone()))
         return self
 
+    @property
+    def refiner(self) -> Any:
+        return self.relay.refiner
+
+    @property
+    def both_labels(self) -> Tensor:
+        """Classes, and the null class of as many unconditional rows."""
+        return torch.cat((self.labels, torch.full_like(self.labels, self.refiner.config.classes)))
+
     def maps(self) -> list[Tensor]:
         """Return the feature map before each scale, and after the last."""
-        quantizer = self.relay.refiner.quantizer
+        quantizer = self.refiner.quantizer
         maps = [quantizer.empty(len(self.labels))]
         for scale, part in enumerate(quantizer.split(self.tokens)):
             maps.append(quantizer.add(maps[-1], part, scale))
@@ -77,8 +84,7 @@ def subject(vector: Vector) -> Subject:
     if vector.facts["weights"] is None:
         drafter, quantize = below(inside, "drafter."), below(inside, "quantize.")
     else:
-        own = vector.path.parent / "golden_small.safetensors"
-        small = Vector.load(own if own.exists() or compressed(own).exists() else OURS / own.name).weights()
+        small = beside(vector, "golden_small").weights()
         drafter, quantize = below(small, "var/"), below(small, "vae/quantize.")
     quantizer = filled(MultiScaleQuantizer(c["patch_nums"], c["vocab"], c["Cvae"], phis=c["share_quant_resi"], ratio=c["quant_resi"]),
                        quantize)
@@ -91,46 +97,37 @@ def subject(vector: Vector) -> Subject:
     return Subject(model(c["drafter"], drafter), model(c["refiner"], below(inside, "refiner.")), vector)
 
 
-def over(pattern: str, measure: Callable[[Ran, Vector, str, int, Tensor], float], name: str, tolerance: float = LOGITS) -> Check:
-    """Check the largest deviation over runs and scales; ``measure`` takes the run, its name, the scale and the stored tensor."""
-
-    def measured(subject: Subject, vector: Vector) -> float:
-        def each() -> Iterator[float]:
-            for run, ran in subject.runs.items():
-                for stored, scale in vector.matching(f"{run}/{pattern}"):
-                    yield measure(ran, vector, run, int(scale or 0), vector[stored])
-        return worst(each())
-
-    return Check(name, tolerance, measured, (f"*/{pattern}",))
+def each(name: str, part: str, actual: Callable[..., Tensor], tolerance: float = LOGITS,
+         by: Callable[[Any, Tensor], float] = apart) -> Check:  # fmt: skip
+    """Check every tensor of a part of the runs; ``actual`` gets the generation, which the first part names, and the scale if it has one."""
+    return compare(name, f"*/{part}", lambda subject, vector, run, *scale: actual(subject.runs[run], *map(int, scale)), tolerance, by=by)
 
 
-def drafted(ran: Ran, vector: Vector, run: str, scale: int, expected: Tensor) -> float:
-    return apart(ran.guided[scale], guide_scale(expected, ran.sampling, scale, len(ran.guided)))
+def drafted(subject: Subject, vector: Vector) -> float:
+    def each_scale() -> Iterator[float]:
+        for run, ran in subject.runs.items():
+            for stored, scale in vector.matching(f"{run}/drafter/logits/*"):
+                yield apart(ran.guided[int(scale)], guide_scale(vector[stored], ran.sampling, int(scale), len(ran.guided)))
+    return worst(each_scale())
 
 
-def refined(ran: Ran, vector: Vector, run: str, scale: int, expected: Tensor) -> float:
-    model, labels = ran.relay.refiner, torch.cat((ran.labels, torch.full_like(ran.labels, vector.facts["config"]["num_classes"])))
-    assert isinstance(model, VAR)
+def refined(ran: Ran, scale: int) -> Tensor:
     hidden = ran.method.hidden[scale]
-    return apart(model.logits(hidden, model.class_emb(labels)[: len(hidden)]), expected[: len(hidden)])
+    return ran.refiner.logits(hidden, ran.refiner.class_emb(ran.both_labels)[: len(hidden)])
 
 
-def first_pass(ran: Ran, vector: Vector, run: str, _: int, expected: Tensor) -> float:
-    model, labels = ran.relay.refiner, torch.cat((ran.labels, torch.full_like(ran.labels, vector.facts["config"]["num_classes"])))
-    assert isinstance(model, VAR)
-    return apart(model.teacher(labels, ran.tokens.repeat(2, 1))[:, : expected.size(1)], expected)
-
-
-def kept(ran: Ran, vector: Vector, run: str, scale: int, expected: Tensor) -> float:
+def kept(subject: Subject, vector: Vector, run: str, scale: str) -> Tensor:
     facts = vector.facts["runs"][run]
-    allowed = filter_logits(ran.guided[scale], Sampling(top_k=facts["top_k"][scale], top_p=facts["top_p"])).isfinite()
-    return differing(allowed, expected.bool())
+    return filter_logits(subject.runs[run].guided[int(scale)], Sampling(top_k=facts["top_k"][int(scale)], top_p=facts["top_p"])).isfinite()
 
 
-def handed(ran: Ran, vector: Vector, run: str, _: int, expected: Tensor) -> float:
-    quantizer, maps = ran.relay.refiner.quantizer, ran.maps()
-    inputs = [quantizer.next_map(maps[scale], scale) for scale in range(1, ran.relay.drafted + 1)]
-    return max(apart(torch.cat(inputs, 1), expected), apart(maps[ran.relay.drafted], vector[f"{run}/given/f_hat"]))
+def handed(subject: Subject, vector: Vector) -> float:
+    """Compare the inputs of the refiner's first pass, and the map that the drafter leaves."""
+    def far(run: str, ran: Ran) -> float:
+        maps, drafted = ran.maps(), ran.relay.drafted
+        inputs = [ran.refiner.quantizer.next_map(maps[scale], scale) for scale in range(1, drafted + 1)]
+        return max(apart(torch.cat(inputs, 1), vector[f"{run}/given/maps"]), apart(maps[drafted], vector[f"{run}/given/f_hat"]))
+    return worst(far(run, ran) for run, ran in subject.runs.items())
 
 
 def drawn(subject: Subject, vector: Vector) -> float:
@@ -143,16 +140,15 @@ def drawn(subject: Subject, vector: Vector) -> float:
 KINDS = {
     "code": Kind(subject, (
         Check("tokens", 0.0, drawn, ("*/tokens/*", "json/runs")),
-        over("given/maps", handed, "handed_over"),
-        over("drafter/logits/*", drafted, "draft"),
-        over("refiner/logits/*", refined, "refined"),
-        over("refiner/first_pass", first_pass, "first_pass"),
-        over("guided/*", lambda ran, vector, run, scale, expected: apart(ran.guided[scale], expected), "guided"),
-        over("kept/*", kept, "kept", 0.0),
-        over("refiner/k_block0", lambda ran, vector, run, _, expected: slot_apart(
-            0, ran.method.slots[ran.relay.refiner.sites[0]], expected), "k", 1e-5),
-        over("refiner/v_block0", lambda ran, vector, run, _, expected: slot_apart(
-            1, ran.method.slots[ran.relay.refiner.sites[0]], expected), "v", 1e-5),
-        over("final", lambda ran, vector, run, _, expected: apart(ran.maps()[-1], expected), "final"),
+        Check("handed_over", LOGITS, handed, ("*/given/maps",)),
+        Check("draft", LOGITS, drafted, ("*/drafter/logits/*",)),
+        each("refined", "refiner/logits/*", refined, by=lambda actual, expected: apart(actual, expected[: len(actual)])),
+        each("first_pass", "refiner/first_pass", lambda ran: ran.refiner.teacher(ran.both_labels, ran.tokens.repeat(2, 1)),
+             by=lambda actual, expected: apart(actual[:, : expected.size(1)], expected)),
+        each("guided", "guided/*", lambda ran, scale: ran.guided[scale]),
+        compare("kept", "*/kept/*", kept, 0.0, by=lambda actual, expected: differing(actual, expected.bool())),
+        *(each(kind, f"refiner/{kind}_block0", lambda ran: ran.method.slots[ran.refiner.sites[0]], 1e-5, by=partial(slot_apart, part))
+          for part, kind in enumerate("kv")),
+        each("final", "final", lambda ran: ran.maps()[-1]),
     ), "generations of CoDe's published code: what the drafter hands over, and what the refiner makes of it", ("full",)),
 }
