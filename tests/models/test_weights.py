@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from cachemark.machine.memory import TensorPeak
 from cachemark.models import checkpoints, layers, weights
-from cachemark.models.layers import LEAST, ROWS, Packed, Projection, packed
+from cachemark.models.layers import LEAST, Packed, Projection, packed
 from cachemark.models.mar import MAR, MARConfig
 from cachemark.models.protocol import PublishedFile, Request
 from cachemark.models.registry import MODELS
@@ -125,15 +125,6 @@ def test_memory_is_counted_through_packed_layers(net: Net) -> None:
         torch.nn.functional.linear(x, torch.randn(512, 1024))
     assert blocked.peak == 4 * 512 * 4
     assert plain.peak > blocked.peak, "weights that were not there before do count"
-
-
-@pytest.mark.parametrize(("rows", "uses_blocks"), [(1, False), (3, False), (4, True), (256, True), (257, False)])
-def test_products_of_few_or_many_rows_use_plain_weights(net: Net, rows: int, uses_blocks: bool) -> None:
-    x = torch.randn(rows, 1024)
-    layer = packed(net).large
-    assert isinstance(layer, Packed)
-    layer.blocks = torch.ops.mkldnn._reorder_linear_weight(torch.zeros(512, 1024), ROWS)
-    assert (layer(x).abs().max() == 0) == uses_blocks
 
 
 def test_a_model_whose_copies_would_fill_the_memory_stays_plain(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
