@@ -42,6 +42,7 @@ def check(store: Store, advanced: Advanced = unheard, *, quick: bool = False) ->
         files, runs = set[str](), store.runs()
         for done, run in enumerate(runs, 1):
             files |= {file for outcome in store.outcomes(run.id) for file in outcome.artifacts.values()}
+            store.verdicts(run.id)  # refused if they cannot be read
             advanced("runs", done, len(runs))
         for done, file in enumerate(sorted(files), 1):
             problems += _artifact_problems(store, file, quick)
