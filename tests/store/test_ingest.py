@@ -32,7 +32,6 @@ def test_sum(benchmark, n):
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return a file that pytest-benchmark wrote."""
     folder = tmp_path_factory.mktemp("bench")
     (folder / "test_it.py").write_text(BENCH)
     alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}  # no worker of the run that we are in
@@ -93,29 +92,17 @@ def test_an_interrupted_import_is_repeated(
     assert len(store.outcomes(again.run)) == again.cases
 
 
-DEEP = '{"machine_info": {}, "benchmarks": [], "a": ' + '{"a": ' * 100 + "1" + "}" * 101
-OTHERS = ("", "[]", "{}", DEEP, '{"a": {}}', '{"a": {"latency": 3}}',
-          '{"benchmarks": []}', '{"benchmarks": {}, "machine_info": {}}', "[" * 100_000, "nul\x00")
+def test_what_is_no_such_file_is_refused(store: Store) -> None:
+    deep = '{"machine_info": {}, "benchmarks": [], "a": ' + '{"a": ' * 100 + "1" + "}" * 101
+    for other in ("", "[]", "{}", deep, '{"a": {}}', '{"a": {"latency": 3}}', '{"benchmarks": []}',
+                  '{"benchmarks": {}, "machine_info": {}}', "[" * 100_000, "nul\x00"):
+        with pytest.raises(BadResults, match=r"out\.json"):
+            ingest(store, other, "out.json")
 
 
-def test_a_date_after_all_benchmarks_is_none(written: dict[str, Any], store: Store) -> None:
-    before = datetime.now(UTC)
-    run = ingest(store, json.dumps({**written, "datetime": "9999-12-31T23:59:59"}), "out.json").run
-    assert before <= datetime.fromisoformat(store.run(run).started) <= datetime.now(UTC)
-
-
-@pytest.mark.parametrize("other", OTHERS, ids=lambda t: ascii(t[:12]))
-def test_what_is_no_such_file_is_refused(other: str, store: Store) -> None:
-    with pytest.raises(BadResults, match=r"out\.json"):
-        ingest(store, other, "out.json")
-
-
-@pytest.mark.parametrize("broken", [{"fullname": None, "stats": None}, {"stats": {"data": [1.0]}}, 3,
-                                    {"fullname": "a", "stats": {"data": ["x"]}}, {"fullname": "a", "stats": {"data": []}},
-                                    {"fullname": "a", "stats": {"data": [1e999]}}, {"fullname": "a", "stats": {"data": [10**400]}},
-                                    {"fullname": "a", "stats": {"data": [1e308, 1e308]}}, {"fullname": "a", "stats": {"data": [0.0, 1.0]}},
-                                    {"fullname": "a", "stats": {"data": [True]}},
-                                    {"fullname": "a", "stats": {"data": [1.0]}, "params": 3}])
+@pytest.mark.parametrize("broken", [
+    {"fullname": None, "stats": None}, {"stats": {"data": [1.0]}}, 3, {"fullname": "a", "stats": {"data": [1.0]}, "params": 3},
+    *({"fullname": "a", "stats": {"data": data}} for data in (["x"], [], [1e999], [10**400], [1e308, 1e308], [0.0, 1.0], [True]))])
 def test_a_broken_benchmark_is_named_by_its_place(broken: Any, written: dict[str, Any], store: Store) -> None:
     spoilt = {**written, "benchmarks": [written["benchmarks"][0], broken]}
     with pytest.raises(BadResults, match="benchmark 2"):
@@ -172,47 +159,34 @@ def test_imports_are_in_the_order_of_their_measurements(written: dict[str, Any],
     assert (store.run().id, store.run().started) == (march, "2026-03-01T03:00:00.000000+00:00")
     assert [run.id for run in nights_before(store, store.run(february))] == [february, january]
     assert 0 < duration(store.run().started, store.run().finished) < 60  # type: ignore[operator]
+    impossible = imported("9999-12-31T23:59:59")
+    assert datetime.fromisoformat(store.run(impossible).started) <= datetime.now(UTC), "a date after all benchmarks is none"
 
 
-@pytest.mark.parametrize("machine", [{"cpu": {"brand": "Example CPU", "count": 8}}, {"cpu": {"brand_raw": "Example CPU", "count": 8}},
-                                     {"processor": "Example CPU, 8 threads", "cpu": None}])
-def test_files_of_older_releases_name_their_processor(machine: dict[str, Any], written: dict[str, Any], store: Store) -> None:
-    ingest(store, json.dumps({**written, "machine_info": machine, "version": "3.2.3"}), "a.json")
-    assert store.run().environment.machine_class == "example-cpu-8-threads"
+def test_files_of_older_releases_name_their_processor(written: dict[str, Any], store: Store) -> None:
+    for machine in ({"cpu": {"brand": "Example CPU", "count": 8}}, {"cpu": {"brand_raw": "Example CPU", "count": 8}},
+                    {"processor": "Example CPU, 8 threads", "cpu": None}):
+        run = ingest(store, json.dumps({**written, "machine_info": machine, "version": "3.2.3"}), "a.json").run
+        assert store.run(run).environment.machine_class == "example-cpu-8-threads"
 
 
-GOOGLE_ROW = {"name": "BM_f/8", "run_name": "BM_f/8", "run_type": "iteration", "repetitions": 2, "threads": 1, "iterations": 10,
-              "real_time": 654.0, "cpu_time": 185.0, "time_unit": "us"}
-GOOGLE_FILE = {"context": {"date": "2026-11-28T19:31:19+00:00", "host_name": "vm", "num_cpus": 2, "mhz_per_cpu": 2596,
-                           "library_version": "1.9.5", "library_build_type": "release"}, "benchmarks": [
-    {**GOOGLE_ROW, "repetition_index": 0}, {**GOOGLE_ROW, "repetition_index": 1, "real_time": 656.0},
-    {**GOOGLE_ROW, "name": "BM_f/8_median", "run_type": "aggregate", "aggregate_name": "median"},
-    {**GOOGLE_ROW, "name": "BM_g_median", "run_name": "BM_g", "run_type": "aggregate", "aggregate_name": "median", "real_time": 3.0,
-     "time_unit": "ms"},
-    {"name": "BM_bad", "run_name": "BM_bad", "run_type": "iteration", "error_occurred": True, "error_message": "no file"},
-]}  # fmt: skip
-HYPERFINE_FILE = {"results": [{"command": "sleep 0.01", "mean": 0.0117, "median": 0.0112, "times": [0.0112, 0.0138], "exit_codes": [0, 0],
-                               "parameters": {"n": "0.01"}}, {"command": "make", "mean": 2.0, "median": 2.5}]}
-CODSPEED_FILE = {"creator": {"name": "pytest-codspeed", "version": "5.0.4", "pid": 1}, "instrument": {"type": "walltime"},
-                 "python": {"sysconfig": {"py_version_short": "3.11"}}, "benchmarks": [
-    {"name": "test_sum[1]", "uri": "/tmp/tools/test_b.py::test_sum[1]", "config": {"max_rounds": 20},
-     "stats": {"min_ns": 104.0, "mean_ns": 432.0, "median_ns": 105.0, "rounds": 20, "iter_per_round": 1867}}]}  # fmt: skip
-BENCHER_FILE = {"parse": {"latency": {"value": 88.0, "lower_value": 87.42, "upper_value": 88.88}, "throughput": {"value": 5.55}},
-                "make": {"build-time": {"value": 87.0}}}
+def of_program(name: str) -> Any:
+    """A small file that the program wrote; Bencher's is the example of its page."""
+    return json.loads(Path(__file__).with_name("data").joinpath(f"{name}.json").read_text())
 
 
-@pytest.mark.parametrize(("content", "name", "times", "skipped"), [
-    (GOOGLE_FILE, "google-benchmark", {"BM_f/8": [654e-6, 656e-6], "BM_g": [3e-3]}, ("BM_bad: no file",)),
-    (HYPERFINE_FILE, "hyperfine", {"sleep 0.01": [0.0112, 0.0138], "make": [2.5]}, ()),
-    (CODSPEED_FILE, "codspeed", {"test_b.py::test_sum[1]": [105e-9]}, ()),
-    (BENCHER_FILE, "bencher", {"parse": [88e-9], "make": [87.0]}, ("parse: measure throughput is not a time",)),
+GOOGLE, CODSPEED = of_program("google-benchmark"), of_program("codspeed")
+GOOGLE_ROW = GOOGLE["benchmarks"][0]
+
+
+@pytest.mark.parametrize(("name", "times", "skipped"), [
+    ("google-benchmark", {"BM_f/8": [654e-6, 656e-6], "BM_g": [3e-3]}, ("BM_bad: no file",)),
+    ("hyperfine", {"sleep 0.01": [0.0112, 0.0138], "make": [2.5]}, ()), ("codspeed", {"test_b.py::test_sum[1]": [105e-9]}, ()),
+    ("bencher", {"parse": [88e-9], "make": [87.0]}, ("parse: measure throughput is not a time",)),
 ])  # fmt: skip
-def test_other_programs_are_read_by_the_same_command(
-    content: dict[str, Any], name: str, times: dict[str, list[float]], skipped: tuple[str, ...], tmp_path: Path,
-) -> None:
-    """The values are those of small files that the programs wrote; Bencher's is the example of its page."""
+def test_other_programs_are_read(name: str, times: dict[str, list[float]], skipped: tuple[str, ...], tmp_path: Path) -> None:
     for number in range(2):
-        (tmp_path / f"results_179589427933{number}.json").write_text(json.dumps({**content} if number else content) + " " * number)
+        (tmp_path / f"results_179589427933{number}.json").write_text(json.dumps(of_program(name)) + " " * number)
     store = tmp_path / "s.sqlite"
     both = ingest_files(sorted(tmp_path.glob("results_*")), store)
     assert [(done.run, done.cases, done.skipped) for _, done in both] == [(1, len(times), skipped), (2, len(times), skipped)]
@@ -226,10 +200,10 @@ def test_other_programs_are_read_by_the_same_command(
 
 
 @pytest.mark.parametrize(("content", "words"), [
-    ({**GOOGLE_FILE, "benchmarks": [GOOGLE_ROW, GOOGLE_ROW]}, "several benchmarks are called 'BM_f/8'"),
-    ({**GOOGLE_FILE, "benchmarks": [{**GOOGLE_ROW, "time_unit": "weeks"}]}, "weeks"),
+    ({**GOOGLE, "benchmarks": [GOOGLE_ROW, GOOGLE_ROW]}, "several benchmarks are called 'BM_f/8'"),
+    ({**GOOGLE, "benchmarks": [{**GOOGLE_ROW, "time_unit": "weeks"}]}, "weeks"),
     ({"results": [{"command": "x"}]}, "'median' is missing"),
-    ({**CODSPEED_FILE, "benchmarks": [{"name": "a", "stats": {}}]}, "benchmark 1: 'median_ns' is missing"),
+    ({**CODSPEED, "benchmarks": [{"name": "a", "stats": {}}]}, "benchmark 1: 'median_ns' is missing"),
     ({"a": {"latency": {"value": "fast"}}}, "bencher"), ({"a": {"latency": {"value": -1.0}}}, "not a list of seconds"),
 ])  # fmt: skip
 def test_broken_files_of_other_programs_are_named(content: dict[str, Any], words: str, store: Store) -> None:

@@ -1,6 +1,7 @@
 """What is saved is what comes back, and each row is where it belongs."""
 
 import dataclasses
+import json
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -12,56 +13,40 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
-from store_examples import CODE, ENVIRONMENT, begin, case, count_rows, failed, ok, outcomes
+from store_examples import CODE, ENVIRONMENT, begin, case, count_rows, failed, objects, ok, outcomes, texts
 
-from cachemark.core.errors import BadStore, NothingMeasured
-from cachemark.core.facts import Facts
-from cachemark.core.result import Outcome, Status
+from cachemark.core.errors import BadBaseline, BadStore
+from cachemark.core.result import Environment, Outcome, Status
+from cachemark.core.units import METRICS
 from cachemark.store import leases
 from cachemark.store.db import Store
+from cachemark.store.exchange import FORMAT_VERSION, dump, load, rounded
 from cachemark.store.leases import LAPSE
 from cachemark.store.rows import Verdict
 from cachemark.store.schema import OutcomeRow
 
 
-def test_run_comes_back_as_it_was_begun(store: Store) -> None:
-    number = store.begin_run("demo", {"methods": ["full"], "n": 3}, ENVIRONMENT, CODE)
-    run = store.run(number)
-    assert (run.plan, run.plan_json, run.environment, run.code) == ("demo", {"methods": ["full"], "n": 3}, ENVIRONMENT, CODE)
-    assert (run.state, run.finished) == ("running", None)
-    assert datetime.fromisoformat(run.started).utcoffset() is not None
-
-
-def test_runs_are_listed_newest_first_and_none_means_newest(store: Store) -> None:
-    assert store.runs() == []
-    with pytest.raises(NothingMeasured, match="holds no run"):
-        store.run()
-    numbers = [begin(store) for _ in range(3)]
-    assert [r.id for r in store.runs()] == numbers[::-1]
-    assert store.run().id == numbers[-1]
-
-
 @pytest.mark.parametrize("state", ["finished", "interrupted", "failed"])
-def test_run_ends_in_a_state(store: Store, state: str) -> None:
-    store.finish_run(begin(store), state)
+def test_a_run_comes_back_as_it_was_begun_and_ends_in_a_state(store: Store, state: str) -> None:
+    store.finish_run(store.begin_run("demo", {"methods": ["full"], "n": 3}, ENVIRONMENT, CODE), state)
     run = store.run()
-    assert run.state == state
-    assert run.finished is not None
-    assert run.finished >= run.started
+    assert (run.plan, run.plan_json, run.environment, run.code) == ("demo", {"methods": ["full"], "n": 3}, ENVIRONMENT, CODE)
+    assert datetime.fromisoformat(run.started).utcoffset() is not None
+    assert (run.state, run.finished >= run.started) == (state, True)  # type: ignore[operator]
     with pytest.raises(ValueError, match="not 'running'"):
         store.finish_run(run.id, "running")
 
 
 def test_unknown_run_is_named(store: Store) -> None:
     begin(store)
-    for use in (lambda: store.run(7), lambda: store.save(7, ok()), lambda: store.outcomes(7), lambda: store.finish_run(7, "failed"),
+    for use in (lambda: store.save(7, ok()), lambda: store.outcomes(7), lambda: store.finish_run(7, "failed"),
                 lambda: store.reuse(7, "x"), lambda: store.save_verdicts(7, [])):
         with pytest.raises(BadStore, match=r"no run 7 .* newest is 1"):
             use()
     assert count_rows(store)["outcome"] == 0
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(outcomes, max_size=3))
 def test_outcomes_come_back_equal_and_in_order(store: Store, saved: list[Outcome]) -> None:
     run = begin(store)
@@ -111,19 +96,6 @@ def test_reused_outcome_belongs_to_both_runs(store: Store) -> None:
     assert (len(store.outcomes(first)), store.reused(first)) == (2, frozenset())
 
 
-def test_latest_of_a_case_has_any_status_and_its_result_parts(store: Store) -> None:
-    run = begin(store)
-    store.save(run, ok(1))
-    store.save(run, dataclasses.replace(failed(1), facts=Facts(result_parts={"torch": "2.6"})))
-    store.save(run, ok(2))
-    latest = store.latest_for_case(case(1).key)
-    assert (latest.status, latest.facts.result_parts) == (Status.OOM, {"torch": "2.6"})
-    assert store.latest_for_case(case(1).key, ok=True) == ok(1)
-    assert store.latest_for_case("0" * 16) is None
-    store.save(run, failed(3))
-    assert store.latest_for_case(case(3).key, ok=True) is None
-
-
 def test_nearest_names_the_fields_that_differ(store: Store) -> None:
     run = begin(store)
     for saved in (case(1), case(1, batch=2, dtype="bfloat16"), case(1, model="other")):
@@ -148,10 +120,10 @@ def test_artifacts_are_named_by_content_and_kept_once(store: Store, path: Path) 
     assert len([p for p in folder.rglob("*") if p.is_file()]) == 3, "no partial files stay behind"
 
 
-@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "ab/cd", "ab/" + "cd" * 32, "ab/" + "ab" * 32 + "/../x", ""])
-def test_artifact_names_cannot_leave_the_folder(store: Store, name: str) -> None:
-    with pytest.raises(BadStore, match="is not a name of an artifact"):
-        store.artifacts.read(name)
+def test_artifact_names_cannot_leave_the_folder(store: Store) -> None:
+    for name in ("../../etc/passwd", "/etc/passwd", "ab/cd", "ab/" + "cd" * 32, "ab/" + "ab" * 32 + "/../x", ""):
+        with pytest.raises(BadStore, match="is not a name of an artifact"):
+            store.artifacts.read(name)
 
 
 def test_damaged_and_missing_artifacts_are_told_apart_and_mended(store: Store) -> None:
@@ -174,13 +146,11 @@ def test_damaged_and_missing_artifacts_are_told_apart_and_mended(store: Store) -
 # verdicts
 
 def test_verdicts_replace_earlier_ones(store: Store) -> None:
-    run = begin(store)
-    rows = [Verdict("k" * 16, "linear 1/4", "latency", "regressed", "", 0.5, 0.75, 1.5),
-            Verdict("m" * 16, "full", "status", "missing", "gone")]
-    assert store.verdicts(run) == []
-    store.save_verdicts(run, rows[:1])
-    store.save_verdicts(run, rows)
-    assert store.verdicts(run) == rows
+    run, rows = begin(store), [Verdict("k" * 16, "linear 1/4", "latency", "regressed", "", 0.5, 0.75, 1.5),
+                               Verdict("m" * 16, "full", "status", "missing", "gone")]
+    for saved in ([], rows[:1], rows):
+        store.save_verdicts(run, saved)
+        assert store.verdicts(run) == saved
 
 
 def test_outcome_may_name_artifacts_that_the_store_has_and_no_others(store: Store) -> None:
@@ -194,32 +164,21 @@ def test_outcome_may_name_artifacts_that_the_store_has_and_no_others(store: Stor
     assert len(store.outcomes(run)) == 2
 
 
-def states(path: Path) -> list[str]:
-    """Return the state of each run for a reader, the oldest first."""
-    with Store.open(path, read_only=True) as store:
-        assert store.run(1).state == store.runs()[-1].state
-        return [run.state for run in reversed(store.runs())]
-
-
-def silent(store: Store, seconds: float) -> None:
-    """Move the last heartbeat of the run into the past."""
-    with store._writing() as session:
-        session.connection().exec_driver_sql(f"UPDATE run SET beat = beat - {seconds}")
-
-
 def test_a_run_without_heartbeats_is_interrupted(store: Store, path: Path) -> None:
+    def silent(seconds: float) -> None:
+        with store._writing() as session:
+            session.connection().exec_driver_sql(f"UPDATE run SET beat = beat - {seconds}")
+
+    def beat() -> None:
+        with store._writing() as session:
+            leases.beat(session, 1)
+
     begin(store)
-    silent(store, LAPSE - 20)
-    assert states(path) == ["running"]
-    silent(store, 40)
-    assert states(path) == ["interrupted"]
-    with store._writing() as session:
-        leases.beat(session, 1)
-    assert states(path) == ["running"], "it was out of reach"
-    store.finish_run(1, "finished")
-    with store._writing() as session:
-        leases.beat(session, 1)  # a late heartbeat
-    assert states(path) == ["finished"]
+    for change, state in ((lambda: silent(LAPSE - 20), "running"), (lambda: silent(40), "interrupted"), (beat, "running"),
+                          (lambda: store.finish_run(1, "finished"), "finished"), (beat, "finished")):  # a late heartbeat
+        change()
+        with Store.open(path, read_only=True) as reader:
+            assert reader.run(1).state == reader.runs()[0].state == state
 
 
 def test_heartbeats_are_sent_while_a_run_lasts(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,9 +239,61 @@ def test_every_status_of_python_is_known_to_sql(store: Store) -> None:
     assert [o.status for o in store.outcomes(run)] == statuses
 
 
-def test_run_numbers_are_never_used_twice(store: Store, path: Path) -> None:
-    begin(store)
-    with sqlite3.connect(path) as connection:
-        connection.execute("DELETE FROM run")
-    connection.close()
-    assert begin(store) == 2
+environments = st.builds(Environment, texts, texts, texts, objects)
+
+
+def text_of(*outcomes: Outcome, **meta: Any) -> str:
+    return dump(outcomes or [ok(1), ok(2), failed(3)], ENVIRONMENT, CODE, **meta)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(outcomes, max_size=3, unique_by=lambda outcome: outcome.case.key), environments, objects)
+def test_round_trip(saved: list[Outcome], environment: Environment, code: dict[str, Any]) -> None:
+    text = dump(saved, environment, code, plan="demo")
+    back = load(text, "x")
+    expected = [dataclasses.replace(o, samples={n: rounded(n, v) for n, v in o.samples.items()}) for o in saved]
+    assert list(back.outcomes) == sorted(expected, key=lambda o: (o.case.label, o.case.key))
+    assert (back.environment, back.code, back.meta) == (environment, code, {"plan": "demo"})
+    assert back.metrics == {name: METRICS[name].version for o in saved for name in o.samples}
+    assert dump(back.outcomes, back.environment, back.code, **back.meta) == text, "the text is stable"
+
+
+def test_speed_is_rounded_and_everything_else_is_exact() -> None:
+    third = 1 / 3
+    back = load(text_of(ok(samples={"latency": [third], "kl": [third], "kv_logical": [2.0**53 + 2]})), "x").outcomes[0]
+    assert back.samples == {"latency": [0.333333333], "kl": [third], "kv_logical": [2.0**53 + 2]}
+
+
+def edited(**fields: Any) -> str:
+    return json.dumps({**json.loads(text_of()), **fields})
+
+
+def edited_outcome(**fields: Any) -> str:
+    """A file whose last outcome, one that was ok, has other fields."""
+    outcomes = json.loads(text_of())["outcomes"]
+    good = next(outcome for outcome in outcomes if outcome["status"] == "ok")
+    return edited(outcomes=[*(outcome for outcome in outcomes if outcome is not good), {**good, **fields}])
+
+
+@pytest.mark.parametrize(("text", "match"), [
+    *((text_of()[:end], "cannot be read") for end in range(0, len(text_of()) - 2, 499)),
+    *((text, "is not an exchange file of cachemark") for text in ("[]", "{}", "3", '{"format": "asv"}', "null")),
+    (edited(version=FORMAT_VERSION + 1), f"format {FORMAT_VERSION + 1}; .* up to {FORMAT_VERSION}.*Upgrade"),
+    (edited(version="1"), "which is not a version"),
+    (edited(outcomes=3), "has outcomes = 3: Input should be a valid array"),
+    (edited(environment={}), r"lacks environment\.device\."),
+    (edited(metrics={"latency": "one"}), r"has metrics\.latency = 'one': Input should be a valid integer"),
+    (edited_outcome(samples={"latency": ["fast"]}), r"outcomes\.2\.samples\.latency\.0 = 'fast'"),
+    (edited_outcome(samples={"latency": []}), r"outcomes\.2\.samples\.latency"),
+    (edited_outcome(samples={"latency": [-1.0]}), r"outcomes\.2\.samples\.latency = \[-1.0\]: a value is negative"),
+    (edited_outcome(samples={"latency": [1.0]}, judgement=""), "needs samples and a judgement"),
+    (edited_outcome(status="oom"), "has a log and no values"),
+    (edited_outcome(case={"model": "m"}), r"lacks outcomes\.2\.case\.weights"),
+    (edited_outcome(samples=None), r"has outcomes\.2\.samples = None: "),
+    (text_of().replace("0.25", "1e999"), "finite"),
+])
+def test_what_is_no_exchange_file_is_refused(text: str, match: str) -> None:
+    with pytest.raises(BadBaseline, match=match) as caught:
+        load(text, "here.json")
+    assert "here.json" in str(caught.value)
+    assert caught.value.remedy

@@ -60,27 +60,20 @@ def test_old_runs_and_files_that_only_they_name_are_deleted(store: Store) -> Non
     assert store.artifacts.read(files[1]["own.bin"]) == b"3 1"
     assert store.artifacts.read(files[1]["shared.bin"]) == b"the same every night"
     assert store.find("1 1") is None
-    assert night(store, 9, 1) == 6, "numbers are never used twice"
     assert remaining(store, 0) == []
     assert not store.artifacts.path(files[1]["shared.bin"]).exists()
+    assert night(store, 9, 1) == 6, "numbers are never used twice"
 
 
-def test_baselines_and_regressions_are_kept(store: Store) -> None:
-    for day in range(4):
+def test_baselines_regressions_and_runs_whose_outcomes_are_reused_are_kept(store: Store) -> None:
+    for day in range(7):
         night(store, day, day)
     store.keep(1)
     verdict(store, 2, "regressed")
     verdict(store, 3, "equivalent")
-    assert remaining(store, 1) == [1, 2, 4]
-
-
-def test_runs_whose_outcomes_are_reused_are_kept(store: Store) -> None:
-    first, second = night(store, 0, 1), night(store, 1, 2)
-    store.reuse(second, "1 1")
-    night(store, 2, 3)
-    newest = night(store, 9, 4)
-    store.reuse(newest, "2 2")
-    assert remaining(store, 1) == [first, second, newest]
+    store.reuse(5, "4 3")
+    store.reuse(7, "5 4")
+    assert remaining(store, 1) == [1, 2, 4, 5, 7]
 
 
 def test_the_prune_command_is_dry_without_yes(path: Path, store: Store) -> None:
@@ -109,17 +102,15 @@ def test_merging_takes_runs_outcomes_and_artifacts(store: Store, other: Store) -
     night(store, 0, 9)
     merged = merge(store, other)
     assert (merged.runs, merged.outcomes, merged.known) == (2, 3, 0)
-    assert [run.started[:10] for run in store.runs()] == ["2030-01-05", "2030-01-04", "2030-01-01"]
-    assert [run.state for run in store.runs()] == ["finished"] * 3
+    assert [(run.started[:10], run.state) for run in store.runs()] == [
+        (day, "finished") for day in ("2030-01-05", "2030-01-04", "2030-01-01")]
     assert [o.samples for o in store.outcomes(2)] == [o.samples for o in other.outcomes(1)]
     assert store.artifacts.read(store.outcomes(2)[0].artifacts["own.bin"]) == b"1 1"
     assert store.reused(3) == other.reused(2)
     assert len(store.reused(3)) == 1
 
 
-def test_an_interrupted_merge_adds_nothing_and_a_repeated_one_nothing_more(
-    store: Store, other: Store, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_interrupted_or_repeated_merge_adds_nothing(store: Store, other: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     comparison(other, 6)
     before = count_rows(store)
     with monkeypatch.context() as patch:
@@ -173,16 +164,8 @@ def test_a_comparison_keeps_its_verdicts_and_the_names_of_its_trials(store: Stor
             names[each] = list(session.scalars(select(OutcomeRow.trial).where(OutcomeRow.trial != "").order_by(OutcomeRow.id)))
     assert names[store] == names[other] * 2
     assert {o.facts.pair.run for o in store.outcomes(merged.id)} == {merged.id}, "or pairs of two comparisons would mix"
+    assert [night.run.id for night in nights(store, "nightly", ENVIRONMENT.machine_class)] == [merged.id, mine], "by their days"
     assert [len(ratios) for ratios in unchanged(o for r in (mine, merged.id) for o in store.outcomes(r)).values()] == [4, 4]
-
-
-def test_an_older_comparison_is_not_the_newest_night_where_it_is_merged(store: Store, other: Store) -> None:
-    mine = comparison(store, 7)
-    comparison(other, 6)
-    merge(store, other)
-    listed_nights = nights(store, "nightly", ENVIRONMENT.machine_class)
-    assert [night.run.started[:10] for night in listed_nights] == ["2030-01-07", "2030-01-08"]
-    assert listed_nights[-1].run.id == mine
 
 
 def test_a_run_that_was_merged_while_it_ran_ends_at_the_next_merge(store: Store, other: Store) -> None:
@@ -196,9 +179,7 @@ def test_a_run_that_was_merged_while_it_ran_ends_at_the_next_merge(store: Store,
     assert (store.runs()[0].state, store.runs()[0].finished) == ("finished", other.run(run).finished)
 
 
-def test_merging_parses_and_writes_no_outcome_again_and_flushes_folders_once(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_merging_writes_no_outcome_again_and_flushes_folders_once(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store.open(tmp_path / "large.db") as large:
         night(large, 2, *range(60))
         written, flushed = [], []

@@ -21,24 +21,11 @@ from cachemark.store.merge import merge
 from cachemark.store.rows import Verdict
 from cachemark.store.upkeep import check, prune
 
-
-def missing() -> str:
-    """Why no server can be started here, or nothing."""
-    try:
-        import psycopg  # noqa: F401
-    except ImportError:
-        return "psycopg is not installed: pip install 'cachemark[postgres]'"
-    return "" if programs() else "PostgreSQL's initdb, pg_ctl and postgres are not on this machine"
-
-
-def programs() -> Path | None:
-    """The folder of the server's programs."""
-    program = shutil.which("initdb")
-    folders = [*([Path(program).parent] if program else []), *sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)]
-    return next((f for f in folders if all((f / name).exists() for name in ("initdb", "pg_ctl", "postgres"))), None)
-
-
-pytestmark = pytest.mark.skipif(bool(why := missing()), reason=why)
+pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'cachemark[postgres]'")
+FOLDERS = [*(Path(program).parent for program in filter(None, [shutil.which("initdb")])),
+           *sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)]
+PROGRAMS = next((f for f in FOLDERS if all((f / name).exists() for name in ("initdb", "pg_ctl", "postgres"))), Path())
+pytestmark = pytest.mark.skipif(Path() == PROGRAMS, reason="PostgreSQL's initdb, pg_ctl and postgres are not on this machine")
 NUMBERS = count()
 
 
@@ -46,15 +33,14 @@ NUMBERS = count()
 def server() -> Iterator[str]:
     """The URL of an empty database. The server refuses to run as root, so root starts it as nobody."""
     folder = Path(tempfile.mkdtemp(prefix="cm-pg-"))  # a short path: that of a socket has at most 107 bytes
-    data, log, result = folder / "data", folder / "log", programs()
-    assert result is not None
+    data, log = folder / "data", folder / "log"
     user = {"user": "nobody", "group": pwd.getpwnam("nobody").pw_gid, "extra_groups": []} if os.geteuid() == 0 else {}
     if user:
         shutil.chown(folder, "nobody")
 
     def call(name: str, *arguments: object) -> None:
         environment = {**os.environ, "LC_ALL": "C", "HOME": str(folder)}
-        command = [str(result / name), *map(str, arguments)]
+        command = [str(PROGRAMS / name), *map(str, arguments)]
         done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False, **user)  # type: ignore
         output = log.read_text() if log.exists() else ""
         assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}{output}"
@@ -96,7 +82,7 @@ def save_one(url: str) -> None:
         store.save(begin(store), ok(1), {"tokens.bin": b"abc"})
 
 
-def test_outcomes_come_back_as_they_were_saved(server_store: Store) -> None:
+def test_outcomes_come_back_as_they_were_saved_are_merged_and_pruned(server_store: Store, tmp_path: Path) -> None:
     store = server_store
     run = begin(store)
     store.save(run, ok(1), {"tokens.bin": b"abc"}, trial="one")
@@ -112,18 +98,12 @@ def test_outcomes_come_back_as_they_were_saved(server_store: Store) -> None:
     assert store.seconds(case(1).key, "ci-cpu") == 0.0
     store.save_verdicts(run, [Verdict(case(1).key, "x", "latency", "equivalent")])
     assert len(store.verdicts(run)) == 1
-
-
-def test_merging_from_a_file_and_pruning(server_store: Store, tmp_path: Path) -> None:
     with Store.open(tmp_path / "node.sqlite") as node:
-        run = begin(node)
-        node.save(run, ok(50), {"x.bin": b"node"}, trial="t")
-        node.save(run, ok(51))
-        assert merge(server_store, node).outcomes == 2
-        assert merge(server_store, node).outcomes == 0
-        assert server_store.outcomes(1) == node.outcomes(1)
-    assert prune(server_store, 0, dry=False).outcomes == 2
-    assert count_rows(server_store)["outcome"] == 0
+        node.save(begin(node), ok(50), {"x.bin": b"node"}, trial="t")
+        assert [merge(store, node).outcomes for _ in range(2)] == [1, 0]
+        assert store.outcomes(3) == node.outcomes(1)
+    assert prune(store, 0, dry=False).outcomes == 5
+    assert count_rows(store)["outcome"] == 0
 
 
 # artifacts
