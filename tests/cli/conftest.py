@@ -29,27 +29,17 @@ def stage(measured: stages.Stage, tmp_path: Path) -> stages.Stage:
     return measured.copy(tmp_path / "copy")
 
 
-@pytest.fixture(scope="module")
-def old_commits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same, where the commit in the middle speaks another trial protocol."""
-    return _repository(tmp_path_factory.mktemp("repository"), {8: PROTOCOL - 1})
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Seventeen commits of something that looks like the package; the file ``n`` counts them."""
-    return _repository(tmp_path_factory.mktemp("repository"), {})
-
-
-def _repository(folder: Path, protocols: dict[int, int]) -> Path:
-    """Seventeen commits; ``protocols``: those with another trial protocol."""
+    """Seventeen commits of what looks like the package; the file ``n`` counts them. Commit 8 speaks another trial protocol."""
+    folder = tmp_path_factory.mktemp("repository")
     package = folder / "suite" / "cachemark"
     (package / "trial").mkdir(parents=True)
     (package / "__init__.py").touch()
     git(folder, "init", "-q")
     for number in range(17):
         (folder / "suite" / "n").write_text(str(number))
-        (package / "trial" / "request.py").write_text(f"PROTOCOL = {protocols.get(number, PROTOCOL)}\n")
+        (package / "trial" / "request.py").write_text(f"PROTOCOL = {PROTOCOL - (number == 8)}\n")
         git(folder, "add", ".")
         git(folder, "commit", "-q", "-m", f"commit {number}")
     return folder

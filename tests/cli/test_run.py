@@ -1,11 +1,9 @@
 """``cachemark run``: progress, the answer at its end, and exit codes without results."""
 
 import json
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,12 +15,11 @@ from cachemark.models.protocol import Request
 from cachemark.plans.planned import Prepared
 from cachemark.trial.executors import local
 from cachemark.trial.measurement import Measurement, outcome_of
-from cachemark.trial.supervisor import Finished
 from cachemark.workflows import progress
 from cachemark.workflows.progress import Follower
 from cachemark.workflows.session import Machine
 from cachemark.workflows.time_left import TimeLeft
-from support import stages
+from support import stages, stub
 from support.stages import Stage
 
 ANSWER = "Keep the full cache. Image quality was not measured."
@@ -48,9 +45,7 @@ def test_a_run_ends_with_the_answer_after_its_report(stage: Stage, tmp_path: Pat
     assert {model: answer.text for model, answer in cm.open(stage.store).answers.items()} == {"dot": ANSWER}
 
 
-def test_each_case_is_a_line_and_a_long_one_reports_how_far_it_is(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_each_case_is_a_line_and_a_long_one_more(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(progress, "QUIET", 0.0)
     full = Case("m", "random:0", (4, 4), "c", Sampling(), "full", role="baseline")
     cases = [Prepared(case, Request()) for case in (
@@ -81,26 +76,17 @@ def test_each_case_is_a_line_and_a_long_one_reports_how_far_it_is(
         "    : :error:: [1m"]
 
 
-@pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
-    """A stage with stub trials: full caches and methods time out, reference rows are measured."""
+def test_a_run_whose_full_cache_and_methods_timed_out_has_measured_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(planned: Prepared, _: object) -> Outcome:
+        if planned.case.role in ("other_seeds", "other_batch"):
+            return Outcome(planned.case, Status.OK, {"token_agreement": [1.0]})
+        return outcome_of(planned, Measurement(Status.TIMEOUT, log="[/bold] no outcome\nwithin 30 s"))
 
-    def trials(planned: Any, *_: object, **__: object) -> Any:
-        for item in planned:
-            if item.case.role in ("other_seeds", "other_batch"):
-                yield Finished(Outcome(item.case, Status.OK, {"token_agreement": [1.0]}), {"tokens.bin": os.urandom(60_000)})
-            else:
-                yield Finished(outcome_of(item, Measurement(Status.TIMEOUT, log="[/bold] no outcome\nwithin 30 s")), {})
-
-    monkeypatch.setattr(local, "run_trials", trials)
+    stub.answering(monkeypatch, answer)
     monkeypatch.setattr(local.Local, "rates", lambda *_: {})
-    return stages.stage(tmp_path / "stage")
-
-
-def test_a_run_whose_full_cache_and_methods_timed_out_has_measured_nothing(made: Stage) -> None:
+    made = stages.stage(tmp_path / "stage")
     result = made.run()
-    assert result.stdout == "Run 1: 2 measured, 3 failed, 0 skipped.\n"
-    assert result.exit_code == 4
+    assert (result.exit_code, result.stdout) == (4, "Run 1: 2 measured, 3 failed, 0 skipped.\n")
     assert re.search(r"dot full: timeout, 0\.0 s\n    \[/bold\] no outcome", result.stderr)
     assert "[nothing-measured; " in result.stderr
     assert made.states() == ["finished"]
@@ -114,8 +100,7 @@ def test_methods_are_measured_without_a_plan(tmp_path: Path) -> None:
              "--weights", stage.weights, "--store", stage.store, "--threads", 1)
     saved = stages.call(*words, "--save-plan", tmp_path / "saved.toml")
     assert (saved.exit_code, stage.store.exists()) == (0, False), saved.output
-    done = stages.call(*words, "--report", tmp_path / "page.html")
-    assert done.exit_code == 0, done.output
+    stages.good(stages.call(*words, "--report", tmp_path / "page.html"))
     assert {label for label, outcome in stage.outcomes().items() if outcome.ok} >= {"full", "calm 1/2", "streaming 1/2"}
     explained = stages.call("explain", tmp_path / "saved.toml", "--store", stage.store, "--threads", 1)
     done_lines = [line for line in explained.stdout.splitlines() if "done: same case" in line]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import shutil
 import signal
@@ -55,6 +56,17 @@ def call(*arguments: object) -> Result:
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result
+
+
+def good(result: Result) -> str:
+    """Return standard output of a command that succeeded."""
+    assert result.exit_code == 0, result.output
+    assert "\x1b" not in result.output
+    return result.stdout
+
+
+def data(result: Result) -> Any:
+    return json.loads(good(result))
 
 
 @dataclass(frozen=True)

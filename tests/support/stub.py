@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from cachemark.core.limits import Rates
 from cachemark.core.result import Environment, Outcome, Status
 from cachemark.core.spec import Case
@@ -15,6 +17,7 @@ from cachemark.machine.environment import environment
 from cachemark.plans import schema as plans
 from cachemark.plans.planned import Prepared
 from cachemark.store.db import Store
+from cachemark.trial.executors import local
 from cachemark.trial.measurement import Measurement, outcome_of
 from cachemark.trial.request import TrialRequest
 from cachemark.trial.supervisor import Finished, always, unheard
@@ -35,6 +38,18 @@ def tiny_plan(**more: object) -> plans.Plan:
 
 def artifact(case: Case) -> bytes:
     return hashlib.sha256(case.key.encode()).digest() * 500
+
+
+def answering(patch: pytest.MonkeyPatch, answer: Callable[[Prepared, TrialRequest], Outcome]) -> list[tuple[TrialRequest, list[str]]]:
+    """Answer each case at once where a trial would start. Return the request and the cases' labels of each trial."""
+    asked: list[tuple[TrialRequest, list[str]]] = []
+
+    def run_trials(planned: Sequence[Prepared], request: TrialRequest, *_: object, **__: object) -> Iterator[Finished]:
+        asked.append((request, [each.case.label for each in planned]))
+        yield from (Finished(answer(each, request), {}) for each in planned)
+
+    patch.setattr(local, "run_trials", run_trials)
+    return asked
 
 
 @dataclass
