@@ -1,5 +1,4 @@
-"""The report in a real browser: it complains about nothing, asks nobody for anything, shows its charts in every tab, sorts, filters,
-enlarges, changes its theme, fits a phone, and axe-core finds nothing serious in it."""
+"""The report in a real browser."""
 
 import re
 import shutil
@@ -32,14 +31,6 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     view = build(sample.RUN, sample.mixed(), sample.comparison(), sample.artifact, nights=nights)
     target.write_text(render(view), encoding="utf-8")
     return target
-
-
-@pytest.fixture
-def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The same run as a page of many cases: its panels are compressed, its pictures stored once."""
-    monkeypatch.setattr(render_module, "MANY", 10)
-    (tmp_path / "large.html").write_text(render(build(sample.RUN, sample.outcomes(), None, sample.artifact)), encoding="utf-8")
-    return tmp_path / "large.html"
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +69,6 @@ def opened(browser: Any, file: Path) -> Iterator[Open]:
 
 
 def everywhere(page: Any) -> Iterator[str]:
-    """Visits every tab by its link."""
     for key in KEYS:
         page.click(f"#tab-{key}")
         page.wait_for_selector(f"#{key}:not([hidden]):not(:has(script))")
@@ -102,21 +92,23 @@ def test_every_tab_shows_its_charts_with_their_tables_and_is_quiet(opened: Open,
     assert [url for url in page.asked if not url.startswith("data:")] == [where.as_uri()]
 
 
-def test_a_page_of_many_cases_is_small_and_shows_the_same(opened: Open, large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = large.read_text()
-    assert text.count("data:image") == len(set(re.findall(r"data:image[^\"]*", text))) > 3
-    page = opened(large, tab=f"c-{sample.full().case.key}")  # in a panel that is not there yet
-    page.wait_for_selector(f"#c-{sample.full().case.key}[open]")
-    packed = {key: page.inner_text(f"#{key}") for key in everywhere(page)}
-    assert page.evaluate("Array.from(document.querySelectorAll('#quality img')).every((image) => image.naturalWidth > 0)")
-    monkeypatch.setattr(render_module, "MANY", 100)
-    whole = large.with_name("whole.html")
-    whole.write_text(render(build(sample.RUN, sample.outcomes(), None, sample.artifact)), encoding="utf-8")
-    bare, bare_whole = (len(re.sub(r"data:image[^\"]*", "", each)) for each in (text, whole.read_text()))
-    assert bare < 0.6 * bare_whole
-    plain = opened(whole, tab=f"c-{sample.full().case.key}")
-    assert {key: plain.inner_text(f"#{key}") for key in everywhere(plain)} == packed
-    assert page.said == []
+def test_a_page_of_many_cases_is_small_and_shows_the_same(opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its panels are compressed, and its pictures stored once."""
+    case, texts, shown = f"c-{sample.full().case.key}", [], []
+    view = build(sample.RUN, sample.outcomes(), None, sample.artifact)
+    for many in (10, 100):
+        monkeypatch.setattr(render_module, "MANY", many)
+        texts.append(render(view))
+        (file := tmp_path / f"{many}.html").write_text(texts[-1], encoding="utf-8")
+        page = opened(file, tab=case)  # in a panel that is not there yet
+        page.wait_for_selector(f"#{case}[open]")
+        shown.append({key: page.inner_text(f"#{key}") for key in everywhere(page)})
+        assert page.evaluate("Array.from(document.querySelectorAll('#quality img')).every((image) => image.naturalWidth > 0)")
+        assert page.said == []
+    assert texts[0].count("data:image") == len(set(re.findall(r"data:image[^\"]*", texts[0]))) > 3
+    small, whole = (len(re.sub(r"data:image[^\"]*", "", text)) for text in texts)
+    assert small < 0.6 * whole
+    assert shown[0] == shown[1]
 
 
 def test_a_hostile_page_runs_no_script(opened: Open, tmp_path: Path) -> None:
@@ -129,7 +121,7 @@ def test_a_hostile_page_runs_no_script(opened: Open, tmp_path: Path) -> None:
     assert page.inner_text("#theme") == "Dark theme"
 
 
-def test_tabs_are_walked_with_the_arrow_keys(opened: Open) -> None:
+def test_tabs_are_walked_with_the_arrow_keys_and_opened_by_links(opened: Open) -> None:
     page = opened()
     page.focus("#tab-verdict")
     observed = []
@@ -139,12 +131,8 @@ def test_tabs_are_walked_with_the_arrow_keys(opened: Open) -> None:
         observed.append(page.evaluate("document.activeElement.id.slice(4) + ' ' + document.querySelector('.panel:not([hidden])').id"))
     assert observed == [f"{key} {key}" for key in ("leaderboard", "speed", "cases", "verdict", "cases", "verdict")]
     assert page.evaluate("Array.from(document.querySelectorAll('[role=tab]')).filter((tab) => tab.tabIndex === 0).length") == 1
-
-
-def test_a_link_to_a_place_opens_its_tab(opened: Open) -> None:
-    page = opened(tab="quality-m1")
-    assert page.is_visible("#quality")
-    assert page.is_hidden("#verdict")
+    linked = opened(tab="quality-m1")
+    assert (linked.is_visible("#quality"), linked.is_hidden("#verdict")) == (True, True)
     assert opened(tab="no-such-place%").is_visible("#verdict")
 
 
@@ -162,24 +150,17 @@ def test_a_number_leads_to_its_case_and_raw_samples(opened: Open) -> None:
     assert printed.split() == [f"{value:.6g}" for value in case.samples["latency"]]
 
 
-def names(page: Any) -> list[str]:
-    items: list[str] = page.evaluate("""
-        Array.from(document.querySelectorAll("tbody.candidates tr")).filter((row) => row.offsetHeight).map((row) =>
-        row.querySelector("th bdi").textContent + " " + row.querySelector("td[data-k=budget]").firstChild.textContent)""")
-    return items
-
-
 def test_headers_sort_best_first_then_worst_then_as_it_was(opened: Open) -> None:
-    page = opened(tab="leaderboard")
-    observed = []
+    page, orders, names = opened(tab="leaderboard"), [], []
     for _ in range(4):
-        observed.append((page.get_attribute("th[data-k=kl]", "aria-sort"), names(page)))
+        orders.append(page.get_attribute("th[data-k=kl]", "aria-sort"))
+        names.append(page.evaluate("""
+            Array.from(document.querySelectorAll("tbody.candidates tr")).filter((row) => row.offsetHeight).map((row) =>
+            row.querySelector("th bdi").textContent + " " + row.querySelector("td[data-k=budget]").firstChild.textContent)"""))
         page.click("th[data-k=kl] button")
-    (none, first), (best, up), (worst, down), (again, last) = observed
-    assert (none, best, worst, again) == ("none", "ascending", "descending", "none")
-    assert first == last
-    assert up[0] == "LineAR 1/2"
-    assert down[0] == "window 1/4"
+    first, up, down, last = names
+    assert (orders, first) == (["none", "ascending", "descending", "none"], last)
+    assert (up[0], down[0]) == ("LineAR 1/2", "window 1/4")
     assert up[-2:] == down[-2:] == ["H2O 1/4", "R-KV 1/4"]  # without values: last either way
     assert up[:-2] == down[:-2][::-1]
 
@@ -219,11 +200,10 @@ def test_the_theme_follows_the_system_and_then_the_reader(opened: Open) -> None:
 
     page, night = opened(), opened(theme="dark")
     light, dark = look(page), look(night)
-    assert light == "rgb(255, 255, 255)"
-    assert dark != light
-    for values, other in ((page, dark), (night, light)):
-        values.click("#theme")
-        assert look(values) == other
+    assert light == "rgb(255, 255, 255)" != dark
+    for each, other in ((page, dark), (night, light)):
+        each.click("#theme")
+        assert look(each) == other
     page.reload()
     assert look(page) == dark  # it remembers
 

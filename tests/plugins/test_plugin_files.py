@@ -1,5 +1,6 @@
 """A plug-in's own imports are part of its digest and are imported anew when edited."""
 
+import hashlib
 import sys
 import time
 from collections.abc import Callable
@@ -88,11 +89,8 @@ def test_only_what_it_imports_counts(split: Callable[[str, str], Path]) -> None:
 
 def test_one_file_alone_has_the_digest_of_its_content(tmp_path: Path) -> None:
     """Curves that were measured before plug-ins had files of their own go on."""
-    import hashlib
-
-    text = METHOD.format(line="", value=0.5)
-    (tmp_path / "alone.py").write_text(text)
-    assert plugins.read(tmp_path / "alone.py").digest == hashlib.sha256(text.encode()).hexdigest()[:12]
+    (file := tmp_path / "alone.py").write_text(METHOD.format(line="", value=0.5))
+    assert plugins.read(file).digest == hashlib.sha256(file.read_bytes()).hexdigest()[:12]
 
 
 def test_prints_of_an_import_are_no_output_of_a_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -147,55 +145,31 @@ def test_an_error_in_a_helper_names_its_line(split: Callable[[str, str], Path]) 
 
 # refusals
 
-RENAMED = """
-from dataclasses import dataclass
-import cachemark as cm
-from cachemark.methods.base.evicting import Evicting
-
-class Base(Evicting):
-    {name} = "token"
-
-@cm.method("renamed")
-@dataclass
-class Renamed(Base):
-    share: float = {share}
-"""
-
-
 @pytest.mark.parametrize(("end", "error", "message"), [
     ("raise KeyboardInterrupt", KeyboardInterrupt, None),
     ("raise ImportError('mine')", BadPlugin, r"split\.py:13: ImportError: mine"),
     ("import nowhere_at_all", BadPlugin, r"split\.py:13"),
-    ("Renamed.__init__.__defaults__ = (1, float('nan'))", BadPlugin, "share = nan is not finite"),
+    ("Split.__init__.__defaults__ = (0, True, float('nan'))", BadPlugin, "share = nan is not finite"),
     ("def", BadPlugin, r"split\.py:13: SyntaxError"),
 ])
-def test_a_refused_plug_in_leaves_nothing_behind_and_loads_once_mended(
-    end: str, error: type[BaseException], message: str | None, tmp_path: Path,
-) -> None:
-    file = tmp_path / "split.py"
+def test_a_refused_plug_in_leaves_nothing_behind(end: str, error: type[BaseException], message: str | None, tmp_path: Path) -> None:
+    file, text = tmp_path / "split.py", METHOD.format(line="", value=0.5) + "\n"
     for _ in range(2):
-        file.write_text(RENAMED.format(name="evict_after", share=0.5) + end)
+        file.write_text(text + end)
         with pytest.raises(error, match=message):
             plugins.load(file)
-        assert "renamed" not in METHODS
-    file.write_text(RENAMED.format(name="evict_after", share=0.5))
-    assert plugins.load(file) == ["renamed"]
+        assert "split" not in METHODS
+    file.write_text(text)
+    assert plugins.load(file) == ["split"]
 
 
 def test_an_edited_plug_in_takes_the_place_of_the_older_one(tmp_path: Path) -> None:
-    """Also where it was edited in the same second, to the same length, and back again."""
-    file = tmp_path / "renamed.py"
-    keys = []
-    for share in (0.5, 0.7, 0.5):
-        file.write_text(RENAMED.format(name="evict_after", share=share))
-        assert plugins.load(file) == plugins.load(file) == ["renamed"]
-        cls = METHODS.get("renamed")
-        assert cls().share == share
-        keys.append(plugins.needs(cls))
-    assert keys[0] == keys[2] != keys[1]
-    file.write_text(RENAMED.format(name="evict_after", share=0.5).replace('"renamed"', '"other"'))
+    file, text = tmp_path / "split.py", METHOD.format(line="", value=0.5)
+    file.write_text(text)
+    assert plugins.load(file) == plugins.load(file) == ["split"]
+    file.write_text(text.replace('"split"', '"other"'))
     assert plugins.load(file) == ["other"]
-    assert "renamed" not in METHODS
+    assert "split" not in METHODS
     file.write_text("raise ValueError")
     with pytest.raises(BadPlugin):
         plugins.load(file)

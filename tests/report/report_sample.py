@@ -1,12 +1,10 @@
 """A synthetic run shaped like the demo plan: the full cache, six methods at two budgets, two reference rows.
 
-Values come from a fixed random stream and are invented; they only have the right shape. ``python tests/report/report_sample.py FILE``
-writes the report of this run.
+Values come from a fixed random stream and are invented; they only have the right shape.
 """
 
 import io
 import random
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -229,7 +227,3 @@ def poisoned(evil: str) -> str:
 
 def artifact(name: str) -> bytes:
     return sprite(name)
-
-
-if __name__ == "__main__":
-    print(render.write(report_view.build(RUN, mixed(), comparison(), artifact), sys.argv[1]))

@@ -23,18 +23,12 @@ from tools.cards.methods import titles_text
 
 
 @pytest.mark.parametrize(("value", "name", "text"), [
-    (0.84, "latency", "840 ms"), (0.00084, "latency", "0.84 ms"), (123.4, "latency", "123 s"), (512.0, "kv_logical", "512 B"),
-    (1_048_576.0, "kv_logical", "1.00 MiB"), (963_000.0, "kv_logical", "940 KiB"), (1.7e-8, "kl", "1.7e−8 nat/token"),
-    (0.0, "kl", "0.000 nat/token"), (-0.254, "ssim", "−0.254"), (-20.0, "psnr", "−20.0 dB"), (-0.032, "token_agreement", "−3.2 %"),
+    (0.84, "latency", "840 ms"), (0.00084, "latency", "0.84 ms"), (123.4, "latency", "123 s"), (963_000.0, "kv_logical", "940 KiB"),
+    (1.7e-8, "kl", "1.7e−8 nat/token"), (-0.254, "ssim", "−0.254"), (-0.032, "token_agreement", "−3.2 %"),
 ])
 def test_a_figure_is_written_with_its_unit(value: float, name: str, text: str) -> None:
     """The other units are those of ``tests/test_metric_table.py``."""
     assert fmt.with_unit(value, name) == text
-
-
-def test_a_foreign_name_cannot_turn_the_text_after_it() -> None:
-    assert fmt.name("linear") == "linear"
-    assert fmt.name("\u202eevil") == "\u2068\u202eevil\u2069"
 
 
 def test_titles_are_those_of_the_classes() -> None:
@@ -52,7 +46,8 @@ def test_a_plug_in_has_the_title_of_its_class() -> None:
     assert "title" not in vars(type("Derived", (METHODS.get("linear"),), {}))
 
 
-def test_only_whole_names_are_replaced() -> None:
+def test_only_whole_names_are_replaced_and_a_foreign_one_turns_no_text() -> None:
+    assert fmt.name("\u202eevil") == "\u2068\u202eevil\u2069"
     assert display_name("tiny-var linear 1/4 + sjd: wide 8") == "tiny-var LineAR 1/4 + SJD: wide 8"
     assert display_name("my-linear linear_2 1/4") == "my-linear linear_2 1/4"
 
@@ -91,9 +86,7 @@ def test_a_report_column_of_a_new_value_is_an_edit_of_two_files(monkeypatch: pyt
     monkeypatch.setattr(columns, "Facts", wider)
     outcomes = [replace(o, facts=wider.from_json({**o.facts.to_json(), "watched": 7})) for o in sample.outcomes()]
     page = render(build(sample.RUN, outcomes))
-    assert 'data-k="watched"' in page
-    assert "7 tokens" in page
-    assert "watched" in frame(outcomes).metric.tolist()
+    assert ('data-k="watched"' in page, "7 tokens" in page, "watched" in frame(outcomes).metric.tolist()) == (True, True, True)
 
 
 @pytest.mark.parametrize(("text", "public"), [

@@ -9,8 +9,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
-from typing import Any
 
 import pytest
 import report_sample as sample
@@ -23,10 +23,14 @@ from page import Page
 from cachemark.analysis.report_view import ReportView, build
 from cachemark.core.facts import Facts
 from cachemark.core.formatting import display_name
+from cachemark.core.result import Outcome, Status
+from cachemark.gate.nights import AA
 from cachemark.report.page import site
 from cachemark.report.page.render import TABS, render
 from cachemark.stats import intervals
 from cachemark.store.db import Store
+from cachemark.store.rows import Verdict
+from cachemark.workflows.report import by_case, report
 
 GOLD = Path(__file__).parent / "gold"
 REGOLD = "CACHEMARK_REGOLD"
@@ -106,10 +110,8 @@ def test_the_page_makes_sense_without_its_script(page: Page) -> None:
 
 def test_random_weights_have_no_figures_of_images() -> None:
     page = Page(render(build(sample.RUN, sample.random_weights(), artifact=sample.artifact)))
-    headline = page.tables()[0]
-    for row in headline[2:]:
-        if len(row) > 1 and row[1].split()[0] in map(display_name, sample.METHODS):
-            assert row[-1] == "not evaluated: Weights are random: images are noise."
+    ends = [row[-1] for row in page.tables()[0][2:] if len(row) > 1 and row[1].split()[0] in map(display_name, sample.METHODS)]
+    assert set(ends) == {"not evaluated: Weights are random: images are noise."}
     assert not [e for e in page.all("img") if "src" in e.attrs]
     assert len(page.all("svg")) == 3  # speed and bytes mean something all the same
 
@@ -127,13 +129,8 @@ def test_prompts_stand_under_the_images_that_they_asked_for() -> None:
     candidate = sample.candidate("linear", "1/4")
     texts = [f"two <b>red</b> stars above stripes, number {k}" for k in range(12)]
     candidate = replace(candidate, facts=candidate.facts | Facts.from_json({"grid_classes": list(range(12)), "grid_prompts": texts}))
-    view = build(sample.RUN, [sample.full(), candidate], artifact=sample.artifact)
-    tiles = view.chapters[0].albums["LineAR"][0].tiles
-    assert [tile.condition for tile in tiles] == texts
-    page = render(view)
-    for text in texts:
-        assert f'<span class="prompt"><bdi>{markup.escape(text)}</bdi></span>' in page
-    assert "<b>red</b>" not in page
+    page = render(build(sample.RUN, [sample.full(), candidate], artifact=sample.artifact))
+    assert all(f'<span class="prompt"><bdi>{markup.escape(text)}</bdi></span>' in page for text in texts)
 
 
 PEAK = """
@@ -163,17 +160,11 @@ def test_a_report_takes_at_most_350_mb(tmp_path: Path) -> None:
     assert int(done.stdout.split()[-1]) * 1024 <= 350e6
 
 
-def line(number: int, **changes: object) -> dict[str, Any]:
-    run = replace(sample.RUN, id=number, **changes)
-    return site.listed(number, build(run, sample.mixed(), sample.comparison()))
-
-
 def test_runs_are_listed_with_their_verdicts_and_pages() -> None:
-    page = Page(site.index([line(9), line(8, state="interrupted")]))
-    first, second = (row.text for row in page.all("tr")[1:])
-    assert "demo 9" in " ".join(first.split())
-    assert "Regressed" in first
-    assert "interrupted" in second
+    runs = replace(sample.RUN, id=9), replace(sample.RUN, id=8, state="interrupted")
+    page = Page(site.index([site.listed(run.id, build(run, sample.mixed(), sample.comparison())) for run in runs]))
+    first, second = (" ".join(row.text.split()) for row in page.all("tr")[1:])
+    assert ("demo 9" in first, "Regressed" in first, "interrupted" in second) == (True, True, True)
     assert [e.attrs["href"] for e in page.all("a")] == ["runs/run-9.html", "runs/run-8.html"]
     assert page.all("script") == []
     assert "script-src 'none'" in page.find("meta", http_equiv="Content-Security-Policy").attrs["content"]
@@ -184,7 +175,67 @@ def test_runs_are_listed_with_their_verdicts_and_pages() -> None:
 def test_only_pages_of_the_site_are_removed(tmp_path: Path) -> None:
     page = site.index([])
     (tmp_path / site.FOLDER).mkdir()
-    for name, text in (("run-1.html", page), ("run-2.html", page), ("run-3.html", "notes"), ("mine.html", page)):
+    for name, text in {"run-1.html": page, "run-2.html": page, "run-3.html": "notes", "mine.html": page}.items():
         (tmp_path / site.FOLDER / name).write_text(text)
     assert site.prune(tmp_path, [2]) == 1
     assert sorted(p.name for p in (tmp_path / site.FOLDER).iterdir()) == ["mine.html", "run-2.html", "run-3.html"]
+
+
+PAIRS = 5
+LINEAR = sample.candidate("linear", "1/4")
+
+
+def process(outcome: Outcome, number: int, side: str, seconds: float, what: str = "times", config: str = "") -> Outcome:
+    pair = {"run": 1, "configuration": config or outcome.case.title, "number": number, "side": side, "what": what}
+    timed = {"latency": [0.9 * seconds, seconds, 3 * seconds]} if outcome.ok else {}
+    return replace(outcome, artifacts={}, samples={**outcome.samples, **timed}, facts=outcome.facts | Facts.from_json({"pair": pair}))
+
+
+def processes() -> list[Outcome]:
+    """Pairs of the full cache and a method, whose second side takes 2 s instead of 1 s, and of A/A tests."""
+    kinds = ((sample.full(), ""), (LINEAR, ""), (LINEAR, f"{AA}linear"))
+    return [process(outcome, k, side, seconds + k / 100, config=config)
+            for k in range(PAIRS) for outcome, config in kinds for side, seconds in (("before", 1.0), ("after", 2.0))]
+
+
+def paired_page(folder: Path, state: str = "finished") -> str:
+    """The text of the page of a comparison that found the method slower."""
+    folder.mkdir()
+    with Store.open(folder / "s.sqlite") as store:
+        details = {"plan": {"file": "my plan.toml"}, "sides": ["main~1", "main"], "alike": "same", "configurations": 1,
+                  "code": [{"commit": "a" * 40}, {"commit": "b" * 40}]}
+        run = store.begin_run("compare/demo", details, sample.ENVIRONMENT, sample.RUN.code)
+        for outcome in processes():
+            store.save(run, outcome)
+        if state == "finished":
+            rows = [Verdict(LINEAR.case.key, LINEAR.case.title, "latency", "regressed", "+98 % (+97 % to +99 %)", 1.02, 2.02, 1.98,
+                            absolute=True)]
+            store.save_verdicts(run, rows)
+        store.finish_run(run, state)
+    html = report(folder / "s.sqlite", folder / "r.html", run=1).path.read_text(encoding="utf-8")
+    return " ".join(unescape(re.sub(r"(?s)<(script|style|svg).*?</\1>|<[^>]+>", " ", html)).split())
+
+
+def test_each_case_is_one_row_of_the_second_side_with_a_repeat_for_each_process() -> None:
+    full, linear = by_case(processes())
+    assert [outcome.case.key for outcome in (full, linear)] == [sample.full().case.key, LINEAR.case.key]
+    assert linear.samples["latency"] == pytest.approx([2.0 + k / 100 for k in range(PAIRS)])
+    assert linear.samples["psnr"] == LINEAR.samples["psnr"]
+    assert linear.facts.pair is None
+
+
+def test_a_failure_is_shown_where_no_process_ran() -> None:
+    failed = sample.failed(LINEAR, Status.OOM, "out of memory")
+    assert by_case([process(failed, k, "after", 1.0) for k in range(2)])[0].status is Status.OOM
+    mixed = by_case([process(failed, 0, "after", 1.0), process(LINEAR, 1, "after", 2.0)])
+    assert [(row.status, row.samples["latency"]) for row in mixed] == [(Status.OK, [2.0])]
+
+
+def test_the_page_says_what_the_pairs_decided_and_a_comparison_that_broke_off_nothing(tmp_path: Path) -> None:
+    text = paired_page(tmp_path / "whole")
+    assert "Regressed: in pairs 1 regressed, 0 not resolved." in text
+    assert "LineAR 1/4: Latency regressed, from 1.02 s to 2.02 s, 98.0 % more." in text
+    assert text.count("LineAR not ranked 1/4") == 1
+    text = paired_page(tmp_path / "half", "interrupted")
+    assert "This comparison did not finish." in text
+    assert "cachemark baseline save" not in text

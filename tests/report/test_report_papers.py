@@ -29,29 +29,26 @@ def measured(*outcomes: Outcome) -> list[PaperTable]:
     return [paper for paper in papers(outcomes, sample.ENVIRONMENT) if paper.here]
 
 
-def table(*outcomes: Outcome) -> PaperTable:
+def line(name: str, *outcomes: Outcome) -> PaperRow:
+    """The row of that name in the only table of which a row was measured."""
     (paper,) = measured(*outcomes)
-    return paper
-
-
-def line(paper: PaperTable, name: str) -> PaperRow:
     return next(line for line in paper.lines if line.cell.row == name)
 
 
 def test_published_least_and_ours_stand_side_by_side() -> None:
-    exported = table(FULL, QUARTER)
+    (exported,) = measured(FULL, QUARTER)
     assert (exported.title, exported.hardware, exported.machine) == ("LineAR, Table 4", "NVIDIA A800 80 GB", "cpu-example-8")
-    quarter = line(exported, "LlamaGen-XL, LineAR 1/4")
+    quarter = line("LlamaGen-XL, LineAR 1/4", FULL, QUARTER)
     assert (quarter.measured, quarter.reached) == (6.4 / 256, 2.0)
     assert quarter.remark.startswith("5.18× exceeds the 1.85×")
-    assert line(exported, "LlamaGen-XL, full").reached is None
+    assert line("LlamaGen-XL, full", FULL, QUARTER).reached is None
 
 
 def test_speedups_between_unlike_runs_are_refused() -> None:
     facts: list[dict[str, Any]] = [{"kernel": "matmul"}, {}, {"quality_only": "needs mass"}]
     for extra, dtype in zip(facts, ("bfloat16", "float32", "bfloat16"), strict=True):
         other = ran(6.4, extra, method="linear", parameters={"B": 144}, dtype=dtype)
-        assert line(table(FULL, other), "LlamaGen-XL, LineAR 1/4").no_speedup == "not compared"
+        assert line("LlamaGen-XL, LineAR 1/4", FULL, other).no_speedup == "not compared"
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -60,10 +57,10 @@ def test_what_can_be_compared_is_chosen_among_cases_that_are_the_same_row(order:
     full, candidate = ran(30.0, role="baseline", **wide), ran(20.0, method="linear", parameters={"B": 144}, budget="1/4", **wide)
     dead = [Outcome(outcome.case, Status.OOM, log="out of memory") for outcome in (full, candidate)]
     for alternatives in (dead, [full, dead[1]], [dead[0], candidate], [full]):
-        quarter = line(table(*[*alternatives, FULL, QUARTER][::order]), "LlamaGen-XL, LineAR 1/4")
+        quarter = line("LlamaGen-XL, LineAR 1/4", *[*alternatives, FULL, QUARTER][::order])
         assert (quarter.measured, quarter.reached) == (6.4 / 256, 2.0)
         assert quarter.case_key == QUARTER.case.key
-    alone = line(table(dead[0], dead[1], QUARTER), "LlamaGen-XL, LineAR 1/4")
+    alone = line("LlamaGen-XL, LineAR 1/4", *dead, QUARTER)
     assert (alone.measured, alone.reached) == (6.4 / 256, None)
 
 
@@ -73,9 +70,8 @@ def test_a_paper_s_own_baseline_is_what_its_rows_are_compared_with() -> None:
     mar = {"model": "mar-b", "batch": 128, "dtype": "float16", "grid": (16, 16)}
     full = ran(8.0, role="baseline", **{**mar, "sampling": Sampling(steps=64)})
     fewer = ran(2.0, method="lazymar", **{**mar, "sampling": Sampling(steps=32)})
-    exported = line(table(full, fewer), "LazyMAR-B, 32")
-    assert exported.reached == 4.0
-    assert not exported.cell.batch_stated
+    row = line("LazyMAR-B, 32", full, fewer)
+    assert (row.reached, row.cell.batch_stated) == (4.0, False)
 
 
 def test_rows_that_are_models_of_their_own_are_compared_with_the_baseline_s_model() -> None:
@@ -83,10 +79,9 @@ def test_rows_that_are_models_of_their_own_are_compared_with_the_baseline_s_mode
     var = {"grid": (16, 16), "batch": 64, "dtype": "float16", "role": "baseline", "sampling": Sampling()}
     runs = [ran(seconds, model=model, weights=weights, **var) for seconds, model, weights in (
         (6.4, "var-d30", RANDOM), (3.2, "var-d30+d16-n8", "random:0+random:0/random:0"), (1.0, "var-d20", "trained"))]
-    exported = table(*runs)
-    assert (exported.title, exported.plans) == ("CoDe, main table", ("code-var",))
-    assert (line(exported, "CoDe, N = 8").reached, line(exported, "CoDe, N = 8").measured) == (2.0, 0.05)
-    assert line(exported, "VAR-d20").no_speedup == "not compared"
+    assert [(paper.title, paper.plans) for paper in measured(*runs)] == [("CoDe, main table", ("code-var",))]
+    assert (line("CoDe, N = 8", *runs).reached, line("CoDe, N = 8", *runs).measured) == (2.0, 0.05)
+    assert line("VAR-d20", *runs).no_speedup == "not compared"
     assert measured(runs[0]) == [], "a baseline alone measures no paper"
 
 
@@ -96,4 +91,4 @@ def test_another_batch_budget_or_engine_is_another_row() -> None:
     assert measured(FULL, *strangers) == []
     eighth = ran(5.0, method="linear", parameters={"B": 72}, budget="1/8")
     assert measured(FULL, eighth) == []
-    assert line(table(FULL, QUARTER, eighth), "LlamaGen-XL, LineAR 1/6").how == "not in this run"
+    assert line("LlamaGen-XL, LineAR 1/6", FULL, QUARTER, eighth).how == "not in this run"

@@ -18,7 +18,6 @@ FID, PRECISION = sample.FID, "precision_scene_2k"
 
 
 def seen(outcome: Outcome, fid: float, precision: float = 0.8, reach: float = 0.5, to_full: float | None = None) -> Outcome:
-    """The same outcome with a quality pass."""
     outcome = sample.with_fid(outcome, fid, reach, () if to_full is None else (to_full, to_full - 0.1, to_full + 0.1))
     ends = {**outcome.facts.intervals, PRECISION: [precision - 0.02, precision + 0.02]}
     outcome = replace(outcome, facts=outcome.facts | Facts(intervals=ends))
@@ -40,17 +39,12 @@ def group(results: list[Outcome] | None = None) -> CaseGroup:
     return only
 
 
-def test_places_are_by_fid_and_a_method_without_a_speedup_has_one() -> None:
+def test_places_are_by_fid_and_what_has_collapsed_has_none() -> None:
     values = group()
     assert values.ranked_by == FID
     assert [row.method for row in values.candidates if row.place] == ["linear", "h2o", "streaming", "random"]
     assert [row.rank for row in values.candidates] == ["1", "2=", "2=", "4", ""], "LineAR is closer to the full cache than H2O"
-    assert next(row for row in values.candidates if row.method == "h2o").speedup is None
-
-
-def test_what_has_collapsed_is_not_ranked() -> None:
-    rkv = next(row for row in group().candidates if row.method == "rkv")
-    assert rkv.place is None
+    assert next(row for row in values.candidates if row.method == "h2o").speedup is None, "it has a place without a speedup"
     alive = [seen(o, 400.0, precision=0.12) if o.case.method == "rkv" else o for o in outcomes()]
     assert next(row for row in group(alive).candidates if row.method == "rkv").place == 5
 
@@ -67,11 +61,10 @@ def test_a_fid_of_too_few_images_is_not_shown_though_an_older_version_stored_it(
 
     evaluated = [outcome for outcome in outcomes() if FID in outcome.samples]
     for count, printed in ((383, False), (384, True)):
-        contents = group([few(outcome, count) for outcome in evaluated])
-        name = f"fid_scene_{count}"
+        results, name = [few(outcome, count) for outcome in evaluated], f"fid_scene_{count}"
+        contents = group(results)
         assert (contents.ranked_by == name, f"precision_scene_{count}" in contents.candidates[0].quality) == (printed, True)
         assert (name in contents.candidates[0].to_full) == printed
-        results = [few(outcome, count) for outcome in evaluated]
         assert missing(results).get(name) == (None if printed else TOO_FEW.format(least=384))
         assert (f"FID, scene, {count} images" in render(build(sample.RUN, results)).split('id="cases"')[0]) == printed
 
@@ -94,9 +87,7 @@ def missing(results: Sequence[Outcome]) -> dict[str, str]:
 
 @pytest.mark.parametrize(("name", "title", "kind", "values"), [
     ("clip_score", "CLIP score", "Quality", [20.0, 30.0]), ("lpips", "LPIPS", "Fidelity", [0.1, 0.2])])
-def test_a_metric_on_demand_has_a_column_where_measured_and_a_reason_where_not(
-    name: str, title: str, kind: str, values: list[float],
-) -> None:
+def test_a_metric_on_demand_has_a_column_or_a_reason(name: str, title: str, kind: str, values: list[float]) -> None:
     assert name in keys(asked({name: {"weights": "a/b"}}, **{name: values}), kind)
     assert missing(asked({name: {"missing": "not measured: needs vgg16"}}))[title] == "not measured: needs vgg16"
     assert title not in missing(PAIR)
@@ -132,7 +123,6 @@ def test_the_overall_score_of_geneval_is_the_mean_of_its_tasks_or_is_not_there()
 
 
 def masked(outcome: Outcome, flops: float, far: float, **bytes_: float) -> Outcome:
-    """The same outcome as one of a masked model."""
     samples = {k: v for k, v in outcome.samples.items() if k not in ("token_agreement", "kl")}
     if outcome.case.role in ("candidate", "baseline"):
         samples |= {"flops": [flops], **{name: [value] for name, value in bytes_.items()}}
@@ -150,21 +140,13 @@ def masked_outcomes() -> list[Outcome]:
             masked(sample.other_seeds(), 0, 1.0), masked(sample.other_batch(), 0, 1e-6)]
 
 
-def masked_group() -> CaseGroup:
-    return group(masked_outcomes())
-
-
 def test_saving_is_of_computation_and_bytes_are_added() -> None:
-    row = next(row for row in masked_group().candidates if row.method == "linear")
+    by_method = {row.method: row for row in group(masked_outcomes()).candidates}
+    assert (bool(by_method["window"].unranked), by_method["linear"].place) == (True, 1), "as far as other seeds"
+    row = by_method["linear"]
     assert row.saving == 1 - 6.2 / 15.5
     assert not row.marks, "there is no KV saving to be eaten, and none that is fake"
-    columns = column_groups(masked_group())
+    columns = column_groups(group(masked_outcomes()))
     assert [cell.key for cell in cells(row, columns)] == [column.key for column in columns_of(columns)]
     (added,) = (cell for cell in cells(row, columns) if cell.key == "added")
     assert (added.text, added.under) == ("2.00 MiB", "KV 1.00 MiB")
-
-
-def test_a_method_as_far_as_other_seeds_is_not_ranked() -> None:
-    by_method = {row.method: row for row in masked_group().candidates}
-    assert by_method["window"].unranked
-    assert by_method["linear"].place == 1

@@ -14,7 +14,7 @@ from cachemark.analysis.case_group import OTHER_SEEDS, CaseGroup, case_groups
 from cachemark.analysis.columns import paired_speed_note
 from cachemark.analysis.device_limits import OF_SPEED
 from cachemark.analysis.report_row import ReportRow
-from cachemark.analysis.report_view import ReportView, build
+from cachemark.analysis.report_view import build
 from cachemark.analysis.summary_sentences import sentences
 from cachemark.core.errors import BadStore
 from cachemark.core.facts import Facts
@@ -41,27 +41,18 @@ def timed(outcome: Outcome, latency: list[float], **samples: list[float]) -> Out
     return sample.measured(outcome, latency=latency, **samples)
 
 
-def test_speedup_is_a_ratio_of_medians_with_its_interval() -> None:
-    full = timed(sample.full(), [2.0, 2.1, 2.4], kv_allocated=[1000.0], kv_logical=[900.0])
-    candidate = timed(sample.candidate("linear", "1/4"), [1.0, 1.2, 1.1], kv_allocated=[300.0], kv_logical=[225.0])
-    result = row(group(full, candidate), "linear", "1/4")
-    assert (result.saving, result.saving_live) == pytest.approx((0.7, 0.75))
-    speedup = result.speedup
-    assert (speedup.value, speedup.n) == (pytest.approx(2.1 / 1.1), 3)
-    process_bias = math.exp(1.959964 * math.sqrt(2) * PROCESS_BIAS)
-    assert (speedup.low, speedup.high) == (pytest.approx(2.0 / 1.2 / process_bias), pytest.approx(2.4 / 1.0 * process_bias))
-
-
 @pytest.mark.parametrize(("shown", "deviation", "words"), [
     ({"deviation": 0.04, "pairs": 32}, 0.04, "this machine's process-to-process variation of 4.0 % (32 A/A pairs)"),
     (None, PROCESS_BIAS, "an assumed 2.0 % process-to-process variation"),
     ({"deviation": 1.5, "pairs": 9}, PROCESS_BIAS, "an assumed 2.0 % process-to-process variation"),
 ])  # fmt: skip
-def test_speedups_are_widened_by_what_pairs_of_equal_code_have_shown(shown: object, deviation: float, words: str) -> None:
-    full, own = timed(sample.full(), [2.0, 2.1, 2.4]), timed(sample.candidate("linear", "1/4"), [1.0, 1.2, 1.1])
+def test_a_speedup_of_medians_is_widened_by_what_pairs_of_equal_code_have_shown(shown: object, deviation: float, words: str) -> None:
+    full = timed(sample.full(), [2.0, 2.1, 2.4], kv_allocated=[1000.0], kv_logical=[900.0])
+    own = timed(sample.candidate("linear", "1/4"), [1.0, 1.2, 1.1], kv_allocated=[300.0], kv_logical=[225.0])
     full, own = (replace(o, facts=o.facts | Facts.from_json({"process_bias": shown})) for o in (full, own))
-    speedup = row(group(full, own), "linear", "1/4").speedup
-    assert speedup.low == pytest.approx(2.0 / 1.2 / math.exp(1.959964 * math.sqrt(2) * deviation))
+    result, bias = row(group(full, own), "linear", "1/4"), math.exp(1.959964 * math.sqrt(2) * deviation)
+    assert (result.speedup.value, result.speedup.low, result.speedup.high) == pytest.approx((2.1 / 1.1, 2.0 / 1.2 / bias, 2.4 / 1.0 * bias))
+    assert (result.saving, result.saving_live) == pytest.approx((0.7, 0.75))
     assert build(sample.RUN, [full, own]).chapters[0].process_bias == words
 
 
@@ -74,36 +65,27 @@ def test_without_a_full_cache_nothing_is_derived() -> None:
 
 
 def test_other_kernels_refuse_a_speed_up_and_name_the_difference() -> None:
-    arm = sample.candidate("linear", "1/4")
-    arm = replace(arm, facts=arm.facts | Facts(kernel="math"))
-    derived = row(group(sample.full(), arm), "linear", "1/4")
-    assert derived.speedup is None
-    assert "math here, sdpa in the full cache" in derived.no_speedup
+    other = sample.candidate("linear", "1/4", facts=Facts(kernel="math"))
+    derived = row(group(sample.full(), other), "linear", "1/4")
+    assert (derived.speedup, "math here, sdpa in the full cache" in derived.no_speedup) == (None, True)
 
 
 def test_a_method_no_better_than_other_seeds_is_not_ranked_however_fast() -> None:
     candidate = sample.candidate("linear", "1/4")
     worse = timed(candidate, [0.1] * 5, token_agreement=list(sample.other_seeds().samples["token_agreement"]))
     derived = row(group(sample.full(), worse, sample.candidate("random", "1/4"), sample.other_seeds()), "linear", "1/4")
-    assert derived.speedup is not None
-    assert derived.place is None
-    assert derived.unranked == OTHER_SEEDS
+    assert (derived.speedup is None, derived.place, derived.unranked) == (False, None, OTHER_SEEDS)
     assert row(group(sample.full(), worse), "linear", "1/4").place == 1  # not distinguishable without the different-seed reference
 
 
-@pytest.mark.parametrize(("agreement", "kl", "lossless"), [
-    ([1.0] * 64, [1e-9] * 64, True), ([1.0] * 64, [1e-3] * 64, False), ([0.9] * 64, [1e-9] * 64, False)])
-def test_lossless_means_within_the_noise_floor_in_tokens_and_kl(agreement: list[float], kl: list[float], lossless: bool) -> None:
-    arm = timed(sample.candidate("linear", "1/2"), [2.0], token_agreement=agreement, kl=kl)
+@pytest.mark.parametrize(("agreement", "kl", "generated", "lossless"), [
+    (1.0, 1e-9, None, True), (1.0, 1e-3, None, False), (0.9, 1e-9, None, False), (1.0, 1e-9, 0.5, False)])
+def test_lossless_is_within_noise_in_all_tokens(agreement: float, kl: float, generated: float | None, lossless: bool) -> None:
+    """``generated``: part of the tokens, where a method skips scales."""
+    arm = timed(sample.candidate("linear", "1/2"), [2.0], token_agreement=[agreement] * 64, kl=[kl] * 64)
+    arm = replace(arm, facts=arm.facts | Facts(generated=generated))
     derived = row(group(sample.full(), arm, sample.other_batch()), "linear", "1/2")
     assert ("lossless on this device" in [mark.text for mark in derived.marks]) is lossless
-
-
-def test_a_method_that_skips_scales_is_not_lossless() -> None:
-    """Its tokens are compared over the scales that it generates."""
-    equal = timed(sample.candidate("linear", "1/2"), [2.0], token_agreement=[1.0] * 64, kl=[1e-9] * 64)
-    fewer = group(sample.full(), replace(equal, facts=equal.facts | Facts(generated=0.5)), sample.other_batch())
-    assert "lossless on this device" not in [mark.text for mark in row(fewer, "linear", "1/2").marks]
 
 
 @pytest.mark.parametrize(("full", "candidate", "flag"), [
@@ -134,10 +116,9 @@ def test_an_idle_method_that_gives_other_tokens_is_flagged(facts: dict[str, str]
 
 
 @pytest.mark.parametrize(("facts", "flagged"), [({}, False), ({"other_load": 0.25}, False), ({"other_load": 1.37}, True)])
-@pytest.mark.parametrize("paradigm", ["next-token", "masked"])
-def test_times_that_were_measured_on_a_busy_machine_are_flagged(facts: dict[str, float], flagged: bool, paradigm: str) -> None:
+def test_times_that_were_measured_on_a_busy_machine_are_flagged(facts: dict[str, float], flagged: bool) -> None:
     own = timed(sample.candidate("linear", "1/4"), [1.0])
-    own = replace(own, facts=own.facts | Facts.from_json({**facts, "paradigm": paradigm}))
+    own = replace(own, facts=own.facts | Facts.from_json(facts))
     marks = {mark.text: mark.reason for mark in row(group(timed(sample.full(), [2.0]), own), "linear", "1/4").marks}
     assert marks.get("busy machine") == ("Other processes kept 1.4 processors busy while it was timed." if flagged else None)
 
@@ -146,28 +127,23 @@ def test_reference_rows_join_the_cell_they_differ_least_from() -> None:
     def at(outcome: Outcome, batch: int) -> Outcome:
         return replace(outcome, case=replace(outcome.case, batch=batch))
 
-    small = [at(o, 1) for o in (sample.full(), sample.candidate("linear", "1/4"), sample.other_seeds())]
-    large = [at(o, 64) for o in (sample.full(), sample.candidate("linear", "1/4"), sample.other_seeds())]
-    case_item, other = case_groups([*small, *large])
-    assert [row.case.batch for values in (case_item, other) for row in values.references] == [1, 64]
+    outcomes = sample.full(), sample.candidate("linear", "1/4"), sample.other_seeds()
+    small, large = case_groups([at(outcome, batch) for batch in (1, 64) for outcome in outcomes])
+    assert [row.case.batch for part in (small, large) for row in part.references] == [1, 64]
 
 
-def what_is_missing(view: ReportView) -> dict[str, str]:
-    return {item.what: item.status for item in view.missing}
+def what_is_missing(outcomes: list[Outcome]) -> dict[str, str]:
+    return {item.what.removeprefix("tiny-llamagen: "): item.status for item in build(sample.RUN, outcomes).missing}
 
 
 def test_what_was_not_measured_is_listed_with_reasons() -> None:
-    distribution = {"tiny-llamagen: FID, precision and recall": "not measured"}
-    missing = what_is_missing(build(sample.RUN, sample.mixed()))
-    assert missing == {"tiny-llamagen: H2O 1/4": "unsupported", "tiny-llamagen: R-KV 1/4": "oom", **distribution}
-    bare = what_is_missing(build(sample.RUN, [sample.candidate("linear", "1/4")]))
-    assert set(bare) == {"tiny-llamagen: full cache",
-                         "tiny-llamagen: different-seed reference", "tiny-llamagen: batch-size reference", *distribution}
+    distribution = {"FID, precision and recall": "not measured"}
+    assert what_is_missing(sample.mixed()) == {"H2O 1/4": "unsupported", "R-KV 1/4": "oom", **distribution}
     candidate = sample.candidate("linear", "1/4")
+    assert set(what_is_missing([candidate])) == {"full cache", "different-seed reference", "batch-size reference", *distribution}
     without = replace(candidate, samples={k: v for k, v in candidate.samples.items() if k not in ("peak_memory", "ssim")})
-    other = sample.candidate("window", "1/4")
-    gaps = what_is_missing(build(sample.RUN, [sample.full(), without, other, sample.other_seeds(), sample.other_batch()]))
-    assert gaps == {"tiny-llamagen: Peak memory": "not measured", "tiny-llamagen: SSIM": "not measured", **distribution}
+    gaps = what_is_missing([sample.full(), without, sample.candidate("window", "1/4"), sample.other_seeds(), sample.other_batch()])
+    assert gaps == {"Peak memory": "not measured", "SSIM": "not measured", **distribution}
 
 
 def png(width: int, height: int) -> bytes:
@@ -249,12 +225,6 @@ def test_the_fastest_ranked_method_of_a_budget(arms: list[Outcome], value: str, 
 TRACE = 'Traceback (most recent call last):\n  File "trial.py", line 88, in run\nMemoryError: 4.1 GiB wanted'
 
 
-def searched(method: str = "full", role: str = "baseline") -> Outcome:
-    """A search for the largest batch."""
-    case = sample.case(method=method, role=role, budget="1" if method == "full" else "1/2", evaluation={"max_batch": {"limit": 0}})
-    return Outcome(case, Status.OK, {"max_batch": [64.0], "throughput_max": [3.5]}, "timed only")
-
-
 @pytest.mark.parametrize(("log", "reason"), [
     (TRACE, "MemoryError: 4.1 GiB wanted"),
     (f"No outcome within 600 s; the process was ended.\nwarning: unused\n{TRACE}", "No outcome within 600 s; the process was ended."),
@@ -264,19 +234,16 @@ def searched(method: str = "full", role: str = "baseline") -> Outcome:
 def test_the_reason_of_a_failed_case_is_the_line_that_says_it(log: str, reason: str) -> None:
     failed = sample.failed(sample.candidate("linear", "1/2"), Status.ERROR, log)
     assert failed.reason == reason
-    page = render(build(sample.RUN, [sample.full(), failed]))
-    assert page.count(reason) >= 3, "in the verdict, in the tab of what is missing and with its case"
+    assert render(build(sample.RUN, [sample.full(), failed])).count(reason) >= 3, "in the verdict, among what is missing, with its case"
 
 
 def test_cells_that_differ_in_one_setting_of_the_sampling_are_named_by_it() -> None:
     hot = [replace(o, case=replace(o.case, sampling=Sampling(cfg_scale=1.5, top_k=0, temperature=0.7))) for o in sample.outcomes()]
-    view = build(sample.RUN, [*sample.outcomes(), *hot, searched()])
+    searched = Outcome(sample.case(role="baseline", evaluation={"max_batch": {"limit": 0}}), Status.OK,
+                       {"max_batch": [64.0], "throughput_max": [3.5]}, "timed only")
+    view = build(sample.RUN, [*sample.outcomes(), *hot, searched])
     assert [chapter.heading for chapter in view.chapters] == [
         "tiny-llamagen, temperature 1.0", "tiny-llamagen, temperature 0.7", "tiny-llamagen, temperature 1.0, largest batch"]
-
-
-def night(verdict: str) -> Night:
-    return Night(sample.RUN, (Verdict("k", f"{AA} full", TIME, verdict),))
 
 
 @pytest.mark.parametrize(("false", "true", "tone", "said"), [
@@ -285,5 +252,6 @@ def night(verdict: str) -> Night:
 ])  # the ends are Clopper and Pearson's, as any table of theirs has them
 def test_the_rate_has_its_exact_interval(false: int, true: int, tone: str, said: str) -> None:
     assert alarms(None) is alarms(standing([])) is None
-    texts = alarms(standing([*[night("regressed")] * false, *[night("equivalent")] * true]))
+    texts = alarms(standing([Night(sample.RUN, (Verdict("k", f"{AA} full", TIME, verdict),))
+                             for verdict in ["regressed"] * false + ["equivalent"] * true]))
     assert (texts.tone, texts.lines[0].endswith(said)) == (tone, True)
