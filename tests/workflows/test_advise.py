@@ -1,6 +1,5 @@
 """Advice: from planted stores whose truth is known, by the real command."""
 
-import json
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ from cachemark.plans.expand import expand
 from cachemark.plans.schema import Plan
 from cachemark.store.db import Store
 from cachemark.trial.child.bench import method_factory
-from support.stages import call
+from support.stages import call, data
 
 H100 = Environment("NVIDIA H100 80GB HBM3", "nvidia-h100", "0" * 16, {})
 CPU = Environment("Example CPU", "example", "1" * 16, {})
@@ -50,9 +49,7 @@ class Planted:
 
 
 def asked(model: str, *more: str) -> dict[str, Any]:
-    result = call("advise", "--model", model, "--card", "h100", "--json", *more)
-    assert result.exit_code == 0, result.output
-    advice: dict[str, Any] = json.loads(result.stdout)
+    advice: dict[str, Any] = data(call("advise", "--model", model, "--card", "h100", "--json", *more))
     return advice
 
 
@@ -89,16 +86,9 @@ def store(tmp_path: Path) -> Planted:
     return Planted(tmp_path / "s.sqlite")
 
 
-@pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> Planted:
-    """The truth at batch 1 and 64."""
-    planted_store = Planted(tmp_path_factory.mktemp("planted") / "s.sqlite")
-    planted_store.add([1, 64], TRUTH)
-    return planted_store
-
-
-def test_the_full_cache_at_batch_1_and_the_planted_best_at_a_large_one(planted: Planted) -> None:
-    alone, many = planted.ask(batch=1), planted.ask(batch=64)
+def test_the_full_cache_at_batch_1_and_the_planted_best_at_a_large_one(store: Planted) -> None:
+    store.add([1, 64], TRUTH)
+    alone, many = store.ask(batch=1), store.ask(batch=64)
     assert (alone["recommended"], many["recommended"]) == ("full", "LineAR at 1/4")
     assert [line["name"] for line in many["ranked"]] == ["LineAR at 1/4", "LineAR at 1/2"]
     assert len(many["not_recommended"]) == 1
@@ -106,7 +96,7 @@ def test_the_full_cache_at_batch_1_and_the_planted_best_at_a_large_one(planted: 
     assert first["low"] < first["gain"] <= first["allowed"]
     assert (first["basis"], first["metric"], first["quality"]["value"]) == ("measured", "color_consistency", 1.0)
     assert (many["measure"], many["commands"]) == (False, [])
-    text = call("advise", "--model", "llamagen-xl", "--card", "h100", "--batch", 64, "--store", planted.path).stdout
+    text = call("advise", "--model", "llamagen-xl", "--card", "h100", "--batch", 64, "--store", store.path).stdout
     assert text.startswith("Use LineAR at 1/4. 1.70×")
     assert "\n  1. LineAR at 1/4: 1.70×" in text
 
@@ -122,31 +112,35 @@ def test_a_prediction_is_marked_and_says_how_to_measure_it(store: Planted) -> No
                                  f"cachemark run --store {store.path} linear-table2 --device cuda"]
 
 
-def test_without_a_measurement_on_the_device_there_is_a_bound_and_no_recommendation(store: Planted) -> None:
-    store.add([16], TRUTH, where=CPU)
-    advice = store.ask(batch=64)
-    assert advice["recommended"] == "full"
-    assert {line["basis"] for line in advice["ranked"]} == {"bound"}
+UNSEEN = "random:0/random:0"  # its images are not judged
+
+
+@pytest.mark.parametrize(("batch", "truth", "more", "recommended", "basis"), [
+    pytest.param(16, TRUTH, {"where": CPU}, "full", {"bound"}, id="never measured on the device"),
+    pytest.param(64, TRUTH, {"weights": UNSEEN}, "full", set(), id="fidelity alone"),
+    pytest.param(64, {"1/2": (0.95, 0.0), "1/4": (1.5, 0.0)}, {}, "LineAR at 1/2", {"measured"}, id="faster than its roofline time"),
+])
+def test_what_shows_no_gain(batch: int, truth: Truth, more: dict[str, Any], recommended: str, basis: set[str], store: Planted) -> None:
+    store.add([batch], truth, **more)
+    advice = store.ask()
+    assert advice["recommended"] == recommended
+    assert {line["basis"] for line in advice["ranked"]} == basis
+    assert "exceeds the" in str(advice["not_recommended"]) or recommended == "full"
 
 
 def test_quality_may_come_from_another_device_and_speed_may_not(store: Planted) -> None:
     store.add([16], TRUTH, where=CPU)
-    store.add([64], TRUTH, weights="random:0/random:0")
-    advice = store.ask(batch=64)
-    assert advice["recommended"] == "LineAR at 1/4"
-    assert advice["ranked"][0]["basis"] == "measured"
+    store.add([64], TRUTH, weights=UNSEEN)
+    advice = store.ask()
+    assert (advice["recommended"], advice["ranked"][0]["basis"]) == ("LineAR at 1/4", "measured")
 
 
 def test_memory_changes_the_answer(store: Planted) -> None:
     store.add([64], {"1/2": (0.6, 0.0), "1/4": (0.4, 0.0)})
-    assert store.ask()["recommended"] == "full"
-    advice = store.ask("--memory", "16GiB")
-    assert advice["recommended"] == "LineAR at 1/2", advice["text"]
-    less = store.ask("--memory", "9GiB")
-    assert less["recommended"] == "LineAR at 1/4", less["text"]
-    assert "does not fit" in less["not_recommended"][0]["why_not"]
-    none = store.ask("--memory", "1GiB")
-    assert (none["recommended"], none["ranked"]) == ("full", [])
+    asked = [store.ask(*more) for more in ((), ("--memory", "16GiB"), ("--memory", "9GiB"), ("--memory", "1GiB"))]
+    assert [advice["recommended"] for advice in asked] == ["full", "LineAR at 1/2", "LineAR at 1/4", "full"]
+    assert "does not fit" in asked[2]["not_recommended"][0]["why_not"]
+    assert asked[3]["ranked"] == []
 
 
 def test_the_margin_changes_the_answer(store: Planted) -> None:
@@ -172,15 +166,3 @@ def test_a_case_without_a_speedup_was_measured_all_the_same(store: Planted) -> N
     (line,) = advice["ranked"]
     assert (line["basis"], line["low"]) == ("bound", None)
     assert line["no_speedup"].startswith("Attention kernels differ")
-
-
-def test_nothing_is_recommended_on_fidelity_alone(store: Planted) -> None:
-    store.add([64], TRUTH, weights="random:0/random:0")
-    assert store.ask()["recommended"] == "full"
-
-
-def test_an_artefact_is_not_believed(store: Planted) -> None:
-    store.add([64], {"1/2": (0.95, 0.0), "1/4": (1.5, 0.0)})
-    advice = store.ask()
-    assert advice["recommended"] == "LineAR at 1/2"
-    assert "exceeds the" in advice["not_recommended"][0]["why_not"]

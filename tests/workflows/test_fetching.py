@@ -10,9 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 import cachemark as cm
+from cachemark.analysis.facts import weights_sources
 from cachemark.cli import main
 from cachemark.core.errors import BadCheckpoint
-from cachemark.core.facts import WeightsSource
+from cachemark.core.facts import Facts, WeightsSource
 from cachemark.models import glm_image, text_features
 from cachemark.models.hub import is_hub
 from cachemark.models.prompts import FILE, path_beside
@@ -21,9 +22,11 @@ from cachemark.models.registry import MODELS
 from cachemark.models.weights import packaged
 from cachemark.plans import schema
 from cachemark.store.db import Store
+from cachemark.trial.child.facts import _source
 from cachemark.workflows.weights import fetch_named
 from support.examples import short_plan
 from support.hub import REVISION, Hub, serving
+from support.stages import good
 
 pytest.importorskip("huggingface_hub")
 LLAMAGEN, DATA = "FoundationVision/LlamaGen", bytes(range(256)) * 8000
@@ -76,9 +79,10 @@ def fetch(folder: Path, model: str = "llamagen-b") -> Result:
 
 
 def test_what_a_model_needs_is_fetched_and_nothing_else(hub: Hub, tmp_path: Path) -> None:
+    (folder := tmp_path / "w" / "LlamaGen").mkdir(parents=True)
+    (folder / "c2i_B_256.pt").write_bytes(DATA[:-1])  # not whole
     done = fetch(tmp_path)
     assert done.exit_code == 0, done.stderr
-    folder = tmp_path / "w" / "LlamaGen"
     assert sorted(file.name for file in folder.iterdir() if not file.name.startswith(".")) == ["c2i_B_256.pt", "vq_ds16_c2i.pt"]
     assert (folder / "c2i_B_256.pt").read_bytes() == DATA
     assert f"weights = {json.dumps(str(folder / 'c2i_B_256.pt'))}" in done.stdout
@@ -87,19 +91,11 @@ def test_what_a_model_needs_is_fetched_and_nothing_else(hub: Hub, tmp_path: Path
     assert not [line for line in hub.asked[before:] if "/resolve/" in line], "what is there is not sent again"
 
 
-def test_a_file_that_is_not_whole_is_downloaded_again(hub: Hub, tmp_path: Path) -> None:
-    (folder := tmp_path / "w" / "LlamaGen").mkdir(parents=True)
-    (folder / "c2i_B_256.pt").write_bytes(DATA[:-1])
-    assert fetch(tmp_path).exit_code == 0
-    assert (folder / "c2i_B_256.pt").read_bytes() == DATA
-
-
 def test_a_gated_repository_is_fetched_with_a_token_that_is_not_shown(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.gated.add(LLAMAGEN)
     monkeypatch.setenv("HF_TOKEN", hub.token)
     with_token = fetch(tmp_path)
-    assert with_token.exit_code == 0, with_token.stderr
-    assert hub.token not in with_token.stdout + with_token.stderr
+    assert hub.token not in good(with_token) + with_token.stderr
 
 
 def test_what_only_a_person_can_fetch_is_told_step_by_step(hub: Hub, tmp_path: Path) -> None:
@@ -127,6 +123,9 @@ def test_named_weights_are_fetched_into_the_cache_once(hub: Hub, tmp_path: Path)
     assert f"weights = {json.dumps(str(home / 'c2i_B_256.pt'))}" in done.stdout
     assert f"decoder_weights = {json.dumps(str(home / 'vq_ds16_c2i.pt'))}" in done.stdout
     before = len(hub.asked)
+    assert weights_sources(Facts(weights_sources={"weights": _source(str(home / "c2i_B_256.pt"))})) == (
+        ("Source of weights", f"hf:{LLAMAGEN}@{REVISION}:c2i_B_256.pt, SHA-256 {hashlib.sha256(DATA).hexdigest()}"),)
+    assert not _source(str(packaged("tiny-var.safetensors"))), "a file of the user has no repository"
     again = named(f"hf:{LLAMAGEN}@main:c2i_B_256.pt", "--decoder-weights", f"hf:{LLAMAGEN}@{REVISION}")
     assert (again.exit_code, again.stdout.splitlines()[-1]) == (0, done.stdout.splitlines()[-1])
     assert not [line for line in hub.asked[before:] if line.startswith("GET") and "/resolve/" in line], "nothing is sent again"
@@ -188,7 +187,6 @@ NAMED = [(name, cells) for name in schema.names() for cells in schema.load(name)
 
 
 def test_shipped_plans_name_weights_where_they_are_fetched_to(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every published file of these models is at the hub, as a few bytes, or where the steps for a person put it."""
     monkeypatch.chdir(tmp_path)
     hub.files.clear()
     by_hand = dict[str, Path]()
@@ -219,29 +217,12 @@ def test_a_plan_with_fetch_ends_in_a_measurement(hub: Hub, tmp_path: Path, monke
     plan = tmp_path / "p.toml"
     plan.write_text(short_plan('model = "tiny-var"\nmethods = ["window"]\nweights = "hf:somebody/tiny:tiny-var.safetensors"'))
     command = ["run", str(plan), "--store", str(tmp_path / "s.sqlite"), "--threads", "1"]
-    done = CliRunner().invoke(main, [*command, "--fetch"])
-    assert done.exit_code == 0, done.output
-    assert "Run 1: 4 measured, 0 failed, 0 skipped." in done.stdout
+    assert "Run 1: 4 measured, 0 failed, 0 skipped." in good(CliRunner().invoke(main, [*command, "--fetch"]))
     before = len(hub.asked)
-    again = CliRunner().invoke(main, command)
-    assert ("Run 2: 0 measured, 0 failed, 4 skipped." in again.stdout, len(hub.asked)) == (True, before)
+    assert "Run 2: 0 measured, 0 failed, 4 skipped." in good(CliRunner().invoke(main, command))
+    assert len(hub.asked) == before
     with Store.open(tmp_path / "s.sqlite", create=False, read_only=True) as store:
         sources = [outcome.facts.weights_sources for outcome in store.outcomes(1)]
     source = WeightsSource(repository="somebody/tiny", revision=REVISION, file="tiny-var.safetensors",
                            sha256=hashlib.sha256(content).hexdigest())
     assert sources == [{"weights": source}] * 4
-
-
-def test_a_case_states_repository_revision_and_hash(hub: Hub, tmp_path: Path) -> None:
-    from cachemark.analysis.facts import weights_sources
-    from cachemark.core.facts import Facts
-    from cachemark.trial.child.facts import _source
-
-    named(f"hf:{LLAMAGEN}")
-    path = next((tmp_path / "cache").rglob("snapshots/*/c2i_B_256.pt"))
-    source, digest = _source(str(path)), hashlib.sha256(DATA).hexdigest()
-    assert source == WeightsSource(repository=LLAMAGEN, revision=REVISION, file="c2i_B_256.pt", sha256=digest)
-    assert weights_sources(Facts(weights_sources={"weights": source})) == (
-        ("Source of weights", f"hf:{LLAMAGEN}@{REVISION}:c2i_B_256.pt, SHA-256 {digest}"),)
-    (tmp_path / "mine.pt").write_bytes(DATA)
-    assert not _source(str(tmp_path / "mine.pt")), "a file of the user has no repository"

@@ -1,4 +1,4 @@
-"""Pairs on a monitored device: repetition of disturbed pairs, leases, clocks and lost devices.
+"""Pairs on a monitored device, and the self-test of the gate.
 
 Driver and interpreter are stubs; everything between them is real.
 """
@@ -12,21 +12,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import cachemark as cm
 from cachemark.core.errors import Infrastructure
 from cachemark.core.facts import Facts
-from cachemark.core.result import Status
+from cachemark.core.result import Outcome, Status
+from cachemark.core.verdicts import REGRESSED
+from cachemark.gate import baselines
+from cachemark.gate.baseline_check import TOKENS
 from cachemark.machine.environment import environment
 from cachemark.machine.lease import lease
 from cachemark.machine.monitor import Watch
+from cachemark.plans.planned import Prepared
 from cachemark.store.db import Store
 from cachemark.trial.executors.local import Executor, local
 from cachemark.trial.measurement import Measurement
-from cachemark.trial.request import PROTOCOL
+from cachemark.trial.request import PROTOCOL, TrialRequest
 from cachemark.workflows import bisect, prove
+from cachemark.workflows.check import judge
 from cachemark.workflows.compare import PairedComparison, Terms
 from cachemark.workflows.compare import compare as measure_pairs
+from cachemark.workflows.prove import self_test
+from cachemark.workflows.report import baseline_of
 from cachemark.workflows.session import Machine
+from support import fork_server, stub
+from support.examples import short_plan
 from support.fake_nvml import Card, FakeNvml, lose
 from support.repositories import git
 from support.stages import Stage, stage
@@ -48,13 +59,14 @@ for _ in request["cases"]:
 
 @dataclass(frozen=True)
 class Watched(Machine):
-    """Cases of a CPU on the leased and watched devices of a driver."""
+    """Cases of a CPU on the leased and watched devices of a driver. ``held``: the device that is asked for, where it is another."""
 
     driver: Any = None
+    held: str = "cuda"
 
     @contextmanager
-    def places(self) -> Iterator[Executor]:
-        with local("cuda", 1, names=self.gpus, clock=self.clock, nvml=self.driver) as places:
+    def places(self, store: Store | None = None) -> Iterator[Executor]:
+        with local(self.held, 1, names=self.gpus, clock=self.clock, nvml=self.driver) as places:
             yield places
 
 
@@ -131,9 +143,7 @@ def intrudes(card: Card) -> None:
     card.pids = {1}
 
 
-def test_a_pair_that_the_device_disturbed_is_measured_again_and_the_verdict_stands_on_clean_ones(
-    at: Stage, python: str, nvml: FakeNvml, script: Script,
-) -> None:
+def test_a_disturbed_pair_is_measured_again_and_clean_ones_are_judged(at: Stage, python: str, nvml: FakeNvml, script: Script) -> None:
     script.events = {3: throttles, 8: intrudes}
     comparison = compare(at, python, nvml)
     assert (comparison.exit_code, {row.verdict for row in comparison.tally.rows}) == (0, {"equivalent"})
@@ -151,9 +161,7 @@ def test_a_device_that_never_comes_to_rest_is_to_blame(at: Stage, python: str, n
     assert pairs(at) == [(1, 3, ("GPU-aaaa", "GPU-aaaa"))]
 
 
-def test_of_several_devices_another_takes_the_pair_and_both_sides_share_one(
-    at: Stage, python: str, nvml: FakeNvml, script: Script,
-) -> None:
+def test_another_device_takes_the_pair_and_both_sides_share_one(at: Stage, python: str, nvml: FakeNvml, script: Script) -> None:
     script.events = {2: throttles}
     assert compare(at, python, nvml, gpus=("all",)).exit_code == 0
     assert script.ran == ["GPU-aaaa"] * 2 + ["GPU-bbbb"] * 12
@@ -169,9 +177,7 @@ def test_a_lost_device_ends_the_comparison(at: Stage, python: str, nvml: FakeNvm
     assert [number for number, _, _ in pairs(at)] == [1], "what was measured before is kept"
 
 
-def test_a_device_that_somebody_else_holds_is_left_alone(
-    at: Stage, python: str, nvml: FakeNvml, script: Script, tmp_path: Path,
-) -> None:
+def test_a_device_that_is_held_is_left_alone(at: Stage, python: str, nvml: FakeNvml, script: Script, tmp_path: Path) -> None:
     (repository := tmp_path / "repository").mkdir()
     git(repository, "init", "-q")
     machine = Watched("cpu", 1, ("GPU-aaaa",), driver=nvml)
@@ -191,3 +197,55 @@ def test_clocks_are_held_while_pairs_are_measured(at: Stage, python: str, nvml: 
     script.always = lambda card: clocks.append(card.locked)
     assert compare(at, python, nvml, clock=1410).exit_code == 0
     assert (set(clocks), cards[0].locked) == ({1410}, 0)
+
+
+@pytest.mark.parametrize(("device", "sees", "passed"), [
+    ("cpu", 1.0, [True] * 3), ("cuda", 1.0, [True] * 3), ("cuda", 0.0, [True, False, True])])
+def test_the_gate_is_proved_on_its_device_unless_the_clock_misses_what_it_waits(
+    device: str, sees: float, passed: list[bool], nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A case takes a second plus its method's delay, as far as the clock ``sees`` it."""
+    ran = set[tuple[str, str]]()
+
+    def answer(planned: Prepared, request: TrialRequest) -> Outcome:
+        ran.add((planned.case.device_class, request.gpu))
+        latency = 1.0 + sees * planned.case.parameters.get("wait", 0.0)
+        return Outcome(planned.case, Status.OK, {"latency": [latency] * 3}, "a side", output_hash="cafe")
+
+    stub.answering(monkeypatch, answer)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert [proof.passed for proof in self_test(Watched(device, 1, driver=nvml, held=device))] == passed
+    assert ran == {(device, "GPU-aaaa" if device == "cuda" else "")}
+
+
+WITHOUT = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}
+
+
+@pytest.mark.slow
+@pytest.mark.fresh_process  # kernels are chosen when torch is imported, those of the second run by the environment
+def test_another_class_has_no_false_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = tmp_path / "short.toml"
+    plan.write_text(short_plan('model = "tiny-var"\nmethods = ["window"]\nbudgets = ["1/2"]'))
+    with monkeypatch.context() as usual:
+        usual.setattr(fork_server, "enabled", True)
+        cm.run(plan, store="here.sqlite", machine=cm.Machine(threads=1))
+    with Store.open("here.sqlite") as store:
+        first = store.run()
+        accepted = baselines.save(store, first.id, reason="the tests")
+        assert baseline_of(first, None) == accepted
+    for name, value in WITHOUT.items():
+        monkeypatch.setenv(name, value)
+    cm.run(plan, store="here.sqlite", machine=cm.Machine(threads=1))
+    with Store.open("here.sqlite") as store:
+        second = store.run()
+        assert not store.reused(second.id), "results of other numerics are not reused"
+        assert baseline_of(second, None) is None, "a page compares within its class only"
+        comparison = judge(store, second, accepted).comparison
+        assert comparison is not None
+        assert any((then.output_hash, then.samples) != (now.output_hash, now.samples)
+                   for then, now in zip(store.outcomes(first.id), store.outcomes(second.id), strict=True))
+    assert comparison.with_verdict(REGRESSED) == ()
+    for metric, verdict in ((TOKENS, "not_compared"), ("latency", "not_compared"), ("token_agreement", "equivalent")):
+        assert {row.verdict for row in comparison.rows if row.metric == metric} == {verdict}, metric  # within the rounding noise
+    assert "cachemark baseline rebase" in " ".join(comparison.details())

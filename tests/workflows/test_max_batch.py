@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,9 @@ from cachemark.plans.deadline import Deadline
 from cachemark.plans.planned import Prepared
 from cachemark.store.db import Store
 from cachemark.trial import supervisor as isolate
-from cachemark.trial.executors import local
 from cachemark.trial.measurement import failed
 from cachemark.trial.request import Task, TrialRequest
-from cachemark.trial.supervisor import Finished, needs_new_process
+from cachemark.trial.supervisor import Finished
 from cachemark.workflows import max_batch as largest
 from cachemark.workflows.pending import explain
 from cachemark.workflows.run import PlanRunner
@@ -59,9 +59,7 @@ def test_bisection_finds_the_edge_in_few_attempts() -> None:
     *[(0, end, end, {"max_batch": None}, "too many")
       for end in (Status.ERROR, Status.TIMEOUT, Status.CONTENDED, Status.NAN_OUTPUT, Status.NOT_REACHED)],
 ])  # fmt: skip
-def test_a_search_is_one_outcome(
-    most: int, end: Status, status: Status, samples: dict[str, list[float] | None], text: str,
-) -> None:
+def test_a_search_is_one_outcome(most: int, end: Status, status: Status, samples: dict[str, list[float] | None], text: str) -> None:
     """Only an OOM makes it try smaller batches; any other end of the first batch is the end of the search."""
     search = largest.bisect(8, fits(most, end))
     outcome = largest.outcome(Prepared(CASE, Request("cpu")), search)
@@ -78,8 +76,6 @@ PLAN = {"name": "p", "cells": [{"model": "llamagen-b", "methods": ["window"], "b
 
 
 class Card(stub.Stub):
-    """A device that holds forty images."""
-
     def run(self, groups: Any, options: Any, started: Any, admit: Any = isolate.always, advanced: Any = None) -> Iterator[Finished]:
         for finished in super().run(groups, options, started, admit):
             case = finished.outcome.case
@@ -109,33 +105,25 @@ def test_a_block_at_the_largest_batch_is_searched_beside_others(tmp_path: Path) 
     assert len(other.ran) == 4, "another limit is another question"
 
 
-class Clock:
-    """Stands at the seconds that attempts have taken."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_a_search_ends_with_what_fitted_before_the_deadline(tmp_path: Path) -> None:
     """Each attempt takes 10 s: 16 and 32 images fit, and 64 is not tried any more."""
-    clock = Clock()
+    now = 0.0
 
     def priced(planned: Prepared) -> tuple[float, bool]:
         return (10.0 if MAX_BATCH in planned.case.evaluation else 0.0), True
 
     class Slow(Card):
         def run(self, groups: Any, options: Any, started: Any, admit: Any = isolate.always, advanced: Any = None) -> Iterator[Finished]:
+            nonlocal now
             for finished in super().run(groups, options, started, admit):
-                clock.now += 10.0 if options.task is Task.PROBE else 0.0
+                now += 10.0 if options.task is Task.PROBE else 0.0
                 yield finished
 
     plan = plans.Plan.model_validate({**PLAN, "cells": PLAN["cells"][1:]})
     with Store.open(tmp_path / "s.sqlite") as store:
-        summary = PlanRunner(plan, store, Slow(), SMALL, deadline=Deadline(25.0, priced, clock=clock)).measure()
+        summary = PlanRunner(plan, store, Slow(), SMALL, deadline=Deadline(25.0, priced, clock=lambda: now)).measure()
         full, window = summary.ran
-        assert clock.now == 20.0, "nothing begins that cannot end"
+        assert now == 20.0, "nothing begins that cannot end"
         assert (full.status, full.samples["max_batch"]) == (Status.OK, [32.0])
         assert full.facts.tried == [[16, "ok"], [32, "ok"], [64, "not_reached"]]
         assert full.facts.search_ended.status == "not_reached"
@@ -150,56 +138,43 @@ def test_a_search_ends_with_what_fitted_before_the_deadline(tmp_path: Path) -> N
 
 
 def test_a_search_writes_its_report(measured: stages.Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_trials(planned: list[Prepared], *_: object, **__: object) -> Iterator[Finished]:
-        yield from (Finished(replace(fits(4)(p.case.batch), case=p.case), {}) for p in planned)
-
     refused = stages.call("max-batch", "demo")
     assert (refused.exit_code, "add --memory-cap" in refused.output) == (2, True), "on a CPU"
-    monkeypatch.setattr(local, "run_trials", run_trials)
+    stub.answering(monkeypatch, lambda planned, _: replace(fits(4)(planned.case.batch), case=planned.case))
     page = tmp_path / "page.html"
     result = measured.copy(tmp_path / "copy").call("max-batch", "--memory-cap", "2GiB", "--report", page)
-    assert result.exit_code == 0, result.output
-    assert result.stdout.endswith(f"Report: {page}\n")
+    assert stages.good(result).endswith(f"Report: {page}\n")
     assert "largest batch" in page.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("status", "device", "cap", "expected"), [
-    (Status.OOM, "cuda", 0, True), (Status.ERROR, "cuda", 0, True), (Status.OOM, "cpu", 0, False), (Status.OOM, "cpu", 1, True),
-    (Status.UNSUPPORTED, "cuda", 0, False), (Status.NAN_OUTPUT, "cuda", 0, False),
-])  # fmt: skip
-def test_after_a_fault_on_a_gpu_the_next_case_gets_a_fresh_process(status: Status, device: str, cap: int, expected: bool) -> None:
-    assert needs_new_process(status, device, cap) is expected
+@pytest.mark.parametrize(("status", "device", "cap", "fresh"), [
+    (Status.OOM, "cpu", 1 << 30, True), (Status.ERROR, "cuda", 0, True), (Status.OOM, "cpu", 0, False),
+    (Status.UNSUPPORTED, "cuda", 0, False)])
+def test_a_process_that_is_not_fit_any_more_is_no_fault_of_the_next_case(
+    status: Status, device: str, cap: int, fresh: bool, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, asked = list[object](), list[bool]()
 
-
-def test_a_process_that_is_not_fit_any_more_is_no_fault_of_the_next_case(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Child:
-        pid, name, node, memory_cap = 1, "child", "", 2**30
-        made = 0
+    class Child(AbstractContextManager["Child"]):
+        pid, name, node, memory_cap = 1, "child", "", cap
 
         def __init__(self, request: TrialRequest) -> None:
-            Child.made += 1
+            made.append(self)
             self.planned = request.cases
-
-        def __enter__(self) -> Child:
-            return self
 
         def __exit__(self, *_: object) -> None: ...
 
-        def messages(self) -> object:
-            yield {"start": "key"}
-            yield {"measurement": failed(Status.OOM, "gone")}
-            if len(self.planned) > 1:
-                yield {"start": "key"}  # before it is ended
-
-    monkeypatch.setattr(isolate, "_Child", Child)
-    two = [Prepared(replace(CASE, batch=n), None) for n in (1, 2)]  # type: ignore[arg-type]
-    asked: list[bool] = []
+        def messages(self) -> Iterator[object]:
+            for _ in self.planned:
+                yield {"start": "key"}
+                yield {"measurement": failed(status, "gone")}
 
     def admit(planned: Prepared, running: bool = False, /) -> str:
         asked.append(running)
         return ""
 
+    monkeypatch.setattr(isolate, "_Child", Child)
+    two = [Prepared(replace(CASE, batch=n, device_class=device), Request(device)) for n in (1, 2)]
     finished = list(isolate.run_trials(two, TrialRequest(1.0, 1), lambda p: None, admit=admit))
-    assert asked == [False, False], "the second case does not continue in the process of the first"
-    assert [f.outcome.status for f in finished] == [Status.OOM, Status.OOM]
-    assert Child.made == 2
+    assert [f.outcome.status for f in finished] == [status] * 2
+    assert (len(made), asked) == ((2, [False, False]) if fresh else (1, [False, True])), "whether it goes on in the same process"

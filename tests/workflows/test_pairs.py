@@ -1,32 +1,35 @@
 """Measurement of pairs: order, content, and repetition of disturbed ones."""
 
+from __future__ import annotations
+
 import itertools
-import sys
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cachemark.core import seeds
-from cachemark.core.errors import BadPlan, CachemarkError, UnknownName, Unsupported
+from cachemark.core.errors import BadPlan, BadPlugin, CachemarkError, UnknownName, Unsupported
 from cachemark.core.result import Outcome, Status
 from cachemark.gate.comparison import PairOfOutcomes
+from cachemark.gate.nights import Night
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
 from cachemark.plans.planned import Prepared
-from cachemark.plans.schema import Plan
+from cachemark.plans.schema import Plan, prepare
+from cachemark.plugins import loading
+from cachemark.store.rows import RunRecord
 from cachemark.trial.child.bench import Bench
-from cachemark.trial.executors import local as executor
 from cachemark.trial.executors.local import Local
 from cachemark.trial.request import Task, TrialRequest
-from cachemark.trial.supervisor import Finished
 from cachemark.workflows import pairs
 from cachemark.workflows.pairs import PairRunner, Side, configs_of, image_side, orders, sides_of
-from support import examples, stages
+from cachemark.workflows.plugin_versions import sides_of_versions, version_requests
+from report.report_sample import ENVIRONMENT
+from support import examples, stages, stub
 from support.measuring import run_side, see_side
-from support.stages import Stage
+from support.repositories import git
+from support.stages import Stage, forgetting
 
 REQUEST = TrialRequest(60.0, 1, task=Task.TIMES)
 
@@ -37,21 +40,14 @@ def plan() -> Plan:
 
 
 @pytest.fixture
-def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
-    """Every trial that would have run: the code of its side and its cases' labels."""
-    trials: list[tuple[str, list[str]]] = []
-
-    def run_trials(planned: list[Prepared], options: TrialRequest, started: Callable[[Prepared], None], **_: Any) -> Iterator[Finished]:
-        trials.append((options.code, [p.case.label for p in planned]))
-        for item in planned:
-            yield Finished(answer(item, options), {})
-
-    monkeypatch.setattr(executor, "run_trials", run_trials)
-    return trials
+def stage(tmp_path: Path) -> Stage:
+    made = stages.stage(tmp_path / "stage")
+    loading.load(made.plugin)
+    return made
 
 
-def answer(planned: Prepared, options: TrialRequest) -> Outcome:
-    return Outcome(planned.case, Status.OK, {"latency": [1.0]}, "a side")
+def answer(planned: Prepared, request: TrialRequest) -> Outcome:
+    return Outcome(planned.case, Status.OK, {"latency": [1.0]}, request.code)
 
 
 def sides(configs: dict[str, Prepared]) -> tuple[Side, Side, Local]:
@@ -67,18 +63,22 @@ def test_half_of_the_pairs_begin_with_either_side_by_chance() -> None:
     assert drawn != list(itertools.islice(orders(1), 400))
 
 
-def test_a_round_is_a_fresh_process_for_each_side_and_model(plan: Plan, ran: list[tuple[str, list[str]]]) -> None:
+def test_a_round_is_a_fresh_process_for_each_side_and_model(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = stub.answering(monkeypatch, answer)
     configs = {name: p for name, p in configs_of(plan, "cpu").items() if p.case.label in ("full", "window 1/2")}
     models = len({p.case.model for p in configs.values()})
-    runner, order = PairRunner(*sides(configs), seed=3), orders(3)
-    for number in (1, 2):
+    runner, drawn = PairRunner(*sides(configs), seed=3), set()
+    for number, swapped in enumerate(itertools.islice(orders(3), 6), 1):
         ran.clear()
         pairs_of_round = runner.round(list(configs))
-        swapped = next(order)
+        drawn.add(swapped)
         assert [c.config for c in pairs_of_round] == list(configs)
         assert {(c.number, c.swapped, c.redone) for c in pairs_of_round} == {(number, swapped, 0)}
-        assert [code for code, _ in ran] == (["b", "a"] if swapped else ["a", "b"]) * models
-        assert sorted(label for code, labels in ran for label in labels if code == "a") == sorted(p.case.label for p in configs.values())
+        assert {(c.before.unjudged, c.after.unjudged) for c in pairs_of_round} == {("a", "b")}, "sides are not mixed up"
+        assert [request.code for request, _ in ran] == (["b", "a"] if swapped else ["a", "b"]) * models
+        assert sorted(label for request, labels in ran for label in labels if request.code == "a") == sorted(
+            p.case.label for p in configs.values())
+    assert drawn == {True, False}
 
 
 NOTED = examples.MODEL + """
@@ -116,29 +116,19 @@ def test_the_processes_of_a_pair_alternate_after_each_generation(tmp_path: Path)
     assert all(one != other for (_, _, one), (_, _, other) in itertools.pairwise(spans))
 
 
-def test_sides_are_not_mixed_up(plan: Plan, ran: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch) -> None:
-    configs = configs_of(plan, "cpu", ["tiny-llamagen window 1/4"])
-    monkeypatch.setattr(sys.modules[__name__], "answer", lambda p, o: Outcome(p.case, Status.OK, {"latency": [1.0]}, o.code))
-    runner = PairRunner(*sides(configs))
-    measured = [c for _ in range(6) for c in runner.round(list(configs))]
-    assert {c.swapped for c in measured} == {True, False}
-    assert {(c.before.unjudged, c.after.unjudged) for c in measured} == {("a", "b")}
-    assert [c.number for c in measured] == [1, 2, 3, 4, 5, 6]
-
-
 @pytest.mark.parametrize(("status", "times", "redone"), [
     (Status.THROTTLED, 1, 1), (Status.CONTENDED, 3, 3), (Status.THROTTLED, 99, 3), (Status.OOM, 99, 0)])
 def test_what_the_machine_spoilt_is_measured_again_and_nothing_else(
-    status: Status, times: int, redone: int, plan: Plan, ran: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch,
+    status: Status, times: int, redone: int, plan: Plan, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     configs = {n: p for n, p in configs_of(plan, "cpu").items() if n in ("tiny-llamagen window 1/2", "tiny-llamagen window 1/4")}
     left = iter(range(times))
 
     def spoilt(planned: Prepared, options: TrialRequest) -> Outcome:
         bad = planned.case.label == "window 1/4" and options.code == "b" and next(left, None) is not None
-        return Outcome(planned.case, status, log="too hot") if bad else Outcome(planned.case, Status.OK, {"latency": [1.0]}, "a side")
+        return Outcome(planned.case, status, log="too hot") if bad else answer(planned, options)
 
-    monkeypatch.setattr(sys.modules[__name__], "answer", spoilt)
+    ran = stub.answering(monkeypatch, spoilt)
     measured: list[PairOfOutcomes] = []
     by_config = {c.config: c for c in PairRunner(*sides(configs), on_pair=measured.append).round(list(configs))}
     assert [by_config[name].redone for name in configs] == [0, redone]
@@ -226,11 +216,8 @@ def test_a_side_of_images_is_another_case_than_the_plans(stage: Stage) -> None:
     """It has no times, and the newest outcome of a case gives its duration."""
     own = {p.case.label: p.case for p in expand(plans.load(str(stage.plan)), "cpu") if p.case.role in ("candidate", "baseline")}
     sides = {p.case.label: p.case for p in configs_of(plans.load(str(stage.plan)), "cpu", images=0, side=image_side).values()}
-    assert own.keys() == sides.keys()
-    assert not {c.key for c in own.values()} & {c.key for c in sides.values()}
-    plain = [{replace(c, evaluation={}).key for c in cases.values()} for cases in (own, sides)]
-    assert plain[0] == plain[1], "only by its mark"
-    assert all(dict(sides[label].evaluation) == {**own[label].evaluation, "only": "images"} for label in own)
+    assert sides == {label: replace(case, evaluation={**case.evaluation, "only": "images"}) for label, case in own.items()}
+    assert all(sides[label].key != own[label].key for label in own)
 
 
 def test_blocks_that_differ_in_their_batch_are_configs_of_their_own() -> None:
@@ -247,11 +234,48 @@ def test_blocks_that_differ_in_their_batch_are_configs_of_their_own() -> None:
     assert [p.case.batch for side in (before, after) for p in side.values()] == [4, 8, 4, 8]
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Any:
-    from cachemark.plugins import loading as plugins
-    from support import stages
+CODE = '''import cachemark as cm
 
-    made = stages.stage(tmp_path / "stage")
-    plugins.load(made.plugin)
-    return made
+
+@cm.method("knorm")
+class KNorm(cm.Scored):
+    """Keep small keys."""
+
+    source = "test"
+
+    def score(self, step, slots):
+        return -slots.keys().float().square().sum(dim=-1)
+'''
+PLAN = 'name = "p"\n[[cells]]\nmodel = "tiny-llamagen"\nmethods = ["window"]\n'
+
+
+def test_each_side_runs_its_own_version_of_the_cases_that_use_it(tmp_path: Path) -> None:
+    (file := tmp_path / "knorm.py").write_text(CODE)
+    (plan := tmp_path / "p.toml").write_text(PLAN)
+    git(tmp_path, "init")
+    git(tmp_path, "add", "knorm.py")
+    git(tmp_path, "commit", "-m", "one")
+    file.write_text(CODE + "\n\nX = 1\n")
+    with forgetting():
+        loaded, files = prepare(str(plan), [file])
+        cases = {planned.case.label: planned for planned in expand(loaded)}
+        with version_requests(TrialRequest(60.0, 1, files), ("HEAD", str(file))) as requests:
+            assert Path(requests[0].plugins[0]).read_text() == CODE
+            before, after = sides_of_versions(cases, files, requests)
+            assert list(before) == list(after) == ["knorm 1/2"]
+            for side, request in ((before, requests[0]), (after, requests[1])):
+                assert side["knorm 1/2"].needs == (loading.read(request.plugins[0]).digest,)
+        with version_requests(TrialRequest(60.0, 1, files), (str(file), str(file))) as requests, pytest.raises(BadPlugin, match="equal"):
+            sides_of_versions(cases, files, requests)
+        with pytest.raises(BadPlugin, match="2 plug-ins"), version_requests(TrialRequest(60.0, 1, (*files, *files)), ("a", "b")):
+            pass
+
+
+@pytest.mark.parametrize(("stated", "sides", "unchanged"), [
+    ({"options": ["--versions", "a", "b", "--plugin", "/f.py"]}, ["--versions", "a", "b", "--plugin", "/f.py"], False),
+    ({"options": ["--commits", "main~1", "main"], "code": [{"commit": "a" * 40}] * 2}, ["--commits", "a" * 12, "a" * 12], True),
+    ({"options": ["--env", "a", "b"], "code": [{"commit": "a" * 40}] * 2}, ["--env", "a", "b"], False),
+])  # fmt: skip
+def test_the_printed_command_names_the_sides_as_they_were_compared(stated: dict[str, object], sides: list[str], unchanged: bool) -> None:
+    record = RunRecord(1, "compare/p", {"sides": ["a", "b"], "alike": "same", **stated}, "2026", "2026", "finished", ENVIRONMENT, {})
+    assert (Night(record, ()).sides, Night(record, ()).unchanged) == (sides, unchanged)

@@ -4,7 +4,8 @@ import ast
 import hashlib
 import json
 import re
-from collections.abc import Callable
+import tomllib
+from collections.abc import Iterator
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -23,14 +24,22 @@ from cachemark.core.result import Status
 from cachemark.core.spec import Budget
 from cachemark.export import captions
 from cachemark.methods.registry import METHODS
+from cachemark.methods.window import Window
 from cachemark.models.registry import MODELS
+from cachemark.plans.expand import expand
+from cachemark.plans.schema import Cells, Plan
+from cachemark.report.page.render import chart_sets
 from cachemark.trial.executors import local as executor
+from cachemark.trial.request import Task
 from cachemark.workflows import generated
 from cachemark.workflows.compare import Terms
 from cachemark.workflows.generate import ImageModel
+from cachemark.workflows.measure import plan_of
 from cachemark.workflows.results import Run
-from support import stages
+from cli import quick_machine
+from support import fork_server, stages
 from support.examples import MODEL
+from support.later import later
 from test_docs import ROOT, blocks
 
 GUIDE = ROOT / "docs" / "how-to" / "use-from-python.md"
@@ -53,8 +62,7 @@ def test_a_generation_is_that_of_its_method_and_seeds(model: ImageModel) -> None
     assert torch.equal(model.generate(labels=[3, 7], method="window", budget=1).tokens, full.tokens)
     five = model.generate(seeds=5)
     assert len(set(five.labels)) == 5, "classes are balanced"
-    with Image.open(BytesIO(five._repr_png_())) as grid:
-        assert grid.size == (3 * 64, 2 * 64)
+    assert Image.open(BytesIO(five._repr_png_())).size == (3 * 64, 2 * 64)
     assert five._repr_html_().startswith('<figure><img alt="generated images" src="data:image/png;base64,iVBORw0KGgo')
 
 
@@ -87,13 +95,12 @@ def test_prompts_and_masked_models_have_their_defaults() -> None:
     assert masked.case.budget == str(Budget(METHODS.get("lazymar")().own_budget(shape))), "the sizes of its method"
 
 
-@pytest.mark.parametrize(("labels", "seeds"), [
-    (np.array([3, 4], dtype=np.uint8), pd.Series([0, 1])), (torch.tensor([3, 4]), np.int64(2)), ((np.int64(3), torch.tensor(4)), range(2)),
-    (pd.Index([3, 4]), torch.tensor(2)), (iter([3, 4]), [np.int32(0), 1]),
-])
-def test_numbers_of_other_libraries_are_numbers(model: ImageModel, labels: Any, seeds: Any) -> None:
-    drawn = model.generate(labels=labels, seeds=seeds, guidance=np.float64(2.5), batch=np.int64(2), sampling={"top_k": np.int64(7)})
-    assert torch.equal(drawn.tokens, model.generate(labels=[3, 4], seeds=[0, 1], guidance=2.5, sampling={"top_k": 7}).tokens)
+def test_numbers_of_other_libraries_are_numbers(model: ImageModel) -> None:
+    tokens = model.generate(labels=[3, 4], seeds=[0, 1], guidance=2.5, sampling={"top_k": 7}).tokens
+    for labels, seeds in ((np.array([3, 4], dtype=np.uint8), pd.Series([0, 1])), (torch.tensor([3, 4]), np.int64(2)),
+                          (pd.Index([3, 4]), torch.tensor(2)), (iter([3, 4]), [np.int32(0), 1])):
+        drawn = model.generate(labels=labels, seeds=seeds, guidance=np.float64(2.5), batch=np.int64(2), sampling={"top_k": np.int64(7)})
+        assert torch.equal(drawn.tokens, tokens)
 
 
 @pytest.mark.parametrize(("name", "ignored", "read"), [
@@ -134,6 +141,18 @@ def test_a_generation_that_is_refused(model: ImageModel, given: dict[str, Any], 
 
 
 @pytest.fixture
+def quick_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans are measured; the candidates of pairs answer at once."""
+    made, real = quick_machine.Machine(), executor.run_trials
+
+    def run_trials(planned: Any, options: Any, *rest: Any, **more: Any) -> Iterator[Any]:
+        return (made.run_trials if options.task is Task.TIMES else real)(planned, options, *rest, **more)
+
+    monkeypatch.setattr(executor, "run_trials", run_trials)
+    monkeypatch.setattr(executor, "identify", made.identify)
+
+
+@pytest.fixture
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Machines whose threads are not named have one."""
     monkeypatch.setattr("os.cpu_count", lambda: 1)
@@ -141,7 +160,6 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("one_thread", "quick_pairs")
 def test_the_guide_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As written there, on a model of a few parameters."""
     (block,) = (b for b in blocks(GUIDE.read_text(encoding="utf-8")) if b.file == "measure.py")
     stages.stage(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -167,6 +185,7 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     """Every cell in order, with fewer seeds; the last line of a cell is shown as a notebook does."""
     cells = json.loads((ROOT / "examples" / "first-steps.ipynb").read_text(encoding="utf-8"))["cells"]
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(fork_server, "enabled", True)
     space, shown = dict[str, Any](), list[str]()
     for cell in (cell for cell in cells if cell["cell_type"] == "code"):
         *body, last = ast.parse(cell["source"].replace("seeds=16", "seeds=2").replace("batch=8", "batch=2")).body
@@ -185,16 +204,10 @@ def test_a_method_of_a_notebook_is_not_measured() -> None:
         METHODS.drop("__main__")
 
 
-@pytest.fixture
-def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A small stand-in for the plan ``demo``, in an empty working folder."""
-    stage = stages.stage(tmp_path / "stage", '{ name = "rkv", alpha = 4 }, "streaming", "window"', top='plugins = ["dot.py"]')
-    monkeypatch.chdir(tmp_path)
-    return stage.plan
-
-
 @pytest.mark.usefixtures("one_thread", "quick_pairs")
-def test_the_example_of_the_readme(demo: Path) -> None:
+def test_the_example_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    demo = stages.stage(tmp_path / "stage", '{ name = "rkv", alpha = 4 }, "streaming", "window"', top='plugins = ["dot.py"]').plan
+    monkeypatch.chdir(tmp_path)
     (block,) = (b for b in blocks((ROOT / "README.md").read_text(encoding="utf-8")) if b.language == "python")
     space: dict[str, Any] = {}
     with stages.forgetting():
@@ -211,12 +224,10 @@ def test_the_example_of_the_readme(demo: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [False, True])
+@pytest.mark.usefixtures("quick_pairs")
 def test_cases_of_a_plan_with_plug_ins_are_compared_once_more(given: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the plan names its plug-in, whose method it gives a parameter, or the user does; a store alone imports nothing."""
-    from cli import quick_machine
-
     monkeypatch.setattr(executor, "run_trials", quick_machine.Machine().run_trials)
-    monkeypatch.setattr(executor, "identify", quick_machine.Machine().identify)
     method, top = ('"calm"', "") if given else ('{ name = "calm", sinks = 2 }', 'plugins = ["dot.py"]')
     plugin = MODEL.replace("methods.window import Window", "methods.streaming import Streaming as Window")
     stage = stages.stage(tmp_path, f'"window", {method}', plugin, top=top)
@@ -242,22 +253,20 @@ def test_a_frame_has_a_row_for_each_case(measured: stages.Stage) -> None:
     assert frame["case"].is_unique
     assert frame.attrs["units"]["latency"] == "s"
     assert frame.attrs["better"] == {**frame.attrs["better"], "latency": "lower", "psnr": "higher"}
-    latencies = dict(zip(frame["label"], frame["latency"], strict=True))
+    latencies = frame.set_index("label")["latency"]
     assert latencies["full"] == run["full"].outcome.median("latency")
     assert pd.isna(latencies["full (other seeds)"]), "a reference row is not timed"
-    assert set(frame.attrs["units"]) <= set(frame.columns)
 
 
-@pytest.mark.parametrize("show", [lambda run: run._repr_html_(), lambda run: run.cases[0]._repr_html_()], ids=["run", "case"])
-def test_what_a_user_wrote_is_escaped(measured: stages.Stage, show: Callable[[Run], str]) -> None:
+def test_what_a_user_wrote_is_escaped(measured: stages.Stage) -> None:
     run = cm.open(measured.store)
     odd = [replace(o, case=replace(o.case, model=HOSTILE, variant=HOSTILE)) for o in run.outcomes]
     odd[0] = replace(odd[0], status=Status.ERROR, samples={}, artifacts={}, log=HOSTILE)
     run.outcomes = tuple(odd)
-    shown = show(run)
-    text = "".join(ET.fromstring(f"<div>{shown}</div>").itertext())
-    assert "<b>&\"'" in text
-    assert "\u202e" not in shown
+    for shown in (run._repr_html_(), run.cases[0]._repr_html_()):
+        text = "".join(ET.fromstring(f"<div>{shown}</div>").itertext())
+        assert "<b>&\"'" in text
+        assert "\u202e" not in shown
 
 
 def test_stored_tokens_become_a_sample_batch(measured: stages.Stage, tmp_path: Path) -> None:
@@ -266,8 +275,7 @@ def test_stored_tokens_become_a_sample_batch(measured: stages.Stage, tmp_path: P
     for label, outcome in measured.outcomes().items():
         if outcome.case.role not in ("baseline", "candidate"):
             continue
-        done = stages.call("export", "images", tmp_path / "samples.npz", label, *options)
-        assert done.exit_code == 0, done.output
+        stages.good(stages.call("export", "images", tmp_path / "samples.npz", label, *options))
         with np.load(tmp_path / "samples.npz") as file:
             channels_first = np.ascontiguousarray(file["arr_0"].transpose(0, 3, 1, 2))
             assert hashlib.sha256(channels_first.tobytes()).hexdigest() == outcome.facts.images_hash
@@ -282,3 +290,47 @@ def test_parameters_of_a_method_with_its_own_sizes_set_its_budget() -> None:
     model = cm.load("tiny-var")
     cases = [model.prepared(seeds=1, method="ams_kv", **parameters)[0].case for parameters in ({}, {"demanding": [1]})]
     assert [case.budget for case in cases] == ["1", f"{274 + 5 * 149}/{6 * 274}"]  # of the entries before the last scale
+
+
+charts, convert = later("cachemark.export.altair_charts"), later("vl_convert")
+GUESSES = tomllib.loads(Path(__file__).with_name("guesses.toml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def space(measured: stages.Stage, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a session has after its first minutes; ``plan_of`` is the part of ``cm.measure`` before it measures."""
+    model = cm.load("tiny-var")
+    return {"cm": cm, "m": model, "t": cm.load("tiny-t2i"), "im": model.generate(seeds=2), "Window": Window, "run": cm.open(measured.store),
+            "folder": tmp_path_factory.mktemp("images"), "plan_of": plan_of,
+            "expanded": lambda methods: expand(Plan(name="x", cells=[Cells(model="tiny-var", methods=methods)]))}
+
+
+@pytest.mark.parametrize("call", GUESSES["works"])
+def test_a_guess_works(space: dict[str, Any], call: str) -> None:
+    eval(call, space)
+
+
+@pytest.mark.parametrize(("call", "line"), GUESSES["refused"].items())
+def test_a_guess_names_what_to_write(space: dict[str, Any], call: str, line: str) -> None:
+    with pytest.raises((CachemarkError, AttributeError)) as refused:
+        eval(call, space)
+    assert line in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", ["tradeoff", "speed", "memory", "quality"])
+def test_a_plot_has_the_charts_of_the_page(space: dict[str, Any], kind: str) -> None:
+    drawn = space["run"].plot(kind)
+    shown = [chart.title for drawing in chart_sets(space["run"].view) for chart in drawing.on_tab(charts.TABS[kind]) if chart.plot]
+    svg = convert.vegalite_to_svg(drawn.to_json())
+    assert shown
+    assert [title for title in shown if f">{title}<" not in svg] == []
+
+
+def test_objects_mean_what_their_names_do(space: dict[str, Any]) -> None:
+    m, im = space["m"], space["im"]
+    assert [image.tobytes() for image in im] == [pixels.tobytes() for pixels in im.numpy()]
+    by_name, by_object = m.generate([3], method="window", B=100), m.generate([3], method=Window(B=100))
+    assert by_name.case == by_object.case
+    assert by_name.tokens.equal(by_object.tokens)
+    assert plan_of("tiny-var", "window", "1/2") == plan_of("tiny-var", ["window"], ["1/2"])

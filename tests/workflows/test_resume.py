@@ -1,10 +1,9 @@
 """Stored cases are not measured again, and an interrupted run keeps complete cases."""
 
-import json
 import signal
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +20,12 @@ from cachemark.plans.expand import expand
 from cachemark.plans.planned import Planned, Prepared
 from cachemark.plans.price import batches
 from cachemark.store.db import Store
-from cachemark.trial.executors import local
 from cachemark.trial.executors.local import Local
-from cachemark.trial.measurement import Measurement, outcome_of
-from cachemark.trial.request import TrialRequest
 from cachemark.trial.supervisor import Finished
 from cachemark.workflows.run import PlanRunner, _with_earlier
 from cachemark.workflows.time_left import TimeLeft
-from support import examples, stages, stub
-from support.stages import Stage
+from support import examples, fork_server, stages, stub
+from support.stages import Stage, data, good
 
 LABELS = ["full", "full (other seeds)", "full (other batch)", "streaming 1/2", "calm 1/2"]
 DONE = "done: same case, code, metric definitions and numerics"
@@ -37,15 +33,12 @@ DONE = "done: same case, code, metric definitions and numerics"
 
 @pytest.fixture
 def stage(measured: Stage, tmp_path: Path) -> Stage:
-    """A run that can be gone on with."""
     return measured.copy(tmp_path / "copy")
 
 
 def explained(stage: Stage, *more: str) -> dict[str, tuple[str, str]]:
     """What ``explain`` prints: action and reason by label."""
-    result = stage.call("explain", "--json", *more)
-    assert result.exit_code == 0, result.output
-    return {row["label"]: (row["action"], row["reason"]) for row in json.loads(result.stdout)}
+    return {row["label"]: (row["action"], row["reason"]) for row in data(stage.call("explain", "--json", *more))}
 
 
 MORE = """
@@ -86,23 +79,16 @@ def test_nothing_is_measured_twice_and_no_process_started(stage: Stage, monkeypa
     assert explained(stage, "--fresh") == dict.fromkeys(LABELS, ("run", "--fresh"))
     assert (stage.store.read_bytes(), stage.states()) == (before, ["finished"]), "explain changes nothing"
     result = stage.run()
-    assert result.exit_code == 0
-    assert result.stdout.startswith("Run 2: 0 measured, 0 failed, 5 skipped.\n")
+    assert good(result).startswith("Run 2: 0 measured, 0 failed, 5 skipped.\n")
     assert result.stderr == "5 cases: 5 already measured, 0 to run.\n"
     assert stage.states() == ["finished", "finished"]
     assert stage.outcomes(2) == stage.outcomes(1)
 
 
-def test_explain_says_that_nothing_is_stored_and_makes_no_store(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    stages.no_child(monkeypatch)
-    stage.store.unlink()
-    for where in ((), ("--store", f"sqlite:///{stage.store}")):
-        assert explained(stage, *where) == dict.fromkeys(LABELS, ("run", "nothing is stored yet"))
-        assert not stage.store.exists()
-
-
 def test_explain_names_what_changed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stages.no_child(monkeypatch)
+    assert set(explained(stage, "--store", f"{stage.store}-none").values()) == {("run", "nothing is stored yet")}
+    assert not Path(f"{stage.store}-none").exists()
     assert set(explained(stage, "--threads", "3").values()) == {("run", "changed since: numerics (threads 1 → 3)")}
     edit(stage.plan, 'name = "dots"', 'name = "others"')
     assert set(explained(stage).values()) == {("skip", DONE)}, "a plan's name changes no number"
@@ -122,49 +108,36 @@ def test_changed_code_is_measured_again_and_nothing_else(stage: Stage) -> None:
         reasons = explained(stage, *more)
         assert reasons["tranquil 1/2"][1].startswith("no such case" if number == 2 else "changed since: method")
         assert {reasons[label] for label in LABELS} == {("skip", DONE)}
-        result = stage.run(*more)
-        assert result.exit_code == 0, result.output
-        assert result.stdout.startswith(f"Run {number}: 1 measured, 0 failed, 5 skipped.\n")
+        assert good(stage.run(*more)).startswith(f"Run {number}: 1 measured, 0 failed, 5 skipped.\n")
         assert list(stage.outcomes(number)) == [*LABELS, "tranquil 1/2"]
         with Store.open(stage.store, read_only=True, create=False) as store:
             assert store.reused(number) == {stage.outcomes(number)[label].case.key for label in LABELS}
 
 
-@pytest.mark.parametrize(("sent", "code"), [
-    (signal.SIGINT, 130), *(pytest.param(*end, marks=pytest.mark.slow) for end in ((signal.SIGKILL, -9), (signal.SIGTERM, 143)))])
-def test_an_ended_run_goes_on_where_it_was(sent: signal.Signals, code: int, stage: Stage) -> None:
-    """Killed during its last case; after SIGKILL, readers see it when its heartbeats have lapsed."""
+@pytest.mark.parametrize(("sent", "code", "said"), [
+    (signal.SIGINT, 130, "\nInterrupted."), pytest.param(signal.SIGTERM, 143, "\nEnded by SIGTERM.", marks=pytest.mark.slow)])
+def test_an_ended_run_goes_on(sent: signal.Signals, code: int, said: str, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ended during its last case; ``tests/slow/test_faults.py`` kills runs."""
+    monkeypatch.setattr(fork_server, "enabled", True)
     more = with_more(stage, MORE + "import os\n" + examples.WAITS)
     edit(stage.plan, '"streaming"', '"streaming", "calm", "tranquil", "waits"')
     hold, reached = (Path(f"{more[1]}.{name}") for name in ("hold", "reached"))
     hold.touch()
     process = stage.start(*more)
-    lines = [process.stderr.readline() for _ in range(2)]
-    assert lines[0] == "7 cases: 5 already measured, 2 to run.\n"
-    assert lines[1].startswith("[1/2] dot tranquil 1/2: ok")
     stages.until(reached.exists, "the case that waits")
     process.send_signal(sent)
     out, err = process.communicate(timeout=stages.PATIENCE)
-    assert process.returncode == code
-    assert out == ""
-    if sent is signal.SIGINT:
-        assert err == "\nInterrupted. Completed work is stored; run the same command to resume.\n"
-    elif sent is not signal.SIGKILL:
-        assert err == f"Ended by {sent.name}. Completed work is stored; run the same command to resume.\n"
-
+    assert (process.returncode, out) == (code, "")
+    assert err.startswith("7 cases: 5 already measured, 2 to run.\n[1/2] dot tranquil 1/2: ok")
+    assert err.endswith(f"{said} Completed work is stored; run the same command to resume.\n")
     child = int(reached.read_text())
     stages.until(lambda: stages.ended(child), "the end of the child")
     assert stage.whole()
-    state = "running" if sent is signal.SIGKILL else "interrupted"
-    assert stage.states() == ["finished", state]
     assert list(stage.outcomes(2)) == [*LABELS, "tranquil 1/2"]
     assert explained(stage, *more)["waits 1/2"][0] == "run"
-
     hold.unlink()
-    result = stage.run(*more)
-    assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("Run 3: 1 measured, 0 failed, 6 skipped.\n")
-    assert stage.states() == ["finished", state, "finished"]
+    assert good(stage.run(*more)).startswith("Run 3: 1 measured, 0 failed, 6 skipped.\n")
+    assert stage.states() == ["finished", "interrupted", "finished"]
     assert list(stage.outcomes(3)) == [*LABELS, "tranquil 1/2", "waits 1/2"]
 
 
@@ -197,57 +170,21 @@ def test_more_samples_take_over_those_that_are_stored(stage: Stage, monkeypatch:
     assert saved == {label: examples.SAMPLES * times[label] for label in LABELS}
 
 
-@pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Stub worker processes; returns the cases of each."""
-    asked: list[list[str]] = []
-
-    def trials(planned: Any, options: TrialRequest, started: Any, **_: Any) -> Any:
-        asked.append([p.case.label for p in planned])
-        for p in planned:
-            started(p)
-            yield Finished(outcome_of(p, Measurement(Status.ERROR, log="not run")), {})
-
-    monkeypatch.setattr(local, "run_trials", trials)
-    return asked
-
-
-def random_plan(trial: str = "") -> plans.Plan:
-    cells = [{"model": "llamagen-b", "methods": ["window", "streaming"]}, {"model": "llamagen-l", "methods": ["window"]}]
-    return plans.Plan.model_validate({"name": "p", "cells": cells} | ({"trial": trial} if trial else {}))
-
-
 @pytest.mark.parametrize(("trial", "groups"), [
     ("model", [["full", "window 1/2", "streaming 1/2"], ["full", "window 1/2"]]),
     ("case", [["full"], ["window 1/2"], ["streaming 1/2"], ["full"], ["window 1/2"]]),
 ])  # fmt: skip
 def test_a_process_is_shared_by_the_cases_of_a_model_or_by_none(
-    trial: str, groups: list[list[str]], told: list[list[str]], tmp_path: Path,
+    trial: str, groups: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    asked = stub.answering(monkeypatch, lambda planned, _: Outcome(planned.case, Status.ERROR, log="not run"))
+    cells = [{"model": "llamagen-b", "methods": ["window", "streaming"]}, {"model": "llamagen-l", "methods": ["window"]}]
     with Store.open(tmp_path / "s.sqlite") as store:
-        PlanRunner(random_plan(trial), store, Local()).measure()
-    assert told == groups
-
-
-def test_a_run_whose_store_fails_is_failed(told: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save = Store.save
-
-    def broken(store: Store, run_id: int, outcome: Outcome, *given: Any, **named: Any) -> int:
-        if outcome.case.label == "streaming 1/2":
-            raise OSError("the disk is full")
-        return save(store, run_id, outcome, *given, **named)
-
-    monkeypatch.setattr(Store, "save", broken)
-    with Store.open(tmp_path / "s.sqlite") as store:
-        with pytest.raises(OSError, match="the disk is full"):
-            PlanRunner(random_plan(), store, Local()).measure()
-        assert store.run().state == "failed"
-        assert [o.case.label for o in store.outcomes(1)] == ["full", "window 1/2"]
+        PlanRunner(plans.Plan.model_validate({"name": "p", "cells": cells, "trial": trial}), store, Local()).measure()
+    assert [labels for _, labels in asked] == groups
 
 
 class Workers(stub.Stub):
-    """Executor that records when its workers have ended."""
-
     ended = False
 
     def run(self, *arguments: Any, **options: Any) -> Iterator[Finished]:
@@ -257,26 +194,22 @@ class Workers(stub.Stub):
             self.ended = True
 
 
-def test_a_store_that_fails_ends_the_workers_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_fails_ends_the_workers_at_once_and_the_run_as_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python would wait forever for a worker that is still there when it ends itself."""
-    def full(*_: Any, **__: Any) -> int:
-        raise StoreUnavailable("The disk is full.", remedy="Free some space.")
+    save, workers = Store.save, Workers()
 
-    workers = Workers()
-    monkeypatch.setattr(Store, "save", full)
-    with Store.open(tmp_path / "results.sqlite") as store, pytest.raises(StoreUnavailable) as error:
-        PlanRunner(stub.tiny_plan(), store, workers).measure()
-    assert workers.ended, f"while {error.value!r} still holds the frames of the run"
+    def broken(store: Store, run_id: int, outcome: Outcome, *given: Any, **named: Any) -> int:
+        if outcome.case.method != "full":
+            raise StoreUnavailable("The disk is full.", remedy="Free some space.")
+        return save(store, run_id, outcome, *given, **named)
 
-
-@dataclass
-class Clock:
-    """A clock that is set."""
-
-    now: float = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+    monkeypatch.setattr(Store, "save", broken)
+    with Store.open(tmp_path / "results.sqlite") as store:
+        with pytest.raises(StoreUnavailable) as error:
+            PlanRunner(stub.tiny_plan(), store, workers).measure()
+        assert workers.ended, f"while {error.value!r} still holds the frames of the run"
+        assert store.run().state == "failed"
+        assert {o.case.method for o in store.outcomes(1)} == {"full"}
 
 
 @pytest.fixture(scope="module")
@@ -289,39 +222,37 @@ def images(planned: Planned) -> float:
 
 
 def test_the_pace_is_of_the_same_model_where_it_has_run(cases: list[Planned]) -> None:
-    clock = Clock()
+    now = 1000.0
     first, other = cases[0], next(each for each in cases if each.case.model != cases[0].case.model)
-    left = TimeLeft([first, other, cases[1], cases[-1]], clock=clock)
+    left = TimeLeft([first, other, cases[1], cases[-1]], clock=lambda: now)
+    assert left.seconds() is None
     for case, pace, expected in ((first, 2.0, 2.0 * sum(map(images, (other, cases[1], cases[-1])))),
                                  (other, 3.0, 2.0 * images(cases[1]) + 3.0 * images(cases[-1]))):
-        assert (left.seconds() is None) == (case is first)
         left.started(case)
-        clock.now += images(case) * pace
+        now += images(case) * pace
         left.ended(Outcome(case.case, Status.OK, {"latency": [1.0]}, "random weights"))
         assert left.seconds() == pytest.approx(expected)
 
 
 def test_stored_seconds_come_first_and_devices_share_the_work(cases: list[Planned]) -> None:
-    left = TimeLeft(cases, lambda key: 10.0, Clock())
+    left = TimeLeft(cases, lambda key: 10.0, lambda: 1000.0)
     assert left.seconds() == 10.0 * len(cases)
     left.started(cases[0])
     left.started(cases[1])
     assert left.seconds() == 10.0 * len(cases) / 2
     searched = replace(cases[0], case=replace(cases[0].case, evaluation={MAX_BATCH: {"limit": 0}}))
     assert TimeLeft([searched], lambda key: 10.0).seconds() is None
-    assert TimeLeft().seconds() is None
 
 
 def test_the_batches_of_a_running_case_count(cases: list[Planned]) -> None:
-    clock, first = Clock(), cases[0]
-    left = TimeLeft([first], clock=clock)
+    now, first = 1000.0, cases[0]
+    left = TimeLeft([first], clock=lambda: now)
     left.started(first)
-    assert left.seconds() is None
-    clock.now += 1.0
+    now += 1.0
     left.advanced(first, first.case.batch)
     estimate = left.seconds()
     assert estimate == pytest.approx(images(first) / first.case.batch - 1)
-    clock.now += 0.9
+    now += 0.9
     assert left.seconds() == pytest.approx(estimate - 0.9), "a long batch does not make the estimate grow"
     assert 0 < left.fraction(first.case.key) < 1
     left.started(first)
@@ -334,7 +265,6 @@ PARTS = {"numerics": "n", "metrics": "m"}
 
 @pytest.fixture(scope="module")
 def planned() -> Prepared:
-    """A candidate with a quality pass."""
     first = next(p for p in expand(stub.tiny_plan()) if p.case.role == "candidate")
     evaluation = {"quality": {"preset": "eyes", "samples": 24, "batch": 4, "seeds": "s256"}}
     return Prepared.of(first, case=replace(first.case, evaluation=evaluation), result_parts=PARTS)
@@ -361,3 +291,5 @@ def test_the_newest_success_alone_counts(stored: list[Status | dict[str, Any]], 
     assert (earlier is not None) == reused
     if earlier is not None:
         assert (earlier.source, earlier.quality) == ("before 0", {NAME: [9.0]})
+        same, other_tokens, other_images = (earlier.matches(*hashes, {"psnr": [30.0]}) for hashes in (("o", "i"), ("p", "i"), ("o", "j")))
+        assert (same, other_tokens, other_images) == (True, False, False)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from click.testing import CliRunner
 from PIL import Image
 
@@ -18,17 +17,12 @@ from cachemark.workflows.score import opened, score
 from cachemark.workflows.score_prompts import prompt_list, prompt_numbers
 from support.judges import answerer_folder, clip_folder, detector_folder
 from support.later import later
+from support.stages import data
+
+from .test_score import noise_images
 
 transformers = later("transformers")
 TEXTS = ("a red dog", "a cow", "two mice", "there is a dog")
-
-
-def images(folder: Path, names: list[str]) -> Path:
-    for i, name in enumerate(names):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        noise = torch.randint(0, 256, (32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(i))
-        Image.fromarray(noise.numpy()).save(folder / name)
-    return folder
 
 
 def table(path: Path) -> Path:
@@ -54,10 +48,8 @@ def dpg(path: Path) -> Path:
     (["00000/samples/0000.png", "00000/samples/0001.png", "00002/samples/0000.png"], lines, [0, 2, 0]),
     (["10.png", "2.png", "party.png"], dpg, [1, 0, 3]),
 ])  # fmt: skip
-def test_an_image_has_the_prompt_of_its_name_folder_or_place(
-    names: list[str], prompts: Callable[[Path], Path], expected: list[int], tmp_path: Path,
-) -> None:
-    assert prompt_numbers(opened(images(tmp_path / "images", names)), prompt_list(str(prompts(tmp_path)))) == expected
+def test_an_image_has_its_prompt(names: list[str], prompts: Callable[[Path], Path], expected: list[int], tmp_path: Path) -> None:
+    assert prompt_numbers(opened(noise_images(tmp_path / "images", names)), prompt_list(str(prompts(tmp_path)))) == expected
 
 
 @pytest.mark.parametrize(("names", "prompts", "words"), [
@@ -66,7 +58,7 @@ def test_an_image_has_the_prompt_of_its_name_folder_or_place(
 ])  # fmt: skip
 def test_images_without_a_prompt_are_refused(names: list[str], prompts: Callable[[Path], Path], words: str, tmp_path: Path) -> None:
     with pytest.raises(CachemarkError, match=words):
-        prompt_numbers(opened(images(tmp_path / "images", names)), prompt_list(str(prompts(tmp_path))))
+        prompt_numbers(opened(noise_images(tmp_path / "images", names)), prompt_list(str(prompts(tmp_path))))
 
 
 def test_a_batch_has_prompts_by_its_labels(tmp_path: Path) -> None:
@@ -79,31 +71,27 @@ def test_a_batch_has_prompts_by_its_labels(tmp_path: Path) -> None:
 
 def test_clip_scores_any_tools_images(tmp_path: Path) -> None:
     """By the command, with transformers' own embeddings of the same files; sets are not compared."""
-    folder, clip = images(tmp_path / "images", ["a.png", "b.png", "c.png", "d.png"]), clip_folder(tmp_path / "clip")
+    folder, clip = noise_images(tmp_path / "images", ["a.png", "b.png", "c.png", "d.png"]), clip_folder(tmp_path / "clip")
     options = "--prompts", str(table(tmp_path)), "--metric", f"clip_score,weights={clip}", "--json"
-    done = CliRunner().invoke(main, ["score", str(folder), *options])
-    assert done.exit_code == 0, done.output
-    printed = json.loads(done.stdout)
-    model = Clip(str(clip))
+    printed, model = data(CliRunner().invoke(main, ["score", str(folder), *options])), Clip(str(clip))
     pictures = [np.array(Image.open(folder / f"{name}.png")).transpose(2, 0, 1) for name in "dcba"]
     expected = 100 * (model.of_images(pictures) * model.of_texts(TEXTS)).sum(1).clamp_min(0).mean()
-    assert printed["values"].keys() == {"clip_score"}
+    assert (printed["values"].keys(), printed["preset"]) == ({"clip_score"}, "")
     assert printed["values"]["clip_score"]["value"] == pytest.approx(float(expected), abs=1e-4)
-    assert printed["preset"] == ""
 
 
 def test_geneval_and_dpg_have_their_rules_and_folders(tmp_path: Path) -> None:
     """Networks of random weights see nothing in GenEval's images; their answers are those of the metric."""
     task = {"tag": "single_object", "include": [{"class": "dog", "count": 1}], "prompt": "a photo of a dog"}
     (tmp_path / "evaluation_metadata.jsonl").write_text(f"{json.dumps(task)}\n{json.dumps({**task, 'tag': 'counting'})}\n")
-    folder = images(tmp_path / "geneval", ["00000/samples/0000.png", "00001/samples/0000.png", "00001/samples/0001.png"])
+    folder = noise_images(tmp_path / "geneval", ["00000/samples/0000.png", "00001/samples/0000.png", "00001/samples/0001.png"])
     options = {"detector": str(detector_folder(tmp_path / "boxes", masks=False)), "clip": str(clip_folder(tmp_path / "clip"))}
     scored = score(folder, prompts=tmp_path / "evaluation_metadata.jsonl", metrics=[("geneval", options)])
     assert scored.values.keys() == {"geneval", "geneval_single_object", "geneval_counting"}
     head = "item_id,text,keywords,proposition_id,dependency,category_broad,category_detailed,tuple,question_natural_language\n"
     (tmp_path / "dpg_bench.csv").write_text(head + "skipped,,,1,0,,,,\n" + "".join(f"{name},t,k,1,0,e,w,t,is there a dog?\n"
                                                                                 for name in ("10", "2", "party", "x")))
-    scored = score(images(tmp_path / "dpg", ["10.png", "2.png"]), prompts=dpg(tmp_path), metrics=[
+    scored = score(noise_images(tmp_path / "dpg", ["10.png", "2.png"]), prompts=dpg(tmp_path), metrics=[
         ("dpg", {"weights": str(answerer_folder(tmp_path / "vilt", writes=False))})])
     assert 0 <= scored.values["dpg"].value <= 1
 
@@ -116,14 +104,14 @@ def test_geneval_and_dpg_have_their_rules_and_folders(tmp_path: Path) -> None:
     (("--prompts", "{p}", "--metric", "clip_score,x"), "write clip_score"),
 ])  # fmt: skip
 def test_a_request_that_is_refused(words: tuple[str, ...], error: str, tmp_path: Path) -> None:
-    folder, prompts = images(tmp_path / "images", ["a.png", "b.png", "c.png", "d.png"]), table(tmp_path)
+    folder, prompts = noise_images(tmp_path / "images", ["a.png", "b.png", "c.png", "d.png"]), table(tmp_path)
     done = CliRunner().invoke(main, ["score", str(folder), *(word.format(p=prompts) for word in words)])
     assert done.exit_code == 2, done.output
     assert error in done.output
 
 
 def test_a_missing_network_is_named_with_its_command(tmp_path: Path) -> None:
-    scored = score(images(tmp_path / "images", ["a.png", "b.png", "c.png", "d.png"]), prompts=table(tmp_path), metrics=[
+    scored = score(noise_images(tmp_path / "images", ["a.png", "b.png", "c.png", "d.png"]), prompts=table(tmp_path), metrics=[
         ("clip_score", {"weights": "nowhere"})])
     assert not scored.values
     assert "hf download openai/clip-vit-base-patch16" in scored.absent["clip_score"]

@@ -24,6 +24,8 @@ from cachemark.workflows.score_protocols import score
 from metrics.test_adm_evaluator import frechet
 from metrics.toys import spatial_toy
 
+from .test_score import noise_images
+
 PER, CATEGORIES, CAPTIONS, ATOMS = 30, ("art", "people"), 30, (3, 1, 2)
 
 
@@ -37,25 +39,12 @@ def _small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setattr(protocols, name, value)
 
 
-def written(folder: str, names: list[str], seed: int, side: int = 40) -> Path:
-    draws = np.random.default_rng(seed)
-    for name in names:
-        path = Path(folder, name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(draws.integers(0, 256, (side, side, 3), dtype=np.uint8)).save(path)
-    return Path(folder)
-
-
-def mjhq_files() -> list[str]:
+def test_mjhq_has_fid_by_category_on_resized_images() -> None:
     rows = {f"{category}{i}": {"category": category, "prompt": f"{category} {i}"} for category in CATEGORIES for i in range(PER)}
     Path("meta_data.json").write_text(json.dumps(rows))
-    return list(rows)
-
-
-def test_mjhq_has_fid_by_category_on_resized_images() -> None:
-    names = mjhq_files()
-    real = written("real", [f"{name.rstrip('0123456789')}/{name}.png" for name in names], 1)
-    mine = written("mine", [f"{name}.png" for name in names], 2)
+    names = list(rows)
+    real = noise_images(Path("real"), [f"{name.rstrip('0123456789')}/{name}.png" for name in names], 1, 40)
+    mine = noise_images(Path("mine"), [f"{name}.png" for name in names], 2, 40)
     scores = score(mine, real, preset_name="mjhq", prompts="meta_data.json")
     assert {"fid_mjhqart_30", "fid_mjhqpeople_30", "fid_mjhq_60"} == scores.values.keys()
     assert {"image_reward", "hpsv2"} == scores.absent.keys()
@@ -81,7 +70,7 @@ def test_coco2017_compares_pairs_and_sets_with_the_full_cache(monkeypatch: pytes
     with zipfile.ZipFile("a.zip", "w") as archive:
         archive.writestr(prompt_lists.COCO_MEMBER, json.dumps({"annotations": captions}))
     for name in ("full", "mine"):
-        written(name, [f"{i}.png" for i in range(CAPTIONS)], len(name))
+        noise_images(Path(name), [f"{i}.png" for i in range(CAPTIONS)], len(name), 40)
     with pytest.raises(CachemarkError, match=r"a\.zip has \d+ bytes, not the 252907541 of annotations_trainval2017\.zip"):
         score("mine", "full", preset_name="coco2017-full", prompts="a.zip")
     size = Path("a.zip").stat().st_size
@@ -105,7 +94,7 @@ def geneval2(*options: str) -> tuple[int, str]:
 def test_geneval2_exports_paths_and_imports_scores() -> None:
     lines = [{"prompt": f"prompt {i}", "vqa_list": [["Is it?", "Yes"]] * atoms} for i, atoms in enumerate(ATOMS)]
     Path("geneval2_data.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    written("mine", ["0.png", "1.png", "2.png"], 0)
+    noise_images(Path("mine"), ["0.png", "1.png", "2.png"])
     for _ in range(2):  # its own output is replaced
         assert geneval2("--metric", "geneval2,paths=paths.json")[0] == 0
     assert json.loads(Path("paths.json").read_text()) == {f"prompt {i}": str(Path("mine", f"{i}.png").resolve()) for i in range(3)}
@@ -128,7 +117,7 @@ def test_geneval2_exports_paths_and_imports_scores() -> None:
     ("geneval2", "curl -LO https://raw.githubusercontent.com/facebookresearch/GenEval2"),
 ])  # fmt: skip
 def test_a_protocol_says_what_to_fetch(preset: str, words: str) -> None:
-    written("mine", ["0.png"], 0)
+    noise_images(Path("mine"), ["0.png"])
     with pytest.raises(CachemarkError) as caught:
         score("mine", preset_name=preset)
     assert words in str(caught.value)
@@ -138,5 +127,5 @@ def test_a_protocol_says_what_to_fetch(preset: str, words: str) -> None:
 
 
 def test_resizing_is_known_by_its_features_key(tmp_path: Path) -> None:
-    folder = ImageFolder.open(written("mine", ["0.png"], 0))
+    folder = ImageFolder.open(noise_images(Path("mine"), ["0.png"]))
     assert len({folder.digest(slice(0, 1)), *(Resized(folder, side).digest(slice(0, 1)) for side in (64, 299))}) == 3
