@@ -1,22 +1,29 @@
-"""Compares selection at a line's end, rotation and sampling with fp64 on a CPU, in Triton's interpreter; run by test_fused_norms.py.
-
-``interpreted_lines.py FILE …`` runs copies of the kernels' files, named like them, and prints those that differ.
-"""
+"""Selection at a line's end, rotation and sampling; generations of prompted models."""
 
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from interpreting import CLOSE, near, run
+from interpreting import CLOSE, any_of, near, run
 
 from cachemark.cache import random_streams as streams
+from cachemark.cache.arena import Memory
 from cachemark.cache.kernels import fused, selection
 from cachemark.cache.kernels.selection import lowest
+from cachemark.core.spec import Sampling
+from cachemark.methods.linear import Linear
+from cachemark.methods.registry import METHODS
 from cachemark.methods.rkv import RKV
 from cachemark.methods.snapkv import SnapKV
+from cachemark.models.emu3 import Emu3, Emu3Config
+from cachemark.models.glm_image import GlmImage
+from cachemark.models.janus import Janus, JanusConfig
+from cachemark.models.lumina import Lumina
+from support.tiny_models import DECODER, EMU3_SIZES, GLM_IMAGE_SIZES, LUMINA_SIZES, PROMPTS
 
 
 def line(group: int, queries: int, live: int, shorter: int, count: int, width: int, dtype: torch.dtype, ends: int) -> None:
@@ -152,16 +159,42 @@ def turns() -> None:
     numbers(2, 3, 1100, gumbel=True)
 
 
-SETTINGS = settings(max_examples=8, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+ONE, ALONE = replace(DECODER, layers=1), replace(DECODER, layers=1, heads=2, dim=32, kv_heads=None)
+ALL = {"add_norm", "silu_mul", "rotate_append", "sample"}  # the condition rotates alone
+FAMILIES: dict[str, tuple[Callable[[], Any], set[str]]] = {  # heads have their own keys or share them, as in the published models
+    "janus": (lambda: Janus(JanusConfig(ALONE, codes=48, grid=3), PROMPTS), ALL | {"attend_turned"}),
+    "emu3": (lambda: Emu3(Emu3Config(ONE, 2, 3, EMU3_SIZES.ids), PROMPTS), ALL),
+    "lumina": (lambda: Lumina(replace(LUMINA_SIZES, decoder=replace(ALONE, qk_norm=True), height=1, width=1), PROMPTS),
+               ALL | {"attend_turned"}),
+    "glm-image": (lambda: GlmImage(replace(GLM_IMAGE_SIZES, decoder=replace(ONE, qkv_bias=True), grid=2, preview=2), PROMPTS), ALL),
+}
+
+
+def families() -> None:
+    """Rows of different conditions draw the same tokens as by plain operations, also where entries go."""
+    for name, (build, expected) in FAMILIES.items():
+        model = build().initialise(0).eval().requires_grad_(False)
+        for parameter in model.parameters():
+            parameter.data *= 4 if parameter.dim() > 1 else 1  # so that attention is far from uniform
+        method = Linear(B=6) if name == "janus" else METHODS.get("full").build({})
+        sampling, launched, made = Sampling(cfg_scale=3.0, top_k=20), set[str](), []
+        for on in (False, True):
+            with fused.fusing(on), fused.launches(lambda name, *tensors, launched=launched: launched.add(name)):
+                made.append(model.generate(torch.tensor([0, 1]), [3, 4], replace(method), sampling, Memory()))
+        assert torch.equal(*made), name
+        assert launched == expected | ({"attended", "choose", "move"} if name == "janus" else set()), (name, launched)
+
+
 FEW, DTYPES = st.integers(1, 3), st.sampled_from([*CLOSE])
 anything = (
-    SETTINGS(given(FEW, st.integers(1, 20), st.integers(30, 70), st.integers(0, 5), st.integers(1, 12), st.integers(8, 40), DTYPES,
-                   st.integers(0, 2))(line)),
-    SETTINGS(given(FEW, FEW, st.integers(0, 140), st.integers(1, 20), st.integers(0, 5), DTYPES, st.booleans(), st.booleans())(turn)),
-    SETTINGS(given(FEW, st.integers(5, 100), st.integers(0, 120), st.sampled_from((None, 2.0)), st.integers(0, 9))(drawn)),
-    SETTINGS(given(FEW, st.integers(20, 140), st.integers(0, 5), st.integers(1, 9), st.sampled_from((1, 5, 7)), st.integers(8, 40), DTYPES)(
-        pooled)),
-    SETTINGS(given(FEW, FEW, st.integers(1, 2100), st.booleans())(numbers)),
+    any_of(line, FEW, st.integers(1, 20), st.integers(30, 70), st.integers(0, 5), st.integers(1, 12), st.integers(8, 40), DTYPES,
+           st.integers(0, 2), examples=8),
+    any_of(turn, FEW, FEW, st.integers(0, 140), st.integers(1, 20), st.integers(0, 5), DTYPES, st.booleans(), st.booleans(), examples=8),
+    any_of(drawn, FEW, st.integers(5, 100), st.integers(0, 120), st.sampled_from((None, 2.0)), st.integers(0, 9), examples=8),
+    any_of(pooled, FEW, st.integers(20, 140), st.integers(0, 5), st.integers(1, 9), st.sampled_from((1, 5, 7)), st.integers(8, 40), DTYPES,
+           examples=8),
+    any_of(numbers, FEW, FEW, st.integers(1, 2100), st.booleans(), examples=8),
+    families,
 )
 
 

@@ -1,7 +1,4 @@
-"""Compares fused passes of next-scale and masked models with fp64 on a CPU, in Triton's interpreter; run by test_fused_norms.py.
-
-``interpreted_norms.py FILE …`` runs copies of the kernels' files, named like them, and prints those that differ.
-"""
+"""Fused passes of next-scale and masked models, and products with their activation."""
 
 import math
 import sys
@@ -10,14 +7,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from interpreting import CLOSE, near, run
+from interpreting import CLOSE, any_of, near, run
 from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.kernels import fused, fused_norms
 from cachemark.cache.kernels.fused_norms import Shade
+from cachemark.cache.kernels.fused_products import ACTIVATIONS, ODD, compare, product, tile
 from cachemark.cache.kernels.table import forced
 from cachemark.cache.layout import squares
 from cachemark.contract.method import Method
@@ -105,6 +102,14 @@ def sums(rows: int, tokens: int, width: int, dtype: torch.dtype) -> None:
     near(fused.silu_mul(both), F.silu(gate) * up)
 
 
+def products(rows: int, outs: int, insides: int, dtype: torch.dtype, activation: str) -> None:
+    """The library rounds between product and activation, and so does the kernel; fp64 does not."""
+    x, weight, bias = drawn(rows, torch.float32, (rows, 1, insides), (outs, insides), (outs,))
+    x, weight, bias = (part.to(dtype) for part in (x, weight / insides**0.5, bias))
+    linear = F.linear(x.double(), weight.double(), bias.double())
+    near(product(x, weight, bias, activation), ACTIVATIONS[activation](linear))
+
+
 def fixed_sums() -> None:
     for dtype in CLOSE:
         sums(2, 3, 37, dtype)
@@ -119,13 +124,19 @@ def fixed() -> None:
         head(3, 1, 4, dtype, 0.3)
 
 
-SETTINGS = settings(max_examples=6, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+def fixed_products() -> None:
+    for dtype, activation in zip(CLOSE, ACTIVATIONS, strict=True):
+        products(70, 45, 100, dtype, activation)
+        products(600, 70, 16, dtype, activation)  # more blocks of rows than share the weights
+
+
 FEW, DTYPES = st.integers(1, 4), st.sampled_from([*CLOSE])
 anything = (
-    SETTINGS(given(FEW, FEW, st.integers(2, 200), DTYPES, st.booleans(), st.booleans(), st.booleans())(norms)),
-    SETTINGS(given(FEW, FEW, st.integers(1, 9), st.integers(1, 40), DTYPES, st.booleans())(units)),
-    SETTINGS(given(FEW, FEW, st.integers(1, 20), DTYPES, st.sampled_from((None, 0.0, 0.3, 1.0, 3.0)))(head)),
-    SETTINGS(given(FEW, FEW, st.integers(1, 1100), DTYPES)(sums)),
+    any_of(norms, FEW, FEW, st.integers(2, 200), DTYPES, st.booleans(), st.booleans(), st.booleans(), examples=6),
+    any_of(units, FEW, FEW, st.integers(1, 9), st.integers(1, 40), DTYPES, st.booleans(), examples=6),
+    any_of(head, FEW, FEW, st.integers(1, 20), DTYPES, st.sampled_from((None, 0.0, 0.3, 1.0, 3.0)), examples=6),
+    any_of(sums, FEW, FEW, st.integers(1, 1100), DTYPES, examples=6),
+    any_of(products, *[st.integers(1, 150)] * 3, DTYPES, st.sampled_from([*ACTIVATIONS]), examples=5),
 )
 
 
@@ -158,10 +169,18 @@ GENERATIONS: tuple[tuple[str, str, dict[str, Any], Sampling, set[str]], ...] = (
 )
 
 
+TILES = {(2048, 2048): (128, 256, 8), (2048, 1024): (128, 128, 8), (600, 1040): (64, 64, 4), (600, 70): (64, 32, 4), (5, 70): (16, 32, 4)}
+
+
 def checks() -> None:
-    """The checks before a first use on a device find nothing."""
+    """Those before a first use on a device find nothing, and products have the tiles that were measured."""
     assert [fused.deviations(torch.device("cpu"), torch.float32, group) for group in fused.CHECKS] == [""] * 2
+    for (rows, outs), expected in TILES.items():
+        assert tile(rows, outs) == expected
+    for dtype in CLOSE:
+        assert compare(torch.device("cpu"), dtype, [ODD]) == ""
 
 
 if __name__ == "__main__":
-    run(sys.argv[1:], {"fused_norms_triton": fixed, "fused_triton": fixed_sums}, checks, generations, anything=anything)
+    kernels = {"fused_norms_triton": fixed, "fused_triton": fixed_sums, "fused_products_triton": fixed_products}
+    run(sys.argv[1:], kernels, checks, generations, anything=anything)

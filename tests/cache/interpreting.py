@@ -1,23 +1,35 @@
-"""What the scripts in Triton's interpreter share: a comparison with fp64, and running copies of kernels with planted faults."""
+"""Compares Triton's kernels with fp64 on a CPU, in Triton's interpreter: what the scripts share, which test_interpreted.py runs.
+
+``interpreted_NAME.py FILE …`` runs copies of the kernels' files, named like them, and prints those that differ. ``any``: drawn shapes.
+"""
 
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import torch
+from hypothesis import HealthCheck, given, settings
 from torch import Tensor
 
 from cachemark.cache import kernels
-from cachemark.cache.kernels import fused_norms_triton, fused_products_triton, fused_triton, selection_triton
+from cachemark.cache.kernels import decode_triton, fused_norms_triton, fused_products_triton, fused_triton, mass_triton, selection_triton
 
-KERNELS = fused_norms_triton, fused_products_triton, fused_triton, selection_triton  # imported before a copy takes their place
+KERNELS = (  # imported before a copy takes their place
+    decode_triton, fused_norms_triton, fused_products_triton, fused_triton, mass_triton, selection_triton)
 CLOSE = {torch.float32: 2e-6, torch.float16: 2e-3}
 
 
 def near(made: Tensor, right: Tensor) -> None:
     """Compare with fp64, with an error that a few roundings of the dtype explain."""
     torch.testing.assert_close(made.double(), right, rtol=CLOSE[made.dtype], atol=4 * CLOSE[made.dtype] * float(right.abs().max()))
+
+
+def any_of(check: Callable[..., None], *strategies: Any, examples: int) -> Callable[[], None]:
+    """Return the check of drawn shapes."""
+    few = settings(max_examples=examples, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    return few(given(*strategies)(check))
 
 
 def run(

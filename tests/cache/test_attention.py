@@ -9,40 +9,29 @@ from torch import Tensor
 from cachemark.cache.arena import Memory
 from cachemark.cache.attention import attention
 from cachemark.cache.bank import SlotBank
-from cachemark.cache.codecs import CODECS
 from cachemark.cache.layout import Site
-from cachemark.cache.slot import Slot, Workspace
+from cachemark.cache.slot import Slot
 from cachemark.kit.driver import layout_of
 
 HEADS, DIM = 4, 8
 CONDITIONS = [(1,), (3,), (2, 2), (3, 1, 1, 2)]
 
 
-def prepared(condition: tuple[int, ...], kv_heads: int, tokens: int, codec: str = "native") -> tuple[Slot, Memory]:
-    memory = Memory("cpu", CODECS[codec])
+def prepared(condition: tuple[int, ...], kv_heads: int, tokens: int) -> Slot:
     layout = layout_of(condition, heads=HEADS, kv_heads=kv_heads, head_dim=DIM)
-    slot = SlotBank(layout, (Site("decoder", 0),), max(condition) + tokens, memory).slots[0]
+    slot = SlotBank(layout, (Site("decoder", 0),), max(condition) + tokens, Memory()).slots[0]
     slot.append(*normal(2, len(condition), kv_heads, max(condition), DIM), condition=True)
     if tokens:
         slot.append(*normal(2, len(condition), kv_heads, tokens, DIM, seed=1))
-    return slot, memory
+    return slot
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def naive(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """One query (dim,) over keys (n, dim): the output and its weights, fp64."""
-    weights = (k.double() @ q.double() / DIM**0.5).softmax(0)
-    return weights @ v.double(), weights
-
-
 def expected(slot: Slot, q: Tensor, causal: bool) -> tuple[list[tuple[int, int, int, Tensor]], Tensor]:
-    """Return each real query as (row, head, token, output), and each key's mass.
-
-    Mass: (rows, kv_heads, longest).
-    """
+    """Return each real query as (row, head, token, output), and the mass of keys, (rows, kv_heads, longest); in fp64."""
     layout, kv_heads = slot.bank.layout, slot.bank.layout.kv_heads
     out, mass = [], torch.zeros(layout.rows, kv_heads, max(slot.live), dtype=torch.float64)
     for run, n in zip(slot.bank.runs, slot.live, strict=True):
@@ -53,8 +42,8 @@ def expected(slot: Slot, q: Tensor, causal: bool) -> tuple[list[tuple[int, int, 
                 k, v = keys[row - run.start, shared], values[row - run.start, shared]
                 for token in range(min(q.size(2), n) if causal else q.size(2)):
                     visible = max(0, n - q.size(2)) + token + 1 if causal else n
-                    mixed, weights = naive(q[row, head, token], k[:visible], v[:visible])
-                    out.append((row, head, token, mixed))
+                    weights = (k[:visible].double() @ q[row, head, token].double() / DIM**0.5).softmax(0)
+                    out.append((row, head, token, weights @ v[:visible].double()))
                     mass[row, shared, :visible] += weights
     return out, mass
 
@@ -63,7 +52,7 @@ def expected(slot: Slot, q: Tensor, causal: bool) -> tuple[list[tuple[int, int, 
 def test_it_is_a_softmax_over_the_live_keys(condition: tuple[int, ...]) -> None:
     """A window of visual tokens sees all before it and itself in order."""
     for kv_heads, (queries, causal), mass in itertools.product((4, 2, 1), ((1, False), (3, False), (0, True), (3, True)), (False, True)):
-        slot, _ = prepared(condition, kv_heads, 5 if queries else 0)
+        slot = prepared(condition, kv_heads, 5 if queries else 0)
         q = normal(len(condition), HEADS, queries or max(condition), DIM, seed=2)
         out, own_mass = attention(q, slot, mass=mass, causal=causal)
         outputs, masses = expected(slot, q, causal)
@@ -73,21 +62,3 @@ def test_it_is_a_softmax_over_the_live_keys(condition: tuple[int, ...]) -> None:
         if own_mass is not None:
             assert own_mass.dtype == torch.float32
             assert (own_mass - masses).abs().max() < 1e-5
-
-
-def test_a_workspace_is_read_in_place_of_the_slot() -> None:
-    slot, memory = prepared((2, 1), 2, 3, "int8")
-    workspace = Workspace(slot.bank.layout, 8, memory)
-    q, (k, v) = normal(2, HEADS, 1, DIM, seed=2), normal(2, 2, 2, 2, DIM, seed=3)
-    workspace.put(slot)
-    plain, _ = attention(q, slot)
-    assert torch.equal(attention(q, slot, workspace)[0], plain)
-    workspace.put(slot, k, v)
-    out, mass = attention(q, slot, workspace, mass=True)
-    assert mass is not None
-    for run, n in zip(slot.bank.runs, slot.live, strict=True):
-        keys, values = (torch.cat((old[0], new[run.start]), 1) for old, new in zip(slot.read(run, n), (k, v), strict=True))
-        for head in range(HEADS):
-            mixed, _ = naive(q[run.start, head, 0], keys[head // 2], values[head // 2])
-            assert (out[run.start, head, 0] - mixed).abs().max() < 1e-5
-        assert torch.allclose(mass[run.start, :, : n + 2].sum(-1), torch.tensor(2.0))

@@ -1,9 +1,6 @@
-"""The table of kernels: order, reasons, forced kernels, first-use checks, and Triton's kernels in its interpreter."""
+"""The table of kernels: order, reasons, forced kernels, first-use checks, and FlashInfer."""
 
-import importlib.util
-import os
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from cachemark.cache.attention import attend
-from cachemark.cache.kernels import check, flash_infer, table
+from cachemark.cache.kernels import check, flash_infer, fused, fused_products, table
 from cachemark.cache.kernels.plain import SDPA, WRITTEN_OUT, sdpa
 from cachemark.cache.kernels.record import HEADS, ROWS, Entries, Kernel, Query, Stored
 from cachemark.core.errors import UnknownName
-from cachemark.core.files import PACKAGE
 from cachemark.workflows import doctor
 
 QUERY = Query("cpu", torch.float32, 4, 2, 16, 1)
@@ -36,98 +33,14 @@ def on_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table._choose.cache_clear()
 
 
-def given(monkeypatch: pytest.MonkeyPatch, *kernels: Kernel) -> None:
-    monkeypatch.setattr(table, "TABLE", kernels)
-
-
-def interpreted(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Triton itself must be interpreted, so the comparison has its own process."""
-    pytest.importorskip("triton", reason="Triton is not installed")
-    script = Path(__file__).with_name("interpreted.py")
-    return subprocess.run([sys.executable, "-W", "ignore", str(script), *arguments], env={**os.environ, "TRITON_INTERPRET": "1"},
-                          capture_output=True, text=True)
-
-
-DECODE_FAULTS = (
-    ("live = key < length", "live = key < length - 1"), ("live = key < length", "live = key <= length"),
-    ("q_at += row * q_row + head * GROUP * q_head", "q_at += row * q_row + head * q_head"), ("q_row + head * q_head", "q_row"),
-    ("kv_head = head // GROUP", "kv_head = head % GROUP"),
-    ("mask=key < longest)", "mask=key < length)"), ("for at in range(0, length, KEYS)", "for at in range(0, length - KEYS + 1, KEYS)"),
-    ("arrival % GROUP_SIZE", "0 * arrival"), ("(weight * v_scale)", "weight"), ("stride if size > 1", "0 if size > 1"),
-)  # fmt: skip
-MASS_FAULTS = (
-    ("live = key < keys", "live = key < keys - 1"), ("live = key < keys", "live = key <= keys"),
-    ("k_at += row * k_row + head * k_head", "k_at += row * k_row"),
-    ("tl.sum(weight, 0), mask=live)", "tl.sum(weight, 0), mask=key < keys - 1)"),
-    ("asking[:, None] & live[None, :], tl.exp", "live[None, :], tl.exp"),
-)  # fmt: skip
-
-
-def test_triton_kernels_are_attention_in_fp64_and_faults_in_copies_are_noticed(tmp_path: Path) -> None:
-    """Keys too few and too many, another head's, values that are not written, ranges of another key, and queries that are padding."""
-    copies = []
-    for name, faults in (("decode_triton", DECODE_FAULTS), ("mass_triton", MASS_FAULTS)):
-        source = (PACKAGE / f"cache/kernels/{name}.py").read_text()
-        for number, (right, wrong) in enumerate(faults):
-            assert right in source
-            copies.append(tmp_path / f"{name}_{number}.py")
-            copies[-1].write_text(source.replace(right, wrong))
-    ran = interpreted(*map(str, copies))
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.split() == [str(copy) for copy in copies]
-
-
-@pytest.mark.slow
-def test_triton_kernels_are_attention_in_fp64_in_any_shape() -> None:
-    ran = interpreted("any")
-    assert ran.returncode == 0, ran.stderr
-
-
 # -- the table --------------------------------------------------------------------------------------------------------
-def test_the_first_kernel_that_accepts_computes_and_the_others_say_why() -> None:
+def test_the_first_kernel_that_accepts_computes_and_a_forced_one_comes_before(monkeypatch: pytest.MonkeyPatch) -> None:
     assert table.choose(QUERY).kernel is SDPA
     choice = table.choose(QUERY._replace(mass=True))
     assert choice.kernel is WRITTEN_OUT
     assert ("triton-with-mass", "it needs a CUDA device") in choice.refused
-
-
-KERNEL = """
-from cachemark.cache.kernels.plain import sdpa
-from cachemark.cache.kernels.record import Kernel, flops
-
-CALLED = []
-
-def run(q, entries, causal, visible, mass):
-    (part,) = entries.parts()
-    CALLED.append(part.k.size(2))
-    return sdpa(q, part.k, part.v, causal), None
-
-MINE = Kernel("mine", lambda query: "it is for one query" if query.tokens > 1 else "", run, flops)
-"""
-
-
-def test_a_kernel_costs_one_file_and_one_line_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is used, counted, named by plans and listed by doctor without a change elsewhere."""
-    (tmp_path / "added_kernel.py").write_text(KERNEL)
-    monkeypatch.syspath_prepend(tmp_path)
-    mine = importlib.import_module("added_kernel")
-    given(monkeypatch, mine.MINE, *table.TABLE)
-    monkeypatch.setattr(doctor, "TABLE", table.TABLE)
-    q, k = torch.randn(2, 4, 1, 16), torch.randn(2, 2, 5, 16)
-    counted: list[int] = []
-    with table.counted(counted.append):
-        out, _ = attend(q, Entries.of(k, k))
-        attend(torch.randn(2, 4, 3, 16), Entries.of(k, k))
-    assert mine.CALLED == [5]
-    assert counted == [4 * 2 * 4 * 1 * 5 * 16]
-    torch.testing.assert_close(out, sdpa(q, k, k, causal=False))
-    assert table.refusal("mine", QUERY) == ""
-    assert doctor._kernels("cpu", quick=True)["mine"] == "usable"
-
-
-def test_a_forced_kernel_comes_first_where_it_accepts(monkeypatch: pytest.MonkeyPatch) -> None:
     other = replace(SDPA, name="other")
-    given(monkeypatch, *table.TABLE, other)
+    monkeypatch.setattr(table, "TABLE", (*table.TABLE, other))
     assert table.choose(QUERY, "other").kernel is other
     assert table.choose(QUERY._replace(mass=True), "other").kernel is WRITTEN_OUT
 
@@ -168,6 +81,11 @@ def test_a_kernel_that_is_not_in_the_table_is_unknown() -> None:
 
 
 # -- first use on a device --------------------------------------------------------------------------------------------
+def attends_well() -> bool:
+    q, k = torch.randn(2, 4, 1, 64), torch.randn(2, 2, 5, 64)
+    return torch.equal(attend(q, Entries.of(k, k))[0], sdpa(q, k, k, causal=False))
+
+
 def counting(kernel: Kernel, calls: list[str]) -> Kernel:
     return replace(kernel, run=lambda *arguments: (calls.append(kernel.name), kernel.run(*arguments))[1], ours=True)
 
@@ -177,11 +95,9 @@ def test_a_kernel_that_deviates_or_fails_is_passed_over_and_the_case_and_doctor_
     wrong = replace(SDPA, name="wrong", run=lambda q, *rest: (SDPA.run(q, *rest)[0] * 1.01, None), ours=True)
     broken = replace(SDPA, name="broken", run=lambda *_: 1 / 0, ours=True)
     assert check.fault(SDPA, QUERY) == check.fault(WRITTEN_OUT, QUERY._replace(mass=True, tokens=3)) == ""
-    given(monkeypatch, wrong, broken, SDPA)
-    q, k = torch.randn(2, 4, 1, 64), torch.randn(2, 2, 5, 64)
+    monkeypatch.setattr(table, "TABLE", (wrong, broken, SDPA))
     with check.noting() as notes:
-        out, _ = attend(q, Entries.of(k, k))
-    assert torch.equal(out, sdpa(q, k, k, causal=False))
+        assert attends_well()
     fails, deviates = sorted(notes)
     assert fails == "broken is not used: it fails on this device: division by zero."
     assert re.fullmatch(r"wrong is not used: it deviates from fp64 by 0\.0\d+ on this device, torch's attention by \S+\.", deviates)
@@ -226,16 +142,39 @@ def test_a_kernel_that_fails_after_its_check_falls_back_once_but_not_in_a_timed_
             raise RuntimeError("no kernel image\nfor this shape")
         return SDPA.run(q, *rest)
 
-    given(monkeypatch, counting(replace(SDPA, name="late", run=run), calls), SDPA)
-    q, k = torch.randn(2, 4, 1, 16), torch.randn(2, 2, 5, 16)
+    monkeypatch.setattr(table, "TABLE", (counting(replace(SDPA, name="late", run=run), calls), SDPA))
     with check.measuring(True), pytest.raises(RuntimeError, match="no kernel image"):
-        attend(q, Entries.of(k, k))
+        attends_well()
     for counted in (len(check.KEYS) + 2, len(check.KEYS) + 2):
         with check.noting() as notes:
-            out, _ = attend(q, Entries.of(k, k))
-        assert torch.equal(out, sdpa(q, k, k, causal=False))
+            assert attends_well()
         assert notes == {"late is not used: it fails on this device: no kernel image."}
         assert len(calls) == counted
+
+
+def test_passes_that_deviate_or_are_slower_are_not_used_and_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The meta device stands in for a GPU, and plain operations for a kernel of products."""
+    device, ones = torch.device("meta"), torch.ones(2)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for cached in (check._known, fused._faults, fused_products._faults):
+        cached.cache_clear()
+    found = {"good": [fused.off(ones, ones)], "wrong": [0.0, fused.off(1.5 * ones, ones)],
+             "lost": [fused.off(torch.tensor([3, 4]), torch.tensor([3, 5]), exact=True)]}
+    monkeypatch.setitem(fused.CHECKS, fused.PASSES, {name: lambda *_, some=some: some for name, some in found.items()})
+    monkeypatch.setattr(fused_products, "_drawn", lambda shape, *_: [ones[None], torch.eye(2), ones])
+    monkeypatch.setattr(fused_products, "product", lambda *given: fused_products.ACTIVATIONS[given[-1]](F.linear(*given[:-1])))
+    monkeypatch.setattr(fused_products, "_microseconds", lambda work, device: 61.4 if work.func is fused_products.product else 57.0)
+    with check.noting() as notes:
+        assert fused.faults(device, torch.bfloat16)
+        assert fused_products.faults(device, torch.bfloat16)
+    assert notes == {
+        "fused passes are not used: they deviate from plain operations on this device, wrong by 0.5, lost by 0.5.",
+        "products with activation are not used: gelu takes 61 µs on this device, the library's product and torch's gelu 57 µs.",
+    }
+    kernels = doctor._kernels("meta", quick=True)
+    assert kernels["fused passes"] == "not used for bfloat16: they deviate from plain operations on this device, wrong by 0.5, lost by 0.5"
+    monkeypatch.setattr(fused_products, "product", lambda *given: fused_products.ACTIVATIONS[given[-1]](F.linear(*given[:-1])) + 0.25)
+    assert fused_products.compare(device, torch.float32, [(1, 2, 2)]) == "silu deviates from plain operations by 0.25 on this device"
 
 
 # -- FlashInfer -------------------------------------------------------------------------------------------------------
@@ -288,14 +227,13 @@ def test_flashinfer_reads_the_rows_of_a_bank_as_pages(query: Query) -> None:
 
 
 @pytest.mark.usefixtures("flashinfer")
-def test_flashinfer_plans_once_for_the_layers_of_a_pass_and_copies_no_keys() -> None:
+def test_flashinfer_plans_once_for_the_layers_of_a_pass() -> None:
     buffer = torch.randn(3, 2, 2, 2, 9, 16)  # layers, keys and values, rows, K/V heads, capacity, channels
-    lengths, q = torch.tensor([[5], [7]], dtype=torch.int32), torch.randn(2, 4, 1, 16)
-    for longest, rows in ((7, lengths), (8, None)):
+    for longest, rows in ((7, torch.tensor([[5], [7]], dtype=torch.int32)), (8, None)):
         for k, v in buffer:
             stored = Stored((k,), (v,), longest, rows)
-            out, _ = flash_infer.FLASHINFER.run(q, Entries(2, lambda: (), lambda stored=stored: stored), False, None, False)
-            assert out.shape == q.shape
+            entries = Entries(2, lambda: (), lambda stored=stored: stored)
+            flash_infer.FLASHINFER.run(torch.randn(2, 4, 1, 16), entries, False, None, False)
     assert Wrapper.plans == 2
 
 

@@ -1,4 +1,4 @@
-"""The default method, its parameters, the budget of an evicting one, and what it evicts: the lowest scores, of equal ones the oldest."""
+"""Types of parameters, budgets, what is evicted: the lowest scores, of equal ones the oldest; how many tokens masked passes predict."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -8,14 +8,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachemark.cache.arena import Memory
 from cachemark.cache.bank import SlotBank
-from cachemark.cache.layout import Layout, Site, Step
+from cachemark.cache.layout import Step
+from cachemark.cache.masked_layout import MaskedLayout, masked_steps, placed
 from cachemark.contract.method import Method
-from cachemark.core.errors import BadParameter, UnknownName
+from cachemark.core.errors import BadParameter, Unsupported
 from cachemark.kit.driver import RasterFeed as Feed
 from cachemark.kit.driver import drive, layout_of
-from cachemark.methods.base.evicting import Evicting, lowest, ring, table, visual_budget
+from cachemark.methods.base.evicting import Evicting, lowest, visual_budget
 
 
 @dataclass
@@ -26,12 +26,6 @@ class Parameterbed(Method):
     exact: bool = True
     mode: str = "plain"
     free: object = None
-
-
-def test_an_unknown_parameter_names_the_nearest() -> None:
-    with pytest.raises(UnknownName) as caught:
-        Parameterbed.build({"counts": 4})
-    assert str(caught.value) == "Unknown parameter of parameterbed 'counts'. Did you mean 'count'? Known: count, exact, free, mode, share."
 
 
 @pytest.mark.parametrize(("parameter", "value", "kind"), [
@@ -68,23 +62,6 @@ def test_evict_is_called_at_the_edge_alone() -> None:
     assert method.asked == [4, 8]
 
 
-def test_state_of_a_method_is_counted_and_moves() -> None:
-    layout: Layout = layout_of(heads=4, kv_heads=2, head_dim=8)
-    memory = Memory()
-    bank = SlotBank(layout, (Site("decoder", 0), Site("decoder", 1)), 5, memory)
-    before = memory.nbytes("state")
-    queries, mass = ring(memory, bank, 7), table(memory, bank, "mass")
-    assert queries.shape == (2, 2, 4, 7, 8)
-    assert mass.shape == (2, 2, 2, 5)
-    assert mass.dtype == torch.float32
-    assert memory.nbytes("state") - before == queries.nbytes + mass.nbytes
-    for slot in bank.slots:
-        slot.live = [4]
-    mass += torch.arange(5)
-    bank.evict(torch.zeros(2, 2, 2, 1, dtype=torch.int64))
-    assert mass[0, 0, 0].tolist() == [3, 1, 2, 0, 4]
-
-
 # -- the lowest scores ------------------------------------------------------------------------------------------------
 @st.composite
 def tables(draw: st.DrawFn) -> tuple[list[int], list[int]]:
@@ -109,19 +86,45 @@ def test_heads_choose_for_themselves(count: int) -> None:
     score = torch.randint(0, 3, (2, 3, 4, 9), generator=draw).float()
     age = torch.rand(2, 3, 4, 9, generator=draw).argsort(-1).to(torch.int16)
     together = lowest(score, age, count)
-    assert together.shape == (2, 3, 4, count)
-    for site in range(2):
-        for row in range(3):
-            for head in range(4):
-                assert torch.equal(together[site, row, head], lowest(score[site, row, head], age[site, row, head], count))
+    alone = [lowest(some, ages, count) for some, ages in zip(score.view(24, 9), age.view(24, 9), strict=True)]
+    assert torch.equal(together, torch.stack(alone).view(2, 3, 4, count))
 
 
-@pytest.mark.parametrize("count", [1, 2, 4])
-def test_both_zeros_are_one_number(count: int) -> None:
-    age = torch.tensor([3, 1, 2, 0], dtype=torch.int16)
-    assert lowest(torch.tensor([-0.0, 0.0, -0.0, 0.0]), age, count).tolist() == [3, 1, 2, 0][:count]
-
-
-def test_small_and_large_numbers_keep_their_order() -> None:
+def test_both_zeros_are_one_number_and_small_and_large_numbers_keep_their_order() -> None:
+    for count in (1, 2, 4):
+        ages = torch.tensor([3, 1, 2, 0], dtype=torch.int16)
+        assert lowest(torch.tensor([-0.0, 0.0, -0.0, 0.0]), ages, count).tolist() == [3, 1, 2, 0][:count]
     score = torch.tensor([3e38, 1e-45, -1e-45, -3e38, 0.0, 1e-38, -1.0, 1.0, float("inf")])
     assert lowest(score, torch.arange(9, dtype=torch.int16).flip(0), 9).tolist() == [3, 6, 2, 4, 1, 5, 7, 0, 8]
+
+
+# -- masked passes ----------------------------------------------------------------------------------------------------
+def shape(grid: int) -> MaskedLayout:
+    return MaskedLayout("masked", (3, 3), grid, grid, 2, 2, 8, 3)
+
+
+def test_every_step_predicts_something_and_all_steps_everything() -> None:
+    for total in range(1, 65):
+        steps = masked_steps(shape(8), total)
+        assert min(step.count for step in steps) >= 1
+        assert sum(step.count for step in steps) == 64
+        assert steps[-1].last
+        assert [step.left for step in steps[:-1]] == [64 - step.first - step.count for step in steps[:-1]]
+        assert steps[-1].left == 1
+    for total in (0, -1, 65):
+        with pytest.raises(Unsupported, match="64"):
+            masked_steps(shape(8), total)
+
+
+def test_places_are_known_once_they_have_been_generated() -> None:
+    generator = torch.Generator().manual_seed(0)
+    order = torch.stack([torch.randperm(16, generator=generator) for _ in range(2)])
+    steps = placed(masked_steps(shape(4), 5), order)
+    generated = order[:, :0]
+    for step, before in zip(steps, [None, *steps[:-1]], strict=True):
+        assert torch.equal(step.known, generated.sort(1).values)
+        assert torch.equal(step.previous, order[:, :0] if before is None else before.generating)
+        end = 16 - step.first
+        assert torch.equal(step.generating, order[:, end - step.count : end].sort(1).values)
+        generated = torch.cat((generated, step.generating), 1)
+    assert generated.size(1) == 16

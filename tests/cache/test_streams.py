@@ -32,35 +32,15 @@ def integers_of(key: int, count: int) -> list[int]:
     return [mix(key + number * GOLDEN) >> 32 for number in range(1, count + 1)]
 
 
-# Computed once by the functions above.
-GOLDEN_VALUES = {
-    (0, "token", 0, 0, 0): [1975327924, 3622347219, 624711324, 3990695359],
-    (1, "token", 0, 0, 0): [1333462944, 3044343423, 1020098726, 3896190574],
-    (0, "evict", 0, 0, 0): [2051518047, 2213372416, 4284639294, 87388535],
-    (0, "token", 1, 0, 0): [1370332659, 1744817617, 1811195682, 100385443],
-    (7, "evict", 35, 1, 3): [3329802452, 1359598863, 2847032789, 300491532],
-    (-1, "noise", 2, 0, 0): [1222993859, 3668247267, 37377033, 644950849],
-    ((1 << 63) - 1, "order", 575, 0, 0): [1478510693, 1283531975, 4008681068, 4111286735],
-    (123456789, "time", 9, 0, 2): [2095511879, 2016013015, 2398482201, 2012471426],
-}
-
-
 def drawn(seed: int, purpose: str, position: int, branch: int, inner: int, count: int) -> list[int]:
     key = streams.keys(torch.tensor([seed]), purpose, position, branch=branch, inner=inner)
     return streams.integers(key, count)[0].tolist()
 
 
-@pytest.mark.parametrize("key", GOLDEN_VALUES, ids=str)
-def test_golden_values(key: tuple[int, str, int, int, int]) -> None:
-    assert integers_of(key_of(*key), 4) == GOLDEN_VALUES[key]
-    assert drawn(*key, 4) == GOLDEN_VALUES[key]
-
-
-signed = st.integers(-(1 << 63), (1 << 63) - 1)
 small = st.integers(0, 5000)
 
 
-@given(st.tuples(signed, st.sampled_from(sorted(PURPOSES)), small, st.integers(0, 1), small))
+@given(st.tuples(st.integers(-(1 << 63), (1 << 63) - 1), st.sampled_from(sorted(PURPOSES)), small, st.integers(0, 1), small))
 def test_every_key_is_that_of_the_unbounded_integers(key: tuple[int, str, int, int, int]) -> None:
     assert drawn(*key, 9) == integers_of(key_of(*key), 9)
 
@@ -87,30 +67,10 @@ def test_branches_and_positions_may_be_tensors() -> None:
 KEYS = streams.keys(torch.arange(256), "token", torch.arange(64)[:, None])  # neighbours in seed and position, as in use
 
 
-def chi_squared(counts: torch.Tensor) -> float:
-    """Return how many standard deviations a table of counts is from uniform.
-
-    The sum of squares has mean n − 1 and variance 2(n − 1).
-    """
-    mean = counts.double().mean()
-    freedom = counts.numel() - 1
-    return float(((counts - mean) ** 2 / mean).sum() - freedom) / math.sqrt(2 * freedom)
-
-
-@pytest.mark.parametrize("bound", [2, 3, 17, 64, 1000])
-def test_below_is_uniform(bound: int) -> None:
-    values = streams.below(KEYS, 8, bound)
-    assert values.dtype == torch.int64
-    assert int(values.min()) == 0
-    assert int(values.max()) == bound - 1
-    assert abs(chi_squared(values.flatten().bincount(minlength=bound))) < 4
-
-
 @given(st.integers(1, 1 << 31))
-def test_below_stays_below(bound: int) -> None:
+def test_below_is_the_high_word_of_a_product(bound: int) -> None:
     values = streams.below(KEYS[0], 4, bound)
-    assert int(values.min()) >= 0
-    assert int(values.max()) < bound
+    assert values.dtype == torch.int64
     assert values[0].tolist() == [value * bound >> 32 for value in streams.integers(KEYS[0], 4)[0].tolist()]
 
 
@@ -127,7 +87,9 @@ def test_uniform_numbers_lie_strictly_inside() -> None:
     assert values.dtype == torch.float32
     assert 0 < float(values.min()) < 1e-4
     assert 1 - 1e-4 < float(values.max()) < 1
-    assert abs(chi_squared((values * 50).long().flatten().bincount(minlength=50))) < 4
+    counts = (values * 50).long().flatten().bincount(minlength=50).double()
+    squares = ((counts - counts.mean()) ** 2 / counts.mean()).sum()  # of mean 49 and variance 98
+    assert abs(float(squares) - 49) < 4 * math.sqrt(98)
     odd = values.double() * 2**24
     assert torch.equal(odd, odd.round())
     assert (odd % 2 == 1).all()
@@ -142,7 +104,5 @@ def test_gumbel_numbers_are_finite_at_the_extremes(monkeypatch: pytest.MonkeyPat
     assert float(extreme) == pytest.approx(-math.log(-math.log(u)), rel=1e-5)
 
 
-def test_gumbel_numbers_have_the_right_mean_and_spread() -> None:
-    values = streams.gumbel(KEYS, 16).double()
-    assert float(values.mean()) == pytest.approx(0.5772156649, abs=4 * 1.2825 / math.sqrt(values.numel()))
-    assert float(values.std()) == pytest.approx(math.pi / math.sqrt(6), rel=0.01)
+def test_gumbel_numbers_are_those_of_the_uniform_ones() -> None:
+    torch.testing.assert_close(streams.gumbel(KEYS, 4).double(), -(-streams.uniform(KEYS, 4).double().log()).log(), rtol=1e-4, atol=1e-5)

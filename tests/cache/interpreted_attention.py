@@ -1,29 +1,24 @@
-"""Compares Triton's kernels with attention in fp64 on a CPU, in Triton's interpreter; run by test_kernels.py.
+"""Attention of one query per row, and with mass; generations with fused passes."""
 
-``interpreted.py FILE …`` runs copies of the decode kernel or the kernel with mass, and prints those that differ from attention.
-``interpreted.py any`` compares drawn shapes.
-"""
-
-import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from interpreting import any_of, run
 from torch import Tensor
 
+from cachemark.cache import kernels
 from cachemark.cache.arena import Memory
 from cachemark.cache.codec import Codec
 from cachemark.cache.codecs import CODECS
 from cachemark.cache.grouped_keys import banks
-from cachemark.cache.kernels import decode_triton, fused
-from cachemark.cache.kernels.check import fault
+from cachemark.cache.kernels import fused
+from cachemark.cache.kernels.check import compare
 from cachemark.cache.kernels.decode import DECODE_WITH_MASS, READABLE, WIDTHS
-from cachemark.cache.kernels.mass_triton import attention_with_mass
 from cachemark.cache.kernels.record import HEADS, ONE, ROWS, Part, Query, fold
 from cachemark.cache.layout import Layout, Site, Step
 from cachemark.cache.ragged import RaggedSlot, RaggedWorkspace
@@ -35,7 +30,6 @@ from cachemark.methods.snapkv import SnapKV
 from cachemark.models.lined import ImageIds, LinedLlama
 from cachemark.models.sampling import draw, draw_fused, guide
 
-Decode = Callable[..., tuple[Tensor, Tensor | None]]
 # Rounding of a vector's codes to the dtype is left out in place, so both sides differ by it.
 CLOSE = {torch.float32: 2e-6, torch.float16: 3e-3}
 
@@ -54,8 +48,8 @@ def expected(q: Tensor, parts: list[Part], longest: int) -> tuple[Tensor, Tensor
     return answers.reshape(q.shape), mass
 
 
-def agree(decode: Decode, q: Tensor, stored: Any, codec: Codec, parts: list[Part], mass: bool) -> None:
-    out, weights = decode(q, stored, codec.name, mass=mass)
+def agree(q: Tensor, stored: Any, codec: Codec, parts: list[Part], mass: bool) -> None:
+    out, weights = kernels.decode_triton.decode(q, stored, codec.name, mass=mass)
     right, right_mass = expected(q, parts, stored.longest)
     torch.testing.assert_close(out.double(), right, rtol=0, atol=CLOSE[q.dtype] * float(right.abs().max().clamp_min(1)))
     if mass:
@@ -64,11 +58,11 @@ def agree(decode: Decode, q: Tensor, stored: Any, codec: Codec, parts: list[Part
 
 
 def rows_of_a_bank(
-    decode: Decode, codec: str, head_dim: int, kv_heads: int, group: int, lengths: tuple[int, ...], dtype: torch.dtype, mass: bool,
+    codec: str, head_dim: int, kv_heads: int, group: int, lengths: Sequence[int], dtype: torch.dtype, mass: bool,
 ) -> None:
     """A bank whose rows have their own lengths; what is after them must not be read."""
     draw = torch.Generator().manual_seed(sum(lengths) + head_dim)
-    layout = Layout("next-token", lengths, 4, 8, kv_heads * group, kv_heads, head_dim, 2, dtype=dtype)
+    layout = Layout("next-token", tuple(lengths), 4, 8, kv_heads * group, kv_heads, head_dim, 2, dtype=dtype)
     (bank,) = banks(layout, {Site("decoder", layer): max(lengths) + 3 for layer in range(2)}, Memory("cpu", CODECS[codec]))
     k, v = (torch.randn(len(lengths), kv_heads, max(lengths), head_dim, generator=draw).to(dtype) for _ in range(2))
     for slot in bank.slots:
@@ -78,14 +72,14 @@ def rows_of_a_bank(
     slot = bank.slots[1]
     slot.append(*token)
     for part in (*slot.k, *slot.v):
-        for run, n in zip(slot.runs, slot.live, strict=True):
-            part[run.rows, :, n:] = float("nan") if part.is_floating_point() else 113
+        for rows, n in zip(slot.runs, slot.live, strict=True):
+            part[rows.rows, :, n:] = float("nan") if part.is_floating_point() else 113
     q = torch.randn(len(lengths), kv_heads * group, 1, head_dim, generator=draw).to(dtype)
-    parts = [Part(run.rows, None, *slot.read(run, n)) for run, n in zip(slot.runs, slot.live, strict=True)]
-    agree(decode, q, slot.stored(slot), bank.codec, parts, mass)
+    parts = [Part(rows.rows, None, *slot.read(rows, n)) for rows, n in zip(slot.runs, slot.live, strict=True)]
+    agree(q, slot.stored(slot), bank.codec, parts, mass)
 
 
-def heads_of_a_row(decode: Decode, head_dim: int, group: int, lengths: tuple[int, ...]) -> None:
+def heads_of_a_row(head_dim: int, group: int, lengths: tuple[int, ...]) -> None:
     draw, rows = torch.Generator().manual_seed(sum(lengths)), 2
     layout = Layout("next-scale", (0,) * rows, 0, 0, len(lengths) * group, len(lengths), head_dim, 1, scales=((1, 1), (1, 1)))
     memory = Memory()
@@ -97,7 +91,7 @@ def heads_of_a_row(decode: Decode, head_dim: int, group: int, lengths: tuple[int
     k, v = torch.randn(2, rows, len(lengths), 1, head_dim, generator=draw)
     workspace.put(slot, 0, k, v)
     q = torch.randn(rows, len(lengths) * group, 1, head_dim, generator=draw)
-    agree(decode, q, workspace.stored(), CODECS["native"], list(workspace.parts()), mass=True)
+    agree(q, workspace.stored(), CODECS["native"], list(workspace.parts()), mass=True)
 
 
 FIXED: tuple[tuple[Any, ...], ...] = (  # codec, head_dim, K/V heads, heads that share one, lengths, dtype, mass
@@ -108,42 +102,34 @@ FIXED: tuple[tuple[Any, ...], ...] = (  # codec, head_dim, K/V heads, heads that
 )
 
 
-def fixed(decode: Decode) -> None:
+def banks_and_heads() -> None:
     for case in FIXED:
-        rows_of_a_bank(decode, *case)
-    heads_of_a_row(decode, 32, 1, (3, 70, 3))
-    heads_of_a_row(decode, 20 - 4, 2, (65, 1))
-
-
-@settings(max_examples=30, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
-@given(st.sampled_from(READABLE), st.sampled_from(WIDTHS), st.integers(1, 2), st.sampled_from((1, 2, 3, 5)),
-       st.lists(st.integers(1, 140), min_size=1, max_size=3), st.sampled_from([*CLOSE]), st.booleans())
-def any_bank(codec: str, head_dim: int, kv_heads: int, group: int, lengths: list[int], dtype: torch.dtype, mass: bool) -> None:
-    rows_of_a_bank(decode_triton.decode, codec, head_dim, kv_heads, group, tuple(lengths), dtype, mass)
+        rows_of_a_bank(*case)
+    heads_of_a_row(32, 1, (3, 70, 3))
+    heads_of_a_row(16, 2, (65, 1))
 
 
 # queries, heads that share a key, keys, width of a head: below, at and beyond the blocks of the kernel
 SHAPES = ((1, 1, 1, 16), (1, 4, 130, 16), (9, 2, 17, 20), (40, 1, 70, 64))
 
 
-def with_mass(attend: Decode, tokens: int, groups: int, keys: int, width: int, dtype: torch.dtype = torch.float32) -> None:
+def with_mass(tokens: int, groups: int, keys: int, width: int, dtype: torch.dtype = torch.float32) -> None:
     """Keys and values lie in a longer buffer, tokens of all heads side by side, whose end must not be read."""
     draw = torch.Generator().manual_seed(keys)
     q = torch.randn(2, 2 * groups, tokens, width, generator=draw).to(dtype)
     buffers = torch.randn(2, 2, 160, 2, width, generator=draw).to(dtype).transpose(2, 3)
     buffers[..., keys:, :] = float("nan")
     k, v = buffers[:, :, :, :keys]
-    out, mass = attend(fold(q, 2), k, v)
+    out, mass = kernels.mass_triton.attention_with_mass(fold(q, 2), k, v)
     right, weights = expected(q, [Part(slice(None), None, k, v)], keys)
     torch.testing.assert_close(out.reshape(q.shape).double(), right, rtol=0, atol=CLOSE[dtype])
     assert mass is not None
     torch.testing.assert_close(mass.double(), weights, rtol=0, atol=CLOSE[dtype] * tokens * groups)
 
 
-@settings(max_examples=30, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
-@given(st.integers(1, 40), st.integers(1, 4), st.integers(1, 140), st.sampled_from((16, 20, 48, 64)), st.sampled_from([*CLOSE]))
-def any_mass(tokens: int, groups: int, keys: int, width: int, dtype: torch.dtype) -> None:
-    with_mass(attention_with_mass, tokens, groups, keys, width, dtype)
+def masses() -> None:
+    for shape in SHAPES:
+        with_mass(*shape)
 
 
 def passes() -> None:
@@ -171,34 +157,21 @@ def passes() -> None:
     assert {*launched} == {"add_norm", "silu_mul", "rotate_append", "attend_turned", "sample", "attended", "choose", "move"}
 
 
-def main(*copies: str) -> None:
-    torch.use_deterministic_algorithms(True)  # new memory is NaN, so that a value that is not written shows
-    if copies == ("any",):
-        any_mass()
-        any_bank()
-        return
-    for copy in copies:
-        spec = importlib.util.spec_from_file_location("cachemark.cache.kernels.copied", copy)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        try:
-            if hasattr(module, "decode"):
-                fixed(module.decode)
-            for shape in SHAPES if hasattr(module, "attention_with_mass") else ():
-                with_mass(module.attention_with_mass, *shape)
-        except AssertionError:
-            print(copy)
-    for shape in SHAPES:
-        with_mass(attention_with_mass, *shape)
-    fixed(decode_triton.decode)
-    passes()
-    for codec in READABLE:  # the check before a first use on a device agrees
-        for lengths in (ONE, ROWS, HEADS if codec == "native" else ROWS):
+def checks() -> None:
+    """The check before a first use on a device agrees; its stored result is not asked for."""
+    for codec in READABLE:
+        for lengths in (ONE, ROWS, HEADS) if codec == "native" else (ROWS,):
             query = Query("cpu", torch.float32, 4, 2, 64, 1, mass=True, codec=codec, lengths=lengths)
-            assert fault(DECODE_WITH_MASS, query) == "", (codec, lengths)
+            assert compare(DECODE_WITH_MASS, query) == "", (codec, lengths)
+
+
+anything = (
+    any_of(rows_of_a_bank, st.sampled_from(READABLE), st.sampled_from(WIDTHS), st.integers(1, 2), st.sampled_from((1, 2, 3, 5)),
+           st.lists(st.integers(1, 140), min_size=1, max_size=3), st.sampled_from([*CLOSE]), st.booleans(), examples=30),
+    any_of(with_mass, st.integers(1, 40), st.integers(1, 4), st.integers(1, 140), st.sampled_from((16, 20, 48, 64)),
+           st.sampled_from([*CLOSE]), examples=30),
+)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    run(sys.argv[1:], {"decode_triton": banks_and_heads, "mass_triton": masses}, passes, checks, anything=anything)
