@@ -1,11 +1,17 @@
-"""The kit: every fault and cheat is found by its check, with the smallest example that shows it; a correct method passes."""
+"""The kit: each fault, cheat and mistake is found by its check, with the smallest example and the line; a correct method passes.
+
+Faults that need a class of Python's or a broken part of the package are in tests/contracts/test_faults.py.
+"""
 
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+import torch
 
+from cachemark.cache.arena import Memory
 from cachemark.core.errors import BadPlugin, UnknownName
 from cachemark.workflows.prove import names_of, prove_method
 from support.kit import run_check
@@ -17,6 +23,7 @@ import sys
 import torch
 import torch.nn.functional as F
 import cachemark as cm
+from cachemark.contract.method import Bidirectional
 from cachemark.methods.fastvar import FastVAR
 from cachemark.methods.fewer_steps import FewerSteps
 from cachemark.methods.streaming import Streaming
@@ -32,50 +39,82 @@ class Subject({base}):
 ATTEND = "    def attend(self, site, step, q, k, v):\n        "
 OBSERVE = "    def observe(self, site, step, slot, q, mass):\n        "
 BEGIN = "    def begin(self, *arguments):\n        super().begin(*arguments)\n        "
-FAULTS: dict[str, tuple[str, str, str]] = {  # the body of the class, the check that finds it, and words of the finding
-    "answers differ": (ATTEND + "return super().attend(site, step, q, k, v) * 1.0001", "neutral is full", "layer 0, head 0"),
-    "values differ in the last bits": (OBSERVE + "slot.v[0].mul_(1 + 1e-6 * (step.count == 0))",
+OLDEST = "slots.table().masked_fill(slots.table() < 0, 999).argmin(-1, keepdim=True)"
+TOKEN = "    slack = 1\n    evict_after = 'token'\n"
+EVICT = "    def evict(self, step, slots):\n        if slots.live_visual > self.B:\n            "
+SCORE = "    def score(self, step, slots):\n        return "
+
+
+class Fault(NamedTuple):
+    """The body of the class, the check that finds it, words of the finding, the base class, and whether a size shows it."""
+
+    body: str
+    check: str
+    words: str
+    base: str = "Streaming"
+    by_size: bool = True
+
+
+FAULTS = {
+    "answers differ": Fault(ATTEND + "return super().attend(site, step, q, k, v) * 1.0001", "neutral is full", "layer 0, head 0"),
+    "values differ in the last bits": Fault(OBSERVE + "slot.v[0].mul_(1 + 1e-6 * (step.count == 0))",
                                        "neutral is full", "the full cache's attention"),
-    "values differ later": (ATTEND + "return super().attend(site, step, q, k, v if step.index < 5 else v * 2)",
+    "values differ later": Fault(ATTEND + "return super().attend(site, step, q, k, v if step.index < 5 else v * 2)",
                             "evicting is masking", "step 5, layer 0, head 0"),
-    "evicts late": ("    slack = 2\n    def evict(self, step, slots):\n        if slots.live_visual > self.B + 1:\n"
+    "evicts late": Fault("    slack = 2\n    def evict(self, step, slots):\n        if slots.live_visual > self.B + 1:\n"
                     "            super().evict(step, slots)", "budget is kept", "in it"),
-    "masks instead of evicting": ("    def capacity(self, layout, site):\n        return layout.stored\n"
+    "masks instead of evicting": Fault("    def capacity(self, layout, site):\n        return layout.stored\n"
                                   "    def evict(self, step, slots):\n        pass", "budget is kept", "after it"),
-    "a second cache in its module": (OBSERVE + "FAR.setdefault(site, []).append(q.clone())", "all memory is counted", "its file.FAR"),
-    "a second cache in its class": (
+    "a second cache in its module": Fault(OBSERVE + "FAR.setdefault(site, []).append(q.clone())", "all memory is counted", "its file.FAR"),
+    "a second cache in its class": Fault(
         OBSERVE + "for c in type(self).__mro__:\n            if c.__name__ == 'Subject':\n                c.hoard = slot.v[0].clone()",
         "all memory is counted", "hoard"),
-    "remembers outputs by seed": (
+    "remembers outputs by seed": Fault(
         ATTEND + "out = super().attend(site, step, q, k, v)\n"
         "        return FAR.setdefault((self.layout.seeds, site, step.index, out.shape), out.clone())",
         "all memory is counted", "its file.FAR"),
-    "reads on the host": (OBSERVE + "float(q.sum())", "nothing is read on the host", "reads a tensor on the host"),
-    "counts in Python": ("    calls: int = 0\n" + OBSERVE + "self.calls += 1", "graph is eager", "changes calls"),
-    "mixes samples": (OBSERVE + "if step.count:\n            v = slot.v[0][:, :, :slot.live[0]]\n            v += 0.01 * v.mean(0, True)",
-                      "samples are the same in any batch", "logits differ"),
-    "breaks ties by rounding": (
-        "    def evict(self, step, slots):\n        if slots.live_visual > self.B:\n"
-        "            slots.evict(slots.keys().norm(dim=-1).masked_fill(slots.table() < 0, -1).topk(1).indices)",
-        "equal tokens tie", "others"),
-    "sets TF32": (BEGIN + "torch.backends.cuda.matmul.allow_tf32 = True", "settings are unchanged", "matmul precision (TF32)"),
-    "sets the default dtype": (BEGIN + "torch.set_default_dtype(torch.float64)", "settings are unchanged", "default dtype"),
-    "sets deterministic mode for a pass": (
+    "mixes samples": Fault(
+        OBSERVE + "if step.count:\n            v = slot.v[0][:, :, :slot.live[0]]\n            v += 0.01 * v.mean(0, True)",
+                      "samples are the same in any batch", "logits differ", by_size=False),
+    "breaks ties by rounding": Fault(
+        EVICT + "slots.evict(slots.keys().norm(dim=-1).masked_fill(slots.table() < 0, -1).topk(1).indices)",
+        "equal tokens tie", "others", by_size=False),  # rounding is the processor's
+    "sets TF32": Fault(BEGIN + "torch.backends.cuda.matmul.allow_tf32 = True", "settings are unchanged", "matmul precision (TF32)"),
+    "sets the default dtype": Fault(BEGIN + "torch.set_default_dtype(torch.float64)", "settings are unchanged", "default dtype"),
+    "sets deterministic mode for a pass": Fault(
         ATTEND + "torch.use_deterministic_algorithms(True, warn_only=True)\n        return super().attend(site, step, q, k, v)\n\n"
         "    def end_step(self, step):\n        super().end_step(step)\n        torch.use_deterministic_algorithms(False)",
         "settings are unchanged", "deterministic flag"),
-    "multiplies what cannot be counted": (
+    "multiplies what cannot be counted": Fault(
         OBSERVE + "torch.nn.functional.bilinear(q, q, q.new_zeros(1, q.size(-1), q.size(-1)))", "work is declared", "_trilinear"),
-    "multiplies matrices by vectors": (OBSERVE + "[k.mv(k[0]) for k in slot.k[0].flatten(0, 1)]", "work is declared", "more than declared"),
-    "computes more than it declares": (
+    "multiplies matrices by vectors": Fault(
+        OBSERVE + "[k.mv(k[0]) for k in slot.k[0].flatten(0, 1)]", "work is declared", "more than declared"),
+    "computes more than it declares": Fault(
         ATTEND + "(q @ k.mT @ v) if step.count else None\n        return super().attend(site, step, q, k, v)",
         "work is declared", "computes more than declared"),
-    "accepts any parameter": ("    @classmethod\n    def build(cls, parameters):\n"
+    "accepts any parameter": Fault("    @classmethod\n    def build(cls, parameters):\n"
                               "        return cls(**{k: v for k, v in parameters.items() if k == 'B'})",
                               "wrong parameters are refused", "accepted"),
-    "exits": (BEGIN + "sys.exit(0)", "settings are unchanged", "SystemExit: 0 ("),
+    "exits": Fault(BEGIN + "sys.exit(0)", "settings are unchanged", "SystemExit: 0 ("),
+    "fails in a function of torch": Fault(
+        SCORE + "torch.nn.functional.interpolate(slots.keys())", "evicting is masking", "subject.py:@)", "cm.Scored", by_size=False),
+    "wrong shape of scores": Fault(SCORE + "slots.keys()", "evicting is masking", "layers, rows, kv_heads, live", "cm.Scored"),
+    "no slack": Fault(
+        "    evict_after = 'token'\n" + EVICT + f"slots.evict({OLDEST})", "evicting is masking", "such as slack = 1", "cm.Evicting"),
+    "unknown edge": Fault(
+        "    evict_after = 'tokens'\n", "neutral is full", "'tokens' is not an edge. Use one of token, line", "cm.Evicting", by_size=False),
+    "positions without heads": Fault(TOKEN + EVICT + f"slots.evict({OLDEST}[:, :, 0])", "evicting is masking",
+                                     "(layers, rows, kv_heads, count) = (1, ", "cm.Evicting"),
+    "positions as numbers of another type": Fault(
+        TOKEN + EVICT + f"slots.evict({OLDEST}.float())", "evicting is masking", "torch.float32. Use", "cm.Evicting"),
+    "the same position twice": Fault(TOKEN + EVICT + f"slots.evict({OLDEST}.expand(-1, -1, -1, 2))",
+                                     "evicted positions are distinct", "a position twice", "cm.Evicting"),
+    "a position that is not live": Fault(TOKEN + EVICT + f"slots.evict({OLDEST} * 0 + slots.live[0])",
+                                         "evicted positions are distinct", "outside the", "cm.Evicting"),
+    "memory of an unknown kind": Fault(
+        "    def prepare(self, slots, memory):\n        memory.zeros('mine', (64,), torch.float32, 'scratch')\n",
+        "neutral is full", "unknown kind 'scratch'. Use slots, workspace or state. (", "cm.Evicting", by_size=False),
 }  # fmt: skip
-AT_THE_SMALLEST = sorted(FAULTS.keys() - {"mixes samples", "breaks ties by rounding"})  # rounding is the processor's
 Write = Callable[..., Path]
 
 
@@ -91,13 +130,21 @@ def write(tmp_path: Path) -> Write:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_found(fault: str, write: Write) -> None:
-    body, check, words = FAULTS[fault]
-    write(body)
+    body, check, words, base, by_size = FAULTS[fault]
+    file = write(body, base)
+    words = words.replace("@", str(len(file.read_text().rstrip().splitlines())))  # the last line
     finding, *more = run_check("subject", check).findings
     assert any(words in f"{each.location} {each.expected} {each.actual}" for each in (finding, *more))
     assert finding.expected != finding.actual
-    if fault in AT_THE_SMALLEST:
+    assert "AssertionError" not in finding.actual
+    if by_size:
         assert finding.location.startswith("1 layer of 1 head, 4×4 tokens, codec native"), finding.location
+
+
+def test_scores_of_a_scale_are_refused(write: Write) -> None:
+    write("    paradigms = ('next-scale',)", "cm.Scored")
+    (finding, *_) = run_check("subject", "evicting is masking", "next-scale").findings
+    assert "score is for next-token models. Leave next-scale out of paradigms" in finding.actual
 
 
 def test_a_setting_that_an_earlier_check_would_leave_is_found(write: Write) -> None:
@@ -131,12 +178,6 @@ def test_a_next_scale_method_declares_the_tokens_that_it_skips(write: Write) -> 
     assert declared > counted
 
 
-def test_a_correct_method_passes_these_checks(write: Write) -> None:
-    write("    pass")
-    for check in sorted({check for _, check, _ in FAULTS.values()}):
-        assert run_check("subject", check).passed, check
-
-
 def test_a_method_that_declares_its_host_reads_passes(write: Write) -> None:
     write("    capturable = False\n\n" + OBSERVE + "if q.sum().item() > 0 or q[q > 0].tolist():\n            pass")
     for check in ("neutral is full", "neutral is no special case", "second generation repeats"):
@@ -154,38 +195,49 @@ def test_a_method_that_supports_no_budget_does_not_pass(write: Write) -> None:
 
 
 @pytest.mark.parametrize("sign", ["", "-"])
-def test_near_ties_of_a_scored_method_are_excused(sign: str, tmp_path: Path) -> None:
+def test_near_ties_of_a_scored_method_are_excused(sign: str, write: Write) -> None:
     """The last bits of norms that nearly tie differ between batches, for both signs of the score."""
-    file = tmp_path / "norm.py"
-    file.write_text(f"""import cachemark as cm
-
-@cm.method("norm")
-class Norm(cm.Scored):
-    \"\"\"Keep entries by their key norm.\"\"\"
-
-    def score(self, step, slots):
-        return {sign}slots.keys().float().norm(dim=-1)
-""")
-    names_of("methods", file)
-    assert run_check("norm", "samples are the same in any batch").findings == ()
+    write(SCORE + f"{sign}slots.keys().float().norm(dim=-1)", "cm.Scored")
+    assert run_check("subject", "samples are the same in any batch").findings == ()
 
 
-@pytest.mark.parametrize(("name", "parameters"), [
-    ("ams_kv", {}), pytest.param("ams_kv", {"demanding": [1], "c_min": 20, "c_max": 30}, marks=pytest.mark.slow)])
-def test_methods_that_need_a_measurement_are_checked_without_one(name: str, parameters: dict[str, object]) -> None:
+@pytest.mark.parametrize("name", ["logical_bytes", "peak_live_bytes", "live_bytes"])
+def test_bytes_of_a_plugin_are_not_counted_by_itself(name: str, write: Write) -> None:
+    for base, body in (("cm.Evicting", f"    @property\n    def {name}(self):\n        return 1"), ("Bidirectional", f"    {name} = 1")):
+        with pytest.raises(BadPlugin, match=f"overrides {name}"):
+            write(body, base)
+
+
+def test_slots_that_no_layer_cache_manages_are_live(write: Write) -> None:
+    """A masked method that keeps keys and values of its own counts them as state."""
+    body = BEGIN + "self.own = arguments[2].zeros('own', (8,), torch.float32, '{}')"
+    write(body.format("slots"), "Bidirectional")
+    (finding,) = run_check("subject", "slots are live", "masked").findings
+    assert (finding.expected, finding.actual[:3]) == ("32 B live, as allocated in slots", "0 B")
+    write(body.format("state"), "Bidirectional")
+    assert run_check("subject", "slots are live", "masked").passed
+
+
+def test_memory_counts_everything_that_it_holds() -> None:
+    memory = Memory()
+    for kind, length in (("slots", 1), ("workspace", 10), ("state", 100)):
+        memory.zeros(kind, (length,), torch.int8, kind)
+    assert (memory.nbytes(), memory.nbytes("slots"), memory.nbytes("slots", "state")) == (111, 1, 101)
+    with pytest.raises(BadPlugin, match="unknown kind 'hidden'"):
+        memory.adopt("x", torch.ones(1), "hidden")
+
+
+def test_methods_that_need_a_measurement_are_checked_without_one() -> None:
     results: list[tuple[str, str]] = []
-    (report,) = prove_method(name, parameters=parameters, on_check=lambda method, result: results.append((method, result.name)))
-    assert results == [(name, check.name) for check in report.checks]
-    assert [check.name for check in report.checks[1:] if not check.passed] == (
-        ["next-scale: budgets are the requested ones"] if parameters else [])
-    assert not any(check.findings for check in report.checks[1:])
-    assert report.checks[0].passed is not bool(parameters), "c_min = 20 is no full budget"
+    (report,) = prove_method("ams_kv", on_check=lambda method, result: results.append((method, result.name)))
+    assert results == [("ams_kv", check.name) for check in report.checks]
+    assert all(check.passed for check in report.checks)
 
 
 def test_wrong_names_and_parameters_are_refused(write: Write, tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="no_such_parameter"):
         prove_method(write("    pass"), parameters={"no_such_parameter": 1})
-    (tmp_path / "empty.py").write_text("")
+    (tmp_path / "empty.py").touch()
     with pytest.raises(BadPlugin, match="registers no method"):
         prove_method(tmp_path / "empty.py")
 

@@ -11,10 +11,10 @@ from cachemark.kit.metric_checks import MetricExample
 from cachemark.kit.runner import metric_checks, model_checks
 from cachemark.models.registry import MODELS
 from cachemark.plugins import loading as plugins
-from cachemark.workflows.prove import names_of, prove_metric
+from cachemark.workflows.prove import names_of
 from support import examples
-from support.kit import run_all
 from support.stages import call, forgetting
+from support.wheels import ROOT
 
 FAULTS = [  # a check, what is replaced in the metric by what, the location of the finding, and words of it
     ("attributes are set", 'better = "higher"', "", "the attributes of its class", "inherited from ImageMetric, 'higher'"),
@@ -44,29 +44,25 @@ def write(tmp_path: Path) -> Iterator[Write]:
         yield write
 
 
-def example(file: Path) -> MetricExample:
+def checked(file: Path) -> dict[str, KitResult]:
     plugins.load(file)
-    return MetricExample(registry.metrics.get("given"))
-
-
-def run_check(subject: MetricExample, check: str) -> KitResult:
-    return next(planned for planned in metric_checks(subject) if planned.name == check).run()
+    return {check.name: check.run() for check in metric_checks(MetricExample(registry.metrics.get("given")))}
 
 
 @pytest.mark.parametrize(("check", "old", "new", "location", "words"), FAULTS)
 def test_a_fault_is_found(check: str, old: str, new: str, location: str, words: str, write: Write) -> None:
-    finding = run_check(example(write(old, new)), check).findings[0]
+    finding = checked(write(old, new))[check].findings[0]
     assert location in finding.location
     assert words in finding.actual
     assert finding.expected != finding.actual
 
 
 def test_a_correct_metric_passes(write: Write) -> None:
-    assert [result.passed for result in run_all(metric_checks(example(write())))] == [True] * 3
+    assert [result.passed for result in checked(write()).values()] == [True] * 3
 
 
 def test_a_metric_that_refuses_every_size_does_not_pass(write: Write) -> None:
-    results = run_all(metric_checks(example(write("pass", "raise ValueError('not made for that')"))))
+    results = checked(write("pass", "raise ValueError('not made for that')")).values()
     assert not any(result.passed for result in results)
     assert {result.skipped for result in results} == {"It refuses images of every size that is tried: not made for that"}
 
@@ -81,16 +77,14 @@ def test_the_command_prints_the_example_and_exits_with_its_code(body: str, code:
     assert words in done.output
 
 
-@pytest.mark.parametrize(("name", "words"), [("contrats", "contrats"), ("psnr", "is a metric of cachemark itself")])
-def test_the_command_refuses_other_names(name: str, words: str) -> None:
+@pytest.mark.parametrize(("name", "words"), [
+    ("contrats", "contrats"), ("psnr", "is a metric of cachemark itself"),
+    (ROOT / "examples/cachemark-knorm/cachemark_knorm/method.py", "no metric"),
+])  # fmt: skip
+def test_the_command_refuses_what_is_no_metric_of_a_plug_in(name: str, words: str) -> None:
     done = call("test", "metric", name)
     assert done.exit_code == 2
     assert words in done.output + str(done.stderr)
-
-
-def test_a_file_of_methods_has_no_metric(tmp_path: Path) -> None:
-    with forgetting(), pytest.raises(Exception, match="registers no metric"):
-        prove_metric(Path(__file__).parents[2] / "examples" / "cachemark-knorm" / "cachemark_knorm" / "method.py")
 
 
 # -- models -----------------------------------------------------------------------------------------------------------
@@ -112,31 +106,27 @@ MODEL_FAULTS: dict[str, tuple[str, str, str]] = {  # by check: what is replaced 
 }  # fmt: skip
 
 
-@pytest.fixture
-def write_model(tmp_path: Path) -> Callable[[str, str], Path]:
-    def write_model(old: str, new: str) -> Path:
-        text = examples.MODEL.split("@cm.method")[0]
-        if old == "BODY":
-            text = text.replace("CONFIG =", WRAP.format(body=new) + "\nCONFIG =", 1).replace("llamagen.LlamaGen, CONFIG", "Wrapped, CONFIG")
-        else:
-            assert old in text
-            text = text.replace(old, new)
-        (tmp_path / "dot.py").write_text(text)
-        return tmp_path / "dot.py"
-
-    return write_model
+def write_model(file: Path, old: str = "", new: str = "") -> Path:
+    text = examples.MODEL.split("@cm.method")[0]
+    if old == "BODY":
+        text = text.replace("CONFIG =", WRAP.format(body=new) + "\nCONFIG =", 1).replace("llamagen.LlamaGen, CONFIG", "Wrapped, CONFIG")
+    elif old:
+        assert old in text
+        text = text.replace(old, new)
+    file.write_text(text)
+    return file
 
 
 @pytest.mark.parametrize("check", MODEL_FAULTS)
-def test_a_fault_of_a_model_is_found(check: str, write_model: Callable[[str, str], Path]) -> None:
+def test_a_fault_of_a_model_is_found(check: str, tmp_path: Path) -> None:
     old, new, words = MODEL_FAULTS[check]
-    (name,) = names_of("models", write_model(old, new))
+    (name,) = names_of("models", write_model(tmp_path / "dot.py", old, new))
     result = next(planned for planned in model_checks(MODELS.get(name)) if planned.name == check).run()
     assert result.findings
     assert words in "; ".join(f"{finding.expected} {finding.actual}" for finding in result.findings)
 
 
-def test_a_correct_model_passes(write_model: Callable[[str, str], Path]) -> None:
-    done = call("test", "model", write_model("grey", "grey"))
+def test_a_correct_model_passes(tmp_path: Path) -> None:
+    done = call("test", "model", write_model(tmp_path / "dot.py"))
     assert done.exit_code == 0, done.output
     assert "model dot: 11 passed, 0 failed, 1 skipped" in done.output

@@ -1,14 +1,19 @@
-"""A new package passes the kit as written, and is found once it is installed."""
+"""A new package passes the kit as written, is found once it is installed, and is typed with what it imports."""
 
 import errno
+import importlib.util
+import os
+import re
 import runpy
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+import cachemark
 from cachemark.core.errors import BadPlugin
 from cachemark.plans.expand import expand
 from cachemark.plans.schema import prepare
@@ -44,41 +49,22 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_is_found_once_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Install it by hand from its pyproject."""
-    root = start("method", "my_own", tmp_path)[0].parent
-    project = tomllib.loads((root / "pyproject.toml").read_text())
-    about = root / "cachemark_my_own-0.1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['project']['name']}\nVersion: 0.1.0\n")
-    groups = project["project"]["entry-points"]
-    (about / "entry_points.txt").write_text("".join(
-        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in points.items()) for group, points in groups.items()))
-    monkeypatch.syspath_prepend(str(root))
-    offer = installed.offer("methods", "my_own")
-    assert offer is not None
-    assert (offer.source, offer.file) == ("cachemark-my-own 0.1.0", root / "cachemark_my_own" / "method.py")
+def test_a_new_package_offers_what_it_holds(tmp_path: Path) -> None:
+    """How an offer of an installed package is found is in tests/plans."""
+    project = tomllib.loads(start("method", "my_own", tmp_path)[0].read_text())
+    assert project["project"]["entry-points"] == {installed.GROUPS["methods"]: {"my_own": "cachemark_my_own.method"}}
     assert project["tool"]["setuptools"]["packages"] == ["cachemark_my_own"]
-    assert not [name for name in sys.modules if name.startswith("cachemark_my_own")]
 
 
-@pytest.mark.parametrize("name", ["linear", "Mine", "../mine", "a-b", "", "1st", "x" * 41, 'x"'])
-def test_invalid_and_taken_names_are_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(BadPlugin):
-        start("method", name, tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["psnr", "color_consistency", "fid", "fid_mine"])
-def test_a_metric_does_not_take_a_built_in_name(name: str, tmp_path: Path) -> None:
-    with pytest.raises(BadPlugin, match="cachemark itself has a metric"):
-        start("metric", name, tmp_path)
-
-
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BadPlugin, match=r"'[^']*/none' does not exist. Create it: mkdir -p") as refused:
-        start("method", "mine", tmp_path / "none")
-    assert "nothing is overwritten" not in str(refused.value)
+@pytest.mark.parametrize(("thing", "name", "folder", "words"), [
+    *(("method", name, ".", "") for name in ("linear", "Mine", "../mine", "a-b", "", "1st", "x" * 41, 'x"')),
+    *(("metric", name, ".", "cachemark itself has a metric") for name in ("psnr", "color_consistency", "fid", "fid_mine")),
+    ("method", "mine", "none", r"'[^']*/none' does not exist. Create it: mkdir -p"),
+])  # fmt: skip
+def test_invalid_and_taken_names_and_missing_folders_are_refused(thing: Thing, name: str, folder: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(BadPlugin, match=words or None) as refused:
+        start(thing, name, tmp_path / folder)
+    assert "nothing is overwritten" not in str(refused.value) or folder == "."
     assert list(tmp_path.iterdir()) == []
 
 
@@ -86,3 +72,79 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     start("method", "mine", tmp_path)
     with pytest.raises(BadPlugin, match="cannot be written: File exists"):
         start("model", "mine", tmp_path)
+
+
+# -- types ------------------------------------------------------------------------------------------------------------
+PACKAGE = Path(cachemark.__file__).parent
+METHOD = '''
+from typing import assert_type
+
+from torch import Tensor
+
+import cachemark as cm
+from cachemark.cache.bank import SlotBank
+from cachemark.cache.layout import Site, Step
+from cachemark.contract.decoder import Decoder
+from cachemark.contract.method import Method
+from cachemark.decoders.registry import DECODERS
+from cachemark.methods.base.evicting import Evicting, SlotBank as Again  # attr-defined
+from cachemark.methods.registry import METHODS
+from cachemark.models.protocol import Loaded, ModelEntry, Request
+from cachemark.models.registry import MODELS
+
+
+@cm.method("watching")
+class Watching(Evicting):
+    def evict(self, step: Step, slots: SlotBank) -> None:
+        assert_type(slots.keys(), Tensor)
+        assert_type(slots.live_visual, int)
+
+    def count(self, slots: SlotBank) -> str:
+        return slots.live_visual  # return-value
+
+
+class Plain(Method):
+    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return super().attend(site, step, q, k, v)
+
+
+@cm.method("wrong")
+class Wrong(Evicting):
+    def evict(self, step: int, slots: SlotBank) -> None:  # override
+        return None
+
+
+assert_type(cm.method("plain")(Plain), type[Plain])
+
+
+def filed(entry: ModelEntry, request: Request) -> Loaded:
+    assert_type(MODELS.add("filed")(entry), ModelEntry)
+    return request  # return-value
+
+
+def read(name: str) -> Method:
+    assert_type(DECODERS.get(name), type[Decoder])
+    print(METHODS.get(name).evict_before)  # attr-defined
+    return METHODS.get(name).evicts  # return-value
+'''
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="no mypy here; the extra `dev` has it")
+def test_mypy_strict_finds_the_mistakes_and_nothing_else(tmp_path: Path) -> None:
+    """As an author runs it: cachemark is installed, its own files are not checked, and ``py.typed`` declares its types."""
+    assert (PACKAGE / "py.typed").is_file()
+    for thing in get_args(Thing):
+        start(thing, f"my_{thing}", tmp_path)
+    (tmp_path / "written.py").write_text(METHOD, encoding="utf-8")
+    begun = sorted(str(file.relative_to(tmp_path)) for file in tmp_path.rglob("cachemark-*/**/*.py"))
+    assert len(begun) == 9
+    command = [sys.executable, "-P", "-m", "mypy", "--strict", "--config-file", os.devnull, "written.py", *begun]
+    checked = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)}, capture_output=True, text=True, check=False)
+    errors = set(re.findall(r"^(.+?):(\d+): error: .*\[([a-z-]+)\]$", checked.stdout, flags=re.MULTILINE))
+    marked = {("written.py", str(number), line.rpartition("# ")[2])
+              for number, line in enumerate(METHOD.splitlines(), 1) if re.search(r"  # [a-z-]+$", line)}
+    assert len(marked) == 6
+    assert errors == marked, checked.stdout + checked.stderr

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from cachemark.plugins import loading
-from cachemark.store.db import Store
 from support.kit import faults_on_small_models, run_check
-from support.stages import call, forgetting
+from support.stages import call
 from support.wheels import ROOT
 from test_docs import blocks
 
@@ -67,49 +66,37 @@ FAULTS: Mapping[str, tuple[str, str, str, str]] = {  # name, the text that is re
 ])  # fmt: skip
 def test_a_sound_method_passes_every_check(file: Path, half: int) -> None:
     """By day every other check, of which successive methods take turns."""
-    with forgetting():
-        assert loading.load(file) == [file.stem]
-        assert faults_on_small_models(file.stem, slice(half, None, 2)) == {}
+    assert loading.load(file) == [file.stem]
+    assert faults_on_small_models(file.stem, slice(half, None, 2)) == {}
 
 
-@pytest.mark.parametrize("products", ["self.receivers * layout", "0 * layout"])
-def test_the_product_of_merging_need_not_be_declared(products: str, tmp_path: Path) -> None:
-    source = next(file for file in SOUND if file.stem == "value_merging").read_text(encoding="utf-8")
-    source = source.replace("receivers: int = 2", "receivers: int = 8").replace("self.receivers * layout", products)
-    (tmp_path / "value_merging.py").write_text(source, encoding="utf-8")
-    with forgetting():
-        loading.load(tmp_path / "value_merging.py")
-        assert run_check("value_merging", "work is declared").passed
+def test_the_product_of_merging_need_not_be_declared(tmp_path: Path) -> None:
+    source = (Path(__file__).parent / "sound" / "value_merging.py").read_text()
+    source = source.replace("receivers: int = 2", "receivers: int = 8").replace("self.receivers * layout", "0 * layout")
+    (tmp_path / "value_merging.py").write_text(source)
+    loading.load(tmp_path / "value_merging.py")
+    assert run_check("value_merging", "work is declared").passed
+
+
+def written(page: str, name: str, folder: Path) -> Path:
+    """Write a file of a page."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    (folder / name).write_text(next(block.text for block in blocks(text) if block.file == name), encoding="utf-8")
+    return folder / name
 
 
 @pytest.mark.parametrize(("page", "name"), [("how-to/write-a-method.md", "recent_queries"), ("reference/method-interface.md", "pyramid")])
 def test_a_method_of_a_page_passes_every_check(page: str, name: str, tmp_path: Path) -> None:
-    file, text = tmp_path / f"{name}.py", (ROOT / "docs" / page).read_text(encoding="utf-8")
-    file.write_text(next(block.text for block in blocks(text) if block.file == file.name), encoding="utf-8")
-    with forgetting():
-        assert loading.load(file) == [name]
-        assert faults_on_small_models(name) == {}
+    assert loading.load(written(page, f"{name}.py", tmp_path)) == [name]
+    assert faults_on_small_models(name) == {}
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)  # as the other tests of the night that start processes: on a busy machine the default is too short
-def test_fastvar_with_a_score_of_the_reference_passes_every_check_and_is_measured(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "reference" / "methods.md").read_text(encoding="utf-8")
-    for name in ("norm_pruning.py", "scores.toml"):
-        (tmp_path / name).write_text(next(block.text for block in blocks(text) if block.file == name), encoding="utf-8")
-    with forgetting():
-        checked = call("test", "method", tmp_path / "norm_pruning.py")
-        assert checked.exit_code == 0, checked.output
-        assert " 0 failed, 0 skipped" in checked.output
-        plugin, store = ("--plugin", tmp_path / "norm_pruning.py"), tmp_path / "scores.sqlite"
-        ran = call("run", tmp_path / "scores.toml", *plugin, "--store", store, "--threads", "1", "--json")
-        assert ran.exit_code == 0, ran.output
-    with Store.open(store) as opened:
-        outcomes = {outcome.case.label: outcome for outcome in opened.outcomes(1) if outcome.case.role == "candidate"}
-    flops = {label: outcome.samples["flops"] for label, outcome in outcomes.items()}
-    assert len(flops) == 3
-    assert len({tuple(each) for each in flops.values()}) == 1, "of one budget"
-    assert len({outcome.output_hash for outcome in outcomes.values()}) == 3, "each score chooses other tokens"
+@pytest.mark.timeout(1200)  # on a busy machine the default is too short
+def test_fastvar_with_a_score_of_the_reference_passes_every_check(tmp_path: Path) -> None:
+    checked = call("test", "method", written("reference/methods.md", "norm_pruning.py", tmp_path))
+    assert checked.exit_code == 0, checked.output
+    assert " 0 failed, 0 skipped" in checked.output
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -121,9 +108,9 @@ def test_a_fault_of_it_is_found(fault: str, tmp_path: Path) -> None:
 
 
 def load_variant(name: str, sound: str, changed: str, folder: Path) -> None:
-    source = (Path(__file__).parent / "sound" / f"{name}.py").read_text(encoding="utf-8")
+    source = (Path(__file__).parent / "sound" / f"{name}.py").read_text()
     assert source.count(sound) == 1
-    (folder / f"{name}.py").write_text(source.replace(sound, changed), encoding="utf-8")
+    (folder / f"{name}.py").write_text(source.replace(sound, changed))
     assert loading.load(folder / f"{name}.py") == [name]
 
 
