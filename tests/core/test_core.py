@@ -1,13 +1,20 @@
-"""Names in registries, outcomes, shares and labels in words, and files that appear whole or not at all."""
+"""Names in registries, outcomes, labels, files that appear whole or not at all, and definitions of plug-in metrics in cases."""
 
+import json
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from cachemark.analysis.report_row import rows_of
+from cachemark.core import units
 from cachemark.core.errors import BadPlugin, UnknownName
 from cachemark.core.files import replacing
+from cachemark.core.outside_metrics import KEY, fault_of, full_name, know
 from cachemark.core.registry import Registry
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling, shown_label, shown_share
@@ -68,27 +75,91 @@ def test_a_file_is_the_old_one_until_the_new_one_is_whole(tmp_path: Path) -> Non
 
 # -- labels -----------------------------------------------------------------------------------------------------------
 CASE = Case("tiny", "random:0", (8, 8), "10 classes, balanced", Sampling(), "linear", budget="1019/1644")
+SAME = ("1", "1/4", "1/6", "5/8", "1/16", "1/3", "no number", "1/0")
+SAME_LABELS = ("linear 1/4", "full (other seeds)", "linear 0.62", "a/7/300", "x 3/0")
 
 
 def test_a_budget_is_shown_as_people_read_it_in_labels_of_any_spelling() -> None:
-    for budget, shown in {"1019/1644": "0.62", "647/1272": "0.509", "51/100": "0.51", "1/1000": "0.001", **{
-            same: same for same in ("1", "1/4", "1/6", "5/8", "1/16", "1/3", "no number", "1/0")}}.items():
+    assert [*map(shown_share, SAME)] == [*SAME]
+    for budget, shown in {"1019/1644": "0.62", "647/1272": "0.509", "51/100": "0.51", "1/1000": "0.001"}.items():
         assert shown_share(budget) == shown
+    assert [*map(shown_label, SAME_LABELS)] == [*SAME_LABELS]
     for name, shown in {"linear 1019/1644": "linear 0.62", "tiny linear 1019/1644 int8, batch 16": "tiny linear 0.62 int8, batch 16",
-                        "a window 647/1272 → h2o 1019/1644": "a window 0.509 → h2o 0.62", **{
-            same: same for same in ("linear 1/4", "full (other seeds)", "linear 0.62", "a/7/300", "x 3/0")}}.items():
+                        "a window 647/1272 → h2o 1019/1644": "a window 0.509 → h2o 0.62"}.items():
         assert shown_label(name) == shown
 
 
-def test_a_label_shows_the_decimal_and_the_key_keeps_the_fraction() -> None:
-    assert CASE.label == "linear 0.62"
-    assert CASE.to_json()["budget"] == "1019/1644"
-    assert CASE.key == "ef47d157991a6f59"
-
-
-@pytest.mark.parametrize("name", ["linear 1019/1644", "linear 0.62"])
-def test_a_case_is_found_by_either_spelling(name: str) -> None:
-    outcomes = [Outcome(case, Status.NOT_REACHED, log='stopped') for case in (CASE, replace(CASE, budget="1/4"))]
-    assert [outcome.case for outcome in outcomes_of(name, outcomes)] == [CASE]
+def test_a_label_shows_the_decimal_the_key_keeps_the_fraction_and_either_spelling_finds_the_case() -> None:
+    assert (CASE.label, CASE.to_json()["budget"], CASE.key) == ("linear 0.62", "1019/1644", "ef47d157991a6f59")
+    outcomes = [Outcome(case, Status.NOT_REACHED, log="stopped") for case in (CASE, replace(CASE, budget="1/4"))]
+    for name in ("linear 1019/1644", "linear 0.62"):
+        assert [outcome.case for outcome in outcomes_of(name, outcomes)] == [CASE]
     with pytest.raises(UnknownName):
         outcomes_of("linear 1020/1645", [outcomes[1]])
+
+
+# -- definitions of plug-in metrics -----------------------------------------------------------------------------------
+STATED = {"title": "Contrast", "unit": "", "better": "lower", "kind": "quality", "per": "image",
+          "meaning": "How grey an image is.", "within": [0.0, None],
+          "deterministic": True, "code": "0123456789ab"}  # fmt: skip
+NAME = full_name("contrast", STATED)
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> Iterator[None]:
+    """As in a process that has met none."""
+    with patch.dict(units.OUTSIDE, clear=True):
+        yield
+
+
+def case(evaluation: dict[str, Any]) -> Case:
+    return Case("m", "random", (4, 4), "10 classes", Sampling(), "window", evaluation=evaluation)
+
+
+def test_a_reader_knows_the_metric_from_the_case() -> None:
+    kept = json.dumps(Outcome(case({KEY: {NAME: STATED}}), Status.OK, {NAME: [1.0, 2.0, 4.0]}).to_json())
+    units.OUTSIDE.clear()
+    with pytest.raises(UnknownName):
+        units.metric(NAME)
+    outcome = Outcome.from_json(json.loads(kept))
+    known = units.metric(NAME)
+    assert (known.better, known.kind, known.within, known.deterministic) == ("lower", "quality", (0.0, float("inf")), True)
+    assert known.loss(then=1.0, now=2.0) == 1.0
+    full = replace(outcome, case=replace(outcome.case, method="full", role="baseline"), samples={NAME: [1.0, 1.0, 1.0]})
+    (row,) = rows_of([outcome], full)
+    assert row.quality[NAME].value == pytest.approx(7 / 3)
+    assert row.to_full[NAME].value == pytest.approx(4 / 3)
+
+
+def test_an_edited_metric_has_another_name() -> None:
+    for changes in ({"code": "ba9876543210"}, {"better": "higher"}, {"within": [0.0, 1.0]}, {"meaning": "Another."}):
+        assert full_name("contrast", {**STATED, **changes}) != NAME
+
+
+def test_a_definition_that_does_not_match_its_name_is_ignored() -> None:
+    know({KEY: {NAME: {**STATED, "better": "higher"}}})
+    assert not units.OUTSIDE
+
+
+@pytest.mark.parametrize(("name", "changes", "fault"), [
+    ("Contrast", {}, "small letters"), ("color_consistency", {}, "of cachemark itself"), ("fid_mine", {}, "of cachemark itself"),
+    ("contrast", {"kind": "speed"}, "kind"), ("contrast", {"better": "more"}, "better"),
+    ("contrast", {"better": ""}, "has better = '', not 'lower' or 'higher'; where neither is better, measure the distance"),
+    ("contrast", {"title": "<b>"}, "title"),
+    ("contrast", {"title": ""}, "title"), ("contrast", {"meaning": ""}, "docstring"), ("contrast", {"within": [1, 0]}, "within"),
+    ("contrast", {"within": [0, float("nan")]}, "within"), ("contrast", {"within": [-1.7e308, 1.7e308]}, "within"),
+])  # fmt: skip
+def test_what_is_no_definition_is_told(name: str, changes: dict[str, Any], fault: str) -> None:
+    assert fault_of("contrast", STATED) == ""
+    assert fault in fault_of(name, {**STATED, **changes})
+
+
+def test_far_ends_are_a_range_while_differences_are_finite_and_seconds_of_an_image_are_no_wall_time() -> None:
+    """Pairs are judged by medians over processes of wall times, where a value of images has one for each seed."""
+    for changes in ({"within": [-4e307, 4e307]}, {"unit": "s"}):
+        stated = {**STATED, **changes}
+        name = full_name("contrast", stated)
+        know({KEY: {name: stated}})
+        assert not units.metric(name).timed
+        assert "unit" in changes or all(map(math.isfinite, units.OUTSIDE[name].apart))
+    assert {of.name for of in units.METRICS.values() if of.timed} >= {"latency", "capture_seconds", "throughput"}

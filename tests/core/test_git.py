@@ -1,6 +1,5 @@
 """Git in a given folder: repositories that the environment names, formats of names, and reasons of failures."""
 
-import stat
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,12 @@ from support import repositories
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Another project: five empty commits."""
+    """Another project."""
     return repository(tmp_path_factory.mktemp("other"))
 
 
 def repository(folder: Path, *options: str) -> Path:
+    """Make a repository of five empty commits."""
     repositories.git(folder, "init", "-q", "-b", "main", *options)
     for number in range(5):
         repositories.git(folder, "commit", "-q", "--allow-empty", "-m", str(number))
@@ -34,16 +34,15 @@ def test_the_folder_alone_selects_the_repository(
     hook = folder / ".git" / "hooks" / "post-checkout"
     hook.parent.mkdir(exist_ok=True)
     hook.write_text("#!/bin/sh\nexit 1\n")
-    hook.chmod(hook.stat().st_mode | stat.S_IXUSR)
+    hook.chmod(0o755)
     commits = git(folder, "rev-list", "--reverse", "main").split()
     places = {"GIT_DIR": other / ".git", "GIT_COMMON_DIR": other / ".git", "GIT_WORK_TREE": other, "GIT_INDEX_FILE": other / ".git/index"}
     heads = [repositories.git(place, "log", "-1", "--format=%H %D") for place in (folder, other)]
-    for variable in variables:
-        monkeypatch.setenv(variable, str(places[variable]))
-    first, _ = search(folder, commits[0], commits[-1], lambda _, commit: BAD if commits.index(commit) >= 3 else GOOD)
+    with monkeypatch.context() as patched:
+        for variable in variables:
+            patched.setenv(variable, str(places[variable]))
+        first, _ = search(folder, commits[0], commits[-1], lambda _, commit: BAD if commits.index(commit) >= 3 else GOOD)
     assert first == commits[3]
-    for variable in variables:
-        monkeypatch.delenv(variable)
     assert [repositories.git(place, "log", "-1", "--format=%H %D") for place in (folder, other)] == heads
 
 

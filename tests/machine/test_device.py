@@ -23,11 +23,14 @@ from cachemark.machine import timer
 from cachemark.machine.environment import environment
 from cachemark.machine.monitor import Watch, strangers
 from cachemark.models.protocol import Request
+from cachemark.plans import schema as plans
+from cachemark.plans.expand import expand
 from cachemark.plans.planned import Prepared
 from cachemark.trial.executors import local as executor
 from cachemark.trial.executors.local import Local, Place, local
 from cachemark.trial.request import TrialRequest
-from cachemark.trial.supervisor import Finished, always
+from cachemark.trial.supervisor import Finished, always, run_trials
+from support.examples import short_plan
 from support.fake_nvml import Card, FakeNvml, lose
 
 OPTIONS = TrialRequest(1.0, 1)
@@ -70,9 +73,7 @@ PROCESSES = "nvmlDeviceGetComputeRunningProcesses"
     ({EVENTS: pynvml.NVML_ERROR_FUNCTION_NOT_FOUND}, []),  # a driver before 535 has the older name
     ({EVENTS: pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, OLDER: pynvml.NVML_ERROR_NOT_SUPPORTED}, ["clock reductions"]),
 ])
-def test_what_the_driver_does_not_show_is_stated_and_not_taken_for_quiet(
-    failing: dict[str, int], unseen: list[str], watching: Watch, cards: list[Card],
-) -> None:
+def test_what_the_driver_does_not_show_is_stated(failing: dict[str, int], unseen: list[str], watching: Watch, cards: list[Card]) -> None:
     cards[0].failing, cards[0].reasons = failing, device.HW_THERMAL
     facts, spoilt = ends(watching, cards[0])
     assert (facts.unseen or []) == unseen
@@ -84,9 +85,9 @@ def test_a_childs_own_processes_are_not_foreign(watching: Watch, cards: list[Car
     with subprocess.Popen([sys.executable, "-c", SLEEPS], start_new_session=True) as child:
         try:
             watching.child = child.pid
-            while len(watch.family(child.pid)) < 2:
+            while len(family := watch.family(child.pid)) < 2:
                 pass
-            cards[0].pids = set(watch.family(child.pid))
+            cards[0].pids = set(family)
             watching.begin()
             assert watching.end()[1] is None
         finally:
@@ -94,16 +95,14 @@ def test_a_childs_own_processes_are_not_foreign(watching: Watch, cards: list[Car
 
 
 def test_an_answer_nobody_expects_is_told_and_does_not_end_the_reading(nvml: FakeNvml, cards: list[Card]) -> None:
+    query = "nvmlDeviceGetTemperature"
     with Watch(device.gpus(nvml)[0], period=0.001) as watching:
         watching.begin()
-        cards[0].failing = {"nvmlDeviceGetTemperature": pynvml.NVML_ERROR_UNKNOWN}
-        before = cards[0].asked.count("nvmlDeviceGetTemperature")
-        while cards[0].asked.count("nvmlDeviceGetTemperature") < before + 5:
-            pass
-        cards[0].failing = {}
-        before = cards[0].asked.count("nvmlDeviceGetTemperature")
-        while cards[0].asked.count("nvmlDeviceGetTemperature") < before + 5:
-            pass
+        for failing in ({query: pynvml.NVML_ERROR_UNKNOWN}, {}):
+            cards[0].failing = failing
+            before = cards[0].asked.count(query)
+            while cards[0].asked.count(query) < before + 5:
+                pass
         facts, disturbance = watching.end()
         watching.begin()
         assert watching.end()[0].unread is None, "of the case before"
@@ -111,7 +110,7 @@ def test_an_answer_nobody_expects_is_told_and_does_not_end_the_reading(nvml: Fak
     assert facts.readings >= 5
     assert facts.unread.times >= 1
     assert facts.celsius == [40, 40, 40]
-    assert facts.unread.errors == ["nvmlDeviceGetTemperature: Unknown Error"]
+    assert facts.unread.errors == [f"{query}: Unknown Error"]
 
 
 def slowed(mhz: int, busy: int) -> Callable[[Watch, Card], None]:
@@ -196,7 +195,7 @@ def on(nvml: FakeNvml, *numbers: int) -> list[Place]:
 def test_a_spoilt_case_is_measured_again_while_a_device_is_left(
     bad: dict[str, int], devices: tuple[int, ...], groups: tuple[str, ...], bad_cases: Sequence[str], attempts: int, nvml: FakeNvml,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     trials = Trials(**bad)
     outcomes = ran(monkeypatch, trials, on(nvml, *devices), *groups)
     left = Status.OK if not bad_cases else Status.NOT_REACHED
@@ -205,9 +204,7 @@ def test_a_spoilt_case_is_measured_again_while_a_device_is_left(
     assert len(trials.ran) == attempts
 
 
-def test_cards_work_on_their_own_node_and_record_how_many_were_busy(
-    nvml: FakeNvml, cards: list[Card], monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_cards_work_on_their_node_and_tell_how_many_were_busy(nvml: FakeNvml, cards: list[Card], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
     cards.extend([Card("GPU-cccc", cpus=(4, 5, 6, 7)), Card("GPU-dddd")])
     cards[0].cpus = cards[1].cpus = (0, 1, 2, 3)
@@ -245,30 +242,21 @@ def test_an_error_in_one_lane_ends_the_run(nvml: FakeNvml, monkeypatch: pytest.M
         ran(monkeypatch, broken, on(nvml, 0, 1), *"abcd")  # type: ignore[arg-type]
 
 
-def test_a_real_trial_is_watched_pinned_and_started_on_a_free_device_only(
-    nvml: FakeNvml, cards: list[Card], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_a_real_trial_is_watched_pinned_and_waits_for_a_free_device(nvml: FakeNvml, cards: list[Card], tmp_path: Path) -> None:
     """The device is foreign at first, free then: the first case is contended before anything starts, the next one runs."""
-    from cachemark.plans import schema as plans
-    from cachemark.plans.expand import expand
-    from cachemark.trial.supervisor import run_trials
-
-    text = 'name = "p"\n[timing]\nwarmup = 1\nrepeats = 3\n[[cells]]\nmodel = "tiny-llamagen"\nmethods = ["window"]\nbatch = 1\n'
-    file = tmp_path / "p.toml"
-    file.write_text(text)
-    both = [p for p in expand(plans.load(str(file))) if p.case.role in ("baseline", "candidate")]
+    (tmp_path / "p.toml").write_text(short_plan('model = "tiny-llamagen"\nmethods = ["window"]'))
+    both = [p for p in expand(plans.load(str(tmp_path / "p.toml"))) if p.case.role in ("baseline", "candidate")]
     short = [Prepared(p.case, p.request, unsupported_reason="not asked") for p in both]  # ends at once, after the model is loaded
     cards[0].pids = {1}
     watching = Watch(device.gpus(nvml)[0])
-    finished_cases = []
-    for finished in run_trials(short, TrialRequest(60.0, 1, cpus=(min(os.sched_getaffinity(0)),)), lambda p: None, watch=watching):
-        finished_cases.append(finished)
+    cpu, ended = min(os.sched_getaffinity(0)), list[Finished]()
+    for finished in run_trials(short, TrialRequest(60.0, 1, cpus=(cpu,)), lambda p: None, watch=watching):
+        ended.append(finished)
         cards[0].pids = set()
-    assert [(f.outcome.status, f.invalidated) for f in finished_cases] == [(Status.CONTENDED, True), (Status.UNSUPPORTED, False)]
-    assert finished_cases[0].outcome.log == "The device was not free: process 1 computes on it."
-    assert finished_cases[1].outcome.facts.device.uuid == "GPU-aaaa"
-    assert finished_cases[1].outcome.facts.cpus == [min(os.sched_getaffinity(0))]
-    assert finished_cases[1].outcome.facts.threads == 1
+    assert [(f.outcome.status, f.invalidated) for f in ended] == [(Status.CONTENDED, True), (Status.UNSUPPORTED, False)]
+    assert ended[0].outcome.log == "The device was not free: process 1 computes on it."
+    facts = ended[1].outcome.facts
+    assert (facts.device.uuid, facts.cpus, facts.threads) == ("GPU-aaaa", [cpu], 1)
 
 
 def test_the_clock_keeps_watched_tokens_from_its_last_start(monkeypatch: pytest.MonkeyPatch) -> None:

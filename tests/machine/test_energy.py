@@ -1,17 +1,22 @@
-"""Energy from a GPU's readings and from the counters of a CPU: its values, its error, and why there is none."""
+"""Energy of a GPU and a CPU with its error, CPU time of other processes, and peaks of memory."""
 
 import math
 import random
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
 from cachemark.core.facts import EnergyFacts
+from cachemark.machine import load
 from cachemark.machine.energy import MOST_ERROR, Energy, PackageEnergy, energy_of
 from cachemark.machine.gpu import Reading
+from cachemark.machine.memory import TensorPeak
 
 STEP = 0.2
 
@@ -25,20 +30,6 @@ def readings(
     if not regular:
         moments[1:-1] = [moment + step * jitter.uniform(-0.25, 0.25) for moment in moments[1:-1]]
     return [Reading(None, None, power(t), joules(t) if joules else None, None, 0, frozenset(), t) for t in moments]
-
-
-def test_the_error_covers_a_power_that_changes_between_readings() -> None:
-    """The device draws 400 W in the span and 100 W around it."""
-    for begin in (2.0, 2.05, 2.1, 2.15):
-        def joules(t: float, begin: float = begin) -> float:
-            return 100 * t + 300 * min(max(t - begin, 0.0), 4.0)
-
-        def power(t: float, begin: float = begin) -> float:
-            return 400.0 if begin <= t < begin + 4 else 100.0
-
-        energy = energy_of(readings(power, joules), [(begin, begin + 4)])
-        assert abs(sum(energy.joules) - 1600) <= energy.error * sum(energy.joules)
-        assert energy.error < 0.1
 
 
 def test_a_reading_right_after_a_generation_makes_its_energy_known() -> None:
@@ -159,15 +150,12 @@ def test_packages_are_added_and_counters_may_wrap(packages: Path) -> None:
     ("", "cannot be read"), ("nan", "cannot be read"), ("-4", "negative: -4"), (None, "cannot be read"),
 ])  # fmt: skip
 def test_a_counter_that_fails_later_leaves_no_energy(content: str | None, reason: str, packages: Path) -> None:
-    counter = PackageEnergy(packages)
-    for second in range(2):
-        counter.start(second)
-        file = packages / "intel-rapl:1" / "energy_uj"
-        if second and content is None:
-            file.unlink()
-        elif second:
-            file.write_text(str(content))
-        counter.stop(second + 0.5)
+    counter, file = PackageEnergy(packages), packages / "intel-rapl:1" / "energy_uj"
+    counter.start(0.0)
+    counter.stop(0.5)
+    counter.start(1.0)
+    file.unlink() if content is None else file.write_text(content)
+    counter.stop(1.5)
     assert reason in counter.of_last(2).absent
 
 
@@ -186,3 +174,89 @@ def test_too_little_is_known_of_short_or_unread_generations() -> None:
     assert "not read during" in energy_of(series, [(19.0, 21.0)]).absent
     assert "neither an energy counter nor a power sensor" in energy_of(readings(lambda t: None, None), [(1.0, 2.0)]).absent  # type: ignore[arg-type, return-value]
     assert "no energy" in energy_of(readings(lambda t: 0.0, None), [(1.0, 9.0)]).absent
+
+
+# -- load of others, and peaks of memory ------------------------------------------------------------------------------
+TICKS = 100  # a second
+
+
+def clocks(monkeypatch: pytest.MonkeyPatch, path: Path) -> dict[str, float]:
+    """Let the module read these: the moment, the own time, and the kernel's columns from a file."""
+    now = {"own": 0.0, "moment": 0.0}
+    monkeypatch.setattr(load, "STAT", path)
+    monkeypatch.setattr(load.os, "sysconf", lambda name: TICKS)
+    monkeypatch.setattr(load.time, "process_time", lambda: now["own"])
+    monkeypatch.setattr(load.time, "monotonic", lambda: now["moment"])
+    return now
+
+
+def write(path: Path, **seconds: float) -> None:
+    names = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal", "guest", "guest_nice")
+    path.write_text("cpu  " + " ".join(str(int(TICKS * seconds.get(name, 0.0))) for name in names) + "\ncpu0 1 1 1\n")
+
+
+@pytest.mark.parametrize(("columns", "own", "expected"), [
+    ({"user": 10.0}, 10.0, 0.0), ({"user": 10.0}, 5.0, 0.5), ({"user": 9.0, "nice": 2.0, "system": 4.0}, 5.0, 1.0),
+    ({"idle": 90.0, "iowait": 20.0, "user": 10.0}, 10.0, 0.0), ({"steal": 4.0, "irq": 1.0, "softirq": 1.0}, 0.0, 0.6),
+    ({"user": 10.0, "guest": 10.0, "nice": 3.0, "guest_nice": 3.0}, 10.0, 0.3), ({"user": 9.9}, 10.0, 0.0),
+])
+def test_only_work_of_others_counts(
+    columns: dict[str, float], own: float, expected: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = clocks(monkeypatch, tmp_path / "stat")
+    write(tmp_path / "stat")
+    measured = load.OtherLoad()
+    write(tmp_path / "stat", **columns)
+    now |= {"own": own, "moment": 10.0}
+    assert measured.processors() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("content", [None, "", "cpu a b\n"])
+def test_a_kernel_that_does_not_show_it(content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if content is not None:
+        (tmp_path / "stat").write_text(content)
+    monkeypatch.setattr(load, "STAT", tmp_path / "stat")
+    measured = load.OtherLoad()
+    time.sleep(0.01)
+    assert measured.processors() is None
+
+
+KIB = 1024
+
+
+def block(kib: int) -> Tensor:
+    return torch.empty(kib * KIB, dtype=torch.uint8)
+
+
+def test_the_peak_is_the_largest_sum_alive_at_once() -> None:
+    with TensorPeak() as watch:
+        a, b = block(100), block(50)
+        del a
+        c = block(70)  # 50 + 70 stand beside each other, less than 150
+    assert watch.peak == 150 * KIB
+    with watch:
+        d = block(31)  # 50 + 70 + 31
+    assert watch.peak == 151 * KIB
+    del b, c, d
+    with TensorPeak() as watch, torch.inference_mode():
+        for _ in range(20):
+            total = block(3) + block(3)  # freed ones do not count
+            del total
+    assert watch.peak == 9 * KIB
+    x = torch.arange(512.0)
+    with TensorPeak() as watch:
+        values, indices = x.sort()
+    assert watch.peak == values.nbytes + indices.nbytes == 512 * (4 + 8)
+
+
+def test_views_cost_nothing_and_keep_the_whole_storage_alive() -> None:
+    with TensorPeak() as watch:
+        a = block(64)
+        views = [a[:KIB], a.view(8, -1), a.view(8, -1).T, a.expand(4, -1), a.detach()]
+        a.add_(1)
+        views[0].zero_()
+        part = a[:1]
+        del a, views
+        b = block(10)
+    assert watch.peak == 74 * KIB
+    del part, b

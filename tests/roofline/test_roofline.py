@@ -1,35 +1,37 @@
-"""Costs and memory of a generation: as dispatched and allocated, and as worked out by hand.
+"""Costs and memory of a generation: as dispatched and allocated, as worked out by hand, and as published."""
 
-That each method computes what it declares is checked by the kit; here the bill of each model is that of its products.
-"""
-
+import json
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from cachemark.cache.arena import Memory
-from cachemark.cache.codec import INT8, KIVI4, NATIVE, Codec
+from cachemark.cache.codec import INT8, KIVI4, NATIVE
 from cachemark.cache.layout import Layout, Site, squares
 from cachemark.cache.masked_layout import MaskedLayout
 from cachemark.contract.method import Method
-from cachemark.core.errors import Unsupported
-from cachemark.core.limits import GPUS, Rates
+from cachemark.core.errors import BadBudget, Unsupported
+from cachemark.core.limits import GPUS, Rates, gpu
 from cachemark.core.spec import Sampling
 from cachemark.kit.common import calibration
+from cachemark.methods.fastvar import FastVAR
+from cachemark.methods.fewer_scales import FewerScales
 from cachemark.methods.full import Full
+from cachemark.methods.guidance_off import GuidanceOff
 from cachemark.methods.lazymar import LazyMAR
 from cachemark.methods.linear import Linear
 from cachemark.methods.marche import MARche
 from cachemark.methods.registry import METHODS
 from cachemark.methods.window import Window
-from cachemark.models import costs, glm_image
+from cachemark.models import costs, glm_image, infinity, var
 from cachemark.models.catalogue import next_scale
 from cachemark.models.infinity import Infinity, InfinityConfig
 from cachemark.models.janus import Janus, JanusConfig
@@ -43,10 +45,11 @@ from cachemark.models.registry import MODELS
 from cachemark.models.var import VARConfig
 from cachemark.roofline.bill import attended, bill
 from cachemark.roofline.flops import counted
-from cachemark.roofline.flops_budget import image_flops
+from cachemark.roofline.flops_budget import budget_of, image_flops, share, work
 from cachemark.roofline.memory import allocated, weight_bytes
 from cachemark.roofline.operations import Bill
 from cachemark.roofline.passes import ParameterCounts
+from cachemark.roofline.scale_flops import by_pass
 
 RASTER = LlamaGenConfig(layers=2, heads=4, dim=64, vocab=96, classes=10, grid=4)
 SCALES = VARConfig(3, 2, 32, sides=(1, 2, 3, 4, 6), vocab=48, classes=10, width=8)
@@ -122,18 +125,14 @@ def shape(name: str, batch: int, preset: str = "paper") -> tuple[ParameterCounts
     return counts, replace(entry.shape(entry.presets[preset], batch), dtype=torch.bfloat16)
 
 
-@cache
-def raster(name: str, batch: int, budget: str) -> tuple[Bill, float]:
-    """Return the bill of LineAR under a budget, or of the full cache, and how many entries a query attends to."""
-    counts, layout = shape(name, batch)
-    method = Full() if budget == "1" else Linear.build(Linear.parameters_for(Fraction(budget), layout))
-    costs = bill(method, layout, counts)
-    return costs, attended(method, layout)
-
-
-def full_bill(name: str, batch: int, preset: str = "paper", method: Method | None = None, **options: Any) -> Bill:
+def bill_of(name: str, batch: int, preset: str = "paper", method: Method | None = None, **options: Any) -> Bill:
     counts, layout = shape(name, batch, preset)
     return bill(method or Full(), layout, counts, **options)
+
+
+def linear(name: str, batch: int, budget: str) -> Method:
+    """LineAR under a budget, or the full cache."""
+    return Full() if budget == "1" else Linear.build(Linear.parameters_for(Fraction(budget), shape(name, batch)[1]))
 
 
 # Worked out by hand: 4·(4·dim² + 3·dim·ffn)·layers + head, in GB per pass; keys and values 2·layers·dim·2 bytes per entry and row.
@@ -146,19 +145,20 @@ KV = [("llamagen-xl", 184_320, 212.7e6), ("llamagen-xxl", 294_912, 340.3e6), ("v
 def test_bytes_of_keys_and_values() -> None:
     """Within 1 %: the values are rounded and count the condition in every pass as one whole entry more."""
     for name, batch, budget, weights, read, entries in BY_HAND:
-        costs, mean = raster(name, batch, budget)
+        method = linear(name, batch, budget)
+        costs, mean = bill_of(name, batch, method=method), attended(method, shape(name, batch)[1])
         assert costs.moved("weights") / costs.passes / 1e9 == pytest.approx(weights, rel=0.01)
         assert costs.moved("read") / costs.passes / 1e9 == pytest.approx(read, rel=0.01)
         assert mean == pytest.approx(entries, abs=0.6)
     for name, token, image in KV:  # bytes per token and sequence, with both branches
-        written, layout = full_bill(name, 1, images=False).moved("written"), shape(name, 1)[1]
+        written, layout = bill_of(name, 1, images=False).moved("written"), shape(name, 1)[1]
         assert written == pytest.approx(image, rel=0.002), "the reference counts one more token"
         assert written == 2 * token * (layout.visual + layout.longest_condition - (0 if layout.scales else 1))
 
 
 def test_codecs_read_codes_and_their_ranges() -> None:
     """Grouped keys read 2 bytes for each channel's step and minimum per 32 live tokens."""
-    native, int8, kivi4 = (full_bill("llamagen-xl", 1, images=False, codec=codec).moved("read") for codec in (NATIVE, INT8, KIVI4))
+    native, int8, kivi4 = (bill_of("llamagen-xl", 1, images=False, codec=codec).moved("read") for codec in (NATIVE, INT8, KIVI4))
     assert int8 / native == pytest.approx((64 + 4) / 128)
     entries = range(1, shape("llamagen-xl", 1)[1].visual + 1)
     pair, ranges, filling = (32 + 2) + (32 + 8), 64 * (2 + 2), 32 * 64 * 2
@@ -174,23 +174,22 @@ def with_activations_apart(costs: Bill, rates: Rates) -> float:
 
 def test_roofline_times() -> None:
     """Within 6 %, as the reference rewrites the whole cache once per line; masked within 7 %, without the bytes of attention."""
-    a800, full = GPUS["a800"], with_activations_apart(raster("llamagen-xl", 256, "1")[0], GPUS["a800"])
-    for budget, step, linear, attention, bound in (("1", 16.5, 2.5, 13.4, 1), ("1/4", 9.2, 2.5, 5.5, 1.73), ("1/8", 6.1, 2.5, 2.8, 2.51)):
-        costs, _ = raster("llamagen-xl", 256, budget)
+    a800, full = GPUS["a800"], with_activations_apart(bill_of("llamagen-xl", 256), GPUS["a800"])
+    for budget, step, products, attention, bound in (("1", 16.5, 2.5, 13.4, 1), ("1/4", 9.2, 2.5, 5.5, 1.73), ("1/8", 6.1, 2.5, 2.8, 2.51)):
+        costs = bill_of("llamagen-xl", 256, method=linear("llamagen-xl", 256, budget))
         assert with_activations_apart(costs.without("decode"), a800) / costs.passes * 1e3 == pytest.approx(step, rel=0.06)
-        assert costs.only("matmul", "logits").roofline_time(a800) / costs.passes * 1e3 == pytest.approx(linear, rel=0.02)
+        assert costs.only("matmul", "logits").roofline_time(a800) / costs.passes * 1e3 == pytest.approx(products, rel=0.02)
         assert costs.only("attention").roofline_time(a800) / costs.passes * 1e3 == pytest.approx(attention, rel=0.02)
         assert full / with_activations_apart(costs, a800) == pytest.approx(bound, rel=0.05), "the paper prints 5.18 and 7.57"
     for name, batch, milliseconds in (("var-d30", 64, 15.3), ("var-d36-512", 25, 86.4)):
-        assert with_activations_apart(full_bill(name, batch), GPUS["a100"]) / batch * 1e3 == pytest.approx(milliseconds, rel=0.02)
+        assert with_activations_apart(bill_of(name, batch), GPUS["a100"]) / batch * 1e3 == pytest.approx(milliseconds, rel=0.02)
     for name, device, method, milliseconds in (("mar-b", "h100", Full(), 15.0), ("mar-b", "h100", MARche(), 11.7),
                                                ("mar-h", "3090", Full(), 914), ("mar-h", "3090", LazyMAR(), 329)):
-        seconds = full_bill(name, 128, "fewer", method).roofline_time(GPUS[device])
+        seconds = bill_of(name, 128, "fewer", method).roofline_time(GPUS[device])
         assert seconds / 128 * 1e3 == pytest.approx(milliseconds, rel=0.07)
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------
-@dataclass
 class Looking(Window):
     """Reads a value when it begins."""
 
@@ -206,8 +205,8 @@ def test_a_method_is_counted_as_the_arena_counts_it() -> None:
         method.begin(layout, [Site("decoder", layer) for layer in range(layout.layers)], memory)
         assert allocated(method, layout, codec) == sum(tensor.nbytes for _, tensor in memory.tensors.values()) > 0
     assert allocated(Looking(B=64), layout) >= allocated(Window(B=64), layout) // 2
-    masked: tuple[Codec, Layout] = NATIVE, shape("tiny-mar", 2)[1]
-    assert allocated(METHODS.get("full")(), masked[1]) == 0 < allocated(METHODS.get("marche")(), masked[1])
+    masked = shape("tiny-mar", 2)[1]
+    assert allocated(Full(), masked) == 0 < allocated(MARche(), masked)
 
 
 # -- products as torch dispatches them --------------------------------------------------------------------------------
@@ -228,11 +227,9 @@ PRODUCTS: dict[str, tuple[Callable[[], object], int]] = {
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-@pytest.mark.parametrize("name", PRODUCTS)
-def test_a_product_has_the_flops_of_its_shapes(name: str, mode: Callable[[], torch.no_grad]) -> None:
-    run, flops = PRODUCTS[name]
+def test_a_product_has_the_flops_of_its_shapes(mode: Callable[[], torch.no_grad]) -> None:
     with mode():
-        assert counted(run) == flops
+        assert {name: counted(run) for name, (run, _) in PRODUCTS.items()} == {name: flops for name, (_, flops) in PRODUCTS.items()}
 
 
 @pytest.mark.parametrize("run", [
@@ -241,3 +238,85 @@ def test_a_product_has_the_flops_of_its_shapes(name: str, mode: Callable[[], tor
 def test_a_product_without_a_formula_is_refused(run: Callable[[], object]) -> None:
     with pytest.raises(Unsupported, match=r"The FLOPs of \w+ cannot be counted"):
         counted(run)
+
+
+# -- next-scale generations against numbers that were computed independently, to the FLOP -----------------------------
+STORED = json.loads(Path(__file__).with_name("flops_budgets.json").read_text())
+PUBLISHED, BUDGETS = STORED["models"], STORED["how a budget becomes a knob"]
+SIZES = {
+    "VAR-d30 256": var.SIZES["d30"], "VAR-d36 512": var.SIZES["d36-512"], "Infinity-2B 1024": infinity.SIZES["2B"],
+    "Infinity-8B 1024": infinity.SIZES["8B"],
+}
+PARTS = {"linear": "matmul", "attention": "attention", "logits": "logits", "input": "input"}
+TEXT = 32  # entries of a text
+ALL = (0, 31)
+SAVERS: dict[str, dict[str, Callable[[], Method]]] = {  # one row of each kind of saving, per model
+    "VAR-d30 256": {"skip last 2": partial(FewerScales, 2), "from 7": partial(GuidanceOff, 7), "off throughout": GuidanceOff,
+                    "FastVAR .5 of 13, .75 of 16, layers 3-27": partial(FastVAR, (0.5, 0.75))},
+    "Infinity-2B 1024": {"skip last 4": partial(FewerScales, 4), "from 9": partial(GuidanceOff, 9),
+                         "FastVAR as published (.4 .5, 2 skipped; layers 3-27)": partial(FastVAR, (0.4, 0.5, 1, 1)),
+                         "the same in all layers": partial(FastVAR, (0.4, 0.5, 1, 1), layers=ALL)},
+}
+
+
+def layout(name: str, batch: int = 1) -> Layout:
+    """Return the layout of a guided generation in bf16."""
+    config = SIZES[name]
+    schedule = "linear" if isinstance(config, var.VARConfig) else "constant"
+    text = {} if isinstance(config, var.VARConfig) else {"text": TEXT}
+    return config.layout(range(batch), Sampling(cfg_scale=4.0, cfg_schedule=schedule), torch.bfloat16, **text)
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_the_full_cache_computes_the_published_flops(name: str) -> None:
+    published = PUBLISHED[name]
+    parts, scales = work(Method(), layout(name)), by_pass(Method(), layout(name))
+    assert {part: parts[ours] for part, ours in PARTS.items()} == published["parts"]
+    assert sum(parts.values()) == published["total"] == image_flops(Method(), layout(name, batch=3))
+    assert [sum(scale.values()) for scale in scales] == published["flops per scale"]
+    assert [scale["attention"] for scale in scales] == published["attention per scale"]
+
+
+@pytest.mark.parametrize(("model", "name"), [(model, name) for model, methods in SAVERS.items() for name in methods])
+def test_a_method_computes_the_published_flops_and_has_the_published_bound(model: str, name: str) -> None:
+    published, method, shape = PUBLISHED[model]["methods"][name], SAVERS[model][name](), layout(model)
+    assert image_flops(method, shape) == published["flops"]
+    assert round(float(share(method, shape)), 5) == published["share"]
+    assert len(by_pass(method, shape)) == published["passes"]
+    assert round(1 / float(share(method, shape)), 3) == published["bound by FLOPs"]
+    counts = MODELS.get("var-d30" if model.startswith("VAR") else "infinity-2b").parameter_counts()
+    if model.startswith("Infinity"):
+        counts = costs.infinity(infinity.SIZES["2B"], counts.image, TEXT)
+    full, own = (bill(each, layout(model, 8), counts).without("once", "method", "decode").roofline_time(gpu("h100"))
+                 for each in (Method(), method))
+    assert round(full / own, 3) == published["H100 spec, batch 8"]
+
+
+# -- from a budget to parameters --------------------------------------------------------------------------------------
+BASES = {
+    "FastVAR factor on published .4 .5 1 1, layers 3-27": FastVAR(),
+    "FastVAR factor on .4 .5 .6 .75, layers 3-27": FastVAR(base=(0.4, 0.5, 0.6, 0.75)),
+    "FastVAR factor on .5 .75, all layers": FastVAR(base=(0.5, 0.75), layers=ALL),
+    "FastVAR factor on .3 .4 .5 .75, all layers": FastVAR(base=(0.3, 0.4, 0.5, 0.75), layers=ALL),
+}
+
+
+@pytest.mark.parametrize(("model", "table"), [(model, table) for model, tables in BUDGETS.items() for table in tables])
+def test_a_budget_gives_the_published_parameters(model: str, table: str) -> None:
+    shape = layout(model)
+    for budget, published in BUDGETS[model][table].items():
+        method = BASES.get(table) or (FewerScales() if table == "scales that run" else GuidanceOff())
+        if published is None:  # even with all that it can leave out
+            with pytest.raises(BadBudget):
+                method.fit(Fraction(budget), shape)
+            continue
+        fitted = method.fit(Fraction(budget), shape)
+        if isinstance(method, FastVAR):
+            expected = [min(1.0, published["factor"] * base) for base in method.base]
+            assert fitted["shares"] == pytest.approx([1.0 if 1.0 in expected[:i] else share for i, share in enumerate(expected)])
+            assert round(float(share(FastVAR(**{**method.parameters(), **fitted}), shape)), 5) == published["share"]
+        elif isinstance(method, FewerScales):
+            assert len(shape.scales) - fitted["count"] == published["scales"]
+        else:
+            assert fitted == {"start": published["scale"]}
+    assert budget_of(FastVAR((0.4, 0.5, 1, 1)), layout("Infinity-2B 1024")) == Fraction(2387, 10**4)
