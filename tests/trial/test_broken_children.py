@@ -1,25 +1,36 @@
-"""Workers that send half a message, bytes that are no message, or nothing. Each ends its own case only."""
+"""Worker processes: what crosses to them, and those that send half a message, no message, or nothing; each ends its own case only."""
 
 import json
+import os
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+import cachemark
+from cachemark.core.errors import Infrastructure, Unsupported
+from cachemark.core.facts import SetFacts
+from cachemark.core.limits import Rates
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.core.units import metric
+from cachemark.machine.environment import KERNELS, environment
 from cachemark.models.protocol import Request
+from cachemark.plans import schema as plans
 from cachemark.plans.planned import Prepared
+from cachemark.plans.reuse import Earlier, KnownSeeds
 from cachemark.store.db import Store
 from cachemark.trial import supervisor
+from cachemark.trial.identity import identify
 from cachemark.trial.measurement import LONGEST, failed
-from cachemark.trial.request import TrialRequest
+from cachemark.trial.request import PARENT_ONLY, PROTOCOL, Task, TrialRequest
 from cachemark.trial.supervisor import run_trials
+from cachemark.workflows.pairs import configs_of
 from support import stages
 from support.bad_plugins import MORE, PLUGINS, BadPlugin
 from support.stages import Stage
@@ -39,13 +50,10 @@ def interpreter(folder: Path, script: str) -> str:
     return str(file)
 
 
-def raw(body: bytes) -> bytes:
-    """A message as multiprocessing frames it."""
-    return struct.pack("!i", len(body)) + body
-
-
 def framed(message: object) -> bytes:
-    return raw(json.dumps(message).encode())
+    """A message as multiprocessing frames it, of JSON or of other bytes."""
+    body = message if isinstance(message, bytes) else json.dumps(message).encode()
+    return struct.pack("!i", len(body)) + body
 
 
 def saying(folder: Path, parts: Sequence[bytes], end: str) -> str:
@@ -78,16 +86,12 @@ def test_bytes_that_are_no_message_are_not_read(content: bytes, tmp_path: Path) 
     assert "exit code 3" in finished.outcome.log
 
 
-def ended(measurement: Any) -> bytes:
-    return framed({"measurement": measurement})
-
-
 FAILED = failed(Status.ERROR, "of itself").to_json()
 NONSENSE = {
-    "a list": raw(b"[1]"), "no JSON": raw(b"\xff"),
-    "deep": raw(b"[" * 100_000), "no measurement": DONE, "no log": ended({**FAILED, "log": ""}),
-    "an unknown metric": ended({**FAILED, "status": "ok", "samples": {"speed": [1.0]}}),
-    "an artifact elsewhere": ended({**FAILED, "artifacts": {"../a": ""}}),
+    "a list": framed(b"[1]"), "no JSON": framed(b"\xff"),
+    "deep": framed(b"[" * 100_000), "no measurement": DONE, **{name: framed({"measurement": {**FAILED, **changes}}) for name, changes in {
+        "no log": {"log": ""}, "an unknown metric": {"status": "ok", "samples": {"speed": [1.0]}},
+        "an artifact elsewhere": {"artifacts": {"../a": ""}}}.items()},
 }  # fmt: skip
 
 
@@ -138,17 +142,11 @@ def run(folder: Path, bad: dict[str, BadPlugin]) -> Stage:
     return made
 
 
-@pytest.fixture(scope="module")
-def beside(tmp_path_factory: pytest.TempPathFactory) -> Stage:
-    return run(tmp_path_factory.mktemp("beside") / "stage", PLUGINS)
-
-
 def lasting(outcome: Outcome) -> dict[str, object]:
     """Everything in an outcome but times, and the process and processors of its case."""
     data = outcome.to_json()
-    samples = {name: values for name, values in data["samples"].items() if metric(name).kind != "speed"}
-    facts = {name: fact for name, fact in data["facts"].items() if name not in TIMED}
-    return {**data, "samples": samples, "facts": facts, "seconds": 0.0}
+    samples = {name: [] if metric(name).kind == "speed" else values for name, values in data["samples"].items()}
+    return {**data, "samples": samples, "facts": {name: data["facts"][name] for name in data["facts"].keys() - {*TIMED}}, "seconds": 0.0}
 
 
 def check(alone: Stage, beside: Stage, bad: dict[str, BadPlugin]) -> None:
@@ -157,14 +155,14 @@ def check(alone: Stage, beside: Stage, bad: dict[str, BadPlugin]) -> None:
     assert [label for label in outcomes if label in CALM] == CALM
     for label in CALM:
         assert lasting(outcomes[label]) == lasting(expected[label])
-        assert outcomes[label].samples.keys() == expected[label].samples.keys()
     for name, plugin in bad.items():
         outcome = outcomes[f"{name} 1/2"]
         assert (outcome.status, plugin.words in outcome.log) == (plugin.status, True), outcome.log
         assert len(outcome.log) < 25_000
 
 
-def test_each_ends_its_own_case_only_and_the_next_one_gives_the_same_tokens(measured: Stage, beside: Stage) -> None:
+def test_each_ends_its_own_case_only_and_the_next_one_gives_the_same_tokens(measured: Stage, tmp_path: Path) -> None:
+    beside = run(tmp_path / "stage", PLUGINS)
     check(measured, beside, PLUGINS)
     assert beside.states() == ["finished"]
     assert beside.whole()
@@ -177,3 +175,90 @@ def test_each_ends_its_own_case_only_and_the_next_one_gives_the_same_tokens(meas
 @pytest.mark.timeout(1800)
 def test_other_misbehavior_ends_its_own_case_only(measured: Stage, tmp_path: Path) -> None:
     check(measured, run(tmp_path / "stage", MORE), MORE)
+
+
+# -- what crosses to the process --------------------------------------------------------------------------------------
+@pytest.fixture
+def planned() -> Prepared:
+    (only,) = configs_of(plans.load("bundled"), "cpu", ["tiny-llamagen window 1/2"]).values()
+    return only
+
+
+def test_every_field_that_concerns_the_child_arrives(planned: Prepared, tmp_path: Path) -> None:
+    earlier = Earlier("source", "tokens", "images", {"psnr": [1.0]}, {"fid_scene_2k": [2.0]}, SetFacts(intervals={}))
+    known = KnownSeeds("source", str(tmp_path / "tokens"), "tokens", 8, 4, [1.0])
+    full = replace(planned, unsupported_reason="no", feature_cache=tmp_path, full_features=tmp_path / "full", rates=Rates(1.0, 2.0),
+                   reusable=earlier, known=known, known_full=known, engine_reason="no device", needs=("0123456789ab",))
+    request = TrialRequest(1.0, 2, ("p.py",), Task.FEATURES, (1, 3), (0, 1), True, 4096, "gpu", "python", "code", (full,),
+                           (("model.safetensors", 7, 8, "cafe"),))
+    here = {name: getattr(TrialRequest(), name) for name in PARENT_ONLY}
+    assert TrialRequest.from_json(json.loads(json.dumps(request.to_json()))) == replace(request, **here)
+    default = TrialRequest()
+    assert all(getattr(request, f.name) != getattr(default, f.name) for f in fields(default)), "nothing is left at its default"
+
+
+def test_a_copy_of_the_code_without_a_field_understands_what_it_is_sent(planned: Prepared) -> None:
+    data = json.loads(json.dumps(TrialRequest(cases=(planned,)).to_json()))
+    assert "clip" not in data["cases"][0]["request"], "a default is not sent"
+    data["of_a_later_version"] = data["cases"][0]["request"]["of_a_later_version"] = "x"
+    assert TrialRequest.from_json(data) == TrialRequest(cases=(planned,))
+    del data["memory_cap"]
+    assert TrialRequest.from_json(data).memory_cap == 0
+
+
+def test_a_child_refuses_another_protocol_in_a_sentence() -> None:
+    body = json.dumps({"cases": [], "plugins": [], "protocol": PROTOCOL + 1}).encode()
+    command = [*TrialRequest().command, "-m", "cachemark.trial.child.main"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:
+        child.stdin.write(struct.pack("!i", len(body)) + body)
+        child.stdin.flush()
+        text = child.stderr.read().decode()
+    assert child.returncode == 1
+    assert f"speaks protocol {PROTOCOL}" in text
+    assert "Compare commits that share a protocol" in text
+    assert "Traceback" not in text
+
+
+def test_code_of_another_protocol_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    """Another copy of the code, whose introduction is of protocol 99."""
+    trial = tmp_path / "cachemark" / "trial"
+    trial.mkdir(parents=True)
+    for package in (trial.parent, trial):
+        (package / "__init__.py").touch()
+    (trial / "identity.py").write_text("def introduction(*_):\n    return {'protocol': 99}\n")
+    with pytest.raises(Unsupported, match=f"{tmp_path} speaks protocol 99 .*protocol {PROTOCOL}.*Compare commits that share a protocol"):
+        identify(TrialRequest(60.0, 1, code=str(tmp_path)), "cpu")
+
+
+def test_this_copy_introduces_itself_and_an_interpreter_that_does_not_start_says_why(tmp_path: Path) -> None:
+    where, code = identify(TrialRequest(60.0, 2), "cpu")
+    assert (where, code["version"]) == (environment("cpu", 2), cachemark.__version__)
+    introduction = {"protocol": PROTOCOL, "environment": environment("cpu", 2).to_json(), "code": {"commit": "abc"}}
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho noise\nprintf '%s' '{json.dumps(introduction)}'\n")
+    python.chmod(0o755)
+    assert identify(TrialRequest(python=str(python)), "cpu") == (environment("cpu", 2), {"commit": "abc"})
+    python.write_text("#!/bin/sh\necho 'ModuleNotFoundError: no torch' >&2\nexit 1\n")
+    with pytest.raises(Infrastructure, match=r"does not start under .*no torch"):
+        identify(TrialRequest(python=str(python)), "cpu")
+    with pytest.raises(Infrastructure, match="does not start"):
+        identify(TrialRequest(python=str(tmp_path / "none")), "cpu")
+
+
+def test_a_child_gets_the_interpreter_and_the_code_of_its_side() -> None:
+    assert TrialRequest(1.0, 2).command == [sys.executable, "-P"]
+    assert "PYTHONPATH" not in TrialRequest(1.0, 2).environment or TrialRequest(1.0, 2).environment["PYTHONPATH"]
+    other = TrialRequest(1.0, 2, python="/py", code="/code")
+    assert other.command == ["/py", "-P"]
+    assert other.environment["PYTHONPATH"].split(os.pathsep)[0] == "/code"
+    assert other.environment["OMP_NUM_THREADS"] == "2"
+
+
+def test_a_trial_gets_the_variables_of_a_list_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ("PATH", "HOME", "LC_ALL", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "HF_HOME", "CACHEMARK_CALIBRATIONS", *KERNELS)
+    withheld = ("DB_PASS", "GH_PAT", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "CACHEMARK_STORE", "MY_PATH_TOKEN", "PGPASSWORD")
+    for name in (*given, *withheld):
+        monkeypatch.setenv(name, "canary")
+    passed = TrialRequest().environment
+    assert set(given) <= passed.keys()
+    assert {name for name, value in passed.items() if value == "canary"} <= set(given)

@@ -1,4 +1,4 @@
-"""A case under a decoder: the full cache's tokens in fewer passes, the values of these, and an error where the tokens are others."""
+"""Cases under a decoder and of the graph engine: the full cache's tokens, the values of these, and an error where tokens are others."""
 
 from dataclasses import replace
 from functools import partial
@@ -8,14 +8,26 @@ import pytest
 import torch
 from torch import Tensor
 
+from cachemark.cache.engines import EAGER, Graph
+from cachemark.cache.kernels import table
+from cachemark.cache.kernels.mass import MASS
+from cachemark.cache.kernels.plain import WRITTEN_OUT
+from cachemark.core.errors import Unsupported
+from cachemark.core.facts import CapturedPasses
 from cachemark.core.limits import Rates
 from cachemark.core.result import Outcome, Status
+from cachemark.core.units import METRICS
 from cachemark.decoders.jacobi import Jacobi
+from cachemark.kit.capture import CpuGraphs
 from cachemark.models import costs
+from cachemark.plans import expand as expansion
+from cachemark.plans import schema as plans
+from cachemark.plans.expand import expand
 from cachemark.plans.planned import Prepared
+from cachemark.trial.child import bench as benches
 from cachemark.trial.child.bench import Bench
 from support import measuring
-from support.examples import BATCH, CONFIG, REPEATS, SAMPLES, TOKENS
+from support.examples import BATCH, CONFIG, REPEATS, SAMPLES, TOKENS, short_plan
 from support.measuring import run_case
 
 pytestmark = pytest.mark.usefixtures("dot")
@@ -49,10 +61,8 @@ def test_it_has_the_full_cache_s_tokens_and_what_is_said_of_them(results: dict[s
     assert results["full int8 + jacobi 8"].output_hash == results["full int8"].output_hash, "exact beside every codec"
     assert jacobi.samples["kv_state"][0] > full.samples["kv_state"][0]
     assert jacobi.facts.different_kernel
-    assert jacobi.facts.decoder.rows == "together"
-    assert jacobi.facts.redrawn == 1.0
-    assert not any(results[label].facts.redrawn is not None for label in ("full", "full int8 + jacobi 8")), "int8 rounds too"
-    assert jacobi.facts.slope is None
+    assert (jacobi.facts.decoder.rows, jacobi.facts.redrawn, jacobi.facts.slope) == ("together", 1.0, None)
+    assert {results[label].facts.redrawn for label in ("full", "full int8 + jacobi 8")} == {None}, "int8 rounds too"
 
 
 def test_its_figures_are_those_of_the_passes_that_ran(results: dict[str, Outcome]) -> None:
@@ -69,8 +79,7 @@ def test_its_figures_are_those_of_the_passes_that_ran(results: dict[str, Outcome
     assert len(jacobi.samples["flops"]) == timed
     assert not {"passes", "drafts_rejected", "flops"} & full.samples.keys()
     assert len(jacobi.samples["latency"]) == len(jacobi.facts.full_beside) == timed
-    read = [outcome.facts.limit.by["attention"] for outcome in (jacobi, full)]
-    assert read[0] < read[1], "keys are read in fewer passes"
+    assert jacobi.facts.limit.by["attention"] < full.facts.limit.by["attention"], "keys are read in fewer passes"
 
 
 def test_what_looks_past_the_end_of_a_line_is_exact_and_holds_more(folder: Path) -> None:
@@ -121,3 +130,59 @@ def test_a_decoder_of_other_tokens_is_not_compared_seed_by_seed(folder: Path, na
     assert any(note in footnote for footnote in outcome.facts.footnotes)
     assert outcome.facts.tokens_per_pass.mean > 1
     assert files["grid.png"]
+
+
+# -- graph engine, emulated below the engine, as there is no CUDA device ----------------------------------------------
+def engine_cases(folder: Path, name: str, device: str = "cpu") -> list[Prepared]:
+    return measuring.planned(folder, device=device, cells=f'engine = "{name}"')
+
+
+def test_without_a_cuda_device_every_case_says_so(folder: Path) -> None:
+    cases = engine_cases(folder, "graph")
+    assert len(cases) > 3
+    for case in cases:
+        with pytest.raises(Unsupported, match="CUDA graphs"):
+            run_case(case, Bench.load(case))
+    assert not any(p.unsupported_reason for p in engine_cases(folder, "graph", "cuda"))
+    assert not any(p.unsupported_reason for p in engine_cases(folder, "eager"))
+
+
+@pytest.mark.parametrize(("decide", "refused"), [("profile", False), ("online", True)])
+def test_a_method_that_decides_on_the_host_says_so(decide: str, refused: bool, tmp_path: Path) -> None:
+    table = f'{{ name = "ams_kv", demanding = [1], decide = "{decide}" }}'
+    (tmp_path / "plan.toml").write_text(short_plan(f'model = "tiny-var"\nmethods = [{table}]\nbudgets = ["ams_kv"]\nengine = "graph"'))
+    (candidate,) = (p for p in expand(plans.load(str(tmp_path / "plan.toml")), "cuda") if p.case.method == "ams_kv")
+    assert ("decides on the host" in candidate.unsupported_reason) is refused
+
+
+@pytest.mark.slow
+def test_images_are_those_of_the_eager_engine_and_recording_has_its_cost(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expansion, "refused", lambda *_: "")
+    monkeypatch.setattr(benches, "engine", lambda name, device: Graph(CpuGraphs()) if name == "graph" else EAGER)
+    outcomes: dict[str, dict[str, Outcome]] = {}
+    for name in ("eager", "graph"):
+        cases = [p for p in engine_cases(folder, name) if p.case.role in ("baseline", "candidate")]
+        bench = Bench.load(cases[0])
+        outcomes[name] = {p.case.label: run_case(p, bench)[0] for p in cases}
+    for label, graph in outcomes["graph"].items():
+        eager = outcomes["eager"][label]
+        assert (graph.ok, graph.output_hash) == (True, eager.output_hash)
+        exact = [name for name in eager.samples if METRICS[name].deterministic]
+        assert {name: graph.samples[name] for name in exact} == {name: eager.samples[name] for name in exact}
+        assert graph.samples.keys() - eager.samples.keys() == {"graph_pool", "capture_seconds"}
+        assert min(graph.samples["graph_pool"][0], graph.samples["capture_seconds"][0]) > 0
+        assert graph.samples["peak_memory"][0] > graph.samples["kv_allocated"][0]
+        # the numbers 0 … budget of live entries, and the condition's pass
+        assert graph.facts.graph == CapturedPasses(captured=TOKENS if label == "full" else TOKENS // 2 + 2, missed=0)
+        assert eager.facts.graph is None
+    assert outcomes["graph"]["h2o 1/2"].facts.quality_only is not None
+
+
+def test_a_fused_kernel_with_mass_is_compared_at_its_price(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "TABLE", (replace(WRITTEN_OUT, name=MASS.name, fused=True), *table.TABLE))
+    cases = {p.case.label: p for p in engine_cases(folder, "eager")}
+    bench = Bench.load(cases["full"])
+    h2o, full = (run_case(cases[label], bench)[0].facts for label in ("h2o 1/2", "full"))
+    assert (h2o.kernel, h2o.quality_only) == (MASS.name, None)
+    assert MASS.name in str(h2o.different_kernel)
+    assert full.different_kernel is None

@@ -1,4 +1,4 @@
-"""The quality pass of a case: which images are seen, in which parts, and what is said of them."""
+"""The quality pass of a case, and metrics of plug-ins, of which a fault costs the case nothing else."""
 
 import hashlib
 import json
@@ -15,19 +15,25 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.core import seeds, units
+from cachemark.core.outside_metrics import KEY
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import QUALITY_PASS
+from cachemark.core.units import metric
 from cachemark.methods.full import Full
-from cachemark.metrics.base import known
+from cachemark.metrics.base import ImageBatch, known
 from cachemark.metrics.compute import presets
 from cachemark.metrics.compute.distribution import distribution
 from cachemark.metrics.compute.image_features import ImageFeatures
 from cachemark.metrics.compute.presets import Preset
 from cachemark.metrics.compute.quality_intervals import difference, intervals
+from cachemark.plans.metrics import defined
 from cachemark.plans.planned import Prepared
+from cachemark.plugins import loading as plugins
 from cachemark.trial.child import quality
 from cachemark.trial.child.bench import Bench
+from cachemark.trial.child.plugin_metrics import PluginMetrics
 from support import examples, measuring
+from support.examples import SAMPLES
 from support.measuring import fill, run_case, see_side
 from trial.test_measure import recorded
 
@@ -58,31 +64,31 @@ def of_role(cases: list[Prepared], role: str) -> Prepared:
     return next(p for p in cases if p.case.role == role)
 
 
-def pass_of(case: Prepared, bench: Bench) -> Outcome:
-    return run_case(case, bench)[0]
+def baseline(folder: Path, **more: Any) -> Prepared:
+    return replace(of_role(planned(folder), "baseline"), **more)
+
+
+def pass_of(case: Prepared, bench: Bench | None = None) -> Outcome:
+    return run_case(case, bench or Bench.load(case))[0]
 
 
 def test_sides_and_the_full_cache_are_compared_with_real_images_and_reference_rows_are_not(folder: Path, preset: Preset) -> None:
     cases = planned(folder)
     for p in cases:
         assert (QUALITY_PASS in p.case.evaluation) == (p.case.role in ("candidate", "baseline")), p.case.label
-    stated = of_role(cases, "candidate").case.evaluation[QUALITY_PASS]
-    assert stated == {"seeds": "s256", "samples": IMAGES, "batch": BATCH, **preset.identity}
+    evaluation = of_role(cases, "candidate").case.evaluation
+    assert evaluation[QUALITY_PASS] == {"seeds": "s256", "samples": IMAGES, "batch": BATCH, **preset.identity}
 
 
 def test_the_full_cache_is_made_once_for_a_cell_and_its_reference_rows(folder: Path) -> None:
     """They differ from their cell by the quality pass."""
     cases = [replace(p, case=replace(p.case, repeats=3, warmup=1)) for p in planned(folder)]
     bench, counter = recorded(cases[:1])
-    made = {}
-    for role in ("baseline", "other_seeds", "other_batch"):
+    for role, times in (("baseline", None), ("other_seeds", 1), ("other_batch", 2)):  # its own images, and along the full cache's tokens
         counter.calls.clear()
         pass_of(of_role(cases, role), bench)
-        made[role] = len(counter.seeds)
-    samples = cases[0].case.samples
+        assert times is None or len(counter.seeds) == times * cases[0].case.samples
     assert len(bench.references) == 1
-    assert made["other_seeds"] == samples, "its own images"
-    assert made["other_batch"] == 2 * samples, "its own images, and along the full cache's tokens"
 
 
 def test_figures_are_those_of_all_images_at_once(folder: Path, preset: Preset) -> None:
@@ -115,14 +121,14 @@ def test_a_side_of_a_later_trial_finds_the_full_cache_on_its_shelf(folder: Path,
     pass_of(replace(full, feature_cache=tmp_path / "full"), bench)
     together = pass_of(side, bench)
     alone = replace(side, full_features=tmp_path / "full")
-    assert pass_of(alone, Bench.load(side)).facts.to_full == together.facts.to_full
+    assert pass_of(alone).facts.to_full == together.facts.to_full
     (tmp_path / "full" / "00002.safetensors").unlink()
-    assert pass_of(alone, Bench.load(side)).facts.to_full is None
+    assert pass_of(alone).facts.to_full is None
 
 
 def test_a_part_that_cannot_be_read_is_made_again(folder: Path, tmp_path: Path) -> None:
-    case = replace(of_role(planned(folder), "baseline"), feature_cache=tmp_path / "shelf")
-    first = pass_of(case, Bench.load(case))
+    case = baseline(folder, feature_cache=tmp_path / "shelf")
+    first = pass_of(case)
     (tmp_path / "shelf" / "00001.safetensors").write_bytes(b"\x00" * 40)
     bench, counter = recorded([case])
     again = pass_of(case, bench)
@@ -131,7 +137,7 @@ def test_a_part_that_cannot_be_read_is_made_again(folder: Path, tmp_path: Path) 
 
 
 def test_shares_together_make_every_part_once(folder: Path, tmp_path: Path) -> None:
-    case = replace(of_role(planned(folder), "baseline"), feature_cache=tmp_path / "shelf")
+    case = baseline(folder, feature_cache=tmp_path / "shelf")
     made: list[int] = []
     for index in range(2):
         bench, counter = recorded([case])
@@ -159,7 +165,7 @@ def test_whatever_is_judged_has_the_hash_of_its_images(folder: Path) -> None:
 
 
 def test_an_image_that_is_not_finite_ends_the_case(folder: Path) -> None:
-    case = of_role(planned(folder), "baseline")
+    case = baseline(folder)
     bench = Bench.load(case)
     decode = bench.loaded.decode
 
@@ -176,7 +182,7 @@ def test_an_image_that_is_not_finite_ends_the_case(folder: Path) -> None:
 
 def test_what_is_missing_is_said_and_nothing_is_made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presets, "identity_of", lambda name, *_: {"preset": "adm", "missing": "not measured: needs eyes"})
-    case = of_role(planned(folder), "baseline")
+    case = baseline(folder)
     bench, counter = recorded([case])
     outcome = pass_of(case, bench)
     assert outcome.ok
@@ -189,7 +195,7 @@ def test_what_is_missing_is_said_and_nothing_is_made(folder: Path, monkeypatch: 
 def test_the_images_of_a_pass_are_written_as_a_sample_batch(folder: Path, tmp_path: Path) -> None:
     """All of them, though features are cached; they have the features of the pass, and a failure leaves no file."""
     file = tmp_path / "out" / "samples.npz"
-    case = replace(of_role(planned(folder), "baseline"), feature_cache=tmp_path / "shelf", sample_batch=("mine", str(file)))
+    case = baseline(folder, feature_cache=tmp_path / "shelf", sample_batch=("mine", str(file)))
     bench = Bench.load(case)
     for _ in range(2):
         outcome = pass_of(case, bench)
@@ -204,3 +210,94 @@ def test_the_images_of_a_pass_are_written_as_a_sample_batch(folder: Path, tmp_pa
     bench.loaded = replace(bench.loaded, decode=lambda tokens: torch.full((len(tokens), 3, 16, 16), torch.nan))
     assert pass_of(case, bench).status == Status.NAN_OUTPUT
     assert not list(file.parent.iterdir())
+
+
+# -- metrics of plug-ins ----------------------------------------------------------------------------------------------
+METRICS = '''
+from cachemark.core import registry
+from cachemark.metrics.base import ImageMetric
+
+
+def answers(name, measure, **attributes):
+    body = {"__doc__": "What a test asks.", "name": name, "measure": lambda self, batch: measure(batch), "__module__": __name__}
+    registry.metrics.add(name)(type(name, (ImageMetric,), {**body, **attributes}))
+
+
+def grey(batch):
+    return batch.images.mean((1, 2, 3))
+
+
+answers("grey", grey, within=(-1, 1))
+answers("raises", lambda batch: batch.images.no_such_thing)
+answers("exits", lambda shown: exit(5))
+answers("nan", lambda shown: grey(shown) / 0 * 0)
+answers("matrix", lambda batch: batch.images)
+answers("number", lambda shown: 0.5)
+answers("far", lambda shown: grey(shown) + 5, within=(-1, 1))
+'''
+
+
+@pytest.fixture(autouse=True, scope="module")
+def file(dot: Path) -> Path:
+    path = dot / "judges_of_images.py"
+    path.write_text(METRICS)
+    plugins.load(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def measured(folder: Path, file: Path) -> tuple[Outcome, dict[str, bytes]]:
+    """The outcome and artifacts of a case with a metric that gives values and one that raises."""
+    candidate = of_role(planned(folder, 'metrics = ["grey", "raises"]'), "candidate")
+    return run_case(candidate, Bench.load(candidate, plug_ins=(str(file),)))
+
+
+def full_name(outcome: Outcome, name: str) -> str:
+    (only,) = (full for full in outcome.case.evaluation[KEY] if full.startswith(f"{name}_"))
+    return only
+
+
+def test_a_metric_has_one_value_per_seed_computed_by_its_code(measured: tuple[Outcome, dict[str, bytes]]) -> None:
+    """A token of the small model is a square of its own grey."""
+    outcome, files = measured
+    expected = (load(files["tokens.safetensors"])["tokens"].double() / 7.5 - 1).mean(1).tolist()
+    assert outcome.samples[full_name(outcome, "grey")] == pytest.approx(expected, abs=1e-6)
+    assert metric(full_name(outcome, "grey")).within == (-1, 1)
+
+
+def test_an_exception_has_its_line_and_the_case_keeps_all_else(measured: tuple[Outcome, dict[str, bytes]], file: Path) -> None:
+    outcome, _ = measured
+    name, line = full_name(outcome, "raises"), METRICS[: METRICS.index("no_such_thing")].count("\n") + 1
+    assert outcome.ok
+    assert {"latency", "kv_allocated", "psnr", full_name(outcome, "grey")} <= set(outcome.samples)
+    assert name not in outcome.samples
+    assert outcome.facts.metric_faults[name].fault == "raised"
+    (note,) = [note for note in outcome.facts.footnotes if name in note]
+    assert f"{file}:{line}: AttributeError" in note
+
+
+def shown() -> ImageBatch:
+    images = torch.rand(SAMPLES, 3, 8, 8)
+    tokens = torch.arange(SAMPLES * 2).view(SAMPLES, 2)
+    return ImageBatch(images, images, tokens, torch.zeros(SAMPLES, 2), list(range(SAMPLES)), [5, 6, 7, 8])
+
+
+@pytest.mark.parametrize(("name", "fault"), [
+    ("raises", "raised"), ("exits", "raised"), ("nan", "not finite"), ("matrix", "wrong shape"), ("number", "wrong shape"),
+    ("far", "out of its range"), ("grey", ""),
+])  # fmt: skip
+def test_what_is_no_value_is_a_kind_of_fault(name: str, fault: str, file: Path, measured: tuple[Outcome, dict[str, bytes]]) -> None:
+    definition = defined(name)
+    plugin_metrics = PluginMetrics(replace(measured[0].case, evaluation={KEY: definition}), [str(file)])
+    samples, faults = plugin_metrics.images(shown(), SAMPLES, lambda images: None), plugin_metrics.faults
+    (full,) = definition
+    assert len(samples.get(full, ())) == (0 if fault else SAMPLES)
+    assert {name: reason.fault for name, reason in faults.items()} == ({full: fault} if fault else {})
+
+
+def test_an_edited_file_measures_nothing_under_the_old_name(measured: tuple[Outcome, dict[str, bytes]], tmp_path: Path) -> None:
+    case, name = measured[0].case, full_name(measured[0], "grey")
+    (tmp_path / "edited.py").write_text(METRICS + "\n")
+    plugin_metrics = PluginMetrics(case, [str(tmp_path / "edited.py")])
+    assert plugin_metrics.images(shown(), 2, lambda images: None) == {}
+    assert plugin_metrics.faults[name].fault == "changed"
