@@ -1,5 +1,6 @@
-"""Next-scale cases: all methods of the family × modes × codecs × {MHA, GQA}, and methods whose heads differ."""
+"""Next-scale cases: all methods of the family × modes × codecs × {MHA, GQA}, methods whose heads differ, and a model for engines."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -12,12 +13,14 @@ from cachemark.cache.layout import Layout, Site, Step
 from cachemark.cache.ragged import Kept, RaggedSlot, RaggedWorkspace
 from cachemark.contract.heads import PerHead
 from cachemark.contract.method import Method
-from cachemark.core.spec import ENTRIES
+from cachemark.core.spec import ENTRIES, Sampling
 from cachemark.kit.common import KitRun
 from cachemark.kit.driver import Onlooker, Place, Record, drive, watched
-from cachemark.kit.next_scale import PER_HEAD_BUDGET, WIDE, ScaleCell, ScaleFeed
+from cachemark.kit.next_scale import LAYERS, PER_HEAD_BUDGET, SIDES, WIDE, ScaleCell, ScaleFeed
 from cachemark.kit.next_token import ATTENTION
 from cachemark.methods.registry import METHODS
+from cachemark.models.var import VAR, VARConfig
+from cachemark.models.vision.msvq import MultiScaleQuantizer
 
 from .cells import ALONE, WHOLE
 
@@ -49,6 +52,10 @@ def cells() -> list[ScaleCell]:
     square = [ScaleCell(cls, mode, codec, attention) for cls, number, mode in modes for codec in ALONE for attention in ATTENTION
               if codec in WHOLE or (number == 0 and attention == "gqa")]
     return [*square, *(ScaleCell(cls, mode, "native", "mha", WIDE) for cls, _, mode in modes)]
+
+
+CELLS = cells()
+DETERMINISTIC = [cell for cell in CELLS if dict(cell.mode).get("decide") != "online" and not cell.per_head]
 
 
 # -- methods whose heads keep different numbers of entries --------------------------------------------------------------
@@ -106,5 +113,20 @@ def run(method: PerHead, *watches: Onlooker, codec: str = "native", attention: s
     return ScaleCell(type(method), (), codec, attention).run(method, *watches)
 
 
-def lengths(ran: KitRun) -> list[dict[Site, list[int]]]:
-    return [moment.after for moment in ran.moments]  # type: ignore[misc]
+# -- the model of tests of engines -------------------------------------------------------------------------------------
+@functools.cache
+def model() -> VAR:
+    """Return random weights, scaled so that what attention reads shows in the logits."""
+    quantizer = MultiScaleQuantizer(SIDES, 64, 8).requires_grad_(False)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        for parameter in quantizer.parameters():
+            parameter.normal_()
+    made = VAR(VARConfig(LAYERS, 4, 64, SIDES, vocab=64, classes=10, width=8), quantizer).initialise(0).eval().requires_grad_(False)
+    for parameter in made.parameters():
+        if parameter.dim() > 1:
+            parameter *= 6
+    return made
+
+
+SAMPLING = Sampling(cfg_scale=1.5, cfg_schedule="linear")

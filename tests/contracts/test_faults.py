@@ -1,4 +1,4 @@
-"""Every fault is found by the check of the kit that is responsible for it."""
+"""Faults of storage and of methods that a file of a plug-in cannot show (tests/kit has those) are found by their check of the kit."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,11 +48,9 @@ def tail_beside(original: Original) -> Original:
 
     def broken(self: SlotBank, number: int, place: int) -> None:
         n, rows = self.live[number], self.runs[number].rows
-        before = [part.clone() for part in self.v]
-        original(self, number, place)
-        for part, old in zip(self.v, before, strict=True):
-            part.copy_(old)
-            part[:, rows, :, place - 1] = old[:, rows, :, n - 1]
+        values_stay(original)(self, number, place)
+        for part in self.v:
+            part[:, rows, :, place - 1] = part[:, rows, :, n - 1].clone()
 
     return broken
 
@@ -61,8 +59,10 @@ def previous_entry(original: Original) -> Original:
     """The entry before the chosen one survives, under the number of the chosen one."""
 
     def broken(self: Slot, workspace: Workspace, survivors: Any) -> None:
-        starts = [] if isinstance(survivors, Tensor) else [(max(0, places.start - 1), len(places)) for places in survivors]
-        moved = (survivors - 1).clamp_min(0) if isinstance(survivors, Tensor) else [range(start, start + count) for start, count in starts]
+        if isinstance(survivors, Tensor):
+            moved: Any = (survivors - 1).clamp_min(0)
+        else:
+            moved = [range(start, start + len(places)) for places in survivors for start in [max(0, places.start - 1)]]
         original(self, workspace, moved)
         live = self.live[0]
         self.visual[:, :, :live] = (self.visual[:, :, :live] + 1).clamp_max(self.bank.layout.visual - 1)
@@ -129,6 +129,11 @@ class Declares(Streaming):
         return super().capacity(layout, site) + 4
 
 
+class HeadsDeclare(Staggered):
+    def entries(self, layout: Layout, site: Site) -> int:
+        return super().entries(layout, site) + 1
+
+
 @dataclass
 class Padded(Method):
     """Attends to one dead entry under an additive mask, as a padded buffer does."""
@@ -149,20 +154,12 @@ class ReadsBeyond(Window):
         return F.scaled_dot_product_attention(q, k, v), None
 
 
-class HeadReadsBeyond(Staggered):
+class HeadReadsBeyond(HeadsDeclare):
     """In the last step one head reads an entry that no head stores."""
-
-    def entries(self, layout: Layout, site: Site) -> int:
-        return super().entries(layout, site) + 1
 
     def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         self.ragged[site].lengths[-1] += step.last
         return super().attend(site, step, q, k, v)
-
-
-class HeadsDeclare(Staggered):
-    def entries(self, layout: Layout, site: Site) -> int:
-        return super().entries(layout, site) + 1
 
 
 @dataclass

@@ -31,7 +31,7 @@ from .test_graph import captured
 from .test_windows import SAMPLINGS, SEEDS, N, Numbered, generate, graph_memory, poisoned, sequential
 
 WINDOWS = (2, 3, 5)
-SHAPES = ((6, 6), (8, 8), (16, 16), (4, 7), (1, 5))
+SHAPES = ((6, 6), (16, 16), (4, 7), (1, 5))
 
 
 # -- the schedule -----------------------------------------------------------------------------------------------------
@@ -57,9 +57,8 @@ def test_passes_follow_the_formula_and_feed_each_token_once(lines: int, line: in
 def test_a_line_end_stands_in_for_a_line_end() -> None:
     layout = replace(layout_of((1,), lines=6, line=6), line_ends=True)
     for window in WINDOWS:
-        pairs = [(place, token) for front in ZipAR(window=window).schedule(layout)
-                 for place, token in zip(front.step.places, front.takes, strict=True) if place != token]
-        assert pairs == [(11, 5), (17, 5), (23, 5), (29, 5)]
+        steps = [zip(front.step.places, front.takes, strict=True) for front in ZipAR(window=window).schedule(layout)]
+        assert [pair for pairs in steps for pair in pairs if pair[0] != pair[1]] == [(11, 5), (17, 5), (23, 5), (29, 5)]
 
 
 # -- the tokens -------------------------------------------------------------------------------------------------------
@@ -72,8 +71,7 @@ def test_a_window_as_wide_as_a_line_gives_the_tokens_of_sequential_decoding(name
 
 @pytest.mark.parametrize("window", WINDOWS)
 def test_a_narrower_window_gives_others_in_fewer_passes(window: int) -> None:
-    decoder = ZipAR(window=window)
-    marks: list[int] = []
+    decoder, marks = ZipAR(window=window), list[int]()
     tokens = generate(decoder, mark=marks.append)
     assert marks == list(range(N)), "tokens are counted as they exist"
     assert len(decoder.kept) == 2 * GRID + (GRID - 2) * window
@@ -81,13 +79,6 @@ def test_a_narrower_window_gives_others_in_fewer_passes(window: int) -> None:
     assert torch.equal(tokens[:, : GRID + window], sequential()[:, : GRID + window]), "until the third line starts nothing is missing"
     assert not torch.equal(tokens, sequential())
     assert torch.equal(generate(ZipAR(window=window)), tokens), "the same seeds, the same images"
-
-
-@pytest.mark.parametrize(("window", "attention"), [(2, "gqa"), (3, "mha")])
-def test_an_image_is_the_same_alone_and_in_any_batch(window: int, attention: str) -> None:
-    whole = generate(ZipAR(window=window), attention=attention)
-    for seeds in ([5], [2, 7], [6, 0, 3]):
-        assert torch.equal(generate(ZipAR(window=window), seeds=seeds, attention=attention), whole[seeds])
 
 
 @pytest.mark.parametrize("method", [poisoned(Full), Numbered])
@@ -112,8 +103,6 @@ def test_a_codec_of_entries_stores_the_same_positions(name: str) -> None:
 
 
 # -- all next-token models ----------------------------------------------------------------------------------------------
-
-
 @cache
 def family(name: str) -> RasterModel:
     tiny = BUILDS[name]()

@@ -1,10 +1,9 @@
-"""The graph engine gives the tokens of the eager one, bit for bit.
+"""The graph engine is the eager one to the last bit, and heads differ, where the kit does not check it."""
 
-The kit checks it on next-token methods and on those that save computation, tests/gpu all families on a device.
-"""
-
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -12,20 +11,32 @@ import torch
 from torch import Tensor
 
 from cachemark.cache.arena import Memory
+from cachemark.cache.codecs import CODECS
 from cachemark.cache.engines import Graph
-from cachemark.cache.layout import Site, Step
+from cachemark.cache.layout import Layout, Site, Step
 from cachemark.cache.masked_layout import masked_steps
+from cachemark.cache.ragged import Kept, RaggedSlot, RaggedWorkspace
+from cachemark.contract import heads
+from cachemark.contract.heads import HeadGroups, PerHead
 from cachemark.contract.method import Method
+from cachemark.core.errors import BadParameter, BadPlugin, Unsupported
 from cachemark.core.spec import Sampling
+from cachemark.kit import checks, next_token
 from cachemark.kit import masked as kit
-from cachemark.kit import next_token
-from cachemark.kit.capture import CpuGraphs, capture_on_cpu
-from cachemark.kit.next_scale import SIDES, ScaleCell
+from cachemark.kit.capture import CpuGraphs, NotCapturable, capture_on_cpu, capturing
+from cachemark.kit.driver import RasterFeed, drive, layout_of
+from cachemark.kit.next_scale import LAYERS, SIDES, ScaleCell
+from cachemark.kit.next_token import Cell
+from cachemark.methods.ams_kv import AMSKV
+from cachemark.methods.base.evicting import visual_budget
+from cachemark.methods.full import Full
 from cachemark.methods.streaming import Streaming
+from cachemark.methods.window import Window
 
 from . import cells as token
-from . import masked, test_scales
-from .scales import BUILT_IN, Scored, Staggered
+from . import masked, scales
+from .cells import ALONE
+from .scales import BUILT_IN, CELLS, Scored, Staggered, made, run
 
 
 def captured(memory: Memory) -> int:
@@ -33,18 +44,21 @@ def captured(memory: Memory) -> int:
     return memory.engine.captured
 
 
-# -- next-token -------------------------------------------------------------------------------------------------------
 OTHER = (7, 3)
 
 
-def fresh(cell: next_token.Cell, *lasting: Tensor) -> Memory:
-    return capture_on_cpu(cell.memory(), [*cell.parameters, *lasting])
+def fresh(cell: next_token.Cell) -> Memory:
+    return capture_on_cpu(cell.memory(), list(cell.parameters))
 
 
 def same(cell: next_token.Cell, memory: Memory, seeds: Sequence[int]) -> bool:
     """Whether one generation by the memory's engine and one by the eager engine are equal to the last bit."""
     expected, actual = (cell.run(cell.tight(), seeds=seeds, memory=given, bare=True) for given in (None, memory))
     return torch.equal(actual.tokens, expected.tokens) and torch.equal(actual.logits, expected.logits)
+
+
+def native(name: str) -> next_token.Cell:
+    return next(c for c in token.cells() if (c.cls.name, c.codec, c.attention) == (name, "native", "mha"))
 
 
 @pytest.mark.parametrize(("name", "captures"), [("full", 36), ("linear", 19), ("streaming", 20), ("h2o", 20), ("rkv", 36)])
@@ -59,15 +73,11 @@ def test_a_saw_tooth_needs_few_recordings(name: str, captures: int) -> None:
     assert captured(memory) == captures
 
 
-def native(name: str) -> next_token.Cell:
-    return next(c for c in token.cells() if (c.cls.name, c.codec, c.attention) == (name, "native", "mha"))
-
-
 # -- next-scale and masked --------------------------------------------------------------------------------------------
 PER_HEAD = [ScaleCell(cls, (), "native", "mha") for cls in (Staggered, Scored, *BUILT_IN)]
-SCALES = [*(cell for cell in test_scales.MHA if cell.square), *PER_HEAD]
+SCALES = [*(cell for cell in scales.DETERMINISTIC if cell.attention == "mha" and cell.square), *PER_HEAD]
 FAMILIES: dict[str, tuple[list[Any], Any, Sampling]] = {
-    "scale": (SCALES, test_scales.MODEL, test_scales.SAMPLING), "masked": (masked.cells(), kit.model(), kit.SAMPLING),
+    "scale": (SCALES, scales.model(), scales.SAMPLING), "masked": (masked.cells(), kit.model(), kit.SAMPLING),
 }
 
 
@@ -103,8 +113,6 @@ def test_captured_steps_repeat_to_the_last_bit(family: str, cell: Any) -> None:
 
 
 # -- what would be wrong is seen --------------------------------------------------------------------------------------
-
-
 @dataclass
 class Turns(Streaming):
     """Reads the step in a pass: every other one writes something else into what is attended to."""
@@ -113,13 +121,11 @@ class Turns(Streaming):
         return super().attend(site, step, q, k, -v if step.index % 2 else v)
 
 
-@dataclass
 class TurnsAndSays(Turns):
     def graph_key(self, step: Step) -> int:
         return step.index % 2
 
 
-@dataclass
 class TurnsAndHides(Turns):
     """Broken on purpose: says that it reads nothing."""
 
@@ -137,31 +143,169 @@ def test_what_a_method_reads_of_the_step_is_part_of_the_key(cls: type[Method], c
 
 
 # -- the engine itself ------------------------------------------------------------------------------------------------
-class Short(CpuGraphs):
-    """An emulator that is full after so many captures."""
-
-    def __init__(self, lasting: Any, remaining: int) -> None:
-        super().__init__(lasting)
-        self.left = remaining
-
-    def capture(self, work: Any) -> Any:
-        if not self.left:
-            raise torch.OutOfMemoryError("none is left")
-        self.left -= 1
-        return super().capture(work)
-
-
 @pytest.mark.parametrize("remaining", [0, 5])
-def test_where_memory_runs_out_passes_run_as_written(remaining: int) -> None:
+def test_where_memory_runs_out_passes_run_as_written(remaining: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device is full after so many captures."""
+    capture, made = CpuGraphs.capture, list[object]()
+
+    def short(self: CpuGraphs, work: Any) -> Any:
+        if len(made) == remaining:
+            raise torch.OutOfMemoryError("none is left")
+        made.append(work)
+        return capture(self, work)
+
+    monkeypatch.setattr(CpuGraphs, "capture", short)
     cell = native("linear")
     memory = fresh(cell)
-    engine = memory.engine
-    assert isinstance(engine, Graph)
-    engine._backend = Short(engine._backend._lasting, remaining)  # type: ignore[attr-defined]
     if not remaining:
         with pytest.raises(torch.OutOfMemoryError, match="does not fit one"):
             cell.run(cell.tight(), memory=memory, bare=True)
         return
     assert all(same(cell, memory, seeds) for seeds in ((0, 1), OTHER))
-    assert engine.captured == remaining
-    assert engine.missed == 2 * (36 - remaining)
+    assert captured(memory) == remaining
+    assert memory.engine.missed == 2 * (36 - remaining)  # type: ignore[attr-defined]
+
+
+# -- heads ------------------------------------------------------------------------------------------------------------
+@dataclass
+class Windows(HeadGroups):
+    """Every head has a window of another width; a mean of ``mean`` visual entries."""
+
+    name = "staggered"
+    mean: int = 0
+
+    @classmethod
+    def parameters_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
+        return {"mean": visual_budget(budget, layout)}
+
+    def resolve(self, layout: Layout) -> None:
+        if self.mean < 1:
+            raise BadParameter(f"{self.name}: mean = {self.mean} keeps nothing.", remedy="Give 1 or more.")
+        super().resolve(layout)
+
+    def budget(self, layout: Layout, layer: int, head: int) -> int:
+        """Of a head; at the whole budget all keep all."""
+        return layout.visual if self.mean >= layout.visual else max(2, self.mean + 3 * ((head + layer) % 3 - 1))
+
+    def served(self, layout: Layout, site: Site) -> Sequence[Method]:
+        return [Window(B=self.budget(layout, site.layer, head)) for head in range(layout.kv_heads)]
+
+
+def test_each_head_is_what_it_is_in_a_uniform_cache() -> None:
+    """Driven by one feed, each head answers as under the uniform method of its budget."""
+    layout, method = layout_of(), Windows(mean=12)
+    feed = RasterFeed(layout)
+    answers = drive(method, layout, feed)
+    for layer, head in itertools.product(range(layout.layers), range(layout.kv_heads)):
+        expected = drive(Window(B=method.budget(layout, layer, head)), layout, feed)
+        for (index, site), out in answers.items():
+            if site.layer == layer:
+                torch.testing.assert_close(out[:, head], expected[index, site][:, head], rtol=0, atol=1e-6)
+
+
+def test_heads_that_are_mixed_up_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Crossed(Windows):
+        """A class of its own, so that what is broken is no run of another test."""
+
+    monkeypatch.setattr(heads, "select_heads", lambda x, heads: torch.stack([x[:, head] for head in reversed(heads)], 1))
+    assert list(checks.evicting_is_masking(Cell(Crossed, (), "native", "mha")))
+
+
+def test_a_group_that_hides_what_it_should_evict_is_found_by_its_bytes() -> None:
+    class Roomy(Window):
+        def capacity(self, layout: Layout, site: Site) -> int:
+            return layout.stored
+
+    class Wasteful(Windows):
+        def served(self, layout: Layout, site: Site) -> Sequence[Method]:
+            return [(Roomy if head else Window)(B=self.mean) for head in range(layout.kv_heads)]
+
+    cell = Cell(Wasteful, (), "native", "mha")
+    assert list(checks.declared_is_used(cell))
+    assert not list(checks.evicting_is_masking(cell))
+
+
+def test_a_method_for_every_head_is_asked_for() -> None:
+    class Short(Windows):
+        name = "short"
+
+        def served(self, layout: Layout, site: Site) -> Sequence[Method]:
+            return [*super().served(layout, site)][:-1]
+
+    with pytest.raises(BadParameter, match=r"short: 3 methods for the heads of layer 0\. .*each of the 4 K/V heads"):
+        Short(mean=8).resolve(layout_of())
+    with pytest.raises(BadParameter, match="window: B = 0 is out of range"):
+        type("Nothing", (Windows,), {"budget": lambda *_: 0, "name": "nothing"})(mean=8).resolve(layout_of())
+
+
+# -- next-scale -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("cls", [Staggered, Scored, *BUILT_IN])
+def test_heads_differ(cls: type[PerHead]) -> None:
+    """Else the checks of the kit say nothing about it."""
+    assert max(len(set(each)) for each in run(made(cls)).moments[-1].after.values()) > 1  # type: ignore[arg-type]
+
+
+class Shrinks(Staggered):
+    """The second layer gives up at the fourth scale what the first one gains there."""
+
+    def held(self, layer: int, head: int, total: int) -> int:
+        late = total >= sum(side**2 for side in SIDES[:4])
+        return 10 if (layer == 0) is late else min(total, 5)
+
+    def select(self, site: Site, step: Step, slot: RaggedSlot, workspace: RaggedWorkspace, q: Tensor) -> Sequence[Kept]:
+        return [[range(min(n + step.count, self.held(site.layer, head, step.first + step.count)))] for head, n in enumerate(slot.lengths)]
+
+    def entries(self, layout: Layout, site: Site) -> int:
+        return 10 * layout.kv_heads
+
+
+def test_the_high_water_lies_between_two_layers() -> None:
+    """Layers have 10 + 5 + 5 or 5 + 10 + 10 entries after a pass, 10 + 10 + 10 within the fourth."""
+    ran = run(Shrinks())
+    layout = ran.method.layout
+    entry_bytes = layout.rows * layout.kv_heads * CODECS["native"].pair_bytes(layout.head_dim, layout.dtype)
+    assert (ran.method.logical_bytes, ran.method.peak_live_bytes) == (25 * entry_bytes, 30 * entry_bytes)
+    assert ran.memory.nbytes("slots") == 30 * entry_bytes
+
+
+def test_too_small_a_declaration_is_refused() -> None:
+    class Denies(Staggered):
+        def entries(self, layout: Layout, site: Site) -> int:
+            return super().entries(layout, site) - 1
+
+    with pytest.raises(BadPlugin, match="47 entries of all heads do not fit into 46"):
+        run(Denies())
+
+
+def test_keys_that_share_ranges_are_refused() -> None:
+    with pytest.raises(Unsupported, match="kivi4 shares the ranges of keys"):
+        run(Staggered(), codec="kivi4")
+
+
+@pytest.mark.parametrize("cell", [cell for cell in CELLS if "c_min" in dict(cell.mode)], ids=ScaleCell.label.fget)
+def test_ams_kv_with_budgets_for_everything_is_the_full_cache(cell: ScaleCell) -> None:
+    """The kit skips these modes, whose own budgets no other budget replaces."""
+    everything = cell.layout.cacheable
+    ran = cell.run(AMSKV.build({**dict(cell.mode), "c_min": everything, "c_max": everything}))
+    assert all(torch.equal(ran.answers[where], out) for where, out in cell.full(ran.method).answers.items())
+
+
+@pytest.mark.parametrize("codec", ALONE)
+@pytest.mark.parametrize("keep", [False, True])
+def test_the_full_cache_needs_no_more_than_it_reads(codec: str, keep: bool) -> None:
+    cell = ScaleCell(Full, (("store_last", keep),), codec, "mha")
+    ran, layout = cell.run(cell.tight()), cell.layout
+    entries = sum(side**2 for side in (SIDES if keep else SIDES[:-1]))
+    entry = CODECS[codec].entry_bytes(layout.head_dim, layout.dtype)
+    assert ran.memory.nbytes("slots") == 2 * layout.rows * layout.kv_heads * LAYERS * entries * entry
+    staged = 0 if keep and CODECS[codec].exact else layout.visual
+    assert ran.memory.nbytes("workspace") == 2 * layout.rows * layout.kv_heads * staged * layout.head_dim * 4
+
+
+@pytest.mark.parametrize("cell", [cell for cell in CELLS if dict(cell.mode).get("decide") == "online"], ids=ScaleCell.label.fget)
+def test_deciding_online_cannot_be_captured_and_says_so(cell: ScaleCell) -> None:
+    method = cell.record.method
+    assert not method.capturable
+    assert "batch" in method.footnotes[0]
+    with pytest.raises(NotCapturable), capturing(cell.passes) as capture:
+        cell.run(cell.tight(), capture, bare=True)

@@ -7,13 +7,18 @@ from typing import Any
 import pytest
 import torch
 
+from cachemark.contract.method import Method
 from cachemark.core.errors import Unsupported
+from cachemark.core.spec import FLOPS
 from cachemark.kit import budgets, checks
 from cachemark.kit.batches import GAP, Pass, compare
 from cachemark.kit.common import recorded
+from cachemark.kit.findings import KitFinding
 from cachemark.kit.next_scale import ScaleCell
-from cachemark.kit.runner import MASKED, SCALE, TOKEN, Check
+from cachemark.kit.runner import MASKED, SAVING, SCALE, TOKEN, Check
+from cachemark.kit.saving import SAMPLING, SavingCell
 from cachemark.kit.work import work_is_declared
+from cachemark.methods.registry import METHODS
 
 from . import masked, scales
 from .cells import ALONE, WHOLE, cells, crossed
@@ -56,7 +61,7 @@ def params() -> Iterator[Any]:
 
 def elsewhere(check: Check, cell: Any) -> bool:
     """Return whether a check of the cell is another test's, or does not apply."""
-    narrow = check is checks.neutral_is_full and "c_min" in dict(cell.mode)  # no budget replaces it; see test_scales.py
+    narrow = check is checks.neutral_is_full and "c_min" in dict(cell.mode)  # no budget replaces it; see test_heads.py
     fixed = check is budgets.budgets_are_the_requested_ones and cell.cls in (scales.Staggered, scales.Scored)  # in size
     again = check is checks.neutral_is_full and cell in MASKS and dict(cell.mode) not in ({}, masked.MODES.get(cell.cls.name, ({},))[0])
     return check in ELSEWHERE or narrow or fixed or again  # neutral parameters replace those of a masked mode
@@ -69,14 +74,20 @@ def runs_daily(check: Check, cell: Any, first: bool, in_turn: bool) -> bool:
     return first or check in STORED or in_turn
 
 
-@pytest.mark.parametrize(("cell", "cell_checks"), list(params()))
-def test_a_method_passes(cell: Any, cell_checks: Sequence[Check]) -> None:
-    faults = {}
+def findings(cell: Any, cell_checks: Sequence[Check]) -> dict[str, list[KitFinding]]:
+    """Return what the checks find that apply to a cell."""
+    found: dict[str, list[KitFinding]] = {}
     for check in cell_checks:
         with suppress(Unsupported):
-            faults[check.__name__] = list(check(cell))
-    assert not any(faults.values()), faults
-    assert faults or not cell_checks, "no check applies"
+            found[check.__name__] = list(check(cell))
+    return found
+
+
+@pytest.mark.parametrize(("cell", "cell_checks"), list(params()))
+def test_a_method_passes(cell: Any, cell_checks: Sequence[Check]) -> None:
+    found = findings(cell, cell_checks)
+    assert not any(found.values()), found
+    assert found or not cell_checks, "no check applies"
 
 
 def test_the_cover_has_every_pair_of_method_and_check() -> None:
@@ -87,6 +98,39 @@ def test_the_cover_has_every_pair_of_method_and_check() -> None:
             assert {cell.cls for cell, cell_checks in daily if check in cell_checks} == applicable
             if check is not work_is_declared and family != "masked":
                 assert {cell.codec for cell, cell_checks in daily if check in cell_checks} > {"native"}
+
+
+# -- methods that save computation in next-scale models: each on every model, further modes on one in turn -------------
+SAVING_MODES: dict[str, tuple[dict[str, Any], ...]] = {
+    "fewer_scales": ({"count": 2}, {"count": 4}),
+    "guidance_off": ({"start": 3}, {"start": 0}),
+    "fastvar": ({"shares": [0.3, 0.6]}, {"shares": [0.5, 1], "layers": [0, 4], "cached": 1}, {"shares": [0.4, 0.5], "fill": "zero"},
+                {"shares": [0.4, 0.5], "score": "highpass"}, {"shares": [0.4, 0.5], "score": "random"}),
+}
+
+
+def saving_cells() -> list[SavingCell]:
+    """Return a method's first mode with every codec on every model, the others with the native one."""
+    classes: list[type[Method]] = [METHODS.get(name) for name in METHODS]
+    return [SavingCell(cls, tuple(mode.items()), codec, model) for cls in classes if cls.budget_kind == FLOPS for model in SAMPLING
+            for number, mode in enumerate(SAVING_MODES.get(cls.name, ({},)))
+            for codec in ALONE if codec == "native" or number == 0]  # fmt: skip
+
+
+ONCE = {checks.neutral_is_full, checks.wrong_parameters_are_refused, checks.settings_are_unchanged}  # which depend on no mode
+SAVINGS = saving_cells()
+FIRST = {(cell.cls, cell.attention): cell for cell in reversed(SAVINGS)}.values()
+IN_TURN = [cell for number, cell in enumerate(cell for cell in SAVINGS if cell.codec == "native") if number % 3 == 0]
+IN_TURN += [cell for cell in SAVINGS if cell.codec == "turbo2"][:1]  # a codec with constants, whose products count nothing
+
+
+@pytest.mark.parametrize("cell", [
+    pytest.param(cell, id=cell.label.replace(" ", ""), marks=[] if cell in FIRST or cell in IN_TURN else pytest.mark.slow)
+    for cell in SAVINGS
+])  # fmt: skip
+def test_a_method_that_saves_computation_passes(cell: SavingCell) -> None:
+    found = findings(cell, [check for check in SAVING if check not in ONCE or cell in FIRST])
+    assert not any(found.values()), found
 
 
 # -- what the checks leave out -----------------------------------------------------------------------------------------

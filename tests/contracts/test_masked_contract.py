@@ -46,22 +46,20 @@ def test_other_parameters_are_not_neutral(cell: MaskedCell) -> None:
 
 
 # -- skipping equals keeping ------------------------------------------------------------------------------------------
-def forces(cell: MaskedCell) -> bool:
+def forces(cell: MaskedCell, parameters: dict[str, Any]) -> bool:
     """Return whether tokens predicted now and in the pass before always go on."""
-    parameters = dict(cell.mode)
     if cell.cls.name == "lazymar":
         return parameters.get("forced") == "always" or parameters.get("select", "similarity") != "similarity"
     return parameters.get("refresh") != "blind" and parameters.get("generating", True) and parameters.get("caching", True)
 
 
-def stored_blocks(cell: MaskedCell) -> tuple[int, int]:
+def stored_blocks(cell: MaskedCell, parameters: dict[str, Any]) -> int:
     """Return in how many blocks of encoder and decoder a later pass reads keys and values of this one."""
-    parameters = dict(cell.mode)
     encoder = CONFIG.depth[0] if parameters.get("encoder_cache", cell.cls.name in ("lazymar", "recap")) else 0
     behind = {"lazymar": parameters.get("layer", 0) + 1, "random_tokens": parameters.get("layer", 0) + 1,
               "marche": parameters.get("select_layer", 2), "recap": 0}
     decoder = CONFIG.depth[1] - behind.get(cell.cls.name, CONFIG.depth[1]) - len(parameters.get("refresh_layers", ()))
-    return encoder, decoder if parameters.get("token_cache", True) else 0
+    return encoder + (decoder if parameters.get("token_cache", True) else 0)
 
 
 @pytest.mark.parametrize("cell", DAILY)
@@ -73,9 +71,9 @@ def test_every_token_sees_all_last_keys_and_values_which_alone_are_stored(cell: 
     assert (shadow.skipped > 0) is skips
     entry = 2 * CODECS[cell.codec].entry_bytes(layout.head_dim, layout.dtype) * layout.heads * layout.places
     rows = layout.batch if cell.cls.name == "lazymar" and parameters.get("condition_cache", True) else layout.rows
-    assert ran.memory.nbytes("slots") == ran.method.logical_bytes == entry * rows * sum(stored_blocks(cell))
+    assert ran.memory.nbytes("slots") == ran.method.logical_bytes == entry * rows * stored_blocks(cell, parameters)
     assert ran.memory.nbytes("workspace") == 0
-    if cell in PARTIAL and forces(cell):
+    if cell in PARTIAL and forces(cell, parameters):
         assert shadow.chosen
         for index, chosen in shadow.chosen.items():
             assert all(set(forced) <= set(places) for forced, places in zip(shadow.forced[index].tolist(), chosen.tolist(), strict=True))
@@ -100,8 +98,8 @@ BROKEN: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {
 }
 
 
-@pytest.mark.parametrize("cell", [c for c in PARTIAL if c.codec == "native" and dict(c.mode) in (
-    {"active": 14}, dict(MODES["random_tokens"][0]), {**MODES["lazymar"][3]}, dict(MODES["recap"][1]))], ids=LABEL)
+@pytest.mark.parametrize("cell", [c for c in NATIVE if c in PARTIAL and dict(c.mode) in (
+    {"active": 14}, MODES["random_tokens"][0], MODES["lazymar"][3], MODES["recap"][1])], ids=LABEL)
 def test_a_wrong_place_is_caught(monkeypatch: pytest.MonkeyPatch, cell: MaskedCell) -> None:
     for fault, broken in BROKEN.items():
         monkeypatch.setattr(Places, "update", broken)
@@ -121,13 +119,13 @@ def spoiled(cell: MaskedCell) -> MaskedCell:
     return replace(cell, cls=type(cell.cls.__name__, (cell.cls,), {"begin": begin}))
 
 
-@pytest.mark.parametrize("cell", [cell for cell in PARTIAL if cell.codec == "native"], ids=LABEL)
+@pytest.mark.parametrize("cell", [cell for cell in NATIVE if cell in PARTIAL], ids=LABEL)
 def test_nothing_is_read_before_it_is_written(cell: MaskedCell) -> None:
     assert torch.equal(run(spoiled(cell))[0].tokens, recorded(cell)[0].tokens)
 
 
 def test_a_read_before_the_write_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The encoder's canvas is not kept in full passes."""
-    cell = next(cell for cell in PARTIAL if dict(cell.mode).get("encoder_cache") and cell.codec == "native")
+    cell = next(cell for cell in NATIVE if cell in PARTIAL and dict(cell.mode).get("encoder_cache"))
     monkeypatch.setattr(Incremental, "keep", lambda self, canvas: None)
     assert run(spoiled(cell))[0].tokens.isnan().any()

@@ -1,11 +1,11 @@
-"""Jacobi decoding gives the tokens of sequential decoding for any window, drafts and sampling.
+"""Jacobi decoding gives the tokens of sequential decoding for any window, drafts, sampling and method, and holds their entries.
 
-Rejected entries are never read, and after a rehearsal the graph engine captures nothing. That speculative decoders keep the
-distribution is shown by counting, in tests/decoders.
+That speculative decoders keep the distribution is shown by counting, in tests/decoders.
 """
 
 import functools
 from collections.abc import Callable
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -15,14 +15,16 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.codecs import CODECS
-from cachemark.cache.layout import Layout, Site, Step, window_step
-from cachemark.contract.decoder import Decoder, Rehearsal
+from cachemark.cache.layout import Layout, Site, Step
+from cachemark.contract.decoder import Decoder, Rehearsal, beyond, horizon, spare, widest
 from cachemark.contract.method import Method
 from cachemark.core.spec import Sampling
 from cachemark.decoders.jacobi import Jacobi
 from cachemark.decoders.scd import SCD
 from cachemark.decoders.sjd import SJD
+from cachemark.kit.common import calibration
 from cachemark.kit.next_token import GRID, model
+from cachemark.methods import registry
 from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
 from cachemark.methods.rkv import RKV
@@ -60,22 +62,17 @@ def sequential(sampling: Sampling = GUIDED, attention: str = "mha") -> Tensor:
 
 
 # -- the tokens -------------------------------------------------------------------------------------------------------
-CASES = [(name, window) for name in SAMPLINGS for window in (WINDOWS if name == "guided" else (GRID + 1,))]
+CASES = [*(("guided", window, "newest", "mha") for window in WINDOWS), *((name, GRID + 1, "newest", "mha") for name in SAMPLINGS),
+         ("guided", 4, "newest", "gqa"), ("guided", 4, "left", "mha"), ("guided", 16, "above", "gqa")]
 
 
-@pytest.mark.parametrize(("name", "window"), CASES)
-def test_tokens_are_those_of_sequential_decoding(name: str, window: int) -> None:
-    decoder = Jacobi(window=window)
-    assert torch.equal(generate(decoder, SAMPLINGS[name]), sequential(SAMPLINGS[name]))
+@pytest.mark.parametrize(("name", "window", "proposals", "attention"), dict.fromkeys(CASES))
+def test_tokens_are_those_of_sequential_decoding(name: str, window: int, proposals: str, attention: str) -> None:
+    decoder = Jacobi(window=window, proposals=proposals)
+    assert torch.equal(generate(decoder, SAMPLINGS[name], attention=attention), sequential(SAMPLINGS[name], attention))
     assert sum(decoder.kept) == N
     assert all(1 <= kept <= fed <= window for kept, fed in zip(decoder.kept, decoder.fed, strict=True))
     assert len(decoder.kept) == N if window == 1 else 1 + -(-(N - 1) // window) <= len(decoder.kept) < N
-
-
-@pytest.mark.parametrize(("proposals", "attention"), [("newest", "gqa"), ("left", "mha"), ("above", "gqa")])
-def test_drafts_decide_only_how_many_passes_it_takes(attention: str, proposals: str) -> None:
-    for window in (4, 16):
-        assert torch.equal(generate(Jacobi(window=window, proposals=proposals), attention=attention), sequential(attention=attention))
 
 
 class Proposing(Jacobi):
@@ -116,28 +113,26 @@ def graph_memory() -> Memory:
     return capture_on_cpu(Memory(), [*whole.parameters(), whole.rope])
 
 
-RECORDED: dict[str, Callable[[], Method]] = {
-    "full": Full, "linear": lambda: Linear(B=3 * GRID, anchor=1), "rkv": lambda: RKV(B=3 * GRID, alpha=4),
-    "long": lambda: RKV(B=3 * GRID, alpha=GRID + 3), "streaming": lambda: Streaming(B=9),
+METHODS: dict[str, Callable[[], Method]] = {
+    "full": Full, "linear": lambda: Linear(B=3 * GRID, anchor=1), "wide": lambda: Linear(B=4 * GRID, anchor=2),
+    "rkv": lambda: RKV(B=3 * GRID, alpha=4), "long": lambda: RKV(B=3 * GRID, alpha=GRID + 3), "streaming": lambda: Streaming(B=9),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "window", "ahead"), [
-    ("full", 5, False), ("linear", 5, False), ("rkv", 5, False), ("streaming", 5, False), ("linear", GRID + 1, True),
-    ("long", GRID + 1, True),
-])  # fmt: skip
+    ("full", 5, False), ("linear", 5, False), ("streaming", 5, False), ("long", GRID + 1, True)])
 def test_nothing_is_recorded_behind_a_rehearsal(name: str, window: int, ahead: bool) -> None:
     """Else a timed image would meet a pass that no image before it has run, and pay for its recording."""
     memory, samples = graph_memory(), (SEEDS[2:4], SEEDS[4:6])
-    own = [generate(None, SAMPLINGS["interval"], seeds, RECORDED[name]) for seeds in samples]
-    generate(Rehearsal(window=window, look_ahead=ahead), SAMPLINGS["interval"], SEEDS[:2], RECORDED[name], memory=memory)
+    own = [generate(None, SAMPLINGS["interval"], seeds, METHODS[name]) for seeds in samples]
+    generate(Rehearsal(window=window, look_ahead=ahead), SAMPLINGS["interval"], SEEDS[:2], METHODS[name], memory=memory)
     whole = captured(memory)
     if not ahead:
         assert whole == N if name == "full" else whole < N, "one for every number of known tokens; methods that evict come back to lengths"
     for make in (Jacobi, SCD, partial(Jacobi, proposals="left")):
         decoder = make(window=window, look_ahead=ahead)
         for seeds, expected in zip(samples, own, strict=True):
-            tokens = generate(decoder, SAMPLINGS["interval"], seeds, RECORDED[name], memory=memory)
+            tokens = generate(decoder, SAMPLINGS["interval"], seeds, METHODS[name], memory=memory)
             assert torch.equal(tokens, expected) or not isinstance(decoder, Jacobi)
             assert captured(memory) == whole
 
@@ -149,9 +144,7 @@ def test_a_codec_does_not_change_that(name: str) -> None:
     assert (len(decoder.kept) == N) == CODECS[name].grouped, "keys that share ranges are served one by one"
 
 
-# -- what is held -----------------------------------------------------------------------------------------------------
-
-
+# -- what is held ------------------------------------------------------------------------------------------------------
 def poisoned(cls: type[Method]) -> type[Any]:
     """Return a method that writes NaN over everything behind the live entries before each pass."""
 
@@ -214,18 +207,6 @@ def test_bytes_count_noise_or_distributions_of_the_window(make: Callable[..., De
     assert sizes[N][1] - sizes[1][1] == rings * (N - 1) * len(SEEDS) * 64 * 4
 
 
-def test_a_window_of_one_is_the_pass_of_sequential_decoding() -> None:
-    layout = model("mha").layout(SEEDS, GUIDED)
-    assert window_step(layout, 4, 3) == Step(7, N, 4, 3, 2, ("token", "line"))
-    assert window_step(layout, 0, 2 * GRID + 1) == Step(2 * GRID + 1, N, 0, 2 * GRID + 1, 3, ("token", "line"))
-    assert window_step(layout, 0, 2).causal
-    assert not window_step(layout, 0, 1).causal
-    assert window_step(layout, 30, 5).last
-    assert window_step(layout, 4, 7, 5) == Step(11, N, 4, 7, 1, ("token", "line"), beyond=5)
-    assert window_step(layout, 3, 5, 3) == Step(8, N, 3, 5, 1, ("token",), beyond=3)
-    assert window_step(layout, 4, 7, 5).staying == 2
-
-
 # -- speculative decoders ------------------------------------------------------------------------------------------------
 @with_every_decoder
 def test_every_place_is_kept_once_and_the_images_are_others(make: Callable[..., Decoder]) -> None:
@@ -263,25 +244,11 @@ def test_accepted_tokens_were_drawn_given_those_before_them(make: Callable[..., 
 
 
 @with_every_decoder
-def test_images_do_not_depend_on_their_order_in_a_batch(make: Callable[..., Decoder]) -> None:
-    tokens, order = generate(make(window=8)), [3, 7, 0, 5, 1, 6, 2, 4]
-    assert torch.equal(generate(make(window=8), seeds=order), tokens[order])
-
-
-@with_every_decoder
-def test_greedy_tokens_are_those_of_sequential_decoding(make: Callable[..., Decoder]) -> None:
-    """Then a distribution allows one token only."""
-    decoder = make(window=8)
-    assert torch.equal(generate(decoder, SAMPLINGS["greedy"]), sequential(SAMPLINGS["greedy"]))
-    assert len(decoder.kept) < N
-
-
-@with_every_decoder
 def test_greedy_tokens_past_the_end_of_a_line_are_those_of_the_method(make: Callable[..., Decoder]) -> None:
     """What is drawn before an eviction is decided behind it."""
-    own = generate(None, SAMPLINGS["greedy"], method=lambda: Linear(B=3 * GRID, anchor=1))
+    own = generate(None, SAMPLINGS["greedy"], method=METHODS["linear"])
     decoder = make(window=8, proposals="newest", look_ahead=True)
-    assert torch.equal(generate(decoder, SAMPLINGS["greedy"], method=lambda: Linear(B=3 * GRID, anchor=1)), own)
+    assert torch.equal(generate(decoder, SAMPLINGS["greedy"], method=METHODS["linear"]), own)
     assert max(decoder.fed) == 8 > max(decoder.kept)
 
 
@@ -289,13 +256,10 @@ def test_greedy_tokens_past_the_end_of_a_line_are_those_of_the_method(make: Call
     pytest.param(make, ("top-k", "top-p", "interval")[number % 3], id=id) for number, (id, make) in enumerate(DECODERS.items())
 ])  # fmt: skip
 def test_truncated_distributions_give_tokens_that_they_allow(make: Callable[..., Decoder], name: str) -> None:
-    decoder, allowed = make(window=8, proposals="newest"), []
-
-    def see(first: int, logits: torch.Tensor) -> None:
-        allowed.append(logits.clone())
-
-    tokens = generate(decoder, SAMPLINGS[name], see=see)
-    rank = (torch.cat(allowed, 1) > torch.cat(allowed, 1).gather(-1, tokens[..., None])).sum(-1)
+    decoder, seen = make(window=8, proposals="newest"), list[Tensor]()
+    tokens = generate(decoder, SAMPLINGS[name], see=lambda _, logits: seen.append(logits.clone()))
+    allowed = torch.cat(seen, 1)
+    rank = (allowed > allowed.gather(-1, tokens[..., None])).sum(-1)
     assert name != "top-k" or int(rank.max()) < SAMPLINGS[name].top_k
     assert int(rank.max()) > 0
 
@@ -303,11 +267,94 @@ def test_truncated_distributions_give_tokens_that_they_allow(make: Callable[...,
 @with_every_decoder
 def test_it_composes_with_a_method_up_to_its_horizon(make: Callable[..., Decoder]) -> None:
     decoder = make(window=16, proposals="newest")
-    generate(decoder, method=lambda: Linear(B=3 * GRID, anchor=1))
+    generate(decoder, method=METHODS["linear"])
     assert sum(decoder.kept) == N
     assert max(decoder.kept) > 1
     ends = torch.tensor(decoder.kept).cumsum(0)[:-1]
     assert set(range(GRID + 1, N, GRID)) <= set(ends.tolist()), "a pass ends with each line, whose last token has been fed"
-    single = make(window=16)
-    generate(single, method=lambda: Streaming(B=3 * GRID))
-    assert single.kept == [1] * N
+
+
+# -- past the end of a line --------------------------------------------------------------------------------------------
+def ahead(window: int, **parameters: Any) -> Jacobi:
+    return Jacobi(window=window, look_ahead=True, **parameters)
+
+
+@pytest.mark.parametrize(("name", "window"), [
+    *((name, GRID + 1) for name in ("linear", "wide", "rkv", "long")), ("linear", 2), ("rkv", N), ("long", 2), ("wide", N)])
+def test_tokens_are_the_method_s_own_and_no_more_live_than_a_window_above_its_budget(name: str, window: int) -> None:
+    method, decoder, memory = METHODS[name](), ahead(window), Memory()
+    own, plain = METHODS[name](), Memory()
+    assert torch.equal(generate(decoder, method=lambda: method, memory=memory), generate(None, method=lambda: own, memory=plain))
+    assert sum(decoder.kept) == N
+    assert max(decoder.kept) <= GRID
+    known = [sum(decoder.kept[:number]) for number in range(len(decoder.kept))]
+    looked = [fed for accepted, fed in zip(known, decoder.fed, strict=True) if accepted and (accepted - 1) % GRID + fed > GRID]
+    assert looked, "some passes go past the line's end"
+    (bank,), (narrow,) = method.banks, own.banks
+    assert narrow.capacity < bank.capacity == min(narrow.capacity + window - 1, bank.layout.stored)
+    entry = len(bank.sites) * bank.layout.rows
+    assert narrow.peak < bank.peak <= narrow.peak + (window - 1) * entry
+    assert own.logical_bytes < method.logical_bytes
+    assert plain.nbytes("slots") < memory.nbytes("slots")
+
+
+@pytest.mark.parametrize(("name", "proposals"), [("interval", "newest"), ("greedy", "above"), ("top-k", "newest")])
+def test_every_sampling_has_its_own_tokens(name: str, proposals: str) -> None:
+    tokens = generate(ahead(9, proposals=proposals), SAMPLINGS[name], method=METHODS["linear"], attention="gqa")
+    assert torch.equal(tokens, generate(None, SAMPLINGS[name], method=METHODS["linear"], attention="gqa"))
+
+
+@pytest.mark.parametrize("name", ["int8", "kivi4"])
+def test_a_codec_alone_decides_the_tokens(name: str) -> None:
+    """Keys that share ranges leave nothing to look at."""
+    memory, plain, decoder = Memory(codec=CODECS[name]), Memory(codec=CODECS[name]), ahead(8)
+    assert torch.equal(generate(decoder, method=METHODS["linear"], memory=memory), generate(None, method=METHODS["linear"], memory=plain))
+    assert (decoder.fed == [1] * N) == (memory.nbytes("slots") == plain.nbytes("slots")) == CODECS[name].grouped
+
+
+@pytest.mark.parametrize("window", [5, 16])
+def test_what_does_not_stay_is_never_read(window: int) -> None:
+    tokens = generate(ahead(window), method=lambda: poisoned(Linear)(B=3 * GRID, anchor=1))
+    assert torch.equal(tokens, generate(None, method=METHODS["linear"]))
+
+
+# -- who is looked past, and who is not -------------------------------------------------------------------------------
+def test_linear_by_mass_is_served_one_token_a_pass() -> None:
+    layout = model("mha").layout(SEEDS, GUIDED)
+    by_mass = Linear(B=3 * GRID, anchor=1, score="accumulated")
+    assert (spare(by_mass, layout, ahead(8)), widest(by_mass, layout)) == (0, 1)
+    assert spare(Linear(B=3 * GRID, anchor=1), layout, ahead(8)) == 7
+    assert spare(Linear(B=3 * GRID, anchor=1), layout, Jacobi(window=8)) == 0
+
+
+@pytest.mark.parametrize(("cls", "override", "expected"), [
+    (Linear, "", (GRID - 3, N - 3)), (Linear, "footnotes", (GRID - 3, N - 3)), (Linear, "observe", (1, 0)),
+    (Linear, "horizon", (GRID - 3, 0)), (Full, "", (N - 3, 0)), (Full, "footnotes", (N - 3, 0)), (Full, "evict", (1, 0)),
+    (Full, "observe", (1, 0)), (Method, "", (1, 0)),
+])  # fmt: skip
+def test_what_observes_or_evicts_inherits_no_horizon(cls: type[Method], override: str, expected: tuple[int, int]) -> None:
+    method = type("Derived", (cls,), {override: getattr(cls, override)} if override else {})(**({"B": 3 * GRID} if cls is Linear else {}))
+    method.layout, method.banks = model("mha").layout(SEEDS, GUIDED), []
+    assert (horizon(method, 3), beyond(method, 3)) == expected
+
+
+def evicting() -> list[str]:
+    built_in = {name: cls for name in registry.METHODS if (cls := registry.METHODS.get(name)).__module__.startswith("cachemark.methods")}
+    return [name for name, cls in built_in.items() if "next-token" in cls.paradigms and cls.horizon is Method.horizon]
+
+
+@pytest.mark.parametrize("name", evicting())
+def test_a_method_without_a_horizon_is_served_one_token_a_pass_to_the_byte(name: str) -> None:
+    cls, layout = registry.METHODS.get(name), model("mha").layout(SEEDS, GUIDED)
+    make = partial(cls.build, {**calibration(cls, layout), **cls.parameters_for(Fraction(1, 2), layout)})
+    outcomes, decoder = [], ahead(8)
+    for used in (None, decoder):
+        memory, method, logits = Memory(), make(), list[Tensor]()
+        tokens = generate(used, memory=memory, method=lambda method=method: method,
+                          see=lambda _, guided, logits=logits: logits.append(guided.clone()))
+        outcomes.append((tokens, torch.cat(logits, 1), method.logical_bytes, [memory.nbytes(kind) for kind in ("slots", "workspace")]))
+    assert decoder.kept == [1] * N
+    assert all(map(torch.equal, outcomes[0][:2], outcomes[1][:2]))
+    assert outcomes[0][2:] == outcomes[1][2:]
+    assert widest(make(), layout) == 1
+    assert spare(make(), layout, decoder) == 0

@@ -39,7 +39,7 @@ from cachemark.plans.planned import Prepared
 from cachemark.plans.schema import Plan
 from cachemark.trial.child.bench import Bench
 from contracts import cells as token
-from contracts import masked, test_scales
+from contracts import masked, scales
 from support.measuring import run_case
 
 REHEARSED = bool(os.environ.get("CACHEMARK_REHEARSE"))
@@ -55,7 +55,7 @@ BF16 = 2.0**-6  # of the largest magnitude: four roundings of a bf16 mantissa
 @cache
 def moved(family: str, dtype: torch.dtype) -> Any:
     """The tiny model of a family's contract tests, on the device."""
-    given = {"token": lambda: next_token.model("mha"), "scale": lambda: test_scales.MODEL, "masked": kit.model}[family]()
+    given = {"token": lambda: next_token.model("mha"), "scale": scales.model, "masked": kit.model}[family]()
     model = copy.deepcopy(given).to(DEVICE, dtype)
     if family == "scale":
         model.quantizer.to(DEVICE)
@@ -65,13 +65,13 @@ def moved(family: str, dtype: torch.dtype) -> Any:
 def cases() -> list[tuple[str, str, Any]]:
     """Family, label and cell of every method and mode, in the native codec."""
     tokens = [c for c in token.cells() if (c.codec, c.attention) == ("native", "mha")]
-    scales = [c for c in test_scales.DETERMINISTIC if (c.codec, c.attention, c.square) == ("native", "mha", True)]
-    return [*(("token", c.label, c) for c in tokens), *(("scale", c.label, c) for c in scales),
+    by_scale = [c for c in scales.DETERMINISTIC if (c.codec, c.attention, c.square) == ("native", "mha", True)]
+    return [*(("token", c.label, c) for c in tokens), *(("scale", c.label, c) for c in by_scale),
             *(("masked", c.label, c) for c in masked.cells() if c.codec == "native")]
 
 
 CASES = [pytest.param(family, cell, id=f"{family}-{label}") for family, label, cell in cases()]
-SAMPLING = {"token": next_token.SAMPLING, "scale": test_scales.SAMPLING, "masked": kit.SAMPLING}
+SAMPLING = {"token": next_token.SAMPLING, "scale": scales.SAMPLING, "masked": kit.SAMPLING}
 
 
 def generated(
