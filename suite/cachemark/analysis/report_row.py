@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
+from operator import sub
 from typing import Any
 
 from ..core import formatting as fmt
@@ -313,13 +315,12 @@ def _of_sets(case: Case, sets: Mapping[str, Sequence[float | None]]) -> dict[str
             if value is not None and least_images(name) <= (image_count(name) or images)}
 
 
-def differences_to_full(outcome: Outcome, full: Outcome | None) -> dict[str, list[float]]:
+def differences_to_full(outcome: Outcome, full: Outcome | None) -> dict[str, Sequence[float]]:
     """Return quality differences from the full cache at the same seeds, for candidates only."""
     if full is None or outcome.case.role != "candidate":
         return {}
     pairs = {name: (outcome.raw(name), full.raw(name)) for name in _image_metrics("quality", outcome)}
-    return {name: [a - b for a, b in zip(mine, its, strict=True)] for name, (mine, its) in pairs.items()
-            if mine and its and len(mine) == len(its)}
+    return {name: array("d", map(sub, mine, its)) for name, (mine, its) in pairs.items() if mine and its and len(mine) == len(its)}
 
 
 def _marks(row: ReportRow) -> tuple[Mark, ...]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import math
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -109,10 +110,15 @@ def _given(source: Source, run: int | None) -> tuple[list[Outcome], dict[str, An
     if isinstance(source, Store):
         record = source.run(run)
         shared = {"run": record.id, "commit": record.code.get("commit"), "machine_class": record.environment.machine_class}
-        return source.outcomes(record.id), shared
+        return list(map(_packed, source.each_outcome(record.id))), shared
     if run is not None:
         raise Unsupported(f"A run number ({run}) requires a store.", remedy="Pass a store, or omit the run.")
     return list(source), {"run": None, "commit": None, "machine_class": None}
+
+
+def _packed(outcome: Outcome) -> Outcome:
+    """Return the outcome with its raw values in arrays, which take a fourth of the memory of lists."""
+    return replace(outcome, samples={name: array("d", values) for name, values in outcome.samples.items()})
 
 
 def _records(row: ReportRow, columns: Iterable[Column]) -> Iterator[dict[str, Any]]:

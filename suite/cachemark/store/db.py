@@ -41,6 +41,7 @@ from .schema import RUN_STATES, CaseRow, MalformedRow, MembershipRow, OutcomeRow
 
 Advanced = Callable[[str, int, int], None]  # called with the items of a long operation, how many are done, and their total
 AT_ONCE = 1000  # outcomes that are read by one query, if no run has more
+BUFFERED = 100  # rows of outcomes that are in memory beside the outcomes
 MOST = 2**31  # numbers of rows are smaller, in every database
 
 
@@ -233,10 +234,15 @@ class Store:
         """Return all outcomes of a run, including reused ones, in the order of insertion.
 
         If the run states the price of its device, timed outcomes have a cost."""
+        return list(self.each_outcome(run_id))
+
+    def each_outcome(self, run_id: int) -> Iterator[Outcome]:
+        """Yield :meth:`outcomes` while they are read."""
         with self._reading() as session:
             price = _price(run_id, self._run_row(session, run_id).facts)
-            rows = session.scalars(whole_outcomes().join(MembershipRow).where(MembershipRow.run_id == run_id).order_by(MembershipRow.id))
-            return [priced(outcome_of(row), price) for row in rows]
+            query = whole_outcomes().join(MembershipRow).where(MembershipRow.run_id == run_id).order_by(MembershipRow.id)
+            for row in session.scalars(query.execution_options(yield_per=BUFFERED)):
+                yield priced(outcome_of(row), price)
 
     def values_measured(self, runs: Sequence[RunRecord], known: dict[str, Case]) -> Iterator[tuple[RunRecord, list[Outcome]]]:
         """Yield each run with what it measured itself, without facts and artifacts; ``known`` keeps each case, by key."""
