@@ -40,9 +40,10 @@ from cachemark.models.registry import MODELS
 from cachemark.models.vision.bsq import bits_of
 from cachemark.plans.expand import expand
 from cachemark.plans.planned import Prepared
+from cachemark.plans.reuse import KnownSeeds
 from cachemark.plans.schema import load
 from cachemark.roofline.flops_budget import work
-from cachemark.trial.child.bench import Bench, FullCacheOutput, Job
+from cachemark.trial.child.bench import Bench, FullCacheOutput, Job, KnownTokens
 from cachemark.trial.child.judge import divergence, hashed, storable
 from support import measuring
 from support.examples import BATCH, CONFIG, short_plan
@@ -234,6 +235,18 @@ def test_divergence_is_the_sum_over_the_bits_of_a_token() -> None:
     assert divergences.shape == (4,)
     torch.testing.assert_close(divergences[:2], (p * (p / q).log()).sum((2, 3)).mean(1), rtol=1e-3, atol=1e-6)
     assert (divergences > 1e-3).all()
+
+
+def test_log_probabilities_of_stored_tokens_have_the_bits_of_the_first_run() -> None:
+    """Their batch runs again as a whole, though fewer samples are asked for."""
+    rows: list[int] = []
+    job = replace(bitwise(), batch=4, alive=rows.append)
+    fresh = FullCacheOutput(job)
+    known = KnownTokens(KnownSeeds("source", "", "hash", 4, 4, []), fresh.tokens, "cpu")
+    rows.clear()
+    resumed = FullCacheOutput(job, known)
+    assert torch.equal(resumed.first(1).log_probs(slice(0, 1)), fresh.first(1).log_probs(slice(0, 1)))
+    assert sum(rows) == 4
 
 
 # -- prompts ----------------------------------------------------------------------------------------------------------

@@ -190,8 +190,10 @@ class FullCacheOutput:
     def __init__(self, job: Job, known: KnownTokens | None = None) -> None:
         self._job = job
         self._kept: dict[int, Tensor] = {}
+        self._unseen: list[slice] = []  # chunks whose tokens were known
         self.tokens = job.generate_all(known) if job.continuous else torch.cat([self._observed(part, known) for part in job.chunks()])
         self.images = job.decode_all(self.tokens)
+        self._whole, self._all_tokens = job, self.tokens
 
     def first(self, samples: int) -> FullCacheOutput:
         """Return the output for the first samples."""
@@ -201,29 +203,35 @@ class FullCacheOutput:
 
     def _observed(self, part: slice, known: KnownTokens | None) -> Tensor:
         if known and (stored := known.tokens(part)) is not None:
+            self._unseen.append(part)
             return stored
-        tokens, log_probs = self._watched(part)
-        self._keep(part, log_probs)
+        tokens, log_probs = self._watched(self._job, part)
+        self._keep(part, log_probs, self._job)
         return tokens
 
-    def _keep(self, part: slice, log_probs: Tensor) -> None:
+    def _keep(self, part: slice, log_probs: Tensor, job: Job) -> None:
         if not bool(torch.isfinite(log_probs).all()):
             raise NotFinite("The full cache's log-probabilities hold NaN or infinity.")
-        if log_probs[0].nbytes * len(self._job.subset) <= KEPT_BYTES:
+        if log_probs[0].nbytes * len(job.subset) <= KEPT_BYTES:
             self._kept.update({part.start + i: row for i, row in enumerate(log_probs)})
 
     def log_probs(self, part: slice) -> Tensor:
-        """Return log-probabilities (part, N, …, vocab) under the full cache's own tokens."""
+        """Return log-probabilities (part, N, …, vocab) under the full cache's own tokens.
+
+        Chunks that were not generated here run as they did then: another number of rows would round differently."""
+        for chunk in [chunk for chunk in self._unseen if chunk.start < part.stop and part.start < chunk.stop]:
+            self._unseen.remove(chunk)
+            self._keep(chunk, self._watched(self._whole, chunk, self._all_tokens[chunk])[1], self._whole)
         if all(i in self._kept for i in range(part.start, part.stop)):
             return torch.stack([self._kept[i] for i in range(part.start, part.stop)])
-        log_probs = self._watched(part, self.tokens[part])[1]
-        self._keep(part, log_probs)
+        log_probs = self._watched(self._job, part, self.tokens[part])[1]
+        self._keep(part, log_probs, self._job)
         return log_probs
 
-    def _watched(self, part: slice, forced: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def _watched(self, job: Job, part: slice, forced: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return tokens of some samples, and their log-probabilities (part, N, vocab)."""
         passes: list[Tensor] = []
-        tokens = self._job.generate(part, forced, lambda first, logits: passes.append(self._job.log_probs(logits)))
+        tokens = job.generate(part, forced, lambda first, logits: passes.append(job.log_probs(logits)))
         return tokens, torch.cat(passes, 1)
 
 
