@@ -147,16 +147,9 @@ def test_what_is_not_fetched_is_one_sentence(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, name: str, change: str, code: int, words: str
 ) -> None:
     hub.files["somebody/model"] = {"pytorch_model.bin": b"PK", "config.json": b"{}"}
-    if change == "lacks":
-        del hub.files[LLAMAGEN]["c2i_L_384.pt"]
-    if change == "gone":
-        hub.files.clear()
-    if change == "gated":
-        hub.gated.add(LLAMAGEN)
-    if change == "offline":
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    if change == "down":
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    {"": lambda: None, "lacks": lambda: hub.files[LLAMAGEN].pop("c2i_L_384.pt"), "gone": hub.files.clear,
+     "gated": lambda: hub.gated.add(LLAMAGEN), "offline": lambda: monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True),
+     "down": lambda: monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")}[change]()
     done = named(name, model=model) if name else fetch(tmp_path, model)
     assert (done.exit_code, words in done.stderr, "Traceback" in done.stderr) == (code, True, False), done.stderr
 

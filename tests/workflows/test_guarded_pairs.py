@@ -3,7 +3,6 @@
 Driver and interpreter are stubs; everything between them is real.
 """
 
-import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -74,34 +73,29 @@ class Watched(Machine):
 class Script:
     """Events on the devices while the n-th case (from 1) runs."""
 
-    cards: list[Card]
     events: dict[int, Callable[[Card], None]] = field(default_factory=dict)
     always: Callable[[Card], None] | None = None
     ran: list[str] = field(default_factory=list)
 
-    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        begin, end = Watch.begin, Watch.end
-
-        def begun(watch: Watch) -> None:
-            self.ran.append(watch.gpu.uuid)
-            if happens := self.events.get(len(self.ran), self.always):
-                happens(next(card for card in self.cards if card.uuid == watch.gpu.uuid))
-            begin(watch)
-
-        def ended(watch: Watch) -> Any:
-            readings = end(watch)
-            for card in self.cards:
-                card.reasons, card.pids = 0, set()
-            return readings
-
-        monkeypatch.setattr(Watch, "begin", begun)
-        monkeypatch.setattr(Watch, "end", ended)
-
 
 @pytest.fixture
 def script(cards: list[Card], monkeypatch: pytest.MonkeyPatch) -> Script:
-    made = Script(cards)
-    made.install(monkeypatch)
+    made, begin, end = Script(), Watch.begin, Watch.end
+
+    def begun(watch: Watch) -> None:
+        made.ran.append(watch.gpu.uuid)
+        if happens := made.events.get(len(made.ran), made.always):
+            happens(next(card for card in cards if card.uuid == watch.gpu.uuid))
+        begin(watch)
+
+    def ended(watch: Watch) -> Any:
+        readings = end(watch)
+        for card in cards:
+            card.reasons, card.pids = 0, set()
+        return readings
+
+    monkeypatch.setattr(Watch, "begin", begun)
+    monkeypatch.setattr(Watch, "end", ended)
     return made
 
 
@@ -117,7 +111,7 @@ def python(tmp_path: Path) -> str:
     introduction = {"protocol": PROTOCOL, "environment": environment("cpu", 1).to_json(), "code": {"hash": "abc"}}
     file = tmp_path / "python"
     file.write_text(CHILD.format(python=sys.executable, introduction=introduction, measured=measured))
-    file.chmod(file.stat().st_mode | stat.S_IXUSR)
+    file.chmod(0o700)
     return str(file)
 
 

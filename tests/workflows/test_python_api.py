@@ -327,9 +327,11 @@ def test_a_plot_has_the_charts_of_the_page(space: dict[str, Any], kind: str) -> 
     assert [title for title in shown if f">{title}<" not in svg] == []
 
 
-def test_objects_mean_what_their_names_do(space: dict[str, Any]) -> None:
+def test_objects_mean_what_their_names_do(space: dict[str, Any], tmp_path: Path) -> None:
     m, im = space["m"], space["im"]
     assert [image.tobytes() for image in im] == [pixels.tobytes() for pixels in im.numpy()]
+    im.save(f"{tmp_path}/each/")
+    assert len([*(tmp_path / "each").iterdir()]) == len(im) == 2
     by_name, by_object = m.generate([3], method="window", B=100), m.generate([3], method=Window(B=100))
     assert by_name.case == by_object.case
     assert by_name.tokens.equal(by_object.tokens)

@@ -151,8 +151,8 @@ def test_more_samples_take_over_those_that_are_stored(stage: Stage, monkeypatch:
         advanced(runner, planned, images)
 
     monkeypatch.setattr(PlanRunner, "_advanced", counted)
-    edit(stage.plan, f"samples = {examples.SAMPLES}", "samples = 10")
-    shown = f"{examples.SAMPLES} of its 10 samples are stored; the others are generated and the case is timed again"
+    edit(stage.plan, f"samples = {examples.SAMPLES}", "samples = 6")
+    shown = f"{examples.SAMPLES} of its 6 samples are stored; the others are generated and the case is timed again"
     assert set(explained(stage).values()) == {("run", shown)}
     stage.run()
     few, grown, grown_counts = stage.outcomes(1), stage.outcomes(2), dict(counts)
