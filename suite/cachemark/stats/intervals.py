@@ -37,7 +37,7 @@ OPEN = 100.0  # an upper end above this multiple of the mean is uninformative, a
 _TAIL = (1 - LEVEL) / 2
 _Z = statistics.NormalDist().inv_cdf(1 - _TAIL)
 _RESAMPLES = 4000
-_AT_ONCE = 64  # rows of a product: their resamples take 2 MB
+_AT_ONCE, _AT_ONCE_DRAWN = 64, 256  # rows of a product, whose resamples take 2 MB, and of one that draws them again
 _KEPT = 1024  # most values whose resamples are all kept: 32 MB
 _PART = 200  # resamples at a time of more values: 80 MB at 50,000
 
@@ -116,9 +116,10 @@ def means_over_seeds(named: Mapping[Key, Sequence[float]], within: Mapping[Key, 
     for name, values in named.items():
         alike.setdefault((len(values), within.get(name, ANY)), []).append(name)
     intervals: dict[Key, Interval] = {}
-    for (_, limits), names in alike.items():
-        for begin in range(0, len(names), _AT_ONCE):
-            part = names[begin : begin + _AT_ONCE]
+    for (n, limits), names in alike.items():
+        rows = _AT_ONCE if n <= _KEPT else _AT_ONCE_DRAWN
+        for begin in range(0, len(names), rows):
+            part = names[begin : begin + rows]
             intervals.update(zip(part, _means(np.array([named[name] for name in part], dtype=np.float64), limits), strict=True))
     return {name: intervals[name] for name in named}
 
