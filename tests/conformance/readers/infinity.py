@@ -6,8 +6,9 @@ the authors concatenate them.
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -22,24 +23,7 @@ from cachemark.models.vision import bsq
 from cachemark.models.vision.bsq import BSQ, BSQConfig, bits_of
 
 from ..checks import RARE, Check, Kind, Vector, apart, below, compare, differing, differing_bytes, filled, slot_apart, spread
-from .var import Watched
-
-
-@dataclass(frozen=True)
-class Ran:
-    """A generation, by scale.
-
-    Guided bit logits after the temperature, logits of all rows, hidden states, bits, feature maps and inputs of the next scale; and the
-    method with its slots.
-    """
-
-    guided: list[Tensor]
-    plain: list[Tensor]
-    hidden: list[Tensor]
-    bits: list[Tensor]
-    maps: list[Tensor]
-    fed: list[Tensor]
-    method: Watched
+from .var import Watched, maps_of
 
 
 class Subject:
@@ -51,18 +35,19 @@ class Subject:
         return self._generate()[0]
 
     @cached_property
-    def ran(self) -> Ran:
+    def ran(self) -> SimpleNamespace:
+        """A generation along the file's bits, by scale.
+
+        Guided bit logits after the temperature, logits of all rows, hidden states and inputs of the next scale; and the method with its
+        slots.
+        """
         tokens, guided, method = self._generate(tokens_of(self.vector))
         model, quantizer = self.model, self.model.quantizer
         features, attended = model.read(range(len(model.texts)), len(method.hidden[0]) // len(model.texts))
         cond = model.text_proj_for_sos["ca"](None, features, attended)[:, 0]
-        split = quantizer.split(tokens)
-        maps = [quantizer.empty(len(tokens))]
-        for scale, part in enumerate(split):
-            maps.append(quantizer.add(maps[-1], part, scale))
-        fed = [quantizer.next_map(f_hat, scale + 1) for scale, f_hat in enumerate(maps[1:-1])]
+        fed = [quantizer.next_map(f_hat, scale + 1) for scale, f_hat in enumerate(maps_of(quantizer, tokens)[1:-1])]
         plain = [model.logits(h, cond).detach() for h in method.hidden]
-        return Ran(guided, plain, method.hidden, [bits_of(part, model.config.bits) for part in split], maps[1:], fed, method)
+        return SimpleNamespace(guided=guided, plain=plain, hidden=method.hidden, fed=fed, method=method)
 
     @cached_property
     def rounded(self) -> list[Tensor]:

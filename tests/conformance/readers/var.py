@@ -76,12 +76,17 @@ class Subject:
                                 see=lambda _, logits: guided.append(logits.clone()))
         cond = model.class_emb(torch.cat((labels, torch.full_like(labels, model.config.classes))))
         codes = list(tokens.split([side**2 for side in model.config.sides], 1))
-        maps = [model.quantizer.empty(len(labels))]
-        for scale, part in enumerate(codes):
-            maps.append(model.quantizer.add(maps[-1], part, scale))
         plain = [model.logits(h, cond[: len(h)]) for h in method.hidden]
-        self.ran[variant] = Ran(guided, plain, method.hidden, codes, maps[1:], method)
+        self.ran[variant] = Ran(guided, plain, method.hidden, codes, maps_of(model.quantizer, tokens)[1:], method)
         return self.ran[variant]
+
+
+def maps_of(quantizer: Any, tokens: Tensor) -> list[Tensor]:
+    """Return the feature map before each scale, and after the last."""
+    maps = [quantizer.empty(len(tokens))]
+    for scale, part in enumerate(quantizer.split(tokens)):
+        maps.append(quantizer.add(maps[-1], part, scale))
+    return maps
 
 
 def sampling_of(vector: Vector) -> Sampling:

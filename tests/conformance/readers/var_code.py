@@ -48,12 +48,7 @@ class Ran:
         return torch.cat((self.labels, torch.full_like(self.labels, self.refiner.config.classes)))
 
     def maps(self) -> list[Tensor]:
-        """Return the feature map before each scale, and after the last."""
-        quantizer = self.refiner.quantizer
-        maps = [quantizer.empty(len(self.labels))]
-        for scale, part in enumerate(quantizer.split(self.tokens)):
-            maps.append(quantizer.add(maps[-1], part, scale))
-        return maps
+        return var.maps_of(self.refiner.quantizer, self.tokens)
 
 
 @dataclass
