@@ -49,6 +49,10 @@ class Rule:
     def evict(self, token: int) -> None:
         """Drop what has to go now."""
 
+    def scores(self, token: int) -> dict[int, float]:
+        """Of the tokens that may go now; the lowest go."""
+        raise NotImplementedError
+
     def drop_lowest(self, score: dict[int, float], count: int) -> None:
         """Of equal scores the older token goes first."""
         ordered = sorted(score, key=lambda token: (score[token], token))
@@ -62,6 +66,11 @@ class Rule:
     def logits(self, q: Array, tokens: list[int]) -> Array:
         """q·k/√d of queries (…, d) on the keys of these tokens: (…, len(tokens))."""
         return q @ np.array([self.keys[token] for token in tokens]).T / np.sqrt(q.shape[-1])
+
+    def attention(self, q: Array) -> Array:
+        """Of queries (group, d) on the condition and all tokens, by age: (group, entries)."""
+        keys = np.array(self.condition + [self.keys[t] for t in sorted(self.keys)])
+        return softmax(q @ keys.T / np.sqrt(q.shape[-1]))
 
     def ends_line(self, token: int) -> bool:
         """Whether ``token`` is the last of a line that is not the last line."""
@@ -97,57 +106,64 @@ class Window(Rule):
                 del self.keys[min(self.keys)]
 
 
-class H2O(Rule):
-    """Half recent, half of the largest attention so far."""
-
-    def see(self, token: int, q: Array) -> None:
-        self.mass[token] = 0.0
-        live = sorted(self.keys)
-        keys = np.array(self.condition + [self.keys[t] for t in live])
-        for query in q:
-            weights = softmax(keys @ query / np.sqrt(len(query)))[len(self.condition) :]
-            for t, weight in zip(live, weights, strict=True):
-                self.mass[t] += float(weight)
+class ByToken(Rule):
+    """Drops the lowest one as soon as the budget is exceeded."""
 
     def evict(self, token: int) -> None:
         if len(self.keys) > self.B:
-            recent = sorted(self.keys)[len(self.keys) - self.B // 2 :]
-            self.drop_lowest({t: self.mass[t] for t in self.keys if t not in recent}, 1)
+            self.drop_lowest(self.scores(token), 1)
 
 
-class Linear(H2O):
-    """The least attended of the middle region, line by line."""
+class ByLine(Rule):
+    """Drops a line of the lowest at the end of each line that finds the budget full."""
 
     def evict(self, token: int) -> None:
-        if not self.line_is_due(token):
-            return
-        line = token // self.n + 1
-        middle = [t for t in sorted(self.keys) if self.parameters["anchor"] <= t < (line - self.parameters["recent_lines"]) * self.n]
+        if self.line_is_due(token):
+            self.drop_lowest(self.scores(token), self.n)
+
+
+class Attended(Rule):
+    """Sums the attention that each token has received."""
+
+    def see(self, token: int, q: Array) -> None:
+        self.mass[token] = 0.0
+        for weights in self.attention(q)[:, len(self.condition) :]:
+            for t, weight in zip(sorted(self.keys), weights, strict=True):
+                self.mass[t] += float(weight)
+
+
+class H2O(Attended, ByToken):
+    """Half recent, half of the largest attention so far."""
+
+    def scores(self, token: int) -> dict[int, float]:
+        recent = sorted(self.keys)[len(self.keys) - self.B // 2 :]
+        return {t: self.mass[t] for t in self.keys if t not in recent}
+
+
+class Linear(Attended, ByLine):
+    """The least attended of the middle region."""
+
+    def scores(self, token: int) -> dict[int, float]:
+        recent = (token // self.n + 1 - self.parameters["recent_lines"]) * self.n
+        middle = [t for t in sorted(self.keys) if self.parameters["anchor"] <= t < recent]
         if self.parameters["score"] == "accumulated":
-            score = {t: self.mass[t] for t in middle}
-        else:
-            guides = np.concatenate(self.latest(self.n))
-            score = dict(zip(middle, softmax(self.logits(guides, middle)).mean(0).tolist(), strict=True))
-        self.drop_lowest(score, self.n)
+            return {t: self.mass[t] for t in middle}
+        guides = np.concatenate(self.latest(self.n))
+        return dict(zip(middle, softmax(self.logits(guides, middle)).mean(0).tolist(), strict=True))
 
 
-class RKV(Rule):
-    """Importance against redundancy, at line ends."""
+class RKV(ByLine):
+    """Importance against redundancy."""
 
-    def evict(self, token: int) -> None:
-        if not self.line_is_due(token):
-            return
+    def scores(self, token: int) -> dict[int, float]:
         alpha, mix_lambda = self.parameters["alpha"], self.parameters["mix_lambda"]
         live = sorted(self.keys)
         candidates = live[: len(live) - alpha]
-        pooled, redundancy = self._importance(candidates, alpha), self._redundancy(live)
-        score = {t: mix_lambda * pooled[i] - (1 - mix_lambda) * redundancy[i] for i, t in enumerate(candidates)}
-        self.drop_lowest(score, self.n)
-
-    def _importance(self, candidates: list[int], alpha: int) -> list[float]:
         rows = [softmax(self.logits(q, candidates).max(0)) for q in self.latest(alpha)]  # the group is pooled before the softmax
         mean = np.mean(rows, axis=0)
-        return [float(mean[max(0, i - 3) : i + 4].max()) for i in range(len(candidates))]
+        pooled = [float(mean[max(0, i - 3) : i + 4].max()) for i in range(len(candidates))]
+        redundancy = self._redundancy(live)
+        return {t: mix_lambda * pooled[i] - (1 - mix_lambda) * redundancy[i] for i, t in enumerate(candidates)}
 
     def _redundancy(self, live: list[int]) -> Array:
         keys = np.array([self.keys[token] for token in live])
@@ -161,7 +177,7 @@ class RKV(Rule):
         return softmax(cosine.mean(0))
 
 
-class SSDHeads(H2O):
+class SSDHeads(Attended):
     """Spatial heads drop the oldest, semantic ones the least attended, one at a time or by line."""
 
     def __init__(self, parameters: dict[str, Any], lines: int, line: int) -> None:
@@ -173,30 +189,27 @@ class SSDHeads(H2O):
         by_line = self.parameters["buffer"] == "line"
         if not (self.line_is_due(token) if by_line else len(self.keys) > self.B):
             return
-        count = self.n if by_line else 1
+        count, live = self.n if by_line else 1, sorted(self.keys)
         if self.spatial:
-            for oldest in sorted(self.keys)[:count]:
+            for oldest in live[:count]:
                 del self.keys[oldest]
         else:
             recent = self.parameters["recent"] or max(1, (self.B - (self.n if by_line else 0)) // 2)
-            older = sorted(self.keys)[: len(self.keys) - recent]
-            self.drop_lowest({t: self.mass[t] for t in older}, count)
+            self.drop_lowest({t: self.mass[t] for t in live[: len(live) - recent]}, count)
 
 
-class SnapKV(RKV):
-    """Summed attention of the latest queries, averaged over neighbors (zero outside), at line ends."""
+class SnapKV(ByLine):
+    """Summed attention of the latest queries, averaged over neighbors (zero outside)."""
 
-    def evict(self, token: int) -> None:
-        if not self.line_is_due(token):
-            return
+    def scores(self, token: int) -> dict[int, float]:
         alpha, half = self.parameters["alpha"], self.parameters["pool"] // 2
         candidates = sorted(self.keys)[: len(self.keys) - alpha]
         votes = sum(softmax(self.logits(q, candidates)).mean(0) for q in self.latest(alpha))
         padded = np.concatenate([np.zeros(half), votes, np.zeros(half)])
-        self.drop_lowest({t: float(padded[i : i + 2 * half + 1].mean()) for i, t in enumerate(candidates)}, self.n)
+        return {t: float(padded[i : i + 2 * half + 1].mean()) for i, t in enumerate(candidates)}
 
 
-class HeadKV(RKV):
+class HeadKV(Rule):
     """Local heads drop what is older than the window, global ones half a line of each stratum, at line ends."""
 
     local: bool | None = None
@@ -221,44 +234,33 @@ class HeadKV(RKV):
 
     def _is_local(self, window: int, tau: float) -> bool:
         """Count the latest tokens that hold ``tau`` of the attention; the condition is oldest."""
-        keys = np.array(self.condition + [self.keys[t] for t in sorted(self.keys)])
-        needed = []
-        for query in self.latest(1)[0]:
-            held = softmax(keys @ query / np.sqrt(len(query)))[::-1].cumsum()
-            self.narrowest = min(self.narrowest, float(abs(held - tau).min()))
-            needed.append(1 + int((held < tau).sum()))
-        return max(needed) < window
+        held = self.attention(self.latest(1)[0])[:, ::-1].cumsum(-1)
+        self.narrowest = min(self.narrowest, float(abs(held - tau).min()))
+        return 1 + int((held < tau).sum(-1).max()) < window
 
 
-class TOVA(Rule):
+class TOVA(ByToken):
     """The least attended by the latest query. Of a layer with one K/V head: heads decide together."""
 
-    def see(self, token: int, q: Array) -> None:
-        self.live = sorted(self.keys)
-        keys = np.array(self.condition + [self.keys[t] for t in self.live])
-        self.weights = softmax(q @ keys.T / np.sqrt(q.shape[-1])).sum(0)[len(self.condition) :]
-
-    def evict(self, token: int) -> None:
-        if len(self.keys) > self.B:
-            self.drop_lowest({t: float(weight) for t, weight in zip(self.live, self.weights, strict=True) if t != token}, 1)
+    def scores(self, token: int) -> dict[int, float]:
+        weights = self.attention(self.queries[token]).sum(0)[len(self.condition) :]
+        return {t: float(weight) for t, weight in zip(sorted(self.keys), weights, strict=True) if t != token}
 
 
-class KeyNorm(Rule):
-    """The largest keys, at line ends."""
+class KeyNorm(ByLine):
+    """The largest keys."""
 
-    def evict(self, token: int) -> None:
-        if self.line_is_due(token):
-            self.drop_lowest({t: -float(np.linalg.norm(key)) for t, key in self.keys.items() if t != token}, self.n)
+    def scores(self, token: int) -> dict[int, float]:
+        return {t: -float(np.linalg.norm(key)) for t, key in self.keys.items() if t != token}
 
 
-class KeyDiff(Rule):
-    """The keys nearest to the mean direction, at line ends."""
+class KeyDiff(ByLine):
+    """The keys nearest to the mean direction."""
 
-    def evict(self, token: int) -> None:
-        if self.line_is_due(token):
-            unit = {t: key / max(float(np.linalg.norm(key)), 1e-12) for t, key in self.keys.items()}
-            mean = np.mean(list(unit.values()), axis=0)
-            self.drop_lowest({t: -float(u @ mean) / max(float(np.linalg.norm(mean)), 1e-12) for t, u in unit.items() if t != token}, self.n)
+    def scores(self, token: int) -> dict[int, float]:
+        unit = {t: key / max(float(np.linalg.norm(key)), 1e-12) for t, key in self.keys.items()}
+        mean = np.mean(list(unit.values()), axis=0)
+        return {t: -float(u @ mean) / max(float(np.linalg.norm(mean)), 1e-12) for t, u in unit.items() if t != token}
 
 
 RULES: dict[str, type[Rule]] = {

@@ -109,6 +109,9 @@ def test_random_is_uniform_over_what_was_seen() -> None:
     expected = torch.tensor([third * fourth] * 30 + [fourth] * 25, dtype=torch.float64)
     draws = 200 * layout.kv_heads * LAYERS
     assert ((shares - expected).abs() <= 5 * (expected * (1 - expected) / draws).sqrt()).all()
+    first, second = (contents[site].sort(-1).values for site in SITES[:2])
+    assert not torch.equal(first, second), "layers share their draws"
+    assert not torch.equal(first[:, 0], first[:, 1]), "heads share their draws"
 
 
 def test_groups_of_scales() -> None:

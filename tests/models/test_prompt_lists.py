@@ -128,6 +128,10 @@ BROKEN = {
     "a row with 3": ("p.jsonl", '{"prompt": 3}\n', "row 1 has no prompt"),
     "a row of 1": ("p.json", '[{"x": 1}, 1]', "no rows with named columns"), "half a row": ("p.json", "[{", "is not JSON"),
     "a table by another name": ("p.txt", separated("\t"), "is a table, by its first line"),
+    "another table": ("prompts/dpg_bench.csv", "a,b\n1,2", "has no column 'dependency'"),
+    "a short row": ("prompts/dpg_bench.csv", f"{HEAD}\n1,2\n1,2", "has fewer columns"),
+    "no number": ("prompts/dpg_bench.csv", f"{HEAD}\n1,t,k,1,0,a,b,e (c),Q?\n1,t,k,one,0,a,b,e (c),Q?", "'one' that depends on '0'"),
+    "no question": ("prompts/dpg_bench.csv", f"{HEAD}\n1,t,k,1,0,a,b,e (c),Q?\n2,t,k,1,0,a,b,e (c),Q?", "no question about the prompt '1'"),
 }
 
 
@@ -135,26 +139,12 @@ def test_a_broken_list_is_one_sentence(write: Write, tmp_path: Path) -> None:
     for name, text, says in BROKEN.values():
         for file in [file for file in tmp_path.rglob("*") if file.is_file()]:
             file.unlink()
+        if name.endswith("dpg_bench.csv"):
+            write("prompts/1.txt", "a star")
         with pytest.raises(BadPlan, match=says) as caught:
             write(name, text)
         assert "\n" not in str(caught.value)
         assert caught.value.remedy
-
-
-TABLES = {
-    "another table": ("a,b\n1,2", "has no column 'dependency'"), "a short row": (f"{HEAD}\n1,2\n1,2", "has fewer columns"),
-    "no number": (f"{HEAD}\n1,t,k,1,0,a,b,e (c),Q?\n1,t,k,one,0,a,b,e (c),Q?", "'one' that depends on '0'"),
-    "no question": (f"{HEAD}\n1,t,k,1,0,a,b,e (c),Q?\n2,t,k,1,0,a,b,e (c),Q?", "no question about the prompt '1'"),
-}
-
-
-@pytest.mark.parametrize("kind", TABLES)
-def test_a_broken_table_of_questions_is_one_sentence(tmp_path: Path, kind: str) -> None:
-    text, says = TABLES[kind]
-    (tmp_path / "1.txt").write_text("a star")
-    (tmp_path / "dpg_bench.csv").write_text(text)
-    with pytest.raises(BadPlan, match=says):
-        prompt_list(str(tmp_path))
 
 
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:
