@@ -100,7 +100,7 @@ def test_an_accepted_baseline_passes_against_itself(path: Path) -> None:
     assert (comparison.exit_code, comparison.coverage) == (0, 1.0)
 
 
-@pytest.mark.parametrize("series", ["two", "2", 0, 1.5, None, True, [1]])
+@pytest.mark.parametrize("series", ["2", 0, 1.5, True])
 def test_an_invalid_series_is_listed_as_a_problem(series: object, store: Store, root: Path) -> None:
     path = baselines.save(store, measured(store), root)
     data = json.loads(path.read_text())
@@ -120,13 +120,10 @@ def test_a_place_that_cannot_be_written(store: Store, root: Path) -> None:
 
 
 def test_promotion_replaces_and_says_what_and_why(store: Store, accepted: Path) -> None:
-    before = baselines.load(accepted / "ci-cpu" / "demo.json")
-    run = measured(store)
-    loaded_baseline = baselines.load(baselines.promote(store, run, accepted, reason="faster attention"))
-    assert (loaded_baseline.meta["run"], loaded_baseline.meta["reason"], loaded_baseline.meta["series"]) == (run, "faster attention", 1)
-    assert loaded_baseline.meta["replaces"]["digest"] == before.digest
-    assert loaded_baseline.meta["replaces"]["reason"] == "first"
-    assert loaded_baseline.meta["replaces"]["fingerprint"] == ENVIRONMENT.fingerprint
+    before, run = baselines.load(accepted / "ci-cpu" / "demo.json"), measured(store)
+    meta = baselines.load(baselines.promote(store, run, accepted, reason="faster attention")).meta
+    assert (meta["run"], meta["reason"], meta["series"]) == (run, "faster attention", 1)
+    assert {"digest": before.digest, "reason": "first", "fingerprint": ENVIRONMENT.fingerprint}.items() <= meta["replaces"].items()
 
 
 def test_an_upgrade_begins_a_new_series(store: Store, accepted: Path) -> None:
@@ -138,11 +135,8 @@ def test_an_upgrade_begins_a_new_series(store: Store, accepted: Path) -> None:
     assert [item.series for item in baselines.list_(accepted)] == [2]
     again = baselines.load(baselines.promote(store, measured(store, environment=NEWER), accepted, reason="and faster"))
     assert again.meta["series"] == 2
-
-
-def test_a_rebase_without_an_upgrade_would_hide_a_regression(store: Store, accepted: Path) -> None:
-    with pytest.raises(BadBaseline, match="nothing was upgraded"):
-        baselines.promote(store, measured(store), accepted, reason="it is slower now", upgraded=True)
+    with pytest.raises(BadBaseline, match="nothing was upgraded"):  # a rebase would hide a regression
+        baselines.promote(store, run, accepted, reason="it is slower now", upgraded=True)
 
 
 @pytest.mark.parametrize("upgraded", [False, True])

@@ -97,11 +97,10 @@ def test_the_simulation_tries_as_the_rule_does() -> None:
         assert rule.caused(further) == bool(later[:QUIET].any() and later.sum() >= rule.enough)
 
 
-@pytest.mark.parametrize("nights", [400, pytest.param(4000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("rate", [1e-4, 1e-3, 1e-2])
-def test_flakes_fail_no_more_nights_than_stated(rate: float, nights: int) -> None:
+def test_flakes_fail_no_more_nights_than_stated(rate: float) -> None:
     """Without trying again 12, 63 and all but 100 % of such nights failed."""
-    assert false_nights(rate, nights, np.random.default_rng(2201)) <= 0.05
+    assert false_nights(rate, 400, np.random.default_rng(2201)) <= 0.05
 
 
 def night_of_peaks(stream: np.random.Generator, configs: int, sd: float, grown: float = 1.0) -> list[str]:
@@ -116,16 +115,12 @@ def night_of_peaks(stream: np.random.Generator, configs: int, sd: float, grown: 
     return [row.verdict for row in verdicts(config_pairs, rule) if row.metric == "peak_memory"]
 
 
-def test_a_peak_that_varies_is_tested_and_raises_no_alarm() -> None:
+def test_a_peak_that_varies_raises_no_alarm_and_one_that_grew_is_found_through_its_noise() -> None:
     """By the worst pair, nearly every such night failed."""
     assert "regressed" not in night_of_peaks(np.random.default_rng(2203), 40, 0.0075)
-
-
-def test_a_peak_that_grew_is_found_through_its_noise() -> None:
-    stream = np.random.default_rng(2204)
-    nights = [night_of_peaks(stream, 5, 0.005, grown=1.03) for _ in range(3)]
-    assert [night[0] for night in nights] == ["regressed"] * 3
-    assert not any("regressed" in night[1:] for night in nights)
+    first, *others = night_of_peaks(np.random.default_rng(2204), 5, 0.005, grown=1.03)
+    assert first == "regressed"
+    assert "regressed" not in others
 
 
 def test_a_peak_without_noise_needs_no_test() -> None:

@@ -1,9 +1,7 @@
 """Incidents: one cause is one incident, night after night, and it is reported once."""
 
-import json
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from gate_examples import ENVIRONMENT, case
@@ -35,6 +33,9 @@ def of(**fields: str) -> list[Case]:
     return [c for c in ALL if all(getattr(c, name) == value for name, value in fields.items())]
 
 
+LINEAR = of(method="linear")
+
+
 def names(configs: list[Case]) -> set[str]:
     return {c.full_title for c in configs}
 
@@ -44,13 +45,11 @@ def decided(configs: list[Case]) -> list[GateRow]:
     return [GateRow(c, row(c, name, "equivalent")) for c in configs for name in ("latency", "psnr")]
 
 
-@pytest.mark.parametrize(("factor", "value", "count"), [("method", "linear", 40), ("model", "b", 50), ("engine", "eager", 200)])
-def test_a_cause_is_what_its_configs_share(factor: str, value: str, count: int) -> None:
+@pytest.mark.parametrize(("factor", "value"), [("method", "linear"), ("model", "b"), ("engine", "eager")])
+def test_a_cause_is_what_its_configs_share(factor: str, value: str) -> None:
     (incident,) = fold(worse(of(**{factor: value})), ALL, DAY, "abc")
-    assert (incident.factor, incident.value, incident.metric, incident.onset) == (factor, value, "latency", "abc")
-    assert len(of(**{factor: value})) == count
+    assert (incident.factor, incident.value, incident.metric, incident.onset, incident.change) == (factor, value, "latency", "abc", 1.2)
     assert set(incident.configurations) == names(of(**{factor: value}))
-    assert incident.change == 1.2
 
 
 def test_two_causes_are_two_incidents_and_a_lone_config_one_of_its_own() -> None:
@@ -77,31 +76,17 @@ def test_rows_that_fail_the_gate_are_folded(alike: str, hashes: list[str]) -> No
         assert not judgement.gate_rows({}), "a case that is not known"
 
 
-def notification(run: RunRecord, judgement: RunJudgement, config: Case) -> list[str]:
-    (incident,) = merge([], judgement.gate_rows({config.key: config}), DAY, 0.1, "abc").notify
-    return [*incident_lines(incident, run, judgement)]
-
-
-@pytest.mark.parametrize(("stated", "wanted"), [
-    ({"sides": ["HEAD~1", "HEAD"], "alike": "same", "code": [{"commit": "a" * 40}, {"commit": "b" * 40}]},
-     f"compare demo --commits {'a' * 12} {'b' * 12} --only 'a linear 1/4, batch 1'"),
-    ({"sides": ["old/python", "new/python"], "alike": "numerics", "code": [{"commit": "a" * 40}, {"commit": "a" * 40}]},
-     "compare demo --env old/python new/python --only 'a linear 1/4, batch 1'"),
-    ({"sides": ["full", "linear 1/4"], "alike": "methods"}, "compare demo --cases full 'linear 1/4'"),
-])
-def test_what_pairs_found_is_measured_again_in_pairs(stated: dict[str, Any], wanted: str) -> None:
+def test_what_pairs_found_is_measured_again_in_pairs() -> None:
     """Whether the comparison was judged alone or with the run of the night."""
     config = next(c for c in ALL if c.full_title == "a linear 1/4, batch 1")
-    rows = (row(config, "latency", "regressed", 1.3),)
-    comparison, run = (RunRecord(1, plan, {"configurations": 1, **stated}, "", "", "finished", ENVIRONMENT, {})
-                       for plan in ("compare/demo", "demo"))
-    equal = Comparison((row(config, "latency", "equivalent"),), 0.15, 0.0)
-    for judged_run, baseline in ((comparison, None), (run, equal)):
-        lines = notification(judged_run, RunJudgement(baseline, Night(comparison, rows)), config)
-        assert lines[-1] == f"  again: cachemark {wanted}"
-
-
-LINEAR = of(method="linear")
+    stated = {"configurations": 1, "sides": ["HEAD~1", "HEAD"], "alike": "same", "code": [{"commit": "a" * 40}, {"commit": "b" * 40}]}
+    comparison, run = (RunRecord(1, plan, stated, "", "", "finished", ENVIRONMENT, {}) for plan in ("compare/demo", "demo"))
+    night = Night(comparison, (row(config, "latency", "regressed", 1.3),))
+    for judged_run, baseline in ((comparison, None), (run, Comparison((row(config, "latency", "equivalent"),), 0.15, 0.0))):
+        judgement = RunJudgement(baseline, night)
+        (incident,) = merge([], judgement.gate_rows({config.key: config}), DAY, 0.1, "abc").notify
+        *_, last = incident_lines(incident, judged_run, judgement)
+        assert last == f"  again: cachemark compare demo --commits {'a' * 12} {'b' * 12} --only 'a linear 1/4, batch 1'"
 
 
 def nights(changes: list[list[GateRow]], register: tuple[Incident, ...] = (), first: date = DAY) -> list[incidents.IncidentNight]:
@@ -140,17 +125,10 @@ def test_what_is_gone_is_fixed_and_what_comes_back_is_new() -> None:
     assert history_nights[2].register[0].since == DAY + timedelta(days=2)
 
 
-def test_what_was_not_judged_is_not_fixed() -> None:
-    (first,) = nights([worse(of(method="linear"))])
-    again = merge(first.register, decided(of(method="h2o")), DAY, 0.1)
-    assert not again.fixed
-    assert again.register == first.register
-
-
 SAID = [  # metric and judge of an incident; what the baseline says of its configuration tonight, then the pairs; whether it is fixed
     ("latency", "baseline", [("latency", "equivalent")], [], True),
     ("latency", "baseline", [("latency", "not_compared"), ("kv_allocated", "equivalent")], [], False),
-    ("latency", "baseline", [("status", "regressed")], [], False),
+    ("latency", "baseline", [("status", "regressed")], [], False), ("latency", "baseline", [], [], False),
     ("latency", "baseline", [("latency", "not_compared")], [("latency", "equivalent")], False),
     ("latency", "pairs", [("latency", "equivalent")], [], False),
     ("latency", "pairs", [("latency", "equivalent")], [("latency", "inconclusive"), ("kv_allocated", "equivalent")], False),
@@ -188,18 +166,17 @@ def test_what_pairs_found_stays_theirs() -> None:
 
 
 def test_acknowledged_until_a_day_and_accepted_for_good() -> None:
-    configs = of(method="linear")
-    (first,) = nights([worse(configs)])
+    (first,) = nights([worse(LINEAR)])
     key = first.notify[0].key
     acknowledged = incidents.acknowledge(first.register, key, "ada", DAY + timedelta(days=2), "https://example.org/1")
     assert (acknowledged[0].state, acknowledged[0].who, acknowledged[0].link) == ("acknowledged", "ada", "https://example.org/1")
-    history_nights = nights([worse(configs)] * 4, tuple(acknowledged), DAY + timedelta(days=1))
+    history_nights = nights([worse(LINEAR)] * 4, tuple(acknowledged), DAY + timedelta(days=1))
     assert [len(night.notify) for night in history_nights] == [0, 0, 1, 0], "until the day itself it is known"
     last = history_nights[2].notify[0]
     assert (last.state, last.who, last.until) == ("new", "ada", None), "she still owns it"
     accepted = incidents.acknowledge(first.register, key, "ada", None)
-    assert not any(night.notify for night in nights([worse(configs)] * 40, tuple(accepted)))
-    assert nights([worse(configs, 1.4)], tuple(accepted))[0].notify
+    assert not any(night.notify for night in nights([worse(LINEAR)] * 40, tuple(accepted)))
+    assert nights([worse(LINEAR, 1.4)], tuple(accepted))[0].notify
     with pytest.raises(UnknownName, match=f"Known: {key}"):
         incidents.acknowledge(first.register, "nothing", "ada", None)
 
@@ -218,9 +195,7 @@ def test_what_people_decided_counts_for_each_failing_row_of_the_incident() -> No
 def test_a_register_is_a_file_that_stays_what_it_was(tmp_path: Path) -> None:
     path = tmp_path / "baselines" / "incidents.json"
     assert incidents.load(path) == []
-    register = nights([worse(of(method="linear"))])[0].register
+    (register,) = (night.register for night in nights([worse(LINEAR)]))
     register = tuple(incidents.acknowledge(register, register[0].key, "ada", DAY))
     incidents.save(path, register)
     assert tuple(incidents.load(path)) == register
-    stored = json.loads(path.read_text())["incidents"][0]
-    assert (stored["since"], stored["until"]) == ("2026-01-01", "2026-01-01")

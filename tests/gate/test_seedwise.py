@@ -53,15 +53,11 @@ def test_worse_better_and_equal_images_are_told_apart() -> None:
     assert " to " not in worse.reason, "no interval that would not hold where few images changed"
 
 
-def test_few_images_that_changed_much_are_found() -> None:
-    """The median of Walsh averages would be nought here."""
+def test_few_images_that_changed_much_are_found_and_a_sure_change_below_the_minimum_effect_fails_nothing() -> None:
+    """The median of Walsh averages would be nought in the first."""
     before, after = sides(-8, share=0.25)
     assert (before == after).mean() > 0.6
     assert rows(pair("configuration", before, after))["configuration", "psnr"].verdict == "regressed"
-
-
-def test_a_change_below_the_minimum_effect_fails_nothing_however_sure() -> None:
-    before, _ = sides(0)
     verdict = rows(pair("configuration", before, before - 0.1))["configuration", "psnr"]
     assert (verdict.verdict, verdict.reason.startswith("0.1 dB worse")) == ("equivalent", True)
 
@@ -124,19 +120,15 @@ def test_too_few_seeds_to_find_anything_say_how_many_are_needed() -> None:
     assert "needed" not in rows(pair("c", *sides(0, sd=9)))["c", "psnr"].reason
 
 
-def test_a_side_without_images_says_why() -> None:
-    good = pair("configuration", *sides(0))
-    bad = replace(good, after=Outcome(good.after.case, Status.UNSUPPORTED, log="random weights"))
-    (row,) = seedwise({"configuration": bad})
-    assert (row.metric, row.verdict, row.reason) == ("status", "not_compared", "its images were not compared: unsupported: random weights")
+def test_a_side_without_values_says_why() -> None:
     (row,) = seedwise({"configuration": pair("configuration", np.ones(1), np.ones(1))})
+    assert (row.metric, row.verdict) == ("status", "not_compared")
     assert row.reason.endswith("no value is known seed by seed")
     assert seedwise({}) == []
 
 
 @pytest.mark.parametrize(("before", "after", "verdict"), [
-    (Status.OK, Status.NAN_OUTPUT, "regressed"), (Status.OK, Status.OOM, "regressed"), (Status.OK, Status.ERROR, "regressed"),
-    (Status.OK, Status.TIMEOUT, "regressed"), (Status.OK, Status.UNSUPPORTED, "not_compared"),
+    (Status.OK, Status.NAN_OUTPUT, "regressed"), (Status.OK, Status.ERROR, "regressed"), (Status.OK, Status.UNSUPPORTED, "not_compared"),
     (Status.OK, Status.CONTENDED, "not_compared"), (Status.OOM, Status.OK, "not_compared"), (Status.OOM, Status.OOM, "not_compared"),
 ])  # fmt: skip
 def test_a_second_side_that_alone_fails_at_its_images_has_regressed(before: Status, after: Status, verdict: str) -> None:

@@ -17,7 +17,6 @@ from cachemark.metrics.compute import distribution as quality
 from cachemark.metrics.compute.distribution import distribution
 from cachemark.metrics.compute.extractor import Extractor
 from cachemark.metrics.compute.image_features import ImageFeatures, RealImages
-from cachemark.models import checkpoints
 from cachemark.models.tiny.networks import FEATURE_WEIGHTS
 from cachemark.models.weights import packaged
 from metrics.toys import SIZE, in_torch_fidelity, noise, png_files, toy
@@ -68,8 +67,6 @@ def written(images: Tensor, folder: Path) -> str:
     return png_files(((images.clamp(-1, 1).double() + 1) * 255 / 2).round().byte(), folder)
 
 
-# ------------------------------------------------------------------------------------------------ the same numbers
-
 def test_the_figures_are_those_of_torch_fidelity_on_files(
     real: Tensor, fake: Tensor, extractor: Extractor, reference: RealImages, tmp_path: Path
 ) -> None:
@@ -82,8 +79,6 @@ def test_the_figures_are_those_of_torch_fidelity_on_files(
     for key, name in quality.NAMES.items():
         assert ours[name] == pytest.approx(bare[key], rel=1e-3), name
 
-
-# ------------------------------------------------------------------------------------------------ the reference on disk
 
 def test_a_saved_reference_gives_the_fid_of_all_its_images(
     reference: RealImages, extractor: Extractor, fake: Tensor, tmp_path: Path
@@ -105,8 +100,6 @@ def test_a_reference_of_another_extractor_is_refused(reference: RealImages, fake
     with pytest.raises(BadCheckpoint, match=f"{extractor.name}.*{other.name}"):
         distribution(ImageFeatures.of(fake[:2], other), reference, **FEW)
 
-
-# ------------------------------------------------------------------------------------------------ worse is worse
 
 def recoloured(images: Tensor) -> Tensor:
     """Return images with other hues in the lower third."""
@@ -132,8 +125,6 @@ def test_what_is_worse_has_a_higher_fid(real: Tensor, reference: RealImages, ext
     assert by_fault["noise"]["precision"] == 0 < good["precision"]
 
 
-# ------------------------------------------------------------------------------------------------ wrong input
-
 def test_images_that_are_not_finite_are_named(fake: Tensor, reference: RealImages, extractor: Extractor) -> None:
     spoilt = fake.clone()
     spoilt[7, 1, 2, 3], spoilt[9, 0, 0, 0] = torch.nan, torch.inf
@@ -157,75 +148,52 @@ def test_too_few_images_are_counted(
         distribution(ImageFeatures.of(fake[:count], extractor), reference, **options)
 
 
-# -- features ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def toy_extractor() -> Extractor:
-    return toy()
+TOY = toy()
 
 
 def same(first: ImageFeatures, other: ImageFeatures) -> bool:
     return torch.equal(first.features, other.features) and torch.equal(first.logits, other.logits)
 
 
-# ------------------------------------------------------------------------------------------------ parts
-
 @pytest.mark.parametrize("sizes", [(50,), (1, 49), (16, 16, 18), (7,) * 7 + (1,), (33, 17)])
-def test_the_way_images_are_cut_changes_no_bit(sizes: tuple[int, ...], toy_extractor: Extractor) -> None:
+def test_the_way_images_are_cut_changes_no_bit(sizes: tuple[int, ...]) -> None:
     """The toy's last feature is the batch size, so a smaller batch would show."""
     images = noise(50)
-    at_once, parts = ImageFeatures.of(images, toy_extractor, batch=16), images.split(sizes)
-    assert same(ImageFeatures.of(iter(parts), toy_extractor, batch=16), at_once)
-    assert same(ImageFeatures.joined([ImageFeatures.of(part, toy_extractor, batch=16) for part in parts]), at_once)
+    at_once, parts = ImageFeatures.of(images, TOY, batch=16), images.split(sizes)
+    assert same(ImageFeatures.of(iter(parts), TOY, batch=16), at_once)
+    assert same(ImageFeatures.joined([ImageFeatures.of(part, TOY, batch=16) for part in parts]), at_once)
     assert at_once.features[:, -1].tolist() == [16] * 50
-    assert not same(ImageFeatures.of(images, toy_extractor, batch=10), at_once), "the toy does show it"
+    assert not same(ImageFeatures.of(images, TOY, batch=10), at_once), "the toy does show it"
 
 
-def test_the_network_of_the_procedural_scenes_rounds_alike_in_parts() -> None:
-    path = packaged("tiny-features.safetensors")
-    bundled, images = Extractor(checkpoints.sha256(path), partial(FEATURE_WEIGHTS.load, path)), scenes(41, 3).images
-    at_once = ImageFeatures.of(images, bundled, batch=16)
-    assert same(ImageFeatures.joined([ImageFeatures.of(part, bundled, batch=16) for part in images.split((5, 30, 6))]), at_once)
-    for batch in (1, 64):
-        other = ImageFeatures.of(images, bundled, batch=batch)
-        assert torch.allclose(other.features, at_once.features, atol=1e-4, rtol=0)
-    assert not torch.allclose(ImageFeatures.of(images.flip(0), bundled, batch=16).features, at_once.features, atol=1e-4, rtol=0)
-
-
-# ------------------------------------------------------------------------------------------------ files
-
-def test_a_file_holds_everything_exactly_and_their_extractor(toy_extractor: Extractor, tmp_path: Path) -> None:
-    features, path = ImageFeatures.of(noise(9), toy_extractor), tmp_path / "f.safetensors"
+def test_a_file_holds_everything_exactly_and_their_extractor(tmp_path: Path) -> None:
+    features, path = ImageFeatures.of(noise(9), TOY), tmp_path / "f.safetensors"
     features.save(path)
-    again = ImageFeatures.load(path, toy_extractor)
+    again = ImageFeatures.load(path, TOY)
     assert again
     assert same(again, features)
-    assert ImageFeatures.load(path, toy("6")) is ImageFeatures.load(tmp_path / "none", toy_extractor) is None
-    with pytest.raises(BadCheckpoint, match=f"cachemark-8.*not of '{toy_extractor.name}'"):
+    assert ImageFeatures.load(path, toy("6")) is ImageFeatures.load(tmp_path / "none", TOY) is None
+    with pytest.raises(BadCheckpoint, match=f"cachemark-8.*not of '{TOY.name}'"):
         ImageFeatures.joined([features, ImageFeatures.of(noise(4), toy("8"))])
 
 
-def test_a_damaged_file_is_none(toy_extractor: Extractor, tmp_path: Path) -> None:
+def test_a_damaged_file_is_none(tmp_path: Path) -> None:
     path = tmp_path / "f.safetensors"
-    ImageFeatures.of(noise(4), toy_extractor).save(path)
+    ImageFeatures.of(noise(4), TOY).save(path)
     data = path.read_bytes()
-    metadata = {"cachemark": json.dumps({"model": "seen", "toy_extractor": toy_extractor.name})}
+    metadata = {"cachemark": json.dumps({"model": "seen", "extractor": TOY.name})}
     uneven = save({"features": torch.zeros(3, 2), "logits": torch.zeros(4, 2)}, metadata)
     unnamed = save({"features": torch.zeros(3, 2), "logits": torch.zeros(3, 2)})
     short = save({"features": torch.zeros(3, 2)}, metadata)
     for bad in (b"", data[:4], data[:60], data[:-1], b"x" * 200, uneven, unnamed, short):
         path.write_bytes(bad)
-        assert ImageFeatures.load(path, toy_extractor) is None
+        assert ImageFeatures.load(path, TOY) is None
 
 
-# ------------------------------------------------------------------------------------------------ wrong input
-
-
-def test_no_image_and_images_of_two_sizes_are_refused(toy_extractor: Extractor) -> None:
+def test_no_image_and_images_of_two_sizes_are_refused() -> None:
     with pytest.raises(Unsupported, match="The stream contains no images"):
-        ImageFeatures.of([], toy_extractor)
+        ImageFeatures.of([], TOY)
     with pytest.raises(Unsupported, match=r"Image 3 is \(3, 8, 8\), earlier ones are \(3, 16, 16\)"):
-        ImageFeatures.of([noise(3), noise(3)[..., :8, :8]], toy_extractor)
+        ImageFeatures.of([noise(3), noise(3)[..., :8, :8]], TOY)
     with pytest.raises(Unsupported, match=r"tensor of shape \(0, 3, 16, 16\)"):
-        ImageFeatures.of(torch.zeros(0, 3, SIZE, SIZE), toy_extractor)
+        ImageFeatures.of(torch.zeros(0, 3, SIZE, SIZE), TOY)

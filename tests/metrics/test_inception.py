@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from cachemark.core.errors import BadCheckpoint
-from cachemark.metrics.compute import inception, presets, sample_batches
+from cachemark.metrics.compute import presets, sample_batches
 from cachemark.metrics.compute.distribution import distribution
 from cachemark.metrics.compute.image_features import ImageFeatures
 from cachemark.metrics.compute.inception import inception_extractor
 from cachemark.metrics.compute.presets import Preset, identity_of
 from cachemark.metrics.compute.sample_batches import SampleBatch
-from metrics.toys import png_files, toy
+from metrics.toys import png_files
 from support.later import later
 
 torch_fidelity = later("torch_fidelity")
@@ -97,8 +97,6 @@ def generated(preset: Preset) -> ImageFeatures:
     return preset.extract(pictures(FAKE, 1), batch=2)
 
 
-# ------------------------------------------------------------------------------------------------ the same numbers
-
 def test_values_are_those_of_torch_fidelity(published: Published, preset: Preset, generated: ImageFeatures) -> None:
     """FID uses the statistics in the file, not those of its images: it follows a mean that is moved."""
     moved = preset.reference.mean.clone()
@@ -125,8 +123,6 @@ def test_coco_uses_only_the_images_of_its_file(published: Published, tmp_path: P
     assert "needs the weights of Inception v3" in identity_of("coco", "", tmp_path / "coco.npz")["missing"]
 
 
-# ------------------------------------------------------------------------------------------------ sizes
-
 def test_images_are_resized_before_they_become_bytes(preset: Preset, monkeypatch: pytest.MonkeyPatch) -> None:
     parts: list[Tensor] = []
 
@@ -143,9 +139,6 @@ def test_images_are_resized_before_they_become_bytes(preset: Preset, monkeypatch
     fitting = pictures(2, 0)
     preset.extract([fitting[:1], fitting[1:]])
     assert all(torch.equal(a, b) for a, b in zip(parts, fitting.split(1), strict=True))
-
-
-# ------------------------------------------------------------------------------------------------ missing and damaged files
 
 
 def test_damaged_and_other_weights_are_refused(published: Published, tmp_path: Path) -> None:
@@ -191,14 +184,6 @@ def test_a_batch_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert moments is not None
     assert (moments.mean.dtype, moments.covariance.dtype, moments.mean.tolist()) == (torch.float32, torch.float64, [1.0, 2.0])
     assert SampleBatch(archive(tmp_path, arr_0=images + 1)).fingerprint != batch.fingerprint
-
-
-def test_statistics_of_another_network_are_refused(published: Published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before any image is processed."""
-    monkeypatch.setattr(ImageFeatures, "of", lambda *_, **__: pytest.fail("features were computed"))
-    monkeypatch.setattr(inception, "inception_extractor", lambda *_: toy())
-    with pytest.raises(BadCheckpoint, match="statistics of 2 features, not of 2048"):
-        inception.load("adm", published.weights, archive(tmp_path))
 
 
 class Huge:

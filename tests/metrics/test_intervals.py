@@ -27,8 +27,6 @@ def only(features: ImageFeatures, rows: torch.Tensor) -> ImageFeatures:
     return ImageFeatures(features.extractor, features.features[rows], features.logits[rows])
 
 
-# ------------------------------------------------------------------------------------------------ the values of subsets
-
 def test_subsets_leave_out_as_many_of_each_stratum() -> None:
     chosen = settings({**FEW, "isc_splits": 7})
     strata = subsets.chunks(N, chosen)
@@ -70,8 +68,6 @@ def test_the_whole_set_has_the_inception_score_of_torch_fidelity() -> None:
         expected = distribution(features, reference(), fid=False, kid=False, prc=False, **options)
         assert float(score) == pytest.approx(expected["isc"], rel=1e-6)
 
-
-# ------------------------------------------------------------------------------------------------ their width
 
 SETS = 120
 
@@ -143,8 +139,6 @@ def test_the_choice_of_subsets_is_part_of_the_uncertainty_of_kid() -> None:
     assert luck[0] > 10 * luck[1]
 
 
-# ------------------------------------------------------------------------------------------------ pairs and the floor
-
 def test_a_paired_difference_is_narrower_and_sees_what_single_ones_do_not() -> None:
     real, first = reference(), drawn(4 * N, 8, 0.1)
     other = replace(first, features=first.features * 0.95)
@@ -167,8 +161,6 @@ def test_a_difference_of_nothing_is_rarely_called_one() -> None:
     assert all(f.low > 0 for f in far if not math.isnan(f.low))
     assert sum(not math.isnan(f.low) for f in far) >= 8
 
-
-# ------------------------------------------------------------------------------------------------ wrong input
 
 @pytest.mark.parametrize(("count", "options", "words"), [
     (19, {"kid": False, "isc": False, "prc": False}, "An interval needs 20 images, there are 19"),

@@ -17,7 +17,6 @@ from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.metrics.base import ImageBatch, ImageMetric, MetricContext
 from cachemark.metrics.color_consistency import CLASSES
 from cachemark.metrics.compute import detector as detectors
-from cachemark.metrics.compute import pretrained
 from cachemark.metrics.compute.detector import GREY, NAMES, TEMPLATES, ClipColors, Detection, PretrainedDetector
 from cachemark.metrics.compute.pretrained import ANSWERER, CLIP, DETECTOR, Clip, PublishedNetwork
 from cachemark.metrics.preference_scores import HumanPreference, ImageReward
@@ -62,38 +61,26 @@ def pixels(seed: int) -> Tensor:
     return torch.randint(0, 256, (3, 40, 48), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
 
 
-# -- files -------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("name", "missing"), [(name, file) for name, (_, _, network) in FOLDERS.items() for file in network.needed])
-def test_a_missing_file_is_named_with_how_to_get_it(name: str, missing: str, folders: Mapping[str, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_missing_file_is_named_with_how_to_get_it(name: str, folders: Mapping[str, Path], tmp_path: Path) -> None:
     _, load, network = FOLDERS[name]
-    with pytest.raises(Unsupported, match=rf"not measured: needs {missing} in .*get it with: hf download {network.repository}"):
-        load(copied(folders[name], tmp_path, without=missing))
+    for missing in network.needed:
+        (folder := tmp_path / missing).mkdir()
+        with pytest.raises(Unsupported, match=rf"not measured: needs {missing} in .*get it with: hf download {network.repository}"):
+            load(copied(folders[name], folder, without=missing))
 
 
-@pytest.mark.parametrize("changed", [*CLIP.needed, "tokenizer.json"])
-def test_other_weights_preprocessing_or_tokenizer_change_the_identity(changed: str, folders: Mapping[str, Path], tmp_path: Path) -> None:
+def test_other_weights_preprocessing_or_tokenizer_change_the_identity(folders: Mapping[str, Path], tmp_path: Path) -> None:
     copied(folders["clip"], tmp_path)
     (tmp_path / "README.md").write_text("not a weight")
-    assert CLIP.identity(str(tmp_path)) == CLIP.identity(str(folders["clip"]))
-    (tmp_path / changed).write_bytes((tmp_path / changed).read_bytes() + b" ")
-    assert CLIP.identity(str(tmp_path)) != CLIP.identity(str(folders["clip"]))
+    known = {CLIP.identity(str(folders["clip"]))}
+    assert CLIP.identity(str(tmp_path)) in known
+    for changed in (*CLIP.needed, "tokenizer.json"):
+        (tmp_path / changed).write_bytes((tmp_path / changed).read_bytes() + b" ")
+        assert CLIP.identity(str(tmp_path)) not in known, changed
+        known.add(CLIP.identity(str(tmp_path)))
 
 
-def test_a_file_is_hashed_once_and_again_after_a_change(folders: Mapping[str, Path], tmp_path: Path, monkeypatch: Any) -> None:
-    read: list[str] = []
-    monkeypatch.setattr(pretrained, "sha256", lambda path: read.append(path.name) or str(len(read)))
-    first = CLIP.identity(copied(folders["clip"], tmp_path))
-    assert set(CLIP.needed) <= set(read)
-    assert len(read) == len(set(read))
-    read.clear()
-    assert CLIP.identity(str(tmp_path)) == first
-    assert read == []
-    (tmp_path / "config.json").write_text("{}")
-    CLIP.identity(str(tmp_path))
-    assert read == ["config.json"]
-
-
-# -- CLIP score --------------------------------------------------------------------------------------------------------
 def test_the_score_is_the_cosine_that_the_model_itself_gives(folders: Mapping[str, Path]) -> None:
     """The model's own forward pass on one prompt and one image at a time, for classes and for prompts."""
     folder = str(folders["clip"])
@@ -112,7 +99,6 @@ def test_the_score_is_the_cosine_that_the_model_itself_gives(folders: Mapping[st
         assert {value > 0 for value in expected} == {True, False}, "negative cosines count as 0"
 
 
-# -- detectors and colors ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["boxes", "masks"])
 def test_a_detector_gives_what_its_library_gives(name: str, folders: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Boxes and scores equal the network's own; a box holds all pixels of its mask. Names are those of GenEval."""
@@ -134,7 +120,6 @@ def test_a_detector_gives_what_its_library_gives(name: str, folders: Mapping[str
         assert torch.allclose(torch.tensor(middles), own.pred_boxes[0, :, :2], atol=1e-4)
     for detection in detections if name == "masks" else ():
         x0, top, right, bottom = map(int, detection.box)
-        assert detection.mask is not None
         assert detection.mask.shape == (40, 48)
         assert detection.mask[top:bottom, x0:right].sum() == detection.mask.sum() > 0
     monkeypatch.setattr(detectors, "THRESHOLD", 1.1)
@@ -155,19 +140,15 @@ def test_a_color_is_that_of_the_object_alone(folders: Mapping[str, Path]) -> Non
     assert len(ClipColors(clip)(image, [outside], "dog")) == 1, "a box outside of the image is one of its pixels"
 
 
-# -- answers -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["writes", "chooses"])
 def test_a_network_answers_in_words(name: str, folders: Mapping[str, Path]) -> None:
     answer = answerer(str(folders[name]))
     text = answer(pixels(0), "is there a red dog?")
     assert text == answer(pixels(0), "is there a red dog?")
-    if name == "chooses":
-        assert text in ("yes", "no", "red")
-    else:
-        assert not set(text.split()) & {"[CLS]", "[SEP]", "[DEC]"}, "special tokens are not words"
+    assert text in ("yes", "no", "red") or name == "writes"
+    assert not set(text.split()) & {"[CLS]", "[SEP]", "[DEC]"}, "special tokens are not words"
 
 
-# -- preferences, by stubs of the two packages ---------------------------------------------------------------------------
 PACKAGES = {
     "ImageReward/__init__.py": """
 class Model:
@@ -239,7 +220,6 @@ def test_an_incomplete_library_is_blamed_instead_of_the_weights(
         cls().prepared(preferences).measure(batch(torch.zeros(1, 3, 4, 4), [0]))
 
 
-# -- LPIPS ---------------------------------------------------------------------------------------------------------------
 LPIPS = ("vgg16-397923af.pth", "weights-vgg16-lpips.pth")
 
 

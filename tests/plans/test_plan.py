@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,15 +12,15 @@ from safetensors.torch import save_file
 
 from cachemark.core.errors import BadBudget, BadParameter, BadPlan, UnknownName
 from cachemark.core.spec import Case, Sampling
-from cachemark.models.catalogue.next_token import TINY
-from cachemark.models.llamagen import LlamaGen
 from cachemark.models.tiny.tokenizers import VQ_WEIGHTS, TinyVQ, TinyVQConfig
 from cachemark.plans.expand import expand
 from cachemark.plans.planned import Planned
 from cachemark.plans.schema import Plan, find, load, prepare
 from cachemark.plugins import loading as plugins
-from support import bad_plans, examples
+from support import examples
 from support.stages import forgetting
+
+from .bad_plans import BAD, GOOD, SECOND
 
 Write = Callable[[str], Plan]
 
@@ -44,7 +43,7 @@ def labels(planned: list[Planned]) -> list[str]:
 
 
 def test_a_wrong_plan_is_refused_with_file_line_and_words(write: Write, tmp_path: Path) -> None:
-    for bad in bad_plans.BAD:
+    for bad in BAD:
         with pytest.raises(bad.kind) as caught:
             expand(write(bad.text))
         message = str(caught.value)
@@ -54,18 +53,12 @@ def test_a_wrong_plan_is_refused_with_file_line_and_words(write: Write, tmp_path
         assert len(message) < len(str(tmp_path)) + 320, "one short message"
 
 
-@pytest.mark.parametrize("text", ["name = \n", "name", "[[cells]\n", '"""', "a = 1\na = 2\n", "\x00"])
-def test_what_is_not_toml_is_said_with_its_place(text: str, write: Write) -> None:
-    with pytest.raises(BadPlan, match=r"plan\.toml: not TOML: .*(line \d+|end of document)"):
-        write(text)
-
-
-@pytest.mark.parametrize("given", ["nowhere.toml", "./nowhere", "folder.toml"])
-def test_a_missing_file_is_answered_with_what_there_is(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("folder.toml").mkdir()
+def test_no_toml_and_no_file(write: Write, tmp_path: Path) -> None:
+    for text in ("name = \n", '"""', "a = 1\na = 2\n", "\x00"):
+        with pytest.raises(BadPlan, match=r"plan\.toml: not TOML: .*(line \d+|end of document)"):
+            write(text)
     with pytest.raises(BadPlan, match=r"is not a file that can be read\. Shipped plans: .*demo"):
-        find(given)
+        find(str(tmp_path))
 
 
 def test_the_full_cache_and_its_reference_rows_come_first(write: Write, checkpoint: Path) -> None:
@@ -93,9 +86,9 @@ def test_every_setting_of_the_plan_arrives_in_the_case(write: Write, checkpoint:
 
 
 def test_equal_budgets_are_one_case(write: Write) -> None:
-    text = examples.plan_text('"streaming"').replace('"1/2"', '"3/4", 0.75, ".750", "6/8", "1/2", 1')
-    assert labels(expand(write(text))) == ["full", "streaming 3/4", "streaming 1/2", "streaming 1"]
     text = examples.plan_text('"streaming"')
+    assert labels(expand(write(text.replace('"1/2"', '"3/4", 0.75, "6/8", "1/2", 1')))) == [
+        "full", "streaming 3/4", "streaming 1/2", "streaming 1"]
     block = text[text.index("[[cells]]") :]
     assert labels(expand(write(text + block.replace("streaming", "calm").replace("1/2", "0.5")))) == ["full", "streaming 1/2", "calm 1/2"]
     assert labels(expand(write(text + block.replace("batch = 2", "batch = 1")))) == ["full", "streaming 1/2"] * 2
@@ -103,12 +96,12 @@ def test_equal_budgets_are_one_case(write: Write) -> None:
 
 def test_a_budget_may_be_the_bytes_of_a_codec(write: Write) -> None:
     """So that forgetting and rounding are compared at equal bytes: a head of the tests' model is 8 wide, in fp32."""
-    planned = expand(write(examples.plan_text('"streaming"').replace('"1/2"', '{ name = "full", codec = "int8" }')))
-    assert labels(planned) == ["full", f"streaming {Fraction(8 + 4, 8 * 4)}"]
-    planned = expand(write(examples.plan_text('"streaming"').replace('"1/2"', '{ name = "full", codec = "int4" }')))
-    assert labels(planned) == ["full", f"streaming {Fraction(4 + 2 + 2, 8 * 4)}"]
+    text = examples.plan_text('"streaming"')
+    for codec, share in (("int8", Fraction(8 + 4, 8 * 4)), ("int4", Fraction(4 + 2 + 2, 8 * 4))):
+        planned = expand(write(text.replace('"1/2"', f'{{ name = "full", codec = "{codec}" }}')))
+        assert labels(planned) == ["full", f"streaming {share}"]
     with pytest.raises(BadBudget, match="full needs a budget here: it has no sizes of its own"):
-        expand(write(examples.plan_text('"streaming"').replace('"1/2"', '{ name = "full" }')))
+        expand(write(text.replace('"1/2"', '{ name = "full" }')))
 
 
 def test_keys_are_grouped_where_tokens_arrive_one_by_one(write: Write) -> None:
@@ -138,9 +131,9 @@ def test_an_unmet_budget_is_an_error_or_a_case_that_says_why(write: Write) -> No
 
 
 def test_more_methods_join_every_block_once(write: Write) -> None:
-    plan = write(bad_plans.GOOD + bad_plans.SECOND).joined(["calm", "window"])
+    plan = write(GOOD + SECOND).joined(["calm", "window"])
     assert [c.methods for c in plan.cells] == [["streaming", "calm", "window"], ["calm", "window"]]
-    own = write(bad_plans.GOOD.replace('"streaming"', '{ name = "streaming", sinks = 2 }')).joined(["streaming"])
+    own = write(GOOD.replace('"streaming"', '{ name = "streaming", sinks = 2 }')).joined(["streaming"])
     assert [getattr(method, "name", method) for method in own.cells[0].methods] == ["streaming", "calm"], "it keeps its parameters"
     with pytest.raises(UnknownName, match=r"^--method clam: Unknown method 'clam'"):
         expand(plan.joined(["clam"]))
@@ -193,26 +186,16 @@ def test_what_changes_no_number_makes_no_other_case(edit: tuple[str, str], write
     assert [p.case for p in expand(write(text.replace(*edit)))] == [p.case for p in expand(write(text))]
 
 
-@pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Random weights of the bundled model, and two decoders."""
-    folder = tmp_path_factory.mktemp("tiny")
-    save_file({n: t.half() for n, t in LlamaGen(TINY).initialise(0).state_dict().items()}, folder / "weights.safetensors")
-    for name in ("one", "two"):
+def test_another_decoder_is_another_case(tmp_path: Path, write: Write) -> None:
+    keys = []
+    for name in ("one", "two", "one"):
+        torch.manual_seed(len(name) + (name == "two"))
         state = {n: t.half() for n, t in TinyVQ(TinyVQConfig()).state_dict().items()}
-        save_file(state, folder / f"{name}.safetensors", metadata={"cachemark": json.dumps(VQ_WEIGHTS.metadata(TinyVQConfig()))})
-    return {file.stem: file for file in folder.iterdir()}
-
-
-def tiny_plan(tiny: dict[str, Path], decoder: str) -> dict[str, Any]:
-    block = {"model": "tiny-llamagen", "methods": ["window"], "weights": str(tiny["weights"]), "decoder_weights": str(tiny[decoder])}
-    return {"name": "tiny", "cells": [block]}
-
-
-def test_another_decoder_is_another_case(tiny: dict[str, Path]) -> None:
-    first, second = ([p.case.key for p in expand(Plan.model_validate(tiny_plan(tiny, name)))] for name in ("one", "two"))
-    assert not set(first) & set(second)
-    assert first == [p.case.key for p in expand(Plan.model_validate(tiny_plan(tiny, "one")))]
+        save_file(state, tmp_path / name, metadata={"cachemark": json.dumps(VQ_WEIGHTS.metadata(TinyVQConfig()))})
+        block = f'[[cells]]\nmodel = "tiny-llamagen"\nmethods = ["window"]\ndecoder_weights = "{tmp_path / name}"\n'
+        keys.append({planned.case.key for planned in expand(write(f'name = "tiny"\n{block}'))})
+    assert keys[0] == keys[2]
+    assert not keys[0] & keys[1]
 
 
 def test_the_same_weights_elsewhere_are_the_same_case(checkpoint: Path, tmp_path: Path, write: Write) -> None:
@@ -243,14 +226,6 @@ def test_a_variant_is_meant_by_its_name_and_its_method(write: Write) -> None:
     assert candidates("linear") == ["linear: no anchor 1/2", "linear: plain 1/2"]
 
 
-@pytest.mark.parametrize(("only", "words"), [
-    ({"models": ["tiny-lamagen"]}, "tiny-llamagen"), ({"methods": ["windw"]}, "window"), ({"budgets": ["1/3"]}, "budget of plan demo"),
-])
-def test_cutting_down_to_what_the_plan_does_not_have_names_the_nearest(only: dict[str, list[str]], words: str) -> None:
-    with pytest.raises(UnknownName, match=words):
-        load("demo").only(**only)
-
-
 def test_nothing_left_of_a_plan_is_an_error(write: Write) -> None:
     blocks = "".join(f'[[cells]]\nmodel = "{model}"\nmethods = ["{method}"]\n'
                      for model, method in (("tiny-llamagen", "window"), ("tiny-var", "ams_kv")))
@@ -258,10 +233,12 @@ def test_nothing_left_of_a_plan_is_an_error(write: Write) -> None:
     with pytest.raises(BadPlan, match="No block of plan two"):
         plan.only(models=["tiny-var"], methods=["window"])
     assert plan.only(methods=["ams_kv"]).place("cells", 0, "model").endswith(":6"), "a line of the file"
+    for only, words in (({"models": ["tiny-lamagen"]}, "tiny-llamagen"), ({"budgets": ["1/3"]}, "budget of plan two")):
+        with pytest.raises(UnknownName, match=words):
+            plan.only(**only)
 
 
-@pytest.mark.parametrize("value", ["inf", "1" + "0" * 400], ids=["infinite", "too long for a float"])
-def test_a_parameter_is_a_number_that_a_float_holds(value: str, write: Write) -> None:
-    method = f'{{ name = "linear", anchor = {value} }}'
-    with pytest.raises(BadParameter, match="is not finite"):
-        expand(write(f'name = "p"\n[[cells]]\nmodel = "tiny-llamagen"\nmethods = [{method}]\n'))
+def test_a_parameter_is_a_number_that_a_float_holds(write: Write) -> None:
+    for value in ("inf", "1" + "0" * 400):
+        with pytest.raises(BadParameter, match="is not finite"):
+            expand(write(f'name = "p"\n[[cells]]\nmodel = "tiny-llamagen"\nmethods = [{{ name = "linear", anchor = {value} }}]\n'))

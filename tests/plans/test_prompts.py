@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cachemark.core import seeds
-from cachemark.core.errors import BadPlan, Unsupported
+from cachemark.core.errors import BadPlan, CachemarkError, Unsupported
 from cachemark.core.spec import digest
 from cachemark.models.catalogue.text_to_image import TINY_TEXTS as TEXTS
 from cachemark.models.protocol import ModelEntry, Request
@@ -70,27 +70,20 @@ def test_a_trial_is_asked_for_the_list(tmp_path: Path, mine: str) -> None:
         Bench.load(cases[0])
 
 
-@pytest.mark.parametrize(("text", "says"), [
-    ("two red sters", r"plan.toml:4: tiny-t2i reads only captions of its own procedural scenes\. Unknown word of a caption 'sters'"),
-    ("stars red two", r"plan.toml:4: tiny-t2i reads only captions of its own procedural scenes\. 'stars red two' is not a caption"),
+@pytest.mark.parametrize(("model", "text", "error", "says"), [
+    ("tiny-t2i", "two red sters", BadPlan, r"reads only captions of its own procedural scenes\. Unknown word of a caption 'sters'"),
+    ("tiny-t2i", "stars red two", BadPlan, "'stars red two' is not a caption"),
+    ("janus-pro-1b", "a star\n  \na disc", BadPlan, r"mine.txt:2 is an empty prompt\. Remove it"),
+    *((model, f"a star\n{'very ' * (reads + 1)}red" if reads < 600 else f"a star\n{'.' * (reads - 1)}red", Unsupported,
+       rf"The prompt .* has [0-9]* tokens; this model reads {reads}\.") for model, reads in (
+        ("llamagen-t2i-256", 120), ("infinity-2b", 512), ("janus-pro-1b", 3520))),
 ])  # fmt: skip
-def test_the_bundled_model_reads_captions_alone(tmp_path: Path, mine: str, text: str, says: str) -> None:
+def test_a_prompt_that_a_model_cannot_read_is_named_with_the_plan_s_line(
+    model: str, text: str, error: type[CachemarkError], says: str, tmp_path: Path, mine: str,
+) -> None:
     Path(mine).write_text(text)
-    with pytest.raises(BadPlan, match=says):
-        planned(tmp_path, mine)
-
-
-@pytest.mark.parametrize(("model", "reads"), [("llamagen-t2i-256", 120), ("infinity-2b", 512), ("janus-pro-1b", 3520)])
-def test_a_prompt_longer_than_the_context_is_named_with_the_plan_s_line(tmp_path: Path, mine: str, model: str, reads: int) -> None:
-    Path(mine).write_text("a star\n" + "." * 3519 + "red" if reads > 600 else "a star\n" + "very " * (reads + 1) + "red")
-    with pytest.raises(Unsupported, match=rf"plan.toml:4: The prompt .* has [0-9]* tokens; this model reads {reads}\."):
+    with pytest.raises(error, match=f"plan.toml:4: .*{says}"):
         planned(tmp_path, mine, model)
-
-
-def test_an_empty_prompt_is_one_sentence(tmp_path: Path, mine: str) -> None:
-    Path(mine).write_text("a star\n  \na disc")
-    with pytest.raises(BadPlan, match=r"plan.toml:4: .*mine.txt:2 is an empty prompt\. Remove it"):
-        planned(tmp_path, mine, "janus-pro-1b")
 
 
 def test_models_of_classes_pass_a_list_over_unless_they_are_alone(tmp_path: Path, mine: str) -> None:

@@ -45,10 +45,6 @@ def test_a_clean_step_is_placed_exactly(place: int) -> None:
     assert rank_cusum(np.exp(stepped(place, 1.0)))[0] == place, "only the order of values counts"
 
 
-def test_equal_nights_are_no_change() -> None:
-    assert only(np.zeros(30)) == BaselineSeries(0, 29, (), 0.0, 0.0)
-
-
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(("place", "shift"), [(36, 0.04), (20, 0.08), (50, 0.05), (36, -0.04)])
 def test_a_step_is_found_and_gates_where_it_is_worse(place: int, shift: float, seed: int) -> None:
@@ -99,15 +95,11 @@ def test_two_sudden_steps_in_one_direction_are_no_ramp(seed: int) -> None:
     assert [(c.kind, abs(c.first - place) <= 1) for c, place in zip(steps, (20, 40), strict=True)] == [("step", True)] * 2
 
 
-def test_one_odd_night_is_nothing() -> None:
-    odd = noise()
+def test_equal_nights_an_odd_one_and_a_shift_below_the_minimum_effect_are_nothing() -> None:
+    assert only(np.zeros(30)) == BaselineSeries(0, 29, (), 0.0, 0.0)
+    odd, small = noise(), stepped(shift=0.014)
     odd[36] += 0.5
-    assert only(odd).changes == ()
-
-
-def test_a_shift_below_the_minimum_effect_is_nothing() -> None:
-    small = stepped(shift=0.014)
-    assert only(small).changes == ()
+    assert only(odd).changes == only(small).changes == ()
     assert only(small, delta=0.01).changes[0].kind == "step"
 
 

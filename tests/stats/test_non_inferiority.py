@@ -103,15 +103,6 @@ def test_a_report_of_twelve_that_lose_the_margin_calls_one_non_inferior_in_five_
     assert (12 * lowest <= ALPHA).mean() <= 0.07  # 600 reports: 0.05 and two and a half standard errors
 
 
-def test_adding_seeds_until_it_is_shown_errs_in_more_than_one_of_ten_series() -> None:
-    values, looks = np.array([-1.0, 0.0]), np.arange(60, 400, 10)
-    lost = np.cumsum(np.random.default_rng(11).random((200, 400)) < 0.05, axis=1)[:, looks - 1]
-    counts, place = np.unique(np.stack([lost, looks - lost], axis=-1).reshape(-1, 2), axis=0, return_inverse=True)
-    shown = chances_at_most(values, counts, -0.05, -1.0)[place.ravel()].reshape(lost.shape) <= ALPHA
-    assert shown.any(axis=1).mean() > 0.1
-    assert shown[:, -1].mean() <= ALPHA + 0.03  # 200 series tested once: 0.05 and two standard errors
-
-
 STORES, METHODS, MARGIN, PROCESS_BIAS = 1000, 6, 0.05, 0.02
 VALUES = np.array([-1.0, -0.5, 0.0, 0.5])  # gains of color consistency
 

@@ -42,7 +42,7 @@ from tools.train.scene import VERSION, scenes
 
 assert masked  # importing them registers the models
 assert next_scale
-PSNR, CONSISTENCY = 29.0, 0.95
+PSNR = 29.0
 FEATURES_BYTES, REFERENCE_BYTES = 1_200_000, 1_000_000
 ACCURACY = 0.9
 
@@ -110,23 +110,13 @@ def test_the_tokenizer_reconstructs_new_scenes(family: Family) -> None:
     assert tokens.is_floating_point() == (family.used == 0)
 
 
-def mean_color_consistency(family: Family, samples: int) -> float:
-    """Share of the four questions that images of the full cache answer rightly, at the settings of the papers."""
+def test_images_of_the_full_cache_match_their_color_key(family: Family) -> None:
+    """A hue hits by chance in 0.15 of all cases, so two images that ignore their color key reach 0.9 less than once in 10**5 times."""
     entry = MODELS.get(family.generator)
-    model, chosen = entry.load(Request()), subset("tune64", entry.classes).first(samples)
+    model, chosen = entry.load(Request()), subset("tune64", entry.classes).first(2)
     tokens = model.generator.generate(torch.tensor(chosen.labels), chosen.seeds, Full(), entry.presets["paper"], Memory())
     with torch.inference_mode():
-        return float(matching_colors(model.decode(tokens)).float().mean())
-
-
-def test_a_few_images_of_the_full_cache_match_their_color_key(family: Family) -> None:
-    """A hue hits by chance in 0.15 of all cases, so two images that ignore their color key reach 0.9 less than once in 10**5 times."""
-    assert mean_color_consistency(family, 2) >= CONSISTENCY - 0.05
-
-
-@pytest.mark.slow
-def test_the_full_cache_matches_the_color_key(family: Family) -> None:
-    assert mean_color_consistency(family, 64) >= CONSISTENCY
+        assert float(matching_colors(model.decode(tokens)).float().mean()) >= 0.9
 
 
 def test_the_feature_network_knows_what_new_scenes_show_and_what_is_wrong_with_them() -> None:
@@ -160,22 +150,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return of_the_repository(tmp_path_factory.mktemp("built"))
 
 
-@pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What runs ``python -m cachemark`` in an empty folder, with the wheel alone on the path."""
-    site, empty = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("empty")
-    lay_out(wheel, site)
-
-    def run(*arguments: str) -> str:
-        done = subprocess.run([sys.executable, "-P", "-m", "cachemark", *arguments], cwd=empty, env={**os.environ, "PYTHONPATH": str(site)},
-                              capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    run.folder, run.site = empty, site  # type: ignore[attr-defined]
-    return run
-
-
 def test_the_wheel_has_everything_that_the_package_reads(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         everything = set(archive.namelist())
@@ -206,8 +180,12 @@ def test_the_page_on_pypi_has_absolute_links_and_addresses_of_the_project(wheel:
     assert all(page.endswith((".png", ".webp")) for page in pages["raw"])
 
 
-def test_a_command_runs_from_the_wheel_in_an_empty_folder(installed: Any) -> None:
-    assert "demo" in installed("list", "plans")
+def test_a_command_runs_from_the_wheel_in_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
+    lay_out(wheel, tmp_path / "site")
+    (tmp_path / "empty").mkdir()
+    done = subprocess.run([sys.executable, "-P", "-m", "cachemark", "list", "plans"], cwd=tmp_path / "empty", capture_output=True,
+                          env={**os.environ, "PYTHONPATH": str(tmp_path / "site")}, text=True, check=False)
+    assert "demo" in done.stdout, done.stderr
 
 
 def test_the_citation_names_this_version() -> None:

@@ -20,6 +20,7 @@ from cachemark.plans import schema
 from cachemark.plans.expand import expand
 from cachemark.plugins import loading as plugins
 from cachemark.plugins.loading import require
+from support.examples import short_plan
 from support.kit import passes_at_the_smallest_size, run_all
 from support.stages import call, forgetting
 from support.wheels import ROOT, build, lay_out, of_the_installed, of_the_repository, tracked
@@ -28,15 +29,6 @@ from test_docs import Block, blocks
 EXAMPLES = {
     "cachemark-knorm": ("methods", "knorm"), "cachemark-gpt": ("models", "gpt"), "cachemark-colourfulness": ("metrics", "colourfulness"),
 }  # fmt: skip
-TOP = """
-name = "examples"
-[timing]
-warmup = 1
-repeats = 3
-[fidelity]
-samples = 2
-"""
-ON_GPT = TOP + '[[cells]]\nmodel = "gpt"\nmethods = ["window", "knorm"]\nbudgets = ["1/2"]\nbatch = 2\n'
 
 
 @pytest.fixture(scope="module")
@@ -67,12 +59,9 @@ def test_it_is_found_by_its_name(name: str, site: Path) -> None:
     assert {path.name for path in site.iterdir()} >= {name.replace("-", "_"), f"{name.replace('-', '_')}-0.1.0.dist-info"}
 
 
-def test_the_method_passes_the_kit_at_the_smallest_size(site: Path) -> None:
+def test_the_method_and_the_metric_pass_the_kit(site: Path) -> None:
     require("methods", ["knorm"])
     passes_at_the_smallest_size("knorm")
-
-
-def test_the_metric_passes_the_kit(site: Path) -> None:
     require("metrics", ["colourfulness"])
     results = run_all(metric_checks(MetricExample(registry.metrics.get("colourfulness"))))
     assert [result.name for result in results if not result.passed] == []
@@ -89,19 +78,15 @@ def test_its_own_tests_pass(name: str, site: Path) -> None:
     assert int(done.stdout.rpartition(" passed")[0].split()[-1]) >= 2, done.stdout
 
 
-def measured(plan: str, folder: Path) -> tuple[str, str]:
-    """What `show` prints of a plan that has run, and its report."""
-    (folder / "plan.toml").write_text(plan, encoding="utf-8")
-    ran = call("run", folder / "plan.toml", "--store", folder / "s.sqlite", "--report", folder / "page.html", "--threads", "1", "--json")
+def test_the_method_stands_beside_ours_on_the_model(site: Path, tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(short_plan('model = "gpt"\nmethods = ["window", "knorm"]\nbudgets = ["1/2"]'))
+    store, page = tmp_path / "s.sqlite", tmp_path / "page.html"
+    ran = call("run", tmp_path / "plan.toml", "--store", store, "--report", page, "--threads", "1", "--json")
     assert ran.exit_code == 0, ran.output
     assert json.loads(ran.stdout)["not_ok"] == []
-    return call("show", "--store", folder / "s.sqlite").output, (folder / "page.html").read_text(encoding="utf-8")
-
-
-def test_the_method_stands_beside_ours_on_the_model(site: Path, tmp_path: Path) -> None:
-    table, page = measured(ON_GPT, tmp_path)
+    table = call("show", "--store", store).output
     assert all(f"gpt  {label}" in table for label in ("full", "window 1/2", "knorm 1/2")), table
-    assert "knorm" in page
+    assert "knorm" in page.read_text(encoding="utf-8")
 
 
 PAGE = ROOT / "docs" / "tutorials" / "your-first-method.md"

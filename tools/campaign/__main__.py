@@ -26,7 +26,7 @@ from tools.campaign.runner import CUT, MOST, RESERVE, Stage, call
 ROOT = Path(__file__).resolve().parents[2]
 
 # Name, question, seconds, whether it can be continued. Those of a plan are 1.25 times what `cachemark price` expects on an H200 from the
-# times of plain passes, a start of each model included; a test compares them.
+# times of plain passes, a start of each model included.
 STAGES = (
     ("kernels", "How fast are our attention kernels, torch's and FlashInfer, and how exact?", 100, False),
     ("device", "What are the device's bandwidth, FLOP/s and launch cost?", 60, False),

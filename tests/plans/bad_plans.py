@@ -3,8 +3,7 @@
 from typing import NamedTuple
 
 from cachemark.core import errors
-
-from .examples import plan_text
+from support.examples import plan_text
 
 GOOD = plan_text('"streaming", "calm"', cells='codecs = ["native"]\nsampling = "paper"')
 SECOND = '\n[[cells]]\nmodel = "dot"\nmethods = ["calm"]\nbatch = 1\n'
@@ -38,24 +37,18 @@ BAD = [
     Bad("top key", "timeout = 60.0", "timeuot = 60.0", P, ("unknown key 'timeuot'", "Did you mean 'timeout'?")),
     Bad("anchor on an unknown metric", "[timing]", '[anchor]\nmetric = "nope"\nexpected = 1.0\ntolerance = 0.1\nsource = "x"\n[timing]', P,
         ("no metric is called 'nope'",), 'metric = "nope"'),
-    Bad("table", "[timing]", "[timng]", P, ("unknown key 'timng'", "Did you mean 'timing'?")),
     Bad("key of cells", "batch = 2", "bacth = 2", P, ("unknown key 'bacth'", "Did you mean 'batch'?")),
     Bad("key named as a type", "batch = 2", "str = 2", P, ("unknown key 'str'", "Known here: batch, budgets")),
-    Bad("key of a second block", "batch = 2", "batch = 2\n" + SECOND + "bugdets = [1]", P, ("unknown key 'bugdets'",), "bugdets"),
     Bad("key of sampling", 'sampling = "paper"', "sampling = { temprature = 1.0 }", P, ("'temprature'", "Did you mean 'temperature'?")),
     Bad("key of a sampling table", 'sampling = "paper"', "[cells.sampling]\ntopk = 1", P, ("'topk'", "Did you mean 'top_k'?"), "topk"),
-    Bad("text for a number", "batch = 2", 'batch = "many"', P, ("cells.0.batch", "valid integer", "'many'")),
     Bad("number for a text", 'model = "dot"', "model = 3", P, ("cells.0.model", "valid string", "'3'")),
     Bad("number for a method", '"streaming"', "3", P, ("cells.0.methods.0", "'3'"), "methods ="),
     Bad("no timeout", "timeout = 60.0", "timeout = 0.0", P, ("timeout: ", "greater than 0")),
-    Bad("no warm-up", "warmup = 1", "warmup = 0", P, ("timing.warmup", "greater than or equal to 1", "'0'")),
     Bad("no warm-up, dotted", "[timing]\nwarmup = 1\nrepeats = 3\n", "timing.warmup = 0\n", P, ("timing.warmup", "'0'")),
     Bad("no methods", '["streaming", "calm"]', "[]", P, ("cells.0.methods", "at least 1 item"), "methods ="),
-    Bad("odd name", 'name = "dots"', 'name = "dots/.."', P, ("name: ", "pattern")),
-    *(Bad(f"name {name}", 'name = "dots"', f'name = "{name}"', P, ("name: ", "pattern")) for name in ("größe", "_x", "-a")),
+    *(Bad(f"name {name}", 'name = "dots"', f'name = "{name}"', P, ("name: ", "pattern")) for name in ("größe", "_x", "dots/..")),
     Bad("engine", "batch = 2", 'engine = "egaer"', P, ("cells.0.engine", "'eager', 'graph' or 'reference'", "'egaer'")),
     Bad("missing name", 'name = "dots"\n', "", P, ("name: field required",), "timeout"),  # the first line
-    Bad("missing model", 'model = "dot"\n', "", P, ("cells.0.model: field required",), "[[cells]]"),
     Bad("missing model of two", GOOD[GOOD.index("model =") :], 'methods = ["calm"]\n' + SECOND, P, ("cells.0.model: ",), "[[cells]]"),
     Bad("unknown model", 'model = "dot"', 'model = "dott"', U, ("Unknown model 'dott'", "Did you mean 'dot'?")),
     Bad("unknown method", '"streaming"', '"steaming"', U, ("Unknown method 'steaming'", "Did you mean 'streaming'?"), "methods ="),
@@ -63,18 +56,10 @@ BAD = [
         "methods ="),
     Bad("parameter of another type", '"streaming"', '{ name = "streaming", sinks = "1" }', K, ("sinks = '1' is not an int",), "methods ="),
     Bad("parameter too large", '"streaming"', '{ name = "streaming", sinks = 8 }', errors.BadBudget, ("8 sinks", "0 … 7"), "methods ="),
-    Bad("unknown codec", '"native"', '"int9"', U, ("Unknown codec 'int9'", "Did you mean 'int8'?"), "codecs ="),
-    Bad("unknown preset", 'sampling = "paper"', 'sampling = "papre"', U, ("sampling preset of dot 'papre'", "Did you mean 'paper'?")),
     Bad("unknown seeds", 'seeds = "s64"', 'seeds = "s46"', U, ("Unknown seed subset 's46'", "Did you mean 's64'?")),
     Bad("too many samples", "samples = 4", "samples = 65", P, ("65 samples of 's64'", "1 to 64")),
     Bad("batch above samples", "batch = 2", "batch = 5", P, ("Batch 5 is larger than the 4 samples of s64",)),
     Bad("budget of nothing", '"1/2"', '"0"', errors.BadBudget, ("'0' is outside (0, 1]",), "budgets ="),
-    Bad("budget above all", '"1/2"', "1.5", errors.BadBudget, ("1.5 is outside (0, 1]",), "budgets ="),
     Bad("budget with underscores", '"1/2"', '"1_0/2_0"', errors.BadBudget, ("'1_0/2_0' is not a number",), "budgets ="),
-    Bad("budget in words", '"1/2"', '"half"', errors.BadBudget, ("'half' is not a number",), "budgets ="),
     Bad("missing weights", 'weights = ""', 'weights = "nowhere.safetensors"', errors.BadCheckpoint, ("'nowhere.safetensors' is not",)),
 ]
-
-
-def name(bad: Bad) -> str:
-    return bad.name.replace(" ", "-")
