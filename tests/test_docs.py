@@ -153,16 +153,13 @@ def test_calls_of_a_page_parse(page: Path, folder: Path, main: click.Command) ->
             pytest.fail(f"{page}: {called} {shlex.join(args)}: {error}")
 
 
-def test_every_command_has_help_and_is_shown(main: click.Command) -> None:
+def test_every_command_has_help_and_is_shown_and_every_option_has_help(main: click.Command) -> None:
     displayed = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
     result = dict(commands(main))
     assert result
     assert not [call for call, command in result.items() if not command.help]
     assert not [call for call in result if not re.search(rf"\b{re.escape(call)}\b", displayed)]
-
-
-def test_every_option_has_help(main: click.Command) -> None:
-    options = [(call, p) for call, command in commands(main) for p in command.params if isinstance(p, click.Option)]
+    options = [(call, p) for call, command in result.items() for p in command.params if isinstance(p, click.Option)]
     assert not [f"{call} {option.opts[0]}" for call, option in options if not option.help]
 
 

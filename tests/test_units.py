@@ -77,11 +77,8 @@ def bill(*ops: Op) -> Bill:
 def test_an_operation_takes_what_takes_longer_and_operations_follow_each_other() -> None:
     assert (MOVES.seconds(RATES), COMPUTES.seconds(RATES)) == (2.0, 3.0)
     assert bill(MOVES, COMPUTES, COMPUTES).roofline_time(RATES) == 8.0
-
-
-def test_alike_operations_become_one_and_nothing_is_lost() -> None:
     total = bill(MOVES, COMPUTES._replace(times=3), MOVES)
-    assert {op.part: op.times for op in total.ops} == {"attention": 2, "matmul": 3}
+    assert {op.part: op.times for op in total.ops} == {"attention": 2, "matmul": 3}, "alike operations become one, and nothing is lost"
     assert (total.flops, total.moved(), total.moved("read", "weights")) == (9020, 700, 550)
     assert total.only("matmul").flops + total.without("matmul").flops == total.flops
 
@@ -93,12 +90,9 @@ def test_what_was_measured_stands_beside_the_limit() -> None:
     assert Limit.from_json(limit.to_json()) == limit
 
 
-def test_the_ideal_speedup_is_that_of_the_roofline_times() -> None:
+def test_speedups_beyond_the_roofline_speedup_are_implausible() -> None:
     full, candidate = (bill(*ops).limit(RATES) for ops in ((MOVES, MOVES, COMPUTES), (MOVES, COMPUTES)))
     assert limits.roofline_speedup(full, candidate) == 7 / 5
-
-
-def test_speedups_beyond_the_roofline_speedup_are_implausible() -> None:
     assert "2.17×" in device_limits.implausible(7.57, 2.17)
     assert not device_limits.implausible(2.17 * device_limits.TOLERANCE - 0.01, 2.17)
     assert not device_limits.implausible(7.57, 2.17, tokens=4.0)

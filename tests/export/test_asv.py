@@ -19,27 +19,18 @@ from cachemark.core.result import Environment, Outcome
 from cachemark.export.asv import Written, write
 from cachemark.store.db import Store
 from report import report_sample as sample
+from support.repositories import git
 
-SECOND = 1_700_000_000
-
-
-def git(folder: Path, *arguments: str, **environment: str) -> str:
-    """Output of git, without the settings of this machine."""
-    values = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, **environment}
-    call = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false", *arguments]
-    return subprocess.run(call, capture_output=True, text=True, check=True, env=values).stdout.strip()
+FIRST = 1_700_000_000
 
 
 def repository(folder: Path, count: int) -> list[str]:
     """A repository with so many commits, an hour apart, on the branch main."""
     folder.mkdir()
     git(folder, "init", "--quiet", "--initial-branch=main")
-    collected = []
     for number in range(count):
-        when = f"{SECOND + 3600 * number} +0000"
-        git(folder, "commit", "--quiet", "--allow-empty", "-m", str(number), GIT_AUTHOR_DATE=when, GIT_COMMITTER_DATE=when)
-        collected.append(git(folder, "rev-parse", "HEAD"))
-    return collected
+        git(folder, "commit", "--quiet", "--allow-empty", "-m", str(number), when=f"{FIRST + 3600 * number} +0000")
+    return git(folder, "rev-list", "--reverse", "HEAD").splitlines()
 
 
 def save(store: Store, commit: str, outcomes: Sequence[Outcome], environment: Environment = sample.ENVIRONMENT, dirty: bool = False) -> int:
@@ -50,20 +41,21 @@ def save(store: Store, commit: str, outcomes: Sequence[Outcome], environment: En
 
 
 @pytest.fixture(scope="module")
-def origin(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """A repository and its two commits, which no test changes."""
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository of two commits, which no test changes."""
     folder = tmp_path_factory.mktemp("origin") / "repo"
-    return folder, repository(folder, 2)
+    repository(folder, 2)
+    return folder
 
 
 @pytest.fixture
-def commits(origin: tuple[Path, list[str]]) -> list[str]:
-    return origin[1]
+def commits(origin: Path) -> list[str]:
+    return git(origin, "rev-list", "--reverse", "HEAD").splitlines()
 
 
 @pytest.fixture
-def here(tmp_path: Path, origin: tuple[Path, list[str]]) -> Path:
-    (tmp_path / "repo").symlink_to(origin[0])
+def here(tmp_path: Path, origin: Path) -> Path:
+    (tmp_path / "repo").symlink_to(origin)
     return tmp_path
 
 
@@ -97,7 +89,7 @@ def test_a_commit_and_a_machine_are_a_file(store: Store, here: Path, commits: li
         f"cpu-example-8/{commits[0][:8]}-cachemark-py3-12-torch2-9.json", f"cpu-example-8/{commits[1][:8]}-cachemark-py3-12-torch2-9.json",
         f"gpu-example/{commits[1][:8]}-cachemark-py3-12-torch2-10.json"]
     data = json.loads(written.files[1].read_text())
-    assert (data["commit_hash"], data["date"], data["version"]) == (commits[1], 1000 * (SECOND + 3600), 2)
+    assert (data["commit_hash"], data["date"], data["version"]) == (commits[1], 1000 * (FIRST + 3600), 2)
     assert data["params"] == {"machine": "cpu-example-8", "device": "Example CPU, 8 threads", "python": "3.12", "torch": "2.9"}
     machine = json.loads((here / "results" / "gpu-example" / "machine.json").read_text())
     assert (machine["machine"], machine["version"]) == ("gpu-example", 1)
@@ -163,7 +155,7 @@ def test_what_is_there_stays_and_new_cases_are_appended(store: Store, here: Path
     assert known_names[f"tiny-llamagen.{sample.full().case.cell[:8]}.latency"]["params"] == [["'full'", "'window 1/4'", "'linear 1/4'"]]
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"version": 1}', '{"a": 1, "version": 2}', '{"a": {}}', "\x00"])
+@pytest.mark.parametrize("text", ["", "[]", '{"version": 1}', '{"a": 1, "version": 2}'])
 def test_a_list_of_another_kind_is_refused(text: str, store: Store, here: Path, commits: list[str]) -> None:
     (here / "results").mkdir()
     (here / "results" / "benchmarks.json").write_text(text)
@@ -213,7 +205,7 @@ def test_asv_draws_the_export_and_finds_the_step(store: Store, here: Path) -> No
     assert len(json.loads(graph.read_text())) == COUNT
 
 
-@pytest.mark.parametrize("repeats", [1, 2, 3, 5, 7, 8, 30])
+@pytest.mark.parametrize("repeats", [1, 2, 5, 8, 30])
 def test_intervals_are_those_of_asv(repeats: int, store: Store, here: Path, commits: list[str]) -> None:
     values = [2 + 0.01 * number for number in range(repeats)]
     save(store, commits[0], [sample.measured(sample.full(), latency=values)])

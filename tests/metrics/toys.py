@@ -64,30 +64,3 @@ def reference(count: int = 400, keep: int = 300) -> RealImages:
     """Return a reference of the same distribution with ``keep`` features."""
     full = RealImages.of(drawn(count, 10**6))
     return RealImages(full.extractor, full.count, full.mean, full.covariance, full.features[:keep], full.logits[:keep])
-
-
-def in_torch_fidelity(extractor: Extractor) -> str:
-    """Register an extractor with torch-fidelity, whose own functions of files then use it, and return its name there."""
-    import torch_fidelity
-    from torch_fidelity.registry import FEATURE_EXTRACTORS_REGISTRY
-
-    class Bundled(torch_fidelity.FeatureExtractorBase):
-        def __init__(self, name: str, layers: list[str], **_: object) -> None:
-            super().__init__(name, layers)
-            self.network = extractor.load()
-
-        @staticmethod
-        def get_provided_features_list() -> tuple[str, str]:
-            return "features", "logits"
-
-        @staticmethod
-        def get_default_feature_layer_for_metric(metric: str) -> str:
-            return "logits" if metric == "isc" else "features"
-
-        def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-            outputs = dict(zip(("features", "logits"), self.network(images), strict=True))
-            return tuple(outputs[name] for name in self.features_list)
-
-    if extractor.name not in FEATURE_EXTRACTORS_REGISTRY:  # by an earlier test of this process
-        torch_fidelity.register_feature_extractor(extractor.name, Bundled)
-    return extractor.name

@@ -27,17 +27,12 @@ def planned(engine: str, device: str, decide: str = "profile", model: str = "tin
     return [Prepared.of(case) for case in expand(plan, device)]
 
 
-def test_on_a_cpu_it_is_eager_under_the_same_keys() -> None:
-    auto, eager = planned("auto", "cpu"), planned("eager", "cpu")
-    assert [p.case.key for p in auto] == [p.case.key for p in eager]
-    assert all("captures CUDA graphs" in p.engine_reason for p in auto)
-    assert not any(p.engine_reason for p in eager)
-
-
-def test_on_a_gpu_it_is_graph() -> None:
-    auto = planned("auto", "cuda")
-    assert [p.case.key for p in auto] == [p.case.key for p in planned("graph", "cuda")]
-    assert not any(p.engine_reason or p.unsupported_reason for p in auto)
+def test_it_is_eager_on_a_cpu_and_graph_on_a_gpu_under_the_same_keys() -> None:
+    for device, engine in (("cpu", "eager"), ("cuda", "graph")):
+        auto, named = planned("auto", device), planned(engine, device)
+        assert [p.case.key for p in auto] == [p.case.key for p in named]
+        assert all(("captures CUDA graphs" in p.engine_reason) == (device == "cpu") for p in auto)
+        assert not any(p.engine_reason or p.unsupported_reason for p in named)
 
 
 def test_a_method_bound_to_the_host_is_eager_beside_a_full_cache_of_its_own() -> None:

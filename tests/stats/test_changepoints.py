@@ -45,7 +45,7 @@ def test_a_clean_step_is_placed_exactly(place: int) -> None:
     assert rank_cusum(np.exp(stepped(place, 1.0)))[0] == place, "only the order of values counts"
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("place", "shift"), [(36, 0.04), (20, 0.08), (50, 0.05), (36, -0.04)])
 def test_a_step_is_found_and_gates_where_it_is_worse(place: int, shift: float, seed: int) -> None:
     series = only(stepped(place, shift, seed))
@@ -59,12 +59,10 @@ def test_a_step_is_found_and_gates_where_it_is_worse(place: int, shift: float, s
     assert series.stationary
 
 
-@pytest.mark.parametrize("n", [20, 60, 365])
-@pytest.mark.parametrize("sd", [1e-2, 1e-3, 1e-9, 0.0])
-def test_a_step_is_found_however_clear_it_is(sd: float, n: int) -> None:
+@pytest.mark.parametrize(("n", "sd"), [(20, 1e-2), (60, 0.0), (365, 1e-3), (365, 1e-9)])
+def test_a_step_is_found_however_clear_it_is(n: int, sd: float) -> None:
     """Its p-value is less than the least float."""
-    t = np.arange(n)
-    (change,) = only(noise(n, sd=sd) + 0.3 * (t >= n // 2)).changes
+    (change,) = only(noise(n, sd=sd) + 0.3 * (np.arange(n) >= n // 2)).changes
     assert (change.first, change.gates) == (n // 2, True)
 
 
@@ -112,12 +110,11 @@ def test_nights_that_follow_no_level_do_not_gate() -> None:
     assert sum(not segment.stationary for segment in calm) <= 2
 
 
-@pytest.mark.parametrize("n", [0, 1, 9])
-def test_too_few_nights_say_nothing(n: int) -> None:
-    for segment in changes(stepped(5, 1.0, n=60)[:n], ["e"] * n, DELTA):
-        assert segment.changes == ()
-        assert math.isnan(segment.alike)
-        assert segment.stationary
+def test_too_few_nights_say_nothing() -> None:
+    assert changes([], [], DELTA) == []
+    for n in (1, 9):
+        segment = only(stepped(5, 1.0)[:n])
+        assert (segment.changes, math.isnan(segment.alike), segment.stationary) == ((), True, True)
 
 
 def test_nothing_is_compared_across_environments() -> None:
@@ -139,13 +136,11 @@ def test_missing_nights_are_skipped_and_nights_keep_their_numbers() -> None:
     assert only(lacking).changes == ()
 
 
-@pytest.mark.parametrize(("nights", "environments", "delta", "words"), [
-    ([0.1, 0.2], ["a"], 0.02, "2 nights, 1 environments"),
-    ([math.inf], ["a"], 0.02, "no history"), ([0.1], ["a"], 2.0, "minimum effect of 2.0"),
-])  # fmt: skip
-def test_what_is_no_history_is_refused(nights: list[float], environments: list[str], delta: float, words: str) -> None:
-    with pytest.raises(CachemarkError, match=words):
-        changes(nights, environments, delta)
+def test_what_is_no_history_is_refused() -> None:
+    for nights, delta, words in (([0.1, 0.2], 0.02, "2 nights, 1 environments"), ([math.inf], 0.02, "no history"),
+                                 ([0.1], 2.0, "minimum effect of 2.0")):
+        with pytest.raises(CachemarkError, match=words):
+            changes(nights, ["a"], delta)
 
 
 @pytest.mark.parametrize("weeks", [3, 12])

@@ -26,9 +26,9 @@ def required(draw: Draw, nights: int, stream: np.random.Generator, *, common: bo
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("nights", [1, 4, 30])
+@pytest.mark.parametrize("nights", [1, 4])
 def test_unchanged_nights_rarely_reach_it_whatever_the_tails(shape: str, nights: int) -> None:
-    stream, rounds, reached = np.random.default_rng(nights), 60 if nights < 30 else 20, 0
+    stream, rounds, reached = np.random.default_rng(nights), 60 // nights, 0
     for _ in range(rounds):
         limit, sides = required(SHAPES[shape], nights, stream), SHAPES[shape](stream, (2, FAMILY))
         reached += bool((np.expm1(sides[1] - sides[0]) >= limit).any())
@@ -37,7 +37,7 @@ def test_unchanged_nights_rarely_reach_it_whatever_the_tails(shape: str, nights:
 
 def test_many_nights_of_normal_bias_require_little_more_than_it() -> None:
     exact = 3.5 * math.sqrt(2) * 0.01  # one of 200 normal values lies above in 1 of 20 nights
-    limits = [required(SHAPES["normal"], 30, np.random.default_rng(seed)) for seed in range(9)]
+    limits = [required(SHAPES["normal"], 30, np.random.default_rng(seed)) for seed in range(5)]
     assert exact < float(np.median(limits)) < 1.7 * exact
 
 
@@ -63,15 +63,13 @@ def test_many_values_bound_the_tails_under_any_noise_and_few_values_leave_them_h
 
 
 def test_it_is_the_largest_of_a_second_implementation() -> None:
-    """By SciPy's density and adaptive integration, over a coarse grid: it may miss the largest by little, and by no more."""
+    """By SciPy's density and a fine sum, over a coarse grid: it may miss the largest by little, and by no more."""
     values, noise = np.array([0.01, -0.02, 0.004, 0.03, -0.006]), 0.004
-    quad, norm, t = scipy.integrate.quad, scipy.stats.norm, scipy.stats.t
-
-    def likelihood(freedom: float, scale: float) -> float:
-        return sum(math.log(quad(lambda bias, x=x: t.pdf(bias, freedom, scale=scale) * norm.pdf(x - bias, scale=noise), x - 0.03, x + 0.03,
-                                 points=[0.0, x])[0]) for x in values.tolist())
-
-    known = {(freedom, scale): likelihood(freedom, scale) for freedom in (3.0, 10.0, 1000.0) for scale in np.geomspace(0.01, 0.08, 12)}
+    norm, t = scipy.stats.norm, scipy.stats.t
+    bias, step = np.linspace(-0.06, 0.07, 6501, retstep=True)
+    of_values = norm.pdf(values[:, None] - bias, scale=noise)
+    known = {(freedom, scale): float(np.log((of_values * t.pdf(bias, freedom, scale=scale)).sum(axis=1) * step).sum())
+             for freedom in (3.0, 10.0, 1000.0) for scale in np.geomspace(0.01, 0.08, 12)}
     best = max(known.values())
     largest = max(float(t.isf(1e-3, freedom)) * scale for (freedom, scale), likely in known.items() if best - likely <= 1.353)
     assert largest_plausible(values, np.full(5, noise), 1e-3) == pytest.approx(largest, rel=0.15)

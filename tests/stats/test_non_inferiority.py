@@ -32,12 +32,6 @@ def test_one_number_more_or_less_moves_it_the_right_way() -> None:
     assert p_non_inferior([some], 0.06, -1.0) < [p] < p_non_inferior([some], 0.05, -2.0), "where more can be lost, less is shown"
 
 
-def test_where_nothing_lies_above_the_limit_or_all_does_there_is_nothing_to_weigh() -> None:
-    assert chance_at_most([0.1, 0.2], 0.2) == 1.0
-    assert chance_at_most([0.1, 0.2], 0.0) == 0.0
-    assert chance_at_most([0.1, 0.2], -1.0, least=-0.5) == 0.0
-
-
 def test_many_samples_at_once_are_those_one_by_one() -> None:
     values, counts = [-0.5, 0.0, 0.25], [[1, 40, 3], [0, 64, 0], [9, 9, 9]]
     each = [chance_at_most(np.repeat(values, row).tolist(), -0.05, -1.0) for row in counts]
@@ -46,6 +40,7 @@ def test_many_samples_at_once_are_those_one_by_one() -> None:
     for digits in (rows, rows + np.linspace(0, 1e-3, 800).reshape(20, 40)):  # few distinct values, and many
         twice = [chance_at_most([*row, *row], -0.05, -1.0) for row in digits]
         assert chances_of_rows(digits, -0.05, -1.0, times=2) == pytest.approx(twice)
+    assert [chance_at_most([0.1, 0.2], limit) for limit in (0.2, 0.0, -1.0)] == [1, 0, 0], "there is nothing to weigh"
 
 
 def test_holm_is_the_first_times_all_and_never_falls() -> None:

@@ -26,11 +26,13 @@ LlamaGen.generate = _slower
 """
 
 
-def git(folder: Path, *words: str) -> str:
-    """Output of git in a folder. All commits have one date, so that their hashes, by which a bisection skips, are always the same."""
+def git(folder: Path, *words: str, when: str = "2026-01-01T00:00Z") -> str:
+    """Output of git in a folder, without the settings of this machine. Commits have one date unless another is given, so that their hashes,
+    by which a bisection skips, are always the same."""
     command = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false", *words]
-    dated = {**os.environ, "GIT_AUTHOR_DATE": "2026-01-01T00:00Z", "GIT_COMMITTER_DATE": "2026-01-01T00:00Z"}
-    return subprocess.run(command, capture_output=True, text=True, check=True, env=dated).stdout.strip()
+    environment = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, "GIT_AUTHOR_DATE": when,
+                   "GIT_COMMITTER_DATE": when}
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.strip()
 
 
 class Repository:
