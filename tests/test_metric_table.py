@@ -128,10 +128,7 @@ def test_the_name_of_a_cost(name: str, cost: str, unit: str, of_half: float) -> 
 
 
 def test_a_value_with_its_unit() -> None:
-    texts = {"latency": (2.0, "2.00 s"), "tokens_per_s_first": (50.0, "50.0 token/s"), "flops": (4e12, "4.00 TFLOP"),
-             "passes": (80.0, "80.0"), "kv_peak": (4096.0, "4.00 KiB"), "energy_per_image": (40.0, "40.0 J"),
-             "mean_power": (400.0, "400 W"),
-             "throughput": (8.0, "8.00 image/s"), "max_batch": (8.0, "8"), "token_agreement": (0.5, "50.0 %"),
-             "kl": (0.5, "0.500 nat/token"), "psnr": (20.0, "20.0 dB"), "fid_scene_2k": (40.0, "40.0"), "isc_scene_2k": (4.0, "4.000")}
-    assert {name: formatting.with_unit(number, name) for name, (number, _) in texts.items()} == {
-        name: text for name, (_, text) in texts.items()}
+    for name, value, text in (("latency", 2.0, "2.00 s"), ("tokens_per_s_first", 50.0, "50.0 token/s"), ("flops", 4e12, "4.00 TFLOP"),
+                              ("passes", 80.0, "80.0"), ("energy_per_image", 40.0, "40.0 J"), ("mean_power", 400.0, "400 W"),
+                              ("throughput", 8.0, "8.00 image/s"), ("max_batch", 8.0, "8"), ("isc_scene_2k", 4.0, "4.000")):
+        assert formatting.with_unit(value, name) == text

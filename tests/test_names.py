@@ -4,10 +4,9 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
 
-PACKAGE = Path(__file__).parents[1] / "suite" / "cachemark"
+from test_floors import PACKAGE, parsed
+
 FILES = [file for file in sorted(PACKAGE.rglob("*.py")) if "versions" not in file.parts]
 RETIRED = frozenset({
     "settle", "OwnWork", "own_work", "look", "edge", "phase", "portions", "Books", "books", "Slots", "anatomy", "Anatomy", "Shelf", "shelf",
@@ -16,11 +15,6 @@ RETIRED = frozenset({
 })
 """Words of which nobody knew what they meant here. They are no names of a module, class, function, parameter or attribute."""
 VAGUE = re.compile(r"(What|Who|Whom|Whose|Whether|Why|How|Where|When|All that|The same)\b")
-
-
-@cache
-def parsed(file: Path) -> ast.Module:
-    return ast.parse(file.read_text())
 
 
 def names(tree: ast.Module) -> Iterator[tuple[int, str]]:

@@ -19,7 +19,7 @@ class Attack:
     """One row. ``arguments`` follow ``cachemark``; the command runs in a furnished folder that ``prepare`` may change.
 
     ``slug``: of the error; empty for a usage error or a verdict. ``says``: what its line, or the output of a verdict, must contain.
-    ``changes``: patterns of the files in the folder that may change. ``process``: start an interpreter instead of copying one.
+    ``changes``: patterns of the files in the folder that may change.
     """
 
     name: str
@@ -29,7 +29,6 @@ class Attack:
     code: int = 2
     prepare: Callable[[Path], object] = lambda folder: None
     changes: tuple[str, ...] = ()
-    process: bool = False
 
 
 @dataclass(frozen=True)

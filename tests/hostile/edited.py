@@ -52,8 +52,7 @@ ROWS = [
     baseline("outcomes", 0, "case", "sampling", "top_p", value=7.0),
     baseline("outcomes", 0, "case", "grid", value=[-1, 3]),
     baseline("outcomes", 0, "case", "batch", value=0),
-    Attack("a broken register where nothing is worse", ("check", "--store", STORE, "--incidents", REGISTER), "bad-baseline", (REGISTER,),
-           prepare=written(REGISTER, "{")),
+    Attack("a broken register where nothing is worse", CHECK, "bad-baseline", (REGISTER,), prepare=written(REGISTER, "{")),
     baseline("meta", "expires", value="9999999-01-01"),
     baseline("outcomes", 0, "status", value="fine"), baseline("outcomes", 0, "samples", "latency", value=[-1.0, 0.1]),
     baseline("outcomes", 0, "samples", "latencyy", value=[1.0], says="Did you mean"), baseline(*CASE, "batch", value=10**30),
@@ -69,6 +68,5 @@ ROWS = [
            prepare=edited(REGISTER, lambda register: register["incidents"].append(register["incidents"][0]))),
     Attack("a register of format 2", LIST, "bad-baseline", ("format = 2", "delete"), prepare=edited(REGISTER, put("format", value=2))),
     Attack("a register of format 99", LIST, "bad-baseline", ("format = 99",), prepare=edited(REGISTER, put("format", value=99))),
-    Attack("a broken register, checked", CHECK, "bad-baseline", (REGISTER,), prepare=written(REGISTER, "{")),
     broken("not text", BENCHMARKS, ("ingest", "pytest-benchmark", BENCHMARKS, "--store", STORE), b"\xff\xfe\x00", "bad-results"),
 ]

@@ -28,7 +28,6 @@ ROWS = [
     Attack("a calibration over the store", ("calibrate", "heatkv", "tiny-var", "--samples", "1", "--to", STORE), "error",
            ("is not a calibration",)),
     Attack("a store that is not UTF-8", ("show", "--store", "st\udcff\udcfe.sqlite"), "bad-store", ("UTF-8",)),
-    Attack("a new store that is not UTF-8", (*RUN, "--store", "st\udcff\udcfe.sqlite"), "bad-store", ("UTF-8",)),
     Attack("--until that is over", (*DECIDED, "--until", "2020-01-01", "--who", "ada"), says=("is over",)),
     Attack("--until that is no date", (*DECIDED, "--until", "2030-02-31", "--who", "ada"), says=("2030-02-31",)),
     Attack("a budget in Arabic digits", ("roofline", "tiny-var", "--budget", "\u0661/\u0662"), "bad-budget", ("is not a number",)),
@@ -38,5 +37,4 @@ ROWS = [
     Attack("a number with an underscore", ("check", *STORED, "--threshold", "0.0_1"), says=("is not a number in the digits 0 to 9",)),
     Attack("a share in Arabic digits", ("share", PLAN, "\u0661/\u0662", *RUN[2:]), says=("is not a share",)),
     Attack("--baseline that never ends", ("check", *STORED, "--baseline", "/dev/zero"), "bad-baseline", ("not an ordinary file",)),
-    Attack("a command in a process of its own", ("list", "plans"), code=0, says=("demo",), process=True),
 ]

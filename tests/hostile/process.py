@@ -45,16 +45,15 @@ class CopiedCommandLine:
     def __exit__(self, *_: object) -> None:
         self._host.communicate()
 
-    def call(self, ground: Path, arguments: tuple[str, ...], *, process: bool = False) -> Ending:
-        """Run ``cachemark`` with these arguments in the folder ``here`` of a ground, in a copy or in a new ``process``."""
+    def call(self, ground: Path, arguments: tuple[str, ...]) -> Ending:
+        """Run ``cachemark`` with these arguments in the folder ``here`` of a ground."""
         assert self._host.stdin is not None
         assert self._host.stdout is not None
         own = {"PATH": os.environ["PATH"], "PYTHONPATH": os.environ.get("PYTHONPATH", ""), "LANG": "C.UTF-8",
                "HOME": str(ground / "home"), "TMPDIR": str(ground / "tmp"), "CACHEMARK_LEASES": str(ground / "leases"),
                "PYTHONDONTWRITEBYTECODE": "1", **fork_server.ONE_THREAD}
         files = {name: str(ground.with_name(f"{ground.name}.{name}")) for name in ("stdout", "stderr", "outside")}
-        order = {"do": ["-c", fork_server.COMMAND_LINE, *arguments], "environment": own, "folder": str(ground / "here"), "process": process,
-                 **files}
+        order = {"do": ["-c", fork_server.COMMAND_LINE, *arguments], "environment": own, "folder": str(ground / "here"), **files}
         self._host.stdin.write(json.dumps(order) + "\n")
         self._host.stdin.flush()
         ended = json.loads(self._host.stdout.readline())
@@ -100,9 +99,6 @@ def _run(order: Mapping[str, Any]) -> None:
         file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC if own else os.O_RDONLY)
         os.dup2(file, own)
         os.close(file)
-    if order["process"]:
-        os.chdir(order["folder"])
-        os.execve(sys.executable, [sys.executable, *order["do"]], order["environment"])
     sys.stdin, sys.stdout, sys.stderr = (os.fdopen(own, "w" if own else "r", encoding="utf-8", closefd=False) for own in range(3))
     sys.dont_write_bytecode = True
     what, code = fork_server.become(order), 1

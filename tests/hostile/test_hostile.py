@@ -31,7 +31,7 @@ def test_an_attack(row: Attack, furnished: Path, command_line: CopiedCommandLine
     here = ground.lay_out(furnished, tmp_path / "ground")
     row.prepare(here)
     before = state_of(here.parent)
-    end = command_line.call(here.parent, row.arguments, process=row.process)
+    end = command_line.call(here.parent, row.arguments)
     assert list(faults(row, end, before, state_of(here.parent))) == [], f"{end.stdout[-2000:]}\n{end.stderr[-4000:]}"
 
 

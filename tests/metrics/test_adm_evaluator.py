@@ -2,8 +2,6 @@
 
 The rules are those of guided-diffusion's evaluations/evaluator.py, applied to the same features."""
 
-import json
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -118,17 +116,6 @@ def test_statistics_of_an_earlier_layer_have_a_preset(tmp_path: Path) -> None:
     np.savez(tmp_path / "strange.npz", mu=np.zeros(100), sigma=np.eye(100))
     with pytest.raises(BadCheckpoint, match="statistics of 100 features"):
         inception.of_statistics(f"adm{width}", spatial_toy(), SampleBatch(tmp_path / "strange.npz"))
-
-
-def test_a_written_batch_has_images_labels_and_a_manifest(tmp_path: Path) -> None:
-    images, path = pictures(10, 3, 20), batch(tmp_path / "b.npz", 10, 3, 20)
-    with np.load(path) as file:
-        assert (file["arr_0"] == images.permute(0, 2, 3, 1).numpy()).all()
-        assert file["arr_1"].tolist() == [0, 1, 2] * 3 + [0]
-    with zipfile.ZipFile(path) as archive:
-        assert archive.testzip() is None
-        assert json.loads(archive.read("manifest.json")) == {"tool": "cachemark", "seeds": list(range(10))}
-    assert SampleBatch(path).labels == (0, 1, 2, 0, 1, 2, 0, 1, 2, 0)
 
 
 @pytest.mark.parametrize("labeled", [True, False])

@@ -111,7 +111,7 @@ def test_nights_that_follow_no_level_do_not_gate() -> None:
 
 
 def test_too_few_nights_say_nothing() -> None:
-    assert changes([], [], DELTA) == []
+    assert not changes([], [], DELTA)
     for n in (1, 9):
         segment = only(stepped(5, 1.0)[:n])
         assert (segment.changes, math.isnan(segment.alike), segment.stationary) == ((), True, True)
