@@ -17,6 +17,7 @@ from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.metrics.base import ImageBatch, ImageMetric, MetricContext
 from cachemark.metrics.color_consistency import CLASSES
 from cachemark.metrics.compute import detector as detectors
+from cachemark.metrics.compute import pretrained
 from cachemark.metrics.compute.detector import GREY, NAMES, TEMPLATES, ClipColors, Detection, PretrainedDetector
 from cachemark.metrics.compute.pretrained import ANSWERER, CLIP, DETECTOR, Clip, PublishedNetwork
 from cachemark.metrics.preference_scores import HumanPreference, ImageReward
@@ -70,15 +71,20 @@ def test_a_missing_file_is_named_with_how_to_get_it(name: str, folders: Mapping[
             load(copied(folders[name], folder, without=missing))
 
 
-def test_other_weights_preprocessing_or_tokenizer_change_the_identity(folders: Mapping[str, Path], tmp_path: Path) -> None:
+def test_other_weights_preprocessing_or_tokenizer_change_the_identity_and_only_changed_files_are_read(
+    folders: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
     copied(folders["clip"], tmp_path)
     (tmp_path / "README.md").write_text("not a weight")
-    known = {CLIP.identity(str(folders["clip"]))}
+    known, read, sha256 = {CLIP.identity(str(folders["clip"]))}, list[str](), pretrained.sha256
     assert CLIP.identity(str(tmp_path)) in known
-    for changed in (*CLIP.needed, "tokenizer.json"):
-        (tmp_path / changed).write_bytes((tmp_path / changed).read_bytes() + b" ")
-        assert CLIP.identity(str(tmp_path)) not in known, changed
+    monkeypatch.setattr(pretrained, "sha256", lambda path: read.append(path.name) or sha256(path))
+    changed = (*CLIP.needed, "tokenizer.json")
+    for name in changed:
+        (tmp_path / name).write_bytes((tmp_path / name).read_bytes() + b" ")
+        assert CLIP.identity(str(tmp_path)) not in known, name
         known.add(CLIP.identity(str(tmp_path)))
+    assert read == [*changed]
 
 
 def test_the_score_is_the_cosine_that_the_model_itself_gives(folders: Mapping[str, Path]) -> None:

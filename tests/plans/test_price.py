@@ -2,9 +2,9 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,6 @@ from cachemark.plans.deadline import Deadline, breadth_first
 from cachemark.plans.expand import expand
 from cachemark.plans.planned import Planned, Prepared
 from cachemark.store.db import Store
-from cachemark.trial.executors.local import Executor
 from cachemark.workflows.decidable import too_few_seeds
 from cachemark.workflows.list import COSTS
 from cachemark.workflows.price import price_list
@@ -171,36 +170,22 @@ def test_paper_is_corrected_by_what_cases_really_take_and_declared_priority_come
     assert [o.case.model for o in outcomes if o.ok] == ["llamagen-l"] * 2
 
 
-@dataclass(frozen=True)
-class Elsewhere(Machine):
-    """A machine whose trials run on workers, with the rates that are ``known`` of them."""
-
-    known: dict[str, Rates] = field(default_factory=dict)
-
-    @contextmanager
-    def places(self, store: Store | None = None) -> Iterator[Executor]:
-        worker = stub.Stub()
-        worker.rates = lambda *_: self.known  # type: ignore[method-assign]
-        yield worker  # type: ignore[misc]
-
-
-FAST, SLOW = ({"float32": Rates(rate, rate)} for rate in (1e30, 1.0))
-
-
-def within(store: Path, seconds: float, known: dict[str, Rates]) -> Counter[Status]:
-    machine = Elsewhere("cpu", 1, known=known)
-    summary = measure(stub.tiny_plan(), store, machine=machine, fresh=True, seconds=seconds)
-    return Counter(o.status for o in summary.outcomes)
-
-
 def test_paper_prices_with_the_rates_of_those_who_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = stub.Stub()
     monkeypatch.setattr("cachemark.workflows.price.rate", lambda *_: pytest.fail("rates were measured here"))
-    store = tmp_path / "s.sqlite"
-    assert within(store, 3600.0, SLOW) == {Status.NOT_REACHED: 12}
+    monkeypatch.setattr(Machine, "places", lambda *_: nullcontext(worker))
+
+    def within(seconds: float, rates: dict[str, Rates]) -> Counter[Status]:
+        worker.rates = lambda *_: rates  # type: ignore[method-assign]
+        summary = measure(stub.tiny_plan(), tmp_path / "s.sqlite", machine=Machine("cpu", 1), fresh=True, seconds=seconds)
+        return Counter(o.status for o in summary.outcomes)
+
+    fast, slow = ({"float32": Rates(rate, rate)} for rate in (1e30, 1.0))
+    assert within(3600.0, slow) == {Status.NOT_REACHED: 12}
     with pytest.raises(Infrastructure, match="rates of cpu cannot be measured"):
-        within(store, 3600.0, {})
-    assert within(store, 3600.0, FAST) == {Status.OK: 12}
-    assert within(store, 3600.0, {}) == {Status.OK: 12}, "stored durations need no rates"
+        within(3600.0, {})
+    assert within(3600.0, fast) == {Status.OK: 12}
+    assert within(3600.0, {}) == {Status.OK: 12}, "stored durations need no rates"
 
 
 def test_the_order_is_breadth_first() -> None:
