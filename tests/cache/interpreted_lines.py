@@ -148,7 +148,7 @@ def numbers(samples: int, places: int, count: int, gumbel: bool) -> None:
 def lines() -> None:
     line(2, 9, 40, 3, 9, 20, torch.float32, 1)
     line(1, 5, 66, 0, 1, 16, torch.float16, 2)
-    pooled(1, 70, 3, 4, 3, 20, torch.float32)
+    pooled(1, 60, 3, 4, 3, 20, torch.float32)
 
 
 def turns() -> None:

@@ -31,10 +31,7 @@ from cachemark.metrics.caption_scores import CaptionScore, PromptScore
 from cachemark.metrics.registry import image_metrics
 from cachemark.models.catalogue.text_to_image import TINY_TEXTS as TEXTS
 from cachemark.models.infinity import Infinity, InfinityConfig
-from cachemark.models.janus import Janus, JanusConfig
-from cachemark.models.llama import LlamaConfig
 from cachemark.models.mar import MAR, MARConfig
-from cachemark.models.prompts import Prompts
 from cachemark.models.protocol import Loaded, ModelEntry, Request
 from cachemark.models.registry import MODELS
 from cachemark.models.vision.bsq import bits_of
@@ -49,6 +46,7 @@ from support import measuring
 from support.examples import BATCH, CONFIG, short_plan
 from support.measuring import run_case
 from support.stages import forgetting
+from support.tiny_models import BUILDS
 
 Results = dict[str, tuple[Outcome, dict[str, bytes]]]
 AMS_KV = '{ name = "ams_kv", demanding = [4] }'
@@ -251,8 +249,7 @@ def test_log_probabilities_of_stored_tokens_have_the_bits_of_the_first_run() -> 
 
 # -- prompts ----------------------------------------------------------------------------------------------------------
 def prompted() -> Job:
-    prompts = Prompts(((1, 40, 3), (1, 17, 90, 41, 3)), ((1, 2, 3), (1, 2, 2, 2, 3)))
-    model = Janus(JanusConfig(LlamaConfig(1, 4, 64, 96, 128), codes=32, grid=3), prompts).initialise(0).eval().requires_grad_(False)
+    model = BUILDS["janus"]().initialise(0).eval().requires_grad_(False)
     model.decoder.embed_tokens.weight.mul_(50)
     loaded = Loaded(model, lambda tokens: tokens, "random:0/random:0", prompted=True)
     return Job(loaded, Method, Memory(), Sampling(cfg_scale=3.0), Subset("six", list(range(6)), [0, 1, 1, 1, 1, 0]), 2, "cpu")
@@ -264,7 +261,7 @@ def test_batches_with_prompts_of_other_lengths_give_the_same_samples() -> None:
     parts = list(cut.chunks())
     together = replace(cut, batch=6, memory=Memory()).generate(slice(6))
     assert torch.equal(torch.cat([cut.generate(part) for part in parts]), together)
-    assert [cut._layout(part).condition for part in parts] == [(3, 5, 3, 5), (5, 5, 5, 5), (5, 3, 5, 3)]
+    assert [cut._layout(part).condition for part in parts] == [(3, 7, 3, 7), (7, 7, 7, 7), (7, 3, 7, 3)]
     assert len(together.unique(dim=0)) > 3
 
 
