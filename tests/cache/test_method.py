@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachemark.cache.bank import SlotBank
-from cachemark.cache.layout import Step
+from cachemark.cache.layout import RowRun, Step
 from cachemark.cache.masked_layout import MaskedLayout, masked_steps, placed
 from cachemark.contract.method import Method
 from cachemark.core.errors import BadParameter, Unsupported
@@ -96,6 +96,11 @@ def test_both_zeros_are_one_number_and_small_and_large_numbers_keep_their_order(
         assert lowest(torch.tensor([-0.0, 0.0, -0.0, 0.0]), ages, count).tolist() == [3, 1, 2, 0][:count]
     score = torch.tensor([3e38, 1e-45, -1e-45, -3e38, 0.0, 1e-38, -1.0, 1.0, float("inf")])
     assert lowest(score, torch.arange(9, dtype=torch.int16).flip(0), 9).tolist() == [3, 6, 2, 4, 1, 5, 7, 0, 8]
+
+
+def test_rows_of_one_length_make_a_run() -> None:
+    assert layout_of((3, 1, 1, 2)).runs == (RowRun(0, 1, 3), RowRun(1, 3, 1), RowRun(3, 4, 2))
+    assert layout_of((1, 2, 1)).runs == (RowRun(0, 1, 1), RowRun(1, 2, 2), RowRun(2, 3, 1)), "runs are of neighbors"
 
 
 # -- masked passes ----------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +34,8 @@ from cachemark.trial.supervisor import Finished, always, run_trials
 from support.examples import short_plan
 from support.fake_nvml import Card, FakeNvml, lose
 
-OPTIONS = TrialRequest(1.0, 1)
 SLEEPS = "import subprocess as s; s.Popen(['sleep', '60']).wait()"
-
-
 pytestmark = pytest.mark.usefixtures("own_leases")
-
-
-def planned(name: str) -> Prepared:
-    return Prepared(Case("m", "random:0", (4, 4), "c", Sampling(), name, device_class="cuda"), Request("cuda"))
 
 
 @pytest.fixture
@@ -172,12 +166,11 @@ class Trials:
                 yield Finished(Outcome(p.case, Status.OK, {"latency": [1.0]}, "random"), {})
 
 
-def ran(
-    monkeypatch: pytest.MonkeyPatch, trials: Trials, places: list[Place], *groups: str, admit: Any = always,
-) -> dict[str, Outcome]:  # fmt: skip
+def ran(monkeypatch: pytest.MonkeyPatch, trials: Any, places: list[Place], *groups: str) -> dict[str, Outcome]:
     monkeypatch.setattr(executor, "run_trials", trials)
-    wanted = [[planned(name) for name in group.split()] for group in groups]
-    listed = list(Local(places).run(wanted, OPTIONS, lambda p: None, admit))
+    case, request = Case("m", "random:0", (4, 4), "c", Sampling(), "full", device_class="cuda"), Request("cuda")
+    wanted = [[Prepared(replace(case, method=name), request) for name in group.split()] for group in groups]
+    listed = list(Local(places).run(wanted, TrialRequest(1.0, 1), lambda p: None, always))
     assert len(listed) == sum(map(len, wanted)), "each case ends exactly once"
     return {f.outcome.case.method: f.outcome for f in listed}
 
@@ -221,16 +214,15 @@ def test_cards_work_on_their_node_and_tell_how_many_were_busy(nvml: FakeNvml, ca
 
     def trial(group: list[Prepared], *_: Any, **__: Any) -> Iterator[Finished]:
         for p in group:
-            if p.case.method in "ab":
-                both.wait()
+            wait = both.wait if p.case.method in "ab" else lambda: None
+            wait()
             yield Finished(Outcome(p.case, Status.OK, {"latency": [1.0]}, "random"), {})
-            if p.case.method in "ab":
-                both.wait()  # the other has been recorded too
+            wait()  # until the other has been recorded too
 
-    ended = ran(monkeypatch, trial, on(nvml, 0, 1), "a", "b")  # type: ignore[arg-type]
+    ended = ran(monkeypatch, trial, on(nvml, 0, 1), "a", "b")
     assert [ended[name].facts.busy_places for name in "ab"] == [[2, 2], [2, 2]]
-    assert ran(monkeypatch, trial, on(nvml, 0, 1), "c")["c"].facts.busy_places == [1, 2]  # type: ignore[arg-type]
-    assert ran(monkeypatch, trial, on(nvml, 0), "c")["c"].facts.busy_places is None  # type: ignore[arg-type]
+    assert ran(monkeypatch, trial, on(nvml, 0, 1), "c")["c"].facts.busy_places == [1, 2]
+    assert ran(monkeypatch, trial, on(nvml, 0), "c")["c"].facts.busy_places is None
 
 
 def test_an_error_in_one_lane_ends_the_run(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +231,7 @@ def test_an_error_in_one_lane_ends_the_run(nvml: FakeNvml, monkeypatch: pytest.M
         yield
 
     with pytest.raises(OSError, match="no more processes"):
-        ran(monkeypatch, broken, on(nvml, 0, 1), *"abcd")  # type: ignore[arg-type]
+        ran(monkeypatch, broken, on(nvml, 0, 1), *"abcd")
 
 
 def test_a_real_trial_is_watched_pinned_and_waits_for_a_free_device(nvml: FakeNvml, cards: list[Card], tmp_path: Path) -> None:
