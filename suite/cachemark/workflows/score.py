@@ -286,12 +286,15 @@ def _of_set(features: ImageFeatures, chosen: Preset, collected: Collected) -> No
         if cls.family and (values := cls().measure(images)):
             name = quality_name(cls.name, chosen.name, len(features))
             low, high = (None if math.isnan(end) else end for end in (ends[cls.name].low, ends[cls.name].high))
-            least, note = least_images(name), ""
+            least, enough, notes = least_images(name), least_for_intervals(options), list[str]()
+            if low is None:
+                many = "intervals are not computed for it" if cls.name == "sfid" else "few of the images decide it"
+                notes.append(f"an interval needs {enough} images" if len(features) < enough else many)
             if len(features) < least:
-                note = f"biased: use {least} images or more, or compare sets of equal size only"
+                notes.append(f"biased: use {least} images or more, or compare sets of equal size only")
             elif cls.grows and len(features) < FEW_FOR_RECALL:
-                note = f"depends on the number of images, {len(features)}: compare sets of equal size only"
-            collected.values[name] = as_score(metric(name), values[0], low, high, note)
+                notes.append(f"depends on the number of images, {len(features)}: compare sets of equal size only")
+            collected.values[name] = as_score(metric(name), values[0], low, high, "; ".join(notes))
 
 
 def values_of(features: ImageFeatures, real: RealImages, options: Mapping[str, Any]) -> Mapping[str, QualityInterval]:
