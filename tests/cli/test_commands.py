@@ -164,11 +164,8 @@ def arguments(stage: Stage, command: tuple[str, ...], target: Path) -> list[obje
 
 def test_no_command_writes_over_a_file_of_another_kind(stage: Stage) -> None:
     for command, target in itertools.product(WRITING, (stage.store, stage.plan)):
-        before = target.read_bytes()
-        result = call(*arguments(stage, command, target))
-        assert result.exit_code == 2, result.output
-        assert str(target.name) in result.output
-        assert target.read_bytes() == before
+        before, result = target.read_bytes(), call(*arguments(stage, command, target))
+        assert (result.exit_code, str(target.name) in result.output, target.read_bytes() == before) == (2, True, True), command
 
 
 def test_an_older_output_and_an_empty_file_are_replaced(stage: Stage, tmp_path: Path) -> None:

@@ -107,9 +107,7 @@ def test_the_first_night_proposes_a_baseline_and_passes(stage: Stage, tmp_path: 
     (COMMITS, COMMITS, f"the run and the baseline are of one commit, {'a' * 12}"),
     (COMMITS, {"commit": "b" * 40, "dirty": True}, ""), ({"commit": "", "dirty": None}, COMMITS, ""),
 ])  # fmt: skip
-def test_unpaired_times_are_judged_only_if_pairs_are_impossible(
-    then: dict[str, Any], now: dict[str, Any], stated: str, accepted: Path, stage: Stage,
-) -> None:
+def test_times_are_judged_without_pairs(then: dict[str, Any], now: dict[str, Any], stated: str, accepted: Path, stage: Stage) -> None:
     edited(accepted, lambda content: faster(content, 10, "streaming", "calm"))
     edited(accepted, lambda content: content["code"].update(then))
     with Store.open(stage.store, create=False, read_only=True) as store:
@@ -197,9 +195,7 @@ def test_an_incident_fails_until_it_is_acknowledged_and_is_in_every_output(accep
     assert (wrong.exit_code, f"Known: {key}" in wrong.stderr) == (2, True)
 
 
-def test_check_judges_a_comparison_and_joins_it_to_the_run_of_its_code(
-    machine: Machine, stage: Stage, repository: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_comparison_is_judged_and_joined(machine: Machine, stage: Stage, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store.open(stage.store, create=False, read_only=True) as store:
         code = store.run(1).code["hash"]
     monkeypatch.setattr(executor, "identify", lambda options, device: (HERE, {"hash": code, "commit": "abc"}))

@@ -111,9 +111,7 @@ def test_a_broken_benchmark_is_named_by_its_place(broken: Any, written: dict[str
 
 
 @pytest.mark.parametrize(("factor", "verdict", "code"), [(1.0, "equivalent", 0), (1.3, "regressed", 1), (0.7, "improved", 0)])
-def test_a_micro_benchmark_is_judged_by_its_own_seconds(
-    factor: float, verdict: str, code: int, written: dict[str, Any], store: Store, tmp_path: Path,
-) -> None:
+def test_a_micro_benchmark_is_judged(factor: float, verdict: str, code: int, written: dict[str, Any], store: Store, tmp_path: Path) -> None:
     """It has no full cache to be compared with, so its median is compared directly, with the fixed threshold."""
     ingest(store, json.dumps(written), "a.json")
     accepted = baselines.save(store, None, tmp_path, reason="the tests")

@@ -195,9 +195,7 @@ def test_clocks_are_held_while_pairs_are_measured(at: Stage, python: str, nvml: 
 
 @pytest.mark.parametrize(("device", "sees", "passed"), [
     ("cpu", 1.0, [True] * 3), ("cuda", 1.0, [True] * 3), ("cuda", 0.0, [True, False, True])])
-def test_the_gate_is_proved_on_its_device_unless_the_clock_misses_what_it_waits(
-    device: str, sees: float, passed: list[bool], nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_gate_proves_itself(device: str, sees: float, passed: list[bool], nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     """A case takes a second plus its method's delay, as far as the clock ``sees`` it."""
     ran = set[tuple[str, str]]()
 

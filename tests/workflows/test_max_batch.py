@@ -150,9 +150,7 @@ def test_a_search_writes_its_report(measured: stages.Stage, tmp_path: Path, monk
 @pytest.mark.parametrize(("status", "device", "cap", "fresh"), [
     (Status.OOM, "cpu", 1 << 30, True), (Status.ERROR, "cuda", 0, True), (Status.OOM, "cpu", 0, False),
     (Status.UNSUPPORTED, "cuda", 0, False)])
-def test_a_process_that_is_not_fit_any_more_is_no_fault_of_the_next_case(
-    status: Status, device: str, cap: int, fresh: bool, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_unfit_process_takes_no_more_cases(status: Status, device: str, cap: int, fresh: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     made, asked = list[object](), list[bool]()
 
     class Child(AbstractContextManager["Child"]):

@@ -118,9 +118,7 @@ def test_the_processes_of_a_pair_alternate_after_each_generation(tmp_path: Path)
 
 @pytest.mark.parametrize(("status", "times", "redone"), [
     (Status.THROTTLED, 1, 1), (Status.CONTENDED, 3, 3), (Status.THROTTLED, 99, 3), (Status.OOM, 99, 0)])
-def test_what_the_machine_spoilt_is_measured_again_and_nothing_else(
-    status: Status, times: int, redone: int, plan: Plan, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_spoilt_is_measured_again(status: Status, times: int, redone: int, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     configs = {n: p for n, p in configs_of(plan, "cpu").items() if n in ("tiny-llamagen window 1/2", "tiny-llamagen window 1/4")}
     left = iter(range(times))
 

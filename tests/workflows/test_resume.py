@@ -174,9 +174,7 @@ def test_more_samples_take_over_those_that_are_stored(stage: Stage, monkeypatch:
     ("model", [["full", "window 1/2", "streaming 1/2"], ["full", "window 1/2"]]),
     ("case", [["full"], ["window 1/2"], ["streaming 1/2"], ["full"], ["window 1/2"]]),
 ])  # fmt: skip
-def test_a_process_is_shared_by_the_cases_of_a_model_or_by_none(
-    trial: str, groups: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_cases_share_a_process_by_model(trial: str, groups: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = stub.answering(monkeypatch, lambda planned, _: Outcome(planned.case, Status.ERROR, log="not run"))
     cells = [{"model": "llamagen-b", "methods": ["window", "streaming"]}, {"model": "llamagen-l", "methods": ["window"]}]
     with Store.open(tmp_path / "s.sqlite") as store:
