@@ -84,9 +84,8 @@ def test_only_a_reason_replaces_what_is_accepted(store: Store, root: Path) -> No
     run = store.run(measured(store))
     baselines.refuse_present(run, root)
     baselines.save(store, run.id, root)
-    with pytest.raises(BadBaseline, match="accepted already") as caught:
+    with pytest.raises(BadBaseline, match=r"accepted already.*promote"):
         baselines.refuse_present(run, root)
-    assert "promote" in (caught.value.remedy or "")
     baselines.refuse_present(run, root, "another")
 
 

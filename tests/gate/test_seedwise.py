@@ -82,8 +82,7 @@ def test_all_p_values_are_exact_where_few_seeds_differ() -> None:
 
 def test_drawn_signs_agree_with_all_of_them() -> None:
     d = np.random.default_rng(2).normal(0.35, 1, 40)
-    exact = above(d)
-    drawn = above(np.concatenate((d, [1e-9])))  # one more, so that signs are drawn
+    exact, drawn = above(d), above(np.concatenate((d, [1e-9])))  # one more, so that signs are drawn
     assert 0.001 < exact < 0.2
     assert abs(drawn - exact) < 4 * np.sqrt(exact / DRAWS)
     assert above(np.ones(200)) == 1 / (1 + DRAWS), "never nought"
@@ -99,11 +98,11 @@ def test_equal_sides_seldom_alarm_over_a_family() -> None:
 
 def test_the_family_is_corrected_for() -> None:
     """A p-value of about 0.01 is a find alone and none among forty."""
-    one, two = sides(-0.6, sd=1.5, seed=4)
-    assert 0.002 < above(one - two) < 0.04
-    assert rows(pair("configuration", one, two))["configuration", "psnr"].verdict == "regressed"
+    before, after = sides(-0.6, sd=1.5, seed=4)
+    assert 0.002 < above(before - after) < 0.04
     others = [pair(str(n), *sides(0, sd=1.5, seed=50 + n)) for n in range(40)]
-    assert rows(pair("configuration", one, two), *others)["configuration", "psnr"].verdict == "inconclusive"
+    for family, verdict in (([], "regressed"), (others, "inconclusive")):
+        assert rows(pair("configuration", before, after), *family)["configuration", "psnr"].verdict == verdict
 
 
 def test_too_few_seeds_to_find_anything_say_how_many_are_needed() -> None:
