@@ -12,6 +12,7 @@ from cachemark.gate.comparison import PairOfOutcomes, Tally, measure_until_decid
 from cachemark.gate.flakes import MOST, QUIET, FlakeRule
 from cachemark.stats.paired_test import Rule
 from cachemark.store.rows import Verdict
+from cachemark.workflows.progress import PairLines
 
 RULE = Rule(0.1, 200)
 Fails = Callable[[int, int], bool]
@@ -33,6 +34,19 @@ def judged(fails: Fails, peak: Callable[[int, int], float] = lambda n, side: 500
 
     config_pairs = measure_until_decided(["configuration"], measure, RULE, lambda: count < rounds)
     return {row.metric: row for row in verdicts(config_pairs, RULE)}, count
+
+
+def test_lines_state_the_pairs_until_the_next_decision(capsys: pytest.CaptureFixture[str]) -> None:
+    lines, good = PairLines(), ok(case("linear"))
+
+    def measure(names: list[str]) -> list[PairOfOutcomes]:
+        lines.measured(pair := PairOfOutcomes(names[0], good, good), "times")
+        return [pair]
+
+    measure_until_decided(["a"], measure, RULE, left=lines.left)
+    first, *_, last = capsys.readouterr().err.splitlines()
+    assert first.startswith("[1/6] a, pair 1; at least 5 more, about")
+    assert last == "[6/6] a, pair 1"
 
 
 def test_one_failure_of_either_side_is_a_flake_and_the_config_is_judged() -> None:
