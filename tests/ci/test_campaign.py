@@ -12,11 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from cachemark.plans.expand import expand
+from cachemark.plans.schema import load
 from cachemark.store.db import Store
 from tools.campaign import runner
 from tools.campaign.folder import ARTIFACTS, STORE, Folder
+from tools.campaign.rehearsal import rehearsed
 from tools.campaign.runner import Stage, call
-from tools.campaign.works import HERE
+from tools.campaign.works import HERE, blocks
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = [sys.executable, "-m", "tools.campaign"]
@@ -128,6 +131,15 @@ def test_stages_import_only_what_travels_or_is_there(tmp_path: Path) -> None:
             "work_of('device')")
     done = subprocess.run([sys.executable, "-c", code], env=bare(tmp_path), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("small", [pytest.param(False, id="real", marks=pytest.mark.slow), pytest.param(True, id="rehearsed")])
+def test_the_blocks_of_every_stage_are_a_plan(small: bool) -> None:
+    campaign = load(str(HERE / "campaign.toml"))
+    plan = rehearsed(campaign) if small else campaign
+    stages = {cells.priority // 10 for cells in plan.cells}
+    assert stages == {cells.priority // 10 for cells in campaign.cells}
+    assert all(expand(blocks(plan, stage), "cpu") for stage in stages)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from cachemark.models.registry import MODELS
 from cachemark.plans.schema import Cells, Fidelity, MethodTable, Plan, Quality, SamplingTable, Timing
 
 SMALL = {"next-token": "tiny-llamagen", "next-scale": "tiny-var", "masked": "tiny-mar"}
+FITTING: dict[str, dict[str, Any]] = {"ams_kv": {"demanding": [1]}, "fastvar": {}}
 BATCH, STEPS, DIFFUSION = 2, 6, 2
 IMAGES, QUICK = 400, "next-scale"  # the least that a FID is stated of, and the family that makes so many soon
 
@@ -43,7 +44,8 @@ def _small(cells: Cells, engine: str, models: dict[str, str]) -> Cells:
 
 
 def _fitting(named: Any) -> Any:
-    """A method with the layers that a small model has."""
-    if not isinstance(named, MethodTable) or named.name != "ams_kv":
+    """A method with layers and shares that a small model has."""
+    if not isinstance(named, MethodTable) or named.name not in FITTING:
         return named
-    return MethodTable.model_validate({"name": named.name, "demanding": [1]})
+    layers = FITTING[named.name]
+    return MethodTable.model_validate({"name": named.name, **layers}) if layers else named.name
