@@ -92,6 +92,7 @@ def test_kernels_are_fp64_draw_the_same_tokens_and_their_faults_are_noticed(scri
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # on a busy machine the default is too short
 @pytest.mark.parametrize("script", FAULTS)
 def test_kernels_are_fp64_in_any_shape(script: str) -> None:
     assert not interpreted(script, "any")
