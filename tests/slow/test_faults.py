@@ -1,8 +1,11 @@
 """Real runs that are killed at random moments: completed cases are kept, and the same command finishes the plan."""
 
+import collections
 import contextlib
+import os
 import random
 import shutil
+import signal
 import sqlite3
 import time
 from contextlib import closing
@@ -16,7 +19,7 @@ from support import fork_server, stages, stub
 from support.stages import Stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(5400)]
-KILLS = 100
+KILLS = 200  # of real runs, and of their trials
 
 
 def kept(stage: Stage) -> set[str]:
@@ -47,46 +50,57 @@ def check_stored(stage: Stage) -> None:
         assert all(store.artifacts.read(file) for run in store.runs() for o in store.outcomes(run.id) for file in o.artifacts.values())
 
 
-def killed(stage: Stage, seconds: float) -> tuple[bool, float]:
-    """Start a run and kill it so long after its trial has begun.
-
-    Returns whether that was before the end, and the seconds since the trial began. What was started ends with the run.
-    """
+def killed(stage: Stage, share: float, seconds: float, trial: bool) -> tuple[bool, float]:
+    """Start a run and kill it, or its trial, ``share * seconds`` after its trial has begun. Returns whether that was before the end, and
+    the seconds since the trial began. What was started ends with it."""
     process = stage.start()
+    while process.poll() is None and not trials(process.pid):
+        time.sleep(0.002)
+    began = time.monotonic()
     try:
-        stages.until(lambda: process.poll() is not None or bool(trials(process.pid)), "a trial")
-        children, began = trials(process.pid), time.monotonic()
-        while process.poll() is None and time.monotonic() < began + seconds:
+        while process.poll() is None and time.monotonic() < began + share * seconds:
             time.sleep(0.002)
-        before = process.poll() is None
-        process.kill()
+        children = trials(process.pid)
+        if process.poll() is not None or (trial and not children):
+            return False, time.monotonic() - began
+        for victim in children if trial else [process.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGKILL)
+        if trial:
+            assert process.wait(timeout=stages.PATIENCE) == 0, "a trial that was killed is an outcome like any other"
         stages.until(lambda: all(map(stages.ended, children)), "the end of the trials")
-        return before, time.monotonic() - began
+        return True, time.monotonic() - began
     finally:
         process.kill()
         process.communicate()
 
 
-def test_runs_killed_again_and_again_lose_nothing_and_repeat_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The moments are drawn from the time between the beginning of a trial and the end of a run. A complete store makes room for a new
-    one."""
+def test_runs_and_trials_killed_again_and_again_lose_nothing_and_repeat_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The moments are drawn from the time between the beginning of a trial and the end of a run. A store that is complete makes room for a
+    new one. How far they came is printed."""
     monkeypatch.setattr(fork_server, "enabled", True)  # hundreds of runs: their processes are copies
-    moments, kills, number, before = random.Random(0), 0, 0, set[str]()
+    moments, kills, came = random.Random(0), 0, collections.Counter[tuple[bool, int]]()
     made = stages.stage(tmp_path / "stage", '"streaming", "window"')
     made.start().communicate(timeout=900)
-    seconds, cases = 1.0, len(made.outcomes())
+    seconds = 1.0  # corrected by each run that ends before it is killed
+    cases = len(made.outcomes())
+    number, before = 0, kept(made)
     while kills < KILLS:
-        if len(kept(made)) == cases:
+        if len(before) == cases:
             made, number, before = made.copy(tmp_path / f"stage-{number}"), number + 1, set()
             for file in made.folder.glob(f"{made.store.name}*"):
                 shutil.rmtree(file) if file.is_dir() else file.unlink()
-        done, lasted = killed(made, moments.random() * seconds)
-        kills += done
-        seconds = 1.02 * seconds if done else min(seconds, lasted)  # corrected by each run that ends before it is killed
+        trial = kills % 2 == 1
+        done, lasted = killed(made, moments.random(), seconds, trial)
+        if done:
+            kills += 1
+            came[trial, len(before)] += 1
+        seconds = 1.02 * seconds if done else min(seconds, lasted)
         if made.store.exists() and made.store.stat().st_size:
             check_stored(made)
             assert before <= kept(made)
             before = kept(made)
+    print(f"whether a trial was killed, complete cases before, and how often: {sorted(came.items())}")
 
     result = made.run()
     assert result.exit_code == 0, result.output
@@ -96,10 +110,15 @@ def test_runs_killed_again_and_again_lose_nothing_and_repeat_nothing(tmp_path: P
     assert made.states()[-1] == "finished"
 
 
-def test_a_clock_that_jumps_backwards_changes_no_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def empty(tmp_path: Path) -> Path:
+    made = tmp_path / "empty.sqlite"
+    Store.open(made).close()
+    return made
+
+
+def test_a_clock_that_jumps_backwards_changes_no_order(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest is what was saved last, whatever the time of day says."""
-    empty = tmp_path / "empty.sqlite"
-    Store.open(empty).close()
     times = iter(f"20{year}-01-01T00:00:00.000000+00:00" for year in range(99, 10, -1))
     monkeypatch.setattr(rows, "utc_now", lambda: next(times))
     monkeypatch.setattr("cachemark.store.db.utc_now", lambda: next(times))
