@@ -19,11 +19,13 @@ from cachemark.store.location import has_password, located, shown
 SECRET = "s3cr3tPW"
 WITH_PASSWORD = [
     *(f"postgresql://bench:{SECRET}{rest}" for rest in ("@host/res", "/x@host/res", "?x@host/res", "#x@host:1/res", "[x@host/res")),
+    f"postgresql://host/res?oauth_client_secret={SECRET}", f"postgresql://host/res?scram_client_key={SECRET}",
     f"postgres://bench@host/res?sslmode=require&password={SECRET}", f"postgresql://host/res?Password={SECRET}&sslpassword={SECRET}",
 ]
 NOT_A_URL = [
     *(f"postgresql://bench:{SECRET}{rest}" for rest in ("/@:x@127.0.0.1/res", "@host:port/res", "@[::1/res", "@x@host/res", "/@x/y@h/r")),
     f"postgresql:/bench:{SECRET}@host/res", f"bench:{SECRET}@host/res", f"postgresql+psycopg:/bench:{SECRET}@host/res",
+    f"host=h user=bench password={SECRET}", f"password = {SECRET}", f"host:5432:res:bench:{SECRET}", f"*:*:*:bench:{SECRET}",
     f"//bench:{SECRET}@host/res", f"postgresql//bench:{SECRET}@host/res", f"oracle://bench:{SECRET}@@host/res",
 ]
 

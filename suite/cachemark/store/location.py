@@ -15,9 +15,10 @@ from ..core.errors import BadStore
 from ..core.files import is_readable
 
 FORMS = "Write a path for SQLite, or postgresql+psycopg://user@host/database."
-SECRETS = ("password", "sslpassword")  # parameters of a URL, besides the password before the host
+SECRETS = re.compile(r".*(password|secret|token|scram_\w+_key)", re.IGNORECASE)  # parameters of a URL, besides the password before the host
 LONGEST_FILE = 4096  # bytes of a file with a location
-_LIKE_A_URL = re.compile(r"(postgres\w*(\+\w+)?:?/.*@|//[^/]*@|[^/@:]*:[^@]*@)", re.IGNORECASE)
+_LIKE_A_URL = re.compile(  # one that lacks its scheme, the words of libpq, and a line of .pgpass
+    r"(postgres\w*(\+\w+)?:?/.*@|//[^/]*@|[^/@:]*:[^@]*@|(.*\s)?\w*password\s*=|[^:/]*:(\d+|\*):[^:]*:[^:]*:.)", re.IGNORECASE)
 
 
 def located(location: str | Path) -> Path | URL:
@@ -48,7 +49,7 @@ def has_password(location: Path | URL) -> bool:
 
 
 def _secrets_of(url: URL) -> list[str]:
-    return [name for name in url.query if name.lower() in SECRETS]
+    return [name for name in url.query if SECRETS.fullmatch(name)]
 
 
 def _url(text: str) -> URL:
