@@ -96,6 +96,10 @@ def test_a_report_column_of_a_new_value_is_an_edit_of_two_files(monkeypatch: pyt
     ("https://ada:hunter2@github.com/x", "a URL"), ("http://10.0.0.7:8080/ada", "a URL"), ("https://x.org/a?key=hunter2", "https://x.org/a"),
     ("hf_abcdefghijklmnopqrstuv", "a secret"), ("with ghp_abcdefghijklmnopqrstuv.", "with a secret."), ("password=hunter2;", "a secret;"),
     ("API_KEY: hunter2", "a secret"), ("Bearer abcdefghijkl", "a secret"),
+    ("--password hunter2", "a secret"), ('{"password": "hunter2"}', '{"a secret'), ("PGPASSWORD=hunter2 x", "a secret x"),
+    ("AccountKey=hunter2", "a secret"), ("Authorization: Basic aHVudGVy", "a secret"), ("-----BEGIN KEY----- aHVudGVy", "a secret"),
+    ("npm_abcdefghijklmnopqrst", "a secret"), ("C:/Users/ada/x", "…/x"), ("in '/data/ada b/my x'", "in '…/my x'"),
+    ("HOME=/home/ada", "HOME=…/"), (r"C:\Users\ada", "…/"), ("USER=ada", "an address"),
     ("ada@example.org", "an address"), ("by ada@node17", "by an address"), ("git@github.com:lab/x.git", "an address"),
     ("on node17.gpu.example.org", "on a host"), ("on GPU-0123abcd-99", "on a device"),
     *((text, text) for text in (
