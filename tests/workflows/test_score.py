@@ -151,6 +151,7 @@ def written(file: Path, text: str = "nothing") -> Path:
     (lambda home: (few(home, "a", count=1), "--preset", "scene"), "has one image; FID needs at least 2. Add images."),
     (lambda home: (few(home, "a"), few(home, "b", first=20), "--grid", home / "grid.png"),
      "A grid needs pairs: no file name is in both folders. Use the same file name for both images of a pair"),
+    (lambda home: (few(home, "a"), few(home, "b"), "--grid", home / "a" / "03.png"), "03.png is an image to score. Write the grid to"),
     (lambda home: (few(home, "a", side=32), "--preset", "scene"), "are 32×32; preset scene takes 64×64. Resize them, e.g.: mogrify"),
     (lambda home: (home / "a", few(home, "b")), "a is not a folder of images or an npz file."),
     (lambda home: (few(home, "a"), home / "b"), "{b} does not exist. Use a folder of images, or a file"),

@@ -113,6 +113,7 @@ def score(
     generated = opened(folder)
     name = preset_name or (SCENE if not against or Path(against).suffix == ".safetensors" else inception.ADM)
     other = opened(against) if against and (Path(against).is_dir() or is_npz(against)) else None
+    _refuse_input(grid, generated, other)
     collected, pairs, worst_by = Collected(), tuple[Pair, ...](), ""
     if (isinstance(generated, ImageFolder) and isinstance(other, ImageFolder) and not unpaired
             and (partners := generated.partners(other))):
@@ -142,6 +143,14 @@ def score(
             _grid(generated, other, [(pair.name, dict(partners)[pair.name]) for pair in pairs[:WORST]]).save(part, "PNG")
     notes = tuple(filter(None, (generated.note, other.note if other else "", *collected.notes)))
     return Scores(len(generated), generated.size, name, reference_name, collected.values, collected.absent, pairs, worst_by, notes)
+
+
+def _refuse_input(grid: str | Path, *inputs: ImageFolder | SampleBatch | None) -> None:
+    """Raise Unsupported if the grid would replace an image that is scored."""
+    target = Path(grid).resolve()
+    for images in (each for each in inputs if grid and isinstance(each, ImageFolder)):
+        if any((images.path / name).resolve() == target for name in images.names):
+            raise Unsupported(f"{grid} is an image to score.", remedy="Write the grid to another file.")
 
 
 def opened(path: str | Path) -> ImageFolder | SampleBatch:
