@@ -54,6 +54,23 @@ def piped(name: str) -> Preparation:
     return pipe
 
 
+def endless(folder: Path) -> None:
+    """Replace the table of runs by a view that repeats them."""
+    with closing(sqlite3.connect(folder / STORE)) as connection:
+        connection.executescript("""PRAGMA foreign_keys = OFF; ALTER TABLE run RENAME TO other; CREATE VIEW run AS
+            WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT other.* FROM other, n""")
+
+
+def linked(folder: Path) -> None:
+    """Link a folder of somebody else, with an old file, among those of artifacts."""
+    (theirs := folder.parent / "others" / "ab").mkdir()
+    (theirs / f"{'ab' * 32}.png").touch()
+    os.utime(theirs / f"{'ab' * 32}.png", (1, 1))
+    artifacts = folder / f"{STORE}.artifacts"
+    free = next(name for name in map("{:02x}".format, range(256)) if not (artifacts / name).exists())
+    (artifacts / free).symlink_to(theirs)
+
+
 def renamed(folder: Path) -> None:
     """Replace a letter in the schema by a byte that is no UTF-8, which the driver's message then quotes."""
     data = (folder / STORE).read_bytes()
@@ -78,8 +95,16 @@ ROWS = [
         ("a pair that is a number", "facts = '{\"pair\": 5}'"), ("latencies that are a table", "facts = '{\"full_beside\": {\"a\": 1}}'"),
         ("footnotes that are a number", "facts = '{\"footnotes\": 4}'"))
         for what, arguments in (("a report", REPORT), ("a merge", ("db", "merge", STORE, "--store", "new.sqlite")))),
+    damaged("a case with the key of another, a check of the store", CHECK_STORE, edited(
+        f"UPDATE \"case\" SET body = json_set(body, '$.batch', 7) WHERE key = {CALM}")),
     damaged("a flipped page of outcome, a check of the store", CHECK_STORE, flipped("outcome")),
     damaged("a flipped page of run, a report", REPORT, flipped("run")),
+    Attack("a description that a slow search reads again and again", (*REPORT, "--public"), code=0,
+           changes=(*LOGS, "page.html"), prepare=edited(
+        "UPDATE run SET plan_json = json_set(plan_json, '$.description', replace(hex(zeroblob(100000)), '00', 'x-'))")),
+    Attack("a view without end in place of a table", REPORT, "bad-store", ("lacks the table",), 2, endless, changes=LOGS),
+    Attack("a linked folder among the artifacts, a repair", (*CHECK_STORE, "--repair"), code=0, says=("No damage.",), prepare=linked,
+           changes=LOGS),
     Attack("a store that is a pipe", REPORT, "bad-store", ("is a pipe or a device",), prepare=piped(STORE)),
     Attack("a new store on a device", (*RUN, "--store", "/dev/null"), "bad-store", ("is a pipe or a device",)),
     Attack("a store to merge that is a pipe", ("db", "merge", "pipe", *STORED), "bad-store", ("is a pipe or a device",),

@@ -242,6 +242,8 @@ def _has_tables(connection: Connection, where: str) -> bool:
     if not versions:
         raise BadStore(f"{where} is a database of another program (its tables: {', '.join(sorted(tables)[:4])}).",
                        remedy="Name another --store; this one was left as it is.")
+    if missing := sorted({*Base.metadata.tables} - {*tables}) if versions == [SCHEMA_VERSION] else []:  # a view could be without end
+        raise BadStore(f"{where} lacks the table {missing[0]} of its own schema.", remedy=_RESTORE)
     if versions != [SCHEMA_VERSION]:
         found = ", ".join(map(str, versions))[:20]
         raise BadStore(f"{where} has schema {found!r}; cachemark {__version__} reads and writes schema {SCHEMA_VERSION}.",

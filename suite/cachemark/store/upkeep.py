@@ -18,8 +18,8 @@ from ..core.files import replacing
 from ..core.verdicts import REGRESSED
 from .database import guard, hold_artifacts
 from .db import Advanced, Store, files_of, unheard
-from .rows import verdicts_of
-from .schema import MembershipRow, OutcomeRow, RunRow
+from .rows import case_of, verdicts_of
+from .schema import CaseRow, MembershipRow, OutcomeRow, RunRow
 
 NIGHTS = 365
 DAY = 86_400.0  # seconds
@@ -44,12 +44,20 @@ def check(store: Store, advanced: Advanced = unheard, *, quick: bool = False) ->
             files |= {file for outcome in store.outcomes(run.id) for file in outcome.artifacts.values()}
             store.verdicts(run.id)  # refused if they cannot be read
             advanced("runs", done, len(runs))
+        problems += _edited_cases(store)
         for done, file in enumerate(sorted(files), 1):
             problems += _artifact_problems(store, file, quick)
             advanced("artifacts", done, len(files))
     except BadStore as error:
         problems.append(error.message)
     return problems
+
+
+def _edited_cases(store: Store) -> list[str]:
+    """Return the cases whose key is not the hash of their content."""
+    with store._reading() as session:
+        return [f"case {row.key}: its content is that of the case {case.key}"
+                for row in session.scalars(select(CaseRow)) if (case := case_of(row)).key != row.key]
 
 
 @contextmanager
@@ -79,12 +87,14 @@ def leftovers(store: Store, *, delete: bool = False, older: float = DAY) -> list
 
     Files that are not ``older`` than so many seconds may belong to a save that is under way."""
     root, until = store.artifacts.root, time.time() - older
+    real = root.resolve()
     with (store._writing() if delete else store._reading()) as session:
         if delete:
             hold_artifacts(session)
         files = files_of(session)
         unnamed = [path for path in (*root.glob("[0-9a-f][0-9a-f]/[0-9a-f]*"), *root.rglob(".*.part"))
-                   if path.relative_to(root).as_posix() not in files and not path.is_symlink() and path.is_file()]
+                   if path.relative_to(root).as_posix() not in files and path.parent.resolve().is_relative_to(real)
+                   and not path.is_symlink() and path.is_file()]  # a linked folder belongs to somebody else
         old = [path for path in unnamed if path.stat().st_mtime < until]
         for path in old if delete else ():
             path.unlink(missing_ok=True)
