@@ -67,6 +67,13 @@ ROWS = [
       for command, asks in (("run", ASKED), ("generate", ("tiny-var", "--plugin", FILE)),
                             ("compare", (PLAN, "--cases", "dot full", "dot streaming 1/2", *ASKED[1:])))),
     at_import("crashes", "import os; os.kill(os.getpid(), 11)", "A plug-in ended the process (signal 11)"),
+    at_import("exits when it is made", METHOD.format(body="def __post_init__(self): sys.exit(0)"), "cannot be made: SystemExit"),
+    Attack("a failing method that replaces sys.exit", ("test", "method", FILE), code=1, says=("failed",), prepare=written(
+        FILE, "import sys; sys.exit = print\n" + METHOD.format(body="def begin(self, *_): raise ValueError"))),
+    Attack("a folder and a umask of its own", ("generate", "tiny-var", "--plugin", FILE, "-o", "o.png"), code=0, says=("o.png",),
+           prepare=written(FILE, METHOD.format(body="os.chdir('../others'); os.umask(0o777)")), changes=("o.png",)),
+    Attack("attention that is nothing", ("generate", "tiny-var", "--plugin", FILE, "--method", "bad", "-o", "o.png"), "bad-plugin",
+           ("'bad' answers what cannot be used",), prepare=written(FILE, METHOD.format(body="def attend(self, *_, **__): return None"))),
     Attack("ends the kit with 0", ("test", "method", FILE), "bad-plugin", ("A plug-in ended the process (exit code 0)",),
            prepare=written(FILE, METHOD.format(body="def begin(self, *_): os._exit(0)"))),
     at_import("an integer", METHOD.format(body="pass") + 'cm.method("seven")(7)', "is of type int", "Register a class derived from Method"),

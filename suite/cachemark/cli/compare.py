@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -77,7 +76,7 @@ def compare(delta: float | None, minutes: float | None, aa: bool, min_coverage: 
         if result.same_tokens:
             say(f"Images of {count(result.same_tokens, 'configuration')}: same tokens, nothing to compare.")
         say(str(result.standing))
-    sys.exit(result.exit_code)
+    raise SystemExit(result.exit_code)
 
 
 @click.command()
@@ -109,7 +108,7 @@ def bisect(as_json: bool, **search: Any) -> None:
             say(f"Skipped commits leave {len(result.candidates)}: {', '.join(commit[:12] for commit in result.candidates)}")
         say(f"{result.case}: {result.effect}")
         say(f"{result.pairs} pairs, {seconds / 60:.1f} minutes.")
-    sys.exit(0 if result.commit else 3)
+    raise SystemExit(0 if result.commit else 3)
 
 
 def _print_verdict(commit: str, row: Verdict) -> None:

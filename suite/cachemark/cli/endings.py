@@ -102,7 +102,7 @@ def watched() -> Iterator[None]:
         how = f"exit code {code}" if code >= 0 else f"signal {-code}"
         _fail(BadPlugin(f"A plug-in ended the process ({how}) before the command was complete.",
                         remedy="Remove os._exit, or run the file with Python to see the crash."))
-    sys.exit(code if code >= 0 else 128 - code)
+    raise SystemExit(code if code >= 0 else 128 - code)
 
 
 def _end_of(copy: int) -> int:
@@ -143,7 +143,9 @@ def ending(kept_results: Callable[[], str] = str) -> Iterator[None]:
         _leave(128 + error.number, f"Ended by {signal.Signals(error.number).name}. {kept_results()}".rstrip())
     except (KeyboardInterrupt, click.Abort):
         _leave(INTERRUPTED, f"\nInterrupted. {kept_results()}".rstrip())
-    except click.exceptions.Exit:
+    except (click.exceptions.Exit, SystemExit) as error:
+        if plugin_error := fault(error):  # a plug-in could exit with any code
+            _fail(plugin_error)
         raise
     except click.ClickException as error:
         if not isinstance(error, click.exceptions.NoArgsIsHelpError):  # its message is the help
@@ -153,14 +155,10 @@ def ending(kept_results: Callable[[], str] = str) -> Iterator[None]:
         _leave(click.UsageError.exit_code)
     except BrokenPipeError:
         _leave(UNREAD)
-    except SystemExit as error:
-        if plugin_error := fault(error):  # a plug-in could exit with any code
-            _fail(plugin_error)
-        raise
     except Exception as error:
         if own_error := error if isinstance(error, CachemarkError) else fault(error) or of_system(error):
             _fail(own_error)
-        if isinstance(error, OSError) and error.errno == errno.EBADF:
+        if (isinstance(error, OSError) and error.errno == errno.EBADF) or text_of(error) == "I/O operation on closed file.":
             _fail(BadPlugin("A plug-in closed the standard streams.", remedy="Remove that; its prints may go to files of its own."))
         _leave(DEFECT, "".join(traceback.format_exception(error)),
                f"cachemark: Internal error: {_shorten(f'{type(error).__name__}: {text_of(error)}')}",
@@ -203,7 +201,7 @@ def _leave(code: int, *lines: str) -> NoReturn:
         except (OSError, ValueError):
             with suppress(OSError, ValueError):  # a stream that is not a file
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    sys.exit(code)
+    raise SystemExit(code)  # a plug-in may have replaced sys.exit
 
 
 def open_closed_streams() -> None:

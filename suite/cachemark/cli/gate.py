@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -63,7 +62,7 @@ def check(store: str, as_json: bool, **terms: Any) -> None:
     else:
         for line in _lines(result):
             say(runnable(line))
-    sys.exit(result.exit_code)
+    raise SystemExit(result.exit_code)
 
 
 def _data(result: CheckResult) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -194,7 +193,7 @@ def share(**where: Any) -> None:
     from ..core.errors import Infrastructure
     from ..workflows.run import share as generate_share
 
-    sys.exit(Infrastructure.exit_code if generate_share(**where) else 0)
+    raise SystemExit(Infrastructure.exit_code if generate_share(**where) else 0)
 
 
 # -- price ------------------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -126,7 +125,7 @@ def test_gate(machine: Machine, as_json: bool) -> None:
     proofs = self_test(machine, lambda step: say(f"Self-test: {step}", err=True))
     echo_rows(proofs, as_json, lambda proof: f"{'passed' if proof.passed else 'FAILED'}: {proof.name}: {proof.reason}", "")
     if not all(proof.passed for proof in proofs):
-        sys.exit(FAILED)
+        raise SystemExit(FAILED)
 
 
 def _report(workflow: str, named: str, as_json: bool, **options: Any) -> None:
@@ -154,9 +153,9 @@ def _report(workflow: str, named: str, as_json: bool, **options: Any) -> None:
             passed, failed, skipped = (sum(bool(getattr(c, state)) for c in report.checks) for state in ("passed", "findings", "skipped"))
             say(f"{report.kind} {report.name}: {passed} passed, {failed} failed, {skipped} skipped")
     if any(check.findings for report in reports for check in report.checks):
-        sys.exit(FAILED)
+        raise SystemExit(FAILED)
     if not all(report.passed for report in reports):
-        sys.exit(NOTHING_CHECKED)
+        raise SystemExit(NOTHING_CHECKED)
 
 
 def _lines(result: KitResult) -> Iterator[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 import re
 import signal
 import sys
@@ -14,7 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -137,9 +138,15 @@ def in_time(what: str) -> Iterator[None]:
 @contextmanager
 def answering(*things: Any) -> Iterator[None]:
     """Raise BadPlugin for unexpected errors of these plug-in objects, and for late answers."""
+    with blaming(*things), in_time(f"{' or '.join(repr(thing.name) for thing in things) or 'A plug-in'}"):
+        yield
+
+
+@contextmanager
+def blaming(*things: Any) -> Iterator[None]:
+    """Raise BadPlugin for unexpected errors of these plug-in objects."""
     try:
-        with in_time(f"{' or '.join(repr(thing.name) for thing in things) or 'A plug-in'}"):
-            yield
+        yield
     except CachemarkError:
         raise
     except Exception as error:
@@ -204,7 +211,7 @@ def _import(name: str, sources: Sources, older: list[str]) -> None:
 
 
 def _execute(name: str, sources: Sources) -> None:
-    deepest = sys.getrecursionlimit()
+    deepest, folder, mask = sys.getrecursionlimit(), os.open(".", os.O_PATH), _mask()
     try:
         with in_time("Its import"):
             importlib.import_module(f"{name}.{sources.main}" if sources.main else name)
@@ -215,8 +222,19 @@ def _execute(name: str, sources: Sources) -> None:
         if isinstance(error, CachemarkError):
             text, remedy = message_of(error, error.message), error.remedy
         raise BadPlugin(f"Plug-in {str(sources.file)!r} fails at {_place(error, sources)}: {text}", remedy=remedy) from error
-    finally:
+    finally:  # outputs of the command go where it was started, with the rights of its user
         sys.setrecursionlimit(deepest)
+        os.umask(mask)
+        with suppress(OSError):  # a plug-in may close all descriptors
+            os.fchdir(folder)
+            os.close(folder)
+
+
+def _mask() -> int:
+    """Return the mode that new files lack, which can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def _place(error: BaseException, sources: Sources) -> str:
@@ -245,9 +263,12 @@ def _check(table: registry.Registry[Any], name: str, where: str) -> None:
             wrong = f"has a parameter that names no case: {wrong}" if wrong else ""
             if counted := [name for name in COUNTED if table is METHODS and _overrides(cls, name)]:
                 wrong, remedy = f"overrides {', '.join(counted)}", "Remove it: bytes are counted where entries are stored."
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also SystemExit, which would end the command
         remedy = "Metrics take no arguments; other classes are dataclasses with a default for every parameter."
-        raise BadPlugin(f"{where} cannot be made: {message_of(error)}.", remedy=remedy) from error
+        reason = message_of(error) if isinstance(error, Exception) else type(error).__name__
+        raise BadPlugin(f"{where} cannot be made: {reason}.", remedy=remedy) from error
     if wrong:
         raise BadPlugin(f"{where} {wrong}.", remedy=remedy)
 

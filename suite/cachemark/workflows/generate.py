@@ -310,7 +310,7 @@ def _generate(
 
 def _tokens(job: Job, part: slice, method: Method, mark: Callable[[int], None], see: Callable[[Any, Tensor], None]) -> Tensor:
     """Return the tokens of one batch under a method whose bytes are read after it."""
-    with torch.inference_mode():
+    with torch.inference_mode(), loading.blaming(type(method)):
         return replace(job, method=lambda: method).generate(part, mark=mark, see=see)
 
 
