@@ -74,6 +74,9 @@ ROWS = [
            prepare=written(FILE, METHOD.format(body="os.chdir('../others'); os.umask(0o777)")), changes=("o.png",)),
     Attack("attention that is nothing", ("generate", "tiny-var", "--plugin", FILE, "--method", "bad", "-o", "o.png"), "bad-plugin",
            ("'bad' answers what cannot be used",), prepare=written(FILE, METHOD.format(body="def attend(self, *_, **__): return None"))),
+    Attack("closes its output while it generates", ("generate", "tiny-var", "--plugin", FILE, "--method", "bad", "-o", "o.png"), code=0,
+           says=("o.png",), changes=("o.png",), prepare=written(
+               FILE, METHOD.format(body="def begin(self, *a, **k): os.close(1); sys.stdout.close(); super().begin(*a, **k)"))),
     Attack("ends the kit with 0", ("test", "method", FILE), "bad-plugin", ("A plug-in ended the process (exit code 0)",),
            prepare=written(FILE, METHOD.format(body="def begin(self, *_): os._exit(0)"))),
     at_import("an integer", METHOD.format(body="pass") + 'cm.method("seven")(7)', "is of type int", "Register a class derived from Method"),

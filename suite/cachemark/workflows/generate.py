@@ -29,6 +29,7 @@ from ..plans.plan_errors import problem_of
 from ..plans.planned import Planned
 from ..plans.schema import Plan
 from ..plugins import loading
+from ..plugins.streams import prints_apart
 from ..trial.child.bench import Bench, Job, case_job
 from ..trial.child.facts import true_budget
 from ..trial.child.timing import paced
@@ -196,6 +197,7 @@ def load(
                       device)
 
 
+@prints_apart()
 def generate(
     model: str, path: str | Path, *, weights: str = "", decoder_weights: str = "", device: str = "cpu", dtype: str = "float32",
     engine: str = "eager", fetch: bool = False, plugins: Sequence[str | Path] = (), compare: bool = False, method: str = FULL,
