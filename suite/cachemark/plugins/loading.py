@@ -23,7 +23,7 @@ from typing import Any
 from ..cache.codecs import CODECS
 from ..contract.method import COUNTED
 from ..core import registry
-from ..core.errors import BadPlugin, CachemarkError
+from ..core.errors import BadPlugin, CachemarkError, out_of_memory
 from ..core.files import NAME
 from ..core.outside_metrics import fault_of
 from ..core.plugin_modules import MODULE, SAID, fault, message_of, plugin_of
@@ -152,6 +152,8 @@ def blaming(*things: Any) -> Iterator[None]:
     except Exception as error:
         if plugin_error := fault(error):
             raise plugin_error from error
+        if out_of_memory(error) or type(error).__name__ == "OutOfMemoryError":  # of torch, which is not imported here
+            raise
         for thing in things:
             for file, _ in filter(None, map(origin, getattr(thing, "__mro__", (thing,)))):
                 problem = f"{thing.name!r} answers what cannot be used: {type(error).__name__}: {message_of(error)}."
