@@ -21,6 +21,7 @@ from cachemark.core.spec import FORCED_SAMPLES, REFERENCE_SAMPLES, Case
 from cachemark.core.units import METRICS
 from cachemark.machine.load import STAT
 from cachemark.plans.planned import Prepared
+from cachemark.plans.reuse import KnownSeeds
 from cachemark.trial.child import bench as benches
 from cachemark.trial.child import judge
 from cachemark.trial.child.bench import Bench, case_job
@@ -173,6 +174,17 @@ def test_the_reference_is_generated_once_and_the_different_seed_row_has_its_clas
     recorder.calls.clear()
     run_case(cases[3], bench)
     assert len(recorder.calls) == 2 * (WARMUP + REPEATS) + 2 * SAMPLES // BATCH  # the full cache is timed beside the side again
+
+
+def test_a_row_of_few_samples_runs_the_whole_batch_of_the_stored_baseline(folder: Path, tmp_path: Path) -> None:
+    full, rows = planned(folder)[0], list[int]()
+    first, resumed = Bench.load(full), Bench.load(full, rows.append)
+    outcome, artifacts = run_case(full, first)
+    (file := tmp_path / "tokens").write_bytes(artifacts["tokens.safetensors"])
+    known = KnownSeeds("source", str(file), outcome.output_hash, SAMPLES, BATCH, [])
+    log_probs = resumed.reference(full.case, case_job(full.case, resumed).first(1), known).log_probs(slice(0, 1))
+    assert sum(rows) == BATCH
+    assert torch.equal(log_probs, first.reference(full.case, case_job(full.case, first).first(1)).log_probs(slice(0, 1)))
 
 
 def test_random_weights_are_timed_but_not_judged_and_say_so(folder: Path) -> None:

@@ -271,7 +271,11 @@ class Bench:
         reference = self.references.get(cell)
         if reference is None or len(reference.tokens) < len(job.subset):
             memory = Memory(self.device, engine=job.memory.engine.another())
-            full = replace(job, method=METHODS.get(FULL), memory=memory, decoder=None)
+            samples = len(job.subset)
+            if known:  # whole batches of the first run, since the number of rows decides the rounding
+                samples = max(samples, min(-(-samples // job.batch) * job.batch, known.samples))
+            subset = seeds.subset(case.seeds, self.entry.classes).first(samples)
+            full = replace(job, subset=subset, method=METHODS.get(FULL), memory=memory, decoder=None)
             reference = self.references[cell] = FullCacheOutput(full, KnownTokens.read(known, full))
         return reference.first(len(job.subset))
 
