@@ -48,7 +48,7 @@ REACHED = {("mar-l", WEIGHTS)}
 def test_only_the_very_weights_are_anchored() -> None:
     assert not_reproduced("mar-l", WEIGHTS, REACHED) == ""
     assert not_reproduced("pytest-benchmark", "none", ()) == ""
-    assert not_reproduced("mar-l", "c" * 64 + "/" + "b" * 64, REACHED).endswith("To show it: cachemark run anchor-mar-l")
+    assert not_reproduced("mar-l", "c" * 64 + "/" + "b" * 64, REACHED).endswith("To show it: cachemark run anchor-mar-l --device cuda")
     assert "has not reproduced" in not_reproduced("mar-l", WEIGHTS, ())
     assert "cachemark run" not in not_reproduced("mar-b", WEIGHTS, REACHED), "no plan of that name is shipped"
     assert "its weights are random" in not_reproduced("mar-l", "random:0/random:0", REACHED)

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..core import formatting as fmt
 from ..core.result import Environment, Outcome, full_latencies, kernels_apart
+from ..core.shipped_plans import run_command
 from ..core.spec import Case
 from ..core.units import TIME
 from .device_limits import implausible
@@ -135,6 +136,11 @@ class PaperTable:
     notes: tuple[str, ...]
     here: bool
     plans: tuple[str, ...]
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """The commands that run its plans."""
+        return tuple(map(run_command, self.plans))
 
 
 def papers(outcomes: Iterable[Outcome], environment: Environment) -> tuple[PaperTable, ...]:

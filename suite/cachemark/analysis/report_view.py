@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..core.formatting import duration
 from ..core.result import Outcome, Status
+from ..core.shipped_plans import run_command
 from ..core.spec import OWN, Case
 from ..core.units import metric
 from ..store.differences import flat
@@ -141,7 +142,7 @@ def build(
         chapters=tuple(_chapter(group, groups, claims, artifact, not_reproduced(group.case), run_history(group, nights), placings)
                        for group, placings in zip(groups, method_placings(groups), strict=True)),
         changes=changes(comparison), environment=environment_facts(environment, code),
-        plan_text=json.dumps(run.plan_json, indent=2, ensure_ascii=False), commands=_commands(run, code, comparison),
+        plan_text=json.dumps(run.plan_json, indent=2, ensure_ascii=False), commands=_commands(run, results, comparison),
         missing=tuple(missing(run.id, run.state, groups)), entries=entries, trials=trials or {},
         with_raw=sum(len(values) for outcome in entries for values in outcome.samples.values()) <= MOST,
         differences=differences(baseline.environment, environment) if baseline else None,
@@ -207,9 +208,10 @@ def _notes(group: CaseGroup) -> tuple[Note, ...]:
     return tuple(Note(tuple(dict.fromkeys(labels)), text, rules.get(text, "")) for text, labels in noted.items())
 
 
-def _commands(run: RunRecord, code: Mapping[str, Any], comparison: RunJudgement | None) -> tuple[str, ...]:
+def _commands(run: RunRecord, outcomes: Sequence[Outcome], comparison: RunJudgement | None) -> tuple[str, ...]:
     if run.is_comparison:
         return (comparison.command,) if comparison and comparison.command else ()
     plan = str(run.stored_plan.get("file") or run.plan)
-    checkout = (f"git checkout {shlex.quote(str(code['commit']))}",) if code.get("commit") else ()
-    return (*checkout, f"cachemark run {shlex.quote(plan)}", "cachemark report")
+    device = outcomes[0].case.device_class if outcomes else ""
+    checkout = (f"git checkout {shlex.quote(str(run.code['commit']))}",) if run.code.get("commit") else ()
+    return (*checkout, run_command(plan, device), "cachemark report")

@@ -49,7 +49,7 @@ def span(context: click.Context, option: click.Parameter, text: str | None) -> f
 
 def _mention_gpu(plan: str, machine: Machine) -> None:
     """Print that a shipped plan is meant for a GPU, if it is about to run on a CPU."""
-    from ..workflows.list import for_gpu
+    from ..core.shipped_plans import for_gpu
 
     if machine.device == "cpu" and for_gpu(plan):
         say(f"{plan} is a plan for a GPU; a CPU may take days or run out of memory. Add --device cuda; for its cost: "

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from ..core.shipped_plans import run_command
 from .measure import conclude, write_report
 from .options import (
     FILE,
@@ -52,7 +53,8 @@ def measure(report_path: Path | None, save_plan: Path | None, as_json: bool, **r
 
     if save_plan is not None:
         text = saved_plan(None if str(save_plan) == "-" else save_plan, **request)
-        say(text) if str(save_plan) == "-" else say(f"Plan: {save_plan}. Run it with: cachemark run {save_plan}")
+        again = run_command(str(save_plan), request["machine"].device)
+        say(text if str(save_plan) == "-" else f"Plan: {save_plan}. Run it with: {again}")
         return
     run = measure_files(**request)
     conclude(run, write_report(run, report_path), as_json)

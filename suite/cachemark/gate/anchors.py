@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from ..core.errors import BadStore
 from ..core.files import PACKAGE
 from ..core.result import Outcome
+from ..core.shipped_plans import run_command
 from ..core.spec import FULL
 from ..core.stored_table import BadField, OtherVersion, StoredTable, needed
 from ..store.db import Store
@@ -92,7 +93,7 @@ def not_reproduced(model: str, weights: str, reached: Reached) -> str:
         return f"{model} is not anchored: {why}"
     other_weights = model in {name for name, _ in reached}
     why = "its anchor was reached with other weights" if other_weights else "its full cache has not reproduced a published quality here"
-    plan = f" To show it: cachemark run anchor-{model}" if model in shipped() else ""
+    plan = f" To show it: {run_command(f'anchor-{model}')}" if model in shipped() else ""
     return f"{model} is not anchored: {why}, so its values are not comparable with papers.{plan}"
 
 

@@ -13,6 +13,7 @@ from ..core.calls import listed
 from ..core.errors import Unsupported
 from ..core.files import PACKAGE, read_json
 from ..core.outside_metrics import KEY, know
+from ..core.shipped_plans import ON_CPU
 from ..core.spec import FULL
 from ..core.units import FAMILIES, METRICS, Metric, metric
 from ..core.version import __version__
@@ -49,11 +50,6 @@ def listing(
         "models": _models, "methods": partial(_methods, model), "decoders": _decoders, "metrics": _metrics, "plans": _plans,
         "runs": partial(_runs, store)}
     return [*sources[kind](), *refused]
-
-
-def for_gpu(plan: str) -> bool:
-    """Return whether a plan is shipped and meant for a GPU."""
-    return plan in schema.shipped() and schema.group(plan) != "tiny"
 
 
 def _installed(kind: Kind) -> list[dict[str, Any]]:
@@ -158,7 +154,7 @@ def _plans() -> list[dict[str, Any]]:
 def _plan_cost(cost: Mapping[str, Any], group: str) -> dict[str, Any]:
     """Return an estimated cost, also in words: what the plan ``needs``, and its ``time``."""
     gigabytes = {key: f"{cost[key] / 1e9:.2g} GB" for key in ("memory", "weights")}
-    needs = ["nothing"] if group == "tiny" else [f"GPU {gigabytes['memory']}"]
+    needs = ["nothing"] if group == ON_CPU else [f"GPU {gigabytes['memory']}"]
     needs += [f"weights {gigabytes['weights']}"] if cost["weights"] else []
     return {**cost, "needs": ", ".join(needs), "time": f"{cost['hours']:.2g} h" if cost["hours"] >= 1 else f"{60 * cost['hours']:.2g} min"}
 
