@@ -60,7 +60,7 @@ def _about_budget(group: CaseGroup, rows: Sequence[ReportRow]) -> str:
     ranked = [row for row in measured if row.place is not None]
     if not ranked:
         return "No method is ranked."
-    return " ".join(filter(None, (_closest(ranked), _fastest(ranked))))
+    return " ".join(filter(None, (_closest(ranked), _fastest(ranked, [row for row in measured if row.place is None]))))
 
 
 def _closest(ranked: Sequence[ReportRow]) -> str:
@@ -73,12 +73,15 @@ def _closest(ranked: Sequence[ReportRow]) -> str:
     return f"Best {metric(name).title}: {fmt.name(best.name)}, {fid.text(name)}{tied}."
 
 
-def _fastest(ranked: Sequence[ReportRow]) -> str:
+def _fastest(ranked: Sequence[ReportRow], unranked: Sequence[ReportRow] = ()) -> str:
+    """Return a sentence on the fastest of the ``ranked`` rows, which says so if an unranked one is faster."""
     timed = [(row.speedup, row) for row in ranked if row.speedup]
     if not timed:
         return ""
     above = [pair for pair in timed if faster(pair[0])]
     speedup, row = max(above or timed, key=lambda pair: pair[0].value)
     ends = f"{speedup.low:.2f}–{speedup.high:.2f}, " if speedup.stated else ""
-    value = f"Fastest: {fmt.name(row.name)}, {fmt.times(speedup.value)} ({ends}n = {speedup.n})."
-    return value if above else f"No measurable speedup. {value}"
+    beaten = any(other.speedup.value > speedup.value for other in unranked if other.speedup)
+    who, none = ("ranked method", "No ranked method has a measurable speedup.") if beaten else ("", "No measurable speedup.")
+    value = f"{f'Fastest {who}'.strip()}: {fmt.name(row.name)}, {fmt.times(speedup.value)} ({ends}n = {speedup.n})."
+    return value if above else f"{none} {value}"
