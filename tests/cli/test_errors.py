@@ -78,7 +78,8 @@ def test_a_missing_store_or_run(command: list[str], measured: Stage, stage: Stag
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
 def test_a_missing_gpu_is_the_machines_fault(stage: Stage) -> None:
-    refused(stage.run("--device", "cuda"), "infrastructure", "no CUDA device", code=5)
+    refused(stage.run("--device", "cuda"), "infrastructure", "no CUDA device (torch ", "Use --device cpu", code=5)
+    refused(call("price", "linear-table4", "--device", "cuda"), "infrastructure", "no CUDA device (torch ", "--card h100", code=5)
     assert untouched(stage)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ..core.errors import Infrastructure
 from ..core.result import Environment
 from ..core.spec import digest
 from ..core.version import __version__
@@ -55,6 +56,13 @@ def environment(device: str, threads: int, gpu: Gpu | None = None) -> Environmen
         model = [_cpu(field) for field in ("cpu family", "model", "cache size")]  # libraries choose block sizes by these
         numerics += [*(facts[k] for k in OF_CPU), torch.backends.mkl.is_available(), flags, model]
     return Environment(name, slug(machine), digest(numerics), facts)
+
+
+def no_cuda(remedy: str) -> Infrastructure:
+    """Return the error for a GPU that torch does not see, with the build of torch."""
+    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "the CPU"
+    return Infrastructure(f"--device cuda was given, but torch sees no CUDA device (torch {torch.__version__}, built for {build}).",
+                          remedy=remedy)
 
 
 def slug(text: str) -> str:

@@ -19,6 +19,7 @@ import torch
 from ..core.errors import Infrastructure
 from ..core.limits import Rates
 from .affinity import torch_threads
+from .environment import no_cuda
 from .timer import clock
 
 COPIED = {"cpu": 128 * 2**20, "cuda": 2**30}  # bytes of the buffer that is read
@@ -38,6 +39,8 @@ def rates(device: str, threads: int, dtypes: Iterable[str], uuid: str = "") -> d
 
 def rate(device: str, threads: int, dtype: str) -> Rates:
     """Return the rates of one dtype. Raises Infrastructure if they cannot be measured."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise no_cuda("Name a card instead, such as --card h100, or use --device cpu.")
     if (measured := rates(device, threads, [dtype]).get(dtype)) is None:
         raise Infrastructure(f"The rates of {device} cannot be measured: its process failed, for lack of free memory perhaps.",
                              remedy="See `cachemark doctor`.")

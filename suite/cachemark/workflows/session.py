@@ -111,8 +111,9 @@ class Machine:
         import torch
 
         if self.device == "cuda" and not torch.cuda.is_available():
-            raise Infrastructure("--device cuda was given, but torch sees no CUDA device.",
-                                 remedy="Use --device cpu; see `cachemark doctor`.")
+            from ..machine.environment import no_cuda
+
+            raise no_cuda("Use --device cpu; see `cachemark doctor`.")
 
     @contextmanager
     def places(self) -> Iterator[Executor]:
