@@ -153,7 +153,8 @@ def written(file: Path, text: str = "nothing") -> Path:
      "A grid needs pairs: no file name is in both folders. Use the same file name for both images of a pair"),
     (lambda home: (few(home, "a"), few(home, "b"), "--grid", home / "a" / "03.png"), "03.png is an image to score. Write the grid to"),
     (lambda home: (few(home, "a", side=32), "--preset", "scene"), "are 32×32; preset scene takes 64×64. Resize them, e.g.: mogrify"),
-    (lambda home: (home / "a", few(home, "b")), "a is not a folder of images or an npz file."),
+    (lambda home: (few(home, "a") / "00.png", few(home, "b")), "is not a folder of images or an npz file."),
+    (lambda home: (home / "a", few(home, "b")), "{a} does not exist. Use a folder of images, or an npz file"),
     (lambda home: (few(home, "a"), home / "b"), "{b} does not exist. Use a folder of images, or a file"),
     (lambda home: (few(home, "a"), few(home, "b", first=20)), "needs the weights of Inception v3, get it with: curl -L --create-dirs -o "),
     (lambda home: (few(home, "a"), written(home / "file.npz"), "--weights", home / "file.npz"),
@@ -165,7 +166,7 @@ def test_bad_input_ends_with_one_line_and_the_fix(made: Any, words: str, tmp_pat
     assert result.exit_code == 2, result.output
     line, code = [line for line in result.output.splitlines() if line.strip()]
     assert "; see docs/errors.md#" in code
-    assert words.format(b=tmp_path / "b") in line
+    assert words.format(a=tmp_path / "a", b=tmp_path / "b") in line
     assert not (tmp_path / "grid.png").exists()
 
 

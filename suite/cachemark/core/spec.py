@@ -86,8 +86,9 @@ class Budget:
         try:
             ratio = _share(str(text)).limit_denominator(FINEST)
         except (ValueError, ZeroDivisionError):
-            raise BadBudget(f"Budget {shown(text)} is not a number.", remedy="Write a share of the full cache such as 1/4 or 0.25, "
-                            "or the name of a method whose own size is meant.") from None
+            percent = re.fullmatch(r"([0-9]{1,2}(\.[0-9]{1,3})?) ?%", str(text))
+            remedy = f"Write {float(percent[1]) / 100:g}." if percent else "Write a share of the full cache such as 1/4 or 0.25."
+            raise BadBudget(f"Budget {shown(text)} is not a number.", remedy=remedy) from None
         if not 0 < ratio <= 1:
             raise BadBudget(f"Budget {shown(text)} is outside (0, 1].",
                             remedy=f"Write a share of the full cache such as 1/4, at least 1/{FINEST}.")

@@ -248,7 +248,7 @@ def _parsed(budget: str | float, layout: Layout) -> Budget:
         here = [name for name, cls in _sized().items() if layout.paradigm in cls.paradigms]
         if near := difflib.get_close_matches(str(budget), here, n=1):
             raise BadBudget(error.message, remedy=f"Did you mean {near[0]!r}? {error.remedy}") from None
-        raise
+        raise BadBudget(error.message, remedy=f"{error.remedy} The name of a method means its own size.") from None
 
 
 def _sized() -> dict[str, type[Method]]:

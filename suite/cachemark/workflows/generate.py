@@ -107,6 +107,8 @@ class ImageModel(Hinted):
         drawn = _seeds(seeds, None if numbers is None else len(numbers))
         if numbers is not None and len(numbers) == 1:
             numbers = [numbers[0]] * len(drawn)
+        if budget is not None and budget not in METHODS:
+            Budget.parse(budget)
         if name == FULL and budget is not None and Budget.parse(budget).ratio != 1:
             raise BadBudget(f"The full cache does not evict, so budget {budget} has no effect.", remedy="Name a method, or leave it out.")
         axes = {"budgets": [self._budget(table) if budget is None else budget], "codecs": [codec], "decoders": [decoder],

@@ -45,6 +45,8 @@ class ImageFolder:
         Raises Unsupported if it is not a folder, has no image, or has several sizes.
         """
         folder = Path(path)
+        if not os.path.lexists(folder):
+            raise Unsupported(f"{folder} does not exist.", remedy="Use a folder of images, or an npz file.")
         if not folder.is_dir():
             raise Unsupported(f"{folder} is not a folder of images or an npz file.", remedy="Use a folder of images, or an npz file.")
         names, others = _listed(folder)
