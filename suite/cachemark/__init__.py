@@ -49,7 +49,9 @@ _INSTEAD = {"generate": "cm.load(NAME).generate(…)", "list": "cm.methods(), cm
             "list_methods": "cm.methods()", "benchmark": "cm.measure", "bench": "cm.measure",
             "evaluate": "cm.measure, or cm.score for images",
             "load_model": "cm.load", "leaderboard": "cm.open(STORE)", "explain": "cachemark explain PLAN, a command",
-            "doctor": "cachemark doctor, a command"}
+            "doctor": "cachemark doctor, a command", "plot": "run.plot(\"tradeoff\"), of cm.run(…) or cm.open(STORE)",
+            "frame": "run.frame(), of cm.run(…) or cm.open(STORE)", "table": "run.frame(), of cm.run(…) or cm.open(STORE)",
+            "results": "run.frame(), of cm.run(…) or cm.open(STORE)", "show": "cm.open(STORE)", "runs": "cm.open(STORE)"}
 
 
 def __dir__() -> list[str]:

@@ -114,7 +114,8 @@ def compare(
     ways = {"--cases": cases, "--commits": commits, "--env": environments, "--versions": versions}
     if len(way := [option for option, names in ways.items() if names is not None]) != 1:
         raise BadPlan("A comparison needs two sides.",
-                      remedy="Use exactly one of --cases A B, --commits A B, --env OLD NEW, --versions OLD NEW.")
+                      remedy="Use exactly one of --cases A B, --commits A B, --env OLD NEW, --versions OLD NEW; in Python of "
+                      "cases=(a, b), commits=(a, b), environments=(old, new), versions=(old, new).")
     if cases and only:
         raise BadPlan("--cases names the two cases that are compared, so --only has no effect.", remedy="Leave out one of the two.")
     machine, (loaded, files) = Machine.parse(machine), prepare(plan, plugins)
