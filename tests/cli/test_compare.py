@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -67,6 +68,12 @@ def test_what_time_does_not_allow_stays_open(machine: Machine, stage: Stage) -> 
     machine.noise = 0.3
     code, verdicts = rows(stage, *SIDES, "--no-aa")
     assert (code, verdicts[CONFIG, "latency"]) == (3, "inconclusive")
+    with Store.open(stage.store, create=False, read_only=True) as store:
+        newest = store.runs()[0].id
+    stated = call("check", "--store", stage.store, "--run", newest).stdout
+    (again,) = re.findall(r"^To decide: .*: cachemark (compare .*)$", stated, re.M)
+    assert sorted(shlex.split(again)) == sorted(map(str, [
+        "compare", stage.plan, *SIDES, "--plugin", stage.plugin, "--device", "cpu", "--threads", 1, "--store", stage.store]))
 
 
 def test_two_cases_that_differ_in_more_than_the_method_are_refused_before_a_pair(machine: Machine, stage: Stage) -> None:

@@ -179,6 +179,7 @@ def test_an_incident_fails_until_it_is_acknowledged_and_is_in_every_output(accep
     for output in (comment, page):
         assert output.index("Regressed") < output.index("owner: nobody") < output.index("again: cachemark")
     (incident,) = json.loads(register.read_text())["incidents"]
+    assert f"cachemark incident acknowledge {incident['key']} --register {register} --who NAME" in comment.replace("\\", "")
     key, decision, decide = incident["key"], "acknowledged by ada until 2999-01-01", ("--register", register, "--who", "ada")
     assert call("incident", "acknowledge", key, *decide, "--until", "2999-01-01").exit_code == 0
     decided = call("check", *known)

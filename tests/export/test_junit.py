@@ -121,6 +121,15 @@ def test_seconds_of_pairs_are_no_ratios_to_the_full_cache() -> None:
     assert suite(judgement).find(".//failure").get("message") == "regressed: 119 ms → 133 ms. +12 %"  # type: ignore[union-attr]
 
 
+def test_commands_are_whole_whatever_their_length() -> None:
+    run = replace(sample.RUN, plan="compare/demo", plan_json={
+        "sides": ["HEAD~1", "HEAD"], "options": ["--commits", "a", "b", "--plugin", f"/{'deep/' * 80}method.py", "--device", "cuda"],
+        "configurations": 1, "code": [{"commit": "a" * 40}, {"commit": "b" * 40}]})
+    judgement = RunJudgement(night=Night(run, (Verdict("k", "linear 1/4", "latency", "inconclusive"),)), store="n.sqlite")
+    assert judgement.exit_code == 3
+    assert "method.py --device cuda --store n.sqlite\n" in comment(VIEW, judgement)
+
+
 def test_texts_fit_whatever_is_in_them() -> None:
     piles = "\N{PILE OF POO}" * 500
     long = sample.compared(*(Verdict(str(n), piles, piles, "regressed", piles) for n in range(200)))

@@ -83,10 +83,10 @@ def test_what_pairs_found_is_measured_again_in_pairs() -> None:
     comparison, run = (RunRecord(1, plan, stated, "", "", "finished", ENVIRONMENT, {}) for plan in ("compare/demo", "demo"))
     night = Night(comparison, (row(config, "latency", "regressed", 1.3),))
     for judged_run, baseline in ((comparison, None), (run, Comparison((row(config, "latency", "equivalent"),), 0.15, 0.0))):
-        judgement = RunJudgement(baseline, night)
+        judgement = RunJudgement(baseline, night, store="n.sqlite")
         (incident,) = merge([], judgement.gate_rows({config.key: config}), DAY, 0.1, "abc").notify
         *_, last = incident_lines(incident, judged_run, judgement)
-        assert last == f"  again: cachemark compare demo --commits {'a' * 12} {'b' * 12} --only 'a linear 1/4, batch 1'"
+        assert last == f"  again: cachemark compare demo --commits {'a' * 12} {'b' * 12} --only 'a linear 1/4, batch 1' --store n.sqlite"
 
 
 def nights(changes: list[list[GateRow]], register: tuple[Incident, ...] = (), first: date = DAY) -> list[incidents.IncidentNight]:

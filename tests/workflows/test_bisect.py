@@ -123,6 +123,8 @@ def test_a_notification_names_range_bisection_and_the_plans_file() -> None:
     first = nights(["a" * 40])
     lines = [*check.incident_lines(INCIDENT, first[0], RunJudgement(), first)]
     assert lines[-1] == "  again: cachemark run demo --fresh"
+    *_, last = check.incident_lines(INCIDENT, replace(first[0], environment=replace(ENVIRONMENT, facts={"cuda": "13.0"})), RunJudgement())
+    assert last == "  again: cachemark run demo --fresh --device cuda"
 
 
 def test_a_store_knows_the_file_of_a_plan_and_the_nights_before_a_run(tmp_path: Path) -> None:

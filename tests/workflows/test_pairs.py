@@ -272,6 +272,8 @@ def test_each_side_runs_its_own_version_of_the_cases_that_use_it(tmp_path: Path)
 @pytest.mark.parametrize(("stated", "sides", "unchanged"), [
     ({"options": ["--versions", "a", "b", "--plugin", "/f.py"]}, ["--versions", "a", "b", "--plugin", "/f.py"], False),
     ({"options": ["--commits", "main~1", "main"], "code": [{"commit": "a" * 40}] * 2}, ["--commits", "a" * 12, "a" * 12], True),
+    ({"options": ["--commits", "a", "b", "--plugin", "/f.py", "--device", "cuda"], "code": [{"commit": "a" * 40}, {"commit": "b" * 40}]},
+     ["--commits", "a" * 12, "b" * 12, "--plugin", "/f.py", "--device", "cuda"], False),
     ({"options": ["--env", "a", "b"], "code": [{"commit": "a" * 40}] * 2}, ["--env", "a", "b"], False),
 ])  # fmt: skip
 def test_the_printed_command_names_the_sides_as_they_were_compared(stated: dict[str, object], sides: list[str], unchanged: bool) -> None:

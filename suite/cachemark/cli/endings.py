@@ -223,7 +223,7 @@ def note(context: click.Context, option: click.Parameter, value: Any) -> Any:
 
 
 def runnable(text: str) -> str:
-    """Add the noted options to every cachemark command in the text that accepts them."""
+    """Add the noted options to every cachemark command in the text that accepts them and does not have them."""
     context = click.get_current_context(silent=True)
     noted_options = context.meta.get(GIVEN) if context else None
 
@@ -234,7 +234,9 @@ def runnable(text: str) -> str:
             command = command.commands.get(words[names], click.Command(None))
             names += 1
         accepted = {name for parameter in command.params for name in parameter.opts}
-        options = [word for name, value in noted_options or () if name in accepted for word in (name, shlex.quote(value))]
+        given = text[match.end():].partition("cachemark ")[0]
+        missing = [(name, value) for name, value in noted_options or () if name in accepted and f" {name} " not in given]
+        options = [word for name, value in missing for word in (name, shlex.quote(value))]
         return " ".join([*words[:names], *options, *words[names:]])
 
     return COMMAND.sub(completed, text) if noted_options else text

@@ -12,7 +12,7 @@ from ..core.verdicts import CHANGED, MISSING, REGRESSED
 from ..core.wording import on_one_line
 from ..gate.judgement import RunJudgement
 from ..store.rows import Verdict
-from .documents import REASON, markdown
+from .documents import NOTE, REASON, markdown
 from .escape import JOINER, for_markdown, slug
 from .tables import NAME, tables
 
@@ -82,8 +82,8 @@ def _annotation(level: str, row: Verdict, values: str) -> str:
 def _verdicts(result: RunJudgement | None) -> list[str]:
     if result is None:
         return ["Not compared with a baseline.\n"]
-    lines = f"**{for_markdown(result.in_words, REASON)}**\n\n"
-    lines += "\n".join(f"- {for_markdown(line, REASON)}" for line in result.summary()) + "\n"
+    lines = f"**{for_markdown(result.in_words, NOTE)}**\n\n"
+    lines += "\n".join(f"- {for_markdown(line, NOTE if 'cachemark ' in line else REASON)}" for line in result.summary()) + "\n"
     changed = [row for verdict in _LEVELS for row in result.all_rows if row.verdict == verdict]
     if not changed:
         return [lines]

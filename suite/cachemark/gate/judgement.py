@@ -16,6 +16,8 @@ from .baseline_check import Comparison
 from .incidents import BASELINE, PAIRS, GateRow, Incident
 from .nights import GateStanding, Night
 
+ACCEPT = "cachemark incident acknowledge KEY"  # of an incident that no register has
+
 
 @dataclass(frozen=True)
 class RunJudgement:
@@ -24,7 +26,8 @@ class RunJudgement:
     ``standing``: false-alarm record of the paired test; if it is too bad, times do not fail a run. ``baseline``: file of the baseline.
     ``history``: changes over the nights. ``sees``: a sentence about the smallest change of a time that the machine can resolve.
     ``decided``: acknowledged or accepted incidents by case and metric; if they cover all failing rows, the run passes. ``open_incidents``:
-    lines about the others: cause, owner, suspects and commands.
+    lines about the others: cause, owner, suspects and commands; ``to_accept`` is the command that accepts one, by case and metric.
+    ``store``: where the pairs are stored, for commands; empty for the default.
     """
 
     comparison: Comparison | None = None
@@ -35,6 +38,8 @@ class RunJudgement:
     sees: str = ""
     decided: Mapping[tuple[str, str], Incident] = field(default_factory=dict)
     open_incidents: tuple[str, ...] = ()
+    to_accept: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    store: str = ""
 
     @property
     def by_judge(self) -> dict[str, tuple[Sequence[Verdict], Sequence[Verdict]]]:
@@ -80,7 +85,13 @@ class RunJudgement:
             return ""
         run = self.night.run
         plan = str(run.stored_plan.get("file") or run.plan.removeprefix(COMPARISON))
-        return shlex.join(["cachemark", "compare", plan, *self.night.sides])
+        only = [word for label in self.night.stated.get("only", ()) for word in ("--only", str(label))]
+        return shlex.join(["cachemark", "compare", plan, *self.night.sides, *only, *self.store_option])
+
+    @property
+    def store_option(self) -> tuple[str, ...]:
+        """The option that names the store, unless it is the default."""
+        return ("--store", self.store) if self.store else ()
 
     @property
     def exit_code(self) -> int:
@@ -129,7 +140,7 @@ class RunJudgement:
         told = f"{incident.who} decided on it ({incident.decision})" if incident and incident.who else "nobody has decided on it yet"
         others = f" {count(more, 'other value')} became worse too." if more else ""
         return (f"{worst.label} became worse{change}.{others} Owner: {told}. To do: find the commit (commands below) and fix it, or "
-                "accept it with `cachemark incident acknowledge KEY --who NAME`.")
+                f"accept it with `{self.to_accept.get((worst.case_key, worst.metric), ACCEPT)} --who NAME`.")
 
     def summary(self) -> list[str]:
         """Return lines: verdict, resolution of the machine, open and known incidents, baseline and remarks."""

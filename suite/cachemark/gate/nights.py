@@ -46,7 +46,7 @@ class Night:
 
     @property
     def sides(self) -> list[str]:
-        """The options of `cachemark compare` that name its sides, by their commits if they have two."""
+        """The options of `cachemark compare`: its sides, by their commits if they have two, and settings of their processes."""
         options = [str(option) for option in self.stated.get("options", ())]
         if options and options[0] != "--commits":
             return options
@@ -54,7 +54,7 @@ class Night:
         if self.stated.get("alike") == OTHER_METHODS:
             return ["--cases", *names]
         by_commits = bool(options) or (all(commits) and len(set(commits)) == 2)
-        return ["--commits", *(commits if all(commits) else names)] if by_commits else ["--env", *names]
+        return ["--commits", *(commits if all(commits) else names), *options[3:]] if by_commits else ["--env", *names]
 
     @property
     def unchanged(self) -> bool:

@@ -63,16 +63,19 @@ def judge(
     if register is None:
         return judgement
     rows = judgement.gate_rows(_cases(store, run, judgement))
-    return _with_incidents(judgement, rows, incidents.load(register), run, nights_before(store, run))
+    return _with_incidents(judgement, rows, register, run, nights_before(store, run))
 
 
 def _with_incidents(
-    judgement: RunJudgement, rows: Sequence[GateRow], register: Sequence[Incident], run: RunRecord, nights: Sequence[RunRecord],
+    judgement: RunJudgement, rows: Sequence[GateRow], file: Path, run: RunRecord, nights: Sequence[RunRecord],
 ) -> RunJudgement:
-    """Return the judgement with decisions about failing rows, and with lines about the other incidents."""
-    today = datetime.now(UTC).date()
-    lines = [line for incident in incidents.undecided(rows, register, today) for line in incident_lines(incident, run, judgement, nights)]
-    return replace(judgement, decided=incidents.decisions(rows, register, today), open_incidents=tuple(lines))
+    """Return the judgement with decisions about failing rows, and with lines about the other incidents. ``file``: their register."""
+    today, register = datetime.now(UTC).date(), incidents.load(file)
+    undecided = incidents.undecided(rows, register, today)
+    lines = [line for incident in undecided for line in incident_lines(incident, run, judgement, nights)]
+    to_accept = {(row.case.key, row.row.metric): shlex.join(["cachemark", "incident", "acknowledge", incident.key, "--register", str(file)])
+                 for incident in undecided for row in rows if row.fails and incident.covers(row)}
+    return replace(judgement, decided=incidents.decisions(rows, register, today), open_incidents=tuple(lines), to_accept=to_accept)
 
 
 def incident_lines(incident: Incident, run: RunRecord, judgement: RunJudgement, nights: Sequence[RunRecord] = ()) -> Iterator[str]:
@@ -84,7 +87,8 @@ def incident_lines(incident: Incident, run: RunRecord, judgement: RunJudgement, 
     plan, note = _as_commands_name(run)
     config, origin = incident.configurations[0], suspects(incident, nights)
     change = f"{percent(incident.change - 1, '+')} cost (median). " if incident.change is not None else ""
-    again = ["run", plan, "--fresh"]
+    on = _device(run)
+    again = ["run", plan, "--fresh", *on]
     yield (f"{incident.key}: {incident.metric} regressed: {incident.factor} {incident.value}, "
            f"{count(len(incident.configurations), 'configuration')}.")
     yield f"  change: {change}{incident.reason}".rstrip()
@@ -92,15 +96,16 @@ def incident_lines(incident: Incident, run: RunRecord, judgement: RunJudgement, 
     yield f"  owner: {incident.who or 'nobody'}{f' ({incident.link})' if incident.link else ''}"
     if origin is not None:
         more = len(origin.commits) - MOST_COMMITS
-        again = ["compare", plan, "--commits", origin.good, origin.bad, "--only", config]
+        again = ["compare", plan, "--commits", origin.good, origin.bad, "--only", config, *on, *judgement.store_option]
         yield f"  suspects: commits after {origin.good}, up to {origin.bad}"
         yield from (f"    {commit}" for commit in origin.commits[:MOST_COMMITS])
         if more > 0:
             yield f"    and {more} more"
-        yield f"  find: {shlex.join(['cachemark', 'bisect', config, '--plan', plan, '--good', origin.good, '--bad', origin.bad])}{note}"
+        find = ["cachemark", "bisect", config, "--plan", plan, "--good", origin.good, "--bad", origin.bad, *on]
+        yield f"  find: {shlex.join(find)}{note}"
     if judgement.night and incident.found_by == PAIRS:
         sides = judgement.night.sides
-        again = ["compare", plan, *sides, *(() if sides[0] == "--cases" else ("--only", config))]
+        again = ["compare", plan, *sides, *(() if sides[0] == "--cases" else ("--only", config)), *judgement.store_option]
     yield f"  again: {shlex.join(['cachemark', *again])}{note}"
 
 
@@ -123,7 +128,8 @@ def _in_pairs(store: Store, run: RunRecord, min_coverage: float | None, own: boo
         delta = float(night.stated.get("delta", 0.1))
         for config in [row.label for row in night.tally.rows if row.metric == TIME]:
             history += ledger.history_lines(nights, config, delta)
-    return RunJudgement(None, night, ledger.standing(nights) if nights else None, history=tuple(history), sees=sees)
+    return RunJudgement(None, night, ledger.standing(nights) if nights else None, history=tuple(history), sees=sees,
+                        store="" if store.where == DEFAULT_STORE or "***" in store.where else store.where)
 
 
 def _sees(store: Store, nights: Sequence[Night], family: int) -> str:
@@ -153,7 +159,8 @@ def _better(
         if not (before.commit and after.commit) or before.edited or after.edited:
             return ""
         plan, note = _as_commands_name(run)
-        compare = ["cachemark", "compare", plan, "--plugin", after.file, "--versions", before.commit[:12], after.commit[:12]]
+        compare = ["cachemark", "compare", plan, "--plugin", after.file, "--versions", before.commit[:12], after.commit[:12],
+                   *_device(run)]
         return f"test them in pairs with: {shlex.join(compare)}{note}"
     commits = [code.get("commit") for code in (baseline.code, run.code) if not code.get("dirty")]
     if len(commits) < 2 or not all(commits):
@@ -162,7 +169,12 @@ def _better(
     if then == now:
         return f"the run and the baseline are of one commit, {now}"
     plan, note = _as_commands_name(run)
-    return f"test them in pairs with: cachemark compare {shlex.quote(plan)} --commits {then} {now}{note}"
+    return f"test them in pairs with: {shlex.join(['cachemark', 'compare', plan, '--commits', then, now, *_device(run)])}{note}"
+
+
+def _device(run: RunRecord) -> list[str]:
+    """Return the option for the device of a run; a CPU is the default."""
+    return ["--device", "cuda"] if run.environment.facts.get("cuda") else []
 
 
 def _as_commands_name(run: RunRecord) -> tuple[str, str]:
@@ -236,7 +248,7 @@ def check(
     onset = str(record.code.get("commit") or "")[:12]
     tonight = incidents.merge(incidents.load(Path(register)), rows, today, delta, onset)
     incidents.save(Path(register), tonight.register)
-    return CheckResult(record, _with_incidents(judgement, rows, tonight.register, record, nights), tonight, proposed)
+    return CheckResult(record, _with_incidents(judgement, rows, Path(register), record, nights), tonight, proposed)
 
 
 def _cases(store: Store, run: RunRecord, judgement: RunJudgement) -> dict[str, Case]:

@@ -150,8 +150,9 @@ def compare(
             before, after = (Side(names[n], imaged[n], replace(requests[n], task=Task.IMAGES)) for n in (0, 1))
             image_sides = before, after
         lines = PairLines() if progress else None
-        again = [way[0], *names, *(option for file in files if versions for option in ("--plugin", file))]
-        return _PairedRun(loaded, sides, image_sides, alike, where, code, target, terms, places, lines, again).run(machine.device)
+        again = [way[0], *names, *(option for file in files for option in ("--plugin", file)), *machine.options()]
+        again += ["--repository", str(repository)] if repository else []
+        return _PairedRun(loaded, sides, image_sides, alike, where, code, target, terms, places, lines, again, only).run(machine.device)
 
 
 @contextmanager
@@ -206,6 +207,7 @@ class _PairedRun:
     executor: Executor
     lines: PairLines | None
     options: Sequence[str]
+    only: Sequence[str] = ()
     run_id: int = 0
     equal: list[Outcome] = field(default_factory=list)
 
@@ -221,7 +223,8 @@ class _PairedRun:
         rule = Rule(self.terms.delta or least, family)
         record = {"sides": list(names), "alike": self.alike, "delta": rule.delta, "configurations": family, "seed": self.terms.seed,
                   "min_coverage": COVERAGE if self.terms.min_coverage is None else self.terms.min_coverage,
-                  "code": [dict(code) for code in self.code], "options": list(self.options), "plan": plan.stored()}
+                  "code": [dict(code) for code in self.code], "options": list(self.options), "only": list(self.only),
+                  "plan": plan.stored()}
         with self.store.new_run(COMPARISON + plan.name, record, self.where[1], self.code[1]) as self.run_id:
             rule = self._measure_and_judge(rule, len(earlier))
         _, sees = ledger.least_effect(ledger.unchanged(self.equal), family, device)

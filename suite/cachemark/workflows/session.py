@@ -106,6 +106,12 @@ class Machine:
         """Return the machine, or the device of that name with defaults."""
         return cls(machine) if isinstance(machine, str) else machine
 
+    def options(self) -> list[str]:
+        """Return it as options of the command line."""
+        cap = f"{self.memory_cap >> 20}MiB" if self.memory_cap % 2**20 == 0 else f"{self.memory_cap / 1e6!r}MB"
+        return ["--device", self.device, "--threads", str(self.threads), *(word for gpu in self.gpus for word in ("--gpu", gpu)),
+                *(["--lock-clocks", str(self.clock)] if self.clock else []), *(["--memory-cap", cap] if self.memory_cap else [])]
+
     def require(self) -> None:
         """Raise Infrastructure if the device is not available."""
         import torch
