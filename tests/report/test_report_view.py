@@ -13,6 +13,7 @@ from cachemark.analysis.baseline_comparison import alarms
 from cachemark.analysis.case_group import OTHER_SEEDS, CaseGroup, case_groups
 from cachemark.analysis.columns import paired_speed_note
 from cachemark.analysis.device_limits import OF_SPEED
+from cachemark.analysis.facts import conditions
 from cachemark.analysis.report_row import ReportRow
 from cachemark.analysis.report_view import build
 from cachemark.analysis.summary_sentences import sentences
@@ -248,6 +249,9 @@ def test_cells_that_differ_in_one_setting_of_the_sampling_are_named_by_it() -> N
     view = build(sample.RUN, [*sample.outcomes(), *hot, searched])
     assert [chapter.heading for chapter in view.chapters] == [
         "tiny-llamagen, temperature 1.0", "tiny-llamagen, temperature 0.7", "tiny-llamagen, temperature 1.0, largest batch"]
+    stated = dict(conditions(replace(hot[0].case, sampling=Sampling(cfg_scale=1.5, top_k=7, cfg_interval=3))))
+    assert {name: stated[name] for name in [*stated][9:]} == {
+        "CFG scale": "1.5", "CFG interval": "3", "Temperature": "1.0", "Top k": "7"}, "what changes nothing is left out"
 
 
 @pytest.mark.parametrize(("false", "true", "tone", "said"), [

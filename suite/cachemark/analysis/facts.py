@@ -16,6 +16,10 @@ from ..store.differences import flat
 
 NEAR = 0.1  # two measured rates of one machine count as equal up to this relative difference
 RATES = ("bandwidth", 1e9, "GB/s"), ("peak_flops", 1e12, "TFLOP/s")
+RATE_TITLES = {"bandwidth": "Measured bandwidth", "peak_flops": "Measured FLOP/s"}
+NEUTRAL = {  # settings that change nothing at this value
+    "cfg_schedule": "constant", "cfg_interval": -1, "top_k": 0, "top_p": 1.0, "steps": 0, "diffusion_steps": 0,
+}
 ABBREVIATIONS = {
     "cpu": "CPU", "cpus": "Processors", "cuda": "CUDA", "os": "OS", "tf32": "TF32 matmuls", "gpu": "GPU", "onednn": "oneDNN",
     "cudnn": "cuDNN", "cpu_capability": "CPU instructions", "compute_capability": "Compute capability", "torch": "PyTorch",
@@ -38,13 +42,14 @@ def differences(then: Environment, now: Environment) -> tuple[tuple[str, str, st
 
 
 def conditions(case: Case) -> tuple[tuple[str, str], ...]:
-    """Return (name, value) of the settings that the cases of a group share."""
+    """Return (name, value) of the settings that the cases of a group share, but for those of sampling that change nothing."""
     settings = {
         "Weights": case.weights, "Grid": f"{case.grid[0]} × {case.grid[1]} tokens", "Conditions": case.conditions,
         "Seeds": f"{case.seeds} ({case.samples})", "Batch": case.batch, "Compute dtype": case.dtype, "Engine": case.engine,
         "Device class": case.device_class, "Warm-up, repeats": f"{case.warmup}, {case.repeats}",
     }
-    sampling = {name.replace("cfg", "CFG").replace("_", " "): value for name, value in asdict(case.sampling).items()}
+    sampling = {name.replace("cfg", "CFG").replace("_", " "): value for name, value in asdict(case.sampling).items()
+                if name not in NEUTRAL or NEUTRAL[name] != value}
     evaluation = dict(flat(case.evaluation, "evaluation"))
     return tuple((title(name), short_hashes(as_text(value))) for name, value in {**settings, **sampling, **evaluation}.items())
 
@@ -69,6 +74,9 @@ def _alike(name: str, value: Any, other: Any) -> bool:
 def title(name: str) -> str:
     """Return a fact's name as a heading."""
     first, _, remainder = name.partition(" ")
+    dtype, _, rate = remainder.partition(" ")
+    if first == "rates" and rate in RATE_TITLES:
+        return f"{RATE_TITLES[rate]}, {dtype}"
     return " ".join(filter(None, (ABBREVIATIONS.get(first, first[:1].upper() + first[1:]), remainder))).replace("_", " ")
 
 
