@@ -146,10 +146,12 @@ def test_a_plain_table_has_paired_differences_and_only_comments_around_it() -> N
     assert [line for line in lines(plain) if line.name.startswith("full (")] == []
     scores = {o.case.label: np.mean(o.samples["color_consistency"]) for o in sample.mixed() if "color_consistency" in o.samples}
     entry, difference = column(plain, "color_consistency")["window 1/2"], scores["window 1/2"] - scores["full"]
-    assert (entry.ends, entry.margin) == (f"−{100 * abs(difference):.1f} %", "")
+    assert (entry.ends, entry.margin) == (f"−{100 * abs(difference):.1f} pt", "")
     assert entry.text == column(noted, "color_consistency")["window 1/2"].text
     assert (plain.notes, plain.reasons, plain.comments[-1]) == ((), (), noted.notes[-1])
     text = latex([plain])
+    assert f"($-${100 * abs(difference):.1f} pt)" in text
+    assert "in points (pt). 64 seeds, batch 16, median of 5 timed repeats, Example CPU, 8 threads.}" in text
     assert "± " not in text.split("% ±")[0].partition("\\bottomrule")[0]
     assert all(line.startswith("%") for line in text.partition("\\end{tabular}")[2].splitlines() if line and line != "\\end{table}")
 

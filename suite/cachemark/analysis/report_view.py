@@ -93,6 +93,7 @@ class ReportView:
     run: str
     when: str
     machine: str
+    device: str
     commit: str
     dirty: bool
     state: str
@@ -136,7 +137,8 @@ def build(
     sides = (comparison.sides if comparison else ()) if run.is_comparison else None
     return ReportView(
         plan=run.plan, run=str(run.id), when=_when(run.started, run.finished),
-        machine=f"{environment.machine_class} · {environment.device}", commit=str(code.get("commit") or "unknown"),
+        machine=f"{environment.machine_class} · {environment.device}", device=environment.device,
+        commit=str(code.get("commit") or "unknown"),
         dirty=bool(code.get("dirty")), state=run.state, counts=tuple((str(status), ended[status]) for status in Status if status in ended),
         conclusion=conclusion(comparison, baseline.meta if baseline else None),
         chapters=tuple(_chapter(group, groups, claims, artifact, not_reproduced(group.case), run_history(group, nights), placings)

@@ -17,6 +17,7 @@ from ..analysis.report_view import Chapter, ReportView
 from ..core import formatting as fmt
 from ..core.errors import unknown
 from ..core.outside_metrics import stored_names
+from ..core.spec import Case
 from ..core.units import FID, METRICS, metric, scores
 from ..core.wording import on_one_line
 from ..stats.intervals import LEVEL
@@ -65,7 +66,7 @@ class TableLine:
 class Table:
     """Group of the report; ``blocks`` are its rows by full cache, budget and reference.
 
-    ``comments``: notes that are not printed."""
+    ``comments``: notes that are not printed. ``settings``: how a plain table was measured, for its caption."""
 
     title: str
     groups: tuple[ColumnGroup, ...]
@@ -73,6 +74,7 @@ class Table:
     reasons: tuple[str, ...]
     notes: tuple[str, ...]
     comments: tuple[str, ...] = ()
+    settings: str = ""
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -136,8 +138,14 @@ def _table(view: ReportView, chapter: Chapter, columns: Sequence[str], methods: 
     labels = {row.label for part in parts for row in part}
     notes = tuple(_notes(view, chapter, labels, plain))
     if plain:
-        return Table(chapter.heading, groups, blocks, (), (), (*reasons, *notes))
+        return Table(chapter.heading, groups, blocks, (), (), (*reasons, *notes), _settings(group.case, view.device))
     return Table(chapter.heading, groups, blocks, tuple(reasons), notes)
+
+
+def _settings(case: Case, device: str) -> str:
+    """Return seeds, batch, repeats and device in words."""
+    measured = [] if case.is_micro else [f"{case.samples} seeds", f"batch {case.batch}"]
+    return ", ".join([*measured, f"median of {case.repeats} timed repeats", device])
 
 
 def _table_line(
@@ -166,7 +174,9 @@ def _plain(row: ReportRow, full: ReportRow, column: Column, best: bool) -> Table
     if row is full or not (mine and its and column.per_image and len(mine) == len(its)):
         return TableEntry(column.cell(row).text, best=best)
     difference = float(np.mean(np.array(mine, dtype=np.float64) - np.array(its, dtype=np.float64)))
-    return TableEntry(column.cell(row).text, best=best, ends=f"{'−' if difference < 0 else '+'}{column.write(abs(difference))}")
+    written = column.write(abs(difference))
+    points = f"{written.removesuffix(' %')} pt" if written.endswith(" %") else written  # 1 % of a percentage would be another value
+    return TableEntry(column.cell(row).text, best=best, ends=f"{'−' if difference < 0 else '+'}{points}")
 
 
 def _entry(row: ReportRow, column: Column, best: bool) -> TableEntry:
