@@ -51,7 +51,7 @@ def test_plans_are_listed_in_groups_with_their_needs_and_time() -> None:
     assert [line.partition(":")[0] for line in lines if not line.startswith(" ")] [:-1] == [*GROUPS]
     assert max(len(row["summary"]) for row in data(call("list", "plans", "--json"))) <= 100
     (line,) = [line for line in lines if "LineAR, Table 4" in line]
-    assert re.match(r"  linear-table4 +\d+ min  GPU \d+ GB  +LineAR, Table 4: ", line)
+    assert re.match(r"  linear-table4 +\d+( min)?–[\d.]+ (min|h)  GPU \d+ GB  +LineAR, Table 4: ", line)
     assert re.search(r"^  nightly .*GPU .* GB, weights \d+ GB", "\n".join(lines), re.M)
 
 

@@ -37,13 +37,14 @@ def write_costs() -> None:
 def cost(name: str) -> dict[str, Any]:
     """Return models, cases, hours on the plan's device, bytes of weights and full cache, and the files that it names.
 
-    ``weights``: bytes of the named models' parameters in fp32."""
+    ``least`` and ``most``: the likely range of hours. ``weights``: bytes of the named models' parameters in fp32."""
     plan, on_gpu = schema.load(name), schema.group(name) != "tiny"
     bare, missing = without_missing(plan)
     cases = [Prepared.of(planned, rates=limits.gpu(GPU, planned.case.dtype) if on_gpu else CPU_THREAD)
              for planned in expand(bare, "cuda" if on_gpu else "cpu")]
     models = by_model(plan, cases, missing=missing)
     return {"models": [model.model for model in models], "cases": len(cases), "hours": _two(sum(model.hours for model in models)),
+            "least": _two(sum(model.least for model in models)), "most": _two(sum(model.most for model in models)),
             "memory": int(_two(max(model.memory for model in models))), "weights": int(_two(_weights(plan))), "files": missing}
 
 
@@ -65,7 +66,7 @@ def plans_page() -> str:
         "All plans that come with cachemark. [Define a plan](../how-to/define-a-plan.md) shows how to write one.",
         "```console\n$ cachemark list plans\n$ cachemark explain linear-table4     # its cases\n$ cachemark price linear-table4       # "
         "its cost on this machine\n$ cachemark run linear-table4 --device cuda\n```",
-        f"*Time* is an estimate, 1.5 × the roofline and 30 s per process, for {PLAN_TIMES}. "
+        f"*Time* is a likely range, estimated for {PLAN_TIMES}. "
         "*GPU*: memory of weights and full cache in the largest case; activations come on top. *Weights*: parameters of the files that the "
         "plan names, in fp32; [Models](models.md) lists their sources. `cachemark price PLAN` estimates this machine. "
         "Plans about speed, `heads` and `lazymar` have too few seeds for a rank among non-inferior methods, as more would "

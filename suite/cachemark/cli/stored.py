@@ -115,7 +115,7 @@ def list_(kind: Kind, store: str, plugins: tuple[str, ...], everything: bool, mo
     def line(row: dict[str, Any]) -> str:
         origin = f"  [{row['origin']} {row['version']}]" if row.get("origin", "cachemark") != "cachemark" else ""
         cache = f"; cache {size(row['cache_bytes'])} per image in bf16" if row.get("cache_bytes") else ""
-        needs = f"{row.get('time', ''):>7}  {row.get('needs', ''):<25}  " if kind == "plans" else ""
+        needs = f"{row.get('time', ''):>13}  {row.get('needs', ''):<25}  " if kind == "plans" else ""
         code = f"{str(row.get('authors_code', '')).partition(':')[0] or '–':<11}  " if kind == "methods" else ""
         return f"{row['name']:<{width}}  {needs}{code}{row['summary']}{cache}{origin}"
 
@@ -141,7 +141,7 @@ def _print_plans(rows: Sequence[dict[str, Any]], line: Callable[[dict[str, Any]]
         say(f"{group}: {PLAN_GROUPS.get(group, 'plans of installed packages')}")
         for row in members:
             say(f"  {line(row)}")
-    say(f"Times are estimates for {PLAN_TIMES}. On this machine: cachemark price PLAN")
+    say(f"Times are likely ranges, estimated for {PLAN_TIMES}. On this machine: cachemark price PLAN")
 
 
 # -- report -----------------------------------------------------------------------------------------------------------

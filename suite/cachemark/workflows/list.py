@@ -156,7 +156,16 @@ def _plan_cost(cost: Mapping[str, Any], group: str) -> dict[str, Any]:
     gigabytes = {key: f"{cost[key] / 1e9:.2g} GB" for key in ("memory", "weights")}
     needs = ["nothing"] if group == ON_CPU else [f"GPU {gigabytes['memory']}"]
     needs += [f"weights {gigabytes['weights']}"] if cost["weights"] else []
-    return {**cost, "needs": ", ".join(needs), "time": f"{cost['hours']:.2g} h" if cost["hours"] >= 1 else f"{60 * cost['hours']:.2g} min"}
+    return {**cost, "needs": ", ".join(needs), "time": _span(cost["least"], cost["most"])}
+
+
+def _span(least: float, most: float) -> str:
+    """Return a range of hours in words, such as ``26 min–1.4 h``."""
+    (low, unit), (high, its_unit) = ((float(f"{hours:.2g}"), "h") if hours >= 1 else (float(f"{60 * hours:.2g}"), "min")
+                                     for hours in (least, most))
+    if (low, unit) == (high, its_unit):
+        return f"{low:g} {unit}"
+    return f"{low:g}{'' if unit == its_unit else f' {unit}'}–{high:g} {its_unit}"
 
 
 def _runs(store: str | Path) -> list[dict[str, Any]]:
