@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from ..core.calls import listed, strict
+from ..core.errors import Unsupported
 from .session import DEFAULT_STORE, Machine
 
 if TYPE_CHECKING:
@@ -59,6 +61,10 @@ def score(
     from .score import Score
     from .score import score as scored
 
+    if unread := [each for each in (images, against) if not isinstance(each, str | os.PathLike)]:
+        raise Unsupported(f"score reads files, not {type(unread[0]).__name__}.",
+                          remedy='Write them first, and pass the name: images.save("folder/") of generated images, or '
+                                 'np.savez("samples.npz", array) of an array of bytes (N, H, W, 3).')
     named = [(each, {}) if isinstance(each, str) else each for each in listed(metrics)]
     scores = scored(images, against, preset_name=preset, weights=weights, grid=grid, device=device, prompts=prompts, metrics=named,
                     unpaired=unpaired)
