@@ -9,7 +9,17 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from ..analysis.columns import LIMITS, RECOMMENDED, Column, ColumnGroup, budget_cell, column_groups, columns_of, known_columns
+from ..analysis.columns import (
+    LIMITS,
+    RECOMMENDED,
+    Column,
+    ColumnGroup,
+    budget_cell,
+    column_groups,
+    columns_of,
+    known_columns,
+    paired_speed_note,
+)
 from ..analysis.explanations import PLACINGS
 from ..analysis.method_placings import placing_lines
 from ..analysis.report_row import ReportRow, faster
@@ -242,6 +252,8 @@ def _notes(view: ReportView, chapter: Chapter, labels: set[str], plain: bool) ->
     for note in chapter.notes:
         if rows := [row for row in note.rows if row in labels]:
             yield f"{', '.join(on_one_line(row, NAME) for row in rows)}: {note.text}"
+    if turns := paired_speed_note(chapter.group):
+        yield turns
     case, covered = chapter.group.case, chapter.coverage
     speed = "" if covered is None else f", widened by {chapter.process_bias} (coverage ≥ {fmt.percent(covered)})"
     if plain:
