@@ -158,6 +158,17 @@ def test_methods_differ_in_shape_and_dash_not_in_colour_alone(view: ReportView) 
     assert [e.text for e in ET.fromstring(svg).findall(f"{SVG}text")] == [display_name(name) for name in sorted(sample.METHODS)]
 
 
+def test_figures_name_the_parts_of_their_bars_and_differences(view: ReportView) -> None:
+    """The page says both above a chart, and a paper has the figure alone."""
+    drawing = chart_sets(view)[0]
+    drawn = {chart.title: ET.fromstring(figures.figure(chart, drawing, 234.0)) for chart in drawing.charts if chart.plot}
+    below = {title: [e.text for e in svg.findall(f"{SVG}text")] for title, svg in drawn.items()}
+    assert below["Time per batch, by part"] == ["Tokens", "Decode + other"]
+    assert below["Memory by part"] == ["Keys and values", "Workspace", "State"]
+    assert [e.get("fill-opacity") for e in drawn["Memory by part"].findall(f"{SVG}path")] == ["1", "0.6", "0.3"]
+    assert "Color consistency, difference (points)" in [*drawn["Color consistency, paired difference from the full cache"].itertext()]
+
+
 TILE, FIXED = 64, 4
 
 

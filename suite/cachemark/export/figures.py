@@ -24,7 +24,7 @@ from ..core.errors import CachemarkError, NothingMeasured, UnknownName, Unsuppor
 from ..core.files import output
 from ..core.result import Outcome
 from ..core.wording import on_one_line
-from ..report.charts.chart import Chart, ChartSet, Key, Plot
+from ..report.charts.chart import Chart, ChartSet, Plot
 from ..report.charts.svg import SHAPES, Curve, RowPlot, Style, XYPlot
 from ..report.page.render import chart_sets
 from .escape import slug
@@ -87,8 +87,12 @@ def figure(chart: Chart, charts: ChartSet, width: float) -> str:
     inner = plot.svg(chart.title, style).replace("currentColor", _INK)
     match = re.search(r'viewBox="0 0 \S+ (\S+)"', inner)
     assert match is not None
+    shapes = tuple(SHAPES.values())
     used = {point.series for point in plot.points} if isinstance(plot, XYPlot) else set()
-    legend, high = _legend([key for key in charts.methods if key.index in used], width, float(match[1]))
+    signs = [(key.name, shapes[key.index % len(shapes)], f'fill="{key.sign}"') for key in charts.methods if key.index in used]
+    if isinstance(plot, RowPlot):
+        signs = [(name, SHAPES["square"], f'fill="{_INK}" fill-opacity="{opacity:g}"') for name, opacity in plot.parts]
+    legend, high = _legend(signs, width, float(match[1]))
     nested = inner.replace("<svg ", f'<svg width="{width:.0f}" height="{match[1]}" ', 1)
     return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.2f}pt" height="{high:.0f}pt" viewBox="0 0 {width:.2f} {high:.0f}" '
             f'font-family={quoteattr(FAMILY)} font-size="{_SIZE:g}">{nested}{legend}</svg>')
@@ -110,15 +114,16 @@ def _for_paper(plot: Plot | None, charts: ChartSet) -> XYPlot | RowPlot:
     return replace(plot, points=marks, lines=(*lines, *joined))
 
 
-def _legend(keys: Sequence[Key], width: float, top: float) -> tuple[str, float]:
-    parts, x, y, shapes = [], 4.0, top + _SIZE, tuple(SHAPES.values())
-    for key in keys:
-        name = fmt.plain(key.name, 28)
+def _legend(signs: Sequence[tuple[str, str, str]], width: float, top: float) -> tuple[str, float]:
+    """Return a legend below ``top``, and its lower end; ``signs``: name, path and color."""
+    parts, x, y = [], 4.0, top + _SIZE
+    for long_name, path, color in signs:
+        name = fmt.plain(long_name, 28)
         need = 14 + 0.56 * _SIZE * len(name) + 8
         if x + need > width and x > 4:
             x, y = 4.0, y + 1.5 * _SIZE
-        parts.append(f'<path d="{shapes[key.index % len(shapes)]}" transform="translate({x + 5:.1f} {y - 0.35 * _SIZE:.1f}) scale(.8)" '
-                     f'fill="{key.sign}"/><text x="{x + 13:.1f}" y="{y:.1f}" fill="{_INK}">{escape(name)}</text>')
+        parts.append(f'<path d="{path}" transform="translate({x + 5:.1f} {y - 0.35 * _SIZE:.1f}) scale(.8)" '
+                     f'{color}/><text x="{x + 13:.1f}" y="{y:.1f}" fill="{_INK}">{escape(name)}</text>')
         x += need
     return "".join(parts), (y + 0.6 * _SIZE) if parts else top
 

@@ -20,8 +20,9 @@ def _labels(rows: Sequence[ReportRow]) -> tuple[str, ...]:
     return tuple(row.label for row in rows[:MOST])
 
 
-def _bars(rows: Sequence[ReportRow], title: str, spans: Sequence[Span]) -> RowPlot:
-    return RowPlot(_labels(rows), linear(title, 0.0, 1.04 * max(span.high for span in spans)), tuple(spans))
+def _bars(rows: Sequence[ReportRow], title: str, spans: Sequence[Span], parts: Mapping[str, float]) -> RowPlot:
+    axis = linear(title, 0.0, 1.04 * max(span.high for span in spans))
+    return RowPlot(_labels(rows), axis, tuple(spans), parts=tuple(parts.items()))
 
 
 def phases(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
@@ -32,11 +33,12 @@ def phases(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
     tokens = [row.median(TOKEN_TIME) or 0.0 for row in rows]
     others_ = [max((row.median(TIME) or 0.0) - made, 0.0) for row, made in zip(rows, tokens, strict=True)]
     parts = list(zip(tokens, others_, strict=True))
-    spans = _stacked(rows, parts, {"Tokens": 1.0, "Decode + other": 0.4}, signs, fmt.seconds)
+    titles = {"Tokens": 1.0, "Decode + other": 0.4}
+    spans = _stacked(rows, parts, titles, signs, fmt.seconds)
     figures = ((fmt.seconds(made), fmt.seconds(other), fmt.percent(1 - made / (made + other))) for made, other in parts)
     caption = "From the left: token generation, then image decoding and other work. Medians." + first(rows)
-    yield Chart.of_cases("speed", "Time per batch, by part", caption, _bars(rows, "Seconds per batch", spans),
-                         ("Tokens", "Decode + other", "Decode + other, %"), rows, figures)
+    yield Chart.of_cases("speed", "Time per batch, by part", caption, _bars(rows, "Seconds per batch", spans, titles),
+                         (*titles, "Decode + other, %"), rows, figures)
 
 
 def memory(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
@@ -58,7 +60,7 @@ def memory(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
     figures = ([fmt.size(size) for size in (*sizes, sum(sizes), row.median(PEAK) or 0.0)]
                for row, sizes in zip(rows, parts, strict=True))
     caption = "From the left: keys and values, workspace shared by layers, method state." + first(rows)
-    yield Chart.of_cases("memory", title, caption, _bars(rows, f"Peak memory of cache and state ({name})", spans),
+    yield Chart.of_cases("memory", title, caption, _bars(rows, f"Peak memory of cache and state ({name})", spans, titles),
                          (*titles, "Total", "Peak memory"), rows, figures)
 
 
@@ -113,8 +115,10 @@ def _spread(title: str, name: str, rows: Sequence[ReportRow], values: Sequence[S
                   Span(k, scale * low, scale * high, color, text, series, 0.55, thick=0.6),
                   Span(k, scale * middle, scale * middle, INK, text, series, thick=0.75)]
     low, high = ranged([scale * end for ends in percentiles for end in (ends[0], ends[-1])], 0.04)
-    unit = "%" if share else metric(name).unit
-    x = linear(f"{metric(name).title} ({unit})" if unit else metric(name).title, low, high)
+    unit, quantity = "%" if share else metric(name).unit, metric(name).title
+    if lead:  # a difference of percentages is in points
+        unit, quantity = "points" if share else unit, f"{quantity}, difference"
+    x = linear(f"{quantity} ({unit})" if unit else quantity, low, high)
     figures = ((*(fmt.metric_value(end, name) for end in ends), str(len(seeds))) for ends, seeds in zip(percentiles, values, strict=True))
     caption = f"{lead}Box: 25–75 %; whiskers: 5–95 %; tick: median.{first(rows)}"
     plot = RowPlot(_labels(rows), x, tuple(spans), lines=(0.0,) if lead else ())

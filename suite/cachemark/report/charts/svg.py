@@ -142,13 +142,14 @@ class Span:
 
 @dataclass(frozen=True)
 class RowPlot:
-    """Labeled rows of bars over one axis; ``pitch`` is the height of a row."""
+    """Labeled rows of bars over one axis; ``pitch`` is the height of a row, ``parts`` names the opacities of a stacked bar."""
 
     labels: tuple[str, ...]
     x: Axis
     spans: tuple[Span, ...]
     pitch: float = 22.0
     lines: tuple[float, ...] = ()
+    parts: tuple[tuple[str, float], ...] = ()
 
     def svg(self, title: str, style: Style = PAGE) -> str:
         labels = [fmt.plain(label, 26) for label in self.labels]
