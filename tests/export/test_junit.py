@@ -127,6 +127,10 @@ def test_commands_are_whole_whatever_their_length() -> None:
         "configurations": 1, "code": [{"commit": "a" * 40}, {"commit": "b" * 40}]})
     judgement = RunJudgement(night=Night(run, (Verdict("k", "linear 1/4", "latency", "inconclusive"),)), store="n.sqlite")
     assert judgement.exit_code == 3
+    assert judgement.in_words.startswith("linear 1/4 is undecided: latency (too few pairs). Nothing is known to be worse.")
+    slower = Verdict("m", "rkv 1/4", "latency", "inconclusive", "1 of the 6 pairs that are needed", 2.0, 4.0, 2.0)
+    two = RunJudgement(night=Night(run, (Verdict("k", "linear 1/4", "latency", "inconclusive"), slower)))
+    assert two.in_words.startswith("rkv 1/4 is undecided: latency × 2.00 so far (1 of the 6 pairs that are needed). 1 other case")
     assert "method.py --device cuda --store n.sqlite\n" in comment(VIEW, judgement)
 
 

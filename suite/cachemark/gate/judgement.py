@@ -129,8 +129,10 @@ class RunJudgement:
     def in_words(self) -> str:
         """One line for a colleague: what became worse and by how much, who decided on it, and what to do."""
         failing = sorted(self.failing, key=lambda row: row.change or 0.0, reverse=True)
+        if not failing and self.exit_code == 3 and self.night and (unresolved := self.night.tally.unresolved):
+            return _undecided(unresolved)
         if not failing:
-            return {0: "Nothing became worse.", 3: "Nothing is known to be worse, but not every time could be decided. Measure more pairs.",
+            return {0: "Nothing became worse.", 3: "Nothing is known to be worse, but not every value could be decided.",
                     4: "Too little was measured to decide. Measure the missing cases."}.get(
                 self.exit_code, "The measurement failed. See the log of the night.")
         worst, more = failing[0], len(failing) - 1
@@ -164,3 +166,13 @@ class RunJudgement:
         elif self.exit_code == 3:
             lines.append(f"To decide: rerun on a quieter machine, or with a larger --minutes or --delta: {self.command}")
         return [*lines, *self.history, *([str(self.standing)] if self.standing else [])]
+
+
+def _undecided(rows: Sequence[Verdict]) -> str:
+    """Return one line about times without a verdict: the one that grew most so far, and what to do."""
+    worst = max(rows, key=lambda row: row.change or 0.0)
+    change = f" × {worst.change:.2f} so far" if worst.change is not None else ""
+    name = metric(worst.metric).title.lower() if is_metric(worst.metric) else worst.metric
+    others = f" {count(len(rows) - 1, 'other case')} undecided too." if len(rows) > 1 else ""
+    return (f"{worst.label} is undecided: {name}{change} ({worst.reason or 'too few pairs'}).{others} Nothing is known to be worse. "
+            "To do: measure more pairs (command below).")
