@@ -246,7 +246,8 @@ class SetMetric(MetricBase):
     """A value of a whole set of images, in the quality pass of a plan.
 
     ``family``: the name contains the preset and the number of images, ``fid_scene_2k``. ``per_feature`` and ``per_class``: the images
-    that the value needs for each feature and class of the preset's network. ``grows``: the value depends on the number of images."""
+    that the value needs for each feature and class of the preset's network. ``grows``: the value depends on the number of images.
+    ``resampled``: enough images give it an interval, unless few of them decide it."""
 
     per: ClassVar[str] = "set"
     plan_name: ClassVar[str] = "quality"
@@ -254,6 +255,7 @@ class SetMetric(MetricBase):
     per_feature: ClassVar[int] = 0
     per_class: ClassVar[int] = 0
     grows: ClassVar[bool] = False
+    resampled: ClassVar[bool] = True
 
     @abstractmethod
     def measure(self, images: ImageSet) -> Sequence[float]:

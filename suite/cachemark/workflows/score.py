@@ -297,7 +297,7 @@ def _of_set(features: ImageFeatures, chosen: Preset, collected: Collected) -> No
             low, high = (None if math.isnan(end) else end for end in (ends[cls.name].low, ends[cls.name].high))
             least, enough, notes = least_images(name), least_for_intervals(options), list[str]()
             if low is None:
-                many = "intervals are not computed for it" if cls.name == "sfid" else "few of the images decide it"
+                many = "few of the images decide it" if cls.resampled else "intervals are not computed for it"
                 notes.append(f"an interval needs {enough} images" if len(features) < enough else many)
             if len(features) < least:
                 notes.append(f"biased: use {least} images or more, or compare sets of equal size only")
