@@ -149,7 +149,10 @@ def test_a_plain_table_has_paired_differences_and_only_comments_around_it() -> N
     assert (entry.ends, entry.margin) == (f"−{100 * abs(difference):.1f} pt", "")
     assert entry.text == column(noted, "color_consistency")["window 1/2"].text
     assert (plain.notes, plain.reasons, plain.comments[-1]) == ((), (), noted.notes[-1])
+    assert {entry.ends for entry in column(plain, "kl").values()} == {""}, "a distance from the full cache has no difference from it"
+    assert "Brackets:" not in latex(tables(view, ["kl"], plain=True))
     text = latex([plain])
+    assert "Brackets:" in text
     assert f"($-${100 * abs(difference):.1f} pt)" in text
     assert "in points (pt). 64 seeds, batch 16, median of 5 timed repeats, Example CPU, 8 threads.}" in text
     assert "± " not in text.split("% ±")[0].partition("\\bottomrule")[0]

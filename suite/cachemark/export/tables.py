@@ -95,6 +95,10 @@ class Table:
         return tuple(f"{column.heading} {ARROWS[column.better]}" for column in self.columns)
 
     @property
+    def has_brackets(self) -> bool:
+        return any(entry.ends for block in self.blocks for line in block for entry in line.entries)
+
+    @property
     def spans(self) -> tuple[tuple[int, int], ...]:
         """First and last column of each group, counted from 1 with name and budget."""
         ends = tuple(accumulate((len(group.columns) for group in self.groups), initial=2))
@@ -179,9 +183,11 @@ def _table_line(
 
 
 def _plain(row: ReportRow, full: ReportRow, column: Column, best: bool) -> TableEntry:
-    """Return a value, with the mean of its paired differences from the full cache in brackets."""
+    """Return a value, with the mean of its paired differences from the full cache in brackets.
+
+    Fidelity is itself a distance from the full cache, whose own value is a limit such as 60 dB."""
     mine, its = row.outcome.raw(column.key), full.outcome.raw(column.key)
-    if row is full or not (mine and its and column.per_image and len(mine) == len(its)):
+    if row is full or not (mine and its and column.per_image and len(mine) == len(its)) or metric(column.key).kind == "fidelity":
         return TableEntry(column.cell(row).text, best=best)
     difference = float(np.mean(np.array(mine, dtype=np.float64) - np.array(its, dtype=np.float64)))
     written = column.write(abs(difference))
