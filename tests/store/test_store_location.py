@@ -30,6 +30,11 @@ NOT_A_URL = [
 ]
 
 
+def test_a_number_is_no_location() -> None:
+    with pytest.raises(BadStore, match="3 is not a location"):
+        located(3)  # type: ignore[arg-type]
+
+
 def test_a_password_is_seen_and_hidden() -> None:
     for location in map(located, WITH_PASSWORD):
         assert has_password(location)

@@ -25,6 +25,8 @@ def located(location: str | Path) -> Path | URL:
     """Return the SQLite file or the server of a store's location.
 
     ``@FILE`` is replaced by the text of that file. Raises BadStore, without the text, for a URL that cannot be parsed."""
+    if not isinstance(location, str | Path):
+        raise BadStore(f"{location!r} is not a location of a store.", remedy=FORMS)
     text = str(location)
     if text.startswith("@"):
         text = _text_of(Path(text[1:]))
