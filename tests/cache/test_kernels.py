@@ -1,5 +1,6 @@
 """The table of kernels: order, reasons, forced kernels, first-use checks, and FlashInfer."""
 
+import importlib
 import re
 import sys
 from dataclasses import replace
@@ -43,6 +44,40 @@ def test_the_first_kernel_that_accepts_computes_and_a_forced_one_comes_before(mo
     monkeypatch.setattr(table, "TABLE", (*table.TABLE, other))
     assert table.choose(QUERY, "other").kernel is other
     assert table.choose(QUERY._replace(mass=True), "other").kernel is WRITTEN_OUT
+
+
+KERNEL = """
+from cachemark.cache.kernels.plain import sdpa
+from cachemark.cache.kernels.record import Kernel, flops
+
+CALLED = []
+
+def run(q, entries, causal, visible, mass):
+    (part,) = entries.parts()
+    CALLED.append(part.k.size(2))
+    return sdpa(q, part.k, part.v, causal), None
+
+MINE = Kernel("mine", lambda query: "it is for one query" if query.tokens > 1 else "", run, flops)
+"""
+
+
+def test_a_kernel_costs_one_file_and_one_line_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is used, counted, named by plans and listed by doctor without a change elsewhere."""
+    (tmp_path / "added_kernel.py").write_text(KERNEL)
+    monkeypatch.syspath_prepend(tmp_path)
+    mine = importlib.import_module("added_kernel")
+    monkeypatch.setattr(table, "TABLE", (mine.MINE, *table.TABLE))
+    monkeypatch.setattr(doctor, "TABLE", table.TABLE)
+    q, k = torch.randn(2, 4, 1, 16), torch.randn(2, 2, 5, 16)
+    counted: list[int] = []
+    with table.counted(counted.append):
+        out, _ = attend(q, Entries.of(k, k))
+        attend(torch.randn(2, 4, 3, 16), Entries.of(k, k))
+    assert mine.CALLED == [5]
+    assert counted == [4 * 2 * 4 * 1 * 5 * 16]
+    torch.testing.assert_close(out, sdpa(q, k, k, causal=False))
+    assert table.refusal("mine", QUERY) == ""
+    assert doctor._kernels("cpu", quick=True)["mine"] == "usable"
 
 
 @pytest.mark.parametrize(("name", "query", "reason"), [
