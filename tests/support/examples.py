@@ -110,8 +110,9 @@ class Waits(Calm):
     name: ClassVar[str] = "waits"
 
     def begin(self, layout, sites, memory):
-        with open(__file__ + ".reached", "w") as file:
+        with open(__file__ + ".opened", "w") as file:
             file.write(str(os.getpid()))
+        os.replace(__file__ + ".opened", __file__ + ".reached")  # whoever sees the file may read it
         while os.path.exists(__file__ + ".hold"):
             time.sleep(0.02)
         super().begin(layout, sites, memory)
