@@ -13,7 +13,7 @@ import yaml
 
 from test_docs import resolve
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 WORKFLOWS = ROOT / ".github" / "workflows"
 STUB = """#!/usr/bin/env bash
 echo "$*" >>"$CALLS"
