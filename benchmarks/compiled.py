@@ -26,6 +26,7 @@ from triton.compiler import ASTSource
 
 from benchmarks.launched import launched
 from cachemark.cache import kernels
+from cachemark.cache.codec import INT4
 from cachemark.cache.kernels import fused_triton, mass_triton, selection_triton
 from cachemark.cache.kernels.decode_triton import CODES, STAGES, plan
 
@@ -97,7 +98,8 @@ def decodes() -> Iterator[Variant]:
     """Yield the variants of the decode kernels: every codec, width and group that a catalogue's model has, with and without mass."""
     for head_dim, group, dtype, codec, mass in (
         *((width, 1, "bfloat16", codec, False) for width in (64, 128) for codec in ("native", "int8", "fp8", "int4", "kivi4")),
-        *((width, 1, "bfloat16", "native", False) for width in (80, 96, 100)), (64, 1, "float32", "native", False),
+        *((width, 1, "bfloat16", "native", False) for width in (80, 96, 100)),
+        *((100, 1, "bfloat16", codec, False) for codec in ("int4", "kivi4")), (64, 1, "float32", "native", False),
         (64, 1, "bfloat16", "native", True), (64, 1, "bfloat16", "int8", True), (64, 1, "bfloat16", "kivi4", True),
         (128, 4, "bfloat16", "native", False), (128, 16, "bfloat16", "native", True), (128, 4, "bfloat16", "int8", False),
     ):
@@ -108,7 +110,7 @@ def decode_variant(head_dim: int, group: int, dtype: str, codec: str, mass: bool
     """Return the variant that a call with one length compiles."""
     name, itemsize = DTYPES[dtype]
     of_codes = head_dim if codec in CODES else head_dim // 2
-    chosen = plan(head_dim, group, itemsize, codec, -(-head_dim // 32), math.gcd(16, of_codes), mass, False, False)
+    chosen = plan(head_dim, group, itemsize, codec, INT4.widths(head_dim, torch.float16)[1][0], math.gcd(16, of_codes), mass, False, False)
     element = {"native": name, "int8": "i8"}.get(codec, "u8")
     width = of_codes * (itemsize if codec == "native" else 1)
     pointers = {"k_at": element, "v_at": element, "k_scale_at": "fp16" if codec == "fp8" else "fp32", "mass_at": "fp32",
@@ -122,7 +124,7 @@ def decode_variant(head_dim: int, group: int, dtype: str, codec: str, mass: bool
     even = {parameter for parameter in types if parameter.endswith(("_at", "_row", "_head", "_token"))} - odd
     if codec != "native":
         even -= {"ks_token", "vs_token", "a_token", "length_row", "length_head"}
-    widest = next(bits for bits in (128, 64, 32) if width * 8 % bits == 0)
+    widest = next(bits for bits in (128, 64, 32, 16) if width * 8 % bits == 0)
     return Variant(f"decode d {head_dim}, group {group}, {dtype}, {codec}{', mass' * mass}", chosen.kernel, types, frozenset(even),
                    chosen.constants, chosen.warps, 2 * chosen.constants["KEYS"] * width, widest)
 

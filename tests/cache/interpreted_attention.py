@@ -97,8 +97,9 @@ def heads_of_a_row(head_dim: int, group: int, lengths: tuple[int, ...]) -> None:
 FIXED: tuple[tuple[Any, ...], ...] = (  # codec, head_dim, K/V heads, heads that share one, lengths, dtype, mass
     ("native", 64, 2, 1, (70, 97, 97), torch.float32, True), ("native", 100, 1, 3, (5, 40), torch.float16, True),
     ("int8", 80, 2, 2, (33, 64), torch.float32, True), ("fp8", 48, 2, 1, (31, 200), torch.float32, False),
-    ("int4", 96, 2, 2, (9, 65), torch.float32, True), ("kivi4", 64, 2, 1, (31, 70), torch.float32, True),
-    ("kivi4", 16, 1, 2, (64, 63), torch.float16, False),
+    ("int4", 96, 2, 2, (9, 65), torch.float32, True), ("int4", 100, 1, 1, (33,), torch.float32, False),
+    ("kivi4", 64, 2, 1, (31, 70), torch.float32, True), ("kivi4", 16, 1, 2, (64, 63), torch.float16, False),
+    ("kivi4", 100, 1, 1, (33,), torch.float32, False),
 )
 
 

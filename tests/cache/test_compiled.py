@@ -28,8 +28,9 @@ def compiled_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def check(made: Any) -> None:
     assert made.local == 0
-    assert made.wide_loads or not made.variant.widest
-    assert made.variant.bytes_in_flight == 0 or made.arch == 100 or made.in_flight >= 2 * made.needed
+    unaligned = made.variant.widest == 16  # 50 bytes of codes: no loads ahead of their use, which take 4 bytes at least
+    assert made.wide_loads or unaligned or not made.variant.widest
+    assert made.variant.bytes_in_flight == 0 or made.arch == 100 or unaligned or made.in_flight >= 2 * made.needed
 
 
 @pytest.mark.parametrize(("name", "arch"), [

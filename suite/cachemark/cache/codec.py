@@ -98,8 +98,8 @@ def _decode_fp8(parts: Parts, dtype: torch.dtype) -> Tensor:
 
 
 def _groups(head_dim: int) -> int:
-    """Return the number of groups: their width is the divisor nearest to 32 channels by ratio."""
-    width = min((d for d in range(1, head_dim + 1) if head_dim % d == 0), key=lambda d: (max(d, GROUP) / min(d, GROUP), d))
+    """Return the number of groups: their width is the even divisor nearest to 32 channels by ratio, so that no byte lies in two."""
+    width = min((d for d in range(2, head_dim + 1, 2) if head_dim % d == 0), key=lambda d: (max(d, GROUP) / min(d, GROUP), d))
     return head_dim // width
 
 
@@ -128,7 +128,7 @@ def unpack(packed: Tensor) -> Tensor:
 def _encode_int4(x: Tensor) -> Parts:
     """Quantize each group of 32 channels to 16 levels from its minimum on.
 
-    Groups have another size if 32 does not divide the width: 25 channels of 100. As in KIVI (Liu et al. 2024, values), with scales in
+    Groups have another size if 32 does not divide the width: 50 channels of 100. As in KIVI (Liu et al. 2024, values), with scales in
     fp16.
     """
     codes, step, least = levels(x.unflatten(-1, (_groups(x.size(-1)), -1)), -1)
