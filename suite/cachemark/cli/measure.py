@@ -241,7 +241,7 @@ def price(as_json: bool, card: str | None, price: float, **where: Any) -> None:
 def explain(as_json: bool, **where: Any) -> None:
     """Show which cases of a plan would run, and why.
 
-    Nothing is run and the store is not changed.
+    Nothing is run and the store is not changed. With --device cuda on a computer without a GPU, every case counts as one to run.
     """
     from ..workflows.decidable import too_few_seeds
     from ..workflows.pending import explain as explain_cases

@@ -16,17 +16,24 @@ from .known_seeds import with_known_seeds
 from .session import DEFAULT_STORE, Machine, checked, opened
 
 DONE = "done: same case, code, metric definitions and numerics"
+ABSENT = "this computer has no CUDA device, so its stored results cannot be matched"
 
 
 def explain(
     plan: Plan | str | Path, store: str | Path = DEFAULT_STORE, *, machine: Machine | str = "cpu", plugins: Sequence[str | Path] = (),
     methods: Sequence[str] = (), fresh: bool = False,
 ) -> list[tuple[Prepared, str]]:
-    """Return each case of a plan, with the reason why it would run, or why not; nothing is run."""
-    machine, _, _, planned_cases = checked(plan, machine, plugins, methods)
+    """Return each case of a plan, with the reason why it would run, or why not; nothing is run.
+
+    The device need not be here: every case then counts as one to run.
+    """
+    machine, _, _, planned_cases = checked(plan, machine, plugins, methods, present=False)
+    planned_cases = max_batch.limited(planned_cases, machine.memory_cap)
+    if not machine.present:
+        return [(Prepared.of(planned), _with_refusal(ABSENT, planned)) for planned in planned_cases]
     here = environment(machine.device, machine.threads)
     with opened(store) as source:
-        cases = decide(max_batch.limited(planned_cases, machine.memory_cap), source, here, fresh=fresh, memory_cap=machine.memory_cap)
+        cases = decide(planned_cases, source, here, fresh=fresh, memory_cap=machine.memory_cap)
         if source is not None and not fresh:
             cases = with_known_seeds(cases, source, here, machine.memory_cap)
         return [(planned, DONE if planned.stored else _why_run(planned, source, here)) for planned in cases]
@@ -51,8 +58,12 @@ def decide(
 
 
 def _why_run(planned: Prepared, store: Store | None, here: Environment) -> str:
+    return _with_refusal(_why_missing(planned, store, here), planned)
+
+
+def _with_refusal(reason: str, planned: Planned) -> str:
     refused = planned.unsupported_reason
-    return _why_missing(planned, store, here) + (f"; it will be unsupported: {refused}" if refused else "")
+    return reason + (f"; it will be unsupported: {refused}" if refused else "")
 
 
 def _why_missing(planned: Prepared, store: Store | None, here: Environment) -> str:

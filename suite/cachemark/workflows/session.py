@@ -112,11 +112,16 @@ class Machine:
         return ["--device", self.device, "--threads", str(self.threads), *(word for gpu in self.gpus for word in ("--gpu", gpu)),
                 *(["--lock-clocks", str(self.clock)] if self.clock else []), *(["--memory-cap", cap] if self.memory_cap else [])]
 
-    def require(self) -> None:
-        """Raise Infrastructure if the device is not available."""
+    @property
+    def present(self) -> bool:
+        """Return whether this computer has the device."""
         import torch
 
-        if self.device == "cuda" and not torch.cuda.is_available():
+        return self.device == "cpu" or torch.cuda.is_available()
+
+    def require(self) -> None:
+        """Raise Infrastructure if the device is not available."""
+        if not self.present:
             from ..machine.environment import no_cuda
 
             raise no_cuda("Use --device cpu; see `cachemark doctor`.")
@@ -132,16 +137,19 @@ class Machine:
 
 def checked(
     plan: Plan | str | Path, machine: Machine | str, plugins: Sequence[str | Path], methods: Sequence[str], searches: bool = False,
+    *, present: bool = True,
 ) -> tuple[Machine, Plan, tuple[str, ...], list[Planned]]:
     """Return machine, plan, plug-in files and cases, all validated before a store is opened.
 
-    ``searches``: whether the largest batch is searched for, which needs a memory limit on a CPU.
+    ``searches``: whether the largest batch is searched for, which needs a memory limit on a CPU; ``present``: whether the device must be
+    here.
     """
     from ..plans.expand import expand
     from ..plans.schema import prepare
 
     machine, (loaded, files) = Machine.parse(machine), prepare(plan, plugins, methods)
-    machine.require()
+    if present:
+        machine.require()
     if (searches or loaded.searches) and machine.device == "cpu" and not machine.memory_cap:
         raise Unsupported("The largest batch on a CPU needs a limit.", remedy="Set one: add --memory-cap, such as 2GiB.")
     return machine, loaded, files, expand(loaded, machine.device)
