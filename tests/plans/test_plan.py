@@ -155,7 +155,9 @@ def test_more_methods_join_the_blocks_of_their_kind_of_model(tmp_path: Path) -> 
     """As the guide of plug-ins has it: knorm is for next-token models, calm for next-scale ones too."""
     guide = Path(__file__).parents[2] / "docs" / "how-to" / "write-a-method.md"
     (tmp_path / "knorm.py").write_text(guide.read_text().partition("```python\n# knorm.py\n")[2].partition("```")[0])
-    joined, _ = prepare("demo", [tmp_path / "knorm.py", tmp_path / "dot.py"])
+    joined, files = prepare("demo", [tmp_path / "knorm.py", tmp_path / "dot.py"])
+    named = joined.model_copy(update={"plugins": [str(tmp_path / "dot.py")]})
+    assert prepare(named, [tmp_path / "knorm.py", tmp_path / "dot.py"])[1] == files, "each file once"
     joined_cases = {(p.case.model, p.case.method) for p in expand(joined) if p.case.method in ("knorm", "calm")}
     assert joined_cases == {("tiny-llamagen", "knorm"), ("tiny-llamagen", "calm"), ("tiny-var", "calm")}
     with pytest.raises(BadBudget, match=r"linear does not run on masked models\."):

@@ -397,4 +397,4 @@ def prepare(plan: Plan | str | Path, plugins: Sequence[str | Path] = (), methods
     requested = {table.name for table in loaded.metric_tables}
     more = [name for name in metrics_of(plugins, of_sets=loaded.quality is not None) if name not in requested]
     joined = loaded.joined([*brought_methods, *methods], brought_methods).model_copy(update={"metrics": [*loaded.metrics, *more]})
-    return joined, tuple(str(Path(file).resolve()) for file in (*plugins, *joined.files(), *dict.fromkeys(brought)))
+    return joined, tuple(dict.fromkeys(str(Path(file).resolve()) for file in (*plugins, *joined.files(), *brought)))
