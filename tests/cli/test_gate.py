@@ -13,6 +13,7 @@ import pytest
 
 from cachemark.core.facts import Facts
 from cachemark.gate.baseline_check import STATED
+from cachemark.plans.schema import PLUGIN_FILES
 from cachemark.store.db import Store
 from cachemark.trial.executors import local as executor
 from cachemark.workflows.check import judge
@@ -107,7 +108,10 @@ def test_the_first_night_proposes_a_baseline_and_passes(stage: Stage, tmp_path: 
     (COMMITS, COMMITS, f"the run and the baseline are of one commit, {'a' * 12}"),
     (COMMITS, {"commit": "b" * 40, "dirty": True}, ""), ({"commit": "", "dirty": None}, COMMITS, ""),
 ])  # fmt: skip
-def test_times_are_judged_without_pairs(then: dict[str, Any], now: dict[str, Any], stated: str, accepted: Path, stage: Stage) -> None:
+def test_times_are_judged_without_pairs(
+    then: dict[str, Any], now: dict[str, Any], stated: str, accepted: Path, stage: Stage, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     edited(accepted, lambda content: faster(content, 10, "streaming", "calm"))
     edited(accepted, lambda content: content["code"].update(then))
     with Store.open(stage.store, create=False, read_only=True) as store:
@@ -122,11 +126,12 @@ def test_times_are_judged_without_pairs(then: dict[str, Any], now: dict[str, Any
         (row, *_) = times.values()
         assert row.reason == f"{STATED}: {stated}"
         assert row.change == pytest.approx(10, rel=1e-6)
-        assert any(line == f"Times: {row.reason}." for line in judged.summary())
+        assert f"Times: {row.reason}{'' if 'cachemark' in stated else '.'}" in judged.summary()
 
 
 @pytest.mark.parametrize(("committed", "verdict", "reason"), [
-    ({}, "regressed", ""), ({"edited": False}, "not_compared", f"--plugin calm.py --versions {'c' * 12} {'d' * 12}")])
+    ({}, "regressed", ""),
+    ({"edited": False}, "not_compared", f"--plugin '/my repo/calm.py' --versions {'c' * 12} {'d' * 12} --threads 1")])
 def test_times_of_a_changed_plugin_are_judged_or_its_pairs_are_named(
     committed: dict[str, Any], verdict: str, reason: str, accepted: Path, stage: Stage, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -145,7 +150,9 @@ def test_times_of_a_changed_plugin_are_judged_or_its_pairs_are_named(
         outcomes = [replace(each, facts=each.facts | Facts.from_json(now)) if each.case.method == "calm" else each
                     for each in store.outcomes(run.id)]
         monkeypatch.setattr(store, "outcomes", lambda run_id: outcomes)
-        judged = judge(store, replace(run, code={**run.code, **COMMITS}), accepted)
+        monkeypatch.setenv("OMP_NUM_THREADS", "3")
+        files = {PLUGIN_FILES: {"/my repo/calm.py": "d" * 16}}
+        judged = judge(store, replace(run, code={**run.code, **COMMITS}, plan_json={**run.plan_json, **files}), accepted)
     (row,) = [row for row in judged.rows if row.metric == "latency" and "calm" in row.label]
     assert (row.verdict, reason in row.reason) == (verdict, True)
 

@@ -101,7 +101,8 @@ class Comparison:
         stated_reasons = Counter(r.reason for r in self.rows if r.reason.startswith(STATED)).most_common(1)
         times_judged = any(r.verdict in JUDGED and is_metric(r.metric) and metric(r.metric).relative for r in self.rows)
         if stated_reasons and not times_judged:
-            return [*lines, f"Times: {stated_reasons[0][0]}."]
+            reason = stated_reasons[0][0]
+            return [*lines, f"Times: {reason}" + ("" if "cachemark compare" in reason else ".")]  # a command is copied whole
         return [*lines, f"Times: fixed threshold of {100 * self.threshold:g}% on one run; the false-alarm rate of this gate is unknown."]
 
 

@@ -15,6 +15,7 @@ from ..core.calls import strict
 from ..core.errors import NothingMeasured
 from ..core.facts import PluginSource
 from ..core.spec import Case
+from ..core.threads import default_threads
 from ..core.units import TIME
 from ..core.verdicts import MISSING
 from ..core.wording import count, percent
@@ -159,8 +160,9 @@ def _better(
         if not (before.commit and after.commit) or before.edited or after.edited:
             return ""
         plan, note = _as_commands_name(run)
-        compare = ["cachemark", "compare", plan, "--plugin", after.file, "--versions", before.commit[:12], after.commit[:12],
-                   *_device(run)]
+        files = [path for path, digest in run.stored_plan.get(plans.PLUGIN_FILES, {}).items() if digest == after.digest]
+        compare = ["cachemark", "compare", plan, "--plugin", files[0] if files else after.file,
+                   "--versions", before.commit[:12], after.commit[:12], *_device(run)]
         return f"test them in pairs with: {shlex.join(compare)}{note}"
     commits = [code.get("commit") for code in (baseline.code, run.code) if not code.get("dirty")]
     if len(commits) < 2 or not all(commits):
@@ -173,8 +175,10 @@ def _better(
 
 
 def _device(run: RunRecord) -> list[str]:
-    """Return the option for the device of a run; a CPU is the default."""
-    return ["--device", "cuda"] if run.environment.facts.get("cuda") else []
+    """Return the options for the device of a run and its threads, unless they are the defaults here."""
+    threads = run.environment.facts.get("threads")
+    return [*(["--device", "cuda"] if run.environment.facts.get("cuda") else []),
+            *(["--threads", str(threads)] if threads and threads != default_threads() else [])]
 
 
 def _as_commands_name(run: RunRecord) -> tuple[str, str]:
