@@ -22,9 +22,10 @@ from cachemark.core.errors import NothingMeasured
 from cachemark.models.catalogue.next_token import TINY
 from cachemark.models.llamagen import LlamaGen
 from cachemark.store.db import Store
+from cachemark.workflows.pending import ABSENT
 from support import stages
 from support.fork_server import COMMAND_LINE
-from support.stages import Stage, call
+from support.stages import Stage, call, data
 
 
 def refused(result: Result, slug: str, *words: str, code: int = 2) -> None:
@@ -80,6 +81,8 @@ def test_a_missing_store_or_run(command: list[str], measured: Stage, stage: Stag
 def test_a_missing_gpu_is_the_machines_fault(stage: Stage) -> None:
     refused(stage.run("--device", "cuda"), "infrastructure", "no CUDA device (torch ", "Use --device cpu", code=5)
     refused(call("price", "linear-table4", "--device", "cuda"), "infrastructure", "no CUDA device (torch ", "--card h100", code=5)
+    explained = data(stage.call("explain", "--device", "cuda", "--json"))
+    assert {(row["action"], row["reason"]) for row in explained} == {("run", ABSENT)}, "what would run needs no device"
     assert untouched(stage)
 
 
@@ -142,7 +145,10 @@ def test_a_remedy_names_the_given_store(measured: Stage, tmp_path: Path, monkeyp
     result = call("baseline", "promote", "--store", store, "--root", "kept", "--name", "mine", "--reason", "better")
     assert f"cachemark baseline save --store '{store}' --root kept --name mine\n" in result.stderr
     monkeypatch.setenv("CACHEMARK_STORE", str(store))
-    assert suggested(call("check", "--baseline", "absent.json").stderr, "baseline") == ["baseline", "save"]
+    absent = "check", "--baseline", "absent.json"
+    assert suggested(call(*absent).stderr, "baseline") == ["baseline", "save", "--store", str(store)], "the variable is that of a job"
+    monkeypatch.setenv("CACHEMARK_STORE", "postgresql+psycopg://me:secret@127.0.0.1:9/runs")
+    assert "secret" not in call(*absent).output
 
 
 @pytest.mark.parametrize("error", [

@@ -215,8 +215,11 @@ def open_closed_streams() -> None:
 
 # -- suggested commands -----------------------------------------------------------------------------------------------
 def note(context: click.Context, option: click.Parameter, value: Any) -> Any:
-    """Remember an option of the command line, to add it to the commands that a message suggests."""
-    if value and context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE:
+    """Remember an option of the command line or the environment, to add it to the commands that a message suggests.
+
+    The variable of a nightly job is unset where a person copies the command to.
+    """
+    if value and context.get_parameter_source(str(option.name)) in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
         values = value if isinstance(value, tuple) else (value,)
         context.meta.setdefault(GIVEN, []).extend((option.opts[0], str(each)) for each in values)
     return value

@@ -16,6 +16,7 @@ import click
 from click.core import ParameterSource
 
 from ..core.files import refuse_other
+from ..core.threads import default_threads
 from ..core.wording import printed
 from .endings import note
 
@@ -155,10 +156,12 @@ def picture(context: click.Context, option: click.Parameter, path: Path | None, 
 # -- the store --------------------------------------------------------------------------------------------------------
 def _store(context: click.Context, option: click.Parameter, url: str) -> str:
     """Store the option; reject a password, since the process list shows it to every user of the machine."""
-    if ":" in url and context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE:
+    if ":" in url:
         from ..workflows.session import reveals_password
 
         if reveals_password(url):
+            if context.get_parameter_source(str(option.name)) is not ParameterSource.COMMANDLINE:
+                return url
             raise click.BadParameter("a password here is shown in the list of processes. Set CACHEMARK_STORE, or use @FILE or ~/.pgpass.")
     note(context, option, url)
     return url
@@ -199,12 +202,15 @@ pair_options = all_of(
 
 
 # -- the machine ------------------------------------------------------------------------------------------------------
-def machine_options_with(threads: int = os.cpu_count() or 1) -> Callable[[F], F]:
-    """Add ``--device`` and related options; the command gets one ``machine``."""
+def machine_options_with(threads: int = 0) -> Callable[[F], F]:
+    """Add ``--device`` and related options; the command gets one ``machine``.
+
+    ``threads``: the default of ``--threads``, 0 for that of :class:`~cachemark.workflows.session.Machine`.
+    """
     options = all_of(
         click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to measure."),
-        click.option("--threads", type=Integer(1, 4_096), default=threads,
-                     show_default="all" if threads == os.cpu_count() else True, help="CPU threads of a worker process."),
+        click.option("--threads", type=Integer(1, 4_096), default=threads or default_threads,
+                     show_default=True if threads else "$OMP_NUM_THREADS, else all", help="CPU threads of a worker process."),
         click.option("--gpu", "gpus", multiple=True, metavar="UUID",
                      help="With cuda: UUID, its beginning, number, or 'all'; repeatable.  [default: first free]"),
         click.option("--lock-clocks", "clock", type=Integer(0, 10_000), default=0, show_default="leave them alone", metavar="MHZ",

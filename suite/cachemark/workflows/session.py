@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from ..core.calls import listed
 from ..core.errors import Infrastructure, UnknownName, Unsupported
 from ..core.result import Outcome
 from ..core.spec import Case
+from ..core.threads import default_threads
 from ..store.db import Store
 from ..store.location import has_password, located
 
@@ -85,12 +85,13 @@ UNWATCHED = RunWatcher()
 class Machine:
     """A device, ``cpu`` or ``cuda``, with its threads and limits.
 
+    ``threads``: by default $OMP_NUM_THREADS, else all processors.
     ``gpus``: UUIDs, their prefixes, numbers, or ``all``; empty for the first free one. ``clock`` (MHz) and ``memory_cap`` (bytes) are 0 if
     unset. Raises UnknownName for another device.
     """
 
     device: str = "cpu"
-    threads: int = field(default_factory=lambda: os.cpu_count() or 1)
+    threads: int = field(default_factory=default_threads)
     gpus: tuple[str, ...] = ()
     clock: int = 0
     memory_cap: int = 0
