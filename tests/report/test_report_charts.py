@@ -27,6 +27,16 @@ def at(outcome: Outcome, batch: int, seconds: float, peak: float) -> Outcome:
     return sample.measured(replace(outcome, case=replace(outcome.case, batch=batch)), latency=[seconds], peak_memory=[peak])
 
 
+def test_differences_that_are_all_zero_are_no_chart() -> None:
+    full, one, two = sample.full(), *list(sample.candidates().values())[:2]
+    score = full.samples["color_consistency"]
+    few = [*(value - 0.5 * (seed < 3) for seed, value in enumerate(score))]
+    for last, where in ((score, "in any image"), (few, f"in at least {100 * (1 - 3 / len(score)):.1f} % of the images of each method")):
+        changed = [replace(each, samples={**each.samples, "color_consistency": own}) for each, own in ((one, score), (two, last))]
+        (chart,) = (chart for chart in chart_set(*case_groups([full, *changed])).charts if "paired difference" in chart.title)
+        assert (chart.plot, chart.empty) == (None, f"No difference {where}.")
+
+
 def test_throughput_and_memory_over_batches_stand_with_the_smallest() -> None:
     full, candidate = sample.full(), sample.candidate("linear", "1/4")
     dead = sample.failed(at(full, 64, 1.0, 1.0), Status.OOM, "no room")

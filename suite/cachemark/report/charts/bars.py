@@ -99,7 +99,15 @@ def _paired(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
         if rows:
             values = [[mine - its for mine, its in zip(row.outcome.samples[name], full, strict=True)] for row in rows]
             title = f"{metric(name).title}, paired difference from the full cache"
-            yield _spread(title, name, rows, values, signs, "Dashed: no difference. ")
+            visible = np.any([np.percentile(seeds, _BOX) for seeds in values])
+            yield _spread(title, name, rows, values, signs, "Dashed: no difference. ") if visible else _no_difference(title, values)
+
+
+def _no_difference(title: str, values: Sequence[Sequence[float]]) -> Chart:
+    """Return the words for paired differences that no distribution can show."""
+    same = min(sum(value == 0 for value in seeds) / len(seeds) for seeds in values)
+    where = "in any image" if same == 1 else f"in at least {fmt.percent(same)} of the images of each method"
+    return Chart("quality", title, empty=f"No difference {where}.")
 
 
 def _spread(title: str, name: str, rows: Sequence[ReportRow], values: Sequence[Sequence[float]], signs: Signs, lead: str) -> Chart:
