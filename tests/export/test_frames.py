@@ -187,6 +187,7 @@ def test_the_full_cache_stands_above_each_case_at_the_fixed_seeds() -> None:
         assert linear == image.crop((8 * TILE, TILE, 12 * TILE, 2 * TILE)).tobytes()
     turned = figures.grid(sample.outcomes(), sample.sprite, ["window 1/4", "linear 1/4"])
     assert rows(turned) == [full, window, linear], "in the order of the request"
+    assert rows(figures.grid(sample.outcomes(), sample.sprite, ["LineAR 1/4"])) == [full, linear], "by the name that the grid prints"
     with Image.open(io.BytesIO(figures.grid(sample.outcomes(), sample.sprite, ["linear 1/4"], scale=4))) as enlarged:
         assert enlarged.height == 2 * 4 * TILE
     pair = [*sample.outcomes(), *(replace(o, case=replace(o.case, model="another")) for o in sample.outcomes())]

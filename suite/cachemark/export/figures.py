@@ -23,6 +23,7 @@ from ..core import formatting as fmt
 from ..core.errors import CachemarkError, NothingMeasured, UnknownName, Unsupported, unknown
 from ..core.files import output
 from ..core.result import Outcome
+from ..core.spec import shown_label
 from ..core.wording import on_one_line
 from ..report.charts.chart import Chart, ChartSet, Plot
 from ..report.charts.svg import SHAPES, Curve, RowPlot, Style, XYPlot
@@ -136,7 +137,7 @@ def _slug(text: str) -> str:
 def grid(
     outcomes: Sequence[Outcome], artifact: Callable[[str], bytes], cases: Sequence[str] = (), model: str | None = None, scale: int = 1,
 ) -> bytes:
-    """Return a PNG of the full cache and ``cases`` by label (default: all), in that order.
+    """Return a PNG of the full cache and ``cases`` by label or printed title (default: all), in that order.
 
     ``scale``: pixels per pixel of an image. ``artifact`` reads a stored file. Raises UnknownName, and NothingMeasured without images.
     """
@@ -145,6 +146,8 @@ def grid(
         raise unknown("model", model, models)
     mine = [group for group in groups if model in (None, group.model)]
     labels = dict.fromkeys(row.case.label for group in mine for row in group.candidates)
+    titles = {row.label: row.case.label for group in mine for row in group.candidates}  # as reports and grids print them
+    cases = [titles.get(shown_label(case), shown_label(case)) for case in cases]
     if wrong := next((label for label in cases if label not in labels), ""):
         raise unknown("case", wrong, labels)
     order = {label: number for number, label in enumerate(cases)}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..analysis.report_row import names_of
+from ..analysis.report_row import display_label, names_of
 from ..analysis.report_view import ReportView, build
 from ..core.calls import Hinted, listed, strict
 from ..core.errors import BadPlan, BadPlugin, NothingMeasured, UnknownName, Unsupported, unknown
@@ -49,7 +49,7 @@ class Run(Hinted):
     """
 
     _instead = {
-        **dict.fromkeys(("figures", "chart", "charts"), 'run.plot("tradeoff"), "speed", "memory" or "quality"'),
+        **dict.fromkeys(("figures", "chart", "charts", "plots"), 'run.plot("tradeoff"), "speed", "memory" or "quality"'),
         **dict.fromkeys(("latex", "to_latex"), "cachemark export latex"), "csv": "run.frame().to_csv(FILE)",
         **dict.fromkeys(("markdown", "to_markdown"), "cachemark export markdown"), "to_csv": "run.frame().to_csv(FILE)",
         **dict.fromkeys(("to_pandas", "df", "dataframe", "table"), "run.frame()"), "results": "run.frame(), or run.outcomes",
@@ -196,6 +196,17 @@ class Run(Hinted):
         return report(self.store, path, run=self.id, baseline=baseline, public=public)
 
 
+class Png(bytes):
+    """The bytes of a PNG file, which a console describes and a notebook shows."""
+
+    def __repr__(self) -> str:
+        width, height = (int.from_bytes(self[at : at + 4]) for at in (16, 20))  # of its first chunk
+        return f"<PNG of {width} × {height} pixels, {len(self):,} bytes>"
+
+    def _repr_png_(self) -> bytes:
+        return bytes(self)
+
+
 class RunCase:
     """A case of a run: its identity (``case``), its ``outcome``, and its images."""
 
@@ -210,13 +221,13 @@ class RunCase:
     def __repr__(self) -> str:
         return f"<{self.case.full_title}: {self.outcome.status}>"
 
-    def images(self) -> bytes | None:
+    def images(self) -> Png | None:
         """Return a PNG with the full cache's images above the case's images, or None if none are stored."""
         file = next((file for name, file in self.outcome.artifacts.items() if name.partition(".")[0] == "grid"), None)
         if file is None:
             return None
         with reading(self._store) as source:
-            return source.artifacts.read(file)
+            return Png(source.artifacts.read(file))
 
     def _repr_html_(self) -> str:
         """Return the images for a notebook, or the status and log."""
@@ -232,13 +243,13 @@ def open_run(store: str | Path = DEFAULT_STORE, run: int | None = None) -> Run:
 
 
 def outcomes_of(case: str, outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """Return the outcomes of the case with this label, title or key (four digits suffice).
+    """Return the outcomes of the case with this label, title (also as reports print it) or key (four digits suffice).
 
     A comparison has one for each side of each pair. Raises UnknownName for no such case, or several, listing what distinguishes them.
     """
     among, named = list(outcomes), shown_label(case)
-    matches = [o for o in among
-             if named in (o.case.label, o.case.title, o.case.full_title) or (len(case) >= 4 and o.case.key.startswith(case))]
+    matches = [o for o in among if named in (o.case.label, o.case.title, o.case.full_title, display_label(o))
+               or (len(case) >= 4 and o.case.key.startswith(case))]
     if not matches:
         raise unknown("case", case, {o.case.label for o in among})
     if len(cases := list({o.case.key: o.case for o in matches}.values())) > 1:
