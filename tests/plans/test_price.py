@@ -64,6 +64,7 @@ def test_missing_files_are_named_and_priced_as_if_they_were_here(tmp_path: Path,
     bare, missing = price.without_missing(plan)
     assert missing == ["weights/mar/mar_large/checkpoint-last.pth", "weights/mar/kl16.ckpt",
                        "weights/weights-inception-2015-12-05-6726825d.pth", "weights/VIRTUAL_imagenet256_labeled.npz"]
+    assert price.fetch_commands(plan, missing) == dict.fromkeys(missing[:2], "cachemark weights fetch mar-l")
     todo = rated(expand(bare, "cuda"))
     (absent,), (present,) = (price.by_model(plan, todo, missing=files) for files in (missing, []))
     assert absent.hours - price.STARTUP / 3600 > 20 * (present.hours - price.STARTUP / 3600), "50 000 images are most of the price"

@@ -164,6 +164,8 @@ def test_nothing_is_fetched_without_a_request(hub: Hub, tmp_path: Path, monkeypa
         refused = CliRunner().invoke(main, command)
         assert refused.exit_code == 2, refused.stderr
         assert f"cachemark weights fetch llamagen-b --weights hf:{LLAMAGEN}" in refused.stderr
+    priced = CliRunner().invoke(main, ["price", str(plan), "--card", "h100"]).stdout
+    assert f"Missing: hf:{LLAMAGEN}  (estimated without it)  Get it: cachemark weights fetch llamagen-b --weights hf:{LLAMAGEN}\n" in priced
     with pytest.raises(BadCheckpoint, match="is not in the cache"):
         cm.load("llamagen-b", f"hf:{LLAMAGEN}")
     assert not hub.asked

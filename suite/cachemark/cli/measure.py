@@ -228,7 +228,7 @@ def price(as_json: bool, card: str | None, price: float, **where: Any) -> None:
     if costs.too_few_seeds:
         say(costs.too_few_seeds)
     for path in costs.missing:
-        say(f"Missing: {path}  (estimated without it)")
+        say(f"Missing: {path}  (estimated without it)" + (f"  Get it: {costs.fetch[path]}" if path in costs.fetch else ""))
     for title, reason in costs.idle:
         say(f"{title} has no effect. {reason}")
 

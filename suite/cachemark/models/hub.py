@@ -98,13 +98,18 @@ def _path(model: str, key: str, text: str) -> str:
     path = None if folder is None else folder / relative
     if path is None or not path.exists():
         raise BadCheckpoint(f"{name} is not in the cache of huggingface_hub.",
-                            remedy=f"Fetch it: cachemark weights fetch {model} --{key.replace('_', '-')} {name}")
+                            remedy=f"Fetch it: {fetch_command(model, key, name)}")
     if name.repository not in {file.origin.name for file in publications()}:
         file = path if path.is_file() else next((path / each for each in PUBLISHED if (path / each).is_file()), None)
         if file is not None and not file.name.endswith(SAFE):
             raise BadCheckpoint(f"{name} is a pickle, {file.name}; pickles are read from repositories of the catalogue only.",
                                 remedy="Name a .safetensors file of the repository, or download the file and name its path.")
     return str(path) + text[len(text.partition("#")[0]) :]
+
+
+def fetch_command(model: str, key: str, name: HubName | str) -> str:
+    """Return the command that downloads weights by their name; ``key``: the key of a plan that names them."""
+    return f"cachemark weights fetch {model} --{key.replace('_', '-')} {name}"
 
 
 def snapshot(name: HubName, cache: Path | None = None) -> Path | None:

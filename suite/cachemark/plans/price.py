@@ -23,6 +23,7 @@ from ..core.spec import FULL, MAX_BATCH, QUALITY_PASS
 from ..methods.registry import METHODS
 from ..metrics.registry import image_metrics
 from ..models import hub
+from ..models.publications import publications
 from ..plugins import loading as plugins
 from ..roofline.bill import bill
 from ..roofline.memory import allocated, weight_bytes
@@ -102,6 +103,20 @@ def without_missing(plan: Plan) -> tuple[Plan, list[str]]:
     is_file = prompts.suffix or len(prompts.parts) > 1  # names of lists are checked by the expansion
     fidelity = with_present(plan.fidelity, "prompts") if is_file else plan.fidelity
     return plan.model_copy(update={"cells": cells, "quality": quality, "metrics": metrics, "fidelity": fidelity}), list(missing)
+
+
+def fetch_commands(plan: Plan, missing: Sequence[str]) -> dict[str, str]:
+    """Return the command that gets each of the missing files which a published model needs."""
+    commands = dict[str, str]()
+    for block in plan.cells:
+        for key in ("weights", "decoder_weights"):
+            path = getattr(block, key)
+            published = any(file.model == block.model and Path(path) == file.located("weights") for file in publications())
+            if path in missing and published:
+                commands.setdefault(path, f"cachemark weights fetch {block.model}")
+            elif path in missing and hub.is_hub(path):
+                commands.setdefault(path, hub.fetch_command(block.model, key, path))
+    return commands
 
 
 def by_model(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from ..models.protocol import ModelEntry
 from ..models.registry import MODELS
 from ..plans.expand import expand
 from ..plans.planned import Planned, Prepared
-from ..plans.price import ModelPrice, by_model, without_missing
+from ..plans.price import ModelPrice, by_model, fetch_commands, without_missing
 from ..plans.schema import Cells, MethodTable, Plan, prepare
 from . import max_batch
 from .decidable import too_few_seeds
@@ -33,8 +33,9 @@ from .session import Machine, opened
 class PriceList:
     """The cost of a plan on a device or a GPU: number of ``cases``, those ``to_run``, and cost by model.
 
-    ``missing`` files are replaced by random weights, and calibrations of such weights by assumed ones. ``disk_free``: bytes here. ``idle``:
-    cases whose method has no effect, with the reason. ``too_few_seeds``: that no method can have a rank.
+    ``missing`` files are replaced by random weights, and calibrations of such weights by assumed ones; ``fetch``: the commands that get
+    some of them. ``disk_free``: bytes here. ``idle``: cases whose method has no effect, with the reason. ``too_few_seeds``: that no method
+    can have a rank.
     """
 
     plan: str
@@ -46,6 +47,7 @@ class PriceList:
     disk_free: int
     idle: tuple[tuple[str, str], ...] = ()
     too_few_seeds: str = ""
+    fetch: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def hours(self) -> float:
@@ -73,7 +75,7 @@ def price_list(
     to_run = [Prepared.of(p, rates=None if stored.get(p.case.key) else rates(p.case.dtype)) for p in todo]
     models, idle = by_model(loaded, to_run, stored.get, missing), tuple((p.case.title, p.idle_reason) for p in cases if p.idle_reason)
     return PriceList(loaded.name, on or machine.device, len(cases), len(to_run), tuple(models), tuple(missing),
-                     shutil.disk_usage(Path.cwd()).free, idle, too_few_seeds(cases))
+                     shutil.disk_usage(Path.cwd()).free, idle, too_few_seeds(cases), fetch_commands(loaded, missing))
 
 
 def _calibrated(block: Cells) -> Cells:
