@@ -129,6 +129,13 @@ def test_a_site_builds_the_pages_of_its_newest_runs_and_missing_ones(stage: Stag
     assert list(Path("site/runs").iterdir()) == []
 
 
+def test_published_weights_fit_into_a_hundred_columns() -> None:
+    lines = good(call("weights", "list")).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert "llamagen-xl: in all about 3.2 GiB" in lines
+    assert "    https://huggingface.co/FoundationVision/LlamaGen  c2i_XL_384.pt" in lines
+
+
 @pytest.mark.parametrize(("verb", "part"), [
     (["markdown"], "| StreamingLLM | 1/2"), (["latex"], r"\toprule"), (["csv", "--samples"], "run,commit,machine_class,case,")])
 def test_a_text_is_printed_or_written(verb: list[str], part: str, measured: Stage) -> None:

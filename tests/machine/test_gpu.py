@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from cachemark.core.errors import Infrastructure, UnknownName
+from cachemark.core.threads import default_threads
 from cachemark.machine import gpu as device
 from cachemark.machine.environment import environment
 from cachemark.trial.executors.local import local
@@ -180,6 +181,14 @@ def test_rates_are_measured_unless_quick() -> None:
     assert data["rates"]["cpu"]["bandwidth"].endswith("GB/s")
     assert data["rates"]["cpu"]["peak_flops"].endswith("TFLOP/s")
     assert set(data) - set(quick) == {"rates"}
+
+
+def test_doctor_prints_words_and_leaves_out_what_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "gpus", lambda: device.Devices())
+    lines = stages.call("doctor", "--quick").stdout.splitlines()
+    assert {"CPU:", f"  threads: {default_threads()}", "bundled weights:"} <= set(lines)
+    assert not [line for line in lines if "_" in line.partition(":")[0] or line.endswith(" none") or "facts" in line]
+    assert "GPUs:" not in lines
 
 
 def test_what_would_spoil_a_measurement_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

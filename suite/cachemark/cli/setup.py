@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import groupby
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +15,9 @@ from .options import Integer, echo_json, echo_rows, grid_option, json_option, sa
 if TYPE_CHECKING:
     from ..workflows.verify import Verified
     from ..workflows.weights import Publication
+
+TOPICS = {"cpu": "CPU", "cuda": "CUDA", "gpus": "GPUs", "weights": "bundled weights", "missing": "missing packages"}
+WIDTH = 100  # columns of a line of `weights list`
 
 
 @click.command()
@@ -31,21 +36,25 @@ def doctor(quick: bool, as_json: bool) -> None:
         echo_json(facts)
         return
     for name, value in facts.items():
-        say(f"{name}:")
-        for key, item in (value.items() if isinstance(value, dict) else enumerate(value, 1)):
-            for line in _in_words(key, item):
-                say(f"  {line}")
+        if isinstance(value, dict):  # a device's own facts are read like the others
+            value = {key: item for key, item in {**value, **value.get("facts", {})}.items() if key != "facts"}
+        lines = [line for key, item in (value.items() if isinstance(value, dict) else enumerate(value, 1)) for line in _in_words(key, item)]
+        if lines:
+            say(f"{TOPICS.get(name, name)}:")
+        for line in lines:
+            say(f"  {line}")
 
 
 def _in_words(key: object, item: object) -> Iterator[str]:
-    """Yield a fact as lines: nested ones by path, lists with commas, numbers rounded."""
+    """Yield a fact as lines: nested ones by path, lists with commas, numbers rounded; nothing of an unknown or empty one."""
     if isinstance(item, dict):
         for name, value in item.items():
             yield from _in_words(f"{key}, {name}", value)
-        return
-    words = {True: "yes", False: "no", None: "none"}.get(item) if item is None or isinstance(item, bool) else None
-    listed = ", ".join(map(str, item)) if isinstance(item, list | tuple) else f"{item:.3g}" if isinstance(item, float) else str(item)
-    yield f"{key}: {words or listed}"
+    elif isinstance(item, bool):
+        yield from _in_words(key, "yes" if item else "no")
+    elif item is not None and item not in ([], ()):
+        listed = ", ".join(map(str, item)) if isinstance(item, list | tuple) else f"{item:.3g}" if isinstance(item, float) else str(item)
+        yield f"{str(key).replace('_', ' ')}: {listed}"
 
 
 @click.command()
@@ -94,15 +103,17 @@ def list_weights(models: tuple[str, ...], as_json: bool) -> None:
     from ..workflows.weights import weights_list
 
     rows = weights_list(models)
-    width = max(len(row.model) for row in rows)
-    echo_rows([row.to_json() for row in rows] if as_json else rows, as_json,
-              lambda row: _publication_line(row, width, in_weights=_is_in_weights(row, rows)), "No weights.")
-    if not as_json:
-        for model in dict.fromkeys(row.model for row in rows):
-            own = [row for row in rows if row.model == model and not _is_in_weights(row, rows)]
-            sizes = [row.about_mib or row.tensors_mib for row in own]
-            unknown = f", and {sizes.count(None)} of unknown size" if None in sizes else ""
-            say(f"{model:<{width}}  in all about {sum(filter(None, sizes)) / 1024:.1f} GiB{unknown}")
+    if as_json:
+        echo_json([row.to_json() for row in rows])
+        return
+    for model, group in groupby(rows, lambda row: row.model):
+        own = [*group]
+        sizes = [row.about_mib or row.tensors_mib for row in own if not _is_in_weights(row, own)]
+        unknown = f", and {sizes.count(None)} of unknown size" if None in sizes else ""
+        say(f"{model}: in all about {sum(filter(None, sizes)) / 1024:.1f} GiB{unknown}")
+        for row in own:
+            for line in _publication_lines(row, in_weights=_is_in_weights(row, own)):
+                say(line)
 
 
 def _is_in_weights(row: Publication, rows: Sequence[Publication]) -> bool:
@@ -111,13 +122,14 @@ def _is_in_weights(row: Publication, rows: Sequence[Publication]) -> bool:
                                         for other in rows if other.key == "weights")
 
 
-def _publication_line(row: Publication, width: int, *, in_weights: bool) -> str:
+def _publication_lines(row: Publication, *, in_weights: bool) -> Iterator[str]:
     gated = {True: "gated", False: "not gated", None: "gated?"}[row.origin.gated]
     size = f"about {row.about_mib} MiB" if row.about_mib else f"tensors {row.tensors_mib} MiB" if row.tensors_mib else "size ?"
     size = "in weights" if in_weights else size
     hand = "by hand" if row.steps else "fetch"
-    return (f"{row.model:<{width}}  {row.key:<15}  {', '.join(row.files)}  {row.origin.address}  {size}  "
-            f"license {row.origin.license or '?'}  {gated}  {hand}")
+    yield f"  {row.key:<15}  {size}  license {row.origin.license or '?'}  {gated}  {hand}"
+    yield from wrap(f"{row.origin.address}  {', '.join(row.files)}", WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 6,
+                    break_long_words=False, break_on_hyphens=False)
 
 
 @weights.command("fetch")

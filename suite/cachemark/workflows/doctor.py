@@ -14,6 +14,7 @@ from ..cache.kernels import check, fused, fused_products
 from ..cache.kernels.record import Query
 from ..cache.kernels.table import TABLE
 from ..core.errors import Infrastructure
+from ..core.threads import default_threads
 from ..core.units import METRICS
 from ..machine import gpu as driver
 from ..machine import rates
@@ -40,7 +41,7 @@ def doctor(*, quick: bool = False) -> dict[str, Any]:
     Topics: each device, ``gpus``, ``rates`` (not if ``quick``: they take seconds), ``kernels`` (if ``quick``, only what earlier checks
     found), ``load``, ``weights`` and ``missing`` packages.
     """
-    threads, load = os.cpu_count() or 1, _load()  # the load before our own work adds to it
+    threads, load = default_threads(), _load()  # the load before our own work adds to it
     gpus, problems = _gpus()
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() and gpus else [])]
     facts: dict[str, Any] = {device: environment(device, threads).to_json() for device in devices}
@@ -103,7 +104,7 @@ def _kernels(device: str, quick: bool) -> dict[str, str]:
 
 def _rates(name: str) -> dict[str, str]:
     """Return the measured rates as text, or nothing if the measurement fails."""
-    rates_by_dtype = rates.rates(name, os.cpu_count() or 1, ["float32" if name == "cpu" else "bfloat16"]).values()
+    rates_by_dtype = rates.rates(name, default_threads(), ["float32" if name == "cpu" else "bfloat16"]).values()
     return next(({"bandwidth": f"{r.bandwidth / 1e9:.4g} GB/s", "peak_flops": f"{r.peak_flops / 1e12:.4g} TFLOP/s"}
                  for r in rates_by_dtype), {})
 
