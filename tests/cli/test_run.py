@@ -9,6 +9,7 @@ import pytest
 
 import cachemark as cm
 from cachemark.cli.measure import _mention_gpu
+from cachemark.core.facts import Facts
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.models.protocol import Request
@@ -61,7 +62,8 @@ def test_each_case_is_a_line_and_a_long_one_more(monkeypatch: pytest.MonkeyPatch
         outcome = Outcome(planned.case, Status.ERROR, log="::error::\x1b[1m\nlast")
         if latency:
             samples = {"latency": [latency] * 3, "kv_allocated": [kept], "color_consistency": [1.0, 0.5]}
-            outcome = Outcome(planned.case, Status.OK, samples, seconds=9.0)
+            beside = Facts(full_beside=[2.0] * 3) if planned.case.method == "rkv" else Facts()
+            outcome = Outcome(planned.case, Status.OK, samples, seconds=9.0, facts=beside)
         left.ended(outcome)
         follower.ended(outcome)
     assert re.sub(r" [1-9]\d? % done", " so much done", capsys.readouterr().err).splitlines() == [
@@ -69,7 +71,7 @@ def test_each_case_is_a_line_and_a_long_one_more(monkeypatch: pytest.MonkeyPatch
         "    m full: so much done, about 6 min left",
         "[1/3] m full: ok, 9.0 s; 2.00 s a batch, color consistency 75.0 %; about 5 min left",
         "    m rkv 1/2: so much done, about 5 min left",
-        "[2/3] m rkv 1/2: ok, 9.0 s; 1.00 s a batch, 2.00× the full cache's speed, 75.0 % less KV, color consistency 75.0 %; "
+        "[2/3] m rkv 1/2: ok, 9.0 s; 1.00 s a batch, 2.00× the full cache's speed in turns, 75.0 % less KV, color consistency 75.0 %; "
         "about 3 min left",
         "    m [/x] 1: so much done, about 3 min left",
         "[3/3] m [/x] 1: error, 0.0 s",

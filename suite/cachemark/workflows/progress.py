@@ -98,8 +98,9 @@ class Follower(RunWatcher):
         self._done += 1
         if outcome.ok and outcome.case.role == "baseline":
             self._full[outcome.case.cell] = outcome
+        turns = " in turns" if outcome.facts.full_beside else ""  # else the ratio of the two printed times
         batch, speed, *other_values = case_values(outcome, self._full.get(outcome.case.cell))
-        values = [batch and f"{batch} a batch", speed and f"{speed} the full cache's speed", *other_values]
+        values = [batch and f"{batch} a batch", speed and f"{speed} the full cache's speed{turns}", *other_values]
         parts = [f"{outcome.status}, {outcome.seconds:.1f} s", ", ".join(filter(None, values)), self._time_left() if outcome.ok else ""]
         print_line(f"[{self._done}/{self._total}] {outcome.case.title}: {'; '.join(filter(None, parts))}")
         if not outcome.ok:
