@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import cachemark as cm
 from cachemark.core.facts import Facts
 from cachemark.core.limits import GPUS, Limit
 from cachemark.core.result import Environment, Outcome, Status
@@ -19,6 +20,7 @@ from cachemark.plans.expand import expand
 from cachemark.plans.schema import Plan
 from cachemark.store.db import Store
 from cachemark.trial.child.bench import method_factory
+from cachemark.workflows.frames import NothingStored
 from support.stages import call, data
 
 H100 = Environment("NVIDIA H100 80GB HBM3", "nvidia-h100", "0" * 16, {})
@@ -158,6 +160,8 @@ def test_without_results_it_explains_that_no_cache_can_help(model: str, batch: i
     bound, cost = (float(number) for number in re.findall(r"(\d+\.\d+)×", text))
     assert 1 <= bound < most
     assert 1 <= cost < 1.1, "eight tokens cost little more than one"
+    with pytest.warns(NothingStored, match=r"No result of .* is stored\..* To measure it: cm\."):
+        assert cm.advise(model, "H100", batch=batch, store=None).empty
 
 
 def test_a_case_without_a_speedup_was_measured_all_the_same(store: Planted) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +18,10 @@ from .session import DEFAULT_STORE, Machine
 if TYPE_CHECKING:
     from ..plans.schema import Plan
     from .list import Kind
+
+
+class NothingStored(UserWarning):
+    """An answer without a result of the model, whose table is empty."""
 
 
 def _listing(kind: Kind, plugins: Sequence[str | Path], model: str = "") -> pd.DataFrame:
@@ -99,7 +104,8 @@ def advise(
 ) -> pd.DataFrame:
     """Return the methods for a model on a card, the best first; ``attrs["text"]`` is the recommendation.
 
-    ``memory``: bytes (0: all of the card). See :func:`cachemark.workflows.advise.advise`.
+    ``memory``: bytes (0: all of the card). Without a stored result of the model there is no method, and the text is a warning. See
+    :func:`cachemark.workflows.advise.advise`.
     """
     from .advise import AdvisedMethod, Wishes
     from .advise import advise as answer
@@ -108,6 +114,9 @@ def advise(
     lines: list[Any] = [*advice.ranked, *advice.not_recommended]
     frame = pd.DataFrame([asdict(line) for line in lines], columns=[*AdvisedMethod.__dataclass_fields__])
     frame.insert(0, "recommended", [*(True for _ in advice.ranked), *(False for _ in advice.not_recommended)])
+    if not lines:
+        call = f'cm.run("{advice.plan}")' if advice.plan else f'cm.measure("{model}", methods=[…])'
+        warnings.warn(f"{advice.text} To measure it: {call}", NothingStored, stacklevel=3)  # the caller's line
     frame.attrs = {"text": advice.text, "recommended": advice.recommended}
     return frame
 
