@@ -25,6 +25,17 @@ def test_a_raster_model_under_its_family_s_method() -> None:
         assert sum(row["parts"].values()) == pytest.approx(row["seconds"])
 
 
+SLOW = ("--card", "custom", "--bandwidth", "1TB/s", "--flops", "40TFLOP/s")
+
+
+def test_the_column_of_times_has_one_unit_and_a_card_any_letter_case() -> None:
+    head, *lines = good(call("roofline", "mar-l", *SLOW, "--method", "disa", "--steps", "64")).splitlines()[1:]
+    full, disa = (float(line.split("×")[0].split()[-3]) for line in lines[:2])
+    assert head.split()[1] == "ms/image"
+    assert full > 1000 > disa, "a second and less"
+    assert table("llamagen-b", "--card", "H100") == table("llamagen-b", "--card", "h100")
+
+
 def test_what_a_method_cannot_is_said_in_its_line() -> None:
     text = good(call("roofline", "mar-b", "--method", "linear", "--method", "fewer_steps", "--budget", "3/4", "--steps", "16"))
     assert "linear does not run on masked models" in text

@@ -148,8 +148,8 @@ def _print_times(rows: list[RooflineTime]) -> None:
     parts = list(dict.fromkeys(part for row in rows for part in row.parts or {}))
     widths = [max(len(part), 8) + 2 for part in parts]
     heads = "".join(f"{part:>{width}}" for part, width in zip(parts, widths, strict=True))
-    say(f"{'':22}{'batch':>6}{'image':>10}{'images/s':>10}{'ideal':>8}{'tokens':>8}{'attended':>10}{'GB/pass':>9}{'TFLOP':>8}{'of full':>9}"
-        f"{heads}")
+    say(f"{'':22}{'batch':>6}{'ms/image':>10}{'images/s':>10}{'ideal':>8}{'tokens':>8}{'attended':>10}{'GB/pass':>9}{'TFLOP':>8}"
+        f"{'of full':>9}{heads}")
     for row in rows:
         name = row.method if row.method == "full" else f"{row.method} {row.budget}"
         if row.unsupported_reason:
@@ -158,9 +158,8 @@ def _print_times(rows: list[RooflineTime]) -> None:
         assert row.parts is not None
         assert row.nbytes is not None
         image, attended = row.seconds / row.batch, f"{row.attended:.1f}" if row.attended else ""
-        time = f"{image:.3f} s" if image >= 1 else f"{1e3 * image:.2f} ms"
         cells = "".join(f"{1e3 * row.parts.get(part, 0) / row.passes:{width}.3f}" for part, width in zip(parts, widths, strict=True))
-        say(f"{name:22}{row.batch:6d}{time:>10}{1 / image:10.2f}{row.speedup:7.2f}×{row.token_speedup:7.2f}×{attended:>10}"
+        say(f"{name:22}{row.batch:6d}{1e3 * image:10.2f}{1 / image:10.2f}{row.speedup:7.2f}×{row.token_speedup:7.2f}×{attended:>10}"
             f"{sum(row.nbytes.values()) / row.passes / 1e9:9.3f}{row.flops / row.batch / 1e12:8.3g}{row.flops_share:9.3f}{cells}")
     say("Parts: milliseconds per pass. Ideal: the speedup over the full cache at equal batch that bytes and FLOPs allow; tokens: the same "
         "without image decoding; of full: the fraction of its FLOPs, without image decoding.")

@@ -40,6 +40,7 @@ def card_options(text: str, **settings: Any) -> Callable[[F], F]:
     def decorated(function: F) -> F:
         @functools.wraps(function)
         def gathered(card: str | None, bandwidth: float, flops: float, **others: Any) -> Any:
+            card = card.lower() if card else card
             if card == CUSTOM and not (bandwidth and flops):
                 raise click.UsageError("--card custom needs its rates. Add --bandwidth and --flops from its data sheet.")
             if card != CUSTOM and (bandwidth or flops):

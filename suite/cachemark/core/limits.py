@@ -59,8 +59,9 @@ def gpu(name: str, dtype: str = "bfloat16") -> Rates:
 
     Raises UnknownName with the nearest name.
 
-    A custom card has its 16-bit rate in fp32 too.
+    A custom card has its 16-bit rate in fp32 too. Letter case does not matter.
     """
+    name = name.lower()
     if match := re.fullmatch(rf"{CUSTOM}:([0-9.e+]+):([0-9.e+]+)", name):
         return Rates(float(match[1]), float(match[2]), f"{CUSTOM} card")
     if name not in GPUS:

@@ -46,6 +46,9 @@ class Wishes:
     memory: int = 0
     max_loss: float | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gpu", self.gpu.lower())
+
     def met_by(self, forecast: Forecast) -> bool:
         """Return whether a case stays within the memory limit."""
         limit = self.memory or limits.MEMORY.get(self.gpu, 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +18,7 @@ from ..core import limits
 from ..core.errors import BadBudget, BadParameter, Unsupported
 from ..core.limits import Rates
 from ..core.spec import FULL, Budget
+from ..core.threads import default_threads
 from ..core.wording import shown
 from ..decoders.registry import DECODERS
 from ..machine import rates as measured
@@ -96,7 +96,7 @@ def device_rates(gpu: str | None, dtype: str) -> Rates:
         if dtype == "float32":
             raise Unsupported("The rates of named GPUs are for 16 bit.", remedy="Use --dtype bfloat16, or --here.")
         return limits.gpu(gpu)
-    device, threads = ("cuda" if torch.cuda.is_available() else "cpu"), os.cpu_count() or 1
+    device, threads = ("cuda" if torch.cuda.is_available() else "cpu"), default_threads()
     return replace(measured.rate(device, threads, dtype), device=environment(device, threads).machine_class)
 
 
