@@ -215,5 +215,5 @@ def _commands(run: RunRecord, outcomes: Sequence[Outcome], comparison: RunJudgem
         return (comparison.command,) if comparison and comparison.command else ()
     plan = str(run.stored_plan.get("file") or run.plan)
     device = outcomes[0].case.device_class if outcomes else ""
-    checkout = (f"git checkout {shlex.quote(str(run.code['commit']))}",) if run.code.get("commit") else ()
+    checkout = (f"git checkout {shlex.quote(str(run.code['commit'])[:12])}",) if run.code.get("commit") else ()
     return (*checkout, run_command(plan, device), "cachemark report")

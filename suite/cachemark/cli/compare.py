@@ -103,7 +103,7 @@ def bisect(as_json: bool, **search: Any) -> None:
         echo_json({**asdict(result), "seconds": round(seconds, 1)})
     else:
         if result.commit:
-            say(f"First bad commit: {result.commit}")
+            say(f"First bad commit: {result.commit[:12]}")
         elif result.candidates:
             say(f"Skipped commits leave {len(result.candidates)}: {', '.join(commit[:12] for commit in result.candidates)}")
         say(f"{result.case}: {result.effect}")
