@@ -23,6 +23,7 @@ from cachemark.store.db import Store
 from cachemark.trial.executors.local import Local
 from cachemark.trial.supervisor import Finished
 from cachemark.workflows.run import PlanRunner, _with_earlier
+from cachemark.workflows.session import Machine
 from cachemark.workflows.time_left import TimeLeft
 from support import examples, fork_server, stages, stub
 from support.stages import Stage, data, good
@@ -90,6 +91,10 @@ def test_explain_names_what_changed(stage: Stage, monkeypatch: pytest.MonkeyPatc
     assert set(explained(stage, "--store", f"{stage.store}-none").values()) == {("run", "nothing is stored yet")}
     assert not Path(f"{stage.store}-none").exists()
     assert set(explained(stage, "--threads", "3").values()) == {("run", "changed since: numerics (threads 1 → 3)")}
+    monkeypatch.setenv("OMP_NUM_THREADS", "3,1")
+    own = data(stages.call("explain", stage.plan, "--plugin", stage.plugin, "--store", stage.store, "--json"))
+    assert {row["reason"] for row in own} == {"changed since: numerics (threads 1 → 3)"}
+    assert Machine().threads == 3, "as on the command line"
     edit(stage.plan, 'name = "dots"', 'name = "others"')
     assert set(explained(stage).values()) == {("skip", DONE)}, "a plan's name changes no number"
     edit(stage.plan, '"streaming"', '{ name = "streaming", sinks = 2 }')
