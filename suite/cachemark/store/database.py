@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import re
 import sqlite3
@@ -30,6 +31,7 @@ NETWORK = re.compile(
 """Types of file systems that several machines may write: their shared memory, and so SQLite's write-ahead log, belongs to one machine."""
 _LOCK = 0x63616368  # any number that is equal in every process
 
+logging.getLogger("sqlalchemy.pool").addHandler(logging.NullHandler())  # Ctrl-C while a connection closes prints no traceback
 
 BUSY_SECONDS = 60.0  # to wait for another process's transaction: ours take milliseconds, a stalled disk may take seconds
 _RESTORE = "Restore a backup (`cachemark db backup` makes one), or name another --store. `cachemark db check` lists the damage."
