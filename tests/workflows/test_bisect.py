@@ -16,7 +16,6 @@ from cachemark.store.db import Store
 from cachemark.store.rows import RunRecord
 from cachemark.workflows import check
 from cachemark.workflows import git as commits
-from cachemark.workflows.check import nights_before
 from cachemark.workflows.git import GOOD, checkouts, code_of, commit_of, repository_of, search, suspects
 from support.repositories import git
 
@@ -53,7 +52,7 @@ def test_the_repository_stays_as_it_is_however_a_bisection_ends(repository: Path
     assert states() == before
 
 
-def test_ends_that_are_none_are_refused(repository: Path) -> None:
+def test_ends_that_are_none_and_a_checkout_without_the_package_are_refused(repository: Path) -> None:
     for good, bad in (("HEAD", "HEAD~3"), ("HEAD", "HEAD")):
         with pytest.raises(CachemarkError, match="is not an ancestor"):
             search(repository, good, bad, lambda folder, commit: GOOD)
@@ -61,9 +60,6 @@ def test_ends_that_are_none_are_refused(repository: Path) -> None:
         search(repository, "nothing", "HEAD", lambda folder, commit: GOOD)
     with pytest.raises(CachemarkError, match=r"has no commit '--help'.*another --repository"):
         commit_of(repository, "--help")
-
-
-def test_a_checkout_without_the_package_is_refused(repository: Path) -> None:
     with checkouts(repository, ["HEAD", "HEAD~16"]) as (new, old):
         assert [int((folder / "n").read_text()) for folder in (new, old)] == [16, 0]
         with pytest.raises(CachemarkError, match="no copy of cachemark"):
@@ -135,4 +131,4 @@ def test_a_store_knows_the_file_of_a_plan_and_the_nights_before_a_run(tmp_path: 
     with Store.open(tmp_path / "store.sqlite") as store:
         for state, name in (("finished", "own"), ("failed", "own"), ("finished", "other"), ("finished", "own"), ("finished", "own")):
             store.finish_run(store.begin_run(name, plan.stored(), ENVIRONMENT, {"commit": "a" * 40}), state)
-        assert [night.id for night in nights_before(store, store.run(4))] == [4, 1]
+        assert [night.id for night in check.nights_before(store, store.run(4))] == [4, 1]

@@ -19,7 +19,6 @@ from cachemark.workflows.results import Run
 from cachemark.workflows.session import Machine
 from support import stages
 from support.fake_nvml import Card, FakeNvml
-from support.stages import Stage, good
 
 WATT, PRICE = 250.0, 2.49
 
@@ -40,13 +39,13 @@ def on_card(card: Card) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
+def stage(tmp_path_factory: pytest.TempPathFactory) -> stages.Stage:
     """A run without a price, and one with a price that reuses its results."""
     made = stages.stage(tmp_path_factory.mktemp("energy") / "stage")
     card = Card("GPU-aaaa", milliwatts=1000 * WATT, steady=True)
     with on_card(card):
         for more in ((), ("--price", f"{PRICE}/h")):
-            good(made.run(*more))
+            stages.good(made.run(*more))
     return made
 
 
@@ -54,7 +53,7 @@ def timed(outcomes: dict[str, Outcome]) -> list[Outcome]:
     return [outcome for outcome in outcomes.values() if TIME in outcome.samples]
 
 
-def test_every_timed_case_has_the_energy_of_its_latency(stage: Stage) -> None:
+def test_a_run_on_a_card_has_energy_costs_and_both_in_every_format(stage: stages.Stage) -> None:
     outcomes = timed(stage.outcomes())
     assert len(outcomes) > 1
     for outcome in outcomes:
@@ -63,15 +62,9 @@ def test_every_timed_case_has_the_energy_of_its_latency(stage: Stage) -> None:
         assert outcome.median(WATTS) == pytest.approx(WATT, rel=0.05)
         for joules, seconds in zip(outcome.samples[JOULES], outcome.samples[TIME], strict=True):
             assert joules * outcome.case.batch == pytest.approx(WATT * seconds, rel=0.25)
-
-
-def test_a_run_with_a_price_has_costs_also_of_reused_results(stage: Stage) -> None:
     assert not any(COST in outcome.samples for outcome in stage.outcomes(1).values())
     for outcome in timed(stage.outcomes(2)):
         assert outcome.samples[COST] == pytest.approx([1000 * PRICE * s / 3600 / outcome.case.batch for s in outcome.samples[TIME]])
-
-
-def test_tables_frames_and_the_page_have_energy(stage: Stage) -> None:
     run = Run(stage.store)
     assert {JOULES: "J", WATTS: "W", COST: ""}.items() <= case_frame(stage.store).attrs["units"].items()
     text, page = markdown(tables(run.view)), run.report(stage.folder / "report.html").path.read_text()
@@ -83,7 +76,7 @@ def test_a_wrong_power_leaves_the_other_values(tmp_path: Path) -> None:
     reason = "a power of nan"
     made = stages.stage(tmp_path / "stage")
     with on_card(Card("GPU-aaaa", milliwatts=math.nan)):
-        good(made.run("--price", "2.49/h", "--report", str(tmp_path / "report.html")))
+        stages.good(made.run("--price", "2.49/h", "--report", str(tmp_path / "report.html")))
     for outcome in timed(made.outcomes()):
         assert outcome.ok
         assert {TIME, COST} <= outcome.samples.keys()

@@ -32,7 +32,7 @@ pytest.importorskip("huggingface_hub")
 LLAMAGEN, DATA = "FoundationVision/LlamaGen", bytes(range(256)) * 8000
 
 
-def test_every_published_model_has_the_source_of_each_of_its_files() -> None:
+def test_every_published_model_has_the_source_of_each_of_its_files_where_it_is_looked_for() -> None:
     listed = {(publication.model, publication.key): publication for publication in publications()}
     entries = {name: MODELS.get(name) for name in MODELS}
     wanted = {(name, file.key): file for name, entry in entries.items() for file in entry.files}
@@ -44,9 +44,6 @@ def test_every_published_model_has_the_source_of_each_of_its_files() -> None:
         assert owner in file.origin or file.origin.startswith("the folder of `weights`") or "Chameleon" in file.origin, pair
         assert bool(publication.steps) is not publication.origin.on_hub, "a person is told what a program cannot do"
         assert all("{path}" in "".join(publication.steps) for _ in publication.steps)
-
-
-def test_what_reads_texts_lies_where_models_look_for_it() -> None:
     listed = {(publication.model, publication.key): publication for publication in publications()}
     for (model, key), publication in listed.items():
         weights = listed[model, "weights"].located("w")

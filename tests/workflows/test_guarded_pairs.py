@@ -32,7 +32,6 @@ from cachemark.workflows import bisect, prove
 from cachemark.workflows.check import judge
 from cachemark.workflows.compare import PairedComparison, Terms
 from cachemark.workflows.compare import compare as measure_pairs
-from cachemark.workflows.prove import self_test
 from cachemark.workflows.report import baseline_of
 from cachemark.workflows.session import Machine
 from support import fork_server, stub
@@ -206,7 +205,7 @@ def test_the_gate_proves_itself(device: str, sees: float, passed: list[bool], nv
 
     stub.answering(monkeypatch, answer)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert [proof.passed for proof in self_test(Watched(device, 1, driver=nvml, held=device))] == passed
+    assert [proof.passed for proof in prove.self_test(Watched(device, 1, driver=nvml, held=device))] == passed
     assert ran == {(device, "GPU-aaaa" if device == "cuda" else "")}
 
 

@@ -29,7 +29,6 @@ from report.report_sample import ENVIRONMENT
 from support import examples, stages, stub
 from support.measuring import run_side, see_side
 from support.repositories import git
-from support.stages import Stage, forgetting
 
 REQUEST = TrialRequest(60.0, 1, task=Task.TIMES)
 
@@ -40,7 +39,7 @@ def plan() -> Plan:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
+def stage(tmp_path: Path) -> stages.Stage:
     made = stages.stage(tmp_path / "stage")
     loading.load(made.plugin)
     return made
@@ -135,7 +134,7 @@ def test_what_is_spoilt_is_measured_again(status: Status, times: int, redone: in
     assert {c.config: c.number for c in measured} == dict.fromkeys(configs, 1)
 
 
-def test_the_configs_of_a_plan_are_its_timed_cases(plan: Plan) -> None:
+def test_the_configs_of_a_plan_are_its_timed_cases_and_two_are_sides_where_a_model_has_both(plan: Plan) -> None:
     configs = configs_of(plan, "cpu")
     assert {p.case.role for p in configs.values()} == {"candidate", "baseline"}
     settings = {(p.case.repeats, p.case.warmup, p.case.samples - p.case.batch, len(p.case.evaluation)) for p in configs.values()}
@@ -145,9 +144,6 @@ def test_the_configs_of_a_plan_are_its_timed_cases(plan: Plan) -> None:
     assert list(configs_of(plan, "cpu", ["tiny-llamagen window 1/2"])) == ["tiny-llamagen window 1/2"]
     with pytest.raises(UnknownName, match="Did you mean 'window 1/2'"):
         configs_of(plan, "cpu", ["windw 1/2"])
-
-
-def test_two_cases_are_sides_where_one_model_has_both(plan: Plan) -> None:
     before, after = sides_of(plan, "cpu", ("window 1/2", "linear 1/2"))
     assert list(before) == list(after) == [f"{model} window 1/2 → linear 1/2" for model in ("tiny-llamagen", "tiny-t2i")]
     assert [p.case.method for side in (before, after) for p in side.values()] == ["window"] * 2 + ["linear"] * 2
@@ -156,7 +152,7 @@ def test_two_cases_are_sides_where_one_model_has_both(plan: Plan) -> None:
         sides_of(plan, "cpu", ("linear 1/2", masked))
 
 
-def test_a_side_is_timed_and_its_tokens_and_images_hashed_and_nothing_is_judged(stage: Stage) -> None:
+def test_a_side_is_timed_and_its_tokens_and_images_hashed_and_nothing_is_judged(stage: stages.Stage) -> None:
     (planned,) = configs_of(plans.load(str(stage.plan)), "cpu", ["streaming 1/2"], 4).values()
     bench = Bench.load(planned)
     first, artifacts = run_side(planned, bench)
@@ -176,7 +172,7 @@ def test_a_side_is_timed_and_its_tokens_and_images_hashed_and_nothing_is_judged(
     assert (negative.output_hash == first.output_hash, negative.facts.images_hash == first.facts.images_hash) == (True, False)
 
 
-def test_images_of_a_side_are_judged_and_nothing_is_timed(stage: Stage) -> None:
+def test_images_of_a_side_are_judged_and_nothing_is_timed(stage: stages.Stage) -> None:
     """The timeout applies to a batch of images, not to all of them: each gives a sign of life."""
     counts = []
     for samples in (2, 12):
@@ -210,7 +206,7 @@ def test_more_seeds_are_of_the_same_series(plan_has: str, asked_for: int, found:
             image_side(planned, 257)
 
 
-def test_a_side_of_images_is_another_case_than_the_plans(stage: Stage) -> None:
+def test_a_side_of_images_is_another_case_than_the_plans(stage: stages.Stage) -> None:
     """It has no times, and the newest outcome of a case gives its duration."""
     own = {p.case.label: p.case for p in expand(plans.load(str(stage.plan)), "cpu") if p.case.role in ("candidate", "baseline")}
     sides = {p.case.label: p.case for p in configs_of(plans.load(str(stage.plan)), "cpu", images=0, side=image_side).values()}
@@ -254,7 +250,7 @@ def test_each_side_runs_its_own_version_of_the_cases_that_use_it(tmp_path: Path)
     git(tmp_path, "add", "knorm.py")
     git(tmp_path, "commit", "-m", "one")
     file.write_text(CODE + "\n\nX = 1\n")
-    with forgetting():
+    with stages.forgetting():
         loaded, files = prepare(str(plan), [file])
         cases = {planned.case.label: planned for planned in expand(loaded)}
         with version_requests(TrialRequest(60.0, 1, files), ("HEAD", str(file))) as requests:

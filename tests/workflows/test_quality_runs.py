@@ -106,16 +106,6 @@ def test_a_new_candidate_is_compared_with_the_images_of_a_stored_full_cache(kept
     assert (NAME in new.samples, NAME in (new.facts.to_full or {})) == (True, kept)
 
 
-def test_other_tokens_have_their_own_quality(measured: Stage) -> None:
-    first = measured.outcomes()["calm 1/2"]
-    touched(measured, "\n    def begin(self, layout, sites, memory):\n        self.B //= 2\n        super().begin(layout, sites, memory)\n")
-    good(measured.run())
-    again = measured.outcomes()["calm 1/2"]
-    assert again.output_hash != first.output_hash
-    assert again.facts.reused is None
-    assert again.samples[NAME] != first.samples[NAME]
-
-
 @pytest.mark.slow
 def test_a_night_measures_times_anew_and_carries_quality(measured: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fork_server, "enabled", True)

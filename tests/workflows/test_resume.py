@@ -224,7 +224,7 @@ def images(planned: Planned) -> float:
     return sum(size * times for size, times in batches(planned, forced=1.0))
 
 
-def test_the_pace_is_of_the_same_model_where_it_has_run(cases: list[Planned]) -> None:
+def test_the_time_left_is_of_stored_seconds_or_the_pace_of_the_model_and_counts_batches(cases: list[Planned]) -> None:
     now = 1000.0
     first, other = cases[0], next(each for each in cases if each.case.model != cases[0].case.model)
     left = TimeLeft([first, other, cases[1], cases[-1]], clock=lambda: now)
@@ -235,9 +235,6 @@ def test_the_pace_is_of_the_same_model_where_it_has_run(cases: list[Planned]) ->
         now += images(case) * pace
         left.ended(Outcome(case.case, Status.OK, {"latency": [1.0]}, "random weights"))
         assert left.seconds() == pytest.approx(expected)
-
-
-def test_stored_seconds_come_first_and_devices_share_the_work(cases: list[Planned]) -> None:
     left = TimeLeft(cases, lambda key: 10.0, lambda: 1000.0)
     assert left.seconds() == 10.0 * len(cases)
     left.started(cases[0])
@@ -245,9 +242,6 @@ def test_stored_seconds_come_first_and_devices_share_the_work(cases: list[Planne
     assert left.seconds() == 10.0 * len(cases) / 2
     searched = replace(cases[0], case=replace(cases[0].case, evaluation={MAX_BATCH: {"limit": 0}}))
     assert TimeLeft([searched], lambda key: 10.0).seconds() is None
-
-
-def test_the_batches_of_a_running_case_count(cases: list[Planned]) -> None:
     now, first = 1000.0, cases[0]
     left = TimeLeft([first], clock=lambda: now)
     left.started(first)

@@ -12,7 +12,6 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 from PIL import Image
-from torch import Tensor
 
 from cachemark.cli import main
 from cachemark.core.errors import CachemarkError, Unsupported
@@ -39,11 +38,11 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-def in_bytes(images: Tensor) -> Tensor:
+def in_bytes(images: torch.Tensor) -> torch.Tensor:
     return ((images.clamp(-1, 1).double() + 1) * 255 / 2).round().byte()
 
 
-def pixels(files: list[Path]) -> Tensor:
+def pixels(files: list[Path]) -> torch.Tensor:
     return torch.stack([torch.from_numpy(np.array(Image.open(file))).permute(2, 0, 1) for file in files])
 
 
