@@ -10,18 +10,12 @@ from typing import NamedTuple
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
 
 from cachemark.cache.layout import squares
 from cachemark.core.spec import Sampling
 from cachemark.models import emu3, glm_image, infinity, infinity_scales, janus, llamagen_text, lumina, text_features
 from cachemark.models.catalogue import masked_models, next_scale, next_token, text_to_image
 from cachemark.models.catalogue.family import CatalogueModel
-from cachemark.models.emu3 import Emu3
-from cachemark.models.glm_image import GlmImage
-from cachemark.models.infinity import Infinity
-from cachemark.models.infinity_scales import SIDES
-from cachemark.models.janus import Janus
 from cachemark.models.llamagen import LlamaGen, LlamaGenConfig
 from cachemark.models.llamagen_text import CaptionConfig, CaptionedLlamaGen
 from cachemark.models.lumina import Lumina
@@ -51,7 +45,7 @@ class Official(NamedTuple):
 
     entry: ModelEntry
     request: Request
-    state: Mapping[str, Tensor] = {}
+    state: Mapping[str, torch.Tensor] = {}
 
 
 def words_tokenizer(folder: Path, words: Mapping[str, int], special: Sequence[str] = (), begin: str = "") -> None:
@@ -137,7 +131,7 @@ def infinity_files(folder: Path, patch: Patch, channels: int = tiny.INFINITY_SIZ
     patch.setitem(infinity.SIZES, "2B", tiny.INFINITY_SIZES)
     patch.setitem(text_to_image.INFINITY_TOKENIZERS, "2B", TINY_BSQ)
     patch.setitem(infinity_scales.COUNTS, 256, 3)
-    model = Infinity(replace(tiny.INFINITY_SIZES, scales=squares(SIDES[:3]))).initialise(0)
+    model = infinity.Infinity(replace(tiny.INFINITY_SIZES, scales=squares(infinity_scales.SIDES[:3]))).initialise(0)
     state = {**model.state_dict(), **{f"block_chunks.0.module.0.{part}.zero_k_bias": torch.zeros(32) for part in ("sa", "ca")},
              "text_proj_for_sos.ca.zero_k_bias": torch.zeros(32)}
     torch.save(state, folder / "infinity_2b_reg.pth")
@@ -176,7 +170,7 @@ def janus_files(folder: Path, patch: Patch, layout: str = "official") -> Officia
     """Of this layout: one file of the authors', or the shards of transformers."""
     patch.setitem(janus.SIZES, "1B", tiny.JANUS_SIZES)
     patch.setattr(janus, "TOKENIZER", VQConfig(32, (1, 1), 1, 16, tiny.JANUS_SIZES.codes))
-    model, images = Janus(tiny.JANUS_SIZES, Prompts()).initialise(0), janus.tokenizer()
+    model, images = janus.Janus(tiny.JANUS_SIZES, Prompts()).initialise(0), janus.tokenizer()
     state = {**model.state_dict(), **{janus.PREFIX + name: tensor for name, tensor in images.state_dict().items()}}
     extras = {"language_model.lm_head.weight": torch.ones(128, 64), **JANUS_READING}
     if layout == "official":
@@ -223,7 +217,7 @@ def emu3_files(folder: Path, patch: Patch) -> Official:
     """As transformers published the model."""
     torch.manual_seed(0)
     sizes = Emu3VQConfig(32, (1, 1), 1, 4, 32, (1,), 4)
-    state = {f"text_model.{name}": tensor for name, tensor in Emu3(tiny.EMU3_SIZES, Prompts()).initialise(0).state_dict().items()}
+    state = {f"text_model.{name}": tensor for name, tensor in emu3.Emu3(tiny.EMU3_SIZES, Prompts()).initialise(0).state_dict().items()}
     state |= {f"vqmodel.{name}": tensor for name, tensor in Emu3VQ(sizes).state_dict().items()}
     reading = {"vqmodel.encoder.conv_in.weight": torch.ones(2, 3), "vqmodel.quant_conv.conv.bias": torch.ones(4)}
     save_file({name: tensor.contiguous() for name, tensor in {**state, **reading}.items()}, folder / "model.safetensors")
@@ -237,7 +231,7 @@ def glm_image_files(folder: Path, patch: Patch) -> Official:
     weights, processor = folder / "vision_language_encoder", folder / "processor"
     weights.mkdir()
     processor.mkdir()
-    state = GlmImage(tiny.GLM_IMAGE_SIZES, Prompts()).initialise(0).state_dict()
+    state = glm_image.GlmImage(tiny.GLM_IMAGE_SIZES, Prompts()).initialise(0).state_dict()
     reading = {"model.visual.patch_embed.proj.bias": torch.ones(2), "model.vqmodel.quantize.embedding.weight": torch.ones(2, 3)}
     save_file({**state, **reading}, weights / "model.safetensors")
     words = {word: 60 + i for i, word in enumerate(("<unk>", "red", "blue", "star", "stripe", "a", "4", "2"))}

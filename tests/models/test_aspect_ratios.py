@@ -11,7 +11,6 @@ import cachemark as cm
 from cachemark.core.errors import BadCalibration, BadPlan
 from cachemark.models import infinity
 from cachemark.models.catalogue import text_to_image
-from cachemark.models.infinity import InfinityConfig, rope_table
 from cachemark.models.infinity_scales import COUNTS, RATIOS, schedules
 from cachemark.models.protocol import Request
 from cachemark.models.registry import MODELS
@@ -32,15 +31,12 @@ TALL = {1.25: (10774, 316, 254), 1.333: (10973, 331, 249), 1.5: (10997, 345, 231
         2.5: (10805, 443, 179), 3.0: (11123, 489, 165)}  # sums over the authors' maps, in another transcript: tokens, rows, columns
 
 
-def test_the_sums_of_every_ratio_are_those_of_the_authors_table() -> None:
+def test_the_maps_are_those_of_the_authors_table() -> None:
     for ratio, sums in TALL.items():
         rows, columns = zip(*RATIOS[ratio], strict=True)
         assert (sum(a * b for a, b in RATIOS[ratio]), sum(rows), sum(columns)) == sums
         assert tuple(zip(columns, rows, strict=True)) in RATIOS.values(), "the wide one beside the tall one"
     assert len(RATIOS) == 15
-
-
-def test_a_resolution_has_the_first_maps_of_every_ratio() -> None:
     assert schedules(256)[GRID] == (SCALES, (72, 54))
     assert [len(schedules(pixels)) for pixels in COUNTS] == [15] * 4
     square = [sum(rows * columns for rows, columns in next(iter(schedules(pixels).values())).scales) for pixels in COUNTS]
@@ -49,7 +45,7 @@ def test_a_resolution_has_the_first_maps_of_every_ratio() -> None:
 
 # -- maps that are not square ---------------------------------------------------------------------------------------------
 def test_positions_are_in_units_of_the_finest_map_of_the_ratio() -> None:
-    table = rope_table(8, SCALES, (72, 54), 10000.0, torch.device("cpu")).split([rows * columns for rows, columns in SCALES])
+    table = infinity.rope_table(8, SCALES, (72, 54), 10000.0, torch.device("cpu")).split([rows * columns for rows, columns in SCALES])
     for (rows, columns), turns in zip(SCALES, table, strict=True):
         for place, turn in enumerate(turns):
             row, column = round(Fraction(place // columns * 72, rows)), round(Fraction(place % columns * 54, columns))
@@ -74,7 +70,7 @@ def test_wide_maps_are_added_and_taken_apart() -> None:
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     """A published name at reduced sizes, in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(infinity.SIZES, "2B", InfinityConfig(4, 2, 32, chunks=2, width=5, text=128, longest=120))
+    monkeypatch.setitem(infinity.SIZES, "2B", infinity.InfinityConfig(4, 2, 32, chunks=2, width=5, text=128, longest=120))
     monkeypatch.setitem(text_to_image.INFINITY_TOKENIZERS, "2B", BSQConfig(32, (1, 1), 1, z=5))
     MODELS.get(NAME)
     monkeypatch.setitem(MODELS._entries, NAME, text_to_image.infinity_model("2B", 256).entry)

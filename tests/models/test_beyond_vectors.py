@@ -16,12 +16,10 @@ from cachemark.methods.base.paper_baseline import ConcatFull
 from cachemark.methods.full import Full
 from cachemark.models import text_features, var
 from cachemark.models.catalogue import masked_models
-from cachemark.models.catalogue.masked_models import TINY_MAR
 from cachemark.models.diffusion import normal
 from cachemark.models.infinity import Infinity
 from cachemark.models.mar import MAR
 from cachemark.models.tiny.tokenizers import Sizes, TinyKL
-from cachemark.models.var import VAR
 from cachemark.models.vision.bsq import bits_of, packed_bits
 from support.tiny_models import INFINITY_SIZES, MAR_SIZES, QUANTIZER, VAR_SIZES
 
@@ -29,18 +27,18 @@ SAMPLING = Sampling(cfg_scale=1.5, cfg_schedule="linear")
 
 
 # -- VAR --------------------------------------------------------------------------------------------------------------
-def var_model(**options: bool) -> VAR:
-    return VAR(VAR_SIZES, QUANTIZER, **options).initialise(0).eval().requires_grad_(False)
+def var_model(**options: bool) -> var.VAR:
+    return var.VAR(VAR_SIZES, QUANTIZER, **options).initialise(0).eval().requires_grad_(False)
 
 
-def generate(model: VAR, method: Full | ConcatFull, seeds: list[int], sampling: Sampling = SAMPLING) -> torch.Tensor:
+def generate(model: var.VAR, method: Full | ConcatFull, seeds: list[int], sampling: Sampling = SAMPLING) -> torch.Tensor:
     return model.generate(torch.tensor(seeds) % 10, seeds, method, sampling, Memory())
 
 
 def test_the_condition_is_projected_once_in_a_generation(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    modulations = VAR.modulations
-    monkeypatch.setattr(VAR, "modulations", lambda self, cond: calls.append(1) or modulations(self, cond))
+    modulations = var.VAR.modulations
+    monkeypatch.setattr(var.VAR, "modulations", lambda self, cond: calls.append(1) or modulations(self, cond))
     once = generate(var_model(), Full(), [0, 1])
     assert len(calls) == 1
     often = generate(var_model(recompute=True), Full(), [0, 1])
@@ -56,15 +54,14 @@ def test_the_reference_cache_gives_the_same_tokens_and_more_bytes() -> None:
     assert published.logical_bytes == shape * 30 * (4 + 4)
 
 
-def test_another_guidance_schedule_is_refused() -> None:
+def test_what_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Unsupported, match="linear"):
         generate(var_model(), Full(), [0], Sampling(cfg_scale=1.5))
-
-
-def test_other_patch_nums_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written("var", tmp_path / "var", monkeypatch).request.weights
     with pytest.raises(BadCheckpoint, match="patch_nums 1 2 3 4; this model has 1 2 5"):
         var.check_sides(replace(VAR_SIZES, sides=(1, 2, 5)), path)
+    with pytest.raises(BadCheckpoint, match="has 4 channels; this model needs 8"):
+        masked_models.build(masked_models.TINY_MAR, TinyKL(Sizes(channels=4, width=16, blocks=1)))
 
 
 # -- Infinity ---------------------------------------------------------------------------------------------------------
@@ -110,14 +107,11 @@ def model() -> MAR:
     return MAR(MAR_SIZES).initialise(0).eval().requires_grad_(False)
 
 
-def test_an_order_holds_every_place_once(model: MAR) -> None:
+def test_orders_and_noise_belong_to_seed_place_and_pass(model: MAR) -> None:
     order = model.order(streams.seeds_tensor([4, 9], "cpu"))
     assert torch.equal(order.sort(1).values, torch.arange(16).expand(2, -1))
     assert not torch.equal(order[0], order[1])
     assert order[0, 0] == streams.integers(streams.keys(torch.tensor(4), "order", 0), 16).argmin()
-
-
-def test_noise_belongs_to_seed_place_and_pass(model: MAR) -> None:
     key = streams.seeds_tensor([3, 8], "cpu")
     places = torch.tensor([[0, 5, 9], [2, 3, 4]])
     noise = model.noise(key, places, 6)
@@ -139,22 +133,14 @@ def test_normal_numbers_are_normal() -> None:
 
 @pytest.mark.parametrize(("steps", "first"), [(0, 960), (25, 960), (10, 900), (2, 500)])
 def test_the_bundled_head_never_begins_where_nothing_is_left_of_the_token(steps: int, first: int) -> None:
-    timesteps = respaced(TINY_MAR.spacing(Sampling(diffusion_steps=steps)))
+    timesteps = respaced(masked_models.TINY_MAR.spacing(Sampling(diffusion_steps=steps)))
     assert (timesteps[-1], len(timesteps)) == (first, steps or 25)
 
 
-@pytest.mark.parametrize("sections", [(), (1,), (0, 0), (1001,), (501, 2), (-1, 5)])
-def test_a_spacing_that_does_not_exist_is_refused(sections: tuple[int, ...]) -> None:
-    with pytest.raises(Unsupported, match="cannot be respaced"):
-        respaced(sections)
-
-
-@pytest.mark.parametrize("steps", [1, STEPS + 1])
-def test_a_plan_asks_for_no_more_steps_than_the_process_has(steps: int) -> None:
-    with pytest.raises(Unsupported, match=rf"cannot be respaced to {steps}\. Use 2 … 1000 steps"):
-        TINY_MAR.spacing(Sampling(diffusion_steps=steps))
-
-
-def test_a_tokenizer_with_other_channels_is_refused() -> None:
-    with pytest.raises(BadCheckpoint, match="has 4 channels; this model needs 8"):
-        masked_models.build(TINY_MAR, TinyKL(Sizes(channels=4, width=16, blocks=1)))
+def test_a_spacing_that_does_not_exist_is_refused() -> None:
+    for sections in ((), (1,), (0, 0), (1001,), (501, 2), (-1, 5)):
+        with pytest.raises(Unsupported, match="cannot be respaced"):
+            respaced(sections)
+    for steps in (1, STEPS + 1):
+        with pytest.raises(Unsupported, match=rf"cannot be respaced to {steps}\. Use 2 … 1000 steps"):
+            masked_models.TINY_MAR.spacing(Sampling(diffusion_steps=steps))

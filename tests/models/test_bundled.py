@@ -107,7 +107,7 @@ def test_images_of_the_full_cache_match_their_color_key(family: Family) -> None:
         assert float(matching_colors(model.decode(tokens)).float().mean()) >= 0.9
 
 
-def test_the_feature_network_knows_what_new_scenes_show_and_what_is_wrong_with_them() -> None:
+def test_the_feature_network_knows_what_new_scenes_show_and_the_reference_is_of_it() -> None:
     net, scene = FEATURE_WEIGHTS.load(file(FEATURE_WEIGHTS.name)), scenes(256, 987)
     images = torch.cat((scene.images, corrupted(scene.images, torch.Generator().manual_seed(987))))
     with torch.inference_mode():
@@ -115,9 +115,6 @@ def test_the_feature_network_knows_what_new_scenes_show_and_what_is_wrong_with_t
     for name, right in attributes(scene).items():
         assert (answers[name][:256].argmax(1) == right).float().mean() > 0.9, name
     assert ((answers["consistent"] > 0) == (consistency(images, 256) > 0)).float().mean() > 0.9
-
-
-def test_the_reference_statistics_are_of_this_network() -> None:
     weights, path = file(FEATURE_WEIGHTS.name), file("tiny-features.reference")
     reference = RealImages.load(path, extractor_name(about(FEATURE_WEIGHTS.name)["sha256"]))
     assert (reference.count, len(reference.features)) == (REAL, KEPT)
@@ -137,7 +134,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return of_the_repository(tmp_path_factory.mktemp("built"))
 
 
-def test_the_wheel_has_everything_that_the_package_reads(wheel: Path) -> None:
+def test_the_wheel_has_all_that_is_read_runs_and_has_a_page_of_absolute_links(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         everything = set(archive.namelist())
     packed = {name for name in everything if name.startswith("cachemark/")}
@@ -147,9 +144,6 @@ def test_the_wheel_has_everything_that_the_package_reads(wheel: Path) -> None:
     assert "cachemark/py.typed" in packed, "without it what plug-ins import has no types"
     assert {name.partition("/")[0] for name in everything - packed} == {f"cachemark-{__version__}.dist-info"}, "no example, no test"
     assert wheel.stat().st_size < 40_000_000, "the bundled weights among them"
-
-
-def test_the_page_on_pypi_has_absolute_links_and_addresses_of_the_project(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         about = email.message_from_string(archive.read(name).decode())
@@ -165,9 +159,6 @@ def test_the_page_on_pypi_has_absolute_links_and_addresses_of_the_project(wheel:
     assert pages["raw"]
     assert all((ROOT / page).is_file() for page in (*pages["blob"], *pages["raw"]))
     assert all(page.endswith((".png", ".webp")) for page in pages["raw"])
-
-
-def test_a_command_runs_from_the_wheel_in_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
     lay_out(wheel, tmp_path / "site")
     (tmp_path / "empty").mkdir()
     done = subprocess.run([sys.executable, "-P", "-m", "cachemark", "list", "plans"], cwd=tmp_path / "empty", capture_output=True,

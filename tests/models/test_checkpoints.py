@@ -91,7 +91,7 @@ def test_every_layout_of_a_torch_file_loads(tmp_path: Path, layout: str) -> None
         assert equal(load(Net, tmp_path / name), state)
 
 
-def test_an_entry_is_selected_by_its_name(tmp_path: Path) -> None:
+def test_an_entry_is_selected_by_its_name_and_copies_that_nothing_tells_apart_are_refused(tmp_path: Path) -> None:
     state, path = weights(), tmp_path / "net.pt"
     torch.save({"model": state, "trainer": {"ema": other(state)}, "opt": {"a": torch.zeros(1)}}, path)
     assert equal(load(Net, f"{path}#model"), state)
@@ -101,9 +101,6 @@ def test_an_entry_is_selected_by_its_name(tmp_path: Path) -> None:
     assert "has no entry 'best' that holds tensors. Name one of: model, opt, trainer.ema" in refusal(f"{path}#best")
     odd = path.rename(tmp_path / "net#ema")  # a name as people write them
     assert equal(load(Net, odd), other(state))
-
-
-def test_copies_that_nothing_tells_apart_are_refused(tmp_path: Path) -> None:
     state = weights()
     path = saved(tmp_path / "net.pt", {"ema_0.999": state, "ema_0.9999": other(state), "model": other(state)})
     assert "holds several copies of the weights (ema_0.999, ema_0.9999)" in refusal(path)

@@ -176,15 +176,12 @@ def test_other_words_and_orders_are_no_caption(text: str) -> None:
         parsed(text)
 
 
-def test_a_word_is_one_id_whatever_its_capitals_and_spaces() -> None:
+def test_captions_of_the_bundled_list_ask_for_everything_equally_often_and_differ_in_length() -> None:
     tokenizer = WordTokenizer()
     assert tokenizer.ids(" Two  red STARS") == tokenizer.ids("two red stars")
     assert [VOCABULARY[i] for i in tokenizer.ids("two red stars")] == ["two", "red", "stars"]
     assert sorted(tokenizer.special(token) for token in SPECIAL) == [0, 1, 2]
     assert len(set(VOCABULARY)) == len(VOCABULARY) == TINY_T2I.decoder.vocab
-
-
-def test_the_list_asks_for_everything_equally_often() -> None:
     requests = [parsed(text) for text in TEXTS]
     assert len(set(TEXTS)) == len(TEXTS) == 256
     for axis in ("object", "colour", "count", "position", "texture"):
@@ -192,9 +189,6 @@ def test_the_list_asks_for_everything_equally_often() -> None:
         assert None not in often
         assert max(often.values()) - min(often.values()) <= 1
     assert 0 < sum(request.ground_colour is None for request in requests) < len(requests) / 2
-
-
-def test_prompts_differ_in_length_and_keep_it_without_the_caption() -> None:
     assert CAPTIONED.reader is not None
     prompts = CAPTIONED.reader(TINY_T2I).shapes(TEXTS)
     assert {len(ids) for ids in prompts.conditional} == {7, 8, 9}

@@ -8,7 +8,6 @@ import pytest
 import torch
 from official import LUMINA_VQ, spelt, vocabulary, written
 from safetensors.torch import save_file
-from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.contract.method import Method
@@ -17,10 +16,8 @@ from cachemark.core.spec import Sampling
 from cachemark.methods.base.paper_baseline import PaddedFull
 from cachemark.methods.linear import Linear
 from cachemark.models import emu3, glm_image, lumina
-from cachemark.models.glm_image import CodeView, GlmImage, offsets
 from cachemark.models.janus import Janus
 from cachemark.models.lined import LinedDecoder
-from cachemark.models.lumina import Lumina, code_table
 from cachemark.models.prompts import HashedWords, Prompts
 from cachemark.models.protocol import Request
 from cachemark.models.registry import MODELS
@@ -42,22 +39,15 @@ SPELLED = Spelled(1000)
 
 
 # -- prompts ---------------------------------------------------------------------------------------------------------------
-def test_a_prompt_of_emu3_is_text_and_size_and_the_unconditional_row_lists_faults() -> None:
+def test_prompts_are_as_published() -> None:
     prompts = emu3.prompts_of(EMU3_SIZES, (" a star ", "a cat"), SPELLED)
     begin, image, codes = map(SPELLED.special, (emu3.BEGIN, emu3.IMAGE, emu3.CODES))
     assert prompts.conditional[0] == (begin, *map(ord, f"a star{emu3.QUALITY}"), image, *map(ord, "5*4"), codes)
     assert prompts.unconditional == ((begin, *map(ord, emu3.FAULTS), image, *map(ord, "5*4"), codes),) * 2
-
-
-def test_a_prompt_of_glm_image_ends_with_the_sizes_of_image_and_preview() -> None:
     begin, end, image = map(SPELLED.special, (glm_image.GRID_BEGIN, glm_image.GRID_END, glm_image.IMAGE))
     sizes = (begin, *map(ord, "32 32"), end, begin, *map(ord, "16 16"), end, image)
     prompts = glm_image.prompts_of(glm_image.PUBLISHED, (" a star ",), SPELLED)
     assert (prompts.conditional, prompts.unconditional) == (((*map(ord, "a star"), *sizes),), (sizes,))
-
-
-def test_a_prompt_of_lumina_has_its_size_alone_without_a_condition() -> None:
-    """Height comes first among the tokens, and width in the text."""
     texts = ("a red star", "two blue birds on a very long branch")
     prompts = lumina.prompts_of(lumina.SIZES["7B-768"], texts, HashedWords(65536))
     assert prompts.unconditional == ((8197, 8828, 8828),) * 2
@@ -65,36 +55,27 @@ def test_a_prompt_of_lumina_has_its_size_alone_without_a_condition() -> None:
     wide = lumina.prompts_of(LUMINA_SIZES, ("a star",), SPELLED).conditional[0]
     assert "Generate an image of 96x64 according to the following prompt:\na star" in "".join(map(chr, wide))
     assert wide[-2:] == (LUMINA_SIZES.ids.size + 2, LUMINA_SIZES.ids.size + 3)
-
-
-def test_a_prompt_that_leaves_no_room_is_refused() -> None:
     with pytest.raises(Unsupported, match="this model reads 1026"):
         emu3.prompts_of(emu3.GEN, ("a" * 1000,), SPELLED)
 
 
 # -- positions, codes and lines ----------------------------------------------------------------------------------------------
-def test_positions_count_rows_and_columns_of_the_preview_and_then_of_the_image() -> None:
-    table = offsets(glm_image.PUBLISHED, torch.device("cpu"))
+def test_glm_image_places_preview_and_image_samples_codes_and_shows_the_image_alone() -> None:
+    table = glm_image.offsets(glm_image.PUBLISHED, torch.device("cpu"))
     assert table.shape == (1280, 3)
     assert table[[0, 17, 255]].tolist() == [[0, 0, 0], [0, 1, 1], [0, 15, 15]]
     assert table[[256, 256 + 33, 1279]].tolist() == [[16, 16, 16], [16, 17, 17], [16, 47, 47]]
-
-
-def test_only_codes_are_sampled() -> None:
-    model = GlmImage(GLM_IMAGE_SIZES, Prompts(((1, 2, 3), (4, 5, 6, 7)))).initialise(0).eval().requires_grad_(False)
+    model = glm_image.GlmImage(GLM_IMAGE_SIZES, Prompts(((1, 2, 3), (4, 5, 6, 7)))).initialise(0).eval().requires_grad_(False)
     model.lm_head.weight[GLM_IMAGE_SIZES.codes :] = 100 * model.lm_head.weight[: GLM_IMAGE_SIZES.outputs - GLM_IMAGE_SIZES.codes]
     for sampling in (glm_image.PAPER, replace(glm_image.PAPER, temperature=0.0)):
         tokens = model.generate(torch.tensor([0, 1]), [0, 1], Method(), sampling, Memory())
         assert tokens.shape == (2, 20)
         assert int(tokens.max()) < GLM_IMAGE_SIZES.codes
-
-
-def test_a_view_shows_the_image_without_its_preview() -> None:
     tokens = torch.arange(20)[None].repeat(2, 1)
-    view = CodeView(GLM_IMAGE_SIZES).decode(tokens)
+    view = glm_image.CodeView(GLM_IMAGE_SIZES).decode(tokens)
     assert view.shape == (2, 3, 32, 32)
     assert -1 <= float(view.min()) <= float(view.max()) <= 1
-    assert torch.equal(view, CodeView(GLM_IMAGE_SIZES).decode(torch.cat((tokens[:, :4] + 7, tokens[:, 4:]), 1)))
+    assert torch.equal(view, glm_image.CodeView(GLM_IMAGE_SIZES).decode(torch.cat((tokens[:, :4] + 7, tokens[:, 4:]), 1)))
     assert len({tuple(color) for color in view[0, :, ::8, ::8].flatten(1).T.tolist()}) == 16, "every code has a color of its own"
 
 
@@ -108,12 +89,12 @@ def test_evicting_by_line_counts_the_end_of_a_line() -> None:
 
 def test_a_code_is_what_its_name_spells_and_images_are_decoded_without_the_ends_of_lines() -> None:
     names, ids = vocabulary(), LUMINA_SIZES.ids
-    table = code_table(names, ids)
+    table = lumina.code_table(names, ids)
     assert sorted(table.tolist()) == list(range(32)) != table.tolist()
     assert all(names[spelt(code)] - ids.first == place for place, code in enumerate(table.tolist()))
     torch.manual_seed(0)
     images = VQGAN(LUMINA_VQ).eval().requires_grad_(False)
-    model = Lumina(LUMINA_SIZES, Prompts(((0, 50, 41, 40, 46, 47),), ((40, 46, 47),)))
+    model = lumina.Lumina(LUMINA_SIZES, Prompts(((0, 50, 41, 40, 46, 47),), ((40, 46, 47),)))
     tokens = model.initialise(0).eval().generate(torch.tensor([0, 0]), [3, 4], Method(), Sampling(cfg_scale=3.0, top_k=20), Memory())
     codes = torch.tensor([[int(table[int(i) - ids.first]) for i in row if int(i) != ids.line_end] for row in tokens])
     decoded = LinedDecoder(LUMINA_SIZES, images, table).decode(tokens)
@@ -122,7 +103,7 @@ def test_a_code_is_what_its_name_spells_and_images_are_decoded_without_the_ends_
     assert not torch.allclose(LinedDecoder(LUMINA_SIZES, images).decode(tokens), decoded)
     del names[spelt(31)]
     with pytest.raises(BadCheckpoint, match="names 31 of the 32 image codes"):
-        code_table(names, ids)
+        lumina.code_table(names, ids)
 
 
 # -- rows of different length ------------------------------------------------------------------------------------------------
@@ -139,9 +120,9 @@ def janus() -> Janus:
     return model
 
 
-def logits_of(method: Method, sampling: Sampling, codes: Tensor) -> Tensor:
+def logits_of(method: Method, sampling: Sampling, codes: torch.Tensor) -> torch.Tensor:
     """Return guided logits (batch, N, codes) of a generation along ``codes``."""
-    seen: list[Tensor] = []
+    seen: list[torch.Tensor] = []
     janus().generate(torch.tensor(LABELS), range(3), method, sampling, Memory(), forced=codes,
                      see=lambda _, guided: seen.append(guided.clone()))
     return torch.cat(seen, 1)
@@ -157,20 +138,33 @@ def test_padding_of_a_shorter_prompt_is_seen_by_no_row() -> None:
 
 
 # -- published folders -----------------------------------------------------------------------------------------------------
-def test_prompts_of_a_folder_of_janus_begin_and_end_as_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_of_a_folder_of_janus_are_as_published_and_its_tokenizer_is_part_of_the_identity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
     entry, request, _ = written("janus", tmp_path / "janus", monkeypatch)
     model = entry.load(request).generator
     assert isinstance(model, Janus)
     assert len({ids[:3] for ids in model.prompts.conditional}) == 1, "every prompt begins with one begin token and the user's mark"
     assert all(ids.count(ids[0]) == 1 for ids in model.prompts.conditional), "the tokenizer's own begin token came on top"
     assert len({ids[-1] for ids in (*model.prompts.conditional, *model.prompts.unconditional)}) == 1
+    before, file = entry.identity(request), tmp_path / "janus" / "tokenizer.json"
+    assert entry.identity(Request(weights=str(tmp_path / "janus" / "pytorch_model.bin"))) == before
+    assert entry.identity(Request()) == "random:0/random:0"
+    content = file.read_text()
+    file.write_text(content + "\n")
+    assert entry.identity(request) != before
+    for text, words in ((content.replace("begin_of_image", "start_of_image"), r"no token '<begin_of_image>'"),
+                        ("{", "is not a readable tokenizer")):
+        file.write_text(text)
+        with pytest.raises(BadCheckpoint, match=words):
+            entry.load(request)
 
 
 def test_a_folder_of_glm_image_gives_tokens_and_no_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entry, request, _ = written("glm-image", tmp_path / "glm", monkeypatch)
     loaded = entry.load(request)
     model = loaded.generator
-    assert isinstance(model, GlmImage)
+    assert isinstance(model, glm_image.GlmImage)
     assert model.prompts.conditional[0] == (61, 63, 68, 66, 66, 69, 68, 67, 67, 69, 70)
     assert (loaded.random, loaded.pictures) == (False, False), "a view of the codes is not scored"
     for use in (entry.load, entry.identity):
@@ -184,20 +178,3 @@ def test_a_folder_without_the_image_tokenizer_is_refused(tmp_path: Path, monkeyp
     save_file(kept, tmp_path / "emu3" / "model.safetensors")
     with pytest.raises(BadCheckpoint, match=r"tensors missing \(decoder\.up_block"):
         entry.load(request)
-
-
-def test_the_text_tokenizer_is_part_of_the_identity_and_one_that_cannot_be_used_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    entry, request, _ = written("janus", tmp_path / "janus", monkeypatch)
-    before, file = entry.identity(request), tmp_path / "janus" / "tokenizer.json"
-    assert entry.identity(Request(weights=str(tmp_path / "janus" / "pytorch_model.bin"))) == before
-    assert entry.identity(Request()) == "random:0/random:0"
-    content = file.read_text()
-    file.write_text(content + "\n")
-    assert entry.identity(request) != before
-    for text, words in ((content.replace("begin_of_image", "start_of_image"), r"no token '<begin_of_image>'"),
-                        ("{", "is not a readable tokenizer")):
-        file.write_text(text)
-        with pytest.raises(BadCheckpoint, match=words):
-            entry.load(request)

@@ -17,9 +17,6 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-# ------------------------------------------------------------------------------------------------ guidance
-
-
 @pytest.mark.parametrize("scale", [1.25, 4.0])
 def test_guidance_goes_beyond_the_condition(scale: float) -> None:
     logits = normal(4, 5)
@@ -41,8 +38,6 @@ def test_an_unknown_schedule_of_guidance_is_refused() -> None:
     with pytest.raises(Unsupported, match=r"'linear'.*constant"):
         guide(normal(2, 5), Sampling(cfg_scale=2.0, cfg_schedule="linear"), 0)
 
-
-# ------------------------------------------------------------------------------------------------ truncation
 
 # Logits are whole multiples of 1/2, so that many tie; p is never a sum of their probabilities.
 rows = st.lists(st.integers(-8, 8), min_size=1, max_size=9)
@@ -75,11 +70,7 @@ def test_top_p_keeps_the_token_that_crosses(halves: list[int], p: float) -> None
     assert kept_tokens(filter_logits(torch.tensor([halves]) / 2, Sampling(top_p=p))) == sorted(expected)
 
 
-# ------------------------------------------------------------------------------------------------ the draw
-
 MANY = streams.seeds_tensor(range(20000), "cpu")
-
-
 SAMPLINGS = {"plain": Sampling(), "T": Sampling(temperature=0.5), "top-k": Sampling(top_k=3), "top-p": Sampling(top_p=0.6)}
 
 

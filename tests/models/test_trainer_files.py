@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 import cachemark as cm
 from cachemark.core.errors import UnknownName
@@ -21,7 +20,7 @@ from cachemark.models.weights import packaged
 TABLES = {"tiny-llamagen": "cls_embedding.embedding_table.weight", "tiny-var": "class_emb.weight", "tiny-mar": "class_emb.weight"}
 
 
-def bundled(model: str) -> dict[str, Tensor]:
+def bundled(model: str) -> dict[str, torch.Tensor]:
     return load_file(packaged(f"{model}.safetensors"))
 
 

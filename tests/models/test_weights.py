@@ -115,8 +115,12 @@ def test_the_models_of_the_accepted_baseline_are_too_small(limit: int, monkeypat
         assert any_packed(MODELS.get(name).load(Request()).generator) is (limit == 1)
 
 
-def test_memory_is_counted_through_packed_layers(net: Net) -> None:
-    """Weights exist before the generation; a layer's output is counted like any tensor."""
+def test_packed_copies_must_fit_the_memory_and_are_not_counted_in_the_peak(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = {"SC_PHYS_PAGES": 4, "SC_PAGE_SIZE": 2 * LEAST * 4 - 1}  # one byte less per copy than four times the weights
+    monkeypatch.setattr(layers.os, "sysconf", pages.__getitem__)
+    assert not any_packed(packed(net))
+    pages["SC_PAGE_SIZE"] += 1
+    assert any_packed(packed(net))
     x = torch.randn(4, 1024)
     plain, blocked = TensorPeak(net.parameters()), TensorPeak(packed(net).parameters())
     with blocked:
@@ -125,11 +129,3 @@ def test_memory_is_counted_through_packed_layers(net: Net) -> None:
         torch.nn.functional.linear(x, torch.randn(512, 1024))
     assert blocked.peak == 4 * 512 * 4
     assert plain.peak > blocked.peak, "weights that were not there before do count"
-
-
-def test_a_model_whose_copies_would_fill_the_memory_stays_plain(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
-    pages = {"SC_PHYS_PAGES": 4, "SC_PAGE_SIZE": 2 * LEAST * 4 - 1}  # one byte less per copy than four times the weights
-    monkeypatch.setattr(layers.os, "sysconf", pages.__getitem__)
-    assert not any_packed(packed(net))
-    pages["SC_PAGE_SIZE"] += 1
-    assert any_packed(packed(net))
