@@ -5,14 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from cachemark.metrics.base import ImageBatch
 from cachemark.metrics.similarity import psnr, ssim
 from cachemark.metrics.tokens import TokenAgreement, kl_divergence
 
 
-def images(seed: int, *shape: int) -> Tensor:
+def images(seed: int, *shape: int) -> torch.Tensor:
     """Smooth random images in about [-1, 1]: noise, blurred once along each axis."""
     noise = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
     return (noise + noise.roll(1, -1) + noise.roll(1, -2)) / 2
@@ -35,7 +34,7 @@ def naive_ssim(x: np.ndarray, y: np.ndarray) -> float:
     return float(np.mean(scores))
 
 
-def unit(image: Tensor) -> np.ndarray:
+def unit(image: torch.Tensor) -> np.ndarray:
     return (image.double().clamp(-1, 1).numpy() + 1) / 2
 
 
@@ -58,15 +57,12 @@ def test_psnr_counts_the_range_from_black_to_white_as_one(image: float, referenc
     assert psnr(x + image, x + reference).item() == pytest.approx(expected, abs=1e-3)
 
 
-def test_agreement_is_a_share_of_positions_per_sample() -> None:
+def test_agreement_is_a_share_of_positions_and_divergence_is_in_nats() -> None:
     reference = torch.arange(8).view(2, 4)
     tokens = reference.clone()
     tokens[1, 2:] += 1
     batch = ImageBatch(tokens, reference, tokens, reference, [0, 1], [0, 1])
     assert TokenAgreement().measure(batch).tolist() == [1.0, 0.5]
-
-
-def test_divergence_is_in_nats_and_from_the_first_to_the_second() -> None:
     p, q = torch.tensor([[0.5, 0.5]]), torch.tensor([[0.9, 0.1]])
     assert kl_divergence(p.log(), q.log()).item() == pytest.approx(0.5 * math.log(0.5 / 0.9) + 0.5 * math.log(0.5 / 0.1), abs=1e-6)
     assert kl_divergence(q.log(), p.log()).item() == pytest.approx(0.9 * math.log(0.9 / 0.5) + 0.1 * math.log(0.1 / 0.5), abs=1e-6)

@@ -8,16 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from cachemark.core import seeds
 from cachemark.metrics import object_scores, question_score
 from cachemark.metrics.base import ImageBatch, ImageMetric, MetricContext
 from cachemark.metrics.compute import detector, pretrained
-from cachemark.metrics.compute.detector import Detection
 from cachemark.metrics.object_scores import counted, is_right, relations
 from cachemark.metrics.preference_scores import HumanPreference
-from cachemark.metrics.question_score import share_of_yes
 from cachemark.metrics.registry import image_metrics
 from cachemark.models.prompt_lists import PromptList, Question
 from cachemark.models.protocol import Request
@@ -32,11 +29,11 @@ from support.examples import short_plan
 Box = tuple[float, float, float, float]
 
 
-def seen(name: str, score: float = 0.95, box: Box = (0, 0, 10, 10)) -> Detection:
-    return Detection(name, score, box)
+def seen(name: str, score: float = 0.95, box: Box = (0, 0, 10, 10)) -> detector.Detection:
+    return detector.Detection(name, score, box)
 
 
-def nobody(objects: Sequence[Detection], name: str) -> list[str]:
+def nobody(objects: Sequence[detector.Detection], name: str) -> list[str]:
     raise AssertionError("no colour was asked for")
 
 
@@ -64,9 +61,9 @@ def test_a_number_is_exact_and_of_objects_that_are_sure(scores: list[float], rig
 def test_colours_are_those_of_the_surest_objects() -> None:
     red = task({"class": "dog", "count": 1, "color": "red"}, tag="colors")
     objects_by_class = counted([seen("dog", 0.5, (1, 0, 5, 5)), seen("dog", 0.8, (2, 0, 5, 5))], "colors")
-    classified: list[Detection] = []
+    classified: list[detector.Detection] = []
 
-    def named(objects: Sequence[Detection], name: str) -> list[str]:
+    def named(objects: Sequence[detector.Detection], name: str) -> list[str]:
         classified.extend(objects)
         return ["red" if detection.box[0] == 2 else "blue" for detection in objects]
 
@@ -107,7 +104,7 @@ def test_every_pair_of_objects_must_be_at_its_place(dog: Box, cats: list[Box], c
     assert is_right(beside, counted(detections, "position"), nobody) is right
 
 
-def measured(name: str, context: MetricContext, images: Tensor, labels: list[int]) -> list[float]:
+def measured(name: str, context: MetricContext, images: torch.Tensor, labels: list[int]) -> list[float]:
     metric: ImageMetric = image_metrics()[name]().prepared(context)
     values = metric.measure(ImageBatch(images, images, images, images, labels, [*range(len(images))])).tolist()
     assert metric.applies(labels) is bool(values)
@@ -118,7 +115,7 @@ def test_a_metric_has_the_images_of_its_kind_and_each_is_detected_once(monkeypat
     tasks = [task(DOG, tag="single_object"), THREE, task({**DOG, "color": "red"}, tag="colors")]
     looked: list[float] = []
 
-    def detector(image: Tensor) -> list[Detection]:
+    def detector(image: torch.Tensor) -> list[detector.Detection]:
         looked.append(float(image.float().mean()))
         return [seen("dog")] * (3 if image.float().mean() > 200 else 1)
 
@@ -145,13 +142,13 @@ def questions(*needs: tuple[int, ...]) -> tuple[Question, ...]:
     ([()], "yes,", 0.0),
 ])  # fmt: skip
 def test_a_question_counts_only_with_its_dependencies(needs: list[tuple[int, ...]], answers: str, share: float) -> None:
-    assert share_of_yes(questions(*needs), answers.split(" ")) == pytest.approx(share)
+    assert question_score.share_of_yes(questions(*needs), answers.split(" ")) == pytest.approx(share)
 
 
 def test_an_image_is_asked_the_questions_of_its_own_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[float, str]] = []
 
-    def answer(image: Tensor, question: str) -> str:
+    def answer(image: torch.Tensor, question: str) -> str:
         asked.append((float(image.float().mean()), question))
         return "yes" if question == "1?" else " No "
 

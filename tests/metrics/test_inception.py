@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from cachemark.core.errors import BadCheckpoint
 from cachemark.metrics.compute import presets, sample_batches
@@ -19,7 +18,6 @@ from cachemark.metrics.compute.distribution import distribution
 from cachemark.metrics.compute.image_features import ImageFeatures
 from cachemark.metrics.compute.inception import inception_extractor
 from cachemark.metrics.compute.presets import Preset, identity_of
-from cachemark.metrics.compute.sample_batches import SampleBatch
 from metrics.toys import png_files
 from support.later import later
 
@@ -28,7 +26,7 @@ FEW: dict[str, Any] = {"kid_subset_size": 4, "kid_subsets": 4, "isc_splits": 2}
 SIDE, REAL, FAKE = 256, 6, 5
 
 
-def pictures(count: int, seed: int, side: int = SIDE) -> Tensor:
+def pictures(count: int, seed: int, side: int = SIDE) -> torch.Tensor:
     draws = torch.Generator().manual_seed(seed)
     coarse = torch.rand(count, 3, 6, 6, generator=draws) * 255
     return torch.nn.functional.interpolate(coarse, size=(side, side), mode="bilinear").to(torch.uint8)
@@ -37,7 +35,7 @@ def pictures(count: int, seed: int, side: int = SIDE) -> Tensor:
 LAST = tuple(f"Mixed_7c.branch{name}.conv" for name in ("1x1", "3x3_2a", "3x3_2b", "3x3dbl_3a", "3x3dbl_3b", "_pool"))
 
 
-def state(seed: int = 0) -> dict[str, Tensor]:
+def state(seed: int = 0) -> dict[str, torch.Tensor]:
     """Return random weights with the names and shapes of the official file; most features are zero, so that FID is fast."""
     from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
 
@@ -114,7 +112,7 @@ def test_coco_uses_only_the_images_of_its_file(published: Published, tmp_path: P
     np.savez(tmp_path / "coco.npz", arr_0=pictures(REAL, 2).permute(0, 2, 3, 1).numpy())
     coco = presets.preset("coco", weights=published.weights, reference=tmp_path / "coco.npz", batch=2)
     assert coco.reference.count == REAL
-    fingerprint = SampleBatch(tmp_path / "coco.npz").fingerprint
+    fingerprint = sample_batches.SampleBatch(tmp_path / "coco.npz").fingerprint
     assert identity_of("coco", published.weights, tmp_path / "coco.npz") == {**coco.identity, "reference": fingerprint}
     assert coco.extractor.name == f"inception-v3-compat-{hashlib.sha256(published.weights.read_bytes()).hexdigest()[:12]}"
     missing = identity_of("coco", published.weights, tmp_path / "none.npz")["missing"]
@@ -124,7 +122,7 @@ def test_coco_uses_only_the_images_of_its_file(published: Published, tmp_path: P
 
 
 def test_images_are_resized_before_they_become_bytes(preset: Preset, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts: list[Tensor] = []
+    parts: list[torch.Tensor] = []
     monkeypatch.setattr(ImageFeatures, "of", lambda images, *_, **__: parts.extend(images))
     large = torch.rand(2, 3, 384, 384, generator=torch.Generator().manual_seed(0)) * 2.4 - 1.2
     preset.extract(large)
@@ -165,7 +163,7 @@ GOOD: dict[str, Any] = {"arr_0": np.zeros((5, 4, 4, 3), np.uint8), "mu": np.zero
 def test_a_batch_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sample_batches, "PIECE", 2 * 4 * 4 * 3)
     images = np.arange(5 * 4 * 4 * 3, dtype=np.uint8).reshape(5, 4, 4, 3)
-    batch = SampleBatch(archive(tmp_path, arr_0=images, mu=np.array([1.0, 2.0])))
+    batch = sample_batches.SampleBatch(archive(tmp_path, arr_0=images, mu=np.array([1.0, 2.0])))
     parts = list(batch.images())
     assert [len(part) for part in parts] == [2, 2, 1]
     assert np.array_equal(torch.cat(parts).permute(0, 2, 3, 1).numpy(), images)
@@ -176,7 +174,7 @@ def test_a_batch_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     moments = batch.moments()
     assert moments is not None
     assert (moments.mean.dtype, moments.covariance.dtype, moments.mean.tolist()) == (torch.float32, torch.float64, [1.0, 2.0])
-    assert SampleBatch(archive(tmp_path, arr_0=images + 1)).fingerprint != batch.fingerprint
+    assert sample_batches.SampleBatch(archive(tmp_path, arr_0=images + 1)).fingerprint != batch.fingerprint
 
 
 class Huge:
@@ -205,4 +203,4 @@ def test_a_batch_of_another_kind_is_refused_before_memory_is_allocated(changes: 
                 lie.writestr(name, lies[name[:-4]].bytes if name[:-4] in lies else good.read(name))
         path = tmp_path / "lie.npz"
     with pytest.raises(BadCheckpoint, match=f"is not a batch of images or statistics, or a damaged one: .*{words}"):
-        SampleBatch(path).moments()
+        sample_batches.SampleBatch(path).moments()

@@ -139,7 +139,7 @@ def test_the_choice_of_subsets_is_part_of_the_uncertainty_of_kid() -> None:
     assert luck[0] > 10 * luck[1]
 
 
-def test_a_paired_difference_is_narrower_and_sees_what_single_ones_do_not() -> None:
+def test_a_paired_difference_sees_what_single_ones_do_not_and_nothing_is_rarely_called_one() -> None:
     real, first = reference(), drawn(4 * N, 8, 0.1)
     other = replace(first, features=first.features * 0.95)
     paired, (a, b) = difference(first, other, real, 80), (intervals(x, real, resamples=80, **FID)["fid"] for x in (first, other))
@@ -151,9 +151,6 @@ def test_a_paired_difference_is_narrower_and_sees_what_single_ones_do_not() -> N
     assert difference(first, first, real, 20)[:3] == (0, 0, 0)
     unpaired = difference(first, replace(other, features=other.features.flip(0)), real, 80)
     assert unpaired.high - unpaired.low > 2 * (paired.high - paired.low), "the order is what pairs them"
-
-
-def test_a_difference_of_nothing_is_rarely_called_one() -> None:
     real = reference()
     differences = [difference(drawn(N, i), drawn(N, 1000 + i), real, 40) for i in range(60)]
     assert sum(f.low > 0 or f.high < 0 for f in differences) <= 6

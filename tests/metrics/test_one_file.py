@@ -128,8 +128,8 @@ def test_the_report_its_tables_frames_and_histories_have_it(base: str, view: Rep
     (chapter,) = view.chapters
     (column,) = (column for column in columns_of(column_groups(chapter.group)) if column.key == name)
     assert column.value(next(row for row in chapter.group.candidates if row.outcome.case.key == candidate.case.key)) is not None
-    (table,) = tables(view)
-    assert name in {column.key for column in table.columns}
+    (table,) = tables(view, [base, "kl"])
+    assert [column.key for column in table.columns if column.key != "kl"] == [name], "chosen without its digest"
     assert title in latex([table])
     assert title in render(view)
     assert known.meaning in (folder / "r.html").read_text(encoding="utf-8")

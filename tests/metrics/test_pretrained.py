@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.metrics.base import ImageBatch, ImageMetric, MetricContext
@@ -53,12 +52,12 @@ def copied(folder: Path, to: Path, without: str = "") -> str:
     return str(to)
 
 
-def batch(images: Tensor, labels: list[int], reference: Tensor | None = None) -> ImageBatch:
+def batch(images: torch.Tensor, labels: list[int], reference: torch.Tensor | None = None) -> ImageBatch:
     reference = images if reference is None else reference
     return ImageBatch(images, reference, images, reference, labels, [*range(len(images))])
 
 
-def pixels(seed: int) -> Tensor:
+def pixels(seed: int) -> torch.Tensor:
     return torch.randint(0, 256, (3, 40, 48), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
 
 

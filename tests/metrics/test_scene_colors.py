@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 
 from cachemark.metrics.base import ImageBatch, MetricContext
 from cachemark.metrics.caption_scores import CaptionScore
-from cachemark.metrics.color_consistency import CLASSES, REGIONS, ColorConsistency, matching_colors
+from cachemark.metrics.color_consistency import REGIONS, ColorConsistency, matching_colors
 from cachemark.metrics.registry import image_metrics
 from cachemark.models.tiny.captions import AXES, Asked, parsed
 from tools.train.caption_scene import caption_scenes
@@ -17,22 +16,16 @@ from tools.train.scene import scenes
 OBJECT, GROUND, LEFT, RIGHT = range(4)
 
 
-def turned(image: Tensor) -> Tensor:
+def turned(image: torch.Tensor) -> torch.Tensor:
     """Every hue a third of the circle further: the channels change places."""
     return image.roll(1, -3)
 
 
-def corrupt(images: Tensor, rows: slice, columns: slice = slice(0, 64)) -> Tensor:
+def corrupt(images: torch.Tensor, rows: slice, columns: slice = slice(0, 64)) -> torch.Tensor:
     """Turn the hues of one rectangle."""
     out = images.clone()
     out[:, :, rows, columns] = turned(images[:, :, rows, columns])
     return out
-
-
-def test_regions_of_real_scenes_with_any_object_match() -> None:
-    answers = matching_colors(scenes(torch.arange(len(CLASSES)).repeat_interleave(50), 32).images)
-    assert answers.dtype == torch.bool
-    assert answers.view(len(CLASSES), 50, 4).float().mean(1).min() >= 0.98
 
 
 @pytest.mark.parametrize(("region", "wrong"), [
