@@ -29,11 +29,9 @@ from cachemark.trial import supervisor
 from cachemark.trial.identity import identify
 from cachemark.trial.measurement import LONGEST, failed
 from cachemark.trial.request import PARENT_ONLY, PROTOCOL, Task, TrialRequest
-from cachemark.trial.supervisor import run_trials
 from cachemark.workflows.pairs import configs_of
 from support import stages
 from support.bad_plugins import MORE, PLUGINS, BadPlugin
-from support.stages import Stage
 
 CASE = Case("dot", "random:0", (4, 4), "10 classes, balanced", Sampling(), "streaming", budget="1/2")
 
@@ -72,7 +70,7 @@ DONE = framed({"measurement": {}})
 ])  # fmt: skip
 def test_a_message_that_was_cut_short_ends_the_case_alone(end: str, word: str, length: int, tmp_path: Path) -> None:
     python = saying(tmp_path, [DONE[:length]], end)
-    listed = list(run_trials(cases(2), TrialRequest(60.0, 1, python=python), lambda planned: None))
+    listed = list(supervisor.run_trials(cases(2), TrialRequest(60.0, 1, python=python), lambda planned: None))
     assert [f.outcome.status for f in listed] == [Status.ERROR, Status.ERROR]
     assert all(word in f.outcome.log for f in listed)
     assert listed[0].process != listed[1].process
@@ -81,7 +79,7 @@ def test_a_message_that_was_cut_short_ends_the_case_alone(end: str, word: str, l
 @pytest.mark.parametrize("content", [b"{'start': 1}\n", struct.pack("!i", LONGEST + 1)])
 def test_bytes_that_are_no_message_are_not_read(content: bytes, tmp_path: Path) -> None:
     python = saying(tmp_path, [content, DONE], "exit 3")
-    (finished,) = run_trials(cases(1), TrialRequest(60.0, 1, python=python), lambda planned: None)
+    (finished,) = supervisor.run_trials(cases(1), TrialRequest(60.0, 1, python=python), lambda planned: None)
     assert finished.outcome.status is Status.ERROR
     assert "exit code 3" in finished.outcome.log
 
@@ -98,7 +96,7 @@ NONSENSE = {
 @pytest.mark.parametrize("name", NONSENSE)
 def test_what_is_no_message_ends_its_case_alone_and_says_so(name: str, tmp_path: Path) -> None:
     python = saying(tmp_path, [NONSENSE[name]], "exec sleep 1000")
-    listed = list(run_trials(cases(2), TrialRequest(60.0, 1, python=python), lambda planned: None))
+    listed = list(supervisor.run_trials(cases(2), TrialRequest(60.0, 1, python=python), lambda planned: None))
     assert [f.outcome.status for f in listed] == [Status.ERROR, Status.ERROR]
     assert all("It sent a malformed message" in f.outcome.log for f in listed)
     assert [f.outcome.case.batch for f in listed] == [1, 2]
@@ -109,7 +107,7 @@ def test_a_process_left_behind_ends_and_does_not_delay_the_end(tmp_path: Path, m
     """It holds the pipe of a worker that has died, outside its group."""
     monkeypatch.setattr(supervisor, "ENDING", 0.5)
     python = saying(tmp_path, [], f"setsid sleep 300 & echo $! > {tmp_path}/pid; exit 3")
-    (finished,) = run_trials(cases(1), TrialRequest(600.0, 1, python=python), lambda planned: None)
+    (finished,) = supervisor.run_trials(cases(1), TrialRequest(600.0, 1, python=python), lambda planned: None)
     left = Path("/proc", (tmp_path / "pid").read_text().strip(), "stat")
     for _ in range(500):  # the kernel ends it after the signal; nobody may have waited for it yet
         if ended := not left.exists() or left.read_text().rpartition(")")[2].split()[0] in "ZX":
@@ -126,7 +124,7 @@ def test_a_child_that_does_not_read_has_the_time_of_a_start(tmp_path: Path, monk
     monkeypatch.setattr(supervisor, "STARTUP", 0.5)
     python = interpreter(tmp_path, "exec sleep 1000")
     many = [replace(planned, unsupported_reason="x" * 100_000) for planned in cases(2)]
-    finished = next(iter(run_trials(many, TrialRequest(0.5, 1, python=python), lambda planned: None)))
+    finished = next(iter(supervisor.run_trials(many, TrialRequest(0.5, 1, python=python), lambda planned: None)))
     assert finished.outcome.status is Status.TIMEOUT
 
 
@@ -134,7 +132,7 @@ TIMED = ("slope", "limit", "cpus", "footnotes", "full_beside", "other_load")  # 
 CALM = ["full", "full (other seeds)", "full (other batch)", "streaming 1/2", "calm 1/2"]
 
 
-def run(folder: Path, bad: dict[str, BadPlugin]) -> Stage:
+def run(folder: Path, bad: dict[str, BadPlugin]) -> stages.Stage:
     """A run of the plan of ``measured``, with the misbehaving methods before the well-behaved ones."""
     made = stages.stage(folder, ", ".join(f'"{name}"' for name in (*bad, "streaming")))
     result = made.run(*(option for name, plugin in bad.items() for option in ("--plugin", plugin.write(folder, name))))
@@ -149,7 +147,7 @@ def lasting(outcome: Outcome) -> dict[str, object]:
     return {**data, "samples": samples, "facts": {name: data["facts"][name] for name in data["facts"].keys() - {*TIMED}}, "seconds": 0.0}
 
 
-def check(alone: Stage, beside: Stage, bad: dict[str, BadPlugin]) -> None:
+def check(alone: stages.Stage, beside: stages.Stage, bad: dict[str, BadPlugin]) -> None:
     expected, outcomes = alone.outcomes(), beside.outcomes()
     assert list(expected) == CALM
     assert [label for label in outcomes if label in CALM] == CALM
@@ -161,7 +159,7 @@ def check(alone: Stage, beside: Stage, bad: dict[str, BadPlugin]) -> None:
         assert len(outcome.log) < 25_000
 
 
-def test_each_ends_its_own_case_only_and_the_next_one_gives_the_same_tokens(measured: Stage, tmp_path: Path) -> None:
+def test_each_ends_its_own_case_only_and_the_next_one_gives_the_same_tokens(measured: stages.Stage, tmp_path: Path) -> None:
     beside = run(tmp_path / "stage", PLUGINS)
     check(measured, beside, PLUGINS)
     assert beside.states() == ["finished"]
@@ -173,7 +171,7 @@ def test_each_ends_its_own_case_only_and_the_next_one_gives_the_same_tokens(meas
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_other_misbehavior_ends_its_own_case_only(measured: Stage, tmp_path: Path) -> None:
+def test_other_misbehavior_ends_its_own_case_only(measured: stages.Stage, tmp_path: Path) -> None:
     check(measured, run(tmp_path / "stage", MORE), MORE)
 
 
@@ -184,7 +182,7 @@ def planned() -> Prepared:
     return only
 
 
-def test_every_field_that_concerns_the_child_arrives(planned: Prepared, tmp_path: Path) -> None:
+def test_every_field_that_concerns_the_child_arrives_and_one_that_is_not_known_is_passed_over(planned: Prepared, tmp_path: Path) -> None:
     earlier = Earlier("source", "tokens", "images", {"psnr": [1.0]}, {"fid_scene_2k": [2.0]}, SetFacts(intervals={}))
     known = KnownSeeds("source", str(tmp_path / "tokens"), "tokens", 8, 4, [1.0])
     full = replace(planned, unsupported_reason="no", feature_cache=tmp_path, full_features=tmp_path / "full", rates=Rates(1.0, 2.0),
@@ -195,9 +193,6 @@ def test_every_field_that_concerns_the_child_arrives(planned: Prepared, tmp_path
     assert TrialRequest.from_json(json.loads(json.dumps(request.to_json()))) == replace(request, **here)
     default = TrialRequest()
     assert all(getattr(request, f.name) != getattr(default, f.name) for f in fields(default)), "nothing is left at its default"
-
-
-def test_a_copy_of_the_code_without_a_field_understands_what_it_is_sent(planned: Prepared) -> None:
     data = json.loads(json.dumps(TrialRequest(cases=(planned,)).to_json()))
     assert "clip" not in data["cases"][0]["request"], "a default is not sent"
     data["of_a_later_version"] = data["cases"][0]["request"]["of_a_later_version"] = "x"
@@ -206,7 +201,7 @@ def test_a_copy_of_the_code_without_a_field_understands_what_it_is_sent(planned:
     assert TrialRequest.from_json(data).memory_cap == 0
 
 
-def test_a_child_refuses_another_protocol_in_a_sentence() -> None:
+def test_another_protocol_is_refused_on_either_side(tmp_path: Path) -> None:
     body = json.dumps({"cases": [], "plugins": [], "protocol": PROTOCOL + 1}).encode()
     command = [*TrialRequest().command, "-m", "cachemark.trial.child.main"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:
@@ -217,10 +212,6 @@ def test_a_child_refuses_another_protocol_in_a_sentence() -> None:
     assert f"speaks protocol {PROTOCOL}" in text
     assert "Compare commits that share a protocol" in text
     assert "Traceback" not in text
-
-
-def test_code_of_another_protocol_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
-    """Another copy of the code, whose introduction is of protocol 99."""
     trial = tmp_path / "cachemark" / "trial"
     trial.mkdir(parents=True)
     for package in (trial.parent, trial):
@@ -245,16 +236,13 @@ def test_this_copy_introduces_itself_and_an_interpreter_that_does_not_start_says
         identify(TrialRequest(python=str(tmp_path / "none")), "cpu")
 
 
-def test_a_child_gets_the_interpreter_and_the_code_of_its_side() -> None:
+def test_a_child_gets_interpreter_code_and_the_variables_of_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
     assert TrialRequest(1.0, 2).command == [sys.executable, "-P"]
     assert "PYTHONPATH" not in TrialRequest(1.0, 2).environment or TrialRequest(1.0, 2).environment["PYTHONPATH"]
     other = TrialRequest(1.0, 2, python="/py", code="/code")
     assert other.command == ["/py", "-P"]
     assert other.environment["PYTHONPATH"].split(os.pathsep)[0] == "/code"
     assert other.environment["OMP_NUM_THREADS"] == "2"
-
-
-def test_a_trial_gets_the_variables_of_a_list_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     given = ("PATH", "HOME", "LC_ALL", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "HF_HOME", "CACHEMARK_CALIBRATIONS", *KERNELS)
     withheld = ("DB_PASS", "GH_PAT", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "CACHEMARK_STORE", "MY_PATH_TOKEN", "PGPASSWORD")
     for name in (*given, *withheld):

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load as read
-from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.engines import Graph
@@ -19,7 +18,6 @@ from cachemark.cache.masked_layout import MaskedLayout
 from cachemark.contract.method import Method
 from cachemark.core import seeds
 from cachemark.core.result import Outcome
-from cachemark.core.seeds import Subset
 from cachemark.core.spec import Sampling
 from cachemark.kit.capture import CpuGraphs
 from cachemark.methods.ams_kv import AMSKV
@@ -37,10 +35,9 @@ from cachemark.models.registry import MODELS
 from cachemark.models.vision.bsq import bits_of
 from cachemark.plans.expand import expand
 from cachemark.plans.planned import Prepared
-from cachemark.plans.reuse import KnownSeeds
 from cachemark.plans.schema import load
 from cachemark.roofline.flops_budget import work
-from cachemark.trial.child.bench import Bench, FullCacheOutput, Job, KnownTokens
+from cachemark.trial.child.bench import Bench, FullCacheOutput, Job
 from cachemark.trial.child.judge import divergence, hashed, storable
 from support import measuring
 from support.examples import BATCH, CONFIG, short_plan
@@ -84,7 +81,7 @@ def scales(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     return {name: run_case(p, bench)[0] for name, p in first.items()}
 
 
-def test_what_a_method_computes_is_written_down(scales: dict[str, Outcome]) -> None:
+def test_what_a_method_computes_and_keeps_is_written_down(scales: dict[str, Outcome]) -> None:
     outcome = scales["fewer_scales"]
     assert outcome.facts.true_ratio == pytest.approx(0.444, abs=1e-3)
     assert outcome.samples["flops"] == [sum(outcome.facts.flops.values())]
@@ -94,9 +91,6 @@ def test_what_a_method_computes_is_written_down(scales: dict[str, Outcome]) -> N
     assert outcome.samples["token_agreement"] == [1.0] * outcome.case.samples
     assert max(outcome.samples["psnr"]) < 40, "the image lacks its last scale"
     assert scales["ams_kv"].facts.flops is None
-
-
-def test_a_scale_that_is_not_kept_is_not_counted(scales: dict[str, Outcome]) -> None:
     full, candidate = (scales[name].facts.kv_by_step for name in ("baseline", "ams_kv"))
     assert candidate.tokens == full.tokens
     assert candidate.live[0] == full.live[0]
@@ -134,7 +128,7 @@ def made(_: Request) -> Loaded:
     """A picture is 12 × 12: each token's first three numbers, as a patch of one color."""
     model = MAR(MASKED).initialise(3).eval().requires_grad_(False)
 
-    def decode(tokens: Tensor) -> Tensor:
+    def decode(tokens: torch.Tensor) -> torch.Tensor:
         picture = tokens[..., :3].transpose(1, 2).unflatten(2, (4, 4))
         return picture.repeat_interleave(3, 2).repeat_interleave(3, 3).tanh()
 
@@ -154,7 +148,7 @@ def masked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Results]:
         yield {named(p): run_case(p, bench) for p in planned}
 
 
-def test_every_masked_case_has_its_figures(masked: Results) -> None:
+def test_every_masked_case_has_its_figures_distances_and_flops(masked: Results) -> None:
     timed = {"latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last", "kv_logical", "kv_allocated", "kv_workspace",
              "kv_state", "peak_memory", "flops"}
     alike = {"token_distance", "psnr", "ssim"}
@@ -162,9 +156,6 @@ def test_every_masked_case_has_its_figures(masked: Results) -> None:
         "other_seeds": alike, "other_batch": alike | {"forced_distance"},
         **dict.fromkeys(("baseline", "lazymar", "fewer_steps"), timed | alike | {"forced_distance"}),
     }  # fmt: skip
-
-
-def test_distances_are_root_mean_squares_between_stored_vectors_and_the_full_model_is_at_none(masked: Results) -> None:
     samples = {name: outcome.samples for name, (outcome, _) in masked.items()}
     assert set(samples["baseline"]["token_distance"]) == set(samples["baseline"]["forced_distance"]) == {0.0}
     # Means: random weights give tokens of any size, so rounding is of any size too, and how large depends on the processor.
@@ -175,9 +166,6 @@ def test_distances_are_root_mean_squares_between_stored_vectors_and_the_full_mod
     assert full.shape == (4, 16, 4)
     assert full.dtype == torch.float32
     assert samples["lazymar"]["token_distance"] == pytest.approx((lazy - full).double().square().mean((1, 2)).sqrt().tolist())
-
-
-def test_flops_are_those_of_the_method_and_the_full_model_keeps_nothing(masked: Results) -> None:
     full = masked["baseline"][0].samples
     for name in ("lazymar", "fewer_steps"):
         outcome = masked[name][0]
@@ -200,7 +188,7 @@ def bitwise(method: Callable[[], Method] = Full, memory: Memory | None = None) -
         if parameter.dim() > 1:
             parameter *= 6
     loaded = Loaded(model, lambda tokens: tokens[:, None, :9].float().view(-1, 1, 3, 3), "random:0/random:0", token_dtype=torch.int64)
-    subset = Subset("four", list(range(4)), [0, 1, 1, 0])
+    subset = seeds.Subset("four", list(range(4)), [0, 1, 1, 0])
     return Job(loaded, method, memory or Memory(), Sampling(cfg_scale=2.0, temperature=0.5), subset, 2, "cpu")
 
 
@@ -226,7 +214,7 @@ def test_all_bits_are_stored_and_hashed() -> None:
 def test_divergence_is_the_sum_over_the_bits_of_a_token() -> None:
     full, cut, part = FullCacheOutput(bitwise()), bitwise(lambda: Window(B=9)), slice(0, 2)
     assert divergence(bitwise(), full).tolist() == [0, 0, 0, 0]
-    shown: list[Tensor] = []
+    shown: list[torch.Tensor] = []
     cut.generate(part, full.tokens[part], lambda _, logits: shown.append((logits / 0.5).softmax(-1)))
     p, q = full.log_probs(part).exp().double(), torch.cat(shown, 1).double()
     divergences = divergence(cut, full)
@@ -235,24 +223,12 @@ def test_divergence_is_the_sum_over_the_bits_of_a_token() -> None:
     assert (divergences > 1e-3).all()
 
 
-def test_log_probabilities_of_stored_tokens_have_the_bits_of_the_first_run() -> None:
-    """Their batch runs again as a whole, though fewer samples are asked for."""
-    rows: list[int] = []
-    job = replace(bitwise(), batch=4, alive=rows.append)
-    fresh = FullCacheOutput(job)
-    known = KnownTokens(KnownSeeds("source", "", "hash", 4, 4, []), fresh.tokens, "cpu")
-    rows.clear()
-    resumed = FullCacheOutput(job, known)
-    assert torch.equal(resumed.first(1).log_probs(slice(0, 1)), fresh.first(1).log_probs(slice(0, 1)))
-    assert sum(rows) == 4
-
-
 # -- prompts ----------------------------------------------------------------------------------------------------------
 def prompted() -> Job:
     model = BUILDS["janus"]().initialise(0).eval().requires_grad_(False)
     model.decoder.embed_tokens.weight.mul_(50)
     loaded = Loaded(model, lambda tokens: tokens, "random:0/random:0", prompted=True)
-    return Job(loaded, Method, Memory(), Sampling(cfg_scale=3.0), Subset("six", list(range(6)), [0, 1, 1, 1, 1, 0]), 2, "cpu")
+    return Job(loaded, Method, Memory(), Sampling(cfg_scale=3.0), seeds.Subset("six", list(range(6)), [0, 1, 1, 1, 1, 0]), 2, "cpu")
 
 
 def test_batches_with_prompts_of_other_lengths_give_the_same_samples() -> None:

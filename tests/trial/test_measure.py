@@ -10,7 +10,6 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load
-from torch import Tensor
 from torch.nn import functional
 
 from cachemark.cache.arena import Memory
@@ -55,7 +54,7 @@ class Recorder:
         self._generator, self.layout = generator, generator.layout
         self.calls: list[dict[str, Any]] = []
 
-    def generate(self, labels: Tensor, seeds: Any, method: Any, sampling: Any, memory: Any, **more: Any) -> Tensor:
+    def generate(self, labels: torch.Tensor, seeds: Any, method: Any, sampling: Any, memory: Any, **more: Any) -> torch.Tensor:
         self.calls.append({"labels": labels.tolist(), "seeds": list(seeds), "method": method, "memory": memory, **more})
         return self._generator.generate(labels, seeds, method, sampling, memory, **more)
 
@@ -86,7 +85,7 @@ def test_a_case_has_all_its_figures_with_the_stated_number_of_values(label: str,
         assert len(values) == {"speed": REPEATS, "energy": REPEATS, "memory": 1, "fidelity": SAMPLES}[METRICS[name].kind], name
 
 
-def test_values_are_consistent(results: Results) -> None:
+def test_values_are_consistent_and_facts_say_what_they_rest_on(results: Results) -> None:
     """Speeds follow from one another; the full cache is exactly like itself, up to rounding in other batches, and others differ."""
     for outcome, _ in results.values():
         for whole, tokens, first, last in zip(*(outcome.samples.get(n, ()) for n in SPEED_ORDER), strict=True):
@@ -97,6 +96,14 @@ def test_values_are_consistent(results: Results) -> None:
     assert max(map(abs, results["full (other batch)"][0].samples["kl"])) < 1e-5
     assert min(results["streaming 1/2"][0].samples["kl"]) > 0
     assert len({results[label][0].output_hash for label in ("full", "full (other seeds)", "streaming 1/2")}) == 3
+    streaming, h2o = results["streaming 1/2"][0].facts, results["h2o 1/2"][0].facts
+    assert (streaming.kernel, h2o.kernel) == (SDPA.name, WRITTEN_OUT.name)
+    assert streaming.true_ratio == h2o.true_ratio == 8 / 16
+    assert "fused kernel" in h2o.quality_only
+    assert streaming.quality_only is None
+    assert results["full"][0].facts.true_ratio is None
+    timed = (results[label][0] for label in ("full", "streaming 1/2"))
+    assert {each.facts.other_load is not None for each in timed} == {STAT.exists()}, "the load of the machine is stated"
 
 
 def test_kl_is_the_mean_over_positions_at_the_temperature_and_without_truncation(folder: Path) -> None:
@@ -106,8 +113,8 @@ def test_kl_is_the_mean_over_positions_at_the_temperature_and_without_truncation
     outcomes = run_all(cases, bench)
     tokens, subset = load(outcomes["full"][1]["tokens.safetensors"])["tokens"].long(), seeds.subset("s64", 10).first(SAMPLES)
 
-    def log_probs(case: Case) -> Tensor:
-        seen: list[Tensor] = []
+    def log_probs(case: Case) -> torch.Tensor:
+        seen: list[torch.Tensor] = []
         job = benches.Job(bench.loaded, benches.method_factory(case), Memory("cpu"), case.sampling, subset, SAMPLES, "cpu")
         job.generate(slice(SAMPLES), forced=tokens, see=lambda _, logits: seen.append(logits))
         return (torch.cat(seen, 1).double() / 0.5).log_softmax(-1)
@@ -133,17 +140,6 @@ def test_bytes_are_those_of_the_formula(label: str, allocated: int, logical: int
     assert samples["kv_logical"] == [logical]
     assert samples["kv_workspace"] == [PAIR // CONFIG.layers * VECTOR * TOKENS if "int8" in label else 0]  # one layer's, in fp32
     assert samples["peak_memory"][0] > samples["kv_allocated"][0] + samples["kv_state"][0]
-
-
-def test_facts_say_what_the_figures_rest_on(results: Results) -> None:
-    streaming, h2o = results["streaming 1/2"][0].facts, results["h2o 1/2"][0].facts
-    assert (streaming.kernel, h2o.kernel) == (SDPA.name, WRITTEN_OUT.name)
-    assert streaming.true_ratio == h2o.true_ratio == 8 / 16
-    assert "fused kernel" in h2o.quality_only
-    assert streaming.quality_only is None
-    assert results["full"][0].facts.true_ratio is None
-    timed = (results[label][0] for label in ("full", "streaming 1/2"))
-    assert {each.facts.other_load is not None for each in timed} == {STAT.exists()}, "the load of the machine is stated"
 
 
 def test_artifacts_are_the_tokens_and_for_sides_a_picture(results: Results) -> None:

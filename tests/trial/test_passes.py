@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
 from cachemark.cache.engines import EAGER, Graph
 from cachemark.cache.kernels import table
@@ -25,7 +24,6 @@ from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
 from cachemark.plans.planned import Prepared
 from cachemark.trial.child import bench as benches
-from cachemark.trial.child.bench import Bench
 from support import measuring
 from support.examples import BATCH, CONFIG, REPEATS, SAMPLES, TOKENS, short_plan
 from support.measuring import run_case
@@ -39,9 +37,9 @@ def planned(folder: Path, cells: str = DECODERS, methods: str = '"full"') -> dic
     return {p.case.label: replace(p, rates=RATES) for p in measuring.planned(folder, methods, cells=cells)}
 
 
-def loaded(cases: dict[str, Prepared]) -> Bench:
+def loaded(cases: dict[str, Prepared]) -> benches.Bench:
     """The model, with products that are counted."""
-    bench = Bench.load(cases["full"])
+    bench = benches.Bench.load(cases["full"])
     bench.entry = replace(bench.entry, parameter_counts=partial(costs.llamagen, CONFIG, lambda: None))
     return bench
 
@@ -53,7 +51,7 @@ def results(folder: Path) -> dict[str, Outcome]:
     return {label: run_case(p, bench)[0] for label, p in cases.items()}
 
 
-def test_it_has_the_full_cache_s_tokens_and_what_is_said_of_them(results: dict[str, Outcome]) -> None:
+def test_it_has_the_full_cache_s_tokens_and_the_figures_of_its_passes(results: dict[str, Outcome]) -> None:
     jacobi, full = results["full + jacobi 8"], results["full"]
     assert jacobi.ok, jacobi.log
     assert set(jacobi.samples["token_agreement"]) == {1.0}
@@ -63,9 +61,6 @@ def test_it_has_the_full_cache_s_tokens_and_what_is_said_of_them(results: dict[s
     assert jacobi.facts.different_kernel
     assert (jacobi.facts.decoder.rows, jacobi.facts.redrawn, jacobi.facts.slope) == ("together", 1.0, None)
     assert {results[label].facts.redrawn for label in ("full", "full int8 + jacobi 8")} == {None}, "int8 rounds too"
-
-
-def test_its_figures_are_those_of_the_passes_that_ran(results: dict[str, Outcome]) -> None:
     jacobi, full = results["full + jacobi 8"], results["full"]
     passes, rejected = jacobi.samples["passes"], jacobi.samples["drafts_rejected"]
     timed = max(REPEATS, SAMPLES // BATCH)
@@ -99,7 +94,7 @@ def test_other_tokens_in_fp32_are_an_error(folder: Path, monkeypatch: pytest.Mon
     """A decoder that keeps a draft which it has not drawn."""
     judge = Jacobi.judge
 
-    def lenient(self: Jacobi, known: int, logits: Tensor, tokens: Tensor) -> int:
+    def lenient(self: Jacobi, known: int, logits: torch.Tensor, tokens: torch.Tensor) -> int:
         drafts = tokens[:, known : known + logits.size(1) - 1].clone()
         kept = judge(self, known, logits, tokens)
         if kept < logits.size(1) and known > 2:
@@ -142,7 +137,7 @@ def test_without_a_cuda_device_every_case_says_so(folder: Path) -> None:
     assert len(cases) > 3
     for case in cases:
         with pytest.raises(Unsupported, match="CUDA graphs"):
-            run_case(case, Bench.load(case))
+            run_case(case, benches.Bench.load(case))
     assert not any(p.unsupported_reason for p in engine_cases(folder, "graph", "cuda"))
     assert not any(p.unsupported_reason for p in engine_cases(folder, "eager"))
 
@@ -162,7 +157,7 @@ def test_images_are_those_of_the_eager_engine_and_recording_has_its_cost(folder:
     outcomes: dict[str, dict[str, Outcome]] = {}
     for name in ("eager", "graph"):
         cases = [p for p in engine_cases(folder, name) if p.case.role in ("baseline", "candidate")]
-        bench = Bench.load(cases[0])
+        bench = benches.Bench.load(cases[0])
         outcomes[name] = {p.case.label: run_case(p, bench)[0] for p in cases}
     for label, graph in outcomes["graph"].items():
         eager = outcomes["eager"][label]
@@ -181,7 +176,7 @@ def test_images_are_those_of_the_eager_engine_and_recording_has_its_cost(folder:
 def test_a_fused_kernel_with_mass_is_compared_at_its_price(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "TABLE", (replace(WRITTEN_OUT, name=MASS.name, fused=True), *table.TABLE))
     cases = {p.case.label: p for p in engine_cases(folder, "eager")}
-    bench = Bench.load(cases["full"])
+    bench = benches.Bench.load(cases["full"])
     h2o, full = (run_case(cases[label], bench)[0].facts for label in ("h2o 1/2", "full"))
     assert (h2o.kernel, h2o.quality_only) == (MASS.name, None)
     assert MASS.name in str(h2o.different_kernel)

@@ -11,20 +11,17 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load
-from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.core import seeds, units
 from cachemark.core.outside_metrics import KEY
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import QUALITY_PASS
-from cachemark.core.units import metric
 from cachemark.methods.full import Full
 from cachemark.metrics.base import ImageBatch, known
 from cachemark.metrics.compute import presets
 from cachemark.metrics.compute.distribution import distribution
 from cachemark.metrics.compute.image_features import ImageFeatures
-from cachemark.metrics.compute.presets import Preset
 from cachemark.metrics.compute.quality_intervals import difference, intervals
 from cachemark.plans.metrics import defined
 from cachemark.plans.planned import Prepared
@@ -44,13 +41,13 @@ FIGURES = {f"{base}_eyes_{IMAGES}" for base in ("fid", "kid", "isc", "precision"
 
 
 @pytest.fixture(scope="module")
-def preset(folder: Path) -> Preset:
+def preset(folder: Path) -> presets.Preset:
     (folder / "eyes.py").write_text(examples.EYES)
     return runpy.run_path(str(folder / "eyes.py"))["seen"]()
 
 
 @pytest.fixture(autouse=True)
-def _preset(dot: Path, preset: Preset, monkeypatch: pytest.MonkeyPatch) -> None:
+def _preset(dot: Path, preset: presets.Preset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quality, "PART", PART)
     monkeypatch.setattr(presets, "preset", lambda name, **_: preset)
     monkeypatch.setattr(presets, "identity_of", lambda name, *_: preset.identity)
@@ -72,7 +69,7 @@ def pass_of(case: Prepared, bench: Bench | None = None) -> Outcome:
     return run_case(case, bench or Bench.load(case))[0]
 
 
-def test_sides_and_the_full_cache_are_compared_with_real_images_and_reference_rows_are_not(folder: Path, preset: Preset) -> None:
+def test_sides_and_the_full_cache_are_compared_with_real_images_and_reference_rows_are_not(folder: Path, preset: presets.Preset) -> None:
     cases = planned(folder)
     for p in cases:
         assert (QUALITY_PASS in p.case.evaluation) == (p.case.role in ("candidate", "baseline")), p.case.label
@@ -91,7 +88,7 @@ def test_the_full_cache_is_made_once_for_a_cell_and_its_reference_rows(folder: P
     assert len(bench.references) == 1
 
 
-def test_figures_are_those_of_all_images_at_once(folder: Path, preset: Preset) -> None:
+def test_figures_are_those_of_all_images_at_once(folder: Path, preset: presets.Preset) -> None:
     cases = planned(folder)
     bench = Bench.load(cases[0])
     full, side = (pass_of(of_role(cases, role), bench) for role in ("baseline", "candidate"))
@@ -112,18 +109,6 @@ def test_figures_are_those_of_all_images_at_once(folder: Path, preset: Preset) -
     assert change[0] == pytest.approx(side.samples["fid_eyes_24"][0] - full.samples["fid_eyes_24"][0])
     assert change[1] <= change[0] <= change[2]
     assert difference(seen, seen, preset.reference).value == 0
-
-
-def test_a_side_of_a_later_trial_finds_the_full_cache_on_its_shelf(folder: Path, tmp_path: Path) -> None:
-    cases = planned(folder)
-    full, side = (of_role(cases, role) for role in ("baseline", "candidate"))
-    bench = Bench.load(full)
-    pass_of(replace(full, feature_cache=tmp_path / "full"), bench)
-    together = pass_of(side, bench)
-    alone = replace(side, full_features=tmp_path / "full")
-    assert pass_of(alone).facts.to_full == together.facts.to_full
-    (tmp_path / "full" / "00002.safetensors").unlink()
-    assert pass_of(alone).facts.to_full is None
 
 
 def test_a_part_that_cannot_be_read_is_made_again(folder: Path, tmp_path: Path) -> None:
@@ -169,7 +154,7 @@ def test_an_image_that_is_not_finite_ends_the_case(folder: Path) -> None:
     bench = Bench.load(case)
     decode = bench.loaded.decode
 
-    def spoilt(tokens: Tensor) -> Tensor:
+    def spoilt(tokens: torch.Tensor) -> torch.Tensor:
         images = decode(tokens).clone()
         if len(tokens) == BATCH:  # not the fidelity pass, whose batch is another
             images[0, 0, 0, 0] = torch.nan
@@ -257,15 +242,14 @@ def full_name(outcome: Outcome, name: str) -> str:
     return only
 
 
-def test_a_metric_has_one_value_per_seed_computed_by_its_code(measured: tuple[Outcome, dict[str, bytes]]) -> None:
+def test_a_metric_has_one_value_per_seed_and_an_exception_costs_itself_alone(
+    measured: tuple[Outcome, dict[str, bytes]], file: Path,
+) -> None:
     """A token of the small model is a square of its own grey."""
     outcome, files = measured
     expected = (load(files["tokens.safetensors"])["tokens"].double() / 7.5 - 1).mean(1).tolist()
     assert outcome.samples[full_name(outcome, "grey")] == pytest.approx(expected, abs=1e-6)
-    assert metric(full_name(outcome, "grey")).within == (-1, 1)
-
-
-def test_an_exception_has_its_line_and_the_case_keeps_all_else(measured: tuple[Outcome, dict[str, bytes]], file: Path) -> None:
+    assert units.metric(full_name(outcome, "grey")).within == (-1, 1)
     outcome, _ = measured
     name, line = full_name(outcome, "raises"), METRICS[: METRICS.index("no_such_thing")].count("\n") + 1
     assert outcome.ok

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from cachemark.analysis.report_row import derive
 from cachemark.cache.arena import Memory
@@ -62,7 +61,7 @@ def test_a_slower_machine_is_no_slower_method_for_report_and_gate(folder: Path) 
     bench = Bench.load(cell["full"])
     decode = bench.loaded.decode
 
-    def slow(tokens: Tensor) -> Tensor:
+    def slow(tokens: torch.Tensor) -> torch.Tensor:
         time.sleep(slower)
         return decode(tokens)
 
@@ -81,7 +80,7 @@ def test_a_slower_machine_is_no_slower_method_for_report_and_gate(folder: Path) 
 
 def test_a_full_cache_that_does_not_fit_beside_is_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Exhausted(Memory):
-        def zeros(self, *arguments: Any, **more: Any) -> Tensor:
+        def zeros(self, *arguments: Any, **more: Any) -> torch.Tensor:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
     candidate = cases(folder)["streaming 1/2"]
@@ -134,15 +133,6 @@ PLAN = plans.Plan.model_validate({
 })
 
 
-def test_a_device_that_cannot_be_measured_has_no_rates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other process fails, for want of memory perhaps."""
-    monkeypatch.setattr(rates.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=1, stdout=""))
-    here = environment("cpu", 1)
-    rated, todo = session._rated(here, decide(expand(PLAN), None, here), lambda dtypes: rates.rates("meta", 1, dtypes))
-    assert rated.facts["rates"] == {}
-    assert {planned.rates for planned in todo} == {None}
-
-
 def test_the_limit_is_that_of_the_bill_in_the_case_s_own_dtype() -> None:
     candidate, entry = next(p.case for p in expand(PLAN) if p.case.label == "linear 1/4"), MODELS.get("llamagen-b")
     method = Linear.build(candidate.parameters)
@@ -153,7 +143,7 @@ def test_the_limit_is_that_of_the_bill_in_the_case_s_own_dtype() -> None:
     assert single.nbytes == 2 * found_limit.nbytes
 
 
-def test_rates_are_measured_where_something_is_run_and_stand_in_the_environment() -> None:
+def test_rates_are_measured_where_something_is_run_and_a_device_without_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
     def measured(dtypes: Iterable[str]) -> dict[str, Rates]:
@@ -169,6 +159,11 @@ def test_rates_are_measured_where_something_is_run_and_stand_in_the_environment(
     done = [replace(planned, stored=True) for planned in cases]
     assert session._rated(here, done, measured) == (here, done)
     assert asked == [["bfloat16"]]
+    monkeypatch.setattr(rates.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=1, stdout=""))
+    here = environment("cpu", 1)
+    rated, todo = session._rated(here, decide(expand(PLAN), None, here), lambda dtypes: rates.rates("meta", 1, dtypes))
+    assert rated.facts["rates"] == {}
+    assert {planned.rates for planned in todo} == {None}
 
 
 @pytest.mark.parametrize("method", [Full(), Linear(B=64)], ids=lambda m: m.name)
