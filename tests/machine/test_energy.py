@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from cachemark.core.facts import EnergyFacts
 from cachemark.machine import load
@@ -32,7 +31,7 @@ def readings(
     return [Reading(None, None, power(t), joules(t) if joules else None, None, 0, frozenset(), t) for t in moments]
 
 
-def test_a_reading_right_after_a_generation_makes_its_energy_known() -> None:
+def test_readings_after_a_generation_and_periods_of_counters_are_in_the_error() -> None:
     """Between two readings 1 s apart the device worked half of the time; a reading at the end tells which half."""
     def joules(t: float) -> float:
         return 400 * min(max(t - 1, 0.0), 2.5)
@@ -43,6 +42,9 @@ def test_a_reading_right_after_a_generation_makes_its_energy_known() -> None:
     known = energy_of([*apart, at_end], [(1.0, 3.5)])
     assert known.error < 0.5 * blurred.error
     assert known.joules[0] == pytest.approx(1000, rel=0.01)
+    rare = energy_of(readings(lambda t: 300.0, lambda t: 300 * (t // 2 * 2)), [(3.1, 18.9)])
+    assert abs(sum(rare.joules) / (15.8 * 300) - 1) <= rare.error
+    assert rare.error > 1.5 / 15.8
 
 
 @pytest.mark.parametrize(("change", "reason"), [
@@ -114,12 +116,6 @@ def test_a_counter_that_stands_still_is_recognized(joules: Callable[[float], flo
     assert (energy.source, sum(energy.joules)) == ("power samples", pytest.approx(3600)) if power else "stands still" in energy.absent
 
 
-def test_a_counter_that_is_rarely_updated_has_its_period_in_the_error() -> None:
-    rare = energy_of(readings(lambda t: 300.0, lambda t: 300 * (t // 2 * 2)), [(3.1, 18.9)])
-    assert abs(sum(rare.joules) / (15.8 * 300) - 1) <= rare.error
-    assert rare.error > 1.5 / 15.8
-
-
 @pytest.fixture
 def packages(tmp_path: Path) -> Path:
     """Two CPU packages, one of them with a part that counts within it."""
@@ -131,7 +127,9 @@ def packages(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_packages_are_added_and_counters_may_wrap(packages: Path) -> None:
+def test_packages_are_added_counters_may_wrap_and_a_forbidden_one_says_how_to_allow_it(
+    packages: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name, domain in (("intel-rapl:2", "psys"), ("intel-rapl:3", "dram")):
         shutil.copytree(packages / "intel-rapl:0", packages / name)
         (packages / name / "name").write_text(f"{domain}\n")
@@ -145,6 +143,12 @@ def test_packages_are_added_and_counters_may_wrap(packages: Path) -> None:
     assert energy.watts == pytest.approx((60.6577,))
     assert (energy.source, energy.error) == ("CPU package counter", pytest.approx(0.002))
 
+    def refuse(*_: object, **__: object) -> str:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    assert "sudo chmod a+r" in PackageEnergy(packages).absent
+
 
 @pytest.mark.parametrize(("content", "reason"), [
     ("", "cannot be read"), ("nan", "cannot be read"), ("-4", "negative: -4"), (None, "cannot be read"),
@@ -157,14 +161,6 @@ def test_a_counter_that_fails_later_leaves_no_energy(content: str | None, reason
     file.unlink() if content is None else file.write_text(content)
     counter.stop(1.5)
     assert reason in counter.of_last(2).absent
-
-
-def test_a_forbidden_counter_states_how_to_allow_it(packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> str:
-        raise PermissionError
-
-    monkeypatch.setattr(Path, "read_text", refuse)
-    assert "sudo chmod a+r" in PackageEnergy(packages).absent
 
 
 def test_too_little_is_known_of_short_or_unread_generations() -> None:
@@ -224,11 +220,11 @@ def test_a_kernel_that_does_not_show_it(content: str | None, tmp_path: Path, mon
 KIB = 1024
 
 
-def block(kib: int) -> Tensor:
+def block(kib: int) -> torch.Tensor:
     return torch.empty(kib * KIB, dtype=torch.uint8)
 
 
-def test_the_peak_is_the_largest_sum_alive_at_once() -> None:
+def test_the_peak_is_the_largest_sum_alive_at_once_and_views_cost_nothing() -> None:
     with TensorPeak() as watch:
         a, b = block(100), block(50)
         del a
@@ -247,9 +243,6 @@ def test_the_peak_is_the_largest_sum_alive_at_once() -> None:
     with TensorPeak() as watch:
         values, indices = x.sort()
     assert watch.peak == values.nbytes + indices.nbytes == 512 * (4 + 8)
-
-
-def test_views_cost_nothing_and_keep_the_whole_storage_alive() -> None:
     with TensorPeak() as watch:
         a = block(64)
         views = [a[:KIB], a.view(8, -1), a.view(8, -1).T, a.expand(4, -1), a.detach()]

@@ -16,7 +16,6 @@ import pytest
 from cachemark.cli.endings import Terminated, terminable
 from cachemark.core.errors import Infrastructure
 from cachemark.machine import gpu as device
-from cachemark.machine.gpu import locked
 from cachemark.machine.lease import folder, lease
 from cachemark.trial.executors.local import local
 from support.fake_nvml import Card, FakeNvml
@@ -87,12 +86,18 @@ def test_a_lease_ends_with_its_process_however_it_ends() -> None:
         assert other == ""
 
 
-def test_clocks_are_locked_and_let_go(nvml: FakeNvml, cards: list[Card]) -> None:
+def test_clocks_are_locked_and_let_go_also_those_of_a_killed_run(nvml: FakeNvml, cards: list[Card]) -> None:
     with suppress(ZeroDivisionError), local("cuda", 1, clock=1410, nvml=nvml) as places:
         assert (cards[0].locked, cards[1].locked) == (1410, 0)
         assert places.places[0].watch.locked == 1410  # type: ignore[union-attr]
         raise ZeroDivisionError
     assert cards[0].locked == 0
+    assert not list(folder().glob("*.locked"))
+    cards[0].locked = 1410
+    (folder() / "GPU-aaaa.locked").touch()
+    with device.locked(device.gpus(nvml), 0):
+        assert cards[0].locked == 0
+        assert "nvmlDeviceResetGpuLockedClocks" not in cards[1].asked
     assert not list(folder().glob("*.locked"))
 
 
@@ -122,15 +127,6 @@ def test_another_ctrl_c_while_a_command_ends_prints_nothing() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
                           preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_clocks_left_by_a_killed_run_are_let_go_by_the_next(nvml: FakeNvml, cards: list[Card]) -> None:
-    cards[0].locked = 1410
-    (folder() / "GPU-aaaa.locked").touch()
-    with locked(device.gpus(nvml), 0):
-        assert cards[0].locked == 0
-        assert "nvmlDeviceResetGpuLockedClocks" not in cards[1].asked
-    assert not list(folder().glob("*.locked"))
 
 
 @pytest.mark.parametrize("clock", [0, 1410])
