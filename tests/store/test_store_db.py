@@ -21,7 +21,6 @@ from cachemark.core.units import METRICS
 from cachemark.store import leases
 from cachemark.store.db import Store
 from cachemark.store.exchange import FORMAT_VERSION, dump, load, rounded
-from cachemark.store.leases import LAPSE
 from cachemark.store.rows import Verdict
 from cachemark.store.schema import OutcomeRow
 
@@ -120,13 +119,10 @@ def test_artifacts_are_named_by_content_and_kept_once(store: Store, path: Path) 
     assert len([p for p in folder.rglob("*") if p.is_file()]) == 3, "no partial files stay behind"
 
 
-def test_artifact_names_cannot_leave_the_folder(store: Store) -> None:
+def test_artifacts_cannot_leave_the_folder_and_damaged_ones_are_mended(store: Store) -> None:
     for name in ("../../etc/passwd", "/etc/passwd", "ab/cd", "ab/" + "cd" * 32, "ab/" + "ab" * 32 + "/../x", ""):
         with pytest.raises(BadStore, match="is not a name of an artifact"):
             store.artifacts.read(name)
-
-
-def test_damaged_and_missing_artifacts_are_told_apart_and_mended(store: Store) -> None:
     run = begin(store)
     store.save(run, ok(1), {"grid.png": b"good"})
     name = store.outcomes(run)[0].artifacts["grid.png"]
@@ -164,7 +160,9 @@ def test_outcome_may_name_artifacts_that_the_store_has_and_no_others(store: Stor
     assert len(store.outcomes(run)) == 2
 
 
-def test_a_run_without_heartbeats_is_interrupted(store: Store, path: Path) -> None:
+def test_a_run_without_heartbeats_is_interrupted_and_one_that_lasts_sends_them(
+    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def silent(seconds: float) -> None:
         with store._writing() as session:
             session.connection().exec_driver_sql(f"UPDATE run SET beat = beat - {seconds}")
@@ -174,15 +172,11 @@ def test_a_run_without_heartbeats_is_interrupted(store: Store, path: Path) -> No
             leases.beat(session, 1)
 
     begin(store)
-    for change, state in ((lambda: silent(LAPSE - 20), "running"), (lambda: silent(40), "interrupted"), (beat, "running"),
+    for change, state in ((lambda: silent(leases.LAPSE - 20), "running"), (lambda: silent(40), "interrupted"), (beat, "running"),
                           (lambda: store.finish_run(1, "finished"), "finished"), (beat, "finished")):  # a late heartbeat
         change()
         with Store.open(path, read_only=True) as reader:
             assert reader.run(1).state == reader.runs()[0].state == state
-
-
-def test_heartbeats_are_sent_while_a_run_lasts(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of them fails, and the others are sent."""
     beats: list[int] = []
 
     def failing_beat(session: Any, run_id: int) -> None:

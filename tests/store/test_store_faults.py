@@ -18,7 +18,6 @@ import cachemark.store.artifacts as artifacts_module
 import cachemark.store.database as engine_module
 from cachemark import __version__
 from cachemark.core.errors import BadStore
-from cachemark.store.artifacts import Artifacts
 from cachemark.store.db import Store
 from cachemark.store.schema import SCHEMA_VERSION
 from cachemark.store.upkeep import backup, check, leftovers, prune
@@ -66,7 +65,7 @@ def test_places_that_are_no_store(tmp_path: Path) -> None:
     assert not (tmp_path / "here.db").exists()
 
 
-def test_read_only_store_reads_and_does_not_write(made: Path) -> None:
+def test_read_only_store_reads_and_does_not_write(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = made.read_bytes()
     with Store.open(made, read_only=True) as store:
         assert store.outcomes(1) == [ok()]
@@ -74,9 +73,6 @@ def test_read_only_store_reads_and_does_not_write(made: Path) -> None:
             with pytest.raises(BadStore, match="cannot be written"):
                 write()
     assert made.read_bytes() == before
-
-
-def test_read_only_where_sqlite_may_not_make_its_side_files(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = engine_module._sqlite
 
     def on_read_only_medium(file: Path, query: str) -> Any:
@@ -157,18 +153,18 @@ def test_repair_deletes_what_killed_commands_left_and_nothing_else(store: Store)
 def test_a_prune_beside_a_save_of_equal_content_loses_no_artifact(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The prune deletes the file of an old night after the save has found it there, and before the save's rows are committed."""
     store.save(begin(store), ok(1), {"tokens.bin": b"equal every night"})
-    put = Artifacts.put
+    put = artifacts_module.Artifacts.put
 
-    def put_then_prune(artifacts: Artifacts, name: str, data: bytes) -> str:
+    def put_then_prune(artifacts: artifacts_module.Artifacts, name: str, data: bytes) -> str:
         file = put(artifacts, name, data)
-        monkeypatch.setattr(Artifacts, "put", put)
+        monkeypatch.setattr(artifacts_module.Artifacts, "put", put)
         with Store.open(path) as other:
             assert prune(other, 0, dry=False).files == 1
         return file
 
     run = begin(store)
     store.keep(run)
-    monkeypatch.setattr(Artifacts, "put", put_then_prune)
+    monkeypatch.setattr(artifacts_module.Artifacts, "put", put_then_prune)
     store.save(run, ok(1), {"tokens.bin": b"equal every night"})
     assert check(store) == []
 

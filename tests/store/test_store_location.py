@@ -30,17 +30,6 @@ NOT_A_URL = [
 ]
 
 
-def test_a_number_is_no_location() -> None:
-    with pytest.raises(BadStore, match="3 is not a location"):
-        located(3)  # type: ignore[arg-type]
-
-
-def test_a_password_is_seen_and_hidden() -> None:
-    for location in map(located, WITH_PASSWORD):
-        assert has_password(location)
-        assert SECRET not in shown(location)
-
-
 @pytest.mark.parametrize("kind", [str, Path])
 def test_a_location_that_cannot_be_parsed_is_not_shown(kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -51,9 +40,14 @@ def test_a_location_that_cannot_be_parsed_is_not_shown(kind: type, tmp_path: Pat
     assert not list(tmp_path.iterdir())
 
 
-def test_a_path_is_a_path() -> None:
+def test_a_path_is_a_path_a_number_none_and_a_password_is_hidden() -> None:
     for text in ("results.sqlite", "/data/night:1@gpu.sqlite", "./me:you@host", "postgres/results.sqlite", "a b/@x"):
         assert located(text) == located(f"sqlite:///{text}") == Path(text)
+    with pytest.raises(BadStore, match="3 is not a location"):
+        located(3)  # type: ignore[arg-type]
+    for location in map(located, WITH_PASSWORD):
+        assert has_password(location)
+        assert SECRET not in shown(location)
 
 
 def test_a_file_may_hold_the_location(tmp_path: Path) -> None:
@@ -79,7 +73,14 @@ def test_a_file_without_one_location_or_that_is_no_ordinary_file_is_refused(tmp_
             located(f"@{tmp_path / name}")
 
 
-def test_network_file_systems_get_no_write_ahead_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_systems_are_known_and_those_of_networks_get_no_write_ahead_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in (tmp_path, Path("/proc/self/status"), Path("/dev/shm")):
+        expected = subprocess.run(["stat", "-f", "-c", "%T", str(place)], capture_output=True, text=True, check=True).stdout.strip()
+        kind = database.file_system(place)
+        assert kind.rstrip("234") in expected or (kind, expected) == ("overlay", "overlayfs")
+    shared = ("nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "fuse.glusterfs", "fuse.sshfs", "9p")
+    assert all(map(database.NETWORK.fullmatch, shared))
+    assert not any(map(database.NETWORK.fullmatch, ("ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "apfs", "f2fs", "")))
     path, kinds = tmp_path / "s.sqlite", iter(["ext4", "nfs4", "xfs"])
     monkeypatch.setattr(database, "file_system", lambda path: next(kinds))
     for mode in ("wal", "delete", "wal"):  # a store that is moved
@@ -89,19 +90,6 @@ def test_network_file_systems_get_no_write_ahead_log(tmp_path: Path, monkeypatch
                 assert connection.execute("PRAGMA journal_mode").fetchone() == (mode,)
     with Store.open(path, read_only=True) as store:
         assert len(store.runs()) == 3
-
-
-def test_the_type_of_a_file_system_is_that_of_its_mount(tmp_path: Path) -> None:
-    for place in (tmp_path, Path("/proc/self/status"), Path("/dev/shm")):
-        expected = subprocess.run(["stat", "-f", "-c", "%T", str(place)], capture_output=True, text=True, check=True).stdout.strip()
-        kind = database.file_system(place)
-        assert kind.rstrip("234") in expected or (kind, expected) == ("overlay", "overlayfs")
-    shared = ("nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "fuse.glusterfs", "fuse.sshfs", "9p")
-    assert all(map(database.NETWORK.fullmatch, shared))
-    assert not any(map(database.NETWORK.fullmatch, ("ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "apfs", "f2fs", "")))
-
-
-def test_a_file_system_without_locks_is_named() -> None:
     refused = database.bad_store(sqlite3.OperationalError("locking protocol"), "/home/ada/s.sqlite")
     assert isinstance(refused, Infrastructure)
     assert ("locks" in refused.message, "db merge" in refused.remedy) == (True, True)
