@@ -31,22 +31,15 @@ def test_a_figure_is_written_with_its_unit(value: float, name: str, text: str) -
     assert fmt.with_unit(value, name) == text
 
 
-def test_titles_are_those_of_the_classes() -> None:
+def test_titles_are_those_of_the_classes_of_plug_ins_too_and_replace_whole_names_only() -> None:
     assert titles_text() == TITLES_FILE.read_text(encoding="utf-8"), "write them again: python -m tools.cards docs"
     assert {*METHODS, *DECODERS} - set(TITLES) == {"full", "window", "random", "sequential"}
-
-
-def test_a_plug_in_has_the_title_of_its_class() -> None:
-    """Its file is not needed: the title is stored with the outcome. A class derived from a built-in one does not have its title."""
     plugin = PluginSource("mine.py", "0123456789ab", "<b>Mine</b>")
     outcomes = [replace(o, facts=replace(o.facts, plugin=plugin)) if o.case.method == "rkv" else o for o in sample.outcomes()]
     page = render(build(sample.RUN, outcomes))
     assert "&lt;b&gt;Mine&lt;/b&gt; 1/2" in page
     assert not [text for text in ("R-KV 1/2", "<bdi>R-KV") if text in page]
     assert "title" not in vars(type("Derived", (METHODS.get("linear"),), {}))
-
-
-def test_only_whole_names_are_replaced_and_a_foreign_one_turns_no_text() -> None:
     assert fmt.name("\u202eevil") == "\u2068\u202eevil\u2069"
     assert display_name("tiny-var linear 1/4 + sjd: wide 8") == "tiny-var LineAR 1/4 + SJD: wide 8"
     assert display_name("my-linear linear_2 1/4") == "my-linear linear_2 1/4"

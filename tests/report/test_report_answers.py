@@ -109,12 +109,14 @@ def choices(*outcomes: Outcome) -> dict[str, Recommendation]:
     return {choice.method: choice for choice in recommendations(parts[0], quality_claims(parts))}
 
 
-def test_the_smallest_budget_that_is_non_inferior_is_chosen() -> None:
+def test_the_smallest_budget_that_is_non_inferior_and_may_be_ranked_is_chosen() -> None:
     values = {("linear", "1/2"): [1.0], ("linear", "1/4"): [1.0, 0.98], ("streaming", "1/2"): [0.99], ("streaming", "1/4"): [0.5],
               ("window", "1/2"): [0.6]}
     results = choices(repeated(sample.full(), 1.0), *(repeated(sample.candidate(*which), *scores) for which, scores in values.items()))
     chosen = {name: choice.row.case.budget if choice.row else None for name, choice in results.items()}
     assert chosen == {"full": "1", "linear": "1/4", "streaming": "1/2", "window": None}
+    noise = sample.measured(repeated(sample.candidate("window", "1/2"), 1.0), token_agreement=[0.01] * COUNT)
+    assert choices(repeated(sample.full(), 1.0), noise, sample.other_seeds())["window"].row is None
 
 
 def test_what_loses_less_but_uncertainly_is_not_chosen_and_says_how_many_seeds_would_show_it() -> None:
@@ -144,11 +146,6 @@ def test_every_comparison_of_the_report_counts() -> None:
     assert (alone.non_inferior, among.non_inferior) == (True, False)
     assert among.adjusted == pytest.approx(12 * alone.p)
     assert (alone.claims, among.claims) == (1, 12)
-
-
-def test_a_method_that_may_not_be_ranked_is_not_chosen() -> None:
-    noise = sample.measured(repeated(sample.candidate("window", "1/2"), 1.0), token_agreement=[0.01] * COUNT)
-    assert choices(repeated(sample.full(), 1.0), noise, sample.other_seeds())["window"].row is None
 
 
 def test_by_fid_where_it_was_measured() -> None:

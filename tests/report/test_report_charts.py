@@ -66,15 +66,12 @@ def drawn(*nights: HistoryNight) -> list[Chart]:
     return list(history(run_history(group, nights), signs_of(group)))
 
 
-def test_a_slower_day_cancels_and_a_slower_method_does_not() -> None:
+def test_a_history_cancels_slower_days_and_marks_new_environments() -> None:
     relative, own = drawn(night(1), night(2, day=1.4), night(3, method=1.5))
     ((label, first, second, third),) = relative.rows
     assert (label, first) == ("LineAR 1/4", second)
     assert float(third[:-1]) > 1.4 * float(first[:-1])
     assert own.rows[0][1] != own.rows[0][2]
-
-
-def test_a_new_environment_is_marked_and_a_failed_run_is_a_gap() -> None:
     runs = [night(1), night(2)], [night(1), night(2, fingerprint="b"), night(3, fingerprint="b"), night(4)]
     assert [drawn(*nights)[0].svg.count('stroke-dasharray="2 3"') for nights in runs] == [0, 2]
     broken = HistoryNight(sample.RUN, [sample.full(), sample.failed(sample.candidate("linear", "1/4"), Status.OOM, "too large")])
@@ -95,7 +92,7 @@ def followed(*costs: float, fingerprints: str = "a" * 100) -> list[str]:
 WOBBLE = [1 + 0.01 * ((7 * k) % 5 - 2) for k in range(40)]  # neighbours do not resemble each other
 
 
-def test_a_step_is_marked_at_its_night_and_told_and_a_ramp_has_its_name() -> None:
+def test_a_step_is_told_at_its_night_a_ramp_by_its_name_and_what_cannot_show() -> None:
     stepped = [w * (1.3 if k >= 20 else 1.0) for k, w in enumerate(WOBBLE)]
     (step,) = followed(*stepped)
     assert step.startswith("LineAR 1/4: latency relative to the full cache rose by 30.0 % at run 21 ·")
@@ -103,9 +100,6 @@ def test_a_step_is_marked_at_its_night_and_told_and_a_ramp_has_its_name() -> Non
     assert followed(*stepped, fingerprints="a" * 20 + "b" * 20) == [], "a change of the environment is none of the method"
     (ramp,) = followed(*(w * (1 + 0.4 * min(max(k - 10, 0), 20) / 20) for k, w in enumerate(WOBBLE)))
     assert " from run 1" in ramp
-
-
-def test_runs_that_cannot_show_a_change_say_which_they_can() -> None:
     wild = [night(k + 1, method=1 + 10 * (w - 1)) for k, w in enumerate(WOBBLE)]
     (text,) = drawn(*wild)[0].notes
     assert text.startswith("LineAR 1/4: its nights vary so much, or are so alike (correlation ")

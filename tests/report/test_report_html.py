@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from html import unescape
 from pathlib import Path
 
 import pytest
@@ -160,7 +159,7 @@ def test_a_report_takes_at_most_350_mb(tmp_path: Path) -> None:
     assert int(done.stdout.split()[-1]) * 1024 <= 350e6
 
 
-def test_runs_are_listed_with_their_verdicts_and_pages() -> None:
+def test_a_site_lists_runs_with_their_verdicts_and_removes_its_own_pages_only(tmp_path: Path) -> None:
     runs = replace(sample.RUN, id=9), replace(sample.RUN, id=8, state="interrupted")
     page = Page(site.index([site.listed(run.id, build(run, sample.mixed(), sample.comparison())) for run in runs]))
     first, second = (" ".join(row.text.split()) for row in page.all("tr")[1:])
@@ -170,9 +169,6 @@ def test_runs_are_listed_with_their_verdicts_and_pages() -> None:
     assert "script-src 'none'" in page.find("meta", http_equiv="Content-Security-Policy").attrs["content"]
     assert "no baseline" in site.index([site.listed(1, build(sample.RUN, sample.outcomes()))])
     assert "No run is recent enough" in site.index([])
-
-
-def test_only_pages_of_the_site_are_removed(tmp_path: Path) -> None:
     page = site.index([])
     (tmp_path / site.FOLDER).mkdir()
     for name, text in {"run-1.html": page, "run-2.html": page, "run-3.html": "notes", "mine.html": page}.items():
@@ -213,18 +209,15 @@ def paired_page(folder: Path, state: str = "finished") -> str:
             store.save_verdicts(run, rows)
         store.finish_run(run, state)
     html = report(folder / "s.sqlite", folder / "r.html", run=1).path.read_text(encoding="utf-8")
-    return " ".join(unescape(re.sub(r"(?s)<(script|style|svg).*?</\1>|<[^>]+>", " ", html)).split())
+    return " ".join(markup.unescape(re.sub(r"(?s)<(script|style|svg).*?</\1>|<[^>]+>", " ", html)).split())
 
 
-def test_each_case_is_one_row_of_the_second_side_with_a_repeat_for_each_process() -> None:
+def test_each_case_is_one_row_of_the_second_side_and_a_failure_is_shown_where_no_process_ran() -> None:
     full, linear = by_case(processes())
     assert [outcome.case.key for outcome in (full, linear)] == [sample.full().case.key, LINEAR.case.key]
     assert linear.samples["latency"] == pytest.approx([2.0 + k / 100 for k in range(PAIRS)])
     assert linear.samples["psnr"] == LINEAR.samples["psnr"]
     assert linear.facts.pair is None
-
-
-def test_a_failure_is_shown_where_no_process_ran() -> None:
     failed = sample.failed(LINEAR, Status.OOM, "out of memory")
     assert by_case([process(failed, k, "after", 1.0) for k in range(2)])[0].status is Status.OOM
     (row,) = by_case([process(failed, 0, "after", 1.0), process(LINEAR, 1, "after", 2.0)])
