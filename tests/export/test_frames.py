@@ -40,7 +40,7 @@ def stored(path: Path, *runs: list[Outcome]) -> Path:
     return path
 
 
-def test_there_is_one_row_for_each_case_and_metric() -> None:
+def test_there_is_one_row_for_each_case_and_metric_and_csv_is_the_frame() -> None:
     table = frame(sample.outcomes())
     assert tuple(table.columns) == COLUMNS
     measured = table[table.kind != "derived"]
@@ -48,9 +48,6 @@ def test_there_is_one_row_for_each_case_and_metric() -> None:
     candidates = [o.case.key for o in sample.outcomes() if o.case.role == "candidate"]
     assert sorted(table[table.metric == "saving"].case) == sorted(candidates)
     assert len(table[table.metric == "speedup"]) == len(candidates) - 4  # h2o and rkv are judged for quality only
-
-
-def test_csv_is_the_frame_line_by_line() -> None:
     for samples, table in ((False, frame(sample.mixed())), (True, samples_frame(sample.mixed()))):
         assert "".join(csv_lines(sample.mixed(), samples=samples)) == table.to_csv(index=False, lineterminator="\n")
 
@@ -68,7 +65,7 @@ def test_a_value_is_the_one_of_the_report(metric: str, value: Any) -> None:
         len(raw), METRICS[metric].unit, METRICS[metric].better, METRICS[metric].kind, METRICS[metric].version)
 
 
-def test_a_case_without_figures_is_there_with_its_reason() -> None:
+def test_what_has_no_figures_is_there_with_its_reason() -> None:
     table = frame(sample.mixed())
     failed = table[table.metric.isna()].set_index("label")
     assert dict(failed.status) == {"rkv 1/4": "oom", "h2o 1/4": "unsupported"}
@@ -76,9 +73,6 @@ def test_a_case_without_figures_is_there_with_its_reason() -> None:
     assert "different-seed" in figure(table, "window 1/4", "speedup")["not_ranked"]
     assert "5 points of color consistency" in figure(table, "linear 1/4", "speedup")["not_ranked"]
     assert figure(table, "linear 1/2", "speedup")["not_ranked"] == ""
-
-
-def test_figures_of_random_weights_are_withheld_and_raw_values_say_why() -> None:
     table, raw = frame(sample.random_weights()), samples_frame(sample.random_weights())
     assert set(table.kind.dropna()) == {"speed", "memory", "derived"}
     assert set(table[table.metric.isna()].label) == {"full (other seeds)", "full (other batch)"}  # of which nothing is left
@@ -146,7 +140,7 @@ def test_figures_have_the_kind_that_a_paper_needs(view: ReportView, tmp_path: Pa
             assert image.width == pytest.approx(3.25 * figures.DOTS, abs=2)
 
 
-def test_methods_differ_in_shape_and_dash_not_in_colour_alone(view: ReportView) -> None:
+def test_methods_differ_in_shape_and_dash_and_figures_name_their_parts(view: ReportView) -> None:
     drawing = chart_sets(view)[0]
     svg = figures.figure(drawing.on_tab("leaderboard")[0], drawing, 234.0)
     shapes = set(re.findall(r'<path d="([^"]+)" transform="translate\([^"]*\)" fill', svg))
@@ -156,10 +150,6 @@ def test_methods_differ_in_shape_and_dash_not_in_colour_alone(view: ReportView) 
     assert len({dash for _, dash in lines}) == 4
     assert "currentColor" not in svg
     assert [e.text for e in ET.fromstring(svg).findall(f"{SVG}text")] == [display_name(name) for name in sorted(sample.METHODS)]
-
-
-def test_figures_name_the_parts_of_their_bars_and_differences(view: ReportView) -> None:
-    """The page says both above a chart, and a paper has the figure alone."""
     drawing = chart_sets(view)[0]
     drawn = {chart.title: ET.fromstring(figures.figure(chart, drawing, 234.0)) for chart in drawing.charts if chart.plot}
     below = {title: [e.text for e in svg.findall(f"{SVG}text")] for title, svg in drawn.items()}

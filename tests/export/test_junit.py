@@ -40,9 +40,6 @@ def test_every_row_is_a_test_case_that_ended_as_the_gate_says() -> None:
         ("cachemark", "verdict"): ["failure"],
     }  # fmt: skip
     assert [element.get(name) for name in ("name", "tests", "failures", "errors", "skipped")] == ["cachemark demo", "7", "3", "0", "1"]
-
-
-def test_what_is_missing_or_not_yet_known_is_skipped_and_too_little_judged_is_an_error() -> None:
     rows = [Verdict("a", "one", metric, verdict, "why") for metric, verdict in (("m", "missing"), ("n", "new"), ("i", "inconclusive"))]
     tags = ends(suite(sample.compared(*rows, Verdict("a", "one", "kl", "equivalent"))))
     assert [tags["one", name] for name in ("m", "n", "i", "kl")] == [*[["skipped"]] * 3, []]
@@ -85,10 +82,6 @@ def test_the_file_is_of_the_usual_schema() -> None:
 VIEW = build(sample.RUN, sample.mixed(), sample.comparison())
 
 
-def many(count: int, verdict: str = "regressed", label: str = "linear 1/4") -> RunJudgement:
-    return sample.compared(*(Verdict(f"k{number}", f"{label} {number}", "latency", verdict, "", 1.0, 2.0, 2.0) for number in range(count)))
-
-
 def test_annotations_are_commands_with_their_figures() -> None:
     assert workflow_commands(sample.comparison()) == [
         "::error title=cachemark linear 1/4::latency regressed: 0.893 × full → 1.041 × full (× 1.166)",
@@ -121,7 +114,7 @@ def test_seconds_of_pairs_are_no_ratios_to_the_full_cache() -> None:
     assert suite(judgement).find(".//failure").get("message") == "regressed: 119 ms → 133 ms. +12 %"  # type: ignore[union-attr]
 
 
-def test_commands_are_whole_whatever_their_length() -> None:
+def test_commands_are_whole_whatever_their_length_and_texts_fit() -> None:
     run = replace(sample.RUN, plan="compare/demo", plan_json={
         "sides": ["HEAD~1", "HEAD"], "options": ["--commits", "a", "b", "--plugin", f"/{'deep/' * 80}method.py", "--device", "cuda"],
         "configurations": 1, "code": [{"commit": "a" * 40}, {"commit": "b" * 40}]})
@@ -132,9 +125,6 @@ def test_commands_are_whole_whatever_their_length() -> None:
     two = RunJudgement(night=Night(run, (Verdict("k", "linear 1/4", "latency", "inconclusive"), slower)))
     assert two.in_words.startswith("rkv 1/4 is undecided: latency × 2.00 so far (1 of the 6 pairs that are needed). 1 other case")
     assert "method.py --device cuda --store n.sqlite\n" in comment(VIEW, judgement)
-
-
-def test_texts_fit_whatever_is_in_them() -> None:
     piles = "\N{PILE OF POO}" * 500
     long = sample.compared(*(Verdict(str(n), piles, piles, "regressed", piles) for n in range(200)))
     result = comment(VIEW, long)
