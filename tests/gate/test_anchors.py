@@ -45,16 +45,13 @@ def test_what_is_not_the_published_case_is_not_measured(fields: dict[str, Any], 
 REACHED = {("mar-l", WEIGHTS)}
 
 
-def test_only_the_very_weights_are_anchored() -> None:
+def test_only_the_very_weights_of_a_run_with_an_anchor_are_anchored(tmp_path: Path) -> None:
     assert not_reproduced("mar-l", WEIGHTS, REACHED) == ""
     assert not_reproduced("pytest-benchmark", "none", ()) == ""
     assert not_reproduced("mar-l", "c" * 64 + "/" + "b" * 64, REACHED).endswith("To show it: cachemark run anchor-mar-l --device cuda")
     assert "has not reproduced" in not_reproduced("mar-l", WEIGHTS, ())
     assert "cachemark run" not in not_reproduced("mar-b", WEIGHTS, REACHED), "no plan of that name is shipped"
     assert "its weights are random" in not_reproduced("mar-l", "random:0/random:0", REACHED)
-
-
-def test_a_stored_run_of_a_plan_with_an_anchor_reaches_it(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.sqlite") as store:
         for plan, fid in (({"anchor": TABLE}, 2.5), ({}, 1.79)):
             store.save(store.begin_run("p", plan, ENVIRONMENT, CODE), outcome(fid))

@@ -82,7 +82,7 @@ def test_threshold_and_direction(metric: str, factor: float, verdict: str, code:
     assert judged("linear", metric, [v * factor for v in SAMPLES[metric]]) == (verdict, code)
 
 
-def test_times_are_ratios_to_the_full_cache_of_the_same_run() -> None:
+def test_times_are_ratios_to_the_native_full_cache_of_the_same_run_and_cell() -> None:
     slow_day = plan()
     for method in ("full", "linear", "h2o"):
         was = next(o for o in slow_day if o.case.method == method)
@@ -93,9 +93,6 @@ def test_times_are_ratios_to_the_full_cache_of_the_same_run() -> None:
     only_full = judge(changed(plan(), "full", samples={"latency": [1.0, 1.0, 1.0]}))
     assert row(only_full, "linear", "latency").verdict == row(only_full, "h2o", "latency").verdict == "regressed"
     assert row(only_full, "linear", "latency").change == pytest.approx(2)
-
-
-def test_only_the_native_full_cache_of_the_cell_is_a_yardstick() -> None:
     for fields in ({"batch": 2}, {"codec": "int8"}, {"role": "other_seeds"}, {"budget": "1/2"}):
         outcomes = [ok(case("full", **fields)), ok(case("linear"))]
         comparison = judge(outcomes, outcomes)

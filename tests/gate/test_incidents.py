@@ -1,7 +1,6 @@
 """Incidents: one cause is one incident, night after night, and it is reported once."""
 
 from datetime import date, timedelta
-from pathlib import Path
 
 import pytest
 from gate_examples import ENVIRONMENT, case
@@ -117,12 +116,16 @@ def test_a_cause_is_reported_once_until_it_grows(changes: list[list[GateRow]], n
     assert set(last.configurations) == names([f.case for night in changes for f in night])
 
 
-def test_what_is_gone_is_fixed_and_what_comes_back_is_new() -> None:
+def test_what_is_gone_is_fixed_by_the_judge_that_found_it_and_what_comes_back_is_new() -> None:
     history_nights = nights([worse(LINEAR), [], worse(LINEAR)])
     assert [i.key for i in history_nights[1].fixed] == [history_nights[0].notify[0].key]
     assert (history_nights[1].register, [len(night.notify) for night in history_nights]) == ((), [1, 0, 1])
     assert history_nights[2].notify[0].key != history_nights[0].notify[0].key
     assert history_nights[2].register[0].since == DAY + timedelta(days=2)
+    both = [*worse(LINEAR, judge="pairs"), *worse(LINEAR[:1])]
+    history_nights = nights([both, worse(LINEAR), []])
+    assert [[i.found_by for i in night.register] for night in history_nights] == [["pairs"]] * 3
+    assert not history_nights[2].fixed
 
 
 SAID = [  # metric and judge of an incident; what the baseline says of its configuration tonight, then the pairs; whether it is fixed
@@ -157,15 +160,7 @@ def test_an_incident_is_fixed_where_the_judge_that_found_it_judged_its_metric(
     assert night.register == (() if fixed else (old,))
 
 
-def test_what_pairs_found_stays_theirs() -> None:
-    """A night whose comparison broke off finds it by the baseline alone, and one that finds nothing by the baseline does not close it."""
-    both = [*worse(LINEAR, judge="pairs"), *worse(LINEAR[:1])]
-    history_nights = nights([both, worse(LINEAR), []])
-    assert [[i.found_by for i in night.register] for night in history_nights] == [["pairs"]] * 3
-    assert not history_nights[2].fixed
-
-
-def test_acknowledged_until_a_day_and_accepted_for_good() -> None:
+def test_acknowledged_until_a_day_or_accepted_for_good_for_each_failing_row() -> None:
     (first,) = nights([worse(LINEAR)])
     key = first.notify[0].key
     acknowledged = incidents.acknowledge(first.register, key, "ada", DAY + timedelta(days=2), "https://example.org/1")
@@ -179,9 +174,6 @@ def test_acknowledged_until_a_day_and_accepted_for_good() -> None:
     assert nights([worse(LINEAR, 1.4)], tuple(accepted))[0].notify
     with pytest.raises(UnknownName, match=f"Known: {key}"):
         incidents.acknowledge(first.register, "nothing", "ada", None)
-
-
-def test_what_people_decided_counts_for_each_failing_row_of_the_incident() -> None:
     (first,) = nights([worse(LINEAR)])
     key, rows = first.notify[0].key, [*worse(LINEAR), *worse(of(method="h2o")), *decided(of(method="rkv"))]
     assert not incidents.decisions(rows, first.register, DAY)
@@ -190,12 +182,3 @@ def test_what_people_decided_counts_for_each_failing_row_of_the_incident() -> No
     assert not incidents.decisions(rows, until, DAY + timedelta(days=1))
     other = Incident("k", "latency", "configuration", LINEAR[0].full_title, (LINEAR[0].full_title,), 1.2, DAY)
     assert len(incidents.decisions(rows, [*until, other], DAY)) == len(LINEAR) - 1, "an open incident of one of them"
-
-
-def test_a_register_is_a_file_that_stays_what_it_was(tmp_path: Path) -> None:
-    path = tmp_path / "baselines" / "incidents.json"
-    assert incidents.load(path) == []
-    (register,) = (night.register for night in nights([worse(LINEAR)]))
-    register = tuple(incidents.acknowledge(register, register[0].key, "ada", DAY))
-    incidents.save(path, register)
-    assert tuple(incidents.load(path)) == register

@@ -13,7 +13,6 @@ from cachemark.core.facts import Facts, PairFacts
 from cachemark.core.result import Environment, Outcome
 from cachemark.gate import nights as ledger
 from cachemark.gate.comparison import AA
-from cachemark.gate.nights import Night
 from cachemark.store.db import Store
 from cachemark.store.rows import RunRecord, Verdict
 from cachemark.workflows.run import PlanRunner
@@ -30,14 +29,14 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-def made(number: int = 1, change: float | None = 1.0, aa: str = "equivalent", environment: Environment = ENVIRONMENT) -> Night:
+def made(number: int = 1, change: float | None = 1.0, aa: str = "equivalent", environment: Environment = ENVIRONMENT) -> ledger.Night:
     """A night as :func:`ledger.nights` reads it."""
     run = RunRecord(number, "compare/demo", {"configurations": 1, "alike": "same"}, "2026", "2026", "finished", environment, CODE)
     rows = [Verdict("k", "tiny linear", "latency", "equivalent", "", 1.0, change, change)] if change else []
-    return Night(run, (*rows, Verdict("k", AA_CONFIG, "latency", aa, "", 1.0, 1.0, 1.0)))
+    return ledger.Night(run, (*rows, Verdict("k", AA_CONFIG, "latency", aa, "", 1.0, 1.0, 1.0)))
 
 
-def filed(store: Store, night: Night, plan: str = "demo", state: str = "finished") -> int:
+def filed(store: Store, night: ledger.Night, plan: str = "demo", state: str = "finished") -> int:
     run = store.begin_run(ledger.COMPARISON + plan, night.run.plan_json, night.run.environment, CODE)
     store.finish_run(run, state)
     store.save_verdicts(run, night.rows)
@@ -71,7 +70,7 @@ def test_a_gate_that_alarms_for_nothing_demotes_itself(alarms: int, nights: int,
 
 def test_the_rate_is_that_of_a_night_with_all_its_configs() -> None:
     """What happens to one configuration in forty happens to most nights of two hundred."""
-    def night_of_eight(number: int) -> Night:
+    def night_of_eight(number: int) -> ledger.Night:
         night = made(number)
         said = ["regressed" if (number, config) == (3, 2) else "equivalent" for config in range(8)]
         equal = [Verdict("k", f"{AA}configuration {config}", "latency", verdict) for config, verdict in enumerate(said)]
@@ -91,14 +90,11 @@ def test_other_configs_are_compared_with_themselves_on_other_nights(configs: int
     assert all(len(set(ledger.equal_configs(names, turn))) == len(ledger.equal_configs(names)) for turn in range(2 * configs))
 
 
-def test_a_config_night_by_night_with_its_environments() -> None:
+def test_the_history_of_a_config_has_its_environments_and_nights_without_a_level_are_reported_only() -> None:
     nights = [*(made(number, change) for number, change in enumerate((1.0, 1.1, None))), made(3, 0.9, environment=NEWER)]
     values, environments = ledger.series(nights, "tiny linear")
     assert values == pytest.approx([0.0, math.log(1.1), math.nan, math.log(0.9)], nan_ok=True)
     assert environments == [ENVIRONMENT.fingerprint] * 3 + ["new torch"]
-
-
-def test_a_change_on_nights_that_follow_no_level_is_said_to_be_reported_only() -> None:
     walk = np.cumsum(np.random.default_rng(0).normal(0, 0.02, 60))
     nights = [made(n, float(np.exp(value))) for n, value in enumerate(walk)]
     (line,) = [line for line in ledger.history_lines(nights, "tiny linear", 0.02) if "since" in line]
@@ -153,9 +149,6 @@ def test_what_a_machine_can_see() -> None:
     assert ledger.least_effect(pairs(0.001), 5, "cuda")[0] == 0.02
     assert ledger.least_effect(pairs(0.2), 5, "cpu")[0] > 0.12
     assert ledger.least_effect(pairs(9), 5, "cpu")[0] == 0.5
-
-
-def test_the_same_process_bias_every_night_is_no_more_than_one_sample_of_it() -> None:
     stream = np.random.default_rng(6)
     once = stream.normal(0, 0.014, 8)
     same = {(run, f"{AA}{config}"): list(stream.normal(once[config], 0.002, 6)) for run in range(20) for config in range(8)}

@@ -42,7 +42,7 @@ def rows(*couples: PairOfOutcomes) -> dict[tuple[str, str], Verdict]:
     return {(r.label, r.metric): r for r in seedwise({c.config: c for c in couples})}
 
 
-def test_worse_better_and_equal_images_are_told_apart() -> None:
+def test_worse_better_equal_and_few_changed_images_are_told_apart() -> None:
     by_row = rows(pair("worse", *sides(-2)), pair("better", *sides(2)), pair("same", *sides(0, sd=0.1)), pair("open", *sides(0, sd=9)))
     assert {config: row.verdict for (config, _), row in by_row.items()} == {
         "worse": "regressed", "better": "improved", "same": "equivalent", "open": "inconclusive"}
@@ -51,10 +51,6 @@ def test_worse_better_and_equal_images_are_told_apart() -> None:
     one, two = sides(-2)
     assert f"(standard error {np.std(one - two, ddof=1) / 8:.2g}, 64 seeds" in worse.reason
     assert " to " not in worse.reason, "no interval that would not hold where few images changed"
-
-
-def test_few_images_that_changed_much_are_found_and_a_sure_change_below_the_minimum_effect_fails_nothing() -> None:
-    """The median of Walsh averages would be nought in the first."""
     before, after = sides(-8, share=0.25)
     assert (before == after).mean() > 0.6
     assert rows(pair("configuration", before, after))["configuration", "psnr"].verdict == "regressed"
@@ -72,15 +68,12 @@ def test_verdicts_follow_the_direction_swap_with_the_sides_and_have_no_unit(metr
     assert [rows(each)["c", metric].verdict for each in pairs] == verdicts
 
 
-def test_all_p_values_are_exact_where_few_seeds_differ() -> None:
+def test_p_values_are_exact_where_few_seeds_differ_and_drawn_signs_agree_with_all_of_them() -> None:
     d = np.array([0.3, -0.1, 0.5, 0.2, -0.4, 0.7, 0.1])
     by_hand = np.mean([(np.array(s) @ d) >= d.sum() - 1e-12 for s in product((-1, 1), repeat=len(d))])
     assert above(d) == pytest.approx(by_hand)
     assert above(np.concatenate((d, np.zeros(100)))) == above(d), "seeds at which sides agree say nothing"
     assert above(np.zeros(9)) == 1.0
-
-
-def test_drawn_signs_agree_with_all_of_them() -> None:
     d = np.random.default_rng(2).normal(0.35, 1, 40)
     exact, drawn = above(d), above(np.concatenate((d, [1e-9])))  # one more, so that signs are drawn
     assert 0.001 < exact < 0.2
@@ -96,17 +89,13 @@ def test_equal_sides_seldom_alarm_over_a_family() -> None:
     assert alarms <= 12
 
 
-def test_the_family_is_corrected_for() -> None:
+def test_the_family_is_corrected_for_and_too_few_seeds_say_how_many_are_needed() -> None:
     """A p-value of about 0.01 is a find alone and none among forty."""
     before, after = sides(-0.6, sd=1.5, seed=4)
     assert 0.002 < above(before - after) < 0.04
     others = [pair(str(n), *sides(0, sd=1.5, seed=50 + n)) for n in range(40)]
     for family, verdict in (([], "regressed"), (others, "inconclusive")):
         assert rows(pair("configuration", before, after), *family)["configuration", "psnr"].verdict == verdict
-
-
-def test_too_few_seeds_to_find_anything_say_how_many_are_needed() -> None:
-    """One value among forty cannot be found in five seeds, however far apart they are, and alone it can."""
     worst = pair("worst", np.full(5, 30.0), np.arange(10.0, 15.0))
     others = [pair(str(n), np.full(5, 30.0), np.full(5, 30.0)) for n in range(39)]
     verdict = rows(worst, *others)["worst", "psnr"]
