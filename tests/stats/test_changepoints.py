@@ -110,23 +110,24 @@ def test_nights_that_follow_no_level_do_not_gate() -> None:
     assert sum(not segment.stationary for segment in calm) <= 2
 
 
-def test_too_few_nights_say_nothing() -> None:
+def test_too_few_nights_say_nothing_and_what_is_no_history_is_refused() -> None:
     assert not changes([], [], DELTA)
     for n in (1, 9):
         segment = only(stepped(5, 1.0)[:n])
         assert (segment.changes, math.isnan(segment.alike), segment.stationary) == ((), True, True)
+    for nights, delta, words in (([0.1, 0.2], 0.02, "2 nights, 1 environments"), ([math.inf], 0.02, "no history"),
+                                 ([0.1], 2.0, "minimum effect of 2.0")):
+        with pytest.raises(CachemarkError, match=words):
+            changes(nights, ["a"], delta)
 
 
-def test_nothing_is_compared_across_environments() -> None:
+def test_nothing_is_compared_across_environments_and_missing_nights_are_skipped() -> None:
     values = stepped(30, 0.5)
     assert only(values).changes[0].first == 30
     two = changes(values, ["torch 2.6"] * 30 + ["torch 2.7"] * 30, DELTA)
     assert [(e.first, e.last, e.changes) for e in two] == [(0, 29, ()), (30, 59, ())]
     back = changes(values, ["a"] * 20 + ["b"] * 20 + ["a"] * 20, DELTA)
     assert [(e.first, e.last) for e in back] == [(0, 19), (20, 39), (40, 59)], "an environment that returns is not the old series"
-
-
-def test_missing_nights_are_skipped_and_nights_keep_their_numbers() -> None:
     values = stepped(36, 0.05)
     values[[3, 4, 20, 35, 50]] = math.nan
     (change,) = only(values).changes
@@ -134,13 +135,6 @@ def test_missing_nights_are_skipped_and_nights_keep_their_numbers() -> None:
     lacking = values.copy()
     lacking[:55] = math.nan
     assert only(lacking).changes == ()
-
-
-def test_what_is_no_history_is_refused() -> None:
-    for nights, delta, words in (([0.1, 0.2], 0.02, "2 nights, 1 environments"), ([math.inf], 0.02, "no history"),
-                                 ([0.1], 2.0, "minimum effect of 2.0")):
-        with pytest.raises(CachemarkError, match=words):
-            changes(nights, ["a"], delta)
 
 
 @pytest.mark.parametrize("weeks", [3, 12])

@@ -149,15 +149,12 @@ def test_adjusted_is_benjamini_hochberg_over_the_whole_family() -> None:
     assert pairs.adjusted(p, RULE) == pytest.approx([expected[x] for x in p])
 
 
-def test_screening_decides_at_the_first_look_that_can() -> None:
+def test_screening_decides_at_the_first_look_that_can_and_a_suspect_needs_a_small_p_and_three_quarters_of_the_effect() -> None:
     wide = noise(1, 24, 0.2)[0]
     screened = screen(np.stack([noise(1, 24, 0.001)[0], noise(1, 24, 0.001, 0.05)[0], noise(1, 24, 0.001, -0.05)[0], wide]), RULE)
     assert screened.side.tolist() == [0, 1, -1, 0]
     assert screened.equal.tolist() == [True, False, False, False]
     assert screened.pairs.tolist() == [6, 6, 6, 24]
-
-
-def test_a_suspect_needs_both_a_small_p_and_three_quarters_of_the_effect() -> None:
     up = np.linspace(0.9, 1.1, 6) * RULE.limit
     assert screen([up * 0.76, up * 0.74], RULE).side.tolist() == [1, 0]
     unsure = np.array([1.0, 1, 1, 1, 1, -20]) * RULE.limit
@@ -189,15 +186,12 @@ def test_the_four_verdicts() -> None:
     assert (small.adjusted < 0.05, small.verdict) == (True, "equivalent"), "below the minimum effect, however sure"
 
 
-def test_only_fresh_pairs_convict() -> None:
+def test_only_fresh_pairs_convict_and_a_suspect_without_them_is_never_passed() -> None:
     """A configuration that was chosen because its first pairs were bad is judged by the others."""
     biased = PairRatios(config(0.06).screening, config(0.0).fresh)
     judgement = judge({"a": biased}, RULE)["a"]
     assert (judgement.verdict, judgement.pairs) == ("equivalent", 6 + RULE.looks[0])
     assert judgement.effect == Effect.from_ratios(biased.fresh[: RULE.looks[0]])
-
-
-def test_a_suspect_without_confirmation_is_never_passed_and_never_convicted() -> None:
     slow = config(0.06)
     for taken in (0, RULE.looks[0] - 1):
         judgement = judge({"a": PairRatios(slow.screening, slow.fresh[:taken])}, RULE)["a"]

@@ -2,11 +2,8 @@
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -15,29 +12,22 @@ from cachemark.analysis.report_row import FIDELITY, QUALITY
 from cachemark.core.units import METRICS
 from cachemark.stats import paired_test as pairs
 from cachemark.stats.paired_test import PairRatios, Rule
+from studies import claims_study, gate_study
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "studies"
 
 
-@pytest.fixture(scope="module")
-def study() -> Callable[[str], ModuleType]:
-    return lambda name: import_module(f"studies.{name}")
-
-
-Study = Callable[[str], ModuleType]
-
-
 @pytest.mark.parametrize("name", ["gate_study", "claims_study"])
 def test_a_study_prints_stores_and_writes_its_tables_between_the_marks_of_a_page(
-    name: str, study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:
-    script = study(name)
-    marks = script.gate_page if name == "gate_study" else script
+    script = gate_study if name == "gate_study" else claims_study
+    marks = gate_study.gate_page if script is gate_study else claims_study
     target, stored = tmp_path / "page.md", tmp_path / "study.json"
     target.write_text(f"# Page\n{marks.BEGIN}\nfrom before\n{marks.END}\nThe end.\n")
     options = ["--json", str(stored), "--page", str(target)]
-    if name == "gate_study":
+    if script is gate_study:
         monkeypatch.setitem(script.SIZES, "quick", script.Size(2, 40, 20, 2, 40, 1, 4))
         monkeypatch.setattr(script, "PROFILES", {"shared CPU": script.PROFILES["shared CPU"]})
         kept: list[str] = []
@@ -61,14 +51,13 @@ def test_a_study_prints_stores_and_writes_its_tables_between_the_marks_of_a_page
         assert "<svg" in (tmp_path / file).read_text()
 
 
-def test_a_night_is_judged_as_the_gate_judges_it(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_night_is_judged_as_the_gate_judges_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The study draws by stages; the same numbers given to ``judge`` as configurations give the same verdicts."""
-    script = study("gate_study")
     rule, effect = Rule(0.03, 40), np.repeat([0.0, 0.05, -0.05, 0.02], 10)
     drawn: list[np.ndarray] = []
-    draw = script.paired
-    monkeypatch.setattr(script, "paired", lambda *given: drawn.append(draw(*given)) or drawn[-1])
-    verdicts, used = script.night(script.PROFILES["unlocked"], np.random.default_rng(3), effect, rule)
+    draw = gate_study.paired
+    monkeypatch.setattr(gate_study, "paired", lambda *given: drawn.append(draw(*given)) or drawn[-1])
+    verdicts, used = gate_study.night(gate_study.PROFILES["unlocked"], np.random.default_rng(3), effect, rule)
     first, later, fresh = drawn
     seen = pairs.screen(first, rule)
     configs = {i: PairRatios(tuple(row)) for i, row in enumerate(first)}
@@ -83,21 +72,20 @@ def test_a_night_is_judged_as_the_gate_judges_it(study: Study, monkeypatch: pyte
     assert set(verdicts) >= {"regressed", "improved", "equivalent"}
 
 
-def test_the_stored_output_keeps_what_the_page_promises(study: Study) -> None:
-    script = study("claims_study")
+def test_the_stored_output_keeps_what_the_page_promises() -> None:
     stored = json.loads((FOLDER / "claims.json").read_text(encoding="utf-8"))
-    assert "### Power" in script.text(stored)
+    assert "### Power" in claims_study.text(stored)
     assert all(row["Gaffke (the report)"] <= 0.05 for row in stored["false"])
     assert all(row["highest rate"] <= 1.1 * row["level"] for row in stored["search"])
     for row in (*stored["means"], *stored["differences"]):
-        if row["quantity"] not in script.claims_coverage.UNSEEN:
+        if row["quantity"] not in claims_study.claims_coverage.UNSEEN:
             assert min(row[f"{n} seeds"] for n in (16, 32, 64)) >= 0.93, row["quantity"]
     assert all(row[f"process bias {bias} %"] >= row["stated"] for row in stored["times"] for bias in (0, 1, 2))
 
 
-def test_every_range_of_a_value_has_a_population_of_the_mean_that_it_says(study: Study) -> None:
+def test_every_range_of_a_value_has_a_population_of_the_mean_that_it_says() -> None:
     """A metric with another range has intervals found in another way, or with other ends: nobody has seen what they cover."""
-    coverage = study("claims_study").claims_coverage
+    coverage = claims_study.claims_coverage
     seen = {METRICS[population.metric].within for population in coverage.MEANS.values()}
     apart = {METRICS[population.metric].apart for population in coverage.DIFFERENCES.values()}
     assert {name for name in (*FIDELITY, *QUALITY) if METRICS[name].within not in seen} == set()
