@@ -82,7 +82,7 @@ SAME = ("1", "1/4", "1/6", "5/8", "1/16", "1/3", "no number", "1/0")
 SAME_LABELS = ("linear 1/4", "full (other seeds)", "linear 0.62", "a/7/300", "x 3/0")
 
 
-def test_a_budget_is_shown_as_people_read_it_in_labels_of_any_spelling() -> None:
+def test_a_budget_is_shown_as_people_read_it_and_either_spelling_finds_the_case() -> None:
     assert [*map(shown_share, SAME)] == [*SAME]
     for budget, shown in {"1019/1644": "0.62", "647/1272": "0.509", "51/100": "0.51", "1/1000": "0.001"}.items():
         assert shown_share(budget) == shown
@@ -90,9 +90,6 @@ def test_a_budget_is_shown_as_people_read_it_in_labels_of_any_spelling() -> None
     for name, shown in {"linear 1019/1644": "linear 0.62", "tiny linear 1019/1644 int8, batch 16": "tiny linear 0.62 int8, batch 16",
                         "a window 647/1272 → h2o 1019/1644": "a window 0.509 → h2o 0.62"}.items():
         assert shown_label(name) == shown
-
-
-def test_a_label_shows_the_decimal_the_key_keeps_the_fraction_and_either_spelling_finds_the_case() -> None:
     assert (CASE.label, CASE.to_json()["budget"], CASE.key) == ("linear 0.62", "1019/1644", "ef47d157991a6f59")
     outcomes = [Outcome(case, Status.NOT_REACHED, log="stopped") for case in (CASE, replace(CASE, budget="1/4"))]
     for name in ("linear 1019/1644", "linear 0.62"):
@@ -134,12 +131,9 @@ def test_a_reader_knows_the_metric_from_the_case() -> None:
     assert row.to_full[NAME].value == pytest.approx(4 / 3)
 
 
-def test_an_edited_metric_has_another_name() -> None:
+def test_an_edited_metric_has_another_name_and_a_definition_that_does_not_match_is_ignored() -> None:
     for changes in ({"code": "ba9876543210"}, {"better": "higher"}, {"within": [0.0, 1.0]}, {"meaning": "Another."}):
         assert full_name("contrast", {**STATED, **changes}) != NAME
-
-
-def test_a_definition_that_does_not_match_its_name_is_ignored() -> None:
     know({KEY: {NAME: {**STATED, "better": "higher"}}})
     assert not units.OUTSIDE
 
