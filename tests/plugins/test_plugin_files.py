@@ -78,17 +78,15 @@ def test_an_edited_file_of_its_own_is_another_plug_in(
     assert modules[0][1] == modules[2][1] != modules[1][1]
 
 
-def test_only_what_it_imports_counts(split: Callable[[str, str], Path]) -> None:
+def test_only_what_it_imports_counts_and_one_file_alone_has_the_digest_of_its_content(
+    split: Callable[[str, str], Path], tmp_path: Path,
+) -> None:
     file = split("import helper, json, torch", "helper.SHARE")
     before = plugins.read(file).digest
     (file.parent / "unused.py").write_text("SHARE = 0.9\n")
     (file.parent / "json.py").write_text("raise ValueError('a module of Python is not looked for here')\n")
     assert plugins.read(file).digest == before
     assert plugins.load(file) == ["split"]
-
-
-def test_one_file_alone_has_the_digest_of_its_content(tmp_path: Path) -> None:
-    """Curves that were measured before plug-ins had files of their own go on."""
     (file := tmp_path / "alone.py").write_text(METHOD.format(line="", value=0.5))
     assert plugins.read(file).digest == hashlib.sha256(file.read_bytes()).hexdigest()[:12]
 
