@@ -4,7 +4,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from scipy.stats import wilcoxon
-from torch import Tensor
 
 from cachemark.metrics.compute.image_features import ImageFeatures
 from cachemark.metrics.compute.presets import preset
@@ -16,7 +15,7 @@ from tools.train.feature_network import real_scenes
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 IMAGES, PAIRS, SURE = 2000, 64, 0.01
-Scenes = tuple[Tensor, dict[str, Tensor]]
+Scenes = tuple[torch.Tensor, dict[str, torch.Tensor]]
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ from functools import cache, partial
 
 import pytest
 import torch
-from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.contract.decoder import Decoder
@@ -43,14 +42,14 @@ def model() -> LlamaGen:
     return loaded.generator
 
 
-def generate(seeds: list[int], budget: str, decoder: Decoder | None = None) -> Tensor:
+def generate(seeds: list[int], budget: str, decoder: Decoder | None = None) -> torch.Tensor:
     fitted = Linear.parameters_for(Fraction(budget), model().layout(seeds, GUIDED))
     method: Method = Full() if budget == "1" else Linear(**fitted)
     return model().generate(torch.tensor([seed % 10 for seed in seeds]), seeds, method, GUIDED, Memory(), decoder=decoder)
 
 
 @cache
-def sequential(budget: str) -> Tensor:
+def sequential(budget: str) -> torch.Tensor:
     return generate(list(range(ALONE)), budget)
 
 

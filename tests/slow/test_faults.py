@@ -8,7 +8,6 @@ import shutil
 import signal
 import sqlite3
 import time
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,13 +15,12 @@ import pytest
 from cachemark.store import rows
 from cachemark.store.db import Store
 from support import fork_server, stages, stub
-from support.stages import Stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(5400)]
 KILLS = 200  # of real runs, and of their trials
 
 
-def kept(stage: Stage) -> set[str]:
+def kept(stage: stages.Stage) -> set[str]:
     """Labels of all that is stored and complete, over all runs."""
     if not stage.store.exists():
         return set()
@@ -40,17 +38,17 @@ def trials(run: int) -> list[int]:
     return results
 
 
-def check_stored(stage: Stage) -> None:
+def check_stored(stage: stages.Stage) -> None:
     """The database is whole, no case has two complete outcomes, and every artifact can be read."""
     assert stage.whole()
-    with closing(sqlite3.connect(stage.store)) as connection:
+    with contextlib.closing(sqlite3.connect(stage.store)) as connection:
         keys = [key for (key,) in connection.execute("SELECT case_key FROM outcome WHERE status = 'ok'")]
     assert len(keys) == len(set(keys))
     with Store.open(stage.store, create=False, read_only=True) as store:
         assert all(store.artifacts.read(file) for run in store.runs() for o in store.outcomes(run.id) for file in o.artifacts.values())
 
 
-def killed(stage: Stage, share: float, seconds: float, trial: bool) -> tuple[bool, float]:
+def killed(stage: stages.Stage, share: float, seconds: float, trial: bool) -> tuple[bool, float]:
     """Start a run and kill it, or its trial, ``share * seconds`` after its trial has begun. Returns whether that was before the end, and
     the seconds since the trial began. What was started ends with it."""
     process = stage.start()
