@@ -169,13 +169,10 @@ def arguments(stage: Stage, command: tuple[str, ...], target: Path) -> list[obje
             *(("--plugin", stage.plugin) if command[0] == "run" else ())]
 
 
-def test_no_command_writes_over_a_file_of_another_kind(stage: Stage) -> None:
+def test_commands_write_over_files_of_their_own_kind_alone(stage: Stage, tmp_path: Path) -> None:
     for command, target in itertools.product(WRITING, (stage.store, stage.plan)):
         before, result = target.read_bytes(), call(*arguments(stage, command, target))
         assert (result.exit_code, str(target.name) in result.output, target.read_bytes() == before) == (2, True, True), command
-
-
-def test_an_older_output_and_an_empty_file_are_replaced(stage: Stage, tmp_path: Path) -> None:
     for number, command in enumerate(WRITING[:-1]):
         target = tmp_path / f"output{number}"
         target.touch()
@@ -184,9 +181,6 @@ def test_an_older_output_and_an_empty_file_are_replaced(stage: Stage, tmp_path: 
         good(call(*arguments(stage, command, target)))
         assert first
         assert target.read_bytes() == first * (2 if "--summary" in command else 1), command
-
-
-def test_figures_replace_figures_only(stage: Stage, tmp_path: Path) -> None:
     target = tmp_path / "figures"
     for _ in range(2):
         good(call("export", "figures", target, "--store", stage.store))
@@ -194,17 +188,11 @@ def test_figures_replace_figures_only(stage: Stage, tmp_path: Path) -> None:
     figure.write_text("mine")
     assert call("export", "figures", target, "--store", stage.store).exit_code == 2
     assert figure.read_text() == "mine"
-
-
-def test_a_site_leaves_another_index(stage: Stage, tmp_path: Path) -> None:
     for name, text in (("index.html", "<!DOCTYPE html><title>my home page</title>"), ("site.json", '{"title": "my home page"}')):
         (file := tmp_path / name).write_text(text)
         assert call("report", "--site", tmp_path, "--store", stage.store).exit_code == 2
         assert file.read_text() == text
         file.unlink()
-
-
-def test_a_link_is_followed(stage: Stage) -> None:
     (link := Path("link")).symlink_to("page.html")
     good(call("report", link, "--store", stage.store))
     assert (link.is_symlink(), Path("page.html").read_text().startswith("<!DOCTYPE html>")) == (True, True)

@@ -126,16 +126,6 @@ def test_verdicts_on_times_outlive_images_that_break_off(error: BaseException, s
         assert [v.metric for v in store.verdicts(3)] == ["latency", "kv_allocated", "psnr"], "each once"
 
 
-def test_two_commits_owe_the_same_bytes_and_tokens(machine: Machine, stage: Stage, repository: Path) -> None:
-    machine.changed = lambda o, options: replace(o, samples={**o.samples, "kv_allocated": [4096.0 + 1024 * (number(options) > 3)]})
-    where = ("--repository", repository, "--no-aa", "--only", "calm 1/2")
-    code, verdicts = rows(stage, "--commits", "HEAD~16", "HEAD~14", *where)
-    assert (code, set(verdicts.values())) == (0, {"equivalent"})
-    code, verdicts = rows(stage, "--commits", "HEAD~16", "HEAD", *where)
-    assert (code, verdicts["dot calm 1/2", "kv_allocated"]) == (1, "regressed")
-    assert len(git(repository, "worktree", "list").splitlines()) == 1
-
-
 def bisect(stage: Stage, repository: Path, *more: object, good: str = "HEAD~16") -> Any:
     return call("bisect", "calm 1/2", "--plan", stage.plan, "--plugin", stage.plugin, "--repository", repository, "--threads", 1,
                 "--good", good, "--bad", "HEAD", *more)
@@ -179,19 +169,3 @@ def test_no_commit_is_named(
     machine.changed = changed
     result = bisect(stage, repository)
     assert (result.exit_code, text in result.stdout) == (3, True)
-
-
-def test_an_end_of_another_trial_protocol_is_refused(machine: Machine, stage: Stage, repository: Path) -> None:
-    """In between such a commit is skipped: the eighth, in the tests above."""
-    refused = bisect(stage, repository, good="HEAD~8")
-    assert (refused.exit_code, "protocol 1" in refused.stderr) == (2, True)
-
-
-def test_ctrl_c_is_not_a_verdict(machine: Machine, stage: Stage, repository: Path) -> None:
-    def interrupt(outcome: Outcome, options: Any) -> Outcome:
-        raise KeyboardInterrupt
-
-    machine.changed = interrupt
-    result = bisect(stage, repository)
-    assert (result.exit_code, result.stdout) == (130, "")
-    assert result.stderr.endswith("\nInterrupted.\n")

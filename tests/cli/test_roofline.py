@@ -36,20 +36,10 @@ def test_the_column_of_times_has_one_unit_and_a_card_any_letter_case() -> None:
     assert table("llamagen-b", "--card", "H100") == table("llamagen-b", "--card", "h100")
 
 
-def test_what_a_method_cannot_is_said_in_its_line() -> None:
+def test_what_a_method_cannot_and_one_without_sizes_of_its_own_are_said_and_the_full_cache_stands_once() -> None:
     text = good(call("roofline", "mar-b", "--method", "linear", "--method", "fewer_steps", "--budget", "3/4", "--steps", "16"))
     assert "linear does not run on masked models" in text
     assert any(line.startswith("fewer_steps 3/4") and "×" in line for line in text.splitlines())
-
-
-def test_the_flops_of_an_annealed_head_are_printed_as_a_fraction() -> None:
-    """Computed independently from the published code of DiSA, at 64 passes, without image decoding."""
-    result = call("roofline", "mar-l", "--method", "disa", "--steps", "64")
-    (line,) = [line for line in result.stdout.splitlines() if line.startswith("disa own")]
-    assert " 0.829 " in line
-
-
-def test_a_method_without_sizes_of_its_own_says_so_and_the_full_cache_stands_once() -> None:
     own = call("roofline", "llamagen-b", "--budget", "own").stdout
     assert "linear has no sizes of its own" in own
     rows = table("llamagen-b", "--method", "full", "--method", "linear", "--budget", "1/2")

@@ -28,13 +28,10 @@ from cachemark.workflows.results import outcomes_of
 from support import repositories
 
 
-def test_built_in_things_have_the_names_under_which_they_are_listed() -> None:
+def test_built_in_names_are_those_listed_and_taken_before_their_files_are_imported() -> None:
     assert all(METHODS.get(name).name == name for name in METHODS)
     assert {name: DECODERS.get(name).name for name in DECODERS} == {name: name for name in ("jacobi", "scd", "sequential", "sjd", "zipar")}
     assert all({MODELS.get(name).name for name in names} == set(names) for names in CATALOGUE.values())
-
-
-def test_a_built_in_name_is_taken_before_its_file_is_imported() -> None:
     table: Registry[type] = Registry("thing", object, classes=True, built_in={"mine": "cachemark.nowhere"})
     with pytest.raises(BadPlugin, match=r"already registered by cachemark\.nowhere"):
         table.add("mine")(type("Mine", (), {}))

@@ -1,18 +1,23 @@
-"""Baseline files: written whole, found by name, refused when damaged, and replaced only for a reason."""
+"""Baseline files, replaced only for a reason, and anchors: which outcomes reach one, and the warning of reports."""
 
 import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
-from gate_examples import CODE, ENVIRONMENT, exchange, plan
+from gate_examples import CODE, ENVIRONMENT, case, exchange, ok, plan
+from pydantic import ValidationError
 
 from cachemark.core.errors import BadBaseline, NothingMeasured
 from cachemark.core.result import Environment, Outcome
+from cachemark.core.spec import Sampling
 from cachemark.gate import baselines, incidents
+from cachemark.gate.anchors import FAILED, NOT_MEASURED, PASSED, Anchor, judge, not_reproduced, reached
 from cachemark.gate.baseline_check import compare
+from cachemark.plans.schema import AnchorTable
 from cachemark.store.db import Store
 
 NEWER = replace(ENVIRONMENT, fingerprint="torch 2.7 / 4 threads")
@@ -63,20 +68,17 @@ def test_list_says_what_is_wrong_with_a_file(store: Store, root: Path) -> None:
         assert (listed.machine_class, listed.name, problem in listed.problem) == ("h200", "bad", True)
 
 
-def test_a_missing_file_names_the_nearest_of_its_machine(store: Store, root: Path) -> None:
-    baselines.save(store, measured(store), root)
-    for name, words in (("ci-cpu/dmeo", r"Did you mean .*demo\.json\?"), ("other-machine/demo", r"\. Known: none \(1 of other machines\)")):
-        with pytest.raises(BadBaseline, match=words):
-            baselines.load(root / f"{name}.json")
-
-
-def test_only_a_reason_replaces_what_is_accepted(store: Store, root: Path) -> None:
+def test_a_missing_file_names_the_nearest_and_only_a_reason_replaces_one(store: Store, root: Path) -> None:
     run = store.run(measured(store))
     baselines.refuse_present(run, root)
     baselines.save(store, run.id, root)
     with pytest.raises(BadBaseline, match=r"accepted already.*promote"):
         baselines.refuse_present(run, root)
     baselines.refuse_present(run, root, "another")
+    baselines.save(store, measured(store), root)
+    for name, words in (("ci-cpu/dmeo", r"Did you mean .*demo\.json\?"), ("other-machine/demo", r"\. Known: none \(1 of other machines\)")):
+        with pytest.raises(BadBaseline, match=words):
+            baselines.load(root / f"{name}.json")
 
 
 ACCEPTED = sorted((Path(__file__).parents[2] / "baselines" / "accepted").glob("*/*.json"))
@@ -99,14 +101,11 @@ def test_a_place_that_cannot_be_written(store: Store, root: Path) -> None:
         assert caught.value.remedy == remedy
 
 
-def test_promotion_replaces_and_says_what_and_why(store: Store, accepted: Path) -> None:
+def test_promotion_says_what_it_replaces_and_an_upgrade_begins_a_new_series(store: Store, accepted: Path) -> None:
     before, run = baselines.load(accepted / "ci-cpu" / "demo.json"), measured(store)
     meta = baselines.load(baselines.promote(store, run, accepted, reason="faster attention")).meta
     assert (meta["run"], meta["reason"], meta["series"]) == (run, "faster attention", 1)
     assert {"digest": before.digest, "reason": "first", "fingerprint": ENVIRONMENT.fingerprint}.items() <= meta["replaces"].items()
-
-
-def test_an_upgrade_begins_a_new_series(store: Store, accepted: Path) -> None:
     run = measured(store, environment=NEWER)
     with pytest.raises(BadBaseline, match=r"other numerics.*baseline rebase"):
         baselines.promote(store, run, accepted, reason="new torch")
@@ -143,3 +142,57 @@ def test_an_expired_baseline_judges_nothing(store: Store, accepted: Path) -> Non
     baselines.refuse_expired(exchange(plan()))
     with pytest.raises(BadBaseline, match=r"meta\.expires = 'soon'"):
         exchange(plan(), expires="soon")
+
+
+WEIGHTS = "a" * 64 + "/" + "b" * 64
+METRIC = "fid_adm_50k"
+TABLE: dict[str, Any] = {"metric": METRIC, "expected": 1.78, "tolerance": 0.05, "source": "README"}
+ANCHOR = Anchor(**TABLE)
+SAMPLING = Sampling(cfg_scale=3.0, cfg_schedule="linear", steps=256)
+
+
+def outcome(fid: float = 1.80, **fields: Any) -> Outcome:
+    of = case("full", **{"model": "mar-l", "weights": WEIGHTS, "sampling": SAMPLING, **fields})
+    return ok(of, **{METRIC: [fid]})
+
+
+@pytest.mark.parametrize(("fid", "state"), [(1.78, PASSED), (1.8299, PASSED), (1.7301, PASSED), (1.8301, FAILED), (1.7299, FAILED)])
+def test_a_value_is_reached_within_the_tolerance_on_either_side(fid: float, state: str) -> None:
+    reached_state, reason = judge(ANCHOR, outcome(fid))
+    assert reached_state == state
+    assert ("below it" in reason, "above it" in reason) == (fid == 1.7299, fid == 1.8301)
+
+
+@pytest.mark.parametrize(("fields", "words"), [
+    ({"role": "other_seeds"}, "for the full cache"), ({"codec": "int8", "role": "candidate"}, "in its native codec; this is full int8"),
+    ({"weights": "random:0/" + "b" * 64}, "weights are random"), ({"weights": "a" * 64 + "/random:0"}, "weights are random"),
+])
+def test_what_is_not_the_published_case_is_not_measured(fields: dict[str, Any], words: str) -> None:
+    state, reason = judge(ANCHOR, outcome(**fields))
+    assert state == NOT_MEASURED
+    assert words in reason
+
+
+REACHED = {("mar-l", WEIGHTS)}
+
+
+def test_only_the_very_weights_of_a_run_with_an_anchor_are_anchored(tmp_path: Path) -> None:
+    assert not_reproduced("mar-l", WEIGHTS, REACHED) == ""
+    assert not_reproduced("pytest-benchmark", "none", ()) == ""
+    assert not_reproduced("mar-l", "c" * 64 + "/" + "b" * 64, REACHED).endswith("To show it: cachemark run anchor-mar-l --device cuda")
+    assert "has not reproduced" in not_reproduced("mar-l", WEIGHTS, ())
+    assert "cachemark run" not in not_reproduced("mar-b", WEIGHTS, REACHED), "no plan of that name is shipped"
+    assert "its weights are random" in not_reproduced("mar-l", "random:0/random:0", REACHED)
+    with Store.open(tmp_path / "s.sqlite") as store:
+        for plan, fid in (({"anchor": TABLE}, 2.5), ({}, 1.79)):
+            store.save(store.begin_run("p", plan, ENVIRONMENT, CODE), outcome(fid))
+        assert reached(store) == set()
+        store.save(store.begin_run("p", {"anchor": TABLE}, ENVIRONMENT, CODE), outcome(1.79))
+        assert reached(store) == REACHED
+
+
+def test_a_table_that_is_no_anchor_is_refused() -> None:
+    assert AnchorTable.model_validate({**TABLE, "expected": 2}).expected == 2.0
+    for key, value in (("tolerance", 0), ("expected", float("inf")), ("expected", True), ("expected", 10**400), ("source", "")):
+        with pytest.raises(ValidationError, match=key):
+            AnchorTable.model_validate({**TABLE, key: value})

@@ -1,5 +1,6 @@
 """Devices as the driver shows them: what slows them, who else is on them, and what becomes of the cases."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.machine import gpu as device
 from cachemark.machine import monitor as watch
+from cachemark.machine import timer
 from cachemark.machine.environment import environment
 from cachemark.machine.monitor import Watch, strangers
 from cachemark.models.protocol import Request
@@ -247,6 +249,21 @@ def test_a_real_trial_is_watched_pinned_and_waits_for_a_free_device(nvml: FakeNv
     assert ended[0].outcome.log == "The device was not free: process 1 computes on it."
     facts = ended[1].outcome.facts
     assert (facts.device.uuid, facts.cpus, facts.threads) == ("GPU-aaaa", [cpu], 1)
+
+
+def test_the_clock_keeps_watched_tokens_from_its_last_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = itertools.count(start=100)  # the clock advances by one second whenever it is read
+    monkeypatch.setattr(timer.time, "perf_counter_ns", lambda: next(ticks) * 10**9)
+    host = timer.clock("cpu", [1, 3])
+    for _ in range(2):
+        host.start()
+        for index in range(4):
+            host.mark(index)  # the clock is read for watched tokens alone
+        assert host.stop() == 3.0
+        assert host.marks() == {1: 1.0, 3: 2.0}
+    host.start()
+    host.mark(3)
+    assert host.marks() == {3: 1.0}
 
 
 @pytest.mark.parametrize(("seen", "own", "foreign"), [

@@ -82,7 +82,7 @@ def planned(folder: Path, grid: str, methods: str = '["streaming"]') -> list[Pre
     return [Prepared.of(case) for case in expand(schema.load(str(folder / "wide.toml")))]
 
 
-def test_a_plan_names_a_grid_and_the_square_one_is_the_default(small: str, tmp_path: Path) -> None:
+def test_a_plan_names_a_grid_of_the_table_and_the_square_one_is_the_default(small: str, tmp_path: Path) -> None:
     wide, square, named = (planned(tmp_path, grid) for grid in ("grid = [20, 15]", "", "grid = [16, 16]"))
     assert {case.case.grid for case in wide} == {GRID}
     assert [case.case.key for case in named] == [case.case.key for case in square] != [case.case.key for case in wide]
@@ -92,9 +92,6 @@ def test_a_plan_names_a_grid_and_the_square_one_is_the_default(small: str, tmp_p
     again = TrialRequest.from_json(TrialRequest(cases=tuple(wide)).to_json()).cases
     assert [case.request for case in again] == [case.request for case in wide]
     assert again[0].entry.grid == GRID
-
-
-def test_a_grid_that_is_not_in_the_table_is_refused_with_the_nearest(small: str, tmp_path: Path) -> None:
     with pytest.raises(BadPlan, match=r"wide.toml:4: infinity-2b-256 has no images of 15×21 tokens") as raised:
         planned(tmp_path, "grid = [15, 21]")
     assert raised.value.remedy == "Use a grid that it has; the nearest by aspect ratio: 15×20, 14×21, 16×20."
@@ -102,15 +99,12 @@ def test_a_grid_that_is_not_in_the_table_is_refused_with_the_nearest(small: str,
         MODELS.get("tiny-var").of_grid((8, 16))
 
 
-def test_texts_and_grids_are_asked_for_in_any_order(small: str, tmp_path: Path) -> None:
+def test_a_generation_has_the_grid_of_its_request_asked_for_in_any_order(small: str, tmp_path: Path) -> None:
     (tmp_path / "two.txt").write_text("red star\nblue star\n")
     entry = MODELS.get(small).for_request(Request(prompts=str(tmp_path / "two.txt"), grid=GRID))
     assert (entry.prompts, entry.grid, entry.of_grid(GRID)) == (("red star", "blue star"), GRID, entry)
     other = MODELS.get(small).for_request(Request(prompts=str(tmp_path / "two.txt"))).of_grid(GRID)
     assert (other.prompts, other.grid) == (entry.prompts, entry.grid)
-
-
-def test_a_generation_has_the_grid_of_its_request(small: str, tmp_path: Path) -> None:
     model = cm.load(small)
     square = model.generate(prompts="red star", seeds=[3])
     wide = model.generate(prompts="red star", seeds=[3, 4], grid=GRID)

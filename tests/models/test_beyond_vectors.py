@@ -35,7 +35,9 @@ def generate(model: var.VAR, method: Full | ConcatFull, seeds: list[int], sampli
     return model.generate(torch.tensor(seeds) % 10, seeds, method, sampling, Memory())
 
 
-def test_the_condition_is_projected_once_in_a_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_condition_is_projected_once_and_the_reference_cache_has_the_same_tokens_and_more_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     calls: list[int] = []
     modulations = var.VAR.modulations
     monkeypatch.setattr(var.VAR, "modulations", lambda self, cond: calls.append(1) or modulations(self, cond))
@@ -44,9 +46,6 @@ def test_the_condition_is_projected_once_in_a_generation(monkeypatch: pytest.Mon
     often = generate(var_model(recompute=True), Full(), [0, 1])
     assert len(calls) == 1 + len(VAR_SIZES.sides)
     assert torch.equal(once, often)
-
-
-def test_the_reference_cache_gives_the_same_tokens_and_more_bytes() -> None:
     model, plain, published = var_model(), Full(), ConcatFull()
     assert torch.equal(generate(model, plain, [0, 1, 2]), generate(model, published, [0, 1, 2]))
     shape = 2 * 3 * VAR_SIZES.depth * VAR_SIZES.dim  # rows with guidance, layers, channels
@@ -107,7 +106,7 @@ def model() -> MAR:
     return MAR(MAR_SIZES).initialise(0).eval().requires_grad_(False)
 
 
-def test_orders_and_noise_belong_to_seed_place_and_pass(model: MAR) -> None:
+def test_orders_and_normal_noise_belong_to_seed_place_and_pass(model: MAR) -> None:
     order = model.order(streams.seeds_tensor([4, 9], "cpu"))
     assert torch.equal(order.sort(1).values, torch.arange(16).expand(2, -1))
     assert not torch.equal(order[0], order[1])
@@ -121,9 +120,6 @@ def test_orders_and_noise_belong_to_seed_place_and_pass(model: MAR) -> None:
     assert noise.unique().numel() > 0.99 * noise.numel()
     uniform = streams.uniform(streams.keys(key[:, None], "noise", places), 4)
     assert torch.equal(noise[0], normal(uniform)), "no other purpose may share the stream"
-
-
-def test_normal_numbers_are_normal() -> None:
     uniform = (torch.arange(2**16) + 0.5) / 2**16
     numbers = normal(uniform).double()
     assert (float(numbers.mean()), float(numbers.std())) == pytest.approx((0, 1), abs=1e-3)

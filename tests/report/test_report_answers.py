@@ -159,7 +159,7 @@ def test_by_fid_where_it_was_measured() -> None:
     assert choices(*bare)["linear"].row is None, "without an interval nothing is shown"
 
 
-def test_equal_memory_is_the_largest_measured_batch_that_fits() -> None:
+def test_equal_memory_is_the_largest_batch_that_was_measured_or_searched_for() -> None:
     def at(outcome: Outcome, batch: int, times: float) -> Outcome:
         bytes_ = {name: [values[0] * batch / 16] for name, values in outcome.samples.items() if name.startswith("kv_")}
         return sample.measured(replace(outcome, case=replace(outcome.case, batch=batch)), **bytes_, latency=[times])
@@ -172,9 +172,6 @@ def test_equal_memory_is_the_largest_measured_batch_that_fits() -> None:
     assert (contents["full"].row.equal_memory, contents["full"].row.equal_memory_batch) == (8.0, 16) if contents["full"].row else False
     values = frame([at(full, 16, 2.0), at(candidate, 16, 2.0), at(candidate, 32, 2.5)]).query("batch == 16").set_index("metric")["value"]
     assert values["images_per_s_equal_memory"] == 32 / 2.5
-
-
-def test_where_the_largest_batch_was_searched_for_that_is_equal_memory() -> None:
     full, candidate = repeated(sample.full(), 1.0), repeated(sample.candidate("linear", "1/4"), 1.0)
 
     def sought(outcome: Outcome, batch: int, rate: float, **other: object) -> Outcome:

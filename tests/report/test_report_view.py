@@ -122,13 +122,22 @@ def test_times_that_were_measured_on_a_busy_machine_are_flagged(facts: dict[str,
     assert marks.get("busy machine") == ("Other processes kept 1.4 processors busy while it was timed." if flagged else None)
 
 
-def test_reference_rows_join_the_cell_they_differ_least_from() -> None:
+def test_reference_rows_join_their_cell_and_cells_are_named_by_the_setting_they_differ_in() -> None:
     def at(outcome: Outcome, batch: int) -> Outcome:
         return replace(outcome, case=replace(outcome.case, batch=batch))
 
     outcomes = sample.full(), sample.candidate("linear", "1/4"), sample.other_seeds()
     small, large = case_groups([at(outcome, batch) for batch in (1, 64) for outcome in outcomes])
     assert [row.case.batch for part in (small, large) for row in part.references] == [1, 64]
+    hot = [replace(o, case=replace(o.case, sampling=Sampling(cfg_scale=1.5, top_k=0, temperature=0.7))) for o in sample.outcomes()]
+    searched = Outcome(sample.case(role="baseline", evaluation={"max_batch": {"limit": 0}}), Status.OK,
+                       {"max_batch": [64.0], "throughput_max": [3.5]}, "timed only")
+    view = build(sample.RUN, [*sample.outcomes(), *hot, searched])
+    assert [chapter.heading for chapter in view.chapters] == [
+        "tiny-llamagen, temperature 1.0", "tiny-llamagen, temperature 0.7", "tiny-llamagen, temperature 1.0, largest batch"]
+    stated = dict(conditions(replace(hot[0].case, sampling=Sampling(cfg_scale=1.5, top_k=7, cfg_interval=3))))
+    assert {name: stated[name] for name in [*stated][9:]} == {
+        "CFG scale": "1.5", "CFG interval": "3", "Temperature": "1.0", "Top k": "7"}, "what changes nothing is left out"
 
 
 def what_is_missing(outcomes: list[Outcome]) -> dict[str, str]:
@@ -239,18 +248,6 @@ def test_the_reason_of_a_failed_case_is_the_line_that_says_it(log: str, reason: 
     failed = sample.failed(sample.candidate("linear", "1/2"), Status.ERROR, log)
     assert failed.reason == reason
     assert render(build(sample.RUN, [sample.full(), failed])).count(reason) >= 3, "in the verdict, among what is missing, with its case"
-
-
-def test_cells_that_differ_in_one_setting_of_the_sampling_are_named_by_it() -> None:
-    hot = [replace(o, case=replace(o.case, sampling=Sampling(cfg_scale=1.5, top_k=0, temperature=0.7))) for o in sample.outcomes()]
-    searched = Outcome(sample.case(role="baseline", evaluation={"max_batch": {"limit": 0}}), Status.OK,
-                       {"max_batch": [64.0], "throughput_max": [3.5]}, "timed only")
-    view = build(sample.RUN, [*sample.outcomes(), *hot, searched])
-    assert [chapter.heading for chapter in view.chapters] == [
-        "tiny-llamagen, temperature 1.0", "tiny-llamagen, temperature 0.7", "tiny-llamagen, temperature 1.0, largest batch"]
-    stated = dict(conditions(replace(hot[0].case, sampling=Sampling(cfg_scale=1.5, top_k=7, cfg_interval=3))))
-    assert {name: stated[name] for name in [*stated][9:]} == {
-        "CFG scale": "1.5", "CFG interval": "3", "Temperature": "1.0", "Top k": "7"}, "what changes nothing is left out"
 
 
 @pytest.mark.parametrize(("false", "true", "tone", "said"), [

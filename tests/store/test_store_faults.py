@@ -1,7 +1,9 @@
-"""Places and files that cannot be used as a store, and faults while one is used."""
+"""Places and files that cannot be used as a store, faults and several processes while one is used, and processes that are killed."""
 
 import errno
 import importlib.util
+import itertools
+import multiprocessing
 import os
 import re
 import resource
@@ -12,7 +14,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event
-from store_examples import begin, count_rows, ok
+from store_examples import begin, count_rows, die_at_step, ok, open_and_count, write_ten
 
 import cachemark.store.artifacts as artifacts_module
 import cachemark.store.database as engine_module
@@ -280,3 +282,66 @@ def test_other_servers_and_a_missing_driver_are_refused(monkeypatch: pytest.Monk
         assert "secret" not in str(error)
     monkeypatch.setattr(engine_module.importlib.util, "find_spec", lambda _name: None)
     refused("postgresql+psycopg://me:secret@host/results", "psycopg.*not installed.*pip install")
+
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs fork servers and SIGKILL")
+
+
+@pytest.fixture(scope="module")
+def processes() -> Any:
+    """Children of a server that has imported the store already: they start in milliseconds."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["cachemark.store.db"])
+    return context
+
+
+def check_integrity(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+    connection.close()
+
+
+def test_four_writers_lose_nothing(path: Path, processes: Any) -> None:
+    with Store.open(path) as store:
+        begin(store)
+    writers = [processes.Process(target=write_ten, args=(path, first)) for first in (0, 10, 20, 30)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [w.exitcode for w in writers] == [0] * 4
+    check_integrity(path)
+    with Store.open(path) as store:
+        result = {o.case.parameters["number"]: o for o in store.outcomes(1)}
+        assert sorted(result) == list(range(40))
+        for number, outcome in result.items():
+            assert outcome.samples == ok(number).samples
+            assert store.artifacts.read(outcome.artifacts["tokens.bin"]) == bytes([number])
+
+
+def test_several_processes_create_one_database(path: Path, processes: Any) -> None:
+    with processes.Pool(4) as pool:
+        assert sorted(pool.map(open_and_count, [path] * 8, chunksize=1)) == list(range(1, 9))
+    check_integrity(path)
+
+
+def test_death_at_every_statement_of_a_save(path: Path, processes: Any) -> None:
+    """Until the commit has returned the outcome is wholly absent, afterwards it is wholly there."""
+    Store.open(path).close()
+    for step in itertools.count():
+        writer = processes.Process(target=die_at_step, args=(path, step))
+        writer.start()
+        writer.join()
+        with Store.open(path) as store:
+            newest, counts = store.run().id, count_rows(store)
+            saved = store.outcomes(newest)
+        if writer.exitcode == 0:
+            break
+        assert writer.exitcode == -signal.SIGKILL
+        assert [o.case.parameters["number"] for o in saved] == [0]
+        assert counts["outcome"] == counts["membership"] == newest
+        assert counts["case"] == 1
+    assert [o.case.parameters["number"] for o in saved] == [0, 1]
+    assert step > 5, "the steps were really counted"
+    check_integrity(path)

@@ -192,14 +192,11 @@ def bitwise(method: Callable[[], Method] = Full, memory: Memory | None = None) -
     return Job(loaded, method, memory or Memory(), Sampling(cfg_scale=2.0, temperature=0.5), subset, 2, "cpu")
 
 
-def test_captured_passes_are_those_of_the_texts_of_their_batch() -> None:
+def test_tokens_of_many_bits_are_stored_captured_and_compared_as_a_whole() -> None:
     eager, recorded = bitwise(), bitwise(memory=Memory(engine=Graph(CpuGraphs())))
     for part in recorded.chunks():
         for _ in range(2):
             assert torch.equal(recorded.generate(part), eager.generate(part))
-
-
-def test_all_bits_are_stored_and_hashed() -> None:
     given = bitwise()
     tokens = given.generate(slice(2))
     stored = storable(given, tokens)
@@ -209,9 +206,6 @@ def test_all_bits_are_stored_and_hashed() -> None:
     other[0, 0] ^= 1 << (BITS - 1)
     assert hashed(storable(given, other)) != hashed(stored)
     assert storable(replace(given, loaded=replace(given.loaded, token_dtype=torch.int32)), other % 100).dtype is torch.int32
-
-
-def test_divergence_is_the_sum_over_the_bits_of_a_token() -> None:
     full, cut, part = FullCacheOutput(bitwise()), bitwise(lambda: Window(B=9)), slice(0, 2)
     assert divergence(bitwise(), full).tolist() == [0, 0, 0, 0]
     shown: list[torch.Tensor] = []
@@ -231,7 +225,7 @@ def prompted() -> Job:
     return Job(loaded, Method, Memory(), Sampling(cfg_scale=3.0), seeds.Subset("six", list(range(6)), [0, 1, 1, 1, 1, 0]), 2, "cpu")
 
 
-def test_batches_with_prompts_of_other_lengths_give_the_same_samples() -> None:
+def test_prompts_of_other_lengths_give_the_same_samples_and_models_without_are_not_asked() -> None:
     """The second batch has other lengths than the first, the third its lengths again, the rows the other way round."""
     cut = prompted()
     parts = list(cut.chunks())
@@ -239,11 +233,6 @@ def test_batches_with_prompts_of_other_lengths_give_the_same_samples() -> None:
     assert torch.equal(torch.cat([cut.generate(part) for part in parts]), together)
     assert [cut._layout(part).condition for part in parts] == [(3, 7, 3, 7), (7, 7, 7, 7), (7, 3, 7, 3)]
     assert len(together.unique(dim=0)) > 3
-
-
-def test_a_model_without_prompts_is_not_asked_about_labels() -> None:
-    """As models of plug-ins are written: two parameters."""
-
     class OfClasses:
         def layout(self, seeds: Sequence[int], sampling: Sampling) -> Layout:
             return Layout("next-token", (1,) * len(seeds), 3, 3, 4, 4, 16, 1)

@@ -69,16 +69,12 @@ def pass_of(case: Prepared, bench: Bench | None = None) -> Outcome:
     return run_case(case, bench or Bench.load(case))[0]
 
 
-def test_sides_and_the_full_cache_are_compared_with_real_images_and_reference_rows_are_not(folder: Path, preset: presets.Preset) -> None:
+def test_sides_and_the_full_cache_made_once_are_compared_with_real_images(folder: Path, preset: presets.Preset) -> None:
     cases = planned(folder)
     for p in cases:
         assert (QUALITY_PASS in p.case.evaluation) == (p.case.role in ("candidate", "baseline")), p.case.label
     evaluation = of_role(cases, "candidate").case.evaluation
     assert evaluation[QUALITY_PASS] == {"seeds": "s256", "samples": IMAGES, "batch": BATCH, **preset.identity}
-
-
-def test_the_full_cache_is_made_once_for_a_cell_and_its_reference_rows(folder: Path) -> None:
-    """They differ from their cell by the quality pass."""
     cases = [replace(p, case=replace(p.case, repeats=3, warmup=1)) for p in planned(folder)]
     bench, counter = recorded(cases[:1])
     for role, times in (("baseline", None), ("other_seeds", 1), ("other_batch", 2)):  # its own images, and along the full cache's tokens
