@@ -115,11 +115,11 @@ def test_a_metric_has_the_images_of_its_kind_and_each_is_detected_once(monkeypat
     tasks = [task(DOG, tag="single_object"), THREE, task({**DOG, "color": "red"}, tag="colors")]
     looked: list[float] = []
 
-    def detector(image: torch.Tensor) -> list[detector.Detection]:
+    def detects(image: torch.Tensor) -> list[detector.Detection]:
         looked.append(float(image.float().mean()))
         return [seen("dog")] * (3 if image.float().mean() > 200 else 1)
 
-    networks = detector, lambda image, objects, name: ["red"] * len(objects)
+    networks = detects, lambda image, objects, name: ["red"] * len(objects)
     monkeypatch.setattr(object_scores, "prompt_list", lambda name: PromptList("geneval", "", (), tasks=(*tasks,)))
     monkeypatch.setattr(object_scores.ObjectScore, "_networks", lambda self: networks)
     images = torch.stack([torch.full((3, 8, 8), value) for value in (-1.0, 1.0, -1.0, 0.0, -1.0)])
