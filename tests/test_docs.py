@@ -1,8 +1,7 @@
 """The documentation is under test: what it shows runs, and what exists is described.
 
-A fenced block that begins with a line such as ``# knorm.py`` is a file: it is saved under that name, as a reader would do,
-and not executed. All other ``python`` blocks of a page run in order, in one namespace, in an empty folder. Lines of
-``console`` and ``bash`` blocks that call ``cachemark`` are parsed by the command they name, and not run.
+A block that begins with a line such as ``# knorm.py`` is saved under that name. All other ``python`` blocks of a page run in order in an
+empty folder. Calls of ``cachemark`` in ``console`` and ``bash`` blocks are parsed by the command they name, and not run.
 """
 
 import contextlib
@@ -79,10 +78,6 @@ def _call(line: str) -> list[str] | None:
     return ["cachemark", *words[1:]] if words and words[0].rpartition("/")[2] == "cachemark" else None
 
 
-def tool(module: str) -> click.Command:
-    return getattr(importlib.import_module(f"{module}.__main__"), module.rpartition(".")[2])
-
-
 def resolve(command: click.Command, args: list[str]) -> None:
     """Parse ``args`` as the shell would hand them over: unknown commands and options, and bad values, raise."""
     context, name = click.Context(command, info_name="cachemark"), "cachemark"
@@ -148,7 +143,8 @@ def test_calls_of_a_page_parse(page: Path, folder: Path, main: click.Command) ->
                 Path(name).parent.mkdir(parents=True, exist_ok=True)
                 Path(name).touch()
         try:
-            resolve(tool(called) if called.startswith(TOOLS) else main, args)
+            tool = called.startswith(TOOLS)
+            resolve(getattr(importlib.import_module(f"{called}.__main__"), called.rpartition(".")[2]) if tool else main, args)
         except (click.ClickException, CachemarkError) as error:
             pytest.fail(f"{page}: {called} {shlex.join(args)}: {error}")
 
@@ -199,12 +195,9 @@ def test_every_key_of_a_plan_is_described_with_its_default(heading: str, table: 
         assert not plain or f"`{json.dumps(info.default)}`" in displayed[0], f"{table}.{key} = {info.default!r}"
 
 
-def test_the_picture_of_packages_is_current() -> None:
-    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
-    assert with_picture(page) == page, "docs/architecture.md is out of date; write it again: python -m tools.cards docs"
-
-
-def test_generated_parts_of_the_site_are_whole() -> None:
+def test_the_picture_of_packages_is_current_and_generated_parts_of_the_site_are_whole() -> None:
+    architecture = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    assert with_picture(architecture) == architecture, "docs/architecture.md is out of date; write it again: python -m tools.cards docs"
     for page in generated.PAGES.values():
         assert len(page()) > 1000
     for name in ("reference/methods.md", "results/gpu.md", "results/kernels.md", "results/validation.md", "results.md"):

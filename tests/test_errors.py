@@ -11,11 +11,8 @@ ENTRIES = dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S))
 CLASSES = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, CachemarkError)]
 
 
-def test_classes_and_entries_are_the_same_set() -> None:
+def test_every_class_has_an_entry_that_names_its_class_exit_code_causes_and_remedy() -> None:
     assert sorted(c.slug for c in CLASSES) == sorted(ENTRIES)
-
-
-def test_an_entry_names_its_class_exit_code_causes_and_remedy() -> None:
     parts = {c: (f"*Class `{c.__name__}`, exit code {c.exit_code}.*", "- **Causes.** ", "- **Remedy.** ") for c in CLASSES}
     assert not [(c.slug, part) for c, expected in parts.items() for part in expected if part not in ENTRIES[c.slug]]
 
@@ -31,9 +28,6 @@ def test_unknown_suggests_the_nearest_name_and_lists_all() -> None:
     assert error.message == "Unknown method 'linaer'."
     assert error.remedy == "Did you mean 'linear'? Known: h2o, linear, window."
     assert unknown("case", "rkv", ["full", "rkv 1/2, batch 4"]).remedy == "Known: full; rkv 1/2, batch 4."
-
-
-def test_unknown_lists_the_nearest_of_very_many_names() -> None:
     remedy = unknown("model", "var-d37", [f"model-{number:02}" for number in range(25)] + ["var-d36", "var-d30"]).remedy
     assert remedy.startswith("Did you mean 'var-d36'? Known: model-")
     assert remedy.endswith("var-d30, var-d36 and 17 more.")

@@ -24,7 +24,7 @@ from support.examples import short_plan
 from support.kit import passes_at_the_smallest_size, run_all
 from support.stages import call, forgetting
 from support.wheels import ROOT, build, lay_out, of_the_installed, of_the_repository, tracked
-from test_docs import Block, blocks
+from test_docs import blocks
 
 EXAMPLES = {
     "cachemark-knorm": ("methods", "knorm"), "cachemark-gpt": ("models", "gpt"), "cachemark-colourfulness": ("metrics", "colourfulness"),
@@ -107,27 +107,13 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield tmp_path
 
 
-def test_its_method_is_short_and_passes_the_kit_at_the_smallest_size(saved: Path) -> None:
+def test_its_method_is_short_and_passes_the_kit_and_its_plan_sets_it_beside_four_others_on_two_models(saved: Path) -> None:
     assert (saved / "keyangle.py").read_text(encoding="utf-8").count("\n") <= MOST_LINES
     passes_at_the_smallest_size("keyangle")
-
-
-def test_its_plan_sets_the_method_beside_four_others_on_two_models(saved: Path) -> None:
     plan, _ = schema.prepare("newcomer.toml", ["keyangle.py"])
     candidates = [planned.case for planned in expand(plan) if planned.case.role == "candidate"]
     for model in ("tiny-llamagen", "tiny-t2i"):
         assert sorted(case.method for case in candidates if case.model == model) == ["keyangle", "random", "rkv", "streaming", "window"]
-
-
-def steps() -> list[tuple[Block, list[str]]]:
-    """Blocks that are saved or run, each with the lines that it is said to print."""
-    pairs: list[tuple[Block, list[str]]] = []
-    for block in BLOCKS:
-        if block.language == "text":
-            pairs[-1][1].extend(block.text.splitlines())
-        else:
-            pairs.append((block, []))
-    return pairs
 
 
 def unmeasured(line: str) -> str:
@@ -152,15 +138,16 @@ def test_it_prints_what_stands_there(tmp_path: Path) -> None:
     assert (venv / "bin" / "pip").is_file()
     beside = venv / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages" / "beside.pth"
     beside.write_text(sysconfig.get_path("purelib") + "\n")  # what cachemark needs is there, as if it had been fetched
-    for block, expected in steps():
+    for block, said in zip(BLOCKS, [*BLOCKS[1:], BLOCKS[0]], strict=True):
         if block.file:
             (folder / block.file).write_text(block.text, encoding="utf-8")
+        if block.file or block.language == "text":  # which is what the block before it prints
             continue
         done = run("\n".join(line.removeprefix("$ ") for line in block.text.splitlines()), folder, environment)
         assert done.returncode == 0, done.stderr
         assert (venv / "bin" / "cachemark").is_file(), "installed there, and nowhere else"
         printed = iter([unmeasured(line) for line in done.stdout.splitlines()])
-        for line in expected:
+        for line in said.text.splitlines() if said.language == "text" else ():
             assert line == "…" or unmeasured(line) in printed, f"{line!r} in\n{done.stdout}"
     assert {"keyangle", "tiny-llamagen", "tiny-t2i"} <= set(re.findall(r"[\w-]+", (folder / "newcomer.html").read_text(encoding="utf-8")))
 

@@ -94,12 +94,6 @@ def test_a_method_is_in_the_file_of_its_name() -> None:
                 assert ast.literal_eval(call.args[0]).replace("-", "_") == file.stem, file
 
 
-def judging_modules() -> list[str]:
-    """Return the modules that must work without torch."""
-    files = [file for room in (*WITHOUT_TORCH, "cli") for file in (PACKAGE / room).rglob("*.py") if file.name != "__main__.py"]
-    return [".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__") for file in sorted(files)]
-
-
 PROBE = """
 import importlib, json, sys
 found = {}
@@ -117,7 +111,9 @@ print(json.dumps([[name for name, brought in found.items() if brought], methods,
 
 def test_what_judges_leaves_torch_out_and_a_lookup_imports_one_file_of_those_in_the_folder() -> None:
     """A new method edits nothing elsewhere."""
-    ran = subprocess.run([sys.executable, "-c", PROBE], input=json.dumps(judging_modules()), capture_output=True, text=True, check=False)
+    files = [file for room in (*WITHOUT_TORCH, "cli") for file in (PACKAGE / room).rglob("*.py") if file.name != "__main__.py"]
+    names = [".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__") for file in sorted(files)]
+    ran = subprocess.run([sys.executable, "-c", PROBE], input=json.dumps(names), capture_output=True, text=True, check=False)
     assert not ran.returncode, ran.stderr
     torch, methods, looked_up = json.loads(ran.stdout)
     assert torch == ["cachemark.cache.slot"], "the first that needs it, which shows that the probe can tell"

@@ -115,19 +115,16 @@ def test_a_history_in_asv_is_a_cost_above_zero() -> None:
         assert 0 < cost.value(value(of, "better")) < cost.value(value(of)) < cost.value(value(of, "worse")), of.name
 
 
-@pytest.mark.parametrize(("name", "cost", "unit", "of_half"), [  # names under which histories were published
-    ("latency", "latency", "seconds", 0.5), ("tokens_per_s_first", "seconds_per_token_first", "seconds", 2.0),
-    ("throughput", "seconds_per_image", "seconds", 2.0), ("max_batch", "max_batch_inverse", "1/image", 2.0),
-    ("kv_allocated", "kv_allocated", "bytes", 0.5), ("token_agreement", "token_agreement_lost", "share", 0.5),
-    ("psnr", "psnr_error", "", 10**-0.025), ("ssim", "ssim_lost", "", 0.5), ("image_reward", "image_reward_lost", "", 9.5),
-    ("isc_scene_2k", "isc_scene_2k_inverse", "", 2.0), ("recall_scene_2k", "recall_scene_2k_lost", "share", 0.5),
-])
-def test_the_name_of_a_cost(name: str, cost: str, unit: str, of_half: float) -> None:
-    result = cost_of(metric(name))
-    assert (result.name, result.unit, result.value(0.5)) == (cost, unit, pytest.approx(of_half))
-
-
-def test_a_value_with_its_unit() -> None:
+def test_the_name_of_a_cost_and_a_value_with_its_unit() -> None:
+    for name, cost, unit, of_half in (  # names under which histories were published
+        ("latency", "latency", "seconds", 0.5), ("tokens_per_s_first", "seconds_per_token_first", "seconds", 2.0),
+        ("throughput", "seconds_per_image", "seconds", 2.0), ("max_batch", "max_batch_inverse", "1/image", 2.0),
+        ("kv_allocated", "kv_allocated", "bytes", 0.5), ("token_agreement", "token_agreement_lost", "share", 0.5),
+        ("psnr", "psnr_error", "", 10**-0.025), ("ssim", "ssim_lost", "", 0.5), ("image_reward", "image_reward_lost", "", 9.5),
+        ("isc_scene_2k", "isc_scene_2k_inverse", "", 2.0), ("recall_scene_2k", "recall_scene_2k_lost", "share", 0.5),
+    ):
+        result = cost_of(metric(name))
+        assert (result.name, result.unit, result.value(0.5)) == (cost, unit, pytest.approx(of_half))
     for name, value, text in (("latency", 2.0, "2.00 s"), ("tokens_per_s_first", 50.0, "50.0 token/s"), ("flops", 4e12, "4.00 TFLOP"),
                               ("passes", 80.0, "80.0"), ("energy_per_image", 40.0, "40.0 J"), ("mean_power", 400.0, "400 W"),
                               ("throughput", 8.0, "8.00 image/s"), ("max_batch", 8.0, "8"), ("isc_scene_2k", 4.0, "4.000")):

@@ -36,21 +36,14 @@ def test_no_retired_word_is_a_name() -> None:
     assert not found, "\n" + "\n".join(found)
 
 
-def test_the_first_line_of_a_docstring_says_what_the_thing_is_or_does() -> None:
-    found = []
-    for file in FILES:
-        for node in ast.walk(parsed(file)):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                first = (ast.get_docstring(node) or "").partition("\n")[0]
-                found += [f"{file}:{getattr(node, 'lineno', 1)}: {first}"] * bool(VAGUE.match(first))
+def test_a_docstring_says_what_the_thing_is_or_does_and_a_class_name_means_one_class() -> None:
+    found, where = list[str](), defaultdict[str, list[str]](list)
+    for file, node in ((path, node) for path in FILES for node in ast.walk(parsed(path))):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = (ast.get_docstring(node) or "").partition("\n")[0]
+            found += [f"{file}:{getattr(node, 'lineno', 1)}: {first}"] * bool(VAGUE.match(first))
+        if isinstance(node, ast.ClassDef):
+            where[node.name].append(f"{file.relative_to(PACKAGE)}:{node.lineno}")
     assert not found, "\n" + "\n".join(found)
-
-
-def test_a_class_name_means_one_class() -> None:
-    where: dict[str, list[str]] = defaultdict(list)
-    for file in FILES:
-        for node in ast.walk(parsed(file)):
-            if isinstance(node, ast.ClassDef):
-                where[node.name].append(f"{file.relative_to(PACKAGE)}:{node.lineno}")
     twice = {name: places for name, places in where.items() if len(places) > 1}
     assert not twice, twice

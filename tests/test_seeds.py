@@ -10,8 +10,7 @@ import pytest
 from cachemark.core import seeds
 from cachemark.core.errors import BadPlan
 
-MEASURE = ("s64", "s256", "s2k", "s10k", "s50k")
-TUNE = ("tune64", "tune256")
+SERIES = (("s64", "s256", "s2k", "s10k", "s50k"), ("tune64", "tune256"))
 CLASSES = (1, 2, 10, 37, 64, 1000)
 
 # SHA-256 of the JSON of all (seed, label) pairs of the longest subset of each series, of which the others are prefixes, and of the other
@@ -26,33 +25,25 @@ GOLDEN = {
 }
 
 
-def digest(of: seeds.Subset) -> str:
-    return hashlib.sha256(json.dumps(list(zip(of.seeds, of.labels, strict=True))).encode()).hexdigest()
-
-
 def test_version_and_pairs_are_golden() -> None:
     assert seeds.VERSION == 1
     for (name, classes), golden in GOLDEN.items():
         subset = seeds.other_seeds(seeds.subset("s64", classes)) if name == "other_seeds" else seeds.subset(name, classes)
-        assert digest(subset) == golden, name
+        pairs = list(zip(subset.seeds, subset.labels, strict=True))
+        assert hashlib.sha256(json.dumps(pairs).encode()).hexdigest() == golden, name
 
 
-@pytest.mark.parametrize("series", [MEASURE, TUNE])
-@pytest.mark.parametrize("classes", [10, 1000])
-def test_subsets_are_nested(series: tuple[str, ...], classes: int) -> None:
-    for small, large in itertools.pairwise(seeds.subset(name, classes) for name in series):
-        assert len(small) == len(set(small.seeds)) == int(small.name.lstrip("stune").replace("k", "000")) < len(large)
-        assert (small.seeds, small.labels) == (large.seeds[: len(small)], large.labels[: len(small)])
-
-
-@pytest.mark.parametrize("classes", CLASSES)
-@pytest.mark.parametrize("name", ["s256", "tune256"])
-def test_every_prefix_is_balanced(name: str, classes: int) -> None:
-    counts = Counter(dict.fromkeys(range(classes), 0))
-    for label in seeds.subset(name, classes).labels:
-        counts[label] += 1  # a label outside the range would add a class and fail below
-        assert len(counts) == classes
-        assert max(counts.values()) - min(counts.values()) <= 1
+def test_subsets_are_nested_and_every_prefix_is_balanced() -> None:
+    for series, classes in itertools.product(SERIES, (10, 1000)):
+        for small, large in itertools.pairwise(seeds.subset(name, classes) for name in series):
+            assert len(small) == len(set(small.seeds)) == int(small.name.lstrip("stune").replace("k", "000")) < len(large)
+            assert (small.seeds, small.labels) == (large.seeds[: len(small)], large.labels[: len(small)])
+    for name, classes in itertools.product(("s256", "tune256"), CLASSES):
+        counts = Counter(dict.fromkeys(range(classes), 0))
+        for label in seeds.subset(name, classes).labels:
+            counts[label] += 1  # a label outside the range would add a class and fail below
+            assert len(counts) == classes
+            assert max(counts.values()) - min(counts.values()) <= 1
 
 
 def test_tuning_and_other_seeds_share_no_seed_with_anything_named() -> None:
@@ -77,14 +68,12 @@ def test_first_takes_a_prefix_and_refuses_more_than_there_is() -> None:
             complete.first(count)
 
 
-@pytest.mark.parametrize(("name", "size", "lengths"), [
-    ("s2k", 1000, [1000, 1000]), ("s64", 27, [27, 27, 10]), ("s64", 64, [64]), ("s64", 99, [64]),
-])  # fmt: skip
-def test_slices_are_the_subset_in_order(name: str, size: int, lengths: list[int]) -> None:
-    complete = seeds.subset(name, 10)
-    slices = complete.slices(size)
-    assert [len(part) for part in slices] == lengths
-    assert [seed for part in slices for seed in part.seeds] == complete.seeds
-    assert [label for part in slices for label in part.labels] == complete.labels
-    assert len({part.name for part in slices}) == len(slices)
-    assert slices[-1].name == f"{name}[{sum(lengths[:-1])}:{len(complete)}]"
+def test_slices_are_the_subset_in_order() -> None:
+    for name, size, lengths in (("s2k", 1000, [1000, 1000]), ("s64", 27, [27, 27, 10]), ("s64", 64, [64]), ("s64", 99, [64])):
+        complete = seeds.subset(name, 10)
+        slices = complete.slices(size)
+        assert [len(part) for part in slices] == lengths
+        assert [seed for part in slices for seed in part.seeds] == complete.seeds
+        assert [label for part in slices for label in part.labels] == complete.labels
+        assert len({part.name for part in slices}) == len(slices)
+        assert slices[-1].name == f"{name}[{sum(lengths[:-1])}:{len(complete)}]"

@@ -34,8 +34,7 @@ cli()
 built_here = pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="no mkdocs here; `make docs` installs it")
 
 
-def settings() -> dict[str, Any]:
-    return yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+SETTINGS: dict[str, Any] = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
 
 
 def pages(nav: list[Any]) -> Iterator[str]:
@@ -48,30 +47,24 @@ def pages(nav: list[Any]) -> Iterator[str]:
 
 
 def test_every_page_has_one_place_in_the_navigation() -> None:
-    named = [page for page in pages(settings()["nav"]) if not page.startswith("cli/")]
+    named = [page for page in pages(SETTINGS["nav"]) if not page.startswith("cli/")]
     assert sorted(named) == sorted([*generated.PAGES, *(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))])
 
 
 def test_nothing_is_set_that_would_ask_another_host() -> None:
-    config = settings()
-    assert config["theme"]["font"] is False
-    assert config["extra"]["polyfills"] == ["assets/iframe-worker.js"]  # else the plug-in `offline` names another host
-    assert not {"repo_url", "site_url"} & config.keys()  # with the first a page asks its host how many stars there are
-    assert not {"analytics", "consent"} & config["extra"].keys()
-    assert "offline" in config["plugins"]
-
-
-def build(folder: Path, where: Path) -> subprocess.CompletedProcess[str]:
-    """Build the site of a checkout in a process that ends at the first connection."""
-    command = [sys.executable, "-c", NO_CONNECTIONS, "build", "--strict", "--site-dir", str(where)]  # with --quiet no warning counts
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200)
+    assert SETTINGS["theme"]["font"] is False
+    assert SETTINGS["extra"]["polyfills"] == ["assets/iframe-worker.js"]  # else the plug-in `offline` names another host
+    assert not {"repo_url", "site_url"} & SETTINGS.keys()  # with the first a page asks its host how many stars there are
+    assert not {"analytics", "consent"} & SETTINGS["extra"].keys()
+    assert "offline" in SETTINGS["plugins"]
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, without a warning."""
+    """The site, built without a warning in a process that ends at the first connection."""
     where = tmp_path_factory.mktemp("built") / "site"
-    built = build(ROOT, where)
+    command = [sys.executable, "-c", NO_CONNECTIONS, "build", "--strict", "--site-dir", str(where)]  # with --quiet no warning counts
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
     assert built.returncode == 0, built.stderr
     return where
 

@@ -17,15 +17,6 @@ HEADS, DIM = 4, 8
 CONDITIONS = [(1,), (3,), (2, 2), (3, 1, 1, 2)]
 
 
-def prepared(condition: tuple[int, ...], kv_heads: int, tokens: int) -> Slot:
-    layout = layout_of(condition, heads=HEADS, kv_heads=kv_heads, head_dim=DIM)
-    slot = SlotBank(layout, (Site("decoder", 0),), max(condition) + tokens, Memory()).slots[0]
-    slot.append(*normal(2, len(condition), kv_heads, max(condition), DIM), condition=True)
-    if tokens:
-        slot.append(*normal(2, len(condition), kv_heads, tokens, DIM, seed=1))
-    return slot
-
-
 def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
@@ -52,7 +43,11 @@ def expected(slot: Slot, q: Tensor, causal: bool) -> tuple[list[tuple[int, int, 
 def test_it_is_a_softmax_over_the_live_keys(condition: tuple[int, ...]) -> None:
     """A window of visual tokens sees all before it and itself in order."""
     for kv_heads, (queries, causal), mass in itertools.product((4, 2, 1), ((1, False), (3, False), (0, True), (3, True)), (False, True)):
-        slot = prepared(condition, kv_heads, 5 if queries else 0)
+        tokens, layout = 5 if queries else 0, layout_of(condition, heads=HEADS, kv_heads=kv_heads, head_dim=DIM)
+        slot = SlotBank(layout, (Site("decoder", 0),), max(condition) + tokens, Memory()).slots[0]
+        slot.append(*normal(2, len(condition), kv_heads, max(condition), DIM), condition=True)
+        if tokens:
+            slot.append(*normal(2, len(condition), kv_heads, tokens, DIM, seed=1))
         q = normal(len(condition), HEADS, queries or max(condition), DIM, seed=2)
         out, own_mass = attention(q, slot, mass=mass, causal=causal)
         outputs, masses = expected(slot, q, causal)

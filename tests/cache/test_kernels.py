@@ -34,7 +34,6 @@ def on_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table._choose.cache_clear()
 
 
-# -- the table --------------------------------------------------------------------------------------------------------
 def test_the_first_kernel_that_accepts_computes_and_a_forced_one_comes_before(monkeypatch: pytest.MonkeyPatch) -> None:
     assert table.choose(QUERY).kernel is SDPA
     choice = table.choose(QUERY._replace(mass=True))
@@ -108,9 +107,6 @@ def test_a_forced_kernel_that_refuses_says_why_in_one_line(name: str, query: Que
     choice = table._choose.__wrapped__(query, name, table.TABLE, checked=False)
     assert choice.kernel.name != name
     assert refusal.endswith(dict(choice.refused)[name])
-
-
-def test_a_kernel_that_is_not_in_the_table_is_unknown() -> None:
     with pytest.raises(UnknownName, match="sdap"):
         table.refusal("sdap", QUERY)
 

@@ -8,8 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachemark.cache.bank import SlotBank
-from cachemark.cache.layout import RowRun, Step
+from cachemark.cache.layout import RowRun
 from cachemark.cache.masked_layout import MaskedLayout, masked_steps, placed
 from cachemark.contract.method import Method
 from cachemark.core.errors import BadParameter, Unsupported
@@ -25,7 +24,6 @@ class Parameterbed(Method):
     share: float = 0.5
     exact: bool = True
     mode: str = "plain"
-    free: object = None
 
 
 @pytest.mark.parametrize(("parameter", "value", "kind"), [
@@ -47,22 +45,13 @@ def test_a_budget_is_whole_lines_and_two_at_least(budget: Fraction, lines: int, 
     assert Evicting.parameters_for(budget, layout_of(lines=lines, line=6)) == {"B": expected}
 
 
-@dataclass
-class Edged(Evicting):
-    evict_after = "line"
-
-    def evict(self, step: Step, slots: SlotBank) -> None:
-        self.asked = [*getattr(self, "asked", []), step.index]
-
-
 def test_evict_is_called_at_the_edge_alone() -> None:
-    layout = layout_of(lines=3, line=4)
-    method = Edged(B=100)
+    layout, asked = layout_of(lines=3, line=4), list[int]()
+    method = type("Edged", (Evicting,), {"evict_after": "line", "evict": lambda self, step, slots: asked.append(step.index)})(B=100)
     drive(method, layout, Feed(layout))
-    assert method.asked == [4, 8]
+    assert asked == [4, 8]
 
 
-# -- the lowest scores ------------------------------------------------------------------------------------------------
 @st.composite
 def tables(draw: st.DrawFn) -> tuple[list[int], list[int]]:
     """Few different scores, so that many tie, and ages in any order."""
@@ -103,7 +92,6 @@ def test_rows_of_one_length_make_a_run() -> None:
     assert layout_of((1, 2, 1)).runs == (RowRun(0, 1, 1), RowRun(1, 2, 2), RowRun(2, 3, 1)), "runs are of neighbors"
 
 
-# -- masked passes ----------------------------------------------------------------------------------------------------
 def shape(grid: int) -> MaskedLayout:
     return MaskedLayout("masked", (3, 3), grid, grid, 2, 2, 8, 3)
 

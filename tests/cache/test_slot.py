@@ -1,5 +1,6 @@
 """Hole filling by properties, writing, reading and merging, the arena that everything lies in, and large storage in chunks."""
 
+import itertools
 from dataclasses import replace
 from fractions import Fraction
 
@@ -35,21 +36,17 @@ def bank_of(condition: tuple[int, ...], capacity: int, codec: Codec = NATIVE) ->
     return SlotBank(layout, SITES, capacity, Memory("cpu", codec))
 
 
-def number(bank: SlotBank) -> Tensor:
-    """A different number for every entry of a bank, (sites, rows, kv_heads, capacity)."""
-    return torch.arange(bank.visual.numel()).view(bank.visual.shape)
-
-
-def filled(condition: tuple[int, ...], live: tuple[int, ...], capacity: int) -> tuple[SlotBank, Tensor]:
-    """Return a bank whose entries store their own number everywhere, and each run's length."""
+def filled(condition: tuple[int, ...], live: tuple[int, ...], capacity: int) -> tuple[SlotBank, Tensor, Tensor]:
+    """Return a bank whose entries store their own number everywhere, its follower, and the numbers, (sites, rows, kv_heads, capacity)."""
     bank = bank_of(condition, capacity)
-    follower = bank.follow(number(bank).double())
-    bank.k[0].copy_(number(bank)[..., None].expand(bank.k[0].shape))
-    bank.v[0].copy_(-number(bank)[..., None].expand(bank.v[0].shape))
-    bank.visual.copy_(number(bank))
+    number = torch.arange(bank.visual.numel()).view(bank.visual.shape)
+    follower = bank.follow(number.double())
+    bank.k[0].copy_(number[..., None].expand(bank.k[0].shape))
+    bank.v[0].copy_(-number[..., None].expand(bank.v[0].shape))
+    bank.visual.copy_(number)
     for slot in bank.slots:
         slot.live = list(live)
-    return bank, follower
+    return bank, follower, number
 
 
 @given(st.data())
@@ -61,22 +58,18 @@ def test_the_tail_fills_the_holes_with_its_keys_values_and_followers(data: st.Da
     m = data.draw(st.integers(1, min(live)))
     lengths = [n for n, run in zip(live, runs, strict=True) for _ in range(run.start, run.stop)]
     places = torch.tensor([[[data.draw(st.permutations(range(n)))[:m] for _ in range(HEADS)] for n in lengths] for _ in SITES])
-    bank, follower = filled(condition, live, max(live) + data.draw(st.integers(0, 3)))
-    before = number(bank)
+    bank, follower, before = filled(condition, live, max(live) + data.draw(st.integers(0, 3)))
     bank.evict(places)
     assert bank.live == [n - m for n in live]
     assert all(slot.live == bank.live for slot in bank.slots)
-    for run, n in enumerate(live):
-        for site in range(len(SITES)):
-            for row in range(bank.runs[run].start, bank.runs[run].stop):
-                for head in range(HEADS):
-                    old, new = before[site, row, head].tolist(), bank.visual[site, row, head].tolist()
-                    gone = {old[place] for place in places[site, row, head].tolist()}
-                    assert sorted(new[: n - m]) == sorted(set(old[:n]) - gone), "the survivors are others"
-                    moved = [place for place in range(n - m) if new[place] != old[place]]
-                    assert {old[place] for place in moved} <= gone, "an entry outside the holes has moved"
-                    assert {new[place] for place in moved} <= set(old[n - m : n]), "what moved was not in the tail"
-                    assert new[n:] == old[n:], "something beyond the live prefix was written"
+    for site, (row, n), head in itertools.product(range(len(SITES)), enumerate(lengths), range(HEADS)):
+        old, new = before[site, row, head].tolist(), bank.visual[site, row, head].tolist()
+        gone = {old[place] for place in places[site, row, head].tolist()}
+        assert sorted(new[: n - m]) == sorted(set(old[:n]) - gone), "the survivors are others"
+        moved = [place for place in range(n - m) if new[place] != old[place]]
+        assert {old[place] for place in moved} <= gone, "an entry outside the holes has moved"
+        assert {new[place] for place in moved} <= set(old[n - m : n]), "what moved was not in the tail"
+        assert new[n:] == old[n:], "something beyond the live prefix was written"
     numbers = bank.visual[..., None].float()
     for run, n in enumerate(bank.live):
         kept = (slice(None), bank.runs[run].rows, slice(None), slice(n))
@@ -90,7 +83,7 @@ def test_the_tail_fills_the_holes_with_its_keys_values_and_followers(data: st.Da
 @given(st.integers(2, 9), st.data())
 def test_one_place_for_all_is_the_same_eviction(n: int, data: st.DataObject) -> None:
     place = data.draw(st.integers(0, n - 1))
-    (by_place, follower), (many, other) = filled((1, 1), (n,), 9), filled((1, 1), (n,), 9)
+    (by_place, follower, _), (many, other, _) = (filled((1, 1), (n,), 9) for _ in range(2))
     by_place.evict_place(0, place)
     many.evict(torch.full((len(SITES), 2, HEADS, 1), place))
     assert by_place.live == many.live
@@ -148,14 +141,13 @@ def test_survivors_keep_their_codes(ragged: bool, chosen: bool) -> None:
                 assert torch.equal(live, codes)
 
 
-@pytest.mark.parametrize("tokens", [1, 2])
-def test_writing_beyond_the_capacity_is_refused(tokens: int) -> None:
+def test_writing_beyond_the_capacity_is_refused() -> None:
     """One token would broadcast into nothing, and the slot would lose it without a word."""
-    bank = bank_of((1,), 3)
-    slot, x = bank.slots[0], torch.ones(1, HEADS, tokens, DIM)
-    slot.live[0] = 4 - tokens
-    with pytest.raises(BadPlugin, match="4 entries do not fit into a layer cache of 3"):
-        slot.append(x, x)
+    for tokens in (1, 2):
+        slot, x = bank_of((1,), 3).slots[0], torch.ones(1, HEADS, tokens, DIM)
+        slot.live[0] = 4 - tokens
+        with pytest.raises(BadPlugin, match="4 entries do not fit into a layer cache of 3"):
+            slot.append(x, x)
 
 
 def test_settling_numbers_what_was_written() -> None:
@@ -174,7 +166,6 @@ def test_settling_numbers_what_was_written() -> None:
     assert (bank.peak, bank.logical_bytes) == (9 * len(SITES), 9 * len(SITES) * HEADS * 2 * DIM * 4)
 
 
-# -- the arena --------------------------------------------------------------------------------------------------------
 def test_the_same_name_gets_the_same_storage_zeroed_once_in_a_generation() -> None:
     memory = Memory()
     memory.begin()
@@ -192,7 +183,8 @@ def test_the_same_name_gets_the_same_storage_zeroed_once_in_a_generation() -> No
 
 
 # -- merging ----------------------------------------------------------------------------------------------------------
-ROWS, PLACES, INTO = 2, torch.tensor([4, 2]), torch.tensor([5, 1, 3])
+ROWS = 2
+PLACES, INTO = (torch.tensor(entries).expand(len(SITES), ROWS, HEADS, -1) for entries in ([4, 2], [5, 1, 3]))
 
 
 def mergeable(codec: str) -> SlotBank:
@@ -204,41 +196,37 @@ def mergeable(codec: str) -> SlotBank:
     return bank
 
 
-def everywhere(x: Tensor) -> Tensor:
-    return x.expand(len(SITES), ROWS, HEADS, *x.shape)
-
-
 @pytest.mark.parametrize("keys", [False, True])
 @pytest.mark.parametrize("codec", ["native", "int8"])
 def test_an_entry_receives_a_weighted_sum(codec: str, keys: bool) -> None:
     bank, draw = mergeable(codec), torch.Generator().manual_seed(1)
-    weights = torch.randn(len(SITES), ROWS, HEADS, len(INTO), len(PLACES), generator=draw)
-    own = torch.rand(len(SITES), ROWS, HEADS, len(INTO), generator=draw)
+    weights, own = torch.randn(*INTO.shape, PLACES.size(-1), generator=draw), torch.rand(INTO.shape, generator=draw)
     before = [bank.keys().clone(), bank.values().clone()]
     codes = [part.clone() for part in (*bank.k, *bank.v)]
-    bank.merge(everywhere(PLACES), everywhere(INTO), weights, own, keys=keys)
+    bank.merge(PLACES, INTO, weights, own, keys=keys)
+    gone, into = (entries[0, 0, 0].tolist() for entries in (PLACES, INTO))
     for old, new, merged in zip(before, (bank.keys(), bank.values()), (keys, True), strict=True):
-        expected = old[..., INTO, :]
+        expected = old[..., into, :]
         if merged:
             expected = own[..., None] * expected + sum(
-                weights[..., leaving, None] * old[..., None, place, :] for leaving, place in enumerate(PLACES.tolist()))
-        torch.testing.assert_close(new[..., INTO, :], expected, atol=1e-6 if codec == "native" else 0.05, rtol=0)
-        assert all(merged is not torch.equal(new[..., at, :], old[..., at, :]) for at in INTO.tolist())
-    others = [place for place in range(8) if place not in INTO.tolist()]
+                weights[..., leaving, None] * old[..., None, place, :] for leaving, place in enumerate(gone))
+        torch.testing.assert_close(new[..., into, :], expected, atol=1e-6 if codec == "native" else 0.05, rtol=0)
+        assert all(merged is not torch.equal(new[..., at, :], old[..., at, :]) for at in into)
+    others = [place for place in range(8) if place not in into]
     assert all(torch.equal(part[..., others, :], old[..., others, :]) for part, old in zip((*bank.k, *bank.v), codes, strict=True))
 
 
 def test_other_shapes_and_shared_ranges_are_refused() -> None:
-    bank, weights = mergeable("native"), torch.ones(len(SITES), ROWS, HEADS, len(INTO), len(PLACES))
+    bank, weights = mergeable("native"), torch.ones(*INTO.shape, PLACES.size(-1))
     with pytest.raises(BadPlugin, match=r"weights of shape .*Use \(2, 2, 2, 3, 2\)"):
-        bank.merge(everywhere(PLACES), everywhere(INTO), weights.mT)
+        bank.merge(PLACES, INTO, weights.mT)
     with pytest.raises(BadPlugin, match="merge takes positions"):
-        bank.merge(PLACES, everywhere(INTO), weights)
+        bank.merge(PLACES[0, 0, 0], INTO, weights)
     (grouped,) = banks(bank.layout, dict.fromkeys(SITES, 8), Memory("cpu", CODECS["kivi4"]))
     for slot in grouped.slots:
         slot.live[0] = 7
     with pytest.raises(Unsupported, match="kivi4 shares the ranges of keys"):
-        grouped.merge(everywhere(PLACES), everywhere(INTO), weights, keys=True)
+        grouped.merge(PLACES, INTO, weights, keys=True)
 
 
 # -- large storage is processed in chunks -----------------------------------------------------------------------------

@@ -28,21 +28,14 @@ def key_of(seed: int, purpose: str, position: int, branch: int = 0, inner: int =
     return key
 
 
-def integers_of(key: int, count: int) -> list[int]:
-    return [mix(key + number * GOLDEN) >> 32 for number in range(1, count + 1)]
-
-
-def drawn(seed: int, purpose: str, position: int, branch: int, inner: int, count: int) -> list[int]:
-    key = streams.keys(torch.tensor([seed]), purpose, position, branch=branch, inner=inner)
-    return streams.integers(key, count)[0].tolist()
-
-
 small = st.integers(0, 5000)
 
 
-@given(st.tuples(st.integers(-(1 << 63), (1 << 63) - 1), st.sampled_from(sorted(PURPOSES)), small, st.integers(0, 1), small))
-def test_every_key_is_that_of_the_unbounded_integers(key: tuple[int, str, int, int, int]) -> None:
-    assert drawn(*key, 9) == integers_of(key_of(*key), 9)
+@given(st.integers(-(1 << 63), (1 << 63) - 1), st.sampled_from(sorted(PURPOSES)), small, st.integers(0, 1), small)
+def test_every_key_is_that_of_the_unbounded_integers(seed: int, purpose: str, position: int, branch: int, inner: int) -> None:
+    key = streams.keys(torch.tensor([seed]), purpose, position, branch=branch, inner=inner)
+    expected = [mix(key_of(seed, purpose, position, branch, inner) + number * GOLDEN) >> 32 for number in range(1, 10)]
+    assert streams.integers(key, 9)[0].tolist() == expected
 
 
 def test_the_counter_is_splitmix64() -> None:
@@ -51,18 +44,13 @@ def test_the_counter_is_splitmix64() -> None:
     assert streams.integers(torch.tensor(1234567), 5).tolist() == [value >> 32 for value in published]
 
 
-def test_a_number_belongs_to_its_sample() -> None:
+def test_a_number_belongs_to_its_sample_and_branches_and_positions_may_be_tensors() -> None:
     batch = streams.integers(streams.keys(torch.tensor([3, 1, 2]), "token", 5), 4)
     assert torch.equal(batch[2], streams.integers(streams.keys(torch.tensor([2]), "token", 5), 4)[0])
     assert torch.equal(batch[:, :2], streams.integers(streams.keys(torch.tensor([3, 1, 2]), "token", 5), 2))
-
-
-def test_branches_and_positions_may_be_tensors() -> None:
     of_tensors = streams.keys(torch.tensor([4, 4]), "evict", torch.tensor([7, 8]), branch=torch.tensor([0, 1]))
     assert [value & MASK for value in of_tensors.tolist()] == [key_of(4, "evict", 7), key_of(4, "evict", 8, branch=1)]
 
-
-# ------------------------------------------------------------------------------------------------ distributions
 
 KEYS = streams.keys(torch.arange(256), "token", torch.arange(64)[:, None])  # neighbours in seed and position, as in use
 
@@ -95,14 +83,8 @@ def test_uniform_numbers_lie_strictly_inside() -> None:
     assert (odd % 2 == 1).all()
 
 
-@pytest.mark.parametrize("integer", [0, (1 << 32) - 1])
-def test_gumbel_numbers_are_finite_at_the_extremes(monkeypatch: pytest.MonkeyPatch, integer: int) -> None:
-    monkeypatch.setattr(streams, "integers", lambda key, count: torch.full((*key.shape, count), integer))
-    extreme = streams.gumbel(torch.tensor([1]), 1)
-    assert extreme.isfinite().all()
-    u = 2.0**-24 if integer == 0 else 1 - 2.0**-24
-    assert float(extreme) == pytest.approx(-math.log(-math.log(u)), rel=1e-5)
-
-
-def test_gumbel_numbers_are_those_of_the_uniform_ones() -> None:
+def test_gumbel_numbers_are_those_of_the_uniform_ones_and_finite_at_the_extremes(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(streams.gumbel(KEYS, 4).double(), -(-streams.uniform(KEYS, 4).double().log()).log(), rtol=1e-4, atol=1e-5)
+    for integer, u in ((0, 2.0**-24), ((1 << 32) - 1, 1 - 2.0**-24)):
+        monkeypatch.setattr(streams, "integers", lambda key, count, integer=integer: torch.full((*key.shape, count), integer))
+        assert float(streams.gumbel(torch.tensor([1]), 1)) == pytest.approx(-math.log(-math.log(u)), rel=1e-5)

@@ -1,6 +1,6 @@
 """Faults of storage and of methods that a file of a plug-in cannot show (tests/kit has those) are found by their check of the kit."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,30 +108,15 @@ def test_a_wrong_move_is_found_by_the_oracle(
 
 
 # -- broken methods ----------------------------------------------------------------------------------------------------
-class Replaced(H2O):
-    """Becomes the full cache where the budget is large enough."""
-
-    @classmethod
-    def build(cls, parameters: Mapping[str, Any]) -> Method:
-        return Method() if parameters["B"] >= 36 else super().build(parameters)
+def derived(base: type[Method], **attributes: Any) -> type[Method]:
+    return type("Derived", (base,), attributes)
 
 
-class Skips(H2O):
-    """Does not observe where it evicts nothing."""
-
-    def observe(self, site: Site, step: Step, slot: Slot, q: Tensor, mass: Tensor | None) -> None:
-        if self.B < 36:
-            super().observe(site, step, slot, q, mass)
-
-
-class Declares(Streaming):
-    def capacity(self, layout: Layout, site: Site) -> int:
-        return super().capacity(layout, site) + 4
-
-
-class HeadsDeclare(Staggered):
-    def entries(self, layout: Layout, site: Site) -> int:
-        return super().entries(layout, site) + 1
+replaced = derived(H2O, build=classmethod(  # becomes the full cache where the budget is large enough
+    lambda cls, parameters: Method() if parameters["B"] >= 36 else Method.build.__func__(cls, parameters)))
+skips = derived(H2O, observe=lambda self, *seen: H2O.observe(self, *seen) if self.B < 36 else None)  # where it evicts nothing
+declares = derived(Streaming, capacity=lambda *of: Streaming.capacity(*of) + 4)
+HeadsDeclare = derived(Staggered, entries=lambda *of: Staggered.entries(*of) + 1)
 
 
 @dataclass
@@ -154,7 +139,7 @@ class ReadsBeyond(Window):
         return F.scaled_dot_product_attention(q, k, v), None
 
 
-class HeadReadsBeyond(HeadsDeclare):
+class HeadReadsBeyond(HeadsDeclare):  # type: ignore[misc, valid-type]
     """In the last step one head reads an entry that no head stores."""
 
     def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -198,7 +183,7 @@ def observing(observe: Callable[[Any, Step, Tensor], object], base: type[Method]
         if step.count:
             observe(self, step, q)
 
-    return type("Observing", (base,), {"observe": run, "name": "observing", **attributes})
+    return derived(base, observe=run, name="observing", **attributes)
 
 
 def begin(self: Method, layout: Layout, sites: Sequence[Site], memory: Any) -> None:
@@ -209,8 +194,8 @@ def begin(self: Method, layout: Layout, sites: Sequence[Site], memory: Any) -> N
 
 HOST = checks.nothing_is_read_on_the_host
 FAULTS: list[tuple[type[Method], Check, str]] = [  # words of the finding
-    *((cls, checks.neutral_is_no_special_case, "") for cls in (Replaced, Skips)),
-    (Declares, checks.declared_is_used, ""), (Padded, checks.dead_is_never_read, "nan"),
+    *((cls, checks.neutral_is_no_special_case, "") for cls in (replaced, skips)),
+    (declares, checks.declared_is_used, ""), (Padded, checks.dead_is_never_read, "nan"),
     (ReadsBeyond, checks.dead_is_never_read, "nan"), (HeadReadsBeyond, checks.dead_is_never_read, "nan"),
     (HeadsDeclare, checks.declared_is_used, ""),
     (Misfolded, checks.evicting_is_masking, ""),

@@ -21,21 +21,19 @@ from cachemark.contract.heads import HeadGroups, PerHead
 from cachemark.contract.method import Method
 from cachemark.core.errors import BadParameter, BadPlugin, Unsupported
 from cachemark.core.spec import Sampling
-from cachemark.kit import checks, next_token
+from cachemark.kit import checks
 from cachemark.kit import masked as kit
 from cachemark.kit.capture import CpuGraphs, NotCapturable, capture_on_cpu, capturing
 from cachemark.kit.driver import RasterFeed, drive, layout_of
-from cachemark.kit.next_scale import LAYERS, SIDES, ScaleCell
+from cachemark.kit.next_scale import SIDES, ScaleCell
 from cachemark.kit.next_token import Cell
 from cachemark.methods.ams_kv import AMSKV
 from cachemark.methods.base.evicting import visual_budget
-from cachemark.methods.full import Full
 from cachemark.methods.streaming import Streaming
 from cachemark.methods.window import Window
 
 from . import cells as token
 from . import masked, scales
-from .cells import ALONE
 from .scales import BUILT_IN, CELLS, Scored, Staggered, made, run
 
 
@@ -47,30 +45,33 @@ def captured(memory: Memory) -> int:
 OTHER = (7, 3)
 
 
-def fresh(cell: next_token.Cell) -> Memory:
+def fresh(cell: Cell) -> Memory:
     return capture_on_cpu(cell.memory(), list(cell.parameters))
 
 
-def same(cell: next_token.Cell, memory: Memory, seeds: Sequence[int]) -> bool:
+def same(cell: Cell, memory: Memory, seeds: Sequence[int]) -> bool:
     """Whether one generation by the memory's engine and one by the eager engine are equal to the last bit."""
     expected, actual = (cell.run(cell.tight(), seeds=seeds, memory=given, bare=True) for given in (None, memory))
     return torch.equal(actual.tokens, expected.tokens) and torch.equal(actual.logits, expected.logits)
 
 
-def native(name: str) -> next_token.Cell:
+def native(name: str) -> Cell:
     return next(c for c in token.cells() if (c.cls.name, c.codec, c.attention) == (name, "native", "mha"))
 
 
-@pytest.mark.parametrize(("name", "captures"), [("full", 36), ("linear", 19), ("streaming", 20), ("h2o", 20), ("rkv", 36)])
-def test_a_saw_tooth_needs_few_recordings(name: str, captures: int) -> None:
+def captures_of_a_generation(cell: Cell) -> tuple[int, Memory]:
+    memory = fresh(cell)
+    cell.run(cell.tight(), memory=memory, bare=True)
+    return captured(memory), memory
+
+
+def test_a_saw_tooth_needs_few_recordings() -> None:
     """One capture for the condition and one per number of live entries before a pass, at most 18.
 
     One line fewer for LineAR, one more with a slack of one. R-KV's ring turns every 8 tokens, which lines of 6 never meet.
     """
-    cell = native(name)
-    memory = fresh(cell)
-    cell.run(cell.tight(), memory=memory, bare=True)
-    assert captured(memory) == captures
+    expected = {"full": 36, "linear": 19, "streaming": 20, "h2o": 20, "rkv": 36}
+    assert {name: captures_of_a_generation(native(name))[0] for name in expected} == expected
 
 
 # -- next-scale and masked --------------------------------------------------------------------------------------------
@@ -112,7 +113,6 @@ def test_captured_steps_repeat_to_the_last_bit(family: str, cell: Any) -> None:
         assert captured(memory) == captures_of(family, cell)
 
 
-# -- what would be wrong is seen --------------------------------------------------------------------------------------
 @dataclass
 class Turns(Streaming):
     """Reads the step in a pass: every other one writes something else into what is attended to."""
@@ -121,28 +121,17 @@ class Turns(Streaming):
         return super().attend(site, step, q, k, -v if step.index % 2 else v)
 
 
-class TurnsAndSays(Turns):
-    def graph_key(self, step: Step) -> int:
-        return step.index % 2
+@pytest.mark.parametrize(("attributes", "captures", "right"), [
+    ({}, 36, True), ({"graph_key": lambda self, step: step.index % 2}, 21, True),
+    ({"graph_key": lambda self, step: None}, 20, False),  # broken on purpose: says that it reads nothing
+])
+def test_what_a_method_reads_of_the_step_is_part_of_the_key(attributes: dict[str, Any], captures: int, right: bool) -> None:
+    cls = type("Keyed", (Turns,), attributes)
+    cell = Cell(cls, (), "native", "mha")
+    recorded, memory = captures_of_a_generation(cell)
+    assert (recorded, same(cell, memory, OTHER)) == (captures, right)
 
 
-class TurnsAndHides(Turns):
-    """Broken on purpose: says that it reads nothing."""
-
-    def graph_key(self, step: Step) -> None:
-        return None
-
-
-@pytest.mark.parametrize(("cls", "captures", "right"), [(Turns, 36, True), (TurnsAndSays, 21, True), (TurnsAndHides, 20, False)])
-def test_what_a_method_reads_of_the_step_is_part_of_the_key(cls: type[Method], captures: int, right: bool) -> None:
-    cell = next_token.Cell(cls, (), "native", "mha")
-    memory = fresh(cell)
-    cell.run(cell.tight(), memory=memory, bare=True)
-    assert captured(memory) == captures
-    assert same(cell, memory, OTHER) is right
-
-
-# -- the engine itself ------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("remaining", [0, 5])
 def test_where_memory_runs_out_passes_run_as_written(remaining: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The device is full after so many captures."""
@@ -204,38 +193,26 @@ def test_each_head_is_what_it_is_in_a_uniform_cache() -> None:
 
 
 def test_heads_that_are_mixed_up_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Crossed(Windows):
-        """A class of its own, so that what is broken is no run of another test."""
-
+    """Under a class of its own, so that what is broken is no run of another test."""
     monkeypatch.setattr(heads, "select_heads", lambda x, heads: torch.stack([x[:, head] for head in reversed(heads)], 1))
-    assert list(checks.evicting_is_masking(Cell(Crossed, (), "native", "mha")))
+    assert list(checks.evicting_is_masking(Cell(type("Crossed", (Windows,), {}), (), "native", "mha")))
 
 
 def test_a_group_that_hides_what_it_should_evict_is_found_by_its_bytes() -> None:
-    class Roomy(Window):
-        def capacity(self, layout: Layout, site: Site) -> int:
-            return layout.stored
-
-    class Wasteful(Windows):
-        def served(self, layout: Layout, site: Site) -> Sequence[Method]:
-            return [(Roomy if head else Window)(B=self.mean) for head in range(layout.kv_heads)]
-
-    cell = Cell(Wasteful, (), "native", "mha")
+    roomy = type("Roomy", (Window,), {"capacity": lambda self, layout, site: layout.stored})
+    wasteful = type("Wasteful", (Windows,), {
+        "served": lambda self, layout, site: [(roomy if head else Window)(B=self.mean) for head in range(layout.kv_heads)]})
+    cell = Cell(wasteful, (), "native", "mha")
     assert list(checks.declared_is_used(cell))
     assert not list(checks.evicting_is_masking(cell))
 
 
 def test_a_method_for_every_head_is_asked_for() -> None:
-    class Short(Windows):
-        name = "short"
-
-        def served(self, layout: Layout, site: Site) -> Sequence[Method]:
-            return [*super().served(layout, site)][:-1]
-
-    with pytest.raises(BadParameter, match=r"short: 3 methods for the heads of layer 0\. .*each of the 4 K/V heads"):
-        Short(mean=8).resolve(layout_of())
-    with pytest.raises(BadParameter, match="window: B = 0 is out of range"):
-        type("Nothing", (Windows,), {"budget": lambda *_: 0, "name": "nothing"})(mean=8).resolve(layout_of())
+    for attributes, words in (({"served": lambda *of: [*Windows.served(*of)][:-1]},
+                               r"short: 3 methods for the heads of layer 0\. .*each of the 4 K/V heads"),
+                              ({"budget": lambda *_: 0}, "window: B = 0 is out of range")):
+        with pytest.raises(BadParameter, match=words):
+            type("Short", (Windows,), {"name": "short", **attributes})(mean=8).resolve(layout_of())
 
 
 # -- next-scale -------------------------------------------------------------------------------------------------------
@@ -246,11 +223,10 @@ def test_heads_differ(cls: type[PerHead]) -> None:
 
 
 class Shrinks(Staggered):
-    """The second layer gives up at the fourth scale what the first one gains there."""
+    """The second layer gives up at the fourth scale, what the first one gains there."""
 
     def held(self, layer: int, head: int, total: int) -> int:
-        late = total >= sum(side**2 for side in SIDES[:4])
-        return 10 if (layer == 0) is late else min(total, 5)
+        return 10 if (layer == 0) is (total >= sum(side**2 for side in SIDES[:4])) else min(total, 5)
 
     def select(self, site: Site, step: Step, slot: RaggedSlot, workspace: RaggedWorkspace, q: Tensor) -> Sequence[Kept]:
         return [[range(min(n + step.count, self.held(site.layer, head, step.first + step.count)))] for head, n in enumerate(slot.lengths)]
@@ -268,16 +244,10 @@ def test_the_high_water_lies_between_two_layers() -> None:
     assert ran.memory.nbytes("slots") == 30 * entry_bytes
 
 
-def test_too_small_a_declaration_is_refused() -> None:
-    class Denies(Staggered):
-        def entries(self, layout: Layout, site: Site) -> int:
-            return super().entries(layout, site) - 1
-
+def test_too_small_a_declaration_and_keys_that_share_ranges_are_refused() -> None:
+    denies = type("Denies", (Staggered,), {"entries": lambda *of: Staggered.entries(*of) - 1})
     with pytest.raises(BadPlugin, match="47 entries of all heads do not fit into 46"):
-        run(Denies())
-
-
-def test_keys_that_share_ranges_are_refused() -> None:
+        run(denies())
     with pytest.raises(Unsupported, match="kivi4 shares the ranges of keys"):
         run(Staggered(), codec="kivi4")
 
@@ -288,18 +258,6 @@ def test_ams_kv_with_budgets_for_everything_is_the_full_cache(cell: ScaleCell) -
     everything = cell.layout.cacheable
     ran = cell.run(AMSKV.build({**dict(cell.mode), "c_min": everything, "c_max": everything}))
     assert all(torch.equal(ran.answers[where], out) for where, out in cell.full(ran.method).answers.items())
-
-
-@pytest.mark.parametrize("codec", ALONE)
-@pytest.mark.parametrize("keep", [False, True])
-def test_the_full_cache_needs_no_more_than_it_reads(codec: str, keep: bool) -> None:
-    cell = ScaleCell(Full, (("store_last", keep),), codec, "mha")
-    ran, layout = cell.run(cell.tight()), cell.layout
-    entries = sum(side**2 for side in (SIDES if keep else SIDES[:-1]))
-    entry = CODECS[codec].entry_bytes(layout.head_dim, layout.dtype)
-    assert ran.memory.nbytes("slots") == 2 * layout.rows * layout.kv_heads * LAYERS * entries * entry
-    staged = 0 if keep and CODECS[codec].exact else layout.visual
-    assert ran.memory.nbytes("workspace") == 2 * layout.rows * layout.kv_heads * staged * layout.head_dim * 4
 
 
 @pytest.mark.parametrize("cell", [cell for cell in CELLS if dict(cell.mode).get("decide") == "online"], ids=ScaleCell.label.fget)

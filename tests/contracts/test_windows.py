@@ -64,12 +64,14 @@ def sequential(sampling: Sampling = GUIDED, attention: str = "mha") -> Tensor:
 # -- the tokens -------------------------------------------------------------------------------------------------------
 CASES = [*(("guided", window, "newest", "mha") for window in WINDOWS), *((name, GRID + 1, "newest", "mha") for name in SAMPLINGS),
          ("guided", 4, "newest", "gqa"), ("guided", 4, "left", "mha"), ("guided", 16, "above", "gqa")]
+AHEAD = [("interval", 9, "newest", "gqa"), ("greedy", 9, "above", "gqa"), ("top-k", 9, "newest", "gqa")]  # past lines of LineAR
 
 
-@pytest.mark.parametrize(("name", "window", "proposals", "attention"), dict.fromkeys(CASES))
-def test_tokens_are_those_of_sequential_decoding(name: str, window: int, proposals: str, attention: str) -> None:
-    decoder = Jacobi(window=window, proposals=proposals)
-    assert torch.equal(generate(decoder, SAMPLINGS[name], attention=attention), sequential(SAMPLINGS[name], attention))
+@pytest.mark.parametrize(("name", "window", "proposals", "attention", "method"), [
+    *((*case, "full") for case in dict.fromkeys(CASES)), *((*case, "linear") for case in AHEAD)])
+def test_tokens_are_those_of_sequential_decoding(name: str, window: int, proposals: str, attention: str, method: str) -> None:
+    decoder, more = Jacobi(window=window, proposals=proposals, look_ahead=method != "full"), {"method": METHODS[method]}
+    assert torch.equal(*(generate(own, SAMPLINGS[name], attention=attention, **more) for own in (decoder, None)))
     assert sum(decoder.kept) == N
     assert all(1 <= kept <= fed <= window for kept, fed in zip(decoder.kept, decoder.fed, strict=True))
     assert len(decoder.kept) == N if window == 1 else 1 + -(-(N - 1) // window) <= len(decoder.kept) < N
@@ -138,10 +140,13 @@ def test_nothing_is_recorded_behind_a_rehearsal(name: str, window: int, ahead: b
 
 
 @pytest.mark.parametrize("name", ["int8", "kivi4"])
-def test_a_codec_does_not_change_that(name: str) -> None:
-    decoder = Jacobi(window=8)
-    assert torch.equal(generate(decoder, memory=Memory(codec=CODECS[name])), generate(None, memory=Memory(codec=CODECS[name])))
-    assert (len(decoder.kept) == N) == CODECS[name].grouped, "keys that share ranges are served one by one"
+@pytest.mark.parametrize("method", ["full", "linear"])
+def test_a_codec_alone_decides_the_tokens(method: str, name: str) -> None:
+    """Keys that share ranges are served one by one, and leave nothing to look at past a line."""
+    memory, plain, decoder = Memory(codec=CODECS[name]), Memory(codec=CODECS[name]), Jacobi(window=8, look_ahead=method == "linear")
+    assert torch.equal(generate(decoder, method=METHODS[method], memory=memory), generate(None, method=METHODS[method], memory=plain))
+    assert (decoder.fed == [1] * N) == CODECS[name].grouped
+    assert (memory.nbytes("slots") == plain.nbytes("slots")) == (CODECS[name].grouped or method == "full")
 
 
 # -- what is held ------------------------------------------------------------------------------------------------------
@@ -193,6 +198,9 @@ def test_rejected_entries_are_never_read_and_kept_ones_live_in_order(make: Calla
         decoder = make(window=8)
         assert torch.equal(generate(decoder, method=method), expected)
         assert sum(decoder.fed) > sum(decoder.kept) == N
+    for window in (5, 16) if make is Jacobi else ():
+        tokens = generate(ahead(window=window), method=lambda: poisoned(Linear)(B=3 * GRID, anchor=1))
+        assert torch.equal(tokens, generate(None, method=METHODS["linear"])), "what does not stay behind a line is never read"
 
 
 @pytest.mark.parametrize(("make", "rings"), [(Jacobi, 1), (SJD, 1), (DECODERS["maximal"], 1), (DECODERS["gumbel"], 2)])
@@ -241,31 +249,19 @@ def test_accepted_tokens_were_drawn_given_those_before_them(make: Callable[..., 
     rows = (labels,) if name == "free" else (labels, torch.full_like(labels, 10))
     logits = model(attention).teacher(torch.cat(rows), tokens.repeat(len(rows), 1))
     assert torch.allclose(torch.cat(seen, 1), guide_window(logits, SAMPLINGS[name], range(N)), atol=1e-4)
-
-
-@with_every_decoder
-def test_greedy_tokens_past_the_end_of_a_line_are_those_of_the_method(make: Callable[..., Decoder]) -> None:
-    """What is drawn before an eviction is decided behind it."""
-    own = generate(None, SAMPLINGS["greedy"], method=METHODS["linear"])
-    decoder = make(window=8, proposals="newest", look_ahead=True)
-    assert torch.equal(generate(decoder, SAMPLINGS["greedy"], method=METHODS["linear"]), own)
-    assert max(decoder.fed) == 8 > max(decoder.kept)
-
-
-@pytest.mark.parametrize(("make", "name"), [
-    pytest.param(make, ("top-k", "top-p", "interval")[number % 3], id=id) for number, (id, make) in enumerate(DECODERS.items())
-])  # fmt: skip
-def test_truncated_distributions_give_tokens_that_they_allow(make: Callable[..., Decoder], name: str) -> None:
-    decoder, seen = make(window=8, proposals="newest"), list[Tensor]()
-    tokens = generate(decoder, SAMPLINGS[name], see=lambda _, logits: seen.append(logits.clone()))
+    seen.clear()
+    tokens = generate(make(window=8, proposals="newest"), SAMPLINGS["top-k"], see=lambda _, logits: seen.append(logits.clone()))
     allowed = torch.cat(seen, 1)
     rank = (allowed > allowed.gather(-1, tokens[..., None])).sum(-1)
-    assert name != "top-k" or int(rank.max()) < SAMPLINGS[name].top_k
-    assert int(rank.max()) > 0
+    assert 0 < int(rank.max()) < SAMPLINGS["top-k"].top_k
 
 
 @with_every_decoder
 def test_it_composes_with_a_method_up_to_its_horizon(make: Callable[..., Decoder]) -> None:
+    """What is drawn before an eviction is decided behind it: greedy tokens past the end of a line are those of the method."""
+    own, decoder = generate(None, SAMPLINGS["greedy"], method=METHODS["linear"]), make(window=8, proposals="newest", look_ahead=True)
+    assert torch.equal(generate(decoder, SAMPLINGS["greedy"], method=METHODS["linear"]), own)
+    assert max(decoder.fed) == 8 > max(decoder.kept)
     decoder = make(window=16, proposals="newest")
     generate(decoder, method=METHODS["linear"])
     assert sum(decoder.kept) == N
@@ -275,14 +271,13 @@ def test_it_composes_with_a_method_up_to_its_horizon(make: Callable[..., Decoder
 
 
 # -- past the end of a line --------------------------------------------------------------------------------------------
-def ahead(window: int, **parameters: Any) -> Jacobi:
-    return Jacobi(window=window, look_ahead=True, **parameters)
+ahead = partial(Jacobi, look_ahead=True)
 
 
 @pytest.mark.parametrize(("name", "window"), [
     *((name, GRID + 1) for name in ("linear", "wide", "rkv", "long")), ("linear", 2), ("rkv", N), ("long", 2), ("wide", N)])
 def test_tokens_are_the_method_s_own_and_no_more_live_than_a_window_above_its_budget(name: str, window: int) -> None:
-    method, decoder, memory = METHODS[name](), ahead(window), Memory()
+    method, decoder, memory = METHODS[name](), ahead(window=window), Memory()
     own, plain = METHODS[name](), Memory()
     assert torch.equal(generate(decoder, method=lambda: method, memory=memory), generate(None, method=lambda: own, memory=plain))
     assert sum(decoder.kept) == N
@@ -298,35 +293,7 @@ def test_tokens_are_the_method_s_own_and_no_more_live_than_a_window_above_its_bu
     assert plain.nbytes("slots") < memory.nbytes("slots")
 
 
-@pytest.mark.parametrize(("name", "proposals"), [("interval", "newest"), ("greedy", "above"), ("top-k", "newest")])
-def test_every_sampling_has_its_own_tokens(name: str, proposals: str) -> None:
-    tokens = generate(ahead(9, proposals=proposals), SAMPLINGS[name], method=METHODS["linear"], attention="gqa")
-    assert torch.equal(tokens, generate(None, SAMPLINGS[name], method=METHODS["linear"], attention="gqa"))
-
-
-@pytest.mark.parametrize("name", ["int8", "kivi4"])
-def test_a_codec_alone_decides_the_tokens(name: str) -> None:
-    """Keys that share ranges leave nothing to look at."""
-    memory, plain, decoder = Memory(codec=CODECS[name]), Memory(codec=CODECS[name]), ahead(8)
-    assert torch.equal(generate(decoder, method=METHODS["linear"], memory=memory), generate(None, method=METHODS["linear"], memory=plain))
-    assert (decoder.fed == [1] * N) == (memory.nbytes("slots") == plain.nbytes("slots")) == CODECS[name].grouped
-
-
-@pytest.mark.parametrize("window", [5, 16])
-def test_what_does_not_stay_is_never_read(window: int) -> None:
-    tokens = generate(ahead(window), method=lambda: poisoned(Linear)(B=3 * GRID, anchor=1))
-    assert torch.equal(tokens, generate(None, method=METHODS["linear"]))
-
-
 # -- who is looked past, and who is not -------------------------------------------------------------------------------
-def test_linear_by_mass_is_served_one_token_a_pass() -> None:
-    layout = model("mha").layout(SEEDS, GUIDED)
-    by_mass = Linear(B=3 * GRID, anchor=1, score="accumulated")
-    assert (spare(by_mass, layout, ahead(8)), widest(by_mass, layout)) == (0, 1)
-    assert spare(Linear(B=3 * GRID, anchor=1), layout, ahead(8)) == 7
-    assert spare(Linear(B=3 * GRID, anchor=1), layout, Jacobi(window=8)) == 0
-
-
 @pytest.mark.parametrize(("cls", "override", "expected"), [
     (Linear, "", (GRID - 3, N - 3)), (Linear, "footnotes", (GRID - 3, N - 3)), (Linear, "observe", (1, 0)),
     (Linear, "horizon", (GRID - 3, 0)), (Full, "", (N - 3, 0)), (Full, "footnotes", (N - 3, 0)), (Full, "evict", (1, 0)),
@@ -338,16 +305,16 @@ def test_what_observes_or_evicts_inherits_no_horizon(cls: type[Method], override
     assert (horizon(method, 3), beyond(method, 3)) == expected
 
 
-def evicting() -> list[str]:
-    built_in = {name: cls for name in registry.METHODS if (cls := registry.METHODS.get(name)).__module__.startswith("cachemark.methods")}
-    return [name for name, cls in built_in.items() if "next-token" in cls.paradigms and cls.horizon is Method.horizon]
+EVICTING = [name for name in registry.METHODS if (cls := registry.METHODS.get(name)).__module__.startswith("cachemark.methods")
+            and "next-token" in cls.paradigms and cls.horizon is Method.horizon]
 
 
-@pytest.mark.parametrize("name", evicting())
-def test_a_method_without_a_horizon_is_served_one_token_a_pass_to_the_byte(name: str) -> None:
+@pytest.mark.parametrize(("name", "more"), [*((name, {}) for name in EVICTING), ("linear", {"anchor": 1, "score": "accumulated"})])
+def test_a_method_without_a_horizon_is_served_one_token_a_pass_to_the_byte(name: str, more: dict[str, Any]) -> None:
     cls, layout = registry.METHODS.get(name), model("mha").layout(SEEDS, GUIDED)
-    make = partial(cls.build, {**calibration(cls, layout), **cls.parameters_for(Fraction(1, 2), layout)})
-    outcomes, decoder = [], ahead(8)
+    assert (spare(METHODS["linear"](), layout, ahead(window=8)), spare(METHODS["linear"](), layout, Jacobi(window=8))) == (7, 0)
+    make = partial(cls.build, {**calibration(cls, layout), **cls.parameters_for(Fraction(1, 2), layout), **more})
+    outcomes, decoder = [], ahead(window=8)
     for used in (None, decoder):
         memory, method, logits = Memory(), make(), list[Tensor]()
         tokens = generate(used, memory=memory, method=lambda method=method: method,

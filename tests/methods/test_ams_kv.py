@@ -1,5 +1,6 @@
 """AMS-KV against its Algorithm 1 written out on lists of token numbers, and its parameters."""
 
+import itertools
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -93,25 +94,23 @@ def test_with_a_list_a_layer_has_its_budget_throughout(c_min: int, c_max: int, c
         assert [contents[Site("decoder", layer)] for contents in kept_after] == history
 
 
-def test_profile_finds_the_layers_that_the_rule_would_raise() -> None:
+def test_profile_finds_the_layers_that_the_rule_would_raise_and_defaults_are_the_papers() -> None:
     method = informed(c_min=21, c_max=46)
     method.resolve(LAYOUT)
     expected = [layer for layer, row in enumerate(SIMILARITY) if algorithm(21, 46, 2, [True, *(s >= -0.008 for s in row)])[1]]
     assert method.demanding == expected == [1]
-
-
-def test_defaults_are_the_papers() -> None:
-    method = informed()
-    method.resolve(LAYOUT)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (method := informed()).resolve(LAYOUT)
     assert (method.c_max, method.c_min) == (1 + 4 + 25 + 36, 1 + 4 + 25)
     share = informed().own_budget(LAYOUT)
     assert share == Fraction(55 + 2 * 30, 3 * 55)
     assert AMSKV.parameters_for(share, LAYOUT) == {"entries": 3 * 55 * share}
 
 
-@pytest.mark.parametrize("demanding", [[], [1], [0, 1, 2]])
-def test_a_budget_is_met_and_used(demanding: list[int]) -> None:
-    for share in (Fraction(1, 4), Fraction(1, 3), Fraction(1, 2), Fraction(3, 4), Fraction(1)):
+def test_a_budget_is_met_and_used() -> None:
+    shares = (Fraction(1, 4), Fraction(1, 3), Fraction(1, 2), Fraction(3, 4), Fraction(1))
+    for demanding, share in itertools.product(([], [1], [0, 1, 2]), shares):
         method = AMSKV(demanding=demanding, **AMSKV.parameters_for(share, LAYOUT))
         allowed = int(share * LAYERS * LAYOUT.cacheable)
         assert allowed - LAYERS < entries(method, LAYOUT) <= allowed
@@ -120,11 +119,9 @@ def test_a_budget_is_met_and_used(demanding: list[int]) -> None:
 
 def test_uniform_spreads_as_many_layers_over_the_depth() -> None:
     deep, similarity = replace(LAYOUT, layers=30), (SIMILARITY[1],) * 5 + (SIMILARITY[0],) * 25
-    alike, spread = informed(similarity, c_min=21, c_max=46), informed(similarity, c_min=21, c_max=46, allocation="uniform")
-    alike.resolve(deep)
-    spread.resolve(deep)
-    assert alike.demanding == [0, 1, 2, 3, 4]
-    assert spread.demanding == [3, 9, 15, 21, 27]
+    for more, demanding in (({}, [0, 1, 2, 3, 4]), ({"allocation": "uniform"}, [3, 9, 15, 21, 27])):
+        (method := informed(similarity, c_min=21, c_max=46, **more)).resolve(deep)
+        assert method.demanding == demanding
 
 
 def test_a_similarity_of_another_model_or_resolution_is_refused() -> None:
@@ -137,12 +134,9 @@ def test_a_threshold_that_tells_nothing_apart_warns() -> None:
     for theta, count in ((-1.0, "no"), (0.0, "every")):
         with pytest.warns(ThresholdWarning, match=f"makes {count} layer demanding; S was measured from -0.0200 to -0.0010"):
             informed(theta=theta).resolve(LAYOUT)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        informed().resolve(LAYOUT)
 
 
-def test_var_d30_with_five_demanding_layers_is_below_a_third() -> None:
+    # VAR-d30 with five demanding layers is below a third
     shape = SIZES["d30"].layout(range(1), Sampling(cfg_scale=1.5, cfg_schedule="linear"), torch.float16)
     method = AMSKV(demanding=[0, 1, 2, 3, 4])
     stored = entries(method, shape)

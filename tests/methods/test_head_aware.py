@@ -1,6 +1,7 @@
 """HACK and HACK++ against their rules written once more, one head and one token at a time, and their budgets."""
 
 import itertools
+import statistics
 from fractions import Fraction
 from typing import Any
 
@@ -100,34 +101,23 @@ def test_every_head_keeps_and_sees_what_the_rules_say(
     assert hidden > 20 or fewer == "kept"
 
 
-def test_the_lowest_variance_is_contextual() -> None:
+def test_the_lowest_variance_is_contextual_and_budgets_of_hack_meet_their_mean() -> None:
+    """No head has more than all 91 tokens; the others get what it leaves."""
+    assert HeadClasses.by_variance([[0.1, 0.1], [0.1, 0.1]], 0.5).contextual == ((True, True), (False, False)), "the lower layer first"
     classes = HeadClasses.by_variance([[0.5, 0.1], [0.1, 0.9]], 0.5)
     assert classes.contextual == ((False, True), (True, False))
-    assert HeadClasses.by_variance([[0.1, 0.1], [0.1, 0.1]], 0.5).contextual == ((True, True), (False, False)), "the lower layer first"
-
-
-def test_budgets_of_hack_meet_their_mean() -> None:
-    """No head has more than all 91 tokens; the others get what it leaves."""
-    classes = HeadClasses.by_variance([[0.5, 0.1], [0.1, 0.9]], 0.5)
     for mean, expected in ((10, (5, 15)), (60, (30, 90)), (80, (69, 91)), (91, (91, 91))):
         assert classes.budgets(mean, Fraction(1, 2), sum(TOKENS)) == expected
 
 
-# -- budgets of HACK++ ------------------------------------------------------------------------------------------------
-def gamma(mass: Any, scale: int) -> float:
-    """Reliance, token by token: every later scale's mean of what the tokens before it receive."""
-    total = 0.0
-    for later in range(scale + 1, len(TOKENS)):
-        received = [mass[later][scale_of(t)] / TOKENS[scale_of(t)] for t in range(BEFORE[later])]
-        total += sum(received) / len(received)
-    return total
-
-
 def test_reliance_is_what_later_scales_look_at() -> None:
+    """Token by token: every later scale's mean of what the tokens before it receive."""
     mass = calibrations.named("hackpp", made(HACKPlusPlus).calibration)[1]["mass"]
     reliance = reliance_of(mass, TOKENS)
     for layer, head, scale in itertools.product(range(3), range(4), range(len(TOKENS))):
-        assert reliance[layer][head][scale] == pytest.approx(gamma(mass[layer][head], scale), abs=1e-12)
+        means = [statistics.fmean(mass[layer][head][later][scale_of(t)] / TOKENS[scale_of(t)] for t in range(BEFORE[later]))
+                 for later in range(scale + 1, len(TOKENS))]
+        assert reliance[layer][head][scale] == pytest.approx(sum(means), abs=1e-12)
     assert reliance[0][0][-1] == 0, "nothing comes behind the last scale"
 
 

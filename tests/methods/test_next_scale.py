@@ -1,6 +1,7 @@
 """Rivals in next-scale models: on token numbers, plans and budgets of HeatKV and ScaleKV, and the recorded table of budgets in bytes."""
 
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Sequence
@@ -59,33 +60,30 @@ def test_the_first_and_the_latest_stay(name: str, parameters: dict[str, Any], si
         assert all((numbers.long() == torch.tensor(expected)).all() for numbers in contents.values())
 
 
-def test_the_default_of_sinks_is_that_of_the_family() -> None:
-    half = Fraction(1, 2)
-    assert Streaming.parameters_for(half, layout_of()) == {"B": 27, "sinks": 5}
-    assert Streaming.parameters_for(half, Layout("next-token", (1,), 6, 6, 4, 4, 16, 2)) == {"B": 18}
+def test_the_default_of_sinks_is_that_of_the_family_and_scales_are_in_groups() -> None:
+    assert Streaming.parameters_for(Fraction(1, 2), layout_of()) == {"B": 27, "sinks": 5}
+    assert Streaming.parameters_for(Fraction(1, 2), Layout("next-token", (1,), 6, 6, 4, 4, 16, 2)) == {"B": 18}
+    groups = [ScaleGroups().group(scale, 5) for scale in range(6)]
+    assert groups == ["condensed", "condensed", "intermediate", "local", "local", "own"]
+    assert (ScaleGroups().group(1, 2), ScaleGroups().group(2, 3)) == ("condensed", "local")
 
 
 def heavy(layout: Layout, B: int) -> list[dict[Site, Tensor]]:
     """H2O's rule by hand: full matrices, one row and head at a time."""
     feed, steps = ScaleFeed(layout), scale_steps(layout)
     history: list[dict[Site, Tensor]] = [{} for _ in steps[:-1]]
-    for site in SITES:
-        keys = torch.cat([feed.at(step, site)[1] for step in steps], 2).double()
-        for row in range(layout.rows):
-            for head in range(layout.kv_heads):
-                tokens: list[int] = []
-                mass, queries = torch.zeros(layout.visual, dtype=torch.float64), torch.zeros(layout.visual, dtype=torch.float64)
-                for step in steps[:-1]:
-                    tokens = tokens + list(range(step.first, step.first + step.count))
-                    group = layout.heads // layout.kv_heads
-                    q = feed.at(step, site)[0][row, head * group : (head + 1) * group].double()
-                    weights = (q @ keys[row, head, tokens].T * layout.head_dim**-0.5).softmax(-1)
-                    mass[tokens] += weights.sum((0, 1))
-                    queries[tokens] += step.count
-                    ranked = sorted(tokens, key=lambda i: float(mass[i] / queries[i]), reverse=True)
-                    tokens = sorted(ranked[:B])
-                    table = history[step.index].setdefault(site, torch.zeros(layout.rows, layout.kv_heads, len(tokens), dtype=torch.int64))
-                    table[row, head] = torch.tensor(tokens)
+    for site, row, head in itertools.product(SITES, range(layout.rows), range(layout.kv_heads)):
+        keys = torch.cat([feed.at(step, site)[1] for step in steps], 2)[row, head].double()
+        tokens: list[int] = []
+        mass, queries = torch.zeros(2, layout.visual, dtype=torch.float64)
+        for step in steps[:-1]:
+            tokens = tokens + list(range(step.first, step.first + step.count))
+            q = feed.at(step, site)[0].unflatten(1, (layout.kv_heads, -1))[row, head].double()
+            mass[tokens] += (q @ keys[tokens].T * layout.head_dim**-0.5).softmax(-1).sum((0, 1))
+            queries[tokens] += step.count
+            tokens = sorted(sorted(tokens, key=lambda i: float(mass[i] / queries[i]), reverse=True)[:B])
+            table = history[step.index].setdefault(site, torch.zeros(layout.rows, layout.kv_heads, len(tokens), dtype=torch.int64))
+            table[row, head] = torch.tensor(tokens)
     return history
 
 
@@ -112,12 +110,6 @@ def test_random_is_uniform_over_what_was_seen() -> None:
     first, second = (contents[site].sort(-1).values for site in SITES[:2])
     assert not torch.equal(first, second), "layers share their draws"
     assert not torch.equal(first[:, 0], first[:, 1]), "heads share their draws"
-
-
-def test_groups_of_scales() -> None:
-    groups = [ScaleGroups().group(scale, 5) for scale in range(6)]
-    assert groups == ["condensed", "condensed", "intermediate", "local", "local", "own"]
-    assert (ScaleGroups().group(1, 2), ScaleGroups().group(2, 3)) == ("condensed", "local")
 
 
 # -- HeatKV's plans of the published orders ---------------------------------------------------------------------------
@@ -152,14 +144,11 @@ def infinity(cls: type[Method], budget: str, **parameters: Any) -> dict[str, Any
     return resolve(cls, Budget.parse(budget), entry.shape(entry.presets["paper"], 1), parameters, "random:0/random:0")
 
 
-def test_a_case_names_its_calibration_by_the_digest() -> None:
+def test_a_case_names_its_calibration_by_the_digest_and_of_equal_scores_the_lower_head_goes_first() -> None:
     named = infinity(HeatKV, "1/10", calibration="infinity-2b", counts="live")
     digest = calibrations.fingerprint(calibrations.packaged("heatkv")["infinity-2b"])
     assert (named["calibration"], named["limit"]) == (digest, 328960)
     assert infinity(HeatKV, "1/10", calibration=digest, counts="live") == named
-
-
-def test_of_equal_scores_the_lower_head_goes_first() -> None:
     shape = Shape((1, 4, 9), 2, 2, 1)
     assert orders_of({"scas": [[[0, 1], [0, 1]], [[0, 1], [0, 0.5]]]}, shape) == [[3, 0, 2, 1]]
 

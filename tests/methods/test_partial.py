@@ -29,8 +29,8 @@ def layout(steps: int = 64, batch: int = ROWS) -> MaskedLayout:
     return SIZES["B"].layout(range(100, 100 + batch), Sampling(cfg_scale=3.0, steps=steps))
 
 
-def resolved(method: Scheduled, steps: int = 64) -> Scheduled:
-    method.resolve(layout(steps))
+def resolved(method: Any, steps: int = 64, batch: int = ROWS) -> Any:
+    method.resolve(layout(steps, batch))
     return method
 
 
@@ -65,9 +65,9 @@ def test_forced_tokens_and_some_more_always_go_on(extra: int) -> None:
 
 
 def test_random_tokens_keeps_as_many_as_lazymar() -> None:
-    assert resolved(RandomTokens()).kept == resolved(LazyMAR()).kept
-    assert resolved(RandomTokens()).full == resolved(LazyMAR()).full
-    assert resolved(RandomTokens()).rows == 2 * ROWS, "the condition cache is none of it"
+    own, lazy = resolved(RandomTokens()), resolved(LazyMAR())
+    assert (own.kept, own.full) == (lazy.kept, lazy.full)
+    assert own.rows == 2 * ROWS, "the condition cache is none of it"
 
 
 # -- who goes on ------------------------------------------------------------------------------------------------------
@@ -117,9 +117,7 @@ PASS = 40  # it and the pass before predict several tokens
 
 
 def marche(steps: int = 64, **parameters: Any) -> MARche:
-    method = MARche(**parameters)
-    method.resolve(layout(steps, BATCH))
-    return method
+    return resolved(MARche(**parameters), steps, BATCH)
 
 
 def active_of(**parameters: Any) -> tuple[list[set[int]], list[set[int]], list[set[int]], Tensor]:
@@ -133,15 +131,11 @@ def active_of(**parameters: Any) -> tuple[list[set[int]], list[set[int]], list[s
     return sets[0], sets[1], sets[2], relevance(q, k, 64 + step.generating)
 
 
-# -- the active set ---------------------------------------------------------------------------------------------------
-def test_every_third_pass_is_full() -> None:
+def test_every_third_pass_is_full_and_more_forced_tokens_than_active_ones_leave_none_to_refresh() -> None:
     method = marche()
     assert [index for index, full in enumerate(method.full) if full] == list(range(0, 64, 3))
     assert {size for size, full in zip(method.kept, method.full, strict=True) if not full} == {64}
     assert marche(period=100).full == [True] + [False] * 63
-
-
-def test_more_forced_tokens_than_active_ones_leave_none_to_refresh() -> None:
     method = marche(8)
     for step, full, size in zip(method.steps, method.full, method.kept, strict=True):
         assert size == (320 if full else max(64, forced_count(method, step)))
@@ -171,13 +165,10 @@ def test_a_kind_that_is_off_is_left_out(kind: str) -> None:
     assert marche(active=320, **{kind: False}).kept[PASS] == 320 - len(out)
 
 
-def test_a_blind_set_knows_no_kinds() -> None:
+def test_a_blind_set_knows_no_kinds_and_some_blocks_compute_everything() -> None:
     active, generating, *_ = active_of(refresh="blind")
     assert [len(row) for row in active] == [64] * len(active)
     assert not all(g <= a for g, a in zip(generating, active, strict=True))
-
-
-def test_blocks_that_compute_everything() -> None:
     method = marche(select_layer=3, refresh_layers=[2, 5])
     assert [block + 1 for block in range(12) if method.spans(block) == (True, True)] == [1, 2, 3, 5]
     assert method.selects_at == 2
@@ -227,12 +218,9 @@ def test_relevance_is_the_attention_that_generating_tokens_pay() -> None:
     assert torch.allclose(paid.sum(1), torch.tensor(6.0))
 
 
-def test_parts_of_very_different_height_do_not_overflow() -> None:
+def test_parts_of_very_different_height_do_not_overflow_in_the_papers_attention_which_is_another_kernel() -> None:
+    assert MARche(partitioned=True).kernel != MARche().kernel
     q, k, v = torch.ones(1, 1, 1, 4), torch.full((1, 1, 2, 4), 200.0), torch.tensor([[[[1.0] * 4, [3.0] * 4]]])
     low = k - 300
     assert torch.allclose(joined(q, (k, v), (low, v + 10)), torch.full((1, 1, 1, 4), 2.0))
     assert torch.allclose(joined(q, (low, v + 10), (k, v)), torch.full((1, 1, 1, 4), 2.0))
-
-
-def test_the_papers_attention_is_another_kernel() -> None:
-    assert MARche(partitioned=True).kernel != MARche().kernel

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from cachemark.cache.arena import Memory
-from cachemark.cache.layout import Layout
 from cachemark.contract.method import Method
 from cachemark.core.errors import BadBudget, BadParameter, BadPlan
 from cachemark.core.spec import Case, Sampling
@@ -24,10 +23,6 @@ from cachemark.plans.schema import load
 NAMES = tuple(SAMPLING)
 
 
-def layout(name: str) -> Layout:
-    return model(name).layout(SEEDS, SAMPLING[name])
-
-
 def generate(name: str, method: Method, forced: Tensor | None = None, sampling: Sampling | None = None) -> tuple[Tensor, list[Tensor]]:
     logits = list[Tensor]()
     tokens = model(name).generate(torch.arange(len(SEEDS)), SEEDS, method, sampling or SAMPLING[name], Memory(), forced=forced,
@@ -35,14 +30,13 @@ def generate(name: str, method: Method, forced: Tensor | None = None, sampling: 
     return tokens, logits
 
 
-# -- fewer scales -----------------------------------------------------------------------------------------------------
 @torch.no_grad()
 @pytest.mark.parametrize("count", [1, 4])
 @pytest.mark.parametrize("name", NAMES)
 def test_generated_scales_have_the_tokens_of_the_full_cache_and_the_others_add_nothing(name: str, count: int) -> None:
     full, full_logits = generate(name, Method())
     tokens, logits = generate(name, FewerScales(count))
-    generated = layout(name).ending(5 - count).visual
+    generated = model(name).layout(SEEDS, SAMPLING[name]).ending(5 - count).visual
     assert torch.equal(tokens[:, :generated], full[:, :generated])
     assert bool((tokens[:, generated:] == ABSENT).all())
     assert all(map(torch.equal, logits, full_logits))
@@ -55,7 +49,6 @@ def test_generated_scales_have_the_tokens_of_the_full_cache_and_the_others_add_n
     assert not torch.allclose(quantizer.restore(full), expected)
 
 
-# -- guidance off -----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("start", [0, 3, 5])
 @pytest.mark.parametrize("name", NAMES)
 def test_logits_without_guidance_are_the_conditional_ones(name: str, start: int) -> None:
@@ -76,14 +69,13 @@ def test_entries_of_unconditional_rows_end(name: str) -> None:
     full, method = Method(), GuidanceOff(3)
     generate(name, full)
     generate(name, method)
-    tokens = layout(name).scale_tokens
-    row = 2 * layout(name).layers * layout(name).heads * layout(name).head_dim * 4
+    layout = model(name).layout(SEEDS, SAMPLING[name])
+    tokens, row = layout.scale_tokens, 2 * layout.layers * layout.heads * layout.head_dim * 4
     assert method.live_bytes == len(SEEDS) * sum(tokens[:4]) * row
     assert full.live_bytes == 2 * method.live_bytes
     assert method.logical_bytes == max(2 * sum(tokens[:3]), sum(tokens[:4])) * len(SEEDS) * row
 
 
-# -- FastVAR ----------------------------------------------------------------------------------------------------------
 def test_a_score_is_of_its_map() -> None:
     flat = torch.ones(2, 16, 3)
     assert not deviation(flat).any()
@@ -117,7 +109,7 @@ def cases(folder: Path, methods: str, budgets: str = '"1/2"', model: str = "tiny
     return [planned.case for planned in expand(load(str(path))) if planned.case.role == "candidate"]
 
 
-def test_the_kind_of_a_budget_is_a_part_of_a_case(tmp_path: Path) -> None:
+def test_the_kind_of_a_budget_is_a_part_of_a_case_and_a_share_of_fewer_scales_is_one(tmp_path: Path) -> None:
     (saving,), (storing,) = (cases(tmp_path, method) for method in ('"fewer_scales"', '"window"'))
     assert (saving.label, saving.budget_kind, saving.stated_budget) == ("fewer_scales 1/2 FLOPs", "FLOPs", "1/2 FLOPs")
     assert (storing.label, storing.stated_budget) == ("window 1/2", "1/2")
@@ -126,9 +118,6 @@ def test_the_kind_of_a_budget_is_a_part_of_a_case(tmp_path: Path) -> None:
     assert Case.from_json(saving.to_json()) == saving
     assert replace(saving, budget_kind="entries").key != saving.key
     assert replace(saving, budget_kind="entries").cell == saving.cell
-
-
-def test_a_share_of_fewer_scales_is_a_budget(tmp_path: Path) -> None:
     named = '{ name = "fewer_scales", count = 1 }'
     own, other = cases(tmp_path, f'{named}, {{ name = "fastvar", base = [0.4, 0.5, 0.6, 0.75], layers = [0, 5] }}', named)
     assert own.stated_budget == other.stated_budget == "4441/10000 FLOPs"

@@ -47,16 +47,12 @@ def test_a_decoder_crosses_methods_and_codecs() -> None:
     assert jacobi_case.named == "full + jacobi 8"
     assert {p.case.cell for p in by_label.values()} == {jacobi_case.cell}, "all are compared with one full cache"
     assert not by_label["full + jacobi 8"].unsupported_reason
+    counted = {label for label, p in by_label.items() if "decoder" in result_parts(p.case, environment("cpu", 1))}
+    assert counted == {label for label in by_label if "jacobi" in label}, "code of decoders counts only where one runs"
 
 
-def test_sequential_cases_keep_their_keys() -> None:
-    before = {p.case.key for p in planned(["sequential"])}
-    after = {p.case.key: p.case for p in planned(["sequential", JACOBI])}
-    assert before < after.keys()
-    assert len({case.key for case in after.values()}) == len(after)
-
-
-def test_any_parameter_of_a_decoder_makes_another_case() -> None:
+def test_any_parameter_of_a_decoder_makes_another_case_and_sequential_cases_keep_their_keys() -> None:
+    assert {p.case.key for p in planned(["sequential"])} < {p.case.key for p in planned(["sequential", JACOBI])}
     tables = [JACOBI, {**JACOBI, "window": 9}, {**JACOBI, "proposals": "left", "variant": "left"}, {**JACOBI, "look_ahead": True}]
     cases = [p.case for p in planned(tables, methods=("full",)) if p.case.role == "candidate"]
     assert len({case.key for case in cases}) == len(cases) == 4
@@ -87,12 +83,6 @@ def test_a_method_beyond_whose_horizon_nothing_may_be_fed_is_refused() -> None:
     assert not refused_decoder(replace(case, decoder=JACOBI), Shy, parameters, layout)
 
 
-def test_code_of_decoders_counts_only_where_one_runs() -> None:
-    here = environment("cpu", 1)
-    with_decoder = {p.case.label: "decoder" in result_parts(p.case, here) for p in planned(["sequential", JACOBI])}
-    assert {label for label, counts in with_decoder.items() if counts} == {"full + jacobi 8", "h2o 1/2 + jacobi 8"}
-
-
 @pytest.mark.parametrize(("decoder", "given", "reason"), [
     (JACOBI, {}, "h2o states no horizon, so it runs one token per pass, and jacobi cannot draft ahead"),
     (JACOBI, {"model": "tiny-var", "methods": ("streaming",)}, "a next-scale model generates many anyway"),
@@ -110,15 +100,12 @@ def test_what_cannot_run_is_refused_with_the_reason(decoder: dict[str, Any], giv
     assert bool(full.unsupported_reason) == bool(given or decoder is not JACOBI), "beside the full cache of a next-token model it runs"
 
 
-def test_a_front_runs_beside_the_full_cache_alone() -> None:
+def test_a_front_runs_beside_the_full_cache_alone_and_a_decoder_on_the_graph_engine() -> None:
     by_label = candidates(planned([zipar(16)], methods=("linear", "streaming"), codecs=["native", "int8"]))
     runs = {label for label, each in by_label.items() if "zipar" in label and not each.unsupported_reason}
     assert runs == {"full + zipar 16", "full int8 + zipar 16"}
     assert by_label["linear 1/2 + zipar 16"].unsupported_reason == (
         "zipar feeds tokens of incomplete lines, and linear does not run on them. Use the method full.")
-
-
-def test_a_decoder_runs_on_the_graph_engine() -> None:
     by_label = candidates(planned(["sequential", JACOBI], device="cuda", engine="auto", methods=("streaming", "linear")))
     assert {by_label[label].case.engine for label in ("streaming 1/2", "full + jacobi 8", "linear 1/2 + jacobi 8")} == {"graph"}
     assert not by_label["linear 1/2 + jacobi 8"].unsupported_reason
@@ -141,14 +128,10 @@ MISTAKES: dict[type[CachemarkError], list[tuple[list[Any], str]]] = {
 def test_mistakes_are_named(error: type[CachemarkError], tmp_path: Path) -> None:
     file = tmp_path / "plan.toml"
     for decoders, words in MISTAKES[error]:
-        tables = ", ".join(map(_toml, decoders))
+        tables = ", ".join(json.dumps(value) if isinstance(value, str) else "{ " + ", ".join(
+            f"{key} = {json.dumps(item)}" for key, item in value.items()) + " }" for value in decoders)
         file.write_text(f'name = "p"\n[[cells]]\nmodel = "tiny-llamagen"\nmethods = ["full"]\ndecoders = [{tables}]\n')
         with pytest.raises(error, match=r"plan\.toml") as raised:
             expand(load(str(file)))
         assert words in str(raised.value)
         assert raised.value.remedy
-
-
-def _toml(value: object) -> str:
-    """A name or a table as TOML."""
-    return "{ " + ", ".join(f"{k} = {json.dumps(v)}" for k, v in value.items()) + " }" if isinstance(value, dict) else json.dumps(value)

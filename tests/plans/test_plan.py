@@ -42,7 +42,7 @@ def labels(planned: list[Planned]) -> list[str]:
     return [p.case.label for p in planned]
 
 
-def test_a_wrong_plan_is_refused_with_file_line_and_words(write: Write, tmp_path: Path) -> None:
+def test_a_wrong_plan_and_no_toml_and_no_file_are_refused_with_file_line_and_words(write: Write, tmp_path: Path) -> None:
     for bad in BAD:
         with pytest.raises(bad.kind) as caught:
             expand(write(bad.text))
@@ -51,9 +51,6 @@ def test_a_wrong_plan_is_refused_with_file_line_and_words(write: Write, tmp_path
         assert all(words in message for words in bad.words), (bad.name, message)
         assert "\n" not in message
         assert len(message) < len(str(tmp_path)) + 320, "one short message"
-
-
-def test_no_toml_and_no_file(write: Write, tmp_path: Path) -> None:
     for text in ("name = \n", '"""', "a = 1\na = 2\n", "\x00"):
         with pytest.raises(BadPlan, match=r"plan\.toml: not TOML: .*(line \d+|end of document)"):
             write(text)
@@ -104,17 +101,14 @@ def test_a_budget_may_be_the_bytes_of_a_codec(write: Write) -> None:
         expand(write(text.replace('"1/2"', '{ name = "full" }')))
 
 
-def test_keys_are_grouped_where_tokens_arrive_one_by_one(write: Write) -> None:
+def test_keys_are_grouped_where_tokens_arrive_one_by_one_and_the_reference_engine_stores_natively(write: Write) -> None:
+    """That engine is the papers' full cache: no method and no codec of ours runs in it, and none may be reported under its name."""
     text = examples.plan_text('"streaming"', cells='codecs = ["kivi4"]')
     assert not any(planned.unsupported_reason for planned in expand(write(text)))
     scales = text.replace('"dot"', '"tiny-var"')
     assert scales != text
     reasons = {planned.case.label: planned.unsupported_reason for planned in expand(write(scales))}
     assert {label for label, reason in reasons.items() if "order of their arrival" in reason} == {"full kivi4", "streaming 1/2 kivi4"}
-
-
-def test_the_reference_engine_stores_natively(write: Write) -> None:
-    """It is the papers' full cache: no method and no codec of ours runs in it, and none may be reported under its name."""
     planned = expand(write(examples.plan_text('"streaming"', cells='engine = "reference"\ncodecs = ["native", "int8"]')))
     assert {p.case.label: bool(p.unsupported_reason) for p in planned} == {
         "full": False, "streaming 1/2": True, "full int8": True, "streaming 1/2 int8": True,
@@ -149,6 +143,8 @@ def test_a_method_that_was_added_is_no_fault_of_a_line_of_the_plan(write: Write,
     both = write('name = "m"\n[[cells]]\nmodel = "tiny-mar"\nmethods = ["linear"]\n')
     with pytest.raises(BadBudget, match=r"plan\.toml:4: linear does not run on masked models"):
         expand(both.joined(["linear"]))
+    with pytest.raises(BadBudget, match=r"linear does not run on masked models\."):
+        expand(load("demo").only(models=["tiny-mar"]).joined(["linear"]))
 
 
 def test_more_methods_join_the_blocks_of_their_kind_of_model(tmp_path: Path) -> None:
@@ -160,8 +156,6 @@ def test_more_methods_join_the_blocks_of_their_kind_of_model(tmp_path: Path) -> 
     assert prepare(named, [tmp_path / "knorm.py", tmp_path / "dot.py"])[1] == files, "each file once"
     joined_cases = {(p.case.model, p.case.method) for p in expand(joined) if p.case.method in ("knorm", "calm")}
     assert joined_cases == {("tiny-llamagen", "knorm"), ("tiny-llamagen", "calm"), ("tiny-var", "calm")}
-    with pytest.raises(BadBudget, match=r"linear does not run on masked models\."):
-        expand(load("demo").only(models=["tiny-mar"]).joined(["linear"]))
 
 
 BASE = Case("m", "random:0", (4, 4), "c", Sampling(), "streaming", {"B": 8})
@@ -182,14 +176,10 @@ def test_every_field_makes_another_case() -> None:
     assert len({case.key for case in others}) == len(others) - 1, "one sampling is in both tables"
 
 
-@pytest.mark.parametrize("edit", [("timeout = 60.0", "timeout = 61.0"), ("timeout", 'description = "x"\ntrial = "case"\ntimeout')])
-def test_what_changes_no_number_makes_no_other_case(edit: tuple[str, str], write: Write) -> None:
-    text = examples.plan_text('"streaming"')
-    assert [p.case for p in expand(write(text.replace(*edit)))] == [p.case for p in expand(write(text))]
-
-
-def test_another_decoder_is_another_case(tmp_path: Path, write: Write) -> None:
-    keys = []
+def test_what_changes_no_number_makes_no_other_case_and_another_decoder_does(tmp_path: Path, write: Write) -> None:
+    text, keys = examples.plan_text('"streaming"'), []
+    for edit in (("timeout = 60.0", "timeout = 61.0"), ("timeout", 'description = "x"\ntrial = "case"\ntimeout')):
+        assert [p.case for p in expand(write(text.replace(*edit)))] == [p.case for p in expand(write(text))]
     for name in ("one", "two", "one"):
         torch.manual_seed(len(name) + (name == "two"))
         state = {n: t.half() for n, t in TinyVQ(TinyVQConfig()).state_dict().items()}
@@ -228,7 +218,7 @@ def test_a_variant_is_meant_by_its_name_and_its_method(write: Write) -> None:
     assert candidates("linear") == ["linear: no anchor 1/2", "linear: plain 1/2"]
 
 
-def test_nothing_left_of_a_plan_is_an_error(write: Write) -> None:
+def test_nothing_left_of_a_plan_is_an_error_and_a_parameter_is_a_number_that_a_float_holds(write: Write) -> None:
     blocks = "".join(f'[[cells]]\nmodel = "{model}"\nmethods = ["{method}"]\n'
                      for model, method in (("tiny-llamagen", "window"), ("tiny-var", "ams_kv")))
     plan = write(f'name = "two"\n{blocks}')
@@ -238,9 +228,6 @@ def test_nothing_left_of_a_plan_is_an_error(write: Write) -> None:
     for only, words in (({"models": ["tiny-lamagen"]}, "tiny-llamagen"), ({"budgets": ["1/3"]}, "budget of plan two")):
         with pytest.raises(UnknownName, match=words):
             plan.only(**only)
-
-
-def test_a_parameter_is_a_number_that_a_float_holds(write: Write) -> None:
     for value in ("inf", "1" + "0" * 400):
         with pytest.raises(BadParameter, match="is not finite"):
             expand(write(f'name = "p"\n[[cells]]\nmodel = "tiny-llamagen"\nmethods = [{{ name = "linear", anchor = {value} }}]\n'))

@@ -34,6 +34,11 @@ from tools.cards.plans import cost
 from .test_paper_plans import TABLES
 
 
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # the files of published models are not here
+
+
 def rated(planned: Iterable[Planned]) -> list[Prepared]:
     """The cases with the rates of an H100."""
     return [Prepared.of(each, rates=limits.gpu("h100", each.case.dtype)) for each in planned]
@@ -41,8 +46,7 @@ def rated(planned: Iterable[Planned]) -> list[Prepared]:
 
 # Anchors and tables of papers are in test_paper_plans.py.
 @pytest.mark.parametrize("name", [name for name in plans.names() if not name.startswith("anchor-") and name not in TABLES])
-def test_shipped_plans_are_named_as_their_files_and_mean_something(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # the files of published models are not here
+def test_shipped_plans_are_named_as_their_files_and_mean_something(name: str) -> None:
     plan = price.without_missing(plans.load(name))[0]
     cells = [block.model_copy(update={"budgets": block.budgets[-1:]}) for block in plan.cells]  # the smallest
     methods = {planned.case.method for planned in expand(plan.model_copy(update={"cells": cells}), "cuda")}
@@ -50,16 +54,14 @@ def test_shipped_plans_are_named_as_their_files_and_mean_something(name: str, tm
     assert methods > {"full"} or (name, methods) == ("bundled", {"full"})
 
 
-@pytest.mark.parametrize("name", ["demo", "nightly", "linear-table4"])
-def test_the_listed_costs_are_estimates_of_the_plans(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # the files of published models are not here
+def test_the_listed_costs_are_estimates_of_the_plans() -> None:
     stored = json.loads(COSTS.read_text())
     assert list(stored) == plans.names()
-    assert stored[name] == cost(name), "write it again: python -m tools.cards docs --costs"
+    for name in ("demo", "nightly", "linear-table4"):
+        assert stored[name] == cost(name), "write it again: python -m tools.cards docs --costs"
 
 
-def test_missing_files_are_named_and_priced_as_if_they_were_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_missing_files_are_named_and_priced_as_if_they_were_here() -> None:
     plan = plans.load("anchor-mar-l")
     bare, missing = price.without_missing(plan)
     assert missing == ["weights/mar/mar_large/checkpoint-last.pth", "weights/mar/kl16.ckpt",
@@ -70,8 +72,7 @@ def test_missing_files_are_named_and_priced_as_if_they_were_here(tmp_path: Path,
     assert absent.hours - price.STARTUP / 3600 > 20 * (present.hours - price.STARTUP / 3600), "50 000 images are most of the price"
 
 
-def test_everything_that_a_plan_names_and_is_not_here_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_everything_that_a_plan_names_and_is_not_here_is_missing(tmp_path: Path) -> None:
     (tmp_path / "janus").mkdir()
     cells = [{"model": "janus-pro-1b", "methods": ["linear"], "weights": folder} for folder in ("janus", "absent/janus")]
     metrics = [{"name": "clip_score", "weights": "absent/clip"}, {"name": "geneval", "detector": "absent/detector", "clip": "janus"}]
@@ -86,7 +87,7 @@ def test_everything_that_a_plan_names_and_is_not_here_is_missing(tmp_path: Path,
     assert "own64" not in price.without_missing(packaged)[1]
 
 
-def test_methods_that_need_a_measurement_of_missing_weights_are_priced_and_the_files_named(tmp_path: Path) -> None:
+def test_methods_that_need_a_measurement_of_missing_weights_are_priced_and_the_files_named() -> None:
     methods = ["ams_kv", "scalekv", "heatkv", "hack", "hackpp"]
     cell = {"model": "var-d16", "methods": methods, "budgets": ["1/2", "ams_kv"], "weights": "absent/var.pth", "batch": 4}
     prices = price_list(plans.Plan.model_validate({"name": "p", "cells": [cell]}), on="h100")
@@ -140,19 +141,17 @@ class Hours:
         self.now += self.each
 
 
-def run(
-    tmp_path: Path, seconds: float, each: float, priced: float, *, measured: bool = True, **more: object,
-) -> tuple[Hours, list[Outcome]]:  # fmt: skip
+def run(seconds: float, each: float, priced: float, *, measured: bool = True, **more: object) -> tuple[Hours, list[Outcome]]:
     clock = Hours(each)
     deadline = Deadline(seconds, lambda p: (priced, measured), clock=lambda: clock.now)
-    with Store.open(tmp_path / "s.sqlite") as store:
+    with Store.open(Path("s.sqlite")) as store:
         summary = PlanRunner(stub.tiny_plan(**more), store, stub.Stub(before=clock.begin), deadline=deadline).measure()
         return clock, store.outcomes(summary.run_id)
 
 
-def test_a_plan_twice_too_long_gives_every_cell_its_first_pair_and_starts_nothing_late(tmp_path: Path) -> None:
+def test_a_plan_twice_too_long_gives_every_cell_its_first_pair_and_starts_nothing_late() -> None:
     """Twelve cases of 10 s, and a minute."""
-    clock, outcomes = run(tmp_path, 60.0, 10.0, 10.0)
+    clock, outcomes = run(60.0, 10.0, 10.0)
     reached = [o.case for o in outcomes if o.ok]
     late = [o for o in outcomes if o.status is Status.NOT_REACHED]
     assert (len(reached), len(late)) == (6, 6)
@@ -163,10 +162,10 @@ def test_a_plan_twice_too_long_gives_every_cell_its_first_pair_and_starts_nothin
     assert late[0].log == "It was not started: it takes about 10 s, and 0 s were left before the deadline."
 
 
-def test_paper_is_corrected_by_what_cases_really_take_and_declared_priority_comes_first(tmp_path: Path) -> None:
+def test_paper_is_corrected_by_what_cases_really_take_and_declared_priority_comes_first() -> None:
     """Paper says 1 s, cases take 2 (as the stub reports them): the third begins only with 2 s left."""
     cells = [stub.CELLS[0] | {"priority": 5}, stub.CELLS[1] | {"priority": 1}]
-    clock, outcomes = run(tmp_path, 5.0, 2.0, 1.0, measured=False, cells=cells)
+    clock, outcomes = run(5.0, 2.0, 1.0, measured=False, cells=cells)
     assert [begun for _, begun in clock.begun] == [100.0, 102.0]
     assert [o.case.model for o in outcomes if o.ok] == ["llamagen-l"] * 2
 
@@ -200,12 +199,12 @@ def test_the_order_is_breadth_first() -> None:
     assert [len(group) for group in shared][:2] == [2, 2], "what follows each other on one model shares a process"
 
 
-@pytest.mark.parametrize(("model", "fidelity", "note"), [
-    ("tiny-llamagen", {"samples": 32}, "Set samples = 80 in [fidelity]"), ("tiny-llamagen", {"samples": 96}, ""),
-    ("llamagen-b", {"samples": 32}, ""), ("tiny-llamagen", {"samples": 32, "seeds": "s64"}, ', seeds = "s256" in [fidelity]'),
-])
-def test_a_plan_says_beforehand_how_many_seeds_a_rank_needs(model: str, fidelity: dict[str, object], note: str) -> None:
-    cells = [{"model": model, "methods": ["window", "rkv", "linear"]}]
-    text = too_few_seeds(expand(plans.Plan.model_validate({"name": "p", "fidelity": fidelity, "cells": cells})))
-    assert text.startswith("3 comparisons need 80 seeds") is bool(note)
-    assert note in text
+def test_a_plan_says_beforehand_how_many_seeds_a_rank_needs() -> None:
+    for model, fidelity, note in (
+        ("tiny-llamagen", {"samples": 32}, "Set samples = 80 in [fidelity]"), ("tiny-llamagen", {"samples": 96}, ""),
+        ("llamagen-b", {"samples": 32}, ""), ("tiny-llamagen", {"samples": 32, "seeds": "s64"}, ', seeds = "s256" in [fidelity]'),
+    ):
+        cells = [{"model": model, "methods": ["window", "rkv", "linear"]}]
+        text = too_few_seeds(expand(plans.Plan.model_validate({"name": "p", "fidelity": fidelity, "cells": cells})))
+        assert text.startswith("3 comparisons need 80 seeds") is bool(note)
+        assert note in text

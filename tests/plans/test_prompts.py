@@ -51,14 +51,11 @@ def test_every_model_that_reads_texts_reads_another_list() -> None:
         assert other.shape(entry.presets["paper"], 3).rows == entry.shape(entry.presets["paper"], 3).rows
 
 
-def test_the_list_is_a_part_of_what_a_case_is(tmp_path: Path, mine: str) -> None:
+def test_the_list_is_a_part_of_what_a_case_is_and_a_trial_is_asked_for_it(tmp_path: Path, mine: str) -> None:
     own, other, named = (planned(tmp_path, prompts)[0].case for prompts in ("", mine, "captions256"))
     assert named.key == own.key, "its own list by name is the same case"
     assert other.key != own.key
     assert other.conditions == f"3 prompts {digest(MINE)}, balanced"
-
-
-def test_a_trial_is_asked_for_the_list(tmp_path: Path, mine: str) -> None:
     cases = planned(tmp_path, mine)
     bench = Bench.load(cases[0])
     job = case_job(cases[0].case, bench)
