@@ -25,10 +25,7 @@ M = TypeVar("M", bound=nn.Module)
 
 @dataclass
 class Vector:
-    """A vector file: its tensors, the JSON next to it, and the tensors read so far.
-
-    ``path`` is the uncompressed name; a large file may exist only as ``.xz``.
-    """
+    """A vector file at its uncompressed ``path``: its tensors, the JSON next to it, and the names of tensors read so far."""
 
     path: Path
     facts: dict[str, Any]
@@ -116,12 +113,18 @@ def compare(
     return Check(name, tolerance, measure, (need, *needs))
 
 
+def of_runs(
+    name: str, need: str, actual: Callable[..., Tensor], tolerance: float = LOGITS,
+    by: Callable[[Any, Tensor], float] = lambda actual, expected: apart(actual, expected),
+) -> Check:
+    """Check each tensor ``need`` of a subject with ``runs``: ``actual`` gets the generation that the first part names, and the others."""
+    return compare(name, need, lambda subject, vector, run, *parts: actual(
+        subject.runs[run], *(int(part) if part.isdigit() else part for part in parts)), tolerance, by=by)
+
+
 @dataclass(frozen=True)
 class Kind:
-    """How files of one kind are read: ``build`` makes the subject of the checks.
-
-    ``about`` and ``methods`` describe subject and cache methods on the model cards.
-    """
+    """How files of one kind are read; ``build`` makes the subject of the checks, ``about`` and ``methods`` are for the model cards."""
 
     build: Callable[[Vector], Any]
     checks: tuple[Check, ...]

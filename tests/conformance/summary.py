@@ -1,7 +1,4 @@
-"""Summary of the checks of stored vectors, shipped in the package for the model cards.
-
-``python -m conformance.summary`` with ``tests`` on the path rewrites it; ``make docs`` does so.
-"""
+"""Summary of the checks of stored vectors, for the model cards; ``make docs`` rewrites it by ``python -m conformance.summary``."""
 
 import json
 from pathlib import Path

@@ -16,22 +16,8 @@ from cachemark.methods import lazymar
 from cachemark.methods.base import lazy_schedule as schedule
 from cachemark.models import emu3, glm_image, infinity, janus, llamagen, llamagen_text, lumina, mar, var
 from cachemark.models.catalogue.next_scale import build as build_var
-from cachemark.models.emu3 import Emu3
-from cachemark.models.glm_image import GlmImage
-from cachemark.models.infinity import Infinity
-from cachemark.models.janus import Janus
-from cachemark.models.llamagen import LlamaGen
-from cachemark.models.llamagen_text import CaptionedLlamaGen
-from cachemark.models.lumina import Lumina
-from cachemark.models.mar import MAR
 from cachemark.models.prompts import Prompts
-from cachemark.models.vision import bsq, kl, msvq, vq, vqgan
-from cachemark.models.vision.bsq import BSQ
-from cachemark.models.vision.emu3_vq import Emu3VQ
-from cachemark.models.vision.kl import KL
-from cachemark.models.vision.msvq import MSVQ, MSVQConfig
-from cachemark.models.vision.vq import VQ, VQ16, VQConfig
-from cachemark.models.vision.vqgan import VQGAN
+from cachemark.models.vision import bsq, emu3_vq, kl, msvq, vq, vqgan
 
 from .checks import Vector
 from .discovery import DEFAULT
@@ -52,33 +38,33 @@ class Layout:
 
 
 def msvq_of(name: str) -> Layout:
-    return Layout({"": lambda: MSVQ(MSVQConfig(sides=tuple(manifest(name)["patch_nums"])))}, msvq.UNUSED)
+    return Layout({"": lambda: msvq.MSVQ(msvq.MSVQConfig(sides=tuple(manifest(name)["patch_nums"])))}, msvq.UNUSED)
 
 
 def janus_of(size: str) -> Layout:
     reading = [janus.PREFIX + pattern for pattern in (*vq.ENCODER, "quantize.codebook_used")]
-    modules = {"": lambda: Janus(janus.SIZES[size], Prompts()), janus.PREFIX: janus.tokenizer}
+    modules = {"": lambda: janus.Janus(janus.SIZES[size], Prompts()), janus.PREFIX: janus.tokenizer}
     return Layout(modules, ("language_model.lm_head.weight", *reading), janus.official)
 
 
 LAYOUTS: dict[str, Layout] = {  # by family and name of the manifest
-    **{f"llamagen/{size}": Layout({"": lambda size=size: LlamaGen(llamagen.SIZES[size])}) for size in llamagen.SIZES},
-    "llamagen/t2i_XL": Layout({"": lambda: CaptionedLlamaGen(llamagen_text.SIZES[256])}),
-    "llamagen/vq16": Layout({"": lambda: VQ(VQ16)}, vq.UNUSED),
-    "llamagen/vq8": Layout({"": lambda: VQ(VQConfig(ch_mult=(1, 2, 2, 4)))}, vq.UNUSED),
-    **{f"infinity/{size.lower()}": Layout({"": lambda size=size: Infinity(infinity.SIZES[size])}, infinity.BUFFERS)
+    **{f"llamagen/{size}": Layout({"": lambda size=size: llamagen.LlamaGen(llamagen.SIZES[size])}) for size in llamagen.SIZES},
+    "llamagen/t2i_XL": Layout({"": lambda: llamagen_text.CaptionedLlamaGen(llamagen_text.SIZES[256])}),
+    "llamagen/vq16": Layout({"": lambda: vq.VQ(vq.VQ16)}, vq.UNUSED),
+    "llamagen/vq8": Layout({"": lambda: vq.VQ(vq.VQConfig(ch_mult=(1, 2, 2, 4)))}, vq.UNUSED),
+    **{f"infinity/{size.lower()}": Layout({"": lambda size=size: infinity.Infinity(infinity.SIZES[size])}, infinity.BUFFERS)
        for size in infinity.SIZES},
-    "infinity/vae_d32": Layout({"": BSQ}, bsq.UNUSED, bsq.official),
-    "lumina/7B": Layout({"": lambda: Lumina(lumina.SIZES["7B-768"], Prompts())}),  # the larger one has the same shapes
-    "lumina/vqgan": Layout({"": lambda: VQGAN(lumina.TOKENIZER)}, vqgan.UNUSED),
-    **{f"mar/{size}": Layout({"": lambda size=size: MAR(mar.SIZES[size])}) for size in mar.SIZES},
-    "mar/vae_kl16": Layout({"": KL}, kl.UNUSED),
+    "infinity/vae_d32": Layout({"": bsq.BSQ}, bsq.UNUSED, bsq.official),
+    "lumina/7B": Layout({"": lambda: lumina.Lumina(lumina.SIZES["7B-768"], Prompts())}),  # the larger one has the same shapes
+    "lumina/vqgan": Layout({"": lambda: vqgan.VQGAN(lumina.TOKENIZER)}, vqgan.UNUSED),
+    **{f"mar/{size}": Layout({"": lambda size=size: mar.MAR(mar.SIZES[size])}) for size in mar.SIZES},
+    "mar/vae_kl16": Layout({"": kl.KL}, kl.UNUSED),
     **{f"var/{size.replace('-', '_')}": Layout({"": lambda size=size: build_var(var.SIZES[size])}, var.BUFFERS) for size in var.SIZES},
     **{name: msvq_of(name) for name in ("var/vqvae", "var/vqvae_512")},
     **{f"janus/{size}_{file}": janus_of(size) for size in janus.SIZES for file in ("official", "converted")},
-    "emu3/Gen": Layout({"": lambda: Emu3(emu3.GEN, Prompts()), emu3.IMAGES: Emu3VQ},
+    "emu3/Gen": Layout({"": lambda: emu3.Emu3(emu3.GEN, Prompts()), emu3.IMAGES: emu3_vq.Emu3VQ},
                        [emu3.IMAGES + pattern for pattern in vq.ENCODER], emu3.official),
-    "glm_image/AR": Layout({"": lambda: GlmImage(glm_image.PUBLISHED, Prompts())}, glm_image.UNUSED),
+    "glm_image/AR": Layout({"": lambda: glm_image.GlmImage(glm_image.PUBLISHED, Prompts())}, glm_image.UNUSED),
 }
 
 
@@ -131,9 +117,9 @@ def test_sizes_that_no_shape_tells() -> None:
         assert list(var_config.sides) == content["patch_nums"]
         assert (var_config.shared_aln, var_config.l2_norm) == (content["shared_aln"], content["attn_l2_norm"])
     with torch.device("meta"):
-        assert shapes(CaptionedLlamaGen(llamagen_text.SIZES[512])) == manifest("llamagen/t2i_XL")["state_dict"]
-        assert shapes(CaptionedLlamaGen(replace(llamagen_text.XL, longest=77))) != manifest("llamagen/t2i_XL")["state_dict"]
-        assert len({json.dumps(shapes(Lumina(config, Prompts()))) for config in lumina.SIZES.values()}) == 1
+        assert shapes(llamagen_text.CaptionedLlamaGen(llamagen_text.SIZES[512])) == manifest("llamagen/t2i_XL")["state_dict"]
+        assert shapes(llamagen_text.CaptionedLlamaGen(replace(llamagen_text.XL, longest=77))) != manifest("llamagen/t2i_XL")["state_dict"]
+        assert len({json.dumps(shapes(lumina.Lumina(config, Prompts()))) for config in lumina.SIZES.values()}) == 1
     facts = json.loads((DEFAULT / "mar" / "golden_lazy.json").read_text())["_meta"]["hard_coded"]
     assert list(schedule.PUBLISHED) == facts["retain_ratio"]
     assert (list(lazymar.BRIDGED), lazymar.HEAD_PERIOD) == (facts["head_delta_blocks"], facts["head_threshold"])

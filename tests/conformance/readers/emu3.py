@@ -1,7 +1,4 @@
-"""Emu3-Gen: the generator (kind ``small``) and its image decoder (kind ``small_vq``), by the transformers library.
-
-Both branches of guidance run in one batch; the library ran them separately, and combined log-probabilities.
-"""
+"""Emu3-Gen, by transformers, which ran branches of guidance separately: generator (``small``) and image decoder (``small_vq``)."""
 
 from typing import Any
 

@@ -1,7 +1,4 @@
-"""GLM-Image's autoregressive stage (kind ``small``), by the transformers library.
-
-Prompts of different length run in one batch; the library ran them one by one.
-"""
+"""GLM-Image's autoregressive stage (kind ``small``), by the transformers library, which ran prompts one by one."""
 
 from typing import Any
 

@@ -1,8 +1,4 @@
-"""Infinity: transformer, whole generations, and image decoder (kind ``small``).
-
-Any aspect ratio, number of layers and heads, and guidance and temperature per scale. Texts of different length are padded in one batch;
-the authors concatenate them.
-"""
+"""Infinity: transformer, whole generations, and image decoder (kind ``small``), of any aspect ratio and with texts of different length."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -36,17 +32,11 @@ class Subject:
 
     @cached_property
     def ran(self) -> SimpleNamespace:
-        """A generation along the file's bits, by scale.
-
-        Guided bit logits after the temperature, logits of all rows, hidden states and inputs of the next scale; and the method with its
-        slots.
-        """
+        """A generation along the file's bits, by scale: guided bit logits after the temperature, all logits, hidden states, next inputs."""
         tokens, guided, method = self._generate(tokens_of(self.vector))
         model, quantizer = self.model, self.model.quantizer
-        features, attended = model.read(range(len(model.texts)), len(method.hidden[0]) // len(model.texts))
-        cond = model.text_proj_for_sos["ca"](None, features, attended)[:, 0]
+        plain = logits_of(model, method.hidden, range(len(model.texts)), len(method.hidden[0]) // len(model.texts))
         fed = [quantizer.next_map(f_hat, scale + 1) for scale, f_hat in enumerate(maps_of(quantizer, tokens)[1:-1])]
-        plain = [model.logits(h, cond).detach() for h in method.hidden]
         return SimpleNamespace(guided=guided, plain=plain, hidden=method.hidden, fed=fed, method=method)
 
     @cached_property
@@ -66,10 +56,14 @@ class Subject:
         return tokens, guided, method
 
 
-def guided_by_scale(model: Infinity, cfg_list: Sequence[float]) -> Sampling:
-    """Guide every scale of a model by a number of its own, and return the greedy sampling for it.
+def logits_of(model: Infinity, hidden: Sequence[Tensor], texts: Sequence[int], branches: int) -> list[Tensor]:
+    """Return logits of all rows, (rows, tokens, 2 · bits) per scale."""
+    cond = model.text_proj_for_sos["ca"](None, *model.read(texts, branches))[:, 0]
+    return [model.logits(h, cond).flatten(2).detach() for h in hidden]
 
-    A scale of 1 has no guidance, and its unconditional rows are computed if another scale has."""
+
+def guided_by_scale(model: Infinity, cfg_list: Sequence[float]) -> Sampling:
+    """Guide every scale of a model by its own number, 1 for no guidance, and return the greedy sampling for it."""
     own = type(model).guided
 
     def by_scale(hidden: Tensor, step: Step, sampling: Sampling, texts: Texts) -> Tensor:
@@ -146,7 +140,7 @@ def rotations(subject: Subject, vector: Vector) -> Tensor:
 
 def plain(subject: Subject, vector: Vector, which: str) -> Tensor:
     """Return logits before guidance and temperature; a scale without guidance has none of unconditional rows."""
-    logits, conditional = subject.ran.plain[int(which)].flatten(2), len(subject.model.texts)
+    logits, conditional = subject.ran.plain[int(which)], len(subject.model.texts)
     return logits if vector.facts["config"]["cfg_list"][int(which)] != 1 else logits[:conditional]
 
 
@@ -159,7 +153,7 @@ KINDS = {
         compare("hidden", "out/hidden_last/*", lambda subject, vector, i: subject.ran.hidden[int(i)]),
         # By root mean square, since summation order moves single values across a bf16 step. One such value moves a logit by up to 0.012.
         # The most seen on any processor is 0.0019; without rounding it is 0.0065.
-        compare("rounded", "out_bf16ca/logits_pre/*", lambda subject, vector, i: subject.rounded[int(i)].flatten(2), 4e-3, by=spread),
+        compare("rounded", "out_bf16ca/logits_pre/*", lambda subject, vector, i: subject.rounded[int(i)], 4e-3, by=spread),
         compare("codes", "out/codes/*", codes, 1e-6, by=lambda actual, expected: apart(actual, expected[:, :, 0])),
         compare("next_maps", "out/next_input/*", lambda subject, vector, i: subject.ran.fed[int(i)], 1e-5),
         compare("summed", "out/summed_codes", lambda subject, vector: subject.images.quantizer.restore(tokens_of(vector)), 1e-5),

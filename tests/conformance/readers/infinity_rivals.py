@@ -1,7 +1,4 @@
-"""Infinity under HeatKV and ScaleKV: generations along the file's bits.
-
-Weights and texts come from the file of kind ``small`` that the JSON names, next to the vector. Each prompt has one row of guidance.
-"""
+"""Infinity under HeatKV and ScaleKV, along the file's bits, with the weights and texts of the file of kind ``small`` that it names."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -25,7 +22,7 @@ from cachemark.models.infinity import Infinity
 from cachemark.models.vision.bsq import packed_bits
 
 from ..checks import LOGITS, Check, Kind, Vector, apart, below, beside, compare, differing, filled, worst
-from .infinity import config_of, finest_of, guided_by_scale
+from .infinity import config_of, finest_of, guided_by_scale, logits_of
 from .var import HiddenStates
 
 SCAS = 1e-6
@@ -89,10 +86,7 @@ class Rival:
         return model.layout([0], sampling)
 
     def logits(self, hidden: Sequence[Tensor], bits: str, prompt: int = 0) -> list[Tensor]:
-        """Return logits of all rows, (rows, tokens, 2 · bits) per scale."""
-        model = self.model(self.scales(bits))
-        cond = model.text_proj_for_sos["ca"](None, *model.read([prompt], len(hidden[0])))[:, 0]
-        return [model.logits(h, cond).flatten(2).detach() for h in hidden]
+        return logits_of(self.model(self.scales(bits)), hidden, [prompt], len(hidden[0]))
 
 
 def codes_of(orders: Tensor, heads: int) -> list[list[int]]:

@@ -1,7 +1,4 @@
-"""Infinity under FastVAR: generations along the file's bits, and greedy ones; the rows of each pass of SkipVAR's code.
-
-FastVAR's weights and texts come from ``golden_small`` next to the file. Each setting prunes one prompt with its row of guidance.
-"""
+"""Infinity under FastVAR, with the weights and texts of ``golden_small``; and the rows of each pass of SkipVAR's code."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,6 +19,7 @@ from cachemark.models.vision.bsq import bits_of, packed_bits
 from cachemark.models.vision.maps import ABSENT
 
 from ..checks import Check, Kind, Vector, compare, differing, worst
+from .infinity import logits_of
 from .infinity_rivals import Rival
 
 BRANCHES = ("sa", "ca", "ffn")
@@ -100,12 +98,11 @@ class Settings(Rival):
     def own_model(self, setting: str) -> Infinity:
         return self.model(tuple(self.maps(setting).values()))
 
-    def logits(self, setting: str, scale: int) -> Tensor:
+    def own_logits(self, setting: str, scale: int) -> Tensor:
         """Return logits of all rows before guidance, (rows, tokens, 2 · bits)."""
-        model, (method, _) = self.own_model(setting), self.ran(setting, "forced")
-        hidden, prompt = method.hidden[scale, method.layout.layers - 1], self.vector.facts["settings"][setting]["prompt"]
-        cond = model.text_proj_for_sos["ca"](None, *model.read([prompt], len(hidden)))[:, 0]
-        return model.logits(hidden, cond).flatten(2).detach()
+        method, prompt = self.ran(setting, "forced")[0], self.vector.facts["settings"][setting]["prompt"]
+        hidden = method.hidden[scale, method.layout.layers - 1]
+        return logits_of(self.own_model(setting), [hidden], [prompt], len(hidden))[0]
 
 
 def noted(part: str, how: str = "forced") -> Callable[..., Tensor]:
@@ -143,7 +140,7 @@ KINDS = {
         compare("outputs", "*/forced/cache/*/*", outputs, 1e-5),
         compare("merged", "*/forced/restored/*/*/*", noted("merged"), 1e-5),
         compare("hidden", "*/forced/hidden/*/*", noted("hidden"), 5e-5),
-        compare("logits", "*/forced/logits/*", lambda subject, vector, setting, side: subject.logits(
+        compare("logits", "*/forced/logits/*", lambda subject, vector, setting, side: subject.own_logits(
             setting, subject.index(setting, side)), 5e-5),
         compare("summed", "*/*/summed", lambda subject, vector, setting, how: subject.own_model(setting).quantizer.restore(
             subject.ran(setting, how)[1]), 1e-5),

@@ -1,7 +1,4 @@
-"""Janus-Pro: the generator (kind ``small``) and its image decoder (kind ``small_vq``).
-
-Prompts of different length run in one batch; the authors ran them one by one.
-"""
+"""Janus-Pro, whose authors ran prompts one by one: the generator (kind ``small``) and its image decoder (kind ``small_vq``)."""
 
 from typing import Any
 

@@ -61,9 +61,7 @@ def transformer(vector: Vector) -> LlamaGen:
     return filled(LlamaGen(config_of(vector.facts)), vector.weights())
 
 
-def generated(
-    model: LlamaGen, labels: Tensor, sampling: Sampling, forced: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Method]:
+def generated(model: LlamaGen, labels: Tensor, sampling: Sampling, forced: Tensor | None = None) -> tuple[Tensor, Tensor, Method]:
     """Return tokens (B, N), guided logits (B, N, vocab) and method of a generation with the full cache."""
     method, seen = METHODS.get("full")(), []
     seeds = range(len(labels))

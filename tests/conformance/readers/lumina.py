@@ -1,7 +1,4 @@
-"""Lumina-mGPT: the generator (kind ``small``) and its image decoder (kind ``small_vq``).
-
-Both branches of guidance run in one batch; the authors ran them separately.
-"""
+"""Lumina-mGPT, whose authors ran branches separately: the generator (kind ``small``) and its image decoder (kind ``small_vq``)."""
 
 from collections.abc import Callable
 from typing import Any

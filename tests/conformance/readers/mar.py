@@ -53,37 +53,69 @@ class Watched(Bidirectional):
 
 
 class Replayed(MAR):
-    """MAR with order and noise of the file; records passes and head conditions. Rows may lack a class."""
+    """MAR with order and noise of a file, that records its passes, states, and what is drawn. Rows may lack a class."""
 
     def __init__(self, config: MARConfig, *, eager_head: bool = False) -> None:
         super().__init__(config, eager_head=eager_head)
         table = self.class_emb.forward
         self.class_emb.forward = lambda ids: torch.where(ids[:, None] < 0, self.fake_latent, table(ids.clamp_min(0)))
 
-    def replay(self, vector: Vector, group: str) -> None:
-        self.orders = vector[f"in/{group}/orders"]
-        self.drawn = torch.cat((vector[f"in/{group}/init_noise"][None], vector[f"in/{group}/noise"]))
-        self.head_inputs: list[Tensor] = []
+    def replay(self, orders: Tensor, noise: Callable[[Tensor, int], Tensor]) -> None:
+        """Follow these orders, and noise by places and passes of the head, and forget what was recorded."""
+        self.orders, self.noise_of = orders.long(), noise
         self.passes: list[MaskedStep] = []
+        self.encoded, self.hidden, self.head_inputs, self.drawn = (list[Any]() for _ in range(4))
 
     def order(self, key: Tensor) -> Tensor:
         return self.orders
 
     def noise(self, key: Tensor, places: Tensor, passes: int) -> Tensor:
-        taken, self.drawn = self.drawn.split((places.numel(), self.drawn.size(1) - places.numel()), 1)
-        return taken.unflatten(1, tuple(places.shape))
+        return self.noise_of(places, passes)
 
     def encode(self, prefix: Tensor, latents: Tensor, step: MaskedStep, method: Method) -> Tensor:
         self.passes.append(step)
-        return super().encode(prefix, latents, step, method)
+        self.encoded.append(super().encode(prefix, latents, step, method))
+        return self.encoded[-1]
 
     def decode(self, encoded: Tensor, step: MaskedStep, method: Method) -> Tensor:
-        self.hidden = super().decode(encoded, step, method)
-        return self.hidden
+        self.hidden.append(super().decode(encoded, step, method))
+        return self.hidden[-1]
+
+    def everything(self, index: int) -> Tensor:
+        """Return the head conditions of all positions in a pass."""
+        return MAR.conditions(self, self.hidden[index], everywhere(len(self.hidden[index]), self.config.tokens))
+
+    def see(self, *drawn: Tensor) -> None:
+        self.drawn.append(drawn)
 
     def conditions(self, hidden: Tensor, places: Tensor) -> Tensor:
         self.head_inputs.append(super().conditions(hidden, places))
         return self.head_inputs[-1]
+
+
+def in_turn(noise: Tensor) -> Callable[[Tensor, int], Tensor]:
+    """Return what gives each pass its part of the noise."""
+    left = [noise]
+
+    def taken(places: Tensor, passes: int) -> Tensor:
+        own, left[0] = left[0].split((places.numel(), left[0].size(1) - places.numel()), 1)
+        return own.unflatten(1, tuple(places.shape))
+
+    return taken
+
+
+def traced(head: DiffusionHead) -> list[list[Tensor]]:
+    """Record x after every step of each process that a head runs from here on."""
+    traces, back = list[list[Tensor]](), head.back
+
+    def recorded(x: Tensor, eps: Tensor, v: Tensor, noise: Tensor, index: int, process: diffusion.Process) -> Tensor:
+        if index == len(process) - 1:
+            traces.append([])
+        traces[-1].append(back(x, eps, v, noise, index, process))
+        return traces[-1][-1]
+
+    head.back = recorded  # type: ignore[method-assign]
+    return traces
 
 
 @dataclass
@@ -111,15 +143,13 @@ class Subject:
         return {run["id"]: self._run(run) for run in self.vector.facts["trajectories"]}
 
     def _run(self, run: dict[str, Any]) -> Ran:
-        model = self.models[run["resp"]]
-        model.replay(self.vector, f"traj{run['id']}")
-        sampling = Sampling(cfg_scale=run["cfg"], cfg_schedule=run["cfg_schedule"], temperature=run["temperature"],
-                            steps=run["num_iter"])
+        model, at = self.models[run["resp"]], f"in/traj{run['id']}"
+        model.replay(self.vector[f"{at}/orders"], in_turn(torch.cat((self.vector[f"{at}/init_noise"][None], self.vector[f"{at}/noise"]))))
+        sampling = Sampling(cfg_scale=run["cfg"], cfg_schedule=run["cfg_schedule"], temperature=run["temperature"], steps=run["num_iter"])
         tokens = model.generate(labels_of(run), [0] * run["bsz"], Bidirectional(), sampling, Memory())
-        head_inputs, count = torch.cat([z.flatten(0, 1) for z in model.head_inputs]), model.config.tokens
-        last = MAR.conditions(model, model.hidden, everywhere(len(model.hidden), count))
-        scales = [1.0 if (s := mar.guidance(sampling, step, count)) is None else s for step in model.passes]
-        return Ran(tokens, model.passes, scales, head_inputs, last)
+        head_inputs = torch.cat([z.flatten(0, 1) for z in model.head_inputs])
+        scales = [1.0 if (s := mar.guidance(sampling, step, model.config.tokens)) is None else s for step in model.passes]
+        return Ran(tokens, model.passes, scales, head_inputs, model.everything(-1))
 
     @property
     def spacing(self) -> str:
@@ -218,10 +248,7 @@ def losses(subject: Subject, vector: Vector) -> tuple[Tensor, Tensor]:
 
 
 def settings_of(vector: Vector, variant: str) -> tuple[str, float, float]:
-    """Parse spacing, guidance and temperature of a sampling variant from the file's description.
-
-    ``n`` is its number of steps, and "as x" refers to another variant.
-    """
+    """Parse spacing, with ``n`` for the file's, guidance and temperature of a sampling variant; "as x" refers to another variant."""
     text, spacing = vector.facts["psl_variants"][variant], str(vector.facts["config"]["num_sampling_steps"])
     settings = {name: match[1] for name in ("as", "respacing", "cfg", "temperature")
                 if (match := re.search(rf'\b{name} "?([\w.,]*\w)', text))}
@@ -233,21 +260,14 @@ def settings_of(vector: Vector, variant: str) -> tuple[str, float, float]:
 def sampled(subject: Subject, vector: Vector, which: str) -> float:
     """Compare every intermediate token of the head, and the last."""
     head, (spacing, scale, temperature) = subject.head, settings_of(vector, which)
-    passes: list[Tensor] = []
     rows = len(vector["in/head/c"]) // (1 if scale == 1 else 2)
     schedule = head.schedule(respaced(sections_of(spacing)), temperature)
     noise = torch.cat((vector["in/psl/init_noise"][None, :rows], vector["in/psl/noise"][: len(schedule.process), :rows]))[:, :, None]
-    back = head.back
-
-    def noted(*args: Any) -> Tensor:
-        passes.append(back(*args))
-        return passes[-1]
-
-    head.back = noted  # type: ignore[method-assign]
+    traces = traced(head)
     out = head.sample(vector["in/head/c"][:, None], noise, None if scale == 1 else scale, schedule, MaskedStep(0, 1), Bidirectional())
     del head.back
     expected = vector[f"out/psl/{which}/steps"][:, :rows]
-    deviations = [far(x[:, 0], y) for x, y in zip(passes, expected, strict=True)]
+    deviations = [far(x[:, 0], y) for x, y in zip(traces[0], expected, strict=True)]
     return max(*deviations, far(out[:, 0], vector[f"out/psl/{which}/out"][:rows]))
 
 

@@ -1,13 +1,11 @@
 """MAR under LazyMAR (kind ``lazy``): generations along the file's tokens, and the cached head."""
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -16,13 +14,10 @@ from cachemark.cache.layout import Site, Step, Tokens
 from cachemark.cache.masked_layout import MaskedStep
 from cachemark.cache.timesteps import respaced
 from cachemark.contract.block import Block
-from cachemark.contract.method import Method
 from cachemark.core.spec import Sampling
 from cachemark.methods.lazymar import BRIDGED, HEAD_PERIOD, LazyMAR
-from cachemark.models.diffusion import DiffusionHead
-from cachemark.models.mar import MAR
 
-from ..checks import Check, Kind, Vector, apart, compare, differing, filled, worst
+from ..checks import Check, Kind, Vector, apart, compare, differing, filled, of_runs, worst
 from . import mar
 
 ABSOLUTE = 1e-3  # sharp random attention: a relative change of the weights by 1e-6 moves the head's inputs by 1e-4
@@ -63,31 +58,10 @@ class Watched(LazyMAR):
         super().end_step(step)
 
 
-class Fed(mar.Replayed):
-    """MAR along the file's order and tokens, without the head; records states between the stacks."""
-
-    def feed(self, orders: Tensor) -> None:
-        self.orders = orders
-        self.head_inputs, self.passes, self.encoded, self.everything = [], [], [], []
-        self.diffloss.sample = lambda z, noise, *_: torch.zeros_like(noise[0])  # type: ignore[method-assign]
-
-    def noise(self, key: Tensor, places: Tensor, passes: int) -> Tensor:
-        return torch.zeros(1, *places.shape, self.config.channels)
-
-    def encode(self, prefix: Tensor, latents: Tensor, step: MaskedStep, method: Method) -> Tensor:
-        self.encoded.append(super().encode(prefix, latents, step, method))
-        return self.encoded[-1]
-
-    def decode(self, encoded: Tensor, step: MaskedStep, method: Method) -> Tensor:
-        hidden = super().decode(encoded, step, method)
-        self.everything.append(MAR.conditions(self, hidden, mar.everywhere(len(hidden), self.config.tokens)))
-        return hidden
-
-
 @dataclass
 class Ran:
     method: Watched
-    model: Fed
+    model: mar.Replayed
     scales: list[float]
 
 
@@ -98,8 +72,8 @@ class Subject:
     weights: dict[str, Tensor]
     vector: Vector
 
-    def model(self) -> Fed:
-        return filled(Fed(mar.config_of(self.meta, self.spacing("std"))), self.weights)
+    def model(self) -> mar.Replayed:
+        return filled(mar.Replayed(mar.config_of(self.meta, self.spacing("std"))), self.weights)
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -121,8 +95,9 @@ class Subject:
         return {run["id"]: self._run(run) for run in self.meta["trajectories"]}
 
     def _run(self, run: dict[str, Any]) -> Ran:
-        model, method, at = self.model(), Watched(**self.built_in), f"in/traj{run['id']}/"
-        model.feed(self.vector[f"{at}orders"])
+        model, method, at = self.model(), Watched(**self.built_in), f"in/traj{run['id']}/"  # along the file's tokens, without the head
+        model.replay(self.vector[f"{at}orders"], lambda places, passes: torch.zeros(1, *places.shape, model.config.channels))
+        model.diffloss.sample = lambda z, noise, *_: torch.zeros_like(noise[0])  # type: ignore[method-assign]
         sampling = Sampling(cfg_scale=run["cfg"], cfg_schedule=run.get("cfg_schedule", "linear"), steps=run["num_iter"])
         tokens = self.vector[f"{at}tokens"]
         model.generate(mar.labels_of(run), [0] * run["bsz"], method, sampling, Memory(), forced=tokens)
@@ -130,10 +105,7 @@ class Subject:
         return Ran(method, model, scales)
 
     def head(self, name: str, **switches: bool) -> tuple[Tensor, list[Tensor], dict[str, list[Any]]]:
-        """Run the head for one token per row: result, tokens after each pass, and MLP calls by block.
-
-        Guidance and temperature are in the file's notes.
-        """
+        """Run the head, as the file's notes say, for one token per row: result, tokens after each pass, and MLP calls by block."""
         model, vector, sections = self.model(), self.vector, mar.sections_of(self.spacing(name))
         head, batch = model.diffloss, len(vector["in/head/init_noise"])
         scale, temperature = re.search(r"cfg ([\d.]+), temperature ([\d.]+)", " ".join(self.meta["notes"])).groups()
@@ -142,37 +114,22 @@ class Subject:
         sampling = Sampling(cfg_scale=float(scale), steps=1, diffusion_steps=sum(sections))
         method = LazyMAR(**self.built_in, **dict.fromkeys(("token_cache", "condition_cache", "encoder_cache"), False), **switches)
         method.begin(model.layout([0] * batch, sampling), model.sites, Memory())
-        steps: list[Tensor] = []
+        traces, net = mar.traced(head), head.net
         calls: dict[str, list[Any]] = {str(index): [] for index in range(len(schedule.process))}
-        with listening(head, steps, calls):
-            out = head.sample(vector["in/head/c"][:, None], noise, sampling.cfg_scale, schedule, MaskedStep(0, 1, count=1), method)
-        return out[:, 0], steps, calls
+
+        def called(which: Any, plain: Callable[..., Tensor], x: Tensor | Tokens, *parts: Tensor) -> Tensor:
+            calls[str(len(schedule.process) - 1 - sum(map(len, traces)))].append([which, len(x.x if isinstance(x, Tokens) else x)])
+            return plain(x, *parts)
+
+        net.final_layer.forward = partial(called, "final", net.final_layer.forward)  # type: ignore[method-assign]
+        for number, block in enumerate(net.res_blocks):
+            block.branch = partial(called, number, block.branch)
+        out = head.sample(vector["in/head/c"][:, None], noise, sampling.cfg_scale, schedule, MaskedStep(0, 1, count=1), method)
+        return out[:, 0], [x[:, 0] for x in traces[0]], calls
 
     @cached_property
     def heads(self) -> dict[str, tuple[Tensor, list[Tensor], dict[str, list[Any]]]]:
         return {name: self.head(name) for _, name in self.vector.matching("out/head/*/cached_out")}
-
-
-@contextmanager
-def listening(head: DiffusionHead, steps: list[Tensor], calls: dict[str, list[Any]]) -> Iterator[None]:
-    """Record the tokens after each pass of a head, and the rows of each MLP and final layer that runs."""
-    net, back, passes = head.net, head.back, len(calls)
-
-    def noted(*args: Any) -> Tensor:
-        x = back(*args)
-        steps.append(x[:, 0])
-        return x
-
-    def called(which: Any, plain: Callable[..., Tensor], x: Tensor | Tokens, *parts: Tensor) -> Tensor:
-        calls[str(passes - 1 - len(steps))].append([which, len(x.x if isinstance(x, Tokens) else x)])
-        return plain(x, *parts)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(head, "back", noted)
-        patch.setattr(net.final_layer, "forward", partial(called, "final", net.final_layer.forward))
-        for number, block in enumerate(net.res_blocks):
-            patch.setattr(block, "branch", partial(called, number, block.branch))
-        yield
 
 
 # -- whole generations ------------------------------------------------------------------------------------------------
@@ -185,12 +142,6 @@ def fact(name: str, holds: Callable[[Ran, dict[str, Any]], bool]) -> Check:
 def guidance(subject: Subject, vector: Vector) -> float:
     return worst(apart(torch.tensor(ran.scales), torch.tensor(vector.facts[f"traj{which}/"]["cfg_iter"]))
                  for which, ran in subject.runs.items())
-
-
-def each(name: str, part: str, actual: Callable[..., Tensor], by: Callable[[Tensor, Tensor], float] = apart) -> Check:
-    """Check what the file stores of generations; ``actual`` gets the generation, and the step if the name has one."""
-    return compare(name, f"out/traj*/{part}", lambda subject, vector, which, *step: actual(subject.runs[which], *map(int, step)),
-                   ABSOLUTE, by=by)
 
 
 def kept_tokens(subject: Subject, vector: Vector, which: str) -> Tensor:
@@ -232,12 +183,12 @@ KINDS = {
         compare("masks", "out/traj*/masks", masks, 0.0, by=differing),
         fact("encoder_shapes", lambda ran, facts: ran.method.inputs == facts["encoder_input_shape"]),
         Check("guidance", 1e-6, guidance, ("json/traj*/",)),
-        each("scores", "score", lambda ran: torch.stack([score for score, _ in ran.method.scored.values()])),
-        each("head_inputs", "z_pred", lambda ran: torch.cat([z.flatten(0, 1) for z in ran.model.head_inputs])),
+        of_runs("scores", "out/traj*/score", lambda ran: torch.stack([score for score, _ in ran.method.scored.values()]), ABSOLUTE),
+        of_runs("head_inputs", "out/traj*/z_pred", lambda ran: torch.cat([z.flatten(0, 1) for z in ran.model.head_inputs]), ABSOLUTE),
         compare("head_inputs_in_full", "out/traj*/z_pred_mar", head_inputs_in_full, ABSOLUTE),
-        each("everywhere", "step*/z", lambda ran, step: ran.model.everything[step], by=first_rows),
-        each("encoded", "step*/encoder_out", lambda ran, step: ran.model.encoded[step], by=first_rows),
-        each("differences", "step*/diff", lambda ran, step: ran.method.differences[step], by=first_rows),
+        of_runs("everywhere", "out/traj*/step*/z", lambda ran, step: ran.model.everything(step), ABSOLUTE, first_rows),
+        of_runs("encoded", "out/traj*/step*/encoder_out", lambda ran, step: ran.model.encoded[step], ABSOLUTE, first_rows),
+        of_runs("differences", "out/traj*/step*/diff", lambda ran, step: ran.method.differences[step], ABSOLUTE, first_rows),
         Check("head_*", RELATIVE, head_steps, ("out/head/*/cached_out", "out/head/*/cached_steps")),
         Check("head_calls_std", 0.0, lambda subject, vector: float(subject.heads["std"][2] != vector.facts["head_mlp_calls"]),
               ("out/head/std/cached_out", "json/head_mlp_calls")),

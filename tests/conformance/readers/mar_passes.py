@@ -1,8 +1,6 @@
-"""MAR under methods that change its passes: generations of the published code of ReCAP (kind ``recap``) and DiSA (kind ``disa``), on the
-weights of another file, and orders and numbers of tokens of the Halton scheduler's (kind ``halton``).
-"""
+"""MAR under ReCAP (kind ``recap``) and DiSA (``disa``), on the weights of another file, and in the order of Halton (``halton``)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -20,10 +18,9 @@ from cachemark.methods.base.annealed import HeadSchedule
 from cachemark.methods.disa import DiSA
 from cachemark.methods.halton import Halton
 from cachemark.methods.recap import ReCAP
-from cachemark.models.diffusion import Process
 from cachemark.models.mar import MARConfig
 
-from ..checks import Check, Kind, Vector, apart, beside, compare, differing, filled, worst
+from ..checks import Check, Kind, Vector, apart, beside, compare, differing, filled, of_runs, worst
 from . import mar
 
 RELATIVE = 1e-5
@@ -55,27 +52,13 @@ class Watched(ReCAP):
                     self.stored[stack, block] = tuple(part[0].clone() for part in places.read(block, self.shape.places))
 
 
-class ByPlace(mar.Replayed):
-    """MAR with the file's order and noise by position; records what each step draws."""
-
-    def feed(self, orders: Tensor, noise: Tensor) -> None:
-        self.orders, self.by_place = orders.long(), noise
-        self.head_inputs, self.passes, self.drawn_tokens, self.drawn_places = [], [], [], []
-
-    def noise(self, key: Tensor, places: Tensor, passes: int) -> Tensor:
-        return torch.stack([take(each, places) for each in self.by_place[: 1 + passes]])
-
-    def see(self, places: Tensor, tokens: Tensor) -> None:
-        self.drawn_places.append(places)
-        self.drawn_tokens.append(tokens)
-
-
 @dataclass
 class Ran:
     method: Any
-    model: Any
+    model: mar.Replayed
     tokens: Tensor
     scales: Sequence[float] = ()
+    traces: Sequence[Sequence[Tensor]] = ()
 
 
 @dataclass
@@ -87,10 +70,15 @@ class Subject:
     def runs(self) -> dict[str, Ran]:
         return {name: self.run(name, facts) for name, facts in self.vector.facts["runs"].items()}
 
+    def model(self, name: str, head: str) -> mar.Replayed:
+        """Return a model along the file's order and its noise by position."""
+        model, noise = filled(mar.Replayed(mar.config_of(self.vector.facts, head)), self.weights), self.vector[f"{name}/in/noise"].float()
+        model.replay(self.vector[f"{name}/in/orders"], lambda places, passes: torch.stack([take(x, places) for x in noise[: 1 + passes]]))
+        return model
+
     def run(self, name: str, facts: dict[str, Any]) -> Ran:
         full, fewer = (sum(mar.sections_of(text)) for text in facts["head"])
-        model = filled(ByPlace(mar.config_of(self.vector.facts, facts["head"][0])), self.weights)
-        model.feed(self.vector[f"{name}/in/orders"], self.vector[f"{name}/in/noise"])
+        model = self.model(name, facts["head"][0])
         method = Watched(full_steps=facts["P"], partial_steps=facts["u"], head_fraction=fewer / full, cache_buffer=facts["buffer"],
                          noted=facts["kv_of_pass"])
         sampling = Sampling(cfg_scale=facts["cfg"], cfg_schedule=facts["schedule"], temperature=facts["temperature"], steps=facts["T"])
@@ -112,12 +100,6 @@ def subject(vector: Vector, cls: type[Subject] = Subject) -> Subject:
     return cls(beside(vector, Path(vector.facts["weights"]).name).weights(), vector)
 
 
-def each(name: str, pattern: str, actual: Callable[..., Tensor], tolerance: float,
-         by: Callable[[Tensor, Tensor], float]) -> Check:  # fmt: skip
-    """Check every tensor of ``pattern``; ``actual`` gets the generation, which the first part names, and the other parts."""
-    return compare(name, pattern, lambda subject, vector, run, *parts: actual(subject.runs[run], *parts), tolerance, by=by)
-
-
 def opening(ran: Ran) -> MaskedStep:
     """Return the full step that opened the group of step ``noted``."""
     return next(step for step in reversed(ran.model.passes[: ran.method.noted + 1]) if ran.method.full[step.index])
@@ -130,15 +112,12 @@ def left_out(ran: Ran, stack: str) -> Tensor:
     return visible[~torch.isin(visible, ran.method.computed[stack][ran.method.noted][0])]
 
 
-def held(ran: Ran, stack: str, block: str, part: int = 0) -> Tensor:
-    """Return our keys (part 0) or values (1) at those positions.
-
-    The decoder's are stored by position, the encoder's in the order in which their tokens became known.
-    """
+def held(ran: Ran, stack: str, block: int, part: int = 0) -> Tensor:
+    """Return our keys (part 0) or values (1) there; the decoder's lie by position, the encoder's as their tokens became known."""
     at, buffer = left_out(ran, stack), ran.method.shape.buffer
     if stack == "encoder":
         at = torch.where(at < buffer, at, buffer + torch.searchsorted(opening(ran).known[0], at - buffer))
-    return ran.method.stored[stack, int(block)][part][:, at]
+    return ran.method.stored[stack, block][part][:, at]
 
 
 def loads(subject: Subject, vector: Vector) -> float:
@@ -161,49 +140,38 @@ def guidance(subject: Subject, vector: Vector) -> float:
                  for name, facts in vector.facts["runs"].items())
 
 
+PLACES, HEAD_INPUTS, DRAWN, LATENTS = (
+    of_runs("places", "*/pass/*/places", lambda ran, index: ran.model.drawn[index][0], 0.0, differing),
+    of_runs("head_inputs", "*/pass/*/z", lambda ran, index: ran.model.head_inputs[index], RELATIVE, mar.far),
+    of_runs("tokens", "*/pass/*/tokens", lambda ran, index: ran.model.drawn[index][1], TOKENS, mar.far),
+    of_runs("latents", "*/out/latent", lambda ran: mar.grid_by_patch(ran.tokens, 1), TOKENS, mar.far),
+)
 KINDS = {
     "recap": Kind(subject, (
         Check("loads", 0.0, loads, ("json/runs",)),
         Check("guidance", 1e-6, guidance, ("json/runs",)),
-        each("places", "*/pass/*/places", lambda ran, index: ran.model.drawn_places[int(index)], 0.0, differing),
-        *(each(f"{stack}_computed", f"*/pass/*/{stack}_active", lambda ran, index, stack=stack: ran.method.computed[stack][int(index)],
+        PLACES,
+        *(of_runs(f"{stack}_computed", f"*/pass/*/{stack}_active", lambda ran, index, stack=stack: ran.method.computed[stack][index],
                0.0, lambda actual, expected: differing(actual[: len(expected)], expected)) for stack in STACKS),
-        each("head_inputs", "*/pass/*/z", lambda ran, index: ran.model.head_inputs[int(index)], RELATIVE, mar.far),
-        each("tokens", "*/pass/*/tokens", lambda ran, index: ran.model.drawn_tokens[int(index)], TOKENS, mar.far),
-        each("stored_positions", "*/kv/*/positions", left_out, 0.0, differing),
-        each("stored_keys", "*/kv/*/*/k", held, RELATIVE, mar.far),
-        each("stored_values", "*/kv/*/*/v", partial(held, part=1), RELATIVE, mar.far),
-        each("latents", "*/out/latent", lambda ran: mar.grid_by_patch(ran.tokens, 1), TOKENS, mar.far),
+        HEAD_INPUTS,
+        DRAWN,
+        of_runs("stored_positions", "*/kv/*/positions", left_out, 0.0, differing),
+        of_runs("stored_keys", "*/kv/*/*/k", held, RELATIVE, mar.far),
+        of_runs("stored_values", "*/kv/*/*/v", partial(held, part=1), RELATIVE, mar.far),
+        LATENTS,
     ), "generations under ReCAP's published code: what it computes, stores and draws in every step", ("recap",)),
 }
 
 
 # -- DiSA -------------------------------------------------------------------------------------------------------------
-class Traced(ByPlace):
-    """MAR that also records x after every step of the head, by pass of the transformer."""
-
-    def __init__(self, config: MARConfig) -> None:
-        super().__init__(config)
-        self.traces: list[list[Tensor]] = []
-        back = self.diffloss.back
-
-        def recorded(x: Tensor, eps: Tensor, v: Tensor, noise: Tensor, index: int, process: Process) -> Tensor:
-            if index == len(process) - 1:
-                self.traces.append([])
-            self.traces[-1].append(back(x, eps, v, noise, index, process))
-            return self.traces[-1][-1]
-
-        self.diffloss.back = recorded  # type: ignore[method-assign]
-
-
 class Annealed(Subject):
     def run(self, name: str, facts: dict[str, Any]) -> Ran:
-        model = filled(Traced(mar.config_of(self.vector.facts, str(facts["upper"]))), self.weights)
-        model.feed(self.vector[f"{name}/in/orders"], self.vector[f"{name}/in/noise"].float())
+        model = self.model(name, str(facts["upper"]))
+        traces = mar.traced(model.diffloss)
         method = DiSA(annealing=facts["strategy"], most=1.0, least=facts["lower"] / facts["upper"])
         sampling = Sampling(cfg_scale=facts["cfg"], cfg_schedule=facts["schedule"], temperature=facts["temperature"], steps=facts["T"])
         tokens = model.generate(torch.tensor(facts["labels"]), [0] * facts["bsz"], method, sampling, Memory(), see=model.see)
-        return Ran(method, model, tokens)
+        return Ran(method, model, tokens, traces=traces)
 
 
 def layout(steps: int, **sizes: Any) -> MaskedLayout:
@@ -240,11 +208,11 @@ KINDS |= {
         Check("schedules", 0.0, schedules, ("json/schedules",)),
         Check("timesteps", 0.0, timesteps, ("json/timesteps",)),
         Check("passes", 0.0, passes, ("json/runs",)),
-        each("places", "*/pass/*/places", lambda ran, index: ran.model.drawn_places[int(index)], 0.0, differing),
-        each("head_inputs", "*/pass/*/z", lambda ran, index: ran.model.head_inputs[int(index)], RELATIVE, mar.far),
-        each("x", "*/pass/*/x", lambda ran, index: torch.stack(ran.model.traces[int(index)]), TOKENS, mar.far),
-        each("tokens", "*/pass/*/tokens", lambda ran, index: ran.model.drawn_tokens[int(index)], TOKENS, mar.far),
-        each("latents", "*/out/latent", lambda ran: mar.grid_by_patch(ran.tokens, 1), TOKENS, mar.far),
+        PLACES,
+        HEAD_INPUTS,
+        of_runs("x", "*/pass/*/x", lambda ran, index: torch.stack(ran.traces[index]), TOKENS, mar.far),
+        DRAWN,
+        LATENTS,
     ), "schedules and generations of DiSA's published code: the head's steps of every pass, and what they draw", ("disa",)),
 }
 

@@ -47,10 +47,7 @@ def decoder_of(c: Mapping[str, Any], rope_base: float, **options: bool) -> Llama
 
 @dataclass(frozen=True)
 class Ran:
-    """A greedy generation, unconditional rows last.
-
-    Tokens (samples, N), guided logits (samples, N, vocab), hidden states and logits (rows, N, …), and the method.
-    """
+    """A greedy generation, unconditional rows last: tokens, guided logits, hidden states and logits, and the method."""
 
     tokens: Tensor
     guided: Tensor
@@ -81,10 +78,7 @@ def runs_of(vector: Vector) -> list[str]:
 
 @dataclass
 class Generator:
-    """The subject of the checks: the file's runs, each alone or all in one batch.
-
-    ``build``: the model of a run; ``tokens``: what the file drew in it, (N,); ``scale``: of guidance, 1 without.
-    """
+    """The file's runs, each alone or all in one batch. ``build``: the model of a run; ``tokens``: what it drew; ``scale``: guidance."""
 
     vector: Vector
     build: Callable[[Vector, str], Noting]
@@ -117,11 +111,7 @@ def part(name: str, branch: int = 0, forced: bool = True) -> Callable[[Generator
 
 
 def slots(layer: int, names: Sequence[str], stored: Callable[[Vector, str, int], Tensor]) -> Check:
-    """Check keys and values of a layer in each row: the prompt and all fed tokens.
-
-    ``names``: of the file's tensors, the first for the conditional row; "kv" stands for k or v. ``stored`` gives a tensor of the file
-    (heads, entries, head_dim) by its name, the run and the row's number.
-    """
+    """Check a layer's keys and values in each row: ``stored`` gives the tensor ``names``, of each branch, of a run; "kv" is k or v."""
     def named(which: str, name: str, kind: str) -> str:
         return f"run_{which}/{name.replace('kv', kind)}_layer{layer}"
 

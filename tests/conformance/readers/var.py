@@ -118,16 +118,14 @@ def weights_of(vector: Vector, part: str, variant: str) -> dict[str, Tensor]:
     return below(vector.weights(), f"{part}/") | extra
 
 
-def quantizer_of(vector: Vector, variant: str = "") -> MultiScaleQuantizer:
-    c = vector.facts["config"]
+def quantizer_of(c: dict[str, Any], weights: dict[str, Tensor]) -> MultiScaleQuantizer:
     quantizer = MultiScaleQuantizer(c["patch_nums"], c["vocab"], c["Cvae"], phis=c["share_quant_resi"], ratio=c["quant_resi"])
-    return filled(quantizer, below(weights_of(vector, "vae", variant), "quantize."))
+    return filled(quantizer, weights)
 
 
-def transformer(vector: Vector, variant: str) -> VAR:
-    model = VAR(config_of(vector.facts, variant), quantizer_of(vector, variant))
-    own = model.state_dict()
-    return filled(model, {name: tensor for name, tensor in weights_of(vector, "var", variant).items() if name in own})
+def transformer(config: VARConfig, quantizer: MultiScaleQuantizer, weights: dict[str, Tensor]) -> VAR:
+    model = VAR(config, quantizer)
+    return filled(model, {name: tensor for name, tensor in weights.items() if name in model.state_dict()})
 
 
 def subject(vector: Vector) -> Subject:
@@ -139,8 +137,10 @@ def subject(vector: Vector) -> Subject:
         after = torch.nn.functional.conv2d(f_hat, state["post_quant_conv.weight"], state["post_quant_conv.bias"], padding=1)
         return decoder(after).clamp(-1, 1)
 
-    prefixes = ["" if name == "base" else f"{name}/" for name in vector.facts["variants"]]
-    return Subject({prefix: transformer(vector, prefix) for prefix in prefixes}, decode)
+    models = {prefix: transformer(config_of(vector.facts, prefix), quantizer_of(c, below(weights_of(vector, "vae", prefix), "quantize.")),
+                                  weights_of(vector, "var", prefix))
+              for prefix in ("" if name == "base" else f"{name}/" for name in vector.facts["variants"])}
+    return Subject(models, decode)
 
 
 def scales(name: str, part: str, measure: Callable[[Ran, int, Tensor], float], tolerance: float = LOGITS) -> Check:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -15,9 +14,8 @@ from cachemark.core.spec import Sampling
 from cachemark.models.relay import Relay
 from cachemark.models.sampling import filter_logits, guide_scale
 from cachemark.models.var import VAR, VARConfig
-from cachemark.models.vision.msvq import MultiScaleQuantizer
 
-from ..checks import LOGITS, Check, Kind, Vector, apart, below, beside, compare, differing, filled, slot_apart, worst
+from ..checks import LOGITS, Check, Kind, Vector, apart, below, beside, compare, differing, of_runs, slot_apart, worst
 from . import var
 
 
@@ -81,29 +79,16 @@ def subject(vector: Vector) -> Subject:
     else:
         small = beside(vector, "golden_small").weights()
         drafter, quantize = below(small, "var/"), below(small, "vae/quantize.")
-    quantizer = filled(MultiScaleQuantizer(c["patch_nums"], c["vocab"], c["Cvae"], phis=c["share_quant_resi"], ratio=c["quant_resi"]),
-                       quantize)
-
-    def model(size: dict[str, int], weights: dict[str, Tensor]) -> VAR:
-        built = VAR(VARConfig(size["depth"], size["heads"], size["dim"], tuple(c["patch_nums"]), c["vocab"], c["num_classes"], c["Cvae"],
-                              c["attn_l2_norm"], c["shared_aln"], c["norm_eps"]), quantizer)
-        return filled(built, {name: tensor for name, tensor in weights.items() if name in built.state_dict()})
-
-    return Subject(model(c["drafter"], drafter), model(c["refiner"], below(inside, "refiner.")), vector)
-
-
-def each(name: str, part: str, actual: Callable[..., Tensor], tolerance: float = LOGITS,
-         by: Callable[[Any, Tensor], float] = apart) -> Check:  # fmt: skip
-    """Check every tensor of a part of the runs; ``actual`` gets the generation, which the first part names, and the scale if it has one."""
-    return compare(name, f"*/{part}", lambda subject, vector, run, *scale: actual(subject.runs[run], *map(int, scale)), tolerance, by=by)
+    quantizer = var.quantizer_of(c, quantize)
+    return Subject(*(var.transformer(VARConfig(
+        c[role]["depth"], c[role]["heads"], c[role]["dim"], tuple(c["patch_nums"]), c["vocab"], c["num_classes"], c["Cvae"],
+        c["attn_l2_norm"], c["shared_aln"], c["norm_eps"]), quantizer, weights)
+        for role, weights in (("drafter", drafter), ("refiner", below(inside, "refiner.")))), vector)
 
 
 def drafted(subject: Subject, vector: Vector) -> float:
-    def each_scale() -> Iterator[float]:
-        for run, ran in subject.runs.items():
-            for stored, scale in vector.matching(f"{run}/drafter/logits/*"):
-                yield apart(ran.guided[int(scale)], guide_scale(vector[stored], ran.sampling, int(scale), len(ran.guided)))
-    return worst(each_scale())
+    return worst(apart(ran.guided[int(scale)], guide_scale(vector[stored], ran.sampling, int(scale), len(ran.guided)))
+                 for run, ran in subject.runs.items() for stored, scale in vector.matching(f"{run}/drafter/logits/*"))
 
 
 def refined(ran: Ran, scale: int) -> Tensor:
@@ -137,13 +122,13 @@ KINDS = {
         Check("tokens", 0.0, drawn, ("*/tokens/*", "json/runs")),
         Check("handed_over", LOGITS, handed, ("*/given/maps",)),
         Check("draft", LOGITS, drafted, ("*/drafter/logits/*",)),
-        each("refined", "refiner/logits/*", refined, by=lambda actual, expected: apart(actual, expected[: len(actual)])),
-        each("first_pass", "refiner/first_pass", lambda ran: ran.refiner.teacher(ran.both_labels, ran.tokens.repeat(2, 1)),
-             by=lambda actual, expected: apart(actual[:, : expected.size(1)], expected)),
-        each("guided", "guided/*", lambda ran, scale: ran.guided[scale]),
+        of_runs("refined", "*/refiner/logits/*", refined, by=lambda actual, expected: apart(actual, expected[: len(actual)])),
+        of_runs("first_pass", "*/refiner/first_pass", lambda ran: ran.refiner.teacher(ran.both_labels, ran.tokens.repeat(2, 1)),
+                by=lambda actual, expected: apart(actual[:, : expected.size(1)], expected)),
+        of_runs("guided", "*/guided/*", lambda ran, scale: ran.guided[scale]),
         compare("kept", "*/kept/*", kept, 0.0, by=lambda actual, expected: differing(actual, expected.bool())),
-        *(each(kind, f"refiner/{kind}_block0", lambda ran: ran.method.slots[ran.refiner.sites[0]], 1e-5, by=partial(slot_apart, part))
+        *(of_runs(kind, f"*/refiner/{kind}_block0", lambda ran: ran.method.slots[ran.refiner.sites[0]], 1e-5, by=partial(slot_apart, part))
           for part, kind in enumerate("kv")),
-        each("final", "final", lambda ran: ran.maps()[-1]),
+        of_runs("final", "*/final", lambda ran: ran.maps()[-1]),
     ), "generations of CoDe's published code: what the drafter hands over, and what the refiner makes of it", ("full",)),
 }
