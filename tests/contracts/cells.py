@@ -1,6 +1,6 @@
 """The cells: every next-token method × its further modes × codec × kind of attention."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -21,12 +21,18 @@ MODES: dict[str, tuple[dict[str, Any], ...]] = {
 }
 
 
+def modes_of(
+    applies: Callable[[type[Method]], bool], modes: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> list[tuple[type[Method], int, tuple[tuple[str, Any], ...]]]:
+    """Return the modes, with their numbers, of each registered method to which this applies."""
+    return [(cls, number, tuple(mode.items())) for cls in map(METHODS.get, METHODS) if applies(cls)
+            for number, mode in enumerate(modes.get(cls.name, ({},)))]
+
+
 def cells(*, evicting: bool = False) -> list[Cell]:
     """Return all cells, or those of methods that evict, from the registry."""
-    classes: list[type[Method]] = [METHODS.get(name) for name in METHODS]
-    chosen = [cls for cls in classes if "next-token" in cls.paradigms and (cls.evicts or not evicting)]
-    modes = [(cls, tuple(mode.items()), number) for cls in chosen for number, mode in enumerate(MODES.get(cls.name, ({},)))]
-    return [Cell(cls, mode, codec, attention) for cls, mode, number in modes for codec in CODECS for attention in ATTENTION
+    modes = modes_of(lambda cls: "next-token" in cls.paradigms and (cls.evicts or not evicting), MODES)
+    return [Cell(cls, mode, codec, attention) for cls, number, mode in modes for codec in CODECS for attention in ATTENTION
             if codec in WHOLE or (number == 0 and attention == "gqa")]  # fmt: skip
 
 

@@ -17,9 +17,8 @@ from cachemark.kit.common import KitRun
 from cachemark.kit.driver import Onlooker
 from cachemark.kit.masked import CONFIG
 from cachemark.kit.oracle import masked
-from cachemark.methods.registry import METHODS
 
-from .cells import ALONE
+from .cells import ALONE, modes_of
 
 OFF = dict.fromkeys(("token_cache", "condition_cache", "encoder_cache", "head_cache"), False)
 SCHEDULE = {"schedule": "published", "start": 2, "period": 5, "layer": 1, "table": [0.6] * 4 + [0.4] * 4, "extra": 1}
@@ -53,10 +52,8 @@ class MaskedCell(kit.MaskedCell):
 
 def cells() -> list[MaskedCell]:
     """Return a method's first mode with every codec, the others with the native one."""
-    classes: list[type[Method]] = [METHODS.get(name) for name in METHODS]
-    return [MaskedCell(cls, tuple(mode.items()), codec) for cls in classes if "masked" in cls.paradigms
-            for number, mode in enumerate(MODES.get(cls.name, ({},)))
-            for codec in ALONE if codec == "native" or number == 0]  # fmt: skip
+    return [MaskedCell(cls, mode, codec) for cls, number, mode in modes_of(lambda cls: "masked" in cls.paradigms, MODES)
+            for codec in ALONE if codec == "native" or number == 0]
 
 
 class SkipShadow(Onlooker):

@@ -22,7 +22,7 @@ from cachemark.methods.registry import METHODS
 from cachemark.models.var import VAR, VARConfig
 from cachemark.models.vision.msvq import MultiScaleQuantizer
 
-from .cells import ALONE, WHOLE
+from .cells import ALONE, WHOLE, modes_of
 
 
 def contents_of(method: Method, layout: Layout) -> tuple[list[dict[Place, Tensor]], Any]:
@@ -46,9 +46,7 @@ MODES: dict[str, tuple[dict[str, Any], ...]] = {
 
 def cells() -> list[ScaleCell]:
     """Return all cells of the registry: square maps, and of each mode also wide ones."""
-    classes: list[type[Method]] = [METHODS.get(name) for name in METHODS]
-    modes = [(cls, number, tuple(mode.items())) for cls in classes if "next-scale" in cls.paradigms and cls.budget_kind == ENTRIES
-             for number, mode in enumerate(MODES.get(cls.name, ({},)))]
+    modes = modes_of(lambda cls: "next-scale" in cls.paradigms and cls.budget_kind == ENTRIES, MODES)
     square = [ScaleCell(cls, mode, codec, attention) for cls, number, mode in modes for codec in ALONE for attention in ATTENTION
               if codec in WHOLE or (number == 0 and attention == "gqa")]
     return [*square, *(ScaleCell(cls, mode, "native", "mha", WIDE) for cls, _, mode in modes)]

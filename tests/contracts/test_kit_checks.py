@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from cachemark.contract.method import Method
 from cachemark.core.errors import Unsupported
 from cachemark.core.spec import FLOPS
 from cachemark.kit import batches, budgets, checks
@@ -19,10 +18,9 @@ from cachemark.kit.next_token import Cell
 from cachemark.kit.runner import MASKED, SAVING, SCALE, TOKEN, Check
 from cachemark.kit.saving import SAMPLING, SavingCell
 from cachemark.kit.work import work_is_declared
-from cachemark.methods.registry import METHODS
 
 from . import masked, scales
-from .cells import ALONE, WHOLE, cells, crossed
+from .cells import ALONE, WHOLE, cells, crossed, modes_of
 
 # parameters, bf16 and settings do not depend on codec and attention (tests/kit)
 ELSEWHERE = {checks.wrong_parameters_are_refused, checks.bf16_runs, checks.settings_are_unchanged}
@@ -44,16 +42,10 @@ SAVING_MODES: dict[str, tuple[dict[str, Any], ...]] = {
 }
 
 
-def saving_cells() -> list[SavingCell]:
-    """Return a method's first mode with every codec on every model, the others with the native one."""
-    classes: list[type[Method]] = [METHODS.get(name) for name in METHODS]
-    return [SavingCell(cls, tuple(mode.items()), codec, model) for cls in classes if cls.budget_kind == FLOPS for model in SAMPLING
-            for number, mode in enumerate(SAVING_MODES.get(cls.name, ({},)))
-            for codec in ALONE if codec == "native" or number == 0]  # fmt: skip
-
-
 ONCE = {checks.neutral_is_full, checks.wrong_parameters_are_refused, checks.settings_are_unchanged}  # which depend on no mode
-SAVINGS = saving_cells()
+SAVINGS = [SavingCell(cls, mode, codec, model)  # the first mode with every codec on every model
+           for model in SAMPLING for cls, number, mode in modes_of(lambda cls: cls.budget_kind == FLOPS, SAVING_MODES)
+           for codec in ALONE if codec == "native" or number == 0]
 FIRST = {(cell.cls, cell.attention): cell for cell in reversed(SAVINGS)}.values()  # each method on every model
 IN_TURN = [cell for number, cell in enumerate(cell for cell in SAVINGS if cell.codec == "native") if number % 3 == 0]
 IN_TURN += [cell for cell in SAVINGS if cell.codec == "turbo2"][:1]  # a codec with constants, whose products count nothing
@@ -65,10 +57,7 @@ FAMILIES: tuple[tuple[str, Sequence[Any], Sequence[Any], Sequence[Check]], ...] 
 
 
 def params() -> Iterator[Any]:
-    """Yield each cell with its checks, for every run a cover of all pairs, and the rest at night.
-
-    Every method meets every check on its first cell; every mode, codec and kind of attention meets ``STORED`` and, in turn, the others.
-    """
+    """Yield each cell with its checks: for every run a cover, in which every mode and codec meets ``STORED``; the rest at night."""
     for family, family_cells, always, family_checks in FAMILIES:
         classes = set[Any]()
         for number, cell in enumerate(always):
@@ -129,7 +118,6 @@ def test_the_cover_has_every_pair_of_method_and_check() -> None:
                 assert {cell.codec for cell, cell_checks, _ in daily if check in cell_checks} > {"native"}
 
 
-# -- what the checks leave out -----------------------------------------------------------------------------------------
 def test_a_token_survives_its_own_step() -> None:
     for cell in crossed(cells(evicting=True)):
         for moment in recorded(cell).moments[1:]:

@@ -1,7 +1,4 @@
-"""Jacobi decoding gives the tokens of sequential decoding for any window, drafts, sampling and method, and holds their entries.
-
-That speculative decoders keep the distribution is shown by counting, in tests/decoders.
-"""
+"""Jacobi decoding gives the tokens of sequential decoding for any window, drafts, sampling and method, and holds their entries."""
 
 import functools
 from collections.abc import Callable

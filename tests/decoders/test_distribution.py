@@ -52,20 +52,6 @@ class Decided(SJD):
         return accepted
 
 
-class OldDistribution(SCD):
-    """Faulty: keeps a draft's old distribution after the first rejection, as the published code does."""
-
-    def remembered(self, tested: DraftWindow) -> Tensor:
-        return torch.where(tested.right[..., None], tested.q, tested.p)
-
-
-class DrawnFromNow(SJD):
-    """Faulty: takes drafts that stay as drawn from p."""
-
-    def remembered(self, tested: DraftWindow) -> Tensor:
-        return tested.p
-
-
 class Retested(SJD):
     """Faulty: tests accepted tokens again while another image of the batch waits."""
 
@@ -78,10 +64,19 @@ class Retested(SJD):
         return torch.where(tested.right.cumprod(1).bool()[..., None], tested.q, tested.p)
 
 
+def remembering(base: type[Decoder], remembered: Callable[[Decoder, DraftWindow], Tensor]) -> type[Decoder]:
+    return type("Remembering", (base,), {"remembered": remembered})
+
+
+# Faulty: keeps a draft's old distribution after the first rejection, as the published code does, or takes drafts as drawn from p.
+OLD = remembering(SCD, lambda self, tested: torch.where(tested.right[..., None], tested.q, tested.p))
+DRAWN_FROM_NOW = remembering(SJD, lambda self, tested: tested.p)
+
+
 @pytest.mark.parametrize(("make", "together", "edge"), [
     (partial(Decided, window=4, proposals="newest"), 1, 3),
-    (partial(OldDistribution, window=4, proposals="newest", coupling="maximal"), 1, 0),
-    (partial(DrawnFromNow, window=4, proposals="newest", reuse=0.5), 1, 0),
+    (partial(OLD, window=4, proposals="newest", coupling="maximal"), 1, 0),
+    (partial(DRAWN_FROM_NOW, window=4, proposals="newest", reuse=0.5), 1, 0),
     (partial(Retested, window=4), 2, 0),
     (partial(SJD, window=4, proposals="newest", group=2), 2, 0),  # not faulty: groups are approximate, and say so
 ])
@@ -89,13 +84,10 @@ def test_another_distribution_is_found_out(make: Callable[..., Decoder], togethe
     assert deviation(str(make), make, together, edge) > BOUND
 
 
-def test_a_decoder_says_what_it_keeps() -> None:
-    assert (SJD().keeps, SJD(group=2).keeps, SJD(reuse=1.0).keeps) == ("distribution", "", "distribution")
-
-
 @pytest.mark.parametrize(("name", "together"), [(name, 1 + number % 2) for number, name in enumerate([*DECODERS, "grouped"])])
 def test_generations_side_by_side_are_those_of_each_alone(name: str, together: int) -> None:
     """The counts rely on batches that equal single generations."""
+    assert (SJD().keeps, SJD(group=2).keeps, SJD(reuse=1.0).keeps) == ("distribution", "", "distribution")
     make = DECODERS.get(name) or partial(SJD, group=2)
     sample = drawn(partial(make, window=4, proposals="newest"), SEEDS[:60], together)
     for first in range(0, 60, together):

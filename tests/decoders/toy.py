@@ -32,10 +32,7 @@ def numbered(tokens: Tensor) -> Tensor:
 
 
 def distribution(known: int, count: int, tokens: Tensor, edge: int = 0) -> Tensor:
-    """Return log-probabilities (batch, count, letters) of the positions from ``known`` on.
-
-    Positions from ``edge`` on have another distribution until the previous one is known, since a method evicts there.
-    """
+    """Return log-probabilities (batch, count, letters) from ``known`` on; those from ``edge`` on are others until a method has evicted."""
     logits = ((BEFORE if known < edge <= at else CONDITIONALS)[at][numbered(tokens[:, :at])] for at in range(known, known + count))
     return torch.stack(list(logits), 1).log_softmax(-1)
 
@@ -59,10 +56,7 @@ class Drawn:
 
 
 def drawn(make: Callable[[], Decoder], seeds: Tensor, together: int = 1, edge: int = 0) -> Drawn:
-    """Decode a word per seed, in generations of ``together`` images.
-
-    Generations at the same position run in one batch and part when one accepts more tokens. A decoder's state belongs to the images.
-    """
+    """Decode a word per seed, in generations of ``together`` images; those at the same position run in one batch."""
     decoder = make()
     decoder.begin(LAYOUT, seeds, greedy=False, memory=Memory())
     result = Drawn(torch.empty(len(seeds), PLACES, dtype=torch.int64), torch.zeros_like(seeds))

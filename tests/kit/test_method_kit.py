@@ -1,7 +1,4 @@
-"""The kit: each fault, cheat and mistake is found by its check, with the smallest example and the line; a correct method passes.
-
-Faults that need a class of Python's or a broken part of the package are in tests/contracts/test_faults.py.
-"""
+"""The kit: each fault, cheat and mistake is found by its check, with the smallest example and the line; a correct method passes."""
 
 import re
 from collections.abc import Callable
@@ -53,6 +50,7 @@ class Fault(NamedTuple):
     words: str
     base: str = "Streaming"
     by_size: bool = True
+    paradigm: str = "next-token"
 
 
 FAULTS = {
@@ -99,6 +97,8 @@ FAULTS = {
     "fails in a function of torch": Fault(
         SCORE + "torch.nn.functional.interpolate(slots.keys())", "evicting is masking", "subject.py:@)", "cm.Scored", by_size=False),
     "wrong shape of scores": Fault(SCORE + "slots.keys()", "evicting is masking", "layers, rows, kv_heads, live", "cm.Scored"),
+    "scores of a scale": Fault("    paradigms = ('next-scale',)", "evicting is masking", "score is for next-token models. Leave next-scale "
+                               "out of paradigms", "cm.Scored", by_size=False, paradigm="next-scale"),
     "no slack": Fault(
         "    evict_after = 'token'\n" + EVICT + f"slots.evict({OLDEST})", "evicting is masking", "such as slack = 1", "cm.Evicting"),
     "unknown edge": Fault(
@@ -130,21 +130,15 @@ def write(tmp_path: Path) -> Write:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_found(fault: str, write: Write) -> None:
-    body, check, words, base, by_size = FAULTS[fault]
+    body, check, words, base, by_size, paradigm = FAULTS[fault]
     file = write(body, base)
     words = words.replace("@", str(len(file.read_text().rstrip().splitlines())))  # the last line
-    finding, *more = run_check("subject", check).findings
+    finding, *more = run_check("subject", check, paradigm).findings
     assert any(words in f"{each.location} {each.expected} {each.actual}" for each in (finding, *more))
     assert finding.expected != finding.actual
     assert "AssertionError" not in finding.actual
     if by_size:
         assert finding.location.startswith("1 layer of 1 head, 4×4 tokens, codec native"), finding.location
-
-
-def test_scores_of_a_scale_are_refused(write: Write) -> None:
-    write("    paradigms = ('next-scale',)", "cm.Scored")
-    (finding, *_) = run_check("subject", "evicting is masking", "next-scale").findings
-    assert "score is for next-token models. Leave next-scale out of paradigms" in finding.actual
 
 
 def test_a_setting_that_an_earlier_check_would_leave_is_found(write: Write) -> None:
@@ -162,20 +156,17 @@ def test_a_fault_that_smaller_models_hide_is_located(write: Write) -> None:
     assert finding.location.startswith("2 layers of 2 heads, 5×5 tokens")
 
 
-def test_a_masked_method_declares_its_attention(write: Write) -> None:
+@pytest.mark.parametrize(("base", "load", "check", "paradigm", "least", "most"), [
+    ("FewerSteps", "load._replace(keys=load.keys // 2) if site == ('decoder', 0) else load", "work is declared", "masked", 0.98, 1),
+    ("FastVAR", "load", "flops are the declared ones", "next-scale", 1, 9)])
+def test_a_method_declares_its_attention_and_the_tokens_that_it_skips(
+    base: str, load: str, check: str, paradigm: str, least: float, most: float, write: Write,
+) -> None:
     """Half of the keys in one block of six is little of all FLOPs."""
-    write("    def computes(self, site, step, load):\n"
-          "        return load._replace(keys=load.keys // 2) if site == ('decoder', 0) else load", "FewerSteps")
-    (finding,) = run_check("subject", "work is declared", "masked").findings
+    write(f"    def computes(self, site, step, load):\n        return {load}", base)
+    (finding,) = run_check("subject", check, paradigm).findings
     declared, counted = (int(words.split()[0].replace(",", "")) for words in (finding.expected, finding.actual))
-    assert 0.98 * counted < declared < counted
-
-
-def test_a_next_scale_method_declares_the_tokens_that_it_skips(write: Write) -> None:
-    write("    def computes(self, site, step, load):\n        return load", "FastVAR")
-    (finding,) = run_check("subject", "flops are the declared ones", "next-scale").findings
-    declared, counted = (int(words.split()[0].replace(",", "")) for words in (finding.expected, finding.actual))
-    assert declared > counted
+    assert least < declared / counted < most
 
 
 def test_a_method_that_declares_its_host_reads_passes(write: Write) -> None:
@@ -208,7 +199,7 @@ def test_bytes_of_a_plugin_are_not_counted_by_itself(name: str, write: Write) ->
             write(body, base)
 
 
-def test_slots_that_no_layer_cache_manages_are_live(write: Write) -> None:
+def test_slots_that_no_layer_cache_manages_are_live_and_memory_counts_everything_that_it_holds(write: Write) -> None:
     """A masked method that keeps keys and values of its own counts them as state."""
     body = BEGIN + "self.own = arguments[2].zeros('own', (8,), torch.float32, '{}')"
     write(body.format("slots"), "Bidirectional")
@@ -216,9 +207,6 @@ def test_slots_that_no_layer_cache_manages_are_live(write: Write) -> None:
     assert (finding.expected, finding.actual[:3]) == ("32 B live, as allocated in slots", "0 B")
     write(body.format("state"), "Bidirectional")
     assert run_check("subject", "slots are live", "masked").passed
-
-
-def test_memory_counts_everything_that_it_holds() -> None:
     memory = Memory()
     for kind, length in (("slots", 1), ("workspace", 10), ("state", 100)):
         memory.zeros(kind, (length,), torch.int8, kind)
@@ -227,14 +215,11 @@ def test_memory_counts_everything_that_it_holds() -> None:
         memory.adopt("x", torch.ones(1), "hidden")
 
 
-def test_methods_that_need_a_measurement_are_checked_without_one() -> None:
+def test_methods_that_need_a_measurement_are_checked_without_one_and_wrong_names_are_refused(write: Write, tmp_path: Path) -> None:
     results: list[tuple[str, str]] = []
     (report,) = prove_method("ams_kv", on_check=lambda method, result: results.append((method, result.name)))
     assert results == [("ams_kv", check.name) for check in report.checks]
     assert all(check.passed for check in report.checks)
-
-
-def test_wrong_names_and_parameters_are_refused(write: Write, tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="no_such_parameter"):
         prove_method(write("    pass"), parameters={"no_such_parameter": 1})
     (tmp_path / "empty.py").touch()

@@ -49,11 +49,13 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_new_package_offers_what_it_holds(tmp_path: Path) -> None:
+def test_a_new_package_offers_what_it_holds_and_nothing_is_overwritten(tmp_path: Path) -> None:
     """How an offer of an installed package is found is in tests/plans."""
     project = tomllib.loads(start("method", "my_own", tmp_path)[0].read_text())
     assert project["project"]["entry-points"] == {installed.GROUPS["methods"]: {"my_own": "cachemark_my_own.method"}}
     assert project["tool"]["setuptools"]["packages"] == ["cachemark_my_own"]
+    with pytest.raises(BadPlugin, match="cannot be written: File exists"):
+        start("model", "my_own", tmp_path)
 
 
 @pytest.mark.parametrize(("thing", "name", "folder", "words"), [
@@ -68,12 +70,6 @@ def test_invalid_and_taken_names_and_missing_folders_are_refused(thing: Thing, n
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_is_overwritten(tmp_path: Path) -> None:
-    start("method", "mine", tmp_path)
-    with pytest.raises(BadPlugin, match="cannot be written: File exists"):
-        start("model", "mine", tmp_path)
-
-
 # -- types ------------------------------------------------------------------------------------------------------------
 PACKAGE = Path(cachemark.__file__).parent
 METHOD = '''
@@ -83,7 +79,7 @@ from torch import Tensor
 
 import cachemark as cm
 from cachemark.cache.bank import SlotBank
-from cachemark.cache.layout import Site, Step
+from cachemark.cache.layout import Step
 from cachemark.contract.decoder import Decoder
 from cachemark.contract.method import Method
 from cachemark.decoders.registry import DECODERS
@@ -103,18 +99,13 @@ class Watching(Evicting):
         return slots.live_visual  # return-value
 
 
-class Plain(Method):
-    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return super().attend(site, step, q, k, v)
-
-
 @cm.method("wrong")
 class Wrong(Evicting):
     def evict(self, step: int, slots: SlotBank) -> None:  # override
         return None
 
 
-assert_type(cm.method("plain")(Plain), type[Plain])
+assert_type(Wrong, type[Wrong])
 
 
 def filed(entry: ModelEntry, request: Request) -> Loaded:

@@ -70,11 +70,17 @@ def test_a_sound_method_passes_every_check(file: Path, half: int) -> None:
     assert faults_on_small_models(file.stem, slice(half, None, 2)) == {}
 
 
+def load_variant(name: str, folder: Path, *changes: tuple[str, str]) -> None:
+    source = (Path(__file__).parent / "sound" / f"{name}.py").read_text()
+    for sound, changed in changes:
+        assert source.count(sound) == 1
+        source = source.replace(sound, changed)
+    (folder / f"{name}.py").write_text(source)
+    assert loading.load(folder / f"{name}.py") == [name]
+
+
 def test_the_product_of_merging_need_not_be_declared(tmp_path: Path) -> None:
-    source = (Path(__file__).parent / "sound" / "value_merging.py").read_text()
-    source = source.replace("receivers: int = 2", "receivers: int = 8").replace("self.receivers * layout", "0 * layout")
-    (tmp_path / "value_merging.py").write_text(source)
-    loading.load(tmp_path / "value_merging.py")
+    load_variant("value_merging", tmp_path, ("receivers: int = 2", "receivers: int = 8"), ("+= self.receivers * layout", "+= 0 * layout"))
     assert run_check("value_merging", "work is declared").passed
 
 
@@ -102,22 +108,15 @@ def test_fastvar_with_a_score_of_the_reference_passes_every_check(tmp_path: Path
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_of_it_is_found(fault: str, tmp_path: Path) -> None:
     name, sound, faulty, check = FAULTS[fault]
-    load_variant(name, sound, faulty, tmp_path)
+    load_variant(name, tmp_path, (sound, faulty))
     (finding, *_) = run_check(name, check.replace("_", " ")).findings
     assert finding.expected != "a generation" or "selection returns positions" in finding.actual, finding
-
-
-def load_variant(name: str, sound: str, changed: str, folder: Path) -> None:
-    source = (Path(__file__).parent / "sound" / f"{name}.py").read_text()
-    assert source.count(sound) == 1
-    (folder / f"{name}.py").write_text(source.replace(sound, changed))
-    assert loading.load(folder / f"{name}.py") == [name]
 
 
 @pytest.mark.parametrize("check", ["evicting is masking", "long conditions are causal", "rows equal single rows", "padding is never read"])
 def test_keys_may_be_merged_too_with_weights_of_their_own(check: str, tmp_path: Path) -> None:
     """As in D2O."""
-    load_variant("value_merging", MERGE, "slots.merge(places, newest, (0.1 - 0.05 * newest[..., None] / (newest[..., None] + 1)).float(), "
-                 "own=0.9 + 0.05 * newest / (newest + 1), keys=True)", tmp_path)
+    load_variant("value_merging", tmp_path, (MERGE, "slots.merge(places, newest, (0.1 - 0.05 * newest[..., None] / (newest[..., None] + 1))"
+                                             ".float(), own=0.9 + 0.05 * newest / (newest + 1), keys=True)"))
     result = run_check("value_merging", check)
     assert (result.findings, result.passed) == ((), True)
