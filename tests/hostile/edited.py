@@ -1,5 +1,7 @@
 """Files edited by people, and files of other programs: baselines, registers of incidents, benchmarks."""
 
+import functools
+import operator
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,14 +17,8 @@ CASE = ("outcomes", 0, "case")
 
 
 def put(*keys: str | int, value: Any) -> Callable[[Any], None]:
-    """A change: the value at these keys."""
-
-    def change(data: Any) -> None:
-        for key in keys[:-1]:
-            data = data[key]
-        data[keys[-1]] = value
-
-    return change
+    """Return a change: the value at these keys."""
+    return lambda data: operator.setitem(functools.reduce(operator.getitem, keys[:-1], data), keys[-1], value)
 
 
 def broken(name: str, file: str, arguments: tuple[str, ...], content: str | bytes, slug: str = "bad-baseline") -> Attack:

@@ -49,33 +49,28 @@ def both(*preparations: Preparation) -> Preparation:
     return lambda folder: [prepare(folder) for prepare in preparations]
 
 
-def replaced(name: str, old: str, new: str) -> Preparation:
-    """Return a preparation: ``old`` becomes ``new`` in a file, in which it occurs."""
-
-    def change(folder: Path) -> None:
-        text = (folder / name).read_text(encoding="utf-8")
-        assert old in text, (name, old)
-        (folder / name).write_text(text.replace(old, new, 1), encoding="utf-8", errors="surrogatepass")
-
-    return change
+def preparation(prepare: Callable[..., object]) -> Callable[..., Preparation]:
+    """Return what makes a preparation of everything but the folder, the first argument."""
+    return lambda *given: lambda folder: prepare(folder, *given)
 
 
-def written(name: str, content: str | bytes) -> Preparation:
-    """Return a preparation: a file with that content."""
-
-    def write(folder: Path) -> None:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
-
-    return write
+@preparation
+def replaced(folder: Path, name: str, old: str, new: str) -> None:
+    """Replace a text in a file, in which it occurs."""
+    text = (folder / name).read_text(encoding="utf-8")
+    assert old in text, (name, old)
+    (folder / name).write_text(text.replace(old, new, 1), encoding="utf-8", errors="surrogatepass")
 
 
-def edited(name: str, change: Callable[[Any], object]) -> Preparation:
-    """Return a preparation: a JSON file after ``change`` was applied to its data."""
+@preparation
+def written(folder: Path, name: str, content: str | bytes) -> None:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
 
-    def edit(folder: Path) -> None:
-        data = json.loads((folder / name).read_text(encoding="utf-8"))
-        change(data)
-        (folder / name).write_text(json.dumps(data), encoding="utf-8")
 
-    return edit
+@preparation
+def edited(folder: Path, name: str, change: Callable[[Any], object]) -> None:
+    """Apply ``change`` to the data of a JSON file."""
+    data = json.loads((folder / name).read_text(encoding="utf-8"))
+    change(data)
+    (folder / name).write_text(json.dumps(data), encoding="utf-8")

@@ -37,11 +37,6 @@ LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "a" * 64 + "\n
 TWICE = "[[cells]]\nmodel = 'dot'\nmethods = ['full']\n" * 2 + "[[cells]]"
 
 
-def encoded(encoding: str) -> Preparation:
-    """Return a preparation: the good plan as an editor may save it."""
-    return lambda folder: (folder / PLAN).write_bytes((folder / PLAN).read_text().encode(encoding))
-
-
 ROWS = [
     whole("arrays nested 5000 deep", "a = " + "[" * 5000 + "]" * 5000, "nested too deep"),
     changed("a parameter nested 450 deep", '"streaming"', f'{{ name = "streaming", sinks = {"[" * 450 + "]" * 450} }}', "methods.0",
@@ -57,8 +52,9 @@ ROWS = [
     changed("a parameter of 5000 hex digits", '"streaming"', f'{{ name = "streaming", sinks = 0x{"f" * 5000} }}', "not finite",
             slug="bad-parameter"),
     whole("a pointer of Git LFS", LFS, "Git LFS"),
-    Attack("a plan in UTF-16", EXPLAIN, "bad-plan", ("UTF-16",), prepare=encoded("utf-16")),
-    Attack("a plan with a byte order mark", EXPLAIN, "bad-plan", ("byte order mark",), prepare=encoded("utf-8-sig")),
+    *(Attack(f"a plan {name}", EXPLAIN, "bad-plan", (says,), prepare=lambda folder, encoding=encoding: (folder / PLAN).write_bytes(
+        (folder / PLAN).read_text().encode(encoding)))  # as an editor may save it
+      for name, says, encoding in (("in UTF-16", "UTF-16", "utf-16"), ("with a byte order mark", "byte order mark", "utf-8-sig"))),
     changed("a budget in Arabic digits", '"1/2"', '"\u0661/\u0662"', "is not a number", slug="bad-budget"),
     changed("two equal blocks", "[[cells]]", TWICE, "cells", "block 2 is the same as block 1"),
     with_weights("a pointer of Git LFS", written("dot.safetensors", LFS)),

@@ -1,40 +1,20 @@
 """Plug-ins with side effects at import, invalid registrations, or errors when a plan queries them."""
 
+from support.examples import METRIC
+
 from .attack import Attack
 from .ground import PLAN, both, replaced, written
 
 METHOD = '''
-import os, sys, time
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+import os, sys
 import cachemark as cm
 from cachemark.methods.window import Window
 
 @cm.method("bad")
-@dataclass
 class Bad(Window):
-    name: ClassVar[str] = "bad"
-    source: ClassVar[str] = "the tests"
-    {body}
-'''
-METRIC = '''
-import os
-from cachemark.core import registry
-from cachemark.metrics.base import ImageMetric
-
-@registry.metrics.add("bad")
-class Bad(ImageMetric):
-    """Mean of an image's numbers."""
-
     name = "bad"
-    unit = ""
-    better = "higher"
-    kind = "quality"
-    title = "{title}"
-
-    def measure(self, batch):
-        {body}
-        return batch.images.mean((1, 2, 3))
+    source = "the tests"
+    {body}
 '''
 FILE = "bad.py"
 ASKED = (PLAN, "--plugin", "dot.py", "--plugin", FILE)
@@ -81,9 +61,9 @@ ROWS = [
            prepare=written(FILE, METHOD.format(body="def begin(self, *_): os._exit(0)"))),
     at_import("an integer", METHOD.format(body="pass") + 'cm.method("seven")(7)', "is of type int", "Register a class derived from Method"),
     at_import("the name of a built-in", METHOD.format(body="pass") + 'cm.method("full")(Bad)', "already registered"),
-    asked("raises when it is resolved", "def resolve(self, layout): raise ValueError('never')", f"{FILE}:13: ValueError: never"),
+    asked("raises when it is resolved", "def resolve(self, layout): raise ValueError('never')", f"{FILE}:10: ValueError: never"),
     asked("answers nothing of what it reads", "def attended(self, layout, site, step): return None", "'bad' answers what cannot be used",
           "price"),
     Attack("a metric whose title is markup", ("test", "metric", FILE), "bad-plugin", ("title or a unit",),
-           prepare=written(FILE, METRIC.format(title="<img src=x onerror=alert(1)>", body=""))),
+           prepare=written(FILE, METRIC.replace('unit = ""', 'unit = ""\n    title = "<img src=x onerror=alert(1)>"'))),
 ]

@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 from .attack import PWNED, Attack
-from .ground import BASELINE, PLAN, STORE, Preparation
+from .ground import BASELINE, PLAN, STORE, Preparation, preparation
 
 STORED = ("--store", STORE)
 REPORT, CHECK, CHECK_STORE = ("report", "page.html", *STORED), ("check", *STORED, "--baseline", BASELINE), ("db", "check", *STORED)
@@ -17,41 +17,30 @@ CALM = "(SELECT key FROM \"case\" WHERE body LIKE '%\"method\":\"calm\"%')"
 ONE = f"(SELECT id FROM outcome WHERE case_key = {CALM})"
 
 
-def edited(*statements: str) -> Preparation:
-    """Return a preparation: the statements, which the database does not check."""
-
-    def edit(folder: Path) -> None:
-        with closing(sqlite3.connect(folder / STORE)) as connection, connection:
-            connection.execute("PRAGMA ignore_check_constraints = ON")
-            assert sum(connection.execute(statement).rowcount for statement in statements) > 0
-
-    return edit
+@preparation
+def edited(folder: Path, *statements: str) -> None:
+    """Execute statements, which the database does not check."""
+    with closing(sqlite3.connect(folder / STORE)) as connection, connection:
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        assert sum(connection.execute(statement).rowcount for statement in statements) > 0
 
 
-def flipped(table: str) -> Preparation:
-    """Return a preparation: each bit of the page from which a table grows."""
-
-    def flip(folder: Path) -> None:
-        with closing(sqlite3.connect(folder / STORE)) as connection:
-            (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", [table]).fetchone()
-            (size,) = connection.execute("PRAGMA page_size").fetchone()
-        with (folder / STORE).open("r+b") as file:
-            file.seek((page - 1) * size)
-            intact = file.read(size)
-            file.seek((page - 1) * size)
-            file.write(bytes(byte ^ 255 for byte in intact))
-
-    return flip
+@preparation
+def flipped(folder: Path, table: str) -> None:
+    """Flip each bit of the page from which a table grows."""
+    with closing(sqlite3.connect(folder / STORE)) as connection:
+        (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", [table]).fetchone()
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+    data = bytearray((folder / STORE).read_bytes())
+    data[(page - 1) * size : page * size] = bytes(byte ^ 255 for byte in data[(page - 1) * size : page * size])
+    (folder / STORE).write_bytes(data)
 
 
-def piped(name: str) -> Preparation:
-    """Return a preparation: a pipe in the place of a file, whose opening waits for another process."""
-
-    def pipe(folder: Path) -> None:
-        (folder / name).unlink(missing_ok=True)
-        os.mkfifo(folder / name)
-
-    return pipe
+@preparation
+def piped(folder: Path, name: str) -> None:
+    """Put a pipe in the place of a file, whose opening waits for another process."""
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
 
 
 def endless(folder: Path) -> None:

@@ -1,6 +1,4 @@
-"""Each column, and each key of each column of JSON, of a measured store edited: every command ends with a documented exit code.
-
-The same 300 edits each time. A value becomes one of another type or extreme; a command that reads it runs."""
+"""Each column, and each key of its JSON, of a measured store edited 300 times: a command that reads it has a documented exit code."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """Broken and hostile input: each command ends soon, in one line and with a documented code, and changes only its own files."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,15 +8,9 @@ from support.stages import Stage
 
 from . import edited, ground, options, plans, plugins, stores, weights
 from .attack import Attack, Ending, faults, state_of
-from .process import CopiedCommandLine
+from .process import call
 
 ROWS = [(module.__name__.rpartition(".")[2], row) for module in (edited, options, plans, plugins, stores, weights) for row in module.ROWS]
-
-
-@pytest.fixture(scope="module")
-def command_line() -> Iterator[CopiedCommandLine]:
-    with CopiedCommandLine() as copied:
-        yield copied
 
 
 @pytest.fixture(scope="module")
@@ -27,11 +20,11 @@ def furnished(measured: Stage, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.mark.parametrize("row", [
     pytest.param(row, id=f"{area}: {row.name}", marks=[pytest.mark.slow] if number % 3 else []) for number, (area, row) in enumerate(ROWS)])
-def test_an_attack(row: Attack, furnished: Path, command_line: CopiedCommandLine, tmp_path: Path) -> None:
+def test_an_attack(row: Attack, furnished: Path, tmp_path: Path) -> None:
     here = ground.lay_out(furnished, tmp_path / "ground")
     row.prepare(here)
     before = state_of(here.parent)
-    end = command_line.call(here.parent, row.arguments)
+    end = call(here.parent, row.arguments)
     assert list(faults(row, end, before, state_of(here.parent))) == [], f"{end.stdout[-2000:]}\n{end.stderr[-4000:]}"
 
 

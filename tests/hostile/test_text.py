@@ -2,6 +2,7 @@
 
 import csv as csv_module
 import io
+import itertools
 import json
 import re
 import xml.etree.ElementTree as ET
@@ -56,8 +57,9 @@ def poisoned(text: str) -> tuple[ReportView, RunJudgement]:
     return build(run, outcomes, compared, not_reproduced=lambda case: text or "calm"), compared
 
 
-def few(text: str) -> list[sample.Outcome]:
-    return [replace(o, samples={name: values[:2] for name, values in o.samples.items()}) for o in sample.poison(text)[1]]
+def csv_of(text: str, samples: bool = False) -> str:
+    outcomes = [replace(o, samples={name: values[:2] for name, values in o.samples.items()}) for o in sample.poison(text)[1]]
+    return "".join(csv_lines(outcomes, samples=samples))
 
 
 def history(text: str) -> str:
@@ -78,11 +80,9 @@ PRODUCED: dict[str, Callable[[str], str]] = {
     "markdown": lambda text: markdown(tables(poisoned(text)[0])), "latex": lambda text: latex(tables(poisoned(text)[0])),
     "summary": lambda text: summary(*poisoned(text)), "comment": lambda text: comment(*poisoned(text)),
     "annotations": lambda text: "\n".join(workflow_commands(poisoned(text)[1])), "junit": lambda text: junit(poisoned(text)[1], text),
-    "csv": lambda text: "".join(csv_lines(few(text))),
-    "samples": lambda text: "".join(csv_lines(few(text), samples=True)), "history": history,
+    "csv": csv_of, "samples": lambda text: csv_of(text, samples=True), "history": history,
 }
 PAGES = ("html", "site", "history")
-READERS: dict[str, Callable[[str, str], None]] = {}  # each compares what a text made with what a calm one made
 
 
 @cache
@@ -90,20 +90,11 @@ def produced(name: str, text: str) -> str:
     return PRODUCED[name](text)
 
 
-def reads(*names: str) -> Callable[[Callable[[str, str], None]], Callable[[str, str], None]]:
-    def keep(reader: Callable[[str, str], None]) -> Callable[[str, str], None]:
-        READERS.update(dict.fromkeys(names, reader))
-        return reader
-
-    return keep
-
-
 def drawings(html: str) -> int:
     """The number of drawings, all of which are well-formed."""
     return len([ET.fromstring("<svg" + part.split("</svg>")[0] + "</svg>") for part in html.split("<svg")[1:]])
 
 
-@reads(*PAGES)
 def html_has_no_element_and_no_attribute_of_a_user(calm: str, result: str) -> None:
     before, page = Page(calm), Page(result)
     assert {e.tag for e in page.elements} == {e.tag for e in before.elements}
@@ -118,7 +109,6 @@ def html_has_no_element_and_no_attribute_of_a_user(calm: str, result: str) -> No
     assert loose == [], "text from right to left stays in its place"
 
 
-@reads("markdown", "summary", "comment")
 def markdown_keeps_its_shape(calm: str, result: str) -> None:
     def shape(text: str) -> list[str]:
         kinds = []
@@ -133,23 +123,18 @@ def markdown_keeps_its_shape(calm: str, result: str) -> None:
     assert not {"link_open", "image", "code_inline", "fence", "code_block", "s_open"} & set(after)
 
 
-@reads("latex")
 def latex_has_our_commands_alone_and_its_rows(calm: str, result: str) -> None:
     calm, result = (re.sub(r"\\[{}$&#%_]", "", text) for text in (calm, result))
     assert set(re.findall(r"\\([a-zA-Z]+)", result)) <= COMMANDS
     assert not re.search(r"\\[^a-zA-Z\\ ]", result.replace("\\\\\n", ""))
-    depth = 0
-    for sign in result:
-        depth += (sign == "{") - (sign == "}")
-        assert depth >= 0
-    assert depth == 0
+    depths = [*itertools.accumulate((sign == "{") - (sign == "}") for sign in result)]
+    assert (min(depths), depths[-1]) == (0, 0)
     assert result.count("\\\\") == result.count("\\\\\n") == calm.count("\\\\\n")
     assert (result.count("&"), result.count("%"), result.count("$") % 2) == (calm.count("&"), 1, 0)
     assert not re.search(r"(\\\\|rule)\s*[\[*]", result), "both would take it for an argument of theirs"
     assert all(c.isascii() or "À" <= c <= "ÿ" for c in result)
 
 
-@reads("csv", "samples")
 def csv_has_its_rows_and_no_formula(calm: str, result: str) -> None:
     before, after = (list(csv_module.reader(io.StringIO(text, newline=""))) for text in (calm, result))
     assert [len(row) for row in after] == [len(row) for row in before]
@@ -159,13 +144,11 @@ def csv_has_its_rows_and_no_formula(calm: str, result: str) -> None:
         assert not {*map(category, cell)} & {"Cc", "Zl", "Zp"}, cell  # no line of a terminal or a CI log starts inside it
 
 
-@reads("junit")
 def junit_stays_well_formed(calm: str, result: str) -> None:
     before, after = (list(ET.fromstring(text.encode()).iter()) for text in (calm, result))
     assert [(e.tag, sorted(e.attrib)) for e in after] == [(e.tag, sorted(e.attrib)) for e in before]
 
 
-@reads("annotations")
 def annotations_are_one_command_a_line(calm: str, result: str) -> None:
     lines = result.split("\n")
     assert [line.split(" ")[0] for line in lines] == ["::error", "::warning", "::notice"]
@@ -173,6 +156,14 @@ def annotations_are_one_command_a_line(calm: str, result: str) -> None:
         head, _, message = line.removeprefix("::").partition("::")
         assert re.fullmatch(r"\w+ title=[^:,]*", head)
         assert "%0A" not in message
+
+
+READERS: dict[str, Callable[[str, str], None]] = {  # each compares what a text made with what a calm one made
+    **dict.fromkeys(PAGES, html_has_no_element_and_no_attribute_of_a_user),
+    **dict.fromkeys(("markdown", "summary", "comment"), markdown_keeps_its_shape), "latex": latex_has_our_commands_alone_and_its_rows,
+    **dict.fromkeys(("csv", "samples"), csv_has_its_rows_and_no_formula), "junit": junit_stays_well_formed,
+    "annotations": annotations_are_one_command_a_line,
+}
 
 
 @pytest.mark.parametrize("text", [

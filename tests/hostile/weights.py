@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from .attack import PWNED, Attack
-from .ground import Preparation, both, written
+from .ground import both, preparation, written
 
 INDEX = "w/model.safetensors.index.json"
 VERIFY = ("weights", "verify", "var-d16", "--weights")
@@ -25,11 +25,7 @@ class Intruder:
         return Path.write_text, (Path("../others/thesis.txt"), "pwned")
 
 
-def saved(content: object) -> Preparation:
-    """Return a preparation that saves a checkpoint as ``w.pth``."""
-    return lambda folder: torch.save(content, folder / "w.pth")
-
-
+saved = preparation(lambda folder, content: torch.save(content, folder / "w.pth"))
 ROWS = [
     Attack("a layer with a number of 5000 digits", (*VERIFY, "w.pth"), "bad-checkpoint", prepare=saved({
         f"blocks.{'9' * 5_000}.attn.proj.weight": torch.zeros(2)})),

@@ -4,31 +4,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 HEAD = '''
-import os
-import random
-import sys
-import time
-from dataclasses import dataclass
-from typing import ClassVar
-
+import os, random, sys, time
 import torch
-
 import cachemark as cm
 from cachemark.methods.window import Window
 
-NAME = "{name}"
-
-
-@cm.method(NAME)
-@dataclass
+@cm.method("{name}")
 class Bad(Window):
-    name: ClassVar[str] = NAME
-    source: ClassVar[str] = "the tests"
+    name = "{name}"
+    source = "the tests"
 
     def begin(self, layout, sites, memory):
         misbehave()
         super().begin(layout, sites, memory)
-
 
 '''
 

@@ -1,7 +1,4 @@
-"""A driver controlled by a test, through the functions of the module ``pynvml``.
-
-Errors and constants are the real module's; a test compares every function with the real one of the same name.
-"""
+"""A driver controlled by a test, through the functions of the module ``pynvml``, with which a test compares its functions."""
 
 from __future__ import annotations
 
@@ -80,8 +77,7 @@ class FakeNvml:
 
     @staticmethod
     def _slice(uuid: str, whole: Card) -> Card:
-        unsupported = dict.fromkeys(WHOLE, pynvml.NVML_ERROR_INVALID_ARGUMENT)
-        return Card(uuid, f"{whole.name} MIG 1g.10gb", failing=unsupported, slice_of=whole)
+        return Card(uuid, f"{whole.name} MIG 1g.10gb", failing=dict.fromkeys(WHOLE, pynvml.NVML_ERROR_INVALID_ARGUMENT), slice_of=whole)
 
     def nvmlDeviceGetMigDeviceHandleByIndex(self, device: Card, index: int) -> Card:
         """A GPU in MIG mode has two slices."""
@@ -93,20 +89,6 @@ class FakeNvml:
         assert migDevice.slice_of is not None
         return migDevice.slice_of
 
-    def nvmlSystemGetDriverVersion(self) -> str:
-        return "999.1"
-
-    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:
-        return 12080
-
-    def nvmlDeviceGetClockInfo(self, handle: Card, type: int) -> int:
-        assert type == pynvml.NVML_CLOCK_SM
-        return self._of(handle, "nvmlDeviceGetClockInfo").sm_mhz
-
-    def nvmlDeviceGetTemperature(self, handle: Card, sensor: int) -> int:
-        assert sensor == pynvml.NVML_TEMPERATURE_GPU
-        return self._of(handle, "nvmlDeviceGetTemperature").celsius
-
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: Card) -> int:
         card = self._of(handle, "nvmlDeviceGetTotalEnergyConsumption")
         if card.steady:
@@ -117,10 +99,6 @@ class FakeNvml:
     def nvmlDeviceGetCpuAffinity(self, handle: Card, cpuSetSize: int) -> list[int]:
         cpus = self._of(handle, "nvmlDeviceGetCpuAffinity").cpus
         return [sum(1 << cpu % 64 for cpu in cpus if cpu // 64 == word) for word in range(cpuSetSize)]
-
-    def nvmlDeviceGetSupportedGraphicsClocks(self, handle: Card, memoryClockMHz: int) -> list[int]:
-        assert memoryClockMHz == 2619
-        return CLOCKS
 
     def nvmlDeviceSetGpuLockedClocks(self, handle: Card, minGpuClockMHz: int, maxGpuClockMHz: int) -> None:
         self._of(handle, "nvmlDeviceSetGpuLockedClocks").locked = minGpuClockMHz
@@ -138,6 +116,7 @@ class FakeNvml:
 
 
 READINGS: dict[str, Callable[[Card], Any]] = {  # what functions of the module answer about a device
+    "nvmlDeviceGetClockInfo": lambda card: card.sm_mhz, "nvmlDeviceGetTemperature": lambda card: card.celsius,
     "nvmlDeviceGetUUID": lambda card: card.uuid, "nvmlDeviceGetName": lambda card: card.name,
     "nvmlDeviceGetCudaComputeCapability": lambda card: (9, 0), "nvmlDeviceGetPowerUsage": lambda card: card.milliwatts,
     "nvmlDeviceGetUtilizationRates": lambda card: SimpleNamespace(gpu=card.busy),
@@ -151,15 +130,21 @@ READINGS: dict[str, Callable[[Card], Any]] = {  # what functions of the module a
     "nvmlDeviceGetMemoryInfo": lambda card: SimpleNamespace(total=80 << 30),
 }
 ALWAYS = {"nvmlDeviceGetMaxMigDeviceCount": 7, "nvmlDeviceGetPowerManagementDefaultLimit": 700_000, "nvmlDeviceGetDefaultEccMode": [1],
-          "nvmlDeviceGetSupportedMemoryClocks": [2619, 1593]}
+          "nvmlDeviceGetSupportedMemoryClocks": [2619, 1593], "nvmlDeviceGetSupportedGraphicsClocks": CLOCKS,
+          "nvmlSystemGetDriverVersion": "999.1", "nvmlSystemGetCudaDriverVersion_v2": 12080}
+EXPECTED = {"sensor": pynvml.NVML_TEMPERATURE_GPU, "type": pynvml.NVML_CLOCK_SM, "memoryClockMHz": 2619}  # further arguments
 
 
 def reading(name: str, read: Callable[[Card], Any]) -> Any:
     """Return a method with the parameters of the module's function."""
-    def function(self: FakeNvml, handle: Card) -> Any:
-        return read(handle if name in ALWAYS else self._of(handle, name))
+    signature = inspect.signature(getattr(pynvml, name))
 
-    function.__signature__ = inspect.signature(getattr(pynvml, name))  # type: ignore[attr-defined]
+    def function(self: FakeNvml, *given: Any) -> Any:
+        handle, *more = signature.bind(*given).arguments.items() or [("", None)]
+        assert all(value == EXPECTED[key] for key, value in more)
+        return read(handle[1] if name in ALWAYS else self._of(handle[1], name))
+
+    function.__signature__ = signature
     return function
 
 

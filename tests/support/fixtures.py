@@ -1,7 +1,4 @@
-"""Shared fixtures: one thread, reproducible property tests, and registries without the plug-ins of earlier tests.
-
-Also fixtures with the small model and the stand-in for NVML.
-"""
+"""Shared fixtures: one thread, reproducible property tests, clean registries, the small model, and the stand-in for NVML."""
 
 import sys
 from collections.abc import Iterator
@@ -44,8 +41,7 @@ def plugins() -> set[str]:
 
 @pytest.fixture(autouse=True)
 def _nothing_leaks() -> Iterator[None]:
-    """A plug-in that a test registers is gone when the test ends, and a test that leaves torch another number of threads fails: with two
-    in each of two workers every later test waits for the other worker's."""
+    """Plug-ins of a test are gone when it ends, and a test that leaves torch more threads, for which others would wait, fails."""
     before, loaded = [set(table._entries) for table in (METHODS, MODELS)], plugins()
     yield
     for table, known in zip((METHODS, MODELS), before, strict=True):

@@ -15,8 +15,7 @@ REVISION = "5" * 40
 
 @dataclass
 class Hub:
-    """Files by repository and name; ``gated`` repositories answer those with ``token`` alone. ``asked`` are the lines of all
-    requests."""
+    """Files by repository and name; ``gated`` ones need ``token``. ``asked`` are the lines of all requests."""
 
     files: dict[str, dict[str, bytes]]
     gated: set[str] = field(default_factory=set)

@@ -1,12 +1,10 @@
 """Runs single checks of the kit."""
 
-from collections.abc import Iterable
-
 from cachemark.contract.heads import HeadGroups
 from cachemark.core.errors import Unsupported
 from cachemark.kit import ragged
 from cachemark.kit.findings import KitFinding, KitResult
-from cachemark.kit.runner import FAMILIES, GROUPS, PlannedCheck, findings_of, method_checks
+from cachemark.kit.runner import FAMILIES, GROUPS, findings_of, method_checks
 from cachemark.methods.registry import METHODS
 
 
@@ -15,15 +13,8 @@ def run_check(method: str, check: str, paradigm: str = "next-token") -> KitResul
     return next(planned for planned in method_checks(METHODS.get(method)) if planned.name == f"{paradigm}: {check}").run()
 
 
-def run_all(planned: Iterable[PlannedCheck]) -> list[KitResult]:
-    return [check.run() for check in planned]
-
-
 def faults_on_small_models(name: str, which: slice = slice(None)) -> dict[str, KitFinding]:
-    """Return the first finding of each check of a next-token method, or of some of them, with and without a codec.
-
-    Models have two layers of two heads; rows of different lengths have layouts of their own.
-    """
+    """Return the first finding of each check of a next-token method, or of some, on two layers of two heads, with and without a codec."""
     (checks, cells), faults = FAMILIES["next-token"], dict[str, KitFinding]()
     cls = METHODS.get(name)
     for check in (GROUPS if issubclass(cls, HeadGroups) else checks)[which]:

@@ -27,8 +27,7 @@ LlamaGen.generate = _slower
 
 
 def git(folder: Path, *words: str, when: str = "2026-01-01T00:00Z") -> str:
-    """Output of git in a folder, without the settings of this machine. Commits have one date unless another is given, so that their hashes,
-    by which a bisection skips, are always the same."""
+    """Output of git in a folder, without this machine's settings; with one date, hashes, by which a bisection skips, are the same."""
     command = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false", *words]
     environment = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, "GIT_AUTHOR_DATE": when,
                    "GIT_COMMITTER_DATE": when}
@@ -36,10 +35,9 @@ def git(folder: Path, *words: str, when: str = "2026-01-01T00:00Z") -> str:
 
 
 class Repository:
-    """A copy of the package under git, to be changed commit by commit."""
+    """A copy of the package under git, to be changed commit by commit, with or without the weights of the bundled models."""
 
     def __init__(self, folder: Path, weights: bool = False) -> None:
-        """``weights``: with those of the bundled models."""
         self.folder = folder
         ignored = shutil.ignore_patterns("__pycache__", *(() if weights else ("*.safetensors",)))
         shutil.copytree(PACKAGE, folder / "suite" / "cachemark", ignore=ignored)

@@ -74,22 +74,10 @@ class Stage:
     """A folder with a plug-in, a plan over its model, and a place for results."""
 
     folder: Path
-
-    @property
-    def plugin(self) -> Path:
-        return self.folder / "dot.py"
-
-    @property
-    def plan(self) -> Path:
-        return self.folder / "dots.toml"
-
-    @property
-    def store(self) -> Path:
-        return self.folder / "dots.sqlite"
-
-    @property
-    def weights(self) -> Path:
-        return self.folder / "dot.safetensors"
+    plugin = property(lambda self: self.folder / "dot.py")
+    plan = property(lambda self: self.folder / "dots.toml")
+    store = property(lambda self: self.folder / "dots.sqlite")
+    weights = property(lambda self: self.folder / "dot.safetensors")
 
     @property
     def run_arguments(self) -> list[str]:

@@ -1,17 +1,14 @@
-"""An executor without measurements: outcomes depend on the case alone, so that a run of many cases takes a moment.
-
-This tests everything around a trial: the session, the store, the files.
-"""
+"""An executor without measurements, for everything around a trial: outcomes depend on the case alone, and take a moment."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from cachemark.core.limits import Rates
-from cachemark.core.result import Environment, Outcome, Status
+from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case
 from cachemark.machine.environment import environment
 from cachemark.plans import schema as plans
@@ -58,12 +55,8 @@ class Stub:
 
     before: Callable[[Case], None] = lambda case: None
     notes: Sequence[str] = ()
-
-    def environment(self, device: str, threads: int) -> Environment:
-        return environment(device, threads)
-
-    def rates(self, device: str, threads: int, dtypes: Iterable[str]) -> dict[str, Rates]:
-        return {}
+    environment = staticmethod(environment)
+    rates = staticmethod(lambda device, threads, dtypes: dict[str, Rates]())
 
     def run(
         self, groups: Sequence[Sequence[Prepared]], request: TrialRequest, started: Callable[[Prepared], None],
@@ -80,11 +73,11 @@ class Stub:
             yield Finished(outcome_of(planned, measured), {"tokens.bin": artifact(planned.case)})
 
 
+@dataclass
 class Confirmed(RunWatcher):
     """Writes the key of every case whose outcome has been saved to a file, as the session tells it."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    path: Path
 
     def ended(self, outcome: Outcome) -> None:
         with self.path.open("a") as file:
