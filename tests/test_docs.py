@@ -112,13 +112,6 @@ def name_of(page: Path) -> str:
     return page.relative_to(ROOT).with_suffix("").as_posix()
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def run(page: Path, text: str) -> None:
     """Save the files of a page and execute the rest; a traceback names the line of the page."""
     namespace = {"__name__": "__main__"}
@@ -131,12 +124,14 @@ def run(page: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("page", [page for page in WITH_CODE if page != README], ids=name_of)  # README's: workflows/test_python_api.py
-def test_code_of_a_page_runs(page: Path, folder: Path) -> None:
+def test_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     run(page, page.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
-def test_calls_of_a_page_parse(page: Path, folder: Path, main: click.Command) -> None:
+def test_calls_of_a_page_parse(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: click.Command) -> None:
+    monkeypatch.chdir(tmp_path)
     for called, *args in calls(page.read_text(encoding="utf-8")):
         for name in args:
             if re.fullmatch(r"[\w/-]+\.\w+", name):  # a file that the reader would have by then

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from cachemark.plans.expand import expand
 from cachemark.plugins import loading as plugins
 from cachemark.plugins.loading import require
 from support.examples import short_plan
-from support.kit import passes_at_the_smallest_size, run_all
+from support.kit import passes_at_the_smallest_size
 from support.stages import call, forgetting
 from support.wheels import ROOT, build, lay_out, of_the_installed, of_the_repository, tracked
 from test_docs import blocks
@@ -63,7 +62,7 @@ def test_the_method_and_the_metric_pass_the_kit(site: Path) -> None:
     require("methods", ["knorm"])
     passes_at_the_smallest_size("knorm")
     require("metrics", ["colourfulness"])
-    results = run_all(metric_checks(MetricExample(registry.metrics.get("colourfulness"))))
+    results = [check.run() for check in metric_checks(MetricExample(registry.metrics.get("colourfulness")))]
     assert [result.name for result in results if not result.passed] == []
 
 
@@ -143,19 +142,11 @@ def test_it_prints_what_stands_there(tmp_path: Path) -> None:
             (folder / block.file).write_text(block.text, encoding="utf-8")
         if block.file or block.language == "text":  # which is what the block before it prints
             continue
-        done = run("\n".join(line.removeprefix("$ ") for line in block.text.splitlines()), folder, environment)
+        commands = "\n".join(line.removeprefix("$ ") for line in block.text.splitlines())
+        done = subprocess.run(["bash", "-e", "-c", commands], cwd=folder, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         assert (venv / "bin" / "cachemark").is_file(), "installed there, and nowhere else"
         printed = iter([unmeasured(line) for line in done.stdout.splitlines()])
         for line in said.text.splitlines() if said.language == "text" else ():
             assert line == "…" or unmeasured(line) in printed, f"{line!r} in\n{done.stdout}"
     assert {"keyangle", "tiny-llamagen", "tiny-t2i"} <= set(re.findall(r"[\w-]+", (folder / "newcomer.html").read_text(encoding="utf-8")))
-
-
-def run(commands: str, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Commands as a shell runs them in one go; prints the processor's seconds that they took, and what they said."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(["bash", "-e", "-c", commands], cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    print(f"{commands}\n{done.stdout}{done.stderr}{after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime:.0f} CPU-seconds\n")
-    return done

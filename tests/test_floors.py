@@ -77,16 +77,13 @@ def test_files_and_functions_keep_their_size(tmp_path: Path) -> None:
     assert len([*size_faults(long, MAX_FILE)]) == 3
 
 
-def test_init_files_compute_nothing() -> None:
+def test_init_files_compute_nothing_and_a_method_is_in_the_file_of_its_name() -> None:
     allowed = ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign | ast.Expr | ast.If
     nodes = [(file, node) for file in PACKAGE.rglob("__init__.py") for node in parsed(file).body if not isinstance(node, ast.FunctionDef)]
     busy = [f"{file}:{node.lineno}" for file, node in nodes
             if not isinstance(node, allowed) or any(isinstance(inner, ast.Call) for inner in ast.walk(node))]
     assert nodes
     assert not busy
-
-
-def test_a_method_is_in_the_file_of_its_name() -> None:
     for file in (PACKAGE / "methods").glob("*.py"):
         decorators = [call for node in parsed(file).body if isinstance(node, ast.ClassDef) for call in node.decorator_list]
         for call in decorators:

@@ -1,7 +1,4 @@
-"""Every metric at every consumer, generated from its class: the verdict on a better, an equal and a worse value.
-
-docs/reference/metrics.md pins units and directions (tests/test_docs.py).
-"""
+"""Every metric at every consumer, generated from its class: the verdict on a better, an equal and a worse value."""
 
 import math
 from datetime import date
@@ -98,7 +95,8 @@ def test_the_comparison_in_pairs() -> None:
         assert {kind: paired(of, kind) for kind in KINDS} == expected, of.name
 
 
-def test_an_incident_of_a_loss_has_a_cost_above_1() -> None:
+def test_an_incident_of_a_loss_has_a_cost_above_1_and_a_history_in_asv_one_above_0() -> None:
+    """Less is better there, and asv finds steps by ratios."""
     for of in TABLE:
         for kind in ("worse", "better"):
             then, now = value(of), value(of, kind)
@@ -106,11 +104,6 @@ def test_an_incident_of_a_loss_has_a_cost_above_1() -> None:
             (result,) = incidents.fold([GateRow(case("linear"), failing, fails=True)], [case("linear")], date(2026, 1, 1))
             assert result.change is not None
             assert (result.change > 1) == (kind == "worse"), of.name
-
-
-def test_a_history_in_asv_is_a_cost_above_zero() -> None:
-    """Less is better there, and asv finds steps by ratios."""
-    for of in TABLE:
         cost = cost_of(of)
         assert 0 < cost.value(value(of, "better")) < cost.value(value(of)) < cost.value(value(of, "worse")), of.name
 

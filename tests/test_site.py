@@ -1,7 +1,4 @@
-"""The documentation site: its navigation is whole, and what is built opens from disk and asks no other host for anything.
-
-The tests that build it need the extra `docs`, which `make docs` installs; the others do without.
-"""
+"""The documentation site: its navigation is whole, and what is built opens from disk and asks no other host for anything."""
 
 import importlib.util
 import subprocess

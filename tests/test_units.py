@@ -70,23 +70,17 @@ def bill(*ops: Op) -> Bill:
     return Bill.merged(ops, batch=1, passes=1)
 
 
-def test_an_operation_takes_what_takes_longer_and_operations_follow_each_other() -> None:
+def test_an_operation_takes_what_takes_longer_what_was_measured_stands_beside_it_and_more_is_implausible() -> None:
     assert (MOVES.seconds(RATES), COMPUTES.seconds(RATES)) == (2.0, 3.0)
     assert bill(MOVES, COMPUTES, COMPUTES).roofline_time(RATES) == 8.0
     total = bill(MOVES, COMPUTES._replace(times=3), MOVES)
     assert {op.part: op.times for op in total.ops} == {"attention": 2, "matmul": 3}, "alike operations become one, and nothing is lost"
     assert (total.flops, total.moved(), total.moved("read", "weights")) == (9020, 700, 550)
     assert total.only("matmul").flops + total.without("matmul").flops == total.flops
-
-
-def test_what_was_measured_stands_beside_the_limit() -> None:
     limit = bill(MOVES, COMPUTES, Op("decode", flops=1000)).limit(RATES)
     assert (limit.roofline_time, limit.tokens, limit.by) == (6.0, 5.0, {"attention": 2.0, "matmul": 3.0, "decode": 1.0})
     assert (limit.over(12.0), limit.mbu(12.0), limit.mfu(12.0)) == (2.0, 3.0 / 12, 4.01 / 12)
     assert Limit.from_json(limit.to_json()) == limit
-
-
-def test_speedups_beyond_the_roofline_speedup_are_implausible() -> None:
     full, candidate = (bill(*ops).limit(RATES) for ops in ((MOVES, MOVES, COMPUTES), (MOVES, COMPUTES)))
     assert limits.roofline_speedup(full, candidate) == 7 / 5
     assert "2.17×" in device_limits.implausible(7.57, 2.17)

@@ -55,17 +55,6 @@ def families() -> dict[str, Family]:
     return {"janus": Family(janus, tiny.our_janus(janus), None), "emu3": Family(emu3, tiny.our_emu3(emu3), tiny.GRID)}
 
 
-@pytest.fixture
-def janus(families: dict[str, Family]) -> Family:
-    return families["janus"]
-
-
-@pytest.fixture
-def emu3(families: dict[str, Family]) -> Family:
-    return families["emu3"]
-
-
-# -- tokens ---------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("family", "name", "budget", "sampled"), [
     *(("janus", *case) for case in IN_TURN), *(("emu3", name, budget, not sampled) for name, budget, sampled in IN_TURN[::2])])
 def test_a_model_generates_the_tokens_of_ours(
@@ -88,23 +77,22 @@ def test_a_full_cache_generates_the_tokens_of_transformers(families: dict[str, F
                 assert torch.equal(model.greedy(2, cache), dynamic) is same, name
 
 
-def test_emu3_without_guidance_runs_one_pass_per_token(emu3: Family) -> None:
-    with cm.attach(emu3.theirs, "h2o", "1/4", grid=emu3.grid) as cache:
-        assert torch.equal(emu3.greedy(3, cache, 1.0), emu3.expected("h2o", "1/4", 3, guidance=1.0))
-
-
-def test_a_method_of_a_plug_in_is_attached(janus: Family) -> None:
+def test_emu3_without_guidance_runs_one_pass_per_token_and_a_method_of_a_plug_in_is_attached(families: dict[str, Family]) -> None:
     @cm.method("key_sum")
     class KeySum(cm.Scored):
         def score(self, step: Any, slots: Any) -> Tensor:
             return slots.keys().sum(-1)
 
-    with cm.attach(janus.theirs, "key_sum", "1/4") as cache:
-        assert torch.equal(janus.greedy(2, cache), janus.expected("key_sum", "1/4", 2))
+    for family, name, guidance in (("emu3", "h2o", 1.0), ("janus", "key_sum", GUIDANCE)):
+        model = families[family]
+        with cm.attach(model.theirs, name, "1/4", grid=model.grid) as cache:
+            assert torch.equal(model.greedy(3, cache, guidance), model.expected(name, "1/4", 3, guidance=guidance))
 
 
-def test_tokens_that_close_an_image_attend_to_each_heads_own_cache(emu3: Family) -> None:
+def test_tokens_that_close_an_image_attend_to_each_heads_own_cache(families: dict[str, Family]) -> None:
     """A full cache in two parts, one for each head, gives the hidden states of transformers' cache."""
+    emu3 = families["emu3"]
+
     @cm.method("in_two_parts")
     class InTwoParts(HeadGroups):
         def served(self, layout: Any, site: Any) -> Any:
@@ -132,21 +120,17 @@ def test_generate_takes_the_cache_under_its_old_and_its_new_name(family: str, fa
     assert "generate" not in vars(model.theirs)
 
 
-# -- bytes, and several generations -----------------------------------------------------------------------------------------
-def test_bytes_of_both_guidance_rows_count(emu3: Family) -> None:
-    (height, width), pair = tiny.GRID, 2 * tiny.LAYERS * 2 * HEAD_DIM * FP32
+def test_bytes_of_both_guidance_rows_count_and_generations_of_any_batch_follow_each_other(families: dict[str, Family]) -> None:
+    """Inside and outside of inference mode; one of the same shape reuses storage."""
+    emu3, (height, width), pair = families["emu3"], tiny.GRID, 2 * tiny.LAYERS * 2 * HEAD_DIM * FP32
     visual = height * (width + 1) - 1
     with cm.attach(emu3.theirs, grid=emu3.grid) as cache:
         emu3.greedy(1, cache)
         assert cache.kv_bytes == (len(tiny.PROMPTS[0]) + len(tiny.NEGATIVE) + 2 * visual) * pair
         emu3.greedy(1, cache, 1.0)
         assert cache.kv_bytes == (len(tiny.PROMPTS[0]) + visual) * pair
-
-
-def test_generations_of_any_batch_follow_each_other(janus: Family) -> None:
-    """Inside and outside of inference mode; one of the same shape reuses storage."""
+    janus, memories = families["janus"], []
     with cm.attach(janus.theirs, "linear", "1/4") as cache:
-        memories = []
         for rows, mode in ((3, False), (1, True), (1, False)):
             with torch.inference_mode(mode):
                 tokens = janus.greedy(rows, cache)

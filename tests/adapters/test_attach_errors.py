@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -23,10 +24,9 @@ def models() -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def unchanged(models: dict[str, Any]) -> Iterator[None]:
-    before = {name: _state(model) for name, model in models.items()}
+    before = list(map(_state, models.values()))
     yield
-    for name, model in models.items():
-        assert _state(model) == before[name]
+    assert list(map(_state, models.values())) == before
 
 
 def _state(model: Any) -> list[Any]:
@@ -73,12 +73,7 @@ def test_bad_arguments_change_nothing(models: dict[str, Any], name: str, argumen
 def test_a_library_that_is_missing_or_too_old_is_named(
     models: dict[str, Any], monkeypatch: pytest.MonkeyPatch, installed: str | None, text: str,
 ) -> None:
-    def version(name: str) -> str:
-        if installed is None:
-            raise families.PackageNotFoundError(name)
-        return installed
-
-    monkeypatch.setattr(families, "version", version)
+    monkeypatch.setattr(families, "version", Mock(return_value=installed, side_effect=None if installed else families.PackageNotFoundError))
     with pytest.raises(Unsupported, match=text):
         cm.attach(models["janus"])
 

@@ -67,7 +67,6 @@ def copied(theirs: Any, ours: torch.nn.Module, name_of: Callable[[str], str]) ->
     ours.load_state_dict({name: weights[name] for name in ours.state_dict()})
 
 
-# -- Emu3 ----------------------------------------------------------------------------------------------------------------
 GRID = (12, 4)
 FIRST, LINE_END, FRAME_END, IMAGE_END, END = 30, 60, 61, 62, 63
 NEGATIVE = (BEGIN, 10, IMAGE)

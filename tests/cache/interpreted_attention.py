@@ -57,9 +57,7 @@ def agree(q: Tensor, stored: Any, codec: Codec, parts: list[Part], mass: bool) -
         torch.testing.assert_close(weights.double(), right_mass, rtol=0, atol=CLOSE[q.dtype] * q.size(1))
 
 
-def rows_of_a_bank(
-    codec: str, head_dim: int, kv_heads: int, group: int, lengths: Sequence[int], dtype: torch.dtype, mass: bool,
-) -> None:
+def rows_of_a_bank(codec: str, head_dim: int, kv_heads: int, group: int, lengths: Sequence[int], dtype: torch.dtype, mass: bool) -> None:
     """A bank whose rows have their own lengths; what is after them must not be read."""
     draw = torch.Generator().manual_seed(sum(lengths) + head_dim)
     layout = Layout("next-token", tuple(lengths), 4, 8, kv_heads * group, kv_heads, head_dim, 2, dtype=dtype)

@@ -88,10 +88,7 @@ def pooled(group: int, live: int, shorter: int, alpha: int, pool: int, width: in
 
 
 def turn(rows: int, heads: int, live: int, pairs: int, rest: int, dtype: torch.dtype, halves: bool, by_row: bool) -> None:
-    """Rotation of some channels, after a norm or not, then attention, in one kernel; eps counts in the last row, which is small.
-
-    With ``by_row`` rows have their own angles and numbers of entries.
-    """
+    """Rotation of some channels, after a norm or not, then attention; eps counts in the small last row. ``by_row``: angles differ."""
     width, draw = 2 * pairs + 2 * rest, torch.Generator().manual_seed(live)
     qkv = torch.randn(rows, 1, 3 * heads, width, generator=draw).to(dtype)
     qkv[-1] *= 1e-2

@@ -1,7 +1,4 @@
-"""Compares Triton's kernels with fp64 on a CPU, in Triton's interpreter: what the scripts share, which test_interpreted.py runs.
-
-``interpreted_NAME.py FILE …`` runs copies of the kernels' files, named like them, and prints those that differ. ``any``: drawn shapes.
-"""
+"""Compares Triton's kernels, or copies of their files, with fp64 in Triton's interpreter: what the scripts of test_interpreted.py share."""
 
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
@@ -35,9 +32,7 @@ def any_of(check: Callable[..., None], *strategies: Any, examples: int) -> Calla
 def run(
     copies: Sequence[str], fixed: Mapping[str, Callable[[], None]], *others: Callable[[], None], anything: Sequence[Callable[[], None]],
 ) -> None:
-    """Run the ``fixed`` checks and the ``others``; for ``any`` those of drawn shapes, ``anything``, alone.
-
-    First run the fixed check of a kernel's file with each copy in its place, and print the copies that it notices."""
+    """Run all checks; for ``any`` those of drawn shapes alone. First print the copies that the ``fixed`` check of their file notices."""
     torch.use_deterministic_algorithms(True)  # new memory is NaN, so that a value that is not written shows
     if copies == ["any"]:
         for check in anything:

@@ -69,9 +69,7 @@ def test_a_codec_keeps_zeros_and_nan_and_is_as_wide_as_declared(stored: Codec) -
 @pytest.mark.parametrize(("width", "bits", "expected", "deviation"), [
     (64, 3, 0.032676, 0.00836), (80, 4, 0.008960, 0.00272), (128, 2, 0.118838, 0.01531)])
 def test_turboquant_has_its_expected_distortion(width: int, bits: int, expected: float, deviation: float) -> None:
-    """Of a unit vector, by exact integrals; and the same codes for a vector of any length, alone or in a batch.
-
-    Codes and decoded vectors themselves are in tests/conformance."""
+    """Of a unit vector, by exact integrals; and the same codes for a vector of any length, alone or in a batch."""
     stored, constants = CODECS[f"turbo{bits}"], table(width, bits, torch.device("cpu"))
     x = torch.nn.functional.normalize(torch.randn(10_000, width, generator=torch.Generator().manual_seed(0)), dim=-1)
     codes, read = direction_codes(x, constants)[0], stored.decode(stored.encode(x), torch.float32)

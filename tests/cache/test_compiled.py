@@ -1,7 +1,4 @@
-"""Every Triton kernel compiles for GPUs that are not here, spills nothing, and loads as wide as vectors are aligned.
-
-By day one variant of each kernel, with a codec and without, at night all variants for all architectures.
-"""
+"""Every Triton kernel compiles for GPUs that are not here, spills nothing, and loads as wide as vectors are aligned."""
 
 from pathlib import Path
 from typing import Any

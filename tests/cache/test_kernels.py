@@ -252,14 +252,10 @@ def flashinfer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("flashinfer")
-@pytest.mark.parametrize("query", [QUERY, QUERY._replace(lengths=ROWS, dtype=torch.float16), QUERY._replace(heads=8, head_dim=64)])
-def test_flashinfer_reads_the_rows_of_a_bank_as_pages(query: Query) -> None:
-    assert check.compare(flash_infer.FLASHINFER, query) == ""
-
-
-@pytest.mark.usefixtures("flashinfer")
-def test_flashinfer_plans_once_for_the_layers_of_a_pass() -> None:
-    buffer = torch.randn(3, 2, 2, 2, 9, 16)  # layers, keys and values, rows, K/V heads, capacity, channels
+def test_flashinfer_reads_the_rows_of_a_bank_as_pages_and_plans_once_for_the_layers_of_a_pass() -> None:
+    for query in (QUERY, QUERY._replace(lengths=ROWS, dtype=torch.float16), QUERY._replace(heads=8, head_dim=64)):
+        assert check.compare(flash_infer.FLASHINFER, query) == ""
+    Wrapper.plans, buffer = 0, torch.randn(3, 2, 2, 2, 9, 16)  # layers, keys and values, rows, K/V heads, capacity, channels
     for longest, rows in ((7, torch.tensor([[5], [7]], dtype=torch.int32)), (8, None)):
         for k, v in buffer:
             stored = Stored((k,), (v,), longest, rows)

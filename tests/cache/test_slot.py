@@ -250,10 +250,7 @@ def test_chunks_change_nothing(name: str, parameters: dict[str, str], condition:
 
 @pytest.mark.parametrize(("name", "layers"), [("linear", 36), ("rkv", 2)])
 def test_evicting_a_line_at_the_size_of_the_paper_needs_little_on_the_way(name: str, layers: int) -> None:
-    """LlamaGen-XL at batch 256 with guidance, in bf16, beside what the memory holds and the places that it finds.
-
-    R-KV goes from block to block, so two show what 36 need.
-    """
+    """LlamaGen-XL at batch 256 with guidance, in bf16. R-KV goes from block to block, so two show what 36 need."""
     rows, memory, cls = 512, Memory("meta"), METHODS.get(name)
     layout = Layout("next-token", (1,) * rows, 24, 24, 20, 20, 64, layers, tuple(range(rows)), (0,) * rows, torch.bfloat16, "meta")
     method = cls.build(cls.parameters_for(Fraction(1, 4), layout))

@@ -1,7 +1,4 @@
-"""Properties of a CUDA device: equal random integers, tokens equal up to rounding, working clocks and memory peaks.
-
-In a rehearsal (see test_graph.py) the CPU is compared with itself.
-"""
+"""Properties of a CUDA device: random integers, tokens, clocks and memory; in a rehearsal the CPU is compared with itself."""
 
 from __future__ import annotations
 

@@ -37,10 +37,7 @@ def informed(similarity: Sequence[Sequence[float]] = SIMILARITY, **parameters: A
 
 
 def algorithm(c_min: int, c_max: int, condensed: int, alike: list[bool]) -> tuple[list[list[int]], bool]:
-    """Return the tokens kept after each scale but the last, and whether the budget rose.
-
-    Algorithms 1 and 2. ``alike[i]``: S of scale i (from 0) is not below the threshold.
-    """
+    """Return the tokens kept after each scale but the last, and whether the budget rose. ``alike[i]``: S of scale i is high enough."""
     anchor = sum(SIZES_OF[:condensed])
     tokens: list[int] = []
     history, budget, first = [], c_min, 0

@@ -38,8 +38,5 @@ def test_what_comes_with_the_package_is_found_by_name_and_by_digest_behind_the_u
     weights = next(key for key, facts in packaged("heatkv").items() if facts["model"] == "tiny-var")
     calibrations.save("heatkv", {**FACTS, "weights": weights})
     assert measured("heatkv", weights)["model"] == "dot"
-
-
-def test_an_unknown_name_is_refused_with_the_nearest() -> None:
     with pytest.raises(UnknownName, match=r"Unknown calibration of heatkv 'infinity-8c'.* Did you mean 'infinity-8b'"):
         named("heatkv", "infinity-8c")

@@ -1,6 +1,5 @@
 """Methods that change how many passes a masked model makes, in which order, and what its head spends: DiSA, ReCAP, Halton, GtR."""
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -90,22 +89,17 @@ def test_the_head_spends_less_from_pass_to_pass_and_more_on_detail() -> None:
     assert GtR().ranked(MaskedStep(0, 1), z).tolist() == [[1, 0, 3, 2]]
 
 
-@dataclass
-class Drawing(GtR):
-    """Notes the pass, the tokens and the passes of the head of everything that the head draws."""
-
-    drawn: list[tuple[int, int, int]] = field(default_factory=list)
-
-    def stack(self, name: str, step: Any, tokens: Any, run: Any) -> Any:
-        if name == "head" and step.inner == 0:
-            self.drawn.append((step.index, tokens.x.size(1), step.inners))
-        return super().stack(name, step, tokens, run)
-
-
 def test_the_head_draws_every_token_once_as_long_as_was_said() -> None:
-    model, method = MAR(SMALL).initialise(0).eval(), Drawing(steps=8)
+    drawn: list[tuple[int, int, int]] = []  # pass, tokens and passes of the head
+
+    def stack(self: GtR, name: str, step: Any, tokens: Any, run: Any) -> Any:
+        if name == "head" and step.inner == 0:
+            drawn.append((step.index, tokens.x.size(1), step.inners))
+        return GtR.stack(self, name, step, tokens, run)
+
+    model, method = MAR(SMALL).initialise(0).eval(), type("Drawing", (GtR,), {"stack": stack})(steps=8)
     model.generate(torch.tensor([0, 1]), [3, 4], method, GUIDED, Memory())
-    passes, drawn = resolved(model.layout([3, 4], GUIDED), steps=8)[1], method.drawn
+    passes = resolved(model.layout([3, 4], GUIDED), steps=8)[1]
     assert drawn == [(step.index, *part[:2]) for step in passes for part in method.denoising(step, 10)]
     assert sum(count for _, count, _ in drawn) == 64
     assert {count for _, count, inners in drawn if inners == 5 and count < 4}, "some tokens with detail"
@@ -166,15 +160,11 @@ def timesteps(method: Method, shape: MaskedLayout) -> list[tuple[int, ...]]:
     return [part.process(shape) for step in masked_steps(shape, shape.steps) for part in method.denoising(step, shape.diffusion)]
 
 
-def test_a_constant_head_is_the_same_rival_under_both_names() -> None:
-    shape = layout()
-    rival = FewerSteps(steps=64, head_annealing="constant", head_least=0.2)
-    assert timesteps(rival, shape) == timesteps(DiSA(annealing="constant", least=0.2), shape)
-    assert {len(times) for times in timesteps(rival, shape)} == {20}
-
-
 def test_the_start_of_the_code_is_for_heads_that_start_at_the_noisiest_step() -> None:
     """A process that starts elsewhere, as the bundled model's, keeps its own spacing."""
+    rival = FewerSteps(steps=64, head_annealing="constant", head_least=0.2)  # the same under both names
+    assert timesteps(rival, layout()) == timesteps(DiSA(annealing="constant", least=0.2), layout())
+    assert {len(times) for times in timesteps(rival, layout())} == {20}
     code, full = (timesteps(DiSA(most=1.0, start=start), layout()) for start in ("code", "full"))
     assert {times[-1] for times in code} == {annealed.LATEST}
     assert {times[-1] for times in full} == {999}
@@ -183,10 +173,10 @@ def test_the_start_of_the_code_is_for_heads_that_start_at_the_noisiest_step() ->
     assert code == full
 
 
-@pytest.mark.parametrize("cls", [LazyMAR, MARche, ReCAP, Halton, FewerSteps])
-def test_a_head_that_is_not_annealed_changes_no_parameter_of_a_case(cls: type[Any]) -> None:
-    assert not cls().parameters().keys() & annealed.HEAD_PARAMETERS.keys()
-    assert cls(head_annealing="linear").parameters().keys() >= annealed.HEAD_PARAMETERS.keys()
+def test_a_head_that_is_not_annealed_changes_no_parameter_of_a_case() -> None:
+    for cls in (LazyMAR, MARche, ReCAP, Halton, FewerSteps):
+        assert not cls().parameters().keys() & annealed.HEAD_PARAMETERS.keys()
+        assert cls(head_annealing="linear").parameters().keys() >= annealed.HEAD_PARAMETERS.keys()
 
 
 # -- ReCAP: groups, head steps, budgets -------------------------------------------------------------------------------

@@ -96,10 +96,7 @@ def test_heavy_hitters_are_those_with_most_mass_per_query(kv_heads: int) -> None
 
 
 def test_random_is_uniform_over_what_was_seen() -> None:
-    """20 of the 55 tokens of five scales stay, in shares that follow from the draws alone.
-
-    A token of the last scale takes part in one draw, B of live + own; earlier ones were thinned by earlier draws.
-    """
+    """20 of 55 tokens stay, in shares that follow from the draws alone: those of the last scale take part in one, earlier ones in more."""
     layout = layout_of(rows=200)
     contents = contents_of(METHODS.get("random")(B=20), layout)[0][4]
     shares = torch.stack([torch.nn.functional.one_hot(n.long(), 55).sum(-2).double().mean((0, 1)) for n in contents.values()]).mean(0)

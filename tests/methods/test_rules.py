@@ -1,9 +1,9 @@
 """Evicting methods keep exactly what a second implementation of their rules keeps, after every pass."""
 
+import itertools
 from typing import Any
 
 import pytest
-from torch import Tensor
 
 from cachemark.cache.codec import NATIVE, Codec
 from cachemark.cache.codecs import CODECS
@@ -21,41 +21,21 @@ Kept = dict[tuple[int, int, int, int], tuple[int, list[int]]]  # (pass, layer, r
 
 SEED = 7
 
-CASES: list[tuple[str, dict[str, Any]]] = [
-    ("streaming", {"B": 18}),
-    ("streaming", {"B": 5}),  # a ring of one
-    ("streaming", {"B": 7, "sinks": 0}),
-    ("window", {"B": 11}),
-    ("window", {"B": 11, "keep_condition": False}),
-    ("window", {"B": 2, "keep_condition": False}),  # all of it is condition at first
-    ("h2o", {"B": 12}),
-    ("h2o", {"B": 7}),
-    ("h2o", {"B": 1}),  # nothing is protected
-    ("linear", {"B": 18, "anchor": 6}),
-    ("linear", {"B": 18, "anchor": 5, "recent_lines": 1}),
-    ("linear", {"B": 24, "anchor": 4, "recent_lines": 2}),
-    ("linear", {"B": 12}),
-    ("linear", {"B": 18, "anchor": 3, "score": "accumulated"}),
-    ("rkv", {"B": 18}),
-    ("rkv", {"B": 24}),
-    ("rkv", {"B": 18, "alpha": 3, "mix_lambda": 0.6}),
-    ("rkv", {"B": 18, "mix_lambda": 1.0}),
-    ("rkv", {"B": 18, "mix_lambda": 0.0}),
-    ("snapkv", {"B": 18}),
-    ("snapkv", {"B": 24, "alpha": 5, "pool": 3}),
-    ("snapkv", {"B": 18, "pool": 1}),
-    ("headkv", {"B": 18, "window": 1, "tau": 0.4}),
-    ("headkv", {"B": 24, "window": 2, "tau": 0.57, "share": 0.6, "score": "softmax", "start": 13}),
-    ("headkv", {"B": 24, "window": 1, "grouped": False, "alpha": 4}),
-    ("key_norm", {"B": 18}),
-    ("keydiff", {"B": 18}),
-    ("ssd_heads", {"B": 12, "recent": 1}),
-    ("ssd_heads", {"B": 12}),
-    ("ssd_heads", {"B": 7, "recent": 3}),
-    ("ssd_heads", {"B": 1}),  # both kinds keep the newest
-    ("ssd_heads", {"B": 18, "buffer": "line"}),
-    ("ssd_heads", {"B": 12, "buffer": "line", "recent": 6, "near": 2, "tau": 0.7}),
-]
+MODES: dict[str, tuple[dict[str, Any], ...]] = {  # with a ring of one, a window that is all condition at first, and nothing protected
+    "streaming": ({"B": 18}, {"B": 5}, {"B": 7, "sinks": 0}),
+    "window": ({"B": 11}, {"B": 11, "keep_condition": False}, {"B": 2, "keep_condition": False}),
+    "h2o": ({"B": 12}, {"B": 7}, {"B": 1}),
+    "linear": ({"B": 18, "anchor": 6}, {"B": 18, "anchor": 5, "recent_lines": 1}, {"B": 24, "anchor": 4, "recent_lines": 2}, {"B": 12},
+               {"B": 18, "anchor": 3, "score": "accumulated"}),
+    "rkv": ({"B": 18}, {"B": 24}, {"B": 18, "alpha": 3, "mix_lambda": 0.6}, {"B": 18, "mix_lambda": 1.0}, {"B": 18, "mix_lambda": 0.0}),
+    "snapkv": ({"B": 18}, {"B": 24, "alpha": 5, "pool": 3}, {"B": 18, "pool": 1}),
+    "headkv": ({"B": 18, "window": 1, "tau": 0.4}, {"B": 24, "window": 1, "grouped": False, "alpha": 4},
+               {"B": 24, "window": 2, "tau": 0.57, "share": 0.6, "score": "softmax", "start": 13}),
+    "key_norm": ({"B": 18},), "keydiff": ({"B": 18},),
+    "ssd_heads": ({"B": 12, "recent": 1}, {"B": 12}, {"B": 7, "recent": 3}, {"B": 1}, {"B": 18, "buffer": "line"},
+                  {"B": 12, "buffer": "line", "recent": 6, "near": 2, "tau": 0.7}),
+}
+CASES = [(name, parameters) for name, modes in MODES.items() for parameters in modes]
 IDS = ["-".join([name, *(f"{parameter}={value}" for parameter, value in parameters.items())]) for name, parameters in CASES]
 
 
@@ -77,28 +57,21 @@ def kept_by(method: Method, layout: Layout, feed: Feed, codec: Codec) -> Kept:
     return holding.kept
 
 
-def numbers(x: Tensor) -> Any:
-    return x.double().numpy()
-
-
 def kept_by_rule(rule: type[Rule], parameters: dict[str, Any], layout: Layout, feed: Feed, codec: Codec) -> tuple[Kept, list[Rule]]:
     """What the rule keeps on the same vectors, as the codec gives them back, and the rule of every head."""
     heads = {(layer, row, head): rule({**parameters, "layer": layer, "head": head}, layout.lines, layout.line)
              for layer in range(layout.layers) for row in range(layout.rows) for head in range(layout.kv_heads)}  # fmt: skip
     contents: Kept = {}
-    for step in raster_steps(layout):
-        for layer in range(layout.layers):
-            q, k, _ = feed.at(step, Site("decoder", layer))
-            q, k = q.unflatten(1, (layout.kv_heads, -1)), codec.decode(codec.encode(k), k.dtype)
-            for row in range(layout.rows):
-                for head in range(layout.kv_heads):
-                    head_rule = heads[layer, row, head]
-                    queries, keys = numbers(q[row, head]), numbers(k[row, head])
-                    if step.count:
-                        head_rule.feed(step.first, queries[:, 0], keys[0])
-                    else:
-                        head_rule.begin(queries, keys)
-                    contents[step.index, layer, row, head] = (len(head_rule.condition), sorted(head_rule.keys))
+    for step, layer in itertools.product(raster_steps(layout), range(layout.layers)):
+        q, k, _ = feed.at(step, Site("decoder", layer))
+        q, k = q.unflatten(1, (layout.kv_heads, -1)), codec.decode(codec.encode(k), k.dtype)
+        for row, head in itertools.product(range(layout.rows), range(layout.kv_heads)):
+            head_rule, queries, keys = heads[layer, row, head], q[row, head].double().numpy(), k[row, head].double().numpy()
+            if step.count:
+                head_rule.feed(step.first, queries[:, 0], keys[0])
+            else:
+                head_rule.begin(queries, keys)
+            contents[step.index, layer, row, head] = (len(head_rule.condition), sorted(head_rule.keys))
     return contents, list(heads.values())
 
 
@@ -123,12 +96,9 @@ def test_a_method_keeps_what_its_rules_keep(number: int, name: str, parameters: 
         check(name, parameters, layout, Feed(layout, seed=SEED), codec)
 
 
-def test_tova_keeps_what_its_rule_keeps() -> None:
+def test_tova_keeps_what_its_rule_keeps_and_evicts_the_same_tokens_from_all_heads_of_a_layer() -> None:
     layout = layout_of((2, 2), kv_heads=1, layers=2)
     check("tova", {"B": 12}, layout, Feed(layout, seed=SEED))
-
-
-def test_tova_evicts_the_same_tokens_from_all_heads_of_a_layer() -> None:
     layout = layout_of((2, 2), kv_heads=4, layers=2)
     kept = kept_by(METHODS.get("tova").build({"B": 12}), layout, Feed(layout, seed=SEED), NATIVE)
     by_row: dict[tuple[int, int, int], set[tuple[int, ...]]] = {}
@@ -160,11 +130,8 @@ def test_other_shapes_of_an_image(lines: int, line: int, name: str, parameters: 
 
 
 def test_every_method_that_evicts_has_a_rule() -> None:
-    """Random eviction has a test of its own: what it keeps is not decided by rules alone.
-
-    PyramidKV and Ada-KV are SnapKV with budgets of their own (test_evicting.py).
-    """
+    """Random eviction has a test of its own, and PyramidKV and Ada-KV are SnapKV with budgets of their own (test_evicting.py)."""
     built_in = [cls for cls in map(METHODS.get, METHODS) if cls.__module__.startswith("cachemark.")]
     evicting = {cls.name for cls in built_in if cls.evicts and "next-token" in cls.paradigms}
     assert evicting - {"random", "pyramidkv", "adakv"} <= set(RULES)
-    assert {name for name, _ in CASES} == set(RULES) - {"tova"}  # whose rule is of one head
+    assert set(MODES) == set(RULES) - {"tova"}  # whose rule is of one head

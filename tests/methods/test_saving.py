@@ -19,6 +19,7 @@ from cachemark.methods.guidance_off import GuidanceOff
 from cachemark.models.vision.maps import ABSENT
 from cachemark.plans.expand import expand
 from cachemark.plans.schema import load
+from support.examples import short_plan
 
 NAMES = tuple(SAMPLING)
 
@@ -89,23 +90,9 @@ def test_a_score_is_of_its_map() -> None:
 
 
 # -- plans ------------------------------------------------------------------------------------------------------------
-PLAN = """name = "p"
-[timing]
-warmup = 1
-repeats = 3
-[fidelity]
-samples = 2
-[[cells]]
-model = "{model}"
-methods = [{methods}]
-budgets = [{budgets}]
-batch = 2
-"""
-
-
 def cases(folder: Path, methods: str, budgets: str = '"1/2"', model: str = "tiny-var") -> list[Case]:
     path = folder / "plan.toml"
-    path.write_text(PLAN.format(model=model, methods=methods, budgets=budgets))
+    path.write_text(short_plan(f'model = "{model}"\nmethods = [{methods}]\nbudgets = [{budgets}]'))
     return [planned.case for planned in expand(load(str(path))) if planned.case.role == "candidate"]
 
 

@@ -10,7 +10,7 @@ SECOND = '\n[[cells]]\nmodel = "dot"\nmethods = ["calm"]\nbatch = 1\n'
 
 
 class Bad(NamedTuple):
-    """``old`` becomes ``new`` in the plan; the error must hold ``words`` and name the line that ``at`` stands on (0: none)."""
+    """``old`` becomes ``new`` in the plan; the error must hold ``words`` and name the line of ``at``, or else of what was put in."""
 
     name: str
     old: str
@@ -26,10 +26,7 @@ class Bad(NamedTuple):
 
     @property
     def line(self) -> int:
-        """The line on which ``at``, or else what was put in, stands."""
-        before, separator, _ = self.text.partition(self.at or self.new)
-        assert separator
-        return before.count("\n") + 1
+        return self.text[: self.text.index(self.at or self.new)].count("\n") + 1
 
 
 P, U, K = errors.BadPlan, errors.UnknownName, errors.BadParameter

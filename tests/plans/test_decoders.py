@@ -34,12 +34,12 @@ def planned(decoders: list[Any], model: str = "tiny-llamagen", methods: tuple[st
     return expand(Plan.model_validate({"name": "p", "fidelity": {"samples": 2}, "cells": [block]}), device)
 
 
-def candidates(cases: list[Planned]) -> dict[str, Planned]:
-    return {p.case.label: p for p in cases if p.case.role == "candidate"}
+def candidates(*block: Any, **more: Any) -> dict[str, Planned]:
+    return {p.case.label: p for p in planned(*block, **more) if p.case.role == "candidate"}
 
 
 def test_a_decoder_crosses_methods_and_codecs() -> None:
-    by_label = candidates(planned(["sequential", JACOBI], codecs=["native", "int8"]))
+    by_label = candidates(["sequential", JACOBI], codecs=["native", "int8"])
     assert set(by_label) == {"h2o 1/2", "full int8", "h2o 1/2 int8", "full + jacobi 8", "h2o 1/2 + jacobi 8", "full int8 + jacobi 8",
                           "h2o 1/2 int8 + jacobi 8"}  # fmt: skip
     jacobi_case = by_label["full + jacobi 8"].case
@@ -54,7 +54,7 @@ def test_a_decoder_crosses_methods_and_codecs() -> None:
 def test_any_parameter_of_a_decoder_makes_another_case_and_sequential_cases_keep_their_keys() -> None:
     assert {p.case.key for p in planned(["sequential"])} < {p.case.key for p in planned(["sequential", JACOBI])}
     tables = [JACOBI, {**JACOBI, "window": 9}, {**JACOBI, "proposals": "left", "variant": "left"}, {**JACOBI, "look_ahead": True}]
-    cases = [p.case for p in planned(tables, methods=("full",)) if p.case.role == "candidate"]
+    cases = [p.case for p in candidates(tables, methods=("full",)).values()]
     assert len({case.key for case in cases}) == len(cases) == 4
     assert [case.label for case in cases] == ["full + jacobi 8", "full + jacobi 9", "full + jacobi: left", "full + jacobi 8 ahead"]
     for case, parameters in ((cases[2], {"window": 8, "proposals": "left", "look_ahead": False}),
@@ -63,24 +63,19 @@ def test_any_parameter_of_a_decoder_makes_another_case_and_sequential_cases_keep
         assert decoder is not None
         assert decoder().parameters() == parameters
         assert decoder() is not decoder()
-    (same,) = (p.case for p in planned([{**JACOBI, "look_ahead": False}], methods=("full",)) if p.case.role == "candidate")
-    assert same.key == cases[0].key
+    (same,) = candidates([{**JACOBI, "look_ahead": False}], methods=("full",)).values()
+    assert same.case.key == cases[0].key
 
 
 def test_a_method_beyond_whose_horizon_nothing_may_be_fed_is_refused() -> None:
-    class Shy(Linear):
-        name = "linear"
-
-        def horizon(self, first: int) -> int:
-            return super().horizon(first)
-
+    shy: Any = type("Shy", (Linear,), {"horizon": lambda self, first: Linear.horizon(self, first)})
     layout = MODELS.get("tiny-llamagen").shape(Sampling(), 2)
     parameters = Linear.parameters_for(Fraction(1, 2), layout)
     case = next(p.case for p in planned([{**JACOBI, "look_ahead": True}], methods=("linear",)) if p.case.method == "linear")
-    assert "look_ahead of jacobi has no effect" in refused_decoder(case, Shy, parameters, layout)
+    assert "look_ahead of jacobi has no effect" in refused_decoder(case, shy, parameters, layout)
     assert not refused_decoder(case, Linear, parameters, layout)
     assert not refused_decoder(case, Full, {}, layout), "it stops at no line"
-    assert not refused_decoder(replace(case, decoder=JACOBI), Shy, parameters, layout)
+    assert not refused_decoder(replace(case, decoder=JACOBI), shy, parameters, layout)
 
 
 @pytest.mark.parametrize(("decoder", "given", "reason"), [
@@ -94,19 +89,19 @@ def test_a_method_beyond_whose_horizon_nothing_may_be_fed_is_refused() -> None:
     (zipar(8), {"model": "tiny-var", "methods": ("streaming",)}, "a next-scale model generates many anyway"),
 ])  # fmt: skip
 def test_what_cannot_run_is_refused_with_the_reason(decoder: dict[str, Any], given: dict[str, Any], reason: str) -> None:
-    by_label = candidates(planned([decoder], **given))
+    by_label = candidates([decoder], **given)
     full, method = (next(p for label, p in by_label.items() if label.startswith("full") is of_full) for of_full in (True, False))
     assert reason in (method if decoder is JACOBI else full).unsupported_reason
     assert bool(full.unsupported_reason) == bool(given or decoder is not JACOBI), "beside the full cache of a next-token model it runs"
 
 
 def test_a_front_runs_beside_the_full_cache_alone_and_a_decoder_on_the_graph_engine() -> None:
-    by_label = candidates(planned([zipar(16)], methods=("linear", "streaming"), codecs=["native", "int8"]))
+    by_label = candidates([zipar(16)], methods=("linear", "streaming"), codecs=["native", "int8"])
     runs = {label for label, each in by_label.items() if "zipar" in label and not each.unsupported_reason}
     assert runs == {"full + zipar 16", "full int8 + zipar 16"}
     assert by_label["linear 1/2 + zipar 16"].unsupported_reason == (
         "zipar feeds tokens of incomplete lines, and linear does not run on them. Use the method full.")
-    by_label = candidates(planned(["sequential", JACOBI], device="cuda", engine="auto", methods=("streaming", "linear")))
+    by_label = candidates(["sequential", JACOBI], device="cuda", engine="auto", methods=("streaming", "linear"))
     assert {by_label[label].case.engine for label in ("streaming 1/2", "full + jacobi 8", "linear 1/2 + jacobi 8")} == {"graph"}
     assert not by_label["linear 1/2 + jacobi 8"].unsupported_reason
 

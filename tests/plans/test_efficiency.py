@@ -9,12 +9,9 @@ from cachemark.plans.efficiency import FARTHER, efficiency
 from tools.cards.efficiency import rows
 
 
-def test_the_shipped_rows_are_those_of_the_accepted_baselines() -> None:
+def test_the_shipped_rows_are_those_of_the_accepted_baselines_and_a_range_starts_at_the_least_measured() -> None:
     shipped = json.loads((PACKAGE / "data" / "efficiency.json").read_text(encoding="utf-8"))
     assert sorted(map(str, shipped)) == sorted(map(str, rows())), "write them again: python -m tools.cards docs --costs"
-
-
-def test_a_range_starts_at_the_least_measured_and_leaves_room_for_methods() -> None:
     near, far = (efficiency("next-scale", "cuda", "graph", batch) for batch in (16, 64))
     assert near.least == near.typical < near.most == pytest.approx(FARTHER * near.typical)
     assert far.basis == "var-d30, graph, batch 64 on NVIDIA H200"

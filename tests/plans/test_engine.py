@@ -92,10 +92,7 @@ def test_the_price_the_log_and_the_row_state_it(tmp_path: Path) -> None:
         assert (SAVES_NOTHING in facts[label].footnotes, facts[label].idle or "") == (bool(reason), reason)
 
 
-Write = Callable[[str], Plan]
-
-
-def test_the_name_of_a_method_is_a_budget_where_that_method_has_sizes(write: Write) -> None:
+def test_the_name_of_a_method_is_a_budget_where_that_method_has_sizes(write: Callable[[str], Plan]) -> None:
     for model, budget, words in (
         ("tiny-llamagen", '"ams_kv"', "next-scale models, and this one is a next-token model"),
         ("tiny-llamagen", '"lazymar"', "it has sizes on masked models"),
@@ -111,18 +108,19 @@ def test_the_name_of_a_method_is_a_budget_where_that_method_has_sizes(write: Wri
         assert words in str(caught.value)
 
 
-@pytest.mark.parametrize(("model", "method", "says"), [
-    ("tiny-llamagen", '{ name = "fewer_steps", steps = 4 }', "fewer_steps does not run on next-token models. It runs on: masked."),
-    ("tiny-mar", '{ name = "window", B = 100000 }', "window does not run on masked models. It runs on: next-token, next-scale."),
-])  # fmt: skip
-def test_sizes_of_a_method_for_other_models_say_where_it_runs(model: str, method: str, says: str, write: Write) -> None:
-    text = f'name = "p"\non_unsupported = "POLICY"\n[[cells]]\nmodel = "{model}"\nmethods = [{method}]\n'
-    with pytest.raises(BadBudget, match=says):
-        expand(write(text.replace("POLICY", "error")))
-    assert [p.unsupported_reason for p in expand(write(text.replace("POLICY", "unsupported"))) if p.case.role == "candidate"] == [says]
+    for model, method, says in (
+        ("tiny-llamagen", '{ name = "fewer_steps", steps = 4 }', "fewer_steps does not run on next-token models. It runs on: masked."),
+        ("tiny-mar", '{ name = "window", B = 100000 }', "window does not run on masked models. It runs on: next-token, next-scale."),
+    ):
+        text = f'name = "p"\non_unsupported = "POLICY"\n[[cells]]\nmodel = "{model}"\nmethods = [{method}]\n'
+        with pytest.raises(BadBudget, match=says):
+            expand(write(text.replace("POLICY", "error")))
+        assert [p.unsupported_reason for p in expand(write(text.replace("POLICY", "unsupported"))) if p.case.role == "candidate"] == [says]
 
 
-def test_a_metric_that_is_of_no_plug_in_says_where_its_name_belongs(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_metric_that_is_of_no_plug_in_says_where_its_name_belongs(
+    write: Callable[[str], Plan], monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(registry.metrics._entries, "contrast", ImageMetric)
     for name, words in {
         "psnr": "Leave it out of metrics.", "color_consistency": "Leave it out", "latency": "Leave it out",

@@ -53,7 +53,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
 
 def row(kind: str, name: str) -> dict[str, object]:
-    return next(each for each in listing(kind) if each["name"] == name)  # type: ignore[arg-type]
+    return next(each for each in listing(kind) if each["name"] == name)
 
 
 def test_a_method_is_there_to_be_named(install: Install) -> None:

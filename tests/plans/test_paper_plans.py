@@ -57,8 +57,7 @@ def test_each_table_has_its_plan() -> None:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_a_plan_is_its_table(name: str) -> None:
-    """Every cell is one case and every candidate one cell. A full cache may stand beside candidates that the table compares with another
-    one."""
+    """Every cell is one case and every candidate one cell. A table may compare candidates with another full cache."""
     planned, cells = expanded(name), [cell for cell in CELLS if cell.plan == name]
     keys_of = {cell.row: [p.case.key for p in planned if cell.means(p.case)] for cell in cells}
     assert all(len(keys) == 1 for keys in keys_of.values()), keys_of

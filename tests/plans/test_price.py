@@ -61,7 +61,7 @@ def test_the_listed_costs_are_estimates_of_the_plans() -> None:
         assert stored[name] == cost(name), "write it again: python -m tools.cards docs --costs"
 
 
-def test_missing_files_are_named_and_priced_as_if_they_were_here() -> None:
+def test_missing_files_are_all_named_and_priced_as_if_they_were_here(tmp_path: Path) -> None:
     plan = plans.load("anchor-mar-l")
     bare, missing = price.without_missing(plan)
     assert missing == ["weights/mar/mar_large/checkpoint-last.pth", "weights/mar/kl16.ckpt",
@@ -70,14 +70,10 @@ def test_missing_files_are_named_and_priced_as_if_they_were_here() -> None:
     todo = rated(expand(bare, "cuda"))
     (absent,), (present,) = (price.by_model(plan, todo, missing=files) for files in (missing, []))
     assert absent.hours - price.STARTUP / 3600 > 20 * (present.hours - price.STARTUP / 3600), "50 000 images are most of the price"
-
-
-def test_everything_that_a_plan_names_and_is_not_here_is_missing(tmp_path: Path) -> None:
     (tmp_path / "janus").mkdir()
     cells = [{"model": "janus-pro-1b", "methods": ["linear"], "weights": folder} for folder in ("janus", "absent/janus")]
     metrics = [{"name": "clip_score", "weights": "absent/clip"}, {"name": "geneval", "detector": "absent/detector", "clip": "janus"}]
-    plan = plans.Plan.model_validate({"name": "p", "cells": cells, "metrics": metrics,
-                                       "fidelity": {"prompts": "absent/prompts.txt"}})
+    plan = plans.Plan.model_validate({"name": "p", "cells": cells, "metrics": metrics, "fidelity": {"prompts": "absent/prompts.txt"}})
     bare, missing = price.without_missing(plan)
     assert missing == ["absent/janus", "absent/clip", "absent/detector", "absent/prompts.txt"]
     assert bare.metrics == []

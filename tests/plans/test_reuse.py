@@ -1,7 +1,8 @@
 """Stored outcomes: which changes of code, machine and definitions make one invalid."""
 
+import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ import torch
 from cachemark.core.spec import Case, Sampling
 from cachemark.core.units import METRICS
 from cachemark.machine import environment
-from cachemark.machine.gpu import Gpu, gpus
+from cachemark.machine.gpu import gpus
 from cachemark.plans import reuse
 from cachemark.plans.reuse import COUNTED, code_identity, result_key, result_parts
 from cachemark.plugins import loading as plugins
@@ -123,32 +124,29 @@ def test_the_plug_in_of_a_model_counts_for_every_case_on_it_and_any_other_for_no
         assert parts() == ours
 
 
-def card(**fields: object) -> Callable[[pytest.MonkeyPatch, Gpu], None]:
-    return lambda patch, gpu: vars(gpu).update(fields)
+BACKENDS = torch.backends
+NUMERICS: list[tuple[str, Any, str, Any]] = [  # the device, and an attribute of a module, or of the card, with another value
+    ("cpu", torch, "__version__", "9.9"), ("cpu", BACKENDS.mkldnn, "is_available", lambda: None),
+    ("cpu", BACKENDS.mkl, "is_available", lambda: None), ("cpu", BACKENDS.cpu, "get_cpu_capability", lambda: "DEFAULT"),
+    ("cuda", None, "name", "Fake H200"), ("cuda", None, "driver", "999.2"), ("cuda", None, "compute_capability", (8, 9)),
+    ("cuda", torch.version, "cuda", "13.0"), ("cuda", BACKENDS.cudnn, "version", lambda: 99),
+    ("cuda", BACKENDS.cuda, "matmul", SimpleNamespace(allow_tf32=True)), ("cuda", os.environ, "CUBLAS_WORKSPACE_CONFIG", ":16:8"),
+]
 
 
-def attribute(module: Any, name: str, value: object) -> Callable[[pytest.MonkeyPatch, Gpu], None]:
-    return lambda patch, gpu: patch.setattr(module, name, value)
-
-
-@pytest.mark.parametrize(("device", "change"), [
-    ("cpu", attribute(torch, "__version__", "9.9")), ("cpu", attribute(torch.backends.mkldnn, "is_available", lambda: None)),
-    ("cpu", attribute(torch.backends.mkl, "is_available", lambda: None)),
-    ("cpu", attribute(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")),
-    ("cuda", card(name="Fake H200")), ("cuda", card(driver="999.2")), ("cuda", card(compute_capability=(8, 9))),
-    ("cuda", attribute(torch.version, "cuda", "13.0")), ("cuda", attribute(torch.backends.cudnn, "version", lambda: 99)),
-    ("cuda", attribute(torch.backends.cuda, "matmul", SimpleNamespace(allow_tf32=True))),
-    ("cuda", lambda patch, gpu: patch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")),
-], ids=["torch", "oneDNN", "MKL", "instructions", "name", "driver", "capability", "CUDA", "cuDNN", "TF32", "cuBLAS"])  # fmt: skip
+@pytest.mark.parametrize(("device", "module", "name", "value"), NUMERICS, ids=lambda value: value if isinstance(value, str) else "")
 def test_other_libraries_and_kernels_make_other_numerics(
-    device: str, change: Callable[[pytest.MonkeyPatch, Gpu], None], monkeypatch: pytest.MonkeyPatch,
+    device: str, module: Any, name: str, value: Any, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     monkeypatch.setattr(torch.backends.cuda, "matmul", SimpleNamespace(allow_tf32=False))
     (gpu,) = gpus(FakeNvml(Card("GPU-aaaa")))
     before, same = (environment.environment(device, 1, gpu if device == "cuda" else None).fingerprint for _ in range(2))
     assert before == same
-    change(monkeypatch, gpu)
+    if module is None:
+        vars(gpu)[name] = value
+    else:
+        (monkeypatch.setitem if module is os.environ else monkeypatch.setattr)(module, name, value)
     assert environment.environment(device, 1, gpu if device == "cuda" else None).fingerprint != before
 
 
