@@ -154,13 +154,10 @@ def test_every_command_has_help_and_is_shown_and_every_option_has_help(main: cli
     assert not [f"{call} {option.opts[0]}" for call, option in options if not option.help]
 
 
-def test_every_metric_is_defined_with_its_unit_and_direction() -> None:
+def test_every_metric_is_defined_with_its_unit_and_direction_and_every_method_with_its_parameters_and_defaults() -> None:
     for name, metric in (*METRICS.items(), *((f"{family}_…", metric) for family, metric in FAMILIES.items())):
         described = section(ROOT / "docs" / "reference" / "metrics.md", name).strip()
         assert described.startswith(f"*{metric.unit or 'no unit'}, {metric.better} is better.*"), name
-
-
-def test_every_method_is_described_with_its_parameters_and_defaults() -> None:
     assert list(METHODS)
     for name in METHODS:
         described, cls = section(ROOT / "docs" / "reference" / "methods.md", name), METHODS.get(name)
@@ -168,9 +165,6 @@ def test_every_method_is_described_with_its_parameters_and_defaults() -> None:
             assert f"`{parameter.name}`" in described, f"{name}: {parameter.name}"
             has_default = parameter.name == "B" or parameter.default in (MISSING, "") or f"`{parameter.default}`" in described
             assert has_default, f"{name}: {parameter.name} = {parameter.default}"
-
-
-def test_the_table_of_authors_code_has_every_method() -> None:
     page = (DOCS / "reference" / "methods.md").read_text()
     rows = re.findall(r"^\| (yes|README only|none) \| (.*) \|$", page, re.M)
     noted = {name: kind for kind, names in rows for name in re.findall(r"`(\w+)`", names)}

@@ -11,13 +11,10 @@ ENTRIES = dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S))
 CLASSES = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, CachemarkError)]
 
 
-def test_every_class_has_an_entry_that_names_its_class_exit_code_causes_and_remedy() -> None:
+def test_every_class_has_an_entry_that_names_its_class_exit_code_causes_and_remedy_and_prints_its_own() -> None:
     assert sorted(c.slug for c in CLASSES) == sorted(ENTRIES)
     parts = {c: (f"*Class `{c.__name__}`, exit code {c.exit_code}.*", "- **Causes.** ", "- **Remedy.** ") for c in CLASSES}
     assert not [(c.slug, part) for c, expected in parts.items() for part in expected if part not in ENTRIES[c.slug]]
-
-
-def test_an_error_prints_message_and_remedy() -> None:
     assert {str(c("It is so.", remedy="Do that.")) for c in CLASSES} == {"It is so. Do that."}
     assert {str(c("It is so.")) for c in CLASSES} == {"It is so."}
 

@@ -59,16 +59,13 @@ def test_tuning_and_other_seeds_share_no_seed_with_anything_named() -> None:
     assert seeds.other_seeds(plain).labels == plain.labels
 
 
-def test_first_takes_a_prefix_and_refuses_more_than_there_is() -> None:
+def test_first_takes_a_prefix_and_refuses_more_than_there_is_and_slices_are_the_subset_in_order() -> None:
     complete = seeds.subset("s64", 10)
     assert complete.first(8).seeds == complete.seeds[:8]
     assert complete.first(64) == complete
     for count in (0, -1, 65):
         with pytest.raises(BadPlan, match=f"{count} samples of 's64'.*1 to 64"):
             complete.first(count)
-
-
-def test_slices_are_the_subset_in_order() -> None:
     for name, size, lengths in (("s2k", 1000, [1000, 1000]), ("s64", 27, [27, 27, 10]), ("s64", 64, [64]), ("s64", 99, [64])):
         complete = seeds.subset(name, 10)
         slices = complete.slices(size)

@@ -1,7 +1,6 @@
 """Error bounds of the codecs, what they cost, and keys with ranges shared by 32 tokens, found wherever an entry is moved."""
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -89,15 +88,13 @@ def test_a_rotation_is_orthogonal_and_spreads_a_loud_channel() -> None:
     assert error["rot4"] < error["turbo4"] < error["int4"]
 
 
-@pytest.mark.parametrize(("call", "message"), [
-    (lambda: INT4.widths(15, torch.float32), r"15 channels.*int8"),
-    (lambda: turbo(1), r"2, 3 or 4 bits \(got 1\).*turbo2"),
-    (lambda: CODECS["turbo3"].widths(20, torch.float32), r"20 channels.*int8"),
-    (lambda: codebook(2, 4), r"no codebook for vectors of 2 channels"), (lambda: codec("turbo5"), r"'turbo5'.*'turbo4'"),
-])
-def test_what_has_no_codes_is_refused(call: Callable[[], object], message: str) -> None:
-    with pytest.raises(CachemarkError, match=message):
-        call()
+def test_what_has_no_codes_is_refused() -> None:
+    for call, message in ((lambda: INT4.widths(15, torch.float32), r"15 channels.*int8"),
+                          (lambda: turbo(1), r"2, 3 or 4 bits \(got 1\).*turbo2"), (lambda: codec("turbo5"), r"'turbo5'.*'turbo4'"),
+                          (lambda: CODECS["turbo3"].widths(20, torch.float32), r"20 channels.*int8"),
+                          (lambda: codebook(2, 4), r"no codebook for vectors of 2 channels")):
+        with pytest.raises(CachemarkError, match=message):
+            call()
 
 
 # -- keys that share ranges -------------------------------------------------------------------------------------------
@@ -108,9 +105,9 @@ def layout(condition: tuple[int, ...] = (1,)) -> Layout:
     return layout_of(condition, lines=8, line=10, heads=HEADS, kv_heads=HEADS, head_dim=DIM)
 
 
-def vectors(shape: Layout, seed: int = 0) -> Tensor:
+def vectors(shape: Layout) -> Tensor:
     """Return keys (sites, rows, kv_heads, tokens, head_dim), one channel 100 times as large."""
-    draw = torch.Generator().manual_seed(seed)
+    draw = torch.Generator().manual_seed(0)
     sizes = torch.tensor([0.1, 1.0, 3.0, 10.0])
     return torch.randn(len(SITES), shape.rows, HEADS, shape.longest_condition + shape.visual, DIM, generator=draw) * sizes
 

@@ -62,15 +62,12 @@ def test_below_is_the_high_word_of_a_product(bound: int) -> None:
     assert values[0].tolist() == [value * bound >> 32 for value in streams.integers(KEYS[0], 4)[0].tolist()]
 
 
-def test_neighbouring_keys_and_counters_are_uncorrelated() -> None:
+def test_uniform_numbers_lie_strictly_inside_and_those_of_neighbouring_keys_and_counters_are_uncorrelated() -> None:
     values = streams.uniform(KEYS, 8).double() - 0.5
     sides = {"counter": (values[..., 1:], values[..., :-1]), "seed": (values[:, 1:], values[:, :-1]), "position": (values[1:], values[:-1])}
     for name, (first, other) in sides.items():
         correlation = (first * other).mean() * 12
         assert abs(float(correlation)) < 4 / math.sqrt(first.numel()), name
-
-
-def test_uniform_numbers_lie_strictly_inside() -> None:
     values = streams.uniform(KEYS, 64)
     assert values.dtype == torch.float32
     assert 0 < float(values.min()) < 1e-4

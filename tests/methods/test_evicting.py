@@ -150,10 +150,7 @@ def test_heads_share_lines_so_that_most_attention_stays() -> None:
         assert sum(lines) == 9
         assert sum(curve[n - 1] for curve, n in zip(curves, lines, strict=True)) == pytest.approx(best)
     assert shared([[1.0, 1.0, 1.0, 1.0], [0.1, 0.4, 0.7, 1.0]], mean=2, least=1) == [1, 3], "every head gets the least"
-
-
-def test_lines_that_gain_nothing_are_spread_evenly() -> None:
-    """Attention of heads that look at few entries is all within the first line; the other lines are not one head's."""
+    # where attention is all within the first line, the others, which gain nothing, are spread evenly
     assert shared([[1.0] * 16] * 4, mean=8, least=2) == [8, 8, 8, 8]
     assert shared([[0.999999] + [1.0] * 15, [1.0] * 16, [0.5] + [1.0] * 15], mean=4, least=1) == [4, 4, 4]
     assert shared([[0.999, 0.9995, *[1.0] * 14], [1.0] * 16], mean=2, least=1) == [3, 1]

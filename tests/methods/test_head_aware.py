@@ -108,7 +108,7 @@ def test_the_lowest_variance_is_contextual_and_budgets_of_hack_meet_their_mean()
         assert classes.budgets(mean, Fraction(1, 2), sum(TOKENS)) == expected
 
 
-def test_reliance_is_what_later_scales_look_at() -> None:
+def test_reliance_is_what_later_scales_look_at_and_decides_budgets() -> None:
     """Token by token: every later scale's mean of what the tokens before it receive."""
     mass = calibrations.named("hackpp", made(HACKPlusPlus).calibration)[1]["mass"]
     reliance = reliance_of(mass, TOKENS)
@@ -117,13 +117,10 @@ def test_reliance_is_what_later_scales_look_at() -> None:
                  for later in range(scale + 1, len(TOKENS))]
         assert reliance[layer][head][scale] == pytest.approx(sum(means), abs=1e-12)
     assert reliance[0][0][-1] == 0, "nothing comes behind the last scale"
-
-
-def test_shares_are_in_proportion_to_reliance() -> None:
-    """Two layers of two heads of one class each, by hand: 3 to 1 of 40 entries, unless there are only 13."""
+    # shares are in proportion to it: two layers of two heads of one class each, 3 to 1 of 40 entries, unless there are only 13
     classes = HeadClasses(((True, True), (False, False)))
-    reliance = (((3.0,) * 3,) * 2, ((1.0,) * 3,) * 2)
-    rows = RelianceBudgets((4, 9, 16), classes, reliance, 5, 1.0).retained
+    by_hand = (((3.0,) * 3,) * 2, ((1.0,) * 3,) * 2)
+    rows = RelianceBudgets((4, 9, 16), classes, by_hand, 5, 1.0).retained
     assert [sorted(by_group.items()) for by_group in rows[1:]] == [[((0, True), 4), ((1, False), 4)], [((0, True), 7), ((1, False), 2)]]
-    capped = RelianceBudgets((4, 9, 16), classes, reliance, 10, 1.0).retained[-1]
+    capped = RelianceBudgets((4, 9, 16), classes, by_hand, 10, 1.0).retained[-1]
     assert capped == {(0, True): 13, (1, False): 7}, "what the first cannot hold goes to the second"

@@ -167,17 +167,14 @@ def test_the_rule_gives_the_published_budgets(model: str, rooms: int) -> None:
     assert sum(plan.rooms) == rooms
 
 
-def test_a_budget_is_of_allocated_bytes_and_of_living_ones_where_it_is_asked() -> None:
+def test_a_budget_is_of_allocated_bytes_and_of_living_ones_where_it_is_asked_and_drafters_look_least() -> None:
     assert infinity(ScaleKV, "0.1012", calibration="infinity-2b", counts="live")["mean"] == 650
     entry = MODELS.get("infinity-2b")
     layout = entry.shape(entry.presets["paper"], 1)
     method = ScaleKV.build(infinity(ScaleKV, "1/4", calibration="infinity-2b"))
     more = ScaleKV(calibration="infinity-2b", mean=method.mean + 1)
     assert method.own_budget(layout) <= Fraction(1, 4) < more.own_budget(layout)
-
-
-def test_drafters_are_the_layers_that_look_least_at_themselves_and_few() -> None:
-    """z-scores by scale: the second layer is lowest in both, the third only in one."""
+    # drafters are the layers that look least at themselves and few, by z-scores: the second is lowest in both, the third in one
     facts = {"scales": [1, 2, 3], "asi": [[0.9, 0.8], [0.1, 0.2], [0.8, 0.1], [0.9, 0.9]]}
     assert drafters_of(facts, 1) == ((1,),) * 3
     assert drafters_of(facts, 2) == ((1, 2),) * 3

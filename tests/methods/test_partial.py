@@ -52,15 +52,12 @@ def forced_count(method: Scheduled | MARche, step: MaskedStep) -> int:
     return step.count + (method.steps[step.index - 1].count if step.index else 0)
 
 
-@pytest.mark.parametrize("extra", [0, 15])
-def test_forced_tokens_and_some_more_always_go_on(extra: int) -> None:
+def test_forced_tokens_and_some_more_always_go_on_and_random_tokens_keeps_as_many() -> None:
     assert resolved(LazyMAR(token_cache=False)).kept == resolved(LazyMAR(count=1000)).kept == [320] * 64
-    method = resolved(LazyMAR(table=[0.0] * 64, extra=extra))
-    assert method.kept == [320 if full else forced_count(method, step) + extra
-                           for step, full in zip(method.steps, method.full, strict=True)]
-
-
-def test_random_tokens_keeps_as_many_as_lazymar() -> None:
+    for extra in (0, 15):
+        method = resolved(LazyMAR(table=[0.0] * 64, extra=extra))
+        passes = zip(method.steps, method.full, strict=True)
+        assert method.kept == [320 if full else forced_count(method, step) + extra for step, full in passes]
     own, lazy = resolved(RandomTokens()), resolved(LazyMAR())
     assert (own.kept, own.full) == (lazy.kept, lazy.full)
     assert own.rows == 2 * ROWS, "the condition cache is none of it"
@@ -205,9 +202,7 @@ def test_relevance_is_the_attention_that_generating_tokens_pay() -> None:
         weights = torch.stack([(q[row, head] @ k[row, head].T / 2).softmax(-1) for head in range(3)])
         assert torch.allclose(paid[row], weights[:, places[row]].sum((0, 1)), atol=1e-6)
     assert torch.allclose(paid.sum(1), torch.tensor(6.0))
-
-
-def test_parts_of_very_different_height_do_not_overflow_in_the_papers_attention_which_is_another_kernel() -> None:
+    # parts of very different height do not overflow in the paper's attention, which is another kernel
     assert MARche(partitioned=True).kernel != MARche().kernel
     q, k, v = torch.ones(1, 1, 1, 4), torch.full((1, 1, 2, 4), 200.0), torch.tensor([[[[1.0] * 4, [3.0] * 4]]])
     low = k - 300
