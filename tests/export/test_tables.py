@@ -60,7 +60,7 @@ def test_a_table_is_as_in_the_gold_file(write: Callable[[Sequence[Table]], str],
     assert text == (GOLD / name).read_text(encoding="utf-8"), hint
 
 
-def test_every_figure_is_the_text_of_the_page() -> None:
+def test_every_figure_is_the_text_of_the_page_and_a_margin_reaches_to_the_farther_end() -> None:
     ((part,), _) = standing(sample.mixed())
     columns = column_groups(part)
     for row, line in zip(part.rows, lines(table(sample.mixed())), strict=True):
@@ -70,9 +70,6 @@ def test_every_figure_is_the_text_of_the_page() -> None:
             continue
         keys = [c.key for group in columns for c in group.columns]
         assert {key: entry.text for key, entry in zip(keys, line.entries, strict=True) if not entry.missing} == page
-
-
-def test_a_margin_reaches_to_the_farther_end() -> None:
     (part,) = case_groups(sample.outcomes())
     row = next(r for r in part.candidates if r.case.label == "linear 1/4")
     exported, kl, speed, latency = table(sample.outcomes()), row.fidelity["kl"], row.speedup, sorted(row.outcome.samples["latency"])
@@ -223,12 +220,21 @@ def test_the_file_is_of_the_usual_schema() -> None:
 VIEW = build(sample.RUN, sample.mixed(), sample.comparison())
 
 
-def test_annotations_are_commands_with_their_figures() -> None:
+def test_annotations_are_commands_with_their_figures_and_seconds_of_pairs_no_ratios() -> None:
     assert workflow_commands(sample.comparison()) == [
         "::error title=cachemark linear 1/4::latency regressed: 0.893 × full → 1.041 × full (× 1.166)",
         "::error title=cachemark rkv 1/4::status regressed: ok then, oom now",
         "::notice title=cachemark random 1/4::output_hash changed: 1f0c then, 77ab now",
     ]
+    pair = PairOfOutcomes("linear 1/4", sample.candidate("linear", "1/4"), sample.candidate("linear", "1/4"))
+    run = replace(sample.RUN, plan_json={"configurations": 1, "alike": "same"})
+    night = Night(run, (pair.row("latency", "regressed", "+12 %", 0.119, 0.133, 1.12),
+                        pair.row("kl", "changed", "less than is printed", 0.1190, 0.1191, 1.001)))
+    judgement = RunJudgement(night=night)
+    lines = workflow_commands(judgement)
+    assert lines[0] == "::error title=cachemark linear 1/4::latency regressed: 119 ms → 133 ms (× 1.120) +12 %25"
+    assert lines[1].endswith("kl changed: 0.119 nat/token (× 1.001) less than is printed"), "not 0.119 → 0.119"
+    assert suite(judgement).find(".//failure").get("message") == "regressed: 119 ms → 133 ms. +12 %"  # type: ignore[union-attr]
 
 
 def test_a_summary_has_the_verdict_what_changed_and_the_tables() -> None:
@@ -241,18 +247,6 @@ def test_a_summary_has_the_verdict_what_changed_and_the_tables() -> None:
     assert text.index("| linear 1/4 | latency") < text.index("output\\_hash")
     assert "| window 1/4 | latency" not in text  # as it was
     assert markdown([table]) in text
-
-
-def test_seconds_of_pairs_are_no_ratios_to_the_full_cache() -> None:
-    pair = PairOfOutcomes("linear 1/4", sample.candidate("linear", "1/4"), sample.candidate("linear", "1/4"))
-    run = replace(sample.RUN, plan_json={"configurations": 1, "alike": "same"})
-    night = Night(run, (pair.row("latency", "regressed", "+12 %", 0.119, 0.133, 1.12),
-                        pair.row("kl", "changed", "less than is printed", 0.1190, 0.1191, 1.001)))
-    judgement = RunJudgement(night=night)
-    lines = workflow_commands(judgement)
-    assert lines[0] == "::error title=cachemark linear 1/4::latency regressed: 119 ms → 133 ms (× 1.120) +12 %25"
-    assert lines[1].endswith("kl changed: 0.119 nat/token (× 1.001) less than is printed"), "not 0.119 → 0.119"
-    assert suite(judgement).find(".//failure").get("message") == "regressed: 119 ms → 133 ms. +12 %"  # type: ignore[union-attr]
 
 
 def test_commands_are_whole_whatever_their_length_and_texts_fit() -> None:

@@ -166,7 +166,7 @@ def test_what_the_machine_ended_is_no_verdict_on_a_case(status: Status, when: st
     assert judge(*((ended, plan()) if when == "now" else (plan(), ended)), min_coverage=0.5).exit_code == 0
 
 
-def test_too_little_coverage_and_nothing_judged_never_pass() -> None:
+def test_too_little_coverage_nothing_judged_and_no_case_in_common_never_pass() -> None:
     comparison = judge(plan()[:2])
     assert (comparison.coverage, comparison.exit_code, judge(plan()[:2], min_coverage=0.5).exit_code) == (0.5, 4, 0)
     assert RunJudgement(comparison).headline.startswith("Too little was compared: ")
@@ -176,6 +176,11 @@ def test_too_little_coverage_and_nothing_judged_never_pass() -> None:
     outcomes = [Outcome(case("linear"), Status.OK, {"latency": [1.0]}, unjudged="random weights")]
     comparison = judge(outcomes, outcomes, min_coverage=0.0)
     assert (comparison.with_verdict("not_compared"), comparison.exit_code) == (comparison.rows, 4)
+    with pytest.raises(NothingMeasured, match=r"accepted/demo\.json and this run share no case: 4 there, 1 here"):
+        judge([ok(case("window"))])
+    for then, now in ((plan(), []), ([], plan()), ([], [])):
+        with pytest.raises(NothingMeasured):
+            judge(now, then)
 
 
 @pytest.mark.parametrize("edit", [
@@ -188,14 +193,6 @@ def test_a_baseline_whose_values_cannot_be_compared_never_passes(edit: Any) -> N
     assert comparison.cases[0] == comparison.cases[1]
     assert (comparison.coverage < 0.5, comparison.exit_code) == (True, 4)
     assert any("by another definition of their metric, or by none" in line for line in comparison.details())
-
-
-def test_no_case_in_common() -> None:
-    with pytest.raises(NothingMeasured, match=r"accepted/demo\.json and this run share no case: 4 there, 1 here"):
-        judge([ok(case("window"))])
-    for then, now in ((plan(), []), ([], plan()), ([], [])):
-        with pytest.raises(NothingMeasured):
-            judge(now, then)
 
 
 def test_summary_names_the_worst_of_every_kind_of_figure() -> None:

@@ -49,16 +49,13 @@ def test_lines_state_the_pairs_until_the_next_decision(capsys: pytest.CaptureFix
     assert last == "[6/6] a, pair 1"
 
 
-def test_one_failure_of_either_side_is_a_flake_and_the_config_is_judged() -> None:
+def test_one_failure_is_a_flake_and_a_side_that_keeps_failing_has_a_cause() -> None:
     for side in (0, 1):
         by_metric, count = judged(lambda n, which, side=side: (n, which) == (3, side))
         assert {name: row.verdict for name, row in by_metric.items()} == {
             "status": "equivalent", "latency": "equivalent", "peak_memory": "equivalent", "output_hash": "equivalent"}
         assert count == 3 + QUIET
         assert Tally(tuple(by_metric.values()), 1).exit_code == 0
-
-
-def test_a_side_that_keeps_failing_has_a_cause_and_what_lies_between_is_not_resolved() -> None:
     by_metric, count = judged(lambda n, side: side == 1)
     assert (count, {name: row.verdict for name, row in by_metric.items()}) == (1 + FlakeRule(200).enough, {"status": "regressed"})
     late, _ = judged(lambda n, side: side == 1 and n > 4)

@@ -43,16 +43,13 @@ def filed(store: Store, night: ledger.Night, plan: str = "demo", state: str = "f
     return run
 
 
-def test_nights_are_finished_comparisons_of_one_plan_and_machine_in_order(store: Store) -> None:
+def test_nights_are_finished_comparisons_in_order_without_their_equal_sides(store: Store) -> None:
     runs = [filed(store, made()), filed(store, made())]
     filed(store, made(), plan="other")
     filed(store, made(), state="interrupted")
     filed(store, made(environment=replace(ENVIRONMENT, machine_class="gpu")))
     store.finish_run(store.begin_run("demo", {}, ENVIRONMENT, CODE), "finished")
     assert [n.run.id for n in ledger.nights(store, "demo", ENVIRONMENT.machine_class)] == runs
-
-
-def test_equal_sides_do_not_enter_the_tally() -> None:
     night = made(aa="regressed")
     assert night.tally.exit_code == 0
     assert [r.label for r in night.tally.rows] == ["tiny linear"]
@@ -106,7 +103,7 @@ def side(run: int, number: int, side: str, seconds: float) -> Outcome:
     return replace(ok(case("linear"), latency=[seconds] * 3), facts=facts)
 
 
-def test_the_process_bias_of_a_machine_is_what_its_equal_pairs_have_shown(store: Store) -> None:
+def test_the_process_bias_of_a_machine_is_what_its_equal_pairs_have_shown_and_runs_store_it(store: Store) -> None:
     """From 30 pairs on; those of other machines do not count."""
     stream = np.random.default_rng(4)
 
@@ -123,9 +120,6 @@ def test_the_process_bias_of_a_machine_is_what_its_equal_pairs_have_shown(store:
     shown = ledger.shown_process_bias(store, ENVIRONMENT.machine_class)
     assert shown.pairs == 40
     assert 0.03 <= shown.deviation < 0.045
-
-
-def test_a_run_stores_the_process_bias_that_pairs_have_shown_before_it(store: Store) -> None:
     here = stub.Stub().environment("cpu", 1)
     earlier = filed(store, made(environment=here))
     for number in range(30):

@@ -108,11 +108,22 @@ def test_the_family_is_corrected_for_and_too_few_seeds_say_how_many_are_needed()
     assert "needed" not in rows(pair("c", *sides(0, sd=9)))["c", "psnr"].reason
 
 
-def test_a_side_without_values_says_why() -> None:
+def test_a_side_without_values_and_fidelity_of_two_full_caches_are_called_nothing() -> None:
     (row,) = seedwise({"configuration": pair("configuration", np.ones(1), np.ones(1))})
     assert (row.metric, row.verdict) == ("status", "not_compared")
     assert row.reason.endswith("no value is known seed by seed")
     assert seedwise({}) == []
+    sixty = np.full(SEEDS, 60.0)
+    by_row = rows(full(sixty, sixty))
+    assert {key: row.verdict for key, row in by_row.items()} == {("full", "status"): "not_compared"}
+    assert by_row["full", "status"].reason.endswith("fidelity of the full cache is to itself")
+    assert rows(pair("full", sixty, sixty))["full", "psnr"].verdict == "equivalent", "a side of a plan has its own full cache beside it"
+    quality = rows(full(*sides(-2), metric="color_consistency"))
+    assert quality["full", "color_consistency"].verdict == "regressed", "quality is not to itself"
+    reference = full(*sides(-2))
+    ends = (replace(o, case=replace(o.case, engine="reference")) for o in (reference.before, reference.after))
+    reference = PairOfOutcomes(reference.config, *ends)
+    assert rows(reference)["full", "psnr"].verdict == "regressed", "another code path than the full cache that judges it"
 
 
 @pytest.mark.parametrize(("before", "after", "verdict"), [
@@ -149,20 +160,6 @@ def test_a_metric_that_failed_in_one_side_is_named(which: int, monkeypatch: pyte
     assert (row.verdict, row.reason) == ("not_compared", f"the {('first', 'second')[which]} side has no value of it: ValueError: no edges")
     faulty[1 - which] = replace(faulty[1 - which], samples=both.before.samples)
     assert ("configuration", "contrast") not in rows(PairOfOutcomes("configuration", *faulty)), "it never had one"
-
-
-def test_fidelity_of_two_full_caches_is_to_themselves_and_called_nothing() -> None:
-    sixty = np.full(SEEDS, 60.0)
-    by_row = rows(full(sixty, sixty))
-    assert {key: row.verdict for key, row in by_row.items()} == {("full", "status"): "not_compared"}
-    assert by_row["full", "status"].reason.endswith("fidelity of the full cache is to itself")
-    assert rows(pair("full", sixty, sixty))["full", "psnr"].verdict == "equivalent", "a side of a plan has its own full cache beside it"
-    quality = rows(full(*sides(-2), metric="color_consistency"))
-    assert quality["full", "color_consistency"].verdict == "regressed", "quality is not to itself"
-    reference = full(*sides(-2))
-    ends = (replace(o, case=replace(o.case, engine="reference")) for o in (reference.before, reference.after))
-    reference = PairOfOutcomes(reference.config, *ends)
-    assert rows(reference)["full", "psnr"].verdict == "regressed", "another code path than the full cache that judges it"
 
 
 @pytest.mark.parametrize(("alike", "hashes", "found"), [

@@ -51,11 +51,21 @@ def ends(watching: Watch, card: Card, *, spoil: Any = lambda: None) -> tuple[Dev
     return watching.end()
 
 
-def test_a_quiet_case_stands_and_says_what_was_seen(watching: Watch, cards: list[Card]) -> None:
+def test_a_quiet_case_with_its_own_processes_stands_and_says_what_was_seen(watching: Watch, cards: list[Card]) -> None:
     facts, spoilt = ends(watching, cards[0])
     assert spoilt is None
     assert facts.to_json() == {"uuid": "GPU-aaaa", "readings": 3, "sm_mhz": [1410] * 3, "celsius": [40] * 3, "watts": [300] * 3,
                      "joules": 1.0, "slowed_by": [], "locked_mhz": 1410}
+    with subprocess.Popen([sys.executable, "-c", SLEEPS], start_new_session=True) as child:
+        try:
+            watching.child = child.pid
+            while len(family := watch.family(child.pid)) < 2:
+                pass
+            cards[0].pids = set(family)
+            watching.begin()
+            assert watching.end()[1] is None
+        finally:
+            os.killpg(child.pid, signal.SIGKILL)
 
 
 EVENTS, OLDER = "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
@@ -73,19 +83,6 @@ def test_what_the_driver_does_not_show_is_stated(failing: dict[str, int], unseen
     assert (facts.unseen or []) == unseen
     assert (spoilt is None) == ("clock reductions" in unseen), "where it can be seen it spoils the case"
     assert environment("cuda", 2, watching.gpu).facts.get("unseen", []) == unseen
-
-
-def test_a_childs_own_processes_are_not_foreign(watching: Watch, cards: list[Card]) -> None:
-    with subprocess.Popen([sys.executable, "-c", SLEEPS], start_new_session=True) as child:
-        try:
-            watching.child = child.pid
-            while len(family := watch.family(child.pid)) < 2:
-                pass
-            cards[0].pids = set(family)
-            watching.begin()
-            assert watching.end()[1] is None
-        finally:
-            os.killpg(child.pid, signal.SIGKILL)
 
 
 def test_an_answer_nobody_expects_is_told_and_does_not_end_the_reading(nvml: FakeNvml, cards: list[Card]) -> None:

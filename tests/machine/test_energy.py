@@ -31,7 +31,7 @@ def readings(
     return [Reading(None, None, power(t), joules(t) if joules else None, None, 0, frozenset(), t) for t in moments]
 
 
-def test_readings_after_a_generation_and_periods_of_counters_are_in_the_error() -> None:
+def test_what_is_known_of_readings_after_between_and_during_short_generations() -> None:
     """Between two readings 1 s apart the device worked half of the time; a reading at the end tells which half."""
     def joules(t: float) -> float:
         return 400 * min(max(t - 1, 0.0), 2.5)
@@ -45,6 +45,12 @@ def test_readings_after_a_generation_and_periods_of_counters_are_in_the_error() 
     rare = energy_of(readings(lambda t: 300.0, lambda t: 300 * (t // 2 * 2)), [(3.1, 18.9)])
     assert abs(sum(rare.joules) / (15.8 * 300) - 1) <= rare.error
     assert rare.error > 1.5 / 15.8
+    series = readings(lambda t: 300.0, lambda t: 300 * t)
+    assert "too short" in energy_of(series, [(1.0, 1.0 + 0.09 / MOST_ERROR)]).absent
+    assert energy_of(series, [(1.0, 1.0 + 0.11 / MOST_ERROR)]).joules
+    assert "not read during" in energy_of(series, [(19.0, 21.0)]).absent
+    assert "neither an energy counter nor a power sensor" in energy_of(readings(lambda t: None, None), [(1.0, 2.0)]).absent  # type: ignore[arg-type, return-value]
+    assert "no energy" in energy_of(readings(lambda t: 0.0, None), [(1.0, 9.0)]).absent
 
 
 @pytest.mark.parametrize(("change", "reason"), [
@@ -163,16 +169,6 @@ def test_a_counter_that_fails_later_leaves_no_energy(content: str | None, reason
     assert reason in counter.of_last(2).absent
 
 
-def test_too_little_is_known_of_short_or_unread_generations() -> None:
-    series = readings(lambda t: 300.0, lambda t: 300 * t)
-    assert "too short" in energy_of(series, [(1.0, 1.0 + 0.09 / MOST_ERROR)]).absent
-    assert energy_of(series, [(1.0, 1.0 + 0.11 / MOST_ERROR)]).joules
-    assert "not read during" in energy_of(series, [(19.0, 21.0)]).absent
-    assert "neither an energy counter nor a power sensor" in energy_of(readings(lambda t: None, None), [(1.0, 2.0)]).absent  # type: ignore[arg-type, return-value]
-    assert "no energy" in energy_of(readings(lambda t: 0.0, None), [(1.0, 9.0)]).absent
-
-
-# -- load of others, and peaks of memory ------------------------------------------------------------------------------
 TICKS = 100  # a second
 
 

@@ -23,7 +23,7 @@ from support.fake_nvml import EVERY, Card, FakeNvml
 pytestmark = pytest.mark.usefixtures("own_leases")
 
 
-def test_the_fake_and_the_bits_are_those_of_the_driver() -> None:
+def test_the_fake_is_as_the_driver_and_an_older_package_leaves_values_unknown() -> None:
     for name in EVERY:
         real, fake = inspect.signature(getattr(pynvml, name)), inspect.signature(getattr(FakeNvml, name))
         ours = [p for p in fake.parameters if p != "self"]
@@ -32,6 +32,8 @@ def test_the_fake_and_the_bits_are_those_of_the_driver() -> None:
     bits = {device.SW_POWER_CAP: "SwPowerCap", device.HW_SLOWDOWN: "HwSlowdown", device.SW_THERMAL: "SwThermalSlowdown",
             device.HW_THERMAL: "HwThermalSlowdown", device.POWER_BRAKE: "HwPowerBrakeSlowdown"}
     assert all(bit == getattr(pynvml, f"nvmlClocksEventReason{name}") for bit, name in bits.items())
+    (gpu,) = device.gpus(Older(Card("GPU-aaaa", watts=500, reasons=0x40)))
+    assert (gpu.uuid, gpu.kind, gpu.reading().reasons, gpu.cuda(), gpu.processors()) == ("GPU-aaaa", "Fake H100, 500 W", 0x40, None, set())
 
 
 def test_devices_are_known_by_uuid(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,11 +143,6 @@ class Older(FakeNvml):
             raise AttributeError(name)
         value = super().__getattribute__(name)
         return (lambda *words: value(*words).encode()) if name in ("nvmlDeviceGetName", "nvmlDeviceGetUUID") else value
-
-
-def test_an_older_package_leaves_values_unknown() -> None:
-    (gpu,) = device.gpus(Older(Card("GPU-aaaa", watts=500, reasons=0x40)))
-    assert (gpu.uuid, gpu.kind, gpu.reading().reasons, gpu.cuda(), gpu.processors()) == ("GPU-aaaa", "Fake H100, 500 W", 0x40, None, set())
 
 
 @pytest.mark.parametrize(("settings", "kind"), [

@@ -1,6 +1,4 @@
-"""Sample batches as the ADM evaluator reads them: a second reading of its rules, in NumPy, gives the values of ``score``.
-
-The rules are those of guided-diffusion's evaluations/evaluator.py, applied to the same features."""
+"""Sample batches as the ADM evaluator (guided-diffusion's evaluations/evaluator.py) reads them: a second reading of its rules."""
 
 from pathlib import Path
 
@@ -77,7 +75,7 @@ def test_a_batch_has_the_evaluators_values(tmp_path: Path) -> None:
     assert (scored.images, scored.size) == (FAKE, (64, 64))
 
 
-def test_statistics_of_both_layers_are_used(tmp_path: Path) -> None:
+def test_statistics_of_both_layers_are_used_and_those_of_an_earlier_one_have_a_preset(tmp_path: Path) -> None:
     """In the evaluator's order of positions and channels; statistics in another order give another sFID."""
     fake, real = batch(tmp_path / "fake.npz", FAKE, 1, 64), batch(tmp_path / "real.npz", REAL, 2, 64)
     pooled, spatial, _ = activations(real)
@@ -94,6 +92,15 @@ def test_statistics_of_both_layers_are_used(tmp_path: Path) -> None:
     np.savez(tmp_path / "strange.npz", mu=pooled.mean(0), sigma=np.eye(WIDTH), mu_s=np.zeros(9), sigma_s=np.eye(9))
     with pytest.raises(BadCheckpoint, match=r"spatial statistics \(mu_s\) of 9 features"):
         score(fake, tmp_path / "strange.npz")
+    width = 768
+    np.savez(tmp_path / "known.npz", mu=np.zeros(width), sigma=np.eye(width))
+    file = SampleBatch(tmp_path / "known.npz")
+    with pytest.raises(BadCheckpoint, match=rf"{width} features, not of {WIDTH} as preset adm\. Use --preset adm{width}"):
+        inception.of_statistics("adm", spatial_toy(), file)
+    assert len(inception.of_statistics(f"adm{width}", spatial_toy(), file).mean) == width
+    np.savez(tmp_path / "strange.npz", mu=np.zeros(100), sigma=np.eye(100))
+    with pytest.raises(BadCheckpoint, match="statistics of 100 features"):
+        inception.of_statistics(f"adm{width}", spatial_toy(), SampleBatch(tmp_path / "strange.npz"))
 
 
 def test_the_network_gives_spatial_features_of_the_evaluators_layer(tmp_path: Path) -> None:
@@ -104,18 +111,6 @@ def test_the_network_gives_spatial_features_of_the_evaluators_layer(tmp_path: Pa
     network.network.Mixed_6d.register_forward_hook(lambda _, __, output: blocks.append(output))  # type: ignore[union-attr]
     *_, spatial = network(pictures(2, 0, 64))
     assert torch.equal(spatial.view(2, 17, 17, -1), blocks[0].permute(0, 2, 3, 1)[..., : inception.CHANNELS])
-
-
-def test_statistics_of_an_earlier_layer_have_a_preset(tmp_path: Path) -> None:
-    width = 768
-    np.savez(tmp_path / "known.npz", mu=np.zeros(width), sigma=np.eye(width))
-    file = SampleBatch(tmp_path / "known.npz")
-    with pytest.raises(BadCheckpoint, match=rf"{width} features, not of {WIDTH} as preset adm\. Use --preset adm{width}"):
-        inception.of_statistics("adm", spatial_toy(), file)
-    assert len(inception.of_statistics(f"adm{width}", spatial_toy(), file).mean) == width
-    np.savez(tmp_path / "strange.npz", mu=np.zeros(100), sigma=np.eye(100))
-    with pytest.raises(BadCheckpoint, match="statistics of 100 features"):
-        inception.of_statistics(f"adm{width}", spatial_toy(), SampleBatch(tmp_path / "strange.npz"))
 
 
 @pytest.mark.parametrize("labeled", [True, False])

@@ -116,7 +116,6 @@ def test_the_value_is_the_fraction_of_matching_regions_whatever_the_hues() -> No
         assert ColorConsistency().measure(ImageBatch(shown, shown, shown, shown, [0] * 50, [0] * 50)).tolist() == [value] * 50
 
 
-# -- prompt scores are right for images of a caption, and wrong on the axis of a fault --
 CAPTIONS = (
     "two red stars above blue stripes", "a green disc left of yellow dots", "three cyan crosses below magenta checks",
     "a yellow square right of red bars", "two magenta rings above green dots", "three blue triangles below cyan stripes",

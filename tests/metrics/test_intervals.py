@@ -97,7 +97,7 @@ def test_an_interval_covers_what_it_says(name: str, many: list[dict[str, Quality
     assert covered(ends, centre, 0.4) < 0.85, "less would not do"
 
 
-def test_where_few_images_decide_there_is_no_interval() -> None:
+def test_where_few_images_decide_or_there_are_too_few_there_is_no_interval() -> None:
     """Heavy tails: for four degrees of freedom the variance of a covariance is infinite."""
     draws, real = torch.Generator().manual_seed(4), reference()
     plain = torch.randn(400, 8, generator=draws)
@@ -110,6 +110,12 @@ def test_where_few_images_decide_there_is_no_interval() -> None:
         assert math.isnan(ends["heavy"][name].high)
     assert ends["heavy"]["recall"].low <= ends["heavy"]["recall"].high, "which counts images and no moments"
     assert math.isnan(difference(sets["plain"], sets["heavy"], real, 20).low)
+    for count, options, words in ((19, {"kid": False, "isc": False, "prc": False}, "An interval needs 20 images, there are 19"),
+                                  (30, {"kid": False, "isc_splits": 16}, "An interval needs 32 images"),
+                                  (30, {"kid": False, "isc": False, "prc_neighborhood": 15}, "An interval needs 32 images"),
+                                  (30, {"kid_subset_size": 31}, "KID needs at least 31 images")):
+        with pytest.raises(Unsupported, match=words):
+            intervals(drawn(count, 1), reference(), **options)
 
 
 def test_intervals_lie_round_the_figures_of_the_set_and_narrow_with_more_images() -> None:
@@ -157,12 +163,3 @@ def test_a_paired_difference_sees_what_single_ones_do_not_and_nothing_is_rarely_
     far = [difference(drawn(N, i, 0.3), drawn(N, 1000 + i), real, 40) for i in range(20)]
     assert all(f.low > 0 for f in far if not math.isnan(f.low))
     assert sum(not math.isnan(f.low) for f in far) >= 8
-
-
-def test_too_few_images_for_an_interval_are_counted() -> None:
-    for count, options, words in ((19, {"kid": False, "isc": False, "prc": False}, "An interval needs 20 images, there are 19"),
-                                  (30, {"kid": False, "isc_splits": 16}, "An interval needs 32 images"),
-                                  (30, {"kid": False, "isc": False, "prc_neighborhood": 15}, "An interval needs 32 images"),
-                                  (30, {"kid_subset_size": 31}, "KID needs at least 31 images")):
-        with pytest.raises(Unsupported, match=words):
-            intervals(drawn(count, 1), reference(), **options)

@@ -1,7 +1,4 @@
-"""Metrics by pretrained networks: CLIP score, detectors and colors of GenEval, answers of DPG-Bench, preferences, LPIPS.
-
-Small networks of the published layouts with random weights stand for the published ones.
-"""
+"""Metrics by pretrained networks; small ones of the published layouts with random weights stand for the published ones."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping

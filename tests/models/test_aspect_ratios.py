@@ -26,7 +26,6 @@ SCALES = ((1, 1), (2, 2), (4, 3), (8, 6), (12, 9), (16, 12), (20, 15))  # of 4:3
 TOKENS = 1 + 4 + 12 + 48 + 108 + 192 + 300
 
 
-# -- the table -----------------------------------------------------------------------------------------------------------
 TALL = {1.25: (10774, 316, 254), 1.333: (10973, 331, 249), 1.5: (10997, 345, 231), 1.75: (11252, 374, 216), 2.0: (11269, 399, 201),
         2.5: (10805, 443, 179), 3.0: (11123, 489, 165)}  # sums over the authors' maps, in another transcript: tokens, rows, columns
 
@@ -43,7 +42,6 @@ def test_the_maps_are_those_of_the_authors_table() -> None:
     assert square == [521, 2521, 6425, 10521]
 
 
-# -- maps that are not square ---------------------------------------------------------------------------------------------
 def test_positions_are_in_units_of_the_finest_map_of_the_ratio() -> None:
     table = infinity.rope_table(8, SCALES, (72, 54), 10000.0, torch.device("cpu")).split([rows * columns for rows, columns in SCALES])
     for (rows, columns), turns in zip(SCALES, table, strict=True):
@@ -65,7 +63,6 @@ def test_wide_maps_are_added_and_taken_apart() -> None:
     assert torch.equal((codes[:, :, 2:, 4:] > 0).long(), bits)
 
 
-# -- what a user asks for -------------------------------------------------------------------------------------------------
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     """A published name at reduced sizes, in an empty folder."""

@@ -26,7 +26,6 @@ from support.tiny_models import INFINITY_SIZES, MAR_SIZES, QUANTIZER, VAR_SIZES
 SAMPLING = Sampling(cfg_scale=1.5, cfg_schedule="linear")
 
 
-# -- VAR --------------------------------------------------------------------------------------------------------------
 def var_model(**options: bool) -> var.VAR:
     return var.VAR(VAR_SIZES, QUANTIZER, **options).initialise(0).eval().requires_grad_(False)
 
@@ -63,7 +62,6 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
         masked_models.build(masked_models.TINY_MAR, TinyKL(Sizes(channels=4, width=16, blocks=1)))
 
 
-# -- Infinity ---------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("count", [5, 32, 56, 63])
 def test_bits_survive_being_packed(count: int) -> None:
     bits = torch.randint(0, 2, (3, 7, count), generator=torch.Generator().manual_seed(0))
@@ -100,7 +98,6 @@ def test_another_text_encoder_is_another_model_and_one_that_does_not_fit_is_refu
         entry.identity(request)
 
 
-# -- MAR and its diffusion head ---------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def model() -> MAR:
     return MAR(MAR_SIZES).initialise(0).eval().requires_grad_(False)

@@ -82,7 +82,6 @@ LAYOUTS: dict[str, Callable[[State], Any]] = {
 }
 
 
-# -- what loads -------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_of_a_torch_file_loads(tmp_path: Path, layout: str) -> None:
     state = weights()
@@ -152,7 +151,6 @@ def test_extras_are_passed_over_where_they_are_known_or_named(tmp_path: Path, ex
         load(Net, saved(path, without("embed.weight")), ignore=("embed.*", *ignore))
 
 
-# -- what does not fit ------------------------------------------------------------------------------------------------
 def refusal(path: Path | str, **options: Any) -> str:
     with pytest.raises(BadCheckpoint) as caught:
         load(Net, path, **options)
@@ -259,7 +257,6 @@ def test_nothing_in_a_pickle_is_run(tmp_path: Path) -> None:
     assert mark.exists()  # the file is as harmful as this test needs it to be
 
 
-# -- folders -----------------------------------------------------------------------------------------------------------
 def test_a_folder_is_read_as_what_it_holds(tmp_path: Path) -> None:
     """A file, or the shards of an index."""
     state = weights()
@@ -303,7 +300,6 @@ def sharded(folder: Path, state: dict[str, Tensor]) -> Path:
     return folder
 
 
-# -- memory and hash --------------------------------------------------------------------------------------------------
 MEMORY = """
 import sys, torch
 from torch import nn

@@ -78,7 +78,6 @@ def test_the_norm_is_rounded_before_its_weight(dtype: torch.dtype) -> None:
     assert not torch.equal(norm(x), late)
 
 
-# -- from text --------------------------------------------------------------------------------------------------------
 CAPTIONED = Sampling(cfg_scale=3.0, temperature=0.0)
 LENGTHS = (2, 6, 3)
 READER = text_features.FeatureReader(128, 6)
@@ -131,8 +130,7 @@ def test_rows_of_their_own_length_give_the_logits_of_padded_ones() -> None:
     assert (logits[0] - padded(model, 0, tokens[0])).abs().max() > 0.1, "which of the unconditional vectors are read matters"
 
 
-# -- features on disk ------------------------------------------------------------------------------------------------------
-def test_a_text_is_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_is_encoded_once_and_what_is_read_again_draws_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder(folder := tmp_path / text_features.ENCODER, 128)
     first = READER.encoded(["red star", "a blue stripe"], folder)
     files = sorted((folder / text_features.KEPT).iterdir())
@@ -152,10 +150,6 @@ def test_a_text_is_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         file.write_bytes(b"damaged")
     config.write_text(config.read_text().replace('"d_ff":  32', '"d_ff": 32'))
     assert torch.equal(READER.encoded(["red star"], folder)[0], first[0])
-
-
-def test_a_model_of_many_prompts_draws_the_same_from_what_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prompts in memory and on disk, in one batch."""
     tokens = []
     for limit in (64, 1):
         monkeypatch.setattr(text_features, "RESIDENT", limit)

@@ -38,7 +38,6 @@ class Spelled(HashedWords):
 SPELLED = Spelled(1000)
 
 
-# -- prompts ---------------------------------------------------------------------------------------------------------------
 def test_prompts_are_as_published() -> None:
     prompts = emu3.prompts_of(EMU3_SIZES, (" a star ", "a cat"), SPELLED)
     begin, image, codes = map(SPELLED.special, (emu3.BEGIN, emu3.IMAGE, emu3.CODES))
@@ -59,7 +58,6 @@ def test_prompts_are_as_published() -> None:
         emu3.prompts_of(emu3.GEN, ("a" * 1000,), SPELLED)
 
 
-# -- positions, codes and lines ----------------------------------------------------------------------------------------------
 def test_glm_image_places_preview_and_image_samples_codes_and_shows_the_image_alone() -> None:
     table = glm_image.offsets(glm_image.PUBLISHED, torch.device("cpu"))
     assert table.shape == (1280, 3)
@@ -106,7 +104,6 @@ def test_a_code_is_what_its_name_spells_and_images_are_decoded_without_the_ends_
         lumina.code_table(names, ids)
 
 
-# -- rows of different length ------------------------------------------------------------------------------------------------
 LABELS = [1, 0, 2]  # of prompts with 7, 3 and 4 ids
 
 
@@ -137,7 +134,6 @@ def test_padding_of_a_shorter_prompt_is_seen_by_no_row() -> None:
     torch.testing.assert_close(logits_of(PaddedFull(), guided, codes), logits_of(Method(), guided, codes), atol=1e-4, rtol=0)
 
 
-# -- published folders -----------------------------------------------------------------------------------------------------
 def test_prompts_of_a_folder_of_janus_are_as_published_and_its_tokenizer_is_part_of_the_identity(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -119,7 +119,6 @@ def test_a_published_layout_passes_the_models_kit(official: Official) -> None:
     assert left_out == (OF_CACHES if entry.paradigm == "masked" else small)
 
 
-# -- what is refused -------------------------------------------------------------------------------------------------------
 @pytest.fixture
 def c2i(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ModelEntry, Path]:
     """A LlamaGen for 64 pixels by its training arguments, and its file."""

@@ -40,7 +40,6 @@ def test_tokens_that_fill_no_square_are_refused(shape: tuple[int, ...]) -> None:
         grid_of(torch.zeros(shape))
 
 
-# -- bundled tokenizers and feature networks --------------------------------------------------------------------------
 FILES: dict[str, Any] = {
     "tiny-vq": (tokenizers.VQ_WEIGHTS, TinyVQ(TinyVQConfig(codes=12, channels=4, width=16, blocks=1))),
     "tiny-msvq": (tokenizers.MSVQ_WEIGHTS, TinyMSVQ(TinyMSVQConfig(codes=12, channels=4, width=16, blocks=1))),
@@ -120,7 +119,6 @@ def test_tokens_are_row_major(vq: TinyVQ) -> None:
     assert difference[40:44, 12:16].mean() > 3 * difference.mean()
 
 
-# -- networks that read pictures --------------------------------------------------------------------------------------------
 def test_the_features_are_standardised_and_the_heads_do_not_notice() -> None:
     features, images = seeded(TinyFeatures), torch.rand(3, 3, 64, 64, generator=draws()) * 2 - 1
     plain, logits = features(images)

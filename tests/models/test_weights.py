@@ -62,7 +62,6 @@ def test_images_are_decoded_in_chunks_of_pixels(monkeypatch: pytest.MonkeyPatch)
     assert batches[5:] == [2]
 
 
-# -- packed layers ----------------------------------------------------------------------------------------------------
 WIDE = MARConfig(768, (1, 1), 12, 1, 1024, grid=2, classes=3, buffer=2, steps=2, diffusion=(2,))
 
 

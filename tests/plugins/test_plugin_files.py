@@ -99,7 +99,7 @@ def test_prints_of_an_import_are_no_output_of_a_command(tmp_path: Path, capfd: p
     assert capfd.readouterr() == ("three\n", "one\ntwo")
 
 
-def test_two_plug_ins_may_each_have_a_helper(tmp_path: Path) -> None:
+def test_two_plug_ins_may_each_have_a_helper_and_an_edited_one_takes_the_place_of_the_older(tmp_path: Path) -> None:
     names = []
     for name, value in (("one", 0.3), ("two", 0.6)):
         (tmp_path / name).mkdir()
@@ -110,6 +110,16 @@ def test_two_plug_ins_may_each_have_a_helper(tmp_path: Path) -> None:
         names.append(METHODS.get(name)().share)
     assert names == [0.3, 0.6]
     assert "helper" not in sys.modules
+    file, text = tmp_path / "split.py", METHOD.format(line="", value=0.5)
+    file.write_text(text)
+    assert plugins.load(file) == plugins.load(file) == ["split"]
+    file.write_text(text.replace('"split"', '"other"'))
+    assert plugins.load(file) == ["other"]
+    assert "split" not in METHODS
+    file.write_text("raise ValueError")
+    with pytest.raises(BadPlugin):
+        plugins.load(file)
+    assert "other" in METHODS
 
 
 @pytest.mark.parametrize("line", ["from .inner import helper", "from pack.inner import helper", "import pack.inner.helper as helper"])
@@ -133,15 +143,17 @@ def test_a_file_in_a_package_is_imported_as_part_of_it(line: str, tmp_path: Path
     assert not [name for name in sys.modules if name.partition(".")[0] == "pack"]
 
 
-def test_an_error_in_a_helper_names_its_line(split: Callable[[str, str], Path]) -> None:
+def test_an_error_in_a_helper_and_an_abstract_class_are_refused(split: Callable[[str, str], Path], tmp_path: Path) -> None:
     file = split("import helper", "helper.SHARE")
     (file.parent / "helper.py").write_text("SHARE = 0.5\n1 / 0\n")
     with pytest.raises(BadPlugin, match=r"fails at .*helper\.py:2: ZeroDivisionError"):
         plugins.load(file)
     assert not [name for name in sys.modules if name.startswith(f"{plugins.MODULE}") and name.endswith("helper")]
+    text = METHOD.replace("cachemark.methods.window", "cachemark.methods.base.partial").replace("Window", "Selecting")
+    (tmp_path / "old.py").write_text(text.format(line="", value=0.5))
+    with pytest.raises(BadPlugin, match="method 'split' does not define check, choose, fit, keep, refreshes, selects_at, spans"):
+        plugins.load(tmp_path / "old.py")
 
-
-# refusals
 
 @pytest.mark.parametrize(("end", "error", "message"), [
     ("raise KeyboardInterrupt", KeyboardInterrupt, None),
@@ -159,26 +171,6 @@ def test_a_refused_plug_in_leaves_nothing_behind(end: str, error: type[BaseExcep
         assert "split" not in METHODS
     file.write_text(text)
     assert plugins.load(file) == ["split"]
-
-
-def test_an_edited_plug_in_takes_the_place_of_the_older_one(tmp_path: Path) -> None:
-    file, text = tmp_path / "split.py", METHOD.format(line="", value=0.5)
-    file.write_text(text)
-    assert plugins.load(file) == plugins.load(file) == ["split"]
-    file.write_text(text.replace('"split"', '"other"'))
-    assert plugins.load(file) == ["other"]
-    assert "split" not in METHODS
-    file.write_text("raise ValueError")
-    with pytest.raises(BadPlugin):
-        plugins.load(file)
-    assert "other" in METHODS
-
-
-def test_an_abstract_class_is_refused(tmp_path: Path) -> None:
-    text = METHOD.replace("cachemark.methods.window", "cachemark.methods.base.partial").replace("Window", "Selecting")
-    (tmp_path / "old.py").write_text(text.format(line="", value=0.5))
-    with pytest.raises(BadPlugin, match="method 'split' does not define check, choose, fit, keep, refreshes, selects_at, spans"):
-        plugins.load(tmp_path / "old.py")
 
 
 @pytest.mark.parametrize("caught", ["", "try: time.sleep(60)\nexcept Exception: pass\n"], ids=["hangs", "and catches errors"])

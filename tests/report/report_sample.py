@@ -1,7 +1,4 @@
-"""A synthetic run shaped like the demo plan: the full cache, six methods at two budgets, two reference rows.
-
-Values come from a fixed random stream and are invented; they only have the right shape.
-"""
+"""An invented run, shaped like the demo plan: the full cache, six methods at two budgets, two reference rows."""
 
 import io
 import random

@@ -43,7 +43,7 @@ LEAN = scored(sample.candidate("linear", "1/4"), 1.0, 2.2)
 COLLAPSED = scored(sample.candidate("streaming", "1/4"), 0.4, 0.5)
 
 
-def test_the_fastest_qualified_method_is_recommended_and_not_the_fastest() -> None:
+def test_the_fastest_qualified_method_is_recommended_and_none_beyond_what_is_saved() -> None:
     recommendation = told(FULL, COLLAPSED, GOOD, LEAN)
     assert (recommendation.row.case.label, recommendation.lean.case.label if recommendation.lean else "") == ("linear 1/2", "linear 1/4")
     assert recommendation.text == f"Use LineAR at 1/2. 1.33× speedup (1.25–1.42), 48.2 % less KV memory, quality loss below {MARGIN}."
@@ -52,6 +52,8 @@ def test_the_fastest_qualified_method_is_recommended_and_not_the_fastest() -> No
     assert [name for name, *_ in recommendation.numbers] == ["Speedup, LineAR at 1/2", "KV memory saved", "Color consistency"]
     (group,), _ = standing([FULL, COLLAPSED, GOOD, LEAN])
     assert {row.case.label: row.place for row in group.candidates} == {"linear 1/2": 1, "linear 1/4": 1, "streaming 1/4": None}
+    limited = (replace(o, facts=o.facts | Facts(limit=Limit(floor, floor, 1, 1, 1.0, 1.0, {}))) for o, floor in ((FULL, 1.0), (GOOD, 0.9)))
+    assert told(*limited).row is None, "1.33 times where 1.11 are allowed"
 
 
 def test_a_budget_of_many_methods_names_no_pairs() -> None:
@@ -59,11 +61,6 @@ def test_a_budget_of_many_methods_names_no_pairs() -> None:
     (group,) = case_groups([full, *(replace(good, case=replace(good.case, variant=f"v{k}")) for k in range(70))])
     assert {row.rank for row in group.candidates} == {"1="}
     assert method_placings([group]) == ((),), "each row would name all others"
-
-
-def test_a_speedup_beyond_what_is_saved_is_not_recommended() -> None:
-    limited = (replace(o, facts=o.facts | Facts(limit=Limit(floor, floor, 1, 1, 1.0, 1.0, {}))) for o, floor in ((FULL, 1.0), (GOOD, 0.9)))
-    assert told(*limited).row is None, "1.33 times where 1.11 are allowed"
 
 
 @pytest.mark.parametrize(("outcomes", "lean"), [([FULL, COLLAPSED], None), ([FULL, LEAN], "linear 1/4")])
@@ -119,13 +116,19 @@ def test_the_smallest_budget_that_is_non_inferior_and_may_be_ranked_is_chosen() 
     assert choices(repeated(sample.full(), 1.0), noise, sample.other_seeds())["window"].row is None
 
 
-def test_what_loses_less_but_uncertainly_is_not_chosen_and_says_how_many_seeds_would_show_it() -> None:
+def test_what_loses_less_but_uncertainly_is_not_chosen_and_every_comparison_counts() -> None:
     few, many = ([repeated(sample.full(), 1.0, seeds=seeds), repeated(sample.candidate("linear", "1/2"), *[1.0] * 7, 0.75, seeds=seeds)]
                  for seeds in (64, COUNT))  # 3 points below
     unsure = choices(*few)["linear"]
     assert (unsure.row, unsure.reason.startswith("Inconclusive"), told(*few).row) == (None, True, None)
     assert 64 < int(unsure.reason.split("about ")[1].split(" seeds")[0]) == told(*few).needed <= COUNT
     assert choices(*many)["linear"].row is not None
+    full, good = repeated(sample.full(), 1.0, seeds=70), repeated(sample.candidate("linear", "1/2"), 1.0, seeds=70)
+    alternatives = [repeated(o, 0.5, seeds=70) for key, o in sample.candidates().items() if key != ("linear", "1/2")]
+    alone, among = (quality_claims(case_groups(outcomes))[good.case.key] for outcomes in ([full, good], [full, good, *alternatives]))
+    assert (alone.non_inferior, among.non_inferior) == (True, False)
+    assert among.adjusted == pytest.approx(12 * alone.p)
+    assert (alone.claims, among.claims) == (1, 12)
 
 
 @pytest.mark.parametrize(("candidates", "least"), [(1, 59), (2, 72)])
@@ -136,16 +139,6 @@ def test_below_the_least_seeds_nothing_is_said_and_at_it_the_perfect_are(candida
 
     assert choices(*at(least - 1))["linear"].reason == f"Too few seeds: {least - 1}; at least {least} are needed."
     assert choices(*at(least))["linear"].row is not None
-
-
-def test_every_comparison_of_the_report_counts() -> None:
-    """The same images are enough alone, and not among twelve: the corrected p-value is Holm's."""
-    full, good = repeated(sample.full(), 1.0, seeds=70), repeated(sample.candidate("linear", "1/2"), 1.0, seeds=70)
-    alternatives = [repeated(o, 0.5, seeds=70) for key, o in sample.candidates().items() if key != ("linear", "1/2")]
-    alone, among = (quality_claims(case_groups(outcomes))[good.case.key] for outcomes in ([full, good], [full, good, *alternatives]))
-    assert (alone.non_inferior, among.non_inferior) == (True, False)
-    assert among.adjusted == pytest.approx(12 * alone.p)
-    assert (alone.claims, among.claims) == (1, 12)
 
 
 def test_by_fid_where_it_was_measured() -> None:

@@ -15,12 +15,23 @@ from cachemark.report.charts.lines import history
 from cachemark.report.page.render import chart_set, render
 
 
-def test_bytes_after_a_part_of_an_image_lie_between_the_recorded_places() -> None:
+def test_bytes_stand_at_their_places_and_throughput_and_memory_with_the_smallest_batch() -> None:
     """A scale's tokens come all at once: what is held at 274 of 530 tokens is not what is held after a quarter."""
     recorded = {"live_bytes": {"tokens": [105, 274, 530], "live": [1024.0 * 105, 1024.0 * 274, 1024.0 * 530]}}
     full = replace(sample.full(), facts=sample.full().facts | Facts.from_json(recorded))
     chart = next(chart for chart in chart_set(*case_groups([full])).charts if chart.title == "Keys and values over an image")
     assert chart.rows[0][1:5] == ("132 KiB", "265 KiB", "398 KiB", "530 KiB")
+    full, candidate = sample.full(), sample.candidate("linear", "1/4")
+    dead = sample.failed(at(full, 64, 1.0, 1.0), Status.OOM, "no room")
+    parts = case_groups([at(full, 4, 2.0, 2.0**20), at(candidate, 4, 1.0, 2.0**19), at(full, 16, 4.0, 2.0**22),
+                         at(candidate, 16, 2.0, 2.0**21), dead, at(candidate, 64, 4.0, 2.0**23)])
+    first, *others = ({c.title: c for c in chart_set(part, parts).charts if "against batch" in c.title} for part in parts)
+    assert others == [{}, {}]
+    speed, memory = first["Images per second against batch"], first["Peak memory against batch"]
+    assert speed.columns == ("Case", "Batch 4", "Batch 16", "Batch 64")
+    assert speed.rows == (("full", "2", "4", "oom"), ("LineAR 1/4", "4", "8", "16"))
+    assert memory.rows[1] == ("LineAR 1/4", "512 KiB", "2.00 MiB", "8.00 MiB")
+    assert (speed.tab, memory.tab) == ("speed", "memory")
 
 
 def at(outcome: Outcome, batch: int, seconds: float, peak: float) -> Outcome:
@@ -35,20 +46,6 @@ def test_differences_that_are_all_zero_are_no_chart() -> None:
         changed = [replace(each, samples={**each.samples, "color_consistency": own}) for each, own in ((one, score), (two, last))]
         (chart,) = (chart for chart in chart_set(*case_groups([full, *changed])).charts if "paired difference" in chart.title)
         assert (chart.plot, chart.empty) == (None, f"No difference {where}.")
-
-
-def test_throughput_and_memory_over_batches_stand_with_the_smallest() -> None:
-    full, candidate = sample.full(), sample.candidate("linear", "1/4")
-    dead = sample.failed(at(full, 64, 1.0, 1.0), Status.OOM, "no room")
-    parts = case_groups([at(full, 4, 2.0, 2.0**20), at(candidate, 4, 1.0, 2.0**19), at(full, 16, 4.0, 2.0**22),
-                         at(candidate, 16, 2.0, 2.0**21), dead, at(candidate, 64, 4.0, 2.0**23)])
-    first, *others = ({c.title: c for c in chart_set(part, parts).charts if "against batch" in c.title} for part in parts)
-    assert others == [{}, {}]
-    speed, memory = first["Images per second against batch"], first["Peak memory against batch"]
-    assert speed.columns == ("Case", "Batch 4", "Batch 16", "Batch 64")
-    assert speed.rows == (("full", "2", "4", "oom"), ("LineAR 1/4", "4", "8", "16"))
-    assert memory.rows[1] == ("LineAR 1/4", "512 KiB", "2.00 MiB", "8.00 MiB")
-    assert (speed.tab, memory.tab) == ("speed", "memory")
 
 
 def slower(outcome: Outcome, factor: float) -> Outcome:

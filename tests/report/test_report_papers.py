@@ -70,7 +70,7 @@ def test_what_can_be_compared_is_chosen_among_cases_that_are_the_same_row(order:
     assert (alone.measured, alone.reached) == (6.4 / 256, None)
 
 
-def test_a_paper_s_own_baseline_is_what_its_rows_are_compared_with() -> None:
+def test_rows_are_compared_with_the_papers_own_baseline_and_its_model() -> None:
     """LazyMAR compares 32 passes with 64; GtR prints seconds alone."""
     assert paper_row(published().row("GtR, MAR-H", "GtR-H, 32"), []).claimed == pytest.approx(0.81 / 0.22)
     mar = {"model": "mar-b", "batch": 128, "dtype": "float16", "grid": (16, 16)}
@@ -78,10 +78,6 @@ def test_a_paper_s_own_baseline_is_what_its_rows_are_compared_with() -> None:
     fewer = ran(2.0, method="lazymar", **{**mar, "sampling": Sampling(steps=32)})
     row = line("LazyMAR-B, 32", full, fewer)
     assert (row.reached, row.cell.batch_stated) == (4.0, False)
-
-
-def test_rows_that_are_models_of_their_own_are_compared_with_the_baseline_s_model() -> None:
-    """CoDe's rows are full caches of other models than VAR-d30's."""
     var = {"grid": (16, 16), "batch": 64, "dtype": "float16", "role": "baseline", "sampling": Sampling()}
     runs = [ran(seconds, model=model, weights=weights, **var) for seconds, model, weights in (
         (6.4, "var-d30", RANDOM), (3.2, "var-d30+d16-n8", "random:0+random:0/random:0"), (1.0, "var-d20", "trained"))]

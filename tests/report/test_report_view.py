@@ -69,12 +69,23 @@ def test_without_a_full_cache_or_with_another_kernel_there_is_no_speedup() -> No
     assert (derived.speedup, "math here, sdpa in the full cache" in derived.no_speedup) == (None, True)
 
 
-def test_a_method_no_better_than_other_seeds_is_not_ranked_however_fast() -> None:
+def test_what_cannot_be_told_from_other_seeds_is_neither_ranked_nor_lossless() -> None:
     candidate = sample.candidate("linear", "1/4")
     worse = timed(candidate, [0.1] * 5, token_agreement=list(sample.other_seeds().samples["token_agreement"]))
     derived = row(group(sample.full(), worse, sample.candidate("random", "1/4"), sample.other_seeds()), "linear", "1/4")
     assert (derived.speedup is None, derived.place, derived.unranked) == (False, None, OTHER_SEEDS)
     assert row(group(sample.full(), worse), "linear", "1/4").place == 1  # not distinguishable without the different-seed reference
+
+    def few(outcome: Outcome, seeds: int) -> Outcome:
+        return sample.measured(outcome, **{name: outcome.samples[name][:seeds] for name in ("token_agreement", "kl", "psnr", "ssim")})
+
+    exact = {"token_agreement": [1.0] * 64, "kl": [1e-9] * 64}
+    candidate = timed(sample.candidate("linear", "1/2"), [2.0], **exact)
+    for seeds, lossless in ((2, False), (64, True)):
+        derived = row(group(*(few(o, seeds) if o.case.role != "baseline" else o
+                           for o in (sample.full(), candidate, sample.other_seeds(), sample.other_batch()))), "linear", "1/2")
+        assert derived.unranked.startswith("Cannot be told from unrelated images: 2 seeds") is not lossless
+        assert ("lossless on this device" in [mark.text for mark in derived.marks]) is lossless
 
 
 @pytest.mark.parametrize(("agreement", "kl", "generated", "lossless"), [
@@ -197,20 +208,6 @@ def test_a_speedup_that_the_latencies_of_the_table_contradict_says_why() -> None
     for results in (beside("linear", 2.02), timed(sample.candidate("linear", "1/4"), [1.0] * 5)):
         assert paired_speed_note(group(full, results)) == ""
         assert "timed in turns with each method" not in render(build(sample.RUN, [full, results]))
-
-
-def test_what_so_few_seeds_do_not_show_to_agree_is_not_called_lossless() -> None:
-    """Two equal images are as many as two of other seeds: no order of four values is rare."""
-    def few(outcome: Outcome, seeds: int) -> Outcome:
-        return sample.measured(outcome, **{name: outcome.samples[name][:seeds] for name in ("token_agreement", "kl", "psnr", "ssim")})
-
-    exact = {"token_agreement": [1.0] * 64, "kl": [1e-9] * 64}
-    candidate = timed(sample.candidate("linear", "1/2"), [2.0], **exact)
-    for seeds, lossless in ((2, False), (64, True)):
-        derived = row(group(*(few(o, seeds) if o.case.role != "baseline" else o
-                           for o in (sample.full(), candidate, sample.other_seeds(), sample.other_batch()))), "linear", "1/2")
-        assert derived.unranked.startswith("Cannot be told from unrelated images: 2 seeds") is not lossless
-        assert ("lossless on this device" in [mark.text for mark in derived.marks]) is lossless
 
 
 def at(latency: list[float], method: str = "linear", **samples: list[float]) -> Outcome:

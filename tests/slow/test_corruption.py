@@ -20,10 +20,7 @@ Scenes = tuple[torch.Tensor, dict[str, torch.Tensor]]
 
 @pytest.fixture(scope="module")
 def scenes() -> Scenes:
-    """Real scenes as a perfect generator with this tokenizer makes them, and the same spoilt in two ways.
-
-    Lines 5 and 11 of the tokens change places in every tenth image, or each is mixed half with a mean over 3 by 3 pixels.
-    """
+    """Decoded real scenes; spoilt: lines 5 and 11 of every tenth change places, or each is half a mean over 3 by 3 pixels."""
     coder = VQ_WEIGHTS.load(packaged("tiny-vq.safetensors"))
     real = real_scenes(IMAGES, purpose="spoilt").float() / 127.5 - 1
     with torch.inference_mode():

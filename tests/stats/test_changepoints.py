@@ -93,15 +93,12 @@ def test_two_sudden_steps_in_one_direction_are_no_ramp(seed: int) -> None:
     assert [(c.kind, abs(c.first - place) <= 1) for c, place in zip(steps, (20, 40), strict=True)] == [("step", True)] * 2
 
 
-def test_equal_nights_an_odd_one_and_a_shift_below_the_minimum_effect_are_nothing() -> None:
+def test_equal_nights_an_odd_one_and_small_shifts_are_nothing_and_nights_without_a_level_do_not_gate() -> None:
     assert only(np.zeros(30)) == BaselineSeries(0, 29, (), 0.0, 0.0)
     odd, small = noise(), stepped(shift=0.014)
     odd[36] += 0.5
     assert only(odd).changes == only(small).changes == ()
     assert only(small, delta=0.01).changes[0].kind == "step"
-
-
-def test_nights_that_follow_no_level_do_not_gate() -> None:
     segments = [only(noise(seed=seed, sd=0.02, alike=0.9)) for seed in range(30)]
     calm = [only(noise(seed=seed, sd=0.02)) for seed in range(30)]
     alarms = sum(any(c.gates for c in segment.changes) for segment in segments)

@@ -16,7 +16,7 @@ SHARE, POSITIVE = (0.0, 1.0), (0.0, math.inf)
 APART = math.exp(1.959964 * math.sqrt(2) * PROCESS_BIAS)  # what two processes differ by in 95 of 100 cases
 
 
-def test_three_repeats_span_all_values_and_what_processes_differ_by_and_admit_how_little_they_cover() -> None:
+def test_few_repeats_span_all_values_and_thousands_cut_as_many_as_exact_counting_allows() -> None:
     ends = ratio_of_medians([2.0, 2.2, 1.9], [1.0, 1.1, 1.3])
     assert ends.value == pytest.approx(2.0 / 1.1)
     assert (ends.low, ends.high) == (pytest.approx(1.9 / 1.3 / APART), pytest.approx(2.2 / 1.0 * APART))
@@ -24,6 +24,13 @@ def test_three_repeats_span_all_values_and_what_processes_differ_by_and_admit_ho
     assert ends.n == 3
     alone = ratio_of_medians([3.0], [2.0])
     assert (alone.value, alone.low, alone.high, alone.confidence, alone.stated) == (1.5, 1.5, 1.5, 0.0, False)
+    n = 2000
+    ends = median_over_repeats([float(k) for k in range(n)])
+    missed = [2 * sum(math.comb(n, below) for below in range(int(ends.low) + more + 1)) / 2**n for more in (0, 1)]
+    assert ends.high == n - 1 - ends.low
+    assert ends.confidence == pytest.approx(1 - missed[0])
+    assert missed[0] <= 0.05 < missed[1]
+    assert ratio_of_medians([2.0] * n, [1.0] * n).stated
 
 
 @pytest.mark.parametrize(("n", "cut"), [(7, 0), (9, 0), (10, 1), (20, 4)])
@@ -59,17 +66,6 @@ def test_an_interval_of_a_median_covers_what_counting_says(n: int) -> None:
     assert ends.high == n + 1 - ends.low
     assert ends.confidence == pytest.approx(coverage if n > 1 else 0.0)
     assert ends.confidence >= 0.95 or below == 1
-
-
-def test_thousands_of_repeats_cut_as_many_as_exact_counting_allows() -> None:
-    """From 1030 values on, the number of orders exceeds a float."""
-    n = 2000
-    ends = median_over_repeats([float(k) for k in range(n)])
-    missed = [2 * sum(math.comb(n, below) for below in range(int(ends.low) + more + 1)) / 2**n for more in (0, 1)]
-    assert ends.high == n - 1 - ends.low
-    assert ends.confidence == pytest.approx(1 - missed[0])
-    assert missed[0] <= 0.05 < missed[1]
-    assert ratio_of_medians([2.0] * n, [1.0] * n).stated
 
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 2), (1, 16), (8, 16), (64, 64), (3000, 3001)])

@@ -28,14 +28,11 @@ def test_it_is_the_share_of_weightings_that_lose_the_margin(gains: list[float]) 
     assert p_non_inferior([gains], 0.05, -1.0) == pytest.approx([share], abs=0.004)
 
 
-def test_one_number_more_or_less_moves_it_the_right_way() -> None:
+def test_one_number_moves_it_the_right_way_and_many_samples_are_those_one_by_one() -> None:
     some = [0.0] * 50 + [-0.25] * 4
     more, p, less = p_non_inferior([[*some, 0.0], some, [*some, -0.5]], 0.05, -1.0)
     assert more < p < less
     assert p_non_inferior([some], 0.06, -1.0) < [p] < p_non_inferior([some], 0.05, -2.0), "where more can be lost, less is shown"
-
-
-def test_many_samples_at_once_are_those_one_by_one() -> None:
     values, counts = [-0.5, 0.0, 0.25], [[1, 40, 3], [0, 64, 0], [9, 9, 9]]
     each = [chance_at_most(np.repeat(values, row).tolist(), -0.05, -1.0) for row in counts]
     assert chances_at_most(values, counts, -0.05, -1.0) == pytest.approx(each)

@@ -107,13 +107,16 @@ def test_arrays_of_configs_give_what_the_configs_give_alone() -> None:
         assert sign_flip(d.reshape(7, 1, n)).shape == (7, 1)
 
 
-def test_log_ratios_are_positive_where_the_second_side_is_worse() -> None:
+def test_log_ratios_are_positive_where_the_second_side_is_worse_and_no_pair_is_refused() -> None:
     slower = log_ratios([1.0, 2.0], [1.1, 2.2])
     assert slower == pytest.approx([math.log(1.1)] * 2)
     images = log_ratios([[1.0, 1.0, 9.0]], [[2.0, 2.0, 1.0]])
     assert images == pytest.approx([math.log(2)]), "the median image counts"
     drifting = log_ratios([[1.0, 1.0, 3.0]], [[1.1, 3.3, 3.3]])
     assert drifting == pytest.approx([math.log(1.1)]), "images of one index were measured at the same speed of the machine"
+    for words, refused in REFUSED:
+        with pytest.raises(CachemarkError, match=words):
+            refused()
 
 
 REFUSED: tuple[tuple[str, Callable[[], object]], ...] = (
@@ -127,22 +130,13 @@ REFUSED: tuple[tuple[str, Callable[[], object]], ...] = (
 )
 
 
-def test_what_is_no_pair_and_no_rule_is_refused() -> None:
-    for words, refused in REFUSED:
-        with pytest.raises(CachemarkError, match=words):
-            refused()
-
-
-def test_confirming_pairs_grow_with_the_family() -> None:
+def test_confirming_pairs_grow_with_the_family_and_adjusted_is_benjamini_hochberg_over_it() -> None:
     assert [Rule(0.02, m).looks for m in (1, 4, 50, 102, 103, 200, 600)] == [
         (6, 14), (8, 14), (11, 14), (12, 15), (13, 16), (13, 16), (15, 18)]
     for m in (1, 200, 600, 5000):
         first, last = Rule(0.02, m).looks
         assert pairs.LOOKS * 2.0**-first * m <= pairs.FDR < pairs.LOOKS * 2.0 ** (1 - first) * m, "one changed configuration can stand out"
         assert pairs.LOOKS * 2.0**-last * m <= pairs.FDR / 8
-
-
-def test_adjusted_is_benjamini_hochberg_over_the_whole_family() -> None:
     p = [0.001, 0.2, 0.008, 0.039]
     ordered = sorted(p)
     expected = {x: min(1.0, min(200 * y / (k + 1) for k, y in enumerate(ordered) if y >= x)) for x in p}
@@ -201,7 +195,7 @@ def test_only_fresh_pairs_convict_and_a_suspect_without_them_is_never_passed() -
     assert (none.verdict, none.effect, none.pairs, none.reason) == ("inconclusive", None, 0, "5 of the 6 pairs that are needed")
 
 
-def test_pairs_stop_at_the_look_that_decides() -> None:
+def test_pairs_stop_at_the_look_that_decides_and_needed_leads_to_the_verdict() -> None:
     """A clear change needs the fewest pairs with which one configuration can stand out, an unclear one those of the second look."""
     rule, clear = Rule(0.02, 4), config(0.06)
     unclear = np.array(clear.fresh)
@@ -213,6 +207,16 @@ def test_pairs_stop_at_the_look_that_decides() -> None:
     assert judge({"a": PairRatios(clear.screening, clear.fresh[:8])}, rule)["a"].verdict == "regressed"
     assert judge({"a": PairRatios(clear.screening, unclear[:13])}, rule)["a"].verdict == "inconclusive"
     assert judge({"a": PairRatios(clear.screening, unclear[:14])}, rule)["a"].verdict == "regressed"
+    for centre, sd, stages in ((0.06, 0.003, ["screen", "confirm"]), (0.0, 0.003, ["screen"]), (0.0, 0.2, ["screen"] * 5)):
+        whole, have, asked = config(centre, sd), PairRatios(()), []
+        while (ask := needed(have, RULE))[0] != "done":
+            asked.append(ask[0])
+            screening, fresh = len(have.screening) + (ask[0] == "screen") * ask[1], len(have.fresh) + (ask[0] == "confirm") * ask[1]
+            have = PairRatios(whole.screening[:screening], whole.fresh[:fresh])
+        assert asked == stages
+        assert judge({"a": have}, RULE) == judge({"a": whole}, RULE)
+    assert needed(PairRatios([0.0] * 7), RULE) == ("done", 0)
+    assert needed(PairRatios([0.2, -0.2] * 4), RULE) == ("screen", 4)
 
 
 @pytest.mark.parametrize("family", [1, 4, 50])
@@ -248,19 +252,6 @@ def test_the_family_is_corrected_for() -> None:
     assert many.looks[-1] == rule.looks[-1]
     assert judge({"a": suspect}, many)["a"].verdict == "inconclusive"
     assert judge({str(i): suspect for i in range(51)}, many)["0"].verdict == "regressed", "many such configurations support each other"
-
-
-def test_needed_leads_to_the_verdict() -> None:
-    for centre, sd, stages in ((0.06, 0.003, ["screen", "confirm"]), (0.0, 0.003, ["screen"]), (0.0, 0.2, ["screen"] * 5)):
-        whole, have, asked = config(centre, sd), PairRatios(()), []
-        while (ask := needed(have, RULE))[0] != "done":
-            asked.append(ask[0])
-            screening, fresh = len(have.screening) + (ask[0] == "screen") * ask[1], len(have.fresh) + (ask[0] == "confirm") * ask[1]
-            have = PairRatios(whole.screening[:screening], whole.fresh[:fresh])
-        assert asked == stages
-        assert judge({"a": have}, RULE) == judge({"a": whole}, RULE)
-    assert needed(PairRatios([0.0] * 7), RULE) == ("done", 0)
-    assert needed(PairRatios([0.2, -0.2] * 4), RULE) == ("screen", 4)
 
 
 families = st.lists(st.tuples(st.sampled_from([0.0, 0.03, 0.06, -0.06]), st.sampled_from([0.002, 0.01, 0.1]), st.integers(0, 99)),

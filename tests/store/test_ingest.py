@@ -45,7 +45,7 @@ def written(text: str) -> dict[str, Any]:
     return dict(json.loads(text))
 
 
-def test_a_file_becomes_a_run_with_every_raw_value(written: dict[str, Any], store: Store) -> None:
+def test_a_file_becomes_a_run_with_every_raw_value_and_what_is_none_is_refused(written: dict[str, Any], store: Store) -> None:
     ingested = ingest(store, json.dumps(written), "out.json")
     assert (ingested.cases, ingested.skipped, ingested.repeated) == (2, (), False)
     run, (first, second) = store.run(ingested.run), store.outcomes(ingested.run)
@@ -64,9 +64,14 @@ def test_a_file_becomes_a_run_with_every_raw_value(written: dict[str, Any], stor
     with pytest.raises(NothingMeasured, match="no raw values"):
         ingest(store, json.dumps(written), "out.json")
     assert len(store.runs()) == 2, "a file without values adds no run"
+    deep = '{"machine_info": {}, "benchmarks": [], "a": ' + '{"a": ' * 100 + "1" + "}" * 101
+    for other in ("", "[]", "{}", deep, '{"a": {}}', '{"a": {"latency": 3}}', '{"benchmarks": []}',
+                  '{"benchmarks": {}, "machine_info": {}}', "[" * 100_000, "nul\x00"):
+        with pytest.raises(BadResults, match=r"out\.json"):
+            ingest(store, other, "out.json")
 
 
-def test_the_same_file_twice_is_one_run_and_another_day_is_the_same_case(written: dict[str, Any], store: Store) -> None:
+def test_the_same_file_twice_is_one_run_and_older_releases_name_their_processor(written: dict[str, Any], store: Store) -> None:
     first, again = (ingest(store, json.dumps(written), "out.json") for _ in range(2))
     assert again.repeated
     assert again.run == first.run
@@ -76,6 +81,10 @@ def test_the_same_file_twice_is_one_run_and_another_day_is_the_same_case(written
     second = ingest(store, json.dumps(written), "later.json")
     assert second.run != first.run
     assert [o.case.key for o in store.outcomes(first.run)] == [o.case.key for o in store.outcomes(second.run)]
+    for machine in ({"cpu": {"brand": "Example CPU", "count": 8}}, {"cpu": {"brand_raw": "Example CPU", "count": 8}},
+                    {"processor": "Example CPU, 8 threads", "cpu": None}):
+        run = ingest(store, json.dumps({**written, "machine_info": machine, "version": "3.2.3"}), "a.json").run
+        assert store.run(run).environment.machine_class == "example-cpu-8-threads"
 
 
 @pytest.mark.parametrize(("error", "state"), [(KeyboardInterrupt(), "interrupted"), (OSError(28, "No space left on device"), "failed")])
@@ -90,14 +99,6 @@ def test_an_interrupted_import_is_repeated(
     again = ingest(store, json.dumps(written), "out.json")
     assert (again.repeated, again.cases) == (False, len(written["benchmarks"]))
     assert len(store.outcomes(again.run)) == again.cases
-
-
-def test_what_is_no_such_file_is_refused(store: Store) -> None:
-    deep = '{"machine_info": {}, "benchmarks": [], "a": ' + '{"a": ' * 100 + "1" + "}" * 101
-    for other in ("", "[]", "{}", deep, '{"a": {}}', '{"a": {"latency": 3}}', '{"benchmarks": []}',
-                  '{"benchmarks": {}, "machine_info": {}}', "[" * 100_000, "nul\x00"):
-        with pytest.raises(BadResults, match=r"out\.json"):
-            ingest(store, other, "out.json")
 
 
 @pytest.mark.parametrize("broken", [
@@ -159,13 +160,6 @@ def test_imports_are_in_the_order_of_their_measurements(written: dict[str, Any],
     assert 0 < duration(store.run().started, store.run().finished) < 60  # type: ignore[operator]
     impossible = imported("9999-12-31T23:59:59")
     assert datetime.fromisoformat(store.run(impossible).started) <= datetime.now(UTC), "a date after all benchmarks is none"
-
-
-def test_files_of_older_releases_name_their_processor(written: dict[str, Any], store: Store) -> None:
-    for machine in ({"cpu": {"brand": "Example CPU", "count": 8}}, {"cpu": {"brand_raw": "Example CPU", "count": 8}},
-                    {"processor": "Example CPU, 8 threads", "cpu": None}):
-        run = ingest(store, json.dumps({**written, "machine_info": machine, "version": "3.2.3"}), "a.json").run
-        assert store.run(run).environment.machine_class == "example-cpu-8-threads"
 
 
 def of_program(name: str) -> Any:

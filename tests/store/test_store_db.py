@@ -65,8 +65,6 @@ def test_cases_are_stored_once_and_trials_by_name(store: Store) -> None:
     assert store.trials(other) == {case(1).key: "p1 of run 2"}
 
 
-# reuse
-
 def test_find_takes_the_newest_ok_outcome_of_that_key(store: Store) -> None:
     run = begin(store)
     store.save(run, ok(1, result_key="k", seconds=1.0))
@@ -104,8 +102,6 @@ def test_nearest_names_the_fields_that_differ(store: Store) -> None:
     assert store.nearest(case(2, model="third")) == {}
 
 
-# artifacts
-
 def test_artifacts_are_named_by_content_and_kept_once(store: Store, path: Path) -> None:
     run = begin(store)
     store.save(run, ok(1), {"tokens.safetensors": b"abc", "grid.png": b"abc", "raw": b"abc"})
@@ -138,8 +134,6 @@ def test_artifacts_cannot_leave_the_folder_and_damaged_ones_are_mended(store: St
     with pytest.raises(BadStore, match="not an ordinary file"):
         store.artifacts.read(name)
 
-
-# verdicts
 
 def test_verdicts_replace_earlier_ones(store: Store) -> None:
     run, rows = begin(store), [Verdict("k" * 16, "linear 1/4", "latency", "regressed", "", 0.5, 0.75, 1.5),

@@ -53,8 +53,6 @@ def alter(path: Path, *statements: str) -> None:
     connection.close()
 
 
-# places
-
 def test_places_that_are_no_store(tmp_path: Path) -> None:
     make(tmp_path / "there.db")
     make(tmp_path / "cachemark.sqlite")
@@ -91,8 +89,6 @@ def test_read_only_store_reads_and_does_not_write(made: Path, monkeypatch: pytes
     made.with_name(made.name + "-wal").write_bytes(b"not folded in yet")
     refused(made, r"has a log \(.*-wal\).*Copy both files", read_only=True)
 
-
-# files
 
 @pytest.mark.parametrize("content", [b"hello, this is not a database\n" * 200, b"\x89PNG", b"SQLite format 3\0" + b"\xff" * 4000])
 def test_file_that_is_no_database_is_left_alone(path: Path, content: bytes) -> None:
@@ -226,8 +222,6 @@ def test_an_empty_file_of_an_unusual_name_becomes_a_store(tmp_path: Path, name: 
         assert store.outcomes(1) == [ok()]
 
 
-# a disk that fills up
-
 def test_full_disk_while_saving(store: Store) -> None:
     run = begin(store)
     store.save(run, ok(1))
@@ -271,8 +265,6 @@ def test_a_trigger_and_another_process_that_refuse_a_write_are_named(made: Path,
         assert len(store.outcomes(1)) == 1, "readers do not wait"
     other.close()
 
-
-# servers
 
 def test_other_servers_and_a_missing_driver_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     refused("mysql://u:secret@h/db", "No store can be kept in 'mysql'")

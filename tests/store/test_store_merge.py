@@ -86,8 +86,6 @@ def test_the_prune_command_is_dry_without_yes(path: Path, store: Store) -> None:
     assert len(store.runs()) == 1
 
 
-# merging
-
 @pytest.fixture
 def other(tmp_path: Path) -> Store:
     """A store that comes back from another machine, with a run of two outcomes and one that reused one of them."""

@@ -106,8 +106,6 @@ def test_outcomes_come_back_as_they_were_saved_are_merged_and_pruned(server_stor
     assert count_rows(store)["outcome"] == 0
 
 
-# artifacts
-
 @pytest.mark.parametrize("folder", ["", "share/not-mounted", "file", "s3://bucket/artifacts"])
 def test_a_writer_without_the_shared_folder_is_rejected(folder: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("file").touch()
@@ -137,8 +135,6 @@ def test_a_share_that_is_lost_while_writing_is_an_error(server_store: Store, tmp
     assert server_store.outcomes(run) == []
     assert not (tmp_path / "share").exists()
 
-
-# runs
 
 def test_heartbeats_are_timed_by_the_servers_clock(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock of this machine is wrong."""

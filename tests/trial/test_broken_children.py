@@ -175,7 +175,6 @@ def test_other_misbehavior_ends_its_own_case_only(measured: stages.Stage, tmp_pa
     check(measured, run(tmp_path / "stage", MORE), MORE)
 
 
-# -- what crosses to the process --------------------------------------------------------------------------------------
 @pytest.fixture
 def planned() -> Prepared:
     (only,) = configs_of(plans.load("bundled"), "cpu", ["tiny-llamagen window 1/2"]).values()

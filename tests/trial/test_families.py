@@ -58,7 +58,6 @@ def named(p: Prepared) -> str:
     return p.case.method if p.case.role == "candidate" else p.case.role
 
 
-# -- next-scale -------------------------------------------------------------------------------------------------------
 def test_a_method_may_stand_for_its_own_size(tmp_path: Path) -> None:
     planned = cases(tmp_path, f'model = "tiny-var"\nmethods = [{AMS_KV}, "window", "streaming"]\nbudgets = [{AMS_KV}]\n')
     entry = MODELS.get("tiny-var")
@@ -114,7 +113,6 @@ def test_what_goes_at_the_end_of_a_line_is_gone_and_places_that_stand_from_the_b
     assert whole.facts.kv_by_step is None
 
 
-# -- masked -----------------------------------------------------------------------------------------------------------
 MASKED = MARConfig(32, (4, 4), 2, 2, 16, grid=4, channels=4, classes=10, buffer=2, steps=6, diffusion=(4,))
 GUIDED = Sampling(cfg_scale=2.0, cfg_schedule="linear")
 NAME = "mar-of-these-tests"
@@ -175,7 +173,6 @@ def test_every_masked_case_has_its_figures_distances_and_flops(masked: Results) 
     assert masked["lazymar"][0].samples["kv_allocated"][0] > 0
 
 
-# -- tokens of many bits ----------------------------------------------------------------------------------------------
 BITS = 40
 
 
@@ -217,7 +214,6 @@ def test_tokens_of_many_bits_are_stored_captured_and_compared_as_a_whole() -> No
     assert (divergences > 1e-3).all()
 
 
-# -- prompts ----------------------------------------------------------------------------------------------------------
 def prompted() -> Job:
     model = BUILDS["janus"]().initialise(0).eval().requires_grad_(False)
     model.decoder.embed_tokens.weight.mul_(50)

@@ -127,7 +127,6 @@ def test_a_decoder_of_other_tokens_is_not_compared_seed_by_seed(folder: Path, na
     assert files["grid.png"]
 
 
-# -- graph engine, emulated below the engine, as there is no CUDA device ----------------------------------------------
 def engine_cases(folder: Path, name: str, device: str = "cpu") -> list[Prepared]:
     return measuring.planned(folder, device=device, cells=f'engine = "{name}"')
 

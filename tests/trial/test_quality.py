@@ -193,7 +193,6 @@ def test_the_images_of_a_pass_are_written_as_a_sample_batch(folder: Path, tmp_pa
     assert not list(file.parent.iterdir())
 
 
-# -- metrics of plug-ins ----------------------------------------------------------------------------------------------
 METRICS = '''
 from cachemark.core import registry
 from cachemark.metrics.base import ImageMetric

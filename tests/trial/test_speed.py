@@ -125,7 +125,6 @@ def test_a_plug_in_that_hurries_while_it_is_timed_has_no_speed(first: int, folde
     assert reason == ("Timed generations gave other tokens than the evaluated ones in 1 of 1 batches." if first else "")
 
 
-# -- rates, roofline time and slope ------------------------------------------------------------------------------------
 RATES = Rates(bandwidth=1e10, peak_flops=1e11)
 PLAN = plans.Plan.model_validate({
     "name": "small", "timing": {"warmup": 1, "repeats": 3}, "fidelity": {"samples": 2},

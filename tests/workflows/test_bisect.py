@@ -100,16 +100,13 @@ def nights(commits: Sequence[str], **changes: object) -> tuple[RunRecord, ...]:
     return tuple(replace(record, **changes) for record in reversed(records))  # type: ignore[arg-type]
 
 
-def test_the_range_begins_at_the_last_night_without_it(repository: Path) -> None:
+def test_a_notification_names_range_bisection_and_the_plans_file(repository: Path) -> None:
     made = git(repository, "log", "--reverse", "--format=%H").splitlines()
     suspect_range = suspects(replace(INCIDENT, onset=made[5][:12]), nights([made[1], made[3], made[5], made[7]]), repository)
     assert (suspect_range.good, suspect_range.bad) == (made[3][:12], made[5][:12])
     assert [line.partition(" ")[2] for line in suspect_range.commits] == ["commit 5", "commit 4"]
     for without_another in (["aaa"], ["aaa", "aaa"], ["", "aaa"], []):
         assert suspects(INCIDENT, nights(without_another), repository) is None
-
-
-def test_a_notification_names_range_bisection_and_the_plans_file() -> None:
     own = nights(["a" * 40, "b" * 40, "c" * 40], plan="mine", plan_json={"file": "/plans/my own.toml"})
     lines = [*check.incident_lines(INCIDENT, own[0], RunJudgement(), own)]
     assert any(f"suspects: commits after {'b' * 12}, up to {'c' * 12}" in line for line in lines)

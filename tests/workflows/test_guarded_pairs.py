@@ -1,7 +1,4 @@
-"""Pairs on a monitored device, and the self-test of the gate.
-
-Driver and interpreter are stubs; everything between them is real.
-"""
+"""Pairs on a monitored device, and the self-test of the gate. Driver and interpreter are stubs; what is between them is real."""
 
 import sys
 from collections.abc import Callable, Iterator

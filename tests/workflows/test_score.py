@@ -60,7 +60,9 @@ def scores(folders: tuple[Path, Path]) -> Scores:
     return score(*folders, preset_name="scene")
 
 
-def test_the_worst_pair_comes_first_and_values_of_sets_have_intervals(scores: Scores, folders: tuple[Path, Path]) -> None:
+def test_the_worst_pair_comes_first_and_intervals_of_sets_are_kept(
+    scores: Scores, folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch,
+) -> None:
     fid = scores.values[f"fid_scene_{COUNT}"]
     assert (fid.unit, fid.better, fid.note) == ("", "lower", "")
     assert all(scores.values[f"{name}_scene_{COUNT}"].low is not None for name in ("fid", "kid", "isc", "precision", "recall"))
@@ -71,6 +73,14 @@ def test_the_worst_pair_comes_first_and_values_of_sets_have_intervals(scores: Sc
         assert [pair.values[name] for pair in scores.pairs[:40]] == pytest.approx(function(a, b).tolist(), rel=1e-5)
         assert scores.values[name].value == pytest.approx(np.mean([pair.values[name] for pair in scores.pairs]))
     assert all(one.values["ssim"] <= two.values["ssim"] for one, two in zip(scores.pairs, scores.pairs[1:], strict=False))
+    monkeypatch.setattr(scoring, "intervals", lambda *_, **__: pytest.fail("intervals were computed again"))
+    assert score(*folders, preset_name="scene").values == scores.values
+    with pytest.raises(pytest.fail.Exception):
+        score(*reversed(folders), preset_name="scene")
+    for file in (cache_folder() / "features").glob("*.json"):
+        file.write_text('{"fid": [1]}')
+    with pytest.raises(pytest.fail.Exception):
+        score(*folders, preset_name="scene")
 
 
 def noise_images(folder: Path, names: list[str], seed: int = 0, side: int = 32) -> Path:
@@ -275,15 +285,3 @@ def test_features_are_kept_by_content(tmp_path: Path, monkeypatch: pytest.Monkey
         image.save(tmp_path / "elsewhere" / "00.png")
     assert score(tmp_path / "elsewhere").values != first
     assert first["recall_scene_6"].note.startswith("an interval needs 20 images; depends on the number of images, 6")
-
-
-def test_intervals_are_kept_by_features_and_reference(scores: Scores, folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """They take most of a second score's time. A damaged file is computed again."""
-    monkeypatch.setattr(scoring, "intervals", lambda *_, **__: pytest.fail("intervals were computed again"))
-    assert score(*folders, preset_name="scene").values == scores.values
-    with pytest.raises(pytest.fail.Exception):
-        score(*reversed(folders), preset_name="scene")
-    for file in (cache_folder() / "features").glob("*.json"):
-        file.write_text('{"fid": [1]}')
-    with pytest.raises(pytest.fail.Exception):
-        score(*folders, preset_name="scene")

@@ -69,7 +69,7 @@ def test_a_batch_has_prompts_by_its_labels(tmp_path: Path) -> None:
     assert prompt_numbers(SampleBatch(tmp_path / "plain.npz"), listed) == [0, 1, 2, 3]
 
 
-def test_clip_scores_any_tools_images(tmp_path: Path) -> None:
+def test_clip_scores_any_tools_images_and_a_missing_network_is_named(tmp_path: Path) -> None:
     """By the command, with transformers' own embeddings of the same files; sets are not compared."""
     folder, clip = noise_images(tmp_path / "images", ["a.png", "b.png", "c.png", "d.png"]), clip_folder(tmp_path / "clip")
     options = "--prompts", str(table(tmp_path)), "--metric", f"clip_score,weights={clip}", "--json"
@@ -78,6 +78,10 @@ def test_clip_scores_any_tools_images(tmp_path: Path) -> None:
     expected = 100 * (model.of_images(pictures) * model.of_texts(TEXTS)).sum(1).clamp_min(0).mean()
     assert (printed["values"].keys(), printed["preset"]) == ({"clip_score"}, "")
     assert printed["values"]["clip_score"]["value"] == pytest.approx(float(expected), abs=1e-4)
+    scored = score(noise_images(tmp_path / "images", ["a.png", "b.png", "c.png", "d.png"]), prompts=table(tmp_path), metrics=[
+        ("clip_score", {"weights": "nowhere"})])
+    assert not scored.values
+    assert "hf download openai/clip-vit-base-patch16" in scored.absent["clip_score"]
 
 
 def test_geneval_and_dpg_have_their_rules_and_folders(tmp_path: Path) -> None:
@@ -108,10 +112,3 @@ def test_a_request_that_is_refused(words: tuple[str, ...], error: str, tmp_path:
     done = CliRunner().invoke(main, ["score", str(folder), *(word.format(p=prompts) for word in words)])
     assert done.exit_code == 2, done.output
     assert error in done.output
-
-
-def test_a_missing_network_is_named_with_its_command(tmp_path: Path) -> None:
-    scored = score(noise_images(tmp_path / "images", ["a.png", "b.png", "c.png", "d.png"]), prompts=table(tmp_path), metrics=[
-        ("clip_score", {"weights": "nowhere"})])
-    assert not scored.values
-    assert "hf download openai/clip-vit-base-patch16" in scored.absent["clip_score"]
