@@ -40,7 +40,7 @@ def stored(path: Path, *runs: list[Outcome]) -> Path:
     return path
 
 
-def test_there_is_one_row_for_each_case_and_metric_and_csv_is_the_frame() -> None:
+def test_there_is_one_row_for_each_case_and_metric_with_the_value_of_the_report() -> None:
     table = frame(sample.outcomes())
     assert tuple(table.columns) == COLUMNS
     measured = table[table.kind != "derived"]
@@ -50,19 +50,16 @@ def test_there_is_one_row_for_each_case_and_metric_and_csv_is_the_frame() -> Non
     assert len(table[table.metric == "speedup"]) == len(candidates) - 4  # h2o and rkv are judged for quality only
     for samples, table in ((False, frame(sample.mixed())), (True, samples_frame(sample.mixed()))):
         assert "".join(csv_lines(sample.mixed(), samples=samples)) == table.to_csv(index=False, lineterminator="\n")
-
-
-@pytest.mark.parametrize(("metric", "value"), [
-    ("latency", statistics.median), ("kl", statistics.fmean), ("color_consistency", statistics.fmean),
-])
-def test_a_value_is_the_one_of_the_report(metric: str, value: Any) -> None:
-    raw = sample.candidate("linear", "1/4").samples[metric]
-    row = figure(frame(sample.outcomes()), "linear 1/4", metric)
-    assert row["value"] == pytest.approx(value(raw), rel=1e-12)
-    assert (row["mean"], row["median"]) == pytest.approx((statistics.fmean(raw), statistics.median(raw)), rel=1e-12)
-    assert min(raw) <= row["low"] < row["value"] < row["high"] <= max(raw)
-    assert (row["n"], row["unit"], row["better"], row["kind"], row["version"]) == (
-        len(raw), METRICS[metric].unit, METRICS[metric].better, METRICS[metric].kind, METRICS[metric].version)
+    for metric, value in (
+        ("latency", statistics.median), ("kl", statistics.fmean), ("color_consistency", statistics.fmean),
+    ):
+        raw = sample.candidate("linear", "1/4").samples[metric]
+        row = figure(frame(sample.outcomes()), "linear 1/4", metric)
+        assert row["value"] == pytest.approx(value(raw), rel=1e-12)
+        assert (row["mean"], row["median"]) == pytest.approx((statistics.fmean(raw), statistics.median(raw)), rel=1e-12)
+        assert min(raw) <= row["low"] < row["value"] < row["high"] <= max(raw)
+        assert (row["n"], row["unit"], row["better"], row["kind"], row["version"]) == (
+            len(raw), METRICS[metric].unit, METRICS[metric].better, METRICS[metric].kind, METRICS[metric].version)
 
 
 def test_what_has_no_figures_is_there_with_its_reason() -> None:
@@ -123,21 +120,18 @@ def view() -> ReportView:
     return build(sample.RUN, sample.outcomes())
 
 
-def test_every_chart_is_written_once(view: ReportView, tmp_path: Path) -> None:
+def test_every_chart_is_written_once_in_the_kind_that_a_paper_needs(view: ReportView, tmp_path: Path) -> None:
     written = figures.write(view, tmp_path / "new", width="3.25in")
     charts = [chart for chart in chart_sets(view)[0].charts if chart.plot]
     assert len(written) == len(charts) == len({path.name for path in written})
     assert "tiny-llamagen-fidelity-against-memory.svg" in {path.name for path in written}
     assert {ET.fromstring(path.read_bytes()).get("width") for path in written} == {"234.00pt"}
-
-
-@pytest.mark.parametrize(("kind", "head"), [("pdf", b"%PDF-"), ("png", b"\x89PNG")])
-def test_figures_have_the_kind_that_a_paper_needs(view: ReportView, tmp_path: Path, kind: str, head: bytes) -> None:
-    written = figures.write(view, tmp_path, kind=kind)
-    assert {(path.suffix, path.read_bytes()[:len(head)]) for path in written} == {(f".{kind}", head)}
-    if kind == "png":
-        with Image.open(written[0]) as image:
-            assert image.width == pytest.approx(3.25 * figures.DOTS, abs=2)
+    for kind, head in (("pdf", b"%PDF-"), ("png", b"\x89PNG")):
+        written = figures.write(view, tmp_path, kind=kind)
+        assert {(path.suffix, path.read_bytes()[:len(head)]) for path in written} == {(f".{kind}", head)}
+        if kind == "png":
+            with Image.open(written[0]) as image:
+                assert image.width == pytest.approx(3.25 * figures.DOTS, abs=2)
 
 
 def test_methods_differ_in_shape_and_dash_and_figures_name_their_parts(view: ReportView) -> None:

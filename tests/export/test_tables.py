@@ -127,7 +127,7 @@ def test_bold_is_what_may_be_the_best() -> None:
     assert not [entry for line in exported.blocks[0] for entry in line.entries if entry.best]
 
 
-def test_a_plain_table_has_paired_differences_and_only_comments_around_it() -> None:
+def test_a_plain_table_has_paired_differences_and_a_name_that_is_none_is_refused() -> None:
     view = build(sample.RUN, sample.mixed())
     ((plain,), (noted,)) = (tables(view, ["color_consistency", "kl"], plain=plain) for plain in (True, False))
     assert [line for line in lines(plain) if line.name.startswith("full (")] == []
@@ -144,13 +144,11 @@ def test_a_plain_table_has_paired_differences_and_only_comments_around_it() -> N
     assert "in points (pt). 64 seeds, batch 16, median of 5 timed repeats, Example CPU, 8 threads.}" in text
     assert "± " not in text.split("% ±")[0].partition("\\bottomrule")[0]
     assert all(line.startswith("%") for line in text.partition("\\end{tabular}")[2].splitlines() if line and line != "\\end{table}")
-
-
-@pytest.mark.parametrize(("columns", "methods", "said"), [(["psrn"], [], "Unknown column 'psrn'. Did you mean 'psnr'"),
-                                                          ([], ["linaer"], "Unknown method 'linaer'. Did you mean 'linear'")])
-def test_a_name_that_is_none_is_refused(columns: list[str], methods: list[str], said: str) -> None:
-    with pytest.raises(UnknownName, match=re.escape(said)):
-        tables(build(sample.RUN, sample.mixed()), columns, methods)
+    for columns, methods, said in ((["psrn"], [], "Unknown column 'psrn'. Did you mean 'psnr'"),
+                                                              ([], ["linaer"], "Unknown method 'linaer'. Did you mean 'linear'")
+    ):
+        with pytest.raises(UnknownName, match=re.escape(said)):
+            tables(build(sample.RUN, sample.mixed()), columns, methods)
 
 
 LITTLE = (Verdict("a", "one", "kl", "equivalent"), Verdict("b", "two", "kl", "not_compared", "why"))

@@ -117,19 +117,26 @@ def test_exact_metrics(metric: str, values: list[float], verdict: str, code: int
     assert judged("h2o", metric, values) == (verdict, code)
 
 
-@pytest.mark.parametrize(("kl", "reference", "verdict"), [
-    (0.2, None, "not_compared"),  # equal, but no row has shown how far rounding alone moves it
-    (0.2, 0.05, "equivalent"), (0.29, 0.05, "equivalent"), (0.31, 0.05, "not_compared"), (0.11, 0.05, "equivalent"),
-    (0.05, 0.05, "not_compared"), (0.2, 0.0, "equivalent"), (0.21, 0.0, "not_compared"),
-])
-def test_other_numerics_are_compared_within_their_rounding_noise(kl: float, reference: float | None, verdict: str) -> None:
+def test_other_numerics_keep_bytes_exact_and_are_compared_within_their_rounding_noise() -> None:
     """Under other numerics nothing is better or worse. The batch-size reference row shows the noise; its distance from 0 counts twice."""
-    other = dataclasses.replace(ENVIRONMENT, fingerprint="avx512")
-    rows = [] if reference is None else [ok(case("full", role="other_batch"), kl=[reference, reference, reference])]
-    comparison = judge([*changed(plan(), "h2o", samples={"kl": [kl, kl, kl]}), *rows], [*plan(), *rows], other)
-    assert (row(comparison, "h2o", "kl").verdict, comparison.with_verdict("regressed")) == (verdict, ())
-    assert row(comparison, "h2o", "psnr").verdict == "not_compared", "decibels of two noises do not add up"
-    assert row(comparison, "h2o", "kv_allocated").verdict == "equivalent", "bytes are counted, so they are equal everywhere"
+    for kl, reference, verdict in (
+        (0.2, None, "not_compared"),  # equal, but no row has shown how far rounding alone moves it
+        (0.2, 0.05, "equivalent"), (0.29, 0.05, "equivalent"), (0.31, 0.05, "not_compared"), (0.11, 0.05, "equivalent"),
+        (0.05, 0.05, "not_compared"), (0.2, 0.0, "equivalent"), (0.21, 0.0, "not_compared"),
+    ):
+        other = dataclasses.replace(ENVIRONMENT, fingerprint="avx512")
+        rows = [] if reference is None else [ok(case("full", role="other_batch"), kl=[reference, reference, reference])]
+        comparison = judge([*changed(plan(), "h2o", samples={"kl": [kl, kl, kl]}), *rows], [*plan(), *rows], other)
+        assert (row(comparison, "h2o", "kl").verdict, comparison.with_verdict("regressed")) == (verdict, ())
+        assert row(comparison, "h2o", "psnr").verdict == "not_compared", "decibels of two noises do not add up"
+        assert row(comparison, "h2o", "kv_allocated").verdict == "equivalent", "bytes are counted, so they are equal everywhere"
+    other = dataclasses.replace(ENVIRONMENT, fingerprint="torch 2.7 / 4 threads")
+    more_bytes = changed(plan(), "h2o", samples={"kv_allocated": [4096.0], "kl": [9.0, 9.0, 9.0]}, output_hash="beef")
+    comparison = judge(more_bytes, environment=other)
+    verdicts = {metric: row(comparison, "h2o", metric) for metric in ("kv_allocated", "latency", "kl", "psnr", "output_hash")}
+    assert [judged_row.verdict for judged_row in verdicts.values()] == ["regressed", *["not_compared"] * 4]
+    assert verdicts["kl"].reason == "other numerics fingerprint: torch 2.6 / 4 threads then, torch 2.7 / 4 threads now"
+    assert (comparison.cases, comparison.exit_code) == ((1, 4), 4), "bytes alone judge no case; one ran out of memory on both sides"
 
 
 @pytest.mark.parametrize(("then", "now", "verdict"), [
@@ -142,16 +149,6 @@ def test_images_are_compared_where_both_sides_hashed_them(then: str, now: str, v
     rows = [r.verdict for r in comparison.rows if (r.label.split()[1], r.metric) == ("h2o", "images_hash")]
     assert rows == ([verdict] if verdict else [])
     assert row(comparison, "h2o", "output_hash").verdict == "equivalent"
-
-
-def test_other_fingerprint_keeps_bytes_exact_and_leaves_times_fidelity_and_hashes() -> None:
-    other = dataclasses.replace(ENVIRONMENT, fingerprint="torch 2.7 / 4 threads")
-    more_bytes = changed(plan(), "h2o", samples={"kv_allocated": [4096.0], "kl": [9.0, 9.0, 9.0]}, output_hash="beef")
-    comparison = judge(more_bytes, environment=other)
-    verdicts = {metric: row(comparison, "h2o", metric) for metric in ("kv_allocated", "latency", "kl", "psnr", "output_hash")}
-    assert [judged_row.verdict for judged_row in verdicts.values()] == ["regressed", *["not_compared"] * 4]
-    assert verdicts["kl"].reason == "other numerics fingerprint: torch 2.6 / 4 threads then, torch 2.7 / 4 threads now"
-    assert (comparison.cases, comparison.exit_code) == ((1, 4), 4), "bytes alone judge no case; one ran out of memory on both sides"
 
 
 @pytest.mark.parametrize("status", INFRASTRUCTURE)

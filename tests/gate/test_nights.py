@@ -56,17 +56,14 @@ def test_nights_are_finished_comparisons_in_order_without_their_equal_sides(stor
     assert night.equal_configs == {AA_CONFIG: True}
 
 
-@pytest.mark.parametrize(("alarms", "nights", "advisory"), [(0, 5, False), (2, 30, False), (3, 30, True), (3, 3, True)])
-def test_a_gate_that_alarms_for_nothing_demotes_itself(alarms: int, nights: int, advisory: bool) -> None:
-    verdict_list = [("improved" if number % 2 else "regressed") if number < alarms else "equivalent" for number in range(nights)]
-    standing_now = ledger.standing([made(number, aa=aa) for number, aa in enumerate(verdict_list)])
-    assert (standing_now.nights, standing_now.alarms, standing_now.advisory) == (nights, alarms, advisory)
-    assert standing_now.low <= alarms / nights <= standing_now.high
-    assert ("advisory" in str(standing_now)) is advisory
+def test_a_gate_that_alarms_for_nothing_demotes_itself_by_the_rate_of_a_night() -> None:
+    for alarms, nights, advisory in ((0, 5, False), (2, 30, False), (3, 30, True), (3, 3, True)):
+        verdict_list = [("improved" if number % 2 else "regressed") if number < alarms else "equivalent" for number in range(nights)]
+        standing_now = ledger.standing([made(number, aa=aa) for number, aa in enumerate(verdict_list)])
+        assert (standing_now.nights, standing_now.alarms, standing_now.advisory) == (nights, alarms, advisory)
+        assert standing_now.low <= alarms / nights <= standing_now.high
+        assert ("advisory" in str(standing_now)) is advisory
 
-
-def test_the_rate_is_that_of_a_night_with_all_its_configs() -> None:
-    """What happens to one configuration in forty happens to most nights of two hundred."""
     def night_of_eight(number: int) -> ledger.Night:
         night = made(number)
         said = ["regressed" if (number, config) == (3, 2) else "equivalent" for config in range(8)]

@@ -67,9 +67,7 @@ def test_a_saved_reference_gives_the_fid_of_all_its_images(
     assert torch.allclose(loaded.features, reference.features[:50], atol=0, rtol=1e-3)
 
 
-def test_images_and_references_that_cannot_be_compared_are_refused(
-    reference: RealImages, fake: Tensor, extractor: Extractor, tmp_path: Path,
-) -> None:
+def test_too_few_images_and_what_cannot_be_compared(reference: RealImages, fake: Tensor, extractor: Extractor, tmp_path: Path) -> None:
     other = toy()
     reference.save(tmp_path / "r.safetensors", keep=50)
     with pytest.raises(BadCheckpoint, match=f"{extractor.name}.*{other.name}"):
@@ -86,22 +84,17 @@ def test_images_and_references_that_cannot_be_compared_are_refused(
         ImageFeatures.of([noise(3), noise(3)[..., :8, :8]], TOY)
     with pytest.raises(Unsupported, match=r"tensor of shape \(0, 3, 16, 16\)"):
         ImageFeatures.of(torch.zeros(0, 3, SIZE, SIZE), TOY)
-
-
-@pytest.mark.parametrize(("count", "options", "words"), [
-    (64, {}, r"KID needs at least 1000 images \(kid_subset_size\); there are 64 generated"),
-    (64, {**FEW, "kid_subset_size": 80}, "KID needs at least 80 images"),
-    (64, {**FEW, "isc_splits": 65}, r"Inception score needs at least 65 images \(isc_splits\)"),
-    (3, {"kid": False, "isc_splits": 2}, r"Precision and recall need at least 4 images \(prc_neighborhood \+ 1\); "
-     r"there are 3 generated and 96 real ones\."),
-    (1, {"kid": False, "isc": False, "prc": False}, "FID needs at least 2 images"),
-    (0, FEW, "got a tensor of shape"),
-])  # fmt: skip
-def test_too_few_images_are_counted(
-    count: int, options: dict[str, int], words: str, fake: Tensor, reference: RealImages, extractor: Extractor
-) -> None:
-    with pytest.raises(Unsupported, match=words):
-        distribution(ImageFeatures.of(fake[:count], extractor), reference, **options)
+    for count, options, words in (
+        (64, {}, r"KID needs at least 1000 images \(kid_subset_size\); there are 64 generated"),
+        (64, {**FEW, "kid_subset_size": 80}, "KID needs at least 80 images"),
+        (64, {**FEW, "isc_splits": 65}, r"Inception score needs at least 65 images \(isc_splits\)"),
+        (3, {"kid": False, "isc_splits": 2}, r"Precision and recall need at least 4 images \(prc_neighborhood \+ 1\); "
+         r"there are 3 generated and 96 real ones\."),
+        (1, {"kid": False, "isc": False, "prc": False}, "FID needs at least 2 images"),
+        (0, FEW, "got a tensor of shape"),
+    ):
+        with pytest.raises(Unsupported, match=words):
+            distribution(ImageFeatures.of(fake[:count], extractor), reference, **options)
 
 
 TOY = toy()

@@ -45,17 +45,13 @@ DOG, CAT = {"class": "dog", "count": 1}, {"class": "cat", "count": 1}
 THREE = task({"class": "dog", "count": 3}, exclude=[{"class": "dog", "count": 4}], tag="counting")
 
 
-@pytest.mark.parametrize(("there", "right"), [(["dog", "cat"], True), (["cat", "dog", "cow"], True), (["dog", "dog"], False), ([], False)])
-def test_every_object_that_is_asked_for_must_be_there(there: list[str], right: bool) -> None:
-    assert is_right(task(DOG, CAT), counted([seen(name) for name in there], "two_object"), nobody) is right
-
-
-@pytest.mark.parametrize(("scores", "right"), [
-    ([0.95] * 3, True), ([0.95] * 2, False), ([0.95] * 4, False), ([0.95] * 3 + [0.9], True), ([0.95, 0.95, 0.9], False),
-])  # fmt: skip
-def test_a_number_is_exact_and_of_objects_that_are_sure(scores: list[float], right: bool) -> None:
-    """0.9 itself is not above the threshold of 0.9."""
-    assert is_right(THREE, counted([seen("dog", score) for score in scores], "counting"), nobody) is right
+def test_every_object_must_be_there_in_its_exact_number() -> None:
+    for there, right in ((["dog", "cat"], True), (["cat", "dog", "cow"], True), (["dog", "dog"], False), ([], False)):
+        assert is_right(task(DOG, CAT), counted([seen(name) for name in there], "two_object"), nobody) is right
+    for scores, right in (
+        ([0.95] * 3, True), ([0.95] * 2, False), ([0.95] * 4, False), ([0.95] * 3 + [0.9], True), ([0.95, 0.95, 0.9], False),
+    ):
+        assert is_right(THREE, counted([seen("dog", score) for score in scores], "counting"), nobody) is right
 
 
 def test_colours_are_those_of_the_surest_objects() -> None:
@@ -80,28 +76,25 @@ def test_colours_are_those_of_the_surest_objects() -> None:
 LEFT = [(0.0, 0.0, 10.0, 10.0), (20.0, 0.0, 30.0, 10.0)]
 
 
-@pytest.mark.parametrize(("box", "anchor", "expected"), [
-    (*LEFT, {"left of"}), (LEFT[1], LEFT[0], {"right of"}), ((0, 20, 10, 30), (0, 0, 10, 10), {"below"}),
-    ((0, 0, 10, 10), (0, 20, 10, 30), {"above"}), ((0, 0, 10, 10), (20, 20, 30, 30), {"left of", "above"}),
-    (LEFT[0], LEFT[0], set()), ((0, 0, 10, 10), (2, 0, 12, 10), set()), ((0, 0, 10, 10), (2.1, 0, 12.1, 10), set()),
-    ((0, 0, 10, 10), (5, 0, 15, 10), {"left of"}), ((0, 0, 10, 10), (4, 0, 14, 10), set()),
-])  # fmt: skip
-def test_relations_need_a_tenth_of_the_extents_between_centers(box: Any, anchor: Any, expected: set[str]) -> None:
+def test_relations_need_a_tenth_of_the_extents_and_every_pair_must_be_at_its_place() -> None:
     """For boxes of 10, (offset − 2) / offset must exceed 1/2, so the offset must exceed 4."""
-    assert relations(box, anchor) == expected
+    for box, anchor, expected in (
+        (*LEFT, {"left of"}), (LEFT[1], LEFT[0], {"right of"}), ((0, 20, 10, 30), (0, 0, 10, 10), {"below"}),
+        ((0, 0, 10, 10), (0, 20, 10, 30), {"above"}), ((0, 0, 10, 10), (20, 20, 30, 30), {"left of", "above"}),
+        (LEFT[0], LEFT[0], set()), ((0, 0, 10, 10), (2, 0, 12, 10), set()), ((0, 0, 10, 10), (2.1, 0, 12.1, 10), set()),
+        ((0, 0, 10, 10), (5, 0, 15, 10), {"left of"}), ((0, 0, 10, 10), (4, 0, 14, 10), set()),
+    ):
+        assert relations(box, anchor) == expected
+    for dog, cats, count, right in (
+        (LEFT[0], LEFT[1:], 1, True), (LEFT[1], LEFT[:1], 1, False), (LEFT[0], [], 1, False),  # there is no cat to stand beside
+        (LEFT[1], CATS, 2, True), ((80.0, 0.0, 90.0, 10.0), CATS, 2, False), ((51.0, 0.0, 59.0, 10.0), CATS, 2, False),
+    ):
+        beside = task({"class": "cat", "count": count}, {"class": "dog", "count": 1, "position": ["left of", 0]}, tag="position")
+        detections = [seen("dog", box=dog), *(seen("cat", 0.9 - k / 10, box) for k, box in enumerate(cats))]
+        assert is_right(beside, counted(detections, "position"), nobody) is right
 
 
 CATS = [(40.0, 0.0, 50.0, 10.0), (60.0, 0.0, 70.0, 10.0)]
-
-
-@pytest.mark.parametrize(("dog", "cats", "count", "right"), [
-    (LEFT[0], LEFT[1:], 1, True), (LEFT[1], LEFT[:1], 1, False), (LEFT[0], [], 1, False),  # there is no cat to stand beside
-    (LEFT[1], CATS, 2, True), ((80.0, 0.0, 90.0, 10.0), CATS, 2, False), ((51.0, 0.0, 59.0, 10.0), CATS, 2, False),
-])  # fmt: skip
-def test_every_pair_of_objects_must_be_at_its_place(dog: Box, cats: list[Box], count: int, right: bool) -> None:
-    beside = task({"class": "cat", "count": count}, {"class": "dog", "count": 1, "position": ["left of", 0]}, tag="position")
-    detections = [seen("dog", box=dog), *(seen("cat", 0.9 - k / 10, box) for k, box in enumerate(cats))]
-    assert is_right(beside, counted(detections, "position"), nobody) is right
 
 
 def measured(name: str, context: MetricContext, images: torch.Tensor, labels: list[int]) -> list[float]:

@@ -62,17 +62,13 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
         masked_models.build(masked_models.TINY_MAR, TinyKL(Sizes(channels=4, width=16, blocks=1)))
 
 
-@pytest.mark.parametrize("count", [5, 32, 56, 63])
-def test_bits_survive_being_packed(count: int) -> None:
-    bits = torch.randint(0, 2, (3, 7, count), generator=torch.Generator().manual_seed(0))
-    bits[0, 0], bits[0, 1] = 0, 1
-    tokens = packed_bits(bits)
-    assert torch.equal(bits_of(tokens, count), bits)
-    assert tokens.min() >= 0
-
-
-def test_each_bit_is_drawn_at_its_own_odds() -> None:
-    """The first bit is always 1, the second always 0, the others are fair and independent."""
+def test_bits_survive_being_packed_and_each_is_drawn_at_its_own_odds() -> None:
+    for count in (5, 32, 56, 63):
+        bits = torch.randint(0, 2, (3, 7, count), generator=torch.Generator().manual_seed(0))
+        bits[0, 0], bits[0, 1] = 0, 1
+        tokens = packed_bits(bits)
+        assert torch.equal(bits_of(tokens, count), bits)
+        assert tokens.min() >= 0
     model = Infinity(INFINITY_SIZES, [torch.ones(length, INFINITY_SIZES.text) for length in (2, 5, 3)])
     model = model.initialise(0).eval().requires_grad_(False)
     model.head.weight.zero_()
@@ -124,13 +120,10 @@ def test_orders_and_normal_noise_belong_to_seed_place_and_pass(model: MAR) -> No
     assert normal(torch.tensor([2.0**-24, 1 - 2.0**-24])).isfinite().all()
 
 
-@pytest.mark.parametrize(("steps", "first"), [(0, 960), (25, 960), (10, 900), (2, 500)])
-def test_the_bundled_head_never_begins_where_nothing_is_left_of_the_token(steps: int, first: int) -> None:
-    timesteps = respaced(masked_models.TINY_MAR.spacing(Sampling(diffusion_steps=steps)))
-    assert (timesteps[-1], len(timesteps)) == (first, steps or 25)
-
-
-def test_a_spacing_that_does_not_exist_is_refused() -> None:
+def test_a_head_begins_where_something_is_left_and_other_spacings_are_refused() -> None:
+    for steps, first in ((0, 960), (25, 960), (10, 900), (2, 500)):
+        timesteps = respaced(masked_models.TINY_MAR.spacing(Sampling(diffusion_steps=steps)))
+        assert (timesteps[-1], len(timesteps)) == (first, steps or 25)
     for sections in ((), (1,), (0, 0), (1001,), (501, 2), (-1, 5)):
         with pytest.raises(Unsupported, match="cannot be respaced"):
             respaced(sections)

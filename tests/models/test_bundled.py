@@ -76,13 +76,17 @@ def about(name: str) -> dict[str, Any]:
     return described
 
 
-@pytest.mark.parametrize("name", [*(family.generator for family in FAMILIES.values()), *(family.tokenizer for family in FAMILIES.values()),
-                                  FEATURE_WEIGHTS.name, *OF_CAPTIONS])
-def test_the_description_is_of_this_file(name: str) -> None:
-    description = about(name)
-    assert description["sha256"] == hashlib.sha256(file(name).read_bytes()).hexdigest()
-    assert description["finished"]
-    assert description["data"] == (caption_scene.VERSION if name in OF_CAPTIONS else VERSION)
+def test_descriptions_and_the_citation_are_of_these_files_and_this_version() -> None:
+    for name in (*(family.generator for family in FAMILIES.values()), *(family.tokenizer for family in FAMILIES.values()),
+                                      FEATURE_WEIGHTS.name, *OF_CAPTIONS
+    ):
+        description = about(name)
+        assert description["sha256"] == hashlib.sha256(file(name).read_bytes()).hexdigest()
+        assert description["finished"]
+        assert description["data"] == (caption_scene.VERSION if name in OF_CAPTIONS else VERSION)
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert (cited["version"], cited["license"], cited["title"].split(":")[0]) == (project["version"], project["license"], project["name"])
 
 
 def test_the_tokenizer_speaks_the_language_of_its_generator_and_reconstructs_new_scenes(family: Family) -> None:
@@ -164,9 +168,3 @@ def test_the_wheel_has_all_that_is_read_runs_and_has_a_page_of_absolute_links(wh
     done = subprocess.run([sys.executable, "-P", "-m", "cachemark", "list", "plans"], cwd=tmp_path / "empty", capture_output=True,
                           env={**os.environ, "PYTHONPATH": str(tmp_path / "site")}, text=True, check=False)
     assert "demo" in done.stdout, done.stderr
-
-
-def test_the_citation_names_this_version() -> None:
-    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert (cited["version"], cited["license"], cited["title"].split(":")[0]) == (project["version"], project["license"], project["name"])

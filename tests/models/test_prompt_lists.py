@@ -158,7 +158,7 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
         prompt_list(str(tmp_path / "noise"))
 
 
-def test_captions_are_read_as_meant_and_the_list_asks_for_everything_equally_often() -> None:
+def test_captions_are_read_as_meant_and_other_words_and_orders_are_none() -> None:
     choices = [range(len(AXES["object"])), range(len(AXES["count"])), (None, 0, 5)]
     grounds = [(None, None, None), *itertools.product(range(4), range(4), (None, 0, 5))]
     for (shape, count, colour), (place, texture, ground) in itertools.product(itertools.product(*choices), grounds):
@@ -182,12 +182,9 @@ def test_captions_are_read_as_meant_and_the_list_asks_for_everything_equally_oft
     assert [len(ids) for ids in prompts.unconditional] == [len(ids) for ids in prompts.conditional]
     assert prompts == janus.prompts_of(TEXTS, WordTokenizer(), form=CAPTION)
     assert NAME == "tiny-t2i"
-
-
-@pytest.mark.parametrize("text", [
-    "red stars", "two star", "a stars", "two red stars above", "two stars red", "two red stars blue stripes", "above blue stripes",
-    "two red stars stripes above", "",
-])  # fmt: skip
-def test_other_words_and_orders_are_no_caption(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a caption"):
-        parsed(text)
+    for text in (
+        "red stars", "two star", "a stars", "two red stars above", "two stars red", "two red stars blue stripes", "above blue stripes",
+        "two red stars stripes above", "",
+    ):
+        with pytest.raises(ValueError, match="is not a caption"):
+            parsed(text)

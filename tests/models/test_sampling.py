@@ -17,24 +17,17 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("scale", [1.25, 4.0])
-def test_guidance_goes_beyond_the_condition(scale: float) -> None:
-    logits = normal(4, 5)
-    condition, null = logits[:2].double(), logits[2:].double()
-    assert torch.allclose(guide(logits, Sampling(cfg_scale=scale), 3).double(), null + scale * (condition - null), atol=1e-5)
-
-
-@pytest.mark.parametrize(("interval", "guided"), [(-1, range(9)), (0, range(2)), (4, range(6)), (20, range(9))])
-def test_guidance_ends_behind_its_interval(interval: int, guided: range) -> None:
-    logits = normal(2, 5)
-    everywhere, somewhere = Sampling(cfg_scale=2.0), Sampling(cfg_scale=2.0, cfg_interval=interval)
-    for position in range(9):
-        expected = guide(logits, everywhere, position) if position in guided else logits[:1]
-        assert torch.equal(guide(logits, somewhere, position), expected), position
-
-
-def test_an_unknown_schedule_of_guidance_is_refused() -> None:
-    """It is part of a case's identity, so it must not be ignored."""
+def test_guidance_goes_beyond_the_condition_and_ends_behind_its_interval() -> None:
+    for scale in (1.25, 4.0):
+        logits = normal(4, 5)
+        condition, null = logits[:2].double(), logits[2:].double()
+        assert torch.allclose(guide(logits, Sampling(cfg_scale=scale), 3).double(), null + scale * (condition - null), atol=1e-5)
+    for interval, guided in ((-1, range(9)), (0, range(2)), (4, range(6)), (20, range(9))):
+        logits = normal(2, 5)
+        everywhere, somewhere = Sampling(cfg_scale=2.0), Sampling(cfg_scale=2.0, cfg_interval=interval)
+        for position in range(9):
+            expected = guide(logits, everywhere, position) if position in guided else logits[:1]
+            assert torch.equal(guide(logits, somewhere, position), expected), position
     with pytest.raises(Unsupported, match=r"'linear'.*constant"):
         guide(normal(2, 5), Sampling(cfg_scale=2.0, cfg_schedule="linear"), 0)
 

@@ -24,7 +24,7 @@ M = TypeVar("M", bound=torch.nn.Module)
 TINY = VQConfig(ch=32, ch_mult=(1, 2, 1), num_res_blocks=1, z_channels=8, codebook_size=24, codebook_dim=4)
 
 
-def test_images_are_fp32_and_not_clamped_and_codes_must_fill_the_grid() -> None:
+def test_images_are_fp32_and_not_clamped_and_tokens_must_fill_the_grid() -> None:
     low = VQ(TINY).requires_grad_(False)
     low.decoder.conv_out.bias.fill_(3.0)
     image = low.bfloat16().decode(torch.zeros(1, 4, dtype=torch.int32), (2, 2))
@@ -32,12 +32,9 @@ def test_images_are_fp32_and_not_clamped_and_codes_must_fill_the_grid() -> None:
     assert image.max() > 1
     with pytest.raises(Unsupported, match=r"\(1, 5\) do not fill a grid of 2×2"):
         low.decode(torch.zeros(1, 5, dtype=torch.int64), (2, 2))
-
-
-@pytest.mark.parametrize("shape", [(1, 15, 4), (1, 0, 4), (16, 4)])
-def test_tokens_that_fill_no_square_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(Unsupported, match="no square"):
-        grid_of(torch.zeros(shape))
+    for shape in ((1, 15, 4), (1, 0, 4), (16, 4)):
+        with pytest.raises(Unsupported, match="no square"):
+            grid_of(torch.zeros(shape))
 
 
 FILES: dict[str, Any] = {

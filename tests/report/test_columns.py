@@ -22,16 +22,13 @@ from tools.cards.methods import TITLES as TITLES_FILE
 from tools.cards.methods import titles_text
 
 
-@pytest.mark.parametrize(("value", "name", "text"), [
-    (0.84, "latency", "840 ms"), (0.00084, "latency", "0.84 ms"), (123.4, "latency", "123 s"), (963_000.0, "kv_logical", "940 KiB"),
-    (1.7e-8, "kl", "1.7e−8 nat/token"), (-0.254, "ssim", "−0.254"), (-0.032, "token_agreement", "−3.2 %"),
-])
-def test_a_figure_is_written_with_its_unit(value: float, name: str, text: str) -> None:
+def test_a_figure_has_its_unit_and_titles_are_those_of_the_classes_of_plug_ins_too() -> None:
     """The other units are those of ``tests/test_metric_table.py``."""
-    assert fmt.with_unit(value, name) == text
-
-
-def test_titles_are_those_of_the_classes_of_plug_ins_too_and_replace_whole_names_only() -> None:
+    for value, name, text in (
+        (0.84, "latency", "840 ms"), (0.00084, "latency", "0.84 ms"), (123.4, "latency", "123 s"), (963_000.0, "kv_logical", "940 KiB"),
+        (1.7e-8, "kl", "1.7e−8 nat/token"), (-0.254, "ssim", "−0.254"), (-0.032, "token_agreement", "−3.2 %"),
+    ):
+        assert fmt.with_unit(value, name) == text
     assert titles_text() == TITLES_FILE.read_text(encoding="utf-8"), "write them again: python -m tools.cards docs"
     assert {*METHODS, *DECODERS} - set(TITLES) == {"full", "window", "random", "sequential"}
     plugin = PluginSource("mine.py", "0123456789ab", "<b>Mine</b>")
@@ -52,24 +49,21 @@ STORED: dict[str, Any] = {
 }
 
 
-def test_keys_of_other_versions_are_kept_and_the_json_is_the_same() -> None:
+def test_keys_of_other_versions_are_kept_and_a_wrong_type_is_named_with_its_key() -> None:
     facts = Facts.from_json(json.loads(json.dumps(STORED)))
     assert facts.to_json() == STORED
     assert (facts.kv_by_step, facts.reused) == (LiveBytes([1], [8.5], unknown={"later": 1}), Reused(["fid"], "cafe"))
     assert (facts.limit, facts.unknown.keys()) == (None, {"limit", "of_a_later_version"}), "a limit of another version is no limit"
     assert Facts.from_json({"kernel": None}) == Facts()
-
-
-@pytest.mark.parametrize(("key", "value", "problem"), [
-    ("kernel", 3, "kernel is 3, not a text"), ("other_load", "high", "other_load is 'high', not a number"),
-    ("other_load", True, "not a number"), ("other_load", float("nan"), "not a number"), ("threads", 1.5, "not an integer"),
-    ("full_beside", {"a": 1}, "not a list"), ("full_beside", [1, "a"], "full_beside.1 is 'a'"), ("pair", 5, "pair is 5, not a table"),
-    ("slope", {**STORED["slope"], "r2": []}, "slope.r2 is [], not a number"), ("intervals", {"fid": [[]]}, "intervals.fid.0"),
-])
-def test_a_wrong_type_is_named_with_its_key(key: str, value: Any, problem: str) -> None:
-    with pytest.raises(BadField) as raised:
-        Facts.from_json({key: value})
-    assert problem in str(raised.value)
+    for key, value, problem in (
+        ("kernel", 3, "kernel is 3, not a text"), ("other_load", "high", "other_load is 'high', not a number"),
+        ("other_load", True, "not a number"), ("other_load", float("nan"), "not a number"), ("threads", 1.5, "not an integer"),
+        ("full_beside", {"a": 1}, "not a list"), ("full_beside", [1, "a"], "full_beside.1 is 'a'"), ("pair", 5, "pair is 5, not a table"),
+        ("slope", {**STORED["slope"], "r2": []}, "slope.r2 is [], not a number"), ("intervals", {"fid": [[]]}, "intervals.fid.0"),
+    ):
+        with pytest.raises(BadField) as raised:
+            Facts.from_json({key: value})
+        assert problem in str(raised.value)
 
 
 def test_a_report_column_of_a_new_value_is_an_edit_of_two_files(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,23 +63,21 @@ def test_a_budget_of_many_methods_names_no_pairs() -> None:
     assert method_placings([group]) == ((),), "each row would name all others"
 
 
-@pytest.mark.parametrize(("outcomes", "lean"), [([FULL, COLLAPSED], None), ([FULL, LEAN], "linear 1/4")])
-def test_without_a_faster_method_of_equal_quality_the_full_cache_is_kept(outcomes: list[Outcome], lean: str | None) -> None:
-    recommendation = told(*outcomes)
-    assert (recommendation.row, recommendation.lean and recommendation.lean.case.label) == (None, lean)
-    assert recommendation.verdict == "Keep the full cache."
-    assert ("73.2 % less KV memory" in recommendation.text) == bool(lean)
+def test_without_a_faster_method_or_quality_the_full_cache_is_kept_and_nothing_ranked() -> None:
+    for outcomes, lean in (([FULL, COLLAPSED], None), ([FULL, LEAN], "linear 1/4")):
+        recommendation = told(*outcomes)
+        assert (recommendation.row, recommendation.lean and recommendation.lean.case.label) == (None, lean)
+        assert recommendation.verdict == "Keep the full cache."
+        assert ("73.2 % less KV memory" in recommendation.text) == bool(lean)
+    for outcomes, verdict in (
+        (sample.random_weights(), "Speed only. Fastest: "), (UNJUDGED, "Keep the full cache. Image quality was not measured.")
+    ):
+        (group,), _ = standing(outcomes)
+        assert told(*outcomes).text.startswith(verdict)
+        assert {row.place for row in group.candidates} == {None}
 
 
 UNJUDGED = [replace(o, samples={"latency": o.samples["latency"]}, unjudged="in another run") for o in (FULL, GOOD)]
-
-
-@pytest.mark.parametrize(("outcomes", "verdict"), [
-    (sample.random_weights(), "Speed only. Fastest: "), (UNJUDGED, "Keep the full cache. Image quality was not measured.")])
-def test_without_quality_nothing_is_recommended_and_nothing_is_ranked(outcomes: list[Outcome], verdict: str) -> None:
-    (group,), _ = standing(outcomes)
-    assert told(*outcomes).text.startswith(verdict)
-    assert {row.place for row in group.candidates} == {None}
 
 
 def test_a_front_is_drawn_through_ranked_cases_only() -> None:

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-import pytest
 import report_sample as sample
 
 from cachemark.analysis.case_group import case_groups
@@ -65,7 +64,7 @@ def decoded(*outcomes: Outcome) -> ReportRow:
     return next(row for row in group.rows if row.case.decoder)
 
 
-def test_what_is_derived_from_the_least_time() -> None:
+def test_what_is_derived_from_the_least_time_and_flagged_with_its_reason() -> None:
     limits = table(full(), candidate(slope={"slope": 1e-9, "bytes_per_s": 3e9, "intercept": 0.004, "r2": 0.99}))
     assert limits.rates == "10.0 GB/s memory bandwidth, 0.10 TFLOP/s"
     assert limits.parts == "attention 66.7 %, matmul 33.3 %"
@@ -76,40 +75,33 @@ def test_what_is_derived_from_the_least_time() -> None:
         "500 ms", "2.50×", "2.00×", "1.60×", "80.0 %", "3.0 GB/s"]
     assert LIMITS.columns[-1].cell(limits.rows[1]).under == "+ 4.00 ms"
     assert not [mark for row in limits.rows for mark in row.limit_marks]
+    for outcomes, flag, number in (
+        ((full(latency=5.0), candidate(latency=3.0)), "low utilization", "20 %"), ((full(), candidate(latency=0.8)), "implausible speedup",
+                                                                                   "2.50×"),
+        ((full(), candidate(latency=2.5)), "use the full cache", "2.00×"), ((full(latency=0.9), candidate()), "in a cache", ""),
+    ):
+        marks = {mark.text: mark.reason for row in table(*outcomes).rows for mark in row.limit_marks}
+        assert number in marks[flag]
 
 
-@pytest.mark.parametrize(("outcomes", "flag", "number"), [
-    ((full(latency=5.0), candidate(latency=3.0)), "low utilization", "20 %"), ((full(), candidate(latency=0.8)), "implausible speedup",
-                                                                               "2.50×"),
-    ((full(), candidate(latency=2.5)), "use the full cache", "2.00×"), ((full(latency=0.9), candidate()), "in a cache", ""),
-], ids=["low utilization", "implausible speedup", "no gain", "too fast"])  # fmt: skip
-def test_each_flag_has_its_reason(outcomes: tuple[Outcome, ...], flag: str, number: str) -> None:
-    marks = {mark.text: mark.reason for row in table(*outcomes).rows for mark in row.limit_marks}
-    assert number in marks[flag]
-
-
-@pytest.mark.parametrize(("latency", "expected"), [(10.0, ["use the full cache"]), (4.0, []), (1.6, ["implausible speedup"])])
-def test_a_decoder_is_compared_with_its_steps_and_not_with_the_flops_of_its_windows(latency: float, expected: list[str]) -> None:
+def test_a_decoder_cannot_gain_more_than_its_steps_and_its_method_allow() -> None:
     """A device that waits computes windows at no cost: with half as many FLOPs more, twice the speed is plausible."""
-    limits = table(full(8.0), decoding(latency, limit(1.5)))
-    row = limits.rows[1]
-    assert (flags(row), limits.decoders) == (expected, True)
-    assert (texts(row)["roofline_speedup"], texts(row)["of_roofline"]) == ("4.00×", f"{100 * (8.0 / latency) / 4:.1f} %")
-    assert not table(full(2.0), candidate()).decoders
+    for latency, expected in ((10.0, ["use the full cache"]), (4.0, []), (1.6, ["implausible speedup"])):
+        limits = table(full(8.0), decoding(latency, limit(1.5)))
+        row = limits.rows[1]
+        assert (flags(row), limits.decoders) == (expected, True)
+        assert (texts(row)["roofline_speedup"], texts(row)["of_roofline"]) == ("4.00×", f"{100 * (8.0 / latency) / 4:.1f} %")
+        assert not table(full(2.0), candidate()).decoders
+    for outcomes, words in (
+        ([full(2.0), decoding(0.4, None)], "4.00 tokens"), ([full(2.0), decoding(0.6, None)], ""),
+        ([full(2.0), candidate(), decoding(0.2, limit(9.0), **BESIDE)], "8.00×"),
+        ([full(2.0), candidate(), decoding(0.3, limit(9.0), **BESIDE)], ""),
+    ):
+        row = decoded(*outcomes)
+        assert (words in row.implausible, bool(row.implausible), "implausible speedup" in flags(row)) == (True, bool(words), bool(words))
 
 
 BESIDE = {"method": "linear", "budget": "1/4", "parameters": {"B": 64}}
-
-
-@pytest.mark.parametrize(("outcomes", "words"), [
-    ([full(2.0), decoding(0.4, None)], "4.00 tokens"), ([full(2.0), decoding(0.6, None)], ""),
-    ([full(2.0), candidate(), decoding(0.2, limit(9.0), **BESIDE)], "8.00×"),
-    ([full(2.0), candidate(), decoding(0.3, limit(9.0), **BESIDE)], ""),
-], ids=["more than its steps", "less", "more than steps and method", "less than both"])  # fmt: skip
-def test_a_decoder_cannot_gain_more_than_its_steps_and_its_method_allow(outcomes: list[Outcome], words: str) -> None:
-    """With or without a roofline time."""
-    row = decoded(*outcomes)
-    assert (words in row.implausible, bool(row.implausible), "implausible speedup" in flags(row)) == (True, bool(words), bool(words))
 
 
 def test_a_decoder_that_draws_other_images_is_not_compared_seed_by_seed() -> None:

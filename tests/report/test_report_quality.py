@@ -85,16 +85,13 @@ def missing(results: Sequence[Outcome]) -> dict[str, str]:
     return {gap.what.partition(": ")[2]: gap.reason for gap in build(sample.RUN, results).missing}
 
 
-@pytest.mark.parametrize(("name", "title", "kind", "values"), [
-    ("clip_score", "CLIP score", "Quality", [20.0, 30.0]), ("lpips", "LPIPS", "Fidelity", [0.1, 0.2])])
-def test_a_metric_on_demand_has_a_column_or_a_reason(name: str, title: str, kind: str, values: list[float]) -> None:
-    assert name in keys(asked({name: {"weights": "a/b"}}, **{name: values}), kind)
-    assert missing(asked({name: {"missing": "not measured: needs vgg16"}}))[title] == "not measured: needs vgg16"
-    assert title not in missing(PAIR)
-
-
-def test_a_benchmark_has_columns_where_it_was_measured_and_one_reason_where_it_could_not_be() -> None:
-    """Of GenEval those of the kinds of prompts that there were; the others are missed by nobody."""
+def test_metrics_and_benchmarks_on_demand_have_columns_or_a_reason() -> None:
+    for name, title, kind, values in (
+        ("clip_score", "CLIP score", "Quality", [20.0, 30.0]), ("lpips", "LPIPS", "Fidelity", [0.1, 0.2])
+    ):
+        assert name in keys(asked({name: {"weights": "a/b"}}, **{name: values}), kind)
+        assert missing(asked({name: {"missing": "not measured: needs vgg16"}}))[title] == "not measured: needs vgg16"
+        assert title not in missing(PAIR)
     metrics = {"geneval": {"detector": "a"}, "dpg": {"weights": "b"}, "hpsv2": {"missing": "not measured: needs hpsv2"}}
     scores = {"geneval": [1.0, 0.0], "geneval_counting": [1.0], "dpg": [0.5, 0.75]}
     measured = asked(metrics, **scores)

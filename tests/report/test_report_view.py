@@ -69,7 +69,15 @@ def test_without_a_full_cache_or_with_another_kernel_there_is_no_speedup() -> No
     assert (derived.speedup, "math here, sdpa in the full cache" in derived.no_speedup) == (None, True)
 
 
-def test_what_cannot_be_told_from_other_seeds_is_neither_ranked_nor_lossless() -> None:
+def test_lossless_is_within_noise_in_all_tokens_and_told_from_other_seeds() -> None:
+    """``generated``: part of the tokens, where a method skips scales."""
+    for agreement, kl, generated, lossless in (
+        (1.0, 1e-9, None, True), (1.0, 1e-3, None, False), (0.9, 1e-9, None, False), (1.0, 1e-9, 0.5, False)
+    ):
+        arm = timed(sample.candidate("linear", "1/2"), [2.0], token_agreement=[agreement] * 64, kl=[kl] * 64)
+        arm = replace(arm, facts=arm.facts | Facts(generated=generated))
+        derived = row(group(sample.full(), arm, sample.other_batch()), "linear", "1/2")
+        assert ("lossless on this device" in [mark.text for mark in derived.marks]) is lossless
     candidate = sample.candidate("linear", "1/4")
     worse = timed(candidate, [0.1] * 5, token_agreement=list(sample.other_seeds().samples["token_agreement"]))
     derived = row(group(sample.full(), worse, sample.candidate("random", "1/4"), sample.other_seeds()), "linear", "1/4")
@@ -86,16 +94,6 @@ def test_what_cannot_be_told_from_other_seeds_is_neither_ranked_nor_lossless() -
                            for o in (sample.full(), candidate, sample.other_seeds(), sample.other_batch()))), "linear", "1/2")
         assert derived.unranked.startswith("Cannot be told from unrelated images: 2 seeds") is not lossless
         assert ("lossless on this device" in [mark.text for mark in derived.marks]) is lossless
-
-
-@pytest.mark.parametrize(("agreement", "kl", "generated", "lossless"), [
-    (1.0, 1e-9, None, True), (1.0, 1e-3, None, False), (0.9, 1e-9, None, False), (1.0, 1e-9, 0.5, False)])
-def test_lossless_is_within_noise_in_all_tokens(agreement: float, kl: float, generated: float | None, lossless: bool) -> None:
-    """``generated``: part of the tokens, where a method skips scales."""
-    arm = timed(sample.candidate("linear", "1/2"), [2.0], token_agreement=[agreement] * 64, kl=[kl] * 64)
-    arm = replace(arm, facts=arm.facts | Facts(generated=generated))
-    derived = row(group(sample.full(), arm, sample.other_batch()), "linear", "1/2")
-    assert ("lossless on this device" in [mark.text for mark in derived.marks]) is lossless
 
 
 @pytest.mark.parametrize(("full", "candidate", "flag"), [

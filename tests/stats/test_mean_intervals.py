@@ -16,7 +16,7 @@ SHARE, POSITIVE = (0.0, 1.0), (0.0, math.inf)
 APART = math.exp(1.959964 * math.sqrt(2) * PROCESS_BIAS)  # what two processes differ by in 95 of 100 cases
 
 
-def test_few_repeats_span_all_values_and_thousands_cut_as_many_as_exact_counting_allows() -> None:
+def test_few_repeats_span_all_values_and_many_cut_as_many_as_exact_counting_allows() -> None:
     ends = ratio_of_medians([2.0, 2.2, 1.9], [1.0, 1.1, 1.3])
     assert ends.value == pytest.approx(2.0 / 1.1)
     assert (ends.low, ends.high) == (pytest.approx(1.9 / 1.3 / APART), pytest.approx(2.2 / 1.0 * APART))
@@ -31,15 +31,12 @@ def test_few_repeats_span_all_values_and_thousands_cut_as_many_as_exact_counting
     assert ends.confidence == pytest.approx(1 - missed[0])
     assert missed[0] <= 0.05 < missed[1]
     assert ratio_of_medians([2.0] * n, [1.0] * n).stated
-
-
-@pytest.mark.parametrize(("n", "cut"), [(7, 0), (9, 0), (10, 1), (20, 4)])
-def test_many_repeats_cut_extremes_and_still_cover_95_percent_of_either(n: int, cut: int) -> None:
-    values = [float(k) for k in range(1, n + 1)]
-    ends = ratio_of_medians(values, values)
-    assert ends.low == pytest.approx(values[cut] / values[-1 - cut] / APART)
-    assert ends.high == pytest.approx(values[-1 - cut] / values[cut] * APART)
-    assert ends.confidence >= 0.95**2
+    for n, cut in ((7, 0), (9, 0), (10, 1), (20, 4)):
+        values = [float(k) for k in range(1, n + 1)]
+        ends = ratio_of_medians(values, values)
+        assert ends.low == pytest.approx(values[cut] / values[-1 - cut] / APART)
+        assert ends.high == pytest.approx(values[-1 - cut] / values[cut] * APART)
+        assert ends.confidence >= 0.95**2
 
 
 @pytest.mark.parametrize("process_bias", [0.0, PROCESS_BIAS])
@@ -56,25 +53,22 @@ def test_stated_coverage_holds_on_skewed_noise_and_on_biased_processes(n: int, p
     assert covered / rounds >= stated - 0.02
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 6, 9, 10, 16])
-def test_an_interval_of_a_median_covers_what_counting_says(n: int) -> None:
+def test_intervals_of_medians_and_of_yes_and_no_cover_what_counting_says() -> None:
     """Every value lies above or below the median, each with one half: whether the ends hold it is counted over all ways to lie."""
-    ends = median_over_repeats([float(k) for k in range(n, 0, -1)])
-    below = int(ends.low)  # the median must be above so many values, and not above this many from the other end
-    coverage = sum(below <= bin(ways).count("1") <= n - below for ways in range(2**n)) / 2**n
-    assert ends.value == (n + 1) / 2
-    assert ends.high == n + 1 - ends.low
-    assert ends.confidence == pytest.approx(coverage if n > 1 else 0.0)
-    assert ends.confidence >= 0.95 or below == 1
-
-
-@pytest.mark.parametrize(("hits", "n"), [(0, 2), (1, 16), (8, 16), (64, 64), (3000, 3001)])
-def test_of_yes_and_no_it_is_the_exact_binomial_interval(hits: int, n: int) -> None:
-    ends = mean_over_seeds([1.0] * hits + [0.0] * (n - hits), SHARE)
-    exact = scipy.stats.binomtest(hits, n).proportion_ci(0.95)
-    assert (ends.low, ends.high) == (pytest.approx(exact.low), pytest.approx(exact.high))
-    assert not mean_over_seeds([0.5], SHARE).stated
-    assert not mean_over_seeds([math.nan] * 9, SHARE).stated
+    for n in (1, 2, 3, 6, 9, 10, 16):
+        ends = median_over_repeats([float(k) for k in range(n, 0, -1)])
+        below = int(ends.low)  # the median must be above so many values, and not above this many from the other end
+        coverage = sum(below <= bin(ways).count("1") <= n - below for ways in range(2**n)) / 2**n
+        assert ends.value == (n + 1) / 2
+        assert ends.high == n + 1 - ends.low
+        assert ends.confidence == pytest.approx(coverage if n > 1 else 0.0)
+        assert ends.confidence >= 0.95 or below == 1
+    for hits, n in ((0, 2), (1, 16), (8, 16), (64, 64), (3000, 3001)):
+        ends = mean_over_seeds([1.0] * hits + [0.0] * (n - hits), SHARE)
+        exact = scipy.stats.binomtest(hits, n).proportion_ci(0.95)
+        assert (ends.low, ends.high) == (pytest.approx(exact.low), pytest.approx(exact.high))
+        assert not mean_over_seeds([0.5], SHARE).stated
+        assert not mean_over_seeds([math.nan] * 9, SHARE).stated
 
 
 def test_bounds_belong_to_the_range_and_are_found_at_once_as_one_by_one() -> None:
@@ -128,27 +122,23 @@ POPULATIONS = {  # name: a draw of (samples, seeds), the true mean, the range
 }
 
 
-@pytest.mark.parametrize("n", [16, 64])
-@pytest.mark.parametrize("name", POPULATIONS)
-def test_ninety_three_of_a_hundred_intervals_hold_the_mean(name: str, n: int) -> None:
+def test_ninety_three_of_a_hundred_intervals_hold_the_mean_and_the_mean_of_means() -> None:
     """A percentile bootstrap holds it in 28 to 92; the whole table is made by studies/claims_study.py."""
-    draw, truth, within = POPULATIONS[name]
-    rows = dict(enumerate(draw(np.random.default_rng(9), (400, n))))
-    stated = [ends for ends in means_over_seeds(rows, dict.fromkeys(rows, within)).values() if ends.stated]
-    assert len(stated) > 200
-    assert sum(ends.low <= truth <= ends.high for ends in stated) / len(stated) >= 0.93
-
-
-@pytest.mark.parametrize("sizes", [(2,) * 6, (8,) * 6, (3, 5, 8, 13, 21, 34), (80, 99, 80, 94, 100, 100)], ids=str)
-def test_the_interval_of_a_mean_of_means_holds_it(sizes: tuple[int, ...]) -> None:
-    """Shares as of GenEval's six tasks, the last row with its numbers of prompts."""
-    truth, stream, drawn = (0.95, 0.6, 0.4, 0.8, 0.1, 0.2), np.random.default_rng(0), 300
-    shares = {(row, task): (stream.random(n) < p).astype(float).tolist()
-              for row in range(drawn) for task, (p, n) in enumerate(zip(truth, sizes, strict=True))}
-    intervals_of = means_over_seeds(shares, dict.fromkeys(shares, SHARE))
-    means = [mean_of_means([intervals_of[row, task] for task in range(len(sizes))]) for row in range(drawn)]
-    assert np.mean([ends.low <= np.mean(truth) <= ends.high for ends in means]) >= 0.93
-    assert not mean_of_means([mean_over_seeds([1.0, 0.0, 1.0], SHARE), mean_over_seeds([1.0], SHARE)]).stated
+    for name in POPULATIONS:
+        for n in (16, 64):
+            draw, truth, within = POPULATIONS[name]
+            rows = dict(enumerate(draw(np.random.default_rng(9), (400, n))))
+            stated = [ends for ends in means_over_seeds(rows, dict.fromkeys(rows, within)).values() if ends.stated]
+            assert len(stated) > 200
+            assert sum(ends.low <= truth <= ends.high for ends in stated) / len(stated) >= 0.93
+    for sizes in ((2,) * 6, (8,) * 6, (3, 5, 8, 13, 21, 34), (80, 99, 80, 94, 100, 100)):
+        truth, stream, drawn = (0.95, 0.6, 0.4, 0.8, 0.1, 0.2), np.random.default_rng(0), 300
+        shares = {(row, task): (stream.random(n) < p).astype(float).tolist()
+                  for row in range(drawn) for task, (p, n) in enumerate(zip(truth, sizes, strict=True))}
+        intervals_of = means_over_seeds(shares, dict.fromkeys(shares, SHARE))
+        means = [mean_of_means([intervals_of[row, task] for task in range(len(sizes))]) for row in range(drawn)]
+        assert np.mean([ends.low <= np.mean(truth) <= ends.high for ends in means]) >= 0.93
+        assert not mean_of_means([mean_over_seeds([1.0, 0.0, 1.0], SHARE), mean_over_seeds([1.0], SHARE)]).stated
 
 
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
@@ -166,17 +156,14 @@ def required(draw: Draw, nights: int, stream: np.random.Generator, *, common: bo
     return process_bias(list(pairs), FAMILY, [(number // EQUAL, number % FAMILY) for number in range(len(pairs))])
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("nights", [1, 4])
-def test_unchanged_nights_rarely_reach_it_whatever_the_tails(shape: str, nights: int) -> None:
-    stream, rounds, reached = np.random.default_rng(nights), 60 // nights, 0
-    for _ in range(rounds):
-        limit, sides = required(SHAPES[shape], nights, stream), SHAPES[shape](stream, (2, FAMILY))
-        reached += bool((np.expm1(sides[1] - sides[0]) >= limit).any())
-    assert reached / rounds <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / rounds)
-
-
-def test_many_nights_require_little_more_than_normal_bias_and_a_shared_one_is_one_sample() -> None:
+def test_unchanged_nights_rarely_reach_it_and_many_require_little_more_than_normal_bias() -> None:
+    for nights in (1, 4):
+        for shape in SHAPES:
+            stream, rounds, reached = np.random.default_rng(nights), 60 // nights, 0
+            for _ in range(rounds):
+                limit, sides = required(SHAPES[shape], nights, stream), SHAPES[shape](stream, (2, FAMILY))
+                reached += bool((np.expm1(sides[1] - sides[0]) >= limit).any())
+            assert reached / rounds <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / rounds)
     exact = 3.5 * math.sqrt(2) * 0.01  # one of 200 normal values lies above in 1 of 20 nights
     limits = [required(SHAPES["normal"], 30, np.random.default_rng(seed)) for seed in range(5)]
     assert exact < float(np.median(limits)) < 1.7 * exact
@@ -188,19 +175,15 @@ def test_many_nights_require_little_more_than_normal_bias_and_a_shared_one_is_on
     assert np.median(limits) < np.median([required(SHAPES["normal"], 3, stream) for _ in range(9)])
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.01])
-@pytest.mark.parametrize("freedom", [3.0, 1000.0])
-def test_many_values_bound_the_tails_under_any_noise_and_few_values_leave_them_heavy(freedom: float, noise: float) -> None:
-    rate, stream = 1e-3, np.random.default_rng(1)
-    values = 0.01 * scipy.stats.t.rvs(freedom, size=2000, random_state=stream) + stream.normal(0, noise, 2000)
-    exact = 0.01 * float(scipy.stats.t.isf(rate, freedom))
-    many, few = (largest_plausible(values[:count], np.full(count, noise), rate) for count in (2000, 16))
-    assert 0.95 * exact < many < 1.6 * exact
-    assert few > 1.5 * many or freedom == 3.0
-
-
-def test_it_is_the_largest_of_a_second_implementation() -> None:
-    """By SciPy's density and a fine sum, over a coarse grid: it may miss the largest by little, and by no more."""
+def test_many_values_bound_the_tails_and_it_is_the_largest_of_a_second_implementation() -> None:
+    for freedom in (3.0, 1000.0):
+        for noise in (0.0, 0.01):
+            rate, stream = 1e-3, np.random.default_rng(1)
+            values = 0.01 * scipy.stats.t.rvs(freedom, size=2000, random_state=stream) + stream.normal(0, noise, 2000)
+            exact = 0.01 * float(scipy.stats.t.isf(rate, freedom))
+            many, few = (largest_plausible(values[:count], np.full(count, noise), rate) for count in (2000, 16))
+            assert 0.95 * exact < many < 1.6 * exact
+            assert few > 1.5 * many or freedom == 3.0
     values, noise = np.array([0.01, -0.02, 0.004, 0.03, -0.006]), 0.004
     norm, t = scipy.stats.norm, scipy.stats.t
     bias, step = np.linspace(-0.06, 0.07, 6501, retstep=True)
@@ -212,12 +195,15 @@ def test_it_is_the_largest_of_a_second_implementation() -> None:
     assert largest_plausible(values, np.full(5, noise), 1e-3) == pytest.approx(largest, rel=0.15)
 
 
-@pytest.mark.parametrize("deviation", [0.005, 0.02, 0.04])
-def test_the_bound_is_above_the_deviation_in_95_of_100_samples(deviation: float) -> None:
-    stream = np.random.default_rng(1)
-    bounds = [process_deviation(math.sqrt(2) * deviation * stream.normal(size=30)) for _ in range(2000)]
-    assert 0.94 <= np.mean(np.array(bounds) >= deviation) <= 0.96
-    assert np.median(bounds) < 1.35 * deviation
+def test_the_bound_is_above_the_deviation_and_three_repeats_are_covered_by_it() -> None:
+    for deviation in (0.005, 0.02, 0.04):
+        stream = np.random.default_rng(1)
+        bounds = [process_deviation(math.sqrt(2) * deviation * stream.normal(size=30)) for _ in range(2000)]
+        assert 0.94 <= np.mean(np.array(bounds) >= deviation) <= 0.96
+        assert np.median(bounds) < 1.35 * deviation
+    pairs = math.sqrt(2) * 0.04 * np.random.default_rng(3).normal(size=40)
+    assert covered(0.04, PROCESS_BIAS) < 0.75
+    assert covered(0.04, process_deviation(pairs)) >= 0.95
 
 
 def covered(process_bias: float, assumed: float, cases: int = 4000) -> float:
@@ -229,9 +215,3 @@ def covered(process_bias: float, assumed: float, cases: int = 4000) -> float:
         ends = ratio_of_medians(above.tolist(), below.tolist(), assumed)
         inside += ends.low <= 1 <= ends.high
     return inside / cases
-
-
-def test_three_repeats_at_a_bias_of_4_percent_are_covered_by_the_shown_bias_and_not_by_the_assumed() -> None:
-    pairs = math.sqrt(2) * 0.04 * np.random.default_rng(3).normal(size=40)
-    assert covered(0.04, PROCESS_BIAS) < 0.75
-    assert covered(0.04, process_deviation(pairs)) >= 0.95

@@ -15,17 +15,14 @@ from cachemark.stats.two_samples import p_greater
 from studies import placing_study
 
 
-@pytest.mark.parametrize(("losses", "n"), [(0, 1), (0, 59), (1, 64), (5, 40), (39, 40), (40, 40)])
-def test_of_all_or_nothing_it_is_the_exact_binomial_test(losses: int, n: int) -> None:
-    gains = [-1.0] * losses + [0.0] * (n - losses)
-    assert p_non_inferior([gains], 0.05, -1.0) == pytest.approx([scipy.stats.binom.cdf(losses, n, 0.05)], rel=1e-6)
-
-
-@pytest.mark.parametrize("gains", [[0.0] * 20 + [-0.25] * 5 + [0.5] * 3, [-1.0, 1.0, 0.1, 0.2], [0.01] * 30 + [-0.3], [-0.05, -0.04]])
-def test_it_is_the_share_of_weightings_that_lose_the_margin(gains: list[float]) -> None:
-    given = weights(np.random.RandomState(1), len(gains), 200_000)
-    share = float((np.append(np.array(gains) + 1, 0.0) @ given <= 0.95).mean())
-    assert p_non_inferior([gains], 0.05, -1.0) == pytest.approx([share], abs=0.004)
+def test_it_is_the_exact_binomial_test_or_the_share_of_weightings_that_lose_the_margin() -> None:
+    for losses, n in ((0, 1), (0, 59), (1, 64), (5, 40), (39, 40), (40, 40)):
+        gains = [-1.0] * losses + [0.0] * (n - losses)
+        assert p_non_inferior([gains], 0.05, -1.0) == pytest.approx([scipy.stats.binom.cdf(losses, n, 0.05)], rel=1e-6)
+    for gains in ([0.0] * 20 + [-0.25] * 5 + [0.5] * 3, [-1.0, 1.0, 0.1, 0.2], [0.01] * 30 + [-0.3], [-0.05, -0.04]):
+        given = weights(np.random.RandomState(1), len(gains), 200_000)
+        share = float((np.append(np.array(gains) + 1, 0.0) @ given <= 0.95).mean())
+        assert p_non_inferior([gains], 0.05, -1.0) == pytest.approx([share], abs=0.004)
 
 
 def test_one_number_moves_it_the_right_way_and_many_samples_are_those_one_by_one() -> None:
@@ -43,21 +40,18 @@ def test_one_number_moves_it_the_right_way_and_many_samples_are_those_one_by_one
     assert [chance_at_most([0.1, 0.2], limit) for limit in (0.2, 0.0, -1.0)] == [1, 0, 0], "there is nothing to weigh"
 
 
-def test_holm_is_the_first_times_all_and_never_falls() -> None:
+def test_holm_never_falls_and_below_the_least_seeds_not_even_no_loss_shows_it() -> None:
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.9, 0.5]) == [1.0, 1.0]
     assert holm([]) == []
+    for claims in (1, 12, 40):
+        least = least_seeds(0.05, -1.0, claims)
+        p = [holm(p_non_inferior([[0.0] * n], 0.05, -1.0) + [1.0] * (claims - 1))[0] for n in (least - 1, least)]
+        assert p[1] <= ALPHA < p[0]
+        assert (claims, least) in ((1, 59), (12, 107), (40, 131))
 
 
-@pytest.mark.parametrize("claims", [1, 12, 40])
-def test_below_the_least_seeds_not_even_no_loss_at_all_shows_it(claims: int) -> None:
-    least = least_seeds(0.05, -1.0, claims)
-    p = [holm(p_non_inferior([[0.0] * n], 0.05, -1.0) + [1.0] * (claims - 1))[0] for n in (least - 1, least)]
-    assert p[1] <= ALPHA < p[0]
-    assert (claims, least) in ((1, 59), (12, 107), (40, 131))
-
-
-def test_the_seeds_that_would_show_it_are_the_first_that_do() -> None:
+def test_the_seeds_that_would_show_it_are_the_first_that_do_and_of_many_the_fewest_of_each() -> None:
     gains = [0.0] * 60 + [-0.25] * 3 + [-0.5]
     needed = seeds_to_show(gains, 0.05, -1.0, 12)
     assert needed is not None
@@ -69,19 +63,16 @@ def test_the_seeds_that_would_show_it_are_the_first_that_do() -> None:
     assert seeds_to_show([0.0] * 9, 0.05, -1.0, 12) == 107
     assert seeds_to_show([-0.1] * 9 + [0.0], 0.05, -1.0, 1) is None, "it loses more than the margin"
     assert seeds_to_show([-0.0499999] * 64, 0.05, -1.0, 1) is None, "nobody makes so many"
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_the_fewest_seeds_of_many_methods_are_the_fewest_of_each(seed: int) -> None:
-    stream = np.random.RandomState(seed)
-    gains = stream.choice([-0.5, -0.25, 0.0, 0.25], (40, 24), p=[0.05, 0.1, 0.7, 0.15])
-    each = [seeds_to_show(own, 0.05, -1.0, 40) for own in gains]
-    needed = [number for number in each if number]
-    assert len(set(needed)) > 3
-    assert None in each
-    assert fewest_to_show(gains, 0.05, -1.0, 40) == min(needed)
-    assert fewest_to_show(gains, 0.05, -1.0, 40, min(needed)) == min(needed)
-    assert fewest_to_show(gains, 0.05, -1.0, 40, min(needed) - 1) is None
+    for seed in range(4):
+        stream = np.random.RandomState(seed)
+        gains = stream.choice([-0.5, -0.25, 0.0, 0.25], (40, 24), p=[0.05, 0.1, 0.7, 0.15])
+        each = [seeds_to_show(own, 0.05, -1.0, 40) for own in gains]
+        needed = [number for number in each if number]
+        assert len(set(needed)) > 3
+        assert None in each
+        assert fewest_to_show(gains, 0.05, -1.0, 40) == min(needed)
+        assert fewest_to_show(gains, 0.05, -1.0, 40, min(needed)) == min(needed)
+        assert fewest_to_show(gains, 0.05, -1.0, 40, min(needed) - 1) is None
 
 
 LOSSES = {"all or nothing": ([-1.0, 0.0], [0.05, 0.95]), "halves": ([-0.5, 0.0], [0.1, 0.9]),
@@ -121,16 +112,13 @@ def recommended(stream: np.random.Generator, losses: np.ndarray, gains: np.ndarr
     return chosen
 
 
-@pytest.mark.parametrize("seeds", [64, 256, 2000])
-def test_a_method_that_is_truly_worse_is_recommended_in_at_most_one_store_of_twenty(seeds: int) -> None:
+def test_a_truly_worse_method_is_recommended_in_one_store_of_twenty_and_the_best_is_found() -> None:
     """The worst case: whatever is faster loses the margin exactly, and what loses it most is the fastest."""
-    stream = np.random.default_rng(seeds)
-    losses = MARGIN * stream.choice([1.0, 1.0, 1.2, 2.0], (STORES, METHODS))
-    shown = recommended(stream, losses, 1 + 4 * losses, seeds)
-    assert sum(choice is not None for choice in shown) <= 0.05 * STORES
-
-
-def test_the_truly_best_is_found_where_the_data_can_tell() -> None:
+    for seeds in (64, 256, 2000):
+        stream = np.random.default_rng(seeds)
+        losses = MARGIN * stream.choice([1.0, 1.0, 1.2, 2.0], (STORES, METHODS))
+        shown = recommended(stream, losses, 1 + 4 * losses, seeds)
+        assert sum(choice is not None for choice in shown) <= 0.05 * STORES
     stream = np.random.default_rng(7)
     losses = stream.choice([0.0, 0.01, 0.15], (STORES, METHODS), p=[0.4, 0.3, 0.3])
     gains = stream.permuted(np.tile([0.9, 1.15, 1.3, 1.5, 1.75, 2.0], (STORES, 1)), axis=1)  # further apart than process bias can move them
@@ -175,18 +163,15 @@ def test_the_study_counts_wrong_claims(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows["quality: steps of 2 points", 256]["differences claimed"] > rows["quality: steps of 2 points", 64]["differences claimed"]
 
 
-def test_two_samples_are_told_apart_by_ranks_exactly_even_if_few() -> None:
+def test_two_samples_are_told_apart_by_ranks_exactly_and_as_by_scipy() -> None:
     assert p_greater([[1.0, 1.0, 1.0], [0.6] * 32, [0.0, 0.05, 0.15]], [0.1, 0.2, 0.3]) == pytest.approx([1 / 20, 1 / 6545, 19 / 20])
     assert p_greater([[1.0] * 3], [1.0] * 3)[0] > 0.5, "ties tell nothing"
-
-
-@pytest.mark.parametrize(("size", "others"), [(3, 40), (32, 32), (64, 20), (33, 64), (64, 500)])
-def test_two_samples_are_told_apart_as_by_scipy(size: int, others: int) -> None:
-    stream = np.random.default_rng(size)
-    other, smooth = stream.normal(0, 1, others), stream.normal(0.2, 1, (20, size))
-    for digits in (8, 0):  # without and with ties
-        rows, than = smooth.round(digits), other.round(digits)
-        method = "exact" if min(size, others) <= 32 else "asymptotic"
-        expected = scipy.stats.mannwhitneyu(rows, than[None, :], alternative="greater", method=method, axis=1).pvalue
-        assert p_greater(rows.tolist(), than.tolist()) == pytest.approx(expected, rel=1e-9)
-    assert p_greater([[1.0] * 64], [1.0] * 64)[0] == 1.0, "all values are equal"
+    for size, others in ((3, 40), (32, 32), (64, 20), (33, 64), (64, 500)):
+        stream = np.random.default_rng(size)
+        other, smooth = stream.normal(0, 1, others), stream.normal(0.2, 1, (20, size))
+        for digits in (8, 0):  # without and with ties
+            rows, than = smooth.round(digits), other.round(digits)
+            method = "exact" if min(size, others) <= 32 else "asymptotic"
+            expected = scipy.stats.mannwhitneyu(rows, than[None, :], alternative="greater", method=method, axis=1).pvalue
+            assert p_greater(rows.tolist(), than.tolist()) == pytest.approx(expected, rel=1e-9)
+        assert p_greater([[1.0] * 64], [1.0] * 64)[0] == 1.0, "all values are equal"

@@ -39,19 +39,15 @@ def test_sign_flip_is_what_enumeration_gives(d: list[float]) -> None:
     assert float(sign_flip(d)) == enumerated(d)
 
 
-def test_sign_flip_goes_from_the_least_it_can_to_one() -> None:
+def test_sign_flip_goes_from_the_least_to_one_and_rejects_equal_sides_as_often_as_it_says() -> None:
     for n in (1, 6, 17, MOST_PAIRS):
         d = np.linspace(0.01, 0.02, n)
         assert float(sign_flip(d)) == 2.0**-n
         assert float(sign_flip(-d)) == float(sign_flip(0 * d)) == 1.0
-
-
-@pytest.mark.parametrize("n", [6, 8, 9, 17])
-def test_sign_flip_rejects_equal_sides_as_often_as_it_says(n: int) -> None:
-    """P(p ≤ level) is the level itself under symmetry, for levels that are multiples of 2⁻ⁿ. 4000 draws: 4 standard errors."""
-    p = sign_flip(np.random.default_rng(n).standard_t(3, (4000, n)))
-    for level in (1 / 16, 1 / 4):
-        assert abs(float((p <= level).mean()) - level) < 4 * math.sqrt(level * (1 - level) / 4000)
+    for n in (6, 8, 9, 17):
+        p = sign_flip(np.random.default_rng(n).standard_t(3, (4000, n)))
+        for level in (1 / 16, 1 / 4):
+            assert abs(float((p <= level).mean()) - level) < 4 * math.sqrt(level * (1 - level) / 4000)
 
 
 @given(rows)
@@ -66,22 +62,19 @@ def test_signed_rank_distribution_is_what_enumeration_gives(n: int) -> None:
     assert pairs.signed_rank(n).tolist() == (np.bincount(sums) / 2**n).tolist()
 
 
-@pytest.mark.parametrize("n", [6, 14, 17, 24])
-@pytest.mark.parametrize("confidence", [0.5, 0.9, 0.95])
-def test_the_interval_holds_what_scipy_does_not_reject(n: int, confidence: float) -> None:
-    d = noise(1, n, seed=n)[0]
-    low, high, sure = interval(d, confidence)
-    assert sure >= confidence
+def test_the_interval_holds_what_scipy_does_not_reject_and_covers_as_often_as_it_says() -> None:
+    for confidence in (0.5, 0.9, 0.95):
+        for n in (6, 14, 17, 24):
+            d = noise(1, n, seed=n)[0]
+            low, high, sure = interval(d, confidence)
+            assert sure >= confidence
 
-    def p(centre: float) -> float:
-        return float(scipy.stats.wilcoxon(d - centre, method="exact").pvalue)
+            def p(centre: float, d: np.ndarray = d) -> float:
+                return float(scipy.stats.wilcoxon(d - centre, method="exact").pvalue)
 
-    level = (1 - sure) * (1 + 1e-9)  # the same number by another sum
-    assert p(float(low) + 1e-9) > level >= p(float(low) - 1e-9)
-    assert p(float(high) - 1e-9) > level >= p(float(high) + 1e-9)
-
-
-def test_the_interval_covers_as_often_as_it_says() -> None:
+            level = (1 - sure) * (1 + 1e-9)  # the same number by another sum
+            assert p(float(low) + 1e-9) > level >= p(float(low) - 1e-9)
+            assert p(float(high) - 1e-9) > level >= p(float(high) + 1e-9)
     for n in (6, 17):
         low, high, sure = interval(noise(4000, n, seed=n))
         covered = float(((low <= 0) & (high >= 0)).mean())
@@ -219,30 +212,20 @@ def test_pairs_stop_at_the_look_that_decides_and_needed_leads_to_the_verdict() -
     assert needed(PairRatios([0.2, -0.2] * 4), RULE) == ("screen", 4)
 
 
-@pytest.mark.parametrize("family", [1, 4, 50])
-def test_two_looks_keep_the_error_rate(family: int) -> None:
+def test_two_looks_keep_the_error_rate_and_the_family_is_corrected_for() -> None:
     """Exact rate over all signs of equal pairs: a configuration passes the first look, or by itself the second one."""
-    rule = Rule(0.001, family)
-    first, last = rule.looks
-    signs = 1 - 2 * ((np.arange(2**last)[:, None] >> np.arange(last)) & 1)
-    size = np.linspace(0.9, 1.1, last)
-    p = [pairs.LOOKS * tail((signs * size)[:, :count].sum(axis=1)) for count in (first, last)]
-    passed = (p[0] * family <= pairs.FDR) | (p[1] * family <= pairs.FDR)
-    assert pairs.FDR / family / 2 <= float(passed.mean()) <= pairs.FDR / family
-    some = np.random.default_rng(family).choice(2**last, 60)
-    for row in [*some, *np.flatnonzero(passed)[:20]]:
-        count, own = pairs.confirmed((signs[row] * size).tolist(), 1, rule)
-        assert own == pytest.approx(min(1.0, p[0][row] if count == first else p[1][row]))
-
-
-def tail(sums: np.ndarray) -> np.ndarray:
-    """The share of equally likely values that are at least each one."""
-    ordered = np.sort(sums)
-    return 1 - np.searchsorted(ordered, sums - 1e-9) / len(sums)
-
-
-def test_the_family_is_corrected_for() -> None:
-    """Four negative pairs among those that confirm: enough alone, not enough for one configuration among many."""
+    for family in (1, 4, 50):
+        rule = Rule(0.001, family)
+        first, last = rule.looks
+        signs = 1 - 2 * ((np.arange(2**last)[:, None] >> np.arange(last)) & 1)
+        size = np.linspace(0.9, 1.1, last)
+        p = [pairs.LOOKS * tail((signs * size)[:, :count].sum(axis=1)) for count in (first, last)]
+        passed = (p[0] * family <= pairs.FDR) | (p[1] * family <= pairs.FDR)
+        assert pairs.FDR / family / 2 <= float(passed.mean()) <= pairs.FDR / family
+        some = np.random.default_rng(family).choice(2**last, 60)
+        for row in [*some, *np.flatnonzero(passed)[:20]]:
+            count, own = pairs.confirmed((signs[row] * size).tolist(), 1, rule)
+            assert own == pytest.approx(min(1.0, p[0][row] if count == first else p[1][row]))
     rule = Rule(0.02, 1)
     fresh = np.linspace(0.03, 0.05, rule.looks[-1])
     fresh[:4] = -0.004, -0.005, -0.006, -0.007
@@ -252,6 +235,12 @@ def test_the_family_is_corrected_for() -> None:
     assert many.looks[-1] == rule.looks[-1]
     assert judge({"a": suspect}, many)["a"].verdict == "inconclusive"
     assert judge({str(i): suspect for i in range(51)}, many)["0"].verdict == "regressed", "many such configurations support each other"
+
+
+def tail(sums: np.ndarray) -> np.ndarray:
+    """The share of equally likely values that are at least each one."""
+    ordered = np.sort(sums)
+    return 1 - np.searchsorted(ordered, sums - 1e-9) / len(sums)
 
 
 families = st.lists(st.tuples(st.sampled_from([0.0, 0.03, 0.06, -0.06]), st.sampled_from([0.002, 0.01, 0.1]), st.integers(0, 99)),

@@ -64,24 +64,21 @@ def saying(folder: Path, parts: Sequence[bytes], end: str) -> str:
 DONE = framed({"measurement": {}})
 
 
-@pytest.mark.parametrize(("end", "word", "length"), [
-    ("kill -9 $$", "SIGKILL", 1), ("exit 7", "exit code 7", 11), ("exit 0", "exit code 0", len(DONE) // 2),
-    ("kill -11 $$", "signal SIGSEGV", len(DONE) - 1),
-])  # fmt: skip
-def test_a_message_that_was_cut_short_ends_the_case_alone(end: str, word: str, length: int, tmp_path: Path) -> None:
-    python = saying(tmp_path, [DONE[:length]], end)
-    listed = list(supervisor.run_trials(cases(2), TrialRequest(60.0, 1, python=python), lambda planned: None))
-    assert [f.outcome.status for f in listed] == [Status.ERROR, Status.ERROR]
-    assert all(word in f.outcome.log for f in listed)
-    assert listed[0].process != listed[1].process
-
-
-@pytest.mark.parametrize("content", [b"{'start': 1}\n", struct.pack("!i", LONGEST + 1)])
-def test_bytes_that_are_no_message_are_not_read(content: bytes, tmp_path: Path) -> None:
-    python = saying(tmp_path, [content, DONE], "exit 3")
-    (finished,) = supervisor.run_trials(cases(1), TrialRequest(60.0, 1, python=python), lambda planned: None)
-    assert finished.outcome.status is Status.ERROR
-    assert "exit code 3" in finished.outcome.log
+def test_messages_that_are_cut_short_or_none_end_their_case_alone(tmp_path: Path) -> None:
+    for end, word, length in (
+        ("kill -9 $$", "SIGKILL", 1), ("exit 7", "exit code 7", 11), ("exit 0", "exit code 0", len(DONE) // 2),
+        ("kill -11 $$", "signal SIGSEGV", len(DONE) - 1),
+    ):
+        python = saying(tmp_path, [DONE[:length]], end)
+        listed = list(supervisor.run_trials(cases(2), TrialRequest(60.0, 1, python=python), lambda planned: None))
+        assert [f.outcome.status for f in listed] == [Status.ERROR, Status.ERROR]
+        assert all(word in f.outcome.log for f in listed)
+        assert listed[0].process != listed[1].process
+    for content in (b"{'start': 1}\n", struct.pack("!i", LONGEST + 1)):
+        python = saying(tmp_path, [content, DONE], "exit 3")
+        (finished,) = supervisor.run_trials(cases(1), TrialRequest(60.0, 1, python=python), lambda planned: None)
+        assert finished.outcome.status is Status.ERROR
+        assert "exit code 3" in finished.outcome.log
 
 
 FAILED = failed(Status.ERROR, "of itself").to_json()
