@@ -126,9 +126,9 @@ def test_verdicts_on_times_outlive_images_that_break_off(error: BaseException, s
         assert [v.metric for v in store.verdicts(3)] == ["latency", "kv_allocated", "psnr"], "each once"
 
 
-def bisect(stage: Stage, repository: Path, *more: object, good: str = "HEAD~16") -> Any:
+def bisect(stage: Stage, repository: Path, *more: object) -> Any:
     return call("bisect", "calm 1/2", "--plan", stage.plan, "--plugin", stage.plugin, "--repository", repository, "--threads", 1,
-                "--good", good, "--bad", "HEAD", *more)
+                "--good", "HEAD~16", "--bad", "HEAD", *more)
 
 
 def failing(*numbers: int) -> Callable[[Outcome, Any], Outcome]:
@@ -162,9 +162,7 @@ def test_the_commit_that_made_a_case_worse_is_found(
     (11, failing(*range(8, 13)), "Skipped commits leave 6"), (99, CAPTURE, "The ends do not differ: within 10 %"),
     (99, failing(0), "The ends cannot be compared: the first side does not run, error then, ok now: TypeError: clip"),
 ])  # fmt: skip
-def test_no_commit_is_named(
-    slow: int, changed: Callable[[Outcome, Any], Outcome], text: str, machine: Machine, stage: Stage, repository: Path,
-) -> None:
+def test_no_commit_named(slow: int, changed: Callable[..., Outcome], text: str, machine: Machine, stage: Stage, repository: Path) -> None:
     machine.speed = lambda planned, options: 1.25 if number(options) >= slow else 1.0
     machine.changed = changed
     result = bisect(stage, repository)

@@ -166,9 +166,7 @@ def test_memory_that_is_used_up_is_the_machines_fault(error: Exception, capsys: 
     assert second == "  [infrastructure; see docs/errors.md#infrastructure]"
 
 
-def test_closed_streams_are_a_plug_ins_fault_and_no_file_takes_their_descriptors(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_closed_streams_are_a_plug_ins_fault_and_no_file_takes_their_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A library that writes to descriptor 2 must not write into a store."""
     script = "import os, sys; from cachemark.cli.endings import open_closed_streams\nopen_closed_streams()\nos.write(2, b'x')"
     done = subprocess.run(["sh", "-c", 'exec "$0" -c "$1" 2>&-', sys.executable, script], check=False, cwd=tmp_path)

@@ -42,15 +42,11 @@ def accepted(store: Store, root: Path) -> Path:
     return root
 
 
-def measured(
-    store: Store, outcomes: list[Outcome] | None = None, state: str = "finished", environment: Environment = ENVIRONMENT,
-    name: str = "demo",
-) -> int:
+def measured(store: Store, environment: Environment = ENVIRONMENT, name: str = "demo") -> int:
     run = store.begin_run(name, {}, environment, CODE)
-    for outcome in plan() if outcomes is None else outcomes:
+    for outcome in plan():
         store.save(run, outcome)
-    if state != "running":
-        store.finish_run(run, state)
+    store.finish_run(run, "finished")
     return run
 
 

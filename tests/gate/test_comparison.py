@@ -24,9 +24,7 @@ def outcome(seconds: float, config: str = "linear", **changed: Any) -> Outcome:
     return replace(ok(case(config)), samples=samples, unjudged="a side of a pair", **changed)
 
 
-def source(
-    effects: dict[str, float], sd: float = 0.01, seed: int = 0, spoil: Callable[[PairOfOutcomes], PairOfOutcomes] = lambda pair: pair,
-) -> Any:
+def source(effects: dict[str, float], sd: float = 0.01, seed: int = 0, spoil: Callable[..., PairOfOutcomes] = lambda pair: pair) -> Any:
     """A function that measures pairs of configurations with these effects, and counts them."""
     stream, counts = np.random.default_rng(seed), dict.fromkeys(effects, 0)
 

@@ -133,9 +133,7 @@ def packages(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_packages_are_added_counters_may_wrap_and_a_forbidden_one_says_how_to_allow_it(
-    packages: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_packages_are_added_may_wrap_and_a_forbidden_one_says_how_to_allow_it(packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, domain in (("intel-rapl:2", "psys"), ("intel-rapl:3", "dram")):
         shutil.copytree(packages / "intel-rapl:0", packages / name)
         (packages / name / "name").write_text(f"{domain}\n")
@@ -192,9 +190,7 @@ def write(path: Path, **seconds: float) -> None:
     ({"idle": 90.0, "iowait": 20.0, "user": 10.0}, 10.0, 0.0), ({"steal": 4.0, "irq": 1.0, "softirq": 1.0}, 0.0, 0.6),
     ({"user": 10.0, "guest": 10.0, "nice": 3.0, "guest_nice": 3.0}, 10.0, 0.3), ({"user": 9.9}, 10.0, 0.0),
 ])
-def test_only_work_of_others_counts(
-    columns: dict[str, float], own: float, expected: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_only_others_count(columns: dict[str, float], own: float, expected: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = clocks(monkeypatch, tmp_path / "stat")
     write(tmp_path / "stat")
     measured = load.OtherLoad()

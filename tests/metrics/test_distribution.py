@@ -55,9 +55,7 @@ def _no_cache_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iter
     assert not (tmp_path / "torch-home").exists()
 
 
-def test_a_saved_reference_gives_the_fid_of_all_its_images(
-    reference: RealImages, extractor: Extractor, fake: Tensor, tmp_path: Path
-) -> None:
+def test_a_saved_reference_gives_the_fid_of_all_images(reference: RealImages, extractor: Extractor, fake: Tensor, tmp_path: Path) -> None:
     reference.save(tmp_path / "r.safetensors", keep=50)
     loaded = RealImages.load(tmp_path / "r.safetensors", extractor.name)
     ours, unsaved = (distribution(ImageFeatures.of(fake, extractor), r, **FEW) for r in (loaded, reference))

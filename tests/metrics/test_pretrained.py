@@ -67,7 +67,7 @@ def test_a_missing_file_is_named_with_how_to_get_it(name: str, folders: Mapping[
             load(copied(folders[name], folder, without=missing))
 
 
-def test_other_weights_preprocessing_or_tokenizer_change_the_identity_and_only_changed_files_are_read(
+def test_changed_files_alone_are_read_and_change_the_identity(
     folders: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     copied(folders["clip"], tmp_path)

@@ -34,9 +34,7 @@ def generate(model: var.VAR, method: Full | ConcatFull, seeds: list[int], sampli
     return model.generate(torch.tensor(seeds) % 10, seeds, method, sampling, Memory())
 
 
-def test_the_condition_is_projected_once_and_the_reference_cache_has_the_same_tokens_and_more_bytes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_condition_is_projected_once_and_the_reference_cache_has_equal_tokens_and_more_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     modulations = var.VAR.modulations
     monkeypatch.setattr(var.VAR, "modulations", lambda self, cond: calls.append(1) or modulations(self, cond))
@@ -80,9 +78,7 @@ def test_bits_survive_being_packed_and_each_is_drawn_at_its_own_odds() -> None:
     assert len(tokens.unique()) == 8
 
 
-def test_another_text_encoder_is_another_model_and_one_that_does_not_fit_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_another_text_encoder_is_another_model_and_one_that_does_not_fit_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entry, request, _ = written("infinity", tmp_path / "infinity", monkeypatch, channels=64)
     before, file = entry.identity(request), tmp_path / "infinity" / text_features.ENCODER / "config.json"
     with pytest.raises(BadCheckpoint, match="has 64 channels; this model reads 128"):

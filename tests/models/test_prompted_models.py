@@ -134,7 +134,7 @@ def test_padding_of_a_shorter_prompt_is_seen_by_no_row() -> None:
     torch.testing.assert_close(logits_of(PaddedFull(), guided, codes), logits_of(Method(), guided, codes), atol=1e-4, rtol=0)
 
 
-def test_prompts_of_a_folder_of_janus_are_as_published_and_its_tokenizer_is_part_of_the_identity(
+def test_a_folder_of_janus_has_the_published_prompts_and_its_tokenizer_in_its_identity(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     entry, request, _ = written("janus", tmp_path / "janus", monkeypatch)

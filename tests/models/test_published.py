@@ -50,9 +50,7 @@ def test_a_published_layout_goes_from_its_path_to_an_image(official: Official) -
     assert loaded.decode(tokens).isfinite().all()
 
 
-def test_a_published_layout_is_found_by_its_name(
-    official: Official, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_published_layout_is_found_by_its_name(official: Official, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the cache of huggingface_hub, where the text encoder has a repository of its own."""
     entry, named, _ = official
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
@@ -131,9 +129,7 @@ def c2i(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ModelEntry, Pa
     ("c2i_B_64.pt", 384, "384 pixels by its training arguments; this model makes 64"),
     ("c2i_B_384.pt", None, "384 pixels by its name; this model makes 64"), ("c2i_B_384.pt", 64, ""), ("odd.pt", None, ""),
 ])
-def test_weights_for_images_of_another_size_are_refused(
-    c2i: tuple[ModelEntry, Path], name: str, argument: int | None, message: str
-) -> None:
+def test_weights_for_images_of_other_sizes_are_refused(c2i: tuple[ModelEntry, Path], name: str, argument: int | None, message: str) -> None:
     entry, file = c2i
     content = torch.load(file, weights_only=False)
     content["args"] = argparse.Namespace(**({"image_size": argument} if argument else {}))

@@ -78,9 +78,7 @@ def test_an_edited_file_of_its_own_is_another_plug_in(
     assert modules[0][1] == modules[2][1] != modules[1][1]
 
 
-def test_only_what_it_imports_counts_and_one_file_alone_has_the_digest_of_its_content(
-    split: Callable[[str, str], Path], tmp_path: Path,
-) -> None:
+def test_only_what_it_imports_counts_and_one_file_alone_has_its_contents_digest(split: Callable[[str, str], Path], tmp_path: Path) -> None:
     file = split("import helper, json, torch", "helper.SHARE")
     before = plugins.read(file).digest
     (file.parent / "unused.py").write_text("SHARE = 0.9\n")

@@ -154,7 +154,7 @@ def test_outcome_may_name_artifacts_that_the_store_has_and_no_others(store: Stor
     assert len(store.outcomes(run)) == 2
 
 
-def test_a_run_without_heartbeats_is_interrupted_and_one_that_lasts_sends_them(
+def test_a_run_without_heartbeats_is_interrupted_and_a_lasting_one_sends_them(
     store: Store, path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def silent(seconds: float) -> None:

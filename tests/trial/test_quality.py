@@ -237,9 +237,7 @@ def full_name(outcome: Outcome, name: str) -> str:
     return only
 
 
-def test_a_metric_has_one_value_per_seed_and_an_exception_costs_itself_alone(
-    measured: tuple[Outcome, dict[str, bytes]], file: Path,
-) -> None:
+def test_a_metric_has_a_value_per_seed_and_an_exception_costs_itself_alone(measured: tuple[Outcome, dict[str, bytes]], file: Path) -> None:
     """A token of the small model is a square of its own grey."""
     outcome, files = measured
     expected = (load(files["tokens.safetensors"])["tokens"].double() / 7.5 - 1).mean(1).tolist()

@@ -60,7 +60,7 @@ def scores(folders: tuple[Path, Path]) -> Scores:
     return score(*folders, preset_name="scene")
 
 
-def test_the_worst_pair_comes_first_and_intervals_of_sets_are_kept(
+def test_the_worst_pair_is_first_and_intervals_are_kept(
     scores: Scores, folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fid = scores.values[f"fid_scene_{COUNT}"]
