@@ -130,7 +130,6 @@ def test_pipes_that_nobody_reads_change_no_code(raised: BaseException, code: int
 
 
 def suggested(text: str, name: str) -> list[str]:
-    """Return the arguments of the suggested command of that name."""
     line = next(line for line in text.splitlines() if f"cachemark {name}" in line)
     return shlex.split(line[line.index(f"cachemark {name}") :].removeprefix("cachemark "))
 

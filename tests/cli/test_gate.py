@@ -27,7 +27,6 @@ COMMITS = {"commit": "a" * 40, "dirty": False}
 
 @pytest.fixture
 def accepted(stage: Stage) -> Path:
-    """The run, saved as the accepted baseline below the working directory."""
     return Path(good(call("baseline", "save", "--store", stage.store, "--reason", "the tests")).removeprefix("Baseline: ").strip())
 
 
@@ -211,7 +210,6 @@ def test_a_comparison_is_judged_and_joined(machine: Machine, stage: Stage, repos
     commits = ("--commits", "HEAD~16", "HEAD", "--repository", repository, "--only", "calm 1/2", "--no-aa")
 
     def page_of_run_1() -> str:
-        """Its page in a site that is brought up to date."""
         assert call("report", "--site", stage.folder / "site", "--store", stage.store).exit_code == 0
         return (stage.folder / "site" / "runs" / "run-1.html").read_text()
 

@@ -99,7 +99,6 @@ NAME = full_name("contrast", STATED)
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
-    """As in a process that has met none."""
     with patch.dict(units.OUTSIDE, clear=True):
         yield
 
@@ -154,12 +153,10 @@ def test_far_ends_are_a_range_while_differences_are_finite_and_seconds_of_an_ima
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Another project."""
     return repository(tmp_path_factory.mktemp("other"))
 
 
 def repository(folder: Path, *options: str) -> Path:
-    """Make a repository of five empty commits."""
     repositories.git(folder, "init", "-q", "-b", "main", *options)
     for number in range(5):
         repositories.git(folder, "commit", "-q", "--allow-empty", "-m", str(number))

@@ -42,7 +42,6 @@ def save(store: Store, commit: str, outcomes: Sequence[Outcome], environment: En
 
 @pytest.fixture(scope="module")
 def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository of two commits, which no test changes."""
     folder = tmp_path_factory.mktemp("origin") / "repo"
     repository(folder, 2)
     return folder
@@ -73,7 +72,6 @@ def benchmarks(here: Path) -> dict[str, Any]:
 
 
 def results(of: Path) -> dict[str, dict[str, float | None]]:
-    """Figures of a result file by metric and case."""
     data = json.loads(of.read_text())
     assert data["result_columns"][:3] == ["result", "params", "version"]
     return {name.rpartition(".")[2]: dict(zip(row[1][0], row[0], strict=True)) for name, row in data["results"].items()}

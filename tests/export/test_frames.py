@@ -93,7 +93,6 @@ def test_a_store_its_path_and_outcomes_give_the_same(tmp_path: Path) -> None:
 
 
 def other(value: Any) -> Any:
-    """Another value of the same type."""
     if isinstance(value, tuple):
         return (value[0] + 1, *value[1:])
     return {**value, "x": 1} if isinstance(value, dict) else f"{value}x" if isinstance(value, str) else value + 1

@@ -42,7 +42,6 @@ def lines(of: Table) -> list[TableLine]:
 
 
 def column(of: Table, key: str) -> dict[str, TableEntry]:
-    """A column's entries by the method and budget of their line."""
     number = [c.key for c in of.columns].index(key)
     return {f"{line.name} {line.budget.split()[0]}": line.entries[number] for line in lines(of) if line.entries}
 
@@ -82,7 +81,6 @@ def test_every_figure_is_the_text_of_the_page_and_a_margin_reaches_to_the_farthe
 
 
 def as_good(outcome: Outcome) -> Outcome:
-    """The outcome with the full cache's color consistency, so that it may be ranked."""
     return sample.measured(outcome, color_consistency=list(sample.full().samples["color_consistency"]))
 
 
@@ -195,7 +193,6 @@ RULES = {  # of Jenkins' xUnit plug-in (junit-10.xsd): what an element may hold,
 
 
 def broken_rules(text: str) -> list[str]:
-    """Tags of elements that break a rule of the schema."""
     root = ET.fromstring(text.encode())
     found = [root.tag] * (root.tag != "testsuites")
     for element in root.iter():

@@ -28,7 +28,6 @@ def ok(of: Case, **samples: list[float]) -> Outcome:
 
 
 def plan() -> list[Outcome]:
-    """Full, two methods, and one that ran out of memory."""
     full = ok(case("full"), latency=[2.0, 2.0, 2.0], tokens_per_s_last=[25.0, 25.0, 25.0])
     return [full, ok(case("linear")), ok(case("h2o")), Outcome(case("rkv"), Status.OOM, log="out of memory")]
 

@@ -25,7 +25,6 @@ def row(found: Comparison, method: str, metric: str) -> Verdict:
 
 
 def judged(method: str, metric: str, values: list[float]) -> tuple[str, int]:
-    """Verdict and exit code when one metric of one method has other values."""
     comparison = judge(changed(plan(), method, samples={metric: values}))
     return row(comparison, method, metric).verdict, comparison.exit_code
 

@@ -37,7 +37,6 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def accepted(store: Store, root: Path) -> Path:
-    """The folder with a first baseline."""
     baselines.save(store, measured(store), root, reason="first", days=30)
     return root
 

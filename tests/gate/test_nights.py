@@ -30,7 +30,6 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def made(number: int = 1, change: float | None = 1.0, aa: str = "equivalent", environment: Environment = ENVIRONMENT) -> ledger.Night:
-    """A night as :func:`ledger.nights` reads it."""
     run = RunRecord(number, "compare/demo", {"configurations": 1, "alike": "same"}, "2026", "2026", "finished", environment, CODE)
     rows = [Verdict("k", "tiny linear", "latency", "equivalent", "", 1.0, change, change)] if change else []
     return ledger.Night(run, (*rows, Verdict("k", AA_CONFIG, "latency", aa, "", 1.0, 1.0, 1.0)))

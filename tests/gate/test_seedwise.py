@@ -21,7 +21,6 @@ SEEDS = 64
 
 
 def above(differences: NDArray[np.float64]) -> float:
-    """The p-value that the mean of one sample is above 0."""
     return sign_flips([differences])[0][0]
 
 

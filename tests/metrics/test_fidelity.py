@@ -88,12 +88,10 @@ OBJECT, GROUND, LEFT, RIGHT = range(4)
 
 
 def turned(image: torch.Tensor) -> torch.Tensor:
-    """Every hue a third of the circle further: the channels change places."""
     return image.roll(1, -3)
 
 
 def corrupt(images: torch.Tensor, rows: slice, columns: slice = slice(0, 64)) -> torch.Tensor:
-    """Turn the hues of one rectangle."""
     out = images.clone()
     out[:, :, rows, columns] = turned(images[:, :, rows, columns])
     return out

@@ -125,7 +125,6 @@ def test_a_metric_has_the_images_of_its_kind_and_each_is_detected_once(monkeypat
 
 
 def questions(*needs: tuple[int, ...]) -> tuple[Question, ...]:
-    """Return questions 1, 2, … that depend on these."""
     return tuple(Question(number, f"{number}?", each) for number, each in enumerate(needs, 1))
 
 

@@ -159,7 +159,6 @@ ALLOWED = {
 
 
 def naming(path: Path) -> bool:
-    """True of a file with a text that is the name of a metric."""
     tokens = tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline)
     texts = [token.string.strip("\"'") for token in tokens if token.type == tokenize.STRING]
     return any(text in METRICS or text in FAMILIES or text.startswith(tuple(f"{family}_" for family in FAMILIES)) for text in texts)

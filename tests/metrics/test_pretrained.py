@@ -187,7 +187,6 @@ def get_tokenizer(name):
 
 @pytest.fixture
 def preferences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MetricContext]:
-    """The stubs are importable, and their weights are in a folder."""
     for name, text in PACKAGES.items():
         (tmp_path / "packages" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "packages" / name).write_text(text)

@@ -9,7 +9,6 @@ from cachemark.store.db import Store
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where a test may make its database; nothing is there yet."""
     return tmp_path / "results.db"
 
 
@@ -23,7 +22,6 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def store(path: Path, empty: Path) -> Iterator[Store]:
-    """A store without rows at ``path``."""
     shutil.copy(empty, path)
     with Store.open(path) as opened:
         yield opened

@@ -21,14 +21,12 @@ CODE = {"commit": "abc1234", "dirty": True, "hash": "f00", "version": "0.1.0"}
 
 
 def case(number: int = 0, **fields: Any) -> Case:
-    """A case that differs from others by its parameter ``number``."""
     base: dict[str, Any] = {"model": "tiny", "weights": "random:0", "grid": (8, 8), "conditions": "labels", "sampling": Sampling(),
                             "method": "linear", "parameters": {"number": number}, "budget": "1/4"}
     return Case(**{**base, **fields})
 
 
 def ok(number: int = 0, **fields: Any) -> Outcome:
-    """An ok outcome of ``case(number)`` with five metrics."""
     samples = {"latency": [0.5 + number, 0.75], "kl": [0.25] * 4, "kv_logical": [4096.0], "peak_memory": [9999.0], "psnr": [30.1, 29.9]}
     base: dict[str, Any] = {"case": case(number), "status": Status.OK, "samples": samples, "result_key": f"skip{number}"}
     return Outcome(**{**base, **fields})
@@ -43,7 +41,6 @@ def begin(store: Store) -> int:
 
 
 def count_rows(store: Store) -> dict[str, int]:
-    """The number of rows per table."""
     with store._reading() as session:
         return {table.name: session.scalar(select(func.count()).select_from(table)) or 0 for table in Base.metadata.sorted_tables}
 

@@ -189,7 +189,6 @@ def test_a_run_without_heartbeats_is_interrupted_and_a_lasting_one_sends_them(
 
 @pytest.fixture
 def raw(store: Store, path: Path) -> Iterator[sqlite3.Connection]:
-    """A plain connection to a store with one ok and one failed outcome."""
     run = begin(store)
     store.save(run, ok(1))
     store.save(run, failed(2))

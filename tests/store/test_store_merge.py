@@ -40,7 +40,6 @@ def verdict(store: Store, run: int, label: str) -> None:
 
 
 def remaining(store: Store, nights: int) -> list[int]:
-    """Prune, and return the numbers of the remaining runs."""
     before, planned = count_rows(store), prune(store, nights)
     assert count_rows(store) == before, "a dry pruning changes nothing"
     assert prune(store, nights, dry=False) == planned

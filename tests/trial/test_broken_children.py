@@ -41,7 +41,6 @@ def cases(count: int) -> list[Prepared]:
 
 
 def interpreter(folder: Path, script: str) -> str:
-    """A program that stands in for the child."""
     file = folder / "python"
     file.write_text(f"#!/bin/sh\n{script}\n")
     file.chmod(0o755)

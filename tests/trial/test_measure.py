@@ -48,8 +48,6 @@ def results(folder: Path) -> Results:
 
 
 class Recorder:
-    """A generator that notes each call."""
-
     def __init__(self, generator: Any) -> None:
         self._generator, self.layout = generator, generator.layout
         self.calls: list[dict[str, Any]] = []

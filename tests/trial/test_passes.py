@@ -38,7 +38,6 @@ def planned(folder: Path, cells: str = DECODERS, methods: str = '"full"') -> dic
 
 
 def loaded(cases: dict[str, Prepared]) -> benches.Bench:
-    """The model, with products that are counted."""
     bench = benches.Bench.load(cases["full"])
     bench.entry = replace(bench.entry, parameter_counts=partial(costs.llamagen, CONFIG, lambda: None))
     return bench

@@ -32,8 +32,6 @@ Truth = Mapping[str, tuple[float, float]]  # by budget of linear: fraction of th
 
 @dataclass(frozen=True)
 class Planted:
-    """A store with LlamaGen-XL at some batches."""
-
     path: Path
 
     def add(self, batches: Sequence[int], truth: Truth, *, where: Environment = H100, weights: str = "9c2e/5b71", **facts: Any) -> None:

@@ -94,7 +94,6 @@ INCIDENT = Incident("key", "latency", "method", "linear", ("tiny-var linear 1/4,
 
 
 def nights(commits: Sequence[str], **changes: object) -> tuple[RunRecord, ...]:
-    """One run of the plan each day from 2026-01-01 on, the newest first."""
     records = [RunRecord(day, "demo", {}, f"2026-01-{day:02}T03:00:00+00:00", "", "finished", ENVIRONMENT, {"commit": commit})
             for day, commit in enumerate(commits, 1)]
     return tuple(replace(record, **changes) for record in reversed(records))  # type: ignore[arg-type]

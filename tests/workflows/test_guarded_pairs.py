@@ -102,7 +102,6 @@ def at(tmp_path: Path) -> Stage:
 
 @pytest.fixture
 def python(tmp_path: Path) -> str:
-    """An interpreter whose trials succeed at once."""
     measured = Measurement(Status.OK, {"latency": [1.0] * 3}, "a side", output_hash="cafe", facts=Facts(kernel="sdpa")).to_json()
     introduction = {"protocol": PROTOCOL, "environment": environment("cpu", 1).to_json(), "code": {"hash": "abc"}}
     file = tmp_path / "python"
@@ -118,7 +117,6 @@ def compare(at: Stage, python: str, nvml: FakeNvml, **machine: Any) -> PairedCom
 
 
 def pairs(at: Stage) -> list[tuple[int, int, tuple[str, str]]]:
-    """Return number, repetitions and devices of each stored pair."""
     with Store.open(at.store, create=False, read_only=True) as store:
         stored_pairs = [(o.facts.pair, o.facts.device.uuid) for o in store.outcomes(1)]
     sides = {side: {pair.number: (pair.redone, uuid) for pair, uuid in stored_pairs if pair.side == side} for side in ("before", "after")}

@@ -39,7 +39,6 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Stage:
 
 
 def put_back(patch: pytest.MonkeyPatch) -> None:
-    """Restore at the end what the plug-in changes."""
     for module, name in ((quality, "PART"), (presets, "preset"), (presets, "identity_of")):
         patch.setattr(module, name, getattr(module, name))
 
@@ -52,12 +51,10 @@ def measured(original: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def parts(stage: Stage, label: str = "") -> Path:
-    """The folder of all stored parts of quality passes, or of those of a case."""
     return Path(f"{stage.store}.artifacts", "parts", stage.outcomes()[label].result_key if label else "")
 
 
 def times(stage: Stage) -> dict[Path, int]:
-    """When each stored part of a quality pass was written."""
     return {path: path.stat().st_mtime_ns for path in parts(stage).glob("*/*")}
 
 

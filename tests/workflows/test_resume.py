@@ -38,7 +38,6 @@ def stage(measured: Stage, tmp_path: Path) -> Stage:
 
 
 def explained(stage: Stage, *more: str) -> dict[str, tuple[str, str]]:
-    """What ``explain`` prints: action and reason by label."""
     return {row["label"]: (row["action"], row["reason"]) for row in data(stage.call("explain", "--json", *more))}
 
 

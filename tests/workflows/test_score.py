@@ -84,7 +84,6 @@ def test_the_worst_pair_is_first_and_intervals_are_kept(
 
 
 def noise_images(folder: Path, names: list[str], seed: int = 0, side: int = 32) -> Path:
-    """A folder with images of noise under these names."""
     draws = np.random.default_rng(seed)
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

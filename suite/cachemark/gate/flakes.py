@@ -3,7 +3,7 @@
 A process sometimes fails for reasons outside its code. A configuration with one failed side is therefore measured again in new pairs:
 after ``QUIET`` of them without another failure it was a flake, and ``enough`` further failures of the same side among at most ``MOST``
 have a cause. If processes fail at random at most at ``rate``, a family of configurations gets a wrong verdict in at most ``FDR`` of the
-nights; anything between is inconclusive. ``tests/gate/test_flakes.py`` simulates this.
+nights; anything between is inconclusive. ``tests/gate/test_comparison.py`` simulates this.
 """
 
 from __future__ import annotations
