@@ -138,31 +138,27 @@ def test_other_numerics_keep_bytes_exact_and_are_compared_within_their_rounding_
     assert (comparison.cases, comparison.exit_code) == ((1, 4), 4), "bytes alone judge no case; one ran out of memory on both sides"
 
 
-@pytest.mark.parametrize(("then", "now", "verdict"), [
-    ("aa", "aa", "equivalent"), ("aa", "bb", "changed"), ("", "bb", None), ("aa", "", None),
-])
-def test_images_are_compared_where_both_sides_hashed_them(then: str, now: str, verdict: str | None) -> None:
+def test_images_are_compared_where_hashed_and_what_the_machine_ended_is_no_verdict() -> None:
     """The tokens may be the same and what is decoded from them another picture."""
-    before, after = (changed(plan(), "h2o", facts=Facts(images_hash=images or None)) for images in (then, now))
-    comparison = judge(after, before)
-    rows = [r.verdict for r in comparison.rows if (r.label.split()[1], r.metric) == ("h2o", "images_hash")]
-    assert rows == ([verdict] if verdict else [])
-    assert row(comparison, "h2o", "output_hash").verdict == "equivalent"
+    for then, now, verdict in (
+        ("aa", "aa", "equivalent"), ("aa", "bb", "changed"), ("", "bb", None), ("aa", "", None),
+    ):
+        before, after = (changed(plan(), "h2o", facts=Facts(images_hash=images or None)) for images in (then, now))
+        comparison = judge(after, before)
+        rows = [r.verdict for r in comparison.rows if (r.label.split()[1], r.metric) == ("h2o", "images_hash")]
+        assert rows == ([verdict] if verdict else [])
+        assert row(comparison, "h2o", "output_hash").verdict == "equivalent"
+    for when in ("then", "now"):
+        for status in INFRASTRUCTURE:
+            ended = [*plan()[:3], Outcome(case("rkv"), status, log="why")]
+            comparison = judge(*((ended, plan()) if when == "now" else (plan(), ended)))
+            assert row(comparison, "rkv", "status").verdict == "not_compared"
+            assert comparison.coverage == 0.75
+            assert comparison.exit_code == 4
+            assert judge(*((ended, plan()) if when == "now" else (plan(), ended)), min_coverage=0.5).exit_code == 0
 
 
-@pytest.mark.parametrize("status", INFRASTRUCTURE)
-@pytest.mark.parametrize("when", ["then", "now"])
-def test_what_the_machine_ended_is_no_verdict_on_a_case(status: Status, when: str) -> None:
-    """A night that ran out of time, or a card that was throttled, is too little judged and no regression."""
-    ended = [*plan()[:3], Outcome(case("rkv"), status, log="why")]
-    comparison = judge(*((ended, plan()) if when == "now" else (plan(), ended)))
-    assert row(comparison, "rkv", "status").verdict == "not_compared"
-    assert comparison.coverage == 0.75
-    assert comparison.exit_code == 4
-    assert judge(*((ended, plan()) if when == "now" else (plan(), ended)), min_coverage=0.5).exit_code == 0
-
-
-def test_too_little_coverage_nothing_judged_and_no_case_in_common_never_pass() -> None:
+def test_too_little_coverage_and_values_that_cannot_be_compared_never_pass() -> None:
     comparison = judge(plan()[:2])
     assert (comparison.coverage, comparison.exit_code, judge(plan()[:2], min_coverage=0.5).exit_code) == (0.5, 4, 0)
     assert RunJudgement(comparison).headline.startswith("Too little was compared: ")
@@ -177,18 +173,14 @@ def test_too_little_coverage_nothing_judged_and_no_case_in_common_never_pass() -
     for then, now in ((plan(), []), ([], plan()), ([], [])):
         with pytest.raises(NothingMeasured):
             judge(now, then)
-
-
-@pytest.mark.parametrize("edit", [
-    lambda baseline: dataclasses.replace(baseline, metrics={}),
-    lambda baseline: dataclasses.replace(baseline, metrics={name: version + 1 for name, version in baseline.metrics.items()}),
-], ids=["no definitions", "other definitions"])  # fmt: skip
-def test_a_baseline_whose_values_cannot_be_compared_never_passes(edit: Any) -> None:
-    """Although every case has a verdict on its hash."""
-    comparison = compare(edit(exchange(plan())), plan(), ENVIRONMENT)
-    assert comparison.cases[0] == comparison.cases[1]
-    assert (comparison.coverage < 0.5, comparison.exit_code) == (True, 4)
-    assert any("by another definition of their metric, or by none" in line for line in comparison.details())
+    for edit in (
+        lambda baseline: dataclasses.replace(baseline, metrics={}),
+        lambda baseline: dataclasses.replace(baseline, metrics={name: version + 1 for name, version in baseline.metrics.items()}),
+    ):
+        comparison = compare(edit(exchange(plan())), plan(), ENVIRONMENT)
+        assert comparison.cases[0] == comparison.cases[1]
+        assert (comparison.coverage < 0.5, comparison.exit_code) == (True, 4)
+        assert any("by another definition of their metric, or by none" in line for line in comparison.details())
 
 
 def test_summary_names_the_worst_of_every_kind_of_figure() -> None:

@@ -96,24 +96,21 @@ def nights(changes: list[list[GateRow]], register: tuple[Incident, ...] = (), fi
     return incident_nights
 
 
-@pytest.mark.parametrize(("changes", "notified"), [
-    ([worse(LINEAR, 1.2 + n / 1000) for n in range(10)], [1, *[0] * 9]),
-    ([worse(LINEAR), worse(LINEAR[:3]), worse(LINEAR[35:])], [1, 0, 0]),
-    ([worse(LINEAR[:30]), worse(LINEAR)], [1, 0]),
-    ([worse(LINEAR, change) for change in (1.2, 1.31, 1.33, 1.4)], [1, 0, 1, 0]),  # 1.2 × 1.1 is 1.32; then 1.33 is what people know
-    ([worse(LINEAR), worse(LINEAR, metric="tokens_per_s_last", change=1 / 1.5)], [1, 0]),  # another metric of the family
-])  # fmt: skip
-def test_a_cause_is_reported_once_until_it_grows(changes: list[list[GateRow]], notified: list[int]) -> None:
-    history_nights = nights(changes)
-    assert [len(night.notify) for night in history_nights] == notified
-    assert [len(night.register) for night in history_nights] == [1] * len(changes), "it stays open"
-    (last,) = history_nights[-1].register
-    reported = max(number for number, night in enumerate(history_nights) if night.notify)
-    assert (last.since, last.change) == (DAY, changes[reported][0].cost)
-    assert set(last.configurations) == names([f.case for night in changes for f in night])
-
-
-def test_what_is_gone_is_fixed_by_the_judge_that_found_it_and_what_comes_back_is_new() -> None:
+def test_a_cause_is_reported_once_until_it_grows_or_is_fixed_by_the_judge_that_found_it() -> None:
+    for changes, notified in (
+        ([worse(LINEAR, 1.2 + n / 1000) for n in range(10)], [1, *[0] * 9]),
+        ([worse(LINEAR), worse(LINEAR[:3]), worse(LINEAR[35:])], [1, 0, 0]),
+        ([worse(LINEAR[:30]), worse(LINEAR)], [1, 0]),
+        ([worse(LINEAR, change) for change in (1.2, 1.31, 1.33, 1.4)], [1, 0, 1, 0]),  # 1.2 × 1.1 is 1.32; then 1.33 is what people know
+        ([worse(LINEAR), worse(LINEAR, metric="tokens_per_s_last", change=1 / 1.5)], [1, 0]),  # another metric of the family
+    ):
+        history_nights = nights(changes)
+        assert [len(night.notify) for night in history_nights] == notified
+        assert [len(night.register) for night in history_nights] == [1] * len(changes), "it stays open"
+        (last,) = history_nights[-1].register
+        reported = max(number for number, night in enumerate(history_nights) if night.notify)
+        assert (last.since, last.change) == (DAY, changes[reported][0].cost)
+        assert set(last.configurations) == names([f.case for night in changes for f in night])
     history_nights = nights([worse(LINEAR), [], worse(LINEAR)])
     assert [i.key for i in history_nights[1].fixed] == [history_nights[0].notify[0].key]
     assert (history_nights[1].register, [len(night.notify) for night in history_nights]) == ((), [1, 0, 1])

@@ -42,7 +42,7 @@ def filed(store: Store, night: ledger.Night, plan: str = "demo", state: str = "f
     return run
 
 
-def test_nights_are_finished_comparisons_in_order_without_their_equal_sides(store: Store) -> None:
+def test_nights_are_finished_comparisons_and_other_configs_compare_themselves_in_turn(store: Store) -> None:
     runs = [filed(store, made()), filed(store, made())]
     filed(store, made(), plan="other")
     filed(store, made(), state="interrupted")
@@ -53,6 +53,10 @@ def test_nights_are_finished_comparisons_in_order_without_their_equal_sides(stor
     assert night.tally.exit_code == 0
     assert [r.label for r in night.tally.rows] == ["tiny linear"]
     assert night.equal_configs == {AA_CONFIG: True}
+    for configs, turns in ((3, 3), (20, 4), (200, 25)):
+        names = [f"configuration {number}" for number in range(configs)]
+        assert {config for turn in range(turns) for config in ledger.equal_configs(names, turn)} == set(names)
+        assert all(len(set(ledger.equal_configs(names, turn))) == len(ledger.equal_configs(names)) for turn in range(2 * configs))
 
 
 def test_a_gate_that_alarms_for_nothing_demotes_itself_by_the_rate_of_a_night() -> None:
@@ -74,13 +78,6 @@ def test_a_gate_that_alarms_for_nothing_demotes_itself_by_the_rate_of_a_night() 
     assert (standing_now.nights, standing_now.alarms, standing_now.configs, standing_now.wrong, standing_now.family) == (10, 2, 80, 2, 200)
     assert standing_now.rate == pytest.approx(1 - (1 - 2 / 80) ** 200)
     assert standing_now.low < standing_now.rate < standing_now.high
-
-
-@pytest.mark.parametrize(("configs", "turns"), [(3, 3), (20, 4), (200, 25)])
-def test_other_configs_are_compared_with_themselves_on_other_nights(configs: int, turns: int) -> None:
-    names = [f"configuration {number}" for number in range(configs)]
-    assert {config for turn in range(turns) for config in ledger.equal_configs(names, turn)} == set(names)
-    assert all(len(set(ledger.equal_configs(names, turn))) == len(ledger.equal_configs(names)) for turn in range(2 * configs))
 
 
 def test_the_history_of_a_config_has_its_environments_and_nights_without_a_level_are_reported_only() -> None:

@@ -82,12 +82,22 @@ LAYOUTS: dict[str, Callable[[State], Any]] = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_layout_of_a_torch_file_loads(tmp_path: Path, layout: str) -> None:
-    state = weights()
-    for name in ("net.pt", "net.safetensors", "net.ckpt.tmp"):
-        torch.save(LAYOUTS[layout](state), tmp_path / name)
-        assert equal(load(Net, tmp_path / name), state)
+def test_every_layout_of_a_torch_file_loads_and_a_choice_is_stated(tmp_path: Path) -> None:
+    for layout in LAYOUTS:
+        state = weights()
+        for name in ("net.pt", "net.safetensors", "net.ckpt.tmp"):
+            torch.save(LAYOUTS[layout](state), tmp_path / name)
+            assert equal(load(Net, tmp_path / name), state)
+    for content, chosen, note in (
+        (lambda state: {"model": state}, "", ""), (lambda state: {"model": state, "again": state}, "", ""),
+        (lambda state: {"model": state, "model_ema": other(state)}, "model_ema", "the averaged ones under 'model_ema' are used, not those"),
+        (lambda state: {"model": state, "best": other(state)}, "model", "the raw ones under 'model' are used, not those under best"),
+        (lambda state: {**state, "best": other(state)}, "top", "the raw ones under 'top' are used, not those under best. To use others: w"),
+    ):
+        fit = fitted(Net, saved(tmp_path / "net.pt", content(weights())))
+        assert fit.entry == chosen
+        assert note in " ".join(fit.notes)
+        assert bool(fit.notes) is bool(chosen)
 
 
 def test_an_entry_is_selected_by_its_name_and_copies_that_nothing_tells_apart_are_refused(tmp_path: Path) -> None:
@@ -107,30 +117,6 @@ def test_an_entry_is_selected_by_its_name_and_copies_that_nothing_tells_apart_ar
     assert equal(load(Net, saved(path, {"student": state, "teacher": dict(state)})), state)  # the same tensors twice
 
 
-@pytest.mark.parametrize(("content", "chosen", "note"), [
-    (lambda state: {"model": state}, "", ""), (lambda state: {"model": state, "again": state}, "", ""),
-    (lambda state: {"model": state, "model_ema": other(state)}, "model_ema", "the averaged ones under 'model_ema' are used, not those"),
-    (lambda state: {"model": state, "best": other(state)}, "model", "the raw ones under 'model' are used, not those under best"),
-    (lambda state: {**state, "best": other(state)}, "top", "the raw ones under 'top' are used, not those under best. To use others: w"),
-])
-def test_a_choice_is_stated(tmp_path: Path, content: Callable[[State], Any], chosen: str, note: str) -> None:
-    fit = fitted(Net, saved(tmp_path / "net.pt", content(weights())))
-    assert fit.entry == chosen
-    assert note in " ".join(fit.notes)
-    assert bool(fit.notes) is bool(chosen)
-
-
-def test_safetensors_are_known_by_their_content_and_dtype_converts_floating_point_only(tmp_path: Path) -> None:
-    save_file(weights(), tmp_path / "net.bin")
-    assert equal(load(Net, tmp_path / "net.bin"), weights())
-    module = load(Net, tmp_path / "net.bin", dtype=torch.bfloat16)
-    assert not module.training
-    assert not any(p.requires_grad or p.is_meta for p in module.parameters())
-    assert {p.dtype for p in module.parameters()} == {torch.bfloat16}
-    assert module.seen.dtype == torch.int64
-    assert torch.equal(module.embed.weight, weights()["embed.weight"].bfloat16())
-
-
 @pytest.mark.parametrize("write", [torch.save, save_file])
 def test_changing_a_loaded_weight_leaves_the_file_alone(tmp_path: Path, write: Callable[[State, Path], None]) -> None:
     write(weights(), tmp_path / "net")
@@ -139,16 +125,24 @@ def test_changing_a_loaded_weight_leaves_the_file_alone(tmp_path: Path, write: C
     assert (tmp_path / "net").read_bytes() == before
 
 
-@pytest.mark.parametrize(("extra", "ignore"), [
-    ("freqs_cis", ()), ("layers.0.attention.kv_cache.k_cache", ()), ("head.scale", ("head.*",)), ("", ("*",)),
-])  # fmt: skip
-def test_extras_are_passed_over_where_they_are_known_or_named(tmp_path: Path, extra: str, ignore: tuple[str, ...]) -> None:
+def test_extras_are_passed_over_and_safetensors_are_known_by_their_content(tmp_path: Path) -> None:
     """A pattern never drops a weight of the module."""
-    state = weights()
-    path = saved(tmp_path / "net.pt", {"model": state | ({extra: torch.zeros(3)} if extra else {})})
-    assert equal(load(Net, path, ignore=ignore), state)
-    with pytest.raises(BadCheckpoint, match=r"missing \(embed\.weight\)"):
-        load(Net, saved(path, without("embed.weight")), ignore=("embed.*", *ignore))
+    for extra, ignore in (
+        ("freqs_cis", ()), ("layers.0.attention.kv_cache.k_cache", ()), ("head.scale", ("head.*",)), ("", ("*",)),
+    ):
+        state = weights()
+        path = saved(tmp_path / "net.pt", {"model": state | ({extra: torch.zeros(3)} if extra else {})})
+        assert equal(load(Net, path, ignore=ignore), state)
+        with pytest.raises(BadCheckpoint, match=r"missing \(embed\.weight\)"):
+            load(Net, saved(path, without("embed.weight")), ignore=("embed.*", *ignore))
+    save_file(weights(), tmp_path / "net.bin")
+    assert equal(load(Net, tmp_path / "net.bin"), weights())
+    module = load(Net, tmp_path / "net.bin", dtype=torch.bfloat16)
+    assert not module.training
+    assert not any(p.requires_grad or p.is_meta for p in module.parameters())
+    assert {p.dtype for p in module.parameters()} == {torch.bfloat16}
+    assert module.seen.dtype == torch.int64
+    assert torch.equal(module.embed.weight, weights()["embed.weight"].bfloat16())
 
 
 def refusal(path: Path | str, **options: Any) -> str:

@@ -42,7 +42,7 @@ def captions(*notes: tuple[int, int, str]) -> str:
     return json.dumps({"images": [], "annotations": [{"image_id": image, "id": i, "caption": text} for image, i, text in notes]})
 
 
-def test_each_kind_of_list_has_its_prompts(write: Write) -> None:
+def test_each_kind_of_list_has_its_prompts_a_table_in_a_column(write: Write) -> None:
     """Of COCO the first caption of each image counts; GenEval brings its tasks."""
     assert prompt_list("own64").texts == packaged("own64")
     assert {file.stem for file in PACKAGED.glob("*.txt")} == {"own64", "captions256"}
@@ -56,6 +56,14 @@ def test_each_kind_of_list_has_its_prompts(write: Write) -> None:
         listed = write(name, text)
         assert (listed.kind, listed.texts, listed.questions) == (kind, texts, ())
         assert [task["include"] for task in listed.tasks] == ([BENCH["include"], BESIDE["include"]] if kind == "geneval" else [])
+    for name, text in (
+        ("p.tsv", separated("\t")), ("p.csv", separated(",")), ("half.csv", separated(";")), ("p.jsonl", lines(*ROWS)),
+        ("p.json", json.dumps(ROWS)),
+        ("meta_data.json", json.dumps({row["id"]: {"category": row["Category"], "prompt": row["Prompt"]} for row in ROWS})),
+    ):
+        listed = write(name, text)
+        assert (listed.kind, listed.texts) == ("table", ("a red bird, on a branch", "two cups"))
+        assert (listed.files, listed.categories) == (("b7", "c"), ("Animals", "Food"))
 
 
 ROWS = [{"Prompt": "a red bird, on a branch", "Category": "Animals", "id": "b7"}, {"Prompt": "two  cups", "Category": "Food", "id": "c"}]
@@ -64,17 +72,6 @@ ROWS = [{"Prompt": "a red bird, on a branch", "Category": "Animals", "id": "b7"}
 def separated(mark: str) -> str:
     rows = [list(ROWS[0]), *(list(row.values()) for row in ROWS)]
     return "\n".join(mark.join(f'"{cell}"' if mark in cell else cell for cell in row) for row in rows) + "\n"
-
-
-@pytest.mark.parametrize(("name", "text"), [
-    ("p.tsv", separated("\t")), ("p.csv", separated(",")), ("half.csv", separated(";")), ("p.jsonl", lines(*ROWS)),
-    ("p.json", json.dumps(ROWS)),
-    ("meta_data.json", json.dumps({row["id"]: {"category": row["Category"], "prompt": row["Prompt"]} for row in ROWS})),
-])  # fmt: skip
-def test_a_table_has_its_prompts_in_a_column(name: str, text: str, write: Write) -> None:
-    listed = write(name, text)
-    assert (listed.kind, listed.texts) == ("table", ("a red bird, on a branch", "two cups"))
-    assert (listed.files, listed.categories) == (("b7", "c"), ("Animals", "Food"))
 
 
 def test_parquet_needs_its_library(tmp_path: Path) -> None:

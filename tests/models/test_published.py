@@ -125,24 +125,21 @@ def c2i(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ModelEntry, Pa
     return entry, tmp_path / "c2i_B_256.pt"
 
 
-@pytest.mark.parametrize(("name", "argument", "message"), [
-    ("c2i_B_64.pt", 384, "384 pixels by its training arguments; this model makes 64"),
-    ("c2i_B_384.pt", None, "384 pixels by its name; this model makes 64"), ("c2i_B_384.pt", 64, ""), ("odd.pt", None, ""),
-])
-def test_weights_for_images_of_other_sizes_are_refused(c2i: tuple[ModelEntry, Path], name: str, argument: int | None, message: str) -> None:
-    entry, file = c2i
-    content = torch.load(file, weights_only=False)
-    content["args"] = argparse.Namespace(**({"image_size": argument} if argument else {}))
-    torch.save(content, file.with_name(name))
-    request = Request(weights=str(file.with_name(name)))
-    if message:
-        with pytest.raises(BadCheckpoint, match=message):
-            entry.identity(request)
-    else:
-        assert entry.identity(request)
-
-
-def test_a_partial_download_is_refused(c2i: tuple[ModelEntry, Path]) -> None:
+def test_weights_for_images_of_other_sizes_and_partial_downloads_are_refused(c2i: tuple[ModelEntry, Path]) -> None:
+    for name, argument, message in (
+        ("c2i_B_64.pt", 384, "384 pixels by its training arguments; this model makes 64"),
+        ("c2i_B_384.pt", None, "384 pixels by its name; this model makes 64"), ("c2i_B_384.pt", 64, ""), ("odd.pt", None, ""),
+    ):
+        entry, file = c2i
+        content = torch.load(file, weights_only=False)
+        content["args"] = argparse.Namespace(**({"image_size": argument} if argument else {}))
+        torch.save(content, file.with_name(name))
+        request = Request(weights=str(file.with_name(name)))
+        if message:
+            with pytest.raises(BadCheckpoint, match=message):
+                entry.identity(request)
+        else:
+            assert entry.identity(request)
     entry, file = c2i
     content = file.read_bytes()
     [verified] = verify(entry.name, weights=str(file))

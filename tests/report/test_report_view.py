@@ -153,7 +153,7 @@ def what_is_missing(outcomes: list[Outcome]) -> dict[str, str]:
     return {item.what.removeprefix("tiny-llamagen: "): item.status for item in build(sample.RUN, outcomes).missing}
 
 
-def test_what_was_not_measured_is_listed_with_reasons() -> None:
+def test_what_was_not_measured_is_listed_with_the_line_that_says_why() -> None:
     distribution = {"FID, precision and recall": "not measured"}
     assert what_is_missing(sample.mixed()) == {"H2O 1/4": "unsupported", "R-KV 1/4": "oom", **distribution}
     candidate = sample.candidate("linear", "1/4")
@@ -161,25 +161,32 @@ def test_what_was_not_measured_is_listed_with_reasons() -> None:
     without = replace(candidate, samples={k: v for k, v in candidate.samples.items() if k not in ("peak_memory", "ssim")})
     gaps = what_is_missing([sample.full(), without, sample.candidate("window", "1/4"), sample.other_seeds(), sample.other_batch()])
     assert gaps == {"Peak memory": "not measured", "SSIM": "not measured", **distribution}
+    for data, said in (
+        (None, "missing: No artifact"), (b"<svg onload=alert(1)>", "not a PNG"), (png(64, 128)[:60], "damaged"), (png(100, 64), "100 × 64")
+    ):
+        def artifact(name: str, data: bytes | None = data) -> bytes:
+            if data is None:
+                raise BadStore(f"No artifact {name!r}.")
+            return data
+
+        sprite = build(sample.RUN, sample.outcomes(), artifact=artifact).chapters[0].albums["LineAR"][0]
+        assert said in sprite.missing
+        assert sprite.png == b""
+    for log, reason in (
+        (TRACE, "MemoryError: 4.1 GiB wanted"),
+        (f"No outcome within 600 s; the process was ended.\nwarning: unused\n{TRACE}", "No outcome within 600 s; the process was ended."),
+        ("The process ended by signal SIGKILL.\n", "The process ended by signal SIGKILL."),
+        ("\n", ""),
+    ):
+        failed = sample.failed(sample.candidate("linear", "1/2"), Status.ERROR, log)
+        assert failed.reason == reason
+        assert render(build(sample.RUN, [sample.full(), failed])).count(reason) >= 3, "in the verdict, among what is missing, with its case"
 
 
 def png(width: int, height: int) -> bytes:
     drawn = io.BytesIO()
     Image.new("RGB", (width, height)).save(drawn, format="PNG")
     return drawn.getvalue()
-
-
-@pytest.mark.parametrize(("data", "said"), [
-    (None, "missing: No artifact"), (b"<svg onload=alert(1)>", "not a PNG"), (png(64, 128)[:60], "damaged"), (png(100, 64), "100 × 64")])
-def test_a_picture_that_cannot_be_shown_says_why(data: bytes | None, said: str) -> None:
-    def artifact(name: str) -> bytes:
-        if data is None:
-            raise BadStore(f"No artifact {name!r}.")
-        return data
-
-    sprite = build(sample.RUN, sample.outcomes(), artifact=artifact).chapters[0].albums["LineAR"][0]
-    assert said in sprite.missing
-    assert sprite.png == b""
 
 
 def test_every_flag_and_verdict_has_a_rule() -> None:
@@ -231,18 +238,6 @@ def test_the_fastest_ranked_method_of_a_budget(arms: list[Outcome], sentence: st
 
 
 TRACE = 'Traceback (most recent call last):\n  File "trial.py", line 88, in run\nMemoryError: 4.1 GiB wanted'
-
-
-@pytest.mark.parametrize(("log", "reason"), [
-    (TRACE, "MemoryError: 4.1 GiB wanted"),
-    (f"No outcome within 600 s; the process was ended.\nwarning: unused\n{TRACE}", "No outcome within 600 s; the process was ended."),
-    ("The process ended by signal SIGKILL.\n", "The process ended by signal SIGKILL."),
-    ("\n", ""),
-])
-def test_the_reason_of_a_failed_case_is_the_line_that_says_it(log: str, reason: str) -> None:
-    failed = sample.failed(sample.candidate("linear", "1/2"), Status.ERROR, log)
-    assert failed.reason == reason
-    assert render(build(sample.RUN, [sample.full(), failed])).count(reason) >= 3, "in the verdict, among what is missing, with its case"
 
 
 @pytest.mark.parametrize(("false", "true", "tone", "said"), [

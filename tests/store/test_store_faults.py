@@ -53,7 +53,7 @@ def alter(path: Path, *statements: str) -> None:
     connection.close()
 
 
-def test_places_that_are_no_store(tmp_path: Path) -> None:
+def test_places_that_are_no_store_and_empty_files_of_unusual_names_that_become_one(tmp_path: Path) -> None:
     make(tmp_path / "there.db")
     make(tmp_path / "cachemark.sqlite")
     refused(tmp_path / "no" / "results.db", "does not exist.*mkdir -p")
@@ -63,6 +63,12 @@ def test_places_that_are_no_store(tmp_path: Path) -> None:
     refused(tmp_path / "here.db", "There is no store", read_only=True)
     assert not (tmp_path / "no").exists()
     assert not (tmp_path / "here.db").exists()
+    for name in ("with space.db", "per%20cent.db", "hash#.db", "query?mode=ro.db", "no_suffix"):
+        (tmp_path / name).touch()
+        refused(tmp_path / name, "is an empty database", read_only=True)
+        make(tmp_path / name)
+        with Store.open(f"sqlite:///{tmp_path / name}") as store:
+            assert store.outcomes(1) == [ok()]
 
 
 def test_read_only_store_reads_and_does_not_write(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,15 +217,6 @@ def test_a_database_of_another_program_or_schema_is_left_alone(path: Path, ours:
     for read_only in (False, True):
         refused(path, words, read_only=read_only)
     assert path.read_bytes() == before
-
-
-@pytest.mark.parametrize("name", ["with space.db", "per%20cent.db", "hash#.db", "query?mode=ro.db", "no_suffix"])
-def test_an_empty_file_of_an_unusual_name_becomes_a_store(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).touch()
-    refused(tmp_path / name, "is an empty database", read_only=True)
-    make(tmp_path / name)
-    with Store.open(f"sqlite:///{tmp_path / name}") as store:
-        assert store.outcomes(1) == [ok()]
 
 
 def test_full_disk_while_saving(store: Store) -> None:

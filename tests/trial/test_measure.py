@@ -155,7 +155,7 @@ def test_artifacts_are_the_tokens_and_for_sides_a_picture(results: Results) -> N
     assert outcome.facts.grid_classes == [subset.labels[i] for i in [*by_psnr, *range(SAMPLES)]]
 
 
-def test_the_reference_is_generated_once_and_the_different_seed_row_has_its_classes_and_other_seeds(folder: Path) -> None:
+def test_the_reference_is_generated_once_and_that_of_the_batch_size_at_another_batch(folder: Path) -> None:
     cases = planned(folder)
     bench, recorder = recorded(cases)
     run_case(cases[0], bench)
@@ -168,6 +168,15 @@ def test_the_reference_is_generated_once_and_the_different_seed_row_has_its_clas
     recorder.calls.clear()
     run_case(cases[3], bench)
     assert len(recorder.calls) == 2 * (WARMUP + REPEATS) + 2 * SAMPLES // BATCH  # the full cache is timed beside the side again
+    for batch, other in ((4, [2, 2]), (3, [1] * 4)):
+        cases = planned(folder, batch=batch)
+        bench, recorder = recorded(cases)
+        bench.reference(cases[2].case, case_job(cases[2].case, bench))
+        recorder.calls.clear()
+        outcome, _ = run_case(cases[2], bench)
+        assert [len(c["seeds"]) for c in recorder.calls] == other * 2  # free-running, then forced
+        assert sum(c.get("forced") is not None for c in recorder.calls) == len(other)
+        assert len(outcome.samples["token_agreement"]) == SAMPLES
 
 
 def test_a_row_of_few_samples_runs_the_whole_batch_of_the_stored_baseline(folder: Path, tmp_path: Path) -> None:
@@ -181,29 +190,25 @@ def test_a_row_of_few_samples_runs_the_whole_batch_of_the_stored_baseline(folder
     assert torch.equal(log_probs, first.reference(full.case, case_job(full.case, first).first(1)).log_probs(slice(0, 1)))
 
 
-def test_random_weights_are_timed_but_not_judged_and_say_so(folder: Path) -> None:
+def test_random_weights_are_timed_but_not_judged_and_what_is_not_finite_is_neither(folder: Path) -> None:
     by_label = run_all(planned(folder, weights=None))
     assert set(by_label) == {"full", "streaming 1/2", "h2o 1/2"}
     for outcome, files in by_label.values():
         assert (outcome.ok, outcome.unjudged, outcome.output_hash, files) == (True, RANDOM, "", {})
         assert set(outcome.samples) == SPEED | BYTES
-
-
-@pytest.mark.parametrize("spoilt", ["weights", "images"])
-def test_what_is_not_finite_gives_no_figures(spoilt: str, folder: Path) -> None:
-    """The full cache draws tokens even from NaN weights, and its images are as finite as any."""
-    file = examples.weights(folder / "spoilt.safetensors", value=float("nan") if spoilt == "weights" else None)
-    cases = planned(folder, '"streaming"', weights=file)
-    bench, sides = Bench.load(cases[0]), []
-    if spoilt == "images":
-        decode = bench.loaded.decode
-        bench.loaded = replace(bench.loaded, decode=lambda tokens: decode(tokens) * torch.tensor(float("inf")))
-        sides = [run_side(cases[0], bench)]
-    for outcome, files in (*run_all(cases, bench).values(), *sides):
-        assert outcome.status is Status.NAN_OUTPUT
-        assert not outcome.samples
-        assert not files
-        assert "NaN" in outcome.log or spoilt == "images"
+    for spoilt in ("weights", "images"):
+        file = examples.weights(folder / "spoilt.safetensors", value=float("nan") if spoilt == "weights" else None)
+        cases = planned(folder, '"streaming"', weights=file)
+        bench, sides = Bench.load(cases[0]), []
+        if spoilt == "images":
+            decode = bench.loaded.decode
+            bench.loaded = replace(bench.loaded, decode=lambda tokens, decode=decode: decode(tokens) * torch.inf)
+            sides = [run_side(cases[0], bench)]
+        for outcome, files in (*run_all(cases, bench).values(), *sides):
+            assert outcome.status is Status.NAN_OUTPUT
+            assert not outcome.samples
+            assert not files
+            assert "NaN" in outcome.log or spoilt == "images"
 
 
 def test_the_reference_engine_reads_everything_under_a_mask(folder: Path) -> None:
@@ -230,18 +235,6 @@ def test_log_probabilities_that_are_not_kept_are_computed_again(folder: Path, re
     again = run_all(planned(folder, '"streaming"'))
     for label in ("full", "full (other batch)", "streaming 1/2"):
         assert again[label][0].samples["kl"] == pytest.approx(results[label][0].samples["kl"], abs=1e-6)
-
-
-@pytest.mark.parametrize(("batch", "other"), [(4, [2, 2]), (3, [1] * 4)])
-def test_the_batch_size_reference_runs_at_another_batch(batch: int, other: list[int], folder: Path) -> None:
-    cases = planned(folder, batch=batch)
-    bench, recorder = recorded(cases)
-    bench.reference(cases[2].case, case_job(cases[2].case, bench))
-    recorder.calls.clear()
-    outcome, _ = run_case(cases[2], bench)
-    assert [len(c["seeds"]) for c in recorder.calls] == other * 2  # free-running, then forced
-    assert sum(c.get("forced") is not None for c in recorder.calls) == len(other)
-    assert len(outcome.samples["token_agreement"]) == SAMPLES
 
 
 def test_reference_rows_and_the_full_cache_s_own_tokens_take_the_samples_that_a_plan_gives_them(folder: Path) -> None:

@@ -76,7 +76,7 @@ def test_it_has_the_full_cache_s_tokens_and_the_figures_of_its_passes(results: d
     assert jacobi.facts.limit.by["attention"] < full.facts.limit.by["attention"], "keys are read in fewer passes"
 
 
-def test_what_looks_past_the_end_of_a_line_is_exact_and_holds_more(folder: Path) -> None:
+def test_what_looks_past_a_line_is_exact_and_a_decoder_of_other_tokens_is_not_compared(folder: Path) -> None:
     drawn = '{ name = "jacobi", window = 8 }, { name = "jacobi", window = 8, look_ahead = true }'
     cases = planned(folder, f'decoders = ["sequential", {drawn}]', '"linear"')
     bench = loaded(cases)
@@ -87,6 +87,21 @@ def test_what_looks_past_the_end_of_a_line_is_exact_and_holds_more(folder: Path)
         sizes = [one.samples[bytes_held][0] for one in (own, near, far)]
         assert sizes[0] == sizes[1] < sizes[2] <= sizes[0] * (TOKENS // 2 + 1 + 7) / (TOKENS // 2 + 1)
     assert far.facts.limit is not None
+    for name, options, keeps, note in (
+        ("sjd", "", "distribution", "differ from them"), ("scd", "", "distribution", "differ from them"),
+        ("sjd", ", group = 14", "", "do not follow the distribution"),
+    ):
+        cases = planned(folder, f'decoders = [{{ name = "{name}", window = 8{options} }}]')
+        bench = loaded(cases)
+        full, (outcome, files) = run_case(cases["full"], bench)[0], run_case(cases[f"full + {name} 8"], bench)
+        assert outcome.ok, outcome.log
+        assert outcome.output_hash != full.output_hash
+        assert not {"token_agreement", "psnr", "ssim"} & outcome.samples.keys()
+        assert max(outcome.samples["kl"]) < 1e-6, "a window's logits are those of single tokens"
+        assert outcome.facts.decoder.keeps == keeps
+        assert any(note in footnote for footnote in outcome.facts.footnotes)
+        assert outcome.facts.tokens_per_pass.mean > 1
+        assert files["grid.png"]
 
 
 def test_other_tokens_in_fp32_are_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,24 +121,6 @@ def test_other_tokens_in_fp32_are_an_error(folder: Path, monkeypatch: pytest.Mon
     assert outcome.status is Status.ERROR
     assert "of the tokens equal sequential decoding's" in outcome.log
     assert not outcome.samples
-
-
-@pytest.mark.parametrize(("name", "options", "keeps", "note"), [
-    ("sjd", "", "distribution", "differ from them"), ("scd", "", "distribution", "differ from them"),
-    ("sjd", ", group = 14", "", "do not follow the distribution"),
-])  # fmt: skip
-def test_a_decoder_of_other_tokens_is_not_compared_seed_by_seed(folder: Path, name: str, options: str, keeps: str, note: str) -> None:
-    cases = planned(folder, f'decoders = [{{ name = "{name}", window = 8{options} }}]')
-    bench = loaded(cases)
-    full, (outcome, files) = run_case(cases["full"], bench)[0], run_case(cases[f"full + {name} 8"], bench)
-    assert outcome.ok, outcome.log
-    assert outcome.output_hash != full.output_hash
-    assert not {"token_agreement", "psnr", "ssim"} & outcome.samples.keys()
-    assert max(outcome.samples["kl"]) < 1e-6, "a window's logits are those of single tokens"
-    assert outcome.facts.decoder.keeps == keeps
-    assert any(note in footnote for footnote in outcome.facts.footnotes)
-    assert outcome.facts.tokens_per_pass.mean > 1
-    assert files["grid.png"]
 
 
 def engine_cases(folder: Path, name: str, device: str = "cpu") -> list[Prepared]:

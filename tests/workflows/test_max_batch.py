@@ -43,33 +43,29 @@ def fits(most: int, other: Status = Status.OOM) -> Callable[[int], Outcome]:
     return attempt
 
 
-def test_bisection_finds_the_edge_in_few_attempts() -> None:
+def test_bisection_finds_the_edge_in_few_attempts_and_a_search_is_one_outcome() -> None:
     for first, most in itertools.product((1, 2, 7, 8, 64), (1, 2, 3, 8, 9, 63, 64, 100, 128)):
         search = largest.bisect(first, fits(most), most=128)
         assert search.batch == most, (first, most)
         assert {most, most + 1} - {129} <= search.tried.keys()
         assert len(search.tried) <= 16
-
-
-@pytest.mark.parametrize(("most", "end", "status", "samples", "text"), [
-    (20, Status.OOM, Status.OK, {"max_batch": [20.0], "throughput": [4.0, 2.0], "throughput_max": [10.0, 5.0]}, "throughput only"),
-    (20, Status.ERROR, Status.OK, {"max_batch": [16.0], "throughput": [4.0, 2.0]}, "the search ended early: error"),
-    (3, Status.OOM, Status.OK, {"max_batch": [3.0], "throughput": None}, "throughput only"),  # the plan's own batch does not fit
-    (0, Status.OOM, Status.OOM, {"max_batch": None}, "Not even 1 images fit."),
-    *[(0, end, end, {"max_batch": None}, "too many")
-      for end in (Status.ERROR, Status.TIMEOUT, Status.CONTENDED, Status.NAN_OUTPUT, Status.NOT_REACHED)],
-])  # fmt: skip
-def test_a_search_is_one_outcome(most: int, end: Status, status: Status, samples: dict[str, list[float] | None], text: str) -> None:
-    """Only an OOM makes it try smaller batches; any other end of the first batch is the end of the search."""
-    search = largest.bisect(8, fits(most, end))
-    outcome = largest.outcome(Prepared(CASE, Request("cpu")), search)
-    assert outcome.status is status
-    assert (outcome.unjudged or outcome.log).startswith((text, largest.NO_IMAGES))
-    assert text in (outcome.unjudged or outcome.log)
-    assert {name: outcome.samples.get(name) for name in samples} == samples
-    assert dict(outcome.facts.tried) == {batch: str(each.status) for batch, each in search.tried.items()}
-    if most == 20:
-        assert sorted(search.tried) == ([8, 16, 20, 21, 22, 24, 32] if end is Status.OOM else [8, 16, 32])
+    for most, end, status, samples, text in (
+        (20, Status.OOM, Status.OK, {"max_batch": [20.0], "throughput": [4.0, 2.0], "throughput_max": [10.0, 5.0]}, "throughput only"),
+        (20, Status.ERROR, Status.OK, {"max_batch": [16.0], "throughput": [4.0, 2.0]}, "the search ended early: error"),
+        (3, Status.OOM, Status.OK, {"max_batch": [3.0], "throughput": None}, "throughput only"),  # the plan's own batch does not fit
+        (0, Status.OOM, Status.OOM, {"max_batch": None}, "Not even 1 images fit."),
+        *[(0, end, end, {"max_batch": None}, "too many")
+          for end in (Status.ERROR, Status.TIMEOUT, Status.CONTENDED, Status.NAN_OUTPUT, Status.NOT_REACHED)],
+    ):
+        search = largest.bisect(8, fits(most, end))
+        outcome = largest.outcome(Prepared(CASE, Request("cpu")), search)
+        assert outcome.status is status
+        assert (outcome.unjudged or outcome.log).startswith((text, largest.NO_IMAGES))
+        assert text in (outcome.unjudged or outcome.log)
+        assert {name: outcome.samples.get(name) for name in samples} == samples
+        assert dict(outcome.facts.tried) == {batch: str(each.status) for batch, each in search.tried.items()}
+        if most == 20:
+            assert sorted(search.tried) == ([8, 16, 20, 21, 22, 24, 32] if end is Status.OOM else [8, 16, 32])
 
 
 PLAN = {"name": "p", "cells": [{"model": "llamagen-b", "methods": ["window"], "batch": batch} for batch in (16, "max")]}
