@@ -55,7 +55,7 @@ def test_plans_are_listed_in_groups_with_their_needs_and_time() -> None:
     assert re.search(r"^  nightly .*GPU .* GB, weights \d+ GB", "\n".join(lines), re.M)
 
 
-def test_show_prints_a_run_and_every_raw_sample_of_a_case(measured: Stage) -> None:
+def test_show_prints_a_run_every_raw_sample_failures_and_sides_of_pairs(measured: Stage, stage: Stage) -> None:
     head, *lines = good(call("show", "--store", measured.store)).splitlines()
     assert re.match(r"Run 1: dots, finished, 20\d\d-", head)
     assert [re.match(r"  [0-9a-f]{16}  dot  (.{24})  ok", line)[1].rstrip() for line in lines] == LABELS  # type: ignore[index]
@@ -68,20 +68,6 @@ def test_show_prints_a_run_and_every_raw_sample_of_a_case(measured: Stage) -> No
     for name, value in outcome.case.to_json().items():
         assert re.search(rf"^ *{name}  {re.escape(str(value))}$", text, re.M)
     assert "Did you mean 'calm 1/2'?" in call("show", "clam 1/2", "--store", measured.store).stderr
-
-
-def stored(stage: Stage, *changes: dict[str, Any], plan: str = "dots") -> tuple[Any, ...]:
-    """Store a run with changed copies of the full cache's outcome; return the options that name it."""
-    with Store.open(stage.store) as store:
-        run, (full, *_) = store.run(1), store.outcomes(1)
-        number = store.begin_run(plan, {}, run.environment, run.code)
-        for index, change in enumerate(changes):
-            store.save(number, replace(full, **change), trial=f"trial {index}")
-        store.finish_run(number, "finished")
-    return "--run", number, "--store", stage.store
-
-
-def test_show_prints_failures_sides_of_pairs_and_the_statistic_of_each_value(stage: Stage) -> None:
     full = stage.outcomes()["full"]
     where = stored(stage, {"samples": {**full.samples, "latency": [1.0, 1.0, 4.0]}})
     assert "latency 1 s (median)" in (text := good(call("show", *where)))
@@ -95,6 +81,17 @@ def test_show_prints_failures_sides_of_pairs_and_the_statistic_of_each_value(sta
         store.save(run, Outcome(full.case, Status.OOM, log="line one\nand line two"))
     assert good(call("show", "full", "--store", stage.store)).endswith("line one\nand line two\n")
     assert "oom" in good(call("show", "--store", stage.store))
+
+
+def stored(stage: Stage, *changes: dict[str, Any], plan: str = "dots") -> tuple[Any, ...]:
+    """Store a run with changed copies of the full cache's outcome; return the options that name it."""
+    with Store.open(stage.store) as store:
+        run, (full, *_) = store.run(1), store.outcomes(1)
+        number = store.begin_run(plan, {}, run.environment, run.code)
+        for index, change in enumerate(changes):
+            store.save(number, replace(full, **change), trial=f"trial {index}")
+        store.finish_run(number, "finished")
+    return "--run", number, "--store", stage.store
 
 
 def test_a_site_builds_the_pages_of_its_newest_runs_and_missing_ones(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

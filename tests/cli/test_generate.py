@@ -41,7 +41,7 @@ def test_the_used_copy_of_the_weights_is_printed_once(tmp_path: Path) -> None:
         f'To use others: weights = "{tmp_path}/both.pt#model".']
 
 
-def test_json_has_the_costs_under_the_names_of_metrics(tmp_path: Path) -> None:
+def test_json_has_the_costs_and_a_budget_that_cannot_be_met_says_what_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "out.png"
     done = call("generate", "tiny-var", "--label", "3", "--images", "2", "--sampling", "temperature=0.5", "--sampling", "top_k=4",
                 "--guidance", "2", "--json", "-o", path)
@@ -50,9 +50,6 @@ def test_json_has_the_costs_under_the_names_of_metrics(tmp_path: Path) -> None:
     assert (facts["file"], images["case"], images["labels"], images["seeds"]) == (str(path), "full", [3, 3], [0, 1])
     assert images["kv_logical"] > 0
     assert min(images["seconds"], images["tokens_per_s_first"], images["tokens_per_s_last"]) > 0
-
-
-def test_a_budget_that_cannot_be_met_says_what_is_kept(tmp_path: Path) -> None:
     done = call("generate", "tiny-var", "--method", "window", "--budget", "1/100", "-o", tmp_path / "out.png")
     assert re.search(r"window 0\.01 .*keeps 0\.\d % of the entries instead of 1\.0 %", done.stdout), done.output
     assert "keeps" not in call("generate", "tiny-var", "--method", "scalekv", "--budget", "1/16", "-o", tmp_path / "out.png").stdout

@@ -38,16 +38,13 @@ def probe(commands: list[list[str]], folder: Path, *absent: str) -> list[tuple[i
     return [(code, wrong, set(modules)) for code, wrong, modules in map(json.loads, done.stdout.splitlines())]
 
 
-def test_help_and_usage_errors_load_nothing_heavy(tmp_path: Path) -> None:
+def test_help_loads_nothing_heavy_and_what_reads_and_judges_works_without_torch(tmp_path: Path, measured: Stage) -> None:
     helps = [["--help"], ["--version"], *([name, "--help"] for name in main.commands),
              ["baseline", "save", "--help"], ["export", "csv", "--help"], ["weights", "fetch", "--help"]]
     wrong = [["rnu"], ["run"], ["run", "demo", "--bogus"], ["list", "model"], ["show", "--run", "0"]]
     for arguments, (code, exception, modules) in zip(helps + wrong, probe(helps + wrong, tmp_path), strict=True):
         assert (code, exception) == (0 if arguments in helps else 2, ""), arguments
         assert not modules & HEAVY, arguments
-
-
-def test_what_reads_and_judges_works_without_torch(measured: Stage, tmp_path: Path) -> None:
     shutil.copytree(measured.folder, tmp_path / "copy")
     store = ["--store", str(tmp_path / "copy" / measured.store.name)]
     commands = [

@@ -50,9 +50,7 @@ def test_there_is_one_row_for_each_case_and_metric_with_the_value_of_the_report(
     assert len(table[table.metric == "speedup"]) == len(candidates) - 4  # h2o and rkv are judged for quality only
     for samples, table in ((False, frame(sample.mixed())), (True, samples_frame(sample.mixed()))):
         assert "".join(csv_lines(sample.mixed(), samples=samples)) == table.to_csv(index=False, lineterminator="\n")
-    for metric, value in (
-        ("latency", statistics.median), ("kl", statistics.fmean), ("color_consistency", statistics.fmean),
-    ):
+    for metric, value in (("latency", statistics.median), ("kl", statistics.fmean), ("color_consistency", statistics.fmean)):
         raw = sample.candidate("linear", "1/4").samples[metric]
         row = figure(frame(sample.outcomes()), "linear 1/4", metric)
         assert row["value"] == pytest.approx(value(raw), rel=1e-12)

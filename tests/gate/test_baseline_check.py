@@ -140,9 +140,7 @@ def test_other_numerics_keep_bytes_exact_and_are_compared_within_their_rounding_
 
 def test_images_are_compared_where_hashed_and_what_the_machine_ended_is_no_verdict() -> None:
     """The tokens may be the same and what is decoded from them another picture."""
-    for then, now, verdict in (
-        ("aa", "aa", "equivalent"), ("aa", "bb", "changed"), ("", "bb", None), ("aa", "", None),
-    ):
+    for then, now, verdict in (("aa", "aa", "equivalent"), ("aa", "bb", "changed"), ("", "bb", None), ("aa", "", None)):
         before, after = (changed(plan(), "h2o", facts=Facts(images_hash=images or None)) for images in (then, now))
         comparison = judge(after, before)
         rows = [r.verdict for r in comparison.rows if (r.label.split()[1], r.metric) == ("h2o", "images_hash")]

@@ -32,13 +32,16 @@ with lease('GPU-x') as other:
 pytestmark = pytest.mark.usefixtures("own_leases")
 
 
-def test_two_harnesses_never_share_a_device(nvml: FakeNvml) -> None:
+def test_two_harnesses_share_no_device_and_no_processors(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     with local("cuda", 1, nvml=nvml) as one, local("cuda", 1, nvml=nvml) as two:
         assert [places.gpu and places.gpu.uuid for places in (one, two)] == ["GPU-aaaa", "GPU-bbbb"]
         with pytest.raises(Infrastructure, match=rf"GPU-aaaa by .*{os.getpid()}"), local("cuda", 1, nvml=nvml):
             pass
     with local("cuda", 1, names=["all"], nvml=nvml) as both:
         assert len(both.places) == 2
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
+    with local("cpu", 1) as one, local("cpu", 1) as two, local("cpu", 2) as crowded, local("cpu", 3) as whole:
+        assert [p.places[0].cpus for p in (one, two, crowded, whole)] == [(0,), (1,), (0, 1, 2), (0, 1, 2)]
 
 
 def test_jobs_with_different_folders_for_temporary_files_share_the_leases(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,16 +52,6 @@ def test_jobs_with_different_folders_for_temporary_files_share_the_leases(monkey
         monkeypatch.setattr(tempfile, "tempdir", None)
         folders.add(folder())
     assert len(folders) == 1
-
-
-def test_only_its_owner_can_write_a_lease_and_everybody_can_take_it() -> None:
-    """Another user locks the file that it can only read, so that devices are exclusive among all users."""
-    before = os.umask(0)
-    try:
-        with lease("GPU-x"):
-            assert stat.S_IMODE((folder() / "GPU-x.lock").stat().st_mode) == 0o644
-    finally:
-        os.umask(before)
 
 
 @pytest.mark.parametrize("put", [
@@ -75,7 +68,14 @@ def test_a_lock_file_that_somebody_else_may_have_put_there_is_refused(put: Calla
     assert victim.read_text() == "precious"
 
 
-def test_a_lease_ends_with_its_process_however_it_ends() -> None:
+def test_a_lease_ends_with_its_process_and_only_its_owner_can_write_it() -> None:
+    """Another user locks the file that it can only read, so that devices are exclusive among all users."""
+    before = os.umask(0)
+    try:
+        with lease("GPU-x"):
+            assert stat.S_IMODE((folder() / "GPU-x.lock").stat().st_mode) == 0o644
+    finally:
+        os.umask(before)
     child = subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True)
     assert child.stdout.readline() == "''\n"
     with lease("GPU-x") as other:
@@ -151,9 +151,3 @@ def test_clocks_that_cannot_be_locked_are_refused_with_the_reason(error: int, wo
         pass
     with lease("GPU-aaaa") as other:
         assert not other, "the device is free again"
-
-
-def test_processors_are_pinned_and_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
-    with local("cpu", 1) as one, local("cpu", 1) as two, local("cpu", 2) as crowded, local("cpu", 3) as whole:
-        assert [p.places[0].cpus for p in (one, two, crowded, whole)] == [(0,), (1,), (0, 1, 2), (0, 1, 2)]

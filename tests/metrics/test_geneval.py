@@ -217,8 +217,7 @@ HPS = '{ name = "hpsv2", weights = "HERE" }'
 
 
 def cases(here: Path, more: str, model: str = "tiny-t2i") -> dict[str, Prepared]:
-    (here / "plan.toml").write_text(
-        short_plan(f'model = "{model}"\nmethods = ["window"]\nbudgets = ["1/4"]', top=f"metrics = [{more}]"))
+    (here / "plan.toml").write_text(short_plan(f'model = "{model}"\nmethods = ["window"]\nbudgets = ["1/4"]', top=f"metrics = [{more}]"))
     return {planned.case.label: Prepared.of(planned) for planned in expand(schema.load(str(here / "plan.toml")))}
 
 

@@ -95,7 +95,9 @@ def generated(preset: Preset) -> ImageFeatures:
     return preset.extract(pictures(FAKE, 1), batch=2)
 
 
-def test_values_are_those_of_torch_fidelity(published: Published, preset: Preset, generated: ImageFeatures) -> None:
+def test_values_are_those_of_torch_fidelity_and_images_are_resized_before_they_become_bytes(
+    published: Published, preset: Preset, generated: ImageFeatures, monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """FID uses the statistics in the file, not those of its images: it follows a mean that is moved."""
     moved = preset.reference.mean.clone()
     moved[0] += 3.0
@@ -106,6 +108,14 @@ def test_values_are_those_of_torch_fidelity(published: Published, preset: Preset
              "precision": "precision", "recall": "recall"}  # fmt: skip
     for name, key in names.items():
         assert values[name] == pytest.approx(published.scores[key], rel=1e-3), name
+    parts: list[torch.Tensor] = []
+    monkeypatch.setattr(ImageFeatures, "of", lambda images, *_, **__: parts.extend(images))
+    large = torch.rand(2, 3, 384, 384, generator=torch.Generator().manual_seed(0)) * 2.4 - 1.2
+    preset.extract(large)
+    assert torch.equal(parts[0], torch.nn.functional.interpolate(large, size=(256, 256), mode="bicubic", antialias=False))
+    fitting = pictures(2, 0)
+    preset.extract([fitting[:1], fitting[1:]])
+    assert torch.equal(torch.cat(parts[1:]), fitting)
 
 
 def test_coco_uses_only_the_images_of_its_file(published: Published, tmp_path: Path) -> None:
@@ -119,17 +129,6 @@ def test_coco_uses_only_the_images_of_its_file(published: Published, tmp_path: P
     assert missing.startswith("not measured: needs real images of COCO in an npz file (")
     assert "docs/reference/quality.md" in missing
     assert "needs the weights of Inception v3" in identity_of("coco", "", tmp_path / "coco.npz")["missing"]
-
-
-def test_images_are_resized_before_they_become_bytes(preset: Preset, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts: list[torch.Tensor] = []
-    monkeypatch.setattr(ImageFeatures, "of", lambda images, *_, **__: parts.extend(images))
-    large = torch.rand(2, 3, 384, 384, generator=torch.Generator().manual_seed(0)) * 2.4 - 1.2
-    preset.extract(large)
-    assert torch.equal(parts[0], torch.nn.functional.interpolate(large, size=(256, 256), mode="bicubic", antialias=False))
-    fitting = pictures(2, 0)
-    preset.extract([fitting[:1], fitting[1:]])
-    assert torch.equal(torch.cat(parts[1:]), fitting)
 
 
 def test_damaged_and_other_weights_are_refused(published: Published, tmp_path: Path) -> None:

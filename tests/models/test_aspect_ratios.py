@@ -42,17 +42,13 @@ def test_the_maps_are_those_of_the_authors_table() -> None:
     assert square == [521, 2521, 6425, 10521]
 
 
-def test_positions_are_in_units_of_the_finest_map_of_the_ratio() -> None:
+def test_positions_and_maps_that_are_not_square_are_those_of_the_finest_map() -> None:
     table = infinity.rope_table(8, SCALES, (72, 54), 10000.0, torch.device("cpu")).split([rows * columns for rows, columns in SCALES])
     for (rows, columns), turns in zip(SCALES, table, strict=True):
         for place, turn in enumerate(turns):
             row, column = round(Fraction(place // columns * 72, rows)), round(Fraction(place % columns * 54, columns))
             angles = [at * 10000.0 ** (-exponent / 4) for at in (row, column) for exponent in (0, 2)]
             torch.testing.assert_close(turn, torch.polar(torch.ones(4), torch.tensor(angles)), rtol=0, atol=1e-5)
-
-
-def test_wide_maps_are_added_and_taken_apart() -> None:
-    """A token of 2×2 positions with a map of 2 rows and 3 columns."""
     quantizer = BitQuantizer(((1, 1), (2, 3)), 3, patch=2)
     tokens = torch.randint(0, 2**12, (2, 7), generator=torch.Generator().manual_seed(3))
     codes = quantizer.codes(tokens[:, 1:], 1)

@@ -127,9 +127,7 @@ def test_changing_a_loaded_weight_leaves_the_file_alone(tmp_path: Path, write: C
 
 def test_extras_are_passed_over_and_safetensors_are_known_by_their_content(tmp_path: Path) -> None:
     """A pattern never drops a weight of the module."""
-    for extra, ignore in (
-        ("freqs_cis", ()), ("layers.0.attention.kv_cache.k_cache", ()), ("head.scale", ("head.*",)), ("", ("*",)),
-    ):
+    for extra, ignore in (("freqs_cis", ()), ("layers.0.attention.kv_cache.k_cache", ()), ("head.scale", ("head.*",)), ("", ("*",))):
         state = weights()
         path = saved(tmp_path / "net.pt", {"model": state | ({extra: torch.zeros(3)} if extra else {})})
         assert equal(load(Net, path, ignore=ignore), state)

@@ -43,7 +43,7 @@ def run(model: LlamaGen, labels: Sequence[int], sampling: Sampling, forced: Tens
     return tokens, torch.cat(logits, 1)
 
 
-def test_grouped_heads_are_copies() -> None:
+def test_grouped_heads_are_copies_and_training_works_after_a_generation() -> None:
     """A model with one K/V head equals one with four equal heads."""
     grouped, wide = tiny(1), tiny()
     state = grouped.state_dict()
@@ -54,10 +54,6 @@ def test_grouped_heads_are_copies() -> None:
     wide.load_state_dict(state)
     of_grouped, of_wide = (run(model, LABELS, GUIDED, TOKENS)[1] for model in (grouped, wide))
     assert (of_grouped - of_wide).abs().max() < 1e-4
-
-
-def test_training_works_after_a_generation() -> None:
-    """A table computed in inference mode must not block autograd."""
     rope_table.cache_clear()
     model = tiny()
     run(model, LABELS, GUIDED)

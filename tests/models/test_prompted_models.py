@@ -77,15 +77,12 @@ def test_glm_image_places_preview_and_image_samples_codes_and_shows_the_image_al
     assert len({tuple(color) for color in view[0, :, ::8, ::8].flatten(1).T.tolist()}) == 16, "every code has a color of its own"
 
 
-def test_evicting_by_line_counts_the_end_of_a_line() -> None:
+def test_lumina_evicts_by_lines_with_their_ends_and_decodes_codes_that_are_spelt() -> None:
     """LineAR's budgets of Table 4 are multiples of 49."""
     entry = MODELS.get("lumina-mgpt-7b-768")
     shape = entry.shape(entry.presets["paper"], 1)
     assert (shape.lines, shape.line, shape.visual) == (48, 49, 48 * 49)
     assert [Linear.parameters_for(Fraction(1, share), shape)["B"] for share in (6, 8)] == [392, 294]
-
-
-def test_a_code_is_what_its_name_spells_and_images_are_decoded_without_the_ends_of_lines() -> None:
     names, ids = vocabulary(), LUMINA_SIZES.ids
     table = lumina.code_table(names, ids)
     assert sorted(table.tolist()) == list(range(32)) != table.tolist()
@@ -156,7 +153,7 @@ def test_a_folder_of_janus_has_the_published_prompts_and_its_tokenizer_in_its_id
             entry.load(request)
 
 
-def test_a_folder_of_glm_image_gives_tokens_and_no_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_without_an_image_tokenizer_give_no_picture_or_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entry, request, _ = written("glm-image", tmp_path / "glm", monkeypatch)
     loaded = entry.load(request)
     model = loaded.generator
@@ -166,9 +163,6 @@ def test_a_folder_of_glm_image_gives_tokens_and_no_picture(tmp_path: Path, monke
     for use in (entry.load, entry.identity):
         with pytest.raises(BadCheckpoint, match="glm-image decodes no images"):
             use(replace(request, decoder_weights=str(tmp_path / "x.pt")))
-
-
-def test_a_folder_without_the_image_tokenizer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entry, request, state = written("emu3", tmp_path / "emu3", monkeypatch)
     kept = {name: tensor.contiguous() for name, tensor in state.items() if not name.startswith("vqmodel.decoder.up_block.")}
     save_file(kept, tmp_path / "emu3" / "model.safetensors")

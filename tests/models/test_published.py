@@ -94,11 +94,14 @@ def test_every_published_checkpoint_has_a_name(model: str, tmp_path: Path, monke
         hub.located(model, f"{name}@v2", "")
 
 
-def test_what_is_no_name_of_weights_is_refused() -> None:
+def test_what_is_no_name_of_weights_and_a_folder_without_any_are_refused(tmp_path: Path) -> None:
     for name in ("hf:", "hf:org", "hf:org/repo@", "hf:org/repo:", "hf:org/repo:../../x", "hf:org/..", "hf:a/b/c", "hf:org/re po",
                  "hf:-org/repo", "hf:org/repo@a/../b"):
         with pytest.raises(UnknownName, match=r"Write hf:org/repo\[@revision\]\[:file\]"):
             hub.located("var-d16", name, "")
+    (tmp_path / FILE).write_text("{}")
+    with pytest.raises(BadCheckpoint, match="holds no weights: none of "):
+        verify("janus-pro-1b", weights=str(tmp_path))
 
 
 @pytest.mark.slow
@@ -160,9 +163,3 @@ def test_weights_need_what_reads_their_prompts(official: Official, file: str) ->
         verify(entry.name, weights=named.weights)
     with pytest.raises(BadCheckpoint, match=file.removeprefix("../").partition("/")[0]):
         entry.load(named)
-
-
-def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text("{}")
-    with pytest.raises(BadCheckpoint, match="holds no weights: none of "):
-        verify("janus-pro-1b", weights=str(tmp_path))

@@ -116,7 +116,7 @@ def test_tokens_are_row_major(vq: TinyVQ) -> None:
     assert difference[40:44, 12:16].mean() > 3 * difference.mean()
 
 
-def test_the_features_are_standardised_and_the_heads_do_not_notice() -> None:
+def test_features_are_standardised_and_the_reader_reads_new_pictures() -> None:
     features, images = seeded(TinyFeatures), torch.rand(3, 3, 64, 64, generator=draws()) * 2 - 1
     plain, logits = features(images)
     features.centre.fill_(0.5)
@@ -127,9 +127,6 @@ def test_the_features_are_standardised_and_the_heads_do_not_notice() -> None:
     answers = features.judge(features.embed(images))
     assert {name: t.shape[1] for name, t in answers.items()} == {**HEADS, "consistent": len(CONSISTENT)}
     assert torch.equal(answers["class"], logits)
-
-
-def test_the_reader_reads_new_pictures_and_bytes_like_numbers() -> None:
     reader = READER_WEIGHTS.load(packaged("tiny-reader.safetensors"))
     scene = caption_scenes(200, 987)
     read, of_bytes = reader.read(scene.images), reader.read(((scene.images + 1) * 127.5).round().byte())

@@ -56,13 +56,6 @@ def test_the_fastest_qualified_method_is_recommended_and_none_beyond_what_is_sav
     assert told(*limited).row is None, "1.33 times where 1.11 are allowed"
 
 
-def test_a_budget_of_many_methods_names_no_pairs() -> None:
-    full, good = (scored(outcome, 1.0, seconds, 16) for outcome, seconds in ((FULL, 2.0), (GOOD, 1.5)))
-    (group,) = case_groups([full, *(replace(good, case=replace(good.case, variant=f"v{k}")) for k in range(70))])
-    assert {row.rank for row in group.candidates} == {"1="}
-    assert method_placings([group]) == ((),), "each row would name all others"
-
-
 def test_without_a_faster_method_or_quality_the_full_cache_is_kept_and_nothing_ranked() -> None:
     for outcomes, lean in (([FULL, COLLAPSED], None), ([FULL, LEAN], "linear 1/4")):
         recommendation = told(*outcomes)
@@ -182,7 +175,7 @@ def test_equal_memory_is_the_largest_batch_that_was_measured_or_searched_for() -
     assert "21.50<small><bdi>batch 150</bdi></small>" in page
 
 
-def test_each_method_is_placed_in_words_and_a_plug_in_has_its_own_line() -> None:
+def test_each_method_is_placed_in_words_and_a_budget_of_many_names_no_pairs() -> None:
     own = replace(scored(sample.candidate("window", "1/2"), 0.6), facts=COLLAPSED.facts | Facts(plugin=PluginSource("mine.py", "0a")))
     (chapter,) = build(sample.RUN, [FULL, GOOD, own, scored(sample.candidate("random", "1/2"), 0.995), LEAN]).chapters
     texts = {(each.row.case.method, each.metric): (each.place, each.text) for each in chapter.placings}
@@ -197,3 +190,7 @@ def test_each_method_is_placed_in_words_and_a_plug_in_has_its_own_line() -> None
     page = render(build(sample.RUN, [FULL, GOOD, own]))
     assert page.count("window at 1/2</bdi></b>: <bdi>") == 1
     assert method_placings(case_groups(sample.random_weights())) == ((),)
+    full, good = (scored(outcome, 1.0, seconds, 16) for outcome, seconds in ((FULL, 2.0), (GOOD, 1.5)))
+    (group,) = case_groups([full, *(replace(good, case=replace(good.case, variant=f"v{k}")) for k in range(70))])
+    assert {row.rank for row in group.candidates} == {"1="}
+    assert method_placings([group]) == ((),), "each row would name all others"

@@ -15,7 +15,7 @@ from cachemark.report.charts.lines import history
 from cachemark.report.page.render import chart_set, render
 
 
-def test_bytes_stand_at_their_places_and_throughput_and_memory_with_the_smallest_batch() -> None:
+def test_bytes_throughput_and_memory_stand_at_their_places_and_equal_figures_are_no_chart() -> None:
     """A scale's tokens come all at once: what is held at 274 of 530 tokens is not what is held after a quarter."""
     recorded = {"live_bytes": {"tokens": [105, 274, 530], "live": [1024.0 * 105, 1024.0 * 274, 1024.0 * 530]}}
     full = replace(sample.full(), facts=sample.full().facts | Facts.from_json(recorded))
@@ -32,13 +32,6 @@ def test_bytes_stand_at_their_places_and_throughput_and_memory_with_the_smallest
     assert speed.rows == (("full", "2", "4", "oom"), ("LineAR 1/4", "4", "8", "16"))
     assert memory.rows[1] == ("LineAR 1/4", "512 KiB", "2.00 MiB", "8.00 MiB")
     assert (speed.tab, memory.tab) == ("speed", "memory")
-
-
-def at(outcome: Outcome, batch: int, seconds: float, peak: float) -> Outcome:
-    return sample.measured(replace(outcome, case=replace(outcome.case, batch=batch)), latency=[seconds], peak_memory=[peak])
-
-
-def test_differences_that_are_all_zero_are_no_chart() -> None:
     full, one, two = sample.full(), *list(sample.candidates().values())[:2]
     score = full.samples["color_consistency"]
     few = [*(value - 0.5 * (seed < 3) for seed, value in enumerate(score))]
@@ -46,6 +39,10 @@ def test_differences_that_are_all_zero_are_no_chart() -> None:
         changed = [replace(each, samples={**each.samples, "color_consistency": own}) for each, own in ((one, score), (two, last))]
         (chart,) = (chart for chart in chart_set(*case_groups([full, *changed])).charts if "paired difference" in chart.title)
         assert (chart.plot, chart.empty) == (None, f"No difference {where}.")
+
+
+def at(outcome: Outcome, batch: int, seconds: float, peak: float) -> Outcome:
+    return sample.measured(replace(outcome, case=replace(outcome.case, batch=batch)), latency=[seconds], peak_memory=[peak])
 
 
 def slower(outcome: Outcome, factor: float) -> Outcome:

@@ -84,7 +84,7 @@ def test_the_verdict_of_the_gate_is_on_top_and_nothing_contradicts_it() -> None:
     assert ("Nothing regressed" in calm, "Nothing regressed" in worse) == (True, False)
 
 
-def test_nothing_is_asked_of_a_network_and_only_our_own_script_may_run(html: str, page: Page) -> None:
+def test_the_page_asks_nobody_and_makes_sense_without_its_script(html: str, page: Page) -> None:
     for element in page.elements:
         for name in ("src", "href", "srcset", "action", "data", "poster", "xlink:href", "formaction"):
             assert element.attrs.get(name, "#").startswith(("#", "data:")), element
@@ -96,9 +96,6 @@ def test_nothing_is_asked_of_a_network_and_only_our_own_script_may_run(html: str
     assert f"script-src 'sha256-{digest}'" in policy
     assert policy.startswith("default-src 'none'")
     assert html.index("Content-Security-Policy") < html.index("<style>")
-
-
-def test_the_page_makes_sense_without_its_script(page: Page) -> None:
     assert page.find("button", id_="theme").attrs.get("hidden") == ""
     assert len(page.all("svg")) == 8
     assert [e.attrs["id"] for e in page.all("section") if e.attrs.get("class") == "panel"] == [key for key, _ in TABS]

@@ -78,8 +78,7 @@ def test_rows_are_compared_with_the_papers_own_baseline_and_its_model() -> None:
     var = {"grid": (16, 16), "batch": 64, "dtype": "float16", "role": "baseline", "sampling": Sampling()}
     runs = [ran(seconds, model=model, weights=weights, **var) for seconds, model, weights in (
         (6.4, "var-d30", RANDOM), (3.2, "var-d30+d16-n8", "random:0+random:0/random:0"), (1.0, "var-d20", "trained"))]
-    assert [(paper.title, paper.commands) for paper in measured(*runs)] == [
-        ("CoDe, main table", ("cachemark run code-var --device cuda",))]
+    assert [(paper.title, paper.commands) for paper in measured(*runs)] == [("CoDe, main table", ("cachemark run code-var --device cuda",))]
     assert (line("CoDe, N = 8", *runs).reached, line("CoDe, N = 8", *runs).measured) == (2.0, 0.05)
     assert line("VAR-d20", *runs).no_speedup == "not compared"
     assert measured(runs[0]) == [], "a baseline alone measures no paper"

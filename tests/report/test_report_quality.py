@@ -53,8 +53,7 @@ def test_a_fid_of_too_few_images_is_not_shown_though_an_older_version_stored_it(
     def few(outcome: Outcome, count: int) -> Outcome:
         named = {name: name.replace("2k", str(count)) for name in (FID, PRECISION)}
         stored = outcome.facts.to_json()
-        facts = {fact: {named[n]: ends for n, ends in stored[fact].items()} for fact in stored
-                 if fact in ("intervals", "to_full")}
+        facts = {fact: {named[n]: ends for n, ends in stored[fact].items()} for fact in stored if fact in ("intervals", "to_full")}
         evaluation = {"quality": {**outcome.case.evaluation["quality"], "samples": count}}
         return replace(outcome, case=replace(outcome.case, evaluation=evaluation), facts=outcome.facts | Facts.from_json(facts),
                        samples={named.get(name, name): values for name, values in outcome.samples.items()})
@@ -86,9 +85,7 @@ def missing(results: Sequence[Outcome]) -> dict[str, str]:
 
 
 def test_metrics_and_benchmarks_on_demand_have_columns_or_a_reason() -> None:
-    for name, title, kind, values in (
-        ("clip_score", "CLIP score", "Quality", [20.0, 30.0]), ("lpips", "LPIPS", "Fidelity", [0.1, 0.2])
-    ):
+    for name, title, kind, values in (("clip_score", "CLIP score", "Quality", [20.0, 30.0]), ("lpips", "LPIPS", "Fidelity", [0.1, 0.2])):
         assert name in keys(asked({name: {"weights": "a/b"}}, **{name: values}), kind)
         assert missing(asked({name: {"missing": "not measured: needs vgg16"}}))[title] == "not measured: needs vgg16"
         assert title not in missing(PAIR)

@@ -130,7 +130,7 @@ def test_a_truly_worse_method_is_recommended_in_one_store_of_twenty_and_the_best
     assert worse <= 0.05 * STORES
 
 
-def test_unbounded_values_are_compared_by_the_exact_sign_test_and_bounded_ones_by_their_mean() -> None:
+def test_placings_are_by_exact_tests_and_more_rankings_claim_less() -> None:
     apart = np.random.default_rng(0).normal(0.05, 0.2, (3, 40)).clip(-1, 1)
     wins = np.maximum((apart > 0).sum(axis=1), (apart < 0).sum(axis=1))
     by_signs, first = chances_of_pairs(apart, math.inf)
@@ -140,9 +140,6 @@ def test_unbounded_values_are_compared_by_the_exact_sign_test_and_bounded_ones_b
         rounded = apart.round(digits)
         p, first = chances_of_pairs(rounded, 1.0)
         assert p == pytest.approx([chance_at_most(row if up else -row, 0.0, -1.0) for row, up in zip(rounded, first, strict=True)])
-
-
-def test_a_place_counts_the_better_methods_and_more_rankings_claim_less() -> None:
     stream = np.random.RandomState(0)
     ranking = Ranking({name: list(stream.binomial(4, p, 128) / 4) for name, p in (("a", 1.0), ("b", 0.98), ("c", 0.9), ("d", 0.5))}, 1.0)
     alone = placings({"": ranking})[""]

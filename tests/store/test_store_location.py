@@ -50,7 +50,7 @@ def test_a_path_is_a_path_a_number_none_and_a_password_is_hidden() -> None:
         assert SECRET not in shown(location)
 
 
-def test_a_file_may_hold_the_location(tmp_path: Path) -> None:
+def test_a_file_may_hold_one_location(tmp_path: Path) -> None:
     file = tmp_path / "results.url"
     file.write_text(f"\n postgresql://bench:{SECRET}@host/res \n")
     location = located(f"@{file}")
@@ -59,9 +59,6 @@ def test_a_file_may_hold_the_location(tmp_path: Path) -> None:
     file.write_text(str(tmp_path / "results.sqlite"))
     with Store.open(f"@{file}") as store:
         assert store.file == tmp_path / "results.sqlite"
-
-
-def test_a_file_without_one_location_or_that_is_no_ordinary_file_is_refused(tmp_path: Path) -> None:
     for text in ("", "\n", f"{SECRET}\n{SECRET}", f"@{SECRET}", SECRET * 1_000):
         (file := tmp_path / "results.url").write_text(text)
         with pytest.raises(BadStore, match="one location") as refusal:

@@ -99,7 +99,7 @@ def test_what_is_no_message_ends_its_case_alone_and_says_so(name: str, tmp_path:
 
 
 @pytest.mark.timeout(60)
-def test_a_process_left_behind_ends_and_does_not_delay_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_left_behind_and_a_child_that_does_not_read_delay_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It holds the pipe of a worker that has died, outside its group."""
     monkeypatch.setattr(supervisor, "ENDING", 0.5)
     python = saying(tmp_path, [], f"setsid sleep 300 & echo $! > {tmp_path}/pid; exit 3")
@@ -112,11 +112,6 @@ def test_a_process_left_behind_ends_and_does_not_delay_the_end(tmp_path: Path, m
     assert ended
     assert finished.outcome.status is Status.ERROR
     assert "exit code 3" in finished.outcome.log
-
-
-@pytest.mark.timeout(60)
-def test_a_child_that_does_not_read_has_the_time_of_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The request is longer than a pipe holds."""
     monkeypatch.setattr(supervisor, "STARTUP", 0.5)
     python = interpreter(tmp_path, "exec sleep 1000")
     many = [replace(planned, unsupported_reason="x" * 100_000) for planned in cases(2)]

@@ -138,8 +138,7 @@ def masked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Results]:
     """The full model, its reference rows, fewer steps, and LazyMAR with a schedule that refreshes at every third pass."""
     lazy = '{ name = "lazymar", start = 1, period = 20, count = 12, extra = 0, layer = 1 }'
     with forgetting():
-        MODELS.add(NAME)(
-            ModelEntry(NAME, "mar", "masked", (4, 4), 10, shape, made, lambda _: "weights/decoder", {"paper": GUIDED}))
+        MODELS.add(NAME)(ModelEntry(NAME, "mar", "masked", (4, 4), 10, shape, made, lambda _: "weights/decoder", {"paper": GUIDED}))
         planned = cases(tmp_path_factory.mktemp("plan"), f'model = "{NAME}"\nmethods = [{lazy}]\nbudgets = [1]\n'
                         f'[[cells]]\nbatch = 2\nmodel = "{NAME}"\nmethods = ["fewer_steps"]\nbudgets = ["3/4"]\n', samples=4)
         bench = Bench.load(planned[0])

@@ -211,7 +211,15 @@ def test_random_weights_are_timed_but_not_judged_and_what_is_not_finite_is_neith
             assert "NaN" in outcome.log or spoilt == "images"
 
 
-def test_the_reference_engine_reads_everything_under_a_mask(folder: Path) -> None:
+def test_partial_batches_masks_and_probabilities_that_are_not_kept_change_no_figure(
+    folder: Path, results: Results, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    by_label = run_all(planned(folder, '"streaming"', batch=3, samples=5))
+    for outcome, files in by_label.values():
+        assert outcome.ok
+        assert len(outcome.samples["psnr"]) == 5
+        assert load(files["tokens.safetensors"])["tokens"].shape == (5, TOKENS)
+    assert by_label["full"][0].samples["kl"] == [0.0] * 5
     cases = planned(folder, '"streaming"', cells='engine = "reference"')
     by_label = run_all([p for p in cases if not p.unsupported_reason])
     places = 24  # the class and 16 tokens, rounded up to eights
@@ -219,18 +227,6 @@ def test_the_reference_engine_reads_everything_under_a_mask(folder: Path) -> Non
     assert "mask" in by_label["full"][0].facts.kernel
     assert by_label["full"][0].samples["token_agreement"] == [1.0] * SAMPLES
     assert max(by_label["full"][0].samples["kl"]) < 1e-6
-
-
-def test_samples_need_not_fill_batches(folder: Path) -> None:
-    by_label = run_all(planned(folder, '"streaming"', batch=3, samples=5))
-    for outcome, files in by_label.values():
-        assert outcome.ok
-        assert len(outcome.samples["psnr"]) == 5
-        assert load(files["tokens.safetensors"])["tokens"].shape == (5, TOKENS)
-    assert by_label["full"][0].samples["kl"] == [0.0] * 5
-
-
-def test_log_probabilities_that_are_not_kept_are_computed_again(folder: Path, results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benches, "KEPT_BYTES", 0)
     again = run_all(planned(folder, '"streaming"'))
     for label in ("full", "full (other batch)", "streaming 1/2"):

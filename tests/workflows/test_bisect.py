@@ -31,7 +31,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_repository_stays_as_it_is_however_a_bisection_ends(repository: Path) -> None:
+def test_the_repository_stays_as_it_is_however_a_bisection_ends_or_a_signal_comes(
+    repository: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def states() -> tuple[str, ...]:
         questions = (("status", "--porcelain"), ("branch", "-v"), ("worktree", "list"), ("log", "-1"))
         return tuple(git(repository, *words) for words in questions)
@@ -50,6 +52,19 @@ def test_the_repository_stays_as_it_is_however_a_bisection_ends(repository: Path
         with pytest.raises(error, match=words):
             search(repository, "HEAD~16", "HEAD", judge)
     assert states() == before
+    real = commits.git
+
+    def interrupted(folder: Path, *words: str) -> str:
+        output = real(folder, *words)
+        if words[:2] == ("worktree", "add"):
+            real(folder, "worktree", "lock", words[3])  # as git does until all files are there
+            raise KeyboardInterrupt
+        return output
+
+    monkeypatch.setattr(commits, "git", interrupted)
+    with pytest.raises(KeyboardInterrupt), checkouts(repository, ["HEAD", "HEAD~1"]):
+        pass
+    assert len(git(repository, "worktree", "list").splitlines()) == 1
 
 
 def test_ends_that_are_none_and_a_checkout_without_the_package_are_refused(repository: Path) -> None:
@@ -71,22 +86,6 @@ def test_ends_that_are_none_and_a_checkout_without_the_package_are_refused(repos
     assert repository_of(repository) == repository
     with pytest.raises(CachemarkError, match="not in a git repository"):
         repository_of(Path("/"))
-
-
-def test_a_signal_while_a_worktree_is_created_leaves_none(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = commits.git
-
-    def interrupted(folder: Path, *words: str) -> str:
-        output = real(folder, *words)
-        if words[:2] == ("worktree", "add"):
-            real(folder, "worktree", "lock", words[3])  # as git does until all files are there
-            raise KeyboardInterrupt
-        return output
-
-    monkeypatch.setattr(commits, "git", interrupted)
-    with pytest.raises(KeyboardInterrupt), checkouts(repository, ["HEAD", "HEAD~1"]):
-        pass
-    assert len(git(repository, "worktree", "list").splitlines()) == 1
 
 
 ENVIRONMENT = Environment("cpu", "cpu-1", "f" * 16)

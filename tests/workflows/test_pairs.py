@@ -172,7 +172,7 @@ def test_a_side_is_timed_and_its_tokens_and_images_hashed_and_nothing_is_judged(
     assert (negative.output_hash == first.output_hash, negative.facts.images_hash == first.facts.images_hash) == (True, False)
 
 
-def test_images_of_a_side_are_judged_and_nothing_is_timed(stage: stages.Stage) -> None:
+def test_images_of_a_side_are_judged_as_another_case_than_the_plans_and_nothing_is_timed(stage: stages.Stage) -> None:
     """The timeout applies to a batch of images, not to all of them: each gives a sign of life."""
     counts = []
     for samples in (2, 12):
@@ -190,6 +190,10 @@ def test_images_of_a_side_are_judged_and_nothing_is_timed(stage: stages.Stage) -
     bench.loaded = replace(bench.loaded, weights="random:0")
     with pytest.raises(Unsupported, match="random weights"):
         see_side(planned, bench)
+    own = {p.case.label: p.case for p in expand(plans.load(str(stage.plan)), "cpu") if p.case.role in ("candidate", "baseline")}
+    sides = {p.case.label: p.case for p in configs_of(plans.load(str(stage.plan)), "cpu", images=0, side=image_side).values()}
+    assert sides == {label: replace(case, evaluation={**case.evaluation, "only": "images"}) for label, case in own.items()}
+    assert all(sides[label].key != own[label].key for label in own)
 
 
 @pytest.mark.parametrize(("plan_has", "asked_for", "found"), [
@@ -204,14 +208,6 @@ def test_more_seeds_are_of_the_same_series(plan_has: str, asked_for: int, found:
     if plan_has == "tune64":
         with pytest.raises(BadPlan, match=r"257 images at the seeds of 'tune64'.*has 256"):
             image_side(planned, 257)
-
-
-def test_a_side_of_images_is_another_case_than_the_plans(stage: stages.Stage) -> None:
-    """It has no times, and the newest outcome of a case gives its duration."""
-    own = {p.case.label: p.case for p in expand(plans.load(str(stage.plan)), "cpu") if p.case.role in ("candidate", "baseline")}
-    sides = {p.case.label: p.case for p in configs_of(plans.load(str(stage.plan)), "cpu", images=0, side=image_side).values()}
-    assert sides == {label: replace(case, evaluation={**case.evaluation, "only": "images"}) for label, case in own.items()}
-    assert all(sides[label].key != own[label].key for label in own)
 
 
 def test_blocks_that_differ_in_their_batch_are_configs_of_their_own() -> None:
