@@ -72,15 +72,6 @@ def test_verdicts(
     assert (judged_row.verdict, judged_row.reason, comparison.exit_code) == (verdict, reason, code)
 
 
-@pytest.mark.parametrize(("metric", "factor", "verdict", "code"), [  # at every metric: test_metric_table.py
-    ("latency", 1.14, "equivalent", 0), ("latency", 1.16, "regressed", 1), ("latency", 0.86, "improved", 0),
-    ("latency", 0.88, "equivalent", 0),
-    ("tokens_per_s_last", 0.86, "regressed", 1), ("tokens_per_s_last", 0.88, "equivalent", 0), ("tokens_per_s_last", 1.16, "improved", 0),
-])
-def test_threshold_and_direction(metric: str, factor: float, verdict: str, code: int) -> None:
-    assert judged("linear", metric, [v * factor for v in SAMPLES[metric]]) == (verdict, code)
-
-
 def test_times_are_ratios_to_the_native_full_cache_of_the_same_run_and_cell() -> None:
     slow_day = plan()
     for method in ("full", "linear", "h2o"):
@@ -103,7 +94,10 @@ def test_times_are_ratios_to_the_native_full_cache_of_the_same_run_and_cell() ->
     assert [r.then for r in comparison.rows if r.label == "tiny full int8" and r.metric == "latency"] == [pytest.approx(0.75)]
 
 
-@pytest.mark.parametrize(("metric", "values", "verdict", "code"), [
+@pytest.mark.parametrize(("metric", "values", "verdict", "code"), [  # every metric by its threshold and direction: test_metric_table.py
+    *((metric, [factor * value for value in SAMPLES[metric]], verdict, int(verdict == "regressed")) for metric, factor, verdict in (
+        ("latency", 1.14, "equivalent"), ("latency", 1.16, "regressed"), ("latency", 0.86, "improved"), ("latency", 0.88, "equivalent"),
+        *(("tokens_per_s_last", *row) for row in ((0.86, "regressed"), (0.88, "equivalent"), (1.16, "improved"))))),
     ("kv_allocated", [2080.0], "regressed", 1), ("kv_allocated", [2010.0], "improved", 0), ("kv_logical", [1024.0], "equivalent", 0),
     ("kv_allocated", [2049.0], "changed", 0), ("kv_allocated", [2047.0], "changed", 0),
     ("kl", [0.1, 0.2, 0.303], "regressed", 1), ("kl", [0.1, 0.2, 0.297], "improved", 0),
@@ -112,7 +106,7 @@ def test_times_are_ratios_to_the_native_full_cache_of_the_same_run_and_cell() ->
     ("psnr", [31.0, 31.0, 31.0], "changed", 0), ("psnr", [32.0, 31.0, 30.0], "changed", 0),
     ("psnr", [30.0, 31.0], "not_compared", 0),
 ])
-def test_exact_metrics(metric: str, values: list[float], verdict: str, code: int) -> None:
+def test_times_have_a_threshold_and_exact_metrics_none(metric: str, values: list[float], verdict: str, code: int) -> None:
     assert judged("h2o", metric, values) == (verdict, code)
 
 

@@ -111,20 +111,14 @@ def test_file_that_is_no_database_is_left_alone(path: Path, content: bytes) -> N
     "UPDATE outcome SET samples = '{\"latency\":[0.0,0.0]}'", "UPDATE outcome SET samples = '{\"latency\":[1e-320]}'",
     "UPDATE outcome SET samples = replace(samples, '\"kl\"', '\"beauty\"')", "UPDATE outcome SET samples = '{\"latency\":[]}'",
     "UPDATE run SET verdicts = '{\"rows\": [1]}'",
+    "PRAGMA ignore_check_constraints = ON; UPDATE outcome SET has_judgement = 0", "DELETE FROM run", "DELETE FROM outcome",
 ])
-def test_a_malformed_row_is_refused_and_found_by_check(made: Path, change: str) -> None:
-    alter(made, change)
-    with Store.open(made, read_only=True) as store:
-        with pytest.raises(BadStore, match=r"damaged.*cachemark db backup"):
-            store.run(1), store.outcomes(1), store.verdicts(1)
-        assert check(store)
-
-
-@pytest.mark.parametrize("change", [
-    "PRAGMA ignore_check_constraints = ON; UPDATE outcome SET has_judgement = 0", "DELETE FROM run", "DELETE FROM outcome"])
-def test_check_finds_broken_constraints_and_references(made: Path, change: str) -> None:
+def test_malformed_rows_are_refused_and_found_by_check_as_broken_constraints_and_references_are(made: Path, change: str) -> None:
     alter(made, *change.split("; "))
     with Store.open(made, read_only=True) as store:
+        if not change.startswith(("PRAGMA", "DELETE")):
+            with pytest.raises(BadStore, match=r"damaged.*cachemark db backup"):
+                store.run(1), store.outcomes(1), store.verdicts(1)
         assert check(store)
 
 

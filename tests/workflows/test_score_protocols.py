@@ -4,7 +4,9 @@ import hashlib
 import json
 import zipfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -164,18 +166,12 @@ def dpg(path: Path) -> Path:
     (["w.png", "x.jpg", "y.webp", "z.bmp"], lines, [0, 1, 2, 3]),
     (["00000/samples/0000.png", "00000/samples/0001.png", "00002/samples/0000.png"], lines, [0, 2, 0]),
     (["10.png", "2.png", "party.png"], dpg, [1, 0, 3]),
-])  # fmt: skip
-def test_an_image_has_its_prompt(names: list[str], prompts: Callable[[Path], Path], expected: list[int], tmp_path: Path) -> None:
-    assert prompt_numbers(scoring.opened(noise_images(tmp_path / "images", names)), prompt_list(str(prompts(tmp_path)))) == expected
-
-
-@pytest.mark.parametrize(("names", "prompts", "words"), [
     (["a.png", "q.png"], table, "has no prompt for q.png"), (["a.png", "b.png"], lines, "has 2 images and .* 4 prompts"),
     (["00004/0.png"], lines, "an image of prompt 4 and .* 4 prompts"),
 ])  # fmt: skip
-def test_images_without_a_prompt_are_refused(names: list[str], prompts: Callable[[Path], Path], words: str, tmp_path: Path) -> None:
-    with pytest.raises(CachemarkError, match=words):
-        prompt_numbers(scoring.opened(noise_images(tmp_path / "images", names)), prompt_list(str(prompts(tmp_path))))
+def test_an_image_has_its_prompt_or_is_refused(names: list[str], prompts: Callable[[Path], Path], expected: Any, tmp_path: Path) -> None:
+    with pytest.raises(CachemarkError, match=expected) if isinstance(expected, str) else nullcontext():
+        assert prompt_numbers(scoring.opened(noise_images(tmp_path / "images", names)), prompt_list(str(prompts(tmp_path)))) == expected
 
 
 def test_a_batch_has_prompts_by_its_labels(tmp_path: Path) -> None:
