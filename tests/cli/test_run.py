@@ -17,11 +17,9 @@ from cachemark.plans.planned import Prepared
 from cachemark.trial.executors import local
 from cachemark.trial.measurement import Measurement, outcome_of
 from cachemark.workflows import progress
-from cachemark.workflows.progress import Follower
 from cachemark.workflows.session import Machine
 from cachemark.workflows.time_left import TimeLeft
 from support import stages, stub
-from support.stages import Stage
 
 ANSWER = "Keep the full cache. Image quality was not measured."
 
@@ -34,7 +32,7 @@ def test_a_plan_for_a_gpu_says_so_on_a_cpu(plan: str, device: str, said: bool, c
     assert ("is a plan for a GPU" in capsys.readouterr().err) == said
 
 
-def test_a_run_ends_with_the_answer_after_its_report(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_ends_with_the_answer_after_its_report(stage: stages.Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stages.no_child(monkeypatch)
     page = tmp_path / "page.html"
     assert stage.run("--report", page).stdout.startswith(f"Run 2: 0 measured, 0 failed, 5 skipped.\nReport: {page}\ndot: {ANSWER}\n")
@@ -52,7 +50,7 @@ def test_each_case_is_a_line_and_a_long_one_more(monkeypatch: pytest.MonkeyPatch
     cases = [Prepared(case, Request()) for case in (
         full, replace(full, method="rkv", budget="1/2", role="candidate"), replace(full, method="[/x]", batch=2, role="candidate"))]
     left = TimeLeft(cases, {planned.case.key: 60.0 * number for number, planned in enumerate(cases, 1)}.get)
-    follower = Follower()
+    follower = progress.Follower()
     follower.planned(cases, left)
     for planned, latency, kept in zip(cases, (2.0, 1.0, 0.0), (4096.0, 1024.0, 0.0), strict=True):
         left.started(planned)

@@ -17,7 +17,6 @@ from cachemark.metrics.compute import presets, sample_batches
 from cachemark.metrics.compute.distribution import distribution
 from cachemark.metrics.compute.image_features import ImageFeatures
 from cachemark.metrics.compute.inception import inception_extractor
-from cachemark.metrics.compute.presets import Preset, identity_of
 from metrics.toys import png_files
 from support.later import later
 
@@ -86,17 +85,17 @@ def _nothing_is_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 
 
 @pytest.fixture(scope="module")
-def preset(published: Published) -> Preset:
+def preset(published: Published) -> presets.Preset:
     return presets.preset("adm", weights=published.weights, reference=published.batch, batch=2)
 
 
 @pytest.fixture(scope="module")
-def generated(preset: Preset) -> ImageFeatures:
+def generated(preset: presets.Preset) -> ImageFeatures:
     return preset.extract(pictures(FAKE, 1), batch=2)
 
 
 def test_values_are_those_of_torch_fidelity_and_images_are_resized_before_they_become_bytes(
-    published: Published, preset: Preset, generated: ImageFeatures, monkeypatch: pytest.MonkeyPatch,
+    published: Published, preset: presets.Preset, generated: ImageFeatures, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """FID uses the statistics in the file, not those of its images: it follows a mean that is moved."""
     moved = preset.reference.mean.clone()
@@ -123,12 +122,12 @@ def test_coco_uses_only_the_images_of_its_file(published: Published, tmp_path: P
     coco = presets.preset("coco", weights=published.weights, reference=tmp_path / "coco.npz", batch=2)
     assert coco.reference.count == REAL
     fingerprint = sample_batches.SampleBatch(tmp_path / "coco.npz").fingerprint
-    assert identity_of("coco", published.weights, tmp_path / "coco.npz") == {**coco.identity, "reference": fingerprint}
+    assert presets.identity_of("coco", published.weights, tmp_path / "coco.npz") == {**coco.identity, "reference": fingerprint}
     assert coco.extractor.name == f"inception-v3-compat-{hashlib.sha256(published.weights.read_bytes()).hexdigest()[:12]}"
-    missing = identity_of("coco", published.weights, tmp_path / "none.npz")["missing"]
+    missing = presets.identity_of("coco", published.weights, tmp_path / "none.npz")["missing"]
     assert missing.startswith("not measured: needs real images of COCO in an npz file (")
     assert "docs/reference/quality.md" in missing
-    assert "needs the weights of Inception v3" in identity_of("coco", "", tmp_path / "coco.npz")["missing"]
+    assert "needs the weights of Inception v3" in presets.identity_of("coco", "", tmp_path / "coco.npz")["missing"]
 
 
 def test_damaged_and_other_weights_are_refused(published: Published, tmp_path: Path) -> None:

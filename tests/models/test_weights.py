@@ -22,7 +22,6 @@ from cachemark.models.layers import LEAST, Packed, Projection, packed
 from cachemark.models.mar import MAR, MARConfig
 from cachemark.models.protocol import CheckpointNote, PublishedFile, Request
 from cachemark.models.registry import MODELS
-from cachemark.models.weights import packaged
 from cachemark.roofline.flops import counted
 from support.tiny_models import BUILDS
 
@@ -142,7 +141,7 @@ TABLES = {"tiny-llamagen": "cls_embedding.embedding_table.weight", "tiny-var": "
 
 
 def bundled(model: str) -> dict[str, torch.Tensor]:
-    return load_file(packaged(f"{model}.safetensors"))
+    return load_file(weights.packaged(f"{model}.safetensors"))
 
 
 @pytest.mark.parametrize(("model", "classes"), [("tiny-llamagen", 3), ("tiny-var", 40), ("tiny-mar", 3)])
