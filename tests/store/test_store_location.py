@@ -21,12 +21,18 @@ WITH_PASSWORD = [
     *(f"postgresql://bench:{SECRET}{rest}" for rest in ("@host/res", "/x@host/res", "?x@host/res", "#x@host:1/res", "[x@host/res")),
     f"postgresql://host/res?oauth_client_secret={SECRET}", f"postgresql://host/res?scram_client_key={SECRET}",
     f"postgres://bench@host/res?sslmode=require&password={SECRET}", f"postgresql://host/res?Password={SECRET}&sslpassword={SECRET}",
+    f"postgresql://h/db?options=-cpassword={SECRET}", f"postgresql://h/db?options=-c%20x.token%3D{SECRET}&options=a", f"postgresql://h/db?pwd={SECRET}",
+    f"postgresql://h/db?host=bench:{SECRET}@other", f"postgresql://h/db?dbname=postgresql://x/y%3F{SECRET}", f"postgresql://h/db?passwd={SECRET}",
+    f"sqlite://bench:{SECRET}@host/res",
 ]
 NOT_A_URL = [
     *(f"postgresql://bench:{SECRET}{rest}" for rest in ("/@:x@127.0.0.1/res", "@host:port/res", "@[::1/res", "@x@host/res", "/@x/y@h/r")),
     f"postgresql:/bench:{SECRET}@host/res", f"bench:{SECRET}@host/res", f"postgresql+psycopg:/bench:{SECRET}@host/res",
     f"host=h user=bench password={SECRET}", f"password = {SECRET}", f"host:5432:res:bench:{SECRET}", f"*:*:*:bench:{SECRET}",
     f"//bench:{SECRET}@host/res", f"postgresql//bench:{SECRET}@host/res", f"oracle://bench:{SECRET}@@host/res",
+    f"sqlite:////bench:{SECRET}@host/x", f"sqlite:////bench:{SECRET}/y@host/x", f"/bench:{SECRET}@host", f"sqlite:///bench:{SECRET}@host/x",
+    f"postgresql://h/db&password={SECRET}", f"postgresql://h/db#password={SECRET}", f"postgresql://bench%3A{SECRET}@host/res",
+    f"sqlite:////tmp/x.sqlite?password={SECRET}", f"x.sqlite?pwd={SECRET}&token={SECRET}",
 ]
 
 
@@ -41,7 +47,8 @@ def test_a_location_that_cannot_be_parsed_is_not_shown(kind: type, tmp_path: Pat
 
 
 def test_a_path_is_a_path_a_number_none_and_a_password_is_hidden() -> None:
-    for text in ("results.sqlite", "/data/night:1@gpu.sqlite", "./me:you@host", "postgres/results.sqlite", "a b/@x"):
+    for text in ("results.sqlite", "/data/night:1@gpu.sqlite", "./me:you@host", "postgres/results.sqlite", "a b/@x", "./x?password=1",
+                 "/tmp/a:b.sqlite", "pass/night.sqlite", "compass=1.sqlite"):
         assert located(text) == located(f"sqlite:///{text}") == Path(text)
     with pytest.raises(BadStore, match="3 is not a location"):
         located(3)  # type: ignore[arg-type]

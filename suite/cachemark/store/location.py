@@ -5,6 +5,7 @@ No message shows a password.
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -15,10 +16,13 @@ from ..core.errors import BadStore
 from ..core.files import is_readable
 
 FORMS = "Write a path for SQLite, or postgresql+psycopg://user@host/database."
-SECRETS = re.compile(r".*(password|secret|token|scram_\w+_key)", re.IGNORECASE)  # parameters of a URL, besides the password before the host
+_SECRET = r"(pass(?!file)\w*|pwd|\w*password|secret|\w*secret|\w*token|scram_\w+_key)"
+SECRETS = re.compile(rf".*{_SECRET}.*", re.IGNORECASE)  # parameters of a URL, besides the password before the host
+_HOLDS_SECRET = re.compile(rf"{_SECRET}\s*[=:]|:[^/]*@|:.*//", re.IGNORECASE)  # in another part: a setting of the server, another URL
 LONGEST_FILE = 4096  # bytes of a file with a location
-_LIKE_A_URL = re.compile(  # one that lacks its scheme, the words of libpq, and a line of .pgpass
-    r"(postgres\w*(\+\w+)?:?/.*@|//[^/]*@|[^/@:]*:[^@]*@|(.*\s)?\w*password\s*=|[^:/]*:(\d+|\*):[^:]*:[^:]*:.)", re.IGNORECASE)
+_LIKE_A_URL = re.compile(  # one that lacks its scheme, and a line of .pgpass
+    r"postgres\w*(\+\w+)?:?/.*@|//[^/]*@|/*[^/@:]*:[^@]*@|[^:/]*:(\d+|\*):[^:]*:[^:]*:.", re.IGNORECASE)
+_LIKE_SETTINGS = re.compile(rf"(.*[\s?&;#])?{_SECRET}\s*=", re.IGNORECASE)  # the words of libpq, or the query of a URL
 
 
 def located(location: str | Path) -> Path | URL:
@@ -33,7 +37,7 @@ def located(location: str | Path) -> Path | URL:
     text = text.removeprefix("sqlite:///")
     if "://" in text:
         return _url(text)
-    if _LIKE_A_URL.match(text) and not Path(text).exists():
+    if _hides_password(text):
         raise BadStore("The store looks like a database URL, but has no '://'.", remedy=f"{FORMS} Write ./NAME for a file of that name.")
     return Path(text)
 
@@ -51,7 +55,15 @@ def has_password(location: Path | URL) -> bool:
 
 
 def _secrets_of(url: URL) -> list[str]:
-    return [name for name in url.query if SECRETS.fullmatch(name)]
+    return [name for name, value in url.query.items() if SECRETS.fullmatch(name) or _HOLDS_SECRET.search(str(value))]
+
+
+def _hides_password(path: str) -> bool:
+    """Return whether a path is more likely a database URL with a password: it has its form, and no such file or folder exists."""
+    folder = os.path.dirname(path)
+    if path.startswith("./") or os.path.exists(path):
+        return False
+    return bool(_LIKE_SETTINGS.match(path) or (_LIKE_A_URL.match(path) and not (folder.strip("/") and os.path.isdir(folder))))
 
 
 def _url(text: str) -> URL:
@@ -59,7 +71,8 @@ def _url(text: str) -> URL:
         url = make_url(text)
     except (ArgumentError, ValueError):
         url = None
-    if url is None or "@" in f"{url.host}{url.database}":  # a password with an unquoted @ or / ends too early
+    # a password with an unquoted @ or / ends too early, one with a quoted colon before it is part of the name
+    if url is None or "@" in f"{url.host}{url.database}" or ":" in str(url.username) or _LIKE_SETTINGS.match(f" {url.database}"):
         raise BadStore("The store is not a database URL.",
                        remedy=f"{FORMS} Quote special characters of a password, such as %40 for @ and %2F for /.") from None
     return url
