@@ -10,6 +10,7 @@ from .ground import BASELINE, PLAN, STORE, Preparation, preparation
 
 STORED = ("--store", STORE)
 REPORT, CHECK, CHECK_STORE = ("report", "page.html", *STORED), ("check", *STORED, "--baseline", BASELINE), ("db", "check", *STORED)
+MERGE, TABLE = ("db", "merge", STORE, "--store", "new.sqlite"), ("export", "csv", *STORED)
 RUN = ("run", PLAN, "--plugin", "dot.py", "--threads", "1", "--fresh")
 LOGS = (f"{STORE}-shm", f"{STORE}-wal")  # beside a database that somebody reads
 LONG = "n" * 5_000
@@ -83,9 +84,11 @@ ROWS = [
         ("an artifact that is a number", "artifacts = '{\"grid.png\": 7}'"),
         ("a pair that is a number", "facts = '{\"pair\": 5}'"), ("latencies that are a table", "facts = '{\"full_beside\": {\"a\": 1}}'"),
         ("footnotes that are a number", "facts = '{\"footnotes\": 4}'"))
-        for what, arguments in (("a report", REPORT), ("a merge", ("db", "merge", STORE, "--store", "new.sqlite")))),
-    damaged("a case with the key of another, a check of the store", CHECK_STORE, edited(
-        f"UPDATE \"case\" SET body = json_set(body, '$.batch', 7) WHERE key = {CALM}")),
+        for what, arguments in (("a report", REPORT), ("a merge", MERGE))),
+    *(damaged(f"a case edited under its key, {what}", arguments, edited(
+        f"UPDATE \"case\" SET body = json_set(body, '$.batch', 7) WHERE key = {CALM}"))
+      for what, arguments in (("a check of the store", CHECK_STORE), ("a report", REPORT), ("a check", CHECK), ("a table", TABLE),
+                              ("a merge", MERGE))),
     damaged("a flipped page of outcome, a check of the store", CHECK_STORE, flipped("outcome")),
     damaged("a flipped page of run, a report", REPORT, flipped("run")),
     Attack("a description that a slow search reads again and again", (*REPORT, "--public"), code=0,

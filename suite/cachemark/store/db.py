@@ -289,8 +289,8 @@ class Store:
         with self._reading() as session:
             ok = select(func.max(OutcomeRow.id).label("id"), OutcomeRow.case_key).where(OutcomeRow.status == str(Status.OK))
             newest = ok.group_by(OutcomeRow.case_key).subquery()
-            bodies = select(CaseRow.body).join(newest, newest.c.case_key == CaseRow.key).where(CaseRow.model.in_(set(models)))
-            return [Case.from_json(body) for body in session.scalars(bodies.order_by(newest.c.id))]
+            rows = select(CaseRow).join(newest, newest.c.case_key == CaseRow.key).where(CaseRow.model.in_(set(models)))
+            return [case_of(row) for row in session.scalars(rows.order_by(newest.c.id))]
 
     def latest_environment(self, case_key: str) -> Environment | None:
         """Return the environment of the newest outcome of a case, or None without one."""

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from ..core.errors import BadStore
 from .database import guard, hold_artifacts
 from .db import Advanced, Store, files_of, unheard
-from .rows import check_parts, checked_facts, columns, insert_once
+from .rows import check_parts, checked_case, checked_facts, columns, insert_once
 from .schema import Base, CaseRow, Json, MalformedRow, MembershipRow, OutcomeRow, RunRow
 
 CHUNK = 100  # artifacts that are copied before their folders are flushed
@@ -90,6 +90,8 @@ class _Source:
                 if table is OutcomeRow:
                     check_parts(row["id"], row["seconds"], parsed["artifacts"])
                     checked_facts(row["id"], parsed["facts"])
+                elif table is CaseRow:
+                    checked_case(row["key"], parsed["body"])
         return rows
 
     def memberships(self, runs: Mapping[int, int], outcomes: Mapping[int, int]) -> list[dict[str, int]]:

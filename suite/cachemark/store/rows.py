@@ -141,7 +141,9 @@ def outcome_of(row: OutcomeRow) -> Outcome:
     """Return the outcome of a row; MalformedRow if this package cannot have written it."""
     check_parts(row.id, row.seconds, row.artifacts)
     with _readable(f"Outcome {row.id}"):
-        return Outcome.from_json(columns(row, case=row.case.body))
+        outcome = Outcome.from_json(columns(row, case=row.case.body))
+    _check_key(row.case_key, outcome.case)
+    return outcome
 
 
 def values_of(row: Any, case: Case) -> Outcome:
@@ -152,8 +154,20 @@ def values_of(row: Any, case: Case) -> Outcome:
 
 def case_of(row: CaseRow) -> Case:
     """Return the case of a row; MalformedRow if this package cannot have written it."""
-    with _readable(f"Case {row.key}"):
-        return Case.from_json(row.body)
+    return checked_case(row.key, row.body)
+
+
+def checked_case(key: str, body: Any) -> Case:
+    """Return the case of a row; MalformedRow also if its key is not the hash of its content, which then was edited."""
+    with _readable(f"Case {key}"):
+        case = Case.from_json(body)
+    _check_key(key, case)
+    return case
+
+
+def _check_key(key: str, case: Case) -> None:
+    if case.key != key:
+        raise MalformedRow(f"Case {key} was edited: its content is that of the case {case.key}")
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from ..core.verdicts import REGRESSED
 from .database import guard, hold_artifacts
 from .db import Advanced, Store, files_of, unheard
 from .rows import case_of, verdicts_of
-from .schema import CaseRow, MembershipRow, OutcomeRow, RunRow
+from .schema import CaseRow, MalformedRow, MembershipRow, OutcomeRow, RunRow
 
 NIGHTS = 365
 DAY = 86_400.0  # seconds
@@ -39,12 +39,13 @@ def check(store: Store, advanced: Advanced = unheard, *, quick: bool = False) ->
             references = connection.execute("PRAGMA foreign_key_check").fetchall()
             problems += [f"{table} {row}: refers to a missing row of {parent}" for table, row, parent, _ in references]
     try:
+        edited = _edited_cases(store)
+        problems += edited
         files, runs = set[str](), store.runs()
-        for done, run in enumerate(runs, 1):
+        for done, run in enumerate(runs if not edited else (), 1):  # whose outcomes cannot be read
             files |= {file for outcome in store.outcomes(run.id) for file in outcome.artifacts.values()}
             store.verdicts(run.id)  # refused if they cannot be read
             advanced("runs", done, len(runs))
-        problems += _edited_cases(store)
         for done, file in enumerate(sorted(files), 1):
             problems += _artifact_problems(store, file, quick)
             advanced("artifacts", done, len(files))
@@ -54,10 +55,15 @@ def check(store: Store, advanced: Advanced = unheard, *, quick: bool = False) ->
 
 
 def _edited_cases(store: Store) -> list[str]:
-    """Return the cases whose key is not the hash of their content."""
+    """Return a problem for each case that cannot be read, or whose key is not the hash of its content."""
+    problems = []
     with store._reading() as session:
-        return [f"case {row.key}: its content is that of the case {case.key}"
-                for row in session.scalars(select(CaseRow)) if (case := case_of(row)).key != row.key]
+        for row in session.scalars(select(CaseRow)):
+            try:
+                case_of(row)
+            except MalformedRow as error:
+                problems.append(str(error))
+    return problems
 
 
 @contextmanager
