@@ -83,6 +83,9 @@ def test_what_a_model_needs_is_fetched_and_nothing_else(hub: Hub, tmp_path: Path
     assert sorted(file.name for file in folder.iterdir() if not file.name.startswith(".")) == ["c2i_B_256.pt", "vq_ds16_c2i.pt"]
     assert (folder / "c2i_B_256.pt").read_bytes() == DATA
     assert f"weights = {json.dumps(str(folder / 'c2i_B_256.pt'))}" in done.stdout
+    (folder / "c2i_B_256.pt").write_bytes(DATA[:-1])  # cut at once, when the library trusts the file's time
+    assert fetch(tmp_path).exit_code == 0
+    assert (folder / "c2i_B_256.pt").read_bytes() == DATA
     before = len(hub.asked)
     assert fetch(tmp_path).exit_code == 0
     assert not [line for line in hub.asked[before:] if "/resolve/" in line], "what is there is not sent again"
@@ -119,6 +122,8 @@ def test_named_weights_are_fetched_into_the_cache_once(hub: Hub, tmp_path: Path)
     assert sorted(file.name for file in home.iterdir()) == ["c2i_B_256.pt", "vq_ds16_c2i.pt"], "with its image tokenizer"
     assert f"weights = {json.dumps(str(home / 'c2i_B_256.pt'))}" in done.stdout
     assert f"decoder_weights = {json.dumps(str(home / 'vq_ds16_c2i.pt'))}" in done.stdout
+    (home / "c2i_B_256.pt").resolve().write_bytes(DATA[:-1])
+    assert named(f"hf:{LLAMAGEN}").exit_code == 0
     before = len(hub.asked)
     assert weights_sources(Facts(weights_sources={"weights": _source(str(home / "c2i_B_256.pt"))})) == (
         ("Source of weights", f"hf:{LLAMAGEN}@{REVISION}:c2i_B_256.pt, SHA-256 {hashlib.sha256(DATA).hexdigest()}"),)

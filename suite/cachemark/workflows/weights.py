@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 
 from ..core.errors import CachemarkError, Infrastructure, NoAccess, UnknownName, Unsupported, unknown
@@ -76,7 +77,10 @@ def _from_hub(
             path = None if folder is None else folder / name
             if path is None or not (path.is_file() and path.stat().st_size == file.size):
                 say(f"{path or f'{repository}: {name}'}  {(file.size or 0) / 1e6:,.1f} MB")
-                huggingface_hub.hf_hub_download(repository, name, revision=answer.sha if folder else revision, local_dir=folder)
+                download = partial(huggingface_hub.hf_hub_download, repository, name, revision=answer.sha if folder else revision,
+                                   local_dir=folder)
+                if file.size not in (None, Path(download()).stat().st_size):  # the library trusts a file that was cut soon after it
+                    download(force_download=True)
     except Exception as error:  # errors of networks and servers are many, and differ between versions of the library
         raise _refused(error, repository, revision) from error
     if absent := sorted(pattern for pattern in patterns if "*" not in pattern and pattern not in files and pattern not in MAY_LACK):
