@@ -7,10 +7,10 @@ knows about it. Steps with the same key differ only in their inputs (tensors or 
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, Protocol
 
 import torch
@@ -186,7 +186,7 @@ class Graph(Engine):
         return results
 
     def _capture(self, once: Callable[[], None], state: HostState) -> Replay | None:
-        began = time.perf_counter()
+        began = perf_counter()
         try:
             return self._backend.capture(once)
         except torch.OutOfMemoryError as error:
@@ -200,7 +200,7 @@ class Graph(Engine):
             raise Unsupported(f"{type(state).__name__}: a pass cannot be captured: {_first_line(error)}",
                               remedy="Use engine = \"eager\".") from error
         finally:
-            self.seconds += time.perf_counter() - began
+            self.seconds += perf_counter() - began
 
     def _input(self, number: int, value: Any) -> Tensor:
         if not isinstance(value, Tensor):

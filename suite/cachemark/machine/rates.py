@@ -10,9 +10,9 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable
 from functools import cache
+from time import perf_counter
 
 import torch
 
@@ -84,11 +84,11 @@ def measured_flops(device: str, dtype: torch.dtype) -> float:
 
 def fastest(device: str, work: Callable[[], object]) -> float:
     """Return the seconds of the fastest of several attempts after a warm-up."""
-    watch, began = clock(device, ()), time.perf_counter()
+    watch, began = clock(device, ()), perf_counter()
     times: list[float] = []
     with torch.inference_mode():
         work()
-        while len(times) < ATTEMPTS[0] or (len(times) < ATTEMPTS[1] and time.perf_counter() - began < PATIENCE):
+        while len(times) < ATTEMPTS[0] or (len(times) < ATTEMPTS[1] and perf_counter() - began < PATIENCE):
             watch.start()
             work()
             times.append(watch.stop())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection
+from time import perf_counter_ns
 
 import torch
 
@@ -19,16 +19,16 @@ class HostClock:
     def start(self) -> None:
         """Start, after all earlier work has finished."""
         self._at.clear()
-        self._start = time.perf_counter_ns()
+        self._start = perf_counter_ns()
 
     def mark(self, index: int) -> None:
         """Record that token ``index`` was generated, if it is watched."""
         if index in self._watched:
-            self._at[index] = time.perf_counter_ns()
+            self._at[index] = perf_counter_ns()
 
     def stop(self) -> float:
         """Wait for all work and return the seconds since the start."""
-        return (time.perf_counter_ns() - self._start) / 1e9
+        return (perf_counter_ns() - self._start) / 1e9
 
     def marks(self) -> dict[int, float]:
         """Return the seconds from the start to each watched token."""

@@ -5,10 +5,10 @@ An activation of its own reads and writes the widest tensor of a block again. cu
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from itertools import cycle
+from time import perf_counter
 
 import torch
 import torch.nn.functional as F
@@ -111,9 +111,9 @@ def _microseconds(work: Callable[[], Tensor], device: torch.device, repeats: int
     for _ in range(3 if device.type == "cuda" else 0):
         work()
         torch.cuda.synchronize()
-        began = time.perf_counter()
+        began = perf_counter()
         for _ in range(repeats):
             work()
         torch.cuda.synchronize()
-        took.append((time.perf_counter() - began) / repeats * 1e6)
+        took.append((perf_counter() - began) / repeats * 1e6)
     return min(took, default=0.0)

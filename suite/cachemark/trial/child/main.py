@@ -11,13 +11,13 @@ import os
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -116,11 +116,11 @@ class _Trial:
             self.bench = self.bench or Bench.load(planned, self.alive, self.request.plugins)
             if planned.unsupported_reason:
                 raise Unsupported(planned.unsupported_reason)
-            began = time.perf_counter()
+            began = perf_counter()
             with noting() as notes:
                 measured = self.work(planned, self.bench)
             measured = replace(measured, facts=measured.facts.noted(*sorted(notes)))
-            seconds = time.perf_counter() - began if measured.status is Status.OK else 0.0
+            seconds = perf_counter() - began if measured.status is Status.OK else 0.0
         except BaseException as error:  # SystemExit among them: every failure of the code under test is an outcome
             measured = failure(error)
         place = PlaceFacts(threads=torch.get_num_threads(), cpus=list(self.request.cpus), memory_cap=self.request.memory_cap or None)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Sequence
 from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -222,7 +222,7 @@ def _reused_quality(planned: Prepared, job: Job, bench: Bench, images: JudgedIma
 def _distribution(planned: Prepared, job: Job, bench: Bench, plugin_metrics: PluginMetrics) -> OfSet:
     """Return samples and facts of the quality pass. Candidates reuse the full cache's features."""
     case = planned.case
-    began, preset, wide = time.perf_counter(), bench.preset(case), quality.job_of(job, case, bench.entry.classes)
+    began, preset, wide = perf_counter(), bench.preset(case), quality.job_of(job, case, bench.entry.classes)
     feature_cache, prompts = quality.FeatureCache(planned.feature_cache), bench.entry.prompts
     with quality.sample_batch(planned, wide, prompts) as take:
         features = ImageFeatures.joined(list(quality.parts(wide, preset, feature_cache, take=take)))
@@ -236,4 +236,4 @@ def _distribution(planned: Prepared, job: Job, bench: Bench, plugin_metrics: Plu
     more = plugin_metrics.image_set(images)
     samples |= more
     ends = {**(facts.intervals or {}), **dict.fromkeys(more, (None, None))}
-    return samples, replace(facts, intervals=ends, quality_metrics=sorted(samples), quality_seconds=round(time.perf_counter() - began, 1))
+    return samples, replace(facts, intervals=ends, quality_metrics=sorted(samples), quality_seconds=round(perf_counter() - began, 1))

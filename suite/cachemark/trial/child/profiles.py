@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 from ...cache.arena import Memory
@@ -31,8 +31,8 @@ def calibrated(method: type[Method], model: str, request: Request, *, subset: st
     chosen = chosen.first(samples) if samples else chosen
     job = Job(loaded, Method, Memory(request.device), entry.presets["paper"], chosen, min(batch, len(chosen)), request.device)
     assert isinstance(watcher, Method)
-    began = time.perf_counter()
+    began = perf_counter()
     for part in job.chunks():
         replace(job, method=lambda: watcher, memory=Memory(job.device)).generate(part)
-    seconds = round(time.perf_counter() - began, 2)
+    seconds = round(perf_counter() - began, 2)
     return {"model": model, "weights": loaded.weights, "seeds": subset, "samples": len(job.subset), **watcher.facts, "seconds": seconds}
