@@ -38,6 +38,8 @@ ROWS = [
     at_import("an error whose text raises", "class E(Exception):\n    def __str__(self): raise self\nraise E()", "its text cannot be made"),
     at_import("a recursion limit", "import sys; sys.setrecursionlimit(60)", "registers no method"),
     at_import("a name that is a path", METHOD.format(body="pass").replace('("bad")', '("../../x")'), "has a name of other letters"),
+    *(at_import(f"a method whose name is {name}", METHOD.format(body=f"name = {name}"), "another name than it has", says)
+      for name, says in (("b'bad'", "of type bytes"), ("property(lambda self: 1 / 0)", "of type property"), ("'full'", "'full'"))),
     at_import("nothing registered", "x = 1", "registers no method"),
     at_import("closes the standard streams", "import os, sys; sys.stdout.close(); os.close(1); os.close(2)", "registers no method"),
     Attack("a device", ("list", "methods", "--plugin", "/dev/zero"), "bad-plugin", ("is not a file",)),
@@ -52,6 +54,11 @@ ROWS = [
         FILE, "import sys; sys.exit = print\n" + METHOD.format(body="def begin(self, *_): raise ValueError"))),
     Attack("a folder and a umask of its own", ("generate", "tiny-var", "--plugin", FILE, "-o", "o.png"), code=0, says=("o.png",),
            prepare=written(FILE, METHOD.format(body="os.chdir('../others'); os.umask(0o777)")), changes=("o.png",)),
+    *(Attack(name, ("generate", "tiny-var", "--plugin", FILE, "--method", "bad", "-o", "o.png"), code=0, says=("o.png",),
+             prepare=written(FILE, METHOD.format(body=f"def begin(self, *a, **k): {body}; super().begin(*a, **k)")), changes=("o.png",))
+      for name, body in (("a folder and a umask when a generation begins", "os.chdir('../others'); os.umask(0o777)"),
+                         ("clocks of its own", "time.perf_counter = time.perf_counter_ns = time.time = time.monotonic = lambda: None"),
+                         ("escapes that it prints", "print('\\x1b[31mred\\x9b1m\\u202eleft\\r::error::x', flush=True)"))),
     Attack("attention that is nothing", ("generate", "tiny-var", "--plugin", FILE, "--method", "bad", "-o", "o.png"), "bad-plugin",
            ("'bad' answers what cannot be used",), prepare=written(FILE, METHOD.format(body="def attend(self, *_, **__): return None"))),
     Attack("closes its output while it generates", ("generate", "tiny-var", "--plugin", FILE, "--method", "bad", "-o", "o.png"), code=0,

@@ -78,6 +78,8 @@ FAULTS = {
         EVICT + "slots.evict(slots.keys().norm(dim=-1).masked_fill(slots.table() < 0, -1).topk(1).indices)",
         "equal tokens tie", "others", by_size=False),  # rounding is the processor's
     "sets TF32": Fault(BEGIN + "torch.backends.cuda.matmul.allow_tf32 = True", "settings are unchanged", "matmul precision (TF32)"),
+    "changes the folder": Fault(BEGIN + "__import__('os').chdir('/')", "settings are unchanged", "the folder (/"),
+    "changes the umask": Fault(BEGIN + "__import__('os').umask(0o111)", "settings are unchanged", "→ 111)"),
     "sets the default dtype": Fault(BEGIN + "torch.set_default_dtype(torch.float64)", "settings are unchanged", "default dtype"),
     "sets deterministic mode for a pass": Fault(
         ATTEND + "torch.use_deterministic_algorithms(True, warn_only=True)\n        return super().attend(site, step, q, k, v)\n\n"

@@ -305,12 +305,12 @@ def samples_are_the_same_in_another_order(cell: MethodCell) -> Findings:
 
 # -- settings, types and parameters -----------------------------------------------------------------------------------
 def settings_are_unchanged(cell: KitCell) -> Findings:
-    """A generation changes no setting of torch, such as TF32 or threads, not even for a step."""
+    """A generation changes no setting of torch or the process, such as TF32 or the folder, not even for a step."""
     watch = SettingsWatch()
     with settings_restored() as outside:
         ran = cell.run(cell.tight(), watch, bare=True)
     if changes := dict.fromkeys((*ran.changes, *outside, *watch.changes)):
-        yield cell.finding("unchanged settings of torch", "; ".join(changes))
+        yield cell.finding("unchanged settings of torch and the process", "; ".join(changes))
 
 
 def bf16_runs(cell: Cell) -> Findings:

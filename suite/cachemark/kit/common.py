@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from ..core.errors import Unsupported
 from ..core.spec import FLOPS
 from ..methods.base import calibrations
 from ..methods.base.calibrations import Calibrated
+from ..plugins.streams import umask
 from .driver import Moment, Onlooker, Outputs, Record, watched
 from .findings import Example, KitFinding
 from .oracle import Shadow
@@ -30,7 +32,7 @@ DECIDES = "The method declares that it reads on the host (capturable = False)."
 Findings = Iterator[KitFinding]
 SDPA = torch.backends.cuda
 GRAD = "torch's grad mode"  # a generation runs in inference mode
-SETTINGS: tuple[tuple[str, Callable[[], Any], Callable[[Any], Any]], ...] = (  # of torch, for the whole process
+SETTINGS: tuple[tuple[str, Callable[[], Any], Callable[[Any], Any]], ...] = (  # for the whole process
     ("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype),
     ("torch's number of threads", torch.get_num_threads, torch.set_num_threads),
     ("torch's matmul precision (TF32)", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
@@ -40,12 +42,14 @@ SETTINGS: tuple[tuple[str, Callable[[], Any], Callable[[Any], Any]], ...] = (  #
     ("the flash backend of SDPA", SDPA.flash_sdp_enabled, SDPA.enable_flash_sdp),
     ("the memory-efficient backend of SDPA", SDPA.mem_efficient_sdp_enabled, SDPA.enable_mem_efficient_sdp),
     ("the math backend of SDPA", SDPA.math_sdp_enabled, SDPA.enable_math_sdp),
+    ("the folder", lambda: os.readlink("/proc/self/cwd"), os.chdir),
+    ("the umask", lambda: f"{umask():03o}", lambda mask: os.umask(int(mask, 8))),
 )
 
 
 @contextmanager
 def settings_restored() -> Iterator[list[str]]:
-    """Restore torch's settings on exit; the list then describes each that was changed inside."""
+    """Restore the settings of torch and the process on exit; the list then describes each that was changed inside."""
     before, changes = [read() for _, read, _ in SETTINGS], list[str]()
     try:
         yield changes
@@ -61,7 +65,7 @@ class KitRun:
     """A generation: outputs of attention by step and site, ``tokens``, and ``logits`` of each step.
 
     Logits are a list of tensors, for next-token methods one tensor (steps, batch, vocab); None if there are none. ``changes`` describes the
-    settings of torch that were changed, and restored after it.
+    settings of torch and the process that were changed, and restored after it.
     """
 
     method: Method
@@ -75,7 +79,7 @@ class KitRun:
 
 
 class SettingsWatch(Onlooker):
-    """Describes each setting of torch that differs during a step from what it was before the generation."""
+    """Describes each setting of torch and the process that differs during a step from what it was before the generation."""
 
     def __init__(self) -> None:
         self._initial, self.changes = [read() for _, read, _ in SETTINGS], dict[str, None]()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import os
 import re
 import signal
 import sys
@@ -15,7 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,12 +27,13 @@ from ..core.files import NAME
 from ..core.outside_metrics import fault_of
 from ..core.plugin_modules import MODULE, SAID, fault, message_of, plugin_of
 from ..core.spec import canonical
+from ..core.wording import shown
 from ..decoders.registry import DECODERS
 from ..methods.registry import METHODS
 from ..models.registry import MODELS
 from . import installed
 from .sources import DIGITS, Sources, know, short
-from .streams import prints_apart
+from .streams import place_kept, prints_apart
 
 TABLES: dict[installed.Kind, registry.Registry[Any]] = {"methods": METHODS, "models": MODELS, "metrics": registry.metrics}
 _ALL: tuple[registry.Registry[Any], ...] = (METHODS, MODELS, DECODERS, registry.metrics)
@@ -126,7 +126,7 @@ def in_time(what: str) -> Iterator[None]:
     left, repeat = signal.setitimer(signal.ITIMER_REAL, PATIENCE, 1.0)  # again each second, in case the plug-in catches the error
     began = time.monotonic()
     try:
-        with prints_apart():
+        with place_kept(), prints_apart():
             yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -213,9 +213,9 @@ def _import(name: str, sources: Sources, older: list[str]) -> None:
 
 
 def _execute(name: str, sources: Sources) -> None:
-    deepest, folder, mask = sys.getrecursionlimit(), os.open(".", os.O_PATH), _mask()
+    deepest = sys.getrecursionlimit()
     try:
-        with in_time("Its import"):
+        with place_kept(), in_time("Its import"):
             importlib.import_module(f"{name}.{sources.main}" if sources.main else name)
     except KeyboardInterrupt:
         raise
@@ -224,19 +224,8 @@ def _execute(name: str, sources: Sources) -> None:
         if isinstance(error, CachemarkError):
             text, remedy = message_of(error, error.message), error.remedy
         raise BadPlugin(f"Plug-in {str(sources.file)!r} fails at {_place(error, sources)}: {text}", remedy=remedy) from error
-    finally:  # outputs of the command go where it was started, with the rights of its user
+    finally:
         sys.setrecursionlimit(deepest)
-        os.umask(mask)
-        with suppress(OSError):  # a plug-in may close all descriptors
-            os.fchdir(folder)
-            os.close(folder)
-
-
-def _mask() -> int:
-    """Return the mode that new files lack, which can only be read by setting it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 def _place(error: BaseException, sources: Sources) -> str:
@@ -256,10 +245,13 @@ def _check(table: registry.Registry[Any], name: str, where: str) -> None:
         raise BadPlugin(f"{where} does not define {', '.join(missing)}.",
                         remedy="Define them as in the docstring of its base class.")
     try:
-        if table is registry.metrics:
+        named = getattr(cls, "name", None)
+        if not isinstance(named, str) or named != name:
+            what = shown(named, 60) if isinstance(named, str) else f"of type {type(named).__name__}"
+            wrong, remedy = f"is registered by another name than it has, {what}", f"Write: name = {name!r}"
+        elif table is registry.metrics:
             cls()
-            named, remedy = getattr(cls, "name", None), "See the attributes of ImageMetric."
-            wrong = fault_of(name, cls.definition("")) if named == name else f"is registered by another name than it has, {named!r:.60}"
+            wrong, remedy = fault_of(name, cls.definition("")), "See the attributes of ImageMetric."
         else:
             wrong, remedy = unusable(cls.build({}).parameters()), PARAMETERS
             wrong = f"has a parameter that names no case: {wrong}" if wrong else ""

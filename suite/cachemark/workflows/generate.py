@@ -29,7 +29,7 @@ from ..plans.plan_errors import problem_of
 from ..plans.planned import Planned
 from ..plans.schema import Plan
 from ..plugins import loading
-from ..plugins.streams import prints_apart
+from ..plugins.streams import place_kept, prints_apart
 from ..trial.child.bench import Bench, Job, case_job
 from ..trial.child.facts import true_budget
 from ..trial.child.timing import paced
@@ -270,6 +270,7 @@ def _written(path: str | Path, planned: Planned, bench: Bench, labels: list[int]
         return _generate(planned, bench, labels, drawn, writer.add)
 
 
+@place_kept()
 def _generate(
     planned: Planned, bench: Bench, labels: list[int], drawn: list[int], take: Callable[[Tensor], None] | None = None, *,
     progress: bool = True,

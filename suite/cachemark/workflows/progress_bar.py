@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import sys
-
 from tqdm import tqdm
 
 from ..core.wording import printed
+from ..plugins.streams import own_stderr
 
 LONG = 2.0  # seconds after which a bar is shown
 
 
 def interactive() -> bool:
     """Return whether standard error is a terminal or the output of a notebook's cell."""
-    return sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel")
+    return own_stderr().isatty() or type(own_stderr()).__module__.startswith("ipykernel")
 
 
 def print_line(text: str) -> None:
     """Print one line that may contain foreign text on standard error, above a bar."""
-    tqdm.write(printed(text), file=sys.stderr)
+    tqdm.write(printed(text), file=own_stderr())
 
 
 class ProgressBar:
@@ -28,8 +27,8 @@ class ProgressBar:
     """
 
     def __init__(self, title: str, steps: int, shown: bool = True, delay: float = LONG) -> None:
-        self._bar = tqdm(total=steps, desc=printed(title), delay=delay, leave=False, file=sys.stderr, disable=not (shown and interactive()),
-                         bar_format="{desc} {bar:20} {percentage:3.0f} %{postfix}")
+        self._bar = tqdm(total=steps, desc=printed(title), delay=delay, leave=False, file=own_stderr(),
+                         disable=not (shown and interactive()), bar_format="{desc} {bar:20} {percentage:3.0f} %{postfix}")
 
     def __enter__(self) -> ProgressBar:
         return self
