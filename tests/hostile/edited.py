@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .attack import PWNED, Attack
-from .ground import BASELINE, BENCHMARKS, REGISTER, STORE, edited, written
+from .ground import BASELINE, BENCHMARKS, REGISTER, STORE, edited, replaced, written
 
 DEEP = '{"a":' * 5_000 + "1" + "}" * 5_000
 CHECKED = ("check", "--baseline", BASELINE, "--store", STORE)
@@ -39,6 +39,20 @@ def incident(field: str, value: Any) -> Attack:
                   prepare=edited(REGISTER, put("incidents", 0, field, value=value)))
 
 
+def proposed(folder: Path) -> None:
+    """Replace the accepted baseline by a text of somebody in the folder of proposals."""
+    (accepted,) = (folder / "baselines" / "accepted").iterdir()
+    accepted.rename(folder / "baselines" / "gone")
+    (folder / "p" / accepted.name).mkdir(parents=True)
+    (folder / "p" / accepted.name / "dots.json").write_text("nobody has a copy of this")
+
+
+def dangling(folder: Path) -> None:
+    """Replace the baseline by a link to nothing."""
+    (folder / BASELINE).unlink()
+    (folder / BASELINE).symlink_to("nowhere")
+
+
 ROWS = [
     broken("nested 5000 deep", BASELINE, CHECKED, DEEP),
     broken("a pointer of Git LFS", BASELINE, CHECKED, "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"),
@@ -58,6 +72,16 @@ ROWS = [
            prepare=written(f"baselines/accepted/{PWNED}/x.json", "{")),
     Attack("a case in a baseline that is a command", CHECKED, code=4, says=("pwned",),
            prepare=edited(BASELINE, put(*CASE, "method", value=f"\n{PWNED}"))),
+    *(baseline(*CASE, "evaluation", value=value, says=says) for value, says in (
+        ({"metrics": [1]}, "define no metrics"), ({"batch": "x"}, "evaluation.batch"), ({"reference_samples": 0}, "samples = 0"))),
+    baseline("outcomes", 0, "samples", "kl", value=[1e308] * 4, says="finite samples only: kl"), baseline("meta", "series", value=10**30),
+    *(Attack(f"a key that is twice in {file}", arguments, "bad-baseline", ("is there twice",), prepare=replaced(file, old, new))
+      for file, arguments, old, new in ((BASELINE, CHECKED, '"latency": [', '"latency": [1.0, 2.0], "latency": ['),
+                                        (REGISTER, LIST, '"state": "new"', '"state": "new", "state": "accepted"'))),
+    Attack("a commit in a baseline that is an option", ("baseline", "commit", *CHECKED[1:]), "bad-baseline", ("is no commit",),
+           prepare=edited(BASELINE, put("code", "commit", value="--output=x"))),
+    Attack("a proposal over a text", ("check", "--store", STORE, "--propose", "p"), "error", ("is not a baseline",), prepare=proposed),
+    Attack("a baseline that is a dangling link", CHECKED, "bad-baseline", ("Known: bench.json, incidents.json. Make",), prepare=dangling),
     broken("half", REGISTER, LIST, '{"format": 3, "incid'), incident("until", "9999999-01-01"), incident("key", PWNED),
     incident("change", 1e300),
     Attack("two incidents of one key", LIST, "bad-baseline", ("two incidents",),

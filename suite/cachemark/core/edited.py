@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from .errors import CachemarkError
 from .wording import shown
@@ -19,6 +21,23 @@ _FOREIGN = (  # first bytes of a file, the problem and its fix
     (b"\xfe\xff", "is UTF-16", "Save it as UTF-8."),
 )
 REMEDY = "Fix that value, or take the file from version control."
+
+
+def parsed(text: str) -> Any:
+    """Return parsed JSON. Raises ValueError for a key that an object has twice, of which other readers take one silently."""
+    return json.loads(text, object_pairs_hook=_once, parse_constant=_refuse)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r:.80} is there twice")
+    return table
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not a number of JSON")
 
 
 @contextmanager

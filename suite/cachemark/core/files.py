@@ -29,6 +29,7 @@ OUTPUTS = {  # first bytes of files that commands write to a path from the user
     "PNG image": rb"\x89PNG",
     "sample batch": rb"PK\x03\x04.{22}\x0d\x00..manifest\.json.{0,99}\{\"tool\": \"cachemark\"",
     "paths of images": rb"\{\n\"[^\n]*\": \"/",
+    "baseline": rb"\{\n \"code\": \{",
     "calibration": rb"\{\"facts\":",
 }
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"  # of things that are stored as files: no name leaves its folder or looks like an option

@@ -57,13 +57,16 @@ def stored_names(name: str, stored: Iterable[str]) -> list[str]:
 def know(evaluation: Mapping[str, Any]) -> None:
     """Register the plug-in metrics that a case defines, in this process.
 
-    A definition that does not match the digest in its name is ignored."""
-    for name, definition in evaluation.get(KEY, {}).items():
-        if name not in OUTSIDE and "code" in definition and name == full_name(name[: -DIGITS - 1], definition):
-            declared = {field: value for field, value in definition.items() if field not in ("within", "code", OF_SET)}
-            if of_set := definition.get(OF_SET):
-                declared["title"] = set_title(declared["title"], of_set)
-            OUTSIDE[name] = Metric(name, **declared, within=_ends(*definition["within"]))
+    A definition that does not match the digest in its name is ignored. Raises ValueError for one that cannot be used."""
+    try:
+        for name, definition in evaluation.get(KEY, {}).items():
+            if name not in OUTSIDE and "code" in definition and name == full_name(name[: -DIGITS - 1], definition):
+                declared = {field: value for field, value in definition.items() if field not in ("within", "code", OF_SET)}
+                if of_set := definition.get(OF_SET):
+                    declared["title"] = set_title(declared["title"], of_set)
+                OUTSIDE[name] = Metric(name, **declared, within=_ends(*definition["within"]))
+    except (AttributeError, TypeError, KeyError) as error:
+        raise ValueError(f"the evaluation has {KEY} that define no metrics") from error
 
 
 def _ends(low: float | None, high: float | None) -> tuple[float, float]:

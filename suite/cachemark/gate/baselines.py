@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
-from ..core.edited import REMEDY, text_of, validating
+from ..core.edited import REMEDY, parsed, text_of, validating
 from ..core.errors import BadBaseline, NothingMeasured
-from ..core.files import NAME, replacing
+from ..core.files import NAME, refuse_other, replacing
 from ..store.db import Store
 from ..store.exchange import Exchange, dump
 from ..store.exchange import load as load_text
@@ -90,6 +90,7 @@ def propose(store: Store, run_id: int, root: Path) -> Path:
     """Write a finished run as a baseline into a folder of proposals, which are not used until accepted."""
     run = store.run(run_id)
     path = path_of(root, run.environment.machine_class, run.plan)
+    refuse_other(path, "baseline")
     write(path, _baseline_text(store, run, run.plan, reason="proposed: there was no baseline"), remedy="Name another folder for proposals.")
     return path
 
@@ -177,8 +178,8 @@ def _missing(path: Path) -> BadBaseline:
     """Return the error about a missing file, with a similar name of the same machine class.
 
     Baselines of other machine classes are only counted."""
-    here = [str(p) for p in sorted(path.parent.glob("*.json"))]
-    other_machines = len(list(path.parent.parent.glob("*/*.json"))) - len(here)
+    here = [str(p) for p in sorted(path.parent.glob("*.json")) if p != path]
+    other_machines = sum(p.parent != path.parent for p in path.parent.parent.glob("*/*.json")) if path.parent.name else 0
     near = difflib.get_close_matches(str(path), here, n=1)
     hint = f"Did you mean {near[0]}? " if near else ""
     elsewhere = f" ({other_machines} of other machines)" if other_machines else ""
@@ -189,7 +190,10 @@ def _missing(path: Path) -> BadBaseline:
 def read(path: Path, kind: type[Content], remedy: str = REMEDY) -> Content:
     """Read a JSON file that people may have edited. Raises BadBaseline with the first invalid key."""
     with validating(str(path), BadBaseline, remedy):
-        return TypeAdapter(kind).validate_json(text_of(path, BadBaseline))
+        text = text_of(path, BadBaseline)
+        content = TypeAdapter(kind).validate_json(text)
+        parsed(text)
+        return content
 
 
 def write(path: Path, text: str, *, remedy: str) -> None:

@@ -16,13 +16,13 @@ from datetime import datetime
 from types import GenericAlias
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, ConfigDict, Field, NonNegativeInt, PositiveInt, create_model
+from pydantic import AfterValidator, ConfigDict, Field, PositiveInt, create_model
 from pydantic_core import from_json
 
-from ..core.edited import REMEDY, validating
+from ..core.edited import REMEDY, parsed, validating
 from ..core.errors import BadBaseline, CachemarkError
 from ..core.result import Environment, Outcome, Status
-from ..core.spec import RANGES, Case, finite
+from ..core.spec import FORCED_SAMPLES, RANGES, REFERENCE_SAMPLES, Case, finite
 from ..core.units import is_metric, metric
 from ..core.version import __version__
 from ..core.wording import shown
@@ -31,6 +31,7 @@ FORMAT = "cachemark-exchange"
 FORMAT_VERSION = 1
 COUNTED = ("speed", "energy", "memory", "work")  # kinds of metrics that are never negative
 
+NUMBERS = ("batch", REFERENCE_SAMPLES, FORCED_SAMPLES)  # of the evaluation of a case
 LEAST, MOST = {"batch": 1, "samples": 0, "warmup": 0, "repeats": 0}, 10**12  # of fields of a case
 
 
@@ -42,10 +43,11 @@ def _moment(text: str) -> str:
 
 
 Table = dict[str, Any]
+Count = Annotated[int, Field(ge=0, le=MOST)]
 Moment = Annotated[str, AfterValidator(_moment)]
 _CONFIG = ConfigDict(strict=True, allow_inf_nan=False)
 _META = create_model("_META", __config__=_CONFIG, plan=(str, ""), name=(str, ""), reason=(str, ""), saved=(Moment, ""),
-                     expires=(Moment, ""), run=(NonNegativeInt, 0), replaces=(Table, None), series=(PositiveInt, 1))
+                     expires=(Moment, ""), run=(Count, 0), replaces=(Table, None), series=(Count, 1))
 _OUTCOME = create_model(
     "_OUTCOME", __config__=_CONFIG, case=(Case, ...), status=(Status, ...), judgement=(str, ...), log=(str, ...), result_key=(str, ...),
     samples=(dict[str, Annotated[list[float], Field(min_length=1)]], ...), seconds=(Annotated[float, Field(ge=0, le=1e9)], ...),
@@ -87,7 +89,7 @@ def dump(outcomes: Iterable[Outcome], environment: Environment, code: Mapping[st
 def load(text: str, source: str) -> Exchange:
     """Read the text of :func:`dump`. Raises BadBaseline, with ``source``, for any other or cut text."""
     with validating(source, BadBaseline):
-        data = from_json(text, allow_inf_nan=False)
+        data = _parsed(text)
     _check_format(data, source)
     with validating(source, BadBaseline):
         _FILE.model_validate_json(text)
@@ -97,6 +99,14 @@ def load(text: str, source: str) -> Exchange:
         raise BadBaseline(f"{source} has two results of one case, {twice.full_title}.", remedy=REMEDY)
     environment, code, meta = Environment.from_json(data["environment"]), data["code"], data["meta"]
     return Exchange(outcomes, environment, code, meta, dict(data["metrics"]), source, hashlib.sha256(text.encode()).hexdigest())
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return parsed(text)
+    except (ValueError, RecursionError):
+        from_json(text, allow_inf_nan=False)  # its message has the line
+        raise
 
 
 def _check_format(data: Any, source: str) -> None:
@@ -115,8 +125,9 @@ def _outcome(item: Mapping[str, Any], where: str, source: str) -> Outcome:
     numbers: list[tuple[str, Any, tuple[float, float]]] = [("grid", side, (0, MOST)) for side in case["grid"]]  # 0: a micro-benchmark
     numbers += [(name, case.get(name, least), (least, MOST)) for name, least in LEAST.items()]
     numbers += [(f"sampling.{name}", case["sampling"][name], ends) for name, ends in RANGES.items() if name in case["sampling"]]
+    numbers += [(f"evaluation.{name}", case["evaluation"][name], (1, MOST)) for name in NUMBERS if name in case["evaluation"]]
     for name, number, (low, high) in numbers:
-        if not low <= number <= high:
+        if not isinstance(number, int | float) or not low <= number <= high:
             raise BadBaseline(f"{source} has {where}.case.{name} = {shown(number)}; {low} to {high} are possible.", remedy=REMEDY)
     for name, values in item["samples"].items():
         if is_metric(name) and metric(name).kind in COUNTED and min(values) < 0:

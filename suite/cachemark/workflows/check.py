@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,13 +13,14 @@ from typing import Literal
 
 from ..analysis.baseline_comparison import BaselineComparison
 from ..core.calls import strict
-from ..core.errors import NothingMeasured
+from ..core.edited import REMEDY
+from ..core.errors import BadBaseline, NothingMeasured
 from ..core.facts import PluginSource
 from ..core.spec import Case
 from ..core.threads import default_threads
 from ..core.units import TIME
 from ..core.verdicts import MISSING
-from ..core.wording import count, percent
+from ..core.wording import count, percent, shown
 from ..gate import baseline_check as gate
 from ..gate import baselines, incidents
 from ..gate import nights as ledger
@@ -319,4 +321,6 @@ def baseline_commit(
     if accepted_baseline.code.get("dirty") or not (commit := str(accepted_baseline.code.get("commit") or "")):
         raise NothingMeasured(f"{accepted_baseline.source} was measured in no commit, or in a changed working tree: there is nothing to "
                               "compare with.", remedy="Promote a run of a commit: cachemark baseline promote --reason …")
+    if not re.fullmatch("[0-9a-f]{7,64}", commit):  # a script passes it on to git
+        raise BadBaseline(f"{accepted_baseline.source} has code.commit = {shown(commit)}, which is no commit.", remedy=REMEDY)
     return commit
