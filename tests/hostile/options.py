@@ -27,6 +27,8 @@ ROWS = [
     Attack("asv results in a file", ("export", "asv", PLAN, *STORED), says=("is a file",)),
     Attack("a calibration over the store", ("calibrate", "heatkv", "tiny-var", "--samples", "1", "--to", STORE), "error",
            ("is not a calibration",)),
+    Attack("a calibration of 300 letters", ("calibrate", "heatkv", "tiny-var", "--samples", "1", "--to", "n" * 300), "infrastructure",
+           ("nnn",), 5),
     Attack("a store that is not UTF-8", ("show", "--store", "st\udcff\udcfe.sqlite"), "bad-store", ("UTF-8",)),
     Attack("--until that is over", (*DECIDED, "--until", "2020-01-01", "--who", "ada"), says=("is over",)),
     Attack("--until that is no date", (*DECIDED, "--until", "2030-02-31", "--who", "ada"), says=("2030-02-31",)),

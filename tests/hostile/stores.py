@@ -14,6 +14,7 @@ MERGE, TABLE = ("db", "merge", STORE, "--store", "new.sqlite"), ("export", "csv"
 RUN = ("run", PLAN, "--plugin", "dot.py", "--threads", "1", "--fresh")
 LOGS = (f"{STORE}-shm", f"{STORE}-wal")  # beside a database that somebody reads
 LONG = "n" * 5_000
+REPOSITORY = str(Path(__file__).parents[2])
 CALM = "(SELECT key FROM \"case\" WHERE body LIKE '%\"method\":\"calm\"%')"
 ONE = f"(SELECT id FROM outcome WHERE case_key = {CALM})"
 
@@ -40,6 +41,7 @@ def flipped(folder: Path, table: str) -> None:
 @preparation
 def piped(folder: Path, name: str) -> None:
     """Put a pipe in the place of a file, whose opening waits for another process."""
+    (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).unlink(missing_ok=True)
     os.mkfifo(folder / name)
 
@@ -107,6 +109,14 @@ ROWS = [
     Attack("run 2^31", (*REPORT, "--run", str(2**31)), "bad-store", ("There is no run",), changes=LOGS),
     Attack("a store of 5 000 letters", (*RUN, "--store", LONG), "bad-store", ("is too long for a file",)),
     Attack("a store merged from a file that is none", ("db", "merge", PLAN, *STORED), "bad-store", changes=LOGS),
+    Attack("a backup whose name is not UTF-8", ("db", "backup", "b\udcff.sqlite", *STORED), "bad-store", ("is not UTF-8",), changes=LOGS),
+    Attack("a backup over a dangling link", ("db", "backup", "b.sqlite", *STORED), "bad-store", ("exists already",), changes=LOGS,
+           prepare=lambda folder: (folder / "b.sqlite").symlink_to("nowhere")),
+    *(Attack(f"{what} that is a pipe", (*arguments, "pipes", *STORED), slug, (name,), prepare=piped(f"pipes/{name}"),
+             changes=(*LOGS, "pipes/index.html", "pipes/runs*"))
+      for what, arguments, name, slug in (
+          ("a list of benchmarks", ("export", "asv", "--repository", REPOSITORY), "benchmarks.json", "unsupported"),
+          ("a list of reports", ("report", "--site"), "site.json", "error"))),
     Attack("a backup over a file", ("db", "backup", PLAN, *STORED), "bad-store", ("exists already",), changes=LOGS),
     Attack("a million nights", ("db", "prune", *STORED, "--nights", "1000000"), code=0, says=("Would delete 0",), changes=LOGS),
     Attack("a report in no folder, before measuring", (*RUN, "--report", "no/such/page.html"), says=("folder no/such does not exist",)),

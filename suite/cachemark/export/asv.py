@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,7 +22,7 @@ from asv_runner.statistics import compute_stats
 
 from ..analysis.report_row import is_random
 from ..core.errors import Unsupported
-from ..core.files import replacing
+from ..core.files import read_json, replacing
 from ..core.git import git, is_shallow, run_git
 from ..core.result import JUDGING, Outcome
 from ..core.spec import Case, digest
@@ -233,13 +234,13 @@ title, and the cost of a value."""
 
 
 def _benchmarks_in(path: Path) -> dict[str, Any]:
+    if not os.path.lexists(path):
+        return {}
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
+        stored = read_json(path)
         if stored.pop("version") == LIST_VERSION and all(isinstance(entry["params"], list) for entry in stored.values()):
             return dict(stored)
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, AttributeError, KeyError, TypeError, RecursionError):
+    except (ValueError, AttributeError, KeyError, TypeError):
         pass
     raise Unsupported(f"{path} is not a list of benchmarks of asv 0.6.", remedy="Name a new folder, or the results_dir of asv.conf.json.")
 

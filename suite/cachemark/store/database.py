@@ -99,14 +99,19 @@ def open_server(url: URL, *, read_only: bool) -> tuple[Engine, str]:
             return engine, str(connection.scalar(text("SELECT current_database()")))
 
 
-def _check_path(path: Path, create: bool) -> None:
-    folder = path.parent
+def check_name(path: Path) -> None:
+    """Raise BadStore for a name that no database can have."""
     if "\0" in str(path) or len(os.fsencode(path.name)) > LONGEST:
         raise BadStore("The name of the store is too long for a file.", remedy=f"Name another --store, of at most {LONGEST} bytes.")
     try:
         str(path).encode()
     except UnicodeEncodeError:
         raise BadStore(f"The name of the store, {os.fsencode(path)!r}, is not UTF-8.", remedy="Rename the file.") from None
+
+
+def _check_path(path: Path, create: bool) -> None:
+    folder = path.parent
+    check_name(path)
     if not folder.is_dir():
         what = "is not a directory" if folder.exists() else "does not exist"
         raise BadStore(f"{path} cannot be opened: {folder} {what}.", remedy=f"Run: mkdir -p '{folder}', or name another --store.")

@@ -16,7 +16,7 @@ from sqlalchemy import delete, func, select
 from ..core.errors import BadStore
 from ..core.files import replacing
 from ..core.verdicts import REGRESSED
-from .database import guard, hold_artifacts
+from .database import check_name, guard, hold_artifacts
 from .db import Advanced, Store, files_of, unheard
 from .rows import case_of, verdicts_of
 from .schema import CaseRow, MalformedRow, MembershipRow, OutcomeRow, RunRow
@@ -112,7 +112,8 @@ def backup(store: Store, target: Path) -> None:
 
     The copy is whole or absent; a repeated backup deletes what a killed one has left.
     """
-    if target.exists():
+    check_name(target)
+    if os.path.lexists(target):
         raise BadStore(f"{target} exists already.", remedy="Name a new file.")
     with guard(str(target)), closing(store._engine.raw_connection()) as connection, replacing(target, f"{target.name}.part") as part:
         for left in (part, part.with_name(f"{part.name}-journal")):

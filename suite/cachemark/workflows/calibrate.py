@@ -12,6 +12,7 @@ from ..methods.base import calibrations
 from ..methods.registry import METHODS
 from ..models.protocol import Request
 from ..trial.child.profiles import calibrated
+from .session import writing
 
 SEEDS = "tune64"  # no value is measured on them
 
@@ -39,5 +40,6 @@ def calibrate(
     cls: type[Method] = METHODS.get(method)
     request = Request.of(model, weights, decoder_weights, device=device, grid=grid or ())
     facts = calibrated(cls, model, request, subset=SEEDS, samples=samples)
-    path = calibrations.save(method, facts, None if to is None else Path(to))
+    with writing(to or "The calibration", "Name another file with --to."):
+        path = calibrations.save(method, facts, None if to is None else Path(to))
     return Calibration(method, facts, calibrations.fingerprint(facts), path)

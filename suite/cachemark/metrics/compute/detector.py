@@ -6,7 +6,6 @@ detection network of transformers gives boxes only; the background then stays in
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...core.files import read_json
 from ...models.prompt_lists import COLOURS
 from .pretrained import DETECTOR, Clip, toolkit
 
@@ -41,9 +41,9 @@ class Detection:
 def classes(folder: str) -> set[str]:
     """Return the detector's class names as in GenEval; empty if its configuration is unreadable."""
     try:
-        names_by_id = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))["id2label"]
+        names_by_id = read_json(Path(folder) / "config.json")["id2label"]
         return {NAMES.get(name, name) for name in names_by_id.values()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return set()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from ...analysis.report_view import ReportView
-from ...core.files import is_output, output
+from ...core.files import is_output, output, read_json
 from ...core.version import __version__
 from .render import engine, policy, static
 
@@ -52,9 +52,9 @@ def publish(folder: Path, lines: Mapping[str, dict[str, Any]]) -> Path:
 def stored_lines(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the lines of the index by run number; nothing without a site of this version."""
     try:
-        lines = json.loads((folder / LINES).read_text(encoding="utf-8"))
+        lines = read_json(folder / LINES)
         return {number: line for number, line in lines.items() if {"href", "verdict", *LINE} <= line.keys()}
-    except (OSError, ValueError, AttributeError):
+    except (ValueError, AttributeError, TypeError):
         return {}
 
 
