@@ -1,5 +1,7 @@
 """Sample batches as the ADM evaluator (guided-diffusion's evaluations/evaluator.py) reads them: a second reading of its rules."""
 
+import gc
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +75,16 @@ def test_a_batch_has_the_evaluators_values(tmp_path: Path) -> None:
     assert {name: scored.values[f"{name}_adm_{FAKE}"].value for name in expected} == pytest.approx(expected, rel=1e-4, abs=1e-4)
     assert 0 < expected["recall"] < 1
     assert (scored.images, scored.size) == (FAKE, (64, 64))
+
+
+def test_a_full_disk_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the archive fails again when Python frees it, and prints a traceback."""
+    printed: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", printed.append)
+    with pytest.raises(OSError, match="No space left"):
+        batch(Path("/dev/full"), 7, 0, 16)
+    gc.collect()
+    assert not printed
 
 
 def test_statistics_of_both_layers_are_used_and_those_of_an_earlier_one_have_a_preset(tmp_path: Path) -> None:

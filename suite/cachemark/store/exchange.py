@@ -47,7 +47,7 @@ Count = Annotated[int, Field(ge=0, le=MOST)]
 Moment = Annotated[str, AfterValidator(_moment)]
 _CONFIG = ConfigDict(strict=True, allow_inf_nan=False)
 _META = create_model("_META", __config__=_CONFIG, plan=(str, ""), name=(str, ""), reason=(str, ""), saved=(Moment, ""),
-                     expires=(Moment, ""), run=(Count, 0), replaces=(Table, None), series=(Count, 1))
+                     expires=(Moment, ""), run=(Count, 0), replaces=(Table, None), series=(Annotated[Count, Field(ge=1)], 1))
 _OUTCOME = create_model(
     "_OUTCOME", __config__=_CONFIG, case=(Case, ...), status=(Status, ...), judgement=(str, ...), log=(str, ...), result_key=(str, ...),
     samples=(dict[str, Annotated[list[float], Field(min_length=1)]], ...), seconds=(Annotated[float, Field(ge=0, le=1e9)], ...),

@@ -200,9 +200,10 @@ class SampleWriter:
 
     def __init__(self, path: Path, count: int, labels: Sequence[int], manifest: Mapping[str, Any]) -> None:
         self._archive, self._count, self._labels = ZipFile(path, "w", ZIP_STORED), count, labels
-        self._archive.writestr(ZipInfo(MANIFEST), json.dumps({"tool": "cachemark", **manifest}))
         self._file: IO[bytes] | None = None
         self._written = 0
+        with self._abandoned_on_error():
+            self._archive.writestr(ZipInfo(MANIFEST), json.dumps({"tool": "cachemark", **manifest}))
 
     def add(self, images: Tensor) -> None:
         """Write images (B, 3, H, W), bytes or in [−1, 1]. Raises Unsupported for images that are not finite."""
@@ -218,13 +219,28 @@ class SampleWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        if kind is None:
-            self._close()
-        else:
-            with suppress(Exception):  # the file is incomplete, and removed by its owner
-                if self._file is not None:
-                    self._file.close()
-                self._archive.close()
+        with self._abandoned_on_error():
+            if kind is not None:
+                self._abandon()
+            else:
+                self._close()
+
+    @contextmanager
+    def _abandoned_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _abandon(self) -> None:
+        """Close the incomplete file, which its owner removes.
+
+        Where the disk is full, the archive would fail to write its end when Python frees it, and print that."""
+        file, self._archive.fp = self._archive.fp, None
+        with suppress(OSError):
+            if file is not None:
+                file.close()
 
     def _close(self) -> None:
         """Write the labels, and end the file."""
