@@ -19,6 +19,7 @@ from pydantic import TypeAdapter
 from ..core.edited import REMEDY, parsed, text_of, validating
 from ..core.errors import BadBaseline, NothingMeasured
 from ..core.files import NAME, refuse_other, replacing
+from ..core.units import is_finite
 from ..store.db import Store
 from ..store.exchange import Exchange, dump
 from ..store.exchange import load as load_text
@@ -157,7 +158,11 @@ def load(path: Path | str) -> Exchange:
         if isinstance(error.__cause__, FileNotFoundError):
             raise _missing(path) from error
         raise
-    return load_text(text, str(path))
+    baseline = load_text(text, str(path))
+    for outcome in baseline.outcomes:
+        if endless := [name for name, values in outcome.samples.items() if not is_finite(sum(values))]:
+            raise BadBaseline(f"{path} has values of {endless[0]} whose mean is no number, of {outcome.case.full_title}.", remedy=REMEDY)
+    return baseline
 
 
 def list_(root: Path | str = ROOT) -> list[ListedBaseline]:
