@@ -57,7 +57,7 @@ ROWS = [
     *(Attack(name, ("generate", "tiny-var", "--plugin", FILE, "--method", "bad", "-o", "o.png"), code=0, says=("o.png",),
              prepare=written(FILE, METHOD.format(body=f"def begin(self, *a, **k): {body}; super().begin(*a, **k)")), changes=("o.png",))
       for name, body in (("a folder and a umask when a generation begins", "os.chdir('../others'); os.umask(0o777)"),
-                         ("clocks of its own", "time.perf_counter = time.perf_counter_ns = time.time = time.monotonic = lambda: None"),
+                         ("clocks of its own", "import time; time.perf_counter = time.perf_counter_ns = time.monotonic = lambda: None"),
                          ("escapes that it prints", "print('\\x1b[31mred\\x9b1m\\u202eleft\\r::error::x', flush=True)"))),
     Attack("attention that is nothing", ("generate", "tiny-var", "--plugin", FILE, "--method", "bad", "-o", "o.png"), "bad-plugin",
            ("'bad' answers what cannot be used",), prepare=written(FILE, METHOD.format(body="def attend(self, *_, **__): return None"))),

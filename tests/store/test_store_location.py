@@ -30,7 +30,7 @@ NOT_A_URL = [
     f"postgresql:/bench:{SECRET}@host/res", f"bench:{SECRET}@host/res", f"postgresql+psycopg:/bench:{SECRET}@host/res",
     f"host=h user=bench password={SECRET}", f"password = {SECRET}", f"host:5432:res:bench:{SECRET}", f"*:*:*:bench:{SECRET}",
     f"//bench:{SECRET}@host/res", f"postgresql//bench:{SECRET}@host/res", f"oracle://bench:{SECRET}@@host/res",
-    f"sqlite:////bench:{SECRET}@host/x", f"sqlite:////bench:{SECRET}/y@host/x", f"/bench:{SECRET}@host", f"sqlite:///bench:{SECRET}@host/x",
+    f"sqlite:////bench:{SECRET}@host/x", f"sqlite:////bench:{SECRET}/y@host/x", f"sqlite:///bench:{SECRET}@host/x",
     f"postgresql://h/db&password={SECRET}", f"postgresql://h/db#password={SECRET}", f"postgresql://bench%3A{SECRET}@host/res",
     f"sqlite:////tmp/x.sqlite?password={SECRET}", f"x.sqlite?pwd={SECRET}&token={SECRET}",
 ]
