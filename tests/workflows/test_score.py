@@ -13,6 +13,7 @@ import torch
 from click.testing import CliRunner, Result
 from PIL import Image
 
+import cachemark as cm
 from cachemark.cli import main
 from cachemark.core.errors import CachemarkError, Unsupported
 from cachemark.core.files import cache_folder
@@ -164,7 +165,7 @@ def written(file: Path, text: str = "nothing") -> Path:
     (lambda home: (few(home, "a") / "00.png", few(home, "b")), "is not a folder of images or an npz file."),
     (lambda home: (home / "a", few(home, "b")), "{a} does not exist. Use a folder of images, or an npz file"),
     (lambda home: (few(home, "a"), home / "b"), "{b} does not exist. Use a folder of images, or a file"),
-    (lambda home: (few(home, "a"), few(home, "b", first=20)), "needs the weights of Inception v3, get it with: curl -L --create-dirs -o "),
+    (lambda home: (few(home, "a"), few(home, "b", first=20)), "Preset adm needs the weights of Inception v3. Get it with: curl -L --cr"),
     (lambda home: (few(home, "a"), written(home / "file.npz"), "--weights", home / "file.npz"),
      "file.npz' is not a batch of images or statistics, or a damaged one"),
 ])  # fmt: skip
@@ -243,6 +244,18 @@ def test_pairs_match_by_stem(ending: str, tmp_path: Path) -> None:
     Image.new("RGB", (64, 64)).save(first / "00.bmp")
     with pytest.raises(Unsupported, match=r"has 00\.(bmp|png) and 00\.(bmp|png), which differ in their ending only"):
         score(first, second, preset_name="scene")
+
+
+def test_saved_generations_of_two_methods_are_pairs(tmp_path: Path) -> None:
+    """Their names begin with the method; images of two methods in one folder are refused."""
+    model, folders = cm.load("tiny-var"), [f"{tmp_path}/{name}/" for name in ("full", "half")]
+    for folder, settings in zip(folders, ({}, {"method": "window", "budget": "1/2"}), strict=True):
+        model.generate(labels=[3, 7], seeds=[0, 1], **settings).save(folder)
+    pairs = {pair.name for pair in score(*folders, preset_name="scene").pairs}
+    assert pairs == {f"full-{n:05}-label{3 + 4 * n}-seed{n}.png" for n in (0, 1)}
+    model.generate(labels=[3, 7], seeds=[0, 1]).save(folders[1])
+    with pytest.raises(Unsupported, match="lacks window"):
+        score(*folders, preset_name="scene")
 
 
 def test_a_pipe_is_no_image_and_no_reference(tmp_path: Path) -> None:

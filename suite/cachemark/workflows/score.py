@@ -131,7 +131,8 @@ def score(
         chosen, features = _prepared(generated, other, name, weights, against, device)
     except Unsupported as error:
         if not pairs:
-            raise
+            needs, _, how = error.message.partition(", get it ")  # as the reason of a case reads
+            raise Unsupported(f"Preset {name} {needs.removeprefix('not measured: ')}.", remedy=f"Get it {how}") if how else error from None
         collected.absent |= dict.fromkeys(FAMILIES, str(error))
     else:
         _of_set(features, chosen, collected)

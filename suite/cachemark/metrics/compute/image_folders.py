@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".
 MODES = ("1", "L", "P", "RGB", "YCbCr")  # of Pillow, whose conversion to RGB is exact enough to score
 SIXTEEN = ("I;16", "I;16B", "I;16L", "I;16N", "I")
 ORIENTATION = 0x0112  # EXIF tag
+GENERATED = re.compile(r"\d{5,}-label\d+-seed\d+$")  # end of the name of a generated image, behind its case
 
 
 @dataclass(frozen=True)
@@ -122,13 +124,24 @@ class ImageFolder:
                 raise Unsupported(f"{self.path} has {other} and {name}, which differ in their ending only.", remedy="Rename one of them.")
         return names
 
+    @property
+    def _by_seed(self) -> dict[str, str]:
+        """Names by number, label and seed, if all are of generated images of one case; else nothing."""
+        found = [GENERATED.search(_stem(name)) for name in self.names]
+        names = {match[0]: name for match, name in zip(found, self.names, strict=True) if match}
+        return names if len(names) == len(found) else {}
+
     def partners(self, other: ImageFolder) -> list[tuple[str, str]]:
         """Return pairs of names that are equal up to their ending; empty if no name is in both folders.
 
-        Raises Unsupported if some images have no partner, or if partners differ in size."""
-        if not {_stem(name) for name in self.names} & {_stem(name) for name in other.names}:
-            return []
-        mine, theirs = self._by_stem, other._by_stem
+        Files of generated images begin with their case, which may differ. Raises Unsupported if some images have no partner, or if partners
+        differ in size."""
+        if {_stem(name) for name in self.names} & {_stem(name) for name in other.names}:
+            mine, theirs = self._by_stem, other._by_stem
+        else:
+            mine, theirs = self._by_seed, other._by_seed
+            if not mine.keys() & theirs.keys():
+                return []
         for larger, smaller, folder in ((mine, theirs, other), (theirs, mine, self)):
             if alone := sorted(larger[stem] for stem in larger.keys() - smaller.keys()):
                 more = f" and {len(alone) - 1} more" if len(alone) > 1 else ""
