@@ -156,6 +156,8 @@ def test_the_commit_that_made_a_case_worse_is_found(
     assert found["effect"].startswith(effect)
     assert machine.trials == 2 * found["pairs"]
     assert "kv_allocated" not in effect or found["pairs"] <= 1 + 5, "bytes need one pair per commit"
+    if "kv_allocated" in effect:
+        assert f"First bad commit: {found['commit'][:12]}\n" in bisect(stage, repository).stdout
 
 
 @pytest.mark.parametrize(("slow", "changed", "text"), [

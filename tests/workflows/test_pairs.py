@@ -12,6 +12,7 @@ from cachemark.core import seeds
 from cachemark.core.errors import BadPlan, BadPlugin, CachemarkError, UnknownName, Unsupported
 from cachemark.core.result import Outcome, Status
 from cachemark.gate.comparison import PairOfOutcomes
+from cachemark.gate.judgement import RunJudgement
 from cachemark.gate.nights import Night
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
@@ -262,12 +263,14 @@ def test_each_side_runs_its_own_version_of_the_cases_that_use_it(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("stated", "sides", "unchanged"), [
-    ({"options": ["--versions", "a", "b", "--plugin", "/f.py"]}, ["--versions", "a", "b", "--plugin", "/f.py"], False),
+    ({"options": ["--versions", "a" * 40, "b", "--plugin", "/f.py"]}, ["--versions", "a" * 12, "b", "--plugin", "/f.py"], False),
     ({"options": ["--commits", "main~1", "main"], "code": [{"commit": "a" * 40}] * 2}, ["--commits", "a" * 12, "a" * 12], True),
     ({"options": ["--commits", "a", "b", "--plugin", "/f.py", "--device", "cuda"], "code": [{"commit": "a" * 40}, {"commit": "b" * 40}]},
      ["--commits", "a" * 12, "b" * 12, "--plugin", "/f.py", "--device", "cuda"], False),
     ({"options": ["--env", "a", "b"], "code": [{"commit": "a" * 40}] * 2}, ["--env", "a", "b"], False),
 ])  # fmt: skip
 def test_the_printed_command_names_the_sides_as_they_were_compared(stated: dict[str, object], sides: list[str], unchanged: bool) -> None:
-    record = RunRecord(1, "compare/p", {"sides": ["a", "b"], "alike": "same", **stated}, "2026", "2026", "finished", ENVIRONMENT, {})
-    assert (Night(record, ()).sides, Night(record, ()).unchanged) == (sides, unchanged)
+    record = RunRecord(1, "compare/p", {"sides": ["c" * 40, "b"], "alike": "same", **stated}, "2026", "2026", "finished", ENVIRONMENT, {})
+    night = Night(record, ())
+    assert (night.sides, night.unchanged) == (sides, unchanged)
+    assert f"Pairs: comparison 1, {'c' * 12} → b." in RunJudgement(night=night).remarks()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..core.verdicts import ENDED
-from ..core.wording import count
+from ..core.wording import count, short_commits
 from .options import (
     MOST_SECONDS,
     Finite,
@@ -69,7 +69,7 @@ def compare(delta: float | None, minutes: float | None, aa: bool, min_coverage: 
         echo_json({"exit_code": result.exit_code, "run": result.run_id, "delta": result.rule.delta, "sees": result.sees,
                    "standing": result.standing, "rows": result.tally.rows})
     else:
-        say(f"{ENDED[result.exit_code]}: {result.names[0]} → {result.names[1]}, comparison {result.run_id}. {result.sees}")
+        say(f"{ENDED[result.exit_code]}: {' → '.join(map(short_commits, result.names))}, comparison {result.run_id}. {result.sees}")
         for row in result.tally.rows:
             if row.telling:
                 say(f"  {result.tally.word(row)}: {row.label}, {row.metric}: {row.reason}")

@@ -7,6 +7,7 @@ import re
 _UNFIT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _TURNS = re.compile("[\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]")
 _BREAKS = re.compile("[\n\t\u2028\u2029]")
+_COMMIT = re.compile(r"\b([0-9a-f]{12})(?:[0-9a-f]{28}|[0-9a-f]{52})\b")
 _COMMAND = re.compile(r"^(\s*(?::(?=:)|#(?=#\[)))")
 
 
@@ -22,6 +23,11 @@ def percent(share: float, sign: str = "") -> str:
 def count(number: int, noun: str) -> str:
     """Format a number with its noun: ``1 alarm``, ``3 alarms``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def short_commits(text: object) -> str:
+    """Return text with twelve digits of each full name of a commit."""
+    return _COMMIT.sub(r"\1", str(text))
 
 
 # -- texts of others ----------------------------------------------------------------------------------------------------

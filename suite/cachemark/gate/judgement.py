@@ -10,7 +10,7 @@ from pathlib import Path
 from ..core.spec import Case
 from ..core.units import is_metric, metric
 from ..core.verdicts import ENDED, REGRESSED
-from ..core.wording import count
+from ..core.wording import count, short_commits
 from ..store.rows import COMPARISON, Verdict
 from .baseline_check import Comparison
 from .incidents import BASELINE, PAIRS, GateRow, Incident
@@ -159,7 +159,7 @@ class RunJudgement:
         """Return lines about pairs and the false-alarm record of their test."""
         lines = []
         if self.night is not None:
-            lines.append(f"Pairs: comparison {self.night.run.id}, {' → '.join(map(str, self.night.stated.get('sides', ())))}.")
+            lines.append(f"Pairs: comparison {self.night.run.id}, {' → '.join(map(short_commits, self.night.stated.get('sides', ())))}.")
         if self.night is not None and self.night.unchanged:
             lines.append("Nothing of cachemark changed between the sides: both are the same commit. Times of plug-ins are not tested; use "
                          "--versions.")

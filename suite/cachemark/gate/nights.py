@@ -15,7 +15,7 @@ from ..core.result import Outcome
 from ..core.spec import Case
 from ..core.units import TIME, metric
 from ..core.verdicts import IMPROVED, NOT_COMPARED, REGRESSED
-from ..core.wording import count, percent
+from ..core.wording import count, percent, short_commits
 from ..stats import changepoints as history
 from ..stats.paired_test import FLOOR, log_ratios, sees
 from ..stats.process_bias import process_bias, process_deviation
@@ -47,7 +47,7 @@ class Night:
     @property
     def sides(self) -> list[str]:
         """The options of `cachemark compare`: its sides, by their commits if they have two, and settings of their processes."""
-        options = [str(option) for option in self.stated.get("options", ())]
+        options = [short_commits(option) for option in self.stated.get("options", ())]
         if options and options[0] != "--commits":
             return options
         names, commits = map(str, self.stated["sides"]), [str(code.get("commit") or "")[:12] for code in self.stated.get("code", ())]
