@@ -32,6 +32,7 @@ from cachemark.report.page.render import chart_sets
 from cachemark.trial.executors import local as executor
 from cachemark.trial.request import Task
 from cachemark.workflows import generated
+from cachemark.workflows import measure as measuring
 from cachemark.workflows.compare import Terms
 from cachemark.workflows.generate import ImageModel
 from cachemark.workflows.measure import plan_of
@@ -195,12 +196,15 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert all(outcome.ok for outcome in space["run"].outcomes)
 
 
-def test_a_method_of_a_notebook_is_not_measured() -> None:
+def test_a_method_of_a_notebook_is_not_measured_before_it_is_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with stages.forgetting():
         cm.method("mine")(type("Mine", (cm.Scored,), {"__module__": "__main__", "score": lambda self, step, slots: slots.keys()[..., 0]}))
         with pytest.raises(Unsupported, match="plugins="):
             cm.measure("tiny-llamagen", methods=["mine"])
-        METHODS.drop("__main__")
+        file = tmp_path / "mine.py"
+        file.write_text('import cachemark as cm\n@cm.method("mine")\nclass Mine(cm.Scored):\n    pass\n')
+        monkeypatch.setattr(measuring, "run", lambda plan, *_, plugins, **__: (plan.cells[0].methods, plugins))
+        assert cm.measure("tiny-llamagen", methods=["mine"], plugins=[file]) == (["mine"], [file]), "as the error says"
 
 
 @pytest.mark.usefixtures("one_thread", "quick_pairs")

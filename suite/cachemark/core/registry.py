@@ -103,7 +103,7 @@ class Registry(Generic[T]):
         owner = self._built_in.get(name, "") if current is None else module_of(current)
         if current is None and module.startswith("cachemark."):
             return
-        if (owner or current is not None) and owner != module:
+        if (owner or current is not None) and owner not in (module, "__main__"):  # a file replaces what was tried in a console
             raise BadPlugin(f"The {self.kind} {name!r} is already registered by {owner or _described(current)}.",
                             remedy="Register yours under another name.")
 

@@ -42,6 +42,8 @@ def measure(
     so your own method must be in one of the files ``plugins``. Raises Unsupported for a method of a notebook or script, and the errors of
     :func:`run`.
     """
+    for file in listed(plugins):
+        loading.load(file)
     plan = plan_of(model, methods, budgets, seeds=seeds, batch=batch, weights=weights, decoder_weights=decoder_weights, dtype=dtype,
                    engine=engine)
     return run(plan, store, machine=machine, plugins=plugins, fetch=fetch, progress=progress)
