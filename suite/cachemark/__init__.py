@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .plans.schema import load as plan
     from .workflows.attach import attach
     from .workflows.check import check
-    from .workflows.compare import compare
+    from .workflows.compare import Terms, compare
     from .workflows.frames import advise, methods, models, plans, price, roofline, score
     from .workflows.generate import load
     from .workflows.measure import measure
@@ -33,15 +33,15 @@ _HOMES = {
     **{name: f"workflows.frames.{name}" for name in ("advise", "methods", "models", "plans", "price", "roofline", "score")},
     "CostMetric": "metrics.base.CostMetric", "Evicting": "methods.base.evicting.Evicting", "ImageMetric": "metrics.base.ImageMetric",
     "Machine": "workflows.session.Machine", "Method": "contract.method.Method", "Scored": "methods.base.evicting.Scored",
-    "SetMetric": "metrics.base.SetMetric", "attach": "workflows.attach.attach", "check": "workflows.check.check",
-    "compare": "workflows.compare.compare", "decoder": "decoders.registry.decoder", "load": "workflows.generate.load",
-    "measure": "workflows.measure.measure", "method": "methods.registry.method", "open": "workflows.results.open_run",
-    "plan": "plans.schema.load", "report": "workflows.report.report", "run": "workflows.run.run",
+    "SetMetric": "metrics.base.SetMetric", "Terms": "workflows.compare.Terms", "attach": "workflows.attach.attach",
+    "check": "workflows.check.check", "compare": "workflows.compare.compare", "decoder": "decoders.registry.decoder",
+    "load": "workflows.generate.load", "measure": "workflows.measure.measure", "method": "methods.registry.method",
+    "open": "workflows.results.open_run", "plan": "plans.schema.load", "report": "workflows.report.report", "run": "workflows.run.run",
 }
 __all__ = [
-    "CostMetric", "Evicting", "ImageMetric", "Machine", "Method", "Scored", "SetMetric", "__version__", "advise", "attach", "check",
-    "compare", "decoder", "load", "measure", "method", "methods", "models", "open", "plan", "plans", "price", "report", "roofline", "run",
-    "score",
+    "CostMetric", "Evicting", "ImageMetric", "Machine", "Method", "Scored", "SetMetric", "Terms", "__version__", "advise", "attach",
+    "check", "compare", "decoder", "load", "measure", "method", "methods", "models", "open", "plan", "plans", "price", "report", "roofline",
+    "run", "score",
 ]
 
 

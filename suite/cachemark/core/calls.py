@@ -13,6 +13,7 @@ from .errors import UnknownName, unknown
 
 P = ParamSpec("P")
 R = TypeVar("R")
+TERMS = {name: f"terms=cm.Terms({name}=…)" for name in ("minutes", "delta", "aa")}  # what comparisons take instead of options
 NO_HINTS: Mapping[str, str] = MappingProxyType({})
 
 OTHER_NAMES = {  # of arguments, in other libraries and singular or plural

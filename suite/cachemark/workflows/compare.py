@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..core.calls import strict
+from ..core.calls import TERMS, strict
 from ..core.errors import BadPlan, NothingMeasured
 from ..core.facts import PairFacts
 from ..core.files import PACKAGE
@@ -93,7 +93,7 @@ class PairedComparison:
         return sum(row.reason == SAME_TOKENS for row in self.tally.rows)
 
 
-@strict("compare", {"minutes": "terms=Terms(minutes=…)", "delta": "terms=Terms(delta=…)", "run": "cm.open(…).compare(a, b)"})
+@strict("compare", {**TERMS, "run": "cm.open(…).compare(a, b)"})
 def compare(
     plan: Plan | str | Path, store: str | Path = DEFAULT_STORE, *, cases: tuple[str, str] | None = None,
     commits: tuple[str, str] | None = None, environments: tuple[str, str] | None = None, versions: tuple[str, str] | None = None,

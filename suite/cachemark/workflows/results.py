@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..analysis.report_row import display_label, names_of
 from ..analysis.report_view import ReportView, build
-from ..core.calls import Hinted, listed, strict
+from ..core.calls import TERMS, Hinted, listed, strict
 from ..core.errors import BadPlan, BadPlugin, NothingMeasured, UnknownName, Unsupported, unknown
 from ..core.result import Outcome
 from ..core.spec import Case, shown_label
@@ -152,6 +152,7 @@ class Run(Hinted):
             raise Unsupported("Charts as objects need Altair.", remedy="Install it: pip install 'cachemark[plots]'.") from None
         return plot(self.view, kind)
 
+    @strict("compare", TERMS)
     def compare(self, first: str, second: str, *, machine: Machine | str | None = None, terms: Terms | None = None,
                 plugins: Sequence[str | Path] = (), progress: bool = True) -> PairedComparison:
         """Measure two cases of this run again, by label, in pairs of fresh processes, and test them.
