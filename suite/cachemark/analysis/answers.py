@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..core import formatting as fmt
 from ..core.spec import Case, shown_share
@@ -70,9 +70,9 @@ class Answer:
 
     verdict: str
     details: str = ""
-    row: ReportRow | None = None
-    lean: ReportRow | None = None
-    ruined: ReportRow | None = None
+    row: ReportRow | None = field(default=None, repr=False)
+    lean: ReportRow | None = field(default=None, repr=False)
+    ruined: ReportRow | None = field(default=None, repr=False)
     needed: int | None = None
     numbers: tuple[tuple[str, str, str], ...] = ()
     flags: tuple[Mark, ...] = ()
