@@ -33,6 +33,7 @@ def test_the_column_of_times_has_one_unit_and_a_card_any_letter_case() -> None:
     full, disa = (float(line.split("×")[0].split()[-3]) for line in lines[:2])
     assert head.split()[1] == "ms/image"
     assert full > 1000 > disa, "a second and less"
+    assert " 0.829 " in lines[1], "the FLOPs of DiSA's published code, without image decoding"
     assert table("llamagen-b", "--card", "H100") == table("llamagen-b", "--card", "h100")
 
 

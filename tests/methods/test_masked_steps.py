@@ -180,6 +180,15 @@ def test_a_head_that_is_not_annealed_changes_no_parameter_of_a_case() -> None:
 
 
 # -- ReCAP: groups, head steps, budgets -------------------------------------------------------------------------------
+@pytest.mark.parametrize(("method", "expected"), [
+    (DiSA(), 0.816), (DiSA(annealing="cosine"), 0.813), (DiSA(annealing="two-stage"), 0.809), (DiSA(annealing="constant"), 0.780),
+    (LazyMAR(head_annealing="linear"), 0.299), (MARche(head_annealing="linear"), 0.571), (ReCAP(head_annealing="linear"), 0.648),
+])  # fmt: skip
+def test_shares_of_the_flops(method: Method, expected: float) -> None:
+    """Of 64 passes of MAR-H with 100 steps of the head; computed by hand from the published code."""
+    assert float(share(method, layout(size="H"))) == pytest.approx(expected, rel=0.01)
+
+
 def test_groups_are_a_full_step_and_partial_ones() -> None:
     """Those of published scripts are in the vectors."""
     def recap(**parameters: Any) -> ReCAP:
