@@ -99,7 +99,7 @@ def test_two_packages_with_one_name_are_told_apart_by_nobody(install: Install) -
 
 @pytest.mark.parametrize(("point", "text", "words"), [
     ("mine = mine.nowhere", METHOD, "there is no such file"), ("mine = nowhere", METHOD, "there is no such file"),
-    ("mine = mine.window", METHOD.replace('method("{name}")', 'method("other")'), "and it does not"),
+    ("mine = mine.window", METHOD.replace("{name}", "other"), "and it does not"),
     ("mine = mine.window", "1 / 0", "ZeroDivisionError"),
     ("mine = mine.window", METHOD.replace('method("{name}")', 'method("linear")'), "already registered by cachemark.methods.linear"),
 ])  # fmt: skip

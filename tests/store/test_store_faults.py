@@ -242,6 +242,19 @@ def test_artifact_that_cannot_be_written(store: Store, monkeypatch: pytest.Monke
     assert not list(store.artifacts.path("ab/" + "ab" * 32).parents[1].rglob("*.part"))
 
 
+def test_a_killed_save_leaves_no_part_of_an_artifact(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        os.close(os.open(tmp_path, os.O_TMPFILE | os.O_WRONLY))
+    except (OSError, AttributeError):
+        pytest.skip("this file system has no files without names")
+    monkeypatch.setattr(artifacts_module.os, "link", lambda *where, **options: os._exit(9))
+    if not (child := os.fork()):
+        store.artifacts.put("grid.png", b"png")
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert not [path for path in store.artifacts.root.rglob("*") if path.is_file()]
+
+
 def test_a_trigger_and_another_process_that_refuse_a_write_are_named(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "BUSY_SECONDS", 0.05)
     alter(made, "CREATE TRIGGER strict BEFORE INSERT ON run BEGIN SELECT RAISE(ABORT, 'not today'); END")

@@ -77,6 +77,13 @@ def is_output(path: Path, kind: str) -> bool:
     return re.match(OUTPUTS[kind], head_of(path), re.DOTALL) is not None
 
 
+def umask() -> int:
+    """Return the mode that new files lack, which can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
 def head_of(path: Path) -> bytes:
     """Return the first bytes of a file, which identify its type. Raises OSError."""
     with path.open("rb") as file:

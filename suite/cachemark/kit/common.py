@@ -20,10 +20,10 @@ from ..cache.layout import Layout, Site, Step
 from ..contract.heads import PerHead
 from ..contract.method import Method
 from ..core.errors import Unsupported
+from ..core.files import umask
 from ..core.spec import FLOPS
 from ..methods.base import calibrations
 from ..methods.base.calibrations import Calibrated
-from ..plugins.streams import umask
 from .driver import Moment, Onlooker, Outputs, Record, watched
 from .findings import Example, KitFinding
 from .oracle import Shadow

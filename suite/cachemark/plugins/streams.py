@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
+from ..core.files import umask
 from ..core.wording import printed
 
 
@@ -46,13 +47,6 @@ class _Lines(io.TextIOWrapper):
 def own_stderr() -> TextIO:
     """Return standard error as it is for the command's own lines and bars, also while it is another one for a plug-in."""
     return getattr(sys.stderr, "own", sys.stderr)
-
-
-def umask() -> int:
-    """Return the mode that new files lack, which can only be read by setting it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
@@ -45,8 +46,7 @@ class Artifacts:
         with guard(str(self.root)):
             self.root.mkdir(exist_ok=True)  # without the folders above it: a lost mount is an error
             if not path.is_file() or path.read_bytes() != data:
-                with replacing(path) as part:
-                    part.write_bytes(data)
+                _write(path, data)
                 for folder in (path.parent, self.root, self.root.parent):
                     _sync_folder(folder)
         return file
@@ -58,8 +58,7 @@ class Artifacts:
             data = source.read(file)
             with guard(str(self.root)):
                 self.root.mkdir(exist_ok=True)
-                with replacing(self.root / file) as part:
-                    part.write_bytes(data)
+                _write(self.root / file, data)
         with guard(str(self.root)):
             for folder in {(self.root / file).parent for file in missing} | ({self.root, self.root.parent} if missing else set()):
                 _sync_folder(folder)
@@ -84,6 +83,21 @@ class Artifacts:
             raise BadStore(f"Artifact {file} is damaged: its content does not match its name.",
                            remedy="Restore the file from a copy, or measure the case again.")
         return data
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file durably, whole or not at all. Where a file can be without a name until then, a kill leaves no part of it."""
+    path.parent.mkdir(exist_ok=True)
+    with suppress(OSError, AttributeError):  # no such file system or no Linux, or a damaged file is there
+        handle = os.open(path.parent, os.O_TMPFILE | os.O_WRONLY, 0o666)
+        with open(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(handle)
+            os.link(f"/proc/self/fd/{handle}", path, src_dir_fd=handle)  # with a folder, links are followed; an absolute path ignores it
+        return
+    with replacing(path) as part:
+        part.write_bytes(data)
 
 
 def _sync_folder(folder: Path) -> None:
