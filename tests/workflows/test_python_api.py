@@ -243,6 +243,7 @@ def test_cases_of_a_plan_with_plug_ins_are_compared_once_more(given: bool, tmp_p
                 run.compare("window 1/2", "calm 1/2")
         comparison = run.compare("window 1/2", "calm 1/2", terms=Terms(delta=0.5, aa=False), plugins=run.plugins if given else ())
         assert [row.verdict for row in comparison.tally.rows if row.metric == "latency"] == ["equivalent"]
+        assert repr(comparison).startswith("<window 1/2 → calm 1/2: 0 regressed, 0 undecided of 1 configurations")
         if given:
             stage.plugin.write_text(f"{plugin}\nOTHER = 1\n")
             with pytest.raises(BadPlugin, match=r"missing or has changed.*plugins="):

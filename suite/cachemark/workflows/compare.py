@@ -82,6 +82,10 @@ class PairedComparison:
     sees: str
     standing: GateStanding
 
+    def __repr__(self) -> str:
+        tally, names = self.tally, " → ".join(self.names)
+        return f"<{names}: {len(tally.regressed)} regressed, {len(tally.unresolved)} undecided of {tally.configs} configurations>"
+
     @property
     def exit_code(self) -> int:
         """The exit code of the tally; an advisory gate ignores times."""
