@@ -146,6 +146,8 @@ def test_repair_deletes_what_killed_commands_left_and_nothing_else(store: Store)
         os.utime(path, (0, 0))
     assert sorted(leftovers(store)) == sorted(leftovers(store, delete=True)) == sorted(left)
     assert (leftovers(store), check(store), (root / "notes.txt").exists()) == ([], [], True)
+    os.utime(root / store.artifacts.put("a.png", b"of a run that a killed prune deleted"), (0, 0))
+    assert [prune(store, dry=dry).files for dry in (True, False, True)] == [1, 1, 0]
 
 
 def test_a_prune_beside_a_save_of_equal_content_loses_no_artifact(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

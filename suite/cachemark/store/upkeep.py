@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,19 +92,22 @@ def leftovers(store: Store, *, delete: bool = False, older: float = DAY) -> list
     """Return, or delete, files of killed saves and prunes that no outcome names.
 
     Files that are not ``older`` than so many seconds may belong to a save that is under way."""
-    root, until = store.artifacts.root, time.time() - older
-    real = root.resolve()
     with (store._writing() if delete else store._reading()) as session:
         if delete:
             hold_artifacts(session)
-        files = files_of(session)
-        unnamed = [path for path in (*root.glob("[0-9a-f][0-9a-f]/[0-9a-f]*"), *root.rglob(".*.part"))
-                   if path.relative_to(root).as_posix() not in files and path.parent.resolve().is_relative_to(real)
-                   and not path.is_symlink() and path.is_file()]  # a linked folder belongs to somebody else
-        old = [path for path in unnamed if path.stat().st_mtime < until]
+        old = _unnamed(store, files_of(session), older)
         for path in old if delete else ():
             path.unlink(missing_ok=True)
     return old
+
+
+def _unnamed(store: Store, named: Collection[str], older: float) -> list[Path]:
+    root, until = store.artifacts.root, time.time() - older
+    real = root.resolve()
+    unnamed = [path for path in (*root.glob("[0-9a-f][0-9a-f]/[0-9a-f]*"), *root.rglob(".*.part"))
+               if path.relative_to(root).as_posix() not in named and path.parent.resolve().is_relative_to(real)
+               and not path.is_symlink() and path.is_file()]  # a linked folder belongs to somebody else
+    return [path for path in unnamed if path.stat().st_mtime < until]
 
 
 def backup(store: Store, target: Path) -> None:
@@ -156,7 +159,8 @@ def prune(store: Store, nights: int = NIGHTS, *, dry: bool = True) -> Pruned:
         if not dry:
             hold_artifacts(session)
         files -= files_of(session, ~of_gone)  # again, because another process may have saved the same content meanwhile
-        paths = [path for path in map(store.artifacts.path, sorted(files)) if path.is_file()]
+        old = _unnamed(store, files_of(session), DAY)  # among them those of an earlier prune that was killed
+        paths = list(dict.fromkeys([*(path for path in map(store.artifacts.path, sorted(files)) if path.is_file()), *old]))
         nbytes = sum(path.stat().st_size for path in paths)
         for path in () if dry else paths:
             path.unlink(missing_ok=True)
