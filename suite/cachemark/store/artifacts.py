@@ -10,7 +10,6 @@ import hashlib
 import os
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
@@ -86,18 +85,30 @@ class Artifacts:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file durably, whole or not at all. Where a file can be without a name until then, a kill leaves no part of it."""
+    """Write a file durably, whole or not at all."""
     path.parent.mkdir(exist_ok=True)
-    with suppress(OSError, AttributeError):  # no such file system or no Linux, or a damaged file is there
+    if not _written_unnamed(path, data):
+        with replacing(path) as part:
+            part.write_bytes(data)
+
+
+def _written_unnamed(path: Path, data: bytes) -> bool:
+    """Write a new file that has no name until it is whole, so that a kill leaves no part of it.
+
+    False if the file system has no such files, or a file is there already. Raises OSError, such as for a full disk."""
+    try:
         handle = os.open(path.parent, os.O_TMPFILE | os.O_WRONLY, 0o666)
-        with open(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(handle)
+    except (OSError, AttributeError):  # only Linux has the flag
+        return False
+    with open(handle, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(handle)
+        try:
             os.link(f"/proc/self/fd/{handle}", path, src_dir_fd=handle)  # with a folder, links are followed; an absolute path ignores it
-        return
-    with replacing(path) as part:
-        part.write_bytes(data)
+        except OSError:
+            return False
+    return True
 
 
 def _sync_folder(folder: Path) -> None:
