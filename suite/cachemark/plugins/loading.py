@@ -116,7 +116,8 @@ def in_time(what: str) -> Iterator[None]:
     """Raise BadPlugin if this context outlasts :data:`PATIENCE`, and print to standard error; only in the main thread."""
     before = signal.getsignal(signal.SIGALRM)
     if threading.current_thread() is not threading.main_thread() or getattr(before, "__module__", "") == __name__:  # inside another one
-        yield
+        with place_kept():
+            yield
         return
 
     def late(number: int, frame: FrameType | None) -> None:
@@ -215,7 +216,7 @@ def _import(name: str, sources: Sources, older: list[str]) -> None:
 def _execute(name: str, sources: Sources) -> None:
     deepest = sys.getrecursionlimit()
     try:
-        with place_kept(), in_time("Its import"):
+        with in_time("Its import"):
             importlib.import_module(f"{name}.{sources.main}" if sources.main else name)
     except KeyboardInterrupt:
         raise
