@@ -18,6 +18,7 @@ from ..core.facts import PairFacts
 from ..core.files import PACKAGE
 from ..core.result import Environment, Outcome
 from ..core.verdicts import NOT_COMPARED
+from ..core.wording import short_commits
 from ..gate import flakes
 from ..gate import nights as ledger
 from ..gate.comparison import (
@@ -83,7 +84,7 @@ class PairedComparison:
     standing: GateStanding
 
     def __repr__(self) -> str:
-        tally, names = self.tally, " → ".join(self.names)
+        tally, names = self.tally, " → ".join(map(short_commits, self.names))
         return f"<{names}: {len(tally.regressed)} regressed, {len(tally.unresolved)} undecided of {tally.configs} configurations>"
 
     @property
