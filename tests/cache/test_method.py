@@ -12,8 +12,7 @@ from cachemark.cache.layout import RowRun
 from cachemark.cache.masked_layout import MaskedLayout, masked_steps, placed
 from cachemark.contract.method import Method
 from cachemark.core.errors import BadParameter, Unsupported
-from cachemark.kit.driver import RasterFeed as Feed
-from cachemark.kit.driver import drive, layout_of
+from cachemark.kit.driver import RasterFeed, drive, layout_of
 from cachemark.methods.base.evicting import Evicting, lowest, visual_budget
 
 
@@ -42,7 +41,7 @@ def test_a_budget_is_whole_lines_and_two_at_least_and_evict_is_called_at_the_edg
         assert Evicting.parameters_for(Fraction(budget), layout_of(lines=lines, line=6)) == {"B": expected}
     layout, asked = layout_of(lines=3, line=4), list[int]()
     method = type("Edged", (Evicting,), {"evict_after": "line", "evict": lambda self, step, slots: asked.append(step.index)})(B=100)
-    drive(method, layout, Feed(layout))
+    drive(method, layout, RasterFeed(layout))
     assert asked == [4, 8]
 
 

@@ -21,8 +21,7 @@ from cachemark.cache.ragged import RaggedSlot, RaggedWorkspace
 from cachemark.cache.slot import Workspace
 from cachemark.core.errors import BadPlugin, Unsupported
 from cachemark.kit.common import calibration
-from cachemark.kit.driver import RasterFeed as Feed
-from cachemark.kit.driver import drive, layout_of
+from cachemark.kit.driver import RasterFeed, drive, layout_of
 from cachemark.machine.memory import TensorPeak
 from cachemark.methods.registry import METHODS
 
@@ -238,7 +237,7 @@ LIMIT = 256 * 2**20
                                                   ("ssd_heads", {"buffer": "line"})])
 def test_chunks_change_nothing(name: str, parameters: dict[str, str], condition: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     layout = layout_of(condition, kv_heads=2)
-    cls, feed = METHODS.get(name), Feed(layout)
+    cls, feed = METHODS.get(name), RasterFeed(layout)
     outputs = []
     for limit in (TRANSIENT, 10_000, 1):
         monkeypatch.setattr(module, "TRANSIENT", limit)

@@ -15,17 +15,11 @@ def summary(folder: Path = DEFAULT) -> dict[str, Any]:
     """Return, by vector file, its family, description, methods, and checks with tolerances."""
     by_name: dict[str, Any] = {}
     for item in find(folder):
-        if item.kind is None or item.check is None or item.lacking:
-            continue
         name = item.path.relative_to(folder).with_suffix("").as_posix()
         entry = {"family": name.partition("/")[0], "about": item.kind.about, "methods": list(item.kind.methods), "checks": {}}
         by_name.setdefault(name, entry)["checks"][item.check.name] = item.check.tolerance
     return by_name
 
 
-def text(by_name: dict[str, Any]) -> str:
-    return json.dumps(by_name, indent=1, ensure_ascii=False) + "\n"
-
-
 if __name__ == "__main__":
-    PATH.write_text(text(summary()), encoding="utf-8")
+    PATH.write_text(json.dumps(summary(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

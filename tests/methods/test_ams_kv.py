@@ -12,11 +12,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from cachemark.cache.layout import Layout, Site, scale_steps, squares
+from cachemark.cache.layout import Site, scale_steps, squares
 from cachemark.core.errors import BadCalibration
 from cachemark.core.spec import Sampling
-from cachemark.kit.next_scale import LAYERS, SIDES, layout_of
-from cachemark.kit.next_scale import ScaleFeed as Feed
+from cachemark.kit.next_scale import LAYERS, SIDES, ScaleFeed, layout_of
 from cachemark.methods.ams_kv import AMSKV, ThresholdWarning
 from cachemark.methods.base.profiles import inter_scale
 from cachemark.models.var import SIZES
@@ -57,9 +56,9 @@ def algorithm(c_min: int, c_max: int, condensed: int, alike: list[bool]) -> tupl
     return history, budget == c_max
 
 
-def held_by(method: AMSKV, shape: Layout) -> tuple[list[dict[Any, list[int]]], AMSKV]:
+def held_by(method: AMSKV) -> tuple[list[dict[Any, list[int]]], AMSKV]:
     """The token numbers that each site holds after each scale but the last; all rows and heads agree."""
-    contents, driven = contents_of(method, shape)
+    contents, driven = contents_of(method, LAYOUT)
     assert all((numbers == numbers[:1, :1]).all() for by_site in contents for numbers in by_site.values())
     return [{site: numbers[0, 0].tolist() for site, numbers in by_site.items()} for by_site in contents[:-1]], driven
 
@@ -67,13 +66,11 @@ def held_by(method: AMSKV, shape: Layout) -> tuple[list[dict[Any, list[int]]], A
 @pytest.mark.parametrize(("c_min", "c_max", "condensed"), [(21, 46, 2), (30, 46, 0), (10, 12, 1), (21, 21, 2), (12, 40, 2), (55, 91, 2)])
 @pytest.mark.parametrize("theta", [-0.5, -1.6, -3.0])
 def test_online_is_algorithm_1(c_min: int, c_max: int, condensed: int, theta: float) -> None:
-    shape = layout_of()
-    feed = Feed(shape)
-    kept_after, method = held_by(AMSKV(condensed, c_max, c_min, theta, decide="online"), shape)
-    raised = 0
+    feed, raised = ScaleFeed(LAYOUT), 0
+    kept_after, method = held_by(AMSKV(condensed, c_max, c_min, theta, decide="online"))
     for site in [Site("decoder", layer) for layer in range(LAYERS)]:
-        keys = [feed.at(step, site)[1] for step in scale_steps(shape)]
-        pairs = zip(pairwise(keys), pairwise(shape.scales), strict=True)
+        keys = [feed.at(step, site)[1] for step in scale_steps(LAYOUT)]
+        pairs = zip(pairwise(keys), pairwise(LAYOUT.scales), strict=True)
         alike = [True, *(float(inter_scale(k, before, grids)) >= theta for (before, k), grids in pairs)]
         history, larger = algorithm(c_min, c_max, condensed, alike)
         assert [contents[site] for contents in kept_after] == history
@@ -85,13 +82,14 @@ def test_online_is_algorithm_1(c_min: int, c_max: int, condensed: int, theta: fl
 
 @pytest.mark.parametrize(("c_min", "c_max", "condensed"), [(21, 46, 2), (30, 46, 0), (10, 12, 1), (55, 91, 2)])
 def test_with_a_list_a_layer_has_its_budget_throughout(c_min: int, c_max: int, condensed: int) -> None:
-    kept_after, _ = held_by(AMSKV(condensed, c_max, c_min, demanding=[1]), LAYOUT)
+    kept_after, _ = held_by(AMSKV(condensed, c_max, c_min, demanding=[1]))
     for layer, budget in ((0, c_min), (1, c_max), (2, c_min)):
         history, _ = algorithm(budget, max(budget, c_max), condensed, [True] * len(SIDES))
         assert [contents[Site("decoder", layer)] for contents in kept_after] == history
 
 
 def test_profile_finds_the_layers_that_the_rule_would_raise_and_defaults_are_the_papers() -> None:
+    """Uniform allocation spreads as many layers over the depth."""
     method = informed(c_min=21, c_max=46)
     method.resolve(LAYOUT)
     expected = [layer for layer, row in enumerate(SIMILARITY) if algorithm(21, 46, 2, [True, *(s >= -0.008 for s in row)])[1]]
@@ -103,6 +101,10 @@ def test_profile_finds_the_layers_that_the_rule_would_raise_and_defaults_are_the
     share = informed().own_budget(LAYOUT)
     assert share == Fraction(55 + 2 * 30, 3 * 55)
     assert AMSKV.parameters_for(share, LAYOUT) == {"entries": 3 * 55 * share}
+    deep, similarity = replace(LAYOUT, layers=30), (SIMILARITY[1],) * 5 + (SIMILARITY[0],) * 25
+    for more, demanding in (({}, [0, 1, 2, 3, 4]), ({"allocation": "uniform"}, [3, 9, 15, 21, 27])):
+        (method := informed(similarity, c_min=21, c_max=46, **more)).resolve(deep)
+        assert method.demanding == demanding
 
 
 def test_a_budget_is_met_and_used() -> None:
@@ -112,33 +114,18 @@ def test_a_budget_is_met_and_used() -> None:
         allowed = int(share * LAYERS * LAYOUT.cacheable)
         assert allowed - LAYERS < entries(method, LAYOUT) <= allowed
         assert min(method.c_max, method.c_min) > 5
+    # VAR-d30 with five demanding layers is below a third
+    shape = SIZES["d30"].layout(range(1), Sampling(cfg_scale=1.5, cfg_schedule="linear"), torch.float16)
+    assert entries(AMSKV(demanding=[*range(5)]), shape) == 5 * 424 + 25 * 174 <= 0.32 * 30 * shape.visual
 
 
-def test_uniform_spreads_as_many_layers_over_the_depth() -> None:
-    deep, similarity = replace(LAYOUT, layers=30), (SIMILARITY[1],) * 5 + (SIMILARITY[0],) * 25
-    for more, demanding in (({}, [0, 1, 2, 3, 4]), ({"allocation": "uniform"}, [3, 9, 15, 21, 27])):
-        (method := informed(similarity, c_min=21, c_max=46, **more)).resolve(deep)
-        assert method.demanding == demanding
-
-
-def test_a_similarity_of_another_model_or_resolution_is_refused() -> None:
+def test_a_similarity_of_another_model_is_refused_and_a_threshold_that_tells_nothing_apart_warns() -> None:
     for similarity in (SIMILARITY[:2], SIMILARITY * 2, tuple(layer[:3] for layer in SIMILARITY)):
         with pytest.raises(BadCalibration, match=f"{len(similarity)} layers at {len(similarity[0]) + 1} scales"):
             informed(similarity).resolve(LAYOUT)
-
-
-def test_a_threshold_that_tells_nothing_apart_warns() -> None:
     for theta, count in ((-1.0, "no"), (0.0, "every")):
         with pytest.warns(ThresholdWarning, match=f"makes {count} layer demanding; S was measured from -0.0200 to -0.0010"):
             informed(theta=theta).resolve(LAYOUT)
-
-
-    # VAR-d30 with five demanding layers is below a third
-    shape = SIZES["d30"].layout(range(1), Sampling(cfg_scale=1.5, cfg_schedule="linear"), torch.float16)
-    method = AMSKV(demanding=[0, 1, 2, 3, 4])
-    stored = entries(method, shape)
-    assert stored == 5 * 424 + 25 * 174
-    assert stored / (30 * shape.visual) <= 0.32
 
 
 def test_similarity_is_minus_the_mean_square_of_what_bilinear_resizing_leaves() -> None:

@@ -12,8 +12,7 @@ from torch import Tensor
 from cachemark.cache.bank import SlotBank
 from cachemark.cache.codec import NATIVE
 from cachemark.cache.layout import Layout, Site, Step, scale_steps, squares
-from cachemark.kit.driver import RasterFeed as Feed
-from cachemark.kit.driver import drive, layout_of
+from cachemark.kit.driver import RasterFeed, drive, layout_of
 from cachemark.kit.next_token import Cell
 from cachemark.methods.adakv import shared
 from cachemark.methods.base.evicting import Evicting, Scored
@@ -25,12 +24,11 @@ from .test_rules import kept_by
 
 B = 9
 LONG = layout_of((1,) * 48, lines=5, line=8, head_dim=4)
-TURNS = LONG.visual - 1 - B  # passes in which one goes
 
 
 def ranks(layout: Layout = LONG) -> Tensor:
     """Return how many live visual tokens were older than the one that went, (turns, layers, rows, kv_heads)."""
-    kept = kept_by(Random(B=B), layout, Feed(layout), NATIVE)
+    kept = kept_by(Random(B=B), layout, RasterFeed(layout), NATIVE)
 
     def rank(turn: int, *place: int) -> int:
         token = B + turn
@@ -39,34 +37,24 @@ def ranks(layout: Layout = LONG) -> Tensor:
         assert condition == 1, "the condition went"
         return [*before, token].index(gone)
 
-    shape = TURNS, layout.layers, layout.rows, layout.kv_heads
+    shape = LONG.visual - 1 - B, layout.layers, layout.rows, layout.kv_heads
     return torch.tensor([rank(*place) for place in itertools.product(*map(range, shape))]).view(shape)
 
 
-@pytest.fixture(scope="module")
-def drawn() -> Tensor:
-    return ranks()
-
-
-def test_one_goes_as_soon_as_the_budget_is_exceeded_and_it_is_uniform(drawn: Tensor) -> None:
+def test_one_goes_as_soon_as_the_budget_is_exceeded_drawn_uniformly_for_each_token_layer_row_head_and_branch() -> None:
+    drawn = ranks()
     assert (int(drawn.min()), int(drawn.max())) == (0, B - 1), "the token just fed is never drawn, each of the B others may be"
     counts = drawn.flatten().bincount(minlength=B).double()
     squares = float(((counts - counts.mean()) ** 2 / counts.mean()).sum())
     assert abs(squares - (B - 1)) < 4 * math.sqrt(2 * (B - 1))
-
-
-@pytest.mark.parametrize("axis", range(4), ids=["token", "layer", "row", "head"])
-def test_neighbours_draw_for_themselves(drawn: Tensor, axis: int) -> None:
-    latter, other = drawn.narrow(axis, 1, drawn.size(axis) - 1), drawn.narrow(axis, 0, drawn.size(axis) - 1)
-    same = float((latter == other).double().mean())
-    assert abs(same - 1 / B) < 4 * math.sqrt((1 / B) * (1 - 1 / B) / latter.numel())
-
-
-def test_a_draw_belongs_to_seed_and_branch(drawn: Tensor) -> None:
+    for axis, name in enumerate(("token", "layer", "row", "head")):
+        latter, other = drawn.narrow(axis, 1, drawn.size(axis) - 1), drawn.narrow(axis, 0, drawn.size(axis) - 1)
+        same = float((latter == other).double().mean())
+        assert abs(same - 1 / B) < 4 * math.sqrt((1 / B) * (1 - 1 / B) / latter.numel()), name
     turned = replace(LONG, seeds=LONG.seeds[::-1])
     assert torch.equal(ranks(turned).flip(2), drawn), "the place in the batch counts"
-    other = replace(LONG, branches=(1,) * LONG.rows)
-    assert float((ranks(other) == drawn).double().mean()) < 2 / B, "the two branches of a sample share their draws"
+    unguided = replace(LONG, branches=(1,) * LONG.rows)
+    assert float((ranks(unguided) == drawn).double().mean()) < 2 / B, "the two branches of a sample share their draws"
 
 
 # -- edges and scores -------------------------------------------------------------------------------------------------
@@ -101,7 +89,7 @@ SIZES = {"B": 4 * N, "anchor": 3, "recent_lines": 1}
 ENDS = set(range(N - 1, ENDED.visual, N))
 
 
-def kept_tokens(line_end: str, feed: Feed, score: str = "inter-line") -> list[set[int]]:
+def kept_tokens(line_end: str, feed: RasterFeed, score: str = "inter-line") -> list[set[int]]:
     """Return the visual tokens that live at the end, of each site, row and head."""
     method = Linear(**SIZES, line_end=line_end, score=score)
     drive(method, ENDED, feed)
@@ -111,7 +99,7 @@ def kept_tokens(line_end: str, feed: Feed, score: str = "inter-line") -> list[se
 @pytest.mark.parametrize("score", ["inter-line", "accumulated"])
 def test_a_pinned_end_is_never_evicted_and_an_excluded_end_goes_first(score: str) -> None:
     """Remaining line ends are in the recent line; all others are evicted first."""
-    pinned, members, excluded = (kept_tokens(line_end, Feed(ENDED), score) for line_end in (PINNED, MEMBER, EXCLUDED))
+    pinned, members, excluded = (kept_tokens(line_end, RasterFeed(ENDED), score) for line_end in (PINNED, MEMBER, EXCLUDED))
     written = {end for end in ENDS if end < ENDED.visual - 1}  # the last token is drawn and not fed
     assert (all(written <= tokens for tokens in pinned), all(written <= tokens for tokens in members)) == (True, False)
     remaining = set().union(*excluded) & ENDS
@@ -120,7 +108,7 @@ def test_a_pinned_end_is_never_evicted_and_an_excluded_end_goes_first(score: str
 
 
 def test_the_query_of_an_excluded_end_guides_nothing() -> None:
-    plain, loud = Feed(ENDED), Feed(ENDED)
+    plain, loud = RasterFeed(ENDED), RasterFeed(ENDED)
     for token in ENDS - {ENDED.visual - 1}:
         loud.q[token + 1] *= -9
     assert kept_tokens(EXCLUDED, plain) == kept_tokens(EXCLUDED, loud)
@@ -128,9 +116,8 @@ def test_the_query_of_an_excluded_end_guides_nothing() -> None:
 
 
 # -- budgets of PyramidKV's layers and Ada-KV's heads -----------------------------------------------------------------
-@pytest.mark.parametrize("layers", [1, 2, 6, 36])
-def test_a_pyramid_has_the_requested_sum_and_falls(layers: int) -> None:
-    for mean in (2, 3, 8, 15, 16):
+def test_a_pyramid_has_the_requested_sum_and_falls() -> None:
+    for layers, mean in itertools.product((1, 2, 6, 36), (2, 3, 8, 15, 16)):
         lines = pyramid(mean, layers, beta=20.0, least=2, most=16)
         assert sum(lines) == mean * layers
         assert lines == sorted(lines, reverse=True)

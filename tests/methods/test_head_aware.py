@@ -12,8 +12,7 @@ from torch import Tensor
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, scale_steps
 from cachemark.kit.driver import tokens_by_head
-from cachemark.kit.next_scale import SIDES, layout_of
-from cachemark.kit.next_scale import ScaleFeed as Feed
+from cachemark.kit.next_scale import SIDES, ScaleFeed, layout_of
 from cachemark.methods.base import calibrations
 from cachemark.methods.base.head_aware import HeadAware, HeadClasses
 from cachemark.methods.hack import HACK
@@ -31,7 +30,7 @@ def scale_of(token: int) -> int:
 class ByHand:
     """The rules, from all tokens that were ever fed to one head of one row."""
 
-    def __init__(self, method: HeadAware, feed: Feed, site: Site, row: int, head: int) -> None:
+    def __init__(self, method: HeadAware, feed: ScaleFeed, site: Site, row: int, head: int) -> None:
         self.method, self.feed, self.site, self.row, self.head = method, feed, site, row, head
         self.contextual = method.classes.contextual[site.layer][head]
         self.held: list[int] = []
@@ -80,7 +79,7 @@ class ByHand:
 def test_every_head_keeps_and_sees_what_the_rules_say(cls: type[HeadAware], eleventh: int, parameters: dict[str, Any], fewer: str) -> None:
     layout = layout_of()
     method = cls.build({**made(cls, budget=Fraction(eleventh, 11)).parameters(), **parameters})
-    feed, sites = Feed(layout), [Site("decoder", layer) for layer in range(layout.layers)]
+    feed, sites = ScaleFeed(layout), [Site("decoder", layer) for layer in range(layout.layers)]
     method.begin(layout, sites, Memory())
     heads = {(site, row, head): ByHand(method, feed, site, row, head)
              for site in sites for row in range(layout.rows) for head in range(layout.kv_heads)}  # fmt: skip

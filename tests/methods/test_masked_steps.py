@@ -49,16 +49,12 @@ def test_it_makes_the_passes_of_its_authors() -> None:
     stages = stage_of(layout(), 4).view(16, 16)
     assert stages[0, :9].tolist() == [0, 3, 2, 3, 1, 3, 2, 3, 0]
     assert torch.equal(stages[1:, :-1], stages[:-1, 1:]), "a place is like its neighbour to the upper right"
-
-
-def test_passes_of_stages() -> None:
     for steps, sizes, expected in ((32, (64, 64, 128), [24, 6, 2]), (20, (64, 64, 128), [15, 4, 1]), (3, (64, 64, 128), [1, 1, 1]),
                                    (10, (4, 4, 8), [4, 4, 2]), (7, (16,), [7]), (32, (128, 128), [30, 2])):
         assert divided(steps, sizes) == expected
-    shape = layout()
-    for stages in range(1, 7):
-        for steps in range(stages, 65, 4):
-            counts = [step.count for step in resolved(shape, steps=steps, stages=stages)[1]]
+    for count in range(1, 7):
+        for steps in range(count, 65, 4):
+            counts = [step.count for step in resolved(layout(), steps=steps, stages=count)[1]]
             assert (len(counts), sum(counts), min(counts) >= 1) == (steps, 256, True)
 
 
@@ -106,9 +102,6 @@ def test_the_head_draws_every_token_once_as_long_as_was_said() -> None:
 
 
 # -- Halton: the tokens of each step, starts by seed ------------------------------------------------------------------
-LABELS = torch.tensor([seed % CONFIG.classes for seed in SEEDS])
-
-
 def order_of(seeds: tuple[int, ...], **parameters: Any) -> Tensor:
     """Return the positions in the order in which they are predicted, (batch, N)."""
     method = Halton(**parameters)
@@ -117,20 +110,16 @@ def order_of(seeds: tuple[int, ...], **parameters: Any) -> Tensor:
 
 
 def generated(method: Any, **options: Any) -> Tensor:
-    return model().generate(LABELS, SEEDS, method, SAMPLING, Memory(), **options)
+    return model().generate(torch.tensor(SEEDS) % CONFIG.classes, SEEDS, method, SAMPLING, Memory(), **options)
 
 
-@pytest.mark.parametrize("parameters", [{}, {"rate": "arccos"}, {"rate": "arccos", "steps": 5, "roll": True}])
-def test_a_step_predicts_the_next_positions_of_the_sequence(parameters: dict[str, Any]) -> None:
-    seen: list[Tensor] = []
-    generated(Halton(**parameters), see=lambda places, tokens: seen.append(places))
-    steps = parameters.get("steps", CONFIG.steps)
-    expected = arccos_counts(CONFIG.tokens, steps) if "rate" in parameters else cosine_counts(CONFIG.tokens, steps)
-    parts = order_of(SEEDS, roll=parameters.get("roll", False)).split(list(expected), 1)
-    assert all(torch.equal(places, part.sort(1).values) for places, part in zip(seen, parts, strict=True))
-
-
-def test_rolled_images_start_at_points_of_their_own() -> None:
+def test_a_step_predicts_the_next_positions_of_the_sequence_and_rolled_images_start_at_points_of_their_own() -> None:
+    for parameters, counts, steps in (({}, cosine_counts, CONFIG.steps), ({"rate": "arccos"}, arccos_counts, CONFIG.steps),
+                                      ({"rate": "arccos", "steps": 5, "roll": True}, arccos_counts, 5)):
+        seen: list[Tensor] = []
+        generated(Halton(**parameters), see=lambda places, tokens, seen=seen: seen.append(places))
+        parts = order_of(SEEDS, roll="roll" in parameters).split(list(counts(CONFIG.tokens, steps)), 1)
+        assert all(torch.equal(places, part.sort(1).values) for places, part in zip(seen, parts, strict=True))
     plain, rolled = order_of((5, 11, 23)), order_of((5, 11, 23), roll=True)
     assert (plain == plain[0]).all()
     starts = [plain[0].tolist().index(int(row[0])) for row in rolled]
@@ -139,15 +128,12 @@ def test_rolled_images_start_at_points_of_their_own() -> None:
     assert torch.equal(order_of((23, 5), roll=True), rolled[[2, 0]]), "the start does not depend on the batch"
 
 
-@pytest.mark.parametrize("steps", [3, CONFIG.steps])
-def test_the_samples_order_at_mars_rate_is_fewer_steps(steps: int) -> None:
-    own = generated(Halton(steps=steps, order="sample"))
-    assert torch.equal(own, generated(FewerSteps(steps)))
-    assert not torch.equal(own, generated(Halton(steps=steps)))
-
-
-def test_images_of_a_seed_have_the_same_noise_in_any_order() -> None:
+def test_the_samples_order_at_mars_rate_is_fewer_steps_and_images_of_a_seed_have_the_same_noise_in_any_order() -> None:
     """In one step all tokens have the condition of an empty image, so the order makes no difference."""
+    for steps in (3, CONFIG.steps):
+        own = generated(Halton(steps=steps, order="sample"))
+        assert torch.equal(own, generated(FewerSteps(steps)))
+        assert not torch.equal(own, generated(Halton(steps=steps)))
     assert torch.equal(generated(Halton(steps=1)), generated(FewerSteps(1)))
     assert not torch.allclose(generated(Halton()), generated(Full()), atol=1e-2)
     method, shape = Halton(rate="arccos"), layout(4)
@@ -180,15 +166,6 @@ def test_a_head_that_is_not_annealed_changes_no_parameter_of_a_case() -> None:
 
 
 # -- ReCAP: groups, head steps, budgets -------------------------------------------------------------------------------
-@pytest.mark.parametrize(("method", "expected"), [
-    (DiSA(), 0.816), (DiSA(annealing="cosine"), 0.813), (DiSA(annealing="two-stage"), 0.809), (DiSA(annealing="constant"), 0.780),
-    (LazyMAR(head_annealing="linear"), 0.299), (MARche(head_annealing="linear"), 0.571), (ReCAP(head_annealing="linear"), 0.648),
-])  # fmt: skip
-def test_shares_of_the_flops(method: Method, expected: float) -> None:
-    """Of 64 passes of MAR-H with 100 steps of the head; computed by hand from the published code."""
-    assert float(share(method, layout(size="H"))) == pytest.approx(expected, rel=0.01)
-
-
 def test_groups_are_a_full_step_and_partial_ones() -> None:
     """Those of published scripts are in the vectors."""
     def recap(**parameters: Any) -> ReCAP:
@@ -205,8 +182,15 @@ def test_groups_are_a_full_step_and_partial_ones() -> None:
     assert part.passes == 2, "the least that a process can be respaced to"
 
 
-def test_flops_and_budget_of_a_published_script() -> None:
-    """MAR-L in 96 steps: TFLOP of an image with the whole head, as released, and in how many full steps, by an independent count."""
+def test_flops_and_budget_of_published_scripts() -> None:
+    """MAR-L in 96 steps: TFLOP of an image with the whole head, as released, and in how many full steps, by an independent count.
+
+    And shares of 64 passes of MAR-H with 100 steps of the head, by hand from the published code."""
+    for method, expected in (
+        (DiSA(), 0.816), (DiSA(annealing="cosine"), 0.813), (DiSA(annealing="two-stage"), 0.809), (DiSA(annealing="constant"), 0.780),
+        (LazyMAR(head_annealing="linear"), 0.299), (MARche(head_annealing="linear"), 0.571), (ReCAP(head_annealing="linear"), 0.648),
+    ):  # fmt: skip
+        assert float(share(method, layout(size="H"))) == pytest.approx(expected, rel=0.01)
     shape = layout(96, "L")
     counted = [image_flops(method, shape) / 1e12 for method in (Full(), ReCAP(head_fraction=1.0), ReCAP())]
     assert counted == pytest.approx([45.7, 37.5, 36.2], rel=0.02)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from cachemark.cache.layout import Layout, Site, scale_steps
 from cachemark.contract.method import Method
@@ -36,28 +35,16 @@ SITES = [Site("decoder", layer) for layer in range(LAYERS)]
 SIZES = [side**2 for side in SIDES]
 
 
-def rolling(B: int, sinks: int) -> list[list[int]]:
-    """What is held after each scale but the last: the first ``sinks`` and the latest tokens, B in all."""
-    tokens: list[int] = []
-    history, first = [], 0
-    for size in SIZES[:-1]:
-        tokens = tokens + list(range(first, first + size))
-        first += size
+@pytest.mark.parametrize(("name", "B", "sinks"), [
+    ("window", 35, 0), ("window", 7, 0), ("streaming", 35, 5), ("streaming", 6, 5), ("streaming", 20, 0), ("streaming", 20, 14)])
+def test_the_first_and_the_latest_stay(name: str, B: int, sinks: int) -> None:
+    """Of the tokens so far the first ``sinks`` and the latest, B in all."""
+    method, tokens = METHODS.get(name).build({"B": B, **({"sinks": sinks} if name == "streaming" else {})}), list[int]()
+    for contents, size, end in zip(contents_of(method, layout_of())[0], SIZES[:-1], itertools.accumulate(SIZES), strict=False):
+        tokens = [*tokens, *range(end - size, end)]
         if len(tokens) > B:
             tokens = tokens[:sinks] + tokens[len(tokens) - (B - sinks) :]
-        history.append(tokens)
-    return history
-
-
-@pytest.mark.parametrize(("name", "parameters", "sinks"), [
-    ("window", {"B": 35}, 0), ("window", {"B": 7}, 0), ("streaming", {"B": 35, "sinks": 5}, 5), ("streaming", {"B": 6, "sinks": 5}, 5),
-    ("streaming", {"B": 20, "sinks": 0}, 0), ("streaming", {"B": 20, "sinks": 14}, 14),
-])  # fmt: skip
-def test_the_first_and_the_latest_stay(name: str, parameters: dict[str, Any], sinks: int) -> None:
-    layout = layout_of()
-    kept_after = contents_of(METHODS.get(name).build(parameters), layout)[0]
-    for contents, expected in zip(kept_after, rolling(parameters["B"], sinks), strict=False):
-        assert all((numbers.long() == torch.tensor(expected)).all() for numbers in contents.values())
+        assert all((numbers.long() == torch.tensor(tokens)).all() for numbers in contents.values())
 
 
 def test_the_default_of_sinks_is_that_of_the_family_and_scales_are_in_groups() -> None:
@@ -68,10 +55,11 @@ def test_the_default_of_sinks_is_that_of_the_family_and_scales_are_in_groups() -
     assert (ScaleGroups().group(1, 2), ScaleGroups().group(2, 3)) == ("condensed", "local")
 
 
-def heavy(layout: Layout, B: int) -> list[dict[Site, Tensor]]:
+@pytest.mark.parametrize("kv_heads", [4, 1])
+def test_heavy_hitters_are_those_with_most_mass_per_query(kv_heads: int) -> None:
     """H2O's rule by hand: full matrices, one row and head at a time."""
-    feed, steps = ScaleFeed(layout), scale_steps(layout)
-    history: list[dict[Site, Tensor]] = [{} for _ in steps[:-1]]
+    layout = layout_of(kv_heads)
+    feed, steps, kept_after = ScaleFeed(layout), scale_steps(layout), contents_of(METHODS.get("h2o")(B=20), layout)[0]
     for site, row, head in itertools.product(SITES, range(layout.rows), range(layout.kv_heads)):
         keys = torch.cat([feed.at(step, site)[1] for step in steps], 2)[row, head].double()
         tokens: list[int] = []
@@ -81,18 +69,8 @@ def heavy(layout: Layout, B: int) -> list[dict[Site, Tensor]]:
             q = feed.at(step, site)[0].unflatten(1, (layout.kv_heads, -1))[row, head].double()
             mass[tokens] += (q @ keys[tokens].T * layout.head_dim**-0.5).softmax(-1).sum((0, 1))
             queries[tokens] += step.count
-            tokens = sorted(sorted(tokens, key=lambda i: float(mass[i] / queries[i]), reverse=True)[:B])
-            table = history[step.index].setdefault(site, torch.zeros(layout.rows, layout.kv_heads, len(tokens), dtype=torch.int64))
-            table[row, head] = torch.tensor(tokens)
-    return history
-
-
-@pytest.mark.parametrize("kv_heads", [4, 1])
-def test_heavy_hitters_are_those_with_most_mass_per_query(kv_heads: int) -> None:
-    layout = layout_of(kv_heads)
-    kept_after = contents_of(METHODS.get("h2o")(B=20), layout)[0]
-    for contents, expected in zip(kept_after, heavy(layout, 20), strict=False):
-        assert all(torch.equal(numbers.long().sort(-1).values, expected[site]) for site, numbers in contents.items())
+            tokens = sorted(sorted(tokens, key=lambda i: float(mass[i] / queries[i]), reverse=True)[:20])
+            assert sorted(kept_after[step.index][site][row, head].tolist()) == tokens
 
 
 def test_random_is_uniform_over_what_was_seen() -> None:
@@ -181,7 +159,6 @@ def test_a_budget_is_of_allocated_bytes_and_of_living_ones_where_it_is_asked_and
 
 
 # -- the recorded table that sets the papers' percentages beside ours, computed row by row ----------------------------
-MEANS = {4: 265, 10: 650, 20: 1300}  # of ScaleKV, entries a layer
 ROWS = re.findall(r"^\| `(heatkv|scalekv|hackpp|hack)` \| `([\w-]+)` \| (\d+) %[^|]*" + 3 * r"\| ([\d.]+) % " + r"\| ([\d.]+) MB \|$",
                   recorded("published-budgets-in-bytes"), re.M)
 
@@ -191,7 +168,7 @@ def of_row(name: str, layout: Layout, model: str, percent: int) -> Method:
     if name == "heatkv":
         return HeatKV(calibration=model, counts="live", limit=layout.layers * layout.kv_heads * layout.cacheable * percent // 100)
     if name == "scalekv":
-        return ScaleKV(calibration=model, mean=MEANS[percent])
+        return ScaleKV(calibration=model, mean={4: 265, 10: 650, 20: 1300}[percent])  # entries a layer
     if name == "hackpp":
         return HACKPlusPlus(calibration=model if model == "tiny-var" else even(layout, name), mean=percent * layout.visual // 100)
     variance = [[layer + head / layout.kv_heads for head in range(layout.kv_heads)] for layer in range(layout.layers)]

@@ -10,9 +10,7 @@ from cachemark.cache.codecs import CODECS
 from cachemark.cache.layout import Layout, Site, Step, raster_steps
 from cachemark.contract.method import Method
 from cachemark.kit.common import calibration
-from cachemark.kit.driver import Onlooker as Watch
-from cachemark.kit.driver import RasterFeed as Feed
-from cachemark.kit.driver import drive, layout_of, watched
+from cachemark.kit.driver import Onlooker, RasterFeed, drive, layout_of, watched
 from cachemark.methods.registry import METHODS
 
 from .rules import RULES, Rule
@@ -39,7 +37,7 @@ CASES = [(name, parameters) for name, modes in MODES.items() for parameters in m
 IDS = ["-".join([name, *(f"{parameter}={value}" for parameter, value in parameters.items())]) for name, parameters in CASES]
 
 
-class Holding(Watch):
+class Holding(Onlooker):
     def __init__(self) -> None:
         self.kept: Kept = {}
 
@@ -51,13 +49,13 @@ class Holding(Watch):
                     self.kept[step.index, site.layer, row, head] = (entries.count(-1), visual)
 
 
-def kept_by(method: Method, layout: Layout, feed: Feed, codec: Codec) -> Kept:
+def kept_by(method: Method, layout: Layout, feed: RasterFeed, codec: Codec) -> Kept:
     holding = Holding()
     drive(watched(method, holding), layout, feed, codec)
     return holding.kept
 
 
-def kept_by_rule(rule: type[Rule], parameters: dict[str, Any], layout: Layout, feed: Feed, codec: Codec) -> tuple[Kept, list[Rule]]:
+def kept_by_rule(rule: type[Rule], parameters: dict[str, Any], layout: Layout, feed: RasterFeed, codec: Codec) -> tuple[Kept, list[Rule]]:
     """What the rule keeps on the same vectors, as the codec gives them back, and the rule of every head."""
     heads = {(layer, row, head): rule({**parameters, "layer": layer, "head": head}, layout.lines, layout.line)
              for layer in range(layout.layers) for row in range(layout.rows) for head in range(layout.kv_heads)}  # fmt: skip
@@ -75,7 +73,7 @@ def kept_by_rule(rule: type[Rule], parameters: dict[str, Any], layout: Layout, f
     return contents, list(heads.values())
 
 
-def check(name: str, parameters: dict[str, Any], layout: Layout, feed: Feed, codec: Codec = NATIVE) -> list[Rule]:
+def check(name: str, parameters: dict[str, Any], layout: Layout, feed: RasterFeed, codec: Codec = NATIVE) -> list[Rule]:
     cls = METHODS.get(name)
     method: Method = cls.build({**calibration(cls, layout), **parameters})
     expected, heads = kept_by_rule(RULES[name], method.parameters(), layout, feed, codec)
@@ -93,14 +91,14 @@ def test_a_method_keeps_what_its_rules_keep(number: int, name: str, parameters: 
     """With own, shared and one head, and in turn with each codec."""
     for kv_heads, codec in ((4, NATIVE), (2, LOSSY[number % len(LOSSY)]), (1, NATIVE)):
         layout = layout_of((2, 2), kv_heads=kv_heads, layers=2)
-        check(name, parameters, layout, Feed(layout, seed=SEED), codec)
+        check(name, parameters, layout, RasterFeed(layout, seed=SEED), codec)
 
 
 def test_tova_keeps_what_its_rule_keeps_and_evicts_the_same_tokens_from_all_heads_of_a_layer() -> None:
     layout = layout_of((2, 2), kv_heads=1, layers=2)
-    check("tova", {"B": 12}, layout, Feed(layout, seed=SEED))
+    check("tova", {"B": 12}, layout, RasterFeed(layout, seed=SEED))
     layout = layout_of((2, 2), kv_heads=4, layers=2)
-    kept = kept_by(METHODS.get("tova").build({"B": 12}), layout, Feed(layout, seed=SEED), NATIVE)
+    kept = kept_by(METHODS.get("tova").build({"B": 12}), layout, RasterFeed(layout, seed=SEED), NATIVE)
     by_row: dict[tuple[int, int, int], set[tuple[int, ...]]] = {}
     for (index, layer, row, _), (_, visual) in kept.items():
         by_row.setdefault((index, layer, row), set()).add(tuple(visual))
@@ -111,7 +109,7 @@ def test_tova_keeps_what_its_rule_keeps_and_evicts_the_same_tokens_from_all_head
 def test_of_equal_scores_the_older_goes(name: str, parameters: dict[str, Any]) -> None:
     """Queries and keys are zero, so that scores tie wherever they can."""
     layout = layout_of((2, 2), layers=1)
-    feed = Feed(layout)
+    feed = RasterFeed(layout)
     feed.q.zero_()
     feed.k.zero_()
     heads = check(name, parameters, layout, feed)
@@ -126,7 +124,7 @@ def test_of_equal_scores_the_older_goes(name: str, parameters: dict[str, Any]) -
 ])  # fmt: skip
 def test_other_shapes_of_an_image(lines: int, line: int, name: str, parameters: dict[str, Any]) -> None:
     layout = layout_of((1, 1), lines=lines, line=line, kv_heads=2, layers=1)
-    check(name, parameters, layout, Feed(layout, seed=SEED))
+    check(name, parameters, layout, RasterFeed(layout, seed=SEED))
 
 
 def test_every_method_that_evicts_has_a_rule() -> None:

@@ -54,25 +54,23 @@ def concentration_by_hand(by_query: list[list[float]]) -> Iterator[tuple[int, fl
             votes = []
 
 
-@pytest.mark.parametrize(("part", "by_hand"), [("recency", recency_by_hand), ("concentration", concentration_by_hand)])
-def test_the_profile_is_the_mean_share_of_the_conditional_rows(
-    part: str, by_hand: Callable[[list[list[float]]], Iterator[tuple[int, float]]],
-) -> None:
+def test_the_profile_is_the_mean_share_of_the_conditional_rows() -> None:
     profile, feeds = LineProfile("recency", "concentration"), [RasterFeed(LAYOUT, seed) for seed in (1, 2)]
     for feed in feeds:
         drive(profile, replace(LAYOUT, branches=(0, 1)), feed)
-    profiled = torch.tensor(profile.facts[part], dtype=torch.float64)
 
-    def expected(rows: Sequence[int]) -> torch.Tensor:
+    def off(part: str, by_hand: Callable[[list[list[float]]], Iterator[tuple[int, float]]], rows: Sequence[int]) -> float:
+        profiled = torch.tensor(profile.facts[part], dtype=torch.float64)
         shares = torch.ones_like(profiled)
         for layer, head in itertools.product(range(LAYOUT.layers), range(LAYOUT.kv_heads)):
             noted = [share for feed in feeds for row in rows for share in by_hand(weights_of(feed, row, layer, head))]
             for lines in {lines for lines, _ in noted}:
                 shares[layer, head, lines - 1] = statistics.fmean(share for number, share in noted if number == lines)
-        return shares
+        return float((profiled - shares).abs().max())
 
-    assert (profiled - expected([0])).abs().max() < 2e-6
-    assert (profiled - expected([0, 1])).abs().max() > 1e-3, "the unconditional row makes no difference, so nothing is tested"
+    for part in (("recency", recency_by_hand), ("concentration", concentration_by_hand)):
+        assert off(*part, [0]) < 2e-6
+        assert off(*part, [0, 1]) > 1e-3, "the unconditional row makes no difference, so nothing is tested"
     assert {name: profile.facts[name] for name in ("layers", "heads", "lines", "line")} == {"layers": 2, "heads": 4, "lines": 6, "line": 6}
 
 

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from cachemark.models import janus
@@ -11,9 +10,7 @@ from cachemark.models.prompts import Prompts
 from cachemark.models.vision.vq import VQ, VQConfig
 
 from ..checks import RARE, Kind, Vector, compare, differing, differing_bytes, filled
-from .prompted import Generator, Noting, decoder_of, noting, part, runs_of, slots
-
-UNUSED = "language_model.lm_head.weight"  # the head for text
+from .prompted import Generator, Noting, decoder_of, noting, part, runs_of, slots, to_uint8
 
 
 # -- the generator ----------------------------------------------------------------------------------------------------
@@ -32,17 +29,11 @@ def prompts_of(vector: Vector) -> Prompts:
 
 
 def generator(vector: Vector, _: str) -> Noting:
-    weights = vector.weights()
-    del weights[UNUSED]
-    return noting(Janus, config_of(vector.facts), prompts_of(vector), weights=weights)
+    used = {name: tensor for name, tensor in vector.weights().items() if name != "language_model.lm_head.weight"}  # the head for text
+    return noting(Janus, config_of(vector.facts), prompts_of(vector), weights=used)
 
 
 # -- the image tokenizer's decoder --------------------------------------------------------------------------------------
-def to_uint8(images: Tensor) -> Tensor:
-    """Convert images in [−1, 1] to bytes (B, H, W, 3) as published: (x + 1)/2·255, clamped, truncated."""
-    return ((images + 1) / 2 * 255).clamp(0, 255).permute(0, 2, 3, 1).to(torch.uint8)
-
-
 def decoder(vector: Vector) -> VQ:
     c = vector.facts["config"]
     number, width = c["codebook"]

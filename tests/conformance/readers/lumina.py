@@ -16,7 +16,7 @@ from cachemark.models.vision.vq import VQConfig
 from cachemark.models.vision.vqgan import VQGAN
 
 from ..checks import LOGITS, RARE, Check, Kind, Vector, apart, compare, differing, differing_bytes, filled
-from .prompted import Generator, Noting, decoder_of, noting, part, slots
+from .prompted import Generator, Noting, decoder_of, noting, part, slots, to_uint8
 
 
 # -- the generator ----------------------------------------------------------------------------------------------------
@@ -64,11 +64,6 @@ def before_the_end(by: Callable[[Tensor, Tensor], float]) -> Callable[[Tensor, T
 
 
 # -- the image tokenizer's decoder --------------------------------------------------------------------------------------
-def to_uint8(images: Tensor) -> Tensor:
-    """Convert images to bytes (B, H, W, 3) as published: clamped, (x + 1)/2·255, truncated."""
-    return ((images.clamp(-1, 1) + 1) / 2 * 255).permute(0, 2, 3, 1).to(torch.uint8)
-
-
 def decoder(vector: Vector) -> VQGAN:
     c = vector.facts["config"]
     d = c["ddconfig"]

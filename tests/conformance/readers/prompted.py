@@ -110,6 +110,11 @@ def part(name: str, branch: int = 0, forced: bool = True) -> Callable[[Generator
     return lambda subject, _, which: getattr(subject.run(which, forced), name)[subject.rows(which)[branch]]
 
 
+def to_uint8(images: Tensor) -> Tensor:
+    """Convert images to bytes (B, H, W, 3) as published: clamped, (x + 1)/2·255, truncated."""
+    return ((images.clamp(-1, 1) + 1) / 2 * 255).permute(0, 2, 3, 1).to(torch.uint8)
+
+
 def slots(layer: int, names: Sequence[str], stored: Callable[[Vector, str, int], Tensor]) -> Check:
     """Check a layer's keys and values in each row: ``stored`` gives the tensor ``names``, of each branch, of a run; "kv" is k or v."""
     def named(which: str, name: str, kind: str) -> str:
