@@ -75,21 +75,19 @@ def test_tokens_are_those_of_sequential_decoding(name: str, window: int, proposa
 
 
 class Proposing(Jacobi):
-    def __init__(self, window: int, drafts: Tensor) -> None:
-        super().__init__(window=window)
-        self.drafts = drafts
+    drafts: Tensor
 
     def propose(self, accepted: int, count: int, tokens: Tensor) -> None:
         tokens[:, accepted : accepted + count - 1] = self.drafts[:, accepted : accepted + count - 1]
 
 
-@pytest.mark.parametrize("window", [2, 5, 16, N])
-def test_right_drafts_take_the_fewest_passes_and_wrong_ones_the_most(window: int) -> None:
+def test_right_drafts_take_the_fewest_passes_and_wrong_ones_the_most() -> None:
     true = sequential()
-    for drafts, passes in ((true, 1 + -(-(N - 1) // window)), ((true + 1) % 64, N)):
-        decoder = Proposing(window, drafts)
-        assert torch.equal(generate(decoder), true)
-        assert len(decoder.kept) == passes
+    for window in (2, 5, 16, N):
+        for drafts, passes in ((true, 1 + -(-(N - 1) // window)), ((true + 1) % 64, N)):
+            (decoder := Proposing(window=window)).drafts = drafts
+            assert torch.equal(generate(decoder), true)
+            assert len(decoder.kept) == passes
 
 
 def test_forced_tokens_are_all_kept_and_their_logits_are_the_sequential_ones() -> None:
@@ -189,12 +187,16 @@ class Numbered(Full):
 
 
 @pytest.mark.parametrize("make", [Jacobi, *DECODERS.values()], ids=["jacobi", *DECODERS])
-def test_rejected_entries_are_never_read_and_kept_ones_live_in_order(make: Callable[..., Decoder]) -> None:
-    expected = generate(make(window=8))
-    for method in (poisoned(Full), Numbered):
-        decoder = make(window=8)
-        assert torch.equal(generate(decoder, method=method), expected)
+def test_every_place_is_kept_once_and_rejected_entries_are_never_read(make: Callable[..., Decoder]) -> None:
+    """The same seeds, the same images; of a speculative decoder they are others than those of sequential decoding."""
+    for proposals, method in (("uniform", Full), ("above", Full), ("uniform", poisoned(Full)), ("uniform", Numbered)):
+        decoder = make(window=8, proposals=proposals)
+        tokens = generate(decoder, method=method)
         assert sum(decoder.fed) > sum(decoder.kept) == N
+        assert all(1 <= kept <= min(8, fed) for kept, fed in zip(decoder.kept, decoder.fed, strict=True))
+        assert max(decoder.fed) == 8
+        assert torch.equal(tokens, generate(make(window=8, proposals=proposals)))
+        assert torch.equal(tokens, sequential()) is (make is Jacobi)
     for window in (5, 16) if make is Jacobi else ():
         tokens = generate(ahead(window=window), method=lambda: poisoned(Linear)(B=3 * GRID, anchor=1))
         assert torch.equal(tokens, generate(None, method=METHODS["linear"])), "what does not stay behind a line is never read"
@@ -213,24 +215,12 @@ def test_bytes_count_noise_or_distributions_of_the_window(make: Callable[..., De
 
 
 # -- speculative decoders ------------------------------------------------------------------------------------------------
-@with_every_decoder
-def test_every_place_is_kept_once_and_the_images_are_others(make: Callable[..., Decoder]) -> None:
-    for proposals in ("uniform", "above"):
-        decoder = make(window=8, proposals=proposals)
-        tokens = generate(decoder)
-        assert sum(decoder.kept) == N
-        assert all(1 <= kept <= min(8, fed) for kept, fed in zip(decoder.kept, decoder.fed, strict=True))
-        assert max(decoder.fed) == 8
-        assert not torch.equal(tokens, sequential())
-    assert torch.equal(generate(make(window=8, proposals=proposals)), tokens), "the same seeds, the same images"
-
-
-@pytest.mark.parametrize(("options", "plain"), [
-    ({"reuse": 1e15}, True), ({"group": 2 * 64, "proposals": "newest"}, True), ({"reuse": 1.0}, False), ({"group": 14}, False)])
-def test_options_that_leave_nothing_to_choose_are_plain_sjd(options: dict[str, Any], plain: bool) -> None:
+def test_options_that_leave_nothing_to_choose_are_plain_sjd() -> None:
     """No draft exceeds such a ratio, and none has so many tokens of the vocabulary below it."""
-    expected = generate(SJD(window=8, proposals=options.get("proposals", "uniform")))
-    assert torch.equal(generate(SJD(window=8, **options)), expected) is plain
+    for options, plain in (({"reuse": 1e15}, True), ({"group": 2 * 64, "proposals": "newest"}, True), ({"reuse": 1.0}, False),
+                           ({"group": 14}, False)):
+        expected = generate(SJD(window=8, proposals=options.get("proposals", "uniform")))
+        assert torch.equal(generate(SJD(window=8, **options)), expected) is plain
 
 
 @pytest.mark.parametrize(("make", "attention", "name"), [

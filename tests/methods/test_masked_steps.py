@@ -24,9 +24,6 @@ from cachemark.models.catalogue.masked_models import TINY_MAR
 from cachemark.models.mar import MAR, SIZES, MARConfig
 from cachemark.roofline.flops_budget import image_flops, share
 
-SMALL = MARConfig(16, (1, 1), 2, 1, 16, grid=8, channels=4, classes=3, buffer=2, steps=16, diffusion=(10, 0))
-GUIDED = Sampling(cfg_scale=2.0)
-
 
 def layout(steps: int = 64, size: str = "B") -> MaskedLayout:
     return SIZES[size].layout([0], Sampling(cfg_scale=3.0, steps=steps))
@@ -59,9 +56,9 @@ def test_it_makes_the_passes_of_its_authors() -> None:
 
 
 def test_places_are_predicted_stage_by_stage_in_the_order_of_the_sample() -> None:
-    model, key = MAR(SMALL).initialise(0), torch.tensor([3, 4])
-    method = GtR(steps=8)
-    method.begin(model.layout([3, 4], GUIDED), model.sites, Memory())
+    small = MARConfig(16, (1, 1), 2, 1, 16, grid=8, channels=4, classes=3, buffer=2, steps=16, diffusion=(10, 0))
+    model, key, method = MAR(small).initialise(0), torch.tensor([3, 4]), GtR(steps=8)
+    method.begin(model.layout([3, 4], Sampling(cfg_scale=2.0)), model.sites, Memory())
     own = model.order(key)
     places, stages = method.ordered(own).flip(1), stage_of(method.layout, 3)
     for row, order in zip(places.tolist(), own.flip(1).tolist(), strict=True):
@@ -83,22 +80,6 @@ def test_the_head_spends_less_from_pass_to_pass_and_more_on_detail() -> None:
     slow, fast = torch.cos(wave * torch.pi / 8), torch.cos(wave * torch.pi * 7 / 8)
     z = torch.stack([slow, fast, 0.5 * fast, slow])[None]
     assert GtR().ranked(MaskedStep(0, 1), z).tolist() == [[1, 0, 3, 2]]
-
-
-def test_the_head_draws_every_token_once_as_long_as_was_said() -> None:
-    drawn: list[tuple[int, int, int]] = []  # pass, tokens and passes of the head
-
-    def stack(self: GtR, name: str, step: Any, tokens: Any, run: Any) -> Any:
-        if name == "head" and step.inner == 0:
-            drawn.append((step.index, tokens.x.size(1), step.inners))
-        return GtR.stack(self, name, step, tokens, run)
-
-    model, method = MAR(SMALL).initialise(0).eval(), type("Drawing", (GtR,), {"stack": stack})(steps=8)
-    model.generate(torch.tensor([0, 1]), [3, 4], method, GUIDED, Memory())
-    passes = resolved(model.layout([3, 4], GUIDED), steps=8)[1]
-    assert drawn == [(step.index, *part[:2]) for step in passes for part in method.denoising(step, 10)]
-    assert sum(count for _, count, _ in drawn) == 64
-    assert {count for _, count, inners in drawn if inners == 5 and count < 4}, "some tokens with detail"
 
 
 # -- Halton: the tokens of each step, starts by seed ------------------------------------------------------------------
