@@ -44,13 +44,6 @@ def equal(module: nn.Module, state: State) -> bool:
     return own.keys() == state.keys() and all(torch.equal(own[name], state[name]) for name in state)
 
 
-def ddp(state: State) -> dict[str, Any]:
-    """Return what distributed training code writes."""
-    optimizer = {"state": {0: {"step": torch.tensor(9.0), "exp_avg": torch.ones(3)}}, "param_groups": [{"lr": 1e-4, "params": [0]}]}
-    raw = other(state)
-    return {"model": raw, "ema": state, "optimizer": optimizer, "steps": 50, "args": argparse.Namespace(lr=1e-4, model="GPT-B", stage=None)}
-
-
 def other(state: State) -> State:
     return {name: tensor * 0 for name, tensor in state.items()}
 
@@ -60,11 +53,12 @@ def wrapped(state: State, part: str, at: int) -> State:
     return {".".join([*name.split(".")[:at], part, *name.split(".")[at:]]): tensor for name, tensor in state.items()}
 
 
+OPTIMIZER = {"state": {0: {"step": torch.tensor(9.0), "exp_avg": torch.ones(3)}}, "param_groups": [{"lr": 1e-4, "params": [0]}]}
 LAYOUTS: dict[str, Callable[[State], Any]] = {
-    "bare": lambda state: state,
-    "distributed": ddp,
-    "module": lambda state: {"epoch": 3, "module": state},
+    "bare": lambda state: state, "module": lambda state: {"epoch": 3, "module": state},
     "state_dict": lambda state: {"state_dict": state, "hyper": "x"},
+    "distributed": lambda state: {"model": other(state), "ema": state, "optimizer": OPTIMIZER, "steps": 50,
+                                  "args": argparse.Namespace(lr=1e-4, model="GPT-B", stage=None)},
     "the entry that fits": lambda state: {"state_dict": {"x": torch.zeros(1)}, "model": {"y": torch.zeros(1)}, "module": state},
     "VAR's trainer": lambda state: {"epoch": 9, "trainer": {"config": {}, "vae_local": {"q": torch.zeros(1)}, "var_wo_ddp": state}},
     "Infinity's trainer": lambda state: {"trainer": {"gpt_fsdp": other(state), "gpt_ema_fsdp": state}},
@@ -117,16 +111,13 @@ def test_an_entry_is_selected_by_its_name_and_copies_that_nothing_tells_apart_ar
     assert equal(load(Net, saved(path, {"student": state, "teacher": dict(state)})), state)  # the same tensors twice
 
 
-@pytest.mark.parametrize("write", [torch.save, save_file])
-def test_changing_a_loaded_weight_leaves_the_file_alone(tmp_path: Path, write: Callable[[State, Path], None]) -> None:
-    write(weights(), tmp_path / "net")
-    before = (tmp_path / "net").read_bytes()
-    load(Net, tmp_path / "net").embed.weight.data.fill_(7)
-    assert (tmp_path / "net").read_bytes() == before
-
-
 def test_extras_are_passed_over_and_safetensors_are_known_by_their_content(tmp_path: Path) -> None:
-    """A pattern never drops a weight of the module."""
+    """A pattern never drops a weight of the module, and changing a loaded weight leaves the file alone."""
+    for write in (torch.save, save_file):
+        write(weights(), tmp_path / "net")
+        before = (tmp_path / "net").read_bytes()
+        load(Net, tmp_path / "net").embed.weight.data.fill_(7)
+        assert (tmp_path / "net").read_bytes() == before
     for extra, ignore in (("freqs_cis", ()), ("layers.0.attention.kv_cache.k_cache", ()), ("head.scale", ("head.*",)), ("", ("*",))):
         state = weights()
         path = saved(tmp_path / "net.pt", {"model": state | ({extra: torch.zeros(3)} if extra else {})})
@@ -181,12 +172,6 @@ def holding(folder: Path, name: str, text: str = "") -> Path:
     return folder
 
 
-def incomplete(folder: Path) -> Path:
-    (sharded(folder, weights()) / "part-1.safetensors").unlink()
-    return folder
-
-
-INDEX = "model.safetensors.index.json"
 REFUSED: dict[str, tuple[Any, tuple[str, ...]]] = {  # what is saved, or a function that writes to a path, and what the error says
     "missing": (without("layers.1.bias"), ("does not fit Net", "1 of 8 tensors missing (layers.1.bias)")),
     "unexpected": ({**weights(), **{f"ema_{i}": torch.zeros(1) for i in range(5)}}, ("5 unexpected (ema_0, ema_1, ema_2, …)",)),
@@ -210,11 +195,11 @@ REFUSED: dict[str, tuple[Any, tuple[str, ...]]] = {  # what is saved, or a funct
     "a letter": (letter, ("not a checkpoint",)),
     "no file": (lambda path: path, ("is not a file",)),
     "empty folder": (lambda path: holding(path, "notes"), ("holds no weights",)),
-    "half a folder": (incomplete, ("1 of the 2 files", "part-1.safetensors")),
+    "half a folder": (lambda path: (sharded(path, weights()) / "part-1.safetensors").unlink() or path, ("1 of the 2 files", "part-1.safe")),
     **{name: (lambda path, name=name: holding(path, name), (words,)) for name, words in {
         "zero_to_fp32.py": "DeepSpeed", ".metadata": "dcp_to_torch", "adapter_config.json": "LoRA adapter",
         "model-00001-of-00002.safetensors": "have no index"}.items()},
-    **{f"index {text}": (lambda path, text=text: holding(path, INDEX, text), ("is not an index of weights",))
+    **{f"index {text}": (lambda path, text=text: holding(path, "model.safetensors.index.json", text), ("is not an index of weights",))
        for text in ("{", "[]", '{"weight_map": 3}')},
 }
 
@@ -276,8 +261,7 @@ def test_an_index_decides_which_file_has_a_tensor(tmp_path: Path) -> None:
     index.write_text(json.dumps({"weight_map": dict(list(json.loads(index.read_text())["weight_map"].items())[1:])}))
     assert "1 of 8 tensors missing" in (text := refusal(index))
     assert "does not assign" in text
-    sharded(tmp_path / "again", state)
-    folder = tmp_path / "again"
+    folder = sharded(tmp_path / "again", state)
     save_file(dict(list(first.items())[1:]), folder / "part-0.safetensors")
     assert "is stale: part-0.safetensors lacks 1 of the tensors" in refusal(folder)
 

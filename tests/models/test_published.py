@@ -120,20 +120,14 @@ def test_a_published_layout_passes_the_models_kit(official: Official) -> None:
     assert left_out == (OF_CACHES if entry.paradigm == "masked" else small)
 
 
-@pytest.fixture
-def c2i(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ModelEntry, Path]:
-    """A LlamaGen for 64 pixels by its training arguments, and its file."""
-    entry = llamagen_files(tmp_path, monkeypatch).entry
+def test_weights_for_images_of_other_sizes_and_partial_downloads_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a LlamaGen for 64 pixels by its training arguments."""
+    entry, file = llamagen_files(tmp_path, monkeypatch).entry, tmp_path / "c2i_B_256.pt"
     registered(entry, monkeypatch)
-    return entry, tmp_path / "c2i_B_256.pt"
-
-
-def test_weights_for_images_of_other_sizes_and_partial_downloads_are_refused(c2i: tuple[ModelEntry, Path]) -> None:
     for name, argument, message in (
         ("c2i_B_64.pt", 384, "384 pixels by its training arguments; this model makes 64"),
         ("c2i_B_384.pt", None, "384 pixels by its name; this model makes 64"), ("c2i_B_384.pt", 64, ""), ("odd.pt", None, ""),
     ):
-        entry, file = c2i
         content = torch.load(file, weights_only=False)
         content["args"] = argparse.Namespace(**({"image_size": argument} if argument else {}))
         torch.save(content, file.with_name(name))
@@ -143,7 +137,6 @@ def test_weights_for_images_of_other_sizes_and_partial_downloads_are_refused(c2i
                 entry.identity(request)
         else:
             assert entry.identity(request)
-    entry, file = c2i
     content = file.read_bytes()
     [verified] = verify(entry.name, weights=str(file))
     assert verified.sha256 == hashlib.sha256(content).hexdigest()

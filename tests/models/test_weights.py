@@ -1,5 +1,6 @@
 """Random weights, decoding in chunks, packed linear layers, and files as training code leaves them, from their path to images."""
 
+import itertools
 import json
 import re
 import warnings
@@ -61,9 +62,6 @@ def test_images_are_decoded_in_chunks_of_pixels(monkeypatch: pytest.MonkeyPatch)
     assert batches[5:] == [2]
 
 
-WIDE = MARConfig(768, (1, 1), 12, 1, 1024, grid=2, classes=3, buffer=2, steps=2, diffusion=(2,))
-
-
 class Net(nn.Module):
     """Layers on both sides of the limit, one of them inside a sequence."""
 
@@ -99,25 +97,22 @@ def any_packed(module: nn.Module) -> bool:
     return any(isinstance(part, Packed) for part in module.modules())
 
 
-@pytest.mark.parametrize("case", ["bfloat16", "meta", "no kernel", "reference"])
-def test_other_weights_stay_as_they_are(net: Net, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if case == "no kernel":
-        monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    elif case != "reference":
-        net = net.to(torch.bfloat16 if case == "bfloat16" else "meta")
-    file = PublishedFile("weights", "mar.pth", "x", partial(MAR, WIDE))
-    plain = weights.transformer(file, Request(engine="reference")) if case == "reference" else packed(net)
-    assert not any_packed(plain)
+def test_other_weights_stay_as_they_are(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bf16, on another device, of the reference engine, and without the kernel."""
+    wide = MARConfig(768, (1, 1), 12, 1, 1024, grid=2, classes=3, buffer=2, steps=2, diffusion=(2,))
+    reference = weights.transformer(PublishedFile("weights", "mar.pth", "x", partial(MAR, wide)), Request(engine="reference"))
+    assert not any(map(any_packed, (reference, packed(Net().bfloat16()), packed(Net().to("meta")))))
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    assert not any_packed(packed(net))
 
 
-@pytest.mark.parametrize("limit", [LEAST, 1])
-def test_the_models_of_the_accepted_baseline_are_too_small(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_models_of_the_accepted_baseline_are_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Exact values hold with and without packing, so the fingerprint does not name it (ADR 13)."""
-    monkeypatch.setattr(layers, "LEAST", limit)
     files = list((Path(__file__).parents[2] / "baselines" / "accepted").glob("*-threads/*.json"))  # of CPUs: on a GPU nothing is packed
     models = {outcome["case"]["model"] for file in files for outcome in json.loads(file.read_text())["outcomes"]}
     assert models
-    for name in models:
+    for name, limit in itertools.product(models, (LEAST, 1)):
+        monkeypatch.setattr(layers, "LEAST", limit)
         assert any_packed(MODELS.get(name).load(Request()).generator) is (limit == 1)
 
 
