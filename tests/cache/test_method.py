@@ -62,17 +62,13 @@ def test_ties_go_by_age(table: tuple[list[int], list[int]], data: st.DataObject)
     assert places.tolist() == expected
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_heads_choose_for_themselves(count: int) -> None:
+def test_heads_choose_for_themselves_both_zeros_are_one_number_and_small_and_large_numbers_keep_their_order() -> None:
     draw = torch.Generator().manual_seed(0)
     score = torch.randint(0, 3, (2, 3, 4, 9), generator=draw).float()
     age = torch.rand(2, 3, 4, 9, generator=draw).argsort(-1).to(torch.int16)
-    together = lowest(score, age, count)
-    alone = [lowest(some, ages, count) for some, ages in zip(score.view(24, 9), age.view(24, 9), strict=True)]
-    assert torch.equal(together, torch.stack(alone).view(2, 3, 4, count))
-
-
-def test_both_zeros_are_one_number_and_small_and_large_numbers_keep_their_order() -> None:
+    for count in (1, 2):
+        alone = [lowest(some, ages, count) for some, ages in zip(score.view(24, 9), age.view(24, 9), strict=True)]
+        assert torch.equal(lowest(score, age, count), torch.stack(alone).view(2, 3, 4, count))
     for count in (1, 2, 4):
         ages = torch.tensor([3, 1, 2, 0], dtype=torch.int16)
         assert lowest(torch.tensor([-0.0, 0.0, -0.0, 0.0]), ages, count).tolist() == [3, 1, 2, 0][:count]
@@ -80,16 +76,13 @@ def test_both_zeros_are_one_number_and_small_and_large_numbers_keep_their_order(
     assert lowest(score, torch.arange(9, dtype=torch.int16).flip(0), 9).tolist() == [3, 6, 2, 4, 1, 5, 7, 0, 8]
 
 
-def test_rows_of_one_length_make_a_run() -> None:
-    assert layout_of((3, 1, 1, 2)).runs == (RowRun(0, 1, 3), RowRun(1, 3, 1), RowRun(3, 4, 2))
-    assert layout_of((1, 2, 1)).runs == (RowRun(0, 1, 1), RowRun(1, 2, 2), RowRun(2, 3, 1)), "runs are of neighbors"
-
-
 def shape(grid: int) -> MaskedLayout:
     return MaskedLayout("masked", (3, 3), grid, grid, 2, 2, 8, 3)
 
 
-def test_every_step_predicts_something_and_all_steps_everything() -> None:
+def test_every_step_predicts_something_and_all_steps_everything_and_neighbors_of_one_length_make_a_run() -> None:
+    assert layout_of((3, 1, 1, 2)).runs == (RowRun(0, 1, 3), RowRun(1, 3, 1), RowRun(3, 4, 2))
+    assert layout_of((1, 2, 1)).runs == (RowRun(0, 1, 1), RowRun(1, 2, 2), RowRun(2, 3, 1))
     for total in range(1, 65):
         steps = masked_steps(shape(8), total)
         assert min(step.count for step in steps) >= 1

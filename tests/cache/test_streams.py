@@ -38,13 +38,10 @@ def test_every_key_is_that_of_the_unbounded_integers(seed: int, purpose: str, po
     assert streams.integers(key, 9)[0].tolist() == expected
 
 
-def test_the_counter_is_splitmix64() -> None:
+def test_the_counter_is_splitmix64_and_a_number_belongs_to_its_sample_branch_and_position() -> None:
     """The five outputs for seed 1234567 by which implementations of SplitMix64 are commonly checked."""
     published = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
     assert streams.integers(torch.tensor(1234567), 5).tolist() == [value >> 32 for value in published]
-
-
-def test_a_number_belongs_to_its_sample_and_branches_and_positions_may_be_tensors() -> None:
     batch = streams.integers(streams.keys(torch.tensor([3, 1, 2]), "token", 5), 4)
     assert torch.equal(batch[2], streams.integers(streams.keys(torch.tensor([2]), "token", 5), 4)[0])
     assert torch.equal(batch[:, :2], streams.integers(streams.keys(torch.tensor([3, 1, 2]), "token", 5), 2))

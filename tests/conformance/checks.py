@@ -34,7 +34,8 @@ class Vector:
 
     @classmethod
     def load(cls, path: Path) -> Vector:
-        return cls(path, json.loads(path.with_suffix(".json").read_text()), load(content(path)))
+        content = path.read_bytes() if path.exists() else lzma.decompress(path.with_name(f"{path.name}.xz").read_bytes())
+        return cls(path, json.loads(path.with_suffix(".json").read_text()), load(content))
 
     def __getitem__(self, name: str) -> Tensor:
         self.used.add(name)
@@ -57,15 +58,7 @@ def beside(vector: Vector, name: str) -> Vector:
     """Return the file of this name next to a vector, or else the one of this repository."""
     own = vector.path.with_name(f"{name}.safetensors")
     family = Path(__file__).parent / "vectors" / own.parent.name
-    return Vector.load(own if own.exists() or compressed(own).exists() else family / own.name)
-
-
-def content(path: Path) -> bytes:
-    return path.read_bytes() if path.exists() else lzma.decompress(compressed(path).read_bytes())
-
-
-def compressed(path: Path) -> Path:
-    return path.with_name(f"{path.name}.xz")
+    return Vector.load(own if own.with_suffix(".json").exists() else family / own.name)
 
 
 @dataclass(frozen=True)

@@ -40,20 +40,18 @@ def test_names_are_those_listed_taken_before_their_files_are_imported_and_withou
             Registry("thing").add(name)
 
 
-@pytest.mark.parametrize("value", [math.nan, -math.inf, 10**400])
-def test_a_figure_that_no_float_holds_is_refused(value: float) -> None:
-    case = Case("tiny-llamagen", "ab" * 32, (8, 8), "10 classes, balanced", Sampling(), "full")
-    with pytest.raises(ValueError, match="finite samples only: latency"):
-        Outcome(case, Status.OK, {"latency": [1.0, value]}, "timed only")
-
-
-@pytest.mark.parametrize(("share", "sign", "text"), [
+SHARES = (
     (0.0512, "+", "+5.1 %"), (-0.001, "+", "-0.1 %"), (0.0512, "", "5.1 %"), (0.1, "+", "+10 %"), (0.0, "", "0 %"), (0.0017, "", "0.17 %"),
     (1.0, "", "100 %"), (1.5, "+", "+150 %"), (0.996, "", "100 %"), (0.994, "", "99 %"), (123.456, "+", "+12346 %"), (-1.0, "+", "-100 %"),
     (1e-9, "+", "+0 %"), (-1e-9, "+", "+0 %"), (1e-6, "", "0.0001 %"),
-])  # fmt: skip
-def test_a_share_in_per_cent_has_two_digits_and_never_an_exponent(share: float, sign: str, text: str) -> None:
-    assert percent(share, sign) == text
+)  # fmt: skip
+
+
+def test_a_share_in_per_cent_has_two_digits_and_never_an_exponent_and_a_figure_that_no_float_holds_is_refused() -> None:
+    assert [percent(share, sign) for share, sign, _ in SHARES] == [text for _, _, text in SHARES]
+    for value in (math.nan, -math.inf, 10**400):
+        with pytest.raises(ValueError, match="finite samples only: latency"):
+            Outcome(CASE, Status.OK, {"latency": [1.0, value]}, "timed only")
 
 
 def test_a_file_is_the_old_one_until_the_new_one_is_whole(tmp_path: Path) -> None:
@@ -103,12 +101,8 @@ def _forgotten() -> Iterator[None]:
         yield
 
 
-def case(evaluation: dict[str, Any]) -> Case:
-    return Case("m", "random", (4, 4), "10 classes", Sampling(), "window", evaluation=evaluation)
-
-
 def test_a_reader_knows_the_metric_from_the_case_if_its_definition_matches_its_name() -> None:
-    kept = json.dumps(Outcome(case({KEY: {NAME: STATED}}), Status.OK, {NAME: [1.0, 2.0, 4.0]}).to_json())
+    kept = json.dumps(Outcome(replace(CASE, evaluation={KEY: {NAME: STATED}}), Status.OK, {NAME: [1.0, 2.0, 4.0]}).to_json())
     units.OUTSIDE.clear()
     with pytest.raises(UnknownName):
         units.metric(NAME)

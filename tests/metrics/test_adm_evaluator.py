@@ -1,6 +1,7 @@
 """Sample batches as the ADM evaluator (guided-diffusion's evaluations/evaluator.py) reads them: a second reading of its rules."""
 
 import gc
+import itertools
 import sys
 from pathlib import Path
 
@@ -52,11 +53,6 @@ def frechet(a: np.ndarray, b: np.ndarray) -> float:
     return float(((a.mean(0) - b.mean(0)) ** 2).sum() + np.trace(first + second - 2 * scipy.linalg.sqrtm(first @ second).real))
 
 
-def inception_score(shares: np.ndarray) -> float:
-    parts = [shares[at : at + SPLIT] for at in range(0, len(shares), SPLIT)]
-    return float(np.mean([np.exp((part * (np.log(part) - np.log(part.mean(0)))).sum(1).mean()) for part in parts]))
-
-
 def covered(centers: np.ndarray, points: np.ndarray) -> float:
     """The fraction of ``points`` within the distance of a center to its third neighbor."""
     own, other = (((centers[:, None] - rows[None]) ** 2).sum(2) for rows in (centers, points))
@@ -68,8 +64,10 @@ def test_a_batch_has_the_evaluators_values(tmp_path: Path) -> None:
     fake, real = batch(tmp_path / "fake.npz", FAKE, 1, 64), batch(tmp_path / "real.npz", REAL, 2, 64)
     scored = score(fake, real)
     (pooled, spatial, shares), (real_pooled, real_spatial, _) = activations(fake), activations(real)
+    parts = [shares[at : at + SPLIT] for at in range(0, len(shares), SPLIT)]
     expected = {
-        "fid": frechet(pooled[:, :-1], real_pooled[:, :-1]), "sfid": frechet(spatial, real_spatial), "isc": inception_score(shares),
+        "fid": frechet(pooled[:, :-1], real_pooled[:, :-1]), "sfid": frechet(spatial, real_spatial),
+        "isc": np.mean([np.exp((part * (np.log(part) - np.log(part.mean(0)))).sum(1).mean()) for part in parts]),
         "precision": covered(real_pooled, pooled), "recall": covered(pooled, real_pooled),
     }  # fmt: skip
     assert {name: scored.values[f"{name}_adm_{FAKE}"].value for name in expected} == pytest.approx(expected, rel=1e-4, abs=1e-4)
@@ -125,12 +123,11 @@ def test_the_network_gives_spatial_features_of_the_evaluators_layer(tmp_path: Pa
     assert torch.equal(spatial.view(2, 17, 17, -1), blocks[0].permute(0, 2, 3, 1)[..., : inception.CHANNELS])
 
 
-@pytest.mark.parametrize("labeled", [True, False])
-def test_a_batch_sorted_by_class_is_warned_about(labeled: bool, tmp_path: Path) -> None:
+def test_a_batch_sorted_by_class_is_warned_about(tmp_path: Path) -> None:
     """By its labels, or by the classes that the network sees: here the brightest of five corners."""
     mixed = pictures(FAKE, 1, 32)
     by_class = spatial_toy().load()(mixed)[1].argmax(1)
-    for order, warned in ((by_class.argsort(), True), (torch.arange(FAKE), False)):
+    for labeled, (order, warned) in itertools.product((True, False), ((by_class.argsort(), True), (torch.arange(FAKE), False))):
         arrays = {"arr_0": mixed[order].permute(0, 2, 3, 1).numpy(), **({"arr_1": by_class[order].numpy()} if labeled else {})}
         np.savez(tmp_path / "samples.npz", **arrays)
         notes = score(tmp_path / "samples.npz", batch(tmp_path / "real.npz", REAL, 2, 32)).notes

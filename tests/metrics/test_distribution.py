@@ -21,8 +21,7 @@ from metrics.toys import SIZE, noise, toy
 from support.later import later
 from tools.train.scene import scenes
 
-torch_fidelity = later("torch_fidelity")
-
+later("torch_fidelity")
 FEW = {"kid_subset_size": 48, "kid_subsets": 10, "isc_splits": 2}
 
 
@@ -33,18 +32,13 @@ def extractor() -> Extractor:
 
 
 @pytest.fixture(scope="module")
-def real() -> Tensor:
-    return scenes(96, 11).images
-
-
-@pytest.fixture(scope="module")
 def fake() -> Tensor:
     return scenes(64, 12).images * 0.9
 
 
 @pytest.fixture(scope="module")
-def reference(real: Tensor, extractor: Extractor) -> RealImages:
-    return RealImages.of(ImageFeatures.of(real, extractor))
+def reference(extractor: Extractor) -> RealImages:
+    return RealImages.of(ImageFeatures.of(scenes(96, 11).images, extractor))
 
 
 @pytest.fixture(autouse=True)
@@ -116,14 +110,10 @@ def test_the_way_images_are_cut_changes_no_bit(sizes: tuple[int, ...]) -> None:
 def test_a_file_holds_everything_exactly_and_a_damaged_one_is_none(tmp_path: Path) -> None:
     features, path = ImageFeatures.of(noise(9), TOY), tmp_path / "f.safetensors"
     features.save(path)
-    again = ImageFeatures.load(path, TOY)
-    assert again
-    assert same(again, features)
+    assert same(ImageFeatures.load(path, TOY), features)
     assert ImageFeatures.load(path, toy("6")) is ImageFeatures.load(tmp_path / "none", TOY) is None
     with pytest.raises(BadCheckpoint, match=f"cachemark-8.*not of '{TOY.name}'"):
         ImageFeatures.joined([features, ImageFeatures.of(noise(4), toy("8"))])
-    path = tmp_path / "f.safetensors"
-    ImageFeatures.of(noise(4), TOY).save(path)
     data = path.read_bytes()
     metadata = {"cachemark": json.dumps({"model": "seen", "extractor": TOY.name})}
     uneven = save({"features": torch.zeros(3, 2), "logits": torch.zeros(4, 2)}, metadata)

@@ -74,6 +74,7 @@ def test_colours_are_those_of_the_surest_objects() -> None:
 
 
 LEFT = [(0.0, 0.0, 10.0, 10.0), (20.0, 0.0, 30.0, 10.0)]
+CATS = [(40.0, 0.0, 50.0, 10.0), (60.0, 0.0, 70.0, 10.0)]
 
 
 def test_relations_need_a_tenth_of_the_extents_and_every_pair_must_be_at_its_place() -> None:
@@ -92,9 +93,6 @@ def test_relations_need_a_tenth_of_the_extents_and_every_pair_must_be_at_its_pla
         beside = task({"class": "cat", "count": count}, {"class": "dog", "count": 1, "position": ["left of", 0]}, tag="position")
         detections = [seen("dog", box=dog), *(seen("cat", 0.9 - k / 10, box) for k, box in enumerate(cats))]
         assert is_right(beside, counted(detections, "position"), nobody) is right
-
-
-CATS = [(40.0, 0.0, 50.0, 10.0), (60.0, 0.0, 70.0, 10.0)]
 
 
 def measured(name: str, context: MetricContext, images: torch.Tensor, labels: list[int]) -> list[float]:
@@ -128,16 +126,13 @@ def questions(*needs: tuple[int, ...]) -> tuple[Question, ...]:
     return tuple(Question(number, f"{number}?", each) for number, each in enumerate(needs, 1))
 
 
-@pytest.mark.parametrize(("needs", "answers", "share"), [
-    ([(), (), ()], "yes yes no", 2 / 3), ([(), (1,), (1,)], "no yes yes", 0.0), ([(), (1,), (2,)], "yes no yes", 1 / 3),
-    ([(), (), (1, 2)], "yes no yes", 1 / 3), ([(), (9,)], "yes yes", 1.0), ([(2,), ()], "yes no", 0.0), ([()], "YES", 1.0),
-    ([()], "yes,", 0.0),
-])  # fmt: skip
-def test_a_question_counts_only_with_its_dependencies(needs: list[tuple[int, ...]], answers: str, share: float) -> None:
-    assert question_score.share_of_yes(questions(*needs), answers.split(" ")) == pytest.approx(share)
-
-
-def test_an_image_is_asked_the_questions_of_its_own_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_counts_only_with_its_dependencies_and_an_image_is_asked_those_of_its_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    for needs, answers, share in (
+        ([(), (), ()], "yes yes no", 2 / 3), ([(), (1,), (1,)], "no yes yes", 0.0), ([(), (1,), (2,)], "yes no yes", 1 / 3),
+        ([(), (), (1, 2)], "yes no yes", 1 / 3), ([(), (9,)], "yes yes", 1.0), ([(2,), ()], "yes no", 0.0), ([()], "YES", 1.0),
+        ([()], "yes,", 0.0),
+    ):  # fmt: skip
+        assert question_score.share_of_yes(questions(*needs), answers.split(" ")) == pytest.approx(share)
     asked: list[tuple[float, str]] = []
 
     def answer(image: torch.Tensor, question: str) -> str:
