@@ -102,7 +102,8 @@ def _forgotten() -> Iterator[None]:
 
 
 def test_a_reader_knows_the_metric_from_the_case_if_its_definition_matches_its_name() -> None:
-    kept = json.dumps(Outcome(replace(CASE, evaluation={KEY: {NAME: STATED}}), Status.OK, {NAME: [1.0, 2.0, 4.0]}).to_json())
+    case = replace(CASE, weights="given", evaluation={KEY: {NAME: STATED}})
+    kept = json.dumps(Outcome(case, Status.OK, {NAME: [1.0, 2.0, 4.0]}).to_json())
     units.OUTSIDE.clear()
     with pytest.raises(UnknownName):
         units.metric(NAME)
