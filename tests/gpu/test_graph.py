@@ -110,12 +110,14 @@ def test_tokens_are_those_of_the_eager_engine_in_fp32(family: str, cell: Any) ->
     memory = graphed()
     with exact():
         for seeds in (FIRST, SECOND):
+            before = memory.pointers()
             result, observed = generated(family, cell, memory, seeds)
             expected, displayed = generated(family, cell, Memory(DEVICE), seeds)
             assert torch.equal(result, expected)
             for a, b in zip(observed, displayed, strict=True):
                 torch.testing.assert_close(a, b, rtol=0, atol=1e-4 * max(1.0, float(b.abs().max())))
             assert graph(memory).missed == 0
+            assert memory.pointers() == before or seeds is FIRST, "storage stays where it is"
 
 
 @pytest.mark.parametrize(("family", "cell"), CASES)
@@ -133,7 +135,7 @@ def test_bf16_agrees_within_its_rounding(family: str, cell: Any) -> None:
 # -- memory -----------------------------------------------------------------------------------------------------------
 @on_the_device
 @pytest.mark.parametrize("family", ["token", "scale", "masked"])
-def test_the_pool_is_counted_and_no_longer_grows(family: str) -> None:
+def test_the_pool_is_counted_and_nothing_is_taken_from_the_device_once_all_is_recorded(family: str) -> None:
     memory, cell = graphed(), next(cell for kind, _, cell in cases() if kind == family)
     torch.cuda.empty_cache()  # what earlier tests have left must not be given back in between
     before = torch.cuda.memory_reserved()
@@ -143,30 +145,12 @@ def test_the_pool_is_counted_and_no_longer_grows(family: str) -> None:
         assert 0 < pool <= torch.cuda.memory_reserved() - before
         assert bytes_ > pool
         generated(family, cell, memory, SECOND)
-    assert (graph(memory).captured, graph(memory).pool_bytes, graph(memory).nbytes) == (captured, pool, bytes_)
-
-
-@on_the_device
-@pytest.mark.parametrize("family", ["token", "scale", "masked"])
-def test_nothing_is_taken_from_the_device_once_all_is_recorded(family: str) -> None:
-    memory, cell = graphed(), next(cell for kind, _, cell in cases() if kind == family)
-    with exact():
-        for seeds in (FIRST, SECOND):
-            generated(family, cell, memory, seeds)
-        before = torch.cuda.memory_stats()
+        taken = torch.cuda.memory_stats()
         generated(family, cell, memory, FIRST)
         after = torch.cuda.memory_stats()
+    assert (graph(memory).captured, graph(memory).pool_bytes, graph(memory).nbytes) == (captured, pool, bytes_)
     for count in ("num_device_alloc", "num_device_free", "num_alloc_retries", "num_ooms"):
-        assert after[count] == before[count], count
-
-
-def test_storage_stays_where_it_is() -> None:
-    memory, cell = graphed(), next(cell for kind, label, cell in cases() if label.startswith("linear"))
-    with exact():
-        generated("token", cell, memory, FIRST)
-        before = memory.pointers()
-        generated("token", cell, memory, SECOND)
-    assert memory.pointers() == before
+        assert after[count] == taken[count], count
 
 
 # -- what goes wrong --------------------------------------------------------------------------------------------------
@@ -224,6 +208,13 @@ def test_the_fast_path_has_a_fused_kernel() -> None:
         torch.nn.functional.scaled_dot_product_attention(*(torch.zeros(1, 1, 4, 16, dtype=torch.float64, device="cuda"),) * 3)
 
 
+def drawn(tokens: int, groups: int, keys: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries, keys and values of three rows and two K/V heads, in a longer buffer."""
+    draw = torch.Generator("cuda").manual_seed(keys * width + tokens)
+    q = torch.randn(3, 2 * groups, tokens, width, device="cuda", generator=draw)
+    return q, *torch.randn(2, 3, 2, 600, width, device="cuda", generator=draw)[:, :, :, :keys]
+
+
 @on_the_device
 @pytest.mark.parametrize("width", [16, 48, 64, 100])
 @pytest.mark.parametrize("keys", [1, 17, 64, 577])
@@ -231,14 +222,11 @@ def test_the_fast_path_has_a_fused_kernel() -> None:
 def test_the_kernel_with_mass_is_the_written_out_attention(tokens: int, groups: int, keys: int, width: int) -> None:
     from cachemark.cache.kernels.mass_triton import attention_with_mass
 
-    draw = torch.Generator("cuda").manual_seed(keys * width + tokens)
-    q = torch.randn(3, 2 * groups, tokens, width, device="cuda", generator=draw)
-    k, v = torch.randn(2, 3, 2, 600, width, device="cuda", generator=draw)[:, :, :, :keys]
     for dtype, close in ((torch.float32, 1e-5), (torch.bfloat16, 2e-2)):
-        x, y, z = q.to(dtype), k.to(dtype), v.to(dtype)
+        x, y, z = (part.to(dtype) for part in drawn(tokens, groups, keys, width))
         out, mass = attention_with_mass(fold(x, 2), y, z)
         expected, weights = written_out(x, y, z, causal=False)
-        torch.testing.assert_close(out.reshape(q.shape), expected, rtol=0, atol=close)
+        torch.testing.assert_close(out.reshape(x.shape), expected, rtol=0, atol=close)
         torch.testing.assert_close(mass, weights, rtol=1e-4, atol=close * tokens)
     layout = replace(token.cells()[0].layout, device="cuda")
     assert choose(usual(layout, mass=True)).kernel.fused
@@ -249,14 +237,11 @@ def test_the_kernel_with_mass_is_the_written_out_attention(tokens: int, groups: 
 @pytest.mark.parametrize("keys", [16, 47, 576])
 @pytest.mark.parametrize("tokens", [2, 16])
 def test_a_window_has_a_fused_kernel(tokens: int, keys: int, groups: int) -> None:
-    draw = torch.Generator("cuda").manual_seed(keys + tokens)
-    q = torch.randn(3, 2 * groups, tokens, 64, device="cuda", generator=draw)
-    k, v = torch.randn(2, 3, 2, 600, 64, device="cuda", generator=draw)[:, :, :, :keys]
     for dtype, close in ((torch.float32, 1e-4), (torch.bfloat16, 2e-2)):
+        given = [part.to(dtype) for part in drawn(tokens, groups, keys, 64)]
         with fused(DEVICE):
-            out = window(q.to(dtype), k.to(dtype), v.to(dtype))
-        expected = written_out(q.to(dtype), k.to(dtype), v.to(dtype), causal=True)[0]
-        torch.testing.assert_close(out, expected, rtol=0, atol=close)
+            out = window(*given)
+        torch.testing.assert_close(out, written_out(*given, causal=True)[0], rtol=0, atol=close)
 
 
 def test_windows_are_recorded_beforehand_and_their_tokens_are_those_of_the_eager_engine() -> None:

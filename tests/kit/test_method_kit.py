@@ -55,8 +55,11 @@ class Fault(NamedTuple):
 
 FAULTS = {
     "answers differ": Fault(ATTEND + "return super().attend(site, step, q, k, v) * 1.0001", "neutral is full", "layer 0, head 0"),
-    "values differ in the last bits": Fault(OBSERVE + "slot.v[0].mul_(1 + 1e-6 * (step.count == 0))",
-                                       "neutral is full", "the full cache's attention"),
+    "answers differ where smaller models have no layer": Fault(
+        ATTEND + "return super().attend(site, step, q, k, v) * (1.1 if site.layer == 1 else 1)", "neutral is full",
+        "2 layers of 2 heads, 5×5 tokens, codec native, seeds 0, 1, step 0, layer 1, head 0", by_size=False),
+    "values differ in the last bits": Fault(
+        OBSERVE + "slot.v[0].mul_(1 + 1e-6 * (step.count == 0))", "neutral is full", "the full cache's attention"),
     "values differ later": Fault(ATTEND + "return super().attend(site, step, q, k, v if step.index < 5 else v * 2)",
                             "evicting is masking", "step 5, layer 0, head 0"),
     "evicts late": Fault("    slack = 2\n    def evict(self, step, slots):\n        if slots.live_visual > self.B + 1:\n"
@@ -151,13 +154,6 @@ def test_a_setting_that_an_earlier_check_would_leave_is_found(write: Write) -> N
     assert "deterministic flag (False → True)" in finding.actual
 
 
-def test_a_fault_that_smaller_models_hide_is_located(write: Write) -> None:
-    write(ATTEND + "return super().attend(site, step, q, k, v) * (1.1 if site.layer == 1 else 1)")
-    (finding, *_) = run_check("subject", "neutral is full").findings
-    assert (finding.layer, finding.head, finding.step) == (1, 0, 0)
-    assert finding.location.startswith("2 layers of 2 heads, 5×5 tokens")
-
-
 @pytest.mark.parametrize(("base", "load", "check", "paradigm", "least", "most"), [
     ("FewerSteps", "load._replace(keys=load.keys // 2) if site == ('decoder', 0) else load", "work is declared", "masked", 0.98, 1),
     ("FastVAR", "load", "flops are the declared ones", "next-scale", 1, 9)])
@@ -171,15 +167,12 @@ def test_a_method_declares_its_attention_and_the_tokens_that_it_skips(
     assert least < declared / counted < most
 
 
-def test_a_method_that_declares_its_host_reads_passes(write: Write) -> None:
+def test_a_method_that_declares_its_host_reads_passes_and_one_that_supports_no_budget_does_not(write: Write) -> None:
     write("    capturable = False\n\n" + OBSERVE + "if q.sum().item() > 0 or q[q > 0].tolist():\n            pass")
     for check in ("neutral is full", "neutral is no special case", "second generation repeats"):
         assert run_check("subject", check).passed, check
     graph = run_check("subject", "graph is eager")
     assert (graph.findings, bool(graph.skipped)) == ((), True)
-
-
-def test_a_method_that_supports_no_budget_does_not_pass(write: Write) -> None:
     (report,) = prove_method(write(
         "    @classmethod\n    def parameters_for(cls, budget, layout):\n        from cachemark.core.errors import BadBudget\n"
         "        raise BadBudget('never')"))
@@ -194,15 +187,12 @@ def test_near_ties_of_a_scored_method_are_excused(sign: str, write: Write) -> No
     assert run_check("subject", "samples are the same in any batch").findings == ()
 
 
-@pytest.mark.parametrize("name", ["logical_bytes", "peak_live_bytes", "live_bytes"])
-def test_bytes_of_a_plugin_are_not_counted_by_itself(name: str, write: Write) -> None:
-    for base, body in (("cm.Evicting", f"    @property\n    def {name}(self):\n        return 1"), ("Bidirectional", f"    {name} = 1")):
-        with pytest.raises(BadPlugin, match=f"overrides {name}"):
-            write(body, base)
-
-
 def test_slots_that_no_layer_cache_manages_are_live_and_memory_counts_everything_that_it_holds(write: Write) -> None:
-    """A masked method that keeps keys and values of its own counts them as state."""
+    """A masked method that keeps keys and values of its own counts them as state; bytes of a plug-in are not counted by itself."""
+    for name in ("logical_bytes", "peak_live_bytes", "live_bytes"):
+        for base, own in (("cm.Evicting", f"    @property\n    def {name}(self):\n        return 1"), ("Bidirectional", f"    {name} = 1")):
+            with pytest.raises(BadPlugin, match=f"overrides {name}"):
+                write(own, base)
     body = BEGIN + "self.own = arguments[2].zeros('own', (8,), torch.float32, '{}')"
     write(body.format("slots"), "Bidirectional")
     (finding,) = run_check("subject", "slots are live", "masked").findings

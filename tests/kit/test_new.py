@@ -35,7 +35,10 @@ def test_a_new_package_passes_its_own_test(thing: Thing, tmp_path: Path) -> None
         runpy.run_path(str(files[3]))[f"test_the_{thing}_passes_the_kit"]()
 
 
-def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_package_offers_what_it_holds_nothing_is_overwritten_and_a_full_disk_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """How an offer of an installed package is found is in tests/plans."""
     write = Path.write_text
 
     def full(path: Path, text: str, **options: Any) -> int:
@@ -43,14 +46,11 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(path, text, **options)
 
-    monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(BadPlugin, match="No space left"):
-        start("method", "calm", tmp_path)
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "write_text", full)
+        with pytest.raises(BadPlugin, match="No space left"):
+            start("method", "calm", tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_new_package_offers_what_it_holds_and_nothing_is_overwritten(tmp_path: Path) -> None:
-    """How an offer of an installed package is found is in tests/plans."""
     project = tomllib.loads(start("method", "my_own", tmp_path)[0].read_text())
     assert project["project"]["entry-points"] == {installed.GROUPS["methods"]: {"my_own": "cachemark_my_own.method"}}
     assert project["tool"]["setuptools"]["packages"] == ["cachemark_my_own"]
