@@ -26,8 +26,7 @@ from support.wheels import ROOT, build, lay_out, of_the_installed, of_the_reposi
 from test_docs import blocks
 
 EXAMPLES = {
-    "cachemark-knorm": ("methods", "knorm"), "cachemark-gpt": ("models", "gpt"), "cachemark-colourfulness": ("metrics", "colourfulness"),
-}  # fmt: skip
+    "cachemark-knorm": ("methods", "knorm"), "cachemark-gpt": ("models", "gpt"), "cachemark-colourfulness": ("metrics", "colourfulness")}
 
 
 @pytest.fixture(scope="module")

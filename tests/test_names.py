@@ -11,8 +11,7 @@ FILES = [file for file in sorted(PACKAGE.rglob("*.py")) if "versions" not in fil
 RETIRED = frozenset({
     "settle", "OwnWork", "own_work", "look", "edge", "phase", "portions", "Books", "books", "Slots", "anatomy", "Anatomy", "Shelf", "shelf",
     "shelves", "seen", "unmet", "beside", "held", "eyes", "stands", "again", "Couple", "Course", "couple", "course", "couples", "spoilt",
-    "mistakes", "explained", "words", "why", "choice", "contestants", "Contestants", "Judged", "judged",
-})
+    "mistakes", "explained", "words", "why", "choice", "contestants", "Contestants", "Judged", "judged"})
 """Words of which nobody knew what they meant here. They are no names of a module, class, function, parameter or attribute."""
 VAGUE = re.compile(r"(What|Who|Whom|Whose|Whether|Why|How|Where|When|All that|The same)\b")
 

@@ -20,8 +20,7 @@ def test_a_set_of_images_has_a_name_and_other_spellings_are_none() -> None:
     for base, preset_name, count, name in (
         ("fid", "scene", 2000, "fid_scene_2k"), ("fid", "adm", 50_000, "fid_adm_50k"), ("kid", "scene", 512, "kid_scene_512"),
         ("recall", "x9", 1, "recall_x9_1"), ("isc", "scene", 2500, "isc_scene_2500"),
-        ("precision", "adm", 1_000_000, "precision_adm_1000k"),
-    ):  # fmt: skip
+        ("precision", "adm", 1_000_000, "precision_adm_1000k")):
         assert quality_name(base, preset_name, count) == name
         resolved = metric(name)
         assert (resolved.name, resolved.kind, resolved.version, resolved.deterministic) == (name, "quality", 1, False)

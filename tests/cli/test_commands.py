@@ -156,9 +156,8 @@ def test_calibrating_writes_what_a_run_in_that_folder_finds() -> None:
 
 
 WRITING = (
-    ("report",), ("export", "csv"), ("export", "markdown"), ("export", "latex"), ("export", "grid"),
-    ("export", "github", "--comment"), ("export", "github", "--summary"), ("run", "{plan}", "--report"),
-)
+    ("report",), ("export", "csv"), ("export", "markdown"), ("export", "latex"), ("export", "grid"), ("export", "github", "--comment"),
+    ("export", "github", "--summary"), ("run", "{plan}", "--report"))
 
 
 def arguments(stage: Stage, command: tuple[str, ...], target: Path) -> list[object]:

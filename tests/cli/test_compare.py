@@ -144,8 +144,7 @@ CAPTURE = worse("capture_seconds", 1.0, 3.0, 16)  # a wall time measured once pe
 
 @pytest.mark.parametrize(("slow", "changed", "commit", "effect"), [
     (99, worse("kv_allocated", 4096.0, 4505.0, 3), 3, "kv_allocated: must be equal"), (11, failing(12), 11, "latency: +2"),
-    (11, CAPTURE, 11, "latency: +25 %"), (99, failing(*range(5, 17)), 5, ""),
-])  # fmt: skip
+    (11, CAPTURE, 11, "latency: +25 %"), (99, failing(*range(5, 17)), 5, "")])
 def test_the_commit_that_made_a_case_worse_is_found(
     slow: int, changed: Callable[[Outcome, Any], Outcome], commit: int, effect: str, machine: Machine, stage: Stage, repository: Path,
 ) -> None:
@@ -162,8 +161,7 @@ def test_the_commit_that_made_a_case_worse_is_found(
 
 @pytest.mark.parametrize(("slow", "changed", "text"), [
     (11, failing(*range(8, 13)), "Skipped commits leave 6"), (99, CAPTURE, "The ends do not differ: within 10 %"),
-    (99, failing(0), "The ends cannot be compared: the first side does not run, error then, ok now: TypeError: clip"),
-])  # fmt: skip
+    (99, failing(0), "The ends cannot be compared: the first side does not run, error then, ok now: TypeError: clip")])
 def test_no_commit_named(slow: int, changed: Callable[..., Outcome], text: str, machine: Machine, stage: Stage, repository: Path) -> None:
     machine.speed = lambda planned, options: 1.25 if number(options) >= slow else 1.0
     machine.changed = changed

@@ -115,8 +115,7 @@ def test_an_error_that_nobody_reads_keeps_its_code(arguments: tuple[str, ...], r
 
 @pytest.mark.parametrize(("raised", "code"), [
     (KeyboardInterrupt(), INTERRUPTED), (click.UsageError("no"), 2), (NothingMeasured("no"), 4), (ZeroDivisionError("no"), 70),
-    (BrokenPipeError(), 141),
-])  # fmt: skip
+    (BrokenPipeError(), 141)])
 def test_pipes_that_nobody_reads_change_no_code(raised: BaseException, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("stdout", "stderr"):
         reader, writer = os.pipe()
@@ -153,8 +152,7 @@ def test_a_remedy_names_the_given_store(measured: Stage, tmp_path: Path, monkeyp
 @pytest.mark.parametrize("error", [
     MemoryError(), ImportError("libtorch_cpu.so: failed to map segment from shared object"),
     RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 8"),
-    OSError(12, "Cannot allocate memory"),
-], ids=lambda error: type(error).__name__)  # fmt: skip
+    OSError(12, "Cannot allocate memory")], ids=lambda error: type(error).__name__)
 def test_memory_that_is_used_up_is_the_machines_fault(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
     """As under a limit of the shell, ``ulimit -v``."""
     with pytest.raises(SystemExit) as ended, ending():

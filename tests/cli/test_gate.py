@@ -104,9 +104,8 @@ def test_the_first_night_proposes_a_baseline_and_passes(stage: Stage, tmp_path: 
 
 @pytest.mark.parametrize(("then", "now", "stated"), [
     (COMMITS, {"commit": "b" * 40, "dirty": False}, f"test them in pairs with: cachemark compare FILE --commits {'a' * 12} {'b' * 12}"),
-    (COMMITS, COMMITS, f"the run and the baseline are of one commit, {'a' * 12}"),
-    (COMMITS, {"commit": "b" * 40, "dirty": True}, ""), ({"commit": "", "dirty": None}, COMMITS, ""),
-])  # fmt: skip
+    (COMMITS, COMMITS, f"the run and the baseline are of one commit, {'a' * 12}"), (COMMITS, {"commit": "b" * 40, "dirty": True}, ""),
+    ({"commit": "", "dirty": None}, COMMITS, "")])
 def test_times_are_judged_without_pairs(
     then: dict[str, Any], now: dict[str, Any], stated: str, accepted: Path, stage: Stage, monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -75,8 +75,7 @@ def test_a_sample_batch_has_the_classes_in_turns_and_says_where_it_is_from(tmp_p
 
 @pytest.mark.parametrize(("model", "dtype", "file", "what", "loud"), [
     ("tiny-llamagen", "float16", "out.png", "logits", ("wo.weight", "w2.weight", "tok_embeddings.weight", "embedding_table.weight")),
-    ("tiny-mar", "float32", "out.npz", "logits|images", ("z_proj.bias",)),
-])  # fmt: skip
+    ("tiny-mar", "float32", "out.npz", "logits|images", ("z_proj.bias",))])
 def test_output_that_is_not_finite(model: str, dtype: str, file: str, what: str, loud: tuple[str, ...], tmp_path: Path) -> None:
     """In a number format that is too small, and with NaN in the weights."""
     state = load_file(packaged(f"{model}.safetensors"))

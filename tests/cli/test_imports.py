@@ -48,12 +48,10 @@ def test_help_loads_nothing_heavy_and_what_reads_and_judges_works_without_torch(
     shutil.copytree(measured.folder, tmp_path / "copy")
     store = ["--store", str(tmp_path / "copy" / measured.store.name)]
     commands = [
-        ["list", "metrics"], ["list", "runs", *store], ["weights", "list"],
-        ["weights", "list", "var-d16", "--json"], ["show", *store], ["show", "full", *store, "--json"],
-        ["baseline", "save", *store], ["baseline", "list"],
-        ["check", *store], ["check", *store, "--json"], ["report", "page.html", *store],
-        *(["export", verb, *store] for verb in ("markdown", "latex", "csv", "junit", "github")),
-    ]  # fmt: skip
+        ["list", "metrics"], ["list", "runs", *store], ["weights", "list"], ["weights", "list", "var-d16", "--json"], ["show", *store],
+        ["show", "full", *store, "--json"], ["baseline", "save", *store], ["baseline", "list"], ["check", *store],
+        ["check", *store, "--json"], ["report", "page.html", *store],
+        *(["export", verb, *store] for verb in ("markdown", "latex", "csv", "junit", "github"))]
     endings = probe(commands, tmp_path, "torch")
     assert [(code, exception) for code, exception, _ in endings] == [(0, "")] * len(commands)
     assert (tmp_path / "page.html").stat().st_size > 1000

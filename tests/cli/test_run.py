@@ -25,8 +25,7 @@ ANSWER = "Keep the full cache. Image quality was not measured."
 
 
 @pytest.mark.parametrize(("plan", "device", "said"), [
-    ("linear-table4", "cpu", True), ("linear-table4", "cuda", False), ("demo", "cpu", False), ("mine.toml", "cpu", False),
-])
+    ("linear-table4", "cpu", True), ("linear-table4", "cuda", False), ("demo", "cpu", False), ("mine.toml", "cpu", False)])
 def test_a_plan_for_a_gpu_says_so_on_a_cpu(plan: str, device: str, said: bool, capsys: pytest.CaptureFixture[str]) -> None:
     _mention_gpu(plan, Machine(device=device))
     assert ("is a plan for a GPU" in capsys.readouterr().err) == said
@@ -38,8 +37,7 @@ def test_a_run_ends_with_the_answer_after_its_report(stage: stages.Stage, tmp_pa
     assert stage.run("--report", page).stdout.startswith(f"Run 2: 0 measured, 0 failed, 5 skipped.\nReport: {page}\ndot: {ANSWER}\n")
     assert json.loads(stage.run("--report", tmp_path / "two.html", "--json").stdout) == {
         "run": 3, "ran": 0, "skipped": 5, "report": str(tmp_path / "two.html"), "not_ok": [],
-        "answers": [{"model": "dot", "answer": ANSWER, "method": "full", "budget": "1"}],
-    }  # fmt: skip
+        "answers": [{"model": "dot", "answer": ANSWER, "method": "full", "budget": "1"}]}
     assert (tmp_path / "two.html").stat().st_size > 1000
     assert {model: answer.text for model, answer in cm.open(stage.store).answers.items()} == {"dot": ANSWER}
 

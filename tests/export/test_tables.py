@@ -171,8 +171,7 @@ def test_every_row_is_a_test_case_that_ended_as_the_gate_says() -> None:
     assert ends(element) == {
         ("window 1/4", "latency"): [], ("linear 1/4", "latency"): ["failure"], ("streaming 1/2", "kv_allocated"): [],
         ("random 1/4", "output_hash"): ["system-out"], ("random 1/4", "color_consistency"): ["skipped"], ("rkv 1/4", "status"): ["failure"],
-        ("cachemark", "verdict"): ["failure"],
-    }  # fmt: skip
+        ("cachemark", "verdict"): ["failure"]}
     assert [element.get(name) for name in ("name", "tests", "failures", "errors", "skipped")] == ["cachemark demo", "7", "3", "0", "1"]
     rows = [Verdict("a", "one", metric, verdict, "why") for metric, verdict in (("m", "missing"), ("n", "new"), ("i", "inconclusive"))]
     tags = ends(suite(sample.compared(*rows, Verdict("a", "one", "kl", "equivalent"))))
@@ -219,8 +218,7 @@ def test_annotations_are_commands_with_their_figures_and_seconds_of_pairs_no_rat
     assert workflow_commands(sample.comparison()) == [
         "::error title=cachemark linear 1/4::latency regressed: 0.893 × full → 1.041 × full (× 1.166)",
         "::error title=cachemark rkv 1/4::status regressed: ok then, oom now",
-        "::notice title=cachemark random 1/4::output_hash changed: 1f0c then, 77ab now",
-    ]
+        "::notice title=cachemark random 1/4::output_hash changed: 1f0c then, 77ab now"]
     pair = PairOfOutcomes("linear 1/4", sample.candidate("linear", "1/4"), sample.candidate("linear", "1/4"))
     run = replace(sample.RUN, plan_json={"configurations": 1, "alike": "same"})
     night = Night(run, (pair.row("latency", "regressed", "+12 %", 0.119, 0.133, 1.12),

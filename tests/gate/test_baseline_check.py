@@ -62,8 +62,7 @@ H200 = dataclasses.replace(ENVIRONMENT, machine_class="h200")
     (ZERO, ZERO, {}, "linear", "peak_memory", "equivalent", "", 0),
     (ZERO, plan(), {}, "linear", "peak_memory", "not_compared", "no ratio to a value of zero", 0),
     (plan(), changed(plan(), "linear", samples={"tokens_per_s_last": [0.0]}), {}, "linear", "tokens_per_s_last", "regressed", "", 1),
-    (LESS, plan(), {}, "h2o", "kl", "new", "measured in this run, not in the baseline", 0),
-])  # fmt: skip
+    (LESS, plan(), {}, "h2o", "kl", "new", "measured in this run, not in the baseline", 0)])
 def test_verdicts(
     then: list[Outcome], now: list[Outcome], options: dict[str, Any], method: str, metric: str, verdict: str, reason: str, code: int,
 ) -> None:
@@ -167,8 +166,7 @@ def test_too_little_coverage_and_values_that_cannot_be_compared_never_pass() -> 
             judge(now, then)
     for edit in (
         lambda baseline: dataclasses.replace(baseline, metrics={}),
-        lambda baseline: dataclasses.replace(baseline, metrics={name: version + 1 for name, version in baseline.metrics.items()}),
-    ):
+        lambda baseline: dataclasses.replace(baseline, metrics={name: version + 1 for name, version in baseline.metrics.items()})):
         comparison = compare(edit(exchange(plan())), plan(), ENVIRONMENT)
         assert comparison.cases[0] == comparison.cases[1]
         assert (comparison.coverage < 0.5, comparison.exit_code) == (True, 4)

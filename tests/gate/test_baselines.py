@@ -158,8 +158,7 @@ def test_a_value_is_reached_within_the_tolerance_by_the_published_case() -> None
         assert ("below it" in reason, "above it" in reason) == (fid == 1.7299, fid == 1.8301)
     for fields, words in (
         ({"role": "other_seeds"}, "for the full cache"), ({"codec": "int8", "role": "candidate"}, "in its native codec; this is full int8"),
-        ({"weights": "random:0/" + "b" * 64}, "weights are random"), ({"weights": "a" * 64 + "/random:0"}, "weights are random"),
-    ):
+        ({"weights": "random:0/" + "b" * 64}, "weights are random"), ({"weights": "a" * 64 + "/random:0"}, "weights are random")):
         state, reason = judge(ANCHOR, outcome(**fields))
         assert state == NOT_MEASURED
         assert words in reason

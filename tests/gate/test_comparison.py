@@ -46,8 +46,7 @@ def rows(config_pairs: dict[str, ConfigPairs], alike: str = "same", rule: Rule =
 @pytest.mark.parametrize(("before", "after", "verdict"), [
     (Status.OK, Status.OOM, "regressed"), (Status.OOM, Status.OK, "improved"), (Status.OOM, Status.OOM, "not_compared"),
     (Status.OK, Status.THROTTLED, "not_compared"), (Status.CONTENDED, Status.OK, "not_compared"), (Status.OK, Status.TIMEOUT, "regressed"),
-    (Status.NAN_OUTPUT, Status.OK, "improved"), (Status.ERROR, Status.OK, "not_compared"), (Status.UNSUPPORTED, Status.OK, "not_compared"),
-])  # fmt: skip
+    (Status.NAN_OUTPUT, Status.OK, "improved"), (Status.ERROR, Status.OK, "not_compared"), (Status.UNSUPPORTED, Status.OK, "not_compared")])
 def test_a_side_that_fails_ends_its_config_with_its_status(before: Status, after: Status, verdict: str) -> None:
     def end(outcome: Outcome, status: Status) -> Outcome:
         return outcome if status is Status.OK else Outcome(outcome.case, status, log="first line\nthe last line")

@@ -57,8 +57,7 @@ def test_worse_and_better_are_told_apart_whichever_side_and_unit_they_have() -> 
     assert (verdict.verdict, verdict.reason.startswith("0.1 dB worse")) == ("equivalent", True)
     for metric, verdicts in (
         ("psnr", ["improved", "regressed", "improved"]), ("kl", ["regressed", "improved", "regressed"]),
-        ("color_consistency", ["improved", "regressed", "improved"]),
-    ):
+        ("color_consistency", ["improved", "regressed", "improved"])):
         one, two = sides(2)
         pairs = pair("c", one, two, metric), pair("c", two, one, metric), pair("c", 1000 * one, 1000 * two, metric)
         assert [rows(each)["c", metric].verdict for each in pairs] == verdicts
@@ -125,8 +124,7 @@ def test_two_full_caches_owe_the_same_images_and_their_fidelity_is_called_nothin
         ("methods", {"then": "a", "now": "b"}, ("images_hash", "changed")),
         ("numerics", {"then": "a", "now": "b"}, ("images_hash", "not_compared")),
         ("same", {"then": "a", "now": "b", "tokens": "beef"}, ("status", "not_compared")),
-        ("same", {"then": "a"}, ("status", "not_compared")), ("same", {}, ("status", "not_compared")),
-    ):
+        ("same", {"then": "a"}, ("status", "not_compared")), ("same", {}, ("status", "not_compared"))):
         sixty = np.full(SEEDS, 60.0)
         (row,) = seedwise({"full": full(sixty, sixty, **hashes)}, alike=alike)
         assert (row.metric, row.verdict) == found
@@ -134,8 +132,7 @@ def test_two_full_caches_owe_the_same_images_and_their_fidelity_is_called_nothin
 
 @pytest.mark.parametrize(("before", "after", "verdict"), [
     (Status.OK, Status.NAN_OUTPUT, "regressed"), (Status.OK, Status.ERROR, "regressed"), (Status.OK, Status.UNSUPPORTED, "not_compared"),
-    (Status.OK, Status.CONTENDED, "not_compared"), (Status.OOM, Status.OK, "not_compared"), (Status.OOM, Status.OOM, "not_compared"),
-])  # fmt: skip
+    (Status.OK, Status.CONTENDED, "not_compared"), (Status.OOM, Status.OK, "not_compared"), (Status.OOM, Status.OOM, "not_compared")])
 def test_a_second_side_that_alone_fails_at_its_images_has_regressed(before: Status, after: Status, verdict: str) -> None:
     good = pair("configuration", *sides(0))
     ends = [side if status is Status.OK else Outcome(side.case, status, log="NaN") for side, status in (

@@ -134,8 +134,7 @@ def test_what_disturbs_a_case(
 @pytest.mark.parametrize(("states", "slowed"), [
     ([(1, 0), (0x8, 3), (0, 100), (0, 100)], False), ([(0, 100), (0x8, 100), (0, 100)], False), ([(0x8, 100), (0x8, 100)], True),
     ([(0x40, 3), (0, 100)], False), ([(0, 100), (0x80, 100), (0, 100)], True), ([(0x20, 20), (0, 30)], True), ([(0x8, 10), (0, 30)], False),
-    ([(0x8, None), (0x8, None)], True),
-])  # fmt: skip
+    ([(0x8, None), (0x8, None)], True)])
 def test_a_slowdown_counts_under_load(states: list[tuple[int, int | None]], slowed: bool) -> None:
     """NVML's bit of a hardware slowdown is also set while the clock changes. States are reasons and load in percent."""
     readings = [device.Reading(1410, 40, 300.0, None, busy, reasons, None) for reasons, busy in states]
@@ -264,8 +263,7 @@ def test_the_clock_keeps_watched_tokens_from_its_last_start(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(("seen", "own", "foreign"), [
-    ({7}, {7}, set()), ({7, 8}, {7}, {8}), ({9001}, {7}, set()), ({9001, 9002}, {7}, {9002}), ({8}, {7}, {8}), ({9001}, set(), {9001}),
-])  # fmt: skip
+    ({7}, {7}, set()), ({7, 8}, {7}, {8}), ({9001}, {7}, set()), ({9001, 9002}, {7}, {9002}), ({8}, {7}, {8}), ({9001}, set(), {9001})])
 def test_numbers_of_another_namespace_are_forgiven_once(seen: set[int], own: set[int], foreign: set[int]) -> None:
     """Numbers from 9000 on are of no process here, as in a container whose driver counts with the host."""
     assert strangers(frozenset(seen), frozenset(own), lambda pid: pid < 9000) == foreign

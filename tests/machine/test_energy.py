@@ -22,8 +22,7 @@ STEP = 0.2
 
 def readings(
     power: Callable[[float], float], joules: Callable[[float], float] | None, first: float = 0.0, last: float = 20.0, step: float = STEP,
-    regular: bool = False,
-) -> list[Reading]:
+    regular: bool = False) -> list[Reading]:
     jitter = random.Random(3)  # samples of power count at irregular times only
     moments = [first + step * k for k in range(round((last - first) / step) + 1)]
     if not regular:
@@ -56,8 +55,7 @@ def test_what_is_known_of_readings_after_between_and_during_short_generations() 
 @pytest.mark.parametrize(("change", "reason"), [
     (lambda r: r | {"watts": math.nan}, "a power of nan"), (lambda r: r | {"watts": -5.0}, "a power of -5"),
     (lambda r: r | {"joules": math.nan}, "an energy of nan"), (lambda r: r | {"joules": -1.0}, "an energy of -1"),
-    (lambda r: r | {"joules": 1.0}, "reset"), (lambda r: r | {"watts": math.inf}, "a power of inf"),
-])  # fmt: skip
+    (lambda r: r | {"joules": 1.0}, "reset"), (lambda r: r | {"watts": math.inf}, "a power of inf")])
 def test_a_wrong_reading_leaves_no_energy(change: Callable[[dict[str, object]], dict[str, object]], reason: str) -> None:
     series = readings(lambda t: 300.0, lambda t: 300 * t + 7)
     series[40] = Reading(**change(vars(series[40])))  # type: ignore[arg-type]
@@ -155,8 +153,7 @@ def test_packages_are_added_may_wrap_and_a_forbidden_one_says_how_to_allow_it(pa
 
 
 @pytest.mark.parametrize(("content", "reason"), [
-    ("", "cannot be read"), ("nan", "cannot be read"), ("-4", "negative: -4"), (None, "cannot be read"),
-])  # fmt: skip
+    ("", "cannot be read"), ("nan", "cannot be read"), ("-4", "negative: -4"), (None, "cannot be read")])
 def test_a_counter_that_fails_later_leaves_no_energy(content: str | None, reason: str, packages: Path) -> None:
     counter, file = PackageEnergy(packages), packages / "intel-rapl:1" / "energy_uj"
     counter.start(0.0)
@@ -188,8 +185,7 @@ def write(path: Path, **seconds: float) -> None:
 @pytest.mark.parametrize(("columns", "own", "expected"), [
     ({"user": 10.0}, 10.0, 0.0), ({"user": 10.0}, 5.0, 0.5), ({"user": 9.0, "nice": 2.0, "system": 4.0}, 5.0, 1.0),
     ({"idle": 90.0, "iowait": 20.0, "user": 10.0}, 10.0, 0.0), ({"steal": 4.0, "irq": 1.0, "softirq": 1.0}, 0.0, 0.6),
-    ({"user": 10.0, "guest": 10.0, "nice": 3.0, "guest_nice": 3.0}, 10.0, 0.3), ({"user": 9.9}, 10.0, 0.0),
-])
+    ({"user": 10.0, "guest": 10.0, "nice": 3.0, "guest_nice": 3.0}, 10.0, 0.3), ({"user": 9.9}, 10.0, 0.0)])
 def test_only_others_count(columns: dict[str, float], own: float, expected: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = clocks(monkeypatch, tmp_path / "stat")
     write(tmp_path / "stat")

@@ -68,8 +68,7 @@ def test_an_index_of_unlike_devices_needs_the_order_of_the_bus(nvml: FakeNvml, c
 
 @pytest.mark.parametrize(("error", "remedy"), [
     (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "--device cpu"), (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "Reboot, or reload"),
-    (pynvml.NVML_ERROR_NO_PERMISSION, "/dev/nvidia"), (pynvml.NVML_ERROR_UNKNOWN, "--device cpu"),
-])  # fmt: skip
+    (pynvml.NVML_ERROR_NO_PERMISSION, "/dev/nvidia"), (pynvml.NVML_ERROR_UNKNOWN, "--device cpu")])
 def test_no_driver_is_the_machines_fault(error: int, remedy: str) -> None:
     with pytest.raises(Infrastructure, match=rf"driver does not answer.*{remedy}"):
         device.gpus(FakeNvml(broken=error))
@@ -104,8 +103,7 @@ def test_a_query_that_fails_leaves_its_value_unknown(error: int, nvml: FakeNvml,
     ({"nvmlDeviceGetHandleByIndex": pynvml.NVML_ERROR_GPU_IS_LOST}, "GPU is lost"),
     ({"nvmlDeviceGetHandleByIndex": pynvml.NVML_ERROR_INSUFFICIENT_POWER}, "Insufficient"),
     ({"nvmlDeviceGetName": pynvml.NVML_ERROR_RESET_REQUIRED}, "requires restart"),
-    ({"nvmlDeviceGetUUID": pynvml.NVML_ERROR_NOT_SUPPORTED}, "no UUID of Fake H100"),
-])  # fmt: skip
+    ({"nvmlDeviceGetUUID": pynvml.NVML_ERROR_NOT_SUPPORTED}, "no UUID of Fake H100")])
 def test_an_unusable_device_is_named_and_hides_no_other(failing: dict[str, int], reason: str, nvml: FakeNvml, cards: list[Card]) -> None:
     cards[0].failing = failing
     devices = device.gpus(nvml)
@@ -147,8 +145,7 @@ class Older(FakeNvml):
 
 @pytest.mark.parametrize(("settings", "kind"), [
     ({}, "fake-h100"), ({"watts": 500}, "fake-h100-500-w"), ({"ecc": 0}, "fake-h100-ecc-off"), ({"enforced": 500}, "fake-h100-500-w"),
-    ({"compute": 3, "watts": 450}, "fake-h100-450-w-exclusive-process"),
-])
+    ({"compute": 3, "watts": 450}, "fake-h100-450-w-exclusive-process")])
 def test_settings_that_change_times_make_another_class(settings: dict[str, int], kind: str, nvml: FakeNvml, cards: list[Card]) -> None:
     vars(cards[0]).update(settings)
     here = environment("cuda", 2, device.gpus(nvml)[0])
@@ -207,8 +204,7 @@ def test_what_would_spoil_a_measurement_is_said(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(("card", "broken", "words"), [
     (Card("GPU-a"), pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "Install"),
-    (Card("GPU-a", failing={"nvmlDeviceGetHandleByIndex": pynvml.NVML_ERROR_GPU_IS_LOST}), 0, "GPU 0 is left out"),
-])  # fmt: skip
+    (Card("GPU-a", failing={"nvmlDeviceGetHandleByIndex": pynvml.NVML_ERROR_GPU_IS_LOST}), 0, "GPU 0 is left out")])
 def test_devices_that_cannot_be_used_are_explained(card: Card, broken: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real = device.gpus
     monkeypatch.setattr(device, "gpus", lambda: real(FakeNvml(card, broken=broken)))

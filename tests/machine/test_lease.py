@@ -143,8 +143,7 @@ def test_clocks_that_root_left_locked_stop_the_run_of_another_user(clock: int, n
 
 @pytest.mark.parametrize(("error", "words"), [
     (pynvml.NVML_ERROR_NO_PERMISSION, "may be locked by an administrator only.*without --lock-clocks"),
-    (pynvml.NVML_ERROR_NOT_SUPPORTED, "cannot be locked"),
-])  # fmt: skip
+    (pynvml.NVML_ERROR_NOT_SUPPORTED, "cannot be locked")])
 def test_clocks_that_cannot_be_locked_are_refused_with_the_reason(error: int, words: str, nvml: FakeNvml, cards: list[Card]) -> None:
     cards[0].failing["nvmlDeviceSetGpuLockedClocks"] = error
     with pytest.raises(Infrastructure, match=words), local("cuda", 1, clock=1410, nvml=nvml):

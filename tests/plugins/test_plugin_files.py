@@ -53,16 +53,11 @@ def share(file: Path) -> tuple[float, tuple[str, ...]]:
 
 
 @pytest.mark.parametrize(("line", "value", "edited"), [
-    ("import helper", "helper.SHARE", "helper.py"),
-    ("from helper import SHARE", "SHARE", "helper.py"),
-    ("def late():\n    import helper\n    return helper.SHARE", "late()", "helper.py"),
-    ("import lib", "lib.SHARE", "lib/__init__.py"),
-    ("import lib", "lib.SHARE", "lib/deep.py"),
-    ("import lib.other", "lib.other.SHARE", "lib/other.py"),
-    ("from lib import other", "other.SHARE", "lib/other.py"),
-    ("from lib.other import *", "SHARE", "lib/other.py"),
-    ("import sys, os; sys.path.insert(0, os.path.dirname(__file__)); import helper", "helper.SHARE", "helper.py"),
-])  # fmt: skip
+    ("import helper", "helper.SHARE", "helper.py"), ("from helper import SHARE", "SHARE", "helper.py"),
+    ("def late():\n    import helper\n    return helper.SHARE", "late()", "helper.py"), ("import lib", "lib.SHARE", "lib/__init__.py"),
+    ("import lib", "lib.SHARE", "lib/deep.py"), ("import lib.other", "lib.other.SHARE", "lib/other.py"),
+    ("from lib import other", "other.SHARE", "lib/other.py"), ("from lib.other import *", "SHARE", "lib/other.py"),
+    ("import sys, os; sys.path.insert(0, os.path.dirname(__file__)); import helper", "helper.SHARE", "helper.py")])
 def test_an_edited_file_of_its_own_is_another_plug_in(
     line: str, value: str, edited: str, split: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -154,12 +149,10 @@ def test_an_error_in_a_helper_and_an_abstract_class_are_refused(split: Callable[
 
 
 @pytest.mark.parametrize(("end", "error", "message"), [
-    ("raise KeyboardInterrupt", KeyboardInterrupt, None),
-    ("raise ImportError('mine')", BadPlugin, r"split\.py:13: ImportError: mine"),
+    ("raise KeyboardInterrupt", KeyboardInterrupt, None), ("raise ImportError('mine')", BadPlugin, r"split\.py:13: ImportError: mine"),
     ("import nowhere_at_all", BadPlugin, r"split\.py:13"),
     ("Split.__init__.__defaults__ = (0, True, float('nan'))", BadPlugin, "share = nan is not finite"),
-    ("def", BadPlugin, r"split\.py:13: SyntaxError"),
-])
+    ("def", BadPlugin, r"split\.py:13: SyntaxError")])
 def test_a_refused_plug_in_leaves_nothing_behind(end: str, error: type[BaseException], message: str | None, tmp_path: Path) -> None:
     file, text = tmp_path / "split.py", METHOD.format(line="", value=0.5) + "\n"
     for _ in range(2):

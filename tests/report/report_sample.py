@@ -51,8 +51,7 @@ def case(**changes: Any) -> Case:
     """A case of the demo plan."""
     values: dict[str, Any] = {
         "model": "tiny-llamagen", "weights": "9c2e5b71d0aa44f3", "grid": (16, 16), "conditions": "classes-10",
-        "sampling": Sampling(cfg_scale=1.5, top_k=0, temperature=1.0), "method": "full", "batch": 16, "repeats": 5,
-    }
+        "sampling": Sampling(cfg_scale=1.5, top_k=0, temperature=1.0), "method": "full", "batch": 16, "repeats": 5}
     return Case(**{**values, **changes})
 
 
@@ -64,8 +63,7 @@ def _speed(stream: random.Random, factor: float) -> dict[str, list[float]]:
     return {
         "latency": _spread(stream, 2.31 / factor, 0.012, 5), "latency_tokens": _spread(stream, 2.18 / factor, 0.012, 5),
         "tokens_per_s_first": _spread(stream, 1930.0 * min(factor, 1.02), 0.01, 5),
-        "tokens_per_s_last": _spread(stream, 1790.0 * factor, 0.01, 5),
-    }
+        "tokens_per_s_last": _spread(stream, 1790.0 * factor, 0.01, 5)}
 
 
 def _bytes(ratio: float, state: float) -> dict[str, list[float]]:
@@ -97,8 +95,7 @@ def candidate(method: str, budget: str, **changes: Any) -> Outcome:
     ratio = 0.5 if budget == "1/2" else 0.25
     facts: dict[str, Any] = {
         "kernel": "sdpa", "true_ratio": ratio, "source": "An invented paper, §3", "grid_seeds": [41, 7, 22, 58, 13, 3, 60, 35, 0, 1, 2, 3],
-        "grid_classes": [CLASSES[k % 10] for k in range(12)], **_held(ratio),
-    }
+        "grid_classes": [CLASSES[k % 10] for k in range(12)], **_held(ratio)}
     if method in ("h2o", "rkv"):
         facts |= {"kernel": "math with mass", "quality_only": "It needs attention mass, and the kernel that gives it is not fused."}
     if method == "rkv":

@@ -63,8 +63,7 @@ def test_without_a_faster_method_or_quality_the_full_cache_is_kept_and_nothing_r
         assert recommendation.verdict == "Keep the full cache."
         assert ("73.2 % less KV memory" in recommendation.text) == bool(lean)
     for outcomes, verdict in (
-        (sample.random_weights(), "Speed only. Fastest: "), (UNJUDGED, "Keep the full cache. Image quality was not measured.")
-    ):
+        (sample.random_weights(), "Speed only. Fastest: "), (UNJUDGED, "Keep the full cache. Image quality was not measured.")):
         (group,), _ = standing(outcomes)
         assert told(*outcomes).text.startswith(verdict)
         assert {row.place for row in group.candidates} == {None}

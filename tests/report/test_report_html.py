@@ -66,8 +66,7 @@ SCENES: dict[str, Callable[[], ReportView]] = {
     "limits": lambda: build(sample.RUN, [test_report_limits.full(), test_report_limits.candidate(
         slope={"slope": 1e-9, "bytes_per_s": 3e9, "intercept": 0.004, "r2": 0.99})]),
     "papers": lambda: build(sample.RUN, [test_report_papers.FULL, test_report_papers.QUARTER]),
-    "nights": lambda: build(sample.RUN, test_report_charts.night(3).outcomes, nights=[test_report_charts.night(k) for k in (1, 2, 3)]),
-}
+    "nights": lambda: build(sample.RUN, test_report_charts.night(3).outcomes, nights=[test_report_charts.night(k) for k in (1, 2, 3)])}
 
 
 @pytest.mark.parametrize("name", SCENES)

@@ -76,10 +76,9 @@ def test_what_is_derived_from_the_least_time_and_flagged_with_its_reason() -> No
     assert LIMITS.columns[-1].cell(limits.rows[1]).under == "+ 4.00 ms"
     assert not [mark for row in limits.rows for mark in row.limit_marks]
     for outcomes, flag, number in (
-        ((full(latency=5.0), candidate(latency=3.0)), "low utilization", "20 %"), ((full(), candidate(latency=0.8)), "implausible speedup",
-                                                                                   "2.50×"),
-        ((full(), candidate(latency=2.5)), "use the full cache", "2.00×"), ((full(latency=0.9), candidate()), "in a cache", ""),
-    ):
+        ((full(latency=5.0), candidate(latency=3.0)), "low utilization", "20 %"),
+        ((full(), candidate(latency=0.8)), "implausible speedup", "2.50×"),
+        ((full(), candidate(latency=2.5)), "use the full cache", "2.00×"), ((full(latency=0.9), candidate()), "in a cache", "")):
         marks = {mark.text: mark.reason for row in table(*outcomes).rows for mark in row.limit_marks}
         assert number in marks[flag]
 
@@ -95,8 +94,7 @@ def test_a_decoder_cannot_gain_more_than_its_steps_and_its_method_allow() -> Non
     for outcomes, words in (
         ([full(2.0), decoding(0.4, None)], "4.00 tokens"), ([full(2.0), decoding(0.6, None)], ""),
         ([full(2.0), candidate(), decoding(0.2, limit(9.0), **BESIDE)], "8.00×"),
-        ([full(2.0), candidate(), decoding(0.3, limit(9.0), **BESIDE)], ""),
-    ):
+        ([full(2.0), candidate(), decoding(0.3, limit(9.0), **BESIDE)], "")):
         row = decoded(*outcomes)
         assert (words in row.implausible, bool(row.implausible), "implausible speedup" in flags(row)) == (True, bool(words), bool(words))
 

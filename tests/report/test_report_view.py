@@ -47,8 +47,7 @@ def timed(outcome: Outcome, latency: list[float], **samples: list[float]) -> Out
 @pytest.mark.parametrize(("shown", "deviation", "words"), [
     ({"deviation": 0.04, "pairs": 32}, 0.04, "this machine's process-to-process variation of 4.0 % (32 A/A pairs)"),
     (None, PROCESS_BIAS, "an assumed 2.0 % process-to-process variation"),
-    ({"deviation": 1.5, "pairs": 9}, PROCESS_BIAS, "an assumed 2.0 % process-to-process variation"),
-])  # fmt: skip
+    ({"deviation": 1.5, "pairs": 9}, PROCESS_BIAS, "an assumed 2.0 % process-to-process variation")])
 def test_a_speedup_of_medians_is_widened_by_what_pairs_of_equal_code_have_shown(shown: object, deviation: float, words: str) -> None:
     full = timed(sample.full(), [2.0, 2.1, 2.4], kv_allocated=[1000.0], kv_logical=[900.0])
     own = timed(sample.candidate("linear", "1/4"), [1.0, 1.2, 1.1], kv_allocated=[300.0], kv_logical=[225.0])
@@ -73,8 +72,7 @@ def test_without_a_full_cache_or_with_another_kernel_there_is_no_speedup() -> No
 def test_lossless_is_within_noise_in_all_tokens_and_told_from_other_seeds() -> None:
     """``generated``: part of the tokens, where a method skips scales."""
     for agreement, kl, generated, lossless in (
-        (1.0, 1e-9, None, True), (1.0, 1e-3, None, False), (0.9, 1e-9, None, False), (1.0, 1e-9, 0.5, False)
-    ):
+        (1.0, 1e-9, None, True), (1.0, 1e-3, None, False), (0.9, 1e-9, None, False), (1.0, 1e-9, 0.5, False)):
         arm = timed(sample.candidate("linear", "1/2"), [2.0], token_agreement=[agreement] * 64, kl=[kl] * 64)
         arm = replace(arm, facts=arm.facts | Facts(generated=generated))
         derived = row(group(sample.full(), arm, sample.other_batch()), "linear", "1/2")
@@ -113,9 +111,8 @@ def test_savings_that_are_none_are_flagged(full: tuple[int, int], candidate: dic
 
 @pytest.mark.parametrize(("facts", "agreement", "flags"), [
     ({"idle": "It saves nothing."}, 0.9, {"not idle"}), ({"idle": "It saves nothing."}, 1.0, set()), ({}, 0.9, set()),
-    ({"idle": "It saves nothing.", "different_kernel": "It attends otherwise."}, 0.9, set()),
-    ({"other_load": 0.25}, 0.9, set()), ({"other_load": 1.37}, 0.9, {"busy machine"}),
-])  # fmt: skip
+    ({"idle": "It saves nothing.", "different_kernel": "It attends otherwise."}, 0.9, set()), ({"other_load": 0.25}, 0.9, set()),
+    ({"other_load": 1.37}, 0.9, {"busy machine"})])
 def test_an_idle_method_with_other_tokens_and_a_busy_machine_are_flagged(facts: dict[str, Any], agreement: float, flags: set[str]) -> None:
     distances = [1 - agreement] + [0.0] * 63
     for paradigm, tokens in (("next-token", {"token_agreement": [1 - d for d in distances]}), ("masked", {"token_distance": distances})):
@@ -170,9 +167,7 @@ def test_what_was_not_measured_is_listed_with_the_line_that_says_why() -> None:
     for log, reason in (
         (TRACE, "MemoryError: 4.1 GiB wanted"),
         (f"No outcome within 600 s; the process was ended.\nwarning: unused\n{TRACE}", "No outcome within 600 s; the process was ended."),
-        ("The process ended by signal SIGKILL.\n", "The process ended by signal SIGKILL."),
-        ("\n", ""),
-    ):
+        ("The process ended by signal SIGKILL.\n", "The process ended by signal SIGKILL."), ("\n", "")):
         failed = sample.failed(sample.candidate("linear", "1/2"), Status.ERROR, log)
         assert failed.reason == reason
         assert render(build(sample.RUN, [sample.full(), failed])).count(reason) >= 3, "in the verdict, among what is missing, with its case"

@@ -46,8 +46,7 @@ class Nights:
         self.environment = {
             **os.environ, "PATH": f"{command.parent}:{os.environ['PATH']}", "PYTHONPATH": str(repository.folder / "suite"),
             "CACHEMARK_STORE": str(folder / "nights.sqlite"), "CACHEMARK_DEVICE": "cpu", "CACHEMARK_MACHINE": "--threads 1",
-            "CACHEMARK_PAIRS": f"--plugin {at.plugin} --generations 3", "GIT_CEILING_DIRECTORIES": str(folder.parent),
-        }
+            "CACHEMARK_PAIRS": f"--plugin {at.plugin} --generations 3", "GIT_CEILING_DIRECTORIES": str(folder.parent)}
 
     def call(self, *command: object) -> subprocess.CompletedProcess[str]:
         return subprocess.run(list(map(str, command)), env=self.environment, cwd=self.folder, capture_output=True, text=True)

@@ -174,8 +174,7 @@ GOOGLE_ROW = GOOGLE["benchmarks"][0]
 @pytest.mark.parametrize(("name", "times", "skipped"), [
     ("google-benchmark", {"BM_f/8": [654e-6, 656e-6], "BM_g": [3e-3]}, ("BM_bad: no file",)),
     ("hyperfine", {"sleep 0.01": [0.0112, 0.0138], "make": [2.5]}, ()), ("codspeed", {"test_b.py::test_sum[1]": [105e-9]}, ()),
-    ("bencher", {"parse": [88e-9], "make": [87.0]}, ("parse: measure throughput is not a time",)),
-])  # fmt: skip
+    ("bencher", {"parse": [88e-9], "make": [87.0]}, ("parse: measure throughput is not a time",))])
 def test_other_programs_are_read(name: str, times: dict[str, list[float]], skipped: tuple[str, ...], tmp_path: Path) -> None:
     for number in range(2):
         (tmp_path / f"results_179589427933{number}.json").write_text(json.dumps(of_program(name)) + " " * number)
@@ -193,11 +192,9 @@ def test_other_programs_are_read(name: str, times: dict[str, list[float]], skipp
 
 @pytest.mark.parametrize(("content", "words"), [
     ({**GOOGLE, "benchmarks": [GOOGLE_ROW, GOOGLE_ROW]}, "several benchmarks are called 'BM_f/8'"),
-    ({**GOOGLE, "benchmarks": [{**GOOGLE_ROW, "time_unit": "weeks"}]}, "weeks"),
-    ({"results": [{"command": "x"}]}, "'median' is missing"),
+    ({**GOOGLE, "benchmarks": [{**GOOGLE_ROW, "time_unit": "weeks"}]}, "weeks"), ({"results": [{"command": "x"}]}, "'median' is missing"),
     ({**CODSPEED, "benchmarks": [{"name": "a", "stats": {}}]}, "benchmark 1: 'median_ns' is missing"),
-    ({"a": {"latency": {"value": "fast"}}}, "bencher"), ({"a": {"latency": {"value": -1.0}}}, "not a list of seconds"),
-])  # fmt: skip
+    ({"a": {"latency": {"value": "fast"}}}, "bencher"), ({"a": {"latency": {"value": -1.0}}}, "not a list of seconds")])
 def test_broken_files_of_other_programs_are_named(content: dict[str, Any], words: str, store: Store) -> None:
     with pytest.raises(BadResults, match=words):
         ingest(store, json.dumps(content), "out.json")

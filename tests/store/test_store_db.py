@@ -266,19 +266,15 @@ def edited_outcome(**fields: Any) -> str:
     *((text_of()[:end], "cannot be read") for end in range(0, len(text_of()) - 2, 499)),
     *((text, "is not an exchange file of cachemark") for text in ("[]", "{}", "3", '{"format": "asv"}', "null")),
     (edited(version=FORMAT_VERSION + 1), f"format {FORMAT_VERSION + 1}; .* up to {FORMAT_VERSION}.*Upgrade"),
-    (edited(version="1"), "which is not a version"),
-    (edited(outcomes=3), "has outcomes = 3: Input should be a valid array"),
+    (edited(version="1"), "which is not a version"), (edited(outcomes=3), "has outcomes = 3: Input should be a valid array"),
     (edited(environment={}), r"lacks environment\.device\."),
     (edited(metrics={"latency": "one"}), r"has metrics\.latency = 'one': Input should be a valid integer"),
     (edited_outcome(samples={"latency": ["fast"]}), r"outcomes\.2\.samples\.latency\.0 = 'fast'"),
     (edited_outcome(samples={"latency": []}), r"outcomes\.2\.samples\.latency"),
     (edited_outcome(samples={"latency": [-1.0]}), r"outcomes\.2\.samples\.latency = \[-1.0\]: a value is negative"),
     (edited_outcome(samples={"latency": [1.0]}, judgement=""), "needs samples and a judgement"),
-    (edited_outcome(status="oom"), "has a log and no values"),
-    (edited_outcome(case={"model": "m"}), r"lacks outcomes\.2\.case\.weights"),
-    (edited_outcome(samples=None), r"has outcomes\.2\.samples = None: "),
-    (text_of().replace("0.25", "1e999"), "finite"),
-])
+    (edited_outcome(status="oom"), "has a log and no values"), (edited_outcome(case={"model": "m"}), r"lacks outcomes\.2\.case\.weights"),
+    (edited_outcome(samples=None), r"has outcomes\.2\.samples = None: "), (text_of().replace("0.25", "1e999"), "finite")])
 def test_what_is_no_exchange_file_is_refused(text: str, match: str) -> None:
     with pytest.raises(BadBaseline, match=match) as caught:
         load(text, "here.json")

@@ -110,9 +110,8 @@ def test_file_that_is_no_database_is_left_alone(path: Path, content: bytes) -> N
     f"UPDATE run SET plan_json = '{DEEP}'", "UPDATE outcome SET samples = replace(samples, '9999.0', 'NaN')",
     "UPDATE outcome SET samples = '{\"latency\":[0.0,0.0]}'", "UPDATE outcome SET samples = '{\"latency\":[1e-320]}'",
     "UPDATE outcome SET samples = replace(samples, '\"kl\"', '\"beauty\"')", "UPDATE outcome SET samples = '{\"latency\":[]}'",
-    "UPDATE run SET verdicts = '{\"rows\": [1]}'",
-    "PRAGMA ignore_check_constraints = ON; UPDATE outcome SET has_judgement = 0", "DELETE FROM run", "DELETE FROM outcome",
-])
+    "UPDATE run SET verdicts = '{\"rows\": [1]}'", "PRAGMA ignore_check_constraints = ON; UPDATE outcome SET has_judgement = 0",
+    "DELETE FROM run", "DELETE FROM outcome"])
 def test_malformed_rows_are_refused_and_found_by_check_as_broken_constraints_and_references_are(made: Path, change: str) -> None:
     alter(made, *change.split("; "))
     with Store.open(made, read_only=True) as store:
@@ -203,8 +202,7 @@ def test_a_store_in_a_read_only_folder_is_checked_and_backed_up(made: Path, tmp_
     (False, "CREATE TABLE recipes (name TEXT)", "another program .*recipes"),
     *((True, f"UPDATE {engine_module.VERSION_TABLE} SET version_num = '{version}'",
        rf"schema '{version}'.*{re.escape(__version__)} reads and writes schema {SCHEMA_VERSION}") for version in ("0003", "99", "head")),
-    (True, f"INSERT INTO {engine_module.VERSION_TABLE} VALUES ('4')", "schema '5, 4'"),
-])
+    (True, f"INSERT INTO {engine_module.VERSION_TABLE} VALUES ('4')", "schema '5, 4'")])
 def test_a_database_of_another_program_or_schema_is_left_alone(path: Path, ours: bool, change: str, words: str) -> None:
     if ours:
         make(path)
@@ -229,8 +227,7 @@ def test_full_disk_while_saving(store: Store) -> None:
 
 
 @pytest.mark.parametrize(("number", "match"), [
-    (errno.ENOSPC, "disk is full"), (errno.EACCES, "cannot be written"), (errno.EIO, "reports an I/O error"),
-])
+    (errno.ENOSPC, "disk is full"), (errno.EACCES, "cannot be written"), (errno.EIO, "reports an I/O error")])
 def test_artifact_that_cannot_be_written(store: Store, monkeypatch: pytest.MonkeyPatch, number: int, match: str) -> None:
     def fail(_handle: int) -> None:
         raise OSError(number, os.strerror(number))

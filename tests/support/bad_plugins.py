@@ -67,5 +67,4 @@ MORE = {
     "says-goodbye": BadPlugin("raise SystemExit(0)", "error", "SystemExit"),
     "prints": BadPlugin("os.write(1, b'x' * 50_000_000 + b'end'); os._exit(5)", "error", "The process ended with exit code 5."),
     "reads": BadPlugin("input()", "error", "EOFError"),
-    "closes-everything": BadPlugin("os.closerange(3, 65536)", "error", "Bad file descriptor"),
-}
+    "closes-everything": BadPlugin("os.closerange(3, 65536)", "error", "Bad file descriptor")}

@@ -26,8 +26,7 @@ def clip_folder(made: Path) -> Path:
     torch.manual_seed(0)
     transformers.CLIPModel(transformers.CLIPConfig(
         text_config={**sizes, **ends, "vocab_size": len(letters), "max_position_embeddings": 80},
-        vision_config={**sizes, "image_size": SIDE, "patch_size": 8}, projection_dim=WIDTH,
-    )).save_pretrained(str(made))
+        vision_config={**sizes, "image_size": SIDE, "patch_size": 8}, projection_dim=WIDTH)).save_pretrained(str(made))
     size = {"size": {"shortest_edge": SIDE}, "crop_size": {"height": SIDE, "width": SIDE}}
     transformers.CLIPImageProcessor(**size).save_pretrained(str(made))
     return made

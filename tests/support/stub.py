@@ -24,8 +24,7 @@ from cachemark.workflows.session import RunWatcher
 
 CELLS = [
     {"model": "llamagen-b", "methods": ["window", "streaming", "random"], "budgets": ["1/2", "1/4"]},
-    {"model": "llamagen-l", "methods": ["window", "streaming"], "budgets": ["1/2", "1/4"]},
-]
+    {"model": "llamagen-l", "methods": ["window", "streaming"], "budgets": ["1/2", "1/4"]}]
 
 
 def tiny_plan(**more: object) -> plans.Plan:
@@ -60,8 +59,7 @@ class Stub:
 
     def run(
         self, groups: Sequence[Sequence[Prepared]], request: TrialRequest, started: Callable[[Prepared], None],
-        admit: Callable[[Prepared], str] = always, advanced: Callable[[Prepared, int], None] = unheard,
-    ) -> Iterator[Finished]:  # fmt: skip
+        admit: Callable[[Prepared], str] = always, advanced: Callable[[Prepared, int], None] = unheard) -> Iterator[Finished]:
         for planned in (p for group in groups for p in group):
             if reason := admit(planned):
                 yield Finished(outcome_of(planned, Measurement(Status.NOT_REACHED, log=reason)), {})

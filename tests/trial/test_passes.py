@@ -89,8 +89,7 @@ def test_what_looks_past_a_line_is_exact_and_a_decoder_of_other_tokens_is_not_co
     assert far.facts.limit is not None
     for name, options, keeps, note in (
         ("sjd", "", "distribution", "differ from them"), ("scd", "", "distribution", "differ from them"),
-        ("sjd", ", group = 14", "", "do not follow the distribution"),
-    ):
+        ("sjd", ", group = 14", "", "do not follow the distribution")):
         cases = planned(folder, f'decoders = [{{ name = "{name}", window = 8{options} }}]')
         bench = loaded(cases)
         full, (outcome, files) = run_case(cases["full"], bench)[0], run_case(cases[f"full + {name} 8"], bench)

@@ -261,8 +261,7 @@ def shown() -> ImageBatch:
 
 @pytest.mark.parametrize(("name", "fault"), [
     ("raises", "raised"), ("exits", "raised"), ("nan", "not finite"), ("matrix", "wrong shape"), ("number", "wrong shape"),
-    ("far", "out of its range"), ("grey", ""),
-])  # fmt: skip
+    ("far", "out of its range"), ("grey", "")])
 def test_what_is_no_value_is_a_kind_of_fault(name: str, fault: str, file: Path, measured: tuple[Outcome, dict[str, bytes]]) -> None:
     definition = defined(name)
     plugin_metrics = PluginMetrics(replace(measured[0].case, evaluation={KEY: definition}), [str(file)])

@@ -118,8 +118,7 @@ UNSEEN = "random:0/random:0"  # its images are not judged
 @pytest.mark.parametrize(("batch", "truth", "more", "recommended", "basis"), [
     pytest.param(16, TRUTH, {"where": CPU}, "full", {"bound"}, id="never measured on the device"),
     pytest.param(64, TRUTH, {"weights": UNSEEN}, "full", set(), id="fidelity alone"),
-    pytest.param(64, {"1/2": (0.95, 0.0), "1/4": (1.5, 0.0)}, {}, "LineAR at 1/2", {"measured"}, id="faster than its roofline time"),
-])
+    pytest.param(64, {"1/2": (0.95, 0.0), "1/4": (1.5, 0.0)}, {}, "LineAR at 1/2", {"measured"}, id="faster than its roofline time")])
 def test_what_shows_no_gain(batch: int, truth: Truth, more: dict[str, Any], recommended: str, basis: set[str], store: Planted) -> None:
     store.add([batch], truth, **more)
     advice = store.ask()

@@ -143,8 +143,7 @@ def test_named_weights_are_fetched_into_the_cache_once(hub: Hub, tmp_path: Path)
     ("llamagen-b", f"hf:{LLAMAGEN}", "offline", 5, "HF_HUB_OFFLINE is set. Unset it"),
     ("llamagen-b", "hf:somebody/model:pytorch_model.bin", "", 2,
      "is a pickle, pytorch_model.bin; pickles are read from repositories of the catalogue only"),
-    ("llamagen-b", "hf:LlamaGen", "", 2, "Write hf:org/repo[@revision][:file]"),
-])
+    ("llamagen-b", "hf:LlamaGen", "", 2, "Write hf:org/repo[@revision][:file]")])
 def test_what_is_not_fetched_is_one_sentence(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, name: str, change: str, code: int, words: str
 ) -> None:

@@ -172,8 +172,7 @@ def test_a_device_that_is_held_is_left_alone(at: Stage, python: str, nvml: FakeN
     with lease("GPU-aaaa"):
         for command in (
             lambda: compare(at, python, nvml, gpus=("GPU-aaaa",)), lambda: prove.self_test(machine),
-            lambda: bisect.bisect(at.plan, "calm 1/2", "a", "b", repository=repository, machine=machine, plugins=[at.plugin]),
-        ):
+            lambda: bisect.bisect(at.plan, "calm 1/2", "a", "b", repository=repository, machine=machine, plugins=[at.plugin])):
             with pytest.raises(Infrastructure, match="Held by another run: GPU-aaaa"):
                 command()
         assert compare(at, python, nvml).exit_code == 0

@@ -198,8 +198,7 @@ def test_images_of_a_side_are_judged_as_another_case_than_the_plans_and_nothing_
 
 
 @pytest.mark.parametrize(("plan_has", "asked_for", "found"), [
-    ("s64", 64, "s64"), ("s64", 100, "s256"), ("s64", 2000, "s2k"), ("tune64", 64, "tune64"), ("tune64", 65, "tune256"), ("s2k", 5, "s2k"),
-])  # fmt: skip
+    ("s64", 64, "s64"), ("s64", 100, "s256"), ("s64", 2000, "s2k"), ("tune64", 64, "tune64"), ("tune64", 65, "tune256"), ("s2k", 5, "s2k")])
 def test_more_seeds_are_of_the_same_series(plan_has: str, asked_for: int, found: str, plan: Plan) -> None:
     """Tuning seeds and measuring seeds stay disjoint."""
     planned = next(iter(configs_of(plan, "cpu").values()))
@@ -267,8 +266,7 @@ def test_each_side_runs_its_own_version_of_the_cases_that_use_it(tmp_path: Path)
     ({"options": ["--commits", "main~1", "main"], "code": [{"commit": "a" * 40}] * 2}, ["--commits", "a" * 12, "a" * 12], True),
     ({"options": ["--commits", "a", "b", "--plugin", "/f.py", "--device", "cuda"], "code": [{"commit": "a" * 40}, {"commit": "b" * 40}]},
      ["--commits", "a" * 12, "b" * 12, "--plugin", "/f.py", "--device", "cuda"], False),
-    ({"options": ["--env", "a", "b"], "code": [{"commit": "a" * 40}] * 2}, ["--env", "a", "b"], False),
-])  # fmt: skip
+    ({"options": ["--env", "a", "b"], "code": [{"commit": "a" * 40}] * 2}, ["--env", "a", "b"], False)])
 def test_the_printed_command_names_the_sides_as_they_were_compared(stated: dict[str, object], sides: list[str], unchanged: bool) -> None:
     record = RunRecord(1, "compare/p", {"sides": ["c" * 40, "b"], "alike": "same", **stated}, "2026", "2026", "finished", ENVIRONMENT, {})
     night = Night(record, ())

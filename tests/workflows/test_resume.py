@@ -176,8 +176,7 @@ def test_more_samples_take_over_those_that_are_stored(stage: Stage, monkeypatch:
 
 @pytest.mark.parametrize(("trial", "groups"), [
     ("model", [["full", "window 1/2", "streaming 1/2"], ["full", "window 1/2"]]),
-    ("case", [["full"], ["window 1/2"], ["streaming 1/2"], ["full"], ["window 1/2"]]),
-])  # fmt: skip
+    ("case", [["full"], ["window 1/2"], ["streaming 1/2"], ["full"], ["window 1/2"]])])
 def test_cases_share_a_process_by_model(trial: str, groups: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = stub.answering(monkeypatch, lambda planned, _: Outcome(planned.case, Status.ERROR, log="not run"))
     cells = [{"model": "llamagen-b", "methods": ["window", "streaming"]}, {"model": "llamagen-l", "methods": ["window"]}]
@@ -269,8 +268,7 @@ def planned() -> Prepared:
 @pytest.mark.parametrize(("stored", "reused"), [
     ([Status.OOM], False), ([{}, Status.OOM], True), ([{}, Status.TIMEOUT], True),
     ([{}, {"result_parts": {**PARTS, "numerics": "other"}}], False), ([{}, {"result_parts": {**PARTS, "metrics": "other"}}], False),
-    ([{}, {"quality_metrics": []}], False), ([{"images_hash": None}], False),
-])  # fmt: skip
+    ([{}, {"quality_metrics": []}], False), ([{"images_hash": None}], False)])
 def test_the_newest_success_alone_counts(stored: list[Status | dict[str, Any]], reused: bool, planned: Prepared, tmp_path: Path) -> None:
     """``stored``: failures, and successes with other facts."""
     with Store.open(tmp_path / "s.sqlite") as store:

@@ -167,8 +167,7 @@ def written(file: Path, text: str = "nothing") -> Path:
     (lambda home: (few(home, "a"), home / "b"), "{b} does not exist. Use a folder of images, or a file"),
     (lambda home: (few(home, "a"), few(home, "b", first=20)), "Preset adm needs the weights of Inception v3. Get it with: curl -L --cr"),
     (lambda home: (few(home, "a"), written(home / "file.npz"), "--weights", home / "file.npz"),
-     "file.npz' is not a batch of images or statistics, or a damaged one"),
-])  # fmt: skip
+     "file.npz' is not a batch of images or statistics, or a damaged one")])
 def test_bad_input_ends_with_one_line_and_the_fix(made: Any, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch-home"))
     result = called(*made(tmp_path))
@@ -190,8 +189,7 @@ TURNED[0x0112] = 6  # a quarter turn
     ("UPPER.PNG", RGB, {}), ("plain.ppm", RGB, {}), ("palette.png", RGB, {}),
     ("opaque.png", np.dstack([RGB, np.full((64, 64), 255, np.uint8)]), {}), ("plain.pgm", RGB[..., 0], {}),
     ("rotated.png", np.rot90(RGB), {"exif": TURNED}), ("rotated.tiff", np.rot90(RGB), {"exif": TURNED}),
-    ("exact.webp", RGB, {"lossless": True}),
-])  # fmt: skip
+    ("exact.webp", RGB, {"lossless": True})])
 def test_files_of_every_kind_have_their_pixels(name: str, pixels: np.ndarray, options: dict[str, Any], tmp_path: Path) -> None:
     image = Image.fromarray(pixels)
     (image.quantize() if name == "palette.png" else image).save(tmp_path / name, **options)
@@ -206,8 +204,7 @@ def test_files_of_every_kind_have_their_pixels(name: str, pixels: np.ndarray, op
     ("a.png", Image.new("RGB", (64, 64), (1, 2, 3)), {"transparency": (1, 2, 3)}, "transparent pixels (alpha channel)"),
     ("a.jpg", Image.new("CMYK", (64, 64)), {}, "the color mode CMYK"), ("a.tif", Image.new("F", (64, 64)), {}, "the color mode F"),
     ("a.tif", Image.new("I", (64, 64), 10**6), {}, "gray values 1000000 to 1000000"),
-    ("a.webp", Image.new("RGB", (64, 64)), {"save_all": True, "append_images": [Image.new("RGB", (64, 64), "red")]}, "has 2 frames"),
-])  # fmt: skip
+    ("a.webp", Image.new("RGB", (64, 64)), {"save_all": True, "append_images": [Image.new("RGB", (64, 64), "red")]}, "has 2 frames")])
 def test_files_without_one_conversion_are_refused_by_name(name: str, image: Any, options: Any, words: str, tmp_path: Path) -> None:
     image.save(tmp_path / name, **options)
     folder = ImageFolder.open(tmp_path)

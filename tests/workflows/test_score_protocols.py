@@ -123,8 +123,7 @@ def test_geneval2_exports_paths_and_imports_scores() -> None:
 
 @pytest.mark.parametrize(("preset", "words"), [
     ("mjhq", "curl -LO https://huggingface.co/datasets/playgroundai/MJHQ-30K"), ("coco2017-full", "annotations_trainval2017.zip"),
-    ("geneval2", "curl -LO https://raw.githubusercontent.com/facebookresearch/GenEval2"),
-])  # fmt: skip
+    ("geneval2", "curl -LO https://raw.githubusercontent.com/facebookresearch/GenEval2")])
 def test_a_protocol_says_what_to_fetch(preset: str, words: str) -> None:
     noise_images(Path("mine"), ["0.png"])
     with pytest.raises(CachemarkError) as caught:
@@ -165,10 +164,8 @@ def dpg(path: Path) -> Path:
     (["a.png", "b.png", "c.png", "d.png"], table, [3, 2, 1, 0]), (["0.png", "1.png", "10.png", "2.png"], lines, [0, 1, 3, 2]),
     (["w.png", "x.jpg", "y.webp", "z.bmp"], lines, [0, 1, 2, 3]),
     (["00000/samples/0000.png", "00000/samples/0001.png", "00002/samples/0000.png"], lines, [0, 2, 0]),
-    (["10.png", "2.png", "party.png"], dpg, [1, 0, 3]),
-    (["a.png", "q.png"], table, "has no prompt for q.png"), (["a.png", "b.png"], lines, "has 2 images and .* 4 prompts"),
-    (["00004/0.png"], lines, "an image of prompt 4 and .* 4 prompts"),
-])  # fmt: skip
+    (["10.png", "2.png", "party.png"], dpg, [1, 0, 3]), (["a.png", "q.png"], table, "has no prompt for q.png"),
+    (["a.png", "b.png"], lines, "has 2 images and .* 4 prompts"), (["00004/0.png"], lines, "an image of prompt 4 and .* 4 prompts")])
 def test_an_image_has_its_prompt_or_is_refused(names: list[str], prompts: Callable[[Path], Path], expected: Any, tmp_path: Path) -> None:
     with pytest.raises(CachemarkError, match=expected) if isinstance(expected, str) else nullcontext():
         assert prompt_numbers(scoring.opened(noise_images(tmp_path / "images", names)), prompt_list(str(prompts(tmp_path)))) == expected
@@ -218,8 +215,7 @@ def test_geneval_and_dpg_have_their_rules_and_folders(tmp_path: Path) -> None:
     (("--prompts", "{p}", "--metric", "clip"), "Unknown metric of images and prompts 'clip'. Did you mean 'clip_score'"),
     (("--prompts", "{p}", "--metric", "clip_score,model=x"), "Unknown option of metric clip_score 'model'"),
     (("--prompts", "{p}", "--metric", "clip_score"), "clip_score needs weights"),
-    (("--prompts", "{p}", "--metric", "clip_score,x"), "write clip_score"),
-])  # fmt: skip
+    (("--prompts", "{p}", "--metric", "clip_score,x"), "write clip_score")])
 def test_a_request_that_is_refused(words: tuple[str, ...], error: str, tmp_path: Path) -> None:
     folder, prompts = noise_images(tmp_path / "images", ["a.png", "b.png", "c.png", "d.png"]), table(tmp_path)
     done = CliRunner().invoke(main, ["score", str(folder), *(word.format(p=prompts) for word in words)])
