@@ -4,7 +4,6 @@ import pytest
 
 from cachemark.trial.executors import local as executor
 from cachemark.trial.request import PROTOCOL
-from support import stages
 from support.repositories import git
 
 from .quick_machine import Machine
@@ -22,11 +21,6 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(executor, "run_trials", made.run_trials)
     monkeypatch.setattr(executor, "identify", made.identify)
     return made
-
-
-@pytest.fixture
-def stage(measured: stages.Stage, tmp_path: Path) -> stages.Stage:
-    return measured.copy(tmp_path / "copy")
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import Result
 
 from cachemark.analysis import report_view
 from cachemark.core.facts import PairFacts
@@ -18,15 +19,9 @@ from cachemark.plugins import loading as plugins
 from cachemark.report.page import site
 from cachemark.store.db import Store
 from cachemark.workflows import report as report_workflow
-from support import stages
-from support.stages import Stage, call, data, good
+from support.stages import LABELS, Stage, call, data, good
 
-LABELS = ["full", "full (other seeds)", "full (other batch)", "streaming 1/2", "calm 1/2"]
-
-
-@pytest.fixture(autouse=True)
-def _no_child(measured: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    stages.no_child(monkeypatch)
+pytestmark = pytest.mark.usefixtures("measured", "no_child")
 
 
 def test_list_methods_and_plug_ins_side_by_side(stage: Stage) -> None:
@@ -46,13 +41,17 @@ def test_list_methods_and_plug_ins_side_by_side(stage: Stage) -> None:
     assert call("list", "models", "--model", "tiny-var").exit_code == 2
 
 
-def test_plans_are_listed_in_groups_with_their_needs_and_time() -> None:
+def test_plans_are_listed_in_groups_with_their_needs_and_time_and_weights_with_their_files() -> None:
     lines = good(call("list", "plans")).splitlines()
     assert [line.partition(":")[0] for line in lines if not line.startswith(" ")] [:-1] == [*GROUPS]
     assert max(len(row["summary"]) for row in data(call("list", "plans", "--json"))) <= 100
     (line,) = [line for line in lines if "LineAR, Table 4" in line]
     assert re.match(r"  linear-table4 +\d+( min)?–[\d.]+ (min|h)  GPU \d+ GB  +LineAR, Table 4: ", line)
     assert re.search(r"^  nightly .*GPU .* GB, weights \d+ GB", "\n".join(lines), re.M)
+    lines = good(call("weights", "list")).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert "llamagen-xl: in all about 3.2 GiB" in lines
+    assert "    https://huggingface.co/FoundationVision/LlamaGen  c2i_XL_384.pt" in lines
 
 
 def test_show_prints_a_run_every_raw_sample_failures_and_sides_of_pairs(measured: Stage, stage: Stage) -> None:
@@ -126,13 +125,6 @@ def test_a_site_builds_the_pages_of_its_newest_runs_and_missing_ones(stage: Stag
     assert list(Path("site/runs").iterdir()) == []
 
 
-def test_published_weights_fit_into_a_hundred_columns() -> None:
-    lines = good(call("weights", "list")).splitlines()
-    assert max(map(len, lines)) <= 100
-    assert "llamagen-xl: in all about 3.2 GiB" in lines
-    assert "    https://huggingface.co/FoundationVision/LlamaGen  c2i_XL_384.pt" in lines
-
-
 @pytest.mark.parametrize(("verb", "part"), [
     (["markdown"], "| StreamingLLM | 1/2"), (["latex"], r"\toprule"), (["csv", "--samples"], "run,commit,machine_class,case,")])
 def test_a_text_is_printed_or_written(verb: list[str], part: str, measured: Stage) -> None:
@@ -160,21 +152,20 @@ WRITING = (
     ("export", "github", "--summary"), ("run", "{plan}", "--report"))
 
 
-def arguments(stage: Stage, command: tuple[str, ...], target: Path) -> list[object]:
-    return [*(word.format(plan=stage.plan) for word in command), target, "--store", stage.store,
-            *(("--plugin", stage.plugin) if command[0] == "run" else ())]
-
-
 def test_commands_write_over_files_of_their_own_kind_alone(stage: Stage, tmp_path: Path) -> None:
+    def called(command: tuple[str, ...], target: Path) -> Result:
+        more = ("--plugin", stage.plugin) if command[0] == "run" else ()
+        return call(*(word.format(plan=stage.plan) for word in command), target, "--store", stage.store, *more)
+
     for command, target in itertools.product(WRITING, (stage.store, stage.plan)):
-        before, result = target.read_bytes(), call(*arguments(stage, command, target))
+        before, result = target.read_bytes(), called(command, target)
         assert (result.exit_code, str(target.name) in result.output, target.read_bytes() == before) == (2, True, True), command
     for number, command in enumerate(WRITING[:-1]):
         target = tmp_path / f"output{number}"
         target.touch()
-        good(call(*arguments(stage, command, target)))
+        good(called(command, target))
         first = target.read_bytes()
-        good(call(*arguments(stage, command, target)))
+        good(called(command, target))
         assert first
         assert target.read_bytes() == first * (2 if "--summary" in command else 1), command
     target = tmp_path / "figures"
@@ -182,8 +173,7 @@ def test_commands_write_over_files_of_their_own_kind_alone(stage: Stage, tmp_pat
         good(call("export", "figures", target, "--store", stage.store))
     figure = min(target.iterdir())
     figure.write_text("mine")
-    assert call("export", "figures", target, "--store", stage.store).exit_code == 2
-    assert figure.read_text() == "mine"
+    assert (call("export", "figures", target, "--store", stage.store).exit_code, figure.read_text()) == (2, "mine")
     for name, text in (("index.html", "<!DOCTYPE html><title>my home page</title>"), ("site.json", '{"title": "my home page"}')):
         (file := tmp_path / name).write_text(text)
         assert call("report", "--site", tmp_path, "--store", stage.store).exit_code == 2

@@ -27,6 +27,8 @@ from support import stages
 from support.fork_server import COMMAND_LINE
 from support.stages import Stage, call, data
 
+pytestmark = pytest.mark.usefixtures("no_child")
+
 
 def refused(result: Result, slug: str, *words: str, code: int = 2) -> None:
     """Assert one of our errors: two lines, nothing on standard output, no traceback."""
@@ -37,11 +39,6 @@ def refused(result: Result, slug: str, *words: str, code: int = 2) -> None:
     assert where == f"  [{slug}; see docs/errors.md#{slug}]"
     for text in words:
         assert text in problem
-
-
-@pytest.fixture(autouse=True)
-def _no_child(monkeypatch: pytest.MonkeyPatch) -> None:
-    stages.no_child(monkeypatch)
 
 
 @pytest.fixture

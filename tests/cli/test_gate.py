@@ -77,10 +77,15 @@ def test_check_exits_with_its_verdict(edit: Edit, more: list[str], code: int, wo
     assert {"regressed"} & {row["verdict"] for row in json.loads(machine.stdout)["rows"]} == ({"regressed"} if code == 1 else set())
 
 
-def test_check_and_report_take_a_named_baseline_and_list_shows_it(accepted: Path, stage: Stage, tmp_path: Path) -> None:
+def test_check_report_and_pairs_take_a_baseline_and_list_shows_it(accepted: Path, stage: Stage, tmp_path: Path) -> None:
     [row] = data(call("baseline", "list", "--json"))
     assert (row["path"], row["name"], row["plan"], row["outcomes"], row["reason"]) == (str(accepted), "dots", "dots", 5, "the tests")
+    for dirty, code, text in ((False, 0, "c" * 40 + "\n"), (True, 4, "")):
+        edited(accepted, lambda content, dirty=dirty: content["code"].update(commit="c" * 40, dirty=dirty))
+        result = call("baseline", "commit", "--store", stage.store)
+        assert (result.exit_code, result.stdout) == (code, text)
     other = accepted.rename(tmp_path / "other.json")
+    assert call("baseline", "commit", "--store", stage.store).exit_code == 2
     edited(other, fewer_bytes)
     assert call("check", "--store", stage.store, "--baseline", other).exit_code == 1
     good(call("report", "page.html", "--store", stage.store, "--baseline", other))
@@ -153,15 +158,6 @@ def test_times_of_a_changed_plugin_are_judged_or_its_pairs_are_named(
         judged = judge(store, replace(run, code={**run.code, **COMMITS}, plan_json={**run.plan_json, **files}), accepted)
     (row,) = [row for row in judged.rows if row.metric == "latency" and "calm" in row.label]
     assert (row.verdict, reason in row.reason) == (verdict, True)
-
-
-def test_the_commit_of_the_baseline_is_what_pairs_begin_with(accepted: Path, stage: Stage) -> None:
-    for dirty, code, text in ((False, 0, "c" * 40 + "\n"), (True, 4, "")):
-        edited(accepted, lambda content, dirty=dirty: content["code"].update(commit="c" * 40, dirty=dirty))
-        result = call("baseline", "commit", "--store", stage.store)
-        assert (result.exit_code, result.stdout) == (code, text)
-    accepted.unlink()
-    assert call("baseline", "commit", "--store", stage.store).exit_code == 2
 
 
 def test_an_incident_fails_until_it_is_acknowledged_and_is_in_every_output(accepted: Path, stage: Stage, tmp_path: Path) -> None:

@@ -25,11 +25,9 @@ def test_a_raster_model_under_its_family_s_method() -> None:
         assert sum(row["parts"].values()) == pytest.approx(row["seconds"])
 
 
-SLOW = ("--card", "custom", "--bandwidth", "1TB/s", "--flops", "40TFLOP/s")
-
-
 def test_the_column_of_times_has_one_unit_and_a_card_any_letter_case() -> None:
-    head, *lines = good(call("roofline", "mar-l", *SLOW, "--method", "disa", "--steps", "64")).splitlines()[1:]
+    head, *lines = good(call("roofline", "mar-l", "--card", "custom", "--bandwidth", "1TB/s", "--flops", "40TFLOP/s",
+                           "--method", "disa", "--steps", "64")).splitlines()[1:]
     full, disa = (float(line.split("×")[0].split()[-3]) for line in lines[:2])
     assert head.split()[1] == "ms/image"
     assert full > 1000 > disa, "a second and less"
@@ -47,7 +45,10 @@ def test_what_a_method_cannot_and_one_without_sizes_of_its_own_are_said_and_the_
     assert [(row["method"], row["budget"]) for row in rows] == [("full", "1"), ("linear", "1/2")]
 
 
-def test_the_rates_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_card_that_is_not_listed_and_this_machine_have_rates_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = table("llamagen-b", "--card", "custom", "--bandwidth", "3.35TB/s", "--flops", "989TFLOP/s")
+    assert own == table("llamagen-b", "--card", "h100") != table("llamagen-b", "--card", "4090")
+    assert GPUS.keys() == MEMORY.keys() == SINGLE.keys()
     asked: list[tuple[Any, ...]] = []
 
     def rates(*arguments: Any) -> dict[str, Any]:
@@ -59,12 +60,6 @@ def test_the_rates_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked[0][2] == ["float32"]
     monkeypatch.setattr(measured, "rates", lambda *arguments: {})
     assert call("roofline", "tiny-llamagen", "--here").exit_code == 5
-
-
-def test_a_card_that_is_not_listed_has_the_rates_of_its_data_sheet() -> None:
-    own = table("llamagen-b", "--card", "custom", "--bandwidth", "3.35TB/s", "--flops", "989TFLOP/s")
-    assert own == table("llamagen-b", "--card", "h100") != table("llamagen-b", "--card", "4090")
-    assert GPUS.keys() == MEMORY.keys() == SINGLE.keys()
 
 
 def test_windows_cost_little_at_a_small_batch_and_much_where_an_evicting_cache_wins() -> None:

@@ -31,8 +31,7 @@ def test_a_plan_for_a_gpu_says_so_on_a_cpu(plan: str, device: str, said: bool, c
     assert ("is a plan for a GPU" in capsys.readouterr().err) == said
 
 
-def test_a_run_ends_with_the_answer_after_its_report(stage: stages.Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stages.no_child(monkeypatch)
+def test_a_run_ends_with_the_answer_after_its_report(stage: stages.Stage, tmp_path: Path, no_child: None) -> None:
     page = tmp_path / "page.html"
     assert stage.run("--report", page).stdout.startswith(f"Run 2: 0 measured, 0 failed, 5 skipped.\nReport: {page}\ndot: {ANSWER}\n")
     assert json.loads(stage.run("--report", tmp_path / "two.html", "--json").stdout) == {

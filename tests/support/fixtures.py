@@ -1,8 +1,9 @@
 """Shared fixtures: one thread, reproducible property tests, clean registries, the small model, and the stand-in for NVML."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from hypothesis import settings
 from cachemark.core import registry
 from cachemark.methods.registry import METHODS
 from cachemark.models.registry import MODELS
-from cachemark.trial import identity
+from cachemark.plans import reuse
+from cachemark.trial import identity, supervisor
 
 from . import examples, fork_server, stages
 from .fake_nvml import Card, FakeNvml
@@ -81,7 +83,26 @@ def nvml(cards: list[Card]) -> FakeNvml:
     return FakeNvml(*cards)
 
 
+@pytest.fixture
+def no_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial that is started fails the test."""
+    reuse.code_identity()  # once in a process it asks git, and that is not a trial
+    popen = supervisor.subprocess.Popen
+
+    def refuse(command: Sequence[str], *arguments: Any, **options: Any) -> Any:
+        assert "cachemark.trial.child.main" not in command, "a trial was started"
+        return popen(command, *arguments, **options)  # where this process has threads a plug-in is tried in an interpreter
+
+    monkeypatch.setattr(supervisor.subprocess, "Popen", refuse)
+
+
 @pytest.fixture(scope="session")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> stages.Stage:
     """A plan that has been run once, shared by all tests of a session."""
     return stages.measured(tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture
+def stage(measured: stages.Stage, tmp_path: Path) -> stages.Stage:
+    """A copy of that, to be changed."""
+    return measured.copy(tmp_path / "copy")

@@ -11,13 +11,12 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 from click.testing import CliRunner, Result
 
 from cachemark.cli import main
@@ -25,12 +24,11 @@ from cachemark.core import registry
 from cachemark.core.result import Outcome
 from cachemark.methods.registry import METHODS
 from cachemark.models.registry import MODELS
-from cachemark.plans import reuse
 from cachemark.store.db import Store
-from cachemark.trial import supervisor as isolate
 
 from . import examples, fork_server
 
+LABELS = ["full", "full (other seeds)", "full (other batch)", "streaming 1/2", "calm 1/2"]  # of the plan of a stage
 PATIENCE = 120.0  # seconds until a test gives up on another process; nothing is concluded from how long it took
 
 
@@ -134,20 +132,6 @@ def measured(base: Path) -> Stage:
     result = made.run()
     assert result.exit_code == 0, result.output
     return made
-
-
-def no_child(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From here on, a trial that is started fails the test."""
-
-    reuse.code_identity()  # once in a process it asks git, and that is not a trial
-    popen = isolate.subprocess.Popen
-
-    def refuse(command: Sequence[str], *arguments: Any, **options: Any) -> Any:
-        if "cachemark.trial.child.main" in command:
-            raise AssertionError("a trial was started")
-        return popen(command, *arguments, **options)  # where this process has threads a plug-in is tried in an interpreter
-
-    monkeypatch.setattr(isolate.subprocess, "Popen", refuse)
 
 
 def until(happened: Callable[[], bool], what: str) -> None:

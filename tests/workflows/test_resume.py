@@ -26,15 +26,9 @@ from cachemark.workflows.run import PlanRunner, _with_earlier
 from cachemark.workflows.session import Machine
 from cachemark.workflows.time_left import TimeLeft
 from support import examples, fork_server, stages, stub
-from support.stages import Stage, data, good
+from support.stages import LABELS, Stage, data, good
 
-LABELS = ["full", "full (other seeds)", "full (other batch)", "streaming 1/2", "calm 1/2"]
 DONE = "done: same case, code, metric definitions and numerics"
-
-
-@pytest.fixture
-def stage(measured: Stage, tmp_path: Path) -> Stage:
-    return measured.copy(tmp_path / "copy")
 
 
 def explained(stage: Stage, *more: str) -> dict[str, tuple[str, str]]:
@@ -69,11 +63,10 @@ def edit(file: Path, old: str, new: str) -> None:
     file.write_text(file.read_text().replace(old, new))
 
 
-def test_nothing_is_measured_twice_and_no_process_started(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_measured_twice_and_no_process_started(stage: Stage, no_child: None) -> None:
     """Each case of the first run had a process to itself, since the model is a plug-in's."""
     with Store.open(stage.store, create=False, read_only=True) as store:
         assert list(store.trials(1).values()) == [f"{number + 1} of run 1" for number in range(len(LABELS))]
-    stages.no_child(monkeypatch)
     before = stage.store.read_bytes()
     assert explained(stage) == dict.fromkeys(LABELS, ("skip", DONE))
     assert explained(stage, "--fresh") == dict.fromkeys(LABELS, ("run", "--fresh"))
@@ -85,8 +78,7 @@ def test_nothing_is_measured_twice_and_no_process_started(stage: Stage, monkeypa
     assert stage.outcomes(2) == stage.outcomes(1)
 
 
-def test_explain_names_what_changed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    stages.no_child(monkeypatch)
+def test_explain_names_what_changed(stage: Stage, no_child: None, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(explained(stage, "--store", f"{stage.store}-none").values()) == {("run", "nothing is stored yet")}
     assert not Path(f"{stage.store}-none").exists()
     assert set(explained(stage, "--threads", "3").values()) == {("run", "changed since: numerics (threads 1 → 3)")}
