@@ -77,7 +77,7 @@ def results(of: Path) -> dict[str, dict[str, float | None]]:
     return {name.rpartition(".")[2]: dict(zip(row[1][0], row[0], strict=True)) for name, row in data["results"].items()}
 
 
-def test_a_commit_and_a_machine_are_a_file(store: Store, here: Path, commits: list[str]) -> None:
+def test_a_commit_and_a_machine_are_a_file_and_a_comparison_is_no_point_of_a_history(store: Store, here: Path, commits: list[str]) -> None:
     other = replace(sample.ENVIRONMENT, machine_class="gpu-example", facts={**sample.ENVIRONMENT.facts, "torch": "2.10.1+cu128"})
     for commit in commits:
         save(store, commit, [sample.full()])
@@ -91,17 +91,11 @@ def test_a_commit_and_a_machine_are_a_file(store: Store, here: Path, commits: li
     assert data["params"] == {"machine": "cpu-example-8", "device": "Example CPU, 8 threads", "python": "3.12", "torch": "2.9"}
     machine = json.loads((here / "results" / "gpu-example" / "machine.json").read_text())
     assert (machine["machine"], machine["version"]) == ("gpu-example", 1)
-
-
-def test_a_comparison_is_no_point_of_a_history(store: Store, here: Path, commits: list[str]) -> None:
-    """Both of its candidates are outcomes of one case, and one of them may be of another commit than that of the run."""
-    save(store, commits[1], [sample.full()])
-    alone = [file.read_text() for file in exported(store, here).files]
+    points = [file.read_text() for file in written.files]
     pairs = store.begin_run("compare/demo", {}, sample.ENVIRONMENT, {"commit": commits[1], "dirty": False, "hash": "h", "version": "0.1.0"})
-    store.save(pairs, sample.measured(sample.full(), latency=[9.0]))
-    written = exported(store, here)
-    assert [file.read_text() for file in written.files] == alone
-    assert written.left_out == ()
+    store.save(pairs, sample.measured(sample.full(), latency=[9.0]))  # both sides are of one case, and one may be of another commit
+    again = exported(store, here)
+    assert ([file.read_text() for file in again.files], again.left_out) == (points, ())
 
 
 def test_versions_and_units_are_those_of_the_definitions(store: Store, here: Path, commits: list[str]) -> None:

@@ -15,7 +15,6 @@ from PIL import Image
 from cachemark.analysis.report_view import ReportView, build
 from cachemark.core.errors import UnknownName
 from cachemark.core.formatting import display_name
-from cachemark.core.result import Outcome
 from cachemark.core.spec import Case, Sampling
 from cachemark.core.units import METRICS
 from cachemark.export import figures
@@ -29,15 +28,6 @@ from report import report_sample as sample
 def figure(table: pd.DataFrame, label: str, metric: str) -> dict[str, Any]:
     (row,) = table[(table.label == label) & (table.metric == metric)].to_dict("records")
     return dict(row)
-
-
-def stored(path: Path, *runs: list[Outcome]) -> Path:
-    with Store.open(path) as store:
-        for values in runs:
-            run = store.begin_run("demo", {}, sample.ENVIRONMENT, sample.RUN.code)
-            for outcome in values:
-                store.save(run, replace(outcome, artifacts={}))
-    return path
 
 
 def test_there_is_one_row_for_each_case_and_metric_with_the_value_of_the_report() -> None:
@@ -77,7 +67,11 @@ def test_what_has_no_figures_is_there_with_its_reason() -> None:
 
 
 def test_a_store_its_path_and_outcomes_give_the_same(tmp_path: Path) -> None:
-    path = stored(tmp_path / "s.sqlite", sample.outcomes(), [sample.full()])
+    with Store.open(path := tmp_path / "s.sqlite") as store:
+        for values in (sample.outcomes(), [sample.full()]):
+            run = store.begin_run("demo", {}, sample.ENVIRONMENT, sample.RUN.code)
+            for outcome in values:
+                store.save(run, replace(outcome, artifacts={}))
     shared = ["run", "commit", "machine_class"]
     arguments = frame(sample.outcomes()).drop(columns=shared)
     with Store.open(path, read_only=True) as store:
@@ -141,7 +135,6 @@ def test_methods_differ_in_shape_and_dash_and_figures_name_their_parts(view: Rep
     assert len({dash for _, dash in lines}) == 4
     assert "currentColor" not in svg
     assert [e.text for e in ET.fromstring(svg).findall(f"{SVG}text")] == [display_name(name) for name in sorted(sample.METHODS)]
-    drawing = chart_sets(view)[0]
     drawn = {chart.title: ET.fromstring(figures.figure(chart, drawing, 234.0)) for chart in drawing.charts if chart.plot}
     below = {title: [e.text for e in svg.findall(f"{SVG}text")] for title, svg in drawn.items()}
     assert below["Time per batch, by part"] == ["Tokens", "Decode + other"]

@@ -80,10 +80,6 @@ def test_every_figure_is_the_text_of_the_page_and_a_margin_reaches_to_the_farthe
     assert column(exported, "speedup")["full 1"].with_margin == "1.00×"
 
 
-def as_good(outcome: Outcome) -> Outcome:
-    return sample.measured(outcome, color_consistency=list(sample.full().samples["color_consistency"]))
-
-
 def noise(name: str, size: float = 1.0) -> list[float]:
     stream = random.Random(name)
     return [size * stream.gauss(0, 1) for _ in range(sample.SEEDS)]
@@ -114,9 +110,11 @@ def test_bold_is_what_may_be_the_best() -> None:
     assert of(1.03, 1.06, 1.08) == {"LineAR 1/2", "random 1/2"}
     assert of(1.11, 1.12, 1.13) == {"LineAR 1/2", "random 1/2"}, "which two processes may differ by"
     assert of(1.18, 1.19, 1.20) == {"LineAR 1/2"}
-    worse = sample.measured(sample.candidate("linear", "1/4"), latency=[0.1] * 5,
-                  token_agreement=list(sample.other_seeds().samples["token_agreement"]))
-    results = [sample.full(), *map(as_good, (worse, sample.candidate("random", "1/4"), sample.candidate("window", "1/4")))]
+    unlike = list(sample.other_seeds().samples["token_agreement"])
+    worse = sample.measured(sample.candidate("linear", "1/4"), latency=[0.1] * 5, token_agreement=unlike)
+    good = {"color_consistency": list(sample.full().samples["color_consistency"])}
+    others = sample.candidate("random", "1/4"), sample.candidate("window", "1/4")
+    results = [sample.full(), *(sample.measured(outcome, **good) for outcome in (worse, *others))]
     exported = table([*results, sample.other_seeds()])
     assert column(exported, "speedup")["LineAR 1/4"].text > column(exported, "speedup")["window 1/4"].text
     assert "LineAR 1/4" not in bold(exported, "speedup")
@@ -143,8 +141,7 @@ def test_a_plain_table_has_paired_differences_and_a_name_that_is_none_is_refused
     assert "± " not in text.split("% ±")[0].partition("\\bottomrule")[0]
     assert all(line.startswith("%") for line in text.partition("\\end{tabular}")[2].splitlines() if line and line != "\\end{table}")
     for columns, methods, said in ((["psrn"], [], "Unknown column 'psrn'. Did you mean 'psnr'"),
-                                                              ([], ["linaer"], "Unknown method 'linaer'. Did you mean 'linear'")
-    ):
+                                   ([], ["linaer"], "Unknown method 'linaer'. Did you mean 'linear'")):
         with pytest.raises(UnknownName, match=re.escape(said)):
             tables(build(sample.RUN, sample.mixed()), columns, methods)
 

@@ -54,7 +54,7 @@ def test_outcomes_come_back_equal_and_in_order(store: Store, saved: list[Outcome
     assert store.outcomes(run) == saved
 
 
-def test_cases_are_stored_once_and_trials_by_name(store: Store) -> None:
+def test_cases_are_stored_once_trials_by_name_and_every_status_is_known_to_sql(store: Store) -> None:
     run, other = begin(store), begin(store)
     for owner, trial in [(run, "p1"), (run, "p1"), (run, ""), (run, ""), (other, "p1")]:
         store.save(owner, ok(1), trial=trial)
@@ -63,9 +63,13 @@ def test_cases_are_stored_once_and_trials_by_name(store: Store) -> None:
     with store._reading() as session:
         assert session.scalars(select(OutcomeRow.trial).order_by(OutcomeRow.id)).all() == ["p1", "p1", "", "", "p1"]
     assert store.trials(other) == {case(1).key: "p1 of run 2"}
+    statuses = [s for s in Status if s is not Status.OK]
+    for status in statuses:
+        store.save(run, failed(status=status))
+    assert [o.status for o in store.outcomes(run)][4:] == statuses
 
 
-def test_find_takes_the_newest_ok_outcome_of_that_key(store: Store) -> None:
+def test_the_newest_ok_outcome_of_a_key_is_found_and_one_that_is_reused_belongs_to_both_runs(store: Store) -> None:
     run = begin(store)
     store.save(run, ok(1, result_key="k", seconds=1.0))
     store.save(run, ok(1, result_key="k", seconds=2.0))
@@ -75,9 +79,6 @@ def test_find_takes_the_newest_ok_outcome_of_that_key(store: Store) -> None:
     assert store.find("other") is None
     store.save(run, ok(1, result_key=""))
     assert store.find("") is store.reuse(run, "") is None
-
-
-def test_reused_outcome_belongs_to_both_runs(store: Store) -> None:
     first = begin(store)
     store.save(first, ok(1), {"grid.png": b"png"})
     store.save(first, ok(2))
@@ -88,7 +89,7 @@ def test_reused_outcome_belongs_to_both_runs(store: Store) -> None:
     assert reused == store.outcomes(first)[0]
     assert [o.case.parameters["number"] for o in store.outcomes(second)] == [3, 1]
     assert store.reused(second) == {case(1).key}
-    assert count_rows(store)["outcome"] == 3
+    assert count_rows(store)["outcome"] == 4 + 3
     assert store.reuse(first, "skip1") == store.reuse(first, "skip1") == reused
     assert (len(store.outcomes(first)), store.reused(first)) == (2, frozenset())
 
@@ -102,7 +103,7 @@ def test_nearest_names_the_fields_that_differ(store: Store) -> None:
     assert store.nearest(case(2, model="third")) == {}
 
 
-def test_artifacts_are_named_by_content_and_kept_once(store: Store, path: Path) -> None:
+def test_artifacts_are_named_by_content_kept_once_and_named_again_where_they_are_there(store: Store, path: Path) -> None:
     run = begin(store)
     store.save(run, ok(1), {"tokens.safetensors": b"abc", "grid.png": b"abc", "raw": b"abc"})
     store.save(run, ok(2), {"tokens.safetensors": b"abc"})
@@ -113,6 +114,12 @@ def test_artifacts_are_named_by_content_and_kept_once(store: Store, path: Path) 
     folder = path.with_name("results.db.artifacts")
     assert store.artifacts.path(names["raw"]) == folder / "ba" / digest
     assert len([p for p in folder.rglob("*") if p.is_file()]) == 3, "no partial files stay behind"
+    stored = store.outcomes(run)[0]
+    store.save(run, stored)
+    assert store.outcomes(run)[2] == stored
+    with pytest.raises(BadStore, match="is not in"):
+        store.save(run, dataclasses.replace(stored, artifacts={"grid.png": "ab/" + "ab" * 32 + ".png"}))
+    assert len(store.outcomes(run)) == 3
 
 
 def test_artifacts_cannot_leave_the_folder_and_damaged_ones_are_mended(store: Store) -> None:
@@ -141,17 +148,6 @@ def test_verdicts_replace_earlier_ones(store: Store) -> None:
     for saved in ([], rows[:1], rows):
         store.save_verdicts(run, saved)
         assert store.verdicts(run) == saved
-
-
-def test_outcome_may_name_artifacts_that_the_store_has_and_no_others(store: Store) -> None:
-    run = begin(store)
-    store.save(run, ok(1), {"grid.png": b"png"})
-    stored = store.outcomes(run)[0]
-    store.save(run, stored)
-    assert store.outcomes(run)[1] == stored
-    with pytest.raises(BadStore, match="is not in"):
-        store.save(run, dataclasses.replace(stored, artifacts={"grid.png": "ab/" + "ab" * 32 + ".png"}))
-    assert len(store.outcomes(run)) == 2
 
 
 def test_a_run_without_heartbeats_is_interrupted_and_a_lasting_one_sends_them(
@@ -216,14 +212,6 @@ def raw(store: Store, path: Path) -> Iterator[sqlite3.Connection]:
 def test_sql_refuses(raw: sqlite3.Connection, change: str) -> None:
     with pytest.raises(sqlite3.IntegrityError):
         raw.execute(change)
-
-
-def test_every_status_of_python_is_known_to_sql(store: Store) -> None:
-    run = begin(store)
-    statuses = [s for s in Status if s is not Status.OK]
-    for status in statuses:
-        store.save(run, failed(status=status))
-    assert [o.status for o in store.outcomes(run)] == statuses
 
 
 environments = st.builds(Environment, texts, texts, texts, objects)

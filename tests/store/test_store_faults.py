@@ -96,14 +96,6 @@ def test_read_only_store_reads_and_does_not_write(made: Path, monkeypatch: pytes
     refused(made, r"has a log \(.*-wal\).*Copy both files", read_only=True)
 
 
-@pytest.mark.parametrize("content", [b"hello, this is not a database\n" * 200, b"\x89PNG", b"SQLite format 3\0" + b"\xff" * 4000])
-def test_file_that_is_no_database_is_left_alone(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-    for read_only in (False, True):
-        refused(path, "not an SQLite database, or a damaged one", read_only=read_only)
-    assert path.read_bytes() == content
-
-
 @pytest.mark.parametrize("change", [
     "UPDATE outcome SET facts = '{'", "UPDATE outcome SET facts = '[1]'", "UPDATE run SET plan_json = '7'",
     "UPDATE \"case\" SET body = '{}'", "UPDATE run SET started = x'fffe'", "UPDATE outcome SET trial = x'fffe'",
@@ -198,15 +190,16 @@ def test_a_store_in_a_read_only_folder_is_checked_and_backed_up(made: Path, tmp_
         assert (check(copy), copy.outcomes(1)) == ([], [ok()])
 
 
-@pytest.mark.parametrize(("ours", "change", "words"), [
-    (False, "CREATE TABLE recipes (name TEXT)", "another program .*recipes"),
-    *((True, f"UPDATE {engine_module.VERSION_TABLE} SET version_num = '{version}'",
+@pytest.mark.parametrize(("content", "change", "words"), [
+    *((content, "", "not an SQLite database, or a damaged one") for content in (
+        b"hello, this is not a database\n" * 200, b"\x89PNG", b"SQLite format 3\0" + b"\xff" * 4000)),
+    (b"", "CREATE TABLE recipes (name TEXT)", "another program .*recipes"),
+    *((None, f"UPDATE {engine_module.VERSION_TABLE} SET version_num = '{version}'",
        rf"schema '{version}'.*{re.escape(__version__)} reads and writes schema {SCHEMA_VERSION}") for version in ("0003", "99", "head")),
-    (True, f"INSERT INTO {engine_module.VERSION_TABLE} VALUES ('4')", "schema '5, 4'")])
-def test_a_database_of_another_program_or_schema_is_left_alone(path: Path, ours: bool, change: str, words: str) -> None:
-    if ours:
-        make(path)
-    alter(path, change)
+    (None, f"INSERT INTO {engine_module.VERSION_TABLE} VALUES ('4')", "schema '5, 4'")])
+def test_a_file_of_something_else_or_of_another_schema_is_left_alone(path: Path, content: bytes | None, change: str, words: str) -> None:
+    make(path) if content is None else path.write_bytes(content)
+    alter(path, *filter(None, [change]))
     before = path.read_bytes()
     for read_only in (False, True):
         refused(path, words, read_only=read_only)
@@ -297,9 +290,9 @@ def check_integrity(path: Path) -> None:
     connection.close()
 
 
-def test_four_writers_lose_nothing(path: Path, processes: Any) -> None:
-    with Store.open(path) as store:
-        begin(store)
+def test_several_processes_create_one_database_and_four_writers_lose_nothing(path: Path, processes: Any) -> None:
+    with processes.Pool(4) as pool:
+        assert sorted(pool.map(open_and_count, [path] * 8, chunksize=1)) == list(range(1, 9))
     writers = [processes.Process(target=write_ten, args=(path, first)) for first in (0, 10, 20, 30)]
     for writer in writers:
         writer.start()
@@ -313,12 +306,6 @@ def test_four_writers_lose_nothing(path: Path, processes: Any) -> None:
         for number, outcome in result.items():
             assert outcome.samples == ok(number).samples
             assert store.artifacts.read(outcome.artifacts["tokens.bin"]) == bytes([number])
-
-
-def test_several_processes_create_one_database(path: Path, processes: Any) -> None:
-    with processes.Pool(4) as pool:
-        assert sorted(pool.map(open_and_count, [path] * 8, chunksize=1)) == list(range(1, 9))
-    check_integrity(path)
 
 
 def test_death_at_every_statement_of_a_save(path: Path, processes: Any) -> None:

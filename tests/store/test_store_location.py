@@ -99,24 +99,15 @@ def test_file_systems_are_known_and_those_of_networks_get_no_write_ahead_log(tmp
     assert ("locks" in refused.message, "db merge" in refused.remedy) == (True, True)
 
 
-def test_a_copy_without_its_log_is_told_from_an_empty_store(tmp_path: Path) -> None:
-    with Store.open(tmp_path / "live.sqlite") as store:
-        store.save(begin(store), ok())
-        shutil.copy(tmp_path / "live.sqlite", tmp_path / "copy.sqlite")
-        for name in ("both.sqlite", "both.sqlite-wal"):
-            shutil.copy(tmp_path / name.replace("both", "live"), tmp_path / name)
-    with Store.open(tmp_path / "copy.sqlite", read_only=True) as copy, pytest.raises(NothingMeasured, match="-wal was not copied"):
-        copy.run()
-    with Store.open(tmp_path / "both.sqlite", read_only=True) as store:
-        assert store.run().id == 1
-
-
-def test_a_log_in_a_read_only_folder_is_read(tmp_path: Path) -> None:
+def test_a_copy_without_its_log_is_told_from_an_empty_store_and_one_with_it_is_read_also_in_a_read_only_folder(tmp_path: Path) -> None:
     """In a read-only folder SQLite cannot create the index of the log."""
     with Store.open(tmp_path / "live.sqlite") as store:
         store.save(begin(store), ok())
-        for name in ("copy.sqlite", "copy.sqlite-wal"):
-            shutil.copy(tmp_path / name.replace("copy", "live"), tmp_path / name)
-    (tmp_path / "copy.sqlite-shm").mkdir()  # as if it could not be created
-    with Store.open(tmp_path / "copy.sqlite", read_only=True) as store:
-        assert len(store.outcomes(store.run().id)) == 1
+        for name in ("copy.sqlite", "both.sqlite", "both.sqlite-wal", "locked.sqlite", "locked.sqlite-wal"):
+            shutil.copy(tmp_path / f"live.{name.partition('.')[2]}", tmp_path / name)
+    with Store.open(tmp_path / "copy.sqlite", read_only=True) as copy, pytest.raises(NothingMeasured, match="-wal was not copied"):
+        copy.run()
+    (tmp_path / "locked.sqlite-shm").mkdir()  # as if it could not be created
+    for name in ("both.sqlite", "locked.sqlite"):
+        with Store.open(tmp_path / name, read_only=True) as store:
+            assert len(store.outcomes(store.run().id)) == 1
