@@ -46,7 +46,7 @@ docs: $(VENV)/.installed-docs ## generate reference pages, run every code block 
 	@PYTHONPATH=tests:. $(BIN)/python -m conformance.summary
 	@$(BIN)/python -m tools.cards docs --costs
 	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/mkdocs build --strict
-	@$(PYTEST) tests/test_docs.py tests/test_errors.py tests/test_site.py
+	@$(PYTEST) tests/test_docs.py
 	@echo "The site: $(CURDIR)/site/index.html"
 
 # The stamp has the environment's age; editing either file reinstalls it.

@@ -1,4 +1,4 @@
-"""The documentation is under test: what it shows runs, and what exists is described.
+"""The documentation is under test: what it shows runs, what exists is described, and its site asks no other host for anything.
 
 A block that begins with a line such as ``# knorm.py`` is saved under that name. All other ``python`` blocks of a page run in order in an
 empty folder. Calls of ``cachemark`` in ``console`` and ``bash`` blocks are parsed by the command they name, and not run.
@@ -6,24 +6,31 @@ empty folder. Calls of ``cachemark`` in ``console`` and ``bash`` blocks are pars
 
 import contextlib
 import importlib
+import importlib.util
 import json
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
+from html.parser import HTMLParser
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import pytest
+import yaml
 
+import cachemark
 from cachemark.contract.planning import SEEN
-from cachemark.core.errors import CachemarkError
+from cachemark.core import errors
+from cachemark.core.errors import CachemarkError, UnknownName, unknown
 from cachemark.core.units import FAMILIES, METRICS
 from cachemark.methods.registry import METHODS
 from tools.cards.imports import with_picture
 from tools.pages import results
-from tools.site import generated
+from tools.site import generated, hosts
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -104,7 +111,7 @@ def commands(command: click.Command, path: tuple[str, ...] = ("cachemark",)) -> 
 
 
 @pytest.fixture(scope="module")
-def main() -> click.Command:
+def main() -> click.Group:
     return importlib.import_module("cachemark.cli").main
 
 
@@ -203,3 +210,104 @@ def test_links_to_files_of_the_repository_lead_somewhere() -> None:
     made = {(DOCS / page).resolve() for page in generated.PAGES}
     assert not [f"{page}: {link}" for page, link in links if not (page.parent / link).exists()
                 and not (DOCS in page.parents and (page.parent / link).resolve() in made)]
+
+
+ENTRIES = dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", (DOCS / "errors.md").read_text(encoding="utf-8"), re.M | re.S))
+CLASSES = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, CachemarkError)]
+
+
+def test_every_class_has_an_entry_that_names_its_class_exit_code_causes_and_remedy_and_prints_its_own() -> None:
+    assert sorted(c.slug for c in CLASSES) == sorted(ENTRIES)
+    parts = {c: (f"*Class `{c.__name__}`, exit code {c.exit_code}.*", "- **Causes.** ", "- **Remedy.** ") for c in CLASSES}
+    assert not [(c.slug, part) for c, expected in parts.items() for part in expected if part not in ENTRIES[c.slug]]
+    assert {str(c("It is so.", remedy="Do that.")) for c in CLASSES} == {"It is so. Do that."}
+    assert {str(c("It is so.")) for c in CLASSES} == {"It is so."}
+
+
+def test_unknown_suggests_the_nearest_name_and_lists_all() -> None:
+    error = unknown("method", "linaer", ["window", "linear", "h2o"])
+    assert isinstance(error, UnknownName)
+    assert error.message == "Unknown method 'linaer'."
+    assert error.remedy == "Did you mean 'linear'? Known: h2o, linear, window."
+    assert unknown("case", "rkv", ["full", "rkv 1/2, batch 4"]).remedy == "Known: full; rkv 1/2, batch 4."
+    remedy = unknown("model", "var-d37", [f"model-{number:02}" for number in range(25)] + ["var-d36", "var-d30"]).remedy
+    assert remedy.startswith("Did you mean 'var-d36'? Known: model-")
+    assert remedy.endswith("var-d30, var-d36 and 17 more.")
+    assert unknown("method", "zzz", []).remedy == "Known: none."
+
+
+NO_CONNECTIONS = """
+import os, socket, sys
+
+def refuse(event, args):
+    if event == "socket.connect" or event == "socket.getaddrinfo":
+        os._exit(77)  # an exception could be caught
+
+sys.addaudithook(refuse)
+from mkdocs.__main__ import cli
+cli()
+"""
+built_here = pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="no mkdocs here; `make docs` installs it")
+SETTINGS: dict[str, Any] = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+
+
+def pages_of(nav: list[Any]) -> Iterator[str]:
+    for entry in nav:
+        below = next(iter(entry.values())) if isinstance(entry, dict) else entry
+        if isinstance(below, str):
+            yield below
+        else:
+            yield from pages_of(below)
+
+
+def test_every_page_has_one_place_in_the_navigation() -> None:
+    named = [page for page in pages_of(SETTINGS["nav"]) if not page.startswith("cli/")]
+    assert sorted(named) == sorted([*generated.PAGES, *(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))])
+
+
+def test_nothing_is_set_that_would_ask_another_host() -> None:
+    assert SETTINGS["theme"]["font"] is False
+    assert SETTINGS["extra"]["polyfills"] == ["assets/iframe-worker.js"]  # else the plug-in `offline` names another host
+    assert not {"repo_url", "site_url"} & SETTINGS.keys()  # with the first a page asks its host how many stars there are
+    assert not {"analytics", "consent"} & SETTINGS["extra"].keys()
+    assert "offline" in SETTINGS["plugins"]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built without a warning in a process that ends at the first connection."""
+    where = tmp_path_factory.mktemp("built") / "site"
+    command = [sys.executable, "-c", NO_CONNECTIONS, "build", "--strict", "--site-dir", str(where)]  # with --quiet no warning counts
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert built.returncode == 0, built.stderr
+    return where
+
+
+class Parts(HTMLParser):
+    """Keeps ids and classes of a page."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.ids, self.classes = set[str](), set[str]()
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.ids.add(dict(attrs).get("id") or "")
+        self.classes.update((dict(attrs).get("class") or "").split())
+
+
+@pytest.mark.slow
+@built_here
+def test_no_page_loads_anything_from_another_host(site: Path) -> None:
+    assert len(list(site.rglob("*.html"))) > len(list(DOCS.rglob("*.md")))
+    assert list(hosts.loads_of(site)) == []
+    for page in site.rglob("*.html"):  # the theme's script would load mermaid and count stars for these
+        assert not {"mermaid", "md-source__fact"} & Parts(page).classes, page
+
+
+@pytest.mark.slow
+@built_here
+def test_commands_and_public_names_have_a_page(site: Path, main: click.Group) -> None:
+    assert {page.stem for page in (site / "cli").glob("*.html")} == {*main.commands, "index"}
+    ids = Parts(site / "api" / "cachemark.html").ids
+    assert {f"cachemark.{name}" for name in set(cachemark.__all__) - {"__version__"}} <= ids
