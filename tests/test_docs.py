@@ -227,8 +227,7 @@ def test_every_class_has_an_entry_that_names_its_class_exit_code_causes_and_reme
 def test_unknown_suggests_the_nearest_name_and_lists_all() -> None:
     error = unknown("method", "linaer", ["window", "linear", "h2o"])
     assert isinstance(error, UnknownName)
-    assert error.message == "Unknown method 'linaer'."
-    assert error.remedy == "Did you mean 'linear'? Known: h2o, linear, window."
+    assert str(error) == "Unknown method 'linaer'. Did you mean 'linear'? Known: h2o, linear, window."
     assert unknown("case", "rkv", ["full", "rkv 1/2, batch 4"]).remedy == "Known: full; rkv 1/2, batch 4."
     remedy = unknown("model", "var-d37", [f"model-{number:02}" for number in range(25)] + ["var-d36", "var-d30"]).remedy
     assert remedy.startswith("Did you mean 'var-d36'? Known: model-")
@@ -247,7 +246,6 @@ sys.addaudithook(refuse)
 from mkdocs.__main__ import cli
 cli()
 """
-built_here = pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="no mkdocs here; `make docs` installs it")
 SETTINGS: dict[str, Any] = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
 
 
@@ -260,27 +258,14 @@ def pages_of(nav: list[Any]) -> Iterator[str]:
             yield from pages_of(below)
 
 
-def test_every_page_has_one_place_in_the_navigation() -> None:
+def test_every_page_has_one_place_in_the_navigation_and_nothing_is_set_that_would_ask_another_host() -> None:
     named = [page for page in pages_of(SETTINGS["nav"]) if not page.startswith("cli/")]
     assert sorted(named) == sorted([*generated.PAGES, *(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))])
-
-
-def test_nothing_is_set_that_would_ask_another_host() -> None:
     assert SETTINGS["theme"]["font"] is False
     assert SETTINGS["extra"]["polyfills"] == ["assets/iframe-worker.js"]  # else the plug-in `offline` names another host
     assert not {"repo_url", "site_url"} & SETTINGS.keys()  # with the first a page asks its host how many stars there are
     assert not {"analytics", "consent"} & SETTINGS["extra"].keys()
     assert "offline" in SETTINGS["plugins"]
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built without a warning in a process that ends at the first connection."""
-    where = tmp_path_factory.mktemp("built") / "site"
-    command = [sys.executable, "-c", NO_CONNECTIONS, "build", "--strict", "--site-dir", str(where)]  # with --quiet no warning counts
-    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
-    assert built.returncode == 0, built.stderr
-    return where
 
 
 class Parts(HTMLParser):
@@ -297,17 +282,16 @@ class Parts(HTMLParser):
 
 
 @pytest.mark.slow
-@built_here
-def test_no_page_loads_anything_from_another_host(site: Path) -> None:
+@pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="no mkdocs here; `make docs` installs it")
+def test_the_built_site_has_every_command_and_public_name_and_loads_nothing_from_another_host(tmp_path: Path, main: click.Group) -> None:
+    """It is built without a warning in a process that ends at the first connection."""
+    command = [sys.executable, "-c", NO_CONNECTIONS, "build", "--strict", "--site-dir", str(site := tmp_path / "site")]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)  # with --quiet no warning counts
+    assert built.returncode == 0, built.stderr
     assert len(list(site.rglob("*.html"))) > len(list(DOCS.rglob("*.md")))
     assert list(hosts.loads_of(site)) == []
     for page in site.rglob("*.html"):  # the theme's script would load mermaid and count stars for these
         assert not {"mermaid", "md-source__fact"} & Parts(page).classes, page
-
-
-@pytest.mark.slow
-@built_here
-def test_commands_and_public_names_have_a_page(site: Path, main: click.Group) -> None:
     assert {page.stem for page in (site / "cli").glob("*.html")} == {*main.commands, "index"}
     ids = Parts(site / "api" / "cachemark.html").ids
     assert {f"cachemark.{name}" for name in set(cachemark.__all__) - {"__version__"}} <= ids

@@ -17,8 +17,7 @@ from cachemark.kit.metric_checks import MetricExample
 from cachemark.kit.runner import metric_checks
 from cachemark.plans import schema
 from cachemark.plans.expand import expand
-from cachemark.plugins import loading as plugins
-from cachemark.plugins.loading import require
+from cachemark.plugins.loading import load, require
 from support.examples import short_plan
 from support.kit import passes_at_the_smallest_size
 from support.stages import call, forgetting
@@ -49,15 +48,11 @@ def site(built: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield built
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_it_is_found_by_its_name(name: str, site: Path) -> None:
-    kind, name_of_entry = EXAMPLES[name]
-    (row,) = [each for each in json.loads(call("list", kind, "--json").output) if each["name"] == name_of_entry]
-    assert (row["origin"], row["version"], row.get("refused")) == (name, "0.1.0", None)
-    assert {path.name for path in site.iterdir()} >= {name.replace("-", "_"), f"{name.replace('-', '_')}-0.1.0.dist-info"}
-
-
-def test_the_method_and_the_metric_pass_the_kit(site: Path) -> None:
+def test_each_is_found_by_its_name_and_the_method_and_the_metric_pass_the_kit(site: Path) -> None:
+    for name, (kind, entry) in EXAMPLES.items():
+        (row,) = [each for each in json.loads(call("list", kind, "--json").output) if each["name"] == entry]
+        assert (row["origin"], row["version"], row.get("refused")) == (name, "0.1.0", None)
+        assert {path.name for path in site.iterdir()} >= {name.replace("-", "_"), f"{name.replace('-', '_')}-0.1.0.dist-info"}
     require("methods", ["knorm"])
     passes_at_the_smallest_size("knorm")
     require("metrics", ["colourfulness"])
@@ -101,7 +96,7 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             (tmp_path / block.file).write_text(block.text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     with forgetting():
-        assert plugins.load("keyangle.py") == ["keyangle"]
+        assert load("keyangle.py") == ["keyangle"]
         yield tmp_path
 
 

@@ -12,10 +12,9 @@ from cachemark.core.result import Environment, Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.core.units import FAMILIES, METRICS, TIME, Metric, metric
 from cachemark.export.asv import cost_of
-from cachemark.gate import incidents
 from cachemark.gate.baseline_check import compare
 from cachemark.gate.comparison import ConfigPairs, PairOfOutcomes, verdicts
-from cachemark.gate.incidents import GateRow
+from cachemark.gate.incidents import GateRow, fold
 from cachemark.gate.seedwise import seedwise
 from cachemark.stats.paired_test import Rule
 from cachemark.store.exchange import dump, load
@@ -101,7 +100,7 @@ def test_an_incident_of_a_loss_has_a_cost_above_1_and_a_history_in_asv_one_above
         for kind in ("worse", "better"):
             then, now = value(of), value(of, kind)
             failing = Verdict(case("linear").key, "linear 1/2", of.name, "regressed", "", then, now, now / then)
-            (result,) = incidents.fold([GateRow(case("linear"), failing, fails=True)], [case("linear")], date(2026, 1, 1))
+            (result,) = fold([GateRow(case("linear"), failing, fails=True)], [case("linear")], date(2026, 1, 1))
             assert result.change is not None
             assert (result.change > 1) == (kind == "worse"), of.name
         cost = cost_of(of)

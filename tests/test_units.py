@@ -6,9 +6,8 @@ import pytest
 
 from cachemark.analysis import device_limits
 from cachemark.analysis.explanations import glossary
-from cachemark.core import limits
 from cachemark.core.errors import UnknownName
-from cachemark.core.limits import Limit, Rates
+from cachemark.core.limits import Limit, Rates, roofline_speedup
 from cachemark.core.units import FAMILIES, METRICS, SEEN, image_count, is_metric, least_images, metric, quality_name
 from cachemark.metrics.compute.presets import preset
 from cachemark.metrics.similarity import PSNR_CAP
@@ -16,7 +15,7 @@ from cachemark.roofline.operations import Bill, Op
 from cachemark.workflows.list import listing
 
 
-def test_a_set_of_images_has_a_name_and_other_spellings_are_none() -> None:
+def test_a_set_of_images_has_a_name_other_spellings_are_none_and_the_least_images_follow_from_what_the_network_sees() -> None:
     for base, preset_name, count, name in (
         ("fid", "scene", 2000, "fid_scene_2k"), ("fid", "adm", 50_000, "fid_adm_50k"), ("kid", "scene", 512, "kid_scene_512"),
         ("recall", "x9", 1, "recall_x9_1"), ("isc", "scene", 2500, "isc_scene_2500"),
@@ -32,9 +31,6 @@ def test_a_set_of_images_has_a_name_and_other_spellings_are_none() -> None:
         assert not is_metric(name)
         with pytest.raises(UnknownName, match=re.escape(repr(name))):
             metric(name)
-
-
-def test_the_least_images_follow_from_what_the_network_of_the_preset_sees() -> None:
     real = preset("scene").reference
     assert SEEN["scene"] == (real.features.shape[1], real.logits.shape[1])
     assert [least_images(name) for name in ("fid_scene_128", "fid_adm_50k", "isc_scene_2k", "isc_adm_50k")] == [384, 6144, 400, 40_320]
@@ -42,7 +38,7 @@ def test_the_least_images_follow_from_what_the_network_of_the_preset_sees() -> N
     assert [image_count(name) for name in ("fid_scene_2k", "kid_x_17", "psnr", "fid_scene_2000")] == [2000, 17, 0, 0]
 
 
-def test_the_range_of_an_image_s_figure_is_that_of_its_unit() -> None:
+def test_every_metric_is_listed_and_explained_and_the_range_of_an_image_s_figure_is_that_of_its_unit() -> None:
     """From it follows how the interval of a mean is found, so a new metric has to have one."""
     shares = {name for name, m in METRICS.items() if m.unit == "share" and m.kind in ("fidelity", "quality")}
     assert shares == {name for name, m in METRICS.items() if m.within == (0, 1)}
@@ -50,9 +46,6 @@ def test_the_range_of_an_image_s_figure_is_that_of_its_unit() -> None:
     assert METRICS["psnr"].within == (0, PSNR_CAP)
     assert METRICS["ssim"].within == (-1, 1)
     assert METRICS["ssim"].apart == (-2, 2)
-
-
-def test_every_metric_that_a_report_may_show_is_listed_and_explained() -> None:
     listed = {row["name"]: row["summary"] for row in listing("metrics")}
     assert list(listed) == [*METRICS, *(f"{name}_<preset>_<images>" for name in FAMILIES)]
     for result in (*METRICS.values(), *FAMILIES.values()):
@@ -81,7 +74,7 @@ def test_an_operation_takes_what_takes_longer_what_was_measured_stands_beside_it
     assert (limit.over(12.0), limit.mbu(12.0), limit.mfu(12.0)) == (2.0, 3.0 / 12, 4.01 / 12)
     assert Limit.from_json(limit.to_json()) == limit
     full, candidate = (bill(*ops).limit(RATES) for ops in ((MOVES, MOVES, COMPUTES), (MOVES, COMPUTES)))
-    assert limits.roofline_speedup(full, candidate) == 7 / 5
+    assert roofline_speedup(full, candidate) == 7 / 5
     assert "2.17×" in device_limits.implausible(7.57, 2.17)
     assert not device_limits.implausible(2.17 * device_limits.TOLERANCE - 0.01, 2.17)
     assert not device_limits.implausible(7.57, 2.17, tokens=4.0)

@@ -28,7 +28,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a run in which much happened, with an earlier run before it."""
     nights = [HistoryNight(sample.RUN, sample.outcomes()), HistoryNight(sample.RUN, sample.mixed())]
     target = tmp_path_factory.mktemp("page") / "page.html"
-    view = build(sample.RUN, sample.mixed(), sample.comparison(), sample.artifact, nights=nights)
+    view = build(sample.RUN, sample.mixed(), sample.comparison(), sample.sprite, nights=nights)
     target.write_text(render(view), encoding="utf-8")
     return target
 
@@ -95,7 +95,7 @@ def test_every_tab_shows_its_charts_with_their_tables_and_is_quiet(opened: Open,
 def test_a_page_of_many_cases_is_small_and_shows_the_same(opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its panels are compressed, and its pictures stored once."""
     case, texts, shown = f"c-{sample.full().case.key}", [], []
-    view = build(sample.RUN, sample.outcomes(), None, sample.artifact)
+    view = build(sample.RUN, sample.outcomes(), None, sample.sprite)
     for many in (10, 100):
         monkeypatch.setattr(render_module, "MANY", many)
         texts.append(render(view))

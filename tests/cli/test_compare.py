@@ -136,28 +136,24 @@ def worse(name: str, before: float, after: float, first: int) -> Callable[[Outco
 CAPTURE = worse("capture_seconds", 1.0, 3.0, 16)  # a wall time measured once per process, which is never followed
 
 
-@pytest.mark.parametrize(("slow", "changed", "commit", "effect"), [
+@pytest.mark.parametrize(("slow", "changed", "commit", "said"), [
     (99, worse("kv_allocated", 4096.0, 4505.0, 3), 3, "kv_allocated: must be equal"), (11, failing(12), 11, "latency: +2"),
-    (11, CAPTURE, 11, "latency: +25 %"), (99, failing(*range(5, 17)), 5, "")])
-def test_the_commit_that_made_a_case_worse_is_found(
-    slow: int, changed: Callable[[Outcome, Any], Outcome], commit: int, effect: str, machine: Machine, stage: Stage, repository: Path,
+    (11, CAPTURE, 11, "latency: +25 %"), (99, failing(*range(5, 17)), 5, ""),
+    (11, failing(*range(8, 13)), None, "Skipped commits leave 6"), (99, CAPTURE, None, "The ends do not differ: within 10 %"),
+    (99, failing(0), None, "The ends cannot be compared: the first side does not run, error then, ok now: TypeError: clip")])
+def test_the_commit_that_made_a_case_worse_is_found_or_none_named(
+    slow: int, changed: Callable[..., Outcome], commit: int | None, said: str, machine: Machine, stage: Stage, repository: Path,
 ) -> None:
     machine.speed = lambda planned, options: 1.25 if number(options) >= slow else 1.0
     machine.changed = changed
+    if commit is None:
+        result = bisect(stage, repository)
+        assert (result.exit_code, said in result.stdout) == (3, True)
+        return
     found = data(bisect(stage, repository, "--json"))
     assert git(repository, "log", "-1", "--format=%s", found["commit"]) == f"commit {commit}"
-    assert found["effect"].startswith(effect)
+    assert found["effect"].startswith(said)
     assert machine.trials == 2 * found["pairs"]
-    assert "kv_allocated" not in effect or found["pairs"] <= 1 + 5, "bytes need one pair per commit"
-    if "kv_allocated" in effect:
+    if "kv_allocated" in said:
+        assert found["pairs"] <= 1 + 5, "bytes need one pair per commit"
         assert f"First bad commit: {found['commit'][:12]}\n" in bisect(stage, repository).stdout
-
-
-@pytest.mark.parametrize(("slow", "changed", "text"), [
-    (11, failing(*range(8, 13)), "Skipped commits leave 6"), (99, CAPTURE, "The ends do not differ: within 10 %"),
-    (99, failing(0), "The ends cannot be compared: the first side does not run, error then, ok now: TypeError: clip")])
-def test_no_commit_named(slow: int, changed: Callable[..., Outcome], text: str, machine: Machine, stage: Stage, repository: Path) -> None:
-    machine.speed = lambda planned, options: 1.25 if number(options) >= slow else 1.0
-    machine.changed = changed
-    result = bisect(stage, repository)
-    assert (result.exit_code, text in result.stdout) == (3, True)

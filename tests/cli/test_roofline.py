@@ -25,7 +25,7 @@ def test_a_raster_model_under_its_family_s_method() -> None:
         assert sum(row["parts"].values()) == pytest.approx(row["seconds"])
 
 
-def test_the_column_of_times_has_one_unit_and_a_card_any_letter_case() -> None:
+def test_times_have_one_unit_and_what_a_method_cannot_and_one_without_sizes_of_its_own_are_said() -> None:
     head, *lines = good(call("roofline", "mar-l", "--card", "custom", "--bandwidth", "1TB/s", "--flops", "40TFLOP/s",
                            "--method", "disa", "--steps", "64")).splitlines()[1:]
     full, disa = (float(line.split("×")[0].split()[-3]) for line in lines[:2])
@@ -33,9 +33,6 @@ def test_the_column_of_times_has_one_unit_and_a_card_any_letter_case() -> None:
     assert full > 1000 > disa, "a second and less"
     assert " 0.829 " in lines[1], "the FLOPs of DiSA's published code, without image decoding"
     assert table("llamagen-b", "--card", "H100") == table("llamagen-b", "--card", "h100")
-
-
-def test_what_a_method_cannot_and_one_without_sizes_of_its_own_are_said_and_the_full_cache_stands_once() -> None:
     text = good(call("roofline", "mar-b", "--method", "linear", "--method", "fewer_steps", "--budget", "3/4", "--steps", "16"))
     assert "linear does not run on masked models" in text
     assert any(line.startswith("fewer_steps 3/4") and "×" in line for line in text.splitlines())

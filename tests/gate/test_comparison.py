@@ -55,14 +55,13 @@ def test_a_side_that_fails_ends_its_config_with_its_status(before: Status, after
     by_row = rows(measure_until_decided(measure.counts, measure, RULE))
     one_alone = (before, after).count(Status.OK) == 1 and not {before, after} & FINAL
     assert measure.counts == {"fails": 1 + FlakeRule(RULE.family).enough if one_alone else 1}
-    assert list(by_row) == [("fails", "status")]
-    assert by_row["fails", "status"].verdict == verdict
-    assert "the last line" in by_row["fails", "status"].reason
+    ((key, row),) = by_row.items()
+    assert (key, row.verdict, "the last line" in row.reason) == (("fails", "status"), verdict, True)
     disturbed = {before, after} & {Status.THROTTLED, Status.CONTENDED}
     unready = after is Status.OK and before in (Status.ERROR, Status.UNSUPPORTED)
-    assert by_row["fails", "status"].reason.startswith("the first side does not run") is unready
-    code = Tally(tuple(by_row.values()), 1).exit_code
-    assert code == (5 if disturbed or unready else {"regressed": 1, "improved": 0, "not_compared": 4}[verdict])
+    assert row.reason.startswith("the first side does not run") is unready
+    code = 5 if disturbed or unready else {"regressed": 1, "improved": 0, "not_compared": 4}[verdict]
+    assert Tally((row,), 1).exit_code == code
 
 
 def exact(alike: str = "same", when: int = 0, **changed: Any) -> dict[str, str]:
@@ -166,12 +165,12 @@ def test_how_a_comparison_ends_also_when_time_is_up() -> None:
 
 
 OF_FLAKES = Rule(0.1, 200)
-Fails = Callable[[int, int], bool]
-"""Whether the first (0) or second (1) side of the n-th pair of a configuration fails, n from 1."""
 
 
-def judged(fails: Fails, peak: Callable[[int, int], float] = lambda n, side: 5000.0, rounds: int = 99) -> tuple[dict[str, Verdict], int]:
-    """The rows of one configuration by metric, and how many pairs it took."""
+def judged(
+    fails: Callable[[int, int], bool], peak: Callable[[int, int], float] = lambda n, side: 5000.0, rounds: int = 99,
+) -> tuple[dict[str, Verdict], int]:
+    """Rows of one configuration by metric, and how many pairs it took; ``fails``: whether side 0 or 1 of the n-th pair fails, n from 1."""
     count = 0
 
     def side(side: int) -> Outcome:

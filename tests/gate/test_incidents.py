@@ -7,9 +7,8 @@ from gate_examples import ENVIRONMENT, case
 
 from cachemark.core.errors import UnknownName
 from cachemark.core.spec import Case
-from cachemark.gate import incidents
 from cachemark.gate.baseline_check import Comparison
-from cachemark.gate.incidents import GateRow, Incident, fold, merge
+from cachemark.gate.incidents import GateRow, Incident, IncidentNight, acknowledge, decisions, fold, merge
 from cachemark.gate.judgement import RunJudgement
 from cachemark.gate.nights import Night
 from cachemark.store.rows import RunRecord, Verdict
@@ -35,9 +34,6 @@ def of(**fields: str) -> list[Case]:
 LINEAR = of(method="linear")
 
 
-def names(configs: list[Case]) -> set[str]:
-    return {c.full_title for c in configs}
-
 
 def decided(configs: list[Case]) -> list[GateRow]:
     """Rows of a night that decide on the configurations, none of which is worse."""
@@ -48,7 +44,7 @@ def test_a_cause_is_what_its_configs_share_and_two_are_two_incidents() -> None:
     for factor, value in (("method", "linear"), ("model", "b"), ("engine", "eager")):
         (incident,) = fold(worse(of(**{factor: value})), ALL, DAY, "abc")
         assert (incident.factor, incident.value, incident.metric, incident.onset, incident.change) == (factor, value, "latency", "abc", 1.2)
-        assert set(incident.configurations) == names(of(**{factor: value}))
+        assert set(incident.configurations) == {c.full_title for c in of(**{factor: value})}
     lone = of(method="rkv", model="d")[:1]
     folded = fold(worse(of(method="linear")) + worse(of(method="h2o"), 1.5) + worse(lone), ALL, DAY)
     assert [(i.factor, i.value) for i in folded] == [("method", "linear"), ("method", "h2o"), ("configuration", "d rkv 1/4, batch 1")]
@@ -85,15 +81,13 @@ def test_what_pairs_found_is_measured_again_in_pairs() -> None:
         assert last == f"  again: cachemark compare demo --commits {'a' * 12} {'b' * 12} --only 'a linear 1/4, batch 1' --store n.sqlite"
 
 
-def nights(changes: list[list[GateRow]], register: tuple[Incident, ...] = (), first: date = DAY) -> list[incidents.IncidentNight]:
+def nights(changes: list[list[GateRow]], register: tuple[Incident, ...] = (), first: date = DAY) -> list[IncidentNight]:
     """The nights with these failing rows, in which every other configuration is decided and not worse."""
-    incident_nights = []
+    made = list[IncidentNight]()
     for number, failing in enumerate(changes):
         well = decided([c for c in ALL if c not in [f.case for f in failing]])
-        night = merge(register, [*failing, *well], first + timedelta(days=number), 0.1, "abc")
-        incident_nights.append(night)
-        register = night.register
-    return incident_nights
+        made.append(merge(made[-1].register if made else register, [*failing, *well], first + timedelta(days=number), 0.1, "abc"))
+    return made
 
 
 def test_a_cause_is_reported_once_until_it_grows_or_is_fixed_by_the_judge_that_found_it() -> None:
@@ -110,7 +104,7 @@ def test_a_cause_is_reported_once_until_it_grows_or_is_fixed_by_the_judge_that_f
         (last,) = history_nights[-1].register
         reported = max(number for number, night in enumerate(history_nights) if night.notify)
         assert (last.since, last.change) == (DAY, changes[reported][0].cost)
-        assert set(last.configurations) == names([f.case for night in changes for f in night])
+        assert set(last.configurations) == {f.case.full_title for night in changes for f in night}
     history_nights = nights([worse(LINEAR), [], worse(LINEAR)])
     assert [i.key for i in history_nights[1].fixed] == [history_nights[0].notify[0].key]
     assert (history_nights[1].register, [len(night.notify) for night in history_nights]) == ((), [1, 0, 1])
@@ -157,22 +151,21 @@ def test_an_incident_is_fixed_where_the_judge_that_found_it_judged_its_metric(
 def test_acknowledged_until_a_day_or_accepted_for_good_for_each_failing_row() -> None:
     (first,) = nights([worse(LINEAR)])
     key = first.notify[0].key
-    acknowledged = incidents.acknowledge(first.register, key, "ada", DAY + timedelta(days=2), "https://example.org/1")
+    acknowledged = acknowledge(first.register, key, "ada", DAY + timedelta(days=2), "https://example.org/1")
     assert (acknowledged[0].state, acknowledged[0].who, acknowledged[0].link) == ("acknowledged", "ada", "https://example.org/1")
     history_nights = nights([worse(LINEAR)] * 4, tuple(acknowledged), DAY + timedelta(days=1))
     assert [len(night.notify) for night in history_nights] == [0, 0, 1, 0], "until the day itself it is known"
     last = history_nights[2].notify[0]
     assert (last.state, last.who, last.until) == ("new", "ada", None), "she still owns it"
-    accepted = incidents.acknowledge(first.register, key, "ada", None)
+    accepted = acknowledge(first.register, key, "ada", None)
     assert not any(night.notify for night in nights([worse(LINEAR)] * 40, tuple(accepted)))
     assert nights([worse(LINEAR, 1.4)], tuple(accepted))[0].notify
     with pytest.raises(UnknownName, match=f"Known: {key}"):
-        incidents.acknowledge(first.register, "nothing", "ada", None)
-    (first,) = nights([worse(LINEAR)])
-    key, rows = first.notify[0].key, [*worse(LINEAR), *worse(of(method="h2o")), *decided(of(method="rkv"))]
-    assert not incidents.decisions(rows, first.register, DAY)
-    until = incidents.acknowledge(first.register, key, "ada", DAY)
-    assert incidents.decisions(rows, until, DAY).keys() == {(c.key, "latency") for c in LINEAR}
-    assert not incidents.decisions(rows, until, DAY + timedelta(days=1))
+        acknowledge(first.register, "nothing", "ada", None)
+    rows = [*worse(LINEAR), *worse(of(method="h2o")), *decided(of(method="rkv"))]
+    assert not decisions(rows, first.register, DAY)
+    until = acknowledge(first.register, key, "ada", DAY)
+    assert decisions(rows, until, DAY).keys() == {(c.key, "latency") for c in LINEAR}
+    assert not decisions(rows, until, DAY + timedelta(days=1))
     other = Incident("k", "latency", "configuration", LINEAR[0].full_title, (LINEAR[0].full_title,), 1.2, DAY)
-    assert len(incidents.decisions(rows, [*until, other], DAY)) == len(LINEAR) - 1, "an open incident of one of them"
+    assert len(decisions(rows, [*until, other], DAY)) == len(LINEAR) - 1, "an open incident of one of them"

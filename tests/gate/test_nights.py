@@ -68,11 +68,11 @@ def test_a_gate_that_alarms_for_nothing_demotes_itself_by_the_rate_of_a_night() 
         assert ("advisory" in str(standing_now)) is advisory
 
     def night_of_eight(number: int) -> ledger.Night:
-        night = made(number)
         said = ["regressed" if (number, config) == (3, 2) else "equivalent" for config in range(8)]
         equal = [Verdict("k", f"{AA}configuration {config}", "latency", verdict) for config, verdict in enumerate(said)]
         failed = Verdict("k", f"{AA}configuration 1", "status", "regressed" if number == 4 else "equivalent")
-        return replace(night, run=replace(night.run, plan_json={"configurations": 200, "alike": "same"}), rows=(*equal, failed))
+        run = replace(made(number).run, plan_json={"configurations": 200, "alike": "same"})
+        return ledger.Night(run, (*equal, failed))
 
     standing_now = ledger.standing([night_of_eight(number) for number in range(10)])
     assert (standing_now.nights, standing_now.alarms, standing_now.configs, standing_now.wrong, standing_now.family) == (10, 2, 80, 2, 200)

@@ -108,16 +108,15 @@ def test_the_stated_error_covers_the_truth_for_each_kind_of_sensor(sensor: str, 
     assert sum(covered) >= 0.95 * len(covered)
 
 
-@pytest.mark.parametrize("cycle", [0.2, 0.1, 0.4])
-def test_power_that_is_read_in_step_with_the_load_is_no_energy(cycle: float) -> None:
-    series = [Reading(None, None, 600.0 if t % cycle < cycle / 4 else 60.0, None, 100, 0, frozenset(), t) for t in np.arange(0, 20, 0.2)]
-    assert "equal intervals" in energy_of(series, [(2.0, 8.0), (8.0, 14.0)]).absent
-
-
-@pytest.mark.parametrize(("joules", "power"), [(lambda t: 5000.0, lambda t: 300.0), (lambda t: 5000.0, None)])
-def test_a_counter_that_stands_still_is_recognized(joules: Callable[[float], float], power: Callable[[float], float] | None) -> None:
-    energy = energy_of(readings(power or (lambda t: None), joules), [(3.0, 9.0), (9.0, 15.0)])  # type: ignore[arg-type, return-value]
-    assert (energy.source, sum(energy.joules)) == ("power samples", pytest.approx(3600)) if power else "stands still" in energy.absent
+def test_power_that_is_read_in_step_with_the_load_is_no_energy_and_a_counter_that_stands_still_is_recognized() -> None:
+    for cycle in (0.2, 0.1, 0.4):
+        powers = [(t, 600.0 if t % cycle < cycle / 4 else 60.0) for t in np.arange(0, 20, 0.2)]
+        series = [Reading(None, None, watts, None, 100, 0, frozenset(), t) for t, watts in powers]
+        assert "equal intervals" in energy_of(series, [(2.0, 8.0), (8.0, 14.0)]).absent
+    energy, absent = (energy_of(readings(power, lambda t: 5000.0), [(3.0, 9.0), (9.0, 15.0)])  # type: ignore[arg-type]
+                      for power in (lambda t: 300.0, lambda t: None))
+    assert (energy.source, sum(energy.joules)) == ("power samples", pytest.approx(3600))
+    assert "stands still" in absent.absent
 
 
 @pytest.fixture
@@ -167,31 +166,23 @@ def test_a_counter_that_fails_later_leaves_no_energy(content: str | None, reason
 TICKS = 100  # a second
 
 
-def clocks(monkeypatch: pytest.MonkeyPatch, path: Path) -> dict[str, float]:
-    """Let the module read these: the moment, the own time, and the kernel's columns from a file."""
-    now = {"own": 0.0, "moment": 0.0}
-    monkeypatch.setattr(load, "STAT", path)
-    monkeypatch.setattr(load.os, "sysconf", lambda name: TICKS)
-    monkeypatch.setattr(load.time, "process_time", lambda: now["own"])
-    monkeypatch.setattr(load.time, "monotonic", lambda: now["moment"])
-    return now
-
-
-def write(path: Path, **seconds: float) -> None:
-    names = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal", "guest", "guest_nice")
-    path.write_text("cpu  " + " ".join(str(int(TICKS * seconds.get(name, 0.0))) for name in names) + "\ncpu0 1 1 1\n")
-
-
 @pytest.mark.parametrize(("columns", "own", "expected"), [
     ({"user": 10.0}, 10.0, 0.0), ({"user": 10.0}, 5.0, 0.5), ({"user": 9.0, "nice": 2.0, "system": 4.0}, 5.0, 1.0),
     ({"idle": 90.0, "iowait": 20.0, "user": 10.0}, 10.0, 0.0), ({"steal": 4.0, "irq": 1.0, "softirq": 1.0}, 0.0, 0.6),
     ({"user": 10.0, "guest": 10.0, "nice": 3.0, "guest_nice": 3.0}, 10.0, 0.3), ({"user": 9.9}, 10.0, 0.0)])
 def test_only_others_count(columns: dict[str, float], own: float, expected: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = clocks(monkeypatch, tmp_path / "stat")
-    write(tmp_path / "stat")
+    names = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal", "guest", "guest_nice")
+    monkeypatch.setattr(load, "STAT", tmp_path / "stat")
+    monkeypatch.setattr(load.os, "sysconf", lambda name: TICKS)
+
+    def at(moment: float, own: float, columns: dict[str, float]) -> None:
+        (tmp_path / "stat").write_text(f"cpu  {' '.join(str(int(TICKS * columns.get(name, 0.0))) for name in names)}\ncpu0 1 1 1\n")
+        monkeypatch.setattr(load.time, "process_time", lambda: own)
+        monkeypatch.setattr(load.time, "monotonic", lambda: moment)
+
+    at(0.0, 0.0, {})
     measured = load.OtherLoad()
-    write(tmp_path / "stat", **columns)
-    now |= {"own": own, "moment": 10.0}
+    at(10.0, own, columns)
     assert measured.processors() == pytest.approx(expected)
 
 

@@ -3,7 +3,6 @@
 import hashlib
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from cachemark.methods.base.annealed import SCHEDULES
 from cachemark.methods.registry import METHODS
 from cachemark.plugins import loading as plugins
 
+Patch = pytest.MonkeyPatch
 METHOD = """
 from dataclasses import dataclass
 import cachemark as cm
@@ -32,18 +32,13 @@ FILES = {"helper.py": "SHARE = 0.5\n", "lib/__init__.py": "from .deep import SHA
          "lib/other.py": "SHARE = 0.5\n", "unused.py": "SHARE = 0.5\n"}  # fmt: skip
 
 
-@pytest.fixture
-def split(tmp_path: Path) -> Callable[[str, str], Path]:
+def split(folder: Path, line: str, value: str) -> Path:
     """A plug-in ``split.py`` with that line and that default of its parameter, beside the files."""
-
-    def written(line: str, value: str) -> Path:
-        for name, text in FILES.items():
-            (tmp_path / name).parent.mkdir(exist_ok=True)
-            (tmp_path / name).write_text(text)
-        (tmp_path / "split.py").write_text(METHOD.format(line=line, value=value))
-        return tmp_path / "split.py"
-
-    return written
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    (folder / "split.py").write_text(METHOD.format(line=line, value=value))
+    return folder / "split.py"
 
 
 def share(file: Path) -> tuple[float, tuple[str, ...]]:
@@ -58,23 +53,21 @@ def share(file: Path) -> tuple[float, tuple[str, ...]]:
     ("import lib", "lib.SHARE", "lib/deep.py"), ("import lib.other", "lib.other.SHARE", "lib/other.py"),
     ("from lib import other", "other.SHARE", "lib/other.py"), ("from lib.other import *", "SHARE", "lib/other.py"),
     ("import sys, os; sys.path.insert(0, os.path.dirname(__file__)); import helper", "helper.SHARE", "helper.py")])
-def test_an_edited_file_of_its_own_is_another_plug_in(
-    line: str, value: str, edited: str, split: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_edited_file_of_its_own_is_another_plug_in(line: str, value: str, edited: str, tmp_path: Path, monkeypatch: Patch) -> None:
     """Also where it was edited in the same second to the same length; edited back it is what it was."""
     monkeypatch.setattr(sys, "path", [*sys.path])
-    file = split(line, value)
-    helper, modules = file.parent / edited, []
+    file = split(tmp_path, line, value)
+    modules = []
     for text in (0.5, 0.7, 0.5):
-        helper.write_text(f"SHARE = {text}\n")
+        (tmp_path / edited).write_text(f"SHARE = {text}\n")
         modules.append(share(file))
         assert plugins.read(file).digest in modules[-1][1]
     assert [names for names, _ in modules] == [0.5, 0.7, 0.5]
     assert modules[0][1] == modules[2][1] != modules[1][1]
 
 
-def test_only_what_it_imports_counts_and_one_file_alone_has_its_contents_digest(split: Callable[[str, str], Path], tmp_path: Path) -> None:
-    file = split("import helper, json, torch", "helper.SHARE")
+def test_only_what_it_imports_counts_and_one_file_alone_has_its_contents_digest(tmp_path: Path) -> None:
+    file = split(tmp_path, "import helper, json, torch", "helper.SHARE")
     before = plugins.read(file).digest
     (file.parent / "unused.py").write_text("SHARE = 0.9\n")
     (file.parent / "json.py").write_text("raise ValueError('a module of Python is not looked for here')\n")
@@ -136,8 +129,8 @@ def test_a_file_in_a_package_is_imported_as_part_of_it(line: str, tmp_path: Path
     assert not [name for name in sys.modules if name.partition(".")[0] == "pack"]
 
 
-def test_an_error_in_a_helper_and_an_abstract_class_are_refused(split: Callable[[str, str], Path], tmp_path: Path) -> None:
-    file = split("import helper", "helper.SHARE")
+def test_an_error_in_a_helper_and_an_abstract_class_are_refused(tmp_path: Path) -> None:
+    file = split(tmp_path, "import helper", "helper.SHARE")
     (file.parent / "helper.py").write_text("SHARE = 0.5\n1 / 0\n")
     with pytest.raises(BadPlugin, match=r"fails at .*helper\.py:2: ZeroDivisionError"):
         plugins.load(file)

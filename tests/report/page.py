@@ -44,11 +44,6 @@ class Page(HTMLParser):
         if tag not in _VOID:
             self._open.append(element)
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        if tag not in _VOID:
-            self.handle_endtag(tag)
-
     def handle_endtag(self, tag: str) -> None:
         assert self._open, f"</{tag}> closes nothing"
         assert self._open[-1].tag == tag, f"</{tag}> where {self._open[-1].tag} is open"

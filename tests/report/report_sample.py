@@ -216,8 +216,4 @@ def poison(evil: str) -> tuple[RunRecord, list[Outcome], RunJudgement]:
 
 def poisoned(evil: str) -> str:
     """The page of that run."""
-    return render.render(report_view.build(*poison(evil), artifact))
-
-
-def artifact(name: str) -> bytes:
-    return sprite(name)
+    return render.render(report_view.build(*poison(evil), sprite))

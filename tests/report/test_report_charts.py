@@ -45,14 +45,11 @@ def at(outcome: Outcome, batch: int, seconds: float, peak: float) -> Outcome:
     return sample.measured(replace(outcome, case=replace(outcome.case, batch=batch)), latency=[seconds], peak_memory=[peak])
 
 
-def slower(outcome: Outcome, factor: float) -> Outcome:
-    return sample.measured(outcome, latency=[factor * value for value in outcome.samples["latency"]])
-
-
 def night(number: int, day: float = 1.0, method: float = 1.0, fingerprint: str = "a") -> HistoryNight:
     """A run in which the machine was ``day`` times and the method ``method`` times as slow."""
     run = replace(sample.RUN, id=number, environment=replace(sample.ENVIRONMENT, fingerprint=fingerprint))
-    return HistoryNight(run, [slower(sample.full(), day), slower(sample.candidate("linear", "1/4"), day * method)])
+    both = ((sample.full(), day), (sample.candidate("linear", "1/4"), day * method))
+    return HistoryNight(run, [sample.measured(o, latency=[factor * value for value in o.samples["latency"]]) for o, factor in both])
 
 
 def drawn(*nights: HistoryNight) -> list[Chart]:

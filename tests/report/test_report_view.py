@@ -40,17 +40,13 @@ def row(row_held: CaseGroup, method: str, budget: str) -> ReportRow:
     return next(r for r in row_held.candidates if (r.case.method, r.case.budget) == (method, budget))
 
 
-def timed(outcome: Outcome, latency: list[float], **samples: list[float]) -> Outcome:
-    return sample.measured(outcome, latency=latency, **samples)
-
-
 @pytest.mark.parametrize(("shown", "deviation", "words"), [
     ({"deviation": 0.04, "pairs": 32}, 0.04, "this machine's process-to-process variation of 4.0 % (32 A/A pairs)"),
     (None, PROCESS_BIAS, "an assumed 2.0 % process-to-process variation"),
     ({"deviation": 1.5, "pairs": 9}, PROCESS_BIAS, "an assumed 2.0 % process-to-process variation")])
 def test_a_speedup_of_medians_is_widened_by_what_pairs_of_equal_code_have_shown(shown: object, deviation: float, words: str) -> None:
-    full = timed(sample.full(), [2.0, 2.1, 2.4], kv_allocated=[1000.0], kv_logical=[900.0])
-    own = timed(sample.candidate("linear", "1/4"), [1.0, 1.2, 1.1], kv_allocated=[300.0], kv_logical=[225.0])
+    full = sample.measured(sample.full(), latency=[2.0, 2.1, 2.4], kv_allocated=[1000.0], kv_logical=[900.0])
+    own = sample.measured(sample.candidate("linear", "1/4"), latency=[1.0, 1.2, 1.1], kv_allocated=[300.0], kv_logical=[225.0])
     full, own = (replace(o, facts=o.facts | Facts.from_json({"process_bias": shown})) for o in (full, own))
     result, bias = row(group(full, own), "linear", "1/4"), math.exp(1.959964 * math.sqrt(2) * deviation)
     assert (result.speedup.value, result.speedup.low, result.speedup.high) == pytest.approx((2.1 / 1.1, 2.0 / 1.2 / bias, 2.4 / 1.0 * bias))
@@ -73,12 +69,12 @@ def test_lossless_is_within_noise_in_all_tokens_and_told_from_other_seeds() -> N
     """``generated``: part of the tokens, where a method skips scales."""
     for agreement, kl, generated, lossless in (
         (1.0, 1e-9, None, True), (1.0, 1e-3, None, False), (0.9, 1e-9, None, False), (1.0, 1e-9, 0.5, False)):
-        arm = timed(sample.candidate("linear", "1/2"), [2.0], token_agreement=[agreement] * 64, kl=[kl] * 64)
+        arm = sample.measured(sample.candidate("linear", "1/2"), latency=[2.0], token_agreement=[agreement] * 64, kl=[kl] * 64)
         arm = replace(arm, facts=arm.facts | Facts(generated=generated))
         derived = row(group(sample.full(), arm, sample.other_batch()), "linear", "1/2")
         assert ("lossless on this device" in [mark.text for mark in derived.marks]) is lossless
     candidate = sample.candidate("linear", "1/4")
-    worse = timed(candidate, [0.1] * 5, token_agreement=list(sample.other_seeds().samples["token_agreement"]))
+    worse = sample.measured(candidate, latency=[0.1] * 5, token_agreement=list(sample.other_seeds().samples["token_agreement"]))
     derived = row(group(sample.full(), worse, sample.candidate("random", "1/4"), sample.other_seeds()), "linear", "1/4")
     assert (derived.speedup is None, derived.place, derived.unranked) == (False, None, OTHER_SEEDS)
     assert row(group(sample.full(), worse), "linear", "1/4").place == 1  # not distinguishable without the different-seed reference
@@ -87,7 +83,7 @@ def test_lossless_is_within_noise_in_all_tokens_and_told_from_other_seeds() -> N
         return sample.measured(outcome, **{name: outcome.samples[name][:seeds] for name in ("token_agreement", "kl", "psnr", "ssim")})
 
     exact = {"token_agreement": [1.0] * 64, "kl": [1e-9] * 64}
-    candidate = timed(sample.candidate("linear", "1/2"), [2.0], **exact)
+    candidate = sample.measured(sample.candidate("linear", "1/2"), latency=[2.0], **exact)
     for seeds, lossless in ((2, False), (64, True)):
         derived = row(group(*(few(o, seeds) if o.case.role != "baseline" else o
                            for o in (sample.full(), candidate, sample.other_seeds(), sample.other_batch()))), "linear", "1/2")
@@ -103,8 +99,9 @@ def test_lossless_is_within_noise_in_all_tokens_and_told_from_other_seeds() -> N
     ((1000, 1000), {"kv_allocated": 250, "kv_logical": 250, "kv_state": 749}, ""),
 ])  # fmt: skip
 def test_savings_that_are_none_are_flagged(full: tuple[int, int], candidate: dict[str, int], flag: str) -> None:
-    complete = timed(sample.full(), [2.0], kv_allocated=[float(full[0])], kv_logical=[float(full[1])])
-    own = timed(sample.candidate("linear", "1/4"), [1.0], **{name: [float(n)] for name, n in {"kv_state": 0, **candidate}.items()})
+    complete = sample.measured(sample.full(), latency=[2.0], kv_allocated=[float(full[0])], kv_logical=[float(full[1])])
+    bytes_held = {name: [float(number)] for name, number in {"kv_state": 0, **candidate}.items()}
+    own = sample.measured(sample.candidate("linear", "1/4"), latency=[1.0], **bytes_held)
     flags = {mark.text for mark in row(group(complete, own), "linear", "1/4").marks} & {"not freed", "overhead > savings"}
     assert flags == ({flag} if flag else set())
 
@@ -116,9 +113,9 @@ def test_savings_that_are_none_are_flagged(full: tuple[int, int], candidate: dic
 def test_an_idle_method_with_other_tokens_and_a_busy_machine_are_flagged(facts: dict[str, Any], agreement: float, flags: set[str]) -> None:
     distances = [1 - agreement] + [0.0] * 63
     for paradigm, tokens in (("next-token", {"token_agreement": [1 - d for d in distances]}), ("masked", {"token_distance": distances})):
-        own = timed(sample.candidate("linear", "1/4"), [1.0], **tokens)
+        own = sample.measured(sample.candidate("linear", "1/4"), latency=[1.0], **tokens)
         own = replace(own, facts=own.facts | Facts.from_json({**facts, "paradigm": paradigm}))
-        marks = {mark.text: mark.reason for mark in row(group(timed(sample.full(), [2.0]), own), "linear", "1/4").marks}
+        marks = {mark.text: mark.reason for mark in row(group(sample.measured(sample.full(), latency=[2.0]), own), "linear", "1/4").marks}
         assert marks.keys() & {"not idle", "busy machine"} == flags
         assert marks.get("busy machine") in (None, "Other processes kept 1.4 processors busy while it was timed.")
 
@@ -192,21 +189,21 @@ def test_every_flag_and_verdict_has_a_rule() -> None:
 def test_a_speedup_that_the_latencies_of_the_table_contradict_says_why() -> None:
     """Below the table, once, with the case that is furthest off; not where rounding alone differs."""
     def beside(method: str, other: float) -> Outcome:
-        candidate = timed(sample.candidate(method, "1/4"), [1.0] * 5)
+        candidate = sample.measured(sample.candidate(method, "1/4"), latency=[1.0] * 5)
         return replace(candidate, facts=candidate.facts | Facts(full_beside=[other] * 5))
 
-    full = timed(sample.full(), [2.0] * 5)
+    full = sample.measured(sample.full(), latency=[2.0] * 5)
     text = paired_speed_note(group(full, beside("linear", 2.5), beside("window", 2.2)))
     assert "LineAR 1/4 would be at 2.00×" in text
     view = build(sample.RUN, [full, beside("linear", 2.5)])
     assert render(view).count(text) == tables(view)[0].notes.count(text) == 1
-    for results in (beside("linear", 2.02), timed(sample.candidate("linear", "1/4"), [1.0] * 5)):
+    for results in (beside("linear", 2.02), sample.measured(sample.candidate("linear", "1/4"), latency=[1.0] * 5)):
         assert paired_speed_note(group(full, results)) == ""
         assert "timed in turns with each method" not in render(build(sample.RUN, [full, results]))
 
 
 def at(latency: list[float], method: str = "linear", **samples: list[float]) -> Outcome:
-    return timed(sample.candidate(method, "1/4"), latency, **samples)
+    return sample.measured(sample.candidate(method, "1/4"), latency=latency, **samples)
 
 
 @pytest.mark.parametrize(("arms", "sentence"), [
@@ -222,7 +219,7 @@ def at(latency: list[float], method: str = "linear", **samples: list[float]) -> 
 ], ids=["faster", "slower", "interval reaches 1", "interval above 1 beats a larger value", "untimed", "unranked is faster",
         "both are faster"])  # fmt: skip
 def test_the_fastest_ranked_method_of_a_budget(arms: list[Outcome], sentence: str) -> None:
-    text = sentences(group(timed(sample.full(), [2.0] * 3), *arms))["Budget 1/4"]
+    text = sentences(group(sample.measured(sample.full(), latency=[2.0] * 3), *arms))["Budget 1/4"]
     assert text.endswith(sentence)
     assert ("speedup" in text) == ("speedup" in sentence)
 

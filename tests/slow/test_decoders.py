@@ -42,12 +42,6 @@ def model() -> LlamaGen:
     return loaded.generator
 
 
-def generate(seeds: list[int], budget: str, decoder: Decoder | None = None) -> torch.Tensor:
-    fitted = Linear.parameters_for(Fraction(budget), model().layout(seeds, GUIDED))
-    method: Method = Full() if budget == "1" else Linear(**fitted)
-    return model().generate(torch.tensor([seed % 10 for seed in seeds]), seeds, method, GUIDED, Memory(), decoder=decoder)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("name", "budget", "window"), [(*case, window) for case, means in PASSES.items() for window in means])
@@ -55,7 +49,9 @@ def test_passes_of_an_image_alone_are_as_many_as_the_prototype_s(name: str, budg
     passes = []
     for seed in range(ALONE):
         decoder = MAKES[name](window=window)
-        generate([seed], budget, decoder)
+        fitted = Linear.parameters_for(Fraction(budget), model().layout([seed], GUIDED))
+        method: Method = Full() if budget == "1" else Linear(**fitted)
+        model().generate(torch.tensor([seed % 10]), [seed], method, GUIDED, Memory(), decoder=decoder)
         passes.append(len(decoder.kept))
     print(f"{name} {budget}, window {window}: {statistics.fmean(passes):.1f} ({min(passes)} … {max(passes)}), "
           f"σ {statistics.stdev(passes):.1f}: {sorted(passes)}")

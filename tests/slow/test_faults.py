@@ -14,6 +14,7 @@ import pytest
 
 from cachemark.store import rows
 from cachemark.store.db import Store
+from cachemark.workflows.run import PlanRunner
 from support import fork_server, stages, stub
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(5400)]
@@ -108,22 +109,15 @@ def test_runs_and_trials_killed_again_and_again_lose_nothing_and_repeat_nothing(
     assert made.states()[-1] == "finished"
 
 
-@pytest.fixture
-def empty(tmp_path: Path) -> Path:
-    made = tmp_path / "empty.sqlite"
-    Store.open(made).close()
-    return made
-
-
-def test_a_clock_that_jumps_backwards_changes_no_order(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_jumps_backwards_changes_no_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest is what was saved last, whatever the time of day says."""
     times = iter(f"20{year}-01-01T00:00:00.000000+00:00" for year in range(99, 10, -1))
     monkeypatch.setattr(rows, "utc_now", lambda: next(times))
     monkeypatch.setattr("cachemark.store.db.utc_now", lambda: next(times))
     monkeypatch.setattr(time, "time", lambda: 1e9 - time.monotonic())
-    first, again = stub.drive(empty), stub.drive(empty)
-    assert (len(first.ran), again.reused) == (12, 12)
-    with Store.open(empty, create=False, read_only=True) as store:
+    with Store.open(tmp_path / "s.sqlite") as store:
+        first, again = (PlanRunner(stub.tiny_plan(), store, stub.Stub()).measure() for _ in range(2))
+        assert (len(first.ran), again.reused) == (12, 12)
         newest, oldest = store.runs()
         assert (newest.id, oldest.id) == (again.run_id, first.run_id)
         assert newest.started < oldest.started, "the clock did jump"

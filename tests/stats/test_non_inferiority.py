@@ -41,9 +41,8 @@ def test_one_number_moves_it_the_right_way_and_many_samples_are_those_one_by_one
 
 
 def test_holm_never_falls_and_below_the_least_seeds_not_even_no_loss_shows_it() -> None:
-    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert holm([0.9, 0.5]) == [1.0, 1.0]
-    assert holm([]) == []
+    for p, adjusted in (([0.01, 0.04, 0.03], [0.03, 0.06, 0.06]), ([0.9, 0.5], [1.0, 1.0]), ([], [])):
+        assert holm(p) == pytest.approx(adjusted)
     for claims in (1, 12, 40):
         least = least_seeds(0.05, -1.0, claims)
         p = [holm(p_non_inferior([[0.0] * n], 0.05, -1.0) + [1.0] * (claims - 1))[0] for n in (least - 1, least)]
@@ -53,11 +52,9 @@ def test_holm_never_falls_and_below_the_least_seeds_not_even_no_loss_shows_it() 
 
 def test_the_seeds_that_would_show_it_are_the_first_that_do_and_of_many_the_fewest_of_each() -> None:
     gains = [0.0] * 60 + [-0.25] * 3 + [-0.5]
-    needed = seeds_to_show(gains, 0.05, -1.0, 12)
-    assert needed is not None
+    needed = seeds_to_show(gains, 0.05, -1.0, 12) or 0
     assert needed > 107
-    assert seeds_to_show(gains, 0.05, -1.0, 12, needed) == needed
-    assert seeds_to_show(gains, 0.05, -1.0, 12, needed - 1) is None
+    assert [seeds_to_show(gains, 0.05, -1.0, 12, most) for most in (needed, needed - 1)] == [needed, None]
     thrice = gains * 3
     assert (p_non_inferior([thrice], 0.05, -1.0)[0] <= ALPHA / 12) == (needed <= len(thrice))
     assert seeds_to_show([0.0] * 9, 0.05, -1.0, 12) == 107
@@ -70,9 +67,8 @@ def test_the_seeds_that_would_show_it_are_the_first_that_do_and_of_many_the_fewe
         needed = [number for number in each if number]
         assert len(set(needed)) > 3
         assert None in each
-        assert fewest_to_show(gains, 0.05, -1.0, 40) == min(needed)
-        assert fewest_to_show(gains, 0.05, -1.0, 40, min(needed)) == min(needed)
-        assert fewest_to_show(gains, 0.05, -1.0, 40, min(needed) - 1) is None
+        fewest = [fewest_to_show(gains, 0.05, -1.0, 40, *most) for most in ((), (min(needed),), (min(needed) - 1,))]
+        assert fewest == [min(needed), min(needed), None]
 
 
 LOSSES = {"all or nothing": ([-1.0, 0.0], [0.05, 0.95]), "halves": ([-0.5, 0.0], [0.1, 0.9]),

@@ -10,18 +10,15 @@ import pytest
 
 from cachemark.analysis.report_row import FIDELITY, QUALITY
 from cachemark.core.units import METRICS
-from cachemark.stats import paired_test as pairs
-from cachemark.stats.paired_test import PairRatios, Rule
+from cachemark.stats.paired_test import PairRatios, Rule, judge, screen
 from studies import claims_study, gate_study
 
-ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "studies"
+Patch = pytest.MonkeyPatch
+FOLDER = Path(__file__).parents[2] / "studies"
 
 
 @pytest.mark.parametrize("name", ["gate_study", "claims_study"])
-def test_a_study_prints_stores_and_writes_its_tables_between_the_marks_of_a_page(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_study_stores_and_writes_its_tables_between_the_marks_of_a_page(name: str, tmp_path: Path, monkeypatch: Patch) -> None:
     script = gate_study if name == "gate_study" else claims_study
     marks = gate_study.gate_page if script is gate_study else claims_study
     target, stored = tmp_path / "page.md", tmp_path / "study.json"
@@ -59,14 +56,14 @@ def test_a_night_is_judged_as_the_gate_judges_it(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(gate_study, "paired", lambda *given: drawn.append(draw(*given)) or drawn[-1])
     verdicts, used = gate_study.night(gate_study.PROFILES["unlocked"], np.random.default_rng(3), effect, rule)
     first, later, fresh = drawn
-    seen = pairs.screen(first, rule)
+    seen = screen(first, rule)
     configs = {i: PairRatios(tuple(row)) for i, row in enumerate(first)}
     for i, row in zip(np.flatnonzero((seen.side == 0) & ~seen.equal), later, strict=True):
         configs[i] = PairRatios((*first[i], *row))
-    shown = [i for i, config in configs.items() if pairs.screen([config.screening], rule).side[0]]
+    shown = [i for i, config in configs.items() if screen([config.screening], rule).side[0]]
     for i, row in zip(shown, fresh, strict=True):
         configs[i] = replace(configs[i], fresh=tuple(row))
-    judged = pairs.judge({str(i): config for i, config in configs.items()}, rule)
+    judged = judge({str(i): config for i, config in configs.items()}, rule)
     assert verdicts == [judged[str(i)].verdict for i in configs]
     assert used.tolist() == [judged[str(i)].pairs for i in configs]
     assert set(verdicts) >= {"regressed", "improved", "equivalent"}

@@ -1,6 +1,7 @@
 """Plug-ins that misbehave while their method runs: one file each, with one method of the plug-in's name."""
 
 from pathlib import Path
+from textwrap import indent
 from typing import NamedTuple
 
 HEAD = '''
@@ -30,8 +31,7 @@ class BadPlugin(NamedTuple):
 
     def write(self, folder: Path, name: str) -> Path:
         file = folder / f"{name}.py"
-        lines = self.body.strip("\n").splitlines()
-        file.write_text(HEAD.format(name=name) + "def misbehave():\n" + "\n".join(f"    {line}" for line in lines) + "\n")
+        file.write_text(f"{HEAD.format(name=name)}def misbehave():\n{indent(self.body.strip(), '    ')}\n")
         return file
 
 

@@ -1,9 +1,7 @@
 """An executor without measurements, for everything around a trial: outcomes depend on the case alone, and take a moment."""
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -13,14 +11,10 @@ from cachemark.core.spec import Case
 from cachemark.machine.environment import environment
 from cachemark.plans import schema as plans
 from cachemark.plans.planned import Prepared
-from cachemark.store.db import Store
 from cachemark.trial.executors import local
 from cachemark.trial.measurement import Measurement, outcome_of
 from cachemark.trial.request import TrialRequest
 from cachemark.trial.supervisor import Finished, always, unheard
-from cachemark.workflows.results import Measured
-from cachemark.workflows.run import PlanRunner
-from cachemark.workflows.session import RunWatcher
 
 CELLS = [
     {"model": "llamagen-b", "methods": ["window", "streaming", "random"], "budgets": ["1/2", "1/4"]},
@@ -30,10 +24,6 @@ CELLS = [
 def tiny_plan(**more: object) -> plans.Plan:
     """Twelve cases of two models with random weights, which are never loaded."""
     return plans.Plan.model_validate({"name": "stub", "cells": CELLS} | more)
-
-
-def artifact(case: Case) -> bytes:
-    return hashlib.sha256(case.key.encode()).digest() * 500
 
 
 def answering(patch: pytest.MonkeyPatch, answer: Callable[[Prepared, TrialRequest], Outcome]) -> list[tuple[TrialRequest, list[str]]]:
@@ -68,25 +58,4 @@ class Stub:
             self.before(planned.case)
             samples = {"latency": [1.0, 2.0, 3.0], "kv_allocated": [4096.0]}
             measured = Measurement(Status.OK, samples, "random weights", seconds=2.0)
-            yield Finished(outcome_of(planned, measured), {"tokens.bin": artifact(planned.case)})
-
-
-@dataclass
-class Confirmed(RunWatcher):
-    """Writes the key of every case whose outcome has been saved to a file, as the session tells it."""
-
-    path: Path
-
-    def ended(self, outcome: Outcome) -> None:
-        with self.path.open("a") as file:
-            file.write(outcome.case.key + "\n")
-
-
-def drive(database: Path) -> Measured:
-    with Store.open(database) as store:
-        return PlanRunner(tiny_plan(), store, Stub(), watcher=Confirmed(database.with_suffix(".confirmed"))).measure()
-
-
-def keys(path: Path) -> list[str]:
-    file = path.with_suffix(".confirmed")
-    return file.read_text().split() if file.exists() else []
+            yield Finished(outcome_of(planned, measured), {"tokens.bin": planned.case.key.encode()})

@@ -25,8 +25,7 @@ from cachemark.trial.child import bench as benches
 from cachemark.trial.child import judge
 from cachemark.trial.child.bench import Bench, case_job
 from cachemark.trial.child.measure import RANDOM
-from support import examples
-from support.examples import BATCH, CONFIG, REPEATS, SAMPLES, TOKENS, WARMUP
+from support.examples import BATCH, CONFIG, REPEATS, SAMPLES, TOKENS, WARMUP, weights
 from support.measuring import planned, run_case, run_side
 
 pytestmark = pytest.mark.usefixtures("dot")
@@ -35,6 +34,7 @@ SPEED = set(SPEED_ORDER)
 BYTES = {"kv_logical", "kv_allocated", "kv_workspace", "kv_state", "peak_memory"}
 LIKENESS = {"token_agreement", "psnr", "ssim"}
 Results = dict[str, tuple[Outcome, dict[str, bytes]]]
+Patch = pytest.MonkeyPatch
 
 
 def run_all(cases: list[Prepared], bench: Bench | None = None) -> Results:
@@ -67,24 +67,14 @@ def recorded(cases: list[Prepared]) -> tuple[Bench, Recorder]:
     return bench, recorder
 
 
-@pytest.mark.parametrize(("label", "names"), [
-    ("full", SPEED | BYTES | LIKENESS | {"kl"}),
-    ("full (other seeds)", LIKENESS),  # KL needs the same seeds
-    ("full (other batch)", LIKENESS | {"kl"}),
-    ("streaming 1/2", SPEED | BYTES | LIKENESS | {"kl"}),
-    ("h2o 1/2 int8", SPEED | BYTES | LIKENESS | {"kl"}),
-])  # fmt: skip
-def test_a_case_has_all_its_figures_with_the_stated_number_of_values(label: str, names: set[str], results: Results) -> None:
-    outcome, _ = results[label]
-    assert outcome.ok
-    assert outcome.unjudged == ""
-    assert set(outcome.samples) == names
-    for name, values in outcome.samples.items():
-        assert len(values) == {"speed": REPEATS, "energy": REPEATS, "memory": 1, "fidelity": SAMPLES}[METRICS[name].kind], name
-
-
-def test_values_are_consistent_and_facts_say_what_they_rest_on(results: Results) -> None:
+def test_a_case_has_all_its_figures_which_are_consistent_and_facts_say_what_they_rest_on(results: Results) -> None:
     """Speeds follow from one another; the full cache is exactly like itself, up to rounding in other batches, and others differ."""
+    whole = SPEED | BYTES | LIKENESS | {"kl"}
+    names = {"full": whole, "full (other seeds)": LIKENESS, "full (other batch)": LIKENESS | {"kl"}}  # KL needs the same seeds
+    for label, (outcome, _) in results.items():
+        assert (outcome.ok, outcome.unjudged, set(outcome.samples)) == (True, "", names.get(label, whole)), label
+        for name, values in outcome.samples.items():
+            assert len(values) == {"speed": REPEATS, "energy": REPEATS, "memory": 1, "fidelity": SAMPLES}[METRICS[name].kind], name
     for outcome, _ in results.values():
         for whole, tokens, first, last in zip(*(outcome.samples.get(n, ()) for n in SPEED_ORDER), strict=True):
             assert 0 < tokens < whole
@@ -127,16 +117,13 @@ ROWS, VECTOR = 2 * BATCH, CONFIG.head_dim * 4  # both rows of guidance; bytes of
 PAIR = CONFIG.layers * ROWS * CONFIG.heads * 2  # keys and values of one entry, over layers, rows and heads
 
 
-@pytest.mark.parametrize(("label", "allocated", "logical"), [
-    ("full", PAIR * VECTOR * TOKENS, PAIR * VECTOR * TOKENS),  # the class and all tokens but the last
-    ("streaming 1/2", PAIR * VECTOR * (1 + 8 + 1), PAIR * VECTOR * (1 + 8 + 1)),  # the class, B, and the one to be evicted
-    ("full int8", PAIR * (CONFIG.head_dim + 4) * TOKENS + PAIR // CONFIG.layers * VECTOR * TOKENS, PAIR * (CONFIG.head_dim + 4) * TOKENS),
-])  # fmt: skip
-def test_bytes_are_those_of_the_formula(label: str, allocated: int, logical: int, results: Results) -> None:
+@pytest.mark.parametrize(("label", "logical", "workspace"), [
+    ("full", PAIR * VECTOR * TOKENS, 0),  # the class and all tokens but the last
+    ("streaming 1/2", PAIR * VECTOR * (1 + 8 + 1), 0),  # the class, B, and the one to be evicted
+    ("full int8", PAIR * (CONFIG.head_dim + 4) * TOKENS, PAIR // CONFIG.layers * VECTOR * TOKENS)])  # one layer's, in fp32
+def test_bytes_are_those_of_the_formula(label: str, logical: int, workspace: int, results: Results) -> None:
     samples = results[label][0].samples
-    assert samples["kv_allocated"] == [allocated]
-    assert samples["kv_logical"] == [logical]
-    assert samples["kv_workspace"] == [PAIR // CONFIG.layers * VECTOR * TOKENS if "int8" in label else 0]  # one layer's, in fp32
+    assert [samples[f"kv_{name}"] for name in ("logical", "workspace", "allocated")] == [[logical], [workspace], [logical + workspace]]
     assert samples["peak_memory"][0] > samples["kv_allocated"][0] + samples["kv_state"][0]
 
 
@@ -197,7 +184,7 @@ def test_random_weights_are_timed_but_not_judged_and_what_is_not_finite_is_neith
         assert (outcome.ok, outcome.unjudged, outcome.output_hash, files) == (True, RANDOM, "", {})
         assert set(outcome.samples) == SPEED | BYTES
     for spoilt in ("weights", "images"):
-        file = examples.weights(folder / "spoilt.safetensors", value=float("nan") if spoilt == "weights" else None)
+        file = weights(folder / "spoilt.safetensors", value=float("nan") if spoilt == "weights" else None)
         cases = planned(folder, '"streaming"', weights=file)
         bench, sides = Bench.load(cases[0]), []
         if spoilt == "images":
@@ -205,15 +192,11 @@ def test_random_weights_are_timed_but_not_judged_and_what_is_not_finite_is_neith
             bench.loaded = replace(bench.loaded, decode=lambda tokens, decode=decode: decode(tokens) * torch.inf)
             sides = [run_side(cases[0], bench)]
         for outcome, files in (*run_all(cases, bench).values(), *sides):
-            assert outcome.status is Status.NAN_OUTPUT
-            assert not outcome.samples
-            assert not files
+            assert (outcome.status, outcome.samples, files) == (Status.NAN_OUTPUT, {}, {})
             assert "NaN" in outcome.log or spoilt == "images"
 
 
-def test_partial_batches_masks_and_probabilities_that_are_not_kept_change_no_figure(
-    folder: Path, results: Results, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_partial_batches_masks_and_dropped_probabilities_change_nothing(folder: Path, results: Results, monkeypatch: Patch) -> None:
     by_label = run_all(planned(folder, '"streaming"', batch=3, samples=5))
     for outcome, files in by_label.values():
         assert outcome.ok
@@ -221,12 +204,10 @@ def test_partial_batches_masks_and_probabilities_that_are_not_kept_change_no_fig
         assert load(files["tokens.safetensors"])["tokens"].shape == (5, TOKENS)
     assert by_label["full"][0].samples["kl"] == [0.0] * 5
     cases = planned(folder, '"streaming"', cells='engine = "reference"')
-    by_label = run_all([p for p in cases if not p.unsupported_reason])
+    full = run_all([p for p in cases if not p.unsupported_reason])["full"][0]
     places = 24  # the class and 16 tokens, rounded up to eights
-    assert by_label["full"][0].samples["kv_allocated"] == [PAIR * VECTOR * places]
-    assert "mask" in by_label["full"][0].facts.kernel
-    assert by_label["full"][0].samples["token_agreement"] == [1.0] * SAMPLES
-    assert max(by_label["full"][0].samples["kl"]) < 1e-6
+    assert (full.samples["kv_allocated"], full.samples["token_agreement"]) == ([PAIR * VECTOR * places], [1.0] * SAMPLES)
+    assert ("mask" in full.facts.kernel, max(full.samples["kl"]) < 1e-6) == (True, True)
     monkeypatch.setattr(benches, "KEPT_BYTES", 0)
     again = run_all(planned(folder, '"streaming"'))
     for label in ("full", "full (other batch)", "streaming 1/2"):

@@ -53,14 +53,12 @@ def results(folder: Path) -> dict[str, Outcome]:
 def test_it_has_the_full_cache_s_tokens_and_the_figures_of_its_passes(results: dict[str, Outcome]) -> None:
     jacobi, full = results["full + jacobi 8"], results["full"]
     assert jacobi.ok, jacobi.log
-    assert set(jacobi.samples["token_agreement"]) == {1.0}
-    assert jacobi.output_hash == full.output_hash
+    assert (set(jacobi.samples["token_agreement"]), jacobi.output_hash) == ({1.0}, full.output_hash)
     assert results["full int8 + jacobi 8"].output_hash == results["full int8"].output_hash, "exact beside every codec"
     assert jacobi.samples["kv_state"][0] > full.samples["kv_state"][0]
     assert jacobi.facts.different_kernel
     assert (jacobi.facts.decoder.rows, jacobi.facts.redrawn, jacobi.facts.slope) == ("together", 1.0, None)
     assert {results[label].facts.redrawn for label in ("full", "full int8 + jacobi 8")} == {None}, "int8 rounds too"
-    jacobi, full = results["full + jacobi 8"], results["full"]
     passes, rejected = jacobi.samples["passes"], jacobi.samples["drafts_rejected"]
     timed = max(REPEATS, SAMPLES // BATCH)
     assert len(passes) == len(rejected) == timed * BATCH

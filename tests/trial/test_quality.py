@@ -31,7 +31,7 @@ from cachemark.trial.child.bench import Bench
 from cachemark.trial.child.plugin_metrics import PluginMetrics
 from support import examples, measuring
 from support.examples import SAMPLES
-from support.measuring import fill, run_case, see_side
+from support.measuring import Measured, fill, run_case, see_side
 from trial.test_measure import recorded
 
 IMAGES, PART, BATCH = 24, 10, 4
@@ -107,17 +107,7 @@ def test_figures_are_those_of_all_images_at_once(folder: Path, preset: presets.P
     assert difference(seen, seen, preset.reference).value == 0
 
 
-def test_a_part_that_cannot_be_read_is_made_again(folder: Path, tmp_path: Path) -> None:
-    case = baseline(folder, feature_cache=tmp_path / "shelf")
-    first = pass_of(case)
-    (tmp_path / "shelf" / "00001.safetensors").write_bytes(b"\x00" * 40)
-    bench, counter = recorded([case])
-    again = pass_of(case, bench)
-    assert set(counter.seeds) - set(range(examples.SAMPLES)) == set(range(PART, 2 * PART))
-    assert again.samples["fid_eyes_24"] == first.samples["fid_eyes_24"]
-
-
-def test_shares_together_make_every_part_once(folder: Path, tmp_path: Path) -> None:
+def test_shares_together_make_every_part_once_and_one_that_cannot_be_read_is_made_again(folder: Path, tmp_path: Path) -> None:
     case = baseline(folder, feature_cache=tmp_path / "shelf")
     made: list[int] = []
     for index in range(2):
@@ -127,9 +117,14 @@ def test_shares_together_make_every_part_once(folder: Path, tmp_path: Path) -> N
         assert f"Share {index + 1} of 2" in outcome.log
         made += counter.seeds
     assert sorted(made) == list(range(IMAGES))
-    bench, counter = recorded([case])
-    assert pass_of(case, bench).ok
-    assert set(counter.seeds) == set(range(examples.SAMPLES))
+    figures = []
+    for made_again in (set(), {*range(PART, 2 * PART)}):
+        if made_again:
+            (tmp_path / "shelf" / "00001.safetensors").write_bytes(b"\x00" * 40)
+        bench, counter = recorded([case])
+        figures.append(pass_of(case, bench).samples["fid_eyes_24"])
+        assert {*counter.seeds} - {*range(examples.SAMPLES)} == made_again
+    assert figures[0] == figures[1]
 
 
 def test_whatever_is_judged_has_the_hash_of_its_images(folder: Path) -> None:
@@ -226,7 +221,7 @@ def file(dot: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def measured(folder: Path, file: Path) -> tuple[Outcome, dict[str, bytes]]:
+def measured(folder: Path, file: Path) -> Measured:
     """The outcome and artifacts of a case with a metric that gives values and one that raises."""
     candidate = of_role(planned(folder, 'metrics = ["grey", "raises"]'), "candidate")
     return run_case(candidate, Bench.load(candidate, plug_ins=(str(file),)))
@@ -237,20 +232,21 @@ def full_name(outcome: Outcome, name: str) -> str:
     return only
 
 
-def test_a_metric_has_a_value_per_seed_and_an_exception_costs_itself_alone(measured: tuple[Outcome, dict[str, bytes]], file: Path) -> None:
+def test_a_metric_has_a_value_per_seed_and_a_fault_or_an_edit_costs_itself_alone(measured: Measured, file: Path, tmp_path: Path) -> None:
     """A token of the small model is a square of its own grey."""
     outcome, files = measured
     expected = (load(files["tokens.safetensors"])["tokens"].double() / 7.5 - 1).mean(1).tolist()
     assert outcome.samples[full_name(outcome, "grey")] == pytest.approx(expected, abs=1e-6)
     assert units.metric(full_name(outcome, "grey")).within == (-1, 1)
-    outcome, _ = measured
     name, line = full_name(outcome, "raises"), METRICS[: METRICS.index("no_such_thing")].count("\n") + 1
-    assert outcome.ok
     assert {"latency", "kv_allocated", "psnr", full_name(outcome, "grey")} <= set(outcome.samples)
-    assert name not in outcome.samples
-    assert outcome.facts.metric_faults[name].fault == "raised"
+    assert (outcome.ok, name in outcome.samples, outcome.facts.metric_faults[name].fault) == (True, False, "raised")
     (note,) = [note for note in outcome.facts.footnotes if name in note]
     assert f"{file}:{line}: AttributeError" in note
+    (tmp_path / "edited.py").write_text(METRICS + "\n")
+    edited = PluginMetrics(outcome.case, [str(tmp_path / "edited.py")])
+    assert edited.images(shown(), 2, lambda images: None) == {}
+    assert edited.faults[full_name(outcome, "grey")].fault == "changed"
 
 
 def shown() -> ImageBatch:
@@ -262,18 +258,10 @@ def shown() -> ImageBatch:
 @pytest.mark.parametrize(("name", "fault"), [
     ("raises", "raised"), ("exits", "raised"), ("nan", "not finite"), ("matrix", "wrong shape"), ("number", "wrong shape"),
     ("far", "out of its range"), ("grey", "")])
-def test_what_is_no_value_is_a_kind_of_fault(name: str, fault: str, file: Path, measured: tuple[Outcome, dict[str, bytes]]) -> None:
+def test_what_is_no_value_is_a_kind_of_fault(name: str, fault: str, file: Path, measured: Measured) -> None:
     definition = defined(name)
     plugin_metrics = PluginMetrics(replace(measured[0].case, evaluation={KEY: definition}), [str(file)])
     samples, faults = plugin_metrics.images(shown(), SAMPLES, lambda images: None), plugin_metrics.faults
     (full,) = definition
     assert len(samples.get(full, ())) == (0 if fault else SAMPLES)
     assert {name: reason.fault for name, reason in faults.items()} == ({full: fault} if fault else {})
-
-
-def test_an_edited_file_measures_nothing_under_the_old_name(measured: tuple[Outcome, dict[str, bytes]], tmp_path: Path) -> None:
-    case, name = measured[0].case, full_name(measured[0], "grey")
-    (tmp_path / "edited.py").write_text(METRICS + "\n")
-    plugin_metrics = PluginMetrics(case, [str(tmp_path / "edited.py")])
-    assert plugin_metrics.images(shown(), 2, lambda images: None) == {}
-    assert plugin_metrics.faults[name].fault == "changed"

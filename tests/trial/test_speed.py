@@ -71,8 +71,7 @@ def test_a_slower_machine_is_no_slower_method_for_report_and_gate(folder: Path) 
     candidate, _ = run_case(cell["streaming 1/2"], bench)
     assert len(candidate.facts.full_beside) == REPEATS == len(candidate.samples["latency"])
     assert full.facts.full_beside is None
-    ratio = baseline_check._ratio("latency", candidate, {full.case.cell: full})
-    assert ratio is not None
+    ratio = baseline_check._ratio("latency", candidate, {full.case.cell: full}) or 0.0
     assert all(0.5 < each < 2 for each in (ratio, derive(candidate, full, {}).speedup.value))
     alone = derive(replace(candidate, facts=replace(candidate.facts, full_beside=None)), full, {})
     assert alone.speedup.value < 0.2  # what a store from before says
@@ -86,8 +85,7 @@ def test_a_full_cache_that_does_not_fit_beside_is_left_out(folder: Path, monkeyp
     candidate = cases(folder)["streaming 1/2"]
     monkeypatch.setattr(measure, "Memory", Exhausted)
     outcome, _ = run_case(candidate, Bench.load(candidate))
-    assert outcome.ok
-    assert outcome.facts.full_beside is None
+    assert (outcome.ok, outcome.facts.full_beside) == (True, None)
 
 
 PLUGIN = """
@@ -158,7 +156,6 @@ def test_rates_are_measured_where_something_is_run_and_a_device_without_has_none
     assert session._rated(here, done, measured) == (here, done)
     assert asked == [["bfloat16"]]
     monkeypatch.setattr(rates.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=1, stdout=""))
-    here = environment("cpu", 1)
     rated, todo = session._rated(here, decide(expand(PLAN), None, here), lambda dtypes: rates.rates("meta", 1, dtypes))
     assert rated.facts["rates"] == {}
     assert {planned.rates for planned in todo} == {None}

@@ -31,9 +31,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_repository_stays_as_it_is_however_a_bisection_ends_or_a_signal_comes(
-    repository: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_repository_stays_as_it_is_however_a_bisection_ends(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def states() -> tuple[str, ...]:
         questions = (("status", "--porcelain"), ("branch", "-v"), ("worktree", "list"), ("log", "-1"))
         return tuple(git(repository, *words) for words in questions)
@@ -111,11 +109,10 @@ def test_a_notification_names_range_bisection_and_the_plans_file(repository: Pat
     assert lines[-2:] == [
         f"  find: cachemark bisect 'tiny-var linear 1/4, batch 4' --plan '/plans/my own.toml' --good {'b' * 12} --bad {'c' * 12}",
         f"  again: cachemark compare '/plans/my own.toml' --commits {'b' * 12} {'c' * 12} --only 'tiny-var linear 1/4, batch 4'"]
-    first = nights(["a" * 40])
-    lines = [*check.incident_lines(INCIDENT, first[0], RunJudgement(), first)]
-    assert lines[-1] == "  again: cachemark run demo --fresh"
-    *_, last = check.incident_lines(INCIDENT, replace(first[0], environment=replace(ENVIRONMENT, facts={"cuda": "13.0"})), RunJudgement())
-    assert last == "  again: cachemark run demo --fresh --device cuda"
+    for facts, more in (({}, ""), ({"cuda": "13.0"}, " --device cuda")):
+        first = nights(["a" * 40], environment=replace(ENVIRONMENT, facts=facts))
+        *_, last = check.incident_lines(INCIDENT, first[0], RunJudgement(), first)
+        assert last == f"  again: cachemark run demo --fresh{more}"
 
 
 def test_a_store_knows_the_file_of_a_plan_and_the_nights_before_a_run(tmp_path: Path) -> None:

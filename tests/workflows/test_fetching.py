@@ -44,7 +44,6 @@ def test_every_published_model_has_the_source_of_each_of_its_files_where_it_is_l
         assert owner in file.origin or file.origin.startswith("the folder of `weights`") or "Chameleon" in file.origin, pair
         assert bool(publication.steps) is not publication.origin.on_hub, "a person is told what a program cannot do"
         assert all("{path}" in "".join(publication.steps) for _ in publication.steps)
-    listed = {(publication.model, publication.key): publication for publication in publications()}
     for (model, key), publication in listed.items():
         weights = listed[model, "weights"].located("w")
         if key == "tokenizer":
@@ -75,7 +74,7 @@ def fetch(folder: Path, model: str = "llamagen-b") -> Result:
     return CliRunner().invoke(main, ["weights", "fetch", model, "--to", str(folder / "w")])
 
 
-def test_what_a_model_needs_is_fetched_and_nothing_else(hub: Hub, tmp_path: Path) -> None:
+def test_what_a_model_needs_is_fetched_alone_and_no_token_shown(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder := tmp_path / "w" / "LlamaGen").mkdir(parents=True)
     (folder / "c2i_B_256.pt").write_bytes(DATA[:-1])  # not whole
     done = fetch(tmp_path)
@@ -89,12 +88,9 @@ def test_what_a_model_needs_is_fetched_and_nothing_else(hub: Hub, tmp_path: Path
     before = len(hub.asked)
     assert fetch(tmp_path).exit_code == 0
     assert not [line for line in hub.asked[before:] if "/resolve/" in line], "what is there is not sent again"
-
-
-def test_a_gated_repository_is_fetched_with_a_token_that_is_not_shown(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.gated.add(LLAMAGEN)
     monkeypatch.setenv("HF_TOKEN", hub.token)
-    with_token = fetch(tmp_path)
+    with_token = fetch(tmp_path / "gated")
     assert hub.token not in good(with_token) + with_token.stderr
 
 

@@ -94,8 +94,7 @@ def test_a_block_at_the_largest_batch_is_searched_beside_others(tmp_path: Path) 
     assert [(o.case.label, "max_batch" in o.samples) for o in summary.ran] == [
         ("full", False), ("window 1/2", False), ("full", True), ("window 1/2", True)]
     for outcome in summary.ran[2:]:
-        assert (outcome.samples["max_batch"], outcome.samples["throughput_max"]) == ([40.0], [8.0] * 3)
-        assert outcome.samples["throughput"] == [8.0] * 3
+        assert [outcome.samples[name] for name in ("max_batch", "throughput_max", "throughput")] == [[40.0], [8.0] * 3, [8.0] * 3]
         assert outcome.case.evaluation == {"max_batch": {"limit": CAP}}
     assert (again.ran, again.reused) == ([], 4)
     assert len(other.ran) == 4, "another limit is another question"
@@ -105,9 +104,6 @@ def test_a_search_ends_with_what_fitted_before_the_deadline(tmp_path: Path) -> N
     """Each attempt takes 10 s: 16 and 32 images fit, and 64 is not tried any more."""
     now = 0.0
 
-    def priced(planned: Prepared) -> tuple[float, bool]:
-        return (10.0 if MAX_BATCH in planned.case.evaluation else 0.0), True
-
     class Slow(Card):
         def run(self, groups: Any, options: Any, started: Any, admit: Any = isolate.always, advanced: Any = None) -> Iterator[Finished]:
             nonlocal now
@@ -116,8 +112,9 @@ def test_a_search_ends_with_what_fitted_before_the_deadline(tmp_path: Path) -> N
                 yield finished
 
     plan = plans.Plan.model_validate({**PLAN, "cells": PLAN["cells"][1:]})
+    deadline = Deadline(25.0, lambda planned: (10.0 if MAX_BATCH in planned.case.evaluation else 0.0, True), clock=lambda: now)
     with Store.open(tmp_path / "s.sqlite") as store:
-        summary = PlanRunner(plan, store, Slow(), SMALL, deadline=Deadline(25.0, priced, clock=lambda: now)).measure()
+        summary = PlanRunner(plan, store, Slow(), SMALL, deadline=deadline).measure()
         full, window = summary.ran
         assert now == 20.0, "nothing begins that cannot end"
         assert (full.status, full.samples["max_batch"]) == (Status.OK, [32.0])

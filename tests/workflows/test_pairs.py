@@ -14,17 +14,15 @@ from cachemark.core.result import Outcome, Status
 from cachemark.gate.comparison import PairOfOutcomes
 from cachemark.gate.judgement import RunJudgement
 from cachemark.gate.nights import Night
-from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
 from cachemark.plans.planned import Prepared
-from cachemark.plans.schema import Plan, prepare
+from cachemark.plans.schema import Plan, load, prepare
 from cachemark.plugins import loading
 from cachemark.store.rows import RunRecord
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.executors.local import Local
 from cachemark.trial.request import Task, TrialRequest
-from cachemark.workflows import pairs
-from cachemark.workflows.pairs import PairRunner, Side, configs_of, image_side, orders, sides_of
+from cachemark.workflows.pairs import REDOS, PairRunner, Side, configs_of, image_side, orders, sides_of
 from cachemark.workflows.plugin_versions import sides_of_versions, version_requests
 from report.report_sample import ENVIRONMENT
 from support import examples, stages, stub
@@ -36,14 +34,15 @@ REQUEST = TrialRequest(60.0, 1, task=Task.TIMES)
 
 @pytest.fixture
 def plan() -> Plan:
-    return plans.load("bundled")
+    return load("bundled")
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> stages.Stage:
+def own_plan(tmp_path: Path) -> Plan:
+    """Of the small model, whose plug-in is loaded."""
     made = stages.stage(tmp_path / "stage")
     loading.load(made.plugin)
-    return made
+    return load(str(made.plan))
 
 
 def answer(planned: Prepared, request: TrialRequest) -> Outcome:
@@ -104,7 +103,7 @@ def set_up():
 def test_the_processes_of_a_pair_alternate_after_each_generation(tmp_path: Path) -> None:
     stage = stages.stage(tmp_path, plugin=NOTED)
     with stages.forgetting():
-        plan, plugins = plans.prepare(stage.plan, [stage.plugin])
+        plan, plugins = prepare(stage.plan, [stage.plugin])
         configs = configs_of(plan, "cpu", ["streaming 1/2"], 3)
     request = replace(REQUEST, plugins=plugins)
     (pair,) = PairRunner(Side("a", configs, request), Side("b", configs, request), Local()).round(list(configs))
@@ -130,7 +129,7 @@ def test_what_is_spoilt_is_measured_again(status: Status, times: int, redone: in
     measured: list[PairOfOutcomes] = []
     by_config = {c.config: c for c in PairRunner(*sides(configs), on_pair=measured.append).round(list(configs))}
     assert [by_config[name].redone for name in configs] == [0, redone]
-    assert by_config["tiny-llamagen window 1/4"].ok is (times <= pairs.REDOS)
+    assert by_config["tiny-llamagen window 1/4"].ok is (times <= REDOS)
     assert [labels for _, labels in ran[2:]] == [["window 1/4"]] * 2 * redone, "only what was spoilt"
     assert {c.config: c.number for c in measured} == dict.fromkeys(configs, 1)
 
@@ -153,8 +152,8 @@ def test_the_configs_of_a_plan_are_its_timed_cases_and_two_are_sides_where_a_mod
         sides_of(plan, "cpu", ("linear 1/2", masked))
 
 
-def test_a_side_is_timed_and_its_tokens_and_images_hashed_and_nothing_is_judged(stage: stages.Stage) -> None:
-    (planned,) = configs_of(plans.load(str(stage.plan)), "cpu", ["streaming 1/2"], 4).values()
+def test_a_side_is_timed_and_its_tokens_and_images_hashed_and_nothing_is_judged(own_plan: Plan) -> None:
+    (planned,) = configs_of(own_plan, "cpu", ["streaming 1/2"], 4).values()
     bench = Bench.load(planned)
     first, artifacts = run_side(planned, bench)
     assert (artifacts, len(first.samples["latency"])) == ({}, 4)
@@ -173,11 +172,11 @@ def test_a_side_is_timed_and_its_tokens_and_images_hashed_and_nothing_is_judged(
     assert (negative.output_hash == first.output_hash, negative.facts.images_hash == first.facts.images_hash) == (True, False)
 
 
-def test_images_of_a_side_are_judged_as_another_case_than_the_plans_and_nothing_is_timed(stage: stages.Stage) -> None:
+def test_images_of_a_side_are_judged_as_another_case_than_the_plans_and_nothing_is_timed(own_plan: Plan) -> None:
     """The timeout applies to a batch of images, not to all of them: each gives a sign of life."""
     counts = []
     for samples in (2, 12):
-        (planned,) = configs_of(plans.load(str(stage.plan)), "cpu", ["streaming 1/2"], samples, image_side).values()
+        (planned,) = configs_of(own_plan, "cpu", ["streaming 1/2"], samples, image_side).values()
         signs: list[int] = []
         bench = Bench.load(planned, signs.append)
         first, artifacts = see_side(planned, bench)
@@ -191,8 +190,8 @@ def test_images_of_a_side_are_judged_as_another_case_than_the_plans_and_nothing_
     bench.loaded = replace(bench.loaded, weights="random:0")
     with pytest.raises(Unsupported, match="random weights"):
         see_side(planned, bench)
-    own = {p.case.label: p.case for p in expand(plans.load(str(stage.plan)), "cpu") if p.case.role in ("candidate", "baseline")}
-    sides = {p.case.label: p.case for p in configs_of(plans.load(str(stage.plan)), "cpu", images=0, side=image_side).values()}
+    own = {p.case.label: p.case for p in expand(own_plan, "cpu") if p.case.role in ("candidate", "baseline")}
+    sides = {p.case.label: p.case for p in configs_of(own_plan, "cpu", images=0, side=image_side).values()}
     assert sides == {label: replace(case, evaluation={**case.evaluation, "only": "images"}) for label, case in own.items()}
     assert all(sides[label].key != own[label].key for label in own)
 

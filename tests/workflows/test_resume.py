@@ -177,19 +177,16 @@ def test_cases_share_a_process_by_model(trial: str, groups: list[list[str]], tmp
     assert [labels for _, labels in asked] == groups
 
 
-class Workers(stub.Stub):
-    ended = False
-
-    def run(self, *arguments: Any, **options: Any) -> Iterator[Finished]:
-        try:
-            yield from super().run(*arguments, **options)
-        finally:
-            self.ended = True
-
-
 def test_a_store_that_fails_ends_the_workers_at_once_and_the_run_as_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python would wait forever for a worker that is still there when it ends itself."""
-    save, workers = Store.save, Workers()
+    save, ended = Store.save, list[bool]()
+
+    class Workers(stub.Stub):
+        def run(self, *arguments: Any, **options: Any) -> Iterator[Finished]:
+            try:
+                yield from super().run(*arguments, **options)
+            finally:
+                ended.append(True)
 
     def broken(store: Store, run_id: int, outcome: Outcome, *given: Any, **named: Any) -> int:
         if outcome.case.method != "full":
@@ -199,8 +196,8 @@ def test_a_store_that_fails_ends_the_workers_at_once_and_the_run_as_failed(tmp_p
     monkeypatch.setattr(Store, "save", broken)
     with Store.open(tmp_path / "results.sqlite") as store:
         with pytest.raises(StoreUnavailable) as error:
-            PlanRunner(stub.tiny_plan(), store, workers).measure()
-        assert workers.ended, f"while {error.value!r} still holds the frames of the run"
+            PlanRunner(stub.tiny_plan(), store, Workers()).measure()
+        assert ended, f"while {error.value!r} still holds the frames of the run"
         assert store.run().state == "failed"
         assert {o.case.method for o in store.outcomes(1)} == {"full"}
 
@@ -250,19 +247,15 @@ NAME = "fid_eyes_24"
 PARTS = {"numerics": "n", "metrics": "m"}
 
 
-@pytest.fixture(scope="module")
-def planned() -> Prepared:
-    first = next(p for p in expand(stub.tiny_plan()) if p.case.role == "candidate")
-    evaluation = {"quality": {"preset": "eyes", "samples": 24, "batch": 4, "seeds": "s256"}}
-    return Prepared.of(first, case=replace(first.case, evaluation=evaluation), result_parts=PARTS)
-
-
 @pytest.mark.parametrize(("stored", "reused"), [
     ([Status.OOM], False), ([{}, Status.OOM], True), ([{}, Status.TIMEOUT], True),
     ([{}, {"result_parts": {**PARTS, "numerics": "other"}}], False), ([{}, {"result_parts": {**PARTS, "metrics": "other"}}], False),
     ([{}, {"quality_metrics": []}], False), ([{"images_hash": None}], False)])
-def test_the_newest_success_alone_counts(stored: list[Status | dict[str, Any]], reused: bool, planned: Prepared, tmp_path: Path) -> None:
+def test_the_newest_success_alone_counts(stored: list[Status | dict[str, Any]], reused: bool, cases: list[Planned], tmp_path: Path) -> None:
     """``stored``: failures, and successes with other facts."""
+    first = next(each for each in cases if each.case.role == "candidate")
+    evaluation = {"quality": {"preset": "eyes", "samples": 24, "batch": 4, "seeds": "s256"}}
+    planned = Prepared.of(first, case=replace(first.case, evaluation=evaluation), result_parts=PARTS)
     with Store.open(tmp_path / "s.sqlite") as store:
         run = store.begin_run("p", {}, environment("cpu", 1), {})
         for number, each in enumerate(stored):

@@ -67,6 +67,8 @@ def test_mjhq_has_fid_by_category_on_resized_images() -> None:
 
     expected = frechet(pooled(sorted(mine.glob("art*"))), pooled(sorted(real.glob("art/*"))))
     assert scores.values["fid_mjhqart_30"].value == pytest.approx(expected, rel=1e-3)
+    folder = ImageFolder.open(mine)  # resizing is a part of the key of features
+    assert len({folder.digest(slice(0, 1)), *(Resized(folder, side).digest(slice(0, 1)) for side in (64, 299))}) == 3
     for name in names[PER:]:
         (mine / f"{name}.png").unlink()
     alone = score(mine, real, preset_name="mjhq", prompts="meta_data.json")
@@ -134,11 +136,6 @@ def test_a_protocol_says_what_to_fetch(preset: str, words: str) -> None:
         score("mine", "mine", preset_name=preset, prompts="p.csv")
 
 
-def test_resizing_is_known_by_its_features_key(tmp_path: Path) -> None:
-    folder = ImageFolder.open(noise_images(Path("mine"), ["0.png"]))
-    assert len({folder.digest(slice(0, 1)), *(Resized(folder, side).digest(slice(0, 1)) for side in (64, 299))}) == 3
-
-
 transformers = later("transformers")
 TEXTS = ("a red dog", "a cow", "two mice", "there is a dog")
 
@@ -188,8 +185,7 @@ def test_clip_scores_any_tools_images_and_a_missing_network_is_named(tmp_path: P
     expected = 100 * (model.of_images(pictures) * model.of_texts(TEXTS)).sum(1).clamp_min(0).mean()
     assert (printed["values"].keys(), printed["preset"]) == ({"clip_score"}, "")
     assert printed["values"]["clip_score"]["value"] == pytest.approx(float(expected), abs=1e-4)
-    scored = scoring.score(noise_images(tmp_path / "images", ["a.png", "b.png", "c.png", "d.png"]), prompts=table(tmp_path), metrics=[
-        ("clip_score", {"weights": "nowhere"})])
+    scored = scoring.score(folder, prompts=table(tmp_path), metrics=[("clip_score", {"weights": "nowhere"})])
     assert not scored.values
     assert "hf download openai/clip-vit-base-patch16" in scored.absent["clip_score"]
 
