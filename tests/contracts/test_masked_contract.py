@@ -1,30 +1,27 @@
 """The contract of a method in the masked family."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from cachemark.cache.codecs import CODECS
 from cachemark.contract.method import Method
 from cachemark.kit.common import poison
 from cachemark.kit.masked import CONFIG
-from cachemark.methods.base.partial import Incremental, Partial, Places, wide
+from cachemark.methods.base.partial import Incremental, Partial
 from cachemark.methods.full import Full
 from cachemark.methods.marche import MARche
 from cachemark.methods.registry import METHODS
 
 from .cells import WHOLE, sampled
-from .masked import MODES, OFF, SCHEDULE, MaskedCell, cells, recorded, run
+from .masked import OFF, SCHEDULE, MaskedCell, cells, recorded, run
 
 CELLS = cells()
 PARTIAL = [cell for cell in CELLS if issubclass(cell.cls, Partial)]
 NATIVE = [cell for cell in CELLS if cell.codec == "native"]
 TOLERANCE = 1e-5
-LABEL = MaskedCell.label.fget
 DAILY = sampled(CELLS, [cell for cell in CELLS if cell.codec in WHOLE])
 
 
@@ -76,25 +73,6 @@ def test_the_partitioned_attention_gives_the_same() -> None:
                           for mode in ({}, {"partitioned": True}))  # fmt: skip
     assert not torch.equal(partitioned, plain), "it is computed otherwise"
     assert torch.allclose(partitioned, plain, atol=TOLERANCE * float(plain.abs().max()))
-
-
-UPDATE = Places.update
-BROKEN: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {
-    "values stay": lambda self, block, k, v, places, live: UPDATE(
-        self, block, k, self.read(block, self.v[0].size(3))[1].gather(2, wide(places, v)), places, live),
-    "one place off": lambda self, block, k, v, places, live: UPDATE(
-        self, block, k, v, (places + 1).clamp_max(self.k[0].size(3) - 1), live),
-    "one too few": lambda self, block, k, v, places, live: UPDATE(self, block, k, v, places, live - 1),
-    "nothing is written": lambda self, block, k, v, places, live: self.read(block, live),
-}
-
-
-@pytest.mark.parametrize("cell", [c for c in NATIVE if c in PARTIAL and dict(c.mode) in (
-    {"active": 14}, MODES["random_tokens"][0], MODES["lazymar"][3], MODES["recap"][1])], ids=LABEL)
-def test_a_wrong_place_is_caught(monkeypatch: pytest.MonkeyPatch, cell: MaskedCell) -> None:
-    for fault, broken in BROKEN.items():
-        monkeypatch.setattr(Places, "update", broken)
-        assert run(cell)[1].worst > TOLERANCE, fault
 
 
 # -- nothing is read before it is written -----------------------------------------------------------------------------
